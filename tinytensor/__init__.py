@@ -1,0 +1,28 @@
+"""tinytensor: tensors with reverse-mode automatic differentiation on NumPy or CuPy.
+
+Read the source in this order: engine, ops, tensor, functional, fused.
+"""
+
+from tinytensor import functional, nn, optim, random
+from tinytensor.backend import BackendError
+from tinytensor.backend import name as backend_name
+from tinytensor.creation import arange, eye, full, full_like, ones, ones_like, tensor, zeros, zeros_like
+from tinytensor.engine import detect_anomaly, enable_grad, no_grad
+from tinytensor.functional import (
+    binary_cross_entropy_with_logits,
+    cross_entropy,
+    dropout,
+    gelu,
+    layer_norm,
+    mse_loss,
+    rms_norm,
+    scaled_dot_product_attention,
+)
+from tinytensor.gradcheck import GradcheckError, gradcheck
+from tinytensor.graph import draw_graph
+from tinytensor.io import FileError, load, save
+from tinytensor.ops import *
+from tinytensor.random import seed
+from tinytensor.tensor import Tensor, grad
+
+__version__ = "0.1.0"

@@ -1,0 +1,73 @@
+"""Tensors from nothing but a shape, or from Python and NumPy values. float32 unless a dtype is given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tinytensor.backend import DType, default_dtype, xp
+from tinytensor.tensor import Tensor
+
+Shape = int | Sequence[int]
+
+
+def _leaf(array: Any, requires_grad: bool) -> Tensor:
+    out = Tensor._wrap(array)
+    out.requires_grad = requires_grad
+    return out
+
+
+def tensor(data: Any, dtype: DType = None, requires_grad: bool = False) -> Tensor:
+    """A tensor with a copy of ``data``: numbers, nested lists, NumPy or CuPy arrays, tensors.
+
+    Python floats become float32; arrays keep their dtype. Raises TypeError for what is not numeric, and for integers
+    with ``requires_grad``.
+    """
+    return Tensor(data, dtype, requires_grad)
+
+
+def zeros(shape: Shape, dtype: DType = default_dtype, requires_grad: bool = False) -> Tensor:
+    """All 0."""
+    return _leaf(xp.zeros(shape, dtype), requires_grad)
+
+
+def ones(shape: Shape, dtype: DType = default_dtype, requires_grad: bool = False) -> Tensor:
+    """All 1."""
+    return _leaf(xp.ones(shape, dtype), requires_grad)
+
+
+def full(shape: Shape, value: float, dtype: DType = None, requires_grad: bool = False) -> Tensor:
+    """All ``value``; of the value's kind (bool, int64 or float32) without a dtype."""
+    return _leaf(xp.full(shape, value, dtype or _dtype_of(value)), requires_grad)
+
+
+def arange(
+    start: float, stop: float | None = None, step: float = 1, dtype: DType = None, requires_grad: bool = False
+) -> Tensor:
+    """start, start + step, ... up to but without ``stop``; ``arange(n)`` counts from 0. int64 from integers."""
+    start, stop = (0, start) if stop is None else (start, stop)
+    return _leaf(xp.arange(start, stop, step, dtype or _dtype_of(start + stop + step)), requires_grad)
+
+
+def eye(n: int, m: int | None = None, dtype: DType = default_dtype, requires_grad: bool = False) -> Tensor:
+    """n by m (or n by n), 1 on the diagonal and 0 elsewhere."""
+    return _leaf(xp.eye(n, m, dtype=dtype), requires_grad)
+
+
+def zeros_like(x: Tensor, dtype: DType = None) -> Tensor:
+    """All 0, in the shape and dtype of x."""
+    return zeros(x.shape, dtype or x.dtype)
+
+
+def ones_like(x: Tensor, dtype: DType = None) -> Tensor:
+    """All 1, in the shape and dtype of x."""
+    return ones(x.shape, dtype or x.dtype)
+
+
+def full_like(x: Tensor, value: float, dtype: DType = None) -> Tensor:
+    """All ``value``, in the shape and dtype of x."""
+    return full(x.shape, value, dtype or x.dtype)
+
+
+def _dtype_of(value: Any) -> DType:
+    return {bool: "bool", int: "int64"}.get(type(value), default_dtype)

@@ -1,0 +1,288 @@
+"""The functions of neural networks, written out as plain compositions of ops.
+
+Where a function carries ``@fused``, its body is the definition and hand-written kernels do the work: the two are tested
+to be equal, the body is what higher derivatives go through, and ``function.reference`` calls it.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import TYPE_CHECKING, Any
+
+from tinytensor import kernels, random
+from tinytensor.backend import is_floating, is_host_array, xp
+from tinytensor.engine import op
+from tinytensor.fused import fused
+from tinytensor.kernels.numpy.attention import LOWEST
+from tinytensor.ops import (
+    embedding,
+    erf,
+    leaky_relu,
+    linear,
+    log_softmax,
+    logsumexp,
+    matmul,
+    mean,
+    one_hot,
+    relu,
+    rsqrt,
+    sigmoid,
+    silu,
+    softmax,
+    softplus,
+    square,
+    sum,
+    swapaxes,
+    take_along_axis,
+    tanh,
+    where,
+)
+
+if TYPE_CHECKING:
+    from tinytensor.tensor import Tensor
+
+# ----------------------------------------------------------------------------------------------------- normalisation
+
+
+@fused(kernels.layer_norm_forward, kernels.layer_norm_backward, inputs=("x", "weight", "bias"))
+def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
+    """Shift and scale each row (the last axis) to mean 0 and variance 1, then times ``weight`` plus ``bias``, both (width,).
+
+    The variance is the biased one, and eps is added to it under the root (Ba, Kiros and Hinton 2016, equation 4).
+    """
+    centred = x - mean(x, -1, keepdims=True)
+    out = centred * rsqrt(mean(square(centred), -1, keepdims=True) + eps)
+    out = out if weight is None else out * weight
+    return out if bias is None else out + bias
+
+
+@fused(kernels.rms_norm_forward, kernels.rms_norm_backward, inputs=("x", "weight"))
+def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-5) -> Tensor:
+    """Scale each row (the last axis) to a mean square of 1, then times ``weight`` (width,) (Zhang and Sennrich 2019)."""
+    out = x * rsqrt(mean(square(x), -1, keepdims=True) + eps)
+    return out if weight is None else out * weight
+
+
+# -------------------------------------------------------------------------------------------------------- activations
+
+
+@fused(kernels.gelu_forward, kernels.gelu_backward, inputs=("x",))
+def _gelu_tanh(x: Tensor) -> Tensor:
+    return x * 0.5 * (tanh((x + x * x * x * 0.044715) * math.sqrt(2.0 / math.pi)) + 1.0)
+
+
+def gelu(x: Tensor, approximate: str = "none") -> Tensor:
+    """x times the probability that a standard normal number is below x (Hendrycks and Gimpel 2016).
+
+    ``approximate="none"`` computes that with erf; ``"tanh"`` is the approximation that GPT-2 was trained with.
+    """
+    if approximate == "tanh":
+        return _gelu_tanh(x)
+    if approximate != "none":
+        raise ValueError(f"gelu: approximate must be 'none' or 'tanh', not {approximate!r}")
+    return x * 0.5 * (erf(x * math.sqrt(0.5)) + 1.0)
+
+
+# ------------------------------------------------------------------------------------------------------------ dropout
+
+
+@op(x=lambda g, keep, scale: _masked_scale(g, keep, scale))
+def _masked_scale(x: Any, keep: Any, scale: float) -> Any:
+    """x * scale where ``keep`` is true, else 0."""
+    out = x * keep
+    out *= scale
+    return out
+
+
+def dropout(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
+    """While ``training``, set each element to 0 with probability p and scale the others by 1/(1 - p), so that the expected
+    value stays (Srivastava et al. 2014); otherwise x itself. Raises ValueError unless 0 <= p <= 1."""
+    _check_probability(p)
+    if not training or p == 0.0:
+        return x
+    return _masked_scale(x, random.keep_mask(x.shape, 1.0 - p), _keep_scale(p))
+
+
+def _check_probability(p: float) -> None:
+    if not 0.0 <= p <= 1.0:
+        raise ValueError(f"a dropout probability lies between 0 and 1, not at {p}")
+
+
+def _keep_scale(p: float) -> float:
+    return 1.0 / (1.0 - p) if p < 1.0 else 0.0
+
+
+# ---------------------------------------------------------------------------------------------------------- attention
+
+
+@fused(kernels.attention_forward, kernels.attention_backward, inputs=("query", "key", "value"))
+def _attention(query: Any, key: Any, value: Any, mask: Any, keep: Any, scale: float, keep_scale: float) -> Any:
+    scores = matmul(query * scale, swapaxes(key, -1, -2))
+    if mask is None:
+        weights = softmax(scores)
+    else:  # a finite LOWEST, and zeros afterwards, so that a row with nothing to attend to gives zeros instead of NaN
+        weights = where(mask, softmax(where(mask, scores, LOWEST)), 0.0)
+    if keep is not None:
+        weights = _masked_scale(weights, keep, keep_scale)
+    return matmul(weights, value)
+
+
+@functools.lru_cache(maxsize=64)
+def _causal_array(queries: int, keys: int) -> Any:
+    return xp.arange(keys)[None, :] <= xp.arange(queries)[:, None] + (keys - queries)
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    is_causal: bool = False,
+    dropout_p: float = 0.0,
+    scale: float | None = None,
+) -> Tensor:
+    """softmax(query @ keyᵀ * scale) @ value (Vaswani et al. 2017, equation 1).
+
+    Shapes: query (..., T, D), key (..., S, D), value (..., S, D_v) -> (..., T, D_v). ``mask`` is boolean, True = may
+    attend, and broadcasts to (..., T, S); a row that may attend to nothing gives zeros. ``is_causal`` lets query t see
+    keys up to t (counted from the end where S > T, as with a cache). ``scale`` is 1/sqrt(D) by default. ``dropout_p``
+    drops attention weights: pass 0 when not training.
+    """
+    _check_attention(query, key, value, mask, dropout_p)
+    length, keys = query.shape[-2], key.shape[-2]
+    mask = None if mask is None else mask.data
+    if is_causal and length > 1:
+        causal = _causal_array(length, keys)
+        mask = causal if mask is None else mask & causal
+    keep = None
+    if dropout_p:
+        lead = max(query.shape[:-2], key.shape[:-2], key=len)
+        keep = random.keep_mask((*lead, length, keys), 1.0 - dropout_p)
+    scale = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
+    return _attention(query, key, value, mask, keep, scale, _keep_scale(dropout_p))
+
+
+def _check_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float) -> None:
+    _check_probability(dropout_p)
+    shapes = f"query {query.shape}, key {key.shape}, value {value.shape}"
+    if min(query.ndim, key.ndim, value.ndim) < 2:
+        raise ValueError(f"attention needs (..., length, width) for each of {shapes}")
+    if query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
+        raise ValueError(f"attention: query and key must share their width, key and value their length: {shapes}")
+    if mask is not None and mask.dtype.kind != "b":
+        raise TypeError(f"an attention mask is boolean (True = may attend), not {mask.dtype}: compare it, as in mask > 0")
+
+
+# ------------------------------------------------------------------------------------------------------------- losses
+
+
+def _reduce(losses: Tensor, reduction: str) -> Tensor:
+    return losses if reduction == "none" else mean(losses) if reduction == "mean" else sum(losses)
+
+
+def _check_reduction(reduction: str) -> None:
+    if reduction not in ("mean", "sum", "none"):
+        raise ValueError(f"a reduction is 'mean', 'sum' or 'none', not {reduction!r}")
+
+
+@fused(kernels.cross_entropy_forward, kernels.cross_entropy_backward, inputs=("logits",))
+def _cross_entropy(logits: Any, targets: Any, ignore_index: int, label_smoothing: float, reduction: str) -> Any:
+    kept = targets != ignore_index
+    target = where(kept, targets, 0)
+    log_probability = log_softmax(logits)
+    losses = -take_along_axis(log_probability, target.reshape((*target.shape, 1)), -1).reshape(targets.shape)
+    if label_smoothing:
+        losses = losses * (1.0 - label_smoothing) - mean(log_probability, -1) * label_smoothing
+    losses = where(kept, losses, 0.0)
+    if reduction == "none":
+        return losses
+    return sum(losses) / float(max(int(kept.sum()), 1)) if reduction == "mean" else sum(losses)
+
+
+def cross_entropy(
+    logits: Tensor,
+    targets: Tensor,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    reduction: str = "mean",
+) -> Tensor:
+    """-log softmax(logits)[target], the softmax being over the last axis.
+
+    logits: (..., classes). targets: integers (...), of which those equal to ``ignore_index`` count neither in the sum nor
+    in the mean; or probabilities (..., classes). ``label_smoothing`` e mixes the target with the uniform distribution:
+    (1 - e) target + e/classes (Szegedy et al. 2016). ``reduction``: mean, sum or none. The mean over no rows at all is 0.
+    Raises ValueError for shapes that do not fit and IndexError for a target that is no class (on the CPU).
+    """
+    _check_reduction(reduction)
+    if not 0.0 <= label_smoothing <= 1.0:
+        raise ValueError(f"label smoothing lies between 0 and 1, not at {label_smoothing}")
+    if is_floating(targets.dtype):
+        return _soft_cross_entropy(logits, targets, label_smoothing, reduction)
+    if targets.dtype.kind not in "iu":
+        raise TypeError(f"targets are integers (classes) or floats (probabilities), not {targets.dtype}")
+    if logits.ndim == 0 or logits.shape[:-1] != targets.shape:
+        raise ValueError(
+            f"cross_entropy: logits {logits.shape} must be the targets' shape {targets.shape} "
+            "and one more axis at the end, the classes"
+        )
+    _check_classes(targets, logits.shape[-1], ignore_index)
+    return _cross_entropy(logits, targets.data, ignore_index, label_smoothing, reduction)
+
+
+def _check_classes(targets: Tensor, classes: int, ignore_index: int) -> None:
+    if not is_host_array(targets.data):
+        return  # a check of GPU values would wait for the device
+    wrong = ((targets.data < 0) | (targets.data >= classes)) & (targets.data != ignore_index)
+    if wrong.any():
+        raise IndexError(
+            f"cross_entropy: target {int(targets.data[wrong][0])} is no class: there are {classes}, 0 to {classes - 1}"
+        )
+
+
+def _soft_cross_entropy(logits: Tensor, targets: Tensor, label_smoothing: float, reduction: str) -> Tensor:
+    if logits.shape != targets.shape:
+        raise ValueError(f"cross_entropy: probabilities of shape {targets.shape} for logits of shape {logits.shape}")
+    if label_smoothing:
+        targets = targets * (1.0 - label_smoothing) + label_smoothing / logits.shape[-1]
+    return _reduce(-sum(targets * log_softmax(logits), -1), reduction)
+
+
+def mse_loss(prediction: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+    """(prediction - target) squared, two tensors of one shape."""
+    _check_reduction(reduction)
+    if prediction.shape != target.shape:
+        raise ValueError(f"mse_loss: the prediction has shape {prediction.shape} and the target {target.shape}")
+    return _reduce(square(prediction - target), reduction)
+
+
+def binary_cross_entropy_with_logits(logits: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
+    """-t log p - (1 - t) log(1 - p) with p = sigmoid(logits) and targets t in 0..1, without overflow."""
+    _check_reduction(reduction)
+    if logits.shape != targets.shape:
+        raise ValueError(f"binary_cross_entropy_with_logits: logits {logits.shape}, but targets {targets.shape}")
+    return _reduce(softplus(logits) - logits * targets, reduction)
+
+
+__all__ = [
+    "binary_cross_entropy_with_logits",
+    "cross_entropy",
+    "dropout",
+    "embedding",
+    "gelu",
+    "layer_norm",
+    "leaky_relu",
+    "linear",
+    "log_softmax",
+    "logsumexp",
+    "mse_loss",
+    "one_hot",
+    "relu",
+    "rms_norm",
+    "scaled_dot_product_attention",
+    "sigmoid",
+    "silu",
+    "softmax",
+    "softplus",
+    "tanh",
+]

@@ -1,0 +1,103 @@
+"""Are the gradients right? Compare them with finite differences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy
+
+from tinytensor import random
+from tinytensor.tensor import Tensor, grad, is_differentiable
+
+
+class GradcheckError(AssertionError):
+    """A gradient and its finite difference disagree; the message says where and by how much."""
+
+
+def gradcheck(
+    f: Callable[..., Tensor],
+    inputs: Tensor | Sequence[Tensor],
+    order: int = 1,
+    *,
+    eps: float = 1e-6,
+    rtol: float = 1e-6,
+    atol: float = 1e-6,
+) -> bool:
+    """Compare f's gradients with central differences: True, or raises GradcheckError that names the worst element.
+
+    ``inputs`` are float64 tensors; those that require gradients are checked. The gradient is taken with a RANDOM cotangent
+    (the sum of f's output would hide faults in softmax and the norms, whose gradients then vanish). ``order=2`` checks
+    the gradient of the gradient the same way, by differences of the first; a graph that is missing counts as zero, and
+    so is found out. An element passes within ``atol + rtol * the largest element`` of its difference.
+    """
+    if order not in (1, 2):
+        raise ValueError(f"gradcheck checks order 1 or 2, not {order}")
+    given = [inputs] if isinstance(inputs, Tensor) else list(inputs)
+    checked = [i for i, x in enumerate(given) if is_differentiable(x) and x.requires_grad]
+    if not checked:
+        raise ValueError("gradcheck: no input requires gradients: make one with requires_grad=True")
+    if any(given[i].dtype != "float64" for i in checked):
+        raise TypeError("gradcheck needs float64: finite differences of float32 are too coarse")
+    cotangent = _random_like(f(*given))
+
+    def pulled_back(*point: Tensor) -> list[Tensor]:
+        return _gradients(f(*point), [point[i] for i in checked], cotangent, create_graph=order == 2)
+
+    if order == 1:
+        analytic = pulled_back(*given)
+        numeric = [_differences(lambda *p: [(f(*p), cotangent)], given, i, eps) for i in checked]
+    else:
+        second = [_random_like(g) for g in pulled_back(*given)]
+        pairs = [(g, c) for g, c in zip(pulled_back(*given), second) if g.requires_grad]
+        total = sum((g * c).sum() for g, c in pairs) if pairs else None
+        points = [given[i] for i in checked]
+        analytic = _gradients(total, points, None, False) if isinstance(total, Tensor) else [_zeros(x) for x in points]
+        numeric = [_differences(lambda *p: list(zip(pulled_back(*p), second)), given, i, eps) for i in checked]
+    for i, a, n in zip(checked, analytic, numeric):
+        _compare(a.numpy(), n, i, order, rtol, atol)
+    return True
+
+
+def _gradients(output: Tensor, inputs: list[Tensor], cotangent: Tensor | None, create_graph: bool) -> list[Tensor]:
+    if not output.requires_grad:
+        return [_zeros(x) for x in inputs]
+    found = grad(output, inputs, cotangent, create_graph=create_graph, allow_unused=True)
+    return [_zeros(x) if g is None else g for g, x in zip(found, inputs)]
+
+
+def _zeros(x: Tensor) -> Tensor:
+    return Tensor(numpy.zeros(x.shape))
+
+
+def _random_like(x: Tensor) -> Tensor:
+    return Tensor(random.generator().standard_normal(x.shape))
+
+
+def _differences(outputs: Callable[..., Any], inputs: Sequence[Tensor], index: int, eps: float) -> Any:
+    """d/dx of the sum of output * cotangent, for each element of input number ``index``, by central differences."""
+    centre = inputs[index].numpy()
+    slopes = numpy.zeros(centre.shape)
+    for place in numpy.ndindex(*centre.shape):
+        ends = []
+        for step in (eps, -eps):
+            moved = centre.copy()
+            moved[place] += step
+            point = [Tensor(moved, requires_grad=True) if i == index else x for i, x in enumerate(inputs)]
+            ends.append(sum(float((out.numpy() * c.numpy()).sum()) for out, c in outputs(*point)))
+        slopes[place] = (ends[0] - ends[1]) / (2 * eps)
+    return slopes
+
+
+def _compare(analytic: Any, numeric: Any, index: int, order: int, rtol: float, atol: float) -> None:
+    if analytic.size == 0:
+        return
+    error = numpy.abs(analytic - numeric)
+    allowed = atol + rtol * float(numpy.abs(numeric).max())
+    if not (error <= allowed).all():  # not: error > allowed, which NaN would pass
+        worst = int(numpy.argmax(numpy.where(numpy.isnan(error), numpy.inf, error)))
+        place = tuple([int(i) for i in numpy.unravel_index(worst, error.shape)])
+        raise GradcheckError(
+            f"gradient of order {order} of input {index} at {place}: {analytic[place]:.8g}, "
+            f"but differences give {numeric[place]:.8g} (off by {error[place]:.2g}, allowed {allowed:.2g})"
+        )

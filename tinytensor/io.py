@@ -1,0 +1,74 @@
+"""Tensors in files, in the safetensors format: plain, fast, readable from every framework, and safe to open."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tinytensor.backend import from_numpy
+from tinytensor.tensor import Tensor
+
+
+class FileError(ValueError):
+    """A file is missing, damaged or of another kind; the message names it and says what to do."""
+
+
+@contextlib.contextmanager
+def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A temporary path beside ``path`` to write to; renamed to it at the end, removed if anything went wrong.
+
+    So a file of this name is always whole: the previous one, or the new one.
+    """
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        with open(temporary, "rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+
+
+def save(tensors: Mapping[str, Tensor], path: str | os.PathLike[str], metadata: Mapping[str, str] | None = None) -> None:
+    """Write named tensors, such as a ``state_dict()``, with optional text ``metadata``, to a safetensors file.
+
+    An existing file stays as it is until the new one is whole. Raises OSError where it cannot be written.
+    """
+    from safetensors import SafetensorError
+    from safetensors.numpy import save_file
+
+    arrays = {name: _contiguous(tensor) for name, tensor in tensors.items()}
+    with atomic_write(path) as temporary:
+        try:
+            save_file(arrays, temporary, metadata=dict(metadata) if metadata else None)
+        except SafetensorError as error:
+            raise OSError(f"{path} could not be written: {error}") from None
+
+
+def _contiguous(tensor: Tensor) -> Any:
+    array = tensor.numpy()
+    return array if array.flags.c_contiguous else array.copy()
+
+
+def load(path: str | os.PathLike[str]) -> dict[str, Tensor]:
+    """The named tensors of a safetensors file. Raises FileError where it is missing, truncated or something else."""
+    return load_with_metadata(path)[0]
+
+
+def load_with_metadata(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The named tensors of a safetensors file, and its metadata."""
+    from safetensors import SafetensorError, safe_open
+
+    if not os.path.isfile(path):
+        raise FileError(f"{path} does not exist, or is not a file")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            tensors = {name: Tensor._wrap(from_numpy(file.get_tensor(name))) for name in file.keys()}  # noqa: SIM118
+            return tensors, dict(file.metadata() or {})
+    except (SafetensorError, OSError) as error:
+        raise FileError(f"{path} is not a whole safetensors file (damaged, cut short, or another format): {error}") from None

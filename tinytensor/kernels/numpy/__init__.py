@@ -1,0 +1,31 @@
+"""The CPU kernels: NumPy, few temporaries, work done in place."""
+
+from tinytensor.kernels.numpy.attention import attention_backward, attention_forward
+from tinytensor.kernels.numpy.cross_entropy import cross_entropy_backward, cross_entropy_forward
+from tinytensor.kernels.numpy.erf import erf
+from tinytensor.kernels.numpy.gelu import gelu_backward, gelu_forward
+from tinytensor.kernels.numpy.normalization import (
+    layer_norm_backward,
+    layer_norm_forward,
+    rms_norm_backward,
+    rms_norm_forward,
+)
+from tinytensor.kernels.numpy.optimizers import adam_step, sgd_step
+from tinytensor.kernels.numpy.sum_rows import sum_rows
+
+__all__ = [
+    "adam_step",
+    "attention_backward",
+    "attention_forward",
+    "cross_entropy_backward",
+    "cross_entropy_forward",
+    "erf",
+    "gelu_backward",
+    "gelu_forward",
+    "layer_norm_backward",
+    "layer_norm_forward",
+    "rms_norm_backward",
+    "rms_norm_forward",
+    "sgd_step",
+    "sum_rows",
+]

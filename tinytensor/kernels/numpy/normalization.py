@@ -1,0 +1,81 @@
+"""Layer norm and RMS norm over the last axis. What is kept for the backward pass is one or two numbers a row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tinytensor.backend import xp
+
+
+def _rows(x: Any) -> Any:
+    return x.reshape(-1, x.shape[-1]) if x.size else x.reshape(0, x.shape[-1])
+
+
+def _row_dot(a: Any, b: Any) -> Any:
+    """The mean of a * b along each row, as a column, without the product ever being stored."""
+    return xp.einsum("ij,ij->i", a, b)[:, None] * (1.0 / max(a.shape[1], 1))
+
+
+def _column_sum(a: Any, b: Any) -> Any:
+    return xp.einsum("ij,ij->j", a, b)
+
+
+def layer_norm_forward(x: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, Any]:
+    """(x - mean) / sqrt(var + eps) * weight + bias with the biased variance; keeps mean and 1/sqrt(var + eps)."""
+    rows = _rows(x)
+    mean = rows.mean(axis=1, keepdims=True)
+    out = rows - mean
+    rstd = 1.0 / xp.sqrt(_row_dot(out, out) + eps)
+    out *= rstd
+    if weight is not None:
+        out *= weight
+    if bias is not None:
+        out += bias
+    return out.reshape(x.shape), (mean, rstd)
+
+
+def layer_norm_backward(
+    g: Any, statistics: tuple[Any, Any], needed: Sequence[bool], x: Any, weight: Any, bias: Any, eps: float
+) -> Sequence[Any]:
+    """With n the normalised x and h = g * weight: dx = (h - mean(h) - n mean(h n)) rstd, dweight = sum(g n), dbias = sum(g)."""
+    mean, rstd = statistics
+    g_rows = _rows(g)
+    normalized = _rows(x) - mean
+    normalized *= rstd
+    d_weight = _column_sum(g_rows, normalized) if needed[1] else None
+    d_bias = g_rows.sum(axis=0) if needed[2] else None
+    d_x = None
+    if needed[0]:
+        h = g_rows if weight is None else g_rows * weight
+        d_x = h - h.mean(axis=1, keepdims=True)
+        normalized *= _row_dot(h, normalized)
+        d_x -= normalized
+        d_x *= rstd
+        d_x = d_x.reshape(x.shape)
+    return d_x, d_weight, d_bias
+
+
+def rms_norm_forward(x: Any, weight: Any, eps: float) -> tuple[Any, Any]:
+    """x / sqrt(mean(x^2) + eps) * weight; keeps 1/sqrt(mean(x^2) + eps)."""
+    rows = _rows(x)
+    rstd = 1.0 / xp.sqrt(_row_dot(rows, rows) + eps)
+    out = rows * rstd
+    if weight is not None:
+        out *= weight
+    return out.reshape(x.shape), rstd
+
+
+def rms_norm_backward(g: Any, rstd: Any, needed: Sequence[bool], x: Any, weight: Any, eps: float) -> Sequence[Any]:
+    """With n the normalised x and h = g * weight: dx = (h - n mean(h n)) rstd, dweight = sum(g n)."""
+    g_rows = _rows(g)
+    normalized = _rows(x) * rstd
+    d_weight = _column_sum(g_rows, normalized) if needed[1] else None
+    d_x = None
+    if needed[0]:
+        h = g_rows if weight is None else g_rows * weight
+        normalized *= _row_dot(h, normalized)
+        d_x = h - normalized
+        d_x *= rstd
+        d_x = d_x.reshape(x.shape)
+    return d_x, d_weight

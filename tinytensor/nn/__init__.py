@@ -1,0 +1,40 @@
+"""Neural network modules, with PyTorch's names."""
+
+from tinytensor.nn import init
+from tinytensor.nn.layers import (
+    GELU,
+    Dropout,
+    Embedding,
+    LayerNorm,
+    LeakyReLU,
+    Linear,
+    ReLU,
+    RMSNorm,
+    Sigmoid,
+    SiLU,
+    Softmax,
+    Softplus,
+    Tanh,
+)
+from tinytensor.nn.module import Module, ModuleList, Parameter, Sequential
+
+__all__ = [
+    "GELU",
+    "Dropout",
+    "Embedding",
+    "LayerNorm",
+    "LeakyReLU",
+    "Linear",
+    "Module",
+    "ModuleList",
+    "Parameter",
+    "RMSNorm",
+    "ReLU",
+    "Sequential",
+    "SiLU",
+    "Sigmoid",
+    "Softmax",
+    "Softplus",
+    "Tanh",
+    "init",
+]

@@ -1,0 +1,170 @@
+"""Layers: functions from ``tinytensor.functional`` together with the parameters they need."""
+
+from __future__ import annotations
+
+import math
+
+from tinytensor import functional, ops
+from tinytensor.creation import ones, zeros
+from tinytensor.nn.module import Module, Parameter
+from tinytensor.random import normal, uniform
+from tinytensor.tensor import Tensor
+
+
+class Linear(Module):
+    """y = x @ weight.T + bias, with weight (out_features, in_features), both evenly within 1/sqrt(in_features) at first."""
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True):
+        bound = 1.0 / math.sqrt(in_features) if in_features > 0 else 0.0
+        self.weight = Parameter(uniform((out_features, in_features), -bound, bound))
+        self.bias = Parameter(uniform(out_features, -bound, bound)) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., in_features) -> (..., out_features)."""
+        return functional.linear(x, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        out_features, in_features = self.weight.shape
+        return f"{in_features}, {out_features}" + ("" if self.bias is not None else ", bias=False")
+
+
+class Embedding(Module):
+    """A table of vectors, one a token: weight (num_embeddings, embedding_dim), standard normal at first."""
+
+    def __init__(self, num_embeddings: int, embedding_dim: int):
+        self.weight = Parameter(normal((num_embeddings, embedding_dim)))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Integer ids (...) -> (..., embedding_dim)."""
+        return functional.embedding(ids, self.weight)
+
+    def extra_repr(self) -> str:
+        return ", ".join(str(n) for n in self.weight.shape)
+
+
+class LayerNorm(Module):
+    """Layer normalisation over the last axis; see ``functional.layer_norm``."""
+
+    def __init__(self, width: int, eps: float = 1e-5, bias: bool = True):
+        self.eps = eps
+        self.weight = Parameter(ones(width))
+        self.bias = Parameter(zeros(width)) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., width) -> (..., width)."""
+        return functional.layer_norm(x, self.weight, self.bias, self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.weight.shape[0]}, eps={self.eps}" + ("" if self.bias is not None else ", bias=False")
+
+
+class RMSNorm(Module):
+    """Root-mean-square normalisation over the last axis; see ``functional.rms_norm``."""
+
+    def __init__(self, width: int, eps: float = 1e-5):
+        self.eps = eps
+        self.weight = Parameter(ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., width) -> (..., width)."""
+        return functional.rms_norm(x, self.weight, self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.weight.shape[0]}, eps={self.eps}"
+
+
+class Dropout(Module):
+    """Dropout with probability p while training; see ``functional.dropout``."""
+
+    def __init__(self, p: float = 0.5):
+        functional._check_probability(p)
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x, with some elements 0 and the others larger while training."""
+        return functional.dropout(x, self.p, self.training)
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
+
+
+class ReLU(Module):
+    """``relu`` as a module."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """relu(x)."""
+        return ops.relu(x)
+
+
+class LeakyReLU(Module):
+    """``leaky_relu`` as a module."""
+
+    def __init__(self, negative_slope: float = 0.01):
+        self.negative_slope = negative_slope
+
+    def forward(self, x: Tensor) -> Tensor:
+        """leaky_relu(x)."""
+        return ops.leaky_relu(x, self.negative_slope)
+
+    def extra_repr(self) -> str:
+        return f"{self.negative_slope}"
+
+
+class GELU(Module):
+    """``gelu`` as a module; ``approximate`` is "none" or "tanh"."""
+
+    def __init__(self, approximate: str = "none"):
+        self.approximate = approximate
+
+    def forward(self, x: Tensor) -> Tensor:
+        """gelu(x)."""
+        return functional.gelu(x, self.approximate)
+
+    def extra_repr(self) -> str:
+        return f"approximate={self.approximate!r}"
+
+
+class SiLU(Module):
+    """``silu`` as a module."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """silu(x)."""
+        return ops.silu(x)
+
+
+class Softplus(Module):
+    """``softplus`` as a module."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """softplus(x)."""
+        return ops.softplus(x)
+
+
+class Sigmoid(Module):
+    """``sigmoid`` as a module."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """sigmoid(x)."""
+        return ops.sigmoid(x)
+
+
+class Tanh(Module):
+    """``tanh`` as a module."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """tanh(x)."""
+        return ops.tanh(x)
+
+
+class Softmax(Module):
+    """``softmax`` along an axis, as a module."""
+
+    def __init__(self, axis: int = -1):
+        self.axis = axis
+
+    def forward(self, x: Tensor) -> Tensor:
+        """softmax(x)."""
+        return ops.softmax(x, self.axis)
+
+    def extra_repr(self) -> str:
+        return f"axis={self.axis}"

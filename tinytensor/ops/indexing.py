@@ -1,0 +1,162 @@
+"""Indexing and its adjoint. ``x[index]`` gathers, ``scatter`` adds back: each is the other's gradient.
+
+Everything that picks elements (take, sort, topk, ...) is written with the two, and so needs no rule of its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy
+
+from tinytensor import kernels
+from tinytensor.backend import from_numpy, is_host_array, scatter_add, xp
+from tinytensor.engine import op
+from tinytensor.ops.shapes import flip, moveaxis, normalize_axes
+
+if TYPE_CHECKING:
+    from tinytensor.tensor import Tensor
+
+
+def _is_basic(index: Any) -> bool:
+    """True for ints, slices, None and ellipsis: what selects each element at most once, and gives a view."""
+    parts = index if isinstance(index, tuple) else (index,)
+    return all(part is None or part is Ellipsis or isinstance(part, (int, slice, numpy.integer)) for part in parts)
+
+
+def as_index(index: Any) -> Any:
+    """An index as the backend takes it: tensors, lists and NumPy arrays become the backend's arrays."""
+    if isinstance(index, tuple):
+        return tuple([as_index(part) for part in index])
+    if hasattr(index, "node"):
+        index = index.data
+    if isinstance(index, (list, range)):
+        index = numpy.asarray(index, dtype=None if len(index) else numpy.int64)
+    if is_host_array(index) and not isinstance(index, numpy.integer):
+        index = from_numpy(index)
+    if hasattr(index, "dtype") and index.dtype.kind not in "iub":
+        raise IndexError(f"an index must be of integers or booleans, not {index.dtype}: convert it with .astype('int64')")
+    return index
+
+
+@op(x=lambda g, x_shape, index: scatter(g, index, x_shape))
+def _getitem(x: Any, index: Any) -> Any:
+    return x[index]
+
+
+def getitem(x: Tensor, index: Any) -> Tensor:
+    """x[index], with all of NumPy's indexing: ints, slices, None, ellipsis, integer and boolean arrays, and mixtures."""
+    return _getitem(x, as_index(index))
+
+
+@op(values=lambda g, index: _getitem(g, index))
+def scatter(values: Any, index: Any, shape: tuple[int, ...]) -> Tensor:
+    """Zeros of ``shape`` with ``values`` added at ``index``; where an index repeats, its values add up."""
+    out = xp.zeros(shape, dtype=values.dtype)
+    if _is_basic(index):
+        out[index] = values
+    else:
+        scatter_add(out, index, values)
+    return out
+
+
+def take(x: Tensor, indices: Any, axis: int | None = None) -> Tensor:
+    """The elements at ``indices`` (integers, any shape) of the flattened x, or along ``axis``."""
+    if axis is None:
+        return getitem(x.reshape(-1), _as_integers(indices))
+    (axis,) = normalize_axes(axis, x.ndim)
+    return getitem(x, (slice(None),) * axis + (_as_integers(indices),))
+
+
+def _as_integers(indices: Any) -> Any:
+    index = as_index(indices)
+    return from_numpy(index) if isinstance(index, (int, numpy.integer)) else index
+
+
+def _along(indices: Any, axis: int, ndim: int) -> tuple[Any, ...]:
+    """The open mesh that makes x[mesh] pick ``indices`` along ``axis`` and every position along the others."""
+    index = as_index(indices)
+    if index.ndim != ndim:
+        raise IndexError(f"the indices have {index.ndim} dimensions and the tensor {ndim}: they must be the same")
+    mesh: list[Any] = []
+    for a, length in enumerate(index.shape):
+        shape = [1] * ndim
+        shape[a] = length
+        mesh.append(index if a == axis else xp.arange(length).reshape(shape))
+    return tuple(mesh)
+
+
+def take_along_axis(x: Tensor, indices: Any, axis: int) -> Tensor:
+    """For each position of ``indices`` (as many dimensions as x), the element of x at that index along ``axis``."""
+    (axis,) = normalize_axes(axis, x.ndim)
+    return getitem(x, _along(indices, axis, x.ndim))
+
+
+def index_add(x: Tensor, indices: Any, values: Tensor, axis: int = 0) -> Tensor:
+    """x with ``values`` added to its slices at ``indices`` (1-d integers) along ``axis``; repeated indices add up."""
+    (axis,) = normalize_axes(axis, x.ndim)
+    index = (slice(None),) * axis + (as_index(indices),)
+    return x + scatter(values, index, tuple(x.shape))
+
+
+@op()
+def argsort(x: Any, axis: int = -1) -> Tensor:
+    """The indices that sort x along ``axis``, smallest first; equal elements keep their order."""
+    return xp.argsort(x, axis=axis, kind="stable")
+
+
+def sort(x: Tensor, axis: int = -1) -> Tensor:
+    """x sorted along ``axis``, smallest first."""
+    return take_along_axis(x, argsort(x, axis), axis)
+
+
+def topk(x: Tensor, k: int, axis: int = -1) -> tuple[Tensor, Tensor]:
+    """The k largest elements along ``axis``, largest first, and their indices."""
+    (axis,) = normalize_axes(axis, x.ndim)
+    if not 0 <= k <= x.shape[axis]:
+        raise ValueError(f"topk of shape {x.shape}: k={k} is not between 0 and {x.shape[axis]}, the length of axis {axis}")
+    ascending = argsort(x, axis)
+    largest = moveaxis(moveaxis(flip(ascending, axis), axis, 0)[:k], 0, axis)
+    return take_along_axis(x, largest, axis), largest
+
+
+@op()
+def one_hot(indices: Any, num_classes: int) -> Tensor:
+    """float32 of shape (..., num_classes): 1 at each index, else 0. Raises IndexError outside 0 <= index < num_classes."""
+    if indices.dtype.kind not in "iu":
+        raise TypeError(f"one_hot needs integers, not {indices.dtype}")
+    if indices.size and not (int(indices.min()) >= 0 and int(indices.max()) < num_classes):
+        raise IndexError(f"an index lies outside 0 to {num_classes - 1}")
+    return (indices[..., None] == xp.arange(num_classes)).astype("float32")
+
+
+# An embedding looks rows up; its gradient adds rows up. Rows repeat a lot (65 characters, thousands of positions), so
+# the sum has a kernel of its own.
+
+
+@op(weight=lambda g, ids, weight_shape: sum_rows(g, ids, weight_shape[0]))
+def _embedding(weight: Any, ids: Any) -> Any:
+    return weight[ids]
+
+
+@op(rows=lambda g, ids: _embedding(g, ids))
+def sum_rows(rows: Any, ids: Any, num_rows: int) -> Tensor:
+    """For each i below num_rows, the sum of the ``rows`` (..., width) whose id is i: (num_rows, width)."""
+    return kernels.sum_rows(rows, ids, num_rows)
+
+
+def embedding(ids: Tensor, weight: Tensor) -> Tensor:
+    """The rows of ``weight`` (num_embeddings, width) at integer ``ids`` (...): (..., width).
+
+    Raises TypeError unless ids are integers, IndexError for an id outside the table (checked for ids on the CPU; GPU
+    arrays are trusted, as a check would wait for the device).
+    """
+    array = as_index(ids)
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"embedding needs integer ids, not {array.dtype}")
+    if xp is numpy and array.size and not (array.min() >= 0 and array.max() < weight.shape[0]):
+        wrong = int(array.max()) if array.max() >= weight.shape[0] else int(array.min())
+        raise IndexError(
+            f"embedding: id {wrong} is outside the table of {weight.shape[0]} rows (ids 0 to {weight.shape[0] - 1})"
+        )
+    return _embedding(weight, array)

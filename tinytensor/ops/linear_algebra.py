@@ -1,0 +1,158 @@
+"""Products. Two rules of matrix calculus carry them: d(AB)/dA = G Bᵀ and d(AB)/dB = Aᵀ G."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tinytensor.backend import xp
+from tinytensor.engine import op
+from tinytensor.ops.shapes import expand_dims, reshape, swapaxes
+
+if TYPE_CHECKING:
+    from tinytensor.tensor import Tensor
+
+
+def T(x: Any) -> Any:
+    """The last two axes exchanged."""
+    return swapaxes(x, -1, -2)
+
+
+def rows(x: Any) -> Any:
+    """All leading axes in one: (..., n) -> (count, n). One large product is faster than a batch of small ones, and the
+    gradient of a weight then is one product too, not a batch of them to be summed."""
+    return x if x.ndim == 2 else reshape(x, (-1, x.shape[-1]) if x.size else (0, x.shape[-1]))
+
+
+def _times(x: Any, y: Any) -> Any:
+    """x @ y on arrays, flattened to 2-d where y is one matrix for the whole batch."""
+    if y.ndim == 2 and x.ndim > 2:
+        return (rows(x) @ y).reshape((*x.shape[:-1], y.shape[-1]))
+    return x @ y
+
+
+def _y_gradient(g: Any, x: Any, y_shape: tuple[int, ...]) -> Any:
+    return _matmul(T(rows(x)), rows(g)) if len(y_shape) == 2 else _matmul(T(x), g)
+
+
+@op(x=lambda g, y: _matmul(g, T(y)), y=_y_gradient)
+def _matmul(x: Any, y: Any) -> Any:
+    if x.shape[-1] != y.shape[-2]:
+        raise ValueError(f"the last axis of the first ({x.shape[-1]}) must equal the second-last of the second ({y.shape[-2]})")
+    return _times(x, y)
+
+
+def matmul(x: Tensor, y: Tensor) -> Tensor:
+    """x @ y: (..., n, k) @ (..., k, m) -> (..., n, m), leading axes broadcast; a 1-d operand is a row or a column that
+    the result leaves out again. Raises ValueError for a scalar and for lengths that do not fit."""
+    if not hasattr(x, "ndim") or not hasattr(y, "ndim") or x.ndim == 0 or y.ndim == 0:
+        raise ValueError("matmul needs tensors of at least one dimension: use * for a scalar")
+    out = _matmul(expand_dims(x, 0) if x.ndim == 1 else x, expand_dims(y, 1) if y.ndim == 1 else y)
+    shape = list(out.shape)
+    if y.ndim == 1:
+        del shape[-1]
+    if x.ndim == 1:
+        del shape[-1 if y.ndim == 1 else -2]
+    return out if len(shape) == out.ndim else reshape(out, shape)
+
+
+def outer(x: Tensor, y: Tensor) -> Tensor:
+    """Every product of an element of x with one of y: (x.size, y.size)."""
+    return reshape(x, (-1, 1)) * reshape(y, (1, -1))
+
+
+@op(
+    x=lambda g, weight: _matmul(g, weight),
+    weight=lambda g, x: _matmul(T(rows(g)), rows(x)),
+    bias=lambda g: g,
+)
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x @ weight.T + bias: (..., inputs) with weight (outputs, inputs) and bias (outputs,) -> (..., outputs)."""
+    if weight.ndim != 2 or x.ndim == 0 or x.shape[-1] != weight.shape[1]:
+        raise ValueError("x must end in as many inputs as weight (outputs, inputs) takes")
+    out = _times(x, T(weight))
+    if bias is not None:
+        out += bias
+    return out
+
+
+# ------------------------------------------------------------------------------------------------------------ einsum
+
+
+def _einsum_gradients(
+    g: Any, arrays: Any, arrays_shape: list[tuple[int, ...]], terms: tuple[str, ...], output: str
+) -> list[Any]:
+    """For each operand, the einsum of g with all the others. A letter that only this operand has was summed over: its
+    gradient is the same at every position, so it is left out of the einsum and broadcast."""
+    gradients = []
+    for i, (term, shape) in enumerate(zip(terms, arrays_shape)):
+        others = [t for j, t in enumerate(terms) if j != i]
+        known = set(output).union(*others)
+        kept = "".join(letter for letter in term if letter in known)
+        part = _einsum(g, *[a for j, a in enumerate(arrays) if j != i], terms=(output, *others), output=kept)
+        places = tuple([axis for axis, letter in enumerate(term) if letter not in known])
+        gradients.append(_broadcast(expand_dims(part, places) if places else part, shape, places))
+    return gradients
+
+
+def _broadcast(x: Any, shape: tuple[int, ...], places: tuple[int, ...]) -> Any:
+    from tinytensor.ops.shapes import broadcast_to
+
+    return broadcast_to(x, [shape[a] if a in places else n for a, n in enumerate(x.shape)])
+
+
+@op(arrays=_einsum_gradients)
+def _einsum(*arrays: Any, terms: tuple[str, ...] = (), output: str = "") -> Any:
+    return xp.einsum(f"{','.join(terms)}->{output}", *arrays, optimize=True)
+
+
+def einsum(subscripts: str, *tensors: Tensor) -> Tensor:
+    """Einstein summation as in ``numpy.einsum``: ``einsum("bij,bjk->bik", x, y)``.
+
+    Letters may repeat within an operand (its diagonal), an ellipsis stands for axes that broadcast, and without ``->``
+    the letters that occur once are the output, in alphabetical order. Raises ValueError for subscripts that do not fit.
+    """
+    terms, output = _parse(subscripts, tensors)
+    operands = []
+    for i, (term, x) in enumerate(zip(terms, tensors)):
+        while len(set(term)) < len(term):
+            term, x = _diagonal(term, x)
+        terms[i] = term
+        operands.append(x)
+    return _einsum(*operands, terms=tuple(terms), output=output)
+
+
+def _parse(subscripts: str, tensors: tuple[Tensor, ...]) -> tuple[list[str], str]:
+    """The terms and the output in letters alone: an ellipsis becomes capital letters that the subscripts do not use."""
+    text = subscripts.replace(" ", "")
+    left, arrow, output = text.partition("->")
+    terms = left.split(",")
+    if len(terms) != len(tensors):
+        raise ValueError(f"einsum {subscripts!r} has {len(terms)} terms for {len(tensors)} tensors")
+    spare = [c for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if c not in text]
+    hidden = max([x.ndim - len(t.replace("...", "")) for t, x in zip(terms, tensors) if "..." in t], default=0)
+    for i, (term, x) in enumerate(zip(terms, tensors)):
+        here = x.ndim - len(term.replace("...", ""))
+        if here < 0 or (here > 0 and "..." not in term):
+            raise ValueError(f"einsum {subscripts!r}: term {term!r} does not fit a tensor of shape {x.shape}")
+        terms[i] = term.replace("...", "".join(spare[hidden - here : hidden]))
+    ellipsis = "".join(spare[:hidden])
+    if not arrow:
+        letters = left.replace("...", "").replace(",", "")
+        output = "..." + "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
+    return terms, output.replace("...", ellipsis)
+
+
+def _diagonal(term: str, x: Tensor) -> tuple[str, Tensor]:
+    """Replace the first repeated letter's two axes by one, their diagonal, in front."""
+    letter = next(c for c in term if term.count(c) > 1)
+    a = term.index(letter)
+    b = term.index(letter, a + 1)
+    if x.shape[a] != x.shape[b]:
+        raise ValueError(f"einsum: the axes {letter!r} of a tensor of shape {x.shape} differ in length")
+    along = xp.arange(x.shape[a])
+    index = tuple([along if axis in (a, b) else slice(None) for axis in range(x.ndim)])
+    rest = "".join(c for axis, c in enumerate(term) if axis not in (a, b))
+    picked = x[index]
+    if b == a + 1:  # adjacent index arrays leave their axis in place
+        return term[:a] + letter + term[b + 1 :], picked
+    return letter + rest, picked

@@ -1,0 +1,190 @@
+"""Ops that move elements without changing them; most return views. ``reshape`` and ``transpose`` carry the others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy
+
+from tinytensor.backend import xp
+from tinytensor.engine import op
+
+if TYPE_CHECKING:
+    from tinytensor.tensor import Tensor
+
+Axes = int | Sequence[int] | None
+
+
+def normalize_axes(axes: Axes, ndim: int, name: str = "axis") -> tuple[int, ...]:
+    """Axes as non-negative numbers in the order given (None: all). Raises IndexError for one that does not exist."""
+    if axes is None:
+        return tuple(range(ndim))
+    given = (axes,) if isinstance(axes, int) else tuple(axes)
+    if any(not -ndim <= a < ndim for a in given):
+        raise IndexError(f"{name} {axes} is out of range for a tensor of {ndim} dimensions: use {-ndim} to {ndim - 1}")
+    positive = tuple(a % ndim for a in given)
+    if len(set(positive)) < len(positive):
+        raise ValueError(f"{name} {axes} names the same axis twice")
+    return positive
+
+
+@op(x=lambda g, x_shape: reshape(g, x_shape))
+def reshape(x: Tensor, shape: int | Sequence[int]) -> Tensor:
+    """The same elements, in the same order, in another shape; one length may be -1."""
+    return xp.reshape(x, shape)
+
+
+def _inverse(axes: Sequence[int] | None) -> list[int] | None:
+    return None if axes is None else [int(a) for a in numpy.argsort([a % len(axes) for a in axes])]
+
+
+@op(x=lambda g, axes: transpose(g, _inverse(axes)))
+def transpose(x: Tensor, axes: Sequence[int] | None = None) -> Tensor:
+    """The axes in the order ``axes``; reversed without it."""
+    return xp.transpose(x, axes)
+
+
+def swapaxes(x: Tensor, axis1: int, axis2: int) -> Tensor:
+    """x with two axes exchanged."""
+    order = list(range(x.ndim))
+    (a,), (b,) = normalize_axes(axis1, x.ndim), normalize_axes(axis2, x.ndim)
+    order[a], order[b] = b, a
+    return transpose(x, order)
+
+
+def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
+    """x with the ``source`` axes at the places ``destination``; the others keep their order."""
+    sources, destinations = normalize_axes(source, x.ndim, "source"), normalize_axes(destination, x.ndim, "destination")
+    if len(sources) != len(destinations):
+        raise ValueError(f"moveaxis: {len(sources)} source axes but {len(destinations)} destinations")
+    order = [a for a in range(x.ndim) if a not in sources]
+    for place, axis in sorted(zip(destinations, sources)):
+        order.insert(place, axis)
+    return transpose(x, order)
+
+
+def squeeze(x: Tensor, axis: Axes = None) -> Tensor:
+    """x without its axes of length 1, or without those in ``axis``, which must have length 1."""
+    axes = [a for a in range(x.ndim) if x.shape[a] == 1] if axis is None else normalize_axes(axis, x.ndim)
+    if any(x.shape[a] != 1 for a in axes):
+        raise ValueError(f"squeeze of shape {x.shape}: axis {axis} is not of length 1")
+    return reshape(x, tuple([n for a, n in enumerate(x.shape) if a not in axes]))
+
+
+def expand_dims(x: Tensor, axis: int | Sequence[int]) -> Tensor:
+    """x with new axes of length 1, at the places ``axis`` of the result."""
+    count = 1 if isinstance(axis, int) else len(axis)
+    places = normalize_axes(axis, x.ndim + count)
+    lengths = iter(x.shape)
+    return reshape(x, tuple([1 if a in places else next(lengths) for a in range(x.ndim + count)]))
+
+
+@op(x=lambda g: g)
+def broadcast_to(x: Tensor, shape: int | Sequence[int]) -> Tensor:
+    """x repeated along axes of length 1, and along new leading axes, to ``shape``, without copying."""
+    return xp.broadcast_to(x, shape)
+
+
+def split(x: Tensor, sections: int | Sequence[int], axis: int = 0) -> list[Tensor]:
+    """x cut along ``axis`` into that many equal parts, or, as in NumPy, before each of the given positions."""
+    (axis,) = normalize_axes(axis, x.ndim)
+    length = x.shape[axis]
+    if isinstance(sections, int):
+        if sections < 1 or length % sections:
+            raise ValueError(f"split of shape {x.shape}: axis {axis} of length {length} does not divide into {sections} parts")
+        sections = range(length // sections, length, length // sections) if length else [0] * (sections - 1)
+    ends = [*sections, length]
+    return [x[(slice(None),) * axis + (slice(a, b),)] for a, b in zip([0, *sections], ends)]
+
+
+def _split_like(g: Any, shapes: list[tuple[int, ...]], axis: int) -> list[Any]:
+    ends = numpy.cumsum([shape[axis] for shape in shapes])[:-1]
+    return split(g, [int(end) for end in ends], axis)
+
+
+@op(arrays=lambda g, arrays_shape, axis: _split_like(g, arrays_shape, axis))
+def _concatenate(*arrays: Any, axis: int = 0) -> Tensor:
+    return xp.concatenate(arrays, axis)
+
+
+def concatenate(tensors: Sequence[Tensor], axis: int | None = 0) -> Tensor:
+    """The tensors joined along an axis that they have; their other lengths must agree. None flattens them first."""
+    if axis is None:
+        tensors, axis = [t.reshape(-1) for t in tensors], 0
+    if not tensors:
+        raise ValueError("concatenate needs at least one tensor")
+    return _concatenate(*tensors, axis=axis)
+
+
+def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
+    """Tensors of one shape joined along a new axis."""
+    if len({t.shape for t in tensors}) > 1:
+        raise ValueError(f"stack needs tensors of one shape and got {sorted({t.shape for t in tensors})}")
+    return concatenate([expand_dims(t, axis) for t in tensors], axis)
+
+
+def flip(x: Tensor, axis: Axes = None) -> Tensor:
+    """x with the order along ``axis`` (None: every axis) reversed."""
+    axes = normalize_axes(axis, x.ndim)
+    return x[tuple([slice(None, None, -1) if a in axes else slice(None) for a in range(x.ndim)])]
+
+
+def _pad_pairs(pad_width: Any, ndim: int) -> list[tuple[int, int]]:
+    return [(int(before), int(after)) for before, after in numpy.broadcast_to(pad_width, (ndim, 2))]
+
+
+def _middle(g: Any, x_shape: tuple[int, ...], pad_width: Any) -> Any:
+    pairs = _pad_pairs(pad_width, len(x_shape))
+    return g[tuple([slice(before, before + n) for (before, _), n in zip(pairs, x_shape)])]
+
+
+@op(x=_middle)
+def pad(x: Tensor, pad_width: int | Sequence[Any], constant_values: float = 0.0) -> Tensor:
+    """x with constants around it. ``pad_width``: one number, one (before, after), or a (before, after) for each axis."""
+    return xp.pad(x, _pad_pairs(pad_width, x.ndim), constant_values=constant_values)
+
+
+def repeat(x: Tensor, repeats: int | Sequence[int], axis: int | None = None) -> Tensor:
+    """Each element (of the flattened x, or along ``axis``) ``repeats`` times in a row."""
+    if axis is None:
+        x, axis = reshape(x, -1), 0
+    (axis,) = normalize_axes(axis, x.ndim)
+    places = numpy.repeat(numpy.arange(x.shape[axis]), repeats)
+    return x[(slice(None),) * axis + (places,)]
+
+
+def tile(x: Tensor, repetitions: int | Sequence[int]) -> Tensor:
+    """x laid side by side, ``repetitions`` times along each axis."""
+    counts = [repetitions] if isinstance(repetitions, int) else list(repetitions)
+    ndim = max(x.ndim, len(counts))
+    counts = [1] * (ndim - len(counts)) + counts
+    shape = (1,) * (ndim - x.ndim) + tuple(x.shape)
+    spread = reshape(x, tuple([n for length in shape for n in (1, length)]))
+    spread = broadcast_to(spread, tuple([n for count, length in zip(counts, shape) for n in (count, length)]))
+    return reshape(spread, tuple([count * length for count, length in zip(counts, shape)]))
+
+
+def tril(x: Tensor, k: int = 0) -> Tensor:
+    """The lower triangle of the last two axes: zero above diagonal number k (0 the main one, 1 the next above)."""
+    return _triangle(x, k, lower=True)
+
+
+def triu(x: Tensor, k: int = 0) -> Tensor:
+    """The upper triangle of the last two axes: zero below diagonal number k."""
+    return _triangle(x, k, lower=False)
+
+
+def _triangle(x: Tensor, k: int, lower: bool) -> Tensor:
+    from tinytensor.ops.elementwise import where
+
+    if x.ndim < 2:
+        raise ValueError(f"tril and triu need a matrix, not shape {x.shape}")
+    distance = xp.arange(x.shape[-1]) - xp.arange(x.shape[-2])[:, None]
+    return where(distance <= k if lower else distance >= k, x, 0.0 if x.dtype.kind != "i" else 0)
+
+
+def size_along(shape: Sequence[int], axis: Axes) -> int:
+    """How many elements a reduction over ``axis`` takes together."""
+    return math.prod(shape[a] for a in normalize_axes(axis, len(shape)))

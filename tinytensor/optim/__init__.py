@@ -1,0 +1,18 @@
+"""Optimizers, learning-rate schedules and gradient clipping, with PyTorch's names and defaults."""
+
+from tinytensor.optim.clipping import clip_grad_norm
+from tinytensor.optim.optimizers import SGD, Adam, AdamW, Optimizer
+from tinytensor.optim.schedules import Constant, Cosine, InverseSquareRoot, Linear, Schedule
+
+__all__ = [
+    "SGD",
+    "Adam",
+    "AdamW",
+    "Constant",
+    "Cosine",
+    "InverseSquareRoot",
+    "Linear",
+    "Optimizer",
+    "Schedule",
+    "clip_grad_norm",
+]

@@ -1,0 +1,27 @@
+"""Clipping gradients by their norm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tinytensor.backend import xp
+from tinytensor.tensor import Tensor
+
+
+def clip_grad_norm(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
+    """Scale all gradients together so that their norm, taken as one vector, is at most ``max_norm`` (Pascanu et al. 2013).
+
+    Returns the norm before, as a tensor of one element (reading it would make a GPU wait). NaN and infinite norms are
+    returned like any other, for the caller to look at.
+    """
+    if max_norm <= 0:
+        raise ValueError(f"clip_grad_norm: max_norm must be positive, not {max_norm}")
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    if not gradients:
+        return Tensor(0.0)
+    flat = [g.data.reshape(-1) for g in gradients]
+    norm = xp.sqrt(sum([xp.dot(v, v) for v in flat]))
+    scale = xp.minimum(max_norm / (norm + 1e-6), 1.0)
+    for g in gradients:
+        g.data = g.data * scale
+    return Tensor._wrap(xp.asarray(norm))

@@ -1,0 +1,171 @@
+"""SGD, Adam and AdamW over groups of parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tinytensor import kernels
+from tinytensor.backend import xp
+from tinytensor.nn.module import Parameter
+from tinytensor.tensor import Tensor
+
+
+class Optimizer:
+    """The base: parameter groups, each a dict of its ``params`` and settings, and an array or two of state a parameter.
+
+    ``parameters`` is an iterable of parameters, or of such dicts, whose settings come before the optimizer's own.
+    """
+
+    state_names: tuple[str, ...] = ()
+
+    def __init__(self, parameters: Iterable[Parameter] | Iterable[dict[str, Any]], **defaults: Any):
+        given: list[Any] = list(parameters)
+        if not given:
+            raise ValueError(f"{type(self).__name__} got no parameters: pass model.parameters()")
+        groups = given if isinstance(given[0], dict) else [{"params": given}]
+        self.param_groups: list[dict[str, Any]] = [{**defaults, **g, "params": list(g["params"])} for g in groups]
+        self.state: list[dict[str, Any]] = [{} for _ in self._parameters()]
+        self._check(defaults)
+
+    def _check(self, defaults: Mapping[str, Any]) -> None:
+        parameters = self._parameters()
+        if any(not isinstance(p, Tensor) or not p.requires_grad for p in parameters):
+            raise TypeError(f"{type(self).__name__} needs parameters that require gradients")
+        if len({id(p) for p in parameters}) < len(parameters):
+            raise ValueError(f"{type(self).__name__}: a parameter stands twice in its groups")
+        for group in self.param_groups:
+            if strange := [name for name in group if name not in defaults and name != "params"]:
+                raise ValueError(f"{type(self).__name__} has no setting {', '.join(strange)}")
+            if group["lr"] < 0 or group["weight_decay"] < 0:
+                raise ValueError(f"lr and weight_decay must not be negative: {group['lr']}, {group['weight_decay']}")
+
+    def _parameters(self) -> list[Parameter]:
+        return [p for group in self.param_groups for p in group["params"]]
+
+    def zero_grad(self) -> None:
+        """Forget the gradients of all parameters."""
+        for p in self._parameters():
+            p.grad = None
+
+    def step(self, scale: float = 1.0) -> None:
+        """Change every parameter that has a gradient. ``scale`` multiplies the learning rates: a schedule's value."""
+        states = iter(self.state)
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = next(states)
+                if p.grad is not None:
+                    self.update(p.data, p.grad.data, state, group, group["lr"] * scale)
+                    p.node.version += 1
+
+    def update(self, parameter: Any, gradient: Any, state: dict[str, Any], group: dict[str, Any], lr: float) -> None:
+        """Change one parameter's array in place. Every optimizer writes its own."""
+        raise TypeError(f"{type(self).__name__} has no update method: write one")
+
+    # ------------------------------------------------------------------------------------------ saving and loading
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The state's arrays and counts, by the number of their parameter and their name: "0.first"."""
+        return {f"{i}.{name}": Tensor._wrap(xp.asarray(value)) for i, s in enumerate(self.state) for name, value in s.items()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Take over what ``state_dict`` returned. Raises ValueError where it is another optimizer's or model's."""
+        parameters = self._parameters()
+        loaded: list[dict[str, Any]] = [{} for _ in parameters]
+        for key, value in state.items():
+            place, _, name = key.partition(".")
+            fits = place.isdigit() and int(place) < len(parameters) and name in self.state_names
+            if not fits or value.shape != (() if name == "steps" else parameters[int(place)].shape):
+                raise ValueError(f"the state's {key!r} of shape {value.shape} does not fit this {type(self).__name__}")
+            loaded[int(place)][name] = value.item() if name == "steps" else value.data.copy()
+        self.state = loaded
+
+
+class SGD(Optimizer):
+    """Stochastic gradient descent with momentum, as in PyTorch: v = momentum v + (1 - dampening) g, the first v being g."""
+
+    state_names = ("velocity",)
+
+    def __init__(
+        self,
+        parameters: Iterable[Parameter] | Iterable[dict[str, Any]],
+        lr: float = 1e-3,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        nesterov: bool = False,
+        weight_decay: float = 0.0,
+    ):
+        if nesterov and (momentum <= 0 or dampening != 0):
+            raise ValueError("nesterov needs a momentum above 0 and no dampening")
+        settings = {"lr": lr, "momentum": momentum, "dampening": dampening, "nesterov": nesterov, "weight_decay": weight_decay}
+        super().__init__(parameters, **settings)
+
+    def update(self, parameter: Any, gradient: Any, state: dict[str, Any], group: dict[str, Any], lr: float) -> None:
+        """One step for one parameter."""
+        velocity = kernels.sgd_step(
+            parameter,
+            gradient,
+            state.get("velocity"),
+            lr,
+            group["momentum"],
+            group["dampening"],
+            group["nesterov"],
+            group["weight_decay"],
+        )
+        if velocity is not None:
+            state["velocity"] = velocity
+
+
+class Adam(Optimizer):
+    """Adam (Kingma and Ba 2015); ``weight_decay`` here adds to the gradient, as in PyTorch."""
+
+    state_names = ("first", "second", "steps")
+    decoupled = False
+
+    def __init__(
+        self,
+        parameters: Iterable[Parameter] | Iterable[dict[str, Any]],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+    ):
+        if not all(0.0 <= beta < 1.0 for beta in betas):
+            raise ValueError(f"betas lie between 0 and 1: {betas}")
+        super().__init__(parameters, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+
+    def update(self, parameter: Any, gradient: Any, state: dict[str, Any], group: dict[str, Any], lr: float) -> None:
+        """One step for one parameter."""
+        if not state:
+            state.update(first=xp.zeros_like(parameter), second=xp.zeros_like(parameter), steps=0)
+        state["steps"] += 1
+        beta1, beta2 = group["betas"]
+        kernels.adam_step(
+            parameter,
+            gradient,
+            state["first"],
+            state["second"],
+            state["steps"],
+            lr,
+            beta1,
+            beta2,
+            group["eps"],
+            group["weight_decay"],
+            self.decoupled,
+        )
+
+
+class AdamW(Adam):
+    """Adam whose weight decay shrinks the parameters directly (Loshchilov and Hutter 2019); 0.01 by default."""
+
+    decoupled = True
+
+    def __init__(
+        self,
+        parameters: Iterable[Parameter] | Iterable[dict[str, Any]],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.01,
+    ):
+        super().__init__(parameters, lr, betas, eps, weight_decay)

@@ -1,0 +1,98 @@
+"""Random numbers. One generator, on the CPU whichever the backend is, so that a seed means the same weights everywhere.
+
+Each thread may use a generator of its own (``using``): that is how parallel work repeats exactly.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy
+
+from tinytensor.backend import Array, from_numpy
+from tinytensor.tensor import Tensor
+
+Shape = int | Sequence[int]
+
+
+class _Current(threading.local):
+    generator: numpy.random.Generator | None = None
+
+
+_shared = numpy.random.default_rng()
+_current = _Current()
+
+
+def seed(value: int) -> None:
+    """Start the generator anew from ``value``: what follows repeats exactly."""
+    global _shared
+    _shared = numpy.random.default_rng(value)
+
+
+def generator() -> numpy.random.Generator:
+    """The generator that this thread draws from."""
+    return _current.generator or _shared
+
+
+@contextmanager
+def using(own: numpy.random.Generator) -> Iterator[None]:
+    """A context in which this thread draws from ``own``."""
+    previous = _current.generator
+    _current.generator = own
+    try:
+        yield
+    finally:
+        _current.generator = previous
+
+
+def get_state() -> dict[str, Any]:
+    """The generator's state: plain values that JSON can hold."""
+    return dict(generator().bit_generator.state)
+
+
+def set_state(state: dict[str, Any]) -> None:
+    """Go on from a state that ``get_state`` returned."""
+    generator().bit_generator.state = state
+
+
+def normal(shape: Shape, mean: float = 0.0, std: float = 1.0, requires_grad: bool = False) -> Tensor:
+    """float32 numbers from the normal distribution."""
+    values = generator().standard_normal(shape, dtype=numpy.float32)
+    return Tensor(values * numpy.float32(std) + numpy.float32(mean), requires_grad=requires_grad)
+
+
+def uniform(shape: Shape, low: float = 0.0, high: float = 1.0, requires_grad: bool = False) -> Tensor:
+    """float32 numbers, each as likely as the next, from ``low`` up to but without ``high``."""
+    values = generator().random(shape, dtype=numpy.float32)
+    return Tensor(values * numpy.float32(high - low) + numpy.float32(low), requires_grad=requires_grad)
+
+
+def integers(low: int, high: int, shape: Shape) -> Tensor:
+    """int64 numbers from ``low`` up to but without ``high``."""
+    return Tensor(generator().integers(low, high, shape))
+
+
+def permutation(n: int) -> Tensor:
+    """0 to n - 1 in random order."""
+    return Tensor(generator().permutation(n))
+
+
+def keep_mask(shape: Sequence[int], probability: float) -> Array:
+    """A boolean array whose elements are True with exactly this probability.
+
+    One random byte decides an element, but for the one value in 256 that the probability splits: there a further
+    random number decides. That is several times cheaper than a float for each.
+    """
+    rng = generator()
+    count = math.prod(shape)
+    drawn = numpy.frombuffer(rng.bytes(count), dtype=numpy.uint8)
+    whole, part = divmod(probability * 256, 1)
+    keep = drawn < whole
+    if part:
+        undecided = numpy.flatnonzero(drawn == whole)
+        keep[undecided] = rng.random(len(undecided)) < part
+    return from_numpy(keep.reshape(shape))

@@ -1,0 +1,375 @@
+"""The Tensor: an array and the node that says where it came from. Every op is a method of it, too.
+
+A tensor is a value. ``x += y`` makes a new tensor, and ``x[i] = y`` replaces x's array by a changed copy, so nothing that
+was computed from the old one, and no view of it, ever changes behind its back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy
+
+from tinytensor import engine, ops
+from tinytensor.backend import Array, DType, default_dtype, from_numpy, is_array, is_floating, is_host_array, to_numpy, xp
+
+
+def as_array(data: Any, dtype: DType = None) -> Array:
+    """A new array of the backend from a tensor, array, number or nested list.
+
+    Python floats become float32 and arrays keep their dtype, unless ``dtype`` says otherwise. Raises TypeError for what
+    is not made of numbers.
+    """
+    if isinstance(data, Tensor):
+        data = data.data
+    if is_array(data) and not is_host_array(data):
+        return xp.array(data, dtype=dtype)
+    array = numpy.asarray(_unwrapped(data))
+    if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
+        raise TypeError(f"a tensor holds numbers or booleans, not {array.dtype}: {str(data)[:60]!r}")
+    if dtype is None and not is_host_array(data) and array.dtype.kind == "f":
+        dtype = default_dtype
+    return from_numpy(array.astype(dtype or array.dtype))
+
+
+def _unwrapped(data: Any) -> Any:
+    """Lists with their tensors turned to NumPy arrays."""
+    if isinstance(data, Tensor):
+        return data.numpy()
+    return [_unwrapped(item) for item in data] if isinstance(data, (list, tuple)) else data
+
+
+class Tensor:
+    """An array that remembers how it was computed. Make one with ``tt.tensor``; README shows the first steps."""
+
+    __slots__ = ("__weakref__", "data", "node")
+    __array_ufunc__ = None  # so that NumPy hands `array + tensor` to Tensor.__radd__, which says what to do
+    __array_priority__ = 1000  # the same, for CuPy
+
+    data: Array
+    node: engine.Node | None
+
+    def __init__(self, data: Any, dtype: DType = None, requires_grad: bool = False):
+        self.data = as_array(data, dtype)
+        self.node = engine.leaf(self.data) if requires_grad else None
+
+    @classmethod
+    def _wrap(cls, array: Array, node: engine.Node | None = None) -> Tensor:
+        """A tensor around an array of the backend, which is not copied."""
+        tensor = object.__new__(Tensor)
+        tensor.data = array
+        tensor.node = node
+        return tensor
+
+    # ------------------------------------------------------------------------------------------------- what it is
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The length of each axis."""
+        return self.data.shape
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return self.data.ndim
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return self.data.size
+
+    @property
+    def dtype(self) -> DType:
+        """The NumPy dtype of the elements."""
+        return self.data.dtype
+
+    @property
+    def T(self) -> Tensor:
+        """The tensor with its axes in reverse order."""
+        return ops.transpose(self)
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether gradients flow back to this tensor, or through it."""
+        return self.node is not None
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        if self.node is not None and self.node.op is not None:
+            raise RuntimeError(f"this tensor was computed by {self.node.op.name!r}: use detach() for one without a history")
+        if value != self.requires_grad:
+            self.node = engine.leaf(self.data) if value else None
+
+    @property
+    def grad(self) -> Tensor | None:
+        """The gradient that ``backward`` has accumulated here; leaves only, None before."""
+        return self.node.grad if self.node is not None else None
+
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        if self.node is None or self.node.op is not None:
+            raise RuntimeError("only a leaf (made by tt.tensor(..., requires_grad=True), or a Parameter) holds a gradient")
+        if value is not None and (value.shape != self.shape or value.dtype != self.dtype):
+            raise ValueError(f"a gradient of {value.dtype}{value.shape} does not fit a tensor of {self.dtype}{self.shape}")
+        self.node.grad = value
+
+    # ------------------------------------------------------------------------------------------------- its values
+
+    def numpy(self) -> Any:
+        """The values as a NumPy array: shared memory on the CPU, a copy from a GPU."""
+        return to_numpy(self.data)
+
+    def item(self) -> Any:
+        """The value of a tensor of one element, as a Python number."""
+        if self.size != 1:
+            raise ValueError(f"item() needs a tensor of one element, not of shape {self.shape}")
+        return self.data.item()
+
+    def tolist(self) -> Any:
+        """The values as nested Python lists."""
+        return self.numpy().tolist()
+
+    def detach(self) -> Tensor:
+        """The same values without a history: gradients do not flow back through it."""
+        return Tensor._wrap(self.data)
+
+    def backward(self, gradient: Tensor | None = None, retain_graph: bool | None = None, create_graph: bool = False) -> None:
+        """Add to the ``.grad`` of every leaf the derivative of this tensor, times ``gradient``.
+
+        A tensor of one element needs no ``gradient``. The graph is freed as it is passed, unless ``retain_graph`` (by
+        default what ``create_graph`` is). With ``create_graph`` the gradients are themselves differentiable.
+        """
+        node, g = _seed(self, gradient, create_graph)
+        retain = create_graph if retain_graph is None else retain_graph
+        found = engine.backpropagate(node, g, retain_graph=retain, create_graph=create_graph)
+        for target, value in found.items():
+            value = value if isinstance(value, Tensor) else Tensor._wrap(xp.asarray(value))
+            if target.grad is None:
+                target.grad = value
+            elif create_graph:
+                target.grad = target.grad + value
+            else:
+                target.grad = Tensor._wrap(target.grad.data + value.data)
+
+    # ---------------------------------------------------------------------------------------------- Python's own
+
+    def __repr__(self) -> str:
+        values = numpy.array2string(self.numpy(), separator=", ", prefix="tensor(", precision=4, threshold=100)
+        dtype = "" if self.dtype == default_dtype or self.dtype.kind in "ib" else f", dtype={self.dtype}"
+        history = f", op={self.node.op.name}" if self.node is not None and self.node.op is not None else ""
+        return f"tensor({values}{dtype}{history or ', requires_grad=True' * self.requires_grad})"
+
+    def __len__(self) -> int:
+        if self.ndim == 0:
+            raise TypeError("a tensor of no dimensions has no length")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[i] for i in range(len(self)))
+
+    def __bool__(self) -> bool:
+        if self.size != 1:
+            raise ValueError(f"the truth of a tensor of shape {self.shape} is ambiguous: use .any() or .all()")
+        return bool(self.data)
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __index__(self) -> int:
+        if self.dtype.kind not in "iu" or self.size != 1:
+            raise TypeError("only a tensor of one integer is an index")
+        return int(self.item())
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError("a tensor does not turn into a NumPy array by itself: call .numpy()")
+
+    __hash__ = object.__hash__
+
+    def __getitem__(self, index: Any) -> Tensor:
+        return ops.getitem(self, index)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        if self.node is not None:
+            raise RuntimeError(
+                "x[i] = y on a tensor that gradients flow through would lose them: build the result with "
+                "tt.where or tt.concatenate (or change x.detach(), or a leaf under .data)"
+            )
+        changed = self.data.copy()
+        changed[ops.indexing.as_index(index)] = value.data if isinstance(value, Tensor) else value
+        self.data = changed
+
+    def __reduce__(self) -> Any:
+        return _rebuild, (self.numpy(), self.requires_grad)
+
+    def __add__(self, other: Any) -> Tensor:
+        return ops.add(self, other)
+
+    def __radd__(self, other: Any) -> Tensor:
+        return ops.add(other, self)
+
+    def __sub__(self, other: Any) -> Tensor:
+        return ops.subtract(self, other)
+
+    def __rsub__(self, other: Any) -> Tensor:
+        return ops.subtract(other, self)
+
+    def __mul__(self, other: Any) -> Tensor:
+        return ops.multiply(self, other)
+
+    def __rmul__(self, other: Any) -> Tensor:
+        return ops.multiply(other, self)
+
+    def __truediv__(self, other: Any) -> Tensor:
+        return ops.divide(self, other)
+
+    def __rtruediv__(self, other: Any) -> Tensor:
+        return ops.divide(other, self)
+
+    def __pow__(self, other: Any) -> Tensor:
+        special = {2: ops.square, 0.5: ops.sqrt, -0.5: ops.rsqrt}.get(other) if isinstance(other, (int, float)) else None
+        return special(self) if special else ops.power(self, other)
+
+    def __rpow__(self, other: Any) -> Tensor:
+        return ops.power(other, self)
+
+    def __matmul__(self, other: Any) -> Tensor:
+        return ops.matmul(self, other)
+
+    def __rmatmul__(self, other: Any) -> Tensor:
+        return ops.matmul(other, self)
+
+    def __neg__(self) -> Tensor:
+        return ops.negative(self)
+
+    def __abs__(self) -> Tensor:
+        return ops.abs(self)
+
+    def __eq__(self, other: Any) -> Tensor:  # type: ignore[override]
+        return ops.equal(self, other)
+
+    def __ne__(self, other: Any) -> Tensor:  # type: ignore[override]
+        return ops.not_equal(self, other)
+
+    def __lt__(self, other: Any) -> Tensor:
+        return ops.less(self, other)
+
+    def __le__(self, other: Any) -> Tensor:
+        return ops.less_equal(self, other)
+
+    def __gt__(self, other: Any) -> Tensor:
+        return ops.greater(self, other)
+
+    def __ge__(self, other: Any) -> Tensor:
+        return ops.greater_equal(self, other)
+
+    def __and__(self, other: Any) -> Tensor:
+        return ops.logical_and(self, other)
+
+    def __or__(self, other: Any) -> Tensor:
+        return ops.logical_or(self, other)
+
+    def __xor__(self, other: Any) -> Tensor:
+        return ops.logical_xor(self, other)
+
+    def __invert__(self) -> Tensor:
+        return ops.logical_not(self)
+
+    # -------------------------------------------------------------------------------------- the ops, as methods
+
+    def reshape(self, *shape: Any) -> Tensor:
+        """The same elements in another shape: ``x.reshape(2, 3)`` or ``x.reshape((2, 3))``."""
+        return ops.reshape(self, shape[0] if len(shape) == 1 else shape)
+
+    def transpose(self, *axes: Any) -> Tensor:
+        """The axes in another order: ``x.transpose(0, 2, 1)`` or ``x.transpose((0, 2, 1))``; reversed without any."""
+        given: Sequence[int] | None = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes or None
+        return ops.transpose(self, given)
+
+    def copy(self) -> Tensor:
+        """A tensor of its own memory; gradients flow back through it."""
+        return ops.add(self, 0) if self.requires_grad else Tensor._wrap(self.data.copy())
+
+    add, subtract, multiply, divide, power = ops.add, ops.subtract, ops.multiply, ops.divide, ops.power
+    negative, abs, sign, square, sqrt = ops.negative, ops.abs, ops.sign, ops.square, ops.sqrt
+    rsqrt, reciprocal, exp, expm1, log, log1p = ops.rsqrt, ops.reciprocal, ops.exp, ops.expm1, ops.log, ops.log1p
+    sin, cos, tanh, sigmoid, erf, clip = ops.sin, ops.cos, ops.tanh, ops.sigmoid, ops.erf, ops.clip
+    maximum, minimum, masked_fill = ops.maximum, ops.minimum, ops.masked_fill
+    relu, leaky_relu, silu, softplus = ops.relu, ops.leaky_relu, ops.silu, ops.softplus
+    softmax, log_softmax = ops.softmax, ops.log_softmax
+    sum, mean, std, var, prod = ops.sum, ops.mean, ops.std, ops.var, ops.prod
+    max, min, argmax, argmin = ops.max, ops.min, ops.argmax, ops.argmin
+    logsumexp, norm, cumsum, any, all = ops.logsumexp, ops.norm, ops.cumsum, ops.any, ops.all
+    swapaxes, moveaxis, squeeze, expand_dims = ops.swapaxes, ops.moveaxis, ops.squeeze, ops.expand_dims
+    broadcast_to, split, flip, pad = ops.broadcast_to, ops.split, ops.flip, ops.pad
+    repeat, tile, tril, triu, astype = ops.repeat, ops.tile, ops.tril, ops.triu, ops.astype
+    take, take_along_axis, index_add = ops.take, ops.take_along_axis, ops.index_add
+    sort, argsort, topk, one_hot = ops.sort, ops.argsort, ops.topk, ops.one_hot
+    matmul, outer, isnan, isfinite = ops.matmul, ops.outer, ops.isnan, ops.isfinite
+
+
+engine.Tensor = Tensor
+
+
+def _rebuild(array: Any, requires_grad: bool) -> Tensor:
+    return Tensor(array, requires_grad=requires_grad)
+
+
+def _seed(output: Tensor, gradient: Tensor | None, create_graph: bool) -> tuple[engine.Node, Any]:
+    """The node to start from, and the gradient that starts there, of the kind that the rules will be fed."""
+    if output.node is None:
+        raise RuntimeError(
+            "no gradient flows from this tensor: nothing it was computed from requires one (requires_grad=True), "
+            "or it was computed under no_grad"
+        )
+    if gradient is None:
+        if output.size != 1:
+            raise ValueError(f"backward from shape {output.shape} needs a gradient of that shape: sum it first, or pass one")
+        gradient = Tensor._wrap(xp.ones_like(output.data))
+    if not isinstance(gradient, Tensor):
+        raise TypeError(f"the gradient must be a tensor, not {type(gradient).__name__}: make one with tt.tensor(...)")
+    if gradient.shape != output.shape:
+        raise ValueError(f"the gradient has shape {gradient.shape}, but the tensor it belongs to {output.shape}")
+    if gradient.dtype != output.dtype:
+        gradient = gradient.astype(output.dtype)
+    return output.node, gradient if create_graph else gradient.data
+
+
+def grad(
+    output: Tensor,
+    inputs: Tensor | Sequence[Tensor],
+    gradient: Tensor | None = None,
+    *,
+    create_graph: bool = False,
+    retain_graph: bool | None = None,
+    allow_unused: bool = False,
+) -> Any:
+    """The gradients of ``output`` with respect to ``inputs`` (one or several), leaving every ``.grad`` alone.
+
+    Returns a tensor for a tensor, a list for a sequence, each of its input's shape and dtype. ``create_graph`` makes them
+    differentiable. An input that the output does not depend on raises RuntimeError, or with ``allow_unused`` gives None.
+    """
+    several = not isinstance(inputs, Tensor)
+    targets: list[Tensor] = list(inputs) if several else [inputs]  # type: ignore[list-item]
+    for i, x in enumerate(targets):
+        if x.node is None:
+            raise RuntimeError(f"input {i} of shape {x.shape} does not require gradients: make it with requires_grad=True")
+    node, g = _seed(output, gradient, create_graph)
+    retain = create_graph if retain_graph is None else retain_graph
+    wanted = [x.node for x in targets if x.node is not None]
+    found = engine.backpropagate(node, g, wanted, retain_graph=retain, create_graph=create_graph)
+    results: list[Tensor | None] = []
+    for i, n in enumerate(wanted):
+        if n not in found and not allow_unused:
+            raise RuntimeError(f"the output does not depend on input {i} of shape {n.shape}: pass allow_unused=True for None")
+        value = found.get(n)
+        results.append(value if value is None or isinstance(value, Tensor) else Tensor._wrap(xp.asarray(value)))
+    return results if several else results[0]
+
+
+def is_differentiable(x: object) -> bool:
+    """True for a tensor of floating-point numbers."""
+    return isinstance(x, Tensor) and is_floating(x.dtype)
