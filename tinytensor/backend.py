@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy
 
+host = numpy  # for work that stays on the CPU, whichever the backend is: shapes, seeds, token ids
 Array = Any  # numpy.ndarray or cupy.ndarray: the two share their interface, not a base class
 DType = Any
 
@@ -81,6 +82,8 @@ def scatter_add(target: Array, index: Any, values: Array) -> None:
     else:
         import cupyx
 
+        if target.dtype == index_dtype:  # GPUs add unsigned 64-bit integers alone; in two's complement the sum is the same
+            target, values = target.view(numpy.uint64), values.astype(target.dtype).view(numpy.uint64)
         cupyx.scatter_add(target, index, values)
 
 

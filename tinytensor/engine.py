@@ -18,6 +18,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import os
 import threading
 import traceback
 import types
@@ -26,9 +27,7 @@ from contextlib import contextmanager
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-import numpy
-
-from tinytensor.backend import Array, DType, default_dtype, is_array, is_floating, is_host_array, quiet, xp
+from tinytensor.backend import Array, DType, default_dtype, host, is_array, is_floating, is_host_array, quiet, xp
 
 if TYPE_CHECKING:
     from tinytensor.tensor import Tensor as TensorClass
@@ -37,7 +36,6 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 # tensor.py sets this to its class: the engine makes tensors, and tensors are made of the engine's ops.
 Tensor = cast("type[TensorClass]", None)
-float64 = numpy.dtype(numpy.float64)
 
 
 # ------------------------------------------------------------------------------------------------------------ modes
@@ -196,10 +194,10 @@ class Op:
             values.update(zip(self.inputs, arrays))
         values = {n: v.data if isinstance(v, Tensor) else v for n, v in values.items()}
         out, kept = self._compute(values)
-        if out.dtype == float64 and not any(getattr(a, "dtype", None) == float64 for a in arrays):
-            out = out.astype(default_dtype)  # integers went in: NumPy answers in float64, this library in float32
+        if out.dtype != default_dtype and is_floating(out.dtype) and "dtype" not in values and not _any_floating(arrays):
+            out = out.astype(default_dtype)  # integers went in: NumPy answers in float64 or 16, this library in float32
         node = None
-        if modes.recording and self.differentiable and any(parents):
+        if modes.recording and self.differentiable and any(parents) and is_floating(out.dtype):
             node = Node(self, parents, self._saved(values, out, kept, parents), out.shape, out.dtype)
         if modes.detecting_anomalies:
             _check_finite(out, f"the output of {self.name!r}, called at {node.line if node else _calling_line()},")
@@ -235,7 +233,7 @@ class Op:
         """An operand that is no tensor: None (an input left out) or a number. Arrays are refused, not guessed about."""
         if value is None or type(value) in (int, float, bool):
             return value
-        if isinstance(value, numpy.generic):
+        if isinstance(value, host.generic):
             return value.item()
         kind = "an array" if is_array(value) or is_host_array(value) else f"a {type(value).__name__}"
         raise TypeError(f"{self.name} got a tensor and {kind}: make it a tensor with tt.tensor(...) first")
@@ -283,6 +281,10 @@ class Op:
             if name in saved and is_array(saved[name]):
                 saved[name] = Tensor._wrap(saved[name], parent)
         return saved
+
+
+def _any_floating(arrays: Sequence[Any]) -> bool:
+    return any(is_floating(x.dtype) for x in arrays if hasattr(x, "dtype"))
 
 
 class FusedOp(Op):
@@ -430,15 +432,26 @@ def _shape_of(value: Any) -> Any:
     return [v.shape for v in value] if isinstance(value, (tuple, list)) else getattr(value, "shape", ())
 
 
+# What NumPy and CuPy say, and what to say instead; {} is their own text.
+_REMEDIES = {
+    "could not be broadcast|not broadcastable|non-broadcastable|shape mismatch|axis remapping": (
+        "these do not broadcast; compare them from the last axis: each pair must be equal, or one of them 1"
+    ),
+    "is out of bounds for array of dimension": "{}: axes run from -ndim to ndim - 1",
+    "zero-size array to reduction": "there is nothing to choose from, as an axis has length 0",
+    "NoneType": "an operand is missing, or None: give it a tensor or a number",
+}
+
+
 def _explain(operation: Op, values: dict[str, Any], error: Exception) -> Exception:
     """The same kind of error, in one line that names the op, the shapes and, where there is a usual one, the remedy."""
-    operands = values[operation.names[0]] if operation.variadic else values.values()
+    operands: list[Any] = []
+    for value in values[operation.names[0]] if operation.variadic else [values.get(n) for n in operation.names]:
+        operands += value if isinstance(value, tuple) else [value]  # an index may be a tuple of arrays
     shapes = ", ".join(f"{tuple(v.shape)}" for v in operands if hasattr(v, "shape"))
     reason = str(error).strip()
-    if "could not be broadcast" in reason or "not broadcastable" in reason or "shape mismatch" in reason:
-        reason = "these do not broadcast; compare them from the last axis: each pair must be equal, or one of them 1"
-    elif "is out of bounds for array of dimension" in reason:
-        reason += ": axes run from -ndim to ndim - 1"
+    remedy = next((r for said, r in _REMEDIES.items() if any(part in reason for part in said.split("|"))), "{}")
+    reason = remedy.format(reason)
     kind = next(k for k in (IndexError, TypeError, ValueError) if isinstance(error, k))
     return kind(f"{operation.name} of shapes {shapes}: {reason}" if shapes else f"{operation.name}: {reason}")
 
@@ -452,8 +465,8 @@ def _check_finite(value: Any, what: str) -> None:
 
 def _calling_line() -> str:
     """The line of the user's code that led here: the innermost one outside this package."""
-    package = __name__.split(".")[0]
-    frames = [f for f in traceback.extract_stack() if f"/{package}/" not in f.filename.replace("\\", "/")]
+    package = os.path.dirname(__file__) + os.sep
+    frames = [f for f in traceback.extract_stack() if not f.filename.startswith(package)]
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "an unknown line"
 
 

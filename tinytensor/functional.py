@@ -42,6 +42,15 @@ from tinytensor.ops import (
 if TYPE_CHECKING:
     from tinytensor.tensor import Tensor
 
+
+def _check_tensors(operation: str, **operands: Any) -> None:
+    for name, value in operands.items():
+        if not hasattr(value, "node"):
+            raise TypeError(
+                f"{operation}: {name} must be a tensor, not {type(value).__name__}: make it one with tt.tensor(...)"
+            )
+
+
 # ----------------------------------------------------------------------------------------------------- normalisation
 
 
@@ -149,6 +158,7 @@ def scaled_dot_product_attention(
     keys up to t (counted from the end where S > T, as with a cache). ``scale`` is 1/sqrt(D) by default. ``dropout_p``
     drops attention weights: pass 0 when not training.
     """
+    _check_tensors("attention", query=query, key=key, value=value, **({} if mask is None else {"mask": mask}))
     _check_attention(query, key, value, mask, dropout_p)
     length, keys = query.shape[-2], key.shape[-2]
     mask = None if mask is None else mask.data
@@ -214,13 +224,14 @@ def cross_entropy(
     (1 - e) target + e/classes (Szegedy et al. 2016). ``reduction``: mean, sum or none. The mean over no rows at all is 0.
     Raises ValueError for shapes that do not fit and IndexError for a target that is no class (on the CPU).
     """
+    _check_tensors("cross_entropy", logits=logits, targets=targets)
     _check_reduction(reduction)
     if not 0.0 <= label_smoothing <= 1.0:
         raise ValueError(f"label smoothing lies between 0 and 1, not at {label_smoothing}")
     if is_floating(targets.dtype):
         return _soft_cross_entropy(logits, targets, label_smoothing, reduction)
     if targets.dtype.kind not in "iu":
-        raise TypeError(f"targets are integers (classes) or floats (probabilities), not {targets.dtype}")
+        raise TypeError(f"cross_entropy: targets are integers (classes) or floats (probabilities), not {targets.dtype}")
     if logits.ndim == 0 or logits.shape[:-1] != targets.shape:
         raise ValueError(
             f"cross_entropy: logits {logits.shape} must be the targets' shape {targets.shape} "
@@ -250,6 +261,7 @@ def _soft_cross_entropy(logits: Tensor, targets: Tensor, label_smoothing: float,
 
 def mse_loss(prediction: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """(prediction - target) squared, two tensors of one shape."""
+    _check_tensors("mse_loss", prediction=prediction, target=target)
     _check_reduction(reduction)
     if prediction.shape != target.shape:
         raise ValueError(f"mse_loss: the prediction has shape {prediction.shape} and the target {target.shape}")
@@ -258,10 +270,12 @@ def mse_loss(prediction: Tensor, target: Tensor, reduction: str = "mean") -> Ten
 
 def binary_cross_entropy_with_logits(logits: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
     """-t log p - (1 - t) log(1 - p) with p = sigmoid(logits) and targets t in 0..1, without overflow."""
+    _check_tensors("binary_cross_entropy_with_logits", logits=logits, targets=targets)
     _check_reduction(reduction)
     if logits.shape != targets.shape:
         raise ValueError(f"binary_cross_entropy_with_logits: logits {logits.shape}, but targets {targets.shape}")
-    return _reduce(softplus(logits) - logits * targets, reduction)
+    # softplus(-x) = -log p and softplus(x) = -log(1 - p), so nothing cancels, however sure and right the logits are.
+    return _reduce(targets * softplus(-logits) + (1.0 - targets) * softplus(logits), reduction)
 
 
 __all__ = [

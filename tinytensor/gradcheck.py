@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy
-
 from tinytensor import random
+from tinytensor.backend import host
 from tinytensor.tensor import Tensor, grad, is_differentiable
 
 
@@ -67,7 +66,7 @@ def _gradients(output: Tensor, inputs: list[Tensor], cotangent: Tensor | None, c
 
 
 def _zeros(x: Tensor) -> Tensor:
-    return Tensor(numpy.zeros(x.shape))
+    return Tensor(host.zeros(x.shape))
 
 
 def _random_like(x: Tensor) -> Tensor:
@@ -77,8 +76,8 @@ def _random_like(x: Tensor) -> Tensor:
 def _differences(outputs: Callable[..., Any], inputs: Sequence[Tensor], index: int, eps: float) -> Any:
     """d/dx of the sum of output * cotangent, for each element of input number ``index``, by central differences."""
     centre = inputs[index].numpy()
-    slopes = numpy.zeros(centre.shape)
-    for place in numpy.ndindex(*centre.shape):
+    slopes = host.zeros(centre.shape)
+    for place in host.ndindex(*centre.shape):
         ends = []
         for step in (eps, -eps):
             moved = centre.copy()
@@ -92,11 +91,11 @@ def _differences(outputs: Callable[..., Any], inputs: Sequence[Tensor], index: i
 def _compare(analytic: Any, numeric: Any, index: int, order: int, rtol: float, atol: float) -> None:
     if analytic.size == 0:
         return
-    error = numpy.abs(analytic - numeric)
-    allowed = atol + rtol * float(numpy.abs(numeric).max())
+    error = host.abs(analytic - numeric)
+    allowed = atol + rtol * float(host.abs(numeric).max())
     if not (error <= allowed).all():  # not: error > allowed, which NaN would pass
-        worst = int(numpy.argmax(numpy.where(numpy.isnan(error), numpy.inf, error)))
-        place = tuple([int(i) for i in numpy.unravel_index(worst, error.shape)])
+        worst = int(host.argmax(host.where(host.isnan(error), host.inf, error)))
+        place = tuple([int(i) for i in host.unravel_index(worst, error.shape)])
         raise GradcheckError(
             f"gradient of order {order} of input {index} at {place}: {analytic[place]:.8g}, "
             f"but differences give {numeric[place]:.8g} (off by {error[place]:.2g}, allowed {allowed:.2g})"

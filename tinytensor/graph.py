@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import numpy
-
 from tinytensor import engine
-from tinytensor.backend import to_numpy
+from tinytensor.backend import host, to_numpy
 from tinytensor.tensor import Tensor, _seed
 
 
@@ -76,7 +74,7 @@ def _ancestors(root: engine.Node) -> list[engine.Node]:
 
 
 def _summary(gradient: Any) -> str:
-    return f"{float(gradient):.3g}" if gradient.size == 1 else f"norm {float(numpy.linalg.norm(gradient)):.3g}"
+    return f"{float(gradient):.3g}" if gradient.size == 1 else f"norm {float(host.linalg.norm(gradient)):.3g}"
 
 
 def _explained(run: Any, *args: Any, **kwargs: Any) -> Any:

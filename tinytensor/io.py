@@ -39,15 +39,12 @@ def save(tensors: Mapping[str, Tensor], path: str | os.PathLike[str], metadata: 
 
     An existing file stays as it is until the new one is whole. Raises OSError where it cannot be written.
     """
-    from safetensors import SafetensorError
-    from safetensors.numpy import save_file
+    from safetensors.numpy import save as as_bytes
 
     arrays = {name: _contiguous(tensor) for name, tensor in tensors.items()}
+    content = as_bytes(arrays, metadata=dict(metadata) if metadata else None)
     with atomic_write(path) as temporary:
-        try:
-            save_file(arrays, temporary, metadata=dict(metadata) if metadata else None)
-        except SafetensorError as error:
-            raise OSError(f"{path} could not be written: {error}") from None
+        temporary.write_bytes(content)
 
 
 def _contiguous(tensor: Tensor) -> Any:

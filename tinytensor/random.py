@@ -11,35 +11,33 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy
-
-from tinytensor.backend import Array, from_numpy
+from tinytensor.backend import Array, from_numpy, host
 from tinytensor.tensor import Tensor
 
 Shape = int | Sequence[int]
 
 
 class _Current(threading.local):
-    generator: numpy.random.Generator | None = None
+    generator: host.random.Generator | None = None
 
 
-_shared = numpy.random.default_rng()
+_shared = host.random.default_rng()
 _current = _Current()
 
 
 def seed(value: int) -> None:
     """Start the generator anew from ``value``: what follows repeats exactly."""
     global _shared
-    _shared = numpy.random.default_rng(value)
+    _shared = host.random.default_rng(value)
 
 
-def generator() -> numpy.random.Generator:
+def generator() -> host.random.Generator:
     """The generator that this thread draws from."""
     return _current.generator or _shared
 
 
 @contextmanager
-def using(own: numpy.random.Generator) -> Iterator[None]:
+def using(own: host.random.Generator) -> Iterator[None]:
     """A context in which this thread draws from ``own``."""
     previous = _current.generator
     _current.generator = own
@@ -61,14 +59,15 @@ def set_state(state: dict[str, Any]) -> None:
 
 def normal(shape: Shape, mean: float = 0.0, std: float = 1.0, requires_grad: bool = False) -> Tensor:
     """float32 numbers from the normal distribution."""
-    values = generator().standard_normal(shape, dtype=numpy.float32)
-    return Tensor(values * numpy.float32(std) + numpy.float32(mean), requires_grad=requires_grad)
+    values = generator().standard_normal(shape, dtype=host.float32)
+    return Tensor(values * host.float32(std) + host.float32(mean), requires_grad=requires_grad)
 
 
 def uniform(shape: Shape, low: float = 0.0, high: float = 1.0, requires_grad: bool = False) -> Tensor:
     """float32 numbers, each as likely as the next, from ``low`` up to but without ``high``."""
-    values = generator().random(shape, dtype=numpy.float32)
-    return Tensor(values * numpy.float32(high - low) + numpy.float32(low), requires_grad=requires_grad)
+    values = generator().random(shape, dtype=host.float32) * host.float32(high - low) + host.float32(low)
+    below = host.nextafter(host.float32(high), host.float32(low))  # rounding may reach ``high`` itself
+    return Tensor(host.minimum(values, below), requires_grad=requires_grad)
 
 
 def integers(low: int, high: int, shape: Shape) -> Tensor:
@@ -89,10 +88,10 @@ def keep_mask(shape: Sequence[int], probability: float) -> Array:
     """
     rng = generator()
     count = math.prod(shape)
-    drawn = numpy.frombuffer(rng.bytes(count), dtype=numpy.uint8)
+    drawn = host.frombuffer(rng.bytes(count), dtype=host.uint8)
     whole, part = divmod(probability * 256, 1)
     keep = drawn < whole
     if part:
-        undecided = numpy.flatnonzero(drawn == whole)
+        undecided = host.flatnonzero(drawn == whole)
         keep[undecided] = rng.random(len(undecided)) < part
     return from_numpy(keep.reshape(shape))

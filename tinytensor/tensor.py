@@ -9,10 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy
-
 from tinytensor import engine, ops
-from tinytensor.backend import Array, DType, default_dtype, from_numpy, is_array, is_floating, is_host_array, to_numpy, xp
+from tinytensor.backend import (
+    Array,
+    DType,
+    default_dtype,
+    from_numpy,
+    host,
+    is_array,
+    is_floating,
+    is_host_array,
+    to_numpy,
+    xp,
+)
 
 
 def as_array(data: Any, dtype: DType = None) -> Array:
@@ -25,7 +34,10 @@ def as_array(data: Any, dtype: DType = None) -> Array:
         data = data.data
     if is_array(data) and not is_host_array(data):
         return xp.array(data, dtype=dtype)
-    array = numpy.asarray(_unwrapped(data))
+    try:
+        array = host.asarray(_unwrapped(data))
+    except ValueError:
+        raise ValueError(f"a tensor needs nested lists of equal lengths at each level: {str(data)[:60]}") from None
     if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
         raise TypeError(f"a tensor holds numbers or booleans, not {array.dtype}: {str(data)[:60]!r}")
     if dtype is None and not is_host_array(data) and array.dtype.kind == "f":
@@ -44,8 +56,7 @@ class Tensor:
     """An array that remembers how it was computed. Make one with ``tt.tensor``; README shows the first steps."""
 
     __slots__ = ("__weakref__", "data", "node")
-    __array_ufunc__ = None  # so that NumPy hands `array + tensor` to Tensor.__radd__, which says what to do
-    __array_priority__ = 1000  # the same, for CuPy
+    __array_priority__ = 1000  # so that CuPy hands `array + tensor` to Tensor.__radd__, which says what to do
 
     data: Array
     node: engine.Node | None
@@ -155,7 +166,7 @@ class Tensor:
     # ---------------------------------------------------------------------------------------------- Python's own
 
     def __repr__(self) -> str:
-        values = numpy.array2string(self.numpy(), separator=", ", prefix="tensor(", precision=4, threshold=100)
+        values = host.array2string(self.numpy(), separator=", ", prefix="tensor(", precision=4, threshold=100)
         dtype = "" if self.dtype == default_dtype or self.dtype.kind in "ib" else f", dtype={self.dtype}"
         history = f", op={self.node.op.name}" if self.node is not None and self.node.op is not None else ""
         return f"tensor({values}{dtype}{history or ', requires_grad=True' * self.requires_grad})"
@@ -187,6 +198,17 @@ class Tensor:
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError("a tensor does not turn into a NumPy array by itself: call .numpy()")
 
+    def __array_ufunc__(self, ufunc: Any, method: str, *operands: Any, **settings: Any) -> Any:
+        """What NumPy calls for np.exp(x), and where one of its arrays or numbers stands on the left of an operator."""
+        function = getattr(ops, ufunc.__name__, None)
+        operands = tuple([x[()] if is_host_array(x) and x.ndim == 0 else x for x in operands])  # [()] makes it a number
+        if function and method == "__call__" and any(isinstance(x, host.generic) for x in operands):
+            return function(*operands)
+        raise TypeError(
+            f"NumPy's {ufunc.__name__} got a tensor: use tinytensor's functions and make arrays tensors with tt.tensor(...), "
+            "or take the values out with .numpy()"
+        )
+
     __hash__ = object.__hash__
 
     def __getitem__(self, index: Any) -> Tensor:
@@ -199,11 +221,11 @@ class Tensor:
                 "tt.where or tt.concatenate (or change x.detach(), or a leaf under .data)"
             )
         changed = self.data.copy()
-        changed[ops.indexing.as_index(index)] = value.data if isinstance(value, Tensor) else value
+        changed[ops.indexing.as_index(index)] = value if isinstance(value, (int, float)) else as_array(value, self.dtype)
         self.data = changed
 
     def __reduce__(self) -> Any:
-        return _rebuild, (self.numpy(), self.requires_grad)
+        return _rebuild, (type(self), self.numpy(), self.requires_grad)
 
     def __add__(self, other: Any) -> Tensor:
         return ops.add(self, other)
@@ -275,6 +297,8 @@ class Tensor:
     def __xor__(self, other: Any) -> Tensor:
         return ops.logical_xor(self, other)
 
+    __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
+
     def __invert__(self) -> Tensor:
         return ops.logical_not(self)
 
@@ -314,8 +338,8 @@ class Tensor:
 engine.Tensor = Tensor
 
 
-def _rebuild(array: Any, requires_grad: bool) -> Tensor:
-    return Tensor(array, requires_grad=requires_grad)
+def _rebuild(kind: type[Tensor], array: Any, requires_grad: bool) -> Tensor:
+    return kind(array, requires_grad=requires_grad)
 
 
 def _seed(output: Tensor, gradient: Tensor | None, create_graph: bool) -> tuple[engine.Node, Any]:

@@ -203,8 +203,9 @@ def minimum(x: Tensor, y: Tensor | float) -> Tensor:
 
 
 def _inside(x: Any, min: float | None, max: float | None) -> Any:
-    above = True if min is None else x >= min
-    return above if max is None else above & (x <= max)
+    if min is None or max is None:
+        return x <= max if min is None else x >= min
+    return (x >= min) & (x <= max)
 
 
 @op(x=lambda g, x, min, max: where(_inside(x, min, max), g, 0.0))

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy
-
 from tinytensor import kernels
-from tinytensor.backend import from_numpy, is_host_array, scatter_add, xp
+from tinytensor.backend import from_numpy, host, is_host_array, scatter_add, xp
 from tinytensor.engine import op
 from tinytensor.ops.shapes import flip, moveaxis, normalize_axes
 
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
 def _is_basic(index: Any) -> bool:
     """True for ints, slices, None and ellipsis: what selects each element at most once, and gives a view."""
     parts = index if isinstance(index, tuple) else (index,)
-    return all(part is None or part is Ellipsis or isinstance(part, (int, slice, numpy.integer)) for part in parts)
+    return all(part is None or part is Ellipsis or isinstance(part, (int, slice, host.integer)) for part in parts)
 
 
 def as_index(index: Any) -> Any:
@@ -31,15 +29,16 @@ def as_index(index: Any) -> Any:
     if hasattr(index, "node"):
         index = index.data
     if isinstance(index, (list, range)):
-        index = numpy.asarray(index, dtype=None if len(index) else numpy.int64)
-    if is_host_array(index) and not isinstance(index, numpy.integer):
+        index = host.asarray(index, dtype=None if len(index) else host.int64)
+    if is_host_array(index) and not isinstance(index, host.integer):
         index = from_numpy(index)
-    if hasattr(index, "dtype") and index.dtype.kind not in "iub":
-        raise IndexError(f"an index must be of integers or booleans, not {index.dtype}: convert it with .astype('int64')")
+    if isinstance(index, float) or (hasattr(index, "dtype") and index.dtype.kind not in "iub"):  # CuPy truncates a float
+        kind = getattr(index, "dtype", "float")
+        raise IndexError(f"an index must be of integers or booleans, not {kind}: convert it with .astype('int64')")
     return index
 
 
-@op(x=lambda g, x_shape, index: scatter(g, index, x_shape))
+@op(x=lambda g, x_shape, index: _scatter(g, index, x_shape))
 def _getitem(x: Any, index: Any) -> Any:
     return x[index]
 
@@ -50,8 +49,7 @@ def getitem(x: Tensor, index: Any) -> Tensor:
 
 
 @op(values=lambda g, index: _getitem(g, index))
-def scatter(values: Any, index: Any, shape: tuple[int, ...]) -> Tensor:
-    """Zeros of ``shape`` with ``values`` added at ``index``; where an index repeats, its values add up."""
+def _scatter(values: Any, index: Any, shape: tuple[int, ...]) -> Tensor:
     out = xp.zeros(shape, dtype=values.dtype)
     if _is_basic(index):
         out[index] = values
@@ -60,41 +58,49 @@ def scatter(values: Any, index: Any, shape: tuple[int, ...]) -> Tensor:
     return out
 
 
+def scatter(values: Tensor, index: Any, shape: tuple[int, ...]) -> Tensor:
+    """Zeros of ``shape`` with ``values`` added at ``index``; where an index repeats, its values add up."""
+    return _scatter(values, as_index(index), shape)
+
+
 def take(x: Tensor, indices: Any, axis: int | None = None) -> Tensor:
     """The elements at ``indices`` (integers, any shape) of the flattened x, or along ``axis``."""
     if axis is None:
         return getitem(x.reshape(-1), _as_integers(indices))
-    (axis,) = normalize_axes(axis, x.ndim)
+    (axis,) = normalize_axes(axis, x.ndim, "take: axis")
     return getitem(x, (slice(None),) * axis + (_as_integers(indices),))
 
 
 def _as_integers(indices: Any) -> Any:
     index = as_index(indices)
-    return from_numpy(index) if isinstance(index, (int, numpy.integer)) else index
+    return from_numpy(index) if isinstance(index, (int, host.integer)) else index
 
 
-def _along(indices: Any, axis: int, ndim: int) -> tuple[Any, ...]:
+def _along(indices: Any, axis: int, shape: tuple[int, ...]) -> tuple[Any, ...]:
     """The open mesh that makes x[mesh] pick ``indices`` along ``axis`` and every position along the others."""
-    index = as_index(indices)
+    index, ndim = as_index(indices), len(shape)
     if index.ndim != ndim:
-        raise IndexError(f"the indices have {index.ndim} dimensions and the tensor {ndim}: they must be the same")
+        raise IndexError(
+            f"take_along_axis: indices of shape {index.shape} need as many dimensions as the tensor, of shape {tuple(shape)}"
+        )
     mesh: list[Any] = []
-    for a, length in enumerate(index.shape):
-        shape = [1] * ndim
-        shape[a] = length
-        mesh.append(index if a == axis else xp.arange(length).reshape(shape))
+    for a, length in enumerate(shape):
+        places = [1] * ndim
+        places[a] = length
+        mesh.append(index if a == axis else xp.arange(length).reshape(places))
     return tuple(mesh)
 
 
 def take_along_axis(x: Tensor, indices: Any, axis: int) -> Tensor:
-    """For each position of ``indices`` (as many dimensions as x), the element of x at that index along ``axis``."""
-    (axis,) = normalize_axes(axis, x.ndim)
-    return getitem(x, _along(indices, axis, x.ndim))
+    """For each position of ``indices``, the element of x at that index along ``axis``. They have as many dimensions as x,
+    and x's lengths (or 1, which broadcasts) along the other axes."""
+    (axis,) = normalize_axes(axis, x.ndim, "take_along_axis: axis")
+    return getitem(x, _along(indices, axis, x.shape))
 
 
 def index_add(x: Tensor, indices: Any, values: Tensor, axis: int = 0) -> Tensor:
     """x with ``values`` added to its slices at ``indices`` (1-d integers) along ``axis``; repeated indices add up."""
-    (axis,) = normalize_axes(axis, x.ndim)
+    (axis,) = normalize_axes(axis, x.ndim, "index_add: axis")
     index = (slice(None),) * axis + (as_index(indices),)
     return x + scatter(values, index, tuple(x.shape))
 
@@ -112,7 +118,7 @@ def sort(x: Tensor, axis: int = -1) -> Tensor:
 
 def topk(x: Tensor, k: int, axis: int = -1) -> tuple[Tensor, Tensor]:
     """The k largest elements along ``axis``, largest first, and their indices."""
-    (axis,) = normalize_axes(axis, x.ndim)
+    (axis,) = normalize_axes(axis, x.ndim, "topk: axis")
     if not 0 <= k <= x.shape[axis]:
         raise ValueError(f"topk of shape {x.shape}: k={k} is not between 0 and {x.shape[axis]}, the length of axis {axis}")
     ascending = argsort(x, axis)
@@ -124,9 +130,9 @@ def topk(x: Tensor, k: int, axis: int = -1) -> tuple[Tensor, Tensor]:
 def one_hot(indices: Any, num_classes: int) -> Tensor:
     """float32 of shape (..., num_classes): 1 at each index, else 0. Raises IndexError outside 0 <= index < num_classes."""
     if indices.dtype.kind not in "iu":
-        raise TypeError(f"one_hot needs integers, not {indices.dtype}")
+        raise TypeError(f"it needs integers, not {indices.dtype}: convert them with .astype('int64')")
     if indices.size and not (int(indices.min()) >= 0 and int(indices.max()) < num_classes):
-        raise IndexError(f"an index lies outside 0 to {num_classes - 1}")
+        raise IndexError(f"an index lies outside 0 to {num_classes - 1}: there are {num_classes} classes")
     return (indices[..., None] == xp.arange(num_classes)).astype("float32")
 
 
@@ -142,6 +148,8 @@ def _embedding(weight: Any, ids: Any) -> Any:
 @op(rows=lambda g, ids: _embedding(g, ids))
 def sum_rows(rows: Any, ids: Any, num_rows: int) -> Tensor:
     """For each i below num_rows, the sum of the ``rows`` (..., width) whose id is i: (num_rows, width)."""
+    if rows.shape[:-1] != ids.shape:
+        raise ValueError("each row needs one id: the ids have the rows' shape but for the last axis")
     return kernels.sum_rows(rows, ids, num_rows)
 
 
@@ -151,10 +159,10 @@ def embedding(ids: Tensor, weight: Tensor) -> Tensor:
     Raises TypeError unless ids are integers, IndexError for an id outside the table (checked for ids on the CPU; GPU
     arrays are trusted, as a check would wait for the device).
     """
+    if hasattr(ids, "dtype") and ids.dtype.kind not in "iu":
+        raise TypeError(f"embedding needs integer ids, not {ids.dtype}: convert them with .astype('int64')")
     array = as_index(ids)
-    if array.dtype.kind not in "iu":
-        raise TypeError(f"embedding needs integer ids, not {array.dtype}")
-    if xp is numpy and array.size and not (array.min() >= 0 and array.max() < weight.shape[0]):
+    if is_host_array(array) and array.size and not (array.min() >= 0 and array.max() < weight.shape[0]):
         wrong = int(array.max()) if array.max() >= weight.shape[0] else int(array.min())
         raise IndexError(
             f"embedding: id {wrong} is outside the table of {weight.shape[0]} rows (ids 0 to {weight.shape[0] - 1})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from tinytensor.backend import xp
@@ -20,7 +21,7 @@ def T(x: Any) -> Any:
 def rows(x: Any) -> Any:
     """All leading axes in one: (..., n) -> (count, n). One large product is faster than a batch of small ones, and the
     gradient of a weight then is one product too, not a batch of them to be summed."""
-    return x if x.ndim == 2 else reshape(x, (-1, x.shape[-1]) if x.size else (0, x.shape[-1]))
+    return x if x.ndim == 2 else reshape(x, (math.prod(x.shape[:-1]), x.shape[-1]))
 
 
 def _times(x: Any, y: Any) -> Any:
@@ -68,7 +69,7 @@ def outer(x: Tensor, y: Tensor) -> Tensor:
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x @ weight.T + bias: (..., inputs) with weight (outputs, inputs) and bias (outputs,) -> (..., outputs)."""
     if weight.ndim != 2 or x.ndim == 0 or x.shape[-1] != weight.shape[1]:
-        raise ValueError("x must end in as many inputs as weight (outputs, inputs) takes")
+        raise ValueError("x (..., inputs) must end in as many inputs as weight (outputs, inputs) takes")
     out = _times(x, T(weight))
     if bias is not None:
         out += bias

@@ -41,18 +41,19 @@ def sum(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
 
 def mean(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """The mean over ``axis``; NaN of nothing, as in NumPy."""
-    count = size_along(x.shape, axis)
+    count = size_along(x.shape, axis, "mean")
     return sum(x, axis, keepdims) * (1.0 / count if count else math.nan)
 
 
 def var(x: Tensor, axis: Axes = None, keepdims: bool = False, ddof: int = 0) -> Tensor:
     """The variance over ``axis``: squared distances from the mean, summed, over n - ddof (NumPy's ddof=0: biased)."""
-    return sum(square(x - mean(x, axis, keepdims=True)), axis, keepdims) * _over(size_along(x.shape, axis) - ddof)
+    freedom = size_along(x.shape, axis, "var") - ddof
+    return sum(square(x - mean(x, axis, keepdims=True)), axis, keepdims) * _over(freedom)
 
 
 def std(x: Tensor, axis: Axes = None, keepdims: bool = False, ddof: int = 0) -> Tensor:
     """The standard deviation over ``axis``; its gradient is 0 where all elements are equal."""
-    freedom = size_along(x.shape, axis) - ddof
+    freedom = size_along(x.shape, axis, "std") - ddof
     return norm(x - mean(x, axis, keepdims=True), axis=axis, keepdims=keepdims) * math.sqrt(_over(freedom))
 
 
@@ -62,9 +63,10 @@ def _over(count: int) -> float:
 
 def prod(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """The product over ``axis``. Multiplies halves pairwise, so the gradient is right where elements are 0, too."""
-    axes = normalize_axes(axis, x.ndim)
+    x = astype(x, "int64") if x.dtype.kind in "biu" else x  # as sum does: a product soon outgrows a short integer
+    axes = normalize_axes(axis, x.ndim, "prod: axis")
     kept = [a for a in range(x.ndim) if a not in axes]
-    out = reshape(transpose(x, [*kept, *axes]), (*[x.shape[a] for a in kept], size_along(x.shape, axis)))
+    out = reshape(transpose(x, [*kept, *axes]), (*[x.shape[a] for a in kept], math.prod(x.shape[a] for a in axes)))
     if out.shape[-1] == 0:
         out = sum(out, -1, keepdims=True) + 1
     while (length := out.shape[-1]) > 1:
@@ -166,4 +168,6 @@ def all(x: Any, axis: Axes = None, keepdims: bool = False) -> Tensor:
 @op(x=lambda g: g)
 def astype(x: Tensor, dtype: Any) -> Tensor:
     """x converted to ``dtype``. A gradient comes back in x's own dtype; through integers and booleans none does."""
-    return x.astype(dtype)
+    if (out := x.astype(dtype)).dtype.kind not in "biuf" and out.dtype.name != "bfloat16":
+        raise TypeError(f"a tensor holds numbers or booleans, not {out.dtype}")
+    return out

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy
-
-from tinytensor.backend import xp
+from tinytensor.backend import host, xp
 from tinytensor.engine import op
 
 if TYPE_CHECKING:
@@ -18,15 +17,17 @@ Axes = int | Sequence[int] | None
 
 
 def normalize_axes(axes: Axes, ndim: int, name: str = "axis") -> tuple[int, ...]:
-    """Axes as non-negative numbers in the order given (None: all). Raises IndexError for one that does not exist."""
+    """Axes as non-negative numbers in the order given (None: all). Raises IndexError for one that does not exist; ``name``
+    says whose it is."""
     if axes is None:
         return tuple(range(ndim))
-    given = (axes,) if isinstance(axes, int) else tuple(axes)
+    given = [operator.index(a) for a in (axes if isinstance(axes, Sequence) else [axes])]
     if any(not -ndim <= a < ndim for a in given):
-        raise IndexError(f"{name} {axes} is out of range for a tensor of {ndim} dimensions: use {-ndim} to {ndim - 1}")
-    positive = tuple(a % ndim for a in given)
+        valid = f"use {-ndim} to {ndim - 1}" if ndim else "it has no axes"
+        raise IndexError(f"{name} {axes} is out of range for a tensor of {ndim} dimensions: {valid}")
+    positive = tuple([a % ndim for a in given])
     if len(set(positive)) < len(positive):
-        raise ValueError(f"{name} {axes} names the same axis twice")
+        raise ValueError(f"{name} {axes} names the same axis twice: give each once")
     return positive
 
 
@@ -37,7 +38,7 @@ def reshape(x: Tensor, shape: int | Sequence[int]) -> Tensor:
 
 
 def _inverse(axes: Sequence[int] | None) -> list[int] | None:
-    return None if axes is None else [int(a) for a in numpy.argsort([a % len(axes) for a in axes])]
+    return None if axes is None else [int(a) for a in host.argsort([a % len(axes) for a in axes])]
 
 
 @op(x=lambda g, axes: transpose(g, _inverse(axes)))
@@ -49,14 +50,15 @@ def transpose(x: Tensor, axes: Sequence[int] | None = None) -> Tensor:
 def swapaxes(x: Tensor, axis1: int, axis2: int) -> Tensor:
     """x with two axes exchanged."""
     order = list(range(x.ndim))
-    (a,), (b,) = normalize_axes(axis1, x.ndim), normalize_axes(axis2, x.ndim)
+    (a,), (b,) = normalize_axes(axis1, x.ndim, "swapaxes: axis"), normalize_axes(axis2, x.ndim, "swapaxes: axis")
     order[a], order[b] = b, a
     return transpose(x, order)
 
 
 def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
     """x with the ``source`` axes at the places ``destination``; the others keep their order."""
-    sources, destinations = normalize_axes(source, x.ndim, "source"), normalize_axes(destination, x.ndim, "destination")
+    sources = normalize_axes(source, x.ndim, "moveaxis: source")
+    destinations = normalize_axes(destination, x.ndim, "moveaxis: destination")
     if len(sources) != len(destinations):
         raise ValueError(f"moveaxis: {len(sources)} source axes but {len(destinations)} destinations")
     order = [a for a in range(x.ndim) if a not in sources]
@@ -67,7 +69,7 @@ def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence
 
 def squeeze(x: Tensor, axis: Axes = None) -> Tensor:
     """x without its axes of length 1, or without those in ``axis``, which must have length 1."""
-    axes = [a for a in range(x.ndim) if x.shape[a] == 1] if axis is None else normalize_axes(axis, x.ndim)
+    axes = [a for a in range(x.ndim) if x.shape[a] == 1] if axis is None else normalize_axes(axis, x.ndim, "squeeze: axis")
     if any(x.shape[a] != 1 for a in axes):
         raise ValueError(f"squeeze of shape {x.shape}: axis {axis} is not of length 1")
     return reshape(x, tuple([n for a, n in enumerate(x.shape) if a not in axes]))
@@ -75,8 +77,8 @@ def squeeze(x: Tensor, axis: Axes = None) -> Tensor:
 
 def expand_dims(x: Tensor, axis: int | Sequence[int]) -> Tensor:
     """x with new axes of length 1, at the places ``axis`` of the result."""
-    count = 1 if isinstance(axis, int) else len(axis)
-    places = normalize_axes(axis, x.ndim + count)
+    count = len(axis) if isinstance(axis, Sequence) else 1
+    places = normalize_axes(axis, x.ndim + count, "expand_dims: axis")
     lengths = iter(x.shape)
     return reshape(x, tuple([1 if a in places else next(lengths) for a in range(x.ndim + count)]))
 
@@ -89,7 +91,7 @@ def broadcast_to(x: Tensor, shape: int | Sequence[int]) -> Tensor:
 
 def split(x: Tensor, sections: int | Sequence[int], axis: int = 0) -> list[Tensor]:
     """x cut along ``axis`` into that many equal parts, or, as in NumPy, before each of the given positions."""
-    (axis,) = normalize_axes(axis, x.ndim)
+    (axis,) = normalize_axes(axis, x.ndim, "split: axis")
     length = x.shape[axis]
     if isinstance(sections, int):
         if sections < 1 or length % sections:
@@ -100,7 +102,7 @@ def split(x: Tensor, sections: int | Sequence[int], axis: int = 0) -> list[Tenso
 
 
 def _split_like(g: Any, shapes: list[tuple[int, ...]], axis: int) -> list[Any]:
-    ends = numpy.cumsum([shape[axis] for shape in shapes])[:-1]
+    ends = host.cumsum([shape[axis] for shape in shapes])[:-1]
     return split(g, [int(end) for end in ends], axis)
 
 
@@ -127,12 +129,15 @@ def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
 
 def flip(x: Tensor, axis: Axes = None) -> Tensor:
     """x with the order along ``axis`` (None: every axis) reversed."""
-    axes = normalize_axes(axis, x.ndim)
+    axes = normalize_axes(axis, x.ndim, "flip: axis")
     return x[tuple([slice(None, None, -1) if a in axes else slice(None) for a in range(x.ndim)])]
 
 
 def _pad_pairs(pad_width: Any, ndim: int) -> list[tuple[int, int]]:
-    return [(int(before), int(after)) for before, after in numpy.broadcast_to(pad_width, (ndim, 2))]
+    try:
+        return [(int(before), int(after)) for before, after in host.broadcast_to(pad_width, (ndim, 2))]
+    except ValueError:
+        raise ValueError(f"pad_width {pad_width} is no number, (before, after), or such a pair for each axis") from None
 
 
 def _middle(g: Any, x_shape: tuple[int, ...], pad_width: Any) -> Any:
@@ -150,8 +155,8 @@ def repeat(x: Tensor, repeats: int | Sequence[int], axis: int | None = None) -> 
     """Each element (of the flattened x, or along ``axis``) ``repeats`` times in a row."""
     if axis is None:
         x, axis = reshape(x, -1), 0
-    (axis,) = normalize_axes(axis, x.ndim)
-    places = numpy.repeat(numpy.arange(x.shape[axis]), repeats)
+    (axis,) = normalize_axes(axis, x.ndim, "repeat: axis")
+    places = host.repeat(host.arange(x.shape[axis]), repeats)
     return x[(slice(None),) * axis + (places,)]
 
 
@@ -182,9 +187,9 @@ def _triangle(x: Tensor, k: int, lower: bool) -> Tensor:
     if x.ndim < 2:
         raise ValueError(f"tril and triu need a matrix, not shape {x.shape}")
     distance = xp.arange(x.shape[-1]) - xp.arange(x.shape[-2])[:, None]
-    return where(distance <= k if lower else distance >= k, x, 0.0 if x.dtype.kind != "i" else 0)
+    return where(distance <= k if lower else distance >= k, x, False)  # the zero that fits every dtype
 
 
-def size_along(shape: Sequence[int], axis: Axes) -> int:
-    """How many elements a reduction over ``axis`` takes together."""
-    return math.prod(shape[a] for a in normalize_axes(axis, len(shape)))
+def size_along(shape: Sequence[int], axis: Axes, name: str) -> int:
+    """How many elements the reduction of that name takes together over ``axis``."""
+    return math.prod(shape[a] for a in normalize_axes(axis, len(shape), f"{name}: axis"))

@@ -16,12 +16,11 @@ def clip_grad_norm(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
     """
     if max_norm <= 0:
         raise ValueError(f"clip_grad_norm: max_norm must be positive, not {max_norm}")
-    gradients = [p.grad for p in parameters if p.grad is not None]
+    gradients = [(p, p.grad.data) for p in parameters if p.grad is not None]
     if not gradients:
         return Tensor(0.0)
-    flat = [g.data.reshape(-1) for g in gradients]
-    norm = xp.sqrt(sum([xp.dot(v, v) for v in flat]))
+    norm = xp.sqrt(sum([xp.dot(g.reshape(-1), g.reshape(-1)) for _, g in gradients]))
     scale = xp.minimum(max_norm / (norm + 1e-6), 1.0)
-    for g in gradients:
-        g.data = g.data * scale
+    for p, g in gradients:
+        p.grad = Tensor._wrap((g * scale).astype(g.dtype, copy=False))
     return Tensor._wrap(xp.asarray(norm))

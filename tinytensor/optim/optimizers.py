@@ -78,6 +78,9 @@ class Optimizer:
             if not fits or value.shape != (() if name == "steps" else parameters[int(place)].shape):
                 raise ValueError(f"the state's {key!r} of shape {value.shape} does not fit this {type(self).__name__}")
             loaded[int(place)][name] = value.item() if name == "steps" else value.data.copy()
+        for i, found in enumerate(loaded):
+            if found and (missing := [n for n in self.state_names if n not in found]):
+                raise ValueError(f"the state lacks {', '.join(missing)} of parameter {i}, which {type(self).__name__} needs")
         self.state = loaded
 
 

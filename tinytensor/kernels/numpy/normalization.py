@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ from tinytensor.backend import xp
 
 
 def _rows(x: Any) -> Any:
-    return x.reshape(-1, x.shape[-1]) if x.size else x.reshape(0, x.shape[-1])
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
 def _row_dot(a: Any, b: Any) -> Any:

@@ -1,0 +1,301 @@
+"""What every benchmark here shares: sides that take turns, statistics of their times, and a description of the machine.
+
+Each side of a comparison lives in a process of its own. So a library changes no other's threads or memory allocator, and
+a side's peak memory is its own. The sides take short turns, one after the other, so that a slow spell of the machine
+falls on all of them; whoever looks at one pair of turns sees two measurements from the same second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib.metadata
+import json
+import multiprocessing
+import os
+import platform
+import signal
+import statistics
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tqdm import tqdm
+
+Times = list[list[float]]  # the seconds of each timed step, by turn
+
+# ------------------------------------------------------------------------------------------------------------- sides
+
+
+class Side:
+    """One of the things compared. A subclass imports what it needs in ``__init__``, then calls ``imported``."""
+
+    def __init__(self) -> None:
+        self.baseline = 0
+
+    def imported(self) -> None:
+        """Note the memory that the imports alone took."""
+        self.baseline = peak_memory()
+
+    def step(self) -> Any:
+        """One unit of the work that is timed. Every side writes its own."""
+        raise TypeError(f"{type(self).__name__} has no step method: write one")
+
+    def turn(self, settle: int, steps: int) -> list[float]:
+        """The seconds of each of ``steps`` steps, after ``settle`` steps that are not timed: during those, another side's
+        idle threads still spin on the cores and its data lies in the caches."""
+        for _ in range(settle):
+            self.step()
+        seconds = []
+        for _ in range(steps):
+            start = time.perf_counter()
+            self.step()
+            seconds.append(time.perf_counter() - start)
+        return seconds
+
+    def memory(self) -> tuple[int, int]:
+        """Bytes after the imports, and at the highest."""
+        return self.baseline, peak_memory()
+
+
+def peak_memory() -> int:
+    """The most bytes of memory that this process has held."""
+    try:  # Linux's ru_maxrss starts from that of the process which started this one, VmHWM does not
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+    except (OSError, StopIteration):
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+class SideError(Exception):
+    """A side failed in its process; the message holds its traceback."""
+
+
+class Worker:
+    """A process that holds one side, made there by ``make(*arguments)``; a context that ends the process."""
+
+    def __init__(self, name: str, make: Callable[..., Side], *arguments: Any):
+        self.name = name
+        context = multiprocessing.get_context("spawn")
+        self._connection, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, make, arguments))
+        self._process.start()
+        theirs.close()  # so that the end of the process is the end of the pipe
+        try:
+            self._receive()
+        except BaseException:
+            self._end()
+            raise
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        """Call the side's method and wait for what it returns. Raises SideError where it fails."""
+        self._connection.send((method, arguments))
+        return self._receive()
+
+    def _receive(self) -> Any:
+        try:
+            succeeded, value = self._connection.recv()
+        except EOFError:
+            raise SideError(f"the process of {self.name} ended unexpectedly (out of memory?)") from None
+        if not succeeded:
+            raise SideError(f"{self.name} failed:\n{value}")
+        return value
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        self._connection.close()
+        self._process.join(timeout=5)
+        if self._process.is_alive():
+            self._process.terminate()
+            self._process.join()
+
+
+def _serve(connection: Connection, make: Callable[..., Side], arguments: Sequence[Any]) -> None:
+    """Answer calls until the other end closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the first process ends this one
+    try:
+        try:
+            side = make(*arguments)
+            connection.send((True, None))
+        except Exception:
+            connection.send((False, traceback.format_exc()))
+            return
+        while True:
+            method, given = connection.recv()
+            try:
+                answer = (True, getattr(side, method)(*given))
+            except Exception:
+                answer = (False, traceback.format_exc())
+            connection.send(answer)
+    except (EOFError, OSError):
+        return
+
+
+def start_all(stack: ExitStack, sides: Mapping[str, tuple[Any, ...]]) -> dict[str, Worker]:
+    """A worker for each name, from (class, argument, ...); ``stack`` ends them."""
+    return {name: stack.enter_context(Worker(name, *side)) for name, side in sides.items()}
+
+
+def take_turns(workers: Mapping[str, Worker], turns: int, steps: int, settle: int = 1) -> dict[str, Times]:
+    """Let the workers run one after the other, ``turns`` times. Who goes first rotates, so that nobody always follows the
+    same other."""
+    names = list(workers)
+    times: dict[str, Times] = {name: [] for name in names}
+    with tqdm(total=turns * len(names), unit="turn", dynamic_ncols=True, desc="taking turns") as bar:
+        for turn in range(turns):
+            first = turn % len(names)
+            for name in names[first:] + names[:first]:
+                times[name].append(workers[name].call("turn", settle, steps))
+                bar.update()
+            bar.set_postfix_str(", ".join(f"{name} {1000 * statistics.median(times[name][-1]):.1f} ms" for name in names))
+    return times
+
+
+# --------------------------------------------------------------------------------------------------------- statistics
+
+
+def all_steps(times: Times) -> list[float]:
+    """The steps of all turns."""
+    return [seconds for turn in times for seconds in turn]
+
+
+def median(times: Times) -> float:
+    """The median step."""
+    return statistics.median(all_steps(times))
+
+
+def fastest_quartile(times: Times) -> float:
+    """The mean of the fastest quarter of the steps: the machine undisturbed, yet no single lucky step."""
+    ordered = sorted(all_steps(times))
+    return statistics.fmean(ordered[: max(1, len(ordered) // 4)])
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float]:
+    """The values below which a quarter, and three quarters, of them lie."""
+    if len(values) < 2:
+        return values[0], values[0]
+    lower, _, upper = statistics.quantiles(values, n=4, method="inclusive")
+    return lower, upper
+
+
+def compare(ours: Times, theirs: Times) -> dict[str, Any]:
+    """Our time over theirs, below 1 where we are faster: of the medians, of the fastest quartiles, and the interquartile
+    range of the ratios of each pair of turns."""
+    pairs = [statistics.median(a) / statistics.median(b) for a, b in zip(ours, theirs)]
+    return {
+        "medians": median(ours) / median(theirs),
+        "fastest_quartiles": fastest_quartile(ours) / fastest_quartile(theirs),
+        "pairs_interquartile": quartiles(pairs),
+        "pairs": len(pairs),
+    }
+
+
+# ------------------------------------------------------------------------------------------------------- descriptions
+
+
+def machine() -> dict[str, Any]:
+    """The processor, its cores that this process may use, and the system."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {"cpu": _cpu_model(), "cores": cores, "system": f"{platform.system()} {platform.machine()}"}
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or "unknown"
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Python's version and those of installed packages."""
+    found = {"python": platform.python_version()}
+    for package in packages:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def blas_threads() -> list[str]:
+    """The thread pools of the libraries that this process has loaded: "openblas 0.3.31, 2 threads"."""
+    from threadpoolctl import threadpool_info
+
+    found = [f"{pool['internal_api']} {pool['version'] or ''}".strip() + f", {pool['num_threads']} threads" for pool in threadpool_info()]
+    return sorted(set(found))
+
+
+def command() -> str:
+    """The command line that runs this again."""
+    return " ".join(["python", os.path.relpath(sys.argv[0]), *sys.argv[1:]])
+
+
+def described(results: Mapping[str, Any], *packages: str) -> dict[str, Any]:
+    """The results, with where, when and with what they were measured."""
+    return {
+        "command": command(),
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "machine": machine(),
+        "versions": versions(*packages),
+        **results,
+    }
+
+
+# ------------------------------------------------------------------------------------------------------------- output
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table whose columns are aligned in plain text, too: the first to the left, the others to the right."""
+    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
+
+    def line(row: Sequence[str]) -> str:
+        cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:]))]
+        return "| " + " | ".join(cells) + " |"
+
+    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+    return "\n".join([line(head), line(rule), *map(line, rows)])
+
+
+def output_file(text: str) -> Path:
+    """A --output argument: a file that ends in .md or .json, in a folder that exists."""
+    path = Path(text)
+    if path.suffix not in (".md", ".json"):
+        raise argparse.ArgumentTypeError(f"{text!r} must end in .md or .json")
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"the folder {path.parent} does not exist")
+    return path
+
+
+def positive(text: str) -> int:
+    """An argument that counts something."""
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return int(text)
+
+
+def write_results(path: Path, title: str, report: str, results: Mapping[str, Any]) -> None:
+    """Write the report, and where it was measured, as Markdown; or the results as JSON."""
+    if path.suffix == ".json":
+        text = json.dumps(results, indent=2) + "\n"
+    else:
+        on = results["machine"]
+        used = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
+        text = (
+            f"# {title}\n\n{report}\n\nMeasured on {results['date']} with `{results['command']}`, on {on['cpu']} with "
+            f"{on['cores']} cores ({on['system']}), {used}.\n"
+        )
+    path.write_text(text, encoding="utf-8")

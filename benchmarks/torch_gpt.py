@@ -1,0 +1,121 @@
+"""tinyformer's GPT in PyTorch, under the same names: what the benchmarks and the parity tests compare with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+if TYPE_CHECKING:  # a process that measures PyTorch must not load tinyformer, too
+    from tinyformer.gpt import GPT as TinyformerGPT
+
+
+class Attention(nn.Module):
+    """Causal multi-head self-attention."""
+
+    def __init__(self, d_model: int, num_heads: int, dropout: float, bias: bool):
+        super().__init__()
+        self.num_heads = num_heads
+        self.query_key_value = nn.Linear(d_model, 3 * d_model, bias)
+        self.output = nn.Linear(d_model, d_model, bias)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, length, d_model) -> the same."""
+        batch, length, d_model = x.shape
+        projected = self.query_key_value(x).view(batch, length, 3, self.num_heads, d_model // self.num_heads)
+        query, key, value = projected.permute(2, 0, 3, 1, 4).unbind()  # each (batch, heads, length, d_head)
+        dropout_p = self.dropout.p if self.training else 0.0
+        mixed = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout_p, is_causal=True)
+        return self.dropout(self.output(mixed.transpose(1, 2).reshape(batch, length, d_model)))
+
+
+class FeedForward(nn.Module):
+    """Two linear layers with a gelu between them; the inner one is four times as wide."""
+
+    def __init__(self, d_model: int, dropout: float, bias: bool):
+        super().__init__()
+        self.expand = nn.Linear(d_model, 4 * d_model, bias)
+        self.contract = nn.Linear(4 * d_model, d_model, bias)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, length, d_model) -> the same."""
+        return self.dropout(self.contract(F.gelu(self.expand(x), approximate="tanh")))
+
+
+class Block(nn.Module):
+    """A pre-norm block."""
+
+    def __init__(self, d_model: int, num_heads: int, dropout: float, bias: bool):
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(d_model, bias=bias)
+        self.attention = Attention(d_model, num_heads, dropout, bias)
+        self.feed_forward_norm = nn.LayerNorm(d_model, bias=bias)
+        self.feed_forward = FeedForward(d_model, dropout, bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, length, d_model) -> the same."""
+        x = x + self.attention(self.attention_norm(x))
+        return x + self.feed_forward(self.feed_forward_norm(x))
+
+
+class GPT(nn.Module):
+    """The parameters' names and shapes are tinyformer's, and so are the arguments: the fields of its ``GPTConfig``.
+
+    The weights start as PyTorch's layers make them; copy tinyformer's with ``copy_weights``.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        block_size: int,
+        num_layers: int,
+        num_heads: int,
+        d_model: int,
+        dropout: float = 0.0,
+        bias: bool = False,
+    ):
+        super().__init__()
+        self.token_embedding = nn.Embedding(vocab_size, d_model)
+        self.position_embedding = nn.Embedding(block_size, d_model)
+        self.dropout = nn.Dropout(dropout)
+        self.blocks = nn.ModuleList(Block(d_model, num_heads, dropout, bias) for _ in range(num_layers))
+        self.norm = nn.LayerNorm(d_model, bias=bias)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Token ids (batch, length) -> logits for each next token, (batch, length, vocab_size)."""
+        x = self.token_embedding(ids) + self.position_embedding.weight[: ids.shape[1]]
+        x = self.dropout(x)
+        for block in self.blocks:
+            x = block(x)
+        return F.linear(self.norm(x), self.token_embedding.weight)
+
+    def loss(self, ids: Tensor, targets: Tensor) -> Tensor:
+        """The mean cross-entropy of predicting ``targets`` (batch, length)."""
+        return F.cross_entropy(self(ids).flatten(0, 1), targets.flatten())
+
+
+def load_weights(weights: Mapping[str, Any], twin: GPT) -> None:
+    """Give the twin the values of NumPy arrays. Raises RuntimeError that lists every name or shape that differs."""
+    twin.load_state_dict({name: torch.tensor(array) for name, array in weights.items()})
+
+
+def copy_weights(ours: TinyformerGPT, twin: GPT) -> None:
+    """Give the twin the values of tinyformer's model."""
+    load_weights({name: value.numpy() for name, value in ours.state_dict().items()}, twin)
+
+
+def adamw_for(
+    model: GPT, learning_rate: float, betas: tuple[float, float], weight_decay: float, **options: Any
+) -> torch.optim.AdamW:
+    """AdamW that decays matrices but not biases and norms, as in tinyformer.training."""
+    parameters = list(model.parameters())
+    groups = [
+        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": weight_decay},
+        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=learning_rate, betas=betas, **options)

@@ -1,0 +1,798 @@
+"""A table of cases for every op: the function, its inputs, and the NumPy expression that it must equal.
+
+``test_ops.py`` runs the same checks on each case, so a new op needs lines in this table and nothing else. Inputs stay away
+from the points where a derivative does not exist, as finite differences mean nothing there; what the library promises AT
+those points stands in PROMISES, with gradients worked out by hand.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import tinytensor as tt
+from tinytensor.engine import all_ops
+
+inf, nan = math.inf, math.nan
+
+
+@dataclass(frozen=True)
+class Case:
+    """``f`` of the inputs as tensors must equal ``want`` of them as NumPy arrays."""
+
+    op: str
+    label: str
+    f: Callable[..., tt.Tensor]
+    want: Callable[..., Any]
+    inputs: tuple[Any, ...]
+    constant: tuple[int, ...]  # the numbers of the inputs that take no gradient: integers, booleans, and by choice
+    differentiable: bool
+    twin: Callable[..., tt.Tensor] | None  # a fused op's reference, as a function of the same inputs
+
+    def __str__(self) -> str:
+        return f"{self.op}-{self.label}"
+
+
+CASES: list[Case] = []
+
+
+def case(
+    op: str,
+    label: str,
+    f: Callable[..., Any],
+    want: Callable[..., Any],
+    *inputs: Any,
+    constant: tuple[int, ...] = (),
+    differentiable: bool = True,
+    twin: Any = None,
+) -> None:
+    constant += tuple(i for i, x in enumerate(inputs) if x.dtype.kind != "f")
+    CASES.append(Case(op, label, f, want, inputs, constant, differentiable, twin))
+
+
+def same(
+    op: str,
+    label: str,
+    *inputs: Any,
+    args: tuple[Any, ...] = (),
+    kwargs: dict[str, Any] | None = None,
+    f: Any = None,
+    want: Any = None,
+    **options: Any,
+) -> None:
+    """A case of two functions with the same settings: by default those that tinytensor and NumPy have under the op's name."""
+    f, want, kwargs = f or getattr(tt, op), want or getattr(np, op), kwargs or {}
+    case(op, label, lambda *xs: f(*xs, *args, **kwargs), lambda *xs: want(*xs, *args, **kwargs), *inputs, **options)
+
+
+# -------------------------------------------------------------------------------------------------------------- inputs
+
+rng = np.random.default_rng(20)
+
+
+def normal(*shape: int) -> Any:
+    return np.asarray(rng.standard_normal(shape))
+
+
+def positive(*shape: int) -> Any:
+    return np.asarray(rng.uniform(0.5, 2.0, shape))
+
+
+def unit(*shape: int) -> Any:
+    return np.asarray(rng.uniform(0.1, 0.9, shape))
+
+
+def nonzero(*shape: int) -> Any:
+    return np.asarray(rng.uniform(0.3, 2.0, shape) * rng.choice([-1, 1], shape))
+
+
+def distinct(*shape: int) -> Any:
+    """Numbers at least 0.3 from each other and from 0, so that a small step changes neither their order nor a sign."""
+    count = math.prod(shape)
+    return (rng.permutation(count) - count // 2 + 0.5).reshape(shape) * 0.3
+
+
+def even(*shape: int) -> Any:
+    return rng.integers(-5, 5, shape) * 0.4 + 0.1
+
+
+def odd(*shape: int) -> Any:
+    """Numbers that are at least 0.2 from those of ``even``."""
+    return even(*shape) + 0.2
+
+
+def ints(high: int, *shape: int) -> Any:
+    return rng.integers(0, high, shape)
+
+
+def bools(*shape: int) -> Any:
+    return rng.random(shape) < 0.5
+
+
+def with_zeros(*shape: int) -> Any:
+    x = nonzero(*shape)
+    x[..., :2] = 0.0
+    return x
+
+
+# --------------------------------------------------------------------------------------------- elementwise, one operand
+
+erf = np.vectorize(math.erf, otypes=[float])
+
+
+def sigmoid(x: Any) -> Any:
+    return 1 / (1 + np.exp(-x))
+
+
+def gelu_tanh(x: Any) -> Any:
+    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+UNARY: list[tuple[str, Callable[..., Any], Callable[..., Any], Callable[..., Any]]] = [
+    ("negative", tt.negative, np.negative, normal),
+    ("abs", tt.abs, np.abs, nonzero),
+    ("sign", tt.sign, np.sign, nonzero),
+    ("square", tt.square, np.square, normal),
+    ("sqrt", tt.sqrt, np.sqrt, positive),
+    ("rsqrt", tt.rsqrt, lambda x: x**-0.5, positive),
+    ("reciprocal", tt.reciprocal, lambda x: 1 / x, nonzero),
+    ("exp", tt.exp, np.exp, normal),
+    ("expm1", tt.expm1, np.expm1, normal),
+    ("log", tt.log, np.log, positive),
+    ("log1p", tt.log1p, np.log1p, positive),
+    ("sin", tt.sin, np.sin, normal),
+    ("cos", tt.cos, np.cos, normal),
+    ("tanh", tt.tanh, np.tanh, normal),
+    ("sigmoid", tt.sigmoid, sigmoid, normal),
+    ("erf", tt.erf, erf, lambda *shape: 2 * normal(*shape)),
+    ("relu", tt.relu, lambda x: np.maximum(x, 0), nonzero),
+    ("leaky_relu", tt.leaky_relu, lambda x: np.where(x > 0, x, 0.01 * x), nonzero),
+    ("softplus", tt.softplus, lambda x: np.log1p(np.exp(x)), normal),
+    ("silu", tt.silu, lambda x: x * sigmoid(x), normal),
+    ("gelu", tt.gelu, lambda x: x * (1 + erf(x / np.sqrt(2))) / 2, normal),
+    ("alias", all_ops["alias"], lambda x: x, normal),
+]
+for op, f, want, draw in UNARY:
+    for shape in [(3, 4), (), (0, 3)]:
+        case(op, f"shape={shape}", f, want, draw(*shape))
+    spread = (lambda x, f=f: f(tt.broadcast_to(x, (3, 2, 2))), lambda x, g=want: g(np.broadcast_to(x, (3, 2, 2))))
+    case(op, "stride-0", *spread, draw(2, 1))
+    case(op, "diamond", lambda x, f=f: f(x) * x + f(x), lambda x, g=want: g(x) * x + g(x), draw(3))
+
+case("leaky_relu", "slope", lambda x: tt.leaky_relu(x, 0.3), lambda x: np.where(x > 0, x, 0.3 * x), nonzero(3, 4))
+case("gelu", "tanh", lambda x: tt.gelu(x, "tanh"), gelu_tanh, normal(3, 4))
+case("erf", "far out", tt.erf, erf, np.array([-7.0, -5.0, -2.5, -1.01, 0.0, 0.99, 1.01, 3.0, 6.5]))
+for low, high in [(-0.6, 0.6), (0.0, None), (None, 0.0)]:
+    same("clip", f"{low} to {high}", even(3, 4), args=(low, high))
+case("clip", "of a product", lambda x: (x * x).clip(max=1.0), lambda x: np.minimum(x * x, 1), even(3, 4))
+
+# -------------------------------------------------------------------------------------------- elementwise, two operands
+
+BROADCASTS = {
+    "equal": ((3, 4), (3, 4)),
+    "row": ((3, 4), (4,)),
+    "row left": ((4,), (3, 4)),
+    "column by row": ((3, 1), (1, 4)),
+    "scalar": ((3, 4), ()),
+    "scalar left": ((), (3, 4)),
+    "leading axes": ((2, 3, 2), (3, 2)),
+    "leading ones": ((1, 1, 3), (2, 3)),
+    "zero-size": ((0, 4), (4,)),
+    "zero by one": ((0,), (1,)),
+}
+BINARY = [
+    ("add", tt.add, np.add, normal, normal),
+    ("subtract", tt.subtract, np.subtract, normal, normal),
+    ("multiply", tt.multiply, np.multiply, normal, normal),
+    ("divide", tt.divide, np.divide, normal, nonzero),
+    ("power", tt.power, np.power, positive, normal),
+    ("maximum", tt.maximum, np.maximum, even, odd),
+    ("minimum", tt.minimum, np.minimum, even, odd),
+]
+for op, f, want, left, right in BINARY:
+    for label, (a, b) in BROADCASTS.items():
+        case(op, label, f, want, left(*a), right(*b))
+    case(op, "number right", lambda x, f=f: f(x, 1.4), lambda x, g=want: g(x, 1.4), left(3, 4))
+    case(op, "integer right", lambda x, f=f: f(x, 3), lambda x, g=want: g(x, 3), left(3, 4))
+    case(op, "number left", lambda x, f=f: f(1.4, x), lambda x, g=want: g(1.4, x), right(3, 4))
+    case(op, "NumPy number", lambda x, f=f: f(x, np.float64(1.4)), lambda x, g=want: g(x, 1.4), left(3))
+    case(op, "constant left", f, want, left(3, 4), right(4), constant=(0,))
+    case(op, "constant right", f, want, left(3, 4), right(4), constant=(1,))
+    case(op, "stride-0", lambda x, y, f=f: f(tt.broadcast_to(x, (3, 4)), y), want, left(1, 4), right(3, 1))
+    case(op, "scalars", f, want, left(), right())
+for op, f, want in [(n, f, w) for n, f, w, *_ in BINARY if n not in ("maximum", "minimum")]:
+    case(op, "of itself", lambda x, f=f: f(x, x), lambda x, g=want: g(x, x), positive(3, 4))
+    case(op, "integers", f, want, ints(4, 3, 4) + 1, positive(4))
+
+case("add", "operators", *[lambda x, y: 2 - (x + 1 - y) * 3 / (2 + y)] * 2, normal(3), unit(3))
+case("multiply", "diamond", lambda x: (x * x) * (x + x), lambda x: 2 * x**3, normal(3))
+for n in (-2, -1, -0.5, 0, 0.5, 1, 2, 3, 2.5):
+    case("power", f"operator {n}", lambda x, n=n: x**n, lambda x, n=n: x ** float(n), positive(3))
+case("power", "operator left", *[lambda x: 2**x] * 2, normal(3))
+case("power", "of 0, number left", lambda x: tt.power(0.0, x), lambda x: 0.0**x, positive(3))
+case("power", "negative base", lambda x: tt.power(x, 3.0), lambda x: x**3, -positive(3))
+case("power", "0 to a power", lambda x: tt.power(x, 3.0) + x**2, lambda x: x**3 + x**2, np.array([0.0, 1.0]))
+bases, exponents = np.array([0.0, 0.0, 0.0, -1.5]), np.array([0.0, 2.0, 3.0, 2.0])
+same("power", "constant exponents", bases, exponents, constant=(1,))
+
+mask = bools(3, 4)
+for label, (a, b) in BROADCASTS.items():
+    m = bools(*np.broadcast_shapes(a, b))
+    same("where", label, m, normal(*a), normal(*b))
+same("where", "condition broadcasts", bools(4), normal(3, 4), normal(3, 1))
+case("where", "number right", lambda x: tt.where(x > 0, x * x, 0.0), lambda x: np.where(x > 0, x * x, 0), nonzero(3, 4))
+case("where", "number left", lambda x: tt.where(x > 0, 1.0, x * x), lambda x: np.where(x > 0, 1, x * x), nonzero(3, 4))
+case("where", "of itself", lambda x: tt.where(x > 0, x, x * x), lambda x: np.where(x > 0, x, x * x), nonzero(3, 4))
+case("masked_fill", "mask", lambda x, m: tt.masked_fill(x, m, -2.0), lambda x, m: np.where(m, -2, x), normal(3, 4), mask)
+case("masked_fill", "broadcast", lambda x, m: x.masked_fill(m, 0), lambda x, m: np.where(m, 0, x), normal(2, 3, 2), bools(3, 1))
+
+COMPARISONS = "equal not_equal less less_equal greater greater_equal logical_and logical_or logical_xor"
+no_gradient: dict[str, Any] = {"differentiable": False}
+for op in COMPARISONS.split():
+    for label, (a, b) in BROADCASTS.items():
+        same(op, label, ints(3, *a) * 1.0, ints(3, *b) * 1.0, **no_gradient)
+    same(op, "integers by number", ints(3, 6), args=(1,), **no_gradient)
+    same(op, "booleans", bools(8), bools(8), **no_gradient)
+for op in ("logical_not", "isnan", "isfinite"):
+    same(op, "special", np.array([0.0, 1.0, inf, -inf, nan]), **no_gradient)
+    same(op, "zero-size", normal(0, 2), **no_gradient)
+case("logical_and", "operators", *[lambda x, y: (x & ~y) | (x ^ y)] * 2, bools(8), bools(8), **no_gradient)
+case("less", "operators", *[lambda x, y: (x < y) | (x >= 2 * y) & (x != y)] * 2, normal(8), normal(8), **no_gradient)
+
+# ----------------------------------------------------------------------------------------------------------- reductions
+
+
+def logsumexp(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
+    return np.log(np.sum(np.exp(x), axis=axis, keepdims=keepdims))
+
+
+def euclidean(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
+    return np.sqrt(np.sum(np.square(x), axis=axis, keepdims=keepdims))
+
+
+AXES = [(None, False), (None, True), (0, False), (-1, False), (1, True), ((0, 2), False), ((-1, 0), True), ((), False)]
+REDUCTIONS: list[tuple[str, Any, Any, Callable[..., Any]]] = [
+    ("sum", tt.sum, np.sum, normal),
+    ("mean", tt.mean, np.mean, normal),
+    ("var", tt.var, np.var, normal),
+    ("std", tt.std, np.std, distinct),
+    ("prod", tt.prod, np.prod, nonzero),
+    ("max", tt.max, np.max, distinct),
+    ("min", tt.min, np.min, distinct),
+    ("logsumexp", tt.logsumexp, logsumexp, normal),
+    ("norm", lambda x, axis=None, keepdims=False: tt.norm(x, 2, axis, keepdims), euclidean, nonzero),
+    ("any", tt.any, np.any, lambda *shape: ints(2, *shape) * 1.0),
+    ("all", tt.all, np.all, lambda *shape: ints(2, *shape) * 1.0),
+]
+for op, f, want, draw in REDUCTIONS:
+    options: dict[str, Any] = {"f": f, "want": want, "differentiable": op not in ("any", "all")}
+    for axis, keepdims in AXES:
+        if op != "std" or axis != ():  # single elements deviate by 0, where a gradient is a matter of promise
+            kwargs = {"axis": axis, "keepdims": keepdims}
+            same(op, f"axis={axis}{', keepdims' * keepdims}", draw(2, 3, 2), kwargs=kwargs, **options)
+    same(op, "no rows", draw(0, 3), kwargs={"axis": 1}, **options)
+    case(op, "list of axes", lambda x, f=f: f(x, axis=[0, 1]), want, draw(2, 3), differentiable=options["differentiable"])
+    if op != "std":
+        same(op, "scalar", draw(), **options)
+    if op in ("sum", "prod", "any", "all"):
+        same(op, "of nothing", normal(2, 0), kwargs={"axis": 1}, **options)
+    if options["differentiable"]:
+        diamond = [lambda x, r=reduced: x * r(x, axis=0, keepdims=True) for reduced in (f, want)]
+        case(op, "diamond", *diamond, draw(3, 2))
+for n in (2, 3, 5, 8):
+    same("prod", f"zeros, length {n}", with_zeros(2, n), args=(-1,))
+for ddof in (1, 2):
+    same("var", f"ddof={ddof}", normal(2, 4), kwargs={"axis": 1, "ddof": ddof})
+    same("std", f"ddof={ddof}", normal(2, 4), kwargs={"axis": 1, "ddof": ddof})
+for order in (1, 2, inf):
+    same("norm", f"ord={order}", distinct(3, 4), kwargs={"ord": order, "axis": 1}, want=np.linalg.norm)
+same("logsumexp", "far apart", 1000 * normal(2, 4), args=(-1,), want=np.logaddexp.reduce)
+for axis in (None, 0, -1):
+    same("cumsum", f"axis={axis}", normal(3, 4), args=(axis,))
+    for op in ("argmax", "argmin"):
+        same(op, f"axis={axis}", ints(3, 3, 4) * 1.0, args=(axis,), **no_gradient)
+        same(op, f"axis={axis}, keepdims", normal(3, 4), kwargs={"axis": axis, "keepdims": True}, **no_gradient)
+same("cumsum", "zero-size", normal(0, 2), args=(0,))
+
+
+def softmax(x: Any, axis: int = -1) -> Any:
+    e = np.exp(x - x.max(axis=axis, keepdims=True))
+    return e / e.sum(axis=axis, keepdims=True)
+
+
+def log_softmax(x: Any, axis: int = -1) -> Any:
+    return np.log(softmax(x, axis))
+
+
+for axis in (-1, 0, 1):
+    same("softmax", f"axis={axis}", normal(2, 3, 2), args=(axis,), want=softmax)
+    same("log_softmax", f"axis={axis}", normal(2, 3, 2), args=(axis,), want=log_softmax)
+for op, f in [("softmax", tt.softmax), ("log_softmax", tt.log_softmax)]:
+    case(op, "no rows", f, lambda x: x, normal(0, 3))
+    case(op, "length 1", f, lambda x, op=op: np.full(x.shape, 1.0 if op == "softmax" else 0.0), normal(3, 1))
+case("softmax", "far apart", tt.softmax, softmax, np.array([[800.0, 0.0, -800.0], [1e4, 1e4 - 1, 0.0]]))
+case("log_softmax", "far apart", tt.log_softmax, lambda x: x - np.logaddexp.reduce(x), np.array([800.0, 0.0, -800.0]))
+
+case("astype", "to the same", lambda x: x.astype(x.dtype) * x, lambda x: x * x, normal(3))
+case("astype", "and back", lambda x: (x.astype("float64") * 2.0).astype(x.dtype), lambda x: x * 2, normal(3))
+case("astype", "to integers", lambda x: x.astype("int64"), lambda x: x.astype(np.int64), 3 * nonzero(5), differentiable=False)
+case("astype", "to booleans", lambda x: x.astype(bool), lambda x: x.astype(bool), ints(2, 5) * 1.0, differentiable=False)
+case("astype", "through integers", lambda x: x.astype("int64") * x, lambda x: x.astype(np.int64) * x, 3 * even(5))
+
+# --------------------------------------------------------------------------------------------------------------- shapes
+
+for to in [(4, 3), (-1,), 12, (2, -1, 3), (3, 1, 4), (1, 12)]:
+    same("reshape", f"to {to}", normal(3, 4), args=(to,))
+same("reshape", "scalar", normal(), args=((1, 1),))
+same("reshape", "zero-size", normal(0, 2), args=((3, 0, 2),))
+case("reshape", "method", lambda x: x.reshape(2, -1) * x.reshape([2, 3]), lambda x: x.reshape(2, 3) ** 2, normal(6))
+for axes in [None, (2, 0, 1), (0, -1, -2), [1, 0, 2]]:
+    same("transpose", f"axes={axes}", normal(2, 3, 2), args=(axes,))
+same("transpose", "scalar", normal())
+case("transpose", "T of itself", *[lambda x: x.T * x] * 2, normal(3, 3))
+case("transpose", "method", *[lambda x: x.transpose(1, 0, 2) * x.transpose((1, 0, 2))] * 2, normal(2, 3, 2))
+for axes in [(0, 1), (-1, 0), (1, 1)]:
+    same("swapaxes", f"{axes}", normal(2, 3, 2), args=axes)
+for moves in [(0, -1), (-1, 0), ((0, 1), (2, 0)), ((2, 0), (0, 1))]:
+    same("moveaxis", f"{moves}", normal(2, 3, 4), args=moves)
+for axis in (None, 0, -1, (0, 2), ()):
+    same("squeeze", f"axis={axis}", normal(1, 3, 1), args=(axis,))
+for axis in (0, -1, 1, (0, 2), (-1, -3)):
+    same("expand_dims", f"axis={axis}", normal(3, 2), args=(axis,))
+STRETCHES = "4 > 3,4 | 3,1 > 3,4 | 1,3,1 > 2,3,4 | 3,4 > 3,4 | 1 > 5 | 1,2 > 0,2 | 1 > 1,1"
+for text in STRETCHES.split("|"):
+    shape, to = [tuple(int(n) for n in lengths.split(",")) for lengths in text.split(">")]
+    same("broadcast_to", f"{shape} to {to}", normal(*shape), args=(to,))
+same("broadcast_to", "scalar", normal(), args=((2, 3),))
+same("broadcast_to", "integer", normal(1), args=(5,))
+for where in [(3, 0), (2, -1), ([1, 2], 1), ([0, 3], 1)]:
+    for piece in (0, -1):
+        split = [lambda x, s=split, w=where, p=piece: s(x, *w)[p] for split in (tt.split, np.split)]
+        case("split", f"{where} [{piece}]", *split, normal(3, 4))
+case("split", "pieces together", lambda x: sum(tt.split(x * x, 3)), lambda x: x[:2] ** 2 + x[2:4] ** 2 + x[4:] ** 2, normal(6))
+case("split", "of nothing", lambda x: tt.split(x, 3)[1], lambda x: x, normal(0, 2))
+
+
+def joined(join: Any, axis: int | None) -> Callable[..., Any]:
+    return lambda *xs: join(xs, axis)
+
+
+for axis in (0, -1, None):
+    three = [normal(2, 2) for _ in range(3)]
+    case("concatenate", f"axis={axis}", joined(tt.concatenate, axis), joined(np.concatenate, axis), *three)
+for axis in (0, 1, -1):
+    case("stack", f"axis={axis}", joined(tt.stack, axis), joined(np.stack, axis), normal(2, 3), normal(2, 3))
+together = (joined(tt.concatenate, -1), joined(np.concatenate, -1))
+case("concatenate", "lengths differ", *together, normal(2, 1), normal(2, 3), normal(2, 0))
+case("concatenate", "one constant", *together, normal(2), normal(3), constant=(0,))
+case("concatenate", "integers", *together, normal(2), ints(3, 3))
+case("concatenate", "of itself", lambda x: tt.concatenate([x, x * x, x]), lambda x: np.concatenate([x, x * x, x]), normal(2, 2))
+case("stack", "scalars", joined(tt.stack, 0), joined(np.stack, 0), normal(), normal())
+for axis in (None, 0, -1, (0, 1)):
+    same("flip", f"axis={axis}", normal(3, 4), args=(axis,))
+for width in (1, (1, 2), ((1, 0), (0, 2)), 0):
+    same("pad", f"width={width}", normal(2, 3), args=(width,))
+same("pad", "value", normal(2, 3), args=(1,), kwargs={"constant_values": 2.5})
+for repeats in [(2, None), (3, 0), (2, -1), ([2, 0, 1], 1), (0, 0)]:
+    same("repeat", f"{repeats}", normal(2, 3), args=repeats)
+for counts in (2, (2, 1), (3, 1, 2), (0, 2)):
+    same("tile", f"{counts}", normal(2, 3), args=(counts,))
+same("tile", "fewer counts than axes", normal(2, 1, 2), args=((2,),))
+for op in ("tril", "triu"):
+    for k in (0, 1, -1, 5):
+        same(op, f"k={k}", normal(2, 3, 4), args=(k,))
+    same(op, "booleans", np.ones((3, 3), bool), **no_gradient)
+    same(op, "integers", ints(9, 3, 3), **no_gradient)
+
+# ------------------------------------------------------------------------------------------------------------- indexing
+
+INDICES: dict[str, Any] = {
+    "int": 1,
+    "negative int": -1,
+    "NumPy int": np.int64(2),
+    "ints": (1, -1),
+    "slice": slice(1, 3),
+    "step": slice(None, None, 2),
+    "backwards": (slice(None), slice(None, None, -1)),
+    "ellipsis": (..., 0),
+    "new axes": (None, slice(None), None, 1),
+    "nothing": slice(0, 0),
+    "everything": (),
+    "list": [2, 0],
+    "range": range(2),
+    "duplicates": np.array([0, 2, 0, 0]),
+    "negative": np.array([-1, -3, 2]),
+    "small integers": np.array([1, 2], np.uint8),
+    "2-d": np.array([[0, 1], [2, 2]]),
+    "empty list": [],
+    "boolean": np.array([[True, False, True, True], [False] * 4, [False, True, False, False]]),
+    "boolean rows": [True, False, True],
+    "no rows": np.array([False, False, False]),
+    "array after slice": (slice(None), [0, 3, 0]),
+    "array before slice": ([0, 2, 0], slice(1, None, 2)),
+    "pairs": ([0, 1, 1, 0], [3, 0, 0, 3]),
+    "mesh": (np.array([[0], [2]]), np.array([1, 3, 1])),
+    "int and array": (1, [0, 0, 3]),
+    "boolean and array": ([True, False, True], [3, 3]),
+    "new axis and array": (None, [2, 2], slice(0, 2)),
+}
+for label, index in INDICES.items():
+
+    def scattered(values: Any, index: Any, shape: tuple[int, ...]) -> Any:
+        out = np.zeros(shape)
+        np.add.at(out, index, values)
+        return out
+
+    case("getitem", label, *[lambda x, i=index: x[i]] * 2, normal(3, 4))
+    picked = np.zeros((3, 4))[index].shape
+    same("scatter", label, normal(*picked), args=(index, (3, 4)), want=scattered)
+case("getitem", "arrays apart", *[lambda x: x[0, :, [1, 0, 0]]] * 2, normal(2, 3, 2))
+case("getitem", "tensor", lambda x: x[tt.tensor([0, 0, 2])], lambda x: x[[0, 0, 2]], normal(3, 2))
+case("getitem", "comparison", *[lambda x: x[x > 0]] * 2, nonzero(3, 4))
+case("getitem", "iteration", lambda x: sum(row * i for i, row in enumerate(x)), lambda x: x[1] + 2 * x[2], normal(3, 2))
+for label, indices in {"duplicates": [0, 2, 0], "2-d": [[0, 1], [1, 1]], "negative": [-1, 0], "int": 1, "empty": []}.items():
+    for axis in (None, 0, -1):
+        same("take", f"{label} axis={axis}", normal(3, 4), args=(np.array(indices, int), axis))
+case("take", "list", lambda x: tt.take(x, [2, 0]), lambda x: x.ravel()[[2, 0]], normal(3, 4))
+for axis, shape in [(0, (2, 4)), (1, (3, 2)), (-1, (1, 2)), (0, (0, 4)), (1, (3, 6))]:
+    same("take_along_axis", f"axis={axis}, indices {shape}", normal(3, 4), ints(3, *shape), args=(axis,))
+
+
+def index_added(x: Any, values: Any, indices: Any, axis: int) -> Any:
+    out = np.moveaxis(x.copy(), axis, 0)
+    for i, v in zip(indices, np.moveaxis(values, axis, 0)):
+        out[i] += v
+    return np.moveaxis(out, 0, axis)
+
+
+for label, indices in {"duplicates": [0, 2, 0], "negative": [-1, 1], "empty": []}.items():
+    for axis, shape in [(0, (len(indices), 4)), (-1, (3, len(indices)))]:
+        add = lambda x, v, i, axis: tt.index_add(x, i, v, axis)  # noqa: E731
+        same("index_add", f"{label} axis={axis}", normal(3, 4), normal(*shape), args=(indices, axis), f=add, want=index_added)
+itself = [lambda x: tt.index_add(x, [0, 0, 1], x * x), lambda x: index_added(x, x * x, [0, 0, 1], 0)]
+case("index_add", "of itself", *itself, normal(3, 2))
+
+
+def largest(x: Any, k: int, axis: int) -> Any:
+    return np.flip(np.sort(x, axis), axis).take(range(k), axis)
+
+
+def places_of_largest(x: Any, k: int, axis: int) -> Any:
+    return np.argsort(-x, axis).take(range(k), axis)
+
+
+for axis in (-1, 0):
+    same("sort", f"axis={axis}", distinct(3, 4), args=(axis,))
+    same("argsort", f"axis={axis}", distinct(3, 4), args=(axis,), **no_gradient)
+    stable = lambda x, axis: np.argsort(x, axis, kind="stable")  # noqa: E731
+    same("argsort", f"ties, axis={axis}", ints(2, 6, 6) * 1.0, args=(axis,), want=stable, **no_gradient)
+    for k in (0, 1, 3):
+        values, indices = [lambda x, k, axis, i=i: tt.topk(x, k, axis)[i] for i in (0, 1)]
+        same("topk", f"k={k} axis={axis}", distinct(3, 4), args=(k, axis), f=values, want=largest)
+        options = {"f": indices, "want": places_of_largest, **no_gradient}
+        same("topk", f"indices, k={k} axis={axis}", distinct(3, 4), args=(k, axis), **options)
+same("sort", "zero-size", normal(0, 3))
+for shape in [(4,), (2, 3), (), (0,)]:
+    same(
+        "one_hot", f"shape={shape}", ints(5, *shape), args=(5,), want=lambda i, n: np.eye(n, dtype="float32")[i], **no_gradient
+    )
+for label, ids in {"duplicates": np.array([1, 0, 1, 1]), "2-d": ints(4, 2, 3), "one": np.array(2), "none": ints(4, 0)}.items():
+    case("embedding", label, lambda w, i=ids: tt.embedding(tt.tensor(i), w), lambda w, i=ids: w[i], normal(4, 3))
+
+    def row_sums(rows: Any, ids: Any = ids) -> Any:
+        return np.stack([rows[ids == i].sum(0) for i in range(4)])
+
+    case("sum_rows", label, lambda r, i=ids: tt.sum_rows(r, tt.tensor(i), 4), row_sums, normal(*ids.shape, 3))
+case("embedding", "of itself", lambda w: tt.embedding(tt.tensor([0, 2, 0]), w) * w, lambda w: w[[0, 2, 0]] * w, normal(3, 2))
+
+# ------------------------------------------------------------------------------------------------------- linear algebra
+
+MATMULS = """
+    3,4 4,2 | 4 4 | 3,4 4 | 4 4,2 | 2,3,4 4,2 | 2,3,4 2,4,2 | 2,1,3,2 2,2,3 | 3,4 2,4,2 | 2,3,4 4 | 4 2,4,3 | 1,3,2 2,2,3 |
+    3,1 1,3 | 0,3 3,2 | 3,0 0,2 | 2,3,0 0,2 | 0,3,2 2,2 | 2,0,3 3,2 | 0,2,3 0,3,2 | 0 0
+"""
+for text in MATMULS.split("|"):
+    a, b = [[int(n) for n in shape.split(",")] for shape in text.split()]
+    same("matmul", f"{a} @ {b}", normal(*a), normal(*b))
+case("matmul", "operator", *[lambda x, y: x @ y] * 2, normal(2, 3), normal(3, 2))
+case("matmul", "of itself", *[lambda x: x @ x] * 2, normal(3, 3))
+case("matmul", "with its transpose", *[lambda x: x @ x.T] * 2, normal(3, 2))
+case("matmul", "diamond", *[lambda x, y: (x @ y) @ (x @ y).T] * 2, normal(2, 3), normal(3, 2))
+same("matmul", "constant left", normal(2, 3, 4), normal(4, 2), constant=(0,))
+same("matmul", "constant right", normal(2, 3, 4), normal(4, 2), constant=(1,))
+same("matmul", "integers", ints(5, 3, 4), normal(4, 2))
+stride_0 = [lambda x, y, spread=spread: spread(x, (3, 4)) @ y for spread in (tt.broadcast_to, np.broadcast_to)]
+case("matmul", "stride-0", *stride_0, normal(1, 4), normal(4, 2))
+for a, b in [([3], [4]), ([2, 2], [3]), ([], [2]), ([0], [3])]:
+    same("outer", f"{a} {b}", normal(*a), normal(*b))
+case("outer", "of itself", lambda x: tt.outer(x, x), lambda x: np.outer(x, x), normal(3))
+
+
+def linear(x: Any, weight: Any, bias: Any = 0.0) -> Any:
+    return np.einsum("...i,oi->...o", x, weight) + bias
+
+
+for shape in [(3, 4), (4,), (2, 3, 4), (0, 4), (2, 0, 4), (3, 0)]:
+    same("linear", f"{shape}", normal(*shape), normal(2, shape[-1]), normal(2), want=linear)
+    same("linear", f"{shape}, no bias", normal(*shape), normal(2, shape[-1]), want=linear)
+for constant in [(0,), (1,), (2,), (0, 1), (1, 2), (0, 2)]:
+    same("linear", f"constant {constant}", normal(2, 3, 4), normal(2, 4), normal(2), want=linear, constant=constant)
+case("linear", "of itself", lambda x: tt.linear(x, x, x[0, :3]), lambda x: x @ x.T + x[0, :3], normal(3, 4))
+
+EINSUMS = """
+    ij,jk->ik 2,3 3,4 | ij,jk 2,3 3,4 | bij,bjk->bik 2,2,3 2,3,2 | ij,kj-> 2,3 2,3 | ij,kl->ik 2,3 2,2 | i,i-> 3 3 |
+    i,j->ij 3 2 | i,j->ji 3 2 | ...ij,...jk->...ik 2,2,3 3,2 | ...ij,...jk->...ik 1,2,3 2,3,2 | ...i,...i 2,3 2,3 |
+    ...ij,jk 2,2,3 3,2 | i...,i 2,3 2 | i...->i... 2,3 | ij->ji 2,3 | ji 2,3 | ij->i 2,3 | ij-> 2,3 | ij->j 0,3 |
+    ii->i 3,3 | ii 3,3 | iji->j 2,3,2 | ijj->ij 2,3,3 | iii->i 2,2,2 | ...ii->...i 2,3,3 | ii,i->i 3,3 3 |
+    i,ij,j-> 2 2,3 3 | ij,jk,kl->il 2,3 3,2 2,2
+"""
+for text in EINSUMS.split("|"):
+    subscripts, *shapes = text.split()
+    einsums = [lambda *xs, e=einsum, s=subscripts: e(s, *xs) for einsum in (tt.einsum, np.einsum)]
+    case("einsum", text.strip(), *einsums, *[normal(*map(int, shape.split(","))) for shape in shapes])
+case("einsum", "with spaces", lambda x, y: tt.einsum(" ij , j -> i ", x, y), np.matmul, normal(2, 3), normal(3))
+case("einsum", "of itself", lambda x: tt.einsum("ij,jk->ik", x, x), lambda x: x @ x, normal(3, 3))
+case("einsum", "one constant", lambda x, y: tt.einsum("ij,jk->ik", x, y), np.matmul, normal(2, 3), normal(3, 2), constant=(0,))
+
+# ---------------------------------------------------------------------------------------------------------- fused ops
+
+
+def fused(name: str, label: str, want: Any, *inputs: Any, constant: tuple[int, ...] = (), **settings: Any) -> None:
+    """A case of a fused op and of its reference. Settings that are arrays reach both as the backend's."""
+    op: Any = all_ops[name]
+    settings = {k: tt.tensor(v).data if isinstance(v, np.ndarray) else v for k, v in settings.items()}
+    twin = lambda *xs: op.reference(*xs, **settings)  # noqa: E731
+    case(name, label, lambda *xs: op(*xs, **settings), want, *inputs, constant=constant, twin=twin)
+
+
+def layer_norm(x: Any, weight: Any = 1.0, bias: Any = 0.0, eps: float = 1e-5) -> Any:
+    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + eps) * weight + bias
+
+
+def rms_norm(x: Any, weight: Any = 1.0, eps: float = 1e-5) -> Any:
+    return x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * weight
+
+
+for shape in [(3, 4), (4,), (2, 2, 3), (0, 4)]:
+    n = shape[-1]
+    fused("layer_norm", f"{shape}", layer_norm, normal(*shape))
+    fused("layer_norm", f"{shape}, weight", layer_norm, normal(*shape), normal(n))
+    fused("layer_norm", f"{shape}, weight and bias", layer_norm, normal(*shape), normal(n), normal(n))
+    fused("rms_norm", f"{shape}", rms_norm, normal(*shape))
+    fused("rms_norm", f"{shape}, weight", rms_norm, normal(*shape), normal(n))
+fused("layer_norm", "eps", lambda x: layer_norm(x, eps=0.5), normal(2, 3), eps=0.5)
+fused("rms_norm", "eps", lambda x: rms_norm(x, eps=0.5), normal(2, 3), eps=0.5)
+fused("layer_norm", "equal elements", lambda x: layer_norm(x, eps=0.1), np.ones((2, 3)), eps=0.1)
+for constant in [(0,), (1,), (2,), (0, 1), (1, 2), (0, 2)]:
+    fused("layer_norm", f"constant {constant}", layer_norm, normal(2, 3), normal(3), normal(3), constant=constant)
+for constant in [(0,), (1,)]:
+    fused("rms_norm", f"constant {constant}", rms_norm, normal(2, 3), normal(3), constant=constant)
+bias_alone = [lambda x, b: tt.layer_norm(x, bias=b), lambda x, b: layer_norm(x, 1.0, b)]
+case("layer_norm", "bias alone", *bias_alone, normal(2, 3), normal(3))
+of_parts = [lambda x, norm=norm: norm(x, x[0] * x[1], x[1]) for norm in (tt.layer_norm, layer_norm)]
+case("layer_norm", "weights from x", *of_parts, normal(2, 3))
+of_parts = [lambda x, norm=norm: norm(x, x[0] * x[1]) for norm in (tt.rms_norm, rms_norm)]
+case("rms_norm", "weight from x", *of_parts, normal(2, 3))
+for shape in [(3, 4), (), (0, 3)]:
+    fused("gelu_tanh", f"{shape}", gelu_tanh, normal(*shape))
+
+
+def seeded(f: Callable[..., Any]) -> Callable[..., Any]:
+    """f with the same random numbers in every call, as differences need."""
+
+    def call(*xs: Any) -> Any:
+        with tt.random.using(np.random.default_rng(5)):
+            return f(*xs)
+
+    return call
+
+
+def survivors(shape: tuple[int, ...], probability: float) -> Any:
+    """1 for the elements that ``seeded`` dropout keeps, over the probability, which keeps the expected value; 0 for others."""
+    return tt.tensor(seeded(lambda: tt.random.keep_mask(shape, probability))()).numpy() / probability
+
+
+keep = bools(3, 4)
+masked_scale: Any = all_ops["masked_scale"]
+case("masked_scale", "keep", lambda x: masked_scale(x, tt.tensor(keep).data, 1.25), lambda x: x * keep * 1.25, normal(3, 4))
+case("dropout", "p=0.3", seeded(lambda x: tt.dropout(x, 0.3)), lambda x: x * survivors(x.shape, 0.7), normal(4, 5))
+case("dropout", "p=0", lambda x: tt.dropout(x, 0.0) * x, lambda x: x * x, normal(3))
+case("dropout", "p=1", lambda x: tt.dropout(x, 1.0), lambda x: x * 0, normal(3))
+case("dropout", "evaluating", lambda x: tt.dropout(x, 0.5, training=False) * x, lambda x: x * x, normal(3))
+
+
+def attention(q: Any, k: Any, v: Any, mask: Any = True, scale: float | None = None, keep: Any = 1.0) -> Any:
+    """softmax(q kᵀ / sqrt(d)) v, where a row without anything to attend to is 0."""
+    scores = np.einsum("...td,...sd->...ts", q, k) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    e = np.where(mask, np.exp(scores), 0.0)
+    total = e.sum(-1, keepdims=True)
+    weights = np.divide(e, total, out=np.zeros_like(e), where=total > 0)
+    return (weights * keep) @ v
+
+
+ATTENTIONS = {
+    "matrices": ((3, 2), (4, 2), (4, 3)),
+    "batch": ((2, 3, 2), (2, 3, 2), (2, 3, 2)),
+    "heads": ((2, 2, 2, 2), (2, 2, 3, 2), (2, 2, 3, 2)),
+    "shared keys": ((2, 3, 2), (3, 2), (3, 2)),
+    "one query": ((2, 1, 2), (2, 3, 2), (2, 3, 2)),
+    "no batch": ((0, 3, 2), (0, 4, 2), (0, 4, 2)),
+}
+for label, shapes in ATTENTIONS.items():
+    (*batch, t, _), (*_, s, _), _ = shapes
+    past = np.tri(t, s, s - t, dtype=bool)
+    some, dropped = bools(t, s), bools(*batch, t, s)
+    some[0] = False  # the first query may attend to nothing
+    variants: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+        ("plain", {}, {}),
+        ("causal", {"is_causal": True}, {"mask": past}),
+        ("mask", {"mask": tt.tensor(some)}, {"mask": some}),
+        ("mask and causal", {"mask": tt.tensor(some), "is_causal": True}, {"mask": some & past}),
+        ("scale", {"scale": 0.3}, {"scale": 0.3}),
+        ("dropout", {"dropout_p": 0.4}, {"keep": survivors((*batch, t, s), 0.6)}),
+    ]
+    for variant, ours, theirs in variants:
+        f = seeded(lambda *x, ours=ours: tt.scaled_dot_product_attention(*x, **ours))
+        want = lambda *x, theirs=theirs: attention(*x, **theirs)  # noqa: E731
+        case("scaled_dot_product_attention", f"{label}, {variant}", f, want, *[normal(*shape) for shape in shapes])
+    for mask, keep, keep_scale in [(None, None, 1.0), (some, None, 1.0), (None, dropped, 2.0), (some, dropped, 2.0)]:
+        allowed, weight = True if mask is None else mask, 1.0 if keep is None else keep * keep_scale
+        want = lambda *x, m=allowed, w=weight: attention(*x, mask=m, scale=0.7, keep=w)  # noqa: E731
+        variant = f"{', mask' if mask is not None else ''}{', keep' if keep is not None else ''}"
+        settings = {"mask": mask, "keep": keep, "scale": 0.7, "keep_scale": keep_scale}
+        fused("attention", f"{label}{variant}", want, *[normal(*shape) for shape in shapes], **settings)
+settings = {"mask": None, "keep": None, "scale": 2**-0.5, "keep_scale": 1.0}
+for constant in [(0,), (1,), (2,), (0, 1), (1, 2), (0, 2)]:
+    three = [normal(3, 2), normal(4, 2), normal(4, 3)]
+    fused("attention", f"constant {constant}", attention, *three, constant=constant, **settings)
+padding = np.array([[[True, True, False]], [[False, False, False]]])
+three = [normal(2, 2, 2), normal(2, 3, 2), normal(2, 3, 2)]
+same("scaled_dot_product_attention", "padding", *three, padding, want=attention)
+itself = [lambda x, attend=attend: attend(x, x, x) for attend in (tt.scaled_dot_product_attention, attention)]
+case("scaled_dot_product_attention", "of itself", *itself, normal(3, 2))
+case(
+    "scaled_dot_product_attention",
+    "of one projection",
+    lambda x: tt.scaled_dot_product_attention(*tt.split(x, 3, -1), is_causal=True),
+    lambda x: attention(*np.split(x, 3, -1), mask=np.tri(3, dtype=bool)),
+    normal(3, 6),
+)
+
+# -------------------------------------------------------------------------------------------------------------- losses
+
+
+def reduced(losses: Any, reduction: str, count: int) -> Any:
+    return losses if reduction == "none" else losses.sum() / (count if reduction == "mean" else 1)
+
+
+def cross_entropy(
+    logits: Any, targets: Any, ignore_index: int = -100, label_smoothing: float = 0.0, reduction: str = "mean"
+) -> Any:
+    """-sum of p log softmax(logits) with each row's target distribution p, one row at a time."""
+    classes = logits.shape[-1]
+    losses, count = np.zeros(targets.shape), 0
+    for place in np.ndindex(*targets.shape):
+        if targets[place] != ignore_index:
+            p = np.full(classes, label_smoothing / classes)
+            p[targets[place]] += 1 - label_smoothing
+            losses[place] = -(p * log_softmax(logits[place])).sum()
+            count += 1
+    return reduced(losses, reduction, max(count, 1))
+
+
+def soft_cross_entropy(logits: Any, targets: Any, label_smoothing: float = 0.0, reduction: str = "mean") -> Any:
+    targets = targets * (1 - label_smoothing) + label_smoothing / logits.shape[-1]
+    losses = -(targets * log_softmax(logits)).sum(-1)
+    return reduced(losses, reduction, losses.size)
+
+
+def mse_loss(x: Any, target: Any, reduction: str) -> Any:
+    return reduced((x - target) ** 2, reduction, x.size)
+
+
+def binary_cross_entropy_with_logits(x: Any, target: Any, reduction: str) -> Any:
+    p = sigmoid(x)
+    return reduced(-target * np.log(p) - (1 - target) * np.log(1 - p), reduction, x.size)
+
+
+TARGETS = {"rows": ints(3, 4), "two axes": ints(3, 2, 3), "one": np.array(1), "none": ints(3, 0)}
+IGNORED = {"some ignored": np.array([0, 2, 2, 1]), "all ignored": np.array([2, 2])}
+for reduction in ("mean", "sum", "none"):
+    for e in (0.0, 0.2):
+        variant = f"smoothing={e}, {reduction}"
+        for label, targets in {**TARGETS, **IGNORED}.items():
+            settings = {"ignore_index": 2 if label in IGNORED else -100, "label_smoothing": e, "reduction": reduction}
+            want = lambda x, t=targets, s=settings: cross_entropy(x, t, **s)  # noqa: E731
+            fused("cross_entropy", f"{label}, {variant}", want, normal(*targets.shape, 3), targets=targets, **settings)
+        settings = {"label_smoothing": e, "reduction": reduction}
+        probabilities = softmax(normal(2, 2, 3))
+        logits, probabilities = normal(2, 2, 3), softmax(normal(2, 2, 3))
+        same("cross_entropy", f"probabilities, {variant}", logits, probabilities, kwargs=settings, want=soft_cross_entropy)
+    for constant in [(), (1,)]:
+        variant = reduction + ", constant target" * bool(constant)
+        options = {"args": (reduction,), "constant": constant}
+        same("mse_loss", variant, normal(3, 4), normal(3, 4), want=mse_loss, **options)
+        same(
+            "binary_cross_entropy_with_logits",
+            variant,
+            normal(3, 4),
+            unit(3, 4),
+            want=binary_cross_entropy_with_logits,
+            **options,
+        )
+same("cross_entropy", "public", normal(2, 3, 4), ints(4, 2, 3), want=cross_entropy)
+same("cross_entropy", "ignore_index", normal(4, 3), np.array([0, -1, 2, -1]), kwargs={"ignore_index": -1}, want=cross_entropy)
+same("cross_entropy", "small integers", normal(3, 4), ints(4, 3).astype(np.uint8), want=cross_entropy)
+
+# ------------------------------------------------------------------------------------------------------------- promises
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What the docstrings promise where differences cannot tell: the value, and the gradient of the value's sum."""
+
+    label: str
+    f: Callable[[tt.Tensor], tt.Tensor]
+    x: list[Any]
+    value: Any
+    gradient: list[Any]
+
+    def __str__(self) -> str:
+        return self.label
+
+
+def unmasked_nowhere(x: tt.Tensor) -> tt.Tensor:
+    return tt.scaled_dot_product_attention(x, x, x, mask=tt.zeros((2, 2), "bool"))
+
+
+def all_targets_ignored(x: tt.Tensor) -> tt.Tensor:
+    return tt.cross_entropy(x, tt.tensor([-100, -100]))
+
+
+def surely_true(x: tt.Tensor) -> tt.Tensor:
+    return tt.binary_cross_entropy_with_logits(x, tt.tensor([1.0, 1.0]), "none")
+
+
+zeros = [[0, 0], [0, 0]]
+PROMISES = [
+    Promise("abs at 0", tt.abs, [0.0, -2.0], [0, 2], [0, -1]),
+    Promise("sign at 0", tt.sign, [0.0, -2.0], [0, -1], [0, 0]),
+    Promise("relu at 0", tt.relu, [0.0, 1.0, -1.0], [0, 1, 0], [0, 1, 0]),
+    Promise("leaky_relu at 0", tt.leaky_relu, [0.0, 1.0], [0, 1], [0.01, 1]),
+    Promise("sqrt at 0", tt.sqrt, [0.0, 4.0], [0, 2], [inf, 0.25]),
+    Promise("sqrt at 0, nothing flows", lambda x: tt.sqrt(x) * 0.0, [0.0, 4.0], [0, 0], [0, 0]),
+    Promise("sqrt not selected", lambda x: tt.where(x > 0, tt.sqrt(x), 0.0), [0.0, 4.0], [0, 2], [0, 0.25]),
+    Promise("norm of 0", tt.norm, [0.0, 0.0], 0, [0, 0]),
+    Promise("norm of a row of 0", lambda x: tt.norm(x, axis=1), [[0.0, 0.0], [3.0, 4.0]], [0, 5], [[0, 0], [0.6, 0.8]]),
+    Promise("std of equal elements", tt.std, [2.0, 2.0, 2.0], 0, [0, 0, 0]),
+    Promise("x**0 at 0", lambda x: tt.power(x, 0.0), [0.0, 2.0], [1, 1], [0, 0]),
+    Promise("x**1 at 0", lambda x: tt.power(x, 1.0), [0.0, 2.0], [0, 2], [1, 1]),
+    Promise("x**2 at 0", lambda x: x**2, [0.0, -2.0], [0, 4], [0, -4]),
+    Promise("x**0.5 at 0", lambda x: x**0.5, [0.0, 4.0], [0, 2], [inf, 0.25]),
+    Promise("0**y", lambda y: tt.power(0.0, y), [2.0, 0.5], [0, 0], [0, 0]),
+    Promise("0**y of tensors", lambda y: tt.power(tt.zeros(2), y), [2.0, 0.5], [0, 0], [0, 0]),
+    Promise("maximum of equals", lambda x: tt.maximum(x, 1.0), [1.0, 2.0, 0.0], [1, 2, 1], [0.5, 1, 0]),
+    Promise("minimum of equals", lambda x: tt.minimum(x, 1.0), [1.0, 2.0, 0.0], [1, 1, 0], [0.5, 0, 1]),
+    Promise("max of equals", tt.max, [3.0, 3.0, 1.0, 3.0], 3, [1 / 3, 1 / 3, 0, 1 / 3]),
+    Promise("min of equals", lambda x: tt.min(x, 1), [[1.0, 1.0], [2.0, 1.0]], [1, 1], [[0.5, 0.5], [0, 1]]),
+    Promise("clip at the ends", lambda x: tt.clip(x, 0.0, 1.0), [-1.0, 0.0, 0.5, 1.0, 2.0], [0, 0, 0.5, 1, 1], [0, 1, 1, 1, 0]),
+    Promise("sort of equals", lambda x: tt.sort(x)[:2] * 3, [2.0, 1.0, 1.0], [3, 3], [0, 3, 3]),
+    Promise("reciprocal not selected", lambda x: tt.where(x > 0, 1 / (x + 1), x), [0.0, 1.0], [0, 0.5], [1, -0.25]),
+    Promise("sigmoid far out", tt.sigmoid, [-1000.0, 0.0, 1000.0], [0, 0.5, 1], [0, 0.25, 0]),
+    Promise("softplus far out", tt.softplus, [-1000.0, 1000.0], [0, 1000], [0, 1]),
+    Promise("silu far out", tt.silu, [-1000.0, 1000.0], [0, 1000], [0, 1]),
+    Promise("gelu far out", tt.gelu, [-50.0, 50.0], [0, 50], [0, 1]),
+    Promise("softmax far out", lambda x: tt.softmax(x)[:2], [1e5, 0.0, -1e5], [1, 0], [0, 0, 0]),
+    Promise("log_softmax far out", lambda x: tt.log_softmax(x)[0], [0.0, 1000.0], -1000, [1, -1]),
+    Promise("logsumexp with -inf", tt.logsumexp, [-inf, 2.0], 2, [0, 1]),
+    Promise("binary cross-entropy far out", surely_true, [1000.0, -1000.0], [0, 1000], [0, -1]),
+    Promise("mean cross-entropy of no rows", all_targets_ignored, [[1.0, 2.0], [3.0, 4.0]], 0, zeros),
+    Promise("attention of masked rows", unmasked_nowhere, [[1.0, 2.0], [3.0, 4.0]], zeros, zeros),
+    Promise("prod of one zero", tt.prod, [0.0, 2.0, 3.0], 0, [6, 0, 0]),
+    Promise("prod of two zeros", tt.prod, [0.0, 0.0, 3.0], 0, [0, 0, 0]),
+    Promise("astype to integers", lambda x: x.astype("int64").astype("float64") + x, [1.5, -1.5], [2.5, -2.5], [1, 1]),
+]

@@ -1,0 +1,500 @@
+"""examples/char_gpt.py as its users run it: from a command line, with what goes right and what goes wrong."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tinyformer.gpt import GPTConfig
+from tinyformer.runs import load_checkpoint
+from tinyformer.training import TrainingConfig
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "examples" / "char_gpt.py"
+TINY = ["--num-layers", "1", "--num-heads", "2", "--d-model", "16", "--block-size", "8", "--batch-size", "4"]
+SHORT = ["--steps", "20", "--eval-every", "10", "--log-every", "5"]
+FILES = ["best.safetensors", "config.json", "latest.safetensors", "log.csv", "loss.png", "sample.txt", "tokenizer.json"]
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The environment of every run: this checkout, an empty cache, and a network where nobody answers."""
+    # The runs are in folders of their own, where a relative path would lead elsewhere.
+    paths = [str(Path(path).resolve()) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # a port that is taken but does not listen refuses at once
+        variables = {name: value for name, value in os.environ.items() if name.lower() not in ("no_proxy", "https_proxy")}
+        yield {
+            **variables,
+            "PYTHONPATH": os.pathsep.join([str(ROOT), *paths]),
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONIOENCODING": "utf-8",
+            "TINYFORMER_CACHE": str(tmp_path_factory.mktemp("cache")),
+            "HTTPS_PROXY": f"http://127.0.0.1:{nobody.getsockname()[1]}",
+        }
+
+
+class Program:
+    """Runs the example in a folder of its own, which relative paths are in."""
+
+    def __init__(self, folder: Path, environment: dict[str, str]):
+        self.folder = folder
+        self.environment = environment
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "encoding": "utf-8"}
+        return subprocess.Popen([sys.executable, str(SCRIPT), *words], cwd=self.folder, env=self.environment, **pipes)
+
+    def __call__(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(SCRIPT), *words]
+        environment = {**self.environment, **variables}
+        return subprocess.run(
+            command, cwd=self.folder, env=environment, capture_output=True, text=True, encoding="utf-8", check=False
+        )
+
+    def good(self, *words: str, **variables: str) -> str:
+        """What it prints where all goes well."""
+        result = self(*words, **variables)
+        assert result.returncode == 0, result.stderr
+        assert "Traceback" not in result.stderr
+        return result.stdout
+
+    def bad(self, *words: str, **variables: str) -> str:
+        """What it says where the user made a mistake: a line or two, and never a traceback."""
+        result = self(*words, **variables)
+        assert result.returncode == 2, result.stderr
+        assert result.stderr.startswith("error: ")
+        assert 1 <= result.stderr.rstrip("\n").count("\n") + 1 <= 2, result.stderr
+        assert "Traceback" not in result.stderr
+        return result.stderr
+
+
+def some_text(lines: int = 60, seed: int = 0) -> str:
+    words = ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "and", "then", "it", "sleeps"]
+    rng = random.Random(seed)
+    return "\n".join(" ".join(rng.choice(words) for _ in range(8)) for _ in range(lines))
+
+
+@pytest.fixture
+def program(tmp_path: Path, environment: dict[str, str]) -> Program:
+    (tmp_path / "text.txt").write_text(some_text(), encoding="utf-8")
+    return Program(tmp_path, environment)
+
+
+@pytest.fixture(scope="module")
+def first_run(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]) -> tuple[Path, str]:
+    """A folder with a text and a finished run in it, and what that run printed. Tests copy it before they change it."""
+    folder = tmp_path_factory.mktemp("finished")
+    (folder / "text.txt").write_text(some_text(), encoding="utf-8")
+    return folder, Program(folder, environment).good("--data", "text.txt", "--out", "run", *TINY, *SHORT)
+
+
+@pytest.fixture
+def finished(first_run: tuple[Path, str], environment: dict[str, str]) -> Program:
+    """The finished run as it is, for what only reads it."""
+    return Program(first_run[0], environment)
+
+
+@pytest.fixture
+def copied(first_run: tuple[Path, str], tmp_path: Path, environment: dict[str, str]) -> Program:
+    """A copy of the finished run, to change."""
+    shutil.copytree(first_run[0], tmp_path / "copy")
+    return Program(tmp_path / "copy", environment)
+
+
+def entries(folder: Path) -> list[str]:
+    return sorted(p.name for p in folder.iterdir())
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in folder.iterdir()}
+
+
+def result_of(run: Path) -> dict[str, object]:
+    """What a run found: weights, optimizer, random states and log, but for how long it took."""
+    latest, state = load_checkpoint(run / "latest.safetensors", "latest")
+    best, best_state = load_checkpoint(run / "best.safetensors", "best")
+    tensors = {
+        f"{file}/{group}/{name}": tensor.numpy().tobytes()
+        for file, groups in (("latest", latest), ("best", best))
+        for group, members in groups.items()
+        for name, tensor in members.items()
+    }
+    with open(run / "log.csv", newline="", encoding="utf-8") as file:
+        log = [{**row, "seconds": None} for row in csv.DictReader(file)]
+    progress = {key: state[key] for key in ("step", "best_loss", "best_step", "random", "batches")}
+    return {"tensors": tensors, "best": best_state, "progress": progress, "log": log}
+
+
+# ---------------------------------------------------------------------------------------------------------- training
+
+
+def test_a_run_ends_with_a_loss_a_perplexity_and_a_sample(first_run: tuple[Path, str]) -> None:
+    folder, printed = first_run
+    run = folder / "run"
+    assert entries(folder) == ["run", "text.txt"]
+    assert entries(run) == FILES
+    assert "text.txt: 2," in printed
+    assert "Best validation loss" in printed
+    assert ", perplexity " in printed
+    assert "sample --out run" in printed
+    sample = (run / "sample.txt").read_text(encoding="utf-8")
+    assert len(sample) == 501
+    assert set(sample) <= set(some_text())
+    assert sample in printed
+    with open(run / "log.csv", newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["step"] for row in rows] == ["0", "5", "10", "15", "20"]
+    settings = json.loads((run / "config.json").read_text(encoding="utf-8"))
+    assert settings["training"]["steps"] == 20
+    assert settings["model"]["d_model"] == 16
+    assert settings["model"]["vocab_size"] == len(set(some_text()))
+
+
+def test_training_lowers_the_loss(program: Program) -> None:
+    program.good("--data", "text.txt", "--out", "run", *TINY, "--steps", "150", "--warmup", "10", "--learning-rate", "1e-2")
+    with open(program.folder / "run" / "log.csv", newline="", encoding="utf-8") as file:
+        losses = [float(row["validation_loss"]) for row in csv.DictReader(file) if row["validation_loss"]]
+    assert losses[-1] < losses[0] - 0.5
+
+
+def test_the_same_command_finds_the_same(finished: Program, copied: Program) -> None:
+    copied.good("train", "--data", "text.txt", "--out", "again", *TINY, *SHORT)
+    assert result_of(copied.folder / "again") == result_of(finished.folder / "run")
+    assert (copied.folder / "again/sample.txt").read_bytes() == (finished.folder / "run/sample.txt").read_bytes()
+
+
+def test_a_folder_of_texts(program: Program) -> None:
+    (program.folder / "texts").mkdir()
+    texts = [some_text(40, seed=n) for n in range(2)]
+    for n, text in enumerate(texts):
+        (program.folder / "texts" / f"{n}.txt").write_text(text, encoding="utf-8")
+    characters = len("\n".join(texts))
+    assert f"texts: {characters:,} characters" in program.good("--data", "texts", "--out", "run", *TINY, *SHORT)
+
+
+def test_a_text_of_one_line_in_any_script(program: Program) -> None:
+    # There is no new line to begin a sample with, and the console cannot show every character.
+    (program.folder / "text.txt").write_text("ein schönes Märchen ☃😀 " * 100, encoding="utf-8")
+    program.good("--data", "text.txt", "--out", "run", *TINY, *SHORT, PYTHONIOENCODING="ascii")
+    assert set((program.folder / "run/sample.txt").read_text(encoding="utf-8").strip()) & set("ö☃😀")
+    assert len(program.good("sample", "--out", "run", "--length", "20")) == 22
+
+
+def test_without_network_it_trains_on_pythons_own_sources(program: Program) -> None:
+    # The default folder, too; only the size of the model is not the default, to be quick.
+    words = [*TINY, "--block-size", "64", "--steps", "2"]
+    printed = program.good(*words)
+    lines = [line for line in printed.splitlines() if line.startswith("Tiny Shakespeare could not be downloaded")]
+    assert len(lines) == 1
+    assert "Python's standard library: 1,100,000 characters" in printed
+    assert "Best validation loss" in printed
+    assert entries(program.folder / "runs" / "char_gpt") == FILES
+    assert printed.endswith("char_gpt.py sample\n")  # the command for more needs no --out
+    # A run on these sources is resumed on them, whether or not there is a network now.
+    resumed = program.good("--resume")
+    assert "could not be downloaded" not in resumed
+    assert "Best validation loss" in resumed
+
+
+# ------------------------------------------------------------------------------------------- folders that are in use
+
+
+def test_a_run_is_not_replaced_unless_told(copied: Program) -> None:
+    before = contents(copied.folder / "run")
+    message = copied.bad("--data", "text.txt", "--out", "run", *TINY, *SHORT)
+    assert "run holds a run already: --resume continues it, --overwrite replaces it" in message
+    assert contents(copied.folder / "run") == before
+    copied.good("--data", "text.txt", "--out", "run", *TINY, *SHORT, "--seed", "5", "--overwrite")
+    assert entries(copied.folder / "run") == FILES
+    after = contents(copied.folder / "run")
+    assert after["latest.safetensors"] != before["latest.safetensors"]
+    assert json.loads(after["config.json"])["training"]["seed"] == 5
+
+
+@pytest.mark.parametrize(
+    "mistake", [["--num-heads", "5"], ["--data", "nothing.txt"], ["--block-size", "9999"], ["--clip", "-1"]]
+)
+def test_a_mistake_does_not_cost_the_old_run(copied: Program, mistake: list[str]) -> None:
+    before = contents(copied.folder / "run")
+    copied.bad("--data", "text.txt", "--out", "run", *TINY, *SHORT, "--overwrite", *mistake)
+    assert contents(copied.folder / "run") == before
+
+
+def test_a_file_in_the_folders_place(program: Program) -> None:
+    assert "text.txt is a file" in program.bad("--data", "text.txt", "--out", "text.txt", *TINY, *SHORT)
+    assert "Not a directory" in program.bad("--data", "text.txt", "--out", "text.txt/run", *TINY, *SHORT)
+    assert (program.folder / "text.txt").read_text(encoding="utf-8") == some_text()
+
+
+# ---------------------------------------------------------------------------------------------------------- resuming
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a signal sent to another process")
+def test_interrupted_and_resumed_is_the_uninterrupted_run(program: Program) -> None:
+    words = ["--data", "text.txt", *TINY, "--steps", "1000", "--eval-every", "100", "--dropout", "0.1"]
+    program.good(*words, "--out", "whole")
+
+    process = program.start(*words, "--out", "two parts")
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("step   100:"):
+            break
+    process.send_signal(signal.SIGINT)
+    printed, errors = process.communicate()
+    assert process.returncode == 0, errors
+    assert "Traceback" not in errors
+    parts = program.folder / "two parts"
+    step = load_checkpoint(parts / "latest.safetensors", "latest")[1]["step"]
+    assert 100 <= step < 1000
+    # The command that it says is one that a shell takes as it stands.
+    assert printed.endswith(f"Stopped after step {step} and saved. Go on with: python {SCRIPT} --out 'two parts' --resume\n")
+    assert "sample.txt" not in entries(parts)
+
+    assert "Best validation loss" in program.good("--out", "two parts", "--resume")
+    assert entries(parts) == FILES
+    assert result_of(parts) == result_of(program.folder / "whole")
+    assert (parts / "sample.txt").read_bytes() == (program.folder / "whole/sample.txt").read_bytes()
+
+
+def test_a_finished_run_resumed_ends_as_before(copied: Program) -> None:
+    before = result_of(copied.folder / "run")
+    assert "Best validation loss" in copied.good("--out", "run", "--resume")
+    assert result_of(copied.folder / "run") == before
+
+
+@pytest.mark.parametrize(
+    ("words", "flags"),
+    [
+        (["--steps", "30"], "--steps"),
+        (["--steps", "2000"], "--steps"),  # what the default is, but not what this run was told
+        (["--d-model", "32", "--dropout", "0.5", "--seed", "3"], "--d-model, --dropout, --seed"),
+    ],
+)
+def test_resuming_with_other_settings(finished: Program, words: list[str], flags: str) -> None:
+    message = finished.bad("--out", "run", "--resume", *words)
+    assert f"--resume goes on with the settings of run: leave out {flags}, or start a new run" in message
+
+
+def test_resuming_with_the_same_settings_again(copied: Program) -> None:
+    copied.good("--data", "text.txt", "--out", "run", *TINY, *SHORT, "--resume")
+
+
+def test_resuming_with_another_text(copied: Program) -> None:
+    text = copied.folder / "text.txt"
+    text.rename(copied.folder / "moved.txt")
+    assert "text.txt does not exist: pass --data" in copied.bad("--out", "run", "--resume")
+    copied.good("--out", "run", "--resume", "--data", "moved.txt")  # the same text, wherever it is now
+    text.write_text(some_text() + "!", encoding="utf-8")
+    message = copied.bad("--out", "run", "--resume")
+    assert "the text is not the one that run was trained on (text.txt)" in message
+
+
+def test_resuming_no_run(program: Program) -> None:
+    assert "nothing/config.json does not exist" in program.bad("--out", "nothing", "--resume")
+    assert entries(program.folder) == ["text.txt"]
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("latest.safetensors", b"", "latest.safetensors is not a whole safetensors file"),
+        ("latest.safetensors", None, "latest.safetensors does not exist"),
+        ("config.json", b"{", "config.json is damaged"),
+        ("config.json", b"{}", "config.json is damaged"),
+        ("config.json", b'{"model": [], "training": {}, "data": {}}', "config.json is damaged"),
+        ("tokenizer.json", b"{}", "tokenizer.json is not a character tokenizer's file"),
+    ],
+)
+def test_resuming_a_damaged_run(copied: Program, file: str, content: bytes | None, message: str) -> None:
+    path = copied.folder / "run" / file
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(content)
+    assert message in copied.bad("--out", "run", "--resume")
+
+
+def test_resume_and_overwrite_exclude_each_other(program: Program) -> None:
+    assert "not allowed with argument" in program.bad("--resume", "--overwrite")
+
+
+# ---------------------------------------------------------------------------------------------------------- sampling
+
+
+def test_a_sample_continues_the_prompt_and_repeats(finished: Program) -> None:
+    words = ["sample", "--out", "run", "--prompt", "the dog", "--length", "40"]
+    sample = finished.good(*words)
+    assert sample.startswith("the dog")
+    assert len(sample) == len("the dog") + 40 + 1
+    assert finished.good(*words) == sample
+    assert finished.good(*words, "--seed", "1337") == sample
+    assert finished.good(*words, "--seed", "8") != sample
+
+
+def test_a_sample_starts_with_a_new_line_unless_told(finished: Program) -> None:
+    assert finished.good("sample", "--out", "run", "--length", "0") == "\n\n"
+
+
+def test_greedy_samples_need_no_seed(finished: Program) -> None:
+    words = ["sample", "--out", "run", "--prompt", "dog", "--length", "30"]
+    greedy = finished.good(*words, "--temperature", "0", "--seed", "1")
+    assert finished.good(*words, "--temperature", "0", "--seed", "2") == greedy
+    assert finished.good(*words, "--top-k", "1", "--seed", "3") == greedy
+
+
+def test_the_latest_weights_on_request(copied: Program) -> None:
+    words = ["sample", "--out", "run", "--prompt", "dog", "--length", "30"]
+    (copied.folder / "run/best.safetensors").unlink()
+    assert "best.safetensors does not exist" in copied.bad(*words)
+    assert copied.good(*words, "--latest").startswith("dog")
+
+
+def test_an_unknown_character_in_the_prompt(finished: Program) -> None:
+    message = finished.bad("sample", "--out", "run", "--prompt", "the Dog")
+    assert "the character 'D' (U+0044) at position 4 is not among the" in message
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--prompt", ""], "the prompt is empty"),
+        (["--temperature", "-1"], "the temperature must be 0 (greedy) or more"),
+        (["--temperature", "nan"], "the temperature must be 0 (greedy) or more"),
+        (["--length", "-1"], "must not be negative"),
+        (["--top-k", "-1"], "must not be negative"),
+        (["--seed", "-1"], "the seed must not be negative"),
+        (["--temperature", "hot"], "invalid float value: 'hot'"),
+        (["--steps", "3"], "unrecognized arguments: --steps 3"),
+    ],
+)
+def test_bad_settings_of_a_sample(finished: Program, words: list[str], message: str) -> None:
+    assert message in finished.bad("sample", "--out", "run", *words)
+
+
+def test_a_sample_of_no_run(program: Program) -> None:
+    assert "runs/char_gpt/config.json does not exist" in program.bad("sample").replace("\\", "/")
+
+
+def test_a_sample_of_a_truncated_checkpoint(copied: Program) -> None:
+    path = copied.folder / "run/best.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+    assert "best.safetensors is not a whole safetensors file" in copied.bad("sample", "--out", "run")
+
+
+def test_a_sample_of_a_checkpoint_that_does_not_fit(copied: Program) -> None:
+    path = copied.folder / "run/config.json"
+    settings = json.loads(path.read_text(encoding="utf-8"))
+    settings["model"]["d_model"] = 32
+    path.write_text(json.dumps(settings), encoding="utf-8")
+    assert "does not fit the model in run" in copied.bad("sample", "--out", "run")
+    settings["model"]["vocab_size"] += 1
+    path.write_text(json.dumps(settings), encoding="utf-8")
+    assert "characters, but the model" in copied.bad("sample", "--out", "run")
+
+
+# ---------------------------------------------------------------------------------------------------------- mistakes
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "text.txt does not exist"),
+        (b"", "text.txt is empty"),
+        ("café".encode("latin-1") * 100, "text.txt is not UTF-8 text (byte 3)"),
+        (b"a short text", "the text has 12 tokens, too few for windows of 8: use at least"),
+    ],
+)
+def test_texts_that_will_not_do(program: Program, content: bytes | None, message: str) -> None:
+    path = program.folder / "text.txt"
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(content)
+    assert message in program.bad("--data", "text.txt", "--out", "run", *TINY, *SHORT)
+    assert not (program.folder / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--num-heads", "3"], "num_heads=3 does not divide d_model=16"),
+        (["--steps", "0"], "steps must be at least 1, not 0"),
+        (["--batch-size", "0"], "batch_size must be at least 1, not 0"),
+        (["--dropout", "1"], "dropout must be at least 0 and less than 1"),
+        (["--learning-rate", "nan"], "learning_rate must be a number not below 0"),
+        (["--steps", "many"], "invalid int value: 'many'"),
+        (["--color"], "unrecognized arguments: --color"),
+        (["poetry"], "unrecognized arguments: poetry"),
+        (["--d-model", str(10**15)], "there is not enough memory"),  # more than a machine can address
+    ],
+)
+def test_settings_that_will_not_do(program: Program, words: list[str], message: str) -> None:
+    assert message in program.bad("--data", "text.txt", "--out", "run", *TINY, *SHORT, *words)
+    assert not (program.folder / "run").exists()
+
+
+def test_an_unknown_backend(program: Program) -> None:
+    message = program.bad("--help", TINYTENSOR_BACKEND="abacus")
+    assert message == "error: TINYTENSOR_BACKEND='abacus' is not a backend: use 'numpy' or 'cupy'\n"
+
+
+def test_cupy_without_cupy(program: Program) -> None:
+    # A package of that name that cannot be imported stands before any real one.
+    (program.folder / "absent").mkdir()
+    (program.folder / "absent" / "cupy.py").write_text("raise ModuleNotFoundError('no cupy', name='cupy')\n")
+    path = os.pathsep.join([str(program.folder / "absent"), program.environment["PYTHONPATH"]])
+    message = program.bad("--help", TINYTENSOR_BACKEND="cupy", PYTHONPATH=path)
+    assert "CuPy is not installed: pip install" in message
+    assert "unset TINYTENSOR_BACKEND" in message
+
+
+def test_a_loss_that_is_no_number(program: Program) -> None:
+    words = ["--data", "text.txt", "--out", "run", *TINY, "--steps", "100", "--learning-rate", "1e30", "--clip", "0"]
+    result = program(*words, "--warmup", "0", PYTHONWARNINGS="ignore")
+    assert result.returncode == 2
+    assert "Traceback" not in result.stderr
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("error: the ")
+    assert " at step " in last
+    assert "training stops" in last
+    assert load_checkpoint(program.folder / "run/latest.safetensors", "latest")[1]["step"] == 0
+
+
+# ---------------------------------------------------------------------------------------------------------- help
+
+
+def test_help_shows_every_setting_with_its_default(finished: Program) -> None:
+    text = " ".join(finished.good("--help").split())
+    shown = 0
+    for kind in (GPTConfig, TrainingConfig):
+        for field in dataclasses.fields(kind):
+            if field.name == "vocab_size":  # the text decides it
+                continue
+            flag = "--" + field.name.replace("_", "-")
+            assert f"{field.metadata['help']} (default: {field.default})" in text, flag
+            assert f" {flag} " in text or f" {flag}, " in text
+            shown += 1
+    assert shown == len(dataclasses.fields(GPTConfig)) + len(dataclasses.fields(TrainingConfig)) - 1
+    assert "--data" in text
+    assert "(default: runs/char_gpt)" in text
+    assert "sample --help" in text
+
+
+def test_help_of_the_sample_command(finished: Program) -> None:
+    text = " ".join(finished.good("sample", "--help").split())
+    for flag in ("--out", "--prompt", "--length", "--temperature", "--top-k", "--seed", "--latest"):
+        assert flag in text
+    assert text.count("(default: ") == 6

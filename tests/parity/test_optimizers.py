@@ -1,0 +1,291 @@
+"""Optimizers, schedules, clipping and initialisers against PyTorch: whole runs of a small model, from the same weights."""
+
+import math
+
+import numpy
+import pytest
+import torch
+from parity.compare import assert_close, copy_weights
+
+import tinytensor as tt
+
+STEPS = 50
+
+
+def twins():
+    """The same small model in both libraries. tanh, so that no rounding decides whether a unit is on."""
+    torch.manual_seed(0)
+    theirs = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Tanh(), torch.nn.LayerNorm(8), torch.nn.Linear(8, 3))
+    ours = tt.nn.Sequential(tt.nn.Linear(5, 8), tt.nn.Tanh(), tt.nn.LayerNorm(8), tt.nn.Linear(8, 3))
+    copy_weights(ours, theirs)
+    return ours, theirs
+
+
+def batch(step):
+    rng = numpy.random.default_rng(step)
+    x = rng.standard_normal((16, 5)).astype("float32")
+    return x, numpy.sin(x @ numpy.linspace(-1, 1, 15, dtype="float32").reshape(5, 3))
+
+
+def backward(ours, theirs, step):
+    """Fresh gradients in both models."""
+    x, y = batch(step)
+    tt.mse_loss(ours(tt.tensor(x)), tt.tensor(y)).backward()
+    torch.nn.functional.mse_loss(theirs(torch.tensor(x)), torch.tensor(y)).backward()
+
+
+def assert_same_parameters(ours, theirs, step):
+    for (name, p), (_, q) in zip(ours.named_parameters(), theirs.named_parameters(), strict=True):
+        assert_close(p, q, what=f"{name} after step {step}")
+
+
+def assert_same_run(ours, theirs, optimizer, reference, steps=STEPS, after_backward=lambda: None):
+    start = [p.numpy().copy() for p in ours.parameters()]
+    for step in range(steps):
+        optimizer.zero_grad()
+        reference.zero_grad()
+        backward(ours, theirs, step)
+        after_backward()
+        optimizer.step()
+        reference.step()
+        assert_same_parameters(ours, theirs, step)
+    moved = [numpy.abs(p.numpy() - before).max() for p, before in zip(ours.parameters(), start)]
+    assert min(moved) > 1e-3  # two optimizers that do nothing agree, too
+
+
+# --------------------------------------------------------------------------------------------------------- optimizers
+
+SETTINGS = [
+    ("SGD", {"lr": 0.05}),
+    ("SGD", {"lr": 0.05, "weight_decay": 0.1}),
+    ("SGD", {"lr": 0.02, "momentum": 0.9}),
+    ("SGD", {"lr": 0.05, "momentum": 0.9, "dampening": 0.3}),
+    ("SGD", {"lr": 0.02, "momentum": 0.9, "nesterov": True}),
+    ("SGD", {"lr": 0.02, "momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
+    ("SGD", {"lr": 0.05, "momentum": 0.8, "dampening": 0.5, "weight_decay": 0.1}),
+    ("Adam", {}),
+    ("Adam", {"lr": 0.01}),
+    ("Adam", {"lr": 0.01, "weight_decay": 0.1}),
+    ("Adam", {"lr": 0.01, "betas": (0.8, 0.95), "eps": 1e-3}),
+    ("Adam", {"lr": 0.01, "betas": (0.0, 0.9)}),
+    ("AdamW", {}),
+    ("AdamW", {"lr": 0.01}),
+    ("AdamW", {"lr": 0.01, "weight_decay": 0.0}),
+    ("AdamW", {"lr": 0.01, "betas": (0.9, 0.95), "weight_decay": 0.3, "eps": 1e-4}),
+]
+
+
+@pytest.mark.parametrize("name, settings", SETTINGS, ids=str)
+def test_optimizers(name, settings):
+    """Without settings the defaults are compared."""
+    ours, theirs = twins()
+    optimizer = getattr(tt.optim, name)(ours.parameters(), **settings)
+    reference = getattr(torch.optim, name)(theirs.parameters(), **settings)
+    assert_same_run(ours, theirs, optimizer, reference)
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW"])
+def test_the_defaults_are_pytorchs(name):
+    ours, theirs = twins()
+    own = getattr(tt.optim, name)(ours.parameters()).param_groups[0]
+    its = getattr(torch.optim, name)(theirs.parameters()).param_groups[0]
+    assert own.keys() >= {"params", "lr", "weight_decay"}
+    assert {k: v for k, v in own.items() if k != "params"} == {k: its[k] for k in own if k != "params"}
+
+
+GROUPS = [
+    ("SGD", {"lr": 0.05, "momentum": 0.9}, {"weight_decay": 0.1}, {"lr": 0.01, "momentum": 0.5}),
+    ("Adam", {"lr": 0.01}, {"lr": 0.002, "betas": (0.5, 0.9)}, {"weight_decay": 0.1}),
+    ("AdamW", {"lr": 0.01, "weight_decay": 0.2}, {}, {"weight_decay": 0.0, "lr": 0.005}),
+]
+
+
+@pytest.mark.parametrize("name, settings, first, second", GROUPS, ids=[g[0] for g in GROUPS])
+def test_parameter_groups(name, settings, first, second):
+    """Matrices in one group, vectors in another, each with settings of its own."""
+    ours, theirs = twins()
+
+    def groups(parameters):
+        parameters = list(parameters)
+        return [
+            {"params": [p for p in parameters if p.ndim > 1], **first},
+            {"params": [p for p in parameters if p.ndim == 1], **second},
+        ]
+
+    optimizer = getattr(tt.optim, name)(groups(ours.parameters()), **settings)
+    reference = getattr(torch.optim, name)(groups(theirs.parameters()), **settings)
+    assert_same_run(ours, theirs, optimizer, reference)
+
+
+@pytest.mark.parametrize("name, settings", [("SGD", {"momentum": 0.9, "dampening": 0.2}), ("AdamW", {})], ids=str)
+def test_a_parameter_that_has_a_gradient_only_now_and_then(name, settings):
+    """Without one it stays, undecayed, and its own count of steps stands still."""
+    ours, theirs = twins()
+    optimizer = getattr(tt.optim, name)(ours.parameters(), lr=0.01, weight_decay=0.1, **settings)
+    reference = getattr(torch.optim, name)(theirs.parameters(), lr=0.01, weight_decay=0.1, **settings)
+    steps = iter(range(STEPS))
+
+    def withhold():
+        if next(steps) % 3 == 0:
+            ours[0].weight.grad = theirs[0].weight.grad = None
+
+    assert_same_run(ours, theirs, optimizer, reference, after_backward=withhold)
+
+
+# ---------------------------------------------------------------------------------------------------------- schedules
+
+
+def warmed_up(reference, warmup, after):
+    """PyTorch's linear rise over ``warmup`` steps, and then ``after``."""
+    if not warmup:
+        return after
+    rise = torch.optim.lr_scheduler.LinearLR(reference, 1 / (warmup + 1), 1.0, warmup)
+    return torch.optim.lr_scheduler.SequentialLR(reference, [rise, after], [warmup])
+
+
+def scheduler(schedule, reference, lr):
+    kinds = torch.optim.lr_scheduler
+    if isinstance(schedule, tt.optim.InverseSquareRoot):
+        d_model, warmup = schedule.d_model, schedule.warmup
+
+        def noam(step):  # the formula as printed, whose steps count from 1
+            return d_model**-0.5 * min((step + 1) ** -0.5, (step + 1) * warmup**-1.5)
+
+        return kinds.LambdaLR(reference, noam)
+    if isinstance(schedule, tt.optim.Constant):
+        after = kinds.ConstantLR(reference, 1.0, 1)
+    elif isinstance(schedule, tt.optim.Linear):
+        after = kinds.LinearLR(reference, 1.0, schedule.final, schedule.steps - schedule.warmup)
+    else:
+        after = kinds.CosineAnnealingLR(reference, schedule.steps - schedule.warmup, eta_min=schedule.final * lr)
+    return warmed_up(reference, schedule.warmup, after)
+
+
+SCHEDULES = [
+    tt.optim.Constant(),
+    tt.optim.Constant(warmup=7),
+    tt.optim.Linear(steps=50),
+    tt.optim.Linear(warmup=10, steps=50, final=0.2),
+    tt.optim.Linear(warmup=10, steps=30),
+    tt.optim.Cosine(steps=50),
+    tt.optim.Cosine(warmup=1, steps=50),
+    tt.optim.Cosine(warmup=10, steps=50, final=0.0),
+    tt.optim.InverseSquareRoot(warmup=12, d_model=64),
+]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+@pytest.mark.filterwarnings("ignore:The epoch parameter")  # SequentialLR warns about a call of its own
+def test_schedules(schedule):
+    """A whole run: the learning rate of every step, and the weights that come of it."""
+    lr = 1.0 if isinstance(schedule, tt.optim.InverseSquareRoot) else 0.02
+    ours, theirs = twins()
+    optimizer = tt.optim.AdamW(ours.parameters(), lr=lr)
+    reference = torch.optim.AdamW(theirs.parameters(), lr=lr)
+    rates = scheduler(schedule, reference, lr)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        reference.zero_grad()
+        backward(ours, theirs, step)
+        assert lr * schedule(step) == pytest.approx(reference.param_groups[0]["lr"], rel=1e-6, abs=1e-12), f"step {step}"
+        optimizer.step(schedule(step))
+        reference.step()
+        rates.step()
+        assert_same_parameters(ours, theirs, step)
+
+
+def test_a_schedule_scales_every_group():
+    ours, theirs = twins()
+    parameters, twin_parameters = list(ours.parameters()), list(theirs.parameters())
+    optimizer = tt.optim.SGD([{"params": parameters[:2], "lr": 0.1}, {"params": parameters[2:]}], lr=0.02)
+    reference = torch.optim.SGD([{"params": twin_parameters[:2], "lr": 0.1}, {"params": twin_parameters[2:]}], lr=0.02)
+    rates = torch.optim.lr_scheduler.LinearLR(reference, 1.0, 0.0, 20)
+    schedule = tt.optim.Linear(steps=20)
+    for step in range(20):
+        backward(ours, theirs, step)
+        optimizer.step(schedule(step))
+        reference.step()
+        rates.step()
+        assert_same_parameters(ours, theirs, step)
+
+
+# ----------------------------------------------------------------------------------------------------------- clipping
+
+
+@pytest.mark.parametrize("share", [0.1, 0.999, 1.001, 10.0])
+def test_clip_grad_norm(share):
+    """The largest norm allowed is this share of the norm that there is."""
+    ours, theirs = twins()
+    backward(ours, theirs, 0)
+    ours[0].bias.grad = theirs[0].bias.grad = None
+    total = math.sqrt(sum(float((q.grad**2).sum()) for q in theirs.parameters() if q.grad is not None))
+    norm = tt.optim.clip_grad_norm(ours.parameters(), share * total)
+    assert_close(norm, torch.nn.utils.clip_grad_norm_(theirs.parameters(), share * total), what="the norm")
+    for (name, p), (_, q) in zip(ours.named_parameters(), theirs.named_parameters()):
+        if q.grad is None:
+            assert p.grad is None
+        else:
+            assert_close(p.grad, q.grad, what=f"the gradient of {name}")
+
+
+def test_clipped_run():
+    ours, theirs = twins()
+    optimizer = tt.optim.SGD(ours.parameters(), lr=0.1, momentum=0.9)
+    reference = torch.optim.SGD(theirs.parameters(), lr=0.1, momentum=0.9)
+
+    def clip():
+        tt.optim.clip_grad_norm(ours.parameters(), 0.3)
+        torch.nn.utils.clip_grad_norm_(theirs.parameters(), 0.3)
+
+    assert_same_run(ours, theirs, optimizer, reference, after_backward=clip)
+
+
+# ------------------------------------------------------------------------------------------------------- initialisers
+
+
+def moments(values):
+    """The mean, the standard deviation and the largest magnitude, of either library's numbers."""
+    values = values.detach().numpy()
+    return float(values.mean()), float(values.std()), float(numpy.abs(values).max())
+
+
+INITIALISERS = [
+    ("xavier_uniform_", {}, {}),
+    ("xavier_uniform_", {"gain": 3.0}, {"gain": 3.0}),
+    ("xavier_normal_", {}, {}),
+    ("xavier_normal_", {"gain": 3.0}, {"gain": 3.0}),
+    ("kaiming_uniform_", {}, {}),
+    ("kaiming_uniform_", {"gain": 1.0}, {"nonlinearity": "linear"}),
+    ("kaiming_normal_", {}, {"nonlinearity": "relu"}),
+    ("kaiming_normal_", {"gain": 1.0}, {"nonlinearity": "linear"}),
+    ("normal_", {}, {}),
+    ("normal_", {"mean": 3.0, "std": 0.02}, {"mean": 3.0, "std": 0.02}),
+    ("uniform_", {}, {}),
+    ("uniform_", {"low": -2.0, "high": 3.0}, {"a": -2.0, "b": 3.0}),
+    ("constant_", {"value": 0.3}, {"val": 0.3}),
+    ("zeros_", {}, {}),
+    ("ones_", {}, {}),
+]
+
+
+@pytest.mark.parametrize("name, settings, its_settings", INITIALISERS, ids=str)
+def test_initialisers(name, settings, its_settings):
+    """200,000 numbers each: mean and deviation to a hundredth, and for those with bounds the bounds to a thousandth.
+
+    The weight is far from square, so that taking its inputs for its outputs would show.
+    """
+    tt.seed(0)
+    torch.manual_seed(0)
+    own = getattr(tt.nn.init, name)(tt.nn.Parameter(numpy.full((800, 250), 7.0, dtype="float32")), **settings)
+    its = getattr(torch.nn.init, name)(torch.empty(800, 250), **its_settings)
+    assert own.dtype == "float32" and own.requires_grad
+    (mean, std, largest), (its_mean, its_std, its_largest) = moments(own), moments(its)
+    assert mean == pytest.approx(its_mean, abs=0.01 * (its_std or 1e-4))
+    assert std == pytest.approx(its_std, rel=0.01, abs=1e-6)
+    if "normal" not in name:
+        assert largest == pytest.approx(its_largest, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", [n for n in vars(tt.nn.init) if n.endswith("_") and not n.startswith("_")])
+def test_every_initialiser_is_compared(name):
+    assert name in {row[0] for row in INITIALISERS}

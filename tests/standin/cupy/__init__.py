@@ -1,0 +1,35 @@
+"""A strict stand-in for CuPy: the same names over NumPy, so that code for the GPU is tested where there is none.
+
+Put its folder first on the path (``PYTHONPATH=tests/standin``) and ``import cupy`` finds it. It computes what CuPy computes
+and refuses what CuPy refuses: NumPy arrays and lists as operands, silent conversion to NumPy, arguments that CuPy's
+functions do not have, and every name that is not listed here (CuPy has all that are). Where CuPy takes something that is
+slow or undefined (lists and NumPy arrays as indices, repeated indices in an assignment, the ``at`` of ufuncs), it refuses too.
+
+It is no model of speed or of rounding. ``synchronizations``, which CuPy lacks, counts how often values were read on the
+host: each time the CPU would wait for the GPU.
+"""
+
+from types import SimpleNamespace as _Namespace
+
+import numpy as _numpy
+
+from . import _array, _functions
+from ._array import ndarray
+from ._functions import array, asarray, asnumpy, clip, concatenate, einsum, stack
+
+__all__ = ["array", "asarray", "asnumpy", "clip", "concatenate", "cuda", "einsum", "ndarray", "stack"]
+
+cuda = _Namespace(is_available=lambda: True)
+
+_SHARED = """
+    bool_ can_cast dtype finfo float16 float32 float64 iinfo inf int8 int16 int32 int64 nan newaxis pi promote_types
+    result_type uint8 uint16 uint32 uint64
+"""  # CuPy's are NumPy's own
+
+globals().update({name: getattr(_numpy, name) for name in _SHARED.split()}, **_functions.ufuncs, **_functions.functions)
+
+
+def __getattr__(name):
+    if name == "synchronizations":
+        return _array.synchronizations
+    raise AttributeError(f"the stand-in has no cupy.{name}: if CuPy has it, add it to the table in cupy/_functions.py")

@@ -1,0 +1,254 @@
+"""CuPy's functions: a table of what each takes, through which calls pass to NumPy's function of the same name."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import warnings
+
+import numpy
+
+from ._array import ndarray, operand, synchronize, wrap
+
+
+def _run(function, operands, out=None, **settings):
+    """Call NumPy's function, silent as a GPU is about 0/0 and the like."""
+    with numpy.errstate(all="ignore"):
+        if out is None:
+            return wrap(function(*operands, **settings))
+        (target,) = out if isinstance(out, tuple) else (out,)
+        function(*operands, out=operand(target, scalars=False), **settings)
+        return target
+
+
+# ---------------------------------------------------------------------------------------------------------- ufuncs
+
+UFUNCS = """
+    absolute add arccos arcsin arctan arctan2 bitwise_and bitwise_or bitwise_xor cbrt ceil copysign cos cosh divide equal
+    exp exp2 expm1 fabs floor floor_divide fmax fmin greater greater_equal hypot invert isfinite isinf isnan left_shift
+    less less_equal log log10 log1p log2 logical_and logical_not logical_or logical_xor maximum minimum multiply negative
+    not_equal positive power reciprocal remainder right_shift rint sign signbit sin sinh sqrt square subtract tan tanh
+    true_divide trunc
+"""
+
+
+class ufunc:
+    """An elementwise function. It has no methods: ``at`` is slow, and few have ``reduceat``."""
+
+    def __init__(self, name):
+        self.__name__ = name
+        self._host = getattr(numpy, name)
+
+    def __call__(self, *args, out=None, dtype=None, casting="same_kind"):
+        if len(args) == self._host.nin + 1:
+            *args, out = args
+        return _run(self._host, [operand(a) for a in args], out, dtype=dtype, casting=casting)
+
+
+ufuncs = {name: ufunc(name) for name in UFUNCS.split()}
+
+# ------------------------------------------------------------------------------------------------------- functions
+
+# Positional-only parameters are operands: those named here must be arrays, the others may be scalars.
+ARRAYS = {"a", "b", "m", "array", "condition"}
+
+TABLE = {
+    "all any": lambda a, /, axis=None, out=None, keepdims=False: ...,
+    "arange": lambda start, stop=None, step=1, dtype=None: ...,
+    "argmax argmin": lambda a, /, axis=None, dtype=None, out=None, keepdims=False: ...,
+    "argsort sort": lambda a, /, axis=-1, kind=None: ...,
+    "ascontiguousarray": lambda a, /, dtype=None: ...,
+    "broadcast_to": lambda array, /, shape: ...,
+    "count_nonzero": lambda a, /, axis=None: ...,
+    "cumprod cumsum": lambda a, /, axis=None, dtype=None, out=None: ...,
+    "diagonal": lambda a, /, offset=0, axis1=0, axis2=1: ...,
+    "dot matmul": lambda a, b, /, out=None: ...,
+    "empty ones zeros": lambda shape, dtype=float, order="C": ...,
+    "empty_like ones_like zeros_like": lambda a, /, dtype=None: ...,
+    "expand_dims": lambda a, /, axis: ...,
+    "eye": lambda N, M=None, k=0, dtype=float: ...,
+    "flatnonzero nonzero": lambda a, /: ...,
+    "flip": lambda m, /, axis=None: ...,
+    "full": lambda shape, fill_value, dtype=None: ...,
+    "full_like": lambda a, fill_value, /, dtype=None: ...,
+    "max min": lambda a, /, axis=None, out=None, keepdims=False: ...,
+    "mean prod sum": lambda a, /, axis=None, dtype=None, out=None, keepdims=False: ...,
+    "moveaxis": lambda a, /, source, destination: ...,
+    "pad": lambda array, /, pad_width, mode="constant", *, constant_values=0: ...,
+    "ravel": lambda a, /, order="C": ...,
+    "repeat": lambda a, /, repeats, axis=None: ...,
+    "reshape": lambda a, /, newshape, order="C": ...,
+    "roll": lambda a, /, shift, axis=None: ...,
+    "squeeze": lambda a, /, axis=None: ...,
+    "std var": lambda a, /, axis=None, dtype=None, out=None, ddof=0, keepdims=False: ...,
+    "swapaxes": lambda a, /, axis1, axis2: ...,
+    "take": lambda a, indices, /, axis=None, out=None: ...,
+    "tensordot": lambda a, b, /, axes=2: ...,
+    "transpose": lambda a, /, axes=None: ...,
+    "tril triu": lambda m, /, k=0: ...,
+    "where": lambda condition, x, y, /: ...,
+}
+
+
+def _sorting(function):
+    def run(a, axis=-1, kind=None):
+        if kind not in (None, "stable"):
+            raise ValueError("kind can only be None or 'stable'")
+        return function(a, axis, kind="stable")
+
+    return run
+
+
+def _waiting(function):
+    def run(a):
+        synchronize()  # the size of the result depends on the values
+        return function(a)
+
+    return run
+
+
+def _silent(function):
+    def run(a, *args, **settings):
+        if a.size:
+            return function(a, *args, **settings)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # NumPy warns of the mean of nothing
+            return function(a, *args, **settings)
+
+    return run
+
+
+# Where NumPy's function of that name would do something else.
+SPECIAL = {
+    "argsort": _sorting(numpy.argsort),
+    "flatnonzero": _waiting(numpy.flatnonzero),
+    "mean": _silent(numpy.mean),
+    "nonzero": _waiting(numpy.nonzero),
+    "sort": _sorting(numpy.sort),
+    "std": _silent(numpy.std),
+    "take": functools.partial(numpy.take, mode="wrap"),  # indices out of range wrap around silently
+    "var": _silent(numpy.var),
+}
+
+
+def _checked(name, declaration):
+    """The function that takes what the declaration says, and passes it on to NumPy."""
+    signature = inspect.signature(declaration)
+    kinds = [p.name in ARRAYS for p in signature.parameters.values() if p.kind is p.POSITIONAL_ONLY]
+    host = SPECIAL.get(name) or getattr(numpy, name)
+
+    def function(*args, **settings):
+        signature.bind(*args, **settings)
+        hosts = [operand(value, scalars=not array) for value, array in zip(args, kinds)]
+        result = _run(host, [*hosts, *args[len(kinds) :]], **settings)
+        same = hosts and isinstance(result, ndarray) and result._host is hosts[0]
+        return args[0] if same else result
+
+    function.__name__ = name
+    return function
+
+
+functions = {name: _checked(name, declaration) for names, declaration in TABLE.items() for name in names.split()}
+
+
+def clip(a, a_min, a_max, out=None):
+    low, high = [bound if bound is None else operand(bound) for bound in (a_min, a_max)]
+    return _run(numpy.clip, [operand(a, scalars=False), low, high], out)
+
+
+def concatenate(tup, axis=0):
+    return _run(numpy.concatenate, [[operand(a, scalars=False) for a in tup]], axis=axis)
+
+
+def stack(tup, axis=0):
+    return _run(numpy.stack, [[operand(a, scalars=False) for a in tup]], axis=axis)
+
+
+def einsum(subscripts, *operands, dtype=None, optimize=False):
+    hosts = [operand(a, scalars=False) for a in operands]
+    return _run(numpy.einsum, [subscripts, *hosts], dtype=dtype, optimize=optimize)
+
+
+# ------------------------------------------------------------------------------------- the border with the host
+
+
+def array(obj, dtype=None, copy=True, order="K", ndmin=0):
+    """A new array: this, ``asarray`` and ``asnumpy`` are where NumPy arrays and lists may cross."""
+    host = numpy.array(obj._host if isinstance(obj, ndarray) else obj, dtype=dtype, order=order, ndmin=ndmin)
+    if host.dtype.kind not in "biufc":
+        raise ValueError(f"Unsupported dtype {host.dtype}")
+    same = not copy and isinstance(obj, ndarray) and obj.dtype == host.dtype and obj.ndim == host.ndim
+    return obj if same else wrap(host)
+
+
+def asarray(a, dtype=None, order="K"):
+    return array(a, dtype, copy=False, order=order)
+
+
+def asnumpy(a):
+    return a.get() if isinstance(a, ndarray) else numpy.asarray(a)
+
+
+# ------------------------------------------------------------------------------------------- methods and operators
+
+METHODS = """
+    all any argmax argmin argsort cumprod cumsum diagonal dot max mean min nonzero prod ravel repeat squeeze std sum
+    swapaxes take var
+"""
+
+OPERATORS = {
+    "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "floordiv": "floor_divide", "mod": "remainder",
+    "pow": "power", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor", "lshift": "left_shift",
+    "rshift": "right_shift", "matmul": "matmul",
+}  # fmt: skip
+
+COMPARISONS = {"eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal"}
+
+
+def _yields(other):
+    """Whether the other operand's class asks to answer in CuPy's place."""
+    if hasattr(other, "__array_ufunc__"):
+        return other.__array_ufunc__ is None
+    return getattr(other, "__array_priority__", 0) > ndarray.__array_priority__
+
+
+def _operator(function):
+    return lambda self, other: NotImplemented if _yields(other) else function(self, other)
+
+
+def _array_ufunc(self, ufunc, method, *inputs, **settings):
+    """``numpy.exp(x)``, and a NumPy scalar times x: CuPy's function of that name answers."""
+    known = method == "__call__" and ufunc.__name__ in ufuncs
+    return ufuncs[ufunc.__name__](*inputs, **settings) if known else NotImplemented
+
+
+def _astype(self, dtype, order="K", casting="unsafe", copy=True):
+    host = self._host.astype(dtype, order, casting, copy=copy)
+    return self if host is self._host else wrap(host)
+
+
+def _give_methods():
+    for name in METHODS.split():
+        setattr(ndarray, name, functions[name])
+    for name, called in OPERATORS.items():
+        function = {**functions, **ufuncs}[called]
+        setattr(ndarray, f"__{name}__", _operator(function))
+        setattr(ndarray, f"__r{name}__", _operator(lambda self, other, function=function: function(other, self)))
+        if name != "matmul":
+            setattr(ndarray, f"__i{name}__", lambda self, other, function=function: function(self, other, out=self))
+    for name, called in COMPARISONS.items():
+        setattr(ndarray, f"__{name}__", _operator(ufuncs[called]))
+    for name, called in {"neg": "negative", "pos": "positive", "abs": "absolute", "invert": "invert"}.items():
+        setattr(ndarray, f"__{name}__", lambda self, function=ufuncs[called]: function(self))
+    ndarray.__array_ufunc__ = _array_ufunc
+    ndarray.astype = _astype
+    ndarray.clip = lambda self, min=None, max=None, out=None: clip(self, min, max, out)
+    ndarray.copy = lambda self, order="C": wrap(self._host.copy(order))
+    ndarray.fill = lambda self, value: self.__setitem__(Ellipsis, value)
+    ndarray.flatten = lambda self, order="C": wrap(self._host.flatten(order))
+    ndarray.reshape = lambda self, *shape, order="C": wrap(self._host.reshape(*shape, order=order))
+    ndarray.transpose = lambda self, *axes: wrap(self._host.transpose(*axes))
+    ndarray.view = lambda self, dtype=None: wrap(self._host.view(dtype or self.dtype))
+
+
+_give_methods()

@@ -1,0 +1,38 @@
+"""What the tests of tinyformer share: a tiny model, a tiny text, and a comparison down to the last bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pytest
+
+import tinytensor as tt
+from tinyformer.gpt import GPT, GPTConfig
+from tinytensor import Tensor
+
+TINY = {"vocab_size": 11, "block_size": 8, "num_layers": 2, "num_heads": 2, "d_model": 16}
+
+
+@pytest.fixture
+def make_gpt() -> Callable[..., GPT]:
+    """A small GPT; the same seed gives the same weights."""
+
+    def make(seed: int = 0, **changes: object) -> GPT:
+        tt.seed(seed)
+        return GPT(GPTConfig(**{**TINY, **changes}))
+
+    return make
+
+
+@pytest.fixture
+def text_ids() -> np.ndarray:
+    """300 ids below 11: a noisy cycle, so that there is something to learn and something to get wrong."""
+    rng = np.random.default_rng(5)
+    return np.where(rng.random(300) < 0.8, np.arange(300) % 11, rng.integers(0, 11, 300))
+
+
+@pytest.fixture
+def bits() -> Callable[[Mapping[str, Tensor]], dict[str, bytes]]:
+    """The exact bytes of named tensors: equal bytes are equal numbers without any tolerance."""
+    return lambda tensors: {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}

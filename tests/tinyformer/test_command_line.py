@@ -1,0 +1,161 @@
+"""Settings as flags, files of JSON, and mistakes told in a line."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tinyformer.command_line import Parser, add_settings, changed_settings, read_json, setting, settings_from, write_json
+from tinyformer.errors import UserError, plain_errors
+
+
+@dataclass(frozen=True)
+class Settings:
+    given: int
+    d_model: int = setting(128, "the width")
+    rate: float = setting(0.5, "the rate, 100%% of it")
+    bias: bool = setting(False, "whether to add one")
+    hidden: int = 7
+
+
+@pytest.fixture
+def parser() -> Parser:
+    parser = Parser(prog="program")
+    parser.add_argument("--name", default="nobody", help="whose")
+    parser.add_argument("--quiet", action="store_true", help="say nothing")
+    add_settings(parser, Settings, "settings")
+    return parser
+
+
+# ---------------------------------------------------------------------------------------------------------- settings
+
+
+def test_defaults(parser: Parser) -> None:
+    arguments = vars(parser.parse_args([]))
+    assert settings_from(Settings, arguments, given=1) == Settings(1)
+
+
+def test_flags(parser: Parser) -> None:
+    arguments = vars(parser.parse_args(["--d-model", "32", "--rate", "1e-3", "--bias", "--name", "x"]))
+    assert settings_from(Settings, arguments, given=1) == Settings(1, 32, 1e-3, True)
+    arguments = vars(parser.parse_args(["--no-bias"]))
+    assert settings_from(Settings, arguments, given=1) == Settings(1)
+
+
+def test_help_shows_every_setting_with_its_default(parser: Parser) -> None:
+    text = " ".join(parser.format_help().split())
+    assert "--d-model INT the width (default: 128)" in text
+    assert "--rate FLOAT the rate, 100% of it (default: 0.5)" in text
+    assert "--bias, --no-bias whether to add one (default: False)" in text
+    assert "--name NAME whose (default: nobody)" in text
+    assert "--quiet say nothing --" not in text
+    assert "say nothing (default" not in text  # a switch is off unless it is given
+    assert "hidden" not in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--d-model", "ten"], "argument --d-model: invalid int value: 'ten'"),
+        (["--d-model", "1.5"], "argument --d-model: invalid int value: '1.5'"),
+        (["--rate"], "argument --rate: expected one argument"),
+        (["--hidden", "3"], "unrecognized arguments: --hidden 3"),
+        (["--d-mod", "3"], "unrecognized arguments: --d-mod 3"),  # no guessing: --d might become ambiguous one day
+    ],
+)
+def test_wrong_flags_are_told_in_a_line(parser: Parser, words: list[str], message: str, capsys) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parser.parse_args(words)
+    assert caught.value.code == 2
+    assert capsys.readouterr().err == f"error: {message} (see program --help)\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "changed"),
+    [
+        ([], []),
+        (["--d-model", "32", "--bias"], []),  # what the saved settings say
+        (["--d-model", "64"], ["--d-model"]),
+        (["--d-model", "128"], ["--d-model"]),  # the default, but given, and not what is saved
+        (["--no-bias", "--rate", "1"], ["--rate", "--bias"]),
+        (["--name", "x"], []),
+    ],
+)
+def test_changed_settings(parser: Parser, words: list[str], changed: list[str]) -> None:
+    assert changed_settings(Settings, vars(parser.parse_args(words)), Settings(1, 32, 0.5, True)) == changed
+
+
+# ---------------------------------------------------------------------------------------------------------- files
+
+
+def test_json_round_trip(tmp_path: Path) -> None:
+    write_json(tmp_path / "a.json", {"a": [1, 2.5, None, "ö😀"]})
+    assert read_json(tmp_path / "a.json") == {"a": [1, 2.5, None, "ö😀"]}
+    assert "ö😀" in (tmp_path / "a.json").read_text(encoding="utf-8")  # readable for people, too
+    assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_what_json_cannot_hold_leaves_the_old_file(tmp_path: Path) -> None:
+    write_json(tmp_path / "a.json", {"a": 1})
+    with pytest.raises(TypeError):
+        write_json(tmp_path / "a.json", {"a": object()})
+    assert read_json(tmp_path / "a.json") == {"a": 1}
+    assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
+
+
+# ---------------------------------------------------------------------------------------------------------- errors
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (UserError("the text is too short"), "the text is too short"),
+        (FileNotFoundError(errno.ENOENT, "No such file or directory", "a.txt"), "a.txt: No such file or directory"),
+        (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
+        (OSError("of another kind"), "of another kind"),
+        (ModuleNotFoundError("No module named 'tqdm'", name="tqdm"), "the package 'tqdm' is not installed: pip install tqdm"),
+        (ImportError("no usable GPU"), "no usable GPU"),
+        (MemoryError(), "there is not enough memory for this"),
+        (MemoryError("Unable to allocate 9 TiB"), "there is not enough memory for this: Unable to allocate 9 TiB"),
+    ],
+)
+def test_a_users_mistake_is_a_line_and_status_2(error: Exception, message: str, capsys) -> None:
+    with pytest.raises(SystemExit) as caught, plain_errors():
+        raise error
+    assert caught.value.code == 2
+    assert capsys.readouterr().err == f"error: {message}\n"
+
+
+def test_ctrl_c(capsys) -> None:
+    with pytest.raises(SystemExit) as caught, plain_errors():
+        raise KeyboardInterrupt
+    assert caught.value.code == 130
+    assert capsys.readouterr().err == "\ninterrupted\n"
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError(), ValueError("a bug"), KeyError("x")])
+def test_a_fault_of_the_program_keeps_its_traceback(error: Exception) -> None:
+    with pytest.raises(type(error)), plain_errors():
+        raise error
+
+
+@pytest.mark.parametrize("lines", [1, 100_000])  # held back in a buffer until the end, or too many for one
+def test_a_reader_who_has_left_is_no_error(lines: int) -> None:
+    program = f"""
+from tinyformer.errors import plain_errors
+with plain_errors():
+    for i in range({lines}):
+        print(i)
+"""
+    read, write = os.pipe()
+    os.close(read)
+    result = subprocess.run([sys.executable, "-c", program], stdout=write, stderr=subprocess.PIPE, check=False)
+    os.close(write)
+    assert result.returncode == 1
+    assert result.stderr == b""

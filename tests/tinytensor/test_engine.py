@@ -1,0 +1,750 @@
+"""The engine: what is recorded, how gradients flow back, what is saved and freed, modes, dtypes."""
+
+import copy
+import gc
+import itertools
+import pickle
+import threading
+import weakref
+
+import numpy as np
+import pytest
+
+import tinytensor as tt
+from tinytensor.engine import FusedOp, Node, Op, all_ops, op
+
+
+def leaf(*values, dtype="float64"):
+    return tt.tensor(np.array(values, dtype), requires_grad=True)
+
+
+def saved(x):
+    """The names of what the op that made x saved."""
+    return set(x.node.saved)
+
+
+# ------------------------------------------------------------------------------------------------------ backward, grad
+
+
+def test_gradients_of_a_hand_worked_example():
+    x, y = leaf(2.0), leaf(3.0)
+    out = (x * y + x).sum()  # d/dx = y + 1, d/dy = x
+    out.backward()
+    assert x.grad.tolist() == [4.0]
+    assert y.grad.tolist() == [2.0]
+
+
+def test_backward_accumulates():
+    x = leaf(1.0, 2.0)
+    (x * 3).sum().backward()
+    (x * x).sum().backward()
+    assert x.grad.tolist() == [3 + 2, 3 + 4]
+    x.grad = None
+    (x * 3).sum().backward()
+    assert x.grad.tolist() == [3, 3]
+
+
+def test_accumulating_leaves_an_older_gradient_alone():
+    x = leaf(1.0)
+    (x * 2).sum().backward()
+    first = x.grad
+    (x * 2).sum().backward()
+    assert first.tolist() == [2]
+
+
+def test_backward_with_a_gradient():
+    x = leaf(1.0, 2.0)
+    (x * x).backward(tt.tensor([10.0, 100.0]))  # float32: converted
+    assert x.grad.tolist() == [20, 400]
+    assert x.grad.dtype == "float64"
+
+
+def test_a_leaf_can_be_its_own_output():
+    x = leaf(5.0)
+    x.backward()
+    assert x.grad.tolist() == [1]
+    assert tt.grad(x, x).tolist() == [1]
+
+
+def test_grad_touches_no_grad():
+    x, y = leaf(2.0), leaf(3.0)
+    gx, gy = tt.grad((x * y).sum(), [x, y])
+    assert (gx.tolist(), gy.tolist()) == ([3], [2])
+    assert x.grad is None
+    assert y.grad is None
+    x.grad = tt.tensor(np.array([7.0]))
+    tt.grad((x * y).sum(), x)
+    assert x.grad.tolist() == [7]
+
+
+def test_grad_of_one_tensor_and_of_a_sequence():
+    x = leaf(2.0)
+    assert isinstance(tt.grad((x * x).sum(), x), tt.Tensor)
+    assert isinstance(tt.grad((x * x).sum(), (x,)), list)
+
+
+def test_grad_with_respect_to_a_result_on_the_way():
+    x = leaf(2.0)
+    h = x * x
+    out = (h * 3).sum()
+    gh, gx = tt.grad(out, [h, x])
+    assert (gh.tolist(), gx.tolist()) == ([3], [12])
+
+
+def test_grad_stops_at_what_was_asked_for():
+    x = leaf(2.0)
+    h = x * x
+    tt.grad((h * 3).sum(), h)
+    h.sum().backward()  # what led to h was not passed, and so not freed
+    assert x.grad.tolist() == [4]
+
+
+def test_unused_inputs():
+    x, y = leaf(1.0), leaf(1.0)
+    with pytest.raises(RuntimeError, match=r"does not depend on input 1 .*allow_unused=True"):
+        tt.grad((x * 2).sum(), [x, y])
+    gx, gy = tt.grad((x * 2).sum(), [x, y], allow_unused=True)
+    assert gx.tolist() == [2]
+    assert gy is None
+
+
+def test_backward_reaches_only_leaves_that_took_part():
+    x, y = leaf(1.0), leaf(1.0)
+    (x * 2).sum().backward()
+    assert y.grad is None
+
+
+def test_a_diamond_runs_each_op_once():
+    calls = []
+
+    def rule(g):
+        calls.append(1)
+        return g
+
+    counted = Op(lambda x: x + 0, {"x": rule})
+    del all_ops[counted.name]
+    x = leaf(1.0)
+    h = counted(x)
+    (h * 2 + h * 3 + h).sum().backward()
+    assert x.grad.tolist() == [6]
+    assert len(calls) == 1
+
+
+# -------------------------------------------------------------------------------------------------------- higher orders
+
+
+def test_three_orders_against_the_analytic_derivatives():
+    x = leaf(0.3, -1.2, 2.0)
+    v = x.numpy()
+    y = tt.sin(x) * x**3
+    first = tt.grad(y.sum(), x, create_graph=True)
+    second = tt.grad(first.sum(), x, create_graph=True)
+    third = tt.grad(second.sum(), x)
+    s, c = np.sin(v), np.cos(v)
+    np.testing.assert_allclose(first.numpy(), c * v**3 + 3 * s * v**2)
+    np.testing.assert_allclose(second.numpy(), -s * v**3 + 6 * c * v**2 + 6 * s * v)
+    np.testing.assert_allclose(third.numpy(), -c * v**3 - 9 * s * v**2 + 18 * c * v + 6 * s)
+
+
+def test_third_order_through_a_fused_op():
+    x = leaf(0.3, -1.2, 2.0)
+    direction = tt.tensor(np.array([0.5, -1.0, 2.0]))
+
+    def derivatives(f):
+        found, y = [], f(x)
+        for _ in range(3):
+            y = tt.grad((y * direction).sum(), x, create_graph=True)
+            found.append(y.numpy())
+        return found
+
+    gelu = all_ops["gelu_tanh"]
+    for fused, plain in zip(derivatives(gelu), derivatives(gelu.reference)):
+        np.testing.assert_allclose(fused, plain, rtol=1e-9)
+
+
+def test_backward_with_create_graph_gives_gradients_to_go_on_from():
+    x = leaf(2.0)
+    (x**3).sum().backward(create_graph=True)
+    assert x.grad.requires_grad
+    penalty = (x.grad * x.grad).sum()  # (3x²)², whose derivative is 36x³
+    assert tt.grad(penalty, x).tolist() == [36 * 8]
+
+
+def test_gradients_without_create_graph_have_no_history():
+    x = leaf(2.0)
+    assert not tt.grad((x**3).sum(), x).requires_grad
+    (x**3).sum().backward()
+    assert not x.grad.requires_grad
+
+
+# ------------------------------------------------------------------------------------------- what is kept, and how long
+
+
+def test_second_backward_names_the_op_and_the_remedy():
+    x = leaf(2.0)
+    y = tt.exp(x).sum()
+    y.backward()
+    with pytest.raises(RuntimeError, match=r"'sum' a second time.*retain_graph=True"):
+        y.backward()
+    assert x.grad.tolist() == [np.exp(2.0)]
+
+
+def test_second_backward_through_a_shared_part():
+    x = leaf(2.0)
+    h = tt.exp(x)
+    (h * 2).sum().backward()
+    with pytest.raises(RuntimeError, match=r"'exp' a second time.*retain_graph=True"):
+        (h * 3).sum().backward()
+
+
+def test_retain_graph():
+    x = leaf(2.0)
+    y = (x * x).sum()
+    y.backward(retain_graph=True)
+    y.backward()
+    assert x.grad.tolist() == [8]
+    with pytest.raises(RuntimeError, match="retain_graph"):
+        y.backward()
+    z = (x * x).sum()
+    tt.grad(z, x, retain_graph=True)
+    assert tt.grad(z, x).tolist() == [4]
+
+
+def test_create_graph_retains_unless_told_otherwise():
+    x = leaf(2.0)
+    y = (x**3).sum()
+    tt.grad(y, x, create_graph=True)
+    tt.grad(y, x, create_graph=True, retain_graph=False)
+    with pytest.raises(RuntimeError, match="retain_graph"):
+        tt.grad(y, x)
+
+
+def test_saved_values_are_dropped_as_backward_passes():
+    x = leaf(2.0)
+    h = tt.exp(x)
+    y = (h * h).sum()
+    nodes = [y.node, y.node.parents[0], h.node]
+    assert all(node.saved is not None for node in nodes)
+    y.backward()
+    assert all(node.saved is None and node.parents == () for node in nodes)
+
+
+def test_results_on_the_way_are_freed_while_the_output_lives():
+    x = leaf(2.0)
+    h = x * 2
+    middle = weakref.ref(h)
+    y = tt.exp(h).sum()
+    del h
+    assert middle() is None  # nodes hold arrays, not tensors
+    y.backward()
+    assert x.grad.tolist() == [2 * np.exp(4.0)]
+
+
+def test_a_step_leaves_nothing_to_the_garbage_collector():
+    model = tt.nn.Sequential(tt.nn.Linear(4, 8), tt.nn.LayerNorm(8), tt.nn.GELU("tanh"), tt.nn.Linear(8, 3))
+    optimizer = tt.optim.AdamW(model.parameters())
+    x, target = tt.random.normal((5, 4)), tt.tensor([0, 1, 2, 0, 1])
+
+    def step():
+        loss = tt.cross_entropy(model(x), target)
+        optimizer.zero_grad()
+        loss.backward()
+        tt.optim.clip_grad_norm(model.parameters(), 1.0)
+        optimizer.step()
+
+    step()
+    gc.disable()
+    gc.collect()
+    try:
+        step()
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+
+
+def test_ops_save_only_what_their_rules_need():
+    x, y = leaf(1.0, 2.0), leaf(3.0, 4.0)
+    assert saved(x + y) == set()
+    assert saved(x - y) == set()
+    assert saved(-x) == set()
+    assert saved(x.T) == {"axes"}
+    assert saved(x.reshape(2, 1)) == {"x_shape"}
+    assert saved(tt.exp(x)) == {"out"}
+    assert saved(tt.tanh(x)) == {"out"}
+    assert saved(tt.sin(x)) == {"x"}
+    assert saved(x * y) == {"x", "y"}
+    assert saved(tt.concatenate([x, y])) == {"arrays_shape", "axis"}
+
+
+def test_what_only_a_constants_gradient_needs_is_not_saved():
+    x, constant = leaf(1.0, 2.0), tt.tensor(np.array([5.0, 6.0]))
+    product = x * constant
+    assert saved(product) == {"y"}  # the gradient of x needs the constant; nobody needs x
+    assert product.node.parents[1] is None
+    weight = leaf([1.0, 2.0])
+    assert saved(tt.linear(constant, weight)) == {"x"}
+    assert saved(tt.linear(x, weight.detach())) == {"weight"}
+
+
+def test_a_constants_rule_is_not_run():
+    calls = []
+    probe = Op(lambda x, y: x * y, {"x": lambda g, y: calls.append("x") or g * y, "y": lambda g, x: calls.append("y") or g * x})
+    del all_ops[probe.name]
+    probe(leaf(1.0), tt.tensor(np.array([2.0]))).sum().backward()
+    assert calls == ["x"]
+
+
+def test_nothing_is_recorded_without_a_need():
+    a, b = tt.ones(2), tt.ones(2)
+    assert (a * b).node is None
+    assert (leaf(1.0) > 0).node is None
+    assert tt.argmax(leaf(1.0, 2.0)).node is None
+    assert leaf(1.5).astype("int64").node is None
+
+
+# ------------------------------------------------------------------------------------------------------------ long chains
+
+
+def test_a_chain_of_20_000_ops():
+    x = leaf(1.0)
+    y = x
+    for _ in range(20_000):
+        y = y + 0.5
+    y.sum().backward()
+    assert x.grad.tolist() == [1]
+
+
+def test_a_chain_of_20_000_ops_dropped_without_backward():
+    def living_nodes():
+        return sum(isinstance(thing, Node) for thing in gc.get_objects())
+
+    gc.collect()
+    before = living_nodes()
+    x = leaf(1.0)
+    y = x
+    for _ in range(20_000):
+        y = y * 1.0
+    assert living_nodes() >= before + 20_000
+    del y  # frees the chain node by node, which must not run out of stack
+    assert living_nodes() == before + 1
+
+
+def test_a_wide_sum_of_many_uses():
+    x = leaf(1.0)
+    total = x * 0
+    for i in range(500):
+        total = total + x * i
+    total.sum().backward()
+    assert x.grad.tolist() == [sum(range(500))]
+
+
+def test_numbers_grow_from_parents_to_children():
+    x = leaf(1.0)
+    h = x * 2
+    y = h + x
+    assert x.node.number < h.node.number < y.node.number
+
+
+# ----------------------------------------------------------------------------------------------------------------- modes
+
+
+def test_no_grad_and_enable_grad():
+    x = leaf(2.0)
+    with tt.no_grad():
+        assert not (x * x).requires_grad
+        with tt.enable_grad():
+            assert (x * x).requires_grad
+        assert not (x * x).requires_grad
+    assert (x * x).requires_grad
+
+
+def test_modes_as_decorators():
+    x = leaf(2.0)
+
+    @tt.no_grad()
+    def plain():
+        return x * x
+
+    @tt.enable_grad()
+    def recorded():
+        return x * x
+
+    assert not plain().requires_grad
+    assert not plain().requires_grad  # a decorator serves more than one call
+    with tt.no_grad():
+        assert recorded().requires_grad
+    assert (x * x).requires_grad
+
+
+def test_modes_end_with_an_exception():
+    x = leaf(2.0)
+    with pytest.raises(KeyError), tt.no_grad():
+        raise KeyError
+    assert (x * x).requires_grad
+
+
+def test_backward_works_inside_no_grad():
+    x = leaf(2.0)
+    y = (x * x).sum()
+    with tt.no_grad():
+        y.backward()
+    assert x.grad.tolist() == [4]
+
+
+def test_modes_hold_for_one_thread():
+    x = leaf(2.0)
+    inside, outside = threading.Event(), threading.Event()
+    seen = {}
+
+    def other():
+        with tt.no_grad():
+            inside.set()
+            outside.wait(10)
+            seen["other"] = (x * x).requires_grad
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    assert inside.wait(10)
+    seen["main"] = (x * x).requires_grad
+    outside.set()
+    thread.join()
+    assert seen == {"main": True, "other": False}
+
+
+def test_threads_record_and_differentiate_side_by_side():
+    results = {}
+
+    def work(k):
+        x = leaf(1.0 + k)
+        total = 0.0
+        for _ in range(50):
+            total += float(tt.grad((x * x * x).sum(), x).item())
+        results[k] = total
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {k: 50 * 3 * (1.0 + k) ** 2 for k in range(4)}
+
+
+# ------------------------------------------------------------------------------------------------------ values in place
+
+CHANGES = {
+    "step": lambda p: step(p),
+    "assign": lambda p: p.assign([9.0, 9.0]),
+    "load_state_dict": lambda p: Holder(p).load_state_dict({"p": tt.tensor([9.0, 9.0])}),
+    "initialiser": lambda p: tt.nn.init.ones_(p),
+}
+
+
+class Holder(tt.nn.Module):
+    def __init__(self, p):
+        self.p = p
+
+
+def step(p):
+    p.grad = tt.ones_like(p)
+    tt.optim.SGD([p], lr=1.0).step()
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_parameter_changed_after_the_forward_pass_is_refused(change):
+    p = tt.nn.Parameter([1.0, 2.0])
+    y = (p * p).sum()
+    change(p)
+    with pytest.raises(RuntimeError, match=r"'multiply'.*changed in place.*forward pass again"):
+        y.backward()
+    (p * p).sum().backward()  # run again, all is well
+
+
+def test_a_parameter_changed_through_a_view_is_refused():
+    p = tt.nn.Parameter([[1.0, 2.0], [3.0, 4.0]])
+    y = (p.T[0] * p.T[1]).sum()
+    p.assign([[0.0, 0.0], [0.0, 0.0]])
+    with pytest.raises(RuntimeError, match="changed in place"):
+        y.backward()
+
+
+def test_tensors_are_values():
+    x = tt.tensor([1.0, 2.0])
+    alias = x
+    x += 1
+    assert alias.tolist() == [1, 2]
+    view = x[:1]
+    x[0] = 50.0
+    assert x.tolist() == [50, 3]
+    assert view.tolist() == [2]
+    detached = x.detach()
+    detached[1] = 7.0
+    assert x.tolist() == [50, 3]
+
+
+def test_setting_elements_by_any_index():
+    x = tt.zeros((2, 3))
+    x[0] = tt.tensor([1.0, 2.0, 3.0])
+    x[tt.tensor([1, 1]), tt.tensor([0, 2])] = 5.0
+    x[x == 2.0] = -1.0
+    assert x.tolist() == [[1, -1, 3], [5, 0, 5]]
+
+
+def test_a_tensor_copies_what_it_is_made_from():
+    source = np.ones(3)
+    x = tt.tensor(source)
+    source[0] = 9
+    assert x.tolist() == [1, 1, 1]
+    y = tt.tensor(x)
+    y[0] = 5.0
+    assert x.tolist() == [1, 1, 1]
+
+
+def test_copy_has_its_own_memory_and_passes_gradients():
+    x = leaf(1.0, 2.0)
+    y = x.copy()
+    assert not np.shares_memory(x.numpy(), y.numpy())
+    (y * 3).sum().backward()
+    assert x.grad.tolist() == [3, 3]
+
+
+def test_copying_and_pickling_keep_the_kind():
+    p = tt.nn.Parameter([1.0, 2.0])
+    frozen = tt.nn.Parameter([1.0], requires_grad=False)
+    for twin in (copy.deepcopy(p), pickle.loads(pickle.dumps(p))):
+        assert type(twin) is tt.nn.Parameter
+        assert twin.requires_grad
+        assert twin.tolist() == [1, 2]
+        assert not np.shares_memory(twin.numpy(), p.numpy())
+    assert not copy.deepcopy(frozen).requires_grad
+    assert type(copy.deepcopy(tt.tensor([1.0]))) is tt.Tensor
+
+
+def test_requires_grad_can_be_switched_on_leaves_only():
+    x = tt.tensor([1.0])
+    x.requires_grad = True
+    (x * 2).sum().backward()
+    assert x.grad.tolist() == [2]
+    x.requires_grad = False
+    assert not (x * 2).requires_grad
+    y = leaf(1.0) * 2
+    with pytest.raises(RuntimeError, match=r"'multiply'.*detach"):
+        y.requires_grad = False
+
+
+def test_detach():
+    x = leaf(2.0)
+    y = (x * x).detach()
+    assert not y.requires_grad
+    (x * y).sum().backward()
+    assert x.grad.tolist() == [4]
+
+
+# ------------------------------------------------------------------------------------------------------ detect_anomaly
+
+
+def next_line():
+    """Where this was called, plus one: what an error for the line below should name."""
+    import inspect
+
+    frame = inspect.currentframe().f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno + 1}"
+
+
+def test_detect_anomaly_names_the_op_and_the_line_of_a_forward_fault():
+    x = leaf(-1.0)
+    with tt.detect_anomaly(), np.errstate(all="ignore"), pytest.raises(FloatingPointError) as caught:
+        line = next_line()
+        tt.log(x)
+    assert "the output of 'log'" in str(caught.value)
+    assert "NaN" in str(caught.value)
+    assert line in str(caught.value)
+
+
+def test_detect_anomaly_names_the_op_and_the_line_of_a_backward_fault():
+    x = leaf(0.0)
+    with tt.detect_anomaly():
+        line = next_line()
+        y = tt.sqrt(x)
+        with pytest.raises(FloatingPointError) as caught:
+            (y + 1).sum().backward()
+    assert "gradient of 'sqrt'" in str(caught.value)
+    assert "infinite" in str(caught.value)
+    assert line in str(caught.value)
+
+
+def test_detect_anomaly_is_silent_about_finite_numbers_and_off_outside():
+    x = leaf(0.0)
+    with tt.detect_anomaly():
+        tt.exp(x).sum().backward()
+        tt.tensor([1, 2]) + 1
+    tt.sqrt(x).sum().backward()
+    assert x.grad.tolist() == [np.inf]
+
+
+def test_detect_anomaly_looks_at_constants_too():
+    with tt.detect_anomaly(), np.errstate(all="ignore"), pytest.raises(FloatingPointError, match="'divide'"):
+        tt.ones(2) / tt.zeros(2)
+
+
+# --------------------------------------------------------------------------------------------------------------- dtypes
+
+FLOATS = ["float32", "float64"]
+
+
+def test_defaults():
+    assert tt.tensor([1.0, 2]).dtype == "float32"
+    assert tt.tensor(1.5).dtype == "float32"
+    assert tt.tensor([1, 2]).dtype == "int64"
+    assert tt.tensor([True]).dtype == "bool"
+    assert tt.tensor(np.ones(2)).dtype == "float64"
+    assert tt.tensor(np.ones(2, "int32")).dtype == "int32"
+    assert tt.tensor([1, 2], dtype="float32").dtype == "float32"
+    assert tt.tensor([tt.tensor(1.0), tt.tensor(2.0)]).dtype == "float32"
+    assert tt.zeros(2).dtype == tt.ones(2).dtype == tt.eye(2).dtype == tt.full(2, 1.0).dtype == "float32"
+    assert tt.arange(3).dtype == tt.full(2, 1).dtype == "int64"
+    assert tt.arange(0, 1, 0.5).dtype == "float32"
+    assert tt.full(2, True).dtype == "bool"
+    assert tt.zeros_like(tt.arange(3)).dtype == "int64"
+    assert tt.random.normal((2,)).dtype == tt.random.uniform((2,)).dtype == "float32"
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("number", [2, 2.5, True, np.float64(2.5), np.float32(2.5), np.int64(2)])
+def test_a_number_never_changes_the_dtype(dtype, number):
+    x = tt.tensor(np.array([1.0, 2.0], dtype), requires_grad=True)
+    for out in (x + number, number + x, x * number, number - x, x / number, number / x, x**number, tt.maximum(x, number)):
+        assert out.dtype == dtype
+        out.sum().backward()
+        assert x.grad.dtype == dtype
+    assert tt.where(x > 1, x, number).dtype == dtype
+
+
+def test_a_number_leaves_integers_integers_where_it_can():
+    i = tt.arange(3)
+    assert (i + 1).dtype == (2 * i).dtype == (i**2).dtype == tt.maximum(i, 1).dtype == "int64"
+    assert (i + 0.5).dtype == "float32"
+    small = tt.tensor(np.array([1, 2], "int32"))
+    assert (small + 1).dtype == "int32"
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("whole", ["int64", "int32", "uint8", "bool"])
+def test_integers_take_the_dtype_of_floats(dtype, whole):
+    x = tt.tensor(np.ones((2, 2), dtype))
+    i = tt.tensor(np.ones((2, 2), whole))
+    results = [x + i, i * x, i @ x, tt.where(x > 0, i, x), tt.concatenate([i, x]), tt.einsum("ij,jk->ik", i, x), i / x]
+    for out in [*results, tt.linear(x, i), tt.maximum(i, x)]:
+        assert out.dtype == dtype
+
+
+def test_floats_of_two_kinds_take_the_larger():
+    assert (tt.ones(2) + tt.ones(2, "float64")).dtype == "float64"
+    assert (tt.ones((2, 2)) @ tt.ones((2, 2), "float64")).dtype == "float64"
+
+
+@pytest.mark.parametrize("whole", ["int64", "int32"])
+def test_integers_give_float32_where_they_cannot_stay(whole):
+    i = tt.tensor(np.array([1, 2, 3], whole))
+    for f in (tt.exp, tt.log, tt.sqrt, tt.sin, tt.tanh, tt.sigmoid, tt.erf, tt.mean, tt.var, tt.std, tt.softmax, tt.logsumexp):
+        assert f(i).dtype == "float32", f
+    for out in (i / i, i / 2, 1 / i, i * 0.5, i.reciprocal(), i.norm(), tt.layer_norm(i), tt.gelu(i)):
+        assert out.dtype == "float32"
+
+
+def test_float64_stays():
+    x = tt.ones((2, 2), "float64")
+    for out in (tt.exp(x), x.mean(), x / 3, x @ x, tt.softmax(x), tt.layer_norm(x), tt.gelu(x, "tanh"), x.var(), tt.erf(x)):
+        assert out.dtype == "float64"
+
+
+def test_astype():
+    assert tt.ones(2).astype("float64").dtype == "float64"
+    assert tt.arange(2).astype("float64").dtype == "float64"
+    assert tt.ones(2).astype(np.int32).dtype == "int32"
+    x = tt.tensor([1.0, 2.0], requires_grad=True)
+    (x.astype("float64") * 3).sum().backward()
+    assert x.grad.dtype == "float32"
+
+
+def test_a_gradient_has_its_tensors_dtype_whatever_it_met():
+    x = tt.tensor(np.ones(2, "float32"), requires_grad=True)
+    y = tt.tensor(np.ones((3, 2), "float64"), requires_grad=True)
+    (x * y).sum().backward()
+    assert (x.grad.dtype, x.grad.shape) == ("float32", (2,))
+    assert (y.grad.dtype, y.grad.shape) == ("float64", (3, 2))
+    gx = tt.grad((x * y).sum(), x, create_graph=True)
+    assert (gx.dtype, gx.shape) == ("float32", (2,))
+
+
+# ------------------------------------------------------------------------------------------------------- declaring ops
+
+
+def test_a_new_op_is_one_line_of_calculus():
+    cube = Op(lambda x: x * x * x, {"x": lambda g, x: g * 3.0 * x * x})
+    del all_ops[cube.name]
+    x = leaf(2.0, -1.0)
+    assert tt.gradcheck(cube, x)
+    assert tt.gradcheck(cube, x, order=2)
+
+
+def test_a_rule_that_asks_for_what_the_op_lacks_is_refused():
+    with pytest.raises(TypeError, match=r"cube.*'y'"):
+
+        @op(x=lambda g, y: g * y)
+        def cube(x):
+            return x * x * x
+
+    with pytest.raises(TypeError, match="square_of"):
+
+        @op(z=lambda g: g)
+        def square_of(x):
+            return x * x
+
+    assert "cube" not in all_ops
+    assert "square_of" not in all_ops
+
+
+def test_gradcheck_finds_a_wrong_gradient():
+    wrong = Op(lambda x: x * x, {"x": lambda g, x: g * x})
+    del all_ops[wrong.name]
+    with pytest.raises(tt.GradcheckError, match=r"order 1 of input 0 at \(0,\)"):
+        tt.gradcheck(wrong, leaf(3.0))
+
+
+def test_gradcheck_finds_a_gradient_that_is_right_but_not_differentiable():
+    # The rule computes the right number outside of the graph, so that the second derivative silently is 0.
+    cut = Op(lambda x: x * x, {"x": lambda g, x: g * 2.0 * (x.detach() if isinstance(x, tt.Tensor) else x)})
+    del all_ops[cut.name]
+    x = leaf(3.0, 4.0)
+    assert tt.gradcheck(cut, x)
+    with pytest.raises(tt.GradcheckError, match="order 2"):
+        tt.gradcheck(cut, x, order=2)
+
+
+def test_gradcheck_looks_through_a_sum_that_hides_faults():
+    # softmax's gradient of a plain sum is 0, whatever the rule does: a random cotangent is not fooled.
+    fake = Op(lambda x: tt.softmax(tt.Tensor._wrap(x)).data, {"x": lambda g, out: out * (g - g.mean())})
+    del all_ops[fake.name]
+    with pytest.raises(tt.GradcheckError):
+        tt.gradcheck(fake, leaf(0.1, 0.5, -0.3))
+
+
+def test_gradcheck_finds_nan():
+    nan = Op(lambda x: x * x, {"x": lambda g, x: g * float("nan")})
+    del all_ops[nan.name]
+    with pytest.raises(tt.GradcheckError):
+        tt.gradcheck(nan, leaf(3.0))
+
+
+def test_node_numbers_are_unique():
+    numbers = [Node(None, (), None, (), "float32").number for _ in range(100)]
+    assert all(a < b for a, b in itertools.pairwise(numbers))
+
+
+def test_fused_ops_skip_the_kernels_work_for_constants():
+    layer_norm = all_ops["layer_norm"]
+    assert isinstance(layer_norm, FusedOp)
+    x, weight = leaf([1.0, 2.0, 4.0]), tt.tensor(np.ones(3))
+    out = layer_norm(x, weight)
+    gradients = layer_norm.backward(out.node, tt.ones((1, 3), "float64").data, create_graph=False)
+    assert [g is None for g in gradients] == [False, True, True]

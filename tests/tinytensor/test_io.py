@@ -1,0 +1,190 @@
+"""Saving and loading: what comes back, and what happens when a file is not whole."""
+
+import json
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tinytensor as tt
+from tinytensor.io import atomic_write, load_with_metadata
+
+DTYPES = ["float32", "float64", "float16", "int64", "int32", "int16", "int8", "uint8", "bool"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(2, 3), (), (0,), (3, 0, 2), (1,)], ids=str)
+def test_round_trip(dtype, shape, tmp_path):
+    values = np.random.default_rng(0).integers(0, 2, shape).astype(dtype)
+    tt.save({"x": tt.tensor(values)}, tmp_path / "file")
+    (name, back), *rest = tt.load(tmp_path / "file").items()
+    assert (name, rest) == ("x", [])
+    assert (back.shape, back.dtype) == (shape, dtype)
+    np.testing.assert_array_equal(back.numpy(), values)
+
+
+def test_views_are_saved_as_they_look(tmp_path):
+    x = tt.tensor(np.arange(12.0).reshape(3, 4))
+    views = {"T": x.T, "strided": x[:, ::2], "backwards": x[::-1], "stretched": tt.broadcast_to(x[:1], (3, 4))}
+    tt.save(views, tmp_path / "file")
+    back = tt.load(tmp_path / "file")
+    for name, view in views.items():
+        np.testing.assert_array_equal(back[name].numpy(), view.numpy())
+
+
+def test_names_and_special_values(tmp_path):
+    values = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45], "float32")
+    tt.save({"blocks.0.weight": tt.tensor(values), "ü": tt.ones(1)}, tmp_path / "file")
+    back = tt.load(tmp_path / "file")
+    assert set(back) == {"blocks.0.weight", "ü"}
+    assert back["blocks.0.weight"].numpy().tobytes() == values.tobytes()
+
+
+def test_metadata(tmp_path):
+    tt.save({"x": tt.ones(1)}, tmp_path / "with", metadata={"step": "7", "note": "ö"})
+    tt.save({"x": tt.ones(1)}, tmp_path / "without")
+    assert load_with_metadata(tmp_path / "with")[1] == {"step": "7", "note": "ö"}
+    assert load_with_metadata(tmp_path / "without")[1] == {}
+
+
+def test_no_tensors_at_all(tmp_path):
+    tt.save({}, tmp_path / "file")
+    assert tt.load(tmp_path / "file") == {}
+
+
+def test_loaded_tensors_can_be_learned(tmp_path):
+    tt.save({"x": tt.ones(2)}, str(tmp_path / "file"))
+    x = tt.load(str(tmp_path / "file"))["x"]
+    assert not x.requires_grad
+    x[0] = 5.0
+    x.requires_grad = True
+    (x * x).sum().backward()
+    assert x.grad.tolist() == [10, 2]
+
+
+def test_tensors_with_a_history_are_saved_by_value(tmp_path):
+    p = tt.nn.Parameter([1.0])
+    tt.save({"p": p, "result": p * 2}, tmp_path / "file")
+    assert tt.load(tmp_path / "file")["result"].tolist() == [2]
+
+
+def test_the_format_is_safetensors(tmp_path):
+    # Eight bytes for the header's length, the header in JSON, the values: read here without the package.
+    tt.save({"x": tt.tensor([1.0, 2.0])}, tmp_path / "file", {"a": "b"})
+    content = (tmp_path / "file").read_bytes()
+    (length,) = struct.unpack("<Q", content[:8])
+    header = json.loads(content[8 : 8 + length])
+    assert header["__metadata__"] == {"a": "b"}
+    assert (header["x"]["dtype"], header["x"]["shape"]) == ("F32", [2])
+    start, end = header["x"]["data_offsets"]
+    assert struct.unpack("<2f", content[8 + length :][start:end]) == (1, 2)
+
+
+# ------------------------------------------------------------------------------------------------------------- bad files
+
+
+def refused(path):
+    with pytest.raises(tt.FileError) as caught:
+        tt.load(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_missing_file(tmp_path):
+    assert "does not exist" in refused(tmp_path / "nowhere")
+
+
+def test_a_directory(tmp_path):
+    refused(tmp_path)
+
+
+@pytest.mark.parametrize("length", [0, 4, 8, 20, -1, -100])
+def test_a_truncated_file(length, tmp_path):
+    tt.save({"x": tt.ones(100)}, tmp_path / "file")
+    content = (tmp_path / "file").read_bytes()
+    (tmp_path / "file").write_bytes(content[:length])
+    assert "not a whole safetensors file" in refused(tmp_path / "file")
+
+
+@pytest.mark.parametrize("content", [b"hello" * 100, b"\x80\x04\x95" + b"\0" * 200, b"PK\x03\x04" + b"x" * 100, b"\xff" * 64])
+def test_a_file_of_another_kind(content, tmp_path):
+    (tmp_path / "file").write_bytes(content)
+    assert "another format" in refused(tmp_path / "file")
+
+
+def test_a_file_error_is_a_value_error():
+    assert issubclass(tt.FileError, ValueError)
+
+
+# ------------------------------------------------------------------------------------------------------- failed writing
+
+
+def only_the_first(folder):
+    """The folder holds one whole file, the first one, and nothing beside it."""
+    assert [f.name for f in folder.iterdir()] == ["file"]
+    assert tt.load(folder / "file")["x"].tolist() == [1, 2]
+
+
+def test_a_full_disk_keeps_the_previous_file_and_leaves_nothing_behind(tmp_path):
+    # A limit on the size of files stands in for the full disk: writing fails half way.
+    tt.save({"x": tt.tensor([1.0, 2.0])}, tmp_path / "file")
+    code = """
+import resource, signal, sys
+import tinytensor as tt
+big = tt.zeros(1_000_000)
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+try:
+    tt.save({"x": big}, sys.argv[1])
+except OSError as error:
+    print("refused:", error)
+"""
+    pytest.importorskip("resource")
+    root = Path(tt.__file__).parent.parent
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])}
+    arguments = [sys.executable, "-B", "-c", code, str(tmp_path / "file")]
+    run = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=120)
+    assert run.stdout.startswith("refused:"), run.stderr
+    only_the_first(tmp_path)
+
+
+def test_a_failed_rename_keeps_the_previous_file(tmp_path, monkeypatch):
+    tt.save({"x": tt.tensor([1.0, 2.0])}, tmp_path / "file")
+
+    def fail(*_):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="no space left"):
+        tt.save({"x": tt.zeros(2)}, tmp_path / "file")
+    monkeypatch.undo()
+    only_the_first(tmp_path)
+
+
+def test_an_interrupt_keeps_the_previous_file(tmp_path):
+    tt.save({"x": tt.tensor([1.0, 2.0])}, tmp_path / "file")
+    with pytest.raises(KeyboardInterrupt), atomic_write(tmp_path / "file") as temporary:
+        temporary.write_bytes(b"half")
+        raise KeyboardInterrupt
+    only_the_first(tmp_path)
+
+
+def test_a_folder_that_does_not_exist(tmp_path):
+    with pytest.raises(OSError):
+        tt.save({"x": tt.ones(1)}, tmp_path / "nowhere" / "file")
+
+
+def test_atomic_write_replaces_the_file_at_the_end(tmp_path):
+    target = tmp_path / "file"
+    target.write_text("old")
+    with atomic_write(target) as temporary:
+        temporary.write_text("new")
+        assert target.read_text() == "old"
+        assert temporary.parent == target.parent  # on the same disk, so that renaming is one step
+    assert target.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [target]

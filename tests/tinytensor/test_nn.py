@@ -1,0 +1,422 @@
+"""Modules, layers and initialisers."""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+
+import tinytensor as tt
+from tinytensor import nn
+
+
+class Block(nn.Module):
+    """Every kind of part: a module, a parameter, a list, a buffer, and things that are none of these."""
+
+    def __init__(self):
+        self.first = nn.Linear(3, 4)
+        self.gain = nn.Parameter([2.0])
+        self.layers = nn.ModuleList([nn.Linear(4, 4, bias=False), nn.Dropout(0.5)])
+        self.register_buffer("mean", tt.zeros(3))
+        self.plain = tt.ones(2)  # a tensor that is neither learned nor kept
+        self.size = 3
+
+    def forward(self, x):
+        x = self.first(x - self.mean) * self.gain
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+NAMES = ["gain", "first.weight", "first.bias", "layers.0.weight"]
+
+
+def values(module):
+    return {name: t.numpy().copy() for name, t in module.state_dict().items()}
+
+
+def same(a, b):
+    return a.keys() == b.keys() and all(np.array_equal(a[k], b[k]) for k in a)
+
+
+# ------------------------------------------------------------------------------------------------------------ the parts
+
+
+def test_parameters_are_found_with_their_names():
+    block = Block()
+    assert [name for name, _ in block.named_parameters()] == NAMES
+    assert [p.shape for p in block.parameters()] == [(1,), (4, 3), (4,), (4, 4)]
+    assert block.num_parameters() == 1 + 12 + 4 + 16
+    assert all(isinstance(p, nn.Parameter) and p.requires_grad for p in block.parameters())
+
+
+def test_modules_are_found_with_their_names():
+    block = Block()
+    names = dict(block.named_modules())
+    assert set(names) == {"", "first", "layers", "layers.0", "layers.1"}
+    assert names[""] is block
+    assert names["layers.0"] is block.layers[0]
+    assert list(block.modules()) == list(names.values())
+    assert [name for name, _ in block.children()] == ["first", "layers"]
+
+
+def test_buffers_are_kept_but_not_learned():
+    block = Block()
+    assert [name for name, _ in block.named_buffers()] == ["mean"]
+    assert list(block.buffers()) == [block.mean]
+    assert set(block.state_dict()) == {*NAMES, "mean"}
+    block.mean = tt.ones(3)  # setting it anew keeps it a buffer
+    assert block.state_dict()["mean"].tolist() == [1, 1, 1]
+
+
+def test_a_part_set_later_is_found_and_a_deleted_one_is_not():
+    block = Block()
+    block.extra = nn.Linear(1, 1)
+    assert "extra.bias" in dict(block.named_parameters())
+    del block.extra
+    assert [name for name, _ in block.named_parameters()] == NAMES
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        self.embedding = nn.Embedding(5, 3)
+        self.head = nn.Linear(3, 5, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, ids):
+        return self.head(self.embedding(ids))
+
+
+def test_tied_parameters_count_once_and_add_up_their_gradients():
+    model = Tied()
+    assert [name for name, _ in model.named_parameters()] == ["embedding.weight"]
+    assert model.num_parameters() == 15
+    assert set(model.state_dict()) == {"embedding.weight", "head.weight"}
+    ids = tt.tensor([0, 3])
+    model(ids).sum().backward()
+    w = model.embedding.weight
+    once = tt.grad((tt.embedding(ids, w) @ w.detach().T).sum(), w) + tt.grad((tt.embedding(ids, w.detach()) @ w.T).sum(), w)
+    np.testing.assert_allclose(w.grad.numpy(), once.numpy(), rtol=1e-5)
+    tt.optim.SGD(model.parameters(), lr=0.1).step()
+    assert model.head.weight is model.embedding.weight
+
+
+def test_a_module_used_twice_counts_once():
+    shared = nn.Linear(2, 2)
+    model = nn.Sequential(shared, nn.ReLU(), shared)
+    assert model.num_parameters() == 6
+    assert len(list(model.parameters())) == 2
+
+
+# ---------------------------------------------------------------------------------------------------------------- modes
+
+
+def test_train_and_eval_reach_every_part():
+    block = Block()
+    assert all(m.training for m in block.modules())
+    assert block.eval() is block
+    assert not any(m.training for m in block.modules())
+    assert block.train() is block
+    assert all(m.training for m in block.modules())
+
+
+def test_apply_reaches_every_module_children_first():
+    block, seen = Block(), []
+    assert block.apply(seen.append) is block
+    assert seen[-1] is block
+    assert {id(m) for m in seen} == {id(m) for m in block.modules()}
+    assert seen.index(block.layers[0]) < seen.index(block.layers)
+
+
+def test_zero_grad():
+    block = Block()
+    block(tt.ones((2, 3))).sum().backward()
+    assert all(p.grad is not None for p in block.parameters())
+    block.zero_grad()
+    assert all(p.grad is None for p in block.parameters())
+
+
+def test_a_frozen_parameter_gets_no_gradient():
+    layer = nn.Linear(2, 2)
+    layer.weight.requires_grad = False
+    layer(tt.ones((1, 2))).sum().backward()
+    assert layer.weight.grad is None
+    assert layer.bias.grad is not None
+
+
+# ---------------------------------------------------------------------------------------------------- state dictionaries
+
+
+def test_a_state_moves_a_model_into_another():
+    one, other = Block(), Block()
+    one.mean = tt.ones(3)
+    other.load_state_dict(one.state_dict())
+    assert same(values(one), values(other))
+    x = tt.random.normal((2, 3))
+    assert one.eval()(x).tolist() == other.eval()(x).tolist()
+
+
+def test_loading_keeps_the_parameters_and_their_optimizer():
+    block = Block()
+    before = list(block.parameters())
+    block.load_state_dict(Block().state_dict())
+    assert all(a is b for a, b in zip(before, block.parameters()))
+
+
+def test_loading_copies_and_converts():
+    block = Block()
+    state = {name: t.astype("float64") for name, t in Block().state_dict().items()}
+    block.load_state_dict(state)
+    assert block.gain.dtype == "float32"
+    state["gain"][0] = 99.0
+    assert block.gain.tolist() == [2]
+
+
+def test_a_state_that_does_not_fit_names_everything_and_changes_nothing():
+    block = Block()
+    state = Block().state_dict()
+    before = values(block)
+    del state["first.bias"], state["gain"]
+    state["stranger"] = tt.ones(1)
+    state["other.stranger"] = tt.ones(1)
+    state["first.weight"] = tt.ones((9, 9))
+    with pytest.raises(ValueError) as caught:
+        block.load_state_dict(state)
+    for part in (
+        "Block",
+        "missing: gain, first.bias",
+        "unexpected: stranger, other.stranger",
+        "first.weight",
+        "(9, 9)",
+        "(4, 3)",
+    ):
+        assert part in str(caught.value)
+    assert same(before, values(block))
+
+
+def test_loading_loosely_takes_what_fits_in_name_but_never_a_wrong_shape():
+    block = Block()
+    block.load_state_dict({"gain": tt.tensor([7.0]), "stranger": tt.ones(1)}, strict=False)
+    assert block.gain.tolist() == [7]
+    before = values(block)
+    with pytest.raises(ValueError, match="gain"):
+        block.load_state_dict({"first.bias": tt.ones(4), "gain": tt.ones(2)}, strict=False)
+    assert same(before, values(block))
+
+
+def test_a_deep_copy_is_a_model_of_its_own():
+    block = Block()
+    twin = copy.deepcopy(block)
+    assert [name for name, _ in twin.named_parameters()] == NAMES
+    assert same(values(block), values(twin))
+    twin.gain.assign([5.0])
+    assert block.gain.tolist() == [2]
+    twin(tt.ones((1, 3))).sum().backward()
+    assert block.gain.grad is None
+    assert twin.gain.grad is not None
+
+
+# -------------------------------------------------------------------------------------------------------------- printing
+
+
+def test_repr_shows_the_tree_with_counts():
+    lines = repr(Block()).splitlines()
+    shown = [(line.split("(")[0].strip(), line.split()[-1]) for line in lines]
+    assert ("Block", "33") in shown
+    assert ("first: Linear", "16") in shown
+    assert ("0: Linear", "16") in shown
+    assert any("Dropout(p=0.5)" in line for line in lines)
+    assert len({len(line) for line in lines if line.split()[-1].isdigit()}) == 1  # the counts stand in a column
+
+
+def test_repr_of_large_counts():
+    assert repr(nn.Linear(1000, 2000)).endswith("2,002,000")
+
+
+LAYERS = [
+    (nn.Linear(3, 4), "Linear(3, 4)"),
+    (nn.Linear(3, 4, bias=False), "Linear(3, 4, bias=False)"),
+    (nn.Embedding(5, 2), "Embedding(5, 2)"),
+    (nn.LayerNorm(4), "LayerNorm(4, eps=1e-05)"),
+    (nn.LayerNorm(4, bias=False), "LayerNorm(4, eps=1e-05, bias=False)"),
+    (nn.RMSNorm(4, eps=0.1), "RMSNorm(4, eps=0.1)"),
+    (nn.Dropout(0.1), "Dropout(p=0.1)"),
+    (nn.LeakyReLU(0.2), "LeakyReLU(0.2)"),
+    (nn.GELU("tanh"), "GELU(approximate='tanh')"),
+    (nn.Softmax(0), "Softmax(axis=0)"),
+    (nn.ReLU(), "ReLU()"),
+]
+
+
+@pytest.mark.parametrize(("layer", "text"), LAYERS, ids=[text for _, text in LAYERS])
+def test_repr_of_layers(layer, text):
+    assert repr(layer).split("  ")[0] == text
+
+
+def test_repr_of_parameters_and_tensors():
+    assert repr(nn.Parameter([1.0])) == "Parameter tensor([1.], requires_grad=True)"
+    assert repr(tt.tensor([1, 2])) == "tensor([1, 2])"
+    assert repr(tt.tensor(np.ones(1))) == "tensor([1.], dtype=float64)"
+    assert repr(nn.Parameter([1.0]) * 2) == "tensor([2.], op=multiply)"
+
+
+# ---------------------------------------------------------------------------------------------------------------- layers
+
+x = tt.tensor(np.random.default_rng(0).standard_normal((2, 3, 4)).astype("float32"))
+
+
+@pytest.mark.parametrize(
+    ("layer", "function"),
+    [
+        (nn.ReLU(), tt.relu),
+        (nn.LeakyReLU(0.3), lambda x: tt.leaky_relu(x, 0.3)),
+        (nn.GELU(), tt.gelu),
+        (nn.GELU("tanh"), lambda x: tt.gelu(x, "tanh")),
+        (nn.SiLU(), tt.silu),
+        (nn.Softplus(), tt.softplus),
+        (nn.Sigmoid(), tt.sigmoid),
+        (nn.Tanh(), tt.tanh),
+        (nn.Softmax(1), lambda x: tt.softmax(x, 1)),
+        (nn.LayerNorm(4), tt.layer_norm),
+        (nn.RMSNorm(4), tt.rms_norm),
+    ],
+    ids=lambda value: repr(value).split("(")[0] if isinstance(value, nn.Module) else "",
+)
+def test_layers_without_learned_values_are_their_functions(layer, function):
+    np.testing.assert_array_equal(layer(x).numpy(), function(x).numpy())
+
+
+def test_linear():
+    layer = nn.Linear(4, 5)
+    assert (layer.weight.shape, layer.bias.shape) == ((5, 4), (5,))
+    np.testing.assert_allclose(layer(x).numpy(), x.numpy() @ layer.weight.numpy().T + layer.bias.numpy(), rtol=1e-5, atol=1e-6)
+    assert nn.Linear(4, 5, bias=False).bias is None
+
+
+def test_embedding():
+    layer = nn.Embedding(6, 3)
+    ids = tt.tensor([[0, 5], [2, 2]])
+    np.testing.assert_array_equal(layer(ids).numpy(), layer.weight.numpy()[ids.numpy()])
+
+
+def test_sequential_and_module_list():
+    layers = [nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)]
+    model = nn.Sequential(*layers)
+    out = x
+    for layer in layers:
+        out = layer(out)
+    np.testing.assert_array_equal(model(x).numpy(), out.numpy())
+    assert len(model) == 3
+    assert model[0] is layers[0]
+    assert list(model) == layers
+    grown = nn.ModuleList()
+    grown.append(nn.Linear(1, 1))
+    assert [name for name, _ in grown.named_parameters()] == ["0.weight", "0.bias"]
+
+
+# --------------------------------------------------------------------------------------------------------------- dropout
+
+
+def test_dropout_drops_its_share_and_keeps_the_expected_value():
+    n, p = 100_000, 0.3
+    out = nn.Dropout(p)(tt.ones(n)).numpy()
+    assert abs((out == 0).mean() - p) < 5 * math.sqrt(p * (1 - p) / n)
+    np.testing.assert_allclose(np.unique(out), [0, 1 / (1 - p)], rtol=1e-6)
+    assert abs(out.mean() - 1) < 0.02
+
+
+def test_dropout_draws_anew_each_time_and_repeats_with_the_seed():
+    layer, data = nn.Dropout(0.5), tt.ones(64)
+    tt.seed(3)
+    first, second = layer(data).tolist(), layer(data).tolist()
+    assert first != second
+    tt.seed(3)
+    assert layer(data).tolist() == first
+
+
+def test_dropout_while_evaluating_is_nothing_at_all():
+    layer = nn.Dropout(0.5).eval()
+    assert layer(x) is x
+
+
+def test_the_gradient_of_dropout_passes_where_the_value_did():
+    data = tt.tensor(np.full(1000, 2.0, "float32"), requires_grad=True)
+    out = tt.dropout(data, 0.4)
+    out.sum().backward()
+    np.testing.assert_allclose(data.grad.numpy() * 2, out.numpy(), rtol=1e-6)
+
+
+# ----------------------------------------------------------------------------------------------------------- initialisers
+
+
+def large():
+    return nn.Parameter(tt.zeros((300, 200)))  # 200 inputs, 300 outputs
+
+
+@pytest.mark.parametrize(
+    ("fill", "std"),
+    [
+        (lambda p: nn.init.normal_(p, 0.0, 0.7), 0.7),
+        (lambda p: nn.init.uniform_(p, -0.3, 0.3), 0.3 / math.sqrt(3)),
+        (nn.init.xavier_uniform_, math.sqrt(2 / 500)),
+        (nn.init.xavier_normal_, math.sqrt(2 / 500)),
+        (lambda p: nn.init.xavier_normal_(p, gain=3.0), 3 * math.sqrt(2 / 500)),
+        (nn.init.kaiming_uniform_, math.sqrt(2 / 200)),
+        (nn.init.kaiming_normal_, math.sqrt(2 / 200)),
+        (lambda p: nn.init.kaiming_normal_(p, gain=1.0), math.sqrt(1 / 200)),
+    ],
+    ids=["normal", "uniform", "xavier uniform", "xavier normal", "gain", "kaiming uniform", "kaiming normal", "gain 1"],
+)
+def test_initialisers_spread(fill, std):
+    p = large()
+    assert fill(p) is p
+    v = p.numpy()
+    assert abs(v.std() / std - 1) < 0.02
+    assert abs(v.mean()) < 5 * std / math.sqrt(v.size)
+    assert p.dtype == "float32"
+
+
+@pytest.mark.parametrize(
+    ("fill", "bound"),
+    [(nn.init.xavier_uniform_, math.sqrt(6 / 500)), (nn.init.kaiming_uniform_, math.sqrt(6 / 200))],
+    ids=["xavier", "kaiming"],
+)
+def test_uniform_initialisers_stay_within_their_bound_and_reach_it(fill, bound):
+    v = np.abs(fill(large()).numpy())
+    assert 0.99 * bound < v.max() <= bound * (1 + 1e-6)
+
+
+def test_constant_initialisers():
+    p = nn.Parameter([1.0, 2.0])
+    assert nn.init.zeros_(p).tolist() == [0, 0]
+    assert nn.init.ones_(p).tolist() == [1, 1]
+    assert nn.init.constant_(p, 0.5).tolist() == [0.5, 0.5]
+
+
+def test_normal_initialiser_has_its_mean():
+    assert abs(nn.init.normal_(large(), mean=4.0).numpy().mean() - 4) < 0.03
+
+
+def test_layers_start_from_the_seed():
+    tt.seed(5)
+    first = nn.Linear(3, 3).weight.tolist()
+    tt.seed(5)
+    assert nn.Linear(3, 3).weight.tolist() == first
+
+
+def test_linear_starts_within_one_over_the_root_of_its_inputs():
+    layer = nn.Linear(100, 200)
+    for p in (layer.weight, layer.bias):
+        assert 0.09 < np.abs(p.numpy()).max() <= 0.1
+
+
+def test_assign():
+    p = nn.Parameter([1.0, 2.0])
+    before = p.numpy()
+    p.assign(np.array([3.0, 4.0]))
+    assert p.tolist() == [3, 4]
+    assert p.dtype == "float32"
+    p.assign(tt.tensor([5, 6]))
+    assert p.tolist() == [5, 6]
+    if tt.backend_name == "numpy":
+        assert before.tolist() == [5, 6]  # in place: what holds the parameter's array sees it

@@ -1,0 +1,210 @@
+"""Every op, on every case of tests/cases.py: the value, the gradients, and what the engine promises about them."""
+
+import gc
+
+import numpy as np
+import pytest
+from cases import CASES, PROMISES, Case
+
+import tinytensor as tt
+from tinytensor import functional, ops
+from tinytensor.engine import FusedOp, all_ops
+
+
+def viewed(case: Case) -> list[int]:
+    """The numbers of the inputs that can be views: those with axes and elements."""
+    return [i for i, x in enumerate(case.inputs) if x.ndim and x.size and i not in case.constant]
+
+
+by_name = {"ids": str}
+differentiable = [c for c in CASES if c.differentiable]
+all_cases = pytest.mark.parametrize("case", CASES, **by_name)
+gradient_cases = pytest.mark.parametrize("case", differentiable, **by_name)
+viewed_cases = pytest.mark.parametrize("case", [c for c in differentiable if viewed(c)], **by_name)
+fused_cases = pytest.mark.parametrize("case", [c for c in CASES if c.twin], **by_name)
+
+
+def tensors(case: Case, dtype: str = "float64") -> list[tt.Tensor]:
+    """The case's inputs. Those that take gradients require them."""
+    return [
+        tt.tensor(x.astype(dtype) if x.dtype.kind == "f" else x, requires_grad=case.differentiable and i not in case.constant)
+        for i, x in enumerate(case.inputs)
+    ]
+
+
+def checked(case: Case, xs: list[tt.Tensor]) -> list[tt.Tensor]:
+    return [x for i, x in enumerate(xs) if i not in case.constant]
+
+
+def cotangent(like: tt.Tensor) -> tt.Tensor:
+    return tt.tensor(np.random.default_rng(1).standard_normal(like.shape).astype(like.dtype))
+
+
+# -------------------------------------------------------------------------------------------------------------- values
+
+
+@all_cases
+@pytest.mark.parametrize(("dtype", "rtol", "atol"), [("float64", 1e-11, 1e-12), ("float32", 1e-4, 2e-5)], ids=["64", "32"])
+def test_forward(case, dtype, rtol, atol):
+    xs = tensors(case, dtype)
+    want = np.asarray(case.want(*[x.numpy().astype("float64") if x.dtype.kind == "f" else x.numpy() for x in xs]))
+    out = case.f(*xs)
+    assert out.shape == want.shape
+    np.testing.assert_allclose(out.numpy(), want, rtol=rtol, atol=atol)
+    floats_went_in = any(x.dtype.kind == "f" for x in xs)
+    assert out.dtype == (dtype if want.dtype.kind == "f" and floats_went_in else want.dtype)
+    assert out.requires_grad == case.differentiable
+
+
+@pytest.mark.parametrize("promise", PROMISES, **by_name)
+def test_promises_where_differences_cannot_tell(promise):
+    x = tt.tensor(np.array(promise.x, "float64"), requires_grad=True)
+    out = promise.f(x)
+    np.testing.assert_allclose(out.numpy(), promise.value, rtol=1e-12, atol=1e-15)
+    out.backward(tt.ones_like(out))
+    np.testing.assert_allclose(x.grad.numpy(), promise.gradient, rtol=1e-12, atol=1e-15)
+
+
+# ------------------------------------------------------------------------------------------------------------ gradients
+
+
+@gradient_cases
+def test_gradient(case):
+    assert tt.gradcheck(case.f, tensors(case))
+
+
+@gradient_cases
+def test_second_order(case):
+    assert tt.gradcheck(case.f, tensors(case), order=2)
+
+
+# ---------------------------------------------------------------------------------------------------------- the contract
+
+
+@gradient_cases
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_gradients_fit_and_nothing_is_mutated_or_shared(case, dtype):
+    xs = tensors(case, dtype)
+    before = [x.numpy().copy() for x in xs]
+    out = case.f(*xs)
+    g = cotangent(out)
+    value, g_before = out.numpy().copy(), g.numpy().copy()
+    out.backward(g)
+
+    leaves = checked(case, xs)
+    for x in leaves:
+        assert x.grad is not None
+        assert (x.grad.shape, x.grad.dtype) == (x.shape, x.dtype)
+        assert x.grad.numpy().flags.writeable
+    for x, was in zip([*xs, out, g], [*before, value, g_before]):
+        np.testing.assert_array_equal(x.numpy(), was)
+    arrays = [x.grad.numpy() for x in leaves]
+    others = [x.numpy() for x in xs] + [out.numpy(), g.numpy()]
+    for i, a in enumerate(arrays):
+        for b in arrays[i + 1 :] + others:
+            assert not np.shares_memory(a, b)
+
+
+@gradient_cases
+def test_no_garbage_cycles(case):
+    gc.disable()
+    gc.freeze()  # what pytest holds is left out, so that collecting is quick
+    try:
+        xs = tensors(case)
+        out = case.f(*xs)
+        out.backward(cotangent(out))
+        del xs, out
+        assert gc.collect() == 0
+    finally:
+        gc.unfreeze()
+        gc.enable()
+
+
+# --------------------------------------------------------------------------------------------------------- memory layouts
+
+
+def transposed(a):
+    return a.T, lambda t: t.T
+
+
+def strided(a):
+    return np.repeat(a, 2, axis=-1), lambda t: t[..., ::2]
+
+
+def backwards(a):
+    return a[..., ::-1], lambda t: t[..., ::-1]
+
+
+def stretched(a):
+    return a[..., :1], lambda t: tt.broadcast_to(t, a.shape)
+
+
+@viewed_cases
+@pytest.mark.parametrize("layout", [transposed, strided, backwards, stretched])
+def test_views_give_the_same_as_contiguous_inputs(case, layout):
+    arrays = list(case.inputs)
+    views = {}
+    for i in viewed(case):
+        base, view = layout(arrays[i])
+        base = tt.tensor(np.ascontiguousarray(base), requires_grad=True)
+        views[i] = (base, view)
+        arrays[i] = view(base).numpy().copy()
+    plain = [tt.tensor(a, requires_grad=i not in case.constant) for i, a in enumerate(arrays)]
+    seen = [views[i][1](views[i][0]) if i in views else x for i, x in enumerate(plain)]
+
+    want, out = case.f(*plain), case.f(*seen)
+    np.testing.assert_allclose(out.numpy(), want.numpy(), rtol=1e-12, atol=1e-14)
+    g = cotangent(want)
+    want.backward(g)
+    # The gradient that reaches the view's base is the plain one, put where the view looks.
+    gradients = tt.grad(out, [base for base, _ in views.values()], g)
+    for (i, (base, view)), got in zip(views.items(), gradients):
+        expected = tt.grad(view(base), base, plain[i].grad)
+        np.testing.assert_allclose(got.numpy(), expected.numpy(), rtol=1e-10, atol=1e-12)
+
+
+# ------------------------------------------------------------------------------------------------------------- fused ops
+
+
+@fused_cases
+def test_fused_equals_its_reference(case):
+    results = []
+    for f in (case.f, case.twin):
+        xs = tensors(case)
+        leaves = checked(case, xs)
+        out = f(*xs)
+        first = tt.grad(out, leaves, cotangent(out), create_graph=True)
+        total = sum(((g * cotangent(g)).sum() for g in first if g.requires_grad), tt.tensor(0.0))
+        second = tt.grad(total, leaves, allow_unused=True) if total.requires_grad else []
+        results.append([out, *first, *[tt.zeros_like(x) if g is None else g for g, x in zip(second, leaves)]])
+        plain = tt.grad(f(*xs), leaves, cotangent(out))  # by the kernels, where it is the fused op
+        results[-1] += plain
+    assert len(results[0]) == len(results[1])
+    for fast, slow in zip(*results):
+        np.testing.assert_allclose(fast.numpy(), slow.numpy(), rtol=1e-9, atol=1e-11)
+
+
+# ------------------------------------------------------------------------------------------------------------ everything
+
+
+def test_every_op_has_a_case():
+    names = {*all_ops, *ops.__all__, *functional.__all__}
+    assert names - {case.op for case in CASES} == set()
+
+
+def test_every_fused_op_is_compared_with_its_reference():
+    fused = {name for name, op in all_ops.items() if isinstance(op, FusedOp)}
+    assert fused - {case.op for case in CASES if case.twin} == set()
+    assert {"layer_norm", "rms_norm", "gelu_tanh", "attention", "cross_entropy"} <= fused
+
+
+def test_labels_are_unique():
+    labels = [str(case) for case in CASES]
+    assert len(set(labels)) == len(labels)
+
+
+def test_every_op_is_a_method_where_that_reads_well():
+    x = tt.tensor([[1.0, -2.0], [3.0, 4.0]])
+    for name in ("exp", "sum", "relu", "softmax", "swapaxes", "take", "matmul", "norm"):
+        args = {"swapaxes": (0, 1), "take": ([0, 1],), "matmul": (x,)}.get(name, ())
+        np.testing.assert_array_equal(getattr(x, name)(*args).numpy(), getattr(tt, name)(x, *args).numpy())

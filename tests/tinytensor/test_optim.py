@@ -1,0 +1,299 @@
+"""Optimizers, schedules and clipping."""
+
+import math
+
+import numpy as np
+import pytest
+
+import tinytensor as tt
+from tinytensor import nn, optim
+
+OPTIMIZERS = {
+    "sgd": lambda ps: optim.SGD(ps, lr=0.05),
+    "sgd weight decay": lambda ps: optim.SGD(ps, lr=0.05, weight_decay=0.1),
+    "momentum": lambda ps: optim.SGD(ps, lr=0.05, momentum=0.9),
+    "dampening": lambda ps: optim.SGD(ps, lr=0.05, momentum=0.9, dampening=0.3, weight_decay=0.1),
+    "nesterov": lambda ps: optim.SGD(ps, lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.1),
+    "adam": lambda ps: optim.Adam(ps, lr=0.05),
+    "adam weight decay": lambda ps: optim.Adam(ps, lr=0.05, betas=(0.8, 0.95), eps=1e-3, weight_decay=0.1),
+    "adamw": lambda ps: optim.AdamW(ps, lr=0.05, betas=(0.8, 0.95), weight_decay=0.1),
+}
+each_optimizer = pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+
+
+def textbook(w, gradients, lr, kind, momentum=0.0, dampening=0.0, nesterov=False, betas=(0.9, 0.999), eps=1e-8, decay=0.0):
+    """The papers' formulas, in float64, one step a gradient."""
+    v = m = s = 0.0
+    for t, g in enumerate(gradients, start=1):
+        if kind == "adamw":
+            w = w - lr * decay * w
+        else:
+            g = g + decay * w
+        if kind == "sgd":
+            v = g if t == 1 else momentum * v + (1 - dampening) * g
+            w = w - lr * (g + momentum * v if nesterov else v if momentum else g)
+        else:
+            m = betas[0] * m + (1 - betas[0]) * g
+            s = betas[1] * s + (1 - betas[1]) * g * g
+            w = w - lr * (m / (1 - betas[0] ** t)) / (np.sqrt(s / (1 - betas[1] ** t)) + eps)
+    return w
+
+
+FORMULAS = {
+    "sgd": {"kind": "sgd"},
+    "sgd weight decay": {"kind": "sgd", "decay": 0.1},
+    "momentum": {"kind": "sgd", "momentum": 0.9},
+    "dampening": {"kind": "sgd", "momentum": 0.9, "dampening": 0.3, "decay": 0.1},
+    "nesterov": {"kind": "sgd", "momentum": 0.9, "nesterov": True, "decay": 0.1},
+    "adam": {"kind": "adam"},
+    "adam weight decay": {"kind": "adam", "betas": (0.8, 0.95), "eps": 1e-3, "decay": 0.1},
+    "adamw": {"kind": "adamw", "betas": (0.8, 0.95), "decay": 0.1},
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_steps_follow_the_formulas(name):
+    rng = np.random.default_rng(0)
+    start, gradients = rng.standard_normal((3, 2)), rng.standard_normal((6, 3, 2))
+    p = tt.tensor(start, requires_grad=True)
+    optimizer = OPTIMIZERS[name]([p])
+    for g in gradients:
+        p.grad = tt.tensor(g)
+        optimizer.step()
+    np.testing.assert_allclose(p.numpy(), textbook(start, gradients, 0.05, **FORMULAS[name]), rtol=1e-10)
+
+
+@each_optimizer
+def test_a_quadratic_is_minimised(make):
+    target = np.array([1.0, -2.0, 0.5])
+    p = nn.Parameter(np.zeros(3, "float32"))
+    optimizer = make([p])
+    losses = []
+    for _ in range(300):
+        loss = ((p - tt.tensor(target)) ** 2).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    decays = optimizer.param_groups[0]["weight_decay"] > 0  # which pulls the minimum towards 0
+    np.testing.assert_allclose(p.numpy(), target, atol=0.2 if decays else 0.02)
+    assert losses[-1] < 0.02 * losses[0]
+
+
+def train(model, optimizer, steps):
+    data = np.random.default_rng(1)
+    x = tt.tensor(data.standard_normal((8, 3)).astype("float32"))
+    y = tt.tensor(data.integers(0, 2, 8))
+    for _ in range(steps):
+        optimizer.zero_grad()
+        tt.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+
+def network():
+    tt.seed(2)
+    return nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2))
+
+
+@each_optimizer
+def test_a_saved_run_goes_on_bit_for_bit(make, tmp_path):
+    through = network()
+    optimizer = make(through.parameters())
+    train(through, optimizer, 4)
+    tt.save(through.state_dict(), tmp_path / "model")
+    tt.save(optimizer.state_dict(), tmp_path / "optimizer")
+    train(through, optimizer, 4)
+
+    resumed = network()
+    resumed.load_state_dict(tt.load(tmp_path / "model"))
+    again = make(resumed.parameters())
+    again.load_state_dict(tt.load(tmp_path / "optimizer"))
+    train(resumed, again, 4)
+    for a, b in zip(through.parameters(), resumed.parameters()):
+        np.testing.assert_array_equal(a.numpy(), b.numpy())
+
+
+def test_a_loaded_state_is_a_copy():
+    model = network()
+    optimizer = optim.Adam(model.parameters())
+    train(model, optimizer, 1)
+    state = optimizer.state_dict()
+    other = optim.Adam(network().parameters())
+    other.load_state_dict(state)
+    kept = {name: t.numpy().copy() for name, t in other.state_dict().items()}
+    train(model, optimizer, 2)
+    for name, t in other.state_dict().items():
+        np.testing.assert_array_equal(t.numpy(), kept[name])
+
+
+def test_a_state_that_does_not_fit_is_refused_and_changes_nothing():
+    model = network()
+    adam = optim.Adam(model.parameters())
+    train(model, adam, 1)
+    good = adam.state_dict()
+    for bad in (
+        {**good, "0.velocity": good["0.first"]},  # another optimizer's
+        {**good, "9.first": good["0.first"]},  # a larger model's
+        {**good, "0.first": tt.ones((1, 1))},
+        {**good, "nonsense": tt.ones(1)},
+        {name: t for name, t in good.items() if name != "1.second"},  # half of a parameter's state
+    ):
+        before = {name: t.numpy().copy() for name, t in adam.state_dict().items()}
+        with pytest.raises(ValueError, match="Adam"):
+            adam.load_state_dict(bad)
+        assert all(np.array_equal(t.numpy(), before[name]) for name, t in adam.state_dict().items())
+
+
+def test_parameters_without_a_gradient_stay():
+    a, b = nn.Parameter([1.0]), nn.Parameter([1.0])
+    optimizer = optim.AdamW([a, b], lr=0.1, weight_decay=0.5)
+    a.grad = tt.ones(1)
+    optimizer.step()
+    assert b.tolist() == [1]
+    assert a.tolist() != [1]
+    assert set(optimizer.state_dict()) == {"0.first", "0.second", "0.steps"}
+
+
+def test_zero_grad():
+    p = nn.Parameter([1.0])
+    optimizer = optim.SGD([p])
+    p.grad = tt.ones(1)
+    optimizer.zero_grad()
+    assert p.grad is None
+
+
+def test_groups_have_their_own_settings():
+    a, b = nn.Parameter([1.0]), nn.Parameter([1.0])
+    optimizer = optim.SGD([{"params": [a], "lr": 0.5}, {"params": [b]}], lr=0.1)
+    a.grad, b.grad = tt.ones(1), tt.ones(1)
+    optimizer.step()
+    np.testing.assert_allclose([a.item(), b.item()], [0.5, 0.9], rtol=1e-6)
+    optimizer.param_groups[1]["lr"] = 0.2  # may be changed at any time
+    optimizer.step()
+    np.testing.assert_allclose([a.item(), b.item()], [0.0, 0.7], atol=1e-6)
+
+
+def test_a_schedule_scales_every_group():
+    a, b = nn.Parameter([1.0]), nn.Parameter([1.0])
+    optimizer = optim.SGD([{"params": [a], "lr": 0.5}, {"params": [b]}], lr=0.1)
+    a.grad, b.grad = tt.ones(1), tt.ones(1)
+    optimizer.step(scale=0.5)
+    np.testing.assert_allclose([a.item(), b.item()], [0.75, 0.95], rtol=1e-6)
+
+
+def test_steps_change_parameters_in_place_and_gradients_not():
+    p = nn.Parameter([1.0, 2.0])
+    p.grad = tt.tensor([0.5, -0.5])
+    for make in OPTIMIZERS.values():
+        make([p]).step()
+        assert p.grad.tolist() == [0.5, -0.5]
+    assert p.dtype == "float32"
+
+
+BAD = {
+    "no parameters": (lambda p: optim.SGD([]), ValueError, "model.parameters()"),
+    "negative lr": (lambda p: optim.SGD([p], lr=-1.0), ValueError, "negative"),
+    "negative decay": (lambda p: optim.AdamW([p], weight_decay=-0.1), ValueError, "negative"),
+    "negative lr of a group": (lambda p: optim.Adam([{"params": [p], "lr": -1.0}]), ValueError, "negative"),
+    "beta": (lambda p: optim.Adam([p], betas=(1.0, 0.9)), ValueError, "betas"),
+    "nesterov without momentum": (lambda p: optim.SGD([p], nesterov=True), ValueError, "momentum"),
+    "nesterov with dampening": (lambda p: optim.SGD([p], momentum=0.9, dampening=0.1, nesterov=True), ValueError, "dampening"),
+    "a constant": (lambda p: optim.SGD([tt.ones(1)]), TypeError, "require gradients"),
+    "an array": (lambda p: optim.SGD([np.ones(1)]), TypeError, "require gradients"),
+    "twice": (lambda p: optim.SGD([p, p]), ValueError, "twice"),
+    "twice in groups": (lambda p: optim.SGD([{"params": [p]}, {"params": [p]}]), ValueError, "twice"),
+    "unknown setting": (lambda p: optim.SGD([{"params": [p], "speed": 1}]), ValueError, "speed"),
+    "clip": (lambda p: optim.clip_grad_norm([p], 0.0), ValueError, "positive"),
+}
+
+
+@pytest.mark.parametrize(("act", "kind", "says"), BAD.values(), ids=BAD)
+def test_bad_settings(act, kind, says):
+    with pytest.raises(kind, match=says.replace("(", r"\(").replace(")", r"\)")):
+        act(nn.Parameter([1.0]))
+
+
+# ------------------------------------------------------------------------------------------------------------- schedules
+
+
+def test_constant():
+    schedule = optim.Constant(warmup=4)
+    np.testing.assert_allclose([schedule(i) for i in range(6)], [0.2, 0.4, 0.6, 0.8, 1, 1])
+    assert optim.Constant()(0) == optim.Constant()(10**6) == 1
+
+
+def test_linear():
+    schedule = optim.Linear(warmup=10, steps=110, final=0.2)
+    np.testing.assert_allclose([schedule(i) for i in (10, 60, 110, 500)], [1, 0.6, 0.2, 0.2])
+    assert 0 < schedule(0) < schedule(9) < 1
+
+
+def test_cosine():
+    schedule = optim.Cosine(warmup=10, steps=110, final=0.1)
+    quarter = 0.1 + 0.9 * (1 + math.cos(math.pi / 4)) / 2
+    np.testing.assert_allclose([schedule(i) for i in (10, 35, 60, 110, 500)], [1, quarter, 0.55, 0.1, 0.1])
+    assert 0 < schedule(0) < schedule(9) < 1
+
+
+def test_inverse_square_root():
+    schedule = optim.InverseSquareRoot(warmup=400, d_model=64)
+    peak = 1 / math.sqrt(64 * 400)  # where the two sides of the paper's minimum meet, at step 400 counted from 1
+    np.testing.assert_allclose(schedule(399), peak)
+    np.testing.assert_allclose([schedule(199), schedule(1599)], [peak / 2, peak / 2])
+    assert schedule(0) == pytest.approx(peak / 400)
+    assert max(schedule(i) for i in range(2000)) == pytest.approx(peak)
+
+
+@pytest.mark.parametrize(
+    "schedule", [optim.Linear(warmup=5, steps=5), optim.Cosine(warmup=5, steps=3), optim.InverseSquareRoot(warmup=0)]
+)
+def test_degenerate_schedules_stay_finite(schedule):
+    assert all(math.isfinite(schedule(i)) and schedule(i) >= 0 for i in range(20))
+
+
+# -------------------------------------------------------------------------------------------------------------- clipping
+
+
+def test_clipping_scales_all_gradients_together():
+    a, b = nn.Parameter([0.0, 0.0]), nn.Parameter([[0.0]])
+    a.grad, b.grad = tt.tensor([3.0, 0.0]), tt.tensor([[4.0]])
+    norm = optim.clip_grad_norm([a, b], 1.0)
+    assert norm.item() == pytest.approx(5)
+    np.testing.assert_allclose(a.grad.numpy(), [0.6, 0], rtol=1e-5)
+    np.testing.assert_allclose(b.grad.numpy(), [[0.8]], rtol=1e-5)
+
+
+def test_small_gradients_are_left_alone():
+    p = nn.Parameter([0.0])
+    p.grad = tt.tensor([0.5])
+    assert optim.clip_grad_norm([p], 1.0).item() == 0.5
+    assert p.grad.tolist() == [0.5]
+
+
+def test_parameters_without_gradients_do_not_count():
+    a, b = nn.Parameter([0.0]), nn.Parameter([0.0])
+    assert optim.clip_grad_norm([a, b], 1.0).item() == 0
+    b.grad = tt.tensor([2.0])
+    assert optim.clip_grad_norm(iter([a, b]), 1.0).item() == 2
+    assert a.grad is None
+
+
+def test_clipping_keeps_each_gradients_dtype():
+    a, b = nn.Parameter([0.0]), tt.tensor(np.zeros(1), requires_grad=True)
+    a.grad, b.grad = tt.tensor([3.0]), tt.tensor(np.array([4.0]))
+    optim.clip_grad_norm([a, b], 1.0)
+    assert (a.grad.dtype, b.grad.dtype) == ("float32", "float64")
+
+
+def test_clipping_gradients_that_share_a_tensor():
+    # With create_graph, x + y hands one gradient tensor to both: each must be scaled once.
+    x, y = nn.Parameter([0.0]), nn.Parameter([0.0])
+    (x + y).backward(tt.tensor([3.0]), create_graph=True)
+    optim.clip_grad_norm([x, y], 1.0)
+    np.testing.assert_allclose([x.grad.item(), y.grad.item()], [1 / math.sqrt(2)] * 2, rtol=1e-5)
+
+
+def test_a_norm_that_is_no_number_is_reported():
+    p = nn.Parameter([0.0])
+    p.grad = tt.tensor([math.nan])
+    assert math.isnan(optim.clip_grad_norm([p], 1.0).item())

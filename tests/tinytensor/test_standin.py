@@ -1,0 +1,254 @@
+"""CuPy's stand-in (``tests/standin``): does it refuse what CuPy refuses, and does a model train on it as on NumPy?
+
+Both run in processes of their own: the stand-in takes CuPy's name, and a process has one backend.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(code: str, backend: str, *arguments: str) -> str:
+    """What the code prints, in a new process with this backend, where the stand-in is CuPy."""
+    environment = {
+        **os.environ,
+        "TINYTENSOR_BACKEND": backend,
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "tests" / "standin"), str(ROOT)]),
+        "OMP_NUM_THREADS": "1",
+    }
+    process = subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(code), *arguments],
+        env=environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert process.returncode == 0, process.stderr
+    return process.stdout
+
+
+# ------------------------------------------------------------------------------------------ the stand-in is strict
+
+REFUSED = {
+    "a NumPy array from numpy.asarray": ("numpy.asarray(x)", "TypeError", "Implicit conversion"),
+    "a NumPy function": ("numpy.sum(x)", "TypeError", ""),
+    "a NumPy array on the right": ("x + h", "TypeError", "Unsupported type"),
+    "a NumPy array on the left": ("h + x", "TypeError", "Unsupported type"),
+    "a NumPy array in place": ("x.__iadd__(h)", "TypeError", "Unsupported type"),
+    "a CuPy array added to a NumPy array in place": ("h.__iadd__(x)", "TypeError", "Unsupported type"),
+    "a NumPy array compared": ("x == h", "TypeError", "Unsupported type"),
+    "a NumPy array in matmul": ("x @ h", "TypeError", "Unsupported type"),
+    "a list on the right": ("x + [1.0, 2.0, 3.0]", "TypeError", "Unsupported type"),
+    "a list on the left": ("[1.0, 2.0, 3.0] * x", "TypeError", "Unsupported type"),
+    "a NumPy array in a ufunc": ("cupy.exp(h)", "TypeError", "Unsupported type"),
+    "a list in a ufunc": ("cupy.maximum(x, [1, 2, 3])", "TypeError", "Unsupported type"),
+    "a NumPy array in a function": ("cupy.sum(h)", "TypeError", "Unsupported type"),
+    "a number in a reduction": ("cupy.sum(1.0)", "TypeError", "Unsupported type"),
+    "a list in where": ("cupy.where([True, False, True], x, 0.0)", "TypeError", "Unsupported type"),
+    "a NumPy array in where": ("cupy.where(x > 0, x, h)", "TypeError", "Unsupported type"),
+    "NumPy arrays in concatenate": ("cupy.concatenate([x, h])", "TypeError", "Unsupported type"),
+    "a NumPy array in einsum": ("cupy.einsum('i,i->', x, h)", "TypeError", "Unsupported type"),
+    "a list as an index": ("x[[0, 1]]", "TypeError", "Unsupported type"),
+    "a NumPy array as an index": ("x[numpy.array([0, 1])]", "TypeError", "Unsupported type"),
+    "a NumPy array as a value": ("x.__setitem__(slice(None), h)", "TypeError", "Unsupported type"),
+    "a NumPy array as out": ("cupy.exp(x, out=h)", "TypeError", "Unsupported type"),
+    "floats as an index": ("x[x]", "IndexError", ""),
+    "an integer out of range": ("x[3]", "IndexError", ""),
+    "a repeated index": ("x.__setitem__(cupy.array([0, 0]), cupy.ones(2))", "ValueError", "undefined"),
+    "a repeated index, once wrapped": ("x.__setitem__(cupy.array([0, 3]), cupy.ones(2))", "ValueError", "undefined"),
+    "an array as a Python index": ("[1, 2, 3][cupy.array(1)]", "TypeError", ""),
+    "an array as a length": ("range(cupy.array(1))", "TypeError", ""),
+    "an array as a key": ("{x: 1}", "TypeError", "unhashable"),
+    "where= of sum": ("cupy.sum(x, where=x > 0)", "TypeError", "where"),
+    "initial= of sum": ("x.sum(initial=1.0)", "TypeError", "initial"),
+    "initial= of max": ("x.max(initial=0.0)", "TypeError", "initial"),
+    "where= of a ufunc": ("cupy.exp(x, where=x > 0)", "TypeError", "where"),
+    "out= of einsum": ("cupy.einsum('i,i->', x, x, out=x)", "TypeError", "out"),
+    "quicksort": ("cupy.argsort(x, kind='quicksort')", "ValueError", "stable"),
+    "at": ("cupy.add.at(x, cupy.array([0]), x)", "AttributeError", "at"),
+    "reduceat": ("cupy.add.reduceat(x, cupy.array([0]))", "AttributeError", "reduceat"),
+    "errstate": ("cupy.errstate(all='ignore')", "AttributeError", "errstate"),
+    "frombuffer": ("cupy.frombuffer(b'abc')", "AttributeError", "frombuffer"),
+    "the generator": ("cupy.random.default_rng(0)", "AttributeError", "random"),
+    "an array of objects": ("cupy.array([None])", "ValueError", "object"),
+    "a sum to the wrong type in place": ("cupy.ones(3, dtype='int64').__iadd__(0.5)", "TypeError", "cast"),
+    "scatter_add of int64": ("cupyx.scatter_add(cupy.ones(3, 'int64'), cupy.array([0]), 1)", "TypeError", "dtype"),
+    "scatter_add of booleans": ("cupyx.scatter_add(x > 0, cupy.array([0]), True)", "TypeError", "dtype"),
+    "scatter_add to NumPy": ("cupyx.scatter_add(h, cupy.array([0]), 1.0)", "TypeError", "Unsupported type"),
+    "scatter_add of NumPy": ("cupyx.scatter_add(x, cupy.array([0]), h[:1])", "TypeError", "Unsupported type"),
+}
+
+ACCEPTED = {
+    "a reduction is an array": "isinstance(x.sum(), cupy.ndarray) and x.sum().shape == ()",
+    "an element is an array": "isinstance(x[0], cupy.ndarray) and isinstance(x[cupy.array(0)], cupy.ndarray)",
+    "an element is a view": "x[1].base is not None and x.sum().base is None and x.base is None",
+    "a number keeps the dtype": "(x * 2.0).dtype == 'float32' and (2 - x).dtype == 'float32'",
+    "a NumPy scalar counts as its type": "(x * numpy.float64(2.0)).dtype == 'float64'",
+    "a NumPy scalar on the left": "isinstance(numpy.float32(2.0) * x, cupy.ndarray)",
+    "an integer array wraps around": "x[cupy.array([0, 4, -4])].tolist() == [1.0, 2.0, 3.0]",
+    "take wraps around": "x.take(cupy.array([3, -1])).tolist() == [1.0, 3.0]",
+    "a mask": "x[x > 1].tolist() == [2.0, 3.0]",
+    "None, ellipsis, slices": "x[None, ..., ::-1].tolist() == [[3.0, 2.0, 1.0]]",
+    "out= is returned": "cupy.exp(x, out=y) is y and cupy.add(x, x, y) is y",
+    "in place without dimensions": "same_after_adding(cupy.array(1.0))",
+    "no warnings": "not bool(cupy.isfinite(cupy.log(x * 0)).any())",
+    "scatter_add sums": "scattered(cupy.array([0, 0, 2])) == [2.0, 0.0, 1.0]",
+    "an array of the backend is not copied": "cupy.asarray(x) is x and x.astype('float32', copy=False) is x",
+    "an array of NumPy is": "cupy.asarray(h)._host is not h and cupy.asnumpy(x) is not x._host",
+    "the class on the other side may answer": "x + Other() == 'other' and Other() + x == 'other'",
+    "reading is counted": "reads(lambda: float(x[0]), lambda: bool(x.any()), lambda: x.get(), lambda: x[x > 0]) == 4",
+    "computing is not": "reads(lambda: x @ x, lambda: x[cupy.array([1])], lambda: x.sum() / x.size, lambda: len(x)) == 0",
+}
+
+TRIALS = """
+    import json, sys
+    import cupy, cupyx, numpy
+
+    def same_after_adding(a):
+        b = a
+        b += 1
+        return b is a and a.tolist() == 2.0
+
+    def scattered(index):
+        out = cupy.zeros(3)
+        cupyx.scatter_add(out, index, cupy.ones(3))
+        return out.tolist()
+
+    def reads(*actions):
+        before = cupy.synchronizations
+        for action in actions:
+            action()
+        return cupy.synchronizations - before
+
+    class Other:
+        __array_ufunc__ = None
+        __add__ = __radd__ = lambda self, other: "other"
+
+    def trial(expression):
+        x, y, h = cupy.array([1, 2, 3], dtype="float32"), cupy.zeros(3, "float32"), numpy.ones(3, "float32")
+        try:
+            return repr(eval(expression, {**globals(), "x": x, "y": y, "h": h}))
+        except Exception as error:
+            return [kind.__name__ for kind in type(error).__mro__], str(error)
+
+    print(json.dumps([trial(expression) for expression in json.loads(sys.argv[1])]))
+"""
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> dict[str, Any]:
+    """What each of the expressions above gave, or the error's classes and message: one process for all of them."""
+    expressions = [expression for expression, _, _ in REFUSED.values()] + list(ACCEPTED.values())
+    return dict(zip(expressions, json.loads(run(TRIALS, "numpy", json.dumps(expressions)))))
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_refuses(what: str, outcomes: dict[str, Any]) -> None:
+    expression, kind, words = REFUSED[what]
+    kinds, message = outcomes[expression]
+    assert kind in kinds and words in message
+
+
+@pytest.mark.parametrize("what", ACCEPTED)
+def test_behaves(what: str, outcomes: dict[str, Any]) -> None:
+    assert outcomes[ACCEPTED[what]] == "True"
+
+
+# ------------------------------------------------------------------------------------------ the library runs on it
+
+TRAINING = """
+    import json, os, sys, tempfile
+    import numpy
+    import tinytensor as tt
+    from tinytensor import nn, optim
+
+    class Block(nn.Module):
+        def __init__(self, width, heads):
+            self.heads = heads
+            self.before, self.after = nn.LayerNorm(width), nn.RMSNorm(width)
+            self.query_key_value, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU("tanh"), nn.Dropout(0.1), nn.Linear(4 * width, width))
+
+        def forward(self, x):
+            batch, length, width = x.shape
+            packed = self.query_key_value(self.before(x)).reshape(batch, length, 3, self.heads, -1).transpose(2, 0, 3, 1, 4)
+            p = 0.1 if self.training else 0.0
+            mixed = tt.scaled_dot_product_attention(packed[0], packed[1], packed[2], is_causal=True, dropout_p=p)
+            x = x + self.out(mixed.swapaxes(1, 2).reshape(batch, length, width))
+            return x + self.mlp(self.after(x))
+
+    class Model(nn.Module):
+        def __init__(self):
+            self.tokens, self.places = nn.Embedding(11, 16), nn.Embedding(8, 16)
+            self.blocks = nn.Sequential(Block(16, 2), Block(16, 2))
+            self.head = nn.Linear(16, 11)
+
+        def forward(self, ids):
+            return self.head(self.blocks(self.tokens(ids) + self.places(tt.arange(ids.shape[1]))))
+
+    def mlp_losses():
+        model = nn.Sequential(nn.Linear(5, 16), nn.Tanh(), nn.Linear(16, 3))
+        x, target = tt.random.normal((20, 5)), tt.random.integers(0, 3, 20)
+        optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        for _ in range(10):
+            loss = tt.cross_entropy(model(x), target, label_smoothing=0.1)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            yield loss
+
+    def step(model, optimizer, schedule, i, ids):
+        loss = tt.cross_entropy(model(ids[:, :-1]), ids[:, 1:], ignore_index=0)
+        optimizer.zero_grad()
+        loss.backward()
+        norm = optim.clip_grad_norm(model.parameters(), 0.5)
+        optimizer.step(schedule(i))
+        return [loss, norm]
+
+    tt.seed(3)
+    model, schedule = Model(), optim.Cosine(warmup=3, steps=20)
+    optimizer = optim.AdamW(model.parameters(), lr=1e-2)
+    ids = tt.random.integers(0, 11, (4, 9))
+    seen = []
+    reads = None
+    if tt.backend_name == "cupy":
+        import cupy
+        reads = cupy.synchronizations
+    for i in range(10):
+        seen += step(model, optimizer, schedule, i, ids)
+    waits = None if reads is None else cupy.synchronizations - reads
+
+    with tempfile.TemporaryDirectory() as folder:  # stop, start again from the files, and go on
+        tt.save(model.state_dict(), f"{folder}/model.safetensors")
+        tt.save(optimizer.state_dict(), f"{folder}/optimizer.safetensors")
+        model = Model()
+        optimizer = optim.AdamW(model.parameters(), lr=1e-2)
+        model.load_state_dict(tt.load(f"{folder}/model.safetensors"))
+        optimizer.load_state_dict(tt.load(f"{folder}/optimizer.safetensors"))
+    tt.seed(4)
+    for i in range(10, 20):
+        seen += step(model, optimizer, schedule, i, ids)
+    model.eval()
+    seen += [model(ids[:, :-1]).square().mean(), *mlp_losses()]
+    print(json.dumps([tt.backend_name, [x.item() for x in seen], waits]))
+"""
+
+
+def test_training_gives_the_losses_of_numpy_and_never_waits() -> None:
+    name, expected, _ = json.loads(run(TRAINING, "numpy"))
+    assert name == "numpy"
+    name, losses, waits = json.loads(run(TRAINING, "cupy"))
+    assert name == "cupy"
+    assert losses == pytest.approx(expected, rel=1e-6)
+    assert losses[0] > losses[38] and losses[-10] > losses[-1], "the models do not learn"
+    assert waits == 0, "a training step read values from the GPU"

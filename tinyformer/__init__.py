@@ -1,0 +1,1 @@
+"""tinyformer: Transformers on tinytensor. Each module is one concept: gpt, attention, blocks, tokenizers, decoding, ..."""

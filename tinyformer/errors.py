@@ -1,0 +1,44 @@
+"""Mistakes that a user can mend, told in a line or two. Imports nothing, so that it works when nothing else does."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class UserError(ValueError):
+    """A setting, file or text that cannot be used; the message says which and what to do about it."""
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """For a script: show a user's mistake as ``error: ...`` on standard error and exit with status 2, without a traceback.
+
+    That covers UserError, files that cannot be read or written (OSError), packages or devices that are missing
+    (ImportError), and sizes that do not fit in memory (MemoryError). Anything else is a fault of the program and keeps its
+    traceback. Ctrl-C exits with status 130; where nobody reads the output any more (``| head``), the script just ends.
+    """
+    try:
+        yield
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        raise SystemExit(130) from None
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it closes it at exit
+        raise SystemExit(1) from None
+    except (UserError, OSError, ImportError, MemoryError) as error:
+        print(f"error: {_in_words(error)}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+def _in_words(error: BaseException) -> str:
+    if isinstance(error, ModuleNotFoundError):
+        return f"the package {error.name!r} is not installed: pip install {error.name}"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    if isinstance(error, MemoryError):
+        return f"there is not enough memory for this: {error}" if str(error) else "there is not enough memory for this"
+    return str(error)

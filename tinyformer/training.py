@@ -1,0 +1,294 @@
+"""The training loop: schedule, accumulation, clipping, whole-split evaluation, checkpoints, exact resume."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tqdm import tqdm
+
+import tinytensor as tt
+from tinyformer.command_line import setting
+from tinyformer.decoding import evaluating
+from tinyformer.errors import UserError
+from tinyformer.runs import RunFolder, load_checkpoint, save_checkpoint
+from tinytensor import Tensor
+from tinytensor.nn import Module
+from tinytensor.optim import AdamW, Cosine, clip_grad_norm
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How to train. Raises UserError for values that cannot be."""
+
+    steps: int = setting(2000, "training steps")
+    batch_size: int = setting(12, "sequences in a batch")
+    accumulation: int = setting(1, "batches whose gradients make one step")
+    learning_rate: float = setting(1e-3, "peak learning rate of AdamW")
+    min_learning_rate: float = setting(1e-4, "learning rate at the end of the cosine")
+    warmup: int = setting(100, "steps over which the learning rate rises")
+    beta1: float = setting(0.9, "AdamW's decay of the mean gradient")
+    beta2: float = setting(0.99, "AdamW's decay of the mean squared gradient")
+    weight_decay: float = setting(0.1, "AdamW's weight decay, on matrices only")
+    clip: float = setting(1.0, "largest gradient norm; 0 does not clip")
+    eval_every: int = setting(250, "steps between evaluations, each on the whole validation split, and checkpoints")
+    log_every: int = setting(10, "steps between rows of the log")
+    seed: int = setting(1337, "of the weights, the batches and dropout")
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch_size", "accumulation", "eval_every", "log_every"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} must be at least 1, not {getattr(self, name)}")
+        for name in ("learning_rate", "min_learning_rate", "warmup", "weight_decay", "clip", "seed"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise UserError(f"{name} must be a number not below 0, not {getattr(self, name)}")
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise UserError(f"{name} must be at least 0 and less than 1, not {getattr(self, name)}")
+
+
+class Batch(Protocol):
+    """What a trainer needs to know of a batch: how many targets its mean loss is over."""
+
+    num_targets: int
+
+
+class Batches(Protocol):
+    """Where batches come from."""
+
+    def sample(self) -> Any:
+        """The next training batch."""
+
+    def validation_batches(self) -> Iterator[Any]:
+        """The whole validation split."""
+
+    def get_state(self) -> dict[str, Any]:
+        """Where ``sample`` stands: values for JSON."""
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on from what ``get_state`` returned."""
+
+
+LossFunction = Callable[[Any, Any], Tensor]
+
+
+def next_token_loss(model: Module, batch: Any) -> Tensor:
+    """The mean cross-entropy of a language model's predictions."""
+    return tt.cross_entropy(model(batch.inputs), batch.targets)
+
+
+def adamw_for(model: Module, config: TrainingConfig) -> AdamW:
+    """AdamW that decays matrices but not biases and norms, as GPT-2 was trained."""
+    parameters = list(model.parameters())
+    groups = [
+        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
+        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    return AdamW([g for g in groups if g["params"]], lr=config.learning_rate, betas=(config.beta1, config.beta2))
+
+
+def evaluate(model: Module, batches: Batches, loss_function: LossFunction = next_token_loss) -> float:
+    """The mean loss over every target of the validation split."""
+    total, count = 0.0, 0
+    with tt.no_grad(), evaluating(model):
+        for batch in batches.validation_batches():
+            total += float(loss_function(model, batch)) * batch.num_targets
+            count += batch.num_targets
+    return total / max(count, 1)
+
+
+class Trainer:
+    """Trains a model on batches and keeps its folder up to date. ``train()`` runs to the end, or to Ctrl-C."""
+
+    def __init__(
+        self,
+        model: Module,
+        batches: Batches,
+        config: TrainingConfig,
+        folder: RunFolder,
+        loss_function: LossFunction = next_token_loss,
+    ):
+        self.model = model
+        self.batches = batches
+        self.config = config
+        self.folder = folder
+        self.loss_function = loss_function
+        self.optimizer = adamw_for(model, config)
+        final = config.min_learning_rate / config.learning_rate if config.learning_rate else 0.0
+        self.schedule = Cosine(config.warmup, config.steps, final)
+        self.step = 0
+        self.best_loss = math.inf
+        self.best_step = 0
+        self.seconds = 0.0
+        self.rows: list[dict[str, Any]] = []
+        self._unread: list[tuple[int, Any, Any]] = []  # (step, loss, gradient norm) since the log's last row, on the device
+
+    # ------------------------------------------------------------------------------------------------- one step
+
+    def train_step(self) -> tuple[Tensor, Tensor, int]:
+        """One optimizer step: the mean loss, the gradient's norm before clipping, and the number of targets."""
+        drawn = [self.batches.sample() for _ in range(self.config.accumulation)]
+        count = sum(batch.num_targets for batch in drawn)
+        self.optimizer.zero_grad()
+        mean_loss: Tensor = tt.tensor(0.0)
+        for batch in drawn:
+            # Each batch counts by its number of targets: the sum is the mean over all of them, as in one large batch.
+            loss = self.loss_function(self.model, batch) * (batch.num_targets / count)
+            loss.backward()
+            mean_loss = mean_loss + loss.detach()
+        norm = clip_grad_norm(self.model.parameters(), self.config.clip or math.inf)
+        self.optimizer.step(self.schedule(self.step))
+        self.step += 1
+        return mean_loss, norm, count
+
+    # ------------------------------------------------------------------------------------------------- the loop
+
+    def train(self) -> bool:
+        """Train to the last step; False where Ctrl-C ended it before, after a checkpoint.
+
+        Raises UserError at a loss that is NaN or infinite; the checkpoints then are from before it.
+        """
+        config = self.config
+        self.model.train()
+        bar = tqdm(total=config.steps, initial=self.step, unit="step", dynamic_ncols=True, smoothing=0.1)
+        with bar, _stop_on_interrupt() as stopped:
+            if self.step == 0:
+                self._evaluate(bar)
+                self._save_latest()
+            since, steps, tokens = time.perf_counter(), 0, 0
+            while self.step < config.steps and not stopped.is_set():
+                loss, norm, count = self.train_step()
+                self._unread.append((self.step, loss, norm))
+                steps, tokens = steps + 1, tokens + count
+                bar.update()
+                if self._due(config.log_every) or self._due(config.eval_every):
+                    self._read_losses()
+                    elapsed = time.perf_counter() - since
+                    self.seconds += elapsed
+                    self._log()
+                    self._show(bar, elapsed / steps, tokens / elapsed)
+                    if self._due(config.eval_every):
+                        self._evaluate(bar)
+                        self._save_latest()
+                    since, steps, tokens = time.perf_counter(), 0, 0
+            if self.step < config.steps:
+                self.seconds += time.perf_counter() - since
+                self._save_latest()
+        return self.step == config.steps
+
+    def _due(self, every: int) -> bool:
+        return self.step % every == 0 or self.step == self.config.steps
+
+    def _show(self, bar: Any, seconds_a_step: float, tokens_a_second: float) -> None:
+        bar.set_postfix_str(
+            f"loss {self._last('train_loss'):.3f}, val {self._last('validation_loss'):.3f}, "
+            f"{1000 * seconds_a_step:.0f} ms/step, {tokens_a_second:,.0f} tokens/s"
+        )
+
+    def _read_losses(self) -> None:
+        """Fetch the losses and gradient norms since the log's last row; only here does a GPU have to be waited for."""
+        self._unread = [(step, float(loss), float(norm)) for step, loss, norm in self._unread]
+        for step, loss, norm in self._unread:
+            self._check("loss", loss, step)
+            self._check("gradient's norm", norm, step)
+
+    def _check(self, what: str, value: float, step: int) -> None:
+        if not math.isfinite(value):
+            raise UserError(
+                f"the {what} became {value} at step {step}: training stops. The checkpoints in {self.folder.path} are from "
+                "before that; a lower --learning-rate or --clip 1 usually helps"
+            )
+
+    def _log(self) -> None:
+        """Add to the log the mean loss since its last row and the last gradient norm."""
+        row = self._row()
+        row["train_loss"] = sum(loss for _, loss, _ in self._unread) / len(self._unread)
+        row["gradient_norm"] = self._unread[-1][2]
+        self._unread = []
+
+    def _row(self) -> dict[str, Any]:
+        """The log's row of the current step."""
+        if not self.rows or self.rows[-1]["step"] != self.step:
+            rate = self.config.learning_rate * self.schedule(max(self.step - 1, 0))
+            empty = {"train_loss": None, "validation_loss": None, "gradient_norm": None}
+            self.rows.append({"step": self.step, "learning_rate": rate, **empty, "seconds": round(self.seconds, 2)})
+        return self.rows[-1]
+
+    def _last(self, column: str) -> float:
+        return next((row[column] for row in reversed(self.rows) if row[column] is not None), math.nan)
+
+    def _evaluate(self, bar: Any) -> None:
+        loss = evaluate(self.model, self.batches, self.loss_function)
+        self._check("validation loss", loss, self.step)
+        self._row()["validation_loss"] = loss
+        bar.write(f"step {self.step:5d}: validation loss {loss:.4f}, perplexity {perplexity(loss):.2f}")
+        if loss < self.best_loss:
+            self.best_loss, self.best_step = loss, self.step
+            state = {"kind": "best", "step": self.step, "validation_loss": loss}
+            save_checkpoint(self.folder.best, {"model": self.model.state_dict()}, state)
+        bar.unpause()  # so that the time left is reckoned from the steps alone
+
+    # ------------------------------------------------------------------------------------------------ checkpoints
+
+    def _save_latest(self) -> None:
+        self._read_losses()
+        state = {
+            "kind": "latest",
+            "step": self.step,
+            "best_loss": self.best_loss if math.isfinite(self.best_loss) else None,
+            "best_step": self.best_step,
+            "seconds": self.seconds,
+            "random": tt.random.get_state(),
+            "batches": self.batches.get_state(),
+            "rows": self.rows,
+            "unread": self._unread,
+        }
+        groups = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        save_checkpoint(self.folder.latest, groups, state)
+        self.folder.write_log(self.rows)
+
+    def resume(self) -> None:
+        """Go on from the folder's latest checkpoint exactly. Raises UserError where it is missing, damaged or another's."""
+        groups, state = load_checkpoint(self.folder.latest, "latest")
+        try:
+            self.model.load_state_dict(groups.get("model", {}))
+            self.optimizer.load_state_dict(groups.get("optimizer", {}))
+            tt.random.set_state(state["random"])
+            self.batches.set_state(state["batches"])
+            self.step, self.seconds, self.rows = state["step"], state["seconds"], state["rows"]
+            self.best_loss = math.inf if state["best_loss"] is None else state["best_loss"]
+            self.best_step, self._unread = state["best_step"], [(step, loss, norm) for step, loss, norm in state["unread"]]
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(f"{self.folder.latest} does not fit this run: {error}") from None
+
+
+def perplexity(loss: float) -> float:
+    """e to the loss: among how many equally likely tokens the model hesitates."""
+    return math.exp(loss) if loss < 700 else math.inf
+
+
+@contextmanager
+def _stop_on_interrupt() -> Iterator[threading.Event]:
+    """An event that Ctrl-C sets, so that a step is finished before training stops; a second Ctrl-C interrupts at once.
+    Signals reach the main thread only; elsewhere the event is never set."""
+    stopped = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stopped
+        return
+    previous = signal.getsignal(signal.SIGINT)
+
+    def stop(number: int, frame: Any) -> None:
+        stopped.set()
+        signal.signal(signal.SIGINT, previous)
+
+    signal.signal(signal.SIGINT, stop)
+    try:
+        yield stopped
+    finally:
+        signal.signal(signal.SIGINT, previous)
