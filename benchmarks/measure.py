@@ -235,7 +235,8 @@ def blas_threads() -> list[str]:
     """The thread pools of the libraries that this process has loaded: "openblas 0.3.31, 2 threads"."""
     from threadpoolctl import threadpool_info
 
-    found = [f"{pool['internal_api']} {pool['version'] or ''}".strip() + f", {pool['num_threads']} threads" for pool in threadpool_info()]
+    pools = threadpool_info()
+    found = [f"{pool['internal_api']} {pool['version'] or ''}, {pool['num_threads']} threads" for pool in pools]
     return sorted(set(found))
 
 

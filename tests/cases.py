@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import tinytensor as tt
-from tinytensor.engine import all_ops
+from tinytensor.op import all_ops
 
 inf, nan = math.inf, math.nan
 

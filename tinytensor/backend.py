@@ -88,6 +88,5 @@ def scatter_add(target: Array, index: Any, values: Array) -> None:
 
 
 def quiet() -> AbstractContextManager[Any]:
-    """A context without floating-point warnings: a derivative such as 1/0 is an answer, not an accident.
-    (GPUs never warn.)"""
+    """A context without floating-point warnings, as on GPUs: log(0) is an answer, and ``tt.detect_anomaly`` finds accidents."""
     return numpy.errstate(all="ignore") if xp is numpy else nullcontext()

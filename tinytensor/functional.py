@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels, random
 from tinytensor.backend import is_floating, is_host_array, xp
-from tinytensor.engine import op
 from tinytensor.fused import fused
 from tinytensor.kernels.numpy.attention import LOWEST
+from tinytensor.op import op
 from tinytensor.ops import (
     embedding,
     erf,

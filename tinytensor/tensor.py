@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tinytensor import engine, ops
+from tinytensor import engine, op, ops
 from tinytensor.backend import (
     Array,
     DType,
@@ -335,7 +335,7 @@ class Tensor:
     matmul, outer, isnan, isfinite = ops.matmul, ops.outer, ops.isnan, ops.isfinite
 
 
-engine.Tensor = Tensor
+op.Tensor = Tensor
 
 
 def _rebuild(kind: type[Tensor], array: Any, requires_grad: bool) -> Tensor:

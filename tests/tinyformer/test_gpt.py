@@ -117,6 +117,30 @@ def test_dropout_acts_in_training_only(make_gpt) -> None:
     assert make_gpt(dropout=0.0)(ids).numpy().tobytes() == evaluated.tobytes()  # the same weights, without dropout
 
 
+def test_the_embeddings_are_dropped_too(make_gpt) -> None:
+    # With blocks that add nothing, whatever is random is what goes into them.
+    model = make_gpt(dropout=0.5)
+    for block in model.blocks:
+        for layer in (block.attention.output, block.feed_forward.contract):
+            layer.weight.assign(np.zeros(layer.weight.shape, np.float32))
+    ids = random_ids(2, 8)
+    assert np.abs(model(ids).numpy() - model(ids).numpy()).max() > 0
+
+
+def test_the_logits_from_embeddings_blocks_and_norm(make_gpt) -> None:
+    model = make_gpt(bias=True)
+    for parameter in model.parameters():
+        tt.nn.init.normal_(parameter, std=0.3)
+    ids = np.random.default_rng(0).integers(0, 11, (2, 6))
+    p = {name: value.numpy().astype(np.float64) for name, value in model.named_parameters()}
+    x = p["token_embedding.weight"][ids] + p["position_embedding.weight"][:6]
+    for block in model.blocks:
+        x = block(tt.tensor(x.astype(np.float32)), is_causal=True).numpy().astype(np.float64)
+    x = x - x.mean(-1, keepdims=True)
+    x = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5) * p["norm.weight"] + p["norm.bias"]
+    np.testing.assert_allclose(model(tt.tensor(ids)).numpy(), x @ p["token_embedding.weight"].T, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("shape", [(2, 9), (1, 0), (8,), (1, 2, 3)])
 def test_ids_of_a_wrong_shape(make_gpt, shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"GPT takes ids \(batch, length\), length 1 to 8") as caught:

@@ -252,3 +252,26 @@ def test_training_gives_the_losses_of_numpy_and_never_waits() -> None:
     assert losses == pytest.approx(expected, rel=1e-6)
     assert losses[0] > losses[38] and losses[-10] > losses[-1], "the models do not learn"
     assert waits == 0, "a training step read values from the GPU"
+
+
+BORDER = """
+    import numpy
+    import tinytensor as tt
+
+    x = tt.zeros((3, 2))
+    x[0] = [1, 2]
+    x[1:] = numpy.ones(2)
+    x[[2]] = tt.tensor([5, 6])
+    print(x.tolist())
+    print(tt.index_add(tt.zeros(2, "int64"), [0, 0, 1], tt.tensor([-3, 1, 7])).tolist())
+    print(tt.scatter(tt.tensor([1.0, 2.0]), numpy.array([1, 1]), (3,)).tolist())
+    for index in (1.5, [0.5], numpy.float64(1)):
+        try:
+            print(x[index])
+        except IndexError as error:
+            print(error)
+"""
+
+
+def test_lists_and_numpy_arrays_cross_at_the_border_and_integers_scatter() -> None:
+    assert run(BORDER, "cupy") == run(BORDER, "numpy")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tinytensor.backend import xp
-from tinytensor.engine import op
+from tinytensor.op import op
 from tinytensor.ops.elementwise import exp, sigmoid, where
 from tinytensor.ops.reductions import sum
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels
 from tinytensor.backend import xp
-from tinytensor.engine import op
+from tinytensor.op import op
 
 if TYPE_CHECKING:
     from tinytensor.tensor import Tensor

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels
 from tinytensor.backend import from_numpy, host, is_host_array, scatter_add, xp
-from tinytensor.engine import op
+from tinytensor.op import op
 from tinytensor.ops.shapes import flip, moveaxis, normalize_axes
 
 if TYPE_CHECKING:

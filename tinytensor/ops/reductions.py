@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from tinytensor.backend import xp
-from tinytensor.engine import op
+from tinytensor.op import op
 from tinytensor.ops.elementwise import abs, exp, square, where
 from tinytensor.ops.shapes import (
     Axes,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinytensor.backend import host, xp
-from tinytensor.engine import op
+from tinytensor.op import op
 
 if TYPE_CHECKING:
     from tinytensor.tensor import Tensor

@@ -1,0 +1,201 @@
+"""The whole GPT against its PyTorch twin with copied weights, in float32: logits, loss, gradients, ten training steps."""
+
+import dataclasses
+import itertools
+
+import numpy
+import pytest
+import torch
+from parity.compare import assert_close
+from torch_gpt import GPT as Twin
+from torch_gpt import adamw_for as twin_adamw_for
+from torch_gpt import copy_weights
+
+import tinytensor as tt
+from tinyformer.data import Batch
+from tinyformer.gpt import GPT, GPTConfig
+from tinyformer.runs import RunFolder
+from tinyformer.training import Trainer, TrainingConfig, adamw_for, next_token_loss
+from tinytensor.optim import Cosine, clip_grad_norm
+
+STEPS = 10
+LENGTH = 16
+TRAINING = TrainingConfig(steps=STEPS, warmup=3, learning_rate=1e-2, min_learning_rate=1e-3, weight_decay=0.1, clip=1.0)
+SCHEDULE = Cosine(TRAINING.warmup, TRAINING.steps, TRAINING.min_learning_rate / TRAINING.learning_rate)
+
+# AdamW divides by sqrt(v) + eps. At the default eps of 1e-8 its first step is the SIGN of each gradient: an element that is
+# 0 but for rounding moves by the whole learning rate, in a direction that rounding picks, and two correct libraries part.
+# An eps not far below the clipped gradients makes the step a smooth function of them, so that rounding stays rounding. The
+# division by sqrt(v) still matters (the test below holds eps to that), and test_optimizers.py runs the default eps.
+EPS = 1e-2
+
+
+def twins(bias, dropout=0.0, seed=0):
+    """The same small GPT in both libraries, on every parameter random: a bias of 0 or a norm's weight of 1 hides mistakes,
+    and so does an attention that is all but uniform."""
+    config = GPTConfig(vocab_size=11, block_size=LENGTH, num_layers=3, num_heads=4, d_model=32, dropout=dropout, bias=bias)
+    ours = GPT(config)
+    rng = numpy.random.default_rng(seed)
+    for p in ours.parameters():
+        p.assign((0.2 * rng.standard_normal(p.shape) + (p.ndim == 1)).astype("float32"))
+    theirs = Twin(**dataclasses.asdict(config))
+    copy_weights(ours, theirs)
+    return ours, theirs
+
+
+def tokens(step, batch=8, length=LENGTH):
+    """Random windows (batch, length + 1)."""
+    return numpy.random.default_rng(1000 + step).integers(0, 11, (batch, length + 1))
+
+
+def our_batch(windows):
+    return Batch(tt.tensor(windows[:, :-1]), tt.tensor(windows[:, 1:]), windows[:, 1:].size)
+
+
+def our_loss(ours, windows):
+    return next_token_loss(ours, our_batch(windows))
+
+
+def their_loss(theirs, windows):
+    return theirs.loss(torch.tensor(windows[:, :-1]), torch.tensor(windows[:, 1:]))
+
+
+def assert_same_gradients(ours, theirs):
+    for (name, p), (same, q) in zip(ours.named_parameters(), theirs.named_parameters(), strict=True):
+        assert name == same
+        assert_close(p.grad, q.grad, what=f"the gradient of {name}")
+
+
+def assert_same_parameters(ours, theirs, step):
+    for (name, p), (same, q) in zip(ours.named_parameters(), theirs.named_parameters(), strict=True):
+        assert name == same
+        assert_close(p, q, what=f"{name} after step {step}")
+
+
+# ------------------------------------------------------------------------------------------------------------ one pass
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("length", [1, 7, LENGTH])
+def test_logits_loss_and_gradients(bias, length):
+    ours, theirs = twins(bias)
+    windows = tokens(0, length=length)
+    assert_close(ours(tt.tensor(windows[:, :-1])), theirs(torch.tensor(windows[:, :-1])), what="the logits")
+    loss, expected = our_loss(ours, windows), their_loss(theirs, windows)
+    assert_close(loss, expected, what="the loss")
+    loss.backward()
+    expected.backward()
+    assert_same_gradients(ours, theirs)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_evaluation_ignores_dropout(bias):
+    ours, theirs = twins(bias, dropout=0.5)
+    windows = tokens(0)
+    assert_close(our_loss(ours.eval(), windows), their_loss(theirs.eval(), windows), what="the loss")
+
+
+def test_the_initial_model():
+    """The weights as the library itself makes them, not only those of the tests above."""
+    config = GPTConfig(vocab_size=65, block_size=64, num_layers=4, num_heads=4, d_model=128)
+    tt.seed(0)
+    ours, theirs = GPT(config), Twin(**dataclasses.asdict(config))
+    copy_weights(ours, theirs)
+    windows = numpy.random.default_rng(0).integers(0, 65, (4, 65))
+    loss, expected = our_loss(ours, windows), their_loss(theirs, windows)
+    assert_close(loss, expected, what="the loss")
+    loss.backward()
+    expected.backward()
+    assert_same_gradients(ours, theirs)
+
+
+# ------------------------------------------------------------------------------------------------------------ training
+
+
+def their_optimizer(theirs):
+    betas = (TRAINING.beta1, TRAINING.beta2)
+    return twin_adamw_for(theirs, TRAINING.learning_rate, betas, TRAINING.weight_decay, eps=EPS)
+
+
+def set_eps(optimizer):
+    for group in optimizer.param_groups:
+        group["eps"] = EPS
+
+
+def their_step(theirs, optimizer, step, parts):
+    """One step on the mean of the parts' losses, by their numbers of targets; the loss and the norm before clipping."""
+    for group in optimizer.param_groups:
+        group["lr"] = TRAINING.learning_rate * SCHEDULE(step)
+    optimizer.zero_grad()
+    count = sum(windows[:, 1:].size for windows in parts)
+    total = 0.0
+    for windows in parts:
+        loss = their_loss(theirs, windows) * (windows[:, 1:].size / count)
+        loss.backward()
+        total = total + loss.detach()
+    norm = torch.nn.utils.clip_grad_norm_(theirs.parameters(), TRAINING.clip)
+    optimizer.step()
+    return total, norm
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_ten_steps(bias):
+    ours, theirs = twins(bias)
+    optimizer, reference = adamw_for(ours, TRAINING), their_optimizer(theirs)
+    set_eps(optimizer)
+    start = [p.numpy().copy() for p in ours.parameters()]
+    norms = []
+    for step in range(STEPS):
+        windows = tokens(step)
+        optimizer.zero_grad()
+        loss = our_loss(ours, windows)
+        loss.backward()
+        norm = clip_grad_norm(ours.parameters(), TRAINING.clip)
+        optimizer.step(SCHEDULE(step))
+        expected, expected_norm = their_step(theirs, reference, step, [windows])
+        assert_close(loss, expected, what=f"the loss of step {step}")
+        assert_close(norm, expected_norm, what=f"the norm of step {step}")
+        assert_same_gradients(ours, theirs)  # clipped ones, by now
+        assert_same_parameters(ours, theirs, step)
+        norms.append(float(norm))
+    moved = [numpy.abs(p.numpy() - before).max() for p, before in zip(ours.parameters(), start)]
+    assert min(moved) > 1e-3  # models that do not move agree, too
+    assert max(norms) > TRAINING.clip  # and so do those that nothing is clipped of
+
+
+@pytest.mark.parametrize("sizes", [(8, 8), (8, 3, 1)], ids=str)
+def test_ten_steps_of_the_trainer_with_accumulation(sizes, tmp_path):
+    """Unequal batches count by their targets, as if they were one."""
+    ours, theirs = twins(bias=True)
+    parts = [[tokens(100 * step + i, batch=n) for i, n in enumerate(sizes)] for step in range(STEPS)]
+    batches = Given([our_batch(windows) for step in parts for windows in step])
+    settings = dataclasses.replace(TRAINING, accumulation=len(sizes))
+    trainer = Trainer(ours, batches, settings, RunFolder(tmp_path))
+    set_eps(trainer.optimizer)
+    reference = their_optimizer(theirs)
+    for step in range(STEPS):
+        loss, norm, count = trainer.train_step()
+        expected, expected_norm = their_step(theirs, reference, step, parts[step])
+        assert count == sum(sizes) * LENGTH
+        assert_close(loss, expected, what=f"the loss of step {step}")
+        assert_close(norm, expected_norm, what=f"the norm of step {step}")
+        assert_same_parameters(ours, theirs, step)
+
+
+def test_accumulated_gradients_are_those_of_one_batch():
+    ours, theirs = twins(bias=True)
+    windows = tokens(0)
+    for part in (windows[:5], windows[5:]):
+        (our_loss(ours, part) * (len(part) / len(windows))).backward()
+    their_loss(theirs, windows).backward()
+    assert_same_gradients(ours, theirs)
+
+
+class Given:
+    """Batches that were made beforehand."""
+
+    def __init__(self, batches):
+        self._batches = itertools.cycle(batches)
+
+    def sample(self):
+        return next(self._batches)

@@ -1,0 +1,244 @@
+"""What an operation is: a forward function on arrays, and one gradient rule for each of its inputs.
+
+A rule's parameter NAMES say what it needs, and only that is saved: ``g`` (the incoming gradient), an input's name, ``out``,
+``<input>_shape``, or one of the op's settings. No rule mentions broadcasting or dtypes: the engine undoes both in one place.
+
+Rules are polymorphic. On an ordinary backward pass they are fed raw arrays and nothing is recorded; with
+``create_graph=True`` they are fed tensors, and so record themselves: that gives derivatives of every order.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from tinytensor.backend import Array, default_dtype, host, is_array, is_floating, is_host_array, quiet, xp
+from tinytensor.engine import Node, calling_line, check_finite, modes
+
+if TYPE_CHECKING:
+    from tinytensor.tensor import Tensor as TensorClass
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+# tensor.py sets this to its class: ops make tensors, and tensors have ops for methods.
+Tensor = cast("type[TensorClass]", None)
+
+
+def wrap(array: Array, node: Node | None = None) -> TensorClass:
+    """A tensor around an array, computed by the call that ``node`` records."""
+    return Tensor._wrap(array, node)
+
+
+all_ops: dict[str, Op] = {}
+
+
+def op(**rules: Callable[..., Any]) -> Callable[[Function], Function]:
+    """Declare a function on arrays as a differentiable op on tensors: ``@op(x=lambda g, out: g * out)``.
+
+    Each keyword is an input of the function and its gradient rule. Parameters without a rule are settings: they get no
+    gradient. The result takes tensors, or, inside a rule on an ordinary backward pass, raw arrays.
+    """
+
+    def declare(forward: Function) -> Function:
+        return cast(Function, Op(forward, rules))
+
+    return declare
+
+
+class Op:
+    """A forward function and a gradient rule for each of its inputs; see ``op``."""
+
+    def __init__(self, forward: Callable[..., Any], rules: dict[str, Callable[..., Any]]):
+        functools.update_wrapper(self, forward)
+        self.name = forward.__name__.lstrip("_")
+        self.forward = forward
+        parameters = inspect.signature(forward).parameters
+        self.names = tuple(parameters)
+        self.defaults = {n: p.default for n, p in parameters.items() if p.default is not p.empty}
+        self.variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters.values())
+        required = [n for n, p in parameters.items() if p.default is p.empty]
+        self.inputs = tuple(n for n in self.names if n in rules) or tuple(required)
+        self.differentiable = bool(rules)
+        self.rules = rules
+        self.needs = {n: tuple(inspect.signature(rule).parameters) for n, rule in rules.items()}
+        self._check_rules()
+        all_ops[self.name] = self
+
+    def _check_rules(self) -> None:
+        known = {"g", "out", *self.names, *(f"{n}_shape" for n in self.names)}
+        for name in self.rules:
+            strange = [n for n in self.needs[name] if n not in known]
+            if name not in self.names or strange:
+                raise TypeError(f"{self.name}: the rule for {name!r} asks for {strange or name}, which the op does not have")
+
+    def __repr__(self) -> str:
+        return f"<op {self.name}>"
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        """An op set on the Tensor class is a method."""
+        return self if instance is None else types.MethodType(self, instance)
+
+    # -- forward
+
+    def __call__(self, *args: Any, **settings: Any) -> Any:
+        if self.variadic:
+            values = {**self.defaults, self.names[0]: args, **settings}
+            operands: Sequence[Any] = args
+        else:
+            values = {**self.defaults, **dict(zip(self.names, args)), **settings}
+            operands = [values.get(n) for n in self.inputs]
+            if len(args) > len(self.names):
+                raise TypeError(f"{self.name}() takes {len(self.names)} arguments, but {len(args)} were given")
+        tensors = [value for value in values.values() if isinstance(value, Tensor)]
+        if self.variadic:
+            tensors += [value for value in args if isinstance(value, Tensor)]
+        if not tensors:
+            if not any(is_array(value) for value in (*operands, *values.values())):
+                self._reject(args)
+            return self._run(values)
+        return self._record(values, operands)
+
+    def _record(self, values: dict[str, Any], operands: Sequence[Any]) -> TensorClass:
+        parents = tuple([x.node if isinstance(x, Tensor) else None for x in operands])
+        arrays = self._promote([x.data if isinstance(x, Tensor) else self._number(x) for x in operands])
+        if self.variadic:
+            values[self.names[0]] = tuple(arrays)
+        else:
+            values.update(zip(self.inputs, arrays))
+        values = {n: self._setting(n, v) if isinstance(v, Tensor) else v for n, v in values.items()}
+        with quiet():
+            out, kept = self._compute(values)
+        if out.dtype != default_dtype and is_floating(out.dtype) and "dtype" not in values and not _any_floating(arrays):
+            # Integers went in: NumPy answers in float64, or for the shortest in float16, but this library in float32.
+            if out.dtype.itemsize < default_dtype.itemsize:
+                return self._record(values, [wrap(x.astype(default_dtype)) if is_array(x) else x for x in arrays])
+            out = out.astype(default_dtype)
+        node = None
+        if modes.recording and self.differentiable and any(parents) and is_floating(out.dtype):
+            node = Node(self, parents, self._saved(values, out, kept, parents), out.shape, out.dtype)
+        if modes.detecting_anomalies:
+            check_finite(out, f"the output of {self.name!r}, called at {node.line if node else calling_line()},")
+        return wrap(out, node)
+
+    def _compute(self, values: dict[str, Any]) -> tuple[Array, Any]:
+        """The output, and what else the backward pass wants kept (nothing, but for a fused op)."""
+        return xp.asarray(self._run(values)), None
+
+    def _run(self, values: dict[str, Any]) -> Any:
+        try:
+            if self.variadic:
+                settings = {n: values[n] for n in self.names[1:]}
+                return self.forward(*values[self.names[0]], **settings)
+            return self.forward(**values)
+        except (ValueError, IndexError, TypeError) as error:
+            raise explain(self, values, error) from None
+
+    def _promote(self, arrays: list[Any]) -> list[Any]:
+        """Convert integer operands to the floating type of the others. (NumPy would turn int64 + float32 to float64.)"""
+        dtypes = {x.dtype for x in arrays if hasattr(x, "dtype")}
+        floating = [d for d in dtypes if is_floating(d)]
+        if len(dtypes) > 1 and floating and len(floating) < len(dtypes):
+            dtype = functools.reduce(xp.promote_types, floating)
+            return [x.astype(dtype) if hasattr(x, "dtype") and not is_floating(x.dtype) else x for x in arrays]
+        return arrays
+
+    def _reject(self, args: Sequence[Any]) -> None:
+        kinds = ", ".join(type(a).__name__ for a in args) or "nothing"
+        raise TypeError(f"{self.name} needs a tensor and got {kinds}: make one with tt.tensor(...)")
+
+    def _number(self, value: Any) -> Any:
+        """An operand that is no tensor: None (an input left out) or a number. Arrays are refused, not guessed about."""
+        if value is None or type(value) in (int, float, bool):
+            return value
+        if isinstance(value, host.generic):
+            return value.item()
+        kind = "an array" if is_array(value) or is_host_array(value) else f"a {type(value).__name__}"
+        raise TypeError(f"{self.name} got a tensor and {kind}: make it a tensor with tt.tensor(...) first")
+
+    def _setting(self, name: str, value: TensorClass) -> Array:
+        """The array of a tensor that the op has no gradient rule for. If one is expected, better an error than silence."""
+        if value.node is not None and self.differentiable and modes.recording:
+            raise TypeError(f"{self.name} gives no gradient to {name!r}, but it requires one: pass {name}.detach()")
+        return value.data
+
+    def _saved(self, values: dict[str, Any], out: Array, kept: Any, parents: tuple[Node | None, ...]) -> Any:
+        """Only what the rules of the inputs that need a gradient name."""
+        if self.variadic:
+            needed = set(self.needs[self.inputs[0]])
+        else:
+            needed = {n for name, parent in zip(self.inputs, parents) if parent is not None for n in self.needs[name]}
+        saved = {}
+        for name in needed - {"g"}:
+            if name == "out":
+                saved[name] = out
+            elif name.endswith("_shape"):
+                saved[name] = _shape_of(values[name[:-6]])
+            else:
+                saved[name] = values[name]
+        return saved
+
+    # -- backward
+
+    def backward(self, node: Node, g: Any, create_graph: bool) -> Sequence[Any]:
+        """The gradient for each of the node's parents; None where a parent is None."""
+        saved = {**node.saved, "g": g}
+        if create_graph:
+            saved = self._as_tensors(node, saved)
+        if self.variadic:
+            name = self.inputs[0]
+            return cast("Sequence[Any]", self.rules[name](*[saved[n] for n in self.needs[name]]))
+        return [
+            None if parent is None else self.rules[name](*[saved[n] for n in self.needs[name]])
+            for name, parent in zip(self.inputs, node.parents)
+        ]
+
+    def _as_tensors(self, node: Node, saved: dict[str, Any]) -> dict[str, Any]:
+        """The saved arrays as tensors that know where they came from, so that the rules record themselves."""
+        if "out" in saved:
+            saved["out"] = wrap(saved["out"], node)
+        if self.variadic:
+            if self.names[0] in saved:
+                saved[self.names[0]] = [wrap(a, p) for a, p in zip(saved[self.names[0]], node.parents)]
+            return saved
+        for name, parent in zip(self.inputs, node.parents):
+            if name in saved and is_array(saved[name]):
+                saved[name] = wrap(saved[name], parent)
+        return saved
+
+
+def _any_floating(arrays: Sequence[Any]) -> bool:
+    return any(is_floating(x.dtype) for x in arrays if hasattr(x, "dtype"))
+
+
+# ----------------------------------------------------------------------------------------------------------- errors
+
+
+def _shape_of(value: Any) -> Any:
+    return [v.shape for v in value] if isinstance(value, (tuple, list)) else getattr(value, "shape", ())
+
+
+# What NumPy and CuPy say, and what to say instead; {} is their own text.
+_REMEDIES = {
+    "could not be broadcast|not broadcastable|non-broadcastable|shape mismatch|axis remapping": (
+        "these do not broadcast; compare them from the last axis: each pair must be equal, or one of them 1"
+    ),
+    "is out of bounds for array of dimension": "{}: axes run from -ndim to ndim - 1",
+    "zero-size array to reduction": "there is nothing to choose from, as an axis has length 0",
+    "NoneType": "an operand is missing, or None: give it a tensor or a number",
+}
+
+
+def explain(operation: Op, values: dict[str, Any], error: Exception) -> Exception:
+    """The same kind of error, in one line that names the op, the shapes and, where there is a usual one, the remedy."""
+    operands: list[Any] = []
+    for value in values[operation.names[0]] if operation.variadic else [values.get(n) for n in operation.names]:
+        operands += value if isinstance(value, tuple) else [value]  # an index may be a tuple of arrays
+    shapes = ", ".join(f"{tuple(v.shape)}" for v in operands if hasattr(v, "shape"))
+    reason = str(error).strip()
+    remedy = next((r for said, r in _REMEDIES.items() if any(part in reason for part in said.split("|"))), "{}")
+    reason = remedy.format(reason)
+    kind = next(k for k in (IndexError, TypeError, ValueError) if isinstance(error, k))
+    return kind(f"{operation.name} of shapes {shapes}: {reason}" if shapes else f"{operation.name}: {reason}")
