@@ -14,8 +14,10 @@ import json
 import multiprocessing
 import os
 import platform
+import shlex
 import signal
 import statistics
+import subprocess
 import sys
 import time
 import traceback
@@ -231,18 +233,34 @@ def versions(*packages: str) -> dict[str, str]:
     return found
 
 
-def blas_threads() -> list[str]:
+def revision() -> str:
+    """The commit of the code measured, and whether it was changed since; "unknown" outside a repository."""
+    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty= (changed since)"]
+    try:
+        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def thread_pools() -> list[str]:
     """The thread pools of the libraries that this process has loaded: "openblas 0.3.31, 2 threads"."""
     from threadpoolctl import threadpool_info
 
     pools = threadpool_info()
-    found = [f"{pool['internal_api']} {pool['version'] or ''}, {pool['num_threads']} threads" for pool in pools]
-    return sorted(set(found))
+    found = {
+        f"{pool['internal_api']} {pool['version'] or 'of unknown version'}, {pool['num_threads']} threads" for pool in pools
+    }
+    return sorted(found)
+
+
+# Variables that change how fast things run: the libraries' threads, their own settings, and glibc's memory allocator.
+SETTINGS = ("TINYTENSOR_", "OPENBLAS_", "OMP_", "MKL_", "MALLOC_")
 
 
 def command() -> str:
-    """The command line that runs this again."""
-    return " ".join(["python", os.path.relpath(sys.argv[0]), *sys.argv[1:]])
+    """The command line that runs this again, with the environment's variables that matter."""
+    variables = [f"{name}={shlex.quote(value)}" for name, value in sorted(os.environ.items()) if name.startswith(SETTINGS)]
+    return " ".join([*variables, "python", os.path.relpath(sys.argv[0]), *map(shlex.quote, sys.argv[1:])])
 
 
 def described(results: Mapping[str, Any], *packages: str) -> dict[str, Any]:
@@ -250,6 +268,7 @@ def described(results: Mapping[str, Any], *packages: str) -> dict[str, Any]:
     return {
         "command": command(),
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "revision": revision(),
         "machine": machine(),
         "versions": versions(*packages),
         **results,
@@ -296,7 +315,7 @@ def write_results(path: Path, title: str, report: str, results: Mapping[str, Any
         on = results["machine"]
         used = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
         text = (
-            f"# {title}\n\n{report}\n\nMeasured on {results['date']} with `{results['command']}`, on {on['cpu']} with "
-            f"{on['cores']} cores ({on['system']}), {used}.\n"
+            f"# {title}\n\n{report}\n\nMeasured on {results['date']} with `{results['command']}` at revision "
+            f"{results['revision']}, on {on['cpu']} with {on['cores']} cores ({on['system']}), {used}.\n"
         )
     path.write_text(text, encoding="utf-8")

@@ -1,7 +1,7 @@
 """One training step of tinyformer's GPT beside PyTorch's: forward, backward, clipping, AdamW, on random tokens.
 
-    python benchmarks/train_step.py                      # configuration A, PyTorch eager
-    python benchmarks/train_step.py --configuration C --compile --output benchmarks/results/train_step_C.md
+python benchmarks/train_step.py                      # configuration A, PyTorch eager
+python benchmarks/train_step.py --configuration C --compile --output benchmarks/results/train_step_C.md
 
 Both models start from the same weights and see the same batches, and their first losses must agree before anything is
 timed. Of the two ratios reported, that of the fastest quartiles compares the libraries on an undisturbed machine; that of
@@ -33,6 +33,8 @@ from typing import Any
 
 import measure
 from measure import Side, SideError, Times, Worker
+
+from tinyformer.command_line import Parser
 
 VOCAB_SIZE = 65
 LEARNING_RATE, BETAS, WEIGHT_DECAY, CLIP = 1e-3, (0.9, 0.99), 0.1, 1.0
@@ -136,7 +138,7 @@ class Tinyformer(Side):
 
     def libraries(self) -> list[str]:
         """The thread pools in use."""
-        return measure.blas_threads()
+        return measure.thread_pools()
 
 
 class _Given:
@@ -187,7 +189,7 @@ class PyTorch(Side):
         """A training step; its loss."""
         ids, targets = next(self.batches)
         self.optimizer.zero_grad(set_to_none=True)
-        loss = self.loss(ids, targets)
+        loss: Any = self.loss(ids, targets)
         loss.backward()
         self.clip(self.model.parameters(), CLIP)
         self.optimizer.step()
@@ -198,8 +200,13 @@ class PyTorch(Side):
         return [float(self.step()) for _ in range(steps)]
 
     def libraries(self) -> list[str]:
-        """The thread pools in use."""
-        return measure.blas_threads()
+        """What multiplies matrices, and how many threads do."""
+        import torch
+
+        lines = [line.strip(" -") for line in torch.__config__.show().splitlines()]
+        built_with = [line for line in lines if "Math Kernel Library" in line or "MKL-DNN" in line]
+        built_with = [line.split(" for Intel")[0].split(" (Git")[0] for line in built_with]
+        return [*built_with, f"{torch.get_num_threads()} threads"]
 
 
 class Products(Side):
@@ -331,12 +338,10 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
         f"{name}: {c.num_layers} layers, {c.num_heads} heads, {c.d_model} wide, block {c.block_size}, batch {c.batch_size}"
         for name, c in CONFIGURATIONS.items()
     ]
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         description="Time one training step of tinyformer's GPT beside PyTorch's, in turns. Needs PyTorch and threadpoolctl: "
         'pip install "tinytensor[bench]".',
         epilog="The configurations: " + "; ".join(lines) + ". OPENBLAS_NUM_THREADS and OMP_NUM_THREADS limit the threads.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("--configuration", choices=CONFIGURATIONS, default="A", help="the size of the model")
     parser.add_argument("--turns", type=measure.positive, default=30, metavar="INT", help="turns of each side")
@@ -363,7 +368,7 @@ def main() -> None:
     text = report(results)
     print(f"{title}\n\n{text}")
     if arguments.output:
-        everything = measure.described({"configuration": configuration.__dict__, **results}, "numpy", "torch", "tinytensor")
+        everything = measure.described({"configuration": configuration.__dict__, **results}, "numpy", "torch")
         measure.write_results(arguments.output, title, text, everything)
 
 

@@ -661,6 +661,16 @@ case(
     lambda x: attention(*np.split(x, 3, -1), mask=np.tri(3, dtype=bool)),
     normal(3, 6),
 )
+for queries, keys in [(4, 4), (2, 5), (1, 3), (4, 2), (0, 3)]:
+    case(
+        "causal_mask",
+        f"{queries} of {keys}",
+        lambda q=queries, k=keys: tt.causal_mask(q, k),
+        # Query q stands at place keys - queries + q, and sees the places up to its own.
+        lambda q=queries, k=keys: np.array([[j <= i for j in range(k)] for i in range(k - q, k)], bool).reshape(q, k),
+        differentiable=False,
+    )
+case("causal_mask", "square", lambda: tt.causal_mask(3), lambda: np.tri(3, dtype=bool), differentiable=False)
 
 # -------------------------------------------------------------------------------------------------------------- losses
 

@@ -1,35 +1,170 @@
-"""Multi-head attention (Vaswani et al. 2017, section 3.2.2)."""
+"""Multi-head attention (Vaswani et al. 2017, section 3.2.2), its masks, and the cache that makes decoding fast.
+
+One convention everywhere: a mask is boolean, and True = may attend.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import tinytensor as tt
 from tinyformer.errors import UserError
+from tinyformer.positions import RotaryPositions
 from tinytensor import Tensor, scaled_dot_product_attention
+from tinytensor.backend import xp
+from tinytensor.functional import causal_mask
 from tinytensor.nn import Dropout, Linear, Module
 
 
-class MultiHeadAttention(Module):
-    """Every position looks at the others through ``num_heads`` attentions, each over d_model / num_heads dimensions.
+def padding_mask(ids: Tensor, pad: int) -> Tensor:
+    """The mask (batch, 1, 1, length) that lets every query see the tokens of ``ids`` (batch, length) that are not ``pad``."""
+    return (ids != pad).reshape(ids.shape[0], 1, 1, ids.shape[1])
 
-    ``dropout`` acts on the attention weights and on the output. Raises UserError where the heads do not divide the width.
+
+class KeyValueCache:
+    """The keys and values of one attention layer for the tokens so far, in memory that is set aside once.
+
+    ``append`` adds those of new tokens and returns all. Holds plain values: no gradient flows through a cache.
     """
 
-    def __init__(self, d_model: int, num_heads: int, dropout: float = 0.0, bias: bool = True):
+    def __init__(self, capacity: int):
+        self.capacity = capacity
+        self.length = 0
+        self._stored: tuple[Any, Any] | None = None
+
+    def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Add keys and values (batch, heads, new, d_head); return those of all tokens so far.
+
+        Raises ValueError where the capacity is exceeded.
+        """
+        end = self.length + key.shape[2]
+        if end > self.capacity:
+            raise ValueError(f"a cache for {self.capacity} tokens cannot hold {end}")
+        if self._stored is None:
+            batch, heads, _, width = key.shape
+            shape = (batch, heads, self.capacity, width)
+            self._stored = xp.zeros(shape, key.dtype), xp.zeros(shape, value.dtype)
+        for store, new in zip(self._stored, (key, value)):
+            store[:, :, self.length : end] = new.data
+        self.length = end
+        return self.read()
+
+    def read(self) -> tuple[Tensor, Tensor]:
+        """The keys and values of all tokens so far."""
+        assert self._stored is not None, "nothing was appended to this cache"
+        key, value = (Tensor._wrap(store[:, :, : self.length]) for store in self._stored)
+        return key, value
+
+    def select(self, rows: Any) -> None:
+        """Keep these rows of the batch, in this order, some perhaps several times: what beam search needs."""
+        if self._stored is not None:
+            index = tt.tensor(rows).data
+            self._stored = self._stored[0][index], self._stored[1][index]
+
+
+class MultiHeadAttention(Module):
+    """Every position looks at others through ``num_heads`` attentions, each over d_model / num_heads dimensions.
+
+    With ``cross``, queries come from x, keys and values from ``memory``. ``dropout`` acts on the attention weights and on
+    the output. Raises UserError where the heads do not divide the width.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
+        cross: bool = False,
+        rotary: RotaryPositions | None = None,
+    ):
         if num_heads < 1 or d_model % num_heads:
             raise UserError(f"{num_heads} heads do not divide the width {d_model}: choose num_heads so that they do")
         self.num_heads = num_heads
-        self.query_key_value = Linear(d_model, 3 * d_model, bias)
+        self.rotary = rotary
+        self.cross = cross
+        if cross:
+            self.query = Linear(d_model, d_model, bias)
+            self.key_value = Linear(d_model, 2 * d_model, bias)
+        else:
+            self.query_key_value = Linear(d_model, 3 * d_model, bias)
         self.output = Linear(d_model, d_model, bias)
         self.dropout = Dropout(dropout)
+        self._recorded: list[Tensor] | None = None
 
-    def forward(self, x: Tensor, mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
-        """(batch, length, d_model) -> the same. ``mask`` (True = may attend) broadcasts to (batch, heads, length, length)."""
-        batch, length, d_model = x.shape
-        projected = self.query_key_value(x).reshape(batch, length, 3, self.num_heads, d_model // self.num_heads)
-        query, key, value = projected.transpose(2, 0, 3, 1, 4)  # each (batch, heads, length, d_head)
+    def forward(
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        is_causal: bool = False,
+        memory: Tensor | None = None,
+        cache: KeyValueCache | None = None,
+    ) -> Tensor:
+        """x (batch, length, d_model) -> the same; with ``cross``, over memory (batch, memory length, d_model).
+
+        ``mask`` broadcasts to (batch, heads, length, keys). With a ``cache``, x holds only the tokens that are new, and
+        ``is_causal`` counts from the end; a cross-attention's cache holds the memory's keys and values after the first call.
+        """
+        query, key, value = self._project(x, memory, cache)
         dropout_p = self.dropout.p if self.training else 0.0
         mixed = scaled_dot_product_attention(query, key, value, mask, is_causal, dropout_p)
+        if self._recorded is not None:
+            self._recorded.append(attention_weights(query, key, mask, is_causal))
+        batch, length, d_model = x.shape
         joined = mixed.transpose(0, 2, 1, 3).reshape(batch, length, d_model)
         return self.dropout(self.output(joined))
 
+    def _project(self, x: Tensor, memory: Tensor | None, cache: KeyValueCache | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, each (batch, heads, length, d_head), turned by their positions and cached."""
+        if self.cross:
+            (query,) = self._heads(self.query(x), 1)
+            if cache is not None and cache.length:
+                return query, *cache.read()
+            if memory is None:
+                raise ValueError("cross-attention needs a memory to look at")
+            key, value = self._heads(self.key_value(memory), 2)
+        else:
+            query, key, value = self._heads(self.query_key_value(x), 3)
+            if self.rotary is not None:
+                start = cache.length if cache is not None else 0
+                query, key = self.rotary.rotate(query, start), self.rotary.rotate(key, start)
+        if cache is not None:
+            key, value = cache.append(key, value)
+        return query, key, value
+
+    def _heads(self, projected: Tensor, parts: int) -> Iterator[Tensor]:
+        """(batch, length, parts * d_model) cut into parts, each (batch, heads, length, d_head)."""
+        batch, length, width = projected.shape
+        cut = projected.reshape(batch, length, parts, self.num_heads, width // (parts * self.num_heads))
+        return iter(cut.transpose(2, 0, 3, 1, 4))
+
     def extra_repr(self) -> str:
-        return f"num_heads={self.num_heads}"
+        return f"num_heads={self.num_heads}" + (", cross=True" if self.cross else "")
+
+
+def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+    """How much each query looks at each key, (batch, heads, length, keys): what attention mixes the values with."""
+    scores = query @ key.swapaxes(-1, -2) * (query.shape[-1] ** -0.5)
+    if is_causal:
+        causal = causal_mask(query.shape[-2], key.shape[-2])
+        mask = causal if mask is None else mask & causal
+    if mask is None:
+        return scores.softmax()
+    return tt.where(mask, tt.where(mask, scores, -1e30).softmax(), 0.0)
+
+
+@contextmanager
+def recording_attention(model: Module) -> Iterator[dict[str, list[Tensor]]]:
+    """A context that records the attention weights of every call of every attention in the model, by the layer's name."""
+    layers = {name: m for name, m in model.named_modules() if isinstance(m, MultiHeadAttention)}
+    recorded: dict[str, list[Tensor]] = {name: [] for name in layers}
+    try:
+        for name, layer in layers.items():
+            layer._recorded = recorded[name]
+        with tt.no_grad():
+            yield recorded
+    finally:
+        for layer in layers.values():
+            layer._recorded = None

@@ -2,34 +2,146 @@
 
 from __future__ import annotations
 
-from tinyformer.attention import MultiHeadAttention
-from tinytensor import Tensor, gelu
-from tinytensor.nn import Dropout, LayerNorm, Linear, Module
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import tinytensor as tt
+from tinyformer.attention import KeyValueCache, MultiHeadAttention
+from tinyformer.errors import UserError
+from tinyformer.positions import RotaryPositions
+from tinytensor import Tensor
+from tinytensor.nn import Dropout, LayerNorm, Linear, Module, RMSNorm
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": tt.relu,
+    "gelu": lambda x: tt.gelu(x, approximate="tanh"),
+    "gelu_exact": tt.gelu,
+    "swiglu": tt.silu,
+}
+NORMS = ("layer", "rms")
+
+
+def at_least_one(config: object, *names: str) -> None:
+    """Raise UserError where one of these settings is below 1."""
+    for name in names:
+        if getattr(config, name) < 1:
+            raise UserError(f"{name} must be at least 1, not {getattr(config, name)}")
+
+
+@dataclass(frozen=True)
+class BlockConfig:
+    """What the blocks of a model have in common. Raises UserError for a choice that does not exist."""
+
+    d_model: int
+    num_heads: int
+    d_inner: int
+    dropout: float = 0.0
+    bias: bool = True
+    norm: str = "layer"
+    norm_first: bool = True
+    activation: str = "gelu"
+    norm_eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        at_least_one(self, "d_model", "num_heads", "d_inner")
+        if self.d_model % self.num_heads:
+            raise UserError(f"num_heads={self.num_heads} does not divide d_model={self.d_model}: choose heads that do")
+        if not 0.0 <= self.dropout < 1.0:
+            raise UserError(f"dropout must be at least 0 and less than 1, not {self.dropout}")
+        for name, choices in (("norm", NORMS), ("activation", tuple(ACTIVATIONS))):
+            if getattr(self, name) not in choices:
+                raise UserError(f"{name} must be one of {', '.join(choices)}, not {getattr(self, name)!r}")
+
+    def make_norm(self) -> Module:
+        """A norm of the chosen kind."""
+        if self.norm == "rms":
+            return RMSNorm(self.d_model, self.norm_eps)
+        return LayerNorm(self.d_model, self.norm_eps, self.bias)
 
 
 class FeedForward(Module):
-    """Two linear layers with a gelu between them, the same at every position; the inner one is wider (usually four times)."""
+    """Two linear layers with a nonlinearity between them, the same at every position; the inner one is wider.
 
-    def __init__(self, d_model: int, d_inner: int, dropout: float = 0.0, bias: bool = True):
-        self.expand = Linear(d_model, d_inner, bias)
-        self.contract = Linear(d_inner, d_model, bias)
-        self.dropout = Dropout(dropout)
+    With "swiglu" a third one gates the inner layer: contract(silu(gate(x)) * expand(x)) (Shazeer 2020, equation 6).
+    """
+
+    def __init__(self, config: BlockConfig):
+        self.expand = Linear(config.d_model, config.d_inner, config.bias)
+        self.gate = Linear(config.d_model, config.d_inner, config.bias) if config.activation == "swiglu" else None
+        self.contract = Linear(config.d_inner, config.d_model, config.bias)
+        self.activation = config.activation
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., d_model) -> (..., d_model)."""
-        return self.dropout(self.contract(gelu(self.expand(x), approximate="tanh")))
+        activation = ACTIVATIONS[self.activation]
+        inner = activation(self.expand(x)) if self.gate is None else activation(self.gate(x)) * self.expand(x)
+        return self.dropout(self.contract(inner))
 
 
 class Block(Module):
-    """A pre-norm Transformer block: x + attention(norm(x)), then x + feed_forward(norm(x)) (Radford et al. 2019)."""
+    """Self-attention, with ``cross_attention`` attention over a memory, and a feed-forward network.
 
-    def __init__(self, d_model: int, num_heads: int, dropout: float = 0.0, bias: bool = True):
-        self.attention_norm = LayerNorm(d_model, bias=bias)
-        self.attention = MultiHeadAttention(d_model, num_heads, dropout, bias)
-        self.feed_forward_norm = LayerNorm(d_model, bias=bias)
-        self.feed_forward = FeedForward(d_model, 4 * d_model, dropout, bias)
+    Around each is a residual connection with a norm: x + f(norm(x)) with ``norm_first`` (Radford et al. 2019), else
+    norm(x + f(x)) (Vaswani et al. 2017).
+    """
 
-    def forward(self, x: Tensor, mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
-        """(batch, length, d_model) -> the same."""
-        x = x + self.attention(self.attention_norm(x), mask, is_causal)
-        return x + self.feed_forward(self.feed_forward_norm(x))
+    def __init__(self, config: BlockConfig, cross_attention: bool = False, rotary: RotaryPositions | None = None):
+        width, heads = config.d_model, config.num_heads
+        self.norm_first = config.norm_first
+        self.attention_norm = config.make_norm()
+        self.attention = MultiHeadAttention(width, heads, config.dropout, config.bias, rotary=rotary)
+        self.cross_attention_norm = config.make_norm() if cross_attention else None
+        self.cross_attention = (
+            MultiHeadAttention(width, heads, config.dropout, config.bias, cross=True) if cross_attention else None
+        )
+        self.feed_forward_norm = config.make_norm()
+        self.feed_forward = FeedForward(config)
+
+    def forward(
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        is_causal: bool = False,
+        memory: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        cache: BlockCache | None = None,
+    ) -> Tensor:
+        """(batch, length, d_model) -> the same; masks as in ``MultiHeadAttention``."""
+        own, crossed = (None, None) if cache is None else (cache.own, cache.crossed)
+        x = self._residual(x, self.attention_norm, lambda y: self.attention(y, mask, is_causal, cache=own))
+        if self.cross_attention is not None and self.cross_attention_norm is not None:
+            attend = self.cross_attention
+            look = lambda y: attend(y, memory_mask, memory=memory, cache=crossed)  # noqa: E731
+            x = self._residual(x, self.cross_attention_norm, look)
+        return self._residual(x, self.feed_forward_norm, self.feed_forward)
+
+    def _residual(self, x: Tensor, norm: Module, f: Callable[[Tensor], Tensor]) -> Tensor:
+        return x + f(norm(x)) if self.norm_first else norm(x + f(x))
+
+
+class BlockCache:
+    """The caches of one block: of its self-attention, and of its cross-attention, which is filled once."""
+
+    def __init__(self, capacity: int, memory_length: int = 0):
+        self.own = KeyValueCache(capacity)
+        self.crossed = KeyValueCache(memory_length)
+
+
+class Cache:
+    """The caches of a model's blocks; ``length`` is how many tokens they hold."""
+
+    def __init__(self, num_blocks: int, capacity: int, memory_length: int = 0):
+        self.blocks = [BlockCache(capacity, memory_length) for _ in range(num_blocks)]
+        self.capacity = capacity
+
+    @property
+    def length(self) -> int:
+        """The number of tokens so far."""
+        return self.blocks[0].own.length
+
+    def select(self, rows: object) -> None:
+        """Keep these rows of the batch, in this order."""
+        for block in self.blocks:
+            block.own.select(rows)
+            block.crossed.select(rows)

@@ -6,11 +6,12 @@ import math
 from dataclasses import dataclass
 
 import tinytensor as tt
-from tinyformer.blocks import Block
+from tinyformer.blocks import Block, BlockConfig, Cache, at_least_one
 from tinyformer.command_line import setting
 from tinyformer.errors import UserError
+from tinyformer.positions import KINDS, LearnedPositions, RotaryPositions, SinusoidalPositions
 from tinytensor import Tensor
-from tinytensor.nn import Dropout, Embedding, LayerNorm, Linear, Module, ModuleList, init
+from tinytensor.nn import Dropout, Embedding, Linear, Module, ModuleList, init
 
 
 @dataclass(frozen=True)
@@ -24,15 +25,24 @@ class GPTConfig:
     d_model: int = setting(128, "the width: numbers for each position")
     dropout: float = setting(0.0, "probability of dropping, while training")
     bias: bool = setting(False, "biases in linear layers and norms")
+    positions: str = setting("learned", "learned, sinusoidal or rotary")
+    norm: str = setting("layer", "layer or rms")
+    activation: str = setting("gelu", "relu, gelu (the tanh form), gelu_exact or swiglu")
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "block_size", "num_layers", "num_heads", "d_model"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.d_model % self.num_heads:
-            raise UserError(f"num_heads={self.num_heads} does not divide d_model={self.d_model}: choose heads that do")
-        if not 0.0 <= self.dropout < 1.0:
-            raise UserError(f"dropout must be at least 0 and less than 1, not {self.dropout}")
+        at_least_one(self, "vocab_size", "block_size", "num_layers")
+        heads = self.block.num_heads  # making the block's configuration checks the rest
+        if self.positions not in KINDS:
+            raise UserError(f"positions must be one of {', '.join(KINDS)}, not {self.positions!r}")
+        if self.positions == "rotary" and self.d_model // heads % 2:
+            raise UserError(f"rotary positions need an even width a head, not {self.d_model // heads}")
+
+    @property
+    def block(self) -> BlockConfig:
+        """The configuration of each block; the feed-forward network is four times as wide as the model."""
+        return BlockConfig(
+            self.d_model, self.num_heads, 4 * self.d_model, self.dropout, self.bias, self.norm, True, self.activation
+        )
 
 
 class GPT(Module):
@@ -41,12 +51,17 @@ class GPT(Module):
     def __init__(self, config: GPTConfig):
         self.config = config
         self.token_embedding = Embedding(config.vocab_size, config.d_model)
-        self.position_embedding = Embedding(config.block_size, config.d_model)
+        self.position_embedding: Module | None = None
+        rotary = None
+        if config.positions == "learned":
+            self.position_embedding = LearnedPositions(config.block_size, config.d_model)
+        elif config.positions == "sinusoidal":
+            self.position_embedding = SinusoidalPositions(config.d_model)
+        else:
+            rotary = RotaryPositions(config.d_model // config.num_heads)
         self.dropout = Dropout(config.dropout)
-        self.blocks = ModuleList(
-            Block(config.d_model, config.num_heads, config.dropout, config.bias) for _ in range(config.num_layers)
-        )
-        self.norm = LayerNorm(config.d_model, bias=config.bias)
+        self.blocks = ModuleList(Block(config.block, rotary=rotary) for _ in range(config.num_layers))
+        self.norm = config.block.make_norm()
         self.apply(self._initialise)
 
     def _initialise(self, module: Module) -> None:
@@ -64,13 +79,26 @@ class GPT(Module):
             for layer in (module.attention.output, module.feed_forward.contract):
                 init.normal_(layer.weight, std=std / math.sqrt(2 * self.config.num_layers))
 
-    def forward(self, ids: Tensor) -> Tensor:
-        """Token ids (batch, length), length at most block_size -> logits for each next token, (batch, length, vocab_size)."""
-        length = ids.shape[-1]
-        if ids.ndim != 2 or not 1 <= length <= self.config.block_size:
-            raise ValueError(f"GPT takes ids (batch, length), length 1 to {self.config.block_size}, not {ids.shape}: crop them")
-        x = self.token_embedding(ids) + self.position_embedding.weight[:length]  # (batch, length, d_model)
+    def forward(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
+        """Token ids (batch, length) -> logits for each next token, (batch, length, vocab_size).
+
+        With a ``cache``, ids are only the tokens that follow those it holds. Raises ValueError for more than block_size
+        tokens in all.
+        """
+        start = cache.length if cache is not None else 0
+        if ids.ndim != 2 or not 1 <= ids.shape[1] <= self.config.block_size - start:
+            limit = self.config.block_size - start
+            raise ValueError(f"GPT takes ids (batch, length), length 1 to {limit}, not {ids.shape}: crop them")
+        x = self.token_embedding(ids)  # (batch, length, d_model)
+        if self.config.positions == "sinusoidal":
+            x = x * math.sqrt(self.config.d_model)  # beside sines of size 1, small embeddings would be lost
+        if self.position_embedding is not None:
+            x = x + self.position_embedding(ids.shape[1], start)
         x = self.dropout(x)
-        for block in self.blocks:
-            x = block(x, is_causal=True)
+        for i, block in enumerate(self.blocks):
+            x = block(x, is_causal=True, cache=cache.blocks[i] if cache is not None else None)
         return tt.linear(self.norm(x), self.token_embedding.weight)
+
+    def new_cache(self) -> Cache:
+        """An empty cache for this model, for up to block_size tokens."""
+        return Cache(self.config.num_layers, self.config.block_size)

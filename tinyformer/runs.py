@@ -33,12 +33,22 @@ class RunFolder:
         self.latest = self.path / "latest.safetensors"
         self.log = self.path / "log.csv"
         self.curve = self.path / "loss.png"
+        self.attention = self.path / "attention.png"
         self.sample = self.path / "sample.txt"
+
+    def weights(self, step: int) -> Path:
+        """Where the weights at a step are kept for averaging."""
+        return self.path / f"weights-{step:08d}.safetensors"
+
+    def kept_weights(self) -> list[Path]:
+        """The weights that are kept for averaging, oldest first."""
+        return sorted(self.path.glob("weights-*.safetensors"))
 
     def create(self, settings: Mapping[str, Any], overwrite: bool = False) -> None:
         """Make the folder and write the settings. Raises UserError where a run is there already, unless ``overwrite``,
         which removes that run's files first."""
-        mine = [self.settings, self.tokenizer, self.best, self.latest, self.log, self.curve, self.sample]
+        mine = [self.settings, self.tokenizer, self.best, self.latest, self.log, self.curve, self.attention, self.sample]
+        mine += self.kept_weights()
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path} is a file, not a folder: choose another --out")
         if any(file.exists() for file in mine) and not overwrite:

@@ -20,7 +20,9 @@ from tinyformer.errors import UserError
 from tinyformer.runs import RunFolder, load_checkpoint, save_checkpoint
 from tinytensor import Tensor
 from tinytensor.nn import Module
-from tinytensor.optim import AdamW, Cosine, clip_grad_norm
+from tinytensor.optim import AdamW, Constant, Cosine, InverseSquareRoot, Linear, Schedule, clip_grad_norm
+
+SCHEDULES = ("cosine", "linear", "constant", "noam")
 
 
 @dataclass(frozen=True)
@@ -31,26 +33,41 @@ class TrainingConfig:
     batch_size: int = setting(12, "sequences in a batch")
     accumulation: int = setting(1, "batches whose gradients make one step")
     learning_rate: float = setting(1e-3, "peak learning rate of AdamW")
-    min_learning_rate: float = setting(1e-4, "learning rate at the end of the cosine")
+    schedule: str = setting("cosine", "how the learning rate falls after the warm-up: cosine, linear, constant or noam")
+    min_learning_rate: float = setting(1e-4, "learning rate at the end of the cosine or the line")
     warmup: int = setting(100, "steps over which the learning rate rises")
     beta1: float = setting(0.9, "AdamW's decay of the mean gradient")
     beta2: float = setting(0.99, "AdamW's decay of the mean squared gradient")
     weight_decay: float = setting(0.1, "AdamW's weight decay, on matrices only")
     clip: float = setting(1.0, "largest gradient norm; 0 does not clip")
     eval_every: int = setting(250, "steps between evaluations, each on the whole validation split, and checkpoints")
+    average: int = setting(1, "weights of that many last evaluations are averaged at the end, and kept if better")
     log_every: int = setting(10, "steps between rows of the log")
     seed: int = setting(1337, "of the weights, the batches and dropout")
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch_size", "accumulation", "eval_every", "log_every"):
+        for name in ("steps", "batch_size", "accumulation", "eval_every", "log_every", "average"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} must be at least 1, not {getattr(self, name)}")
         for name in ("learning_rate", "min_learning_rate", "warmup", "weight_decay", "clip", "seed"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise UserError(f"{name} must be a number not below 0, not {getattr(self, name)}")
+        if self.schedule not in SCHEDULES:
+            raise UserError(f"schedule must be one of {', '.join(SCHEDULES)}, not {self.schedule!r}")
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise UserError(f"{name} must be at least 0 and less than 1, not {getattr(self, name)}")
+
+    def make_schedule(self) -> Schedule:
+        """The factors of the learning rate. "noam" is the Transformer paper's, which falls as 1/sqrt(step)."""
+        final = self.min_learning_rate / self.learning_rate if self.learning_rate else 0.0
+        if self.schedule == "cosine":
+            return Cosine(self.warmup, self.steps, final)
+        if self.schedule == "linear":
+            return Linear(self.warmup, self.steps, final)
+        if self.schedule == "noam":
+            return InverseSquareRoot(self.warmup, d_model=1 / max(self.warmup, 1))  # this width makes its peak 1
+        return Constant(self.warmup)
 
 
 class Batch(Protocol):
@@ -113,15 +130,16 @@ class Trainer:
         config: TrainingConfig,
         folder: RunFolder,
         loss_function: LossFunction = next_token_loss,
+        on_evaluation: Callable[[], str] | None = None,
     ):
+        self.on_evaluation = on_evaluation  # says something about the model as it is now, such as a sample
         self.model = model
         self.batches = batches
         self.config = config
         self.folder = folder
         self.loss_function = loss_function
         self.optimizer = adamw_for(model, config)
-        final = config.min_learning_rate / config.learning_rate if config.learning_rate else 0.0
-        self.schedule = Cosine(config.warmup, config.steps, final)
+        self.schedule = config.make_schedule()
         self.step = 0
         self.best_loss = math.inf
         self.best_step = 0
@@ -229,12 +247,38 @@ class Trainer:
         self._row()["validation_loss"] = loss
         bar.write(f"step {self.step:5d}: validation loss {loss:.4f}, perplexity {perplexity(loss):.2f}")
         if loss < self.best_loss:
-            self.best_loss, self.best_step = loss, self.step
-            state = {"kind": "best", "step": self.step, "validation_loss": loss}
-            save_checkpoint(self.folder.best, {"model": self.model.state_dict()}, state)
+            self._save_best(loss)
+        if self.config.average > 1 and self.step > 0:  # the first weights know nothing
+            self._keep_weights()
+            if self.step == self.config.steps:
+                self._try_average(bar)
+        if self.on_evaluation is not None and self.step:
+            bar.write(self.on_evaluation())
         bar.unpause()  # so that the time left is reckoned from the steps alone
 
     # ------------------------------------------------------------------------------------------------ checkpoints
+
+    def _save_best(self, loss: float) -> None:
+        self.best_loss, self.best_step = loss, self.step
+        state = {"kind": "best", "step": self.step, "validation_loss": loss}
+        save_checkpoint(self.folder.best, {"model": self.model.state_dict()}, state)
+
+    def _keep_weights(self) -> None:
+        """Write this evaluation's weights beside those of the last ones, and drop what is older than the average goes back."""
+        save_checkpoint(self.folder.weights(self.step), {"model": self.model.state_dict()}, {"kind": "weights"})
+        for old in self.folder.kept_weights()[: -self.config.average]:
+            old.unlink()
+
+    def _try_average(self, bar: Any) -> None:
+        """Evaluate the mean of the kept weights, and make it the best if it is. The model's own weights stay as they are."""
+        own = {name: tensor.copy() for name, tensor in self.model.state_dict().items()}
+        states = [load_checkpoint(path, "weights")[0]["model"] for path in self.folder.kept_weights()]
+        self.model.load_state_dict({name: sum([s[name] for s in states[1:]], states[0][name]) / len(states) for name in own})
+        loss = evaluate(self.model, self.batches, self.loss_function)
+        bar.write(f"the mean of the last {len(states)} weights: validation loss {loss:.4f}, perplexity {perplexity(loss):.2f}")
+        if loss < self.best_loss:
+            self._save_best(loss)
+        self.model.load_state_dict(own)
 
     def _save_latest(self) -> None:
         self._read_losses()

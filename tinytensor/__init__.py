@@ -10,6 +10,7 @@ from tinytensor.creation import arange, eye, full, full_like, ones, ones_like, t
 from tinytensor.engine import detect_anomaly, enable_grad, no_grad
 from tinytensor.functional import (
     binary_cross_entropy_with_logits,
+    causal_mask,
     cross_entropy,
     dropout,
     gelu,

@@ -14,7 +14,7 @@ from tinytensor import kernels, random
 from tinytensor.backend import is_floating, is_host_array, xp
 from tinytensor.fused import fused
 from tinytensor.kernels.numpy.attention import LOWEST
-from tinytensor.op import op
+from tinytensor.op import op, wrap
 from tinytensor.ops import (
     embedding,
     erf,
@@ -140,6 +140,14 @@ def _attention(query: Any, key: Any, value: Any, mask: Any, keep: Any, scale: fl
 @functools.lru_cache(maxsize=64)
 def _causal_array(queries: int, keys: int) -> Any:
     return xp.arange(keys)[None, :] <= xp.arange(queries)[:, None] + (keys - queries)
+
+
+def causal_mask(queries: int, keys: int | None = None) -> Tensor:
+    """The boolean mask (queries, keys), True = may attend, that lets each query see the keys up to its own place.
+
+    With more keys than queries (a cache holds the earlier ones), the last query stands at the last key.
+    """
+    return wrap(_causal_array(queries, queries if keys is None else keys))
 
 
 def scaled_dot_product_attention(
@@ -280,6 +288,7 @@ def binary_cross_entropy_with_logits(logits: Tensor, targets: Tensor, reduction:
 
 __all__ = [
     "binary_cross_entropy_with_logits",
+    "causal_mask",
     "cross_entropy",
     "dropout",
     "embedding",

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import random
+import runpy
 import shutil
 import signal
 import socket
@@ -185,6 +186,27 @@ def test_a_folder_of_texts(program: Program) -> None:
     assert f"texts: {characters:,} characters" in program.good("--data", "texts", "--out", "run", *TINY, *SHORT)
 
 
+def test_byte_pairs_and_the_other_choices_of_a_model(program: Program) -> None:
+    # What is chosen in training is what resuming and sampling go by.
+    model = ["--positions", "rotary", "--norm", "rms", "--activation", "swiglu"]
+    words = ["--data", "text.txt", "--out", "run", *TINY, *SHORT, *model, "--tokenizer", "bpe", "--bpe-tokens", "300"]
+    printed = program.good(*words)
+    assert "300 distinct tokens" in printed
+    settings = json.loads((program.folder / "run/config.json").read_text(encoding="utf-8"))
+    assert settings["text"] == {"tokenizer": "bpe", "bpe_tokens": 300}
+    chosen = {name: settings["model"][name] for name in ("vocab_size", "positions", "norm", "activation")}
+    assert chosen == {"vocab_size": 300, "positions": "rotary", "norm": "rms", "activation": "swiglu"}
+    before = result_of(program.folder / "run")
+    program.good("--out", "run", "--resume")
+    assert result_of(program.folder / "run") == before
+    # A prompt may have characters that the text has not: they are bytes, too.
+    words = ["sample", "--out", "run", "--prompt", "the Dög", "--length", "30"]
+    sample = program.good(*words)
+    assert sample.startswith("the Dög")
+    assert program.good(*words) == sample
+    assert program.good(*words, "--top-p", "0.1") != sample
+
+
 def test_a_text_of_one_line_in_any_script(program: Program) -> None:
     # There is no new line to begin a sample with, and the console cannot show every character.
     (program.folder / "text.txt").write_text("ein schönes Märchen ☃😀 " * 100, encoding="utf-8")
@@ -281,6 +303,7 @@ def test_a_finished_run_resumed_ends_as_before(copied: Program) -> None:
         (["--steps", "30"], "--steps"),
         (["--steps", "2000"], "--steps"),  # what the default is, but not what this run was told
         (["--d-model", "32", "--dropout", "0.5", "--seed", "3"], "--d-model, --dropout, --seed"),
+        (["--positions", "rotary", "--norm", "rms", "--tokenizer", "bpe"], "--positions, --norm, --tokenizer"),
     ],
 )
 def test_resuming_with_other_settings(finished: Program, words: list[str], flags: str) -> None:
@@ -315,7 +338,8 @@ def test_resuming_no_run(program: Program) -> None:
         ("config.json", b"{", "config.json is damaged"),
         ("config.json", b"{}", "config.json is damaged"),
         ("config.json", b'{"model": [], "training": {}, "data": {}}', "config.json is damaged"),
-        ("tokenizer.json", b"{}", "tokenizer.json is not a character tokenizer's file"),
+        ("tokenizer.json", b"{}", "tokenizer.json holds no tokenizer"),
+        ("tokenizer.json", b'{"kind": "char"}', "tokenizer.json is not a character tokenizer's file"),
     ],
 )
 def test_resuming_a_damaged_run(copied: Program, file: str, content: bytes | None, message: str) -> None:
@@ -353,6 +377,7 @@ def test_greedy_samples_need_no_seed(finished: Program) -> None:
     greedy = finished.good(*words, "--temperature", "0", "--seed", "1")
     assert finished.good(*words, "--temperature", "0", "--seed", "2") == greedy
     assert finished.good(*words, "--top-k", "1", "--seed", "3") == greedy
+    assert finished.good(*words, "--top-p", "1e-6", "--seed", "4") == greedy
 
 
 def test_the_latest_weights_on_request(copied: Program) -> None:
@@ -373,8 +398,9 @@ def test_an_unknown_character_in_the_prompt(finished: Program) -> None:
         (["--prompt", ""], "the prompt is empty"),
         (["--temperature", "-1"], "the temperature must be 0 (greedy) or more"),
         (["--temperature", "nan"], "the temperature must be 0 (greedy) or more"),
-        (["--length", "-1"], "must not be negative"),
-        (["--top-k", "-1"], "must not be negative"),
+        (["--length", "-1"], "the length must not be negative"),
+        (["--top-k", "-1"], "top_k must not be negative"),
+        (["--top-p", "0"], "top_p must be above 0 and at most 1"),
         (["--seed", "-1"], "the seed must not be negative"),
         (["--temperature", "hot"], "invalid float value: 'hot'"),
         (["--steps", "3"], "unrecognized arguments: --steps 3"),
@@ -402,7 +428,7 @@ def test_a_sample_of_a_checkpoint_that_does_not_fit(copied: Program) -> None:
     assert "does not fit the model in run" in copied.bad("sample", "--out", "run")
     settings["model"]["vocab_size"] += 1
     path.write_text(json.dumps(settings), encoding="utf-8")
-    assert "characters, but the model" in copied.bad("sample", "--out", "run")
+    assert "tokenizer.json has 28 tokens, but the model 29" in copied.bad("sample", "--out", "run")
 
 
 # ---------------------------------------------------------------------------------------------------------- mistakes
@@ -434,6 +460,10 @@ def test_texts_that_will_not_do(program: Program, content: bytes | None, message
         (["--steps", "0"], "steps must be at least 1, not 0"),
         (["--batch-size", "0"], "batch_size must be at least 1, not 0"),
         (["--dropout", "1"], "dropout must be at least 0 and less than 1"),
+        (["--positions", "absolute"], "positions must be one of learned, sinusoidal, rotary, not 'absolute'"),
+        (["--norm", "batch"], "norm must be one of layer, rms, not 'batch'"),
+        (["--activation", "tanh"], "activation must be one of relu, gelu, gelu_exact, swiglu, not 'tanh'"),
+        (["--tokenizer", "word"], "tokenizer must be char or bpe, not 'word'"),
         (["--learning-rate", "nan"], "learning_rate must be a number not below 0"),
         (["--steps", "many"], "invalid int value: 'many'"),
         (["--color"], "unrecognized arguments: --color"),
@@ -476,10 +506,16 @@ def test_a_loss_that_is_no_number(program: Program) -> None:
 # ---------------------------------------------------------------------------------------------------------- help
 
 
+def text_config() -> type:
+    """The script's own settings."""
+    return runpy.run_path(str(SCRIPT), run_name="char_gpt")["TextConfig"]
+
+
 def test_help_shows_every_setting_with_its_default(finished: Program) -> None:
     text = " ".join(finished.good("--help").split())
     shown = 0
-    for kind in (GPTConfig, TrainingConfig):
+    kinds = (GPTConfig, text_config(), TrainingConfig)
+    for kind in kinds:
         for field in dataclasses.fields(kind):
             if field.name == "vocab_size":  # the text decides it
                 continue
@@ -487,7 +523,7 @@ def test_help_shows_every_setting_with_its_default(finished: Program) -> None:
             assert f"{field.metadata['help']} (default: {field.default})" in text, flag
             assert f" {flag} " in text or f" {flag}, " in text
             shown += 1
-    assert shown == len(dataclasses.fields(GPTConfig)) + len(dataclasses.fields(TrainingConfig)) - 1
+    assert shown == sum(len(dataclasses.fields(kind)) for kind in kinds) - 1
     assert "--data" in text
     assert "(default: runs/char_gpt)" in text
     assert "sample --help" in text
@@ -495,6 +531,6 @@ def test_help_shows_every_setting_with_its_default(finished: Program) -> None:
 
 def test_help_of_the_sample_command(finished: Program) -> None:
     text = " ".join(finished.good("sample", "--help").split())
-    for flag in ("--out", "--prompt", "--length", "--temperature", "--top-k", "--seed", "--latest"):
+    for flag in ("--out", "--prompt", "--length", "--temperature", "--top-k", "--top-p", "--seed", "--latest"):
         assert flag in text
-    assert text.count("(default: ") == 6
+    assert text.count("(default: ") == 7

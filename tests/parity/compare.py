@@ -83,6 +83,14 @@ def assert_same(
             assert_close(g, w, relative, absolute, f"the second derivative of input {i}")
 
 
+def to_float64(ours: tt.nn.Module) -> None:
+    """Give our module parameters of float64, as ``double`` does for PyTorch's."""
+    for module in ours.modules():
+        for name, value in vars(module).items():
+            if isinstance(value, tt.nn.Parameter):
+                setattr(module, name, tt.nn.Parameter(value.numpy().astype("float64")))
+
+
 def copy_weights(ours: tt.nn.Module, theirs: torch.nn.Module) -> None:
     """Give our module PyTorch's values; the names and the shapes must be the same on both sides."""
     state = theirs.state_dict()

@@ -6,18 +6,27 @@ import numpy as np
 import pytest
 
 import tinytensor as tt
-from tinyformer.attention import MultiHeadAttention
+from tinyformer.attention import KeyValueCache, MultiHeadAttention, attention_weights, padding_mask, recording_attention
 from tinyformer.errors import UserError
+from tinyformer.positions import RotaryPositions
 
 
-def by_hand(attention: MultiHeadAttention, x: np.ndarray, may_attend: np.ndarray) -> np.ndarray:
+def by_hand(
+    attention: MultiHeadAttention, x: np.ndarray, may_attend: np.ndarray, memory: np.ndarray | None = None
+) -> np.ndarray:
     """Equation 1 of Vaswani et al. in float64, a head and a query at a time."""
     batch, length, d_model = x.shape
     heads = attention.num_heads
     width = d_model // heads
     weight = {name: p.numpy().astype(np.float64) for name, p in attention.named_parameters()}
-    projected = x @ weight["query_key_value.weight"].T + weight.get("query_key_value.bias", 0.0)
-    query, key, value = np.split(projected, 3, axis=-1)
+
+    def project(name: str, values: np.ndarray) -> np.ndarray:
+        return values @ weight[f"{name}.weight"].T + weight.get(f"{name}.bias", 0.0)
+
+    if memory is None:
+        query, key, value = np.split(project("query_key_value", x), 3, axis=-1)
+    else:
+        query, (key, value) = project("query", x), np.split(project("key_value", memory), 2, axis=-1)
     joined = np.zeros((batch, length, d_model))
     for b in range(batch):
         for h in range(heads):
@@ -150,3 +159,164 @@ def test_heads_that_do_not_divide_the_width(num_heads: int) -> None:
 def test_a_mask_of_numbers_is_refused(x: np.ndarray) -> None:
     with pytest.raises(TypeError, match="True = may attend"):
         make()(tt.tensor(x), tt.tensor(np.ones((5, 5), np.float32)))
+
+
+# ---------------------------------------------------------------------------------------------------------- cross
+
+
+@pytest.fixture
+def memory() -> np.ndarray:
+    return np.random.default_rng(8).standard_normal((2, 4, 12)).astype(np.float32)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("num_heads", [1, 3])
+def test_cross_attention(x: np.ndarray, memory: np.ndarray, num_heads: int, bias: bool) -> None:
+    attention = make(num_heads, bias=bias, cross=True)
+    mask = np.random.default_rng(1).random((5, 4)) < 0.6
+    mask[0] = False  # the first query sees nothing
+    for may_attend in (None, mask):
+        out = attention(tt.tensor(x), None if may_attend is None else tt.tensor(may_attend), memory=tt.tensor(memory))
+        expected = by_hand(attention, x, np.ones((5, 4), bool) if may_attend is None else may_attend, memory)
+        assert out.shape == x.shape
+        np.testing.assert_allclose(out.numpy(), expected, atol=1e-5)
+
+
+def test_cross_attention_needs_a_memory(x: np.ndarray) -> None:
+    with pytest.raises(ValueError, match="cross-attention needs a memory"):
+        make(cross=True)(tt.tensor(x))
+    with pytest.raises(ValueError, match="cross-attention needs a memory"):
+        make(cross=True)(tt.tensor(x), cache=KeyValueCache(4))  # an empty cache is none
+
+
+def test_the_printed_module_tells_what_it_is() -> None:
+    assert "num_heads=3" in repr(make(3))
+    assert "cross" not in repr(make(3))
+    assert "num_heads=3, cross=True" in repr(make(3, cross=True))
+
+
+# ---------------------------------------------------------------------------------------------------------- masks
+
+
+def test_padding_mask_is_true_for_tokens() -> None:
+    mask = padding_mask(tt.tensor([[5, 7, 7], [5, 6, 0]]), 7)
+    assert mask.dtype == bool
+    np.testing.assert_array_equal(mask.numpy(), np.array([[True, False, False], [True, True, True]])[:, None, None])
+
+
+def test_every_mask_means_the_same(x: np.ndarray) -> None:
+    # One polarity: what a mask function makes, what attention takes and what the recorded weights show.
+    attention = make(2)
+    ids = tt.tensor([[1, 2, 3, 4, 5], [1, 2, 3, 0, 0]])
+    real = ids.numpy() != 0
+    with recording_attention(attention) as recorded:
+        attention(tt.tensor(x), padding_mask(ids, 0))
+        attention(tt.tensor(x), tt.causal_mask(5))
+        attention(tt.tensor(x), is_causal=True)
+    (padded, causal, same) = [weights.numpy() for weights in recorded[""]]
+    np.testing.assert_array_equal(padded > 0, np.broadcast_to(real[:, None, None], (2, 2, 5, 5)))
+    np.testing.assert_array_equal(causal > 0, np.broadcast_to(np.tri(5, dtype=bool), (2, 2, 5, 5)))
+    np.testing.assert_array_equal(same, causal)
+    one, other = attention(tt.tensor(x), tt.causal_mask(5)), attention(tt.tensor(x), is_causal=True)
+    np.testing.assert_array_equal(one.numpy(), other.numpy())
+
+
+# ---------------------------------------------------------------------------------------------------------- the cache
+
+
+def keys_and_values(count: int, seed: int = 0) -> tuple[tt.Tensor, tt.Tensor]:
+    rng = np.random.default_rng(seed)
+    key, value = rng.standard_normal((2, 3, 2, count, 4)).astype(np.float32)
+    return tt.tensor(key), tt.tensor(value)
+
+
+def test_a_cache_returns_all_that_was_appended() -> None:
+    cache = KeyValueCache(6)
+    parts = [keys_and_values(count, seed=count) for count in (3, 1, 2)]
+    for i in range(3):
+        got = cache.append(*parts[i])
+        assert cache.length == (3, 4, 6)[i]
+        for kind in range(2):
+            expected = np.concatenate([part[kind].numpy() for part in parts[: i + 1]], axis=2)
+            np.testing.assert_array_equal(got[kind].numpy(), expected)
+            np.testing.assert_array_equal(cache.read()[kind].numpy(), expected)
+
+
+def test_a_cache_takes_no_more_than_its_capacity() -> None:
+    cache = KeyValueCache(4)
+    cache.append(*keys_and_values(3))
+    before = [t.numpy().copy() for t in cache.read()]
+    with pytest.raises(ValueError, match="a cache for 4 tokens cannot hold 5"):
+        cache.append(*keys_and_values(2))
+    assert cache.length == 3
+    for now, was in zip(cache.read(), before):
+        np.testing.assert_array_equal(now.numpy(), was)
+    cache.append(*keys_and_values(1))  # and it still takes what fits
+    assert cache.length == 4
+
+
+def test_a_cache_selects_rows() -> None:
+    cache = KeyValueCache(6)
+    cache.select(np.array([0]))  # nothing yet, so nothing to do
+    key, value = keys_and_values(3)
+    cache.append(key, value)
+    cache.select(np.array([2, 0, 2, 1]))
+    for now, was in zip(cache.read(), (key, value)):
+        np.testing.assert_array_equal(now.numpy(), was.numpy()[[2, 0, 2, 1]])
+    # The copies of a row are apart from now on.
+    new = np.arange(4 * 2 * 4, dtype=np.float32).reshape(4, 2, 1, 4)
+    grown, _ = cache.append(tt.tensor(new), tt.tensor(new))
+    np.testing.assert_array_equal(grown.numpy()[:, :, 3:], new)
+    np.testing.assert_array_equal(grown.numpy()[:, :, :3], key.numpy()[[2, 0, 2, 1]])
+
+
+@pytest.mark.parametrize("rotary", [False, True])
+@pytest.mark.parametrize("steps", [[1, 1, 1, 1, 1], [2, 3], [4, 1]], ids=str)
+def test_attention_with_a_cache(x: np.ndarray, rotary: bool, steps: list[int]) -> None:
+    attention = make(3, rotary=RotaryPositions(4) if rotary else None)
+    expected = attention(tt.tensor(x), is_causal=True).numpy()
+    cache, parts, start = KeyValueCache(5), [], 0
+    with tt.no_grad():
+        for count in steps:
+            parts.append(attention(tt.tensor(x[:, start : start + count]), is_causal=True, cache=cache).numpy())
+            start += count
+    np.testing.assert_allclose(np.concatenate(parts, axis=1), expected, rtol=1e-5, atol=1e-5)
+
+
+# ---------------------------------------------------------------------------------------------------------- recording
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_attention_weights_mix_the_values(is_causal: bool) -> None:
+    rng = np.random.default_rng(0)
+    query, key, value = (tt.tensor(rng.standard_normal((2, 3, n, 4)).astype(np.float32)) for n in (2, 5, 5))
+    mask = tt.tensor(np.array([[True, False, True, False, True], [False] * 5]))
+    for m in (None, mask):
+        weights = attention_weights(query, key, m, is_causal)
+        assert weights.shape == (2, 3, 2, 5)
+        sums = np.ones((2, 3, 2), np.float32)
+        if m is not None:
+            sums[:, :, 1] = 0.0  # a query that may attend to nothing
+        np.testing.assert_allclose(weights.numpy().sum(-1), sums, atol=1e-6)
+        expected = tt.scaled_dot_product_attention(query, key, value, m, is_causal).numpy()
+        np.testing.assert_allclose((weights @ value).numpy(), expected, atol=1e-5)
+
+
+def test_recording_names_the_layers_and_ends(x: np.ndarray, memory: np.ndarray) -> None:
+    pair = tt.nn.ModuleList([make(2), make(3, cross=True)])
+    inputs = tt.tensor(x)
+    before = pair[0](inputs, is_causal=True).numpy()
+    with recording_attention(pair) as recorded:
+        during = pair[0](inputs, is_causal=True)
+        assert not during.requires_grad
+        pair[0](inputs)
+        pair[1](inputs, memory=tt.tensor(memory))
+    assert during.numpy().tobytes() == before.tobytes()
+    shapes = {name: [weights.shape for weights in calls] for name, calls in recorded.items()}
+    assert shapes == {"0": [(2, 2, 5, 5)] * 2, "1": [(2, 3, 5, 4)]}
+    assert pair[0](inputs).requires_grad
+    assert len(recorded["0"]) == 2  # calls afterwards are not recorded
+    with pytest.raises(KeyError), recording_attention(pair) as recorded:
+        raise KeyError
+    pair[0](inputs)
+    assert recorded["0"] == []

@@ -91,6 +91,31 @@ def test_no_characters() -> None:
         CharTokenizer.train("")
 
 
+# ------------------------------------------------------------------------------------------------- special tokens
+
+
+def test_special_tokens_come_after_the_characters() -> None:
+    tokenizer = CharTokenizer.train("hello", ["<s>", "h"])
+    assert tokenizer.characters == ["e", "h", "l", "o"]  # the names add none
+    assert tokenizer.special == {"<s>": 4, "h": 5}
+    assert tokenizer.vocab_size == 6
+    assert tokenizer.encode("hello").tolist() == [1, 0, 2, 2, 3]
+    assert tokenizer.encode("<s>hello", allow_special=True).tolist() == [4, 5, 0, 2, 2, 3]
+    assert tokenizer.decode([4, 1, 0], skip_special=True) == "he"
+
+
+def test_lines_are_a_text() -> None:
+    assert CharTokenizer.train(iter(["ab", "", "bc"])).characters == ["a", "b", "c"]
+
+
+def test_positions_after_a_special_token_are_those_of_the_whole_text() -> None:
+    tokenizer = CharTokenizer.train("ab", ["<s>"])
+    with pytest.raises(UserError, match=r"'X' \(U\+0058\) at position 5 is not among the 2 "):
+        tokenizer.encode("a<s>bX", allow_special=True)
+    with pytest.raises(UserError, match=r"'<' \(U\+003C\) at position 1 "):
+        tokenizer.encode("a<s>bX")
+
+
 # ---------------------------------------------------------------------------------------------------------- files
 
 
@@ -129,6 +154,9 @@ def test_the_file_that_the_next_test_damages_is_good(tmp_path: Path) -> None:
         # Sorted again, these would quietly give other ids than the model was trained with.
         (json.dumps({**good_file(), "characters": ["b", "a"]}), "is damaged"),
         (json.dumps({**good_file(), "characters": ["a", "a"]}), "is damaged"),
+        (json.dumps({**good_file(), "special": "<s>"}), "is damaged: its 'special' is no list"),
+        (json.dumps({**good_file(), "special": ["<s>", 3]}), "is damaged: its 'special' are not all strings"),
+        (json.dumps({**good_file(), "special": ["<s>", "<s>"]}), "is damaged: the special tokens have a name twice"),
     ],
 )
 def test_a_foreign_or_damaged_file(tmp_path: Path, content: str, message: str) -> None:

@@ -12,6 +12,13 @@ from tinyformer.errors import UserError
 from tinyformer.gpt import GPT, GPTConfig
 from tinytensor.optim import AdamW
 
+CHOICES = [
+    {"positions": "learned"},
+    {"positions": "sinusoidal"},
+    {"positions": "rotary"},
+    {"positions": "rotary", "norm": "rms", "activation": "swiglu"},
+]
+
 
 def random_ids(*shape: int, vocab_size: int = 11, seed: int = 0) -> tt.Tensor:
     return tt.tensor(np.random.default_rng(seed).integers(0, vocab_size, shape))
@@ -77,8 +84,9 @@ def test_logits_for_every_position(make_gpt, batch: int, length: int) -> None:
     assert logits.dtype == np.float32
 
 
-def test_a_changed_token_leaves_every_earlier_logit_bit_identical(make_gpt) -> None:
-    model = make_gpt()
+@pytest.mark.parametrize("choices", CHOICES, ids=str)
+def test_a_changed_token_leaves_every_earlier_logit_bit_identical(make_gpt, choices: dict[str, str]) -> None:
+    model = make_gpt(**choices)
     ids = np.random.default_rng(1).integers(0, 11, (2, 8))
     before = model(tt.tensor(ids)).numpy()
     for place in range(8):
@@ -99,9 +107,12 @@ def test_the_gradient_of_a_logit_reaches_no_later_position(make_gpt) -> None:
     assert (gradient[3:] == 0).all()
 
 
-def test_order_matters(make_gpt) -> None:
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "rotary"])
+def test_order_matters(make_gpt, positions: str) -> None:
     # Without positions, the last position of a one-layer model would see the same set of tokens.
-    model = make_gpt(num_layers=1)
+    model = make_gpt(num_layers=1, positions=positions)
+    for parameter in model.parameters():
+        tt.nn.init.normal_(parameter, std=0.5)  # at first, attention is too even for rotary positions to show
     one = model(tt.tensor([[1, 2, 3]])).numpy()[0, -1]
     two = model(tt.tensor([[2, 1, 3]])).numpy()[0, -1]
     assert np.abs(one - two).max() > 1e-6
@@ -148,6 +159,47 @@ def test_ids_of_a_wrong_shape(make_gpt, shape: tuple[int, ...]) -> None:
     assert str(shape) in str(caught.value)
 
 
+@pytest.mark.parametrize("choices", CHOICES, ids=str)
+@pytest.mark.parametrize("steps", [[8], [1] * 8, [3, 1, 4], [7, 1]], ids=str)
+def test_with_a_cache_the_logits_are_the_same(make_gpt, choices: dict[str, str], steps: list[int]) -> None:
+    model = make_gpt(**choices)
+    for parameter in model.parameters():
+        if parameter.ndim == 2:
+            tt.nn.init.normal_(parameter, std=0.3)
+    ids = random_ids(3, 8)
+    cache, start = model.new_cache(), 0
+    parts = []
+    with tt.no_grad():
+        expected = model(ids).numpy()
+        for count in steps:
+            parts.append(model(ids[:, start : start + count], cache).numpy())
+            start += count
+            assert cache.length == start
+    np.testing.assert_allclose(np.concatenate(parts, axis=1), expected, rtol=1e-4, atol=1e-4)
+    with pytest.raises(ValueError, match="length 1 to 0"):  # the context is full
+        model(ids[:, :1], cache)
+
+
+def test_sinusoidal_positions_are_added_to_scaled_embeddings(make_gpt) -> None:
+    model = make_gpt(num_layers=1, positions="sinusoidal")
+    for layer in (model.blocks[0].attention.output, model.blocks[0].feed_forward.contract):
+        layer.weight.assign(np.zeros(layer.weight.shape, np.float32))  # a block that adds nothing
+    weight = model.token_embedding.weight.numpy().astype(np.float64)
+    places = np.arange(3)[:, None] / 10000 ** (np.arange(8) / 8)
+    x = 4.0 * weight[[1, 2, 3]] + np.stack([np.sin(places), np.cos(places)], -1).reshape(3, 16)
+    x = x - x.mean(-1, keepdims=True)
+    x = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(model(tt.tensor([[1, 2, 3]])).numpy()[0], x @ weight.T, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("choices", CHOICES, ids=str)
+def test_choices_decide_the_parameters(make_gpt, choices: dict[str, str]) -> None:
+    names = {name for name, _ in make_gpt(bias=True, **choices).named_parameters()}
+    assert ("position_embedding.weight" in names) == (choices["positions"] == "learned")
+    assert ("blocks.0.feed_forward.gate.weight" in names) == (choices.get("activation") == "swiglu")
+    assert ("norm.bias" in names) == (choices.get("norm") != "rms")  # an RMS norm has none
+
+
 # ---------------------------------------------------------------------------------------------------------- at first
 
 
@@ -182,9 +234,9 @@ def test_first_loss_is_that_of_a_uniform_guess(make_gpt, vocab_size: int) -> Non
     assert loss == pytest.approx(math.log(vocab_size), abs=0.1)
 
 
-@pytest.mark.parametrize("bias", [False, True])
-def test_overfits_one_batch(make_gpt, bias: bool) -> None:
-    model = make_gpt(d_model=32, bias=bias)
+@pytest.mark.parametrize("choices", [{"bias": True}, *CHOICES], ids=str)
+def test_overfits_one_batch(make_gpt, choices: dict[str, object]) -> None:
+    model = make_gpt(d_model=32, **choices)
     ids = random_ids(4, 9)
     optimizer = AdamW(model.parameters(), lr=1e-2, weight_decay=0.0)
     for _ in range(100):
@@ -197,8 +249,9 @@ def test_overfits_one_batch(make_gpt, bias: bool) -> None:
     assert float(first_targets_differ) < 0.02
 
 
-def test_every_parameter_gets_a_gradient(make_gpt) -> None:
-    model = make_gpt(bias=True)
+@pytest.mark.parametrize("choices", CHOICES, ids=str)
+def test_every_parameter_gets_a_gradient(make_gpt, choices: dict[str, str]) -> None:
+    model = make_gpt(bias=True, **choices)
     ids = random_ids(4, 9)
     tt.cross_entropy(model(ids[:, :-1]), ids[:, 1:]).backward()
     for name, parameter in model.named_parameters():
@@ -221,6 +274,10 @@ def test_every_parameter_gets_a_gradient(make_gpt) -> None:
         ({"dropout": 1.0}, "dropout must be at least 0 and less than 1, not 1.0"),
         ({"dropout": -0.1}, "dropout must be at least 0 and less than 1, not -0.1"),
         ({"dropout": math.nan}, "dropout must be at least 0 and less than 1, not nan"),
+        ({"positions": "absolute"}, "positions must be one of learned, sinusoidal, rotary, not 'absolute'"),
+        ({"positions": "rotary", "d_model": 12}, "rotary positions need an even width a head, not 3"),
+        ({"norm": "batch"}, "norm must be one of layer, rms, not 'batch'"),
+        ({"activation": "tanh"}, "activation must be one of relu, gelu, gelu_exact, swiglu, not 'tanh'"),
     ],
 )
 def test_settings_that_make_no_model(changes: dict[str, float], message: str) -> None:

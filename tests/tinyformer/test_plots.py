@@ -1,4 +1,4 @@
-"""The loss curve: a picture with something on it."""
+"""Pictures of a run: with something on them, and each thing in its place."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tinyformer.plots import loss_curve
+import tinytensor as tt
+from tinyformer.plots import attention_maps, loss_curve
 
 pytest.importorskip("matplotlib")
 
@@ -51,6 +52,54 @@ def test_a_run_without_rows_has_empty_axes(tmp_path: Path) -> None:
     loss_curve([], tmp_path / "loss.png")
     assert (colored(tmp_path / "loss.png", GRAY), colored(tmp_path / "loss.png", RED)) == (0, 0)
     assert colored(tmp_path / "loss.png", (0, 0, 0)) > 100  # the frame and its numbers
+
+
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The figures that were saved."""
+    from matplotlib.figure import Figure
+
+    saved: list[Any] = []
+    savefig = Figure.savefig
+
+    def remember(figure: Any, *arguments: Any, **options: Any) -> None:
+        saved.append(figure)
+        savefig(figure, *arguments, **options)
+
+    monkeypatch.setattr(Figure, "savefig", remember)
+    return saved
+
+
+def weights(heads: int, queries: int, keys: int, seed: int = 0) -> Any:
+    return np.random.default_rng(seed).dirichlet(np.ones(keys), (heads, queries)).astype(np.float32)
+
+
+def test_attention_maps_are_drawn_for_each_layer_and_head(tmp_path: Path, figures: list[Any]) -> None:
+    source, target = ["ein", "Hund", "·"], ["·", "a", "dog", "!"]
+    maps = {
+        "encoder.blocks.0.attention": weights(2, 3, 3, seed=1),
+        "decoder.blocks.0.attention": weights(2, 4, 4, seed=2),
+        "decoder.blocks.0.cross_attention": weights(1, 4, 3, seed=3),
+    }
+    path = tmp_path / "attention.png"
+    assert attention_maps({name: tt.tensor(m) for name, m in maps.items()}, source, target, path) == path
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert [p.name for p in tmp_path.iterdir()] == ["attention.png"]  # the temporary file is gone
+    drawn = [axes for axes in figures[0].axes if axes.axison]
+    assert [axes.get_title() for axes in drawn] == [f"{n}, head {h + 1}" for n, m in maps.items() for h in range(len(m))]
+    for axes, expected in zip(drawn, [head for layer in maps.values() for head in layer]):
+        np.testing.assert_array_equal(axes.images[0].get_array(), expected)
+        assert axes.images[0].get_clim() == (0, 1)  # so that colors mean the same everywhere
+    labels = [
+        ([t.get_text() for t in axes.get_yticklabels()], [t.get_text() for t in axes.get_xticklabels()]) for axes in drawn
+    ]
+    assert labels == [(source, source)] * 2 + [(target, target)] * 2 + [(target, source)]
+
+
+def test_tokens_that_look_like_formulas_are_drawn_as_they_are(tmp_path: Path, figures: list[Any]) -> None:
+    tokens = ["$$", "$\\", "$x^$"]
+    attention_maps({"encoder": tt.tensor(weights(1, 3, 3))}, tokens, [], tmp_path / "a.png")
+    assert [label.get_text() for label in figures[0].axes[0].get_xticklabels()] == tokens
 
 
 def test_matplotlib_is_not_imported_before_it_is_needed() -> None:

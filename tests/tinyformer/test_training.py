@@ -17,8 +17,10 @@ import tinytensor as tt
 from tinyformer.data import Batch, TextBatches
 from tinyformer.errors import UserError
 from tinyformer.gpt import GPT, GPTConfig
+from tinyformer.pairs import PairBatch, PairBatches, Specials, translation_loss
 from tinyformer.runs import LOG_COLUMNS, RunFolder, load_checkpoint
-from tinyformer.training import Trainer, TrainingConfig, adamw_for, evaluate, next_token_loss, perplexity
+from tinyformer.training import SCHEDULES, Trainer, TrainingConfig, adamw_for, evaluate, next_token_loss, perplexity
+from tinyformer.transformer import Transformer, TransformerConfig
 
 SETTINGS = {"steps": 20, "batch_size": 4, "eval_every": 10, "log_every": 5, "warmup": 4, "learning_rate": 1e-2}
 
@@ -166,6 +168,41 @@ def test_a_step_leaves_no_garbage(make_trainer) -> None:
         gc.enable()
 
 
+# --------------------------------------------------------------------------------------------------------- schedules
+
+
+def factors(schedule: str, steps: int = 12, warmup: int = 4, learning_rate: float = 1e-2) -> list[float]:
+    config = TrainingConfig(
+        steps=steps, warmup=warmup, schedule=schedule, learning_rate=learning_rate, min_learning_rate=learning_rate / 10
+    )
+    chosen = config.make_schedule()
+    return [chosen(i) for i in range(steps + 3)]
+
+
+def test_schedules_by_name() -> None:
+    rising = [0.2, 0.4, 0.6, 0.8]
+    assert factors("constant") == pytest.approx([*rising, *[1.0] * 11])
+    assert factors("linear") == pytest.approx([*rising, *[1 - 0.9 * i / 8 for i in range(9)], 0.1, 0.1])
+    cosine = [0.1 + 0.45 * (1 + math.cos(math.pi * i / 8)) for i in range(9)]
+    assert factors("cosine") == pytest.approx([*rising, *cosine, 0.1, 0.1])
+    assert len({tuple(factors(name)) for name in SCHEDULES}) == len(SCHEDULES) == 4
+
+
+@pytest.mark.parametrize("warmup", [1, 4, 100])
+def test_noam_reaches_1_at_the_end_of_the_warm_up_and_falls_as_the_root(warmup: int) -> None:
+    scales = factors("noam", steps=16 * warmup, warmup=warmup)
+    assert scales.index(max(scales)) == warmup - 1
+    assert scales[warmup - 1] == pytest.approx(1.0)
+    assert scales[:warmup] == pytest.approx([s / warmup for s in range(1, warmup + 1)])
+    assert [scales[4 * warmup - 1], scales[16 * warmup - 1]] == pytest.approx([1 / 2, 1 / 4])
+
+
+def test_noam_without_warm_up_and_a_rate_of_0() -> None:
+    assert factors("noam", warmup=0)[:4] == pytest.approx([1, 2**-0.5, 3**-0.5, 1 / 2])
+    for name in SCHEDULES:
+        assert all(0 <= factor <= 1 for factor in factors(name, learning_rate=0.0))
+
+
 # -------------------------------------------------------------------------------------------------------- evaluation
 
 
@@ -286,6 +323,92 @@ def test_the_best_checkpoint_is_not_replaced_by_a_worse_one(make_trainer, bits) 
     assert bits(latest["model"]) == bits(weights[4])
 
 
+def test_something_is_said_at_each_evaluation_of_the_weights_as_they_are(make_trainer, capsys) -> None:
+    trainer = make_trainer(steps=20, eval_every=10, average=2)
+    seen = []
+
+    def say() -> str:
+        seen.append(trainer.model.token_embedding.weight.numpy().copy())
+        return f"said after step {trainer.step}"
+
+    trainer.on_evaluation = say
+    trainer.train()
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith("said")] == [f"said after step {n}" for n in (10, 20)]
+    assert (seen[1] == trainer.model.token_embedding.weight.numpy()).all()  # not those of the average
+    assert (seen[0] != seen[1]).any()
+
+
+# --------------------------------------------------------------------------------------------------------- averaging
+
+
+def averaging(make_trainer, losses: list[float], **settings: Any) -> tuple[Trainer, list[dict[str, np.ndarray]]]:
+    """A trainer whose evaluations find these losses, and the weights that each was of."""
+    left = iter(losses)
+    seen: list[dict[str, np.ndarray]] = []
+
+    def loss_function(model: Any, batch: Any) -> Any:
+        if model.training:
+            return next_token_loss(model, batch)
+        seen.append({name: value.numpy().copy() for name, value in model.state_dict().items()})
+        return tt.tensor(next(left))
+
+    one_batch = batch(random_batch(2))
+    trainer = make_trainer(loss_function=loss_function, **{"steps": 16, "eval_every": 4, **settings})
+    trainer.batches.validation_batches = lambda: iter([one_batch])
+    return trainer, seen
+
+
+@pytest.mark.parametrize(("average", "first"), [(2, 3), (3, 2), (4, 1), (9, 1)])  # never those before the first step
+def test_the_last_weights_are_averaged(make_trainer, average: int, first: int) -> None:
+    # At steps 0, 4, 8, 12 and 16, then of the mean, which is the best.
+    trainer, seen = averaging(make_trainer, [5.0, 4.0, 1.0, 2.0, 3.0, 0.5], average=average)
+    trainer.train()
+    assert len(seen) == 6
+    best, state = load_checkpoint(trainer.folder.best, "best")
+    assert state == {"kind": "best", "step": 16, "validation_loss": 0.5}
+    assert (trainer.best_loss, trainer.best_step) == (0.5, 16)
+    latest = load_checkpoint(trainer.folder.latest, "latest")[0]["model"]
+    for name, tensor in best["model"].items():
+        mean = np.mean([weights[name].astype(np.float64) for weights in seen[first:5]], axis=0)
+        np.testing.assert_allclose(tensor.numpy(), mean, rtol=0, atol=1e-6, err_msg=name)
+        np.testing.assert_array_equal(seen[5][name], tensor.numpy(), err_msg=name)  # the mean is what was evaluated
+        # The run's own weights are as they were.
+        np.testing.assert_array_equal(latest[name].numpy(), seen[4][name], err_msg=name)
+        np.testing.assert_array_equal(trainer.model.state_dict()[name].numpy(), seen[4][name], err_msg=name)
+
+
+@pytest.mark.parametrize("of_the_mean", [1.0, 1.5])  # as good is not better
+def test_a_mean_that_is_not_better_is_dropped(make_trainer, bits, of_the_mean: float) -> None:
+    trainer, seen = averaging(make_trainer, [5.0, 4.0, 1.0, 2.0, 3.0, of_the_mean], average=3)
+    trainer.train()
+    best, state = load_checkpoint(trainer.folder.best, "best")
+    assert state == {"kind": "best", "step": 8, "validation_loss": 1.0}
+    assert bits(best["model"]) == {name: value.tobytes() for name, value in seen[2].items()}
+    assert (trainer.best_loss, trainer.best_step) == (1.0, 8)
+
+
+def test_only_as_many_weights_are_kept_as_are_averaged(make_trainer) -> None:
+    trainer, _ = averaging(make_trainer, [5.0, 4.0, 3.0, 2.0, 1.0, 0.5], average=2)
+    kept = []
+    trainer.on_evaluation = lambda: kept.append([path.stem for path in trainer.folder.kept_weights()]) or ""
+    trainer.train()
+    names = {n: f"weights-{n:08d}" for n in (4, 8, 12, 16)}
+    assert kept == [[names[4]], [names[4], names[8]], [names[8], names[12]], [names[12], names[16]]]
+    # A new run in the same folder does not average those of the old one.
+    with pytest.raises(UserError, match="holds a run already"):
+        trainer.folder.create({})
+    trainer.folder.create({}, overwrite=True)
+    assert [path.name for path in trainer.folder.path.iterdir()] == ["config.json"]
+
+
+def test_without_averaging_no_weights_are_kept(make_trainer) -> None:
+    trainer, seen = averaging(make_trainer, [5.0, 4.0, 3.0, 2.0, 1.0])
+    trainer.train()
+    assert len(seen) == 5
+    assert trainer.folder.kept_weights() == []
+
+
 # ------------------------------------------------------------------------------------------- interrupted and resumed
 
 
@@ -351,6 +474,51 @@ def test_interrupted_and_resumed_is_bit_for_bit_uninterrupted(
     actual = outcome(last, bits)
     for name, value in expected.items():
         assert actual[name] == value, name
+
+
+class InterruptingPairs(PairBatches):
+    """Batches of pairs, of which drawing one is interrupted as by Ctrl-C."""
+
+    countdown = 0
+
+    def sample(self) -> PairBatch:
+        self.countdown -= 1
+        if self.countdown == 0:
+            signal.raise_signal(signal.SIGINT)
+        return super().sample()
+
+
+# 5 batches an epoch: within one, at its end and its start; before, at and after an evaluation; at once; and several times.
+@pytest.mark.parametrize("interruptions", [[3], [4], [5], [6], [7], [8], [9], [15], [1, 1, 3, 7]])
+def test_translating_and_averaging_is_resumed_bit_for_bit(tmp_path: Path, bits, interruptions: list[int]) -> None:
+    rng = np.random.default_rng(0)
+    pairs = [(rng.integers(3, 11, a).tolist(), rng.integers(3, 11, b).tolist()) for a, b in rng.integers(1, 7, (25, 2))]
+    config = TrainingConfig(steps=16, batch_size=4, eval_every=4, log_every=3, warmup=4, average=3, schedule="noam")
+
+    def make(folder: str, interrupt_at: int = 0) -> Trainer:
+        tt.seed(config.seed)
+        model = Transformer(TransformerConfig(11, 11, 0, 0, 8, 2, 1, 1, 8, dropout=0.3))
+        batches = InterruptingPairs(pairs[:20], pairs[20:], Specials(0, 1, 2), config.batch_size, config.seed)
+        batches.countdown = interrupt_at
+        run = RunFolder(tmp_path / folder)
+        run.path.mkdir(exist_ok=True)
+        return Trainer(model, batches, config, run, translation_loss(0.1, 0))
+
+    whole = make("whole")
+    assert whole.train() is True
+    for n, steps in enumerate(interruptions):
+        trainer = make("parts", steps)
+        if n > 0:
+            trainer.resume()
+        assert trainer.train() is False
+    last = make("parts")
+    last.resume()
+    assert last.step == sum(interruptions)
+    assert last.train() is True
+    assert outcome(last, bits) == outcome(whole, bits)
+    kept, expected = last.folder.kept_weights(), whole.folder.kept_weights()
+    assert [path.name for path in kept] == [path.name for path in expected]
+    assert [path.read_bytes() for path in kept] == [path.read_bytes() for path in expected]
 
 
 def test_resuming_matters(make_trainer, text_ids: np.ndarray, bits) -> None:
@@ -581,6 +749,8 @@ def test_resuming_from_best_is_refused(make_trainer) -> None:
         ({"weight_decay": -0.1}, "weight_decay must be a number not below 0, not -0.1"),
         ({"clip": -1.0}, "clip must be a number not below 0, not -1.0"),
         ({"seed": -1}, "seed must be a number not below 0, not -1"),
+        ({"average": 0}, "average must be at least 1, not 0"),
+        ({"schedule": "step"}, "schedule must be one of cosine, linear, constant, noam, not 'step'"),
         ({"beta1": 1.0}, "beta1 must be at least 0 and less than 1, not 1.0"),
         ({"beta2": math.nan}, "beta2 must be at least 0 and less than 1, not nan"),
     ],

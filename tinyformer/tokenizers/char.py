@@ -8,60 +8,71 @@ from typing import Any
 
 from tinyformer.command_line import read_json, write_json
 from tinyformer.errors import UserError
+from tinyformer.tokenizers.base import checked, damaged, strings, texts_of
+from tinyformer.tokenizers.special import cut_at_special, skippable, special_names
 from tinytensor.backend import host
 
 
 class CharTokenizer:
-    """Each distinct character is a token; ids follow the order of the code points."""
+    """Each distinct character is a token; ids follow the order of the code points. Then come the ``special`` tokens."""
 
     kind = "char"
 
-    def __init__(self, characters: Iterable[str]):
+    def __init__(self, characters: Iterable[str], special: Iterable[str] = ()):
         self.characters = sorted(set(characters))
         if not self.characters:
             raise UserError("a character tokenizer needs at least one character: the text is empty")
+        self.special = {name: len(self.characters) + i for i, name in enumerate(special_names(special))}
+        self._tokens = [*self.characters, *self.special]
         points = host.array([ord(c) for c in self.characters], dtype=host.int64)
         self._id_of = host.full(int(points.max()) + 1, -1, dtype=host.int64)
         self._id_of[points] = host.arange(len(points))
 
     @classmethod
-    def train(cls, text: str) -> CharTokenizer:
-        """A tokenizer that knows every character of the text."""
-        return cls(text)
+    def train(cls, text: str | Iterable[str], special: Iterable[str] = ()) -> CharTokenizer:
+        """A tokenizer that knows every character of the text, or of the lines."""
+        return cls({character for part in texts_of(text) for character in part}, special)
 
     @property
     def vocab_size(self) -> int:
-        """The number of tokens."""
-        return len(self.characters)
+        """The number of tokens, special ones included."""
+        return len(self._tokens)
 
-    def encode(self, text: str) -> Any:
-        """The ids of the characters, a NumPy int64 array. Raises UserError that names a character it does not know."""
+    def encode(self, text: str, allow_special: bool = False) -> Any:
+        """The ids of the characters, a NumPy int64 array. Raises UserError that names a character it does not know.
+
+        The name of a special token is plain text unless ``allow_special``.
+        """
+        if not allow_special:
+            return self._encode_plain(text, 0)
+        parts = []
+        start = 0
+        for part, special in cut_at_special(text, self.special):
+            parts.append(self._encode_plain(part, start) if special is None else host.array([special], dtype=host.int64))
+            start += len(part)
+        return host.concatenate(parts) if parts else self._encode_plain("", 0)
+
+    def _encode_plain(self, text: str, start: int) -> Any:
+        """The ids of the characters; ``start`` is where the text stands in a longer one."""
         points = host.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=host.uint32).astype(host.int64)
         ids = self._id_of[host.minimum(points, len(self._id_of) - 1)]
         ids[points >= len(self._id_of)] = -1
         if (ids < 0).any():
             place = int(host.argmax(ids < 0))
             raise UserError(
-                f"the character {text[place]!r} (U+{ord(text[place]):04X}) at position {place} is not among the "
-                f"{self.vocab_size} this tokenizer knows: leave it out, or train on a text that has it"
+                f"the character {text[place]!r} (U+{ord(text[place]):04X}) at position {start + place} is not among the "
+                f"{len(self.characters)} this tokenizer knows: leave it out, or train on a text that has it"
             )
         return ids
 
-    def decode(self, ids: Iterable[int]) -> str:
+    def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
         """The text of the ids. Raises UserError for a number that is no id."""
-        try:
-            return "".join([self.characters[self._checked(int(i))] for i in ids])
-        except IndexError:
-            raise UserError(f"an id is not between 0 and {self.vocab_size - 1}") from None
-
-    def _checked(self, i: int) -> int:
-        if i < 0:
-            raise IndexError
-        return i
+        leave_out = skippable(self.special) if skip_special else ()
+        return "".join([self._tokens[i] for i in checked(ids, self.vocab_size, leave_out)])
 
     def save(self, path: str | Path) -> None:
-        """Write the characters to a JSON file."""
-        write_json(Path(path), {"kind": self.kind, "characters": self.characters})
+        """Write the characters, and the names of special tokens, to a JSON file."""
+        write_json(Path(path), {"kind": self.kind, "special": list(self.special), "characters": self.characters})
 
     @classmethod
     def load(cls, path: str | Path) -> CharTokenizer:
@@ -73,4 +84,6 @@ class CharTokenizer:
         single = all(isinstance(c, str) and len(c) == 1 for c in characters)
         if not characters or not single or characters != sorted(set(characters)):
             raise UserError(f"{path} is damaged: its characters are not single characters in the order of their code points")
-        return cls(characters)
+        with damaged(path):
+            # Files from before there were special tokens have no such entry.
+            return cls(characters, strings(saved, "special") if "special" in saved else ())

@@ -67,7 +67,7 @@ class InverseSquareRoot(Schedule):
     """d_model^-0.5 * min(s^-0.5, s * warmup^-1.5) with s = step + 1 (Vaswani et al. 2017, equation 3). Use with lr=1."""
 
     warmup: int = 4000
-    d_model: int = 512
+    d_model: float = 512
 
     def __call__(self, step: int) -> float:
         """The factor, which is the learning rate itself, for step number ``step``, counted from 0."""

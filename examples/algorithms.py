@@ -1,0 +1,287 @@
+"""Teach small Transformers to sort, to copy and to add, and test them on problems they have never seen.
+
+python examples/algorithms.py                            # sort and add with a GPT, copy with an encoder-decoder
+python examples/algorithms.py add                        # one of them
+python examples/algorithms.py sort --model encoder-decoder
+python examples/algorithms.py --resume                   # go on after an interruption
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tinyformer.errors import UserError, plain_errors
+
+with plain_errors():  # a missing package or GPU is told in a line, too
+    import tinytensor as tt
+    from tinyformer import plots
+    from tinyformer.command_line import Parser, add_settings, changed_settings, setting, settings_from
+    from tinyformer.decoding import GPTDecoder, Sampling, TransformerDecoder, sample
+    from tinyformer.gpt import GPT, GPTConfig
+    from tinyformer.pairs import PairBatch, PairBatches, Specials, padded, translation_loss
+    from tinyformer.runs import RunFolder, load_weights
+    from tinyformer.training import Trainer, TrainingConfig
+    from tinyformer.transformer import Transformer, TransformerConfig
+    from tinytensor.backend import host
+
+Problem = tuple[list[int], list[int]]  # the digits of a question and of its answer
+
+# The digits are tokens 0 to 9. A GPT reads: question END START answer, and is to write: answer END.
+PAD, START, END, VOCAB_SIZE = 10, 11, 12, 13
+
+
+# ------------------------------------------------------------------------------------------------------------- tasks
+
+
+def sorting(rng: Any) -> list[Problem]:
+    """Every row of six digits from 0 to 2, and the same digits in order."""
+    return [(list(digits), sorted(digits)) for digits in itertools.product(range(3), repeat=6)]
+
+
+def copying(rng: Any) -> list[Problem]:
+    """Random rows of ten digits, to be written again as they are."""
+    return [(row, row) for row in host.unique(rng.integers(0, 10, (30_000, 10)), axis=0).tolist()]
+
+
+def adding(rng: Any) -> list[Problem]:
+    """Every sum of two numbers below 100; the answer begins with its ones, as one who adds by hand finds them."""
+    return [([*divmod(a, 10), *divmod(b, 10)], [int(d) for d in f"{a + b:03d}"[::-1]]) for a in range(100) for b in range(100)]
+
+
+def row_of_digits(digits: Sequence[int]) -> str:
+    """3 1 2"""
+    return " ".join(map(str, digits))
+
+
+def two_numbers(digits: Sequence[int]) -> str:
+    """85 + 50"""
+    a, b, c, d = digits
+    return f"{a}{b} + {c}{d}"
+
+
+def reversed_number(digits: Sequence[int]) -> str:
+    """135, for the digits 5 3 1"""
+    return "".join(map(str, digits[::-1])).lstrip("0") or "0"
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+    """The shape of either model; an encoder-decoder has so many blocks on each side."""
+
+    num_layers: int = setting(2, "blocks")
+    num_heads: int = setting(4, "attention heads in a block; must divide the width")
+    d_model: int = setting(128, "the width: numbers for each position")
+    dropout: float = setting(0.0, "probability of dropping, while training")
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What to learn: all its problems, how many of them are held out, how many answers are checked, and how it is learned."""
+
+    problems: Callable[[Any], list[Problem]]
+    held_out: int
+    checked: int
+    model: str
+    show_question: Callable[[Sequence[int]], str]
+    show_answer: Callable[[Sequence[int]], str]
+    settings: dict[str, Any]
+
+
+MODELS = ("gpt", "encoder-decoder")
+TASKS = {
+    "sort": Task(
+        sorting, 182, 5000, "gpt", row_of_digits, row_of_digits,
+        {"num_layers": 3, "num_heads": 3, "d_model": 48, "dropout": 0.1, "steps": 1500, "batch_size": 64,
+         "learning_rate": 2e-3},
+    ),
+    "copy": Task(
+        copying, 5000, 5000, "encoder-decoder", row_of_digits, row_of_digits,
+        {"num_layers": 2, "num_heads": 4, "d_model": 64, "steps": 800, "batch_size": 80, "learning_rate": 2e-3},
+    ),
+    "add": Task(
+        adding, 1000, 1000, "gpt", two_numbers, reversed_number,
+        {"num_layers": 2, "num_heads": 4, "d_model": 128, "steps": 1000, "batch_size": 256, "learning_rate": 2e-3},
+    ),
+}  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------------------ models
+
+
+def make_model(kind: str, config: ModelConfig, length: int) -> GPT | Transformer:
+    """A GPT for ``length`` tokens in all, or an encoder-decoder."""
+    if kind == "gpt":
+        return GPT(settings_from(GPTConfig, dataclasses.asdict(config), vocab_size=VOCAB_SIZE, block_size=length))
+    layers, width = config.num_layers, config.d_model
+    return Transformer(
+        TransformerConfig(
+            VOCAB_SIZE, VOCAB_SIZE, PAD, PAD, width, config.num_heads, layers, layers, 4 * width, config.dropout,
+            norm_first=True,
+        )
+    )  # fmt: skip
+
+
+def answer_loss(model: GPT, batch: PairBatch) -> tt.Tensor:
+    """The mean cross-entropy over the answers: a question is read, but nobody has to guess it."""
+    ids = tt.concatenate([batch.source, batch.target_inputs], axis=1)
+    targets = tt.concatenate([tt.full_like(batch.source, PAD), batch.target_outputs], axis=1)
+    return tt.cross_entropy(model(ids), targets, ignore_index=PAD)
+
+
+def answers(model: GPT | Transformer, problems: Sequence[Problem]) -> list[list[int]]:
+    """What the model answers to each question, always writing the likeliest token."""
+    source = padded([[*question, END] for question, _ in problems], PAD)
+    start = host.full((len(problems), 1), START)
+    longest = len(problems[0][1]) + 1
+    if isinstance(model, GPT):
+        decoder, prompts = GPTDecoder(model), host.concatenate([source, start], axis=1)
+    else:
+        decoder, prompts = TransformerDecoder(model, source, longest), start
+    rows = host.stack(list(sample(decoder, prompts, longest, Sampling(temperature=0), END)), axis=1).tolist()
+    return [row[: row.index(END)] if END in row else row for row in rows]
+
+
+def count_right(model: GPT | Transformer, problems: Sequence[Problem]) -> int:
+    """How many questions it answers exactly."""
+    parts = [problems[i : i + 1000] for i in range(0, len(problems), 1000)]
+    return sum(ours == answer for part in parts for ours, (_, answer) in zip(answers(model, part), part))
+
+
+# ---------------------------------------------------------------------------------------------------------- training
+
+
+def learn(name: str, arguments: argparse.Namespace) -> bool:
+    """Train a model for a task, test it and show what it does; False where Ctrl-C came before the end."""
+    task = TASKS[name]
+    kind = arguments.model or task.model
+    folder = RunFolder(f"{arguments.out}/{name}-{kind}")
+    given = {**task.settings, **vars(arguments)}
+    resumed = arguments.resume and folder.settings.exists()
+    if resumed:
+        given = _restored(folder, arguments)
+    config, training_config = settings_from(ModelConfig, given), settings_from(TrainingConfig, given)
+    tt.seed(training_config.seed)
+
+    rng = host.random.default_rng(training_config.seed)
+    problems = task.problems(rng)
+    problems = [problems[i] for i in rng.permutation(len(problems))]
+    held_out, training = problems[: task.held_out], problems[task.held_out :]
+    batches = PairBatches(training, held_out, Specials(PAD, START, END), training_config.batch_size, training_config.seed)
+    question, answer = training[0]
+    model = make_model(kind, config, len(question) + len(answer) + 2)
+    trainer = Trainer(
+        model, batches, training_config, folder, answer_loss if kind == "gpt" else translation_loss(0.0, PAD),
+        on_evaluation=lambda: f"    {count_right(model, held_out[:200])} of {len(held_out[:200])} held-out problems right",
+    )  # fmt: skip
+    if resumed:
+        trainer.resume()
+    else:
+        parts = {"model": config, "training": training_config}
+        folder.create({part: dataclasses.asdict(values) for part, values in parts.items()}, arguments.overwrite)
+
+    print(f"{name}: {len(training):,} problems to train on, {len(held_out):,} others to test with")
+    print(f"{kind} with {model.num_parameters():,} parameters on {tt.backend_name}; run folder {folder.path}")
+    if not trainer.train():
+        return False
+    load_weights(model, folder.best)
+    print(f"Trained in {trainer.seconds:.0f} s; the best weights are those of step {trainer.best_step}.")
+    _test(name, model, training, held_out, rng)
+    _show(task, model, held_out[:5])
+    _draw(trainer, folder, f"{name}, {kind}")
+    return True
+
+
+def _restored(folder: RunFolder, arguments: argparse.Namespace) -> dict[str, Any]:
+    """The settings of a run's folder. A resumed run is the same run, so flags that would change it are refused."""
+    saved = folder.read_settings()
+    try:
+        parts = [settings_from(ModelConfig, saved["model"]), settings_from(TrainingConfig, saved["training"])]
+    except (AttributeError, KeyError, TypeError) as error:
+        raise UserError(f"{folder.settings} is damaged: {error}") from None
+    changed = [flag for part in parts for flag in changed_settings(type(part), vars(arguments), part)]
+    if changed:
+        raise UserError(
+            f"--resume goes on with the settings of {folder.path}: leave out {', '.join(changed)}, or start a new run"
+        )
+    return {**saved["model"], **saved["training"]}
+
+
+def _test(name: str, model: GPT | Transformer, training: list[Problem], held_out: list[Problem], rng: Any) -> None:
+    """Say how many answers are exactly right; a task with few problems is asked some of them several times."""
+    checked = TASKS[name].checked
+    if len(held_out) < checked:
+        drawn, what = [held_out[i] for i in rng.integers(0, len(held_out), checked)], f"draws from {len(held_out)} held-out"
+    else:
+        drawn, what = held_out[:checked], "held-out"
+    right = count_right(model, drawn)
+    print(f"{name}: {right:,} of {len(drawn):,} {what} problems right ({100 * right / len(drawn):.2f} %)")
+    right = count_right(model, training[:10_000])
+    print(f"{name}: {right:,} of {len(training[:10_000]):,} training problems right")
+
+
+def _show(task: Task, model: GPT | Transformer, problems: Sequence[Problem]) -> None:
+    for (question, answer), ours in zip(problems, answers(model, problems)):
+        verdict = "right" if ours == answer else f"wrong: it is {task.show_answer(answer)}"
+        print(f"    {task.show_question(question)}  ->  {task.show_answer(ours)}   {verdict}")
+
+
+def _draw(trainer: Trainer, folder: RunFolder, title: str) -> None:
+    try:
+        plots.loss_curve(trainer.rows, folder.curve, title=title)
+        print(f"Drew {folder.curve}")
+    except ImportError:
+        print('(no loss curve drawn: pip install "tinytensor[plot]" brings matplotlib)')
+
+
+# ------------------------------------------------------------------------------------------------------ command line
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    """The command line."""
+    described = "; ".join(f"{name}: {' '.join(_flags(task.settings))}" for name, task in TASKS.items())
+    parser = Parser(
+        prog="algorithms.py",
+        description=f"Teach small Transformers to {', '.join(TASKS)}. Each has defaults of its own: {described}.",
+    )
+    parser.add_argument("tasks", help=f"what to learn: {', '.join(TASKS)} (default: all)", nargs="*", metavar="TASK")
+    parser.add_argument("--model", help="the kind of model (default: gpt, and encoder-decoder to copy)", choices=MODELS)
+    parser.add_argument("--out", help="the folder of the runs' folders", default="runs/algorithms", metavar="FOLDER")
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument("--resume", help="go on with the runs in --out, exactly as if not stopped", action="store_true")
+    choice.add_argument("--overwrite", help="replace the runs in --out", action="store_true")
+    add_settings(parser, ModelConfig, "model")
+    add_settings(parser, TrainingConfig, "training")
+    arguments = parser.parse_args(words)
+    for task in arguments.tasks:
+        if task not in TASKS:
+            parser.error(f"there is no task {task!r}: choose among {', '.join(TASKS)}")
+    arguments.tasks = list(dict.fromkeys(arguments.tasks or TASKS))
+    return arguments
+
+
+def _flags(settings: dict[str, Any]) -> list[str]:
+    return [f"--{name.replace('_', '-')} {value}" for name, value in settings.items()]
+
+
+def main(words: list[str]) -> None:
+    """Learn one task after the other."""
+    arguments = parse(words)
+    for number, task in enumerate(arguments.tasks):
+        if number:
+            print()
+        if not learn(task, arguments):
+            again = shlex.join(["python", sys.argv[0], *(word for word in words if word not in ("--resume", "--overwrite"))])
+            print(f"Stopped and saved. Go on with: {again} --resume")
+            return
+
+
+if __name__ == "__main__":
+    with plain_errors():
+        sys.stdout.reconfigure(errors="replace")  # a console that lacks a character shows ? for it
+        main(sys.argv[1:])

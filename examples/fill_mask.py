@@ -1,0 +1,326 @@
+"""Train a small BERT to fill in hidden words, then to tell questions from statements.
+
+python examples/fill_mask.py                               # Tiny Shakespeare: hidden words, then sentences to classify
+python examples/fill_mask.py --data my.txt --out runs/my   # your own text
+python examples/fill_mask.py fill "To be or [MASK] to be"  # fill in with a trained model
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import hashlib
+import re
+import shlex
+import sys
+from collections import Counter
+from typing import Any
+
+from tinyformer.errors import UserError, plain_errors
+
+with plain_errors():  # a missing package or GPU is told in a line, too
+    import tinytensor as tt
+    from tinyformer import plots
+    from tinyformer.bert import BertConfig, BertForClassification, BertForMaskedLM
+    from tinyformer.classification import Labelled, LabelledBatches, accuracy
+    from tinyformer.command_line import Parser, add_settings, changed_settings, setting, settings_from
+    from tinyformer.data import STANDARD_LIBRARY, default_text, read_text, standard_library_text
+    from tinyformer.decoding import evaluating, log_softmax
+    from tinyformer.masking import MaskedBatches, Masking
+    from tinyformer.runs import RunFolder, load_weights
+    from tinyformer.tokenizers import WordPieceTokenizer, load_tokenizer
+    from tinyformer.training import Trainer, TrainingConfig
+    from tinytensor.backend import host
+
+SENTENCES = ("To be or [MASK] to be", "My [MASK], I will obey the king.", "Where is thy [MASK]?", "I pray [MASK], sir, speak.")
+CODE = ("for i in [MASK](len(names)):", "return [MASK]", "[MASK] os", "if x is [MASK]:")
+
+
+@dataclasses.dataclass(frozen=True)
+class TextConfig:
+    """How the text is cut, hidden, and asked about."""
+
+    wordpieces: int = setting(2000, "tokens of the WordPiece vocabulary")
+    window: int = setting(48, "tokens that the model sees at once")
+    masked: float = setting(0.15, "the share of the tokens that are hidden")
+    marks: str = setting("", "the two marks to tell apart by the sentence before them (default: ? and ., or the likeliest two)")
+    classify_steps: int = setting(300, "training steps of each classifier; 0 trains none")
+    classify_learning_rate: float = setting(3e-4, "peak learning rate of the classifiers")
+
+    def __post_init__(self) -> None:
+        if self.window < 1:
+            raise UserError(f"window must be at least 1, not {self.window}")
+        if self.classify_steps < 0 or self.classify_learning_rate < 0:
+            raise UserError("classify_steps and classify_learning_rate must not be negative")
+        if self.marks and len(set(self.marks)) != 2:
+            raise UserError(f"marks must be two different marks, such as ?., not {self.marks!r}")
+
+
+# A model of a laptop's size, in place of BERT-base.
+MODEL = {"num_layers": 4, "num_heads": 4, "d_model": 128, "d_inner": 512, "dropout": 0.0}
+TRAINING = {"steps": 800, "batch_size": 32, "learning_rate": 1e-3, "weight_decay": 0.01, "beta2": 0.98}
+
+
+# ---------------------------------------------------------------------------------------------------------- training
+
+
+def train(arguments: argparse.Namespace) -> None:
+    """Learn to fill in hidden tokens; then use what was learned to classify sentences."""
+    folder = RunFolder(arguments.out)
+    if arguments.resume:
+        saved, parts = _saved(folder)
+        changed = [flag for part in parts for flag in changed_settings(type(part), vars(arguments), part)]
+        if changed:
+            raise UserError(
+                f"--resume goes on with the settings of {folder.path}: leave out {', '.join(changed)}, or start a new run"
+            )
+        text_config, model_config, training_config = parts
+        text, name = _text_of(saved["data"], arguments.data), saved["data"]["name"]
+        if _fingerprint(text) != saved["data"]["sha256"]:
+            raise UserError(f"the text is not the one that {folder.path} was trained on ({name}): --resume needs that one")
+        tokenizer = load_tokenizer(folder.tokenizer)
+    else:
+        text, name = (read_text(arguments.data), arguments.data) if arguments.data else default_text()
+        text_config = settings_from(TextConfig, vars(arguments))
+        training_config = settings_from(TrainingConfig, {**TRAINING, **vars(arguments)})
+        tokenizer = WordPieceTokenizer.train(text, text_config.wordpieces)
+        given = {"max_length": text_config.window + 2, **MODEL, **vars(arguments)}
+        pad = tokenizer.special["[PAD]"]
+        model_config = settings_from(BertConfig, given, vocab_size=tokenizer.vocab_size, pad=pad)
+        if model_config.max_length < text_config.window + 2:
+            raise UserError(f"a window of {text_config.window} tokens needs a max_length of at least {text_config.window + 2}")
+
+    tt.seed(training_config.seed)
+    special = tokenizer.special
+    masking = Masking(tokenizer.vocab_size, special["[MASK]"], special.values(), text_config.masked)
+    ids, around = tokenizer.encode(text), (special["[CLS]"], special["[SEP]"])
+    batches = MaskedBatches(ids, masking, *around, text_config.window, training_config.batch_size, training_config.seed)
+    model = BertForMaskedLM(model_config)
+    trainer = Trainer(model, batches, training_config, folder)
+    if arguments.resume:
+        trainer.resume()
+    else:
+        data = {"path": arguments.data, "name": name, "sha256": _fingerprint(text)}
+        parts = {"text": text_config, "model": model_config, "training": training_config}
+        settings = {part: dataclasses.asdict(values) for part, values in parts.items()}
+        folder.create({**settings, "data": data}, arguments.overwrite)
+        tokenizer.save(folder.tokenizer)
+
+    print(f"{name}: {len(ids):,} tokens of {tokenizer.vocab_size:,} kinds; the last {len(batches.validation):,} validate")
+    print(f"BERT with {model.num_parameters():,} parameters on {tt.backend_name}; run folder {folder.path}")
+    if not trainer.train():
+        print(f"Stopped after step {trainer.step} and saved. Go on with: {_command(arguments)} --resume")
+        return
+    load_weights(model, folder.best)
+    share = accuracy(model, batches.validation_batches())
+    commonest = Counter(batches.training.tolist()).most_common(1)[0][0]
+    guess = float((batches.validation == commonest).mean())
+    print(
+        f"\nTrained in {trainer.seconds:.0f} s. Held-out text: loss {trainer.best_loss:.4f} a hidden token, "
+        f"{100 * share:.1f} % of them right (always {tokenizer.decode([commonest])!r}: {100 * guess:.1f} %)."
+    )
+    _draw(trainer, folder)
+    for sentence in CODE if name == STANDARD_LIBRARY else SENTENCES:
+        print("\n".join(filled(model, tokenizer, sentence)))
+    if text_config.classify_steps:
+        classify(model, tokenizer, text, text_config, training_config, folder)
+    print(f"\nFill in more with: {_command(arguments, 'fill')} 'a sentence with a [MASK]'")
+
+
+def _saved(folder: RunFolder) -> tuple[dict[str, Any], tuple[TextConfig, BertConfig, TrainingConfig]]:
+    """The settings of a run's folder."""
+    saved = folder.read_settings()
+    try:
+        text, model = settings_from(TextConfig, saved["text"]), settings_from(BertConfig, saved["model"])
+        _ = [saved["data"][key] for key in ("path", "name", "sha256")]
+        return saved, (text, model, settings_from(TrainingConfig, saved["training"]))
+    except (AttributeError, KeyError, TypeError) as error:
+        raise UserError(f"{folder.settings} is damaged: {error}") from None
+
+
+def _text_of(data: dict[str, Any], moved: str | None) -> str:
+    """The text of a run, or the file it has ``moved`` to."""
+    if moved or data["path"]:
+        return read_text(moved or data["path"])
+    return standard_library_text() if data["name"] == STANDARD_LIBRARY else default_text()[0]
+
+
+def _fingerprint(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+
+def _command(arguments: argparse.Namespace, *words: str) -> str:
+    out = [] if arguments.out == DEFAULT_OUT else ["--out", arguments.out]
+    return shlex.join(["python", sys.argv[0], *words, *out])
+
+
+def _draw(trainer: Trainer, folder: RunFolder) -> None:
+    try:
+        plots.loss_curve(trainer.rows, folder.curve, title="Masked tokens")
+        print(f"Drew {folder.curve}")
+    except ImportError:
+        print('(no loss curve drawn: pip install "tinytensor[plot]" brings matplotlib)')
+
+
+# ------------------------------------------------------------------------------------------------------- classifying
+
+
+def classify(
+    pretrained: BertForMaskedLM,
+    tokenizer: WordPieceTokenizer,
+    text: str,
+    text_config: TextConfig,
+    config: TrainingConfig,
+    folder: RunFolder,
+) -> None:
+    """Tell which of two marks a sentence ended with: once from the weights that filled in words, once from scratch."""
+    # The end of the text, where no hidden words were learned from, tests; the last part of the rest chooses the best weights.
+    cuts = [int(0.8 * len(text)), int(0.9 * len(text))]
+    parts = [text[: cuts[0]], text[cuts[0] : cuts[1]], text[cuts[1] :]]
+    marks = text_config.marks or _two_marks(text)
+    training, validation, test = [_labelled(part, marks, tokenizer, text_config, config.seed) for part in parts]
+    known = {tuple(ids) for ids, _ in training + validation}
+    test = [(ids, label) for ids, label in test if tuple(ids) not in known]
+    if min(len(training), len(validation), len(test)) < 10:
+        print(f"\n(Too few sentences end with {' or '.join(marks)} to learn to tell which.)")
+        return
+    share = max(Counter(label for _, label in test).values()) / len(test)
+    print(
+        f"\nWhich mark ended a sentence, {' or '.join(marks)}? {len(training):,} sentences to learn from, {len(test):,} to test"
+    )
+    config = dataclasses.replace(
+        config,
+        steps=text_config.classify_steps,
+        learning_rate=text_config.classify_learning_rate,
+        warmup=min(config.warmup, text_config.classify_steps // 10),
+        eval_every=max(text_config.classify_steps // 6, 1),
+    )
+    results = []
+    for start in ("from scratch", "pretrained"):
+        tt.seed(config.seed)
+        batches = LabelledBatches(training, validation, tokenizer.special["[PAD]"], config.batch_size, config.seed)
+        model = BertForClassification(pretrained.bert.config, len(marks))
+        if start == "pretrained":
+            model.bert.load_state_dict(pretrained.bert.state_dict())
+        own = RunFolder(folder.path / start.replace(" ", "-"))
+        own.create({"training": dataclasses.asdict(config)}, overwrite=True)
+        if not Trainer(model, batches, config, own).train():
+            return
+        load_weights(model, own.best)
+        right = accuracy(model, LabelledBatches(training, test, tokenizer.special["[PAD]"], 1).validation_batches())
+        results.append(f"{start}: {100 * right:.1f} % of the held-out sentences right")
+    print("\n".join([*results, f"always the same mark: {100 * share:.1f} %"]))
+    _show(model, test[:6], tokenizer, marks)
+
+
+def _two_marks(text: str) -> str:
+    """Question mark and full stop where the text has questions, otherwise the two marks that most lines end with."""
+    if min(len(_sentences(text, "?.", mark)) for mark in "?.") >= 200:
+        return "?."
+    ends = Counter(line[-1] for line in text.split("\n") if line and not line[-1].isalnum() and not line[-1].isspace())
+    return "".join(mark for mark, _ in ends.most_common(2))
+
+
+def _sentences(text: str, marks: str, mark: str) -> list[str]:
+    """What stands before each ``mark``, from the mark or the empty line before it."""
+    others = re.escape(".?!:;" + marks)
+    return re.findall(rf"([^{others}]+?){re.escape(mark)}", text.replace("\n\n", "."))
+
+
+def _labelled(text: str, marks: str, tokenizer: WordPieceTokenizer, text_config: TextConfig, seed: int) -> list[Labelled]:
+    """As many sentences of each mark, without it, shuffled; those of fewer than three tokens or too many are left out."""
+    start, end = tokenizer.special["[CLS]"], tokenizer.special["[SEP]"]
+    classes = []
+    for label, mark in enumerate(marks):
+        encoded = {tuple(tokenizer.encode(sentence).tolist()) for sentence in _sentences(text, marks, mark)}
+        classes.append([([start, *ids, end], label) for ids in sorted(encoded) if 3 <= len(ids) <= text_config.window])
+    rng = host.random.default_rng(seed)
+    size = min(map(len, classes))
+    drawn = [examples[i] for examples in classes for i in rng.permutation(len(examples))[:size]]
+    return [drawn[i] for i in rng.permutation(len(drawn))]
+
+
+def _show(model: BertForClassification, examples: list[Labelled], tokenizer: WordPieceTokenizer, marks: str) -> None:
+    with tt.no_grad(), evaluating(model):
+        for ids, label in examples:
+            guess = marks[int(model(tt.tensor([ids])).numpy().argmax())]
+            verdict = "right" if guess == marks[label] else f"wrong: it was {marks[label]}"
+            print(f"    {tokenizer.decode(ids, skip_special=True)}  ->  {guess}   {verdict}")
+
+
+# ---------------------------------------------------------------------------------------------------------- filling
+
+
+def filled(model: BertForMaskedLM, tokenizer: WordPieceTokenizer, sentence: str, best: int = 5) -> list[str]:
+    """The sentence, and for each [MASK] in it the likeliest tokens with their probabilities."""
+    special = tokenizer.special
+    ids = [special["[CLS]"], *tokenizer.encode(sentence, allow_special=True).tolist(), special["[SEP]"]]
+    places = [place for place, i in enumerate(ids) if i == special["[MASK]"]]
+    if not places:
+        raise UserError(f"there is no [MASK] to fill in: {sentence!r}")
+    longest = model.bert.config.max_length
+    if len(ids) > longest:
+        raise UserError(f"the sentence has {len(ids) - 2} tokens, more than the {longest - 2} of this run")
+    with tt.no_grad(), evaluating(model):
+        scores = log_softmax(model(tt.tensor([ids])).numpy()[0, places].astype(host.float64))
+    lines = [sentence]
+    for row in scores:
+        likeliest = (-row).argsort(kind="stable")[:best]
+        lines.append("    " + ", ".join(f"{tokenizer.tokens[i]} {100 * host.exp(row[i]):.1f} %" for i in likeliest))
+    return lines
+
+
+def fill(arguments: argparse.Namespace) -> None:
+    """Fill in with a trained model."""
+    folder = RunFolder(arguments.out)
+    _, (_, config, _) = _saved(folder)
+    tokenizer = load_tokenizer(folder.tokenizer)
+    if not isinstance(tokenizer, WordPieceTokenizer) or tokenizer.vocab_size != config.vocab_size:
+        raise UserError(f"{folder.tokenizer} is not the tokenizer of this run: its model knows {config.vocab_size} WordPieces")
+    if not 1 <= arguments.best <= config.vocab_size:
+        raise UserError(f"--best must be from 1 to {config.vocab_size}, not {arguments.best}")
+    model = BertForMaskedLM(config)
+    load_weights(model, folder.best)
+    for sentence in arguments.sentences:
+        print("\n".join(filled(model, tokenizer, sentence, arguments.best)))
+
+
+# ------------------------------------------------------------------------------------------------------ command line
+
+DEFAULT_OUT = "runs/fill_mask"
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    """The command line; without a command it is ``train``."""
+    parser = Parser(prog="fill_mask.py", description="Train a small BERT on a text, and fill in hidden words with it.")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    described = ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in {**MODEL, **TRAINING}.items())
+    training = commands.add_parser(
+        "train",
+        help="train (what runs without a command)",
+        description=f"Train a small BERT on a text. Its defaults, where they differ from those shown below: {described}.",
+    )
+    training.add_argument(
+        "--data", help="a UTF-8 text file or a folder of them (default: Tiny Shakespeare, downloaded once)", metavar="PATH"
+    )
+    training.add_argument("--out", help="the run's folder", default=DEFAULT_OUT, metavar="FOLDER")
+    choice = training.add_mutually_exclusive_group()
+    choice.add_argument("--resume", help="go on with the run in --out, exactly as if it had not stopped", action="store_true")
+    choice.add_argument("--overwrite", help="replace the run in --out", action="store_true")
+    add_settings(training, TextConfig, "text")
+    add_settings(training, BertConfig, "model")
+    add_settings(training, TrainingConfig, "training")
+    training.set_defaults(run=train)
+    filling = commands.add_parser("fill", help="fill in with a trained model", description="Fill in hidden words.")
+    filling.add_argument("sentences", help="texts with one [MASK] or several", nargs="+", metavar="SENTENCE")
+    filling.add_argument("--out", help="the run's folder", default=DEFAULT_OUT, metavar="FOLDER")
+    filling.add_argument("--best", help="how many tokens to show for each [MASK]", type=int, default=5, metavar="INT")
+    filling.set_defaults(run=fill)
+    return parser.parse_args(words if words and words[0] in ("train", "fill") else ["train", *words])
+
+
+if __name__ == "__main__":
+    with plain_errors():
+        sys.stdout.reconfigure(errors="replace")  # a console that lacks a character shows ? for it
+        parsed = parse(sys.argv[1:])
+        parsed.run(parsed)

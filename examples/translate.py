@@ -1,0 +1,419 @@
+"""Train the Transformer of "Attention Is All You Need" to translate, and translate with it.
+
+python examples/translate.py                                       # dates in words -> ISO dates, from generated data
+python examples/translate.py --data pairs.tsv --out runs/it        # a sentence, a tab and its translation on each line
+python examples/translate.py --source train.de --target train.en   # or two files, line by line (.gz, too)
+python examples/translate.py translate --out runs/it "I love you." # translate; without a sentence it asks for them
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import hashlib
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tinyformer.errors import UserError, plain_errors
+
+with plain_errors():  # a missing package or GPU is told in a line, too
+    from tqdm import tqdm
+
+    import tinytensor as tt
+    from tinyformer import plots
+    from tinyformer.attention import recording_attention
+    from tinyformer.command_line import Parser, add_settings, changed_settings, setting, settings_from
+    from tinyformer.dates import dates
+    from tinyformer.decoding import Hypothesis, TransformerDecoder, beam_search
+    from tinyformer.pairs import (
+        Pair,
+        PairBatches,
+        Specials,
+        encode_pairs,
+        padded,
+        read_tsv,
+        read_two_files,
+        split_pairs,
+        translation_loss,
+        without_empty,
+    )
+    from tinyformer.runs import RunFolder, load_weights
+    from tinyformer.tokenizers import BPETokenizer, load_tokenizer
+    from tinyformer.training import Trainer, TrainingConfig
+    from tinyformer.transformer import Transformer, TransformerConfig
+
+PAD, START, END = "[PAD]", "[BOS]", "[EOS]"
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskConfig:
+    """What to translate, and how it is cut and searched for."""
+
+    vocab_size: int = setting(8000, "tokens of the byte-pair vocabulary, one for both languages")
+    lowercase: bool = setting(False, "read and write lower case only")
+    max_tokens: int = setting(100, "pairs with a longer side are left out; no translation is longer")
+    label_smoothing: float = setting(0.1, "how far the targets are mixed with the uniform distribution")
+    validation: int = setting(500, "pairs held out to validate with")
+    test: int = setting(500, "pairs held out to score with at the end")
+
+    def __post_init__(self) -> None:
+        for name in ("max_tokens", "validation", "test"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if not 0 <= self.label_smoothing <= 1:
+            raise UserError(f"label_smoothing must be from 0 to 1, not {self.label_smoothing}")
+
+
+# The built-in task: a small Transformer, a few minutes.
+DATES = {
+    "model": {"d_model": 64, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 2, "d_inner": 256, "norm_first": True},
+    "training": {"steps": 1500, "batch_size": 64, "learning_rate": 2e-3, "warmup": 100, "weight_decay": 0.0, "beta2": 0.98},
+    "task": {"vocab_size": 400},
+}
+# Real languages: the size of the Multi30k Transformer in the literature.
+LANGUAGES = {
+    "model": {"d_model": 256, "num_heads": 8, "encoder_layers": 3, "decoder_layers": 3, "d_inner": 512, "norm_first": True},
+    "training": {"steps": 3000, "batch_size": 128, "learning_rate": 1e-3, "warmup": 400, "weight_decay": 0.01, "beta2": 0.98},
+    "task": {},
+}
+
+
+# ------------------------------------------------------------------------------------------------------- translating
+
+
+class Translator:
+    """A trained model with its tokenizer."""
+
+    def __init__(self, model: Transformer, tokenizer: BPETokenizer, task: TaskConfig):
+        self.model = model
+        self.tokenizer = tokenizer
+        self.task = task
+        self.specials = specials_of(tokenizer)
+
+    def encode(self, sentence: str) -> list[int]:
+        """A sentence's ids, with the end token that the encoder was trained to see. Raises UserError for an empty one."""
+        text = prepared(sentence, self.task)
+        if not text:
+            raise UserError("the sentence is empty: give at least one word to translate")
+        ids = [int(i) for i in self.tokenizer.encode(text)]
+        if len(ids) > self.task.max_tokens:
+            raise UserError(f"the sentence has {len(ids)} tokens, more than the {self.task.max_tokens} of this run")
+        return [*ids, self.specials.end]
+
+    def search(self, sentences: Sequence[str], beam: int, n_best: int = 1) -> list[list[Hypothesis]]:
+        """The best translations of each sentence, as ids."""
+        source = padded([self.encode(sentence) for sentence in sentences], self.specials.pad)
+        longest = self.task.max_tokens + 1  # the end token counts, too
+        decoder = TransformerDecoder(self.model, source, longest)
+        return beam_search(decoder, self.specials.start, self.specials.end, len(sentences), beam, longest, n_best=n_best)
+
+    def check_beam(self, beam: int) -> None:
+        """Raises UserError for a beam that is wider than the vocabulary, or no beam."""
+        if not 1 <= beam <= self.tokenizer.vocab_size:
+            raise UserError(f"the beam must be 1 to {self.tokenizer.vocab_size} wide, as there are as many tokens, not {beam}")
+
+    def text(self, hypothesis: Hypothesis) -> str:
+        """A translation as a line of text."""
+        return " ".join(self.tokenizer.decode(hypothesis.ids, skip_special=True).split())
+
+    def translate(self, sentences: Sequence[str], beam: int = 1, progress: bool = False) -> list[str]:
+        """The best translation of each sentence; those of similar length are translated together."""
+        order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))
+        found: dict[int, str] = {}
+        for first in tqdm(range(0, len(order), 64), desc=f"translating, beam {beam}", unit="batch", disable=not progress):
+            part = order[first : first + 64]
+            for i, hypotheses in zip(part, self.search([sentences[i] for i in part], beam)):
+                found[i] = self.text(hypotheses[0])
+        return [found[i] for i in range(len(sentences))]
+
+
+def prepared(text: str, task: TaskConfig) -> str:
+    """The text as the model sees it."""
+    text = " ".join(text.split())
+    return text.lower() if task.lowercase else text
+
+
+def specials_of(tokenizer: BPETokenizer) -> Specials:
+    """The ids of the special tokens. Raises UserError for a tokenizer that was not made for translating."""
+    missing = [name for name in (PAD, START, END) if name not in tokenizer.special]
+    if missing:
+        raise UserError(f"the tokenizer lacks {', '.join(missing)}: it is not one of a translation run")
+    return Specials(*(tokenizer.special[name] for name in (PAD, START, END)))
+
+
+def scores(hypotheses: Sequence[str], references: Sequence[str], task: str) -> str:
+    """How good translations are: exact matches for dates, BLEU and chrF (sacrebleu) for languages."""
+    if task == "dates":
+        right = sum(h == r for h, r in zip(hypotheses, references))
+        return f"{right} of {len(references)} exactly right ({100 * right / len(references):.2f} %)"
+    try:
+        import sacrebleu
+    except ImportError:
+        return '(no scores: pip install "tinytensor[translate]" brings sacrebleu)'
+    bleu = sacrebleu.corpus_bleu(hypotheses, [references])
+    chrf = sacrebleu.corpus_chrf(hypotheses, [references])
+    return f"BLEU {bleu.score:.2f}, chrF {chrf.score:.2f}"
+
+
+# ---------------------------------------------------------------------------------------------------------- training
+
+
+FILES = ("data", "source", "target", "validation_source", "validation_target", "test_source", "test_target")
+
+
+def read_pairs(files: Mapping[str, str | None], task: TaskConfig) -> list[list[Pair]]:
+    """The pairs to train on, to validate with and to test with; without any file, dates."""
+    if not any(files.values()):
+        return split_pairs(dates(), [task.validation, task.test])
+    pairs, validation, test = (_read(files, part, task) for part in ("", "validation_", "test_"))
+    if not pairs:
+        raise UserError("there are no sentences to train on: give --data, or --source and --target")
+    training, *held_out = split_pairs(pairs, [n for n, own in ((task.validation, validation), (task.test, test)) if not own])
+    return [training, validation or held_out.pop(0), test or held_out.pop(0)]
+
+
+def _read(files: Mapping[str, str | None], part: str, task: TaskConfig) -> list[Pair]:
+    """The pairs of a part's files as the model sees them; none without files."""
+    data, source, target = files["data"] if part == "" else None, files[f"{part}source"], files[f"{part}target"]
+    if (source is None) != (target is None):
+        raise UserError("give a source and a target file together: the sentences of one are the translations of the other")
+    if data is not None and source is not None:
+        raise UserError("give either --data, or --source and --target: each holds the pairs to train on")
+    name = data or source
+    if name is None:
+        return []
+    found = read_tsv(data) if data is not None else read_two_files(str(source), str(target))
+    # Before they are split: two sentences that the model sees as one must not go to two parts.
+    pairs, empty = without_empty([(prepared(s, task), prepared(t, task)) for s, t in found])
+    if not pairs:
+        raise UserError(f"{name} has no pair of sentences: every line is empty on one side")
+    if empty:
+        print(f"{name}: {empty} pairs with an empty side are left out")
+    return pairs
+
+
+def train(arguments: argparse.Namespace) -> None:
+    """Train, or go on training; then score the held-out pairs, and draw what the model looked at."""
+    folder, given = RunFolder(arguments.out), vars(arguments)
+    files = {name: given[name] for name in FILES}
+    if arguments.resume:
+        config, translator, saved = open_run(folder)
+        parts = (translator.task, translator.model.config, config)
+        changed = [flag for part in parts for flag in changed_settings(type(part), given, part)]
+        if changed:
+            raise UserError(
+                f"--resume goes on with the settings of {folder.path}: leave out {', '.join(changed)}, or start a new run"
+            )
+        files = files if any(files.values()) else saved["files"]  # the same sentences, wherever they are now
+        split = read_pairs(files, translator.task)
+        if fingerprint(split) != saved["sha256"]:
+            raise UserError(f"the sentences are not those that {folder.path} was trained on: start a new run")
+    else:
+        defaults = LANGUAGES if any(files.values()) else DATES
+        task = settings_from(TaskConfig, {**defaults["task"], **given})
+        config = settings_from(TrainingConfig, {**defaults["training"], **given})
+        split = read_pairs(files, task)
+        translator = new_translator({**defaults["model"], **given}, task, config, split[0])
+    tokenizer, task, specials = translator.tokenizer, translator.task, translator.specials
+    translator.check_beam(arguments.beam)
+
+    cut = [encode_pairs(part, tokenizer.encode, tokenizer.encode, task.max_tokens) for part in split]
+    (training, validation, test), (training_ids, validation_ids, _) = zip(*cut)
+    if not (training and validation and test):
+        raise UserError(f"too few pairs have at most {task.max_tokens} tokens on both sides: choose a larger --max-tokens")
+    batches = PairBatches(training_ids, validation_ids, specials, config.batch_size, config.seed)
+    trainer = Trainer(
+        translator.model, batches, config, folder, translation_loss(task.label_smoothing, specials.pad),
+        on_evaluation=lambda: _samples(translator, validation[:3]),
+    )  # fmt: skip
+    if arguments.resume:
+        trainer.resume()
+    else:
+        settings = {"task": task, "model": translator.model.config, "training": config}
+        settings = {name: dataclasses.asdict(part) for name, part in settings.items()}
+        folder.create({**settings, "files": files, "sha256": fingerprint(split)}, arguments.overwrite)
+        tokenizer.save(folder.tokenizer)
+
+    print(f"{len(training):,} pairs to train on, {len(validation):,} to validate with, {len(test):,} to score")
+    long = sum(map(len, split)) - len(training) - len(validation) - len(test)
+    if long:
+        print(f"({long} pairs with a side of more than {task.max_tokens} tokens are left out)")
+    parameters = f"{translator.model.num_parameters():,} parameters"
+    print(f"Transformer with {parameters} on {tt.backend_name}, {len(batches)} batches an epoch; run folder {folder.path}")
+    if not trainer.train():
+        print(f"Stopped after step {trainer.step} and saved. Go on with: {_command(arguments)} --resume")
+        return
+    print(f"\nTrained in {trainer.seconds:.0f} s. Best validation loss {trainer.best_loss:.4f} at step {trainer.best_step}.")
+    load_weights(translator.model, folder.best)
+    _report(translator, test, "languages" if any(files.values()) else "dates", folder, arguments.beam)
+    _draw(trainer, translator, test[0][0], folder)
+    print(f"Translate with: {_command(arguments, 'translate')}")
+
+
+def new_translator(model: Mapping[str, Any], task: TaskConfig, config: TrainingConfig, pairs: Sequence[Pair]) -> Translator:
+    """A tokenizer for the pairs, and an untrained model for it."""
+    lines = (sentence for pair in pairs for sentence in pair)
+    tokenizer = BPETokenizer.train(lines, task.vocab_size, special=(PAD, START, END), progress=True)
+    sizes = dict.fromkeys(("source_vocab_size", "target_vocab_size"), tokenizer.vocab_size)
+    pads = dict.fromkeys(("source_pad", "target_pad"), tokenizer.special[PAD])
+    tt.seed(config.seed)
+    model_config = settings_from(TransformerConfig, {"share_embeddings": True, **model}, **sizes, **pads)
+    if model_config.positions == "learned" and model_config.max_length <= task.max_tokens:
+        raise UserError(f"max_length must be more than max_tokens, {task.max_tokens}, as the end token needs a position, too")
+    return Translator(Transformer(model_config), tokenizer, task)
+
+
+def fingerprint(split: list[list[Pair]]) -> str:
+    """Tells whether a resumed run has the sentences that it had."""
+    return hashlib.sha256(repr(split).encode("utf-8", "replace")).hexdigest()
+
+
+def _samples(translator: Translator, pairs: Sequence[Pair]) -> str:
+    """A few sentences as the model translates them now."""
+    return _side_by_side(pairs, translator.translate([source for source, _ in pairs]))
+
+
+def _side_by_side(pairs: Sequence[Pair], found: Sequence[str]) -> str:
+    return "\n".join(f"    {s}  ->  {ours}   (reference: {t})" for (s, t), ours in zip(pairs, found))
+
+
+def _report(translator: Translator, test: Sequence[Pair], kind: str, folder: RunFolder, beam: int) -> None:
+    """Score greedy and beam search on the held-out pairs, and keep the translations."""
+    sources, references = zip(*test)
+    for width in sorted({1, beam}):
+        found = translator.translate(sources, width, progress=True)
+        print(f"{'greedy' if width == 1 else f'beam {width}'}: {scores(found, references, kind)}")
+    lines = [f"{s}\t{ours}\t{t}" for s, ours, t in zip(sources, found, references)]
+    folder.sample.write_text("\n".join(["source\tours\treference", *lines]) + "\n", encoding="utf-8")
+    print(_side_by_side(test[:8], found))
+
+
+def _draw(trainer: Trainer, translator: Translator, sentence: str, folder: RunFolder) -> None:
+    """The loss curve, and what each head of the last block's cross-attention looked at."""
+    try:
+        plots.loss_curve(trainer.rows, folder.curve, title="Translation")
+        print(f"Drew {folder.curve} and {draw_attention(translator, sentence, folder)}")
+    except ImportError:
+        print('(no pictures drawn: pip install "tinytensor[plot]" brings matplotlib)')
+
+
+def draw_attention(translator: Translator, sentence: str, folder: RunFolder) -> Path:
+    """Draw encoder, decoder and cross-attention of every layer and head for a sentence and its translation."""
+    ids = translator.encode(sentence)
+    written = translator.search([sentence], beam=1)[0][0].ids
+    target = [translator.specials.start, *written]
+    with recording_attention(translator.model.eval()) as recorded:
+        translator.model(tt.tensor([ids]), tt.tensor([target]))
+    shown = {name: maps[0][0] for name, maps in recorded.items()}
+    pieces = translator.tokenizer
+    source_tokens, target_tokens = [[pieces.decode([i]) or "·" for i in row] for row in (ids, target)]
+    return plots.attention_maps(shown, source_tokens, target_tokens, folder.attention)
+
+
+def _command(arguments: argparse.Namespace, *words: str) -> str:
+    out = [] if arguments.out == DEFAULT_OUT else ["--out", arguments.out]
+    return shlex.join(["python", sys.argv[0], *words, *out])
+
+
+# --------------------------------------------------------------------------------------------------------- translating
+
+
+def open_run(folder: RunFolder) -> tuple[TrainingConfig, Translator, dict[str, Any]]:
+    """How a run was trained, its translator, whose weights are yet to be loaded, and what the settings say of its data.
+    Raises UserError where parts are missing or do not fit each other."""
+    saved = folder.read_settings()
+    try:
+        task = settings_from(TaskConfig, saved["task"])
+        model = settings_from(TransformerConfig, saved["model"])
+        training = settings_from(TrainingConfig, saved["training"])
+        data = {"files": {name: saved["files"][name] for name in FILES}, "sha256": saved.get("sha256")}
+    except (AttributeError, KeyError, TypeError) as error:
+        raise UserError(f"{folder.settings} is damaged: {error}") from None
+    tokenizer = load_tokenizer(folder.tokenizer)
+    if tokenizer.vocab_size != model.target_vocab_size:
+        raise UserError(f"{folder.tokenizer} has {tokenizer.vocab_size} tokens, but the model {model.target_vocab_size}")
+    return training, Translator(Transformer(model), tokenizer, task), data
+
+
+def translate(arguments: argparse.Namespace) -> None:
+    """Translate the given sentences, or those that are typed."""
+    folder = RunFolder(arguments.out)
+    _, translator, _ = open_run(folder)
+    load_weights(translator.model, folder.best)
+    translator.check_beam(arguments.beam)
+    for sentence in arguments.sentences or _typed():
+        (hypotheses,) = translator.search([sentence], arguments.beam, arguments.n_best)
+        for hypothesis in hypotheses:
+            print(*[f"{hypothesis.score:.3f}"] * (arguments.n_best > 1), translator.text(hypothesis), sep="\t")
+        if arguments.heat_map:
+            print(f"Drew {draw_attention(translator, sentence, folder)}")
+
+
+def _typed() -> Iterator[str]:
+    """Sentences from the terminal or a pipe, until its end or an empty line."""
+    if sys.stdin.isatty():
+        print("Type a sentence to translate; an empty line ends.")
+    while True:
+        try:
+            line = sys.stdin.readline().strip()
+        except UnicodeDecodeError as error:
+            raise UserError(f"the input is not {error.encoding} text: convert it, as in iconv -t UTF-8") from None
+        if not line:
+            return
+        yield line
+
+
+# -------------------------------------------------------------------------------------------------------- command line
+
+DEFAULT_OUT = "runs/translate"
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    """The command line; without a command it is ``train``."""
+    parser = Parser(prog="translate.py", description="Train a Transformer to translate, and translate with it.")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    training = commands.add_parser(
+        "train",
+        help="train (what runs without a command)",
+        description="Train a Transformer to translate. Without files it learns dates, with smaller defaults than those shown "
+        "below: " + "; ".join(_described(DATES)) + ". With files: " + "; ".join(_described(LANGUAGES)) + ".",
+    )
+    files = training.add_argument_group("data")
+    files.add_argument("--data", help="a sentence, a tab and its translation on each line (.gz, too)", metavar="FILE")
+    for part in ("", "validation-", "test-"):
+        for side in ("source", "target"):
+            default = "" if part == "" else " (default: pairs held out from the others)"
+            files.add_argument(f"--{part}{side}", help=f"{part.replace('-', ' ')}{side} sentences{default}", metavar="FILE")
+    training.add_argument("--out", help="the run's folder", default=DEFAULT_OUT, metavar="FOLDER")
+    training.add_argument("--beam", help="the width of the beam that scores the end", type=int, default=5, metavar="INT")
+    choice = training.add_mutually_exclusive_group()
+    choice.add_argument("--resume", help="go on with the run in --out, exactly as if it had not stopped", action="store_true")
+    choice.add_argument("--overwrite", help="replace the run in --out", action="store_true")
+    add_settings(training, TaskConfig, "task")
+    add_settings(training, TransformerConfig, "model")
+    add_settings(training, TrainingConfig, "training")
+    training.set_defaults(run=train)
+    translating = commands.add_parser("translate", help="translate with a trained model", description="Translate sentences.")
+    translating.add_argument("sentences", help="what to translate; without any, they are read one by one", nargs="*")
+    translating.add_argument("--out", help="the run's folder", default=DEFAULT_OUT, metavar="FOLDER")
+    translating.add_argument("--beam", help="the width of the beam; 1 is greedy", type=int, default=5, metavar="INT")
+    translating.add_argument("--n-best", help="how many translations to show, with scores", type=int, default=1, metavar="INT")
+    translating.add_argument("--heat-map", help="draw what the attention looked at", action="store_true")
+    translating.set_defaults(run=translate)
+    return parser.parse_args(words if words and words[0] in ("train", "translate") else ["train", *words])
+
+
+def _described(defaults: dict[str, dict[str, Any]]) -> Iterator[str]:
+    for part in defaults.values():
+        for name, value in part.items():
+            yield f"--{name.replace('_', '-')} {value}"
+
+
+if __name__ == "__main__":
+    with plain_errors():
+        sys.stdout.reconfigure(errors="replace")  # a console that lacks a character shows ? for it
+        parsed = parse(sys.argv[1:])
+        parsed.run(parsed)

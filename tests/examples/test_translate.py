@@ -1,0 +1,555 @@
+"""examples/translate.py as its users run it: from a command line, with what goes right and what goes wrong."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import gzip
+import json
+import os
+import random
+import re
+import runpy
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tinyformer.runs import load_checkpoint
+from tinyformer.tokenizers import BPETokenizer, CharTokenizer
+from tinyformer.training import TrainingConfig
+from tinyformer.transformer import TransformerConfig
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "examples" / "translate.py"
+MODEL = ["--d-model", "16", "--num-heads", "2", "--d-inner", "16", "--encoder-layers", "1", "--decoder-layers", "1"]
+TASK = ["--vocab-size", "280", "--max-tokens", "30", "--validation", "6", "--test", "5", "--batch-size", "8"]
+SHORT = ["--steps", "12", "--eval-every", "6", "--log-every", "3", "--warmup", "4", "--beam", "2"]
+TINY = [*MODEL, *TASK, *SHORT]
+FILES = ["attention.png", "best.safetensors", "config.json", "latest.safetensors", "log.csv", "loss.png", "sample.txt"]
+FILES += ["tokenizer.json"]
+
+# ---------------------------------------------------------------------------------------------------------- the setting
+
+
+@pytest.fixture(scope="module")
+def environment() -> dict[str, str]:
+    # The runs are in folders of their own, where a relative path would lead elsewhere.
+    paths = [str(Path(path).resolve()) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    path = os.pathsep.join([str(ROOT), *paths])
+    return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8"}
+
+
+class Program:
+    """Runs the example in a folder of its own, which relative paths are in."""
+
+    def __init__(self, folder: Path, environment: dict[str, str]):
+        self.folder = folder
+        self.environment = environment
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "encoding": "utf-8"}
+        return subprocess.Popen([sys.executable, str(SCRIPT), *words], cwd=self.folder, env=self.environment, **pipes)
+
+    def __call__(self, *words: str, typed: str | bytes = "", **variables: str) -> subprocess.CompletedProcess[str]:
+        given = typed.encode() if isinstance(typed, str) else typed
+        environment = {**self.environment, **variables}
+        command = [sys.executable, str(SCRIPT), *words]
+        result = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, input=given, check=False)
+        return subprocess.CompletedProcess(command, result.returncode, result.stdout.decode(), result.stderr.decode())
+
+    def good(self, *words: str, typed: str | bytes = "", **variables: str) -> str:
+        """What it prints where all goes well."""
+        result = self(*words, typed=typed, **variables)
+        assert result.returncode == 0, result.stderr
+        assert "Traceback" not in result.stderr
+        return result.stdout
+
+    def bad(self, *words: str, typed: str | bytes = "", **variables: str) -> str:
+        """What it says where the user made a mistake: a line or two after the progress bars, and never a traceback."""
+        result = self(*words, typed=typed, **variables)
+        assert result.returncode == 2, result.stderr
+        assert "Traceback" not in result.stderr
+        bars, start, message = result.stderr.rpartition("error: ")
+        assert not [line for line in re.split(r"[\r\n]", bars) if line and not line.startswith("learning merges")], (
+            result.stderr
+        )
+        assert start
+        assert message.rstrip("\n").count("\n") <= 1, result.stderr
+        return message
+
+
+def some_pairs(count: int = 60) -> list[tuple[str, str]]:
+    """Different sentences and their words, each translated in its place."""
+    english = "red blue small dog cat bird sees likes".split()
+    spanish = dict(zip(english, "rojo azul pequeño perro gato pájaro ve quiere".split()))
+    rng = random.Random(0)
+    sources: dict[str, None] = {}
+    while len(sources) < count:
+        sources[" ".join(rng.choice(english) for _ in range(rng.randrange(2, 6)))] = None
+    return [(source, " ".join(spanish[word] for word in source.split())) for source in sources]
+
+
+def write_pairs(path: Path, pairs: list[tuple[str, str]]) -> None:
+    path.write_text("".join(f"{s}\t{t}\n" for s, t in pairs), encoding="utf-8")
+
+
+@pytest.fixture
+def program(tmp_path: Path, environment: dict[str, str]) -> Program:
+    write_pairs(tmp_path / "pairs.tsv", some_pairs())
+    return Program(tmp_path, environment)
+
+
+@pytest.fixture(scope="module")
+def first_run(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]) -> tuple[Path, str]:
+    """A folder with pairs and a finished run in it, and what that run printed. Tests copy it before they change it."""
+    folder = tmp_path_factory.mktemp("finished")
+    write_pairs(folder / "pairs.tsv", some_pairs())
+    words = ["--steps", "300", "--eval-every", "100", "--learning-rate", "1e-2", "--dropout", "0"]
+    return folder, Program(folder, environment).good("--data", "pairs.tsv", "--out", "run", *TINY, *words)
+
+
+@pytest.fixture
+def finished(first_run: tuple[Path, str], environment: dict[str, str]) -> Program:
+    """The finished run as it is, for what only reads it."""
+    return Program(first_run[0], environment)
+
+
+@pytest.fixture
+def copied(first_run: tuple[Path, str], tmp_path: Path, environment: dict[str, str]) -> Program:
+    """A copy of the finished run, to change."""
+    shutil.copytree(first_run[0], tmp_path / "copy")
+    return Program(tmp_path / "copy", environment)
+
+
+def entries(folder: Path) -> list[str]:
+    return sorted(p.name for p in folder.iterdir())
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in folder.iterdir()}
+
+
+def log_of(run: Path) -> list[dict[str, str]]:
+    with open(run / "log.csv", newline="", encoding="utf-8") as file:
+        return [{**row, "seconds": ""} for row in csv.DictReader(file)]
+
+
+def result_of(run: Path) -> dict[str, object]:
+    """What a run found: weights, optimizer, random states and log, but for how long it took."""
+    latest, state = load_checkpoint(run / "latest.safetensors", "latest")
+    best, best_state = load_checkpoint(run / "best.safetensors", "best")
+    tensors = {
+        f"{file}/{group}/{name}": tensor.numpy().tobytes()
+        for file, groups in (("latest", latest), ("best", best))
+        for group, members in groups.items()
+        for name, tensor in members.items()
+    }
+    progress = {key: state[key] for key in ("step", "best_loss", "best_step", "random", "batches")}
+    return {"tensors": tensors, "best": best_state, "progress": progress, "log": log_of(run), "sample": sample_of(run)}
+
+
+def sample_of(run: Path) -> list[list[str]]:
+    """The held-out sentences, their translations, and the references."""
+    header, *lines = (run / "sample.txt").read_text(encoding="utf-8").splitlines()
+    assert header == "source\tours\treference"
+    return [line.split("\t") for line in lines]
+
+
+# ---------------------------------------------------------------------------------------------------------- training
+
+
+def test_a_run_leaves_its_files_and_says_what_it_does(first_run: tuple[Path, str]) -> None:
+    folder, printed = first_run
+    run = folder / "run"
+    assert entries(run) == FILES
+    assert "49 pairs to train on, 6 to validate with, 5 to score" in printed
+    assert "left out" not in printed
+    assert "Best validation loss" in printed
+    assert "translate --out run\n" in printed
+    log = log_of(run)
+    assert [row["step"] for row in log if row["validation_loss"]] == ["0", "100", "200", "300"]
+    assert (
+        min(float(row["validation_loss"]) for row in log[1:] if row["validation_loss"]) < float(log[0]["validation_loss"]) - 2
+    )
+    settings = json.loads((run / "config.json").read_text(encoding="utf-8"))
+    assert settings["training"]["steps"] == 300
+    assert settings["model"]["d_model"] == 16
+    assert settings["task"] == {
+        "vocab_size": 280, "lowercase": False, "max_tokens": 30, "label_smoothing": 0.1, "validation": 6, "test": 5
+    }  # fmt: skip
+    for name in ("loss.png", "attention.png"):
+        assert (run / name).read_bytes().startswith(b"\x89PNG")
+    # Each held-out sentence is there once, as it was given, and as it was shown.
+    given = dict(some_pairs())
+    sample = sample_of(run)
+    assert len({source for source, _, _ in sample}) == 5
+    for source, ours, reference in sample:
+        assert given[source] == reference
+        assert f"    {source}  ->  {ours}   (reference: {reference})\n" in printed
+
+
+def test_scores_of_languages(first_run: tuple[Path, str]) -> None:
+    sacrebleu = pytest.importorskip("sacrebleu")
+    folder, printed = first_run
+    assert re.search(r"^greedy: BLEU \d+\.\d\d, chrF \d+\.\d\d$", printed, re.MULTILINE)
+    # The sample has the translations of the beam.
+    _, ours, references = zip(*sample_of(folder / "run"))
+    bleu, chrf = (score(ours, [references]).score for score in (sacrebleu.corpus_bleu, sacrebleu.corpus_chrf))
+    assert f"\nbeam 2: BLEU {bleu:.2f}, chrF {chrf:.2f}\n" in printed
+
+
+def test_scores_of_dates_are_exact_matches() -> None:
+    scores = script()["scores"]
+    assert (
+        scores(["2000-01-01", "2000-01-02", "x"], ["2000-01-01", "2000-01-03", "y"], "dates")
+        == "1 of 3 exactly right (33.33 %)"
+    )
+
+
+def test_without_what_is_optional_it_trains_and_says_what_is_missing(program: Program) -> None:
+    (program.folder / "absent").mkdir()
+    for name in ("sacrebleu", "matplotlib"):
+        (program.folder / "absent" / f"{name}.py").write_text(f"raise ModuleNotFoundError('none', name={name!r})\n")
+    path = os.pathsep.join([str(program.folder / "absent"), program.environment["PYTHONPATH"]])
+    printed = program.good("--data", "pairs.tsv", "--out", "run", *TINY, "--beam", "1", PYTHONPATH=path)
+    assert printed.count('greedy: (no scores: pip install "tinytensor[translate]" brings sacrebleu)\n') == 1
+    assert "beam" not in printed  # a beam of 1 is greedy, which is there already
+    assert 'no pictures drawn: pip install "tinytensor[plot]" brings matplotlib' in printed
+    assert entries(program.folder / "run") == sorted(set(FILES) - {"loss.png", "attention.png"})
+    message = program.bad("translate", "--out", "run", "--heat-map", "red dog", PYTHONPATH=path)
+    assert message == "the package 'matplotlib' is not installed: pip install matplotlib\n"
+
+
+def test_without_files_it_learns_dates(program: Program) -> None:
+    words = [*MODEL, *SHORT, "--validation", "20", "--test", "10", "--batch-size", "16"]
+    printed = program.good(*words)
+    assert re.search(r"^19,9[67]\d pairs to train on, 20 to validate with, 10 to score$", printed, re.MULTILINE)
+    assert re.search(r"^greedy: \d+ of 10 exactly right \(\d+\.\d\d %\)$", printed, re.MULTILINE)
+    assert printed.endswith("translate.py translate\n")  # the command for more needs no --out
+    run = program.folder / "runs" / "translate"
+    assert entries(run) == FILES
+    for _, _, reference in sample_of(run):
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d", reference)
+
+
+def test_two_files_zipped_or_not_and_parts_of_their_own(program: Program) -> None:
+    pairs = some_pairs()
+    for name, part in (("train", pairs[:40]), ("valid", pairs[40:50]), ("test", pairs[50:])):
+        for side, lines in zip(("en", "es"), zip(*part)):
+            (program.folder / f"{name}.{side}.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
+    (program.folder / "train.es").write_bytes(gzip.decompress((program.folder / "train.es.gz").read_bytes()))
+    words = ["--source", "train.en.gz", "--target", "train.es", "--test-source", "test.en.gz", "--test-target", "test.es.gz"]
+    printed = program.good(*words, "--out", "held out", *TINY)
+    assert "34 pairs to train on, 6 to validate with, 10 to score" in printed
+    assert [[s, t] for s, _, t in sample_of(program.folder / "held out")] == [list(pair) for pair in pairs[50:]]
+    words += ["--validation-source", "valid.en.gz", "--validation-target", "valid.es.gz"]
+    printed = program.good(*words, "--out", "own", *TINY, "--average", "2")
+    assert "40 pairs to train on, 10 to validate with, 10 to score" in printed
+    assert "the mean of the last 2 weights: validation loss" in printed
+    assert entries(program.folder / "own") == [*FILES, "weights-00000006.safetensors", "weights-00000012.safetensors"]
+
+
+def test_lower_case_and_spaces_are_made_one_before_the_split(program: Program) -> None:
+    # To the model "Red Dog" and "red dog" are one sentence, so they must not be in two parts.
+    pairs = some_pairs()
+    shouted = [(s.upper().replace(" ", "  "), t.upper()) for s, t in pairs]
+    write_pairs(program.folder / "pairs.tsv", pairs + shouted)
+    printed = program.good("--data", "pairs.tsv", "--out", "run", *TINY, "--lowercase")
+    assert "49 pairs to train on, 6 to validate with, 5 to score" in printed
+    found = program.good("translate", "--out", "run", "  RED   dog ")
+    assert found == program.good("translate", "--out", "run", "red dog") != "\n"
+    assert all(text == text.lower() for line in sample_of(program.folder / "run") for text in (line[0], line[2]))
+
+
+def test_what_is_left_out_is_said(program: Program) -> None:
+    # Long ones on either side, so many that each part has some; and such without one side or both.
+    pairs = some_pairs()
+    pairs += [(f"{s} {'x ' * 60}", t) for s, t in pairs] + [(t, f"{s} {'x ' * 60}") for s, t in pairs]
+    lines = [*(f"{s}\t{t}" for s, t in pairs), "", "\tnada", "nothing\t", " \t "]
+    (program.folder / "pairs.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    printed = program.good("--data", "pairs.tsv", "--out", "run", *TINY, "--validation", "20", "--test", "20")
+    assert "pairs.tsv: 4 pairs with an empty side are left out\n" in printed
+    assert "(120 pairs with a side of more than 30 tokens are left out)\n" in printed
+    counts = re.search(r"(\d+) pairs to train on, (\d+) to validate with, (\d+) to score", printed)
+    assert counts is not None
+    assert sum(map(int, counts.groups())) == 60
+    sample = sample_of(program.folder / "run")
+    assert len(sample) == int(counts[3]) < 20
+    assert {(s, t) for s, _, t in sample} <= set(some_pairs())
+
+
+# ------------------------------------------------------------------------------------------- folders that are in use
+
+
+def test_a_run_is_not_replaced_unless_told(copied: Program) -> None:
+    before = contents(copied.folder / "run")
+    words = ["--data", "pairs.tsv", "--out", "run", *TINY]
+    assert "run holds a run already: --resume continues it, --overwrite replaces it" in copied.bad(*words)
+    assert contents(copied.folder / "run") == before
+    for mistake in (["--num-heads", "3"], ["--data", "nothing.tsv"], ["--beam", "0"], ["--clip", "-1"]):
+        copied.bad(*words, "--overwrite", *mistake)
+        assert contents(copied.folder / "run") == before
+    (copied.folder / "run" / "weights-00000099.safetensors").write_bytes(b"of the run before")
+    copied.good(*words, "--overwrite")
+    assert entries(copied.folder / "run") == FILES
+    assert json.loads((copied.folder / "run/config.json").read_text(encoding="utf-8"))["training"]["steps"] == 12
+
+
+# ---------------------------------------------------------------------------------------------------------- resuming
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a signal sent to another process")
+def test_interrupted_and_resumed_is_the_uninterrupted_run(program: Program) -> None:
+    words = ["--data", "pairs.tsv", *TINY, "--steps", "600", "--eval-every", "60", "--average", "2"]
+    program.good(*words, "--out", "whole")
+    process = program.start(*words, "--out", "two parts")
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("step    60:"):
+            break
+    process.send_signal(signal.SIGINT)
+    printed, errors = process.communicate()
+    assert process.returncode == 0, errors
+    assert "Traceback" not in errors
+    parts = program.folder / "two parts"
+    step = load_checkpoint(parts / "latest.safetensors", "latest")[1]["step"]
+    assert 60 <= step < 600
+    # The command that it says is one that a shell takes as it stands.
+    assert printed.endswith(f"Stopped after step {step} and saved. Go on with: python {SCRIPT} --out 'two parts' --resume\n")
+    assert "sample.txt" not in entries(parts)
+
+    assert "Best validation loss" in program.good("--out", "two parts", "--resume", "--beam", "2")
+    assert entries(parts) == entries(program.folder / "whole")
+    assert result_of(parts) == result_of(program.folder / "whole")
+
+
+def test_resuming_with_other_settings(finished: Program) -> None:
+    message = finished.bad("--out", "run", "--resume", "--steps", "30", "--d-model", "32", "--vocab-size", "300")
+    assert "--resume goes on with the settings of run: leave out --vocab-size, --d-model, --steps, or start" in message
+
+
+def test_resuming_with_other_sentences(copied: Program) -> None:
+    before = contents(copied.folder / "run")
+    path = copied.folder / "pairs.tsv"
+    path.rename(copied.folder / "moved.tsv")
+    assert "pairs.tsv does not exist" in copied.bad("--out", "run", "--resume")
+    write_pairs(path, some_pairs(59))
+    assert "the sentences are not those that run was trained on" in copied.bad("--out", "run", "--resume")
+    assert contents(copied.folder / "run") == before
+    expected = result_of(copied.folder / "run")
+    copied.good("--out", "run", "--resume", "--data", "moved.tsv", "--beam", "2")  # the same, wherever they are now
+    assert result_of(copied.folder / "run") == expected
+
+
+# ---------------------------------------------------------------------------------------------------------- translating
+
+
+def test_a_new_process_translates_as_the_one_that_trained(first_run: tuple[Path, str], finished: Program) -> None:
+    sources, ours, _ = zip(*sample_of(first_run[0] / "run"))
+    assert len(set(ours)) > 2
+    words = ["translate", "--out", "run", "--beam", "2"]
+    assert finished.good(*words, *sources).splitlines() == list(ours)
+    typed = "".join(f"{source}\n" for source in sources)
+    assert finished.good(*words, typed=typed).splitlines() == list(ours)
+    assert finished.good(*words, typed=typed + "\nred dog\n").splitlines() == list(ours)  # an empty line ends
+    assert finished.good(*words, typed="") == ""
+
+
+def test_the_best_translations_with_their_scores(finished: Program) -> None:
+    words = ["translate", "--out", "run", "--beam", "4", "red dog sees"]
+    lines = [line.split("\t") for line in finished.good(*words, "--n-best", "4").splitlines()]
+    assert len(lines) == 4
+    assert len({text for _, text in lines}) > 1
+    scores = [float(score) for score, _ in lines]
+    assert scores == sorted(scores, reverse=True)
+    assert scores[0] < 0
+    assert finished.good(*words) == lines[0][1] + "\n"
+
+
+def test_a_map_of_the_attention(copied: Program) -> None:
+    path = copied.folder / "run/attention.png"
+    path.unlink()
+    printed = copied.good("translate", "--out", "run", "--heat-map", "$red$ dog 日本")
+    assert printed.splitlines()[1] == f"Drew {Path('run/attention.png')}"
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_translation_is_one_line_without_special_tokens(finished: Program) -> None:
+    # What an early model writes may have new lines and tokens such as [PAD], which are no words.
+    example = script()
+    tokenizer = BPETokenizer.train("a b\n", 259, special=("[PAD]", "[BOS]", "[EOS]"))
+    ids = [*tokenizer.encode(" a\n\tb\n"), tokenizer.special["[PAD]"], *tokenizer.encode("c")]
+    translator = example["Translator"](None, tokenizer, example["TaskConfig"]())
+    assert translator.text(example["Hypothesis"](tuple(int(i) for i in ids), 0.0)) == "a b c"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([""], "the sentence is empty"),
+        (["red dog", "  "], "the sentence is empty"),
+        (["x " * 31], "tokens, more than the 30 of this run"),
+        (["red dog", "--beam", "9999"], "the beam must be 1 to 280 wide, as there are as many tokens, not 9999"),
+        (["red dog", "--beam", "0"], "the beam must be 1 to 280 wide"),
+        (["red dog", "--beam", "2", "--n-best", "3"], "beam search needs 1 <= n_best <= beam"),
+        (["red dog", "--n-best", "0"], "beam search needs 1 <= n_best <= beam"),
+        (["red dog", "--out", "nothing"], "config.json does not exist: is nothing the folder of a run?"),
+        (["red dog", "--steps", "3"], "unrecognized arguments: --steps 3"),
+    ],
+)
+def test_translations_that_will_not_do(finished: Program, words: list[str], message: str) -> None:
+    assert message in finished.bad("translate", "--out", "run", *words)
+
+
+def test_typed_bytes_that_are_no_text(finished: Program) -> None:
+    assert "the input is not utf-8 text" in finished.bad("translate", "--out", "run", typed=b"red dog\ncaf\xe9\n")
+
+
+# ---------------------------------------------------------------------------------------------------------- mistakes
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "pairs.tsv does not exist"),
+        (b"", "pairs.tsv has no pair of sentences: every line is empty on one side"),
+        (b"\n\ta\nb\t\n", "pairs.tsv has no pair of sentences: every line is empty on one side"),
+        (b"a\tb\n\nc d\n", "pairs.tsv, line 3: no tab"),
+        (b"a\tb\ncaf\xe9\tc\n", "pairs.tsv is not UTF-8 text (byte 7)"),
+        (b"a\tb\nc\td\n", "2 pairs are too few to hold out 11 of them"),
+        (b"".join(b"%d %s\tb\n" % (i, b"x " * 60) for i in range(20)), "too few pairs have at most 30 tokens on both sides"),
+    ],
+)
+def test_pairs_that_will_not_do(program: Program, content: bytes | None, message: str) -> None:
+    path = program.folder / "pairs.tsv"
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(content)
+    assert message in program.bad("--data", "pairs.tsv", "--out", "run", *TINY)
+    assert not (program.folder / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--source", "a.en", "--target", "b.es"], "a.en has 3 lines and b.es 2"),
+        (["--source", "a.en"], "give a source and a target file together"),
+        (["--target", "a.en"], "give a source and a target file together"),
+        (["--data", "pairs.tsv", "--test-target", "a.en"], "give a source and a target file together"),
+        (["--data", "pairs.tsv", "--validation-source", "a.en"], "give a source and a target file together"),
+        (["--data", "pairs.tsv", "--source", "a.en", "--target", "a.en"], "give either --data, or --source and --target"),
+        (["--test-source", "a.en", "--test-target", "a.en"], "there are no sentences to train on"),
+        (["--source", "a.en", "--target", "cut.gz"], "cut.gz is not a whole gzip file"),
+        (["--source", "a.en", "--target", "."], "Is a directory"),
+    ],
+)
+def test_files_that_do_not_go_together(program: Program, words: list[str], message: str) -> None:
+    (program.folder / "a.en").write_text("one\ntwo\nthree\n")
+    (program.folder / "b.es").write_text("uno\ndos\n")
+    (program.folder / "cut.gz").write_bytes(gzip.compress(b"uno\ndos\ntres\n" * 50)[:-12])
+    assert message in program.bad(*words, "--out", "run", *TINY)
+    assert not (program.folder / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--num-heads", "3"], "num_heads=3 does not divide d_model=16"),
+        (["--vocab-size", "200"], "has at least 259 tokens (the 256 bytes), not 200"),
+        (["--test", "0"], "test must be at least 1, not 0"),
+        (["--validation", "-1"], "validation must be at least 1, not -1"),
+        (["--max-tokens", "0"], "max_tokens must be at least 1, not 0"),
+        (["--label-smoothing", "nan"], "label_smoothing must be from 0 to 1, not nan"),
+        (["--beam", "0"], "the beam must be 1 to 280 wide"),
+        (["--beam", "281"], "the beam must be 1 to 280 wide"),
+        (["--average", "0"], "average must be at least 1, not 0"),
+        (["--schedule", "step"], "schedule must be one of cosine, linear, constant, noam, not 'step'"),
+        (["--positions", "learned", "--max-length", "30"], "max_length must be more than max_tokens, 30"),
+        (["--resume", "--overwrite"], "not allowed with argument"),
+        (["--resume"], "config.json does not exist: is run the folder of a run?"),
+    ],
+)
+def test_settings_that_will_not_do(program: Program, words: list[str], message: str) -> None:
+    assert message in program.bad("--data", "pairs.tsv", "--out", "run", *TINY, *words)
+    assert not (program.folder / "run").exists()
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def another_vocabulary(path: Path) -> None:
+    BPETokenizer.train("red dog", 259, special=("[PAD]", "[BOS]", "[EOS]")).save(path)
+
+
+def without_special_tokens(path: Path) -> None:
+    BPETokenizer.train("red dog sees blue cat likes small bird " * 9, 280).save(path)
+
+
+def letters(path: Path) -> None:
+    CharTokenizer("".join(map(chr, range(0x4E00, 0x4E00 + 280)))).save(path)
+
+
+def wider(path: Path) -> None:
+    settings = json.loads(path.read_text(encoding="utf-8"))
+    settings["model"]["d_model"] = 32
+    path.write_text(json.dumps(settings), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("file", "damage", "message"),
+    [
+        ("config.json", truncate, "config.json is damaged"),
+        ("config.json", lambda path: path.write_text('{"task": []}'), "config.json is damaged"),
+        ("config.json", wider, "does not fit"),
+        ("tokenizer.json", Path.unlink, "tokenizer.json does not exist"),
+        ("tokenizer.json", truncate, "tokenizer.json is damaged"),
+        ("tokenizer.json", lambda path: path.write_text("{}"), "tokenizer.json holds no tokenizer"),
+        ("tokenizer.json", another_vocabulary, "tokenizer.json has 259 tokens, but the model 280"),
+        ("tokenizer.json", without_special_tokens, "the tokenizer lacks [PAD], [BOS], [EOS]"),
+        ("tokenizer.json", letters, "the tokenizer lacks [PAD], [BOS], [EOS]"),
+        ("*.safetensors", Path.unlink, "safetensors does not exist"),
+        ("*.safetensors", truncate, "safetensors is not a whole safetensors file"),
+    ],
+)
+def test_runs_that_are_damaged(copied: Program, file: str, damage, message: str) -> None:  # type: ignore[no-untyped-def]
+    for path in list((copied.folder / "run").glob(file)):
+        damage(path)
+    before = contents(copied.folder / "run")
+    assert message in copied.bad("translate", "--out", "run", "red dog")
+    assert message in copied.bad("--out", "run", "--resume")
+    assert contents(copied.folder / "run") == before
+
+
+# ---------------------------------------------------------------------------------------------------------- help
+
+
+def script() -> dict[str, object]:
+    """What the script defines."""
+    return runpy.run_path(str(SCRIPT), run_name="translate")
+
+
+def test_help_shows_every_setting_with_its_default(finished: Program) -> None:
+    text = " ".join(finished.good("--help").split())
+    shown = 0
+    for kind in (script()["TaskConfig"], TransformerConfig, TrainingConfig):
+        for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+            if "help" in field.metadata:
+                assert f"{field.metadata['help']} (default: {field.default})" in text
+                assert f"--{field.name.replace('_', '-')}" in text
+                shown += 1
+    assert shown > 25
+    for name in ("data", "source", "target", "validation-source", "validation-target", "test-source", "test-target"):
+        assert f"--{name} FILE" in text
+    assert "--vocab-size 400" in text  # what dates are learned with is not the default
+
+
+def test_help_of_the_translate_command(finished: Program) -> None:
+    text = " ".join(finished.good("translate", "--help").split())
+    for flag in ("--out", "--beam", "--n-best", "--heat-map"):
+        assert flag in text

@@ -1,0 +1,109 @@
+"""BERT: an encoder-only Transformer that fills in masked tokens and classifies texts (Devlin et al. 2019)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import tinytensor as tt
+from tinyformer.attention import padding_mask
+from tinyformer.blocks import BlockConfig, at_least_one
+from tinyformer.command_line import setting
+from tinyformer.positions import LearnedPositions
+from tinyformer.transformer import Stack
+from tinytensor import Tensor
+from tinytensor.nn import Dropout, Embedding, LayerNorm, Linear, Module, Parameter, init
+
+
+@dataclass(frozen=True)
+class BertConfig:
+    """The shape of a BERT; the defaults are BERT-base's. Raises UserError for one that makes no model."""
+
+    vocab_size: int = 30522
+    pad: int = 0
+    num_segments: int = 2
+    max_length: int = setting(512, "the longest text, in tokens")
+    num_layers: int = setting(12, "blocks")
+    num_heads: int = setting(12, "attention heads in a block; must divide the width")
+    d_model: int = setting(768, "the width: numbers for each position")
+    d_inner: int = setting(3072, "the width inside the feed-forward networks")
+    dropout: float = setting(0.1, "probability of dropping, while training")
+
+    def __post_init__(self) -> None:
+        at_least_one(self, "vocab_size", "num_segments", "max_length", "num_layers")
+        _ = self.block  # making the block's configuration checks the rest
+
+    @property
+    def block(self) -> BlockConfig:
+        """The configuration of each block: post-norm, exact gelu."""
+        return BlockConfig(
+            d_model=self.d_model,
+            num_heads=self.num_heads,
+            d_inner=self.d_inner,
+            dropout=self.dropout,
+            norm_first=False,
+            activation="gelu_exact",
+            norm_eps=1e-12,
+        )
+
+
+def initialise(module: Module) -> None:
+    """BERT's: normal with standard deviation 0.02, biases zero."""
+    if isinstance(module, (Linear, Embedding)):
+        init.normal_(module.weight, std=0.02)
+    if isinstance(module, Linear) and module.bias is not None:
+        init.zeros_(module.bias)
+
+
+class Bert(Module):
+    """The encoder: embeddings of token, position and segment, normed; then blocks in which every token sees every other."""
+
+    def __init__(self, config: BertConfig):
+        self.config = config
+        self.token_embedding = Embedding(config.vocab_size, config.d_model)
+        self.position_embedding = LearnedPositions(config.max_length, config.d_model)
+        self.segment_embedding = Embedding(config.num_segments, config.d_model)
+        self.norm = config.block.make_norm()
+        self.dropout = Dropout(config.dropout)
+        self.encoder = Stack(config.block, config.num_layers)
+        self.pooler = Linear(config.d_model, config.d_model)
+        self.apply(initialise)
+
+    def forward(self, ids: Tensor, segments: Tensor | None = None) -> Tensor:
+        """Ids and segments (batch, length) -> (batch, length, d_model). Padding is not attended to."""
+        segments = tt.zeros_like(ids) if segments is None else segments
+        x = self.token_embedding(ids) + self.position_embedding(ids.shape[1]) + self.segment_embedding(segments)
+        return self.encoder(self.dropout(self.norm(x)), padding_mask(ids, self.config.pad))
+
+    def pool(self, encoded: Tensor) -> Tensor:
+        """What stands for the whole text: the first token's vector through a layer and tanh, (batch, d_model)."""
+        return tt.tanh(self.pooler(encoded[:, 0]))
+
+
+class BertForMaskedLM(Module):
+    """Bert with the head that predicts tokens: a layer, gelu and norm, then the token embedding as output, with a bias."""
+
+    def __init__(self, config: BertConfig):
+        self.bert = Bert(config)
+        self.transform = Linear(config.d_model, config.d_model)
+        self.norm = LayerNorm(config.d_model, config.block.norm_eps)
+        self.bias = Parameter(tt.zeros(config.vocab_size))
+        initialise(self.transform)
+
+    def forward(self, ids: Tensor, segments: Tensor | None = None) -> Tensor:
+        """Ids (batch, length) -> logits for the token at each place, (batch, length, vocab_size)."""
+        x = self.norm(tt.gelu(self.transform(self.bert(ids, segments))))
+        return tt.linear(x, self.bert.token_embedding.weight, self.bias)
+
+
+class BertForClassification(Module):
+    """Bert with a linear layer over what stands for the whole text."""
+
+    def __init__(self, config: BertConfig, num_classes: int):
+        self.bert = Bert(config)
+        self.dropout = Dropout(config.dropout)
+        self.output = Linear(config.d_model, num_classes)
+        initialise(self.output)
+
+    def forward(self, ids: Tensor, segments: Tensor | None = None) -> Tensor:
+        """Ids (batch, length) -> logits for each class, (batch, num_classes)."""
+        return self.output(self.dropout(self.bert.pool(self.bert(ids, segments))))

@@ -1,0 +1,233 @@
+"""Parallel corpora: pairs of a sentence and its translation, read, split without leaks, and cut into padded batches."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tinytensor as tt
+from tinyformer.errors import UserError
+from tinytensor import Tensor
+from tinytensor.backend import host
+from tinytensor.nn import Module
+
+Pair = tuple[str, str]
+
+
+# ---------------------------------------------------------------------------------------------------------- reading
+
+
+def read_lines(path: str | Path) -> list[str]:
+    """The lines of a UTF-8 file, which may be gzipped (.gz). Raises UserError that names the file and what is wrong."""
+    path = Path(path)
+    try:
+        content = path.read_bytes()
+        text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8").removeprefix("\ufeff")
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist: pass a file of sentences") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise UserError(f"{path} is not a whole gzip file: {error}") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 text (byte {error.start}): convert it, as in iconv -t UTF-8") from None
+    return text.removesuffix("\n").split("\n") if text else []
+
+
+def read_tsv(path: str | Path) -> list[Pair]:
+    """Pairs from a file with a sentence, a tab and its translation on each line; further columns are ignored."""
+    pairs = []
+    for number, line in enumerate(read_lines(path), start=1):
+        columns = line.rstrip("\r").split("\t")
+        if len(columns) < 2:
+            if not line.strip():
+                columns = ["", ""]
+            else:
+                raise UserError(f"{path}, line {number}: no tab between a sentence and its translation")
+        pairs.append((columns[0].strip(), columns[1].strip()))
+    return pairs
+
+
+def read_two_files(source: str | Path, target: str | Path) -> list[Pair]:
+    """Pairs from two files, line by line. Raises UserError where they have different numbers of lines."""
+    sources, targets = read_lines(source), read_lines(target)
+    if len(sources) != len(targets):
+        raise UserError(
+            f"{source} has {len(sources)} lines and {target} {len(targets)}: each line must be the other's translation"
+        )
+    return [(s.strip(), t.strip()) for s, t in zip(sources, targets)]
+
+
+def without_empty(pairs: Sequence[Pair]) -> tuple[list[Pair], int]:
+    """The pairs of which neither side is empty, and how many were left out."""
+    kept = [pair for pair in pairs if pair[0] and pair[1]]
+    return kept, len(pairs) - len(kept)
+
+
+def split_pairs(pairs: Sequence[Pair], held_out: Sequence[int], seed: int = 0) -> list[list[Pair]]:
+    """Shuffle and split: the pairs to train on, then, for each number in ``held_out``, at least that many others.
+
+    All translations of one source sentence go to the same part, so that no part holds a question whose answer another
+    part gives away. Raises UserError where too few pairs remain.
+    """
+    groups: dict[str, list[Pair]] = {}
+    for pair in dict.fromkeys(pairs):
+        groups.setdefault(pair[0], []).append(pair)
+    sources = list(groups)
+    order = iter([sources[int(i)] for i in host.random.default_rng(seed).permutation(len(sources))])
+    parts: list[list[Pair]] = []
+    for wanted in held_out:
+        part: list[Pair] = []
+        while len(part) < wanted:
+            source = next(order, None)
+            if source is None:
+                raise UserError(f"{len(pairs)} pairs are too few to hold out {sum(held_out)} of them")
+            part += groups[source]
+        parts.append(part)
+    training = [pair for source in order for pair in groups[source]]
+    if not training:
+        raise UserError(f"{len(pairs)} pairs are too few to hold out {sum(held_out)} of them and train on others")
+    return [training, *parts]
+
+
+# ---------------------------------------------------------------------------------------------------------- batches
+
+
+@dataclass
+class PairBatch:
+    """Padded ids: what the encoder reads, what the decoder reads (from the start token on), and what it should say."""
+
+    source: Tensor
+    target_inputs: Tensor
+    target_outputs: Tensor
+    num_targets: int
+
+
+@dataclass(frozen=True)
+class Specials:
+    """The ids of the special tokens of both languages, which agree on them."""
+
+    pad: int
+    start: int
+    end: int
+
+
+EncodedPair = tuple[list[int], list[int]]
+
+
+def encode_pairs(
+    pairs: Sequence[Pair],
+    encode_source: Callable[[str], Any],
+    encode_target: Callable[[str], Any],
+    max_tokens: int,
+) -> tuple[list[Pair], list[EncodedPair]]:
+    """The pairs of which neither side has more than ``max_tokens`` tokens, as text and as ids."""
+    kept, encoded = [], []
+    for pair in pairs:
+        ids = [int(i) for i in encode_source(pair[0])], [int(i) for i in encode_target(pair[1])]
+        if max(map(len, ids)) <= max_tokens:
+            kept.append(pair)
+            encoded.append(ids)
+    return kept, encoded
+
+
+def padded(rows: Sequence[Sequence[int]], pad: int) -> Any:
+    """Rows of ids as one NumPy array (batch, length of the longest), shorter ones filled up with ``pad``."""
+    out = host.full((len(rows), max(map(len, rows))), pad, dtype=host.int64)
+    for row, ids in zip(out, rows):
+        row[: len(ids)] = ids
+    return out
+
+
+class PairBatches:
+    """Batches of pairs of similar length. Every epoch takes each training pair once, in a new order.
+
+    ``batch_size`` is the number of pairs in a batch.
+    """
+
+    def __init__(
+        self,
+        training: Sequence[EncodedPair],
+        validation: Sequence[EncodedPair],
+        specials: Specials,
+        batch_size: int,
+        seed: int = 0,
+    ):
+        if not training or not validation:
+            raise UserError("there are no sentences to train on, or none to validate with: all were too long, or left out")
+        if batch_size < 1:
+            raise UserError(f"the batch size must be at least 1, not {batch_size}")
+        self.training = list(training)
+        self.validation = sorted(validation, key=_lengths)
+        self.specials = specials
+        self.batch_size = batch_size
+        self._rng = host.random.default_rng(seed)
+        self._epoch_state = dict(self._rng.bit_generator.state)
+        self._epoch: list[list[EncodedPair]] = []
+        self._place = 0
+
+    def __len__(self) -> int:
+        """The number of batches in an epoch."""
+        return -(-len(self.training) // self.batch_size)
+
+    def sample(self) -> PairBatch:
+        """The next training batch."""
+        if self._place == len(self._epoch):
+            self._start_epoch()
+        self._place += 1
+        return self._batch(self._epoch[self._place - 1])
+
+    def _start_epoch(self) -> None:
+        """Shuffle; then sort by length within stretches of many batches, so that a batch has little padding but no two
+        epochs have the same batches; then shuffle the batches."""
+        self._epoch_state = dict(self._rng.bit_generator.state)
+        pairs = [self.training[int(i)] for i in self._rng.permutation(len(self.training))]
+        stretch = 100 * self.batch_size
+        pairs = [pair for i in range(0, len(pairs), stretch) for pair in sorted(pairs[i : i + stretch], key=_lengths)]
+        batches = [pairs[i : i + self.batch_size] for i in range(0, len(pairs), self.batch_size)]
+        self._epoch = [batches[int(i)] for i in self._rng.permutation(len(batches))]
+        self._place = 0
+
+    def _batch(self, pairs: Sequence[EncodedPair]) -> PairBatch:
+        pad, start, end = self.specials.pad, self.specials.start, self.specials.end
+        return PairBatch(
+            tt.tensor(padded([[*source, end] for source, _ in pairs], pad)),
+            tt.tensor(padded([[start, *target] for _, target in pairs], pad)),
+            tt.tensor(padded([[*target, end] for _, target in pairs], pad)),
+            sum(len(target) + 1 for _, target in pairs),
+        )
+
+    def validation_batches(self) -> Iterator[PairBatch]:
+        """Every validation pair once, those of similar length together."""
+        for i in range(0, len(self.validation), self.batch_size):
+            yield self._batch(self.validation[i : i + self.batch_size])
+
+    def get_state(self) -> dict[str, Any]:
+        """Where ``sample`` stands: the random state at the epoch's start, and how many of its batches were taken."""
+        return {"epoch": self._epoch_state, "place": self._place, "started": bool(self._epoch)}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on from what ``get_state`` returned."""
+        self._rng.bit_generator.state = self._epoch_state = state["epoch"]
+        self._epoch, self._place = [], 0
+        if state["started"]:
+            self._start_epoch()
+            self._place = state["place"]
+
+
+def _lengths(pair: EncodedPair) -> tuple[int, int]:
+    return len(pair[1]), len(pair[0])
+
+
+def translation_loss(label_smoothing: float, pad: int) -> Callable[[Module, PairBatch], Tensor]:
+    """The mean cross-entropy over all target tokens that are no padding; smoothed while training only, so that the
+    validation loss is the true one."""
+
+    def loss(model: Module, batch: PairBatch) -> Tensor:
+        logits = model(batch.source, batch.target_inputs)
+        smoothing = label_smoothing if model.training else 0.0
+        return tt.cross_entropy(logits, batch.target_outputs, ignore_index=pad, label_smoothing=smoothing)
+
+    return loss

@@ -1,0 +1,73 @@
+"""How a Transformer knows where a token stands: sinusoidal, learned, or rotary positions."""
+
+from __future__ import annotations
+
+import tinytensor as tt
+from tinytensor import Tensor
+from tinytensor.backend import host
+from tinytensor.nn import Embedding, Module
+
+KINDS = ("learned", "sinusoidal", "rotary")
+
+
+def sinusoidal(length: int, d_model: int) -> Tensor:
+    """The table of Vaswani et al. 2017, section 3.5: (length, d_model), float32.
+
+    Dimension 2i of position p is sin(p / 10000^(2i/d_model)), and dimension 2i+1 the cosine of the same angle.
+    """
+    even = host.arange(0, d_model, 2)
+    angles = host.arange(length)[:, None] / 10000.0 ** (even / d_model)
+    table = host.zeros((length, d_model), dtype=host.float32)
+    table[:, 0::2] = host.sin(angles)
+    table[:, 1::2] = host.cos(angles[:, : d_model // 2])
+    return tt.tensor(table)
+
+
+class SinusoidalPositions(Module):
+    """``sinusoidal`` as a module: the table is computed once and grows when a longer text comes."""
+
+    def __init__(self, d_model: int):
+        self.d_model = d_model
+        self.table = sinusoidal(0, d_model)
+
+    def forward(self, length: int, start: int = 0) -> Tensor:
+        """The positions start to start + length - 1: (length, d_model)."""
+        if start + length > len(self.table):
+            self.table = sinusoidal(max(start + length, 2 * len(self.table)), self.d_model)
+        return self.table[start : start + length]
+
+
+class LearnedPositions(Embedding):
+    """A learned vector for each of ``num_embeddings`` positions (Gehring et al. 2017; GPT, BERT)."""
+
+    def forward(self, length: int, start: int = 0) -> Tensor:  # type: ignore[override]
+        """The positions start to start + length - 1: (length, d_model). Raises ValueError past the last."""
+        if start + length > len(self.weight):
+            raise ValueError(f"there are {len(self.weight)} learned positions: {start + length} tokens are too many, crop them")
+        return self.weight[start : start + length]
+
+
+class RotaryPositions:
+    """Rotary positions (Su et al. 2021, equation 34): queries and keys are turned by angles proportional to their position,
+    so that their dot product depends on the distance alone. Dimension i turns together with dimension i + d_head/2."""
+
+    def __init__(self, d_head: int, base: float = 10000.0):
+        if d_head % 2:
+            raise ValueError(f"rotary positions need an even number of dimensions a head, not {d_head}")
+        self.frequencies = base ** (-host.arange(0, d_head, 2) / d_head)
+        self._tables: tuple[Tensor, Tensor] | None = None
+
+    def rotate(self, x: Tensor, start: int = 0) -> Tensor:
+        """x (..., length, d_head) turned by its positions, start to start + length - 1."""
+        cosine, sine = self._angles(start + x.shape[-2])
+        rows = slice(start, start + x.shape[-2])
+        first, second = x.split(2, axis=-1)
+        return x * cosine[rows] + tt.concatenate([-second, first], axis=-1) * sine[rows]
+
+    def _angles(self, length: int) -> tuple[Tensor, Tensor]:
+        if self._tables is None or len(self._tables[0]) < length:
+            longest = length if self._tables is None else max(length, 2 * len(self._tables[0]))
+            angles = host.arange(longest)[:, None] * host.tile(self.frequencies, 2)
+            self._tables = tuple([tt.tensor(f(angles), dtype="float32") for f in (host.cos, host.sin)])  # type: ignore[assignment]
+        assert self._tables is not None
+        return self._tables

@@ -1,0 +1,89 @@
+"""What every tokenizer offers, and what they share: checked ids, texts to train on, saved files."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from tinyformer.command_line import read_json
+from tinyformer.errors import UserError
+
+Value = TypeVar("Value")
+
+
+class Tokenizer(Protocol):
+    """Text to ids and back. The ids are 0 to ``vocab_size`` - 1; ``special`` maps the names of special tokens to theirs."""
+
+    kind: str
+    special: dict[str, int]
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of tokens, special ones included."""
+        ...
+
+    def encode(self, text: str, allow_special: bool = False) -> Any:
+        """The ids of the text, a NumPy int64 array.
+
+        The name of a special token in the text is plain text unless ``allow_special``: a text from elsewhere must not be
+        able to end a sequence, say.
+        """
+        ...
+
+    def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
+        """The text of the ids; with ``skip_special`` without the special tokens, [UNK] excepted, as it stands for a word of
+        the text. Raises UserError for a number that is no id."""
+        ...
+
+    def save(self, path: str | Path) -> None:
+        """Write the tokenizer to a JSON file, for ``load`` and ``load_tokenizer``."""
+        ...
+
+
+def texts_of(text: str | Iterable[str]) -> Iterable[str]:
+    """A text, or lines of text, as an iterable of texts."""
+    return [text] if isinstance(text, str) else text
+
+
+def checked(ids: Iterable[int], vocab_size: int, leave_out: Container[int] = ()) -> Iterator[int]:
+    """The ids but for those to leave out. Raises UserError for a number that is no id; -1 does not count from the end."""
+    for i in map(int, ids):
+        if not 0 <= i < vocab_size:
+            raise UserError(f"the id {i} is not between 0 and {vocab_size - 1}")
+        if i not in leave_out:
+            yield i
+
+
+def read_saved(path: str | Path, kind: str, name: str) -> dict[str, Any]:
+    """What a tokenizer of this kind saved. Raises UserError for another kind of file."""
+    saved = read_json(Path(path))
+    if saved.get("kind") != kind:
+        raise UserError(f"{path} is not a {name} tokenizer's file")
+    return saved
+
+
+def field(saved: Mapping[str, Any], key: str, kind: type[Value]) -> Value:
+    """A saved value of this type. Raises UserError for anything else."""
+    value = saved.get(key)
+    if type(value) is not kind:
+        raise UserError(f"its {key!r} is no {kind.__name__}")
+    return value
+
+
+def strings(saved: Mapping[str, Any], key: str) -> list[str]:
+    """A saved list of strings. Raises UserError for anything else."""
+    value = field(saved, key, list)
+    if not all(isinstance(item, str) for item in value):
+        raise UserError(f"its {key!r} are not all strings")
+    return value
+
+
+@contextmanager
+def damaged(what: object) -> Iterator[None]:
+    """Whatever goes wrong inside is told as damage to ``what`` (a path, or several)."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise UserError(f"{what} is damaged: {error}") from None

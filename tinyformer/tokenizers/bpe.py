@@ -1,0 +1,198 @@
+"""Byte-level byte-pair encoding (Sennrich et al. 2016; over bytes as in GPT-2, Radford et al. 2019).
+
+A text is cut into words (a word keeps the space before it), a word into its UTF-8 bytes, and then the pair of neighbours
+that was merged earliest in training is merged, again and again. Every text can be encoded, as every byte is a token.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import regex
+
+from tinyformer.command_line import read_json, write_json
+from tinyformer.errors import UserError
+from tinyformer.tokenizers.base import checked, damaged, field, read_saved, strings, texts_of
+from tinyformer.tokenizers.merging import Pair, apply_merges, learn_merges
+from tinyformer.tokenizers.special import cut_at_special, skippable, special_names
+from tinytensor.backend import host
+
+# GPT-2's cut: English contractions, letters, digits, other signs, each with one space before it; then white space.
+WORDS = regex.compile(r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+""")
+
+# GPT-2 numbers the bytes in this order: first those that are a visible character of Latin-1, then the others.
+_VISIBLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+BYTES = [*_VISIBLE, *(b for b in range(256) if b not in _VISIBLE)]
+
+
+class BPETokenizer:
+    """Byte-level BPE: ``tokens[i]`` are the bytes of id i, ``merges`` the pairs of ids in the order they were learned.
+
+    ``special`` tokens, such as "<|endoftext|>", are never cut or made by merging. ``encode`` treats them as plain text
+    unless ``allow_special``, so that a text cannot smuggle them in.
+    """
+
+    kind = "bpe"
+
+    def __init__(self, tokens: Sequence[bytes], merges: Iterable[Pair], special: Mapping[str, int] | None = None):
+        self.tokens = list(tokens)
+        self.merges = list(merges)
+        self.special = dict(special or {})
+        for name, i in self.special.items():
+            if not 0 <= i < len(self.tokens) or self.tokens[i] != name.encode():
+                raise UserError(f"the special token {name!r} is not the token of its id, {i}")
+        reserved = set(self.special.values())
+        id_of = {token: i for i, token in enumerate(self.tokens) if i not in reserved}
+        if b"" in id_of or len(id_of) + len(reserved) < len(self.tokens):
+            raise UserError("a token is empty, or there twice")
+        missing = sum(bytes([b]) not in id_of for b in range(256))
+        if missing:
+            raise UserError(f"a byte-level tokenizer needs all 256 bytes as tokens; {missing} are missing")
+        self._bytes = [id_of[bytes([b])] for b in range(256)]
+        self._merged: dict[Pair, tuple[int, int]] = {}  # pair -> (rank, id of the two together)
+        for rank, (left, right) in enumerate(self.merges):
+            new = id_of.get(self._ordinary(left) + self._ordinary(right))
+            if new is None:
+                raise UserError(f"the merge of {self.tokens[left]!r} and {self.tokens[right]!r} makes no token")
+            self._merged.setdefault((left, right), (rank, new))
+        self._encode_word = functools.lru_cache(maxsize=65536)(self._merge_word)
+
+    def _ordinary(self, i: int) -> bytes:
+        if i in self.special.values() or not 0 <= i < len(self.tokens):
+            raise UserError(f"a merge joins the id {i}, which is special or no id")
+        return self.tokens[i]
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of tokens, special ones included."""
+        return len(self.tokens)
+
+    # ---------------------------------------------------------------------------------------------- both directions
+
+    def encode(self, text: str, allow_special: bool = False) -> Any:
+        """The ids of the text, a NumPy int64 array."""
+        ids: list[int] = []
+        for part, special in cut_at_special(text, self.special if allow_special else {}):
+            if special is not None:
+                ids.append(special)
+            else:
+                for word in WORDS.findall(part):
+                    ids.extend(self._encode_word(word))
+        return host.array(ids, dtype=host.int64)
+
+    def _merge_word(self, word: str) -> tuple[int, ...]:
+        return tuple(apply_merges([self._bytes[b] for b in _utf8(word)], self._merged))
+
+    def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
+        """The text of the ids; bytes that are no UTF-8, as where a character was cut in two, become U+FFFD."""
+        leave_out = skippable(self.special) if skip_special else ()
+        return b"".join(self.tokens[i] for i in checked(ids, self.vocab_size, leave_out)).decode("utf-8", "replace")
+
+    def decode_bytes(self, i: int) -> bytes:
+        """The bytes of one id: of a character, perhaps only a part. Raises UserError for a number that is no id."""
+        return b"".join(self.tokens[i] for i in checked([i], self.vocab_size))
+
+    # ---------------------------------------------------------------------------------------------------- training
+
+    @classmethod
+    def train(
+        cls, text: str | Iterable[str], vocab_size: int, special: Iterable[str] = (), progress: bool = False
+    ) -> BPETokenizer:
+        """Learn merges from a text, or lines, until there are ``vocab_size`` tokens, or no pair occurs twice.
+
+        Each step merges the most frequent pair (of equals, the one with the smaller ids). The ids: the bytes, what merging
+        made of them, then the ``special`` tokens. Raises UserError for a vocabulary too small for bytes and special tokens.
+        """
+        names = special_names(special)
+        if vocab_size < 256 + len(names):
+            raise UserError(
+                f"a byte-level vocabulary with {len(names)} special tokens has at least {256 + len(names)} tokens "
+                f"(the 256 bytes), not {vocab_size}"
+            )
+        tokens = [bytes([b]) for b in BYTES]
+        merges: list[Pair] = []
+
+        def merge(pair: Pair) -> int | None:
+            if len(tokens) + len(names) == vocab_size:
+                return None
+            merges.append(pair)
+            tokens.append(tokens[pair[0]] + tokens[pair[1]])
+            return len(tokens) - 1
+
+        words = Counter(word for part in texts_of(text) for word in WORDS.findall(part))
+        place = {b: i for i, b in enumerate(BYTES)}
+        learn_merges([[place[b] for b in _utf8(word)] for word in words], list(words.values()), merge, progress)
+        ids = {name: len(tokens) + i for i, name in enumerate(names)}
+        return cls([*tokens, *(name.encode() for name in names)], merges, ids)
+
+    # ------------------------------------------------------------------------------------------------------- files
+
+    def save(self, path: str | Path) -> None:
+        """Write the tokenizer to a JSON file, with bytes as GPT-2's files write them."""
+        names = {i: name for name, i in self.special.items()}
+        tokens = [names[i] if i in names else _shown(token) for i, token in enumerate(self.tokens)]
+        merges = [f"{tokens[left]} {tokens[right]}" for left, right in self.merges]
+        write_json(Path(path), {"kind": self.kind, "special": self.special, "merges": merges, "tokens": tokens})
+
+    @classmethod
+    def load(cls, path: str | Path) -> BPETokenizer:
+        """Read what ``save`` wrote. Raises UserError for anything else."""
+        saved = read_saved(path, cls.kind, "byte-pair")
+        with damaged(path):
+            return cls._from_shown(strings(saved, "tokens"), strings(saved, "merges"), field(saved, "special", dict))
+
+    @classmethod
+    def from_gpt2_files(cls, encoder: str | Path, vocab: str | Path) -> BPETokenizer:
+        """GPT-2's own: ``encoder.json`` (tokens to ids) and ``vocab.bpe`` (a merge a line, in order). "<|endoftext|>" is
+        special."""
+        ids = read_json(Path(encoder))
+        if not Path(vocab).exists():
+            raise UserError(f"{vocab} does not exist: pass the file of merges that belongs to {encoder}")
+        with damaged(f"{encoder} or {vocab} (or they do not belong together)"):
+            if sorted(ids.values()) != list(range(len(ids))):
+                raise UserError(f"the ids are not the numbers from 0 to {len(ids) - 1}")
+            lines = Path(vocab).read_text(encoding="utf-8").split("\n")
+            if lines[0].startswith("#version"):
+                del lines[0]
+            special = {name: i for name, i in ids.items() if name == "<|endoftext|>"}
+            return cls._from_shown(sorted(ids, key=ids.__getitem__), [line for line in lines if line], special)
+
+    @classmethod
+    def _from_shown(cls, tokens: Sequence[str], merges: Iterable[str], special: Mapping[str, int]) -> BPETokenizer:
+        """A tokenizer from tokens as GPT-2's files write them, and merges: two tokens with a space between."""
+        reserved = set(special.values())
+        id_of = {token: i for i, token in enumerate(tokens) if i not in reserved}
+        pairs: list[Pair] = []
+        for line in merges:
+            pair = [id_of[part] for part in line.split(" ") if part in id_of]
+            if len(pair) != 2 or line.count(" ") != 1:
+                raise UserError(f"the merge {line!r} is not two tokens with a space between")
+            pairs.append((pair[0], pair[1]))
+        return cls([t.encode() if i in reserved else _hidden(t) for i, t in enumerate(tokens)], pairs, special)
+
+
+def _utf8(text: str) -> bytes:
+    """UTF-8; a lone half of a surrogate pair, which is no text, is written as if it were a character."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+# --------------------------------------------------------------------------------------------- bytes as GPT-2 shows them
+
+# Each byte is one visible character: itself where it is one, else the next from U+0100 on.
+_SHOWN = {b: chr(b if b in _VISIBLE else 0x100 + place - len(_VISIBLE)) for place, b in enumerate(BYTES)}
+_HIDDEN = {c: b for b, c in _SHOWN.items()}
+
+
+def _shown(token: bytes) -> str:
+    return "".join(_SHOWN[b] for b in token)
+
+
+def _hidden(shown: str) -> bytes:
+    try:
+        return bytes(_HIDDEN[c] for c in shown)
+    except KeyError:
+        raise UserError(f"the token {shown!r} does not consist of characters that stand for bytes") from None

@@ -1,0 +1,236 @@
+"""WordPiece (Schuster and Nakajima 2012) as BERT uses it: normalise, cut into words, then take the longest piece that the
+vocabulary has, from the left; pieces inside a word start with ##."""
+
+from __future__ import annotations
+
+import functools
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tinyformer.command_line import write_json
+from tinyformer.errors import UserError
+from tinyformer.tokenizers.base import checked, damaged, field, read_saved, strings, texts_of
+from tinyformer.tokenizers.merging import Pair, learn_merges
+from tinyformer.tokenizers.special import PADDING, UNKNOWN, cut_at_special, skippable, special_names
+from tinytensor.backend import host
+
+SPECIAL = (PADDING, UNKNOWN, "[CLS]", "[SEP]", "[MASK]")
+
+
+class WordPieceTokenizer:
+    """BERT's tokenizer: ``tokens[i]`` is the piece of id i. A word that no pieces make up, or one of more than
+    ``longest_word`` characters, is [UNK].
+
+    Special are BERT's five names, which the tokens must have, and those of ``special``.
+    """
+
+    kind = "wordpiece"
+
+    def __init__(self, tokens: Sequence[str], special: Iterable[str] = (), *, lowercase: bool = True, longest_word: int = 100):
+        self.tokens = list(tokens)
+        self.lowercase = lowercase
+        self.longest_word = longest_word
+        names = special_names([*SPECIAL, *special_names(special)])
+        missing = [name for name in names if name not in self.tokens]
+        if missing:
+            raise UserError(f"the WordPiece vocabulary lacks the special tokens {', '.join(missing)}")
+        self.special = {name: self.tokens.index(name) for name in names}
+        reserved = set(self.special.values())
+        self._id_of = {token: i for i, token in enumerate(self.tokens) if i not in reserved}
+        if "" in self._id_of or len(self._id_of) + len(reserved) < len(self.tokens):
+            raise UserError("a token is empty, or there twice")
+        self._encode_word = functools.lru_cache(maxsize=65536)(self._pieces)
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of tokens, special ones included."""
+        return len(self.tokens)
+
+    # ---------------------------------------------------------------------------------------------- both directions
+
+    def encode(self, text: str, allow_special: bool = False) -> Any:
+        """The ids of the text, a NumPy int64 array, without [CLS] and [SEP] around it.
+
+        Names of special tokens in the text are plain text unless ``allow_special``; then they count as such, as in BERT.
+        """
+        ids: list[int] = []
+        for part, special in cut_at_special(text, self.special if allow_special else {}):
+            if special is not None:
+                ids.append(special)
+            else:
+                for word in words_of(part, self.lowercase):
+                    ids.extend(self._encode_word(word))
+        return host.array(ids, dtype=host.int64)
+
+    def _pieces(self, word: str) -> tuple[int, ...]:
+        """The longest piece at each place, from the left; [UNK] for the whole word where there is none."""
+        if len(word) > self.longest_word:
+            return (self.special[UNKNOWN],)
+        ids = []
+        start = 0
+        while start < len(word):
+            prefix = "##" if start else ""
+            for end in range(len(word), start, -1):
+                i = self._id_of.get(prefix + word[start:end])
+                if i is not None:
+                    ids.append(i)
+                    start = end
+                    break
+            else:
+                return (self.special[UNKNOWN],)
+        return tuple(ids)
+
+    def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
+        """The words of the ids with a space between; what normalising took away does not come back."""
+        words: list[str] = []
+        for i in checked(ids, self.vocab_size, skippable(self.special) if skip_special else ()):
+            piece = self.tokens[i]
+            if piece.startswith("##") and words:
+                words[-1] += piece[2:]
+            else:
+                words.append(piece)
+        return " ".join(words)
+
+    # ---------------------------------------------------------------------------------------------------- training
+
+    @classmethod
+    def train(
+        cls,
+        text: str | Iterable[str],
+        vocab_size: int,
+        special: Iterable[str] = (),
+        lowercase: bool = True,
+        progress: bool = False,
+    ) -> WordPieceTokenizer:
+        """Learn pieces from a text, or lines, until there are ``vocab_size`` tokens, or no pair occurs twice.
+
+        Merges the most frequent pair of neighbouring pieces, as byte-pair encoding does, from the text's characters on
+        (of equals, the pair that comes first in the vocabulary). The ids: BERT's five special tokens, those of ``special``,
+        the pieces. Raises UserError for a vocabulary too small for the characters, and a text without words.
+        """
+        words = Counter(word for part in texts_of(text) for word in words_of(part, lowercase))
+        if not words:
+            raise UserError("the text has no words to learn from")
+        cut = [[c if i == 0 else "##" + c for i, c in enumerate(word)] for word in words]
+        special = special_names(special)
+        names = [*SPECIAL, *special]
+        tokens = [*names, *sorted({piece for pieces in cut for piece in pieces})]
+        if vocab_size < len(tokens):
+            raise UserError(f"this text needs at least {len(tokens)} tokens for its characters, not {vocab_size}")
+        id_of = {token: i for i, token in enumerate(tokens) if i >= len(names)}
+
+        def merge(pair: Pair) -> int | None:
+            if len(tokens) == vocab_size:
+                return None
+            tokens.append(tokens[pair[0]] + tokens[pair[1]].removeprefix("##"))
+            return len(tokens) - 1
+
+        learn_merges([[id_of[piece] for piece in pieces] for pieces in cut], list(words.values()), merge, progress)
+        return cls(tokens, special, lowercase=lowercase)
+
+    # ------------------------------------------------------------------------------------------------------- files
+
+    def save(self, path: str | Path) -> None:
+        """Write the tokenizer to a JSON file."""
+        saved = {
+            "kind": self.kind,
+            "lowercase": self.lowercase,
+            "longest_word": self.longest_word,
+            "special": [name for name in self.special if name not in SPECIAL],
+            "tokens": self.tokens,
+        }
+        write_json(Path(path), saved)
+
+    @classmethod
+    def load(cls, path: str | Path) -> WordPieceTokenizer:
+        """Read what ``save`` wrote. Raises UserError for anything else."""
+        saved = read_saved(path, cls.kind, "WordPiece")
+        with damaged(path):
+            return cls(
+                strings(saved, "tokens"),
+                strings(saved, "special"),
+                lowercase=field(saved, "lowercase", bool),
+                longest_word=field(saved, "longest_word", int),
+            )
+
+    @classmethod
+    def from_vocab_file(cls, path: str | Path, lowercase: bool = True) -> WordPieceTokenizer:
+        """BERT's ``vocab.txt``: a token a line, in the order of the ids. ``lowercase`` belongs to the uncased models."""
+        try:
+            lines = Path(path).read_text(encoding="utf-8").split("\n")  # splitlines would cut at rarer signs, too
+        except FileNotFoundError:
+            raise UserError(f"{path} does not exist: pass BERT's vocab.txt") from None
+        except UnicodeDecodeError:
+            raise UserError(f"{path} is not UTF-8 text: pass BERT's vocab.txt") from None
+        with damaged(path):
+            return cls(lines[:-1] if lines[-1] == "" else lines, lowercase=lowercase)
+
+
+# ------------------------------------------------------------------------------------------------- normalising and cutting
+
+
+def words_of(text: str, lowercase: bool = True) -> list[str]:
+    """BERT's words: cleaned of control characters, stripped of accents and lower-cased if ``lowercase``, cut at white space,
+    around each punctuation mark, and around each Chinese character."""
+    text = text.translate(_CLEANED)
+    if lowercase:
+        text = unicodedata.normalize("NFD", text).translate(_LOWERED)
+    return text.translate(_PARTED).split()
+
+
+class _Table(dict[int, str]):
+    """A table for ``str.translate``, whose entries are worked out when their character first comes up."""
+
+    def __init__(self, rule: Callable[[str], str]):
+        self.rule = rule
+
+    def __missing__(self, point: int) -> str:
+        self[point] = replacement = self.rule(chr(point))
+        return replacement
+
+
+def _cleaned(c: str) -> str:
+    """A space for white space, nothing for a control character, a Chinese character with a space on both sides."""
+    if c in "\t\n\r" or unicodedata.category(c) == "Zs":
+        return " "
+    if c == "\ufffd" or unicodedata.category(c) in ("Cc", "Cf", "Co", "Cs"):
+        return ""
+    return f" {c} " if _is_chinese(c) else c
+
+
+def _lowered(c: str) -> str:
+    """Lower case, without the accents that normalising has made characters of their own.
+
+    A character at a time: the lower case of a whole Greek word would end in another sigma, as BERT's does not.
+    """
+    return "" if unicodedata.category(c) == "Mn" else c.lower()
+
+
+def _parted(c: str) -> str:
+    """A punctuation mark with a space on both sides: Unicode's, and every sign of ASCII that is neither letter nor digit
+    ($ and ^, for example)."""
+    punctuation = unicodedata.category(c).startswith("P") or ("!" <= c <= "~" and not c.isalnum())
+    return f" {c} " if punctuation else c
+
+
+_CHINESE = (
+    (0x4E00, 0x9FFF),
+    (0x3400, 0x4DBF),
+    (0x20000, 0x2A6DF),
+    (0x2A700, 0x2B73F),
+    (0x2B740, 0x2B81F),
+    (0x2B920, 0x2CEAF),
+    (0xF900, 0xFAFF),
+    (0x2F800, 0x2FA1F),
+)
+
+
+def _is_chinese(c: str) -> bool:
+    """A character of the blocks of Chinese characters, which are written without spaces."""
+    return any(low <= ord(c) <= high for low, high in _CHINESE)
+
+
+_CLEANED, _LOWERED, _PARTED = _Table(_cleaned), _Table(_lowered), _Table(_parted)

@@ -1,0 +1,147 @@
+"""The Transformer of "Attention Is All You Need" (Vaswani et al. 2017): an encoder reads, a decoder writes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import tinytensor as tt
+from tinyformer.attention import padding_mask
+from tinyformer.blocks import Block, BlockConfig, Cache, at_least_one
+from tinyformer.command_line import setting
+from tinyformer.errors import UserError
+from tinyformer.positions import LearnedPositions, SinusoidalPositions
+from tinytensor import Tensor
+from tinytensor.nn import Dropout, Embedding, Linear, Module, ModuleList, init
+
+
+@dataclass(frozen=True)
+class TransformerConfig:
+    """The shape of an encoder-decoder; the defaults are the paper's base model. Raises UserError for one that makes none."""
+
+    source_vocab_size: int
+    target_vocab_size: int
+    source_pad: int = 0
+    target_pad: int = 0
+    d_model: int = setting(512, "the width: numbers for each position")
+    num_heads: int = setting(8, "attention heads in a block; must divide the width")
+    encoder_layers: int = setting(6, "blocks of the encoder")
+    decoder_layers: int = setting(6, "blocks of the decoder")
+    d_inner: int = setting(2048, "the width inside the feed-forward networks")
+    dropout: float = setting(0.1, "probability of dropping, while training")
+    positions: str = setting("sinusoidal", "sinusoidal or learned")
+    max_length: int = setting(512, "the longest sentence, in tokens, with learned positions")
+    norm: str = setting("layer", "layer or rms")
+    norm_first: bool = setting(False, "norms before the sub-layers instead of after the residual sums")
+    activation: str = setting("relu", "relu, gelu (the tanh form), gelu_exact or swiglu")
+    share_embeddings: bool = setting(False, "one embedding for both languages, which then have one vocabulary")
+    tie_output: bool = setting(True, "the target embedding is the output layer, too")
+
+    def __post_init__(self) -> None:
+        at_least_one(self, "source_vocab_size", "target_vocab_size", "encoder_layers", "decoder_layers", "max_length")
+        _ = self.block  # making the block's configuration checks the rest
+        if self.positions not in ("sinusoidal", "learned"):
+            raise UserError(f"positions must be sinusoidal or learned, not {self.positions!r}")
+        if self.share_embeddings and self.source_vocab_size != self.target_vocab_size:
+            both = f"{self.source_vocab_size} and {self.target_vocab_size}"
+            raise UserError(f"sharing embeddings needs one vocabulary for both languages, but they have {both} tokens")
+        _ = self.block
+
+    @property
+    def block(self) -> BlockConfig:
+        """The configuration of each block."""
+        return BlockConfig(
+            d_model=self.d_model,
+            num_heads=self.num_heads,
+            d_inner=self.d_inner,
+            dropout=self.dropout,
+            norm=self.norm,
+            norm_first=self.norm_first,
+            activation=self.activation,
+        )
+
+
+class TokenAndPosition(Module):
+    """Token embeddings times sqrt(d_model), plus positions, then dropout (sections 3.4, 3.5 and 5.4)."""
+
+    def __init__(self, tokens: Embedding, config: TransformerConfig):
+        self.tokens = tokens
+        self.scale = math.sqrt(config.d_model)
+        learned = config.positions == "learned"
+        self.positions = LearnedPositions(config.max_length, config.d_model) if learned else SinusoidalPositions(config.d_model)
+        self.dropout = Dropout(config.dropout)
+
+    def forward(self, ids: Tensor, start: int = 0) -> Tensor:
+        """Ids (batch, length), the first at position ``start`` -> (batch, length, d_model)."""
+        return self.dropout(self.tokens(ids) * self.scale + self.positions(ids.shape[1], start))
+
+
+class Stack(Module):
+    """Blocks one after the other, and with ``norm_first`` a norm at the end, as the sum was never normed."""
+
+    def __init__(self, config: BlockConfig, num_layers: int, cross_attention: bool = False):
+        self.blocks = ModuleList(Block(config, cross_attention) for _ in range(num_layers))
+        self.norm = config.make_norm() if config.norm_first else None
+
+    def forward(
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        is_causal: bool = False,
+        memory: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        """(batch, length, d_model) -> the same; arguments as for ``Block``."""
+        for i, block in enumerate(self.blocks):
+            x = block(x, mask, is_causal, memory, memory_mask, None if cache is None else cache.blocks[i])
+        return x if self.norm is None else self.norm(x)
+
+
+class Transformer(Module):
+    """Encoder, decoder and output layer. ``forward`` is for training; ``encode`` and ``decode`` for translating."""
+
+    def __init__(self, config: TransformerConfig):
+        self.config = config
+        source = Embedding(config.source_vocab_size, config.d_model)
+        target = source if config.share_embeddings else Embedding(config.target_vocab_size, config.d_model)
+        self.source_embedding = TokenAndPosition(source, config)
+        self.target_embedding = TokenAndPosition(target, config)
+        self.encoder = Stack(config.block, config.encoder_layers)
+        self.decoder = Stack(config.block, config.decoder_layers, cross_attention=True)
+        self.output = None if config.tie_output else Linear(config.d_model, config.target_vocab_size, bias=False)
+        self.apply(self._initialise)
+
+    def _initialise(self, module: Module) -> None:
+        """Xavier for matrices; embeddings such that times sqrt(d_model) they have variance 1."""
+        if isinstance(module, Embedding):
+            init.normal_(module.weight, std=self.config.d_model**-0.5)
+        elif isinstance(module, Linear):
+            init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                init.zeros_(module.bias)
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        """Ids (batch, source length) and (batch, target length) -> logits for the token after each target token,
+        (batch, target length, target_vocab_size). Padding, after the tokens, is not attended to."""
+        memory, memory_mask = self.encode(source)
+        return self.decode(target, memory, memory_mask)
+
+    def encode(self, source: Tensor) -> tuple[Tensor, Tensor]:
+        """Source ids (batch, length) -> the memory (batch, length, d_model), and the mask of what is not padding."""
+        mask = padding_mask(source, self.config.source_pad)
+        return self.encoder(self.source_embedding(source), mask), mask
+
+    def decode(self, target: Tensor, memory: Tensor, memory_mask: Tensor, cache: Cache | None = None) -> Tensor:
+        """Logits for the token after each of ``target`` (batch, length). With a ``cache``, target holds only new tokens.
+
+        Padding after a target needs no mask, as no token looks at those that follow.
+        """
+        x = self.target_embedding(target, cache.length if cache is not None else 0)
+        x = self.decoder(x, is_causal=True, memory=memory, memory_mask=memory_mask, cache=cache)
+        weight = self.target_embedding.tokens.weight if self.output is None else self.output.weight
+        return tt.linear(x, weight)
+
+    def new_cache(self, capacity: int, memory_length: int) -> Cache:
+        """An empty cache for up to ``capacity`` target tokens over a memory of that length."""
+        return Cache(self.config.decoder_layers, capacity, memory_length)
