@@ -118,13 +118,10 @@ def make_model(kind: str, config: ModelConfig, length: int) -> GPT | Transformer
     """A GPT for ``length`` tokens in all, or an encoder-decoder."""
     if kind == "gpt":
         return GPT(settings_from(GPTConfig, dataclasses.asdict(config), vocab_size=VOCAB_SIZE, block_size=length))
-    layers, width = config.num_layers, config.d_model
-    return Transformer(
-        TransformerConfig(
-            VOCAB_SIZE, VOCAB_SIZE, PAD, PAD, width, config.num_heads, layers, layers, 4 * width, config.dropout,
-            norm_first=True,
-        )
-    )  # fmt: skip
+    given = {**dataclasses.asdict(config), "d_inner": 4 * config.d_model, "norm_first": True, "source_pad": PAD}
+    layers = {"encoder_layers": config.num_layers, "decoder_layers": config.num_layers}
+    sizes = {"source_vocab_size": VOCAB_SIZE, "target_vocab_size": VOCAB_SIZE}
+    return Transformer(settings_from(TransformerConfig, given, **layers, **sizes))
 
 
 def answer_loss(model: GPT, batch: PairBatch) -> tt.Tensor:

@@ -14,6 +14,7 @@ import re
 import shlex
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from tinyformer.errors import UserError, plain_errors
@@ -58,7 +59,7 @@ class TextConfig:
 
 # A model of a laptop's size, in place of BERT-base.
 MODEL = {"num_layers": 4, "num_heads": 4, "d_model": 128, "d_inner": 512, "dropout": 0.0}
-TRAINING = {"steps": 800, "batch_size": 32, "learning_rate": 1e-3, "weight_decay": 0.01, "beta2": 0.98}
+TRAINING = {"steps": 600, "batch_size": 32, "learning_rate": 1e-3, "weight_decay": 0.01, "beta2": 0.98}
 
 
 # ---------------------------------------------------------------------------------------------------------- training
@@ -120,8 +121,9 @@ def train(arguments: argparse.Namespace) -> None:
         f"{100 * share:.1f} % of them right (always {tokenizer.decode([commonest])!r}: {100 * guess:.1f} %)."
     )
     _draw(trainer, folder)
-    for sentence in CODE if name == STANDARD_LIBRARY else SENTENCES:
-        print("\n".join(filled(model, tokenizer, sentence)))
+    for sentence in _to_fill(name, batches.validation, tokenizer):
+        if len(tokenizer.encode(sentence, allow_special=True)) <= text_config.window:
+            print("\n".join(filled(model, tokenizer, sentence)))
     if text_config.classify_steps:
         classify(model, tokenizer, text, text_config, training_config, folder)
     print(f"\nFill in more with: {_command(arguments, 'fill')} 'a sentence with a [MASK]'")
@@ -143,6 +145,15 @@ def _text_of(data: dict[str, Any], moved: str | None) -> str:
     if moved or data["path"]:
         return read_text(moved or data["path"])
     return standard_library_text() if data["name"] == STANDARD_LIBRARY else default_text()[0]
+
+
+def _to_fill(name: str, held_out: Any, tokenizer: WordPieceTokenizer) -> Sequence[str]:
+    """Sentences with a hidden word: for the usual texts written for them, for others from the held-out text."""
+    if name in ("Tiny Shakespeare", STANDARD_LIBRARY):
+        return CODE if name == STANDARD_LIBRARY else SENTENCES
+    words = tokenizer.decode(held_out).split()[:28]
+    passages = [words[first : first + 7] for first in range(0, len(words) - 6, 7)]
+    return [" ".join([*passage[:3], "[MASK]", *passage[4:]]) for passage in passages]
 
 
 def _fingerprint(text: str) -> str:
@@ -218,7 +229,7 @@ def _two_marks(text: str) -> str:
     if min(len(_sentences(text, "?.", mark)) for mark in "?.") >= 200:
         return "?."
     ends = Counter(line[-1] for line in text.split("\n") if line and not line[-1].isalnum() and not line[-1].isspace())
-    return "".join(mark for mark, _ in ends.most_common(2))
+    return "".join(mark for mark, _ in ends.most_common(2)) if len(ends) > 1 else "?."
 
 
 def _sentences(text: str, marks: str, mark: str) -> list[str]:

@@ -258,9 +258,10 @@ def new_translator(model: Mapping[str, Any], task: TaskConfig, config: TrainingC
     lines = (sentence for pair in pairs for sentence in pair)
     tokenizer = BPETokenizer.train(lines, task.vocab_size, special=(PAD, START, END), progress=True)
     sizes = dict.fromkeys(("source_vocab_size", "target_vocab_size"), tokenizer.vocab_size)
-    pads = dict.fromkeys(("source_pad", "target_pad"), tokenizer.special[PAD])
     tt.seed(config.seed)
-    model_config = settings_from(TransformerConfig, {"share_embeddings": True, **model}, **sizes, **pads)
+    model_config = settings_from(
+        TransformerConfig, {"share_embeddings": True, **model}, **sizes, source_pad=tokenizer.special[PAD]
+    )
     if model_config.positions == "learned" and model_config.max_length <= task.max_tokens:
         raise UserError(f"max_length must be more than max_tokens, {task.max_tokens}, as the end token needs a position, too")
     return Translator(Transformer(model_config), tokenizer, task)

@@ -22,7 +22,6 @@ class TransformerConfig:
     source_vocab_size: int
     target_vocab_size: int
     source_pad: int = 0
-    target_pad: int = 0
     d_model: int = setting(512, "the width: numbers for each position")
     num_heads: int = setting(8, "attention heads in a block; must divide the width")
     encoder_layers: int = setting(6, "blocks of the encoder")

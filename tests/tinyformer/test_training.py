@@ -497,7 +497,8 @@ def test_translating_and_averaging_is_resumed_bit_for_bit(tmp_path: Path, bits, 
 
     def make(folder: str, interrupt_at: int = 0) -> Trainer:
         tt.seed(config.seed)
-        model = Transformer(TransformerConfig(11, 11, 0, 0, 8, 2, 1, 1, 8, dropout=0.3))
+        sizes = {"d_model": 8, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1, "d_inner": 8}
+        model = Transformer(TransformerConfig(11, 11, dropout=0.3, **sizes))
         batches = InterruptingPairs(pairs[:20], pairs[20:], Specials(0, 1, 2), config.batch_size, config.seed)
         batches.countdown = interrupt_at
         run = RunFolder(tmp_path / folder)

@@ -171,8 +171,8 @@ def test_a_padded_batch_gives_each_sentence_what_it_gets_alone(choices: dict[str
         np.testing.assert_allclose(together[i, :t], alone[0], rtol=1e-5, atol=1e-5)
 
 
-def test_each_side_has_its_own_padding() -> None:
-    model = make(source_pad=12, target_pad=10)
+def test_padding_is_the_id_of_the_configuration() -> None:
+    model = make(source_pad=12)
     source = tt.tensor([[3, 0, 12], [3, 10, 4]])
     memory, mask = model.encode(source)
     np.testing.assert_array_equal(mask.numpy()[:, 0, 0], [[True, True, False], [True, True, True]])
