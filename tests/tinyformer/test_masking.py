@@ -185,6 +185,6 @@ def test_labelled_batches_of_nothing() -> None:
 
 def test_accuracy_counts_what_is_asked() -> None:
     model = Embedding(3, 3)  # answers its own input
-    model.weight.data[...] = np.eye(3)
+    model.weight.assign(np.eye(3))
     asked = Batch(tt.tensor([[0, 1, 2, 2]]), tt.tensor([[0, 2, 2, IGNORED]]), 3)
     assert accuracy(model, iter([asked])) == pytest.approx(2 / 3)
