@@ -233,7 +233,7 @@ def _draw(trainer: Trainer, folder: RunFolder, title: str) -> None:
         plots.loss_curve(trainer.rows, folder.curve, title=title)
         print(f"Drew {folder.curve}")
     except ImportError:
-        print('(no loss curve drawn: pip install "tinytensor[plot]" brings matplotlib)')
+        print("(no loss curve drawn: that needs matplotlib, pip install matplotlib)")
 
 
 # ------------------------------------------------------------------------------------------------------ command line

@@ -140,7 +140,7 @@ def _draw(trainer: Trainer, folder: RunFolder) -> None:
     try:
         plots.loss_curve(trainer.rows, folder.curve, title="GPT")
     except ImportError:
-        print('(no loss curve drawn: pip install "tinytensor[plot]" brings matplotlib)')
+        print("(no loss curve drawn: that needs matplotlib, pip install matplotlib)")
 
 
 def _stream(tokenizer: CharTokenizer | BPETokenizer, ids: Any) -> str:

@@ -152,7 +152,7 @@ def scores(hypotheses: Sequence[str], references: Sequence[str], task: str) -> s
     try:
         import sacrebleu
     except ImportError:
-        return '(no scores: pip install "tinytensor[translate]" brings sacrebleu)'
+        return "(no scores: they need sacrebleu, pip install sacrebleu)"
     bleu = sacrebleu.corpus_bleu(hypotheses, [references])
     chrf = sacrebleu.corpus_chrf(hypotheses, [references])
     return f"BLEU {bleu.score:.2f}, chrF {chrf.score:.2f}"
@@ -298,7 +298,7 @@ def _draw(trainer: Trainer, translator: Translator, sentence: str, folder: RunFo
         plots.loss_curve(trainer.rows, folder.curve, title="Translation")
         print(f"Drew {folder.curve} and {draw_attention(translator, sentence, folder)}")
     except ImportError:
-        print('(no pictures drawn: pip install "tinytensor[plot]" brings matplotlib)')
+        print("(no pictures drawn: they need matplotlib, pip install matplotlib)")
 
 
 def draw_attention(translator: Translator, sentence: str, folder: RunFolder) -> Path:

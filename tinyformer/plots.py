@@ -1,4 +1,4 @@
-"""Pictures of a run. Needs matplotlib: pip install "tinytensor[plot]"."""
+"""Pictures of a run. Needs matplotlib: pip install matplotlib."""
 
 from __future__ import annotations
 
