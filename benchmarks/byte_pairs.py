@@ -10,6 +10,7 @@ the first time: no word is in a cache. Hugging Face's library is written in Rust
 
 from __future__ import annotations
 
+import abc
 import argparse
 import hashlib
 import importlib.util
@@ -26,22 +27,22 @@ OURS, THEIRS = "tinyformer", "Hugging Face"
 TRAIN, ENCODE = "learning the merges", "encoding the text"
 
 
-class Library(Side):
+class Library(Side, abc.ABC):
     """A side that does one of the two kinds of work. A subclass says how."""
 
     work: str
 
+    @abc.abstractmethod
     def train(self) -> Any:
         """A tokenizer that has learned the merges."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def fresh(self) -> Any:
         """A tokenizer that has learned the merges before, and has encoded nothing."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def encode(self, tokenizer: Any) -> Any:
         """The text's ids."""
-        raise NotImplementedError
 
     def turn(self, settle: int, steps: int) -> list[float]:
         """The seconds of each of ``steps`` runs of the work; making a fresh tokenizer is no part of encoding."""
@@ -60,9 +61,9 @@ class Library(Side):
         ids = [int(i) for i in self.encode(tokenizer)]
         return self.size(tokenizer), hashlib.sha256(repr(ids).encode()).hexdigest()
 
+    @abc.abstractmethod
     def size(self, tokenizer: Any) -> int:
         """The size of the vocabulary."""
-        raise NotImplementedError
 
 
 class Tinyformer(Library):
