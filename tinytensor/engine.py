@@ -108,6 +108,43 @@ def leaf(array: Array) -> Node:
 # --------------------------------------------------------------------------------------------------------- backward
 
 
+class _Pending:
+    """The gradients on their way, by node. ``pop`` gives the newest node, whose gradient then is complete: everything that
+    was computed from it is newer."""
+
+    def __init__(self, in_place: bool):
+        self._heap: list[int] = []
+        self._nodes: dict[int, Node] = {}
+        self._gradients: dict[int, Any] = {}
+        self._in_place = in_place
+        self._owned: set[int] = set()  # whose gradient nobody else holds, so that it may be added to in place
+
+    def newest(self) -> int:
+        """The number of the node that ``pop`` would give; 0 when there is none."""
+        return -self._heap[0] if self._heap else 0
+
+    def add(self, node: Node, gradient: Any, fresh: bool) -> None:
+        """Let a gradient flow to the node, added to what has come before. ``fresh``: it was just made for this."""
+        n = node.number
+        if n not in self._gradients:
+            self._gradients[n], self._nodes[n] = gradient, node
+            heappush(self._heap, -n)
+            fresh = fresh and isinstance(gradient, xp.ndarray) and gradient.base is None  # a view belongs to another
+        elif n in self._owned:
+            self._gradients[n] += gradient
+            return
+        else:
+            self._gradients[n] = self._gradients[n] + gradient
+            fresh = isinstance(self._gradients[n], xp.ndarray)
+        if fresh and self._in_place:
+            self._owned.add(n)
+
+    def pop(self) -> tuple[Node, Any, bool]:
+        """The newest node, its gradient, and whether nobody else holds that."""
+        n = -heappop(self._heap)
+        return self._nodes.pop(n), self._gradients.pop(n), n in self._owned
+
+
 def backpropagate(
     root: Node, gradient: Any, wanted: Sequence[Node] | None = None, *, retain_graph: bool = False, create_graph: bool = False
 ) -> dict[Node, Any]:
@@ -117,42 +154,24 @@ def backpropagate(
     that each node passed is released unless ``retain_graph``.
     """
     targets = None if wanted is None else set(wanted)
-    oldest = 0 if wanted is None else min((node.number for node in wanted), default=root.number + 1)
-    pending: dict[int, Any] = {root.number: gradient}
-    owned: set[int] = set()  # numbers whose pending gradient nobody else holds: it may be added to in place
-    nodes = {root.number: root}
-    heap = [-root.number]
+    oldest = 1 if wanted is None else min((node.number for node in wanted), default=root.number + 1)
     found: dict[Node, Any] = {}
+    pending = _Pending(in_place=not create_graph)
+    pending.add(root, gradient, fresh=False)
     with quiet(), _mode("recording", create_graph):
-        while heap and -heap[0] >= oldest:
-            number = -heappop(heap)
-            node, g = nodes.pop(number), pending.pop(number)
-            if node.op is None or (targets is not None and node in targets):
-                if targets is None or node in targets:
-                    found[node] = g if create_graph or number in owned else g.copy()
-                if node.op is None or number == oldest:
-                    continue
+        while pending.newest() >= oldest:
+            node, g, owned = pending.pop()
+            if (targets is None and node.op is None) or (targets is not None and node in targets):
+                found[node] = g if create_graph or owned else g.copy()
+            if node.op is None or (targets is not None and node.number == oldest):
+                continue
             _check_node(node)
-            contributions = node.op.backward(node, g, create_graph)
-            for parent, contribution in zip(node.parents, contributions):
-                if parent is None or contribution is None:
-                    continue
-                fresh = contribution is not g
-                contribution = _fit(contribution, parent)
-                if modes.detecting_anomalies:
-                    check_finite(contribution, f"a gradient of {node.op.name!r}, called at {node.line},")
-                n = parent.number
-                if n not in pending:
-                    pending[n], nodes[n] = contribution, parent
-                    heappush(heap, -n)
-                    if fresh and not create_graph and isinstance(contribution, xp.ndarray) and contribution.base is None:
-                        owned.add(n)
-                elif n in owned:
-                    pending[n] += contribution
-                else:
-                    pending[n] = pending[n] + contribution
-                    if not create_graph and isinstance(pending[n], xp.ndarray):
-                        owned.add(n)
+            for parent, contribution in zip(node.parents, node.op.backward(node, g, create_graph)):
+                if parent is not None and contribution is not None:
+                    fitted = _fit(contribution, parent)
+                    if modes.detecting_anomalies:
+                        check_finite(fitted, f"a gradient of {node.op.name!r}, called at {node.line},")
+                    pending.add(parent, fitted, fresh=contribution is not g)
             if not retain_graph:
                 node.release()
     return found
