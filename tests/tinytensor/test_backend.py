@@ -86,8 +86,6 @@ def imports(path):
 @pytest.mark.parametrize("package", ["tinytensor", "tinyformer"])
 def test_only_the_backend_and_its_kernels_import_numpy_or_cupy(package):
     root = PACKAGE.parent / package
-    if not root.is_dir():
-        pytest.skip(f"{package} is not here")
     files = sorted(root.rglob("*.py"))
     assert files
     allowed = {PACKAGE / "backend.py", *PACKAGE.glob("kernels/**/*.py")}
