@@ -7,6 +7,7 @@ those points stands in PROMISES, with gradients worked out by hand.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -633,19 +634,22 @@ for label, shapes in ATTENTIONS.items():
         ("mask", {"mask": tt.tensor(some)}, {"mask": some}),
         ("mask and causal", {"mask": tt.tensor(some), "is_causal": True}, {"mask": some & past}),
         ("scale", {"scale": 0.3}, {"scale": 0.3}),
-        ("dropout", {"dropout_p": 0.4}, {"keep": survivors((*batch, t, s), 0.6)}),
+        ("dropout", {"dropout_p": 0.4}, {"keep": survivors((*batch, s, t), 0.6).swapaxes(-1, -2)}),
     ]
     for variant, ours, theirs in variants:
         f = seeded(lambda *x, ours=ours: tt.scaled_dot_product_attention(*x, **ours))
         want = lambda *x, theirs=theirs: attention(*x, **theirs)  # noqa: E731
         case("scaled_dot_product_attention", f"{label}, {variant}", f, want, *[normal(*shape) for shape in shapes])
-    for mask, keep, keep_scale in [(None, None, 1.0), (some, None, 1.0), (None, dropped, 2.0), (some, dropped, 2.0)]:
-        allowed, weight = True if mask is None else mask, 1.0 if keep is None else keep * keep_scale
+    for mask, keep, causal in itertools.product((None, some), (None, dropped), (False, True)):
+        allowed = (True if mask is None else mask) & (past if causal else True)
+        keep_scale, weight = (1.0, 1.0) if keep is None else (2.0, keep * 2.0)
         want = lambda *x, m=allowed, w=weight: attention(*x, mask=m, scale=0.7, keep=w)  # noqa: E731
-        variant = f"{', mask' if mask is not None else ''}{', keep' if keep is not None else ''}"
-        settings = {"mask": mask, "keep": keep, "scale": 0.7, "keep_scale": keep_scale}
+        on = {", mask": mask is not None, ", keep": keep is not None, ", causal": causal}
+        kept = None if keep is None else keep.swapaxes(-1, -2)  # the kernel has keys before queries
+        settings = {"mask": mask, "keep": kept, "is_causal": causal, "scale": 0.7, "keep_scale": keep_scale}
+        variant = "".join(name for name, present in on.items() if present)
         fused("attention", f"{label}{variant}", want, *[normal(*shape) for shape in shapes], **settings)
-settings = {"mask": None, "keep": None, "scale": 2**-0.5, "keep_scale": 1.0}
+settings = {"mask": None, "keep": None, "is_causal": False, "scale": 2**-0.5, "keep_scale": 1.0}
 for constant in [(0,), (1,), (2,), (0, 1), (1, 2), (0, 2)]:
     three = [normal(3, 2), normal(4, 2), normal(4, 3)]
     fused("attention", f"constant {constant}", attention, *three, constant=constant, **settings)

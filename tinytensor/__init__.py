@@ -3,7 +3,7 @@
 Read the source in this order: engine, ops, tensor, functional, fused.
 """
 
-from tinytensor import functional, nn, optim, random
+from tinytensor import functional, nn, optim, parallel, random
 from tinytensor.backend import BackendError
 from tinytensor.backend import name as backend_name
 from tinytensor.creation import arange, eye, full, full_like, ones, ones_like, tensor, zeros, zeros_like

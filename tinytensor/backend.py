@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy
 
+from tinytensor.allocator import keep_freed_memory
+
 host = numpy  # for work that stays on the CPU, whichever the backend is: shapes, seeds, token ids
 Array = Any  # numpy.ndarray or cupy.ndarray: the two share their interface, not a base class
 DType = Any
@@ -28,6 +30,7 @@ class BackendError(ImportError):
 
 def _load_backend(name: str) -> Any:
     if name == "numpy":
+        keep_freed_memory()
         return numpy
     if name != "cupy":
         raise BackendError(f"TINYTENSOR_BACKEND={name!r} is not a backend: use 'numpy' or 'cupy'")

@@ -16,10 +16,10 @@ import itertools
 import os
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tinytensor.backend import DType, is_floating, quiet, xp
 
@@ -71,6 +71,20 @@ def detect_anomaly() -> Any:
     return _mode("detecting_anomalies", True)
 
 
+def same_modes() -> Callable[[], Any]:
+    """A maker of contexts in which another thread has the modes that this thread has now."""
+    values = {name: getattr(modes, name) for name in ("recording", "detecting_anomalies")}
+
+    @contextmanager
+    def entered() -> Iterator[None]:
+        with ExitStack() as stack:
+            for name, value in values.items():
+                stack.enter_context(_mode(name, value))
+            yield
+
+    return entered
+
+
 # ------------------------------------------------------------------------------------------------------------ nodes
 
 
@@ -108,6 +122,13 @@ def leaf(array: Array) -> Node:
 # --------------------------------------------------------------------------------------------------------- backward
 
 
+class Part(NamedTuple):
+    """A gradient that is zero but for the elements at ``index``, which selects none of them twice."""
+
+    index: Any
+    values: Any
+
+
 class _Pending:
     """The gradients on their way, by node. ``pop`` gives the newest node, whose gradient then is complete: everything that
     was computed from it is newer."""
@@ -126,18 +147,33 @@ class _Pending:
     def add(self, node: Node, gradient: Any, fresh: bool) -> None:
         """Let a gradient flow to the node, added to what has come before. ``fresh``: it was just made for this."""
         n = node.number
-        if n not in self._gradients:
-            self._gradients[n], self._nodes[n] = gradient, node
-            heappush(self._heap, -n)
+        if isinstance(gradient, Part):
+            self._add_part(node, gradient)
+        elif n not in self._gradients:
+            self._put(node, gradient)
             fresh = fresh and isinstance(gradient, xp.ndarray) and gradient.base is None  # a view belongs to another
+            if fresh and self._in_place:
+                self._owned.add(n)
         elif n in self._owned:
             self._gradients[n] += gradient
-            return
         else:
             self._gradients[n] = self._gradients[n] + gradient
-            fresh = isinstance(self._gradients[n], xp.ndarray)
-        if fresh and self._in_place:
-            self._owned.add(n)
+            if self._in_place and isinstance(self._gradients[n], xp.ndarray):
+                self._owned.add(n)
+
+    def _put(self, node: Node, gradient: Any) -> None:
+        self._gradients[node.number], self._nodes[node.number] = gradient, node
+        heappush(self._heap, -node.number)
+
+    def _add_part(self, node: Node, part: Part) -> None:
+        """Add a part to its elements alone: pieces cut from one tensor then share one array of gradients."""
+        n = node.number
+        if n not in self._gradients:
+            self._put(node, xp.zeros(node.shape, node.dtype))
+        elif n not in self._owned:
+            self._gradients[n] = self._gradients[n].copy()
+        self._owned.add(n)
+        self._gradients[n][part.index] += part.values
 
     def pop(self) -> tuple[Node, Any, bool]:
         """The newest node, its gradient, and whether nobody else holds that."""
@@ -168,7 +204,7 @@ def backpropagate(
             _check_node(node)
             for parent, contribution in zip(node.parents, node.op.backward(node, g, create_graph)):
                 if parent is not None and contribution is not None:
-                    fitted = _fit(contribution, parent)
+                    fitted = contribution if isinstance(contribution, Part) else _fit(contribution, parent)
                     if modes.detecting_anomalies:
                         check_finite(fitted, f"a gradient of {node.op.name!r}, called at {node.line},")
                     pending.add(parent, fitted, fresh=contribution is not g)
@@ -204,6 +240,7 @@ def _check_node(node: Node) -> None:
 
 
 def check_finite(value: Any, what: str) -> None:
+    value = value.values if isinstance(value, Part) else value
     array = value.data if hasattr(value, "node") else value
     if is_floating(array.dtype) and not bool(xp.isfinite(array).all()):
         kind = "NaN" if bool(xp.isnan(array).any()) else "infinite"

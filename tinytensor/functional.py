@@ -126,14 +126,19 @@ def _keep_scale(p: float) -> float:
 
 
 @fused(kernels.attention_forward, kernels.attention_backward, inputs=("query", "key", "value"))
-def _attention(query: Any, key: Any, value: Any, mask: Any, keep: Any, scale: float, keep_scale: float) -> Any:
+def _attention(
+    query: Any, key: Any, value: Any, mask: Any, keep: Any, is_causal: bool, scale: float, keep_scale: float
+) -> Any:
     scores = matmul(query * scale, swapaxes(key, -1, -2))
+    if is_causal:
+        causal = _causal_array(query.shape[-2], key.shape[-2])
+        mask = causal if mask is None else mask & causal
     if mask is None:
         weights = softmax(scores)
     else:  # a finite LOWEST, and zeros afterwards, so that a row with nothing to attend to gives zeros instead of NaN
         weights = where(mask, softmax(where(mask, scores, LOWEST)), 0.0)
     if keep is not None:
-        weights = _masked_scale(weights, keep, keep_scale)
+        weights = _masked_scale(weights, swapaxes(keep, -1, -2), keep_scale)
     return matmul(weights, value)
 
 
@@ -169,16 +174,13 @@ def scaled_dot_product_attention(
     _check_tensors("attention", query=query, key=key, value=value, **({} if mask is None else {"mask": mask}))
     _check_attention(query, key, value, mask, dropout_p)
     length, keys = query.shape[-2], key.shape[-2]
-    mask = None if mask is None else mask.data
-    if is_causal and length > 1:
-        causal = _causal_array(length, keys)
-        mask = causal if mask is None else mask & causal
     keep = None
-    if dropout_p:
+    if dropout_p:  # keys before queries, as the kernel has it
         lead = max(query.shape[:-2], key.shape[:-2], key=len)
-        keep = random.keep_mask((*lead, length, keys), 1.0 - dropout_p)
+        keep = random.keep_mask((*lead, keys, length), 1.0 - dropout_p)
+    mask = None if mask is None else mask.data
     scale = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
-    return _attention(query, key, value, mask, keep, scale, _keep_scale(dropout_p))
+    return _attention(query, key, value, mask, keep, is_causal and length > 1, scale, _keep_scale(dropout_p))
 
 
 def _check_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float) -> None:

@@ -6,7 +6,7 @@ was computed from the old one, and no view of it, ever changes behind its back.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tinytensor import engine, op, ops
@@ -153,15 +153,7 @@ class Tensor:
         """
         node, g = _seed(self, gradient, create_graph)
         retain = create_graph if retain_graph is None else retain_graph
-        found = engine.backpropagate(node, g, retain_graph=retain, create_graph=create_graph)
-        for target, value in found.items():
-            value = value if isinstance(value, Tensor) else Tensor._wrap(xp.asarray(value))
-            if target.grad is None:
-                target.grad = value
-            elif create_graph:
-                target.grad = target.grad + value
-            else:
-                target.grad = Tensor._wrap(target.grad.data + value.data)
+        accumulate(engine.backpropagate(node, g, retain_graph=retain, create_graph=create_graph))
 
     # ---------------------------------------------------------------------------------------------- Python's own
 
@@ -360,6 +352,23 @@ def _seed(output: Tensor, gradient: Tensor | None, create_graph: bool) -> tuple[
     if gradient.dtype != output.dtype:
         gradient = gradient.astype(output.dtype)
     return output.node, gradient if create_graph else gradient.data
+
+
+def leaf_gradients(output: Tensor) -> dict[engine.Node, Array]:
+    """The derivative of ``output``, of one element, by every leaf: new arrays. No ``.grad`` changes."""
+    return engine.backpropagate(*_seed(output, None, create_graph=False))
+
+
+def accumulate(gradients: Mapping[engine.Node, Any]) -> None:
+    """Add gradients, arrays that nobody else holds or tensors, to the ``.grad`` of their leaves."""
+    for leaf, value in gradients.items():
+        new = value if isinstance(value, Tensor) else Tensor._wrap(xp.asarray(value))
+        if leaf.grad is None:
+            leaf.grad = new
+        elif isinstance(value, Tensor):
+            leaf.grad = leaf.grad + new
+        else:
+            leaf.grad = Tensor._wrap(leaf.grad.data + new.data)
 
 
 def grad(

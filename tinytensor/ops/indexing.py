@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels
-from tinytensor.backend import from_numpy, host, is_host_array, scatter_add, xp
+from tinytensor.backend import from_numpy, host, is_array, is_host_array, scatter_add, xp
+from tinytensor.engine import Part
 from tinytensor.op import op
 from tinytensor.ops.shapes import flip, moveaxis, normalize_axes
 
@@ -38,7 +39,13 @@ def as_index(index: Any) -> Any:
     return index
 
 
-@op(x=lambda g, x_shape, index: _scatter(g, index, x_shape))
+def _place(g: Any, x_shape: tuple[int, ...], index: Any) -> Any:
+    """The gradient of x[index]: zero but for what was selected. Where nothing is recorded and no element was selected twice,
+    the engine adds that part in place, as a tensor cut into pieces would else need a whole array of zeros for each."""
+    return Part(index, g) if is_array(g) and _is_basic(index) else _scatter(g, index, x_shape)
+
+
+@op(x=_place)
 def _getitem(x: Any, index: Any) -> Any:
     return x[index]
 

@@ -1,77 +1,202 @@
-"""Scaled dot-product attention (Vaswani et al. 2017, equation 1), forward and backward."""
+"""Scaled dot-product attention (Vaswani et al. 2017, equation 1), forward and backward.
+
+What makes it fast:
+
+* Scores stand transposed, (..., S, T): a maximum and a sum over the keys then run over whole rows of queries, which
+  vectorises, where those over a short last axis do not.
+* The work is cut into blocks of a few sequences, and causal attention over long ones into blocks of queries too, each of
+  which needs only the keys before its end. A block's scores stay in the processor's cache.
+* Softmax's division is left to the outputs, of which there are fewer than weights.
+* Where there are many keys the weights are not kept but computed again, so that memory grows with the length, not its square.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import functools
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
-from tinytensor.backend import xp
+from tinytensor.backend import host, xp
 
 LOWEST = -1e30  # added to scores that may not be attended: so low that exp gives 0, yet finite, so nothing becomes NaN
+_BLOCK = 1 << 17  # scores in a block: 512 KiB, about half a core's cache
+_QUERIES = 64  # a block has at least so many queries: fewer make small products
+_KEPT = 512 * 512  # with more scores than this in a head, they are computed again
+
+
+class _Block(NamedTuple):
+    """A part of the work: some of the first axis, of the queries, and the keys that these may see."""
+
+    batch: slice
+    queries: slice
+    keys: slice
+
+
+def _blocks(query: Any, key: Any, is_causal: bool) -> Iterator[_Block]:
+    """All blocks; of each sequence that with the last queries first, as it alone sees all keys."""
+    heads, queries, keys = math.prod(query.shape[1:-2]), query.shape[-2], key.shape[-2]
+    several = is_causal and queries >= 4 * _QUERIES
+    length = max(_QUERIES, queries // 8) if several else max(queries, 1)
+    group = max(1, _BLOCK // max(1, heads * length * keys))
+    for first in range(0, query.shape[0], group):
+        for start in reversed(range(0, queries, length)):
+            stop = min(start + length, queries)
+            seen = max(0, stop + keys - queries) if is_causal else keys
+            yield _Block(slice(first, first + group), slice(start, stop), slice(0, seen))
 
 
 def _transposed(x: Any) -> Any:
     return x.swapaxes(-1, -2)
 
 
-def _masked(scores: Any, mask: Any) -> Any:
-    """Add LOWEST where the mask is False. The mask is usually smaller than the scores, so it is converted, not they."""
-    penalty = xp.where(mask, xp.zeros((), scores.dtype), xp.full((), LOWEST, scores.dtype))
-    scores += penalty
+def _same_lead(*arrays: Any) -> Iterator[Any]:
+    """The arrays with the same leading axes, at least one."""
+    lead = host.broadcast_shapes(*[a.shape[:-2] for a in arrays]) or (1,)
+    return iter([xp.broadcast_to(a, (*lead, *a.shape[-2:])) for a in arrays])
+
+
+def _like(shape: Sequence[int], dtype: Any) -> Any:
+    """An empty array (batch, heads, T, D) whose memory is in the order (batch, T, heads, D): joining the heads is then free."""
+    if len(shape) != 4:
+        return xp.empty(shape, dtype)
+    batch, heads, length, width = shape
+    return xp.empty((batch, length, heads, width), dtype).transpose(0, 2, 1, 3)
+
+
+@functools.lru_cache(maxsize=64)
+def _causal_penalty(start: int, stop: int, keys: int, offset: int, dtype: Any) -> tuple[int, Any]:
+    """What makes attention causal for queries start to stop: the first key that not all may see, and what to add from there."""
+    first = max(0, start + offset + 1)
+    return first, _penalty(xp.arange(first, keys)[:, None] <= xp.arange(start, stop) + offset, dtype)
+
+
+def _penalty(mask: Any, dtype: Any) -> Any:
+    return xp.where(mask, xp.zeros((), dtype), xp.full((), LOWEST, dtype))
+
+
+def _check_mask(shape: tuple[int, ...], scores: tuple[int, ...]) -> None:
+    """Raises ValueError unless a mask of that shape broadcasts to the scores, (..., T, S)."""
+    if host.broadcast_shapes(shape, scores) != scores:
+        raise ValueError(f"a mask of shape {shape} does not broadcast to the scores, {scores}")
+
+
+def _cut(mask: Any, batch: slice, second_last: slice, last: slice, ndim: int) -> Any:
+    """A block's part of an array that broadcasts to the scores, which have so many axes."""
+    mask = mask.reshape((1,) * (ndim - mask.ndim) + mask.shape)
+    parts = [batch, *[slice(None)] * (ndim - 3), second_last, last]
+    return mask[tuple([slice(None) if n == 1 else part for n, part in zip(mask.shape, parts)])]
+
+
+def _scores(query: Any, key: Any, mask: Any, is_causal: bool, block: _Block) -> Any:
+    """A block's scores, (..., S, T), with LOWEST added where the query may not see the key."""
+    scores = key[block.batch, ..., block.keys, :] @ _transposed(query[block.batch, ..., block.queries, :])
+    if mask is not None:
+        seen = _cut(mask, block.batch, block.queries, block.keys, query.ndim)
+        scores += _transposed(_penalty(seen, scores.dtype))
+    if is_causal:
+        queries, offset = block.queries, key.shape[-2] - query.shape[-2]
+        first, penalty = _causal_penalty(queries.start, queries.stop, block.keys.stop, offset, scores.dtype)
+        scores[..., first:, :] += penalty
     return scores
 
 
 def attention_forward(
-    query: Any, key: Any, value: Any, mask: Any, keep: Any, scale: float, keep_scale: float
+    query: Any, key: Any, value: Any, mask: Any, keep: Any, is_causal: bool, scale: float, keep_scale: float
 ) -> tuple[Any, Any]:
-    """softmax(query keyᵀ scale) value over (..., T, D), (..., S, D), (..., S, D_v); keeps the weights and the output.
+    """softmax(query keyᵀ scale) value over (..., T, D), (..., S, D), (..., S, D_v).
 
-    ``mask`` (boolean, True = may attend) and ``keep`` (boolean, dropout's survivors, scaled by ``keep_scale``) broadcast
-    to (..., T, S). A row that may attend to nothing gives zeros.
+    ``mask`` (boolean, True = may attend) broadcasts to (..., T, S); ``is_causal`` lets a query see the keys up to its own
+    place, counted from the end. ``keep`` (boolean, dropout's survivors, scaled by ``keep_scale``) is (..., S, T). A row that
+    may attend to nothing gives zeros.
     """
-    weights = (query * scale) @ _transposed(key)
+    lead = host.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
     if mask is not None:
-        weights = _masked(weights, mask)
-    largest = weights.max(axis=-1, keepdims=True)
-    weights -= largest
-    xp.exp(weights, out=weights)
-    total = weights.sum(axis=-1, keepdims=True)
-    if mask is not None:
-        total = xp.where(largest > 0.5 * LOWEST, total, xp.full_like(total, float("inf")))
-    weights *= 1.0 / total
-    out = _dropped(weights, keep, keep_scale) @ value
-    return out, (weights, out)
+        _check_mask(mask.shape, (*lead, query.shape[-2], key.shape[-2]))
+    query, key, value = _same_lead(query * scale, key, value)
+    out = _like((*query.shape[:-1], value.shape[-1]), query.dtype)
+    largest = xp.empty((*query.shape[:-2], 1, query.shape[-2]), query.dtype)
+    inverse = xp.empty_like(largest)  # 1 / the sum of each query's weights before they are normalised
+    kept: list[Any] | None = [] if query.shape[-2] * key.shape[-2] <= _KEPT else None
+    for block in _blocks(query, key, is_causal):
+        weights = _scores(query, key, mask, is_causal, block)
+        rows = (block.batch, ..., slice(None), block.queries)
+        largest[rows] = weights.max(axis=-2, keepdims=True)
+        _exp(weights, largest[rows])
+        inverse[rows] = 1.0 / weights.sum(axis=-2, keepdims=True)
+        if mask is not None:
+            inverse[rows] *= largest[rows] > 0.5 * LOWEST
+        mixed = _transposed(_dropped(weights, keep, block)) @ value[block.batch, ..., block.keys, :]
+        mixed *= _transposed(inverse[rows]) * keep_scale
+        out[block.batch, ..., block.queries, :] = mixed
+        if kept is not None:
+            kept.append(weights)
+    return out if lead else out[0], (kept, largest, inverse, out)
 
 
 def attention_backward(
     g: Any,
-    statistics: tuple[Any, Any],
+    statistics: tuple[Any, ...],
     needed: Sequence[bool],
     query: Any,
     key: Any,
     value: Any,
     mask: Any,
     keep: Any,
+    is_causal: bool,
     scale: float,
     keep_scale: float,
 ) -> Sequence[Any]:
-    """With P the weights and dP = g valueᵀ: dS = P (dP - rowsum(dP P)), and rowsum(dP P) = rowsum(g out), which is cheaper."""
-    weights, out = statistics
-    d_value = _transposed(_dropped(weights, keep, keep_scale)) @ g if needed[2] else None
-    if not needed[0] and not needed[1]:
-        return None, None, d_value
-    d_scores = _dropped(g @ _transposed(value), keep, keep_scale)
-    d_scores -= (g * out).sum(axis=-1, keepdims=True)
-    d_scores *= weights
-    d_scores *= scale
-    d_query = d_scores @ key if needed[0] else None
-    d_key = _transposed(d_scores) @ query if needed[1] else None
+    """With P the weights and dP = g valueᵀ: dS = P (dP - rowsum(dP P)), and rowsum(dP P) = rowsum(g out), which is cheaper.
+
+    The weights W here are not normalised, P = W / total: so g is, in their place.
+    """
+    kept, largest, inverse, out = statistics
+    query, key, value = _same_lead(query * scale, key, value)
+    scaled_key = key * scale
+    g = g.reshape(out.shape) * _transposed(inverse)
+    total = xp.einsum("...ij,...ij->...i", g, out)[..., None, :]
+    g *= keep_scale
+    make = _like if query.shape[-2] else _zeros  # without queries no block writes the keys' gradients
+    d_query, d_key, d_value = (make(x.shape, x.dtype) if wanted else None for x, wanted in zip((query, key, value), needed))
+    for i, block in enumerate(_blocks(query, key, is_causal)):
+        rows, columns = (block.batch, ..., block.queries, slice(None)), (block.batch, ..., block.keys, slice(None))
+        # The first block of a sequence sees all its keys: it sets their gradients, to which the others add.
+        put = _set if block.queries.stop == query.shape[-2] else _add
+        weights = kept[i] if kept is not None else _scores(query, key, mask, is_causal, block)
+        if kept is None:
+            _exp(weights, largest[block.batch, ..., block.queries])
+        if d_value is not None:
+            put(d_value[columns], _dropped(weights, keep, block), g[rows])
+        if d_query is None and d_key is None:
+            continue
+        d_scores = _dropped(value[columns] @ _transposed(g[rows]), keep, block)
+        d_scores -= total[block.batch, ..., block.queries]
+        d_scores *= weights
+        if d_query is not None:
+            _set(d_query[rows], _transposed(d_scores), scaled_key[columns])
+        if d_key is not None:
+            put(d_key[columns], d_scores, query[rows])
     return d_query, d_key, d_value
 
 
-def _dropped(x: Any, keep: Any, keep_scale: float) -> Any:
-    if keep is None:
-        return x
-    out = x * keep
-    out *= keep_scale
-    return out
+def _exp(scores: Any, largest: Any) -> None:
+    """exp(scores - largest), in place."""
+    scores -= largest
+    xp.exp(scores, out=scores)
+
+
+def _dropped(weights: Any, keep: Any, block: _Block) -> Any:
+    return weights if keep is None else weights * _cut(keep, block.batch, block.keys, block.queries, weights.ndim)
+
+
+def _set(target: Any, x: Any, y: Any) -> None:
+    xp.matmul(x, y, out=target)
+
+
+def _add(target: Any, x: Any, y: Any) -> None:
+    target += x @ y
+
+
+def _zeros(shape: Sequence[int], dtype: Any) -> Any:
+    return xp.zeros(shape, dtype)

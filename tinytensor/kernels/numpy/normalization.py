@@ -13,6 +13,14 @@ def _rows(x: Any) -> Any:
     return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
+# einsum takes a sum along short rows several times faster than sum and mean do.
+
+
+def _row_mean(a: Any) -> Any:
+    """The mean of each row, as a column."""
+    return xp.einsum("ij->i", a)[:, None] * (1.0 / max(a.shape[1], 1))
+
+
 def _row_dot(a: Any, b: Any) -> Any:
     """The mean of a * b along each row, as a column, without the product ever being stored."""
     return xp.einsum("ij,ij->i", a, b)[:, None] * (1.0 / max(a.shape[1], 1))
@@ -25,7 +33,7 @@ def _column_sum(a: Any, b: Any) -> Any:
 def layer_norm_forward(x: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, Any]:
     """(x - mean) / sqrt(var + eps) * weight + bias with the biased variance; keeps mean and 1/sqrt(var + eps)."""
     rows = _rows(x)
-    mean = rows.mean(axis=1, keepdims=True)
+    mean = _row_mean(rows)
     out = rows - mean
     rstd = 1.0 / xp.sqrt(_row_dot(out, out) + eps)
     out *= rstd
@@ -49,7 +57,7 @@ def layer_norm_backward(
     d_x = None
     if needed[0]:
         h = g_rows if weight is None else g_rows * weight
-        d_x = h - h.mean(axis=1, keepdims=True)
+        d_x = h - _row_mean(h)
         normalized *= _row_dot(h, normalized)
         d_x -= normalized
         d_x *= rstd

@@ -1,0 +1,97 @@
+"""A batch cut into shards, one thread each: how training uses several cores.
+
+Splitting the batch hands work over twice a step. Splitting each product, as BLAS does by itself, hands it over hundreds of
+times, and leaves all that is not a product to one core. So here BLAS is held to one thread in each shard.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from threadpoolctl import ThreadpoolController
+
+from tinytensor import backend, engine, random
+from tinytensor.backend import host
+from tinytensor.tensor import Tensor, accumulate, leaf_gradients
+
+Shard = TypeVar("Shard")
+Result = TypeVar("Result")
+
+
+def default_shards() -> int:
+    """As many shards as BLAS would use threads: one a core, fewer where OPENBLAS_NUM_THREADS or its like says so; on a GPU 1."""
+    if backend.name != "numpy":
+        return 1
+    return max((pool["num_threads"] for pool in _controller().info() if pool["user_api"] == "blas"), default=1)
+
+
+def run(function: Callable[[Shard], Result], shards: Sequence[Shard]) -> list[Result]:
+    """``function`` of every shard, each in a thread of its own, which inherits ``no_grad`` and its like.
+
+    With several shards each draws random numbers from a generator of its own, seeded by this thread's: the same seed and
+    number of shards give the same numbers. The first error of a shard is raised here, after all have ended.
+    """
+    if len(shards) == 1:
+        return [function(shards[0])]
+    seeds = random.generator().integers(0, 2**63, len(shards))
+    work = _in_this_mode(function)
+    with one_blas_thread():
+        others = [_threads(len(shards) - 1).submit(work, shard, seed) for shard, seed in zip(shards[1:], seeds[1:])]
+        try:
+            first = work(shards[0], seeds[0])
+        finally:
+            wait(others)  # also after an error: nothing may go on behind the caller's back
+        return [first, *(other.result() for other in others)]
+
+
+def backward(loss: Callable[[Shard], Tensor], shards: Sequence[Shard]) -> Tensor:
+    """The sum of ``loss(shard)`` over the shards, without a history; its gradients are added to the ``.grad`` of every leaf,
+    as ``(loss(shard_1) + loss(shard_2) + ...).backward()`` would, with each shard's work in a thread of its own."""
+
+    def value_and_gradients(shard: Shard) -> tuple[Tensor, dict[engine.Node, Any]]:
+        value = loss(shard)
+        return value.detach(), leaf_gradients(value)
+
+    (total, gradients), *others = run(value_and_gradients, shards)
+    for value, found in others:
+        total = total + value
+        for leaf, gradient in found.items():
+            if leaf in gradients:
+                gradients[leaf] += gradient
+            else:
+                gradients[leaf] = gradient
+    accumulate(gradients)
+    return total
+
+
+def _in_this_mode(function: Callable[[Shard], Result]) -> Callable[[Shard, int], Result]:
+    """The function as a thread is to call it: with the modes of the thread that is here now, and random numbers of its own."""
+    same_modes = engine.same_modes()
+
+    def call(shard: Shard, seed: int) -> Result:
+        with same_modes(), random.using(host.random.default_rng(seed)):
+            return function(shard)
+
+    return call
+
+
+@functools.cache
+def _controller() -> ThreadpoolController:
+    return ThreadpoolController()  # it looks through all loaded libraries: once is enough
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """A context in which a product of matrices uses the thread that asks for it, and no other."""
+    with _controller().limit(limits=1, user_api="blas"):
+        yield
+
+
+@functools.cache
+def _threads(count: int) -> ThreadPoolExecutor:
+    """Threads that wait for work; they are kept, as starting one takes as long as a small product."""
+    return ThreadPoolExecutor(count, thread_name_prefix="shard")
