@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import importlib.metadata
+import importlib.util
 import json
 import multiprocessing
 import os
@@ -22,7 +23,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
@@ -64,6 +65,27 @@ class Side:
     def memory(self) -> tuple[int, int]:
         """Bytes after the imports, and at the highest."""
         return self.baseline, peak_memory()
+
+    def forget_peak(self) -> None:
+        """Let the highest count from now on: what comes before the work is done. Only Linux can; elsewhere, nothing happens."""
+        with suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")
+
+    def libraries(self) -> list[str]:
+        """What multiplies matrices, and how many threads do."""
+        return thread_pools()
+
+
+class TorchSide(Side):
+    """A side that computes with PyTorch."""
+
+    def libraries(self) -> list[str]:
+        import torch
+
+        lines = [line.strip(" -") for line in torch.__config__.show().splitlines()]
+        built_with = [line for line in lines if "Math Kernel Library" in line or "MKL-DNN" in line]
+        built_with = [line.split(" for Intel")[0].split(" (Git")[0] for line in built_with]
+        return [*built_with, f"{torch.get_num_threads()} threads"]
 
 
 def peak_memory() -> int:
@@ -290,6 +312,32 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([line(head), line(rule), *map(line, rows)])
 
 
+def ratio_table(ours: str, ratios: Mapping[str, Mapping[str, Any]]) -> str:
+    """A row for each rival's ``compare``."""
+    head = [f"time of {ours} over", "of medians", "of fastest quartiles", "pairs' interquartile", "pairs"]
+    rows = [
+        [
+            name,
+            f"{ratio['medians']:.2f}",
+            f"{ratio['fastest_quartiles']:.2f}",
+            "{:.2f} to {:.2f}".format(*ratio["pairs_interquartile"]),
+            str(ratio["pairs"]),
+        ]
+        for name, ratio in ratios.items()
+    ]
+    return table(head, rows)
+
+
+def library_list(libraries: Mapping[str, Sequence[str]]) -> str:
+    """A line for each side's ``libraries``."""
+    return "\n".join(f"- {name}: {'; '.join(pools)}" for name, pools in libraries.items())
+
+
+def megabytes(count: int | None) -> str:
+    """A number of bytes for a table; nothing for None."""
+    return "" if count is None else f"{count / 1e6:.0f}"
+
+
 def output_file(text: str) -> Path:
     """A --output argument: a file that ends in .md or .json, in a folder that exists."""
     path = Path(text)
@@ -305,6 +353,13 @@ def positive(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
     return int(text)
+
+
+def require(parser: argparse.ArgumentParser, *packages: str) -> None:
+    """End with an error where a package of the bench extra is not installed."""
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            parser.error(f'{package} is not installed: pip install "tinytensor[bench]"')
 
 
 def write_results(path: Path, title: str, report: str, results: Mapping[str, Any]) -> None:

@@ -22,7 +22,6 @@ keyᵀ and weights value, each 2 T block width a layer, as if it were not causal
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import itertools
 import math
 import sys
@@ -32,7 +31,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import measure
-from measure import Side, SideError, Times, Worker
+from measure import Side, SideError, Times, TorchSide, Worker
 
 from tinyformer.command_line import Parser
 
@@ -62,6 +61,10 @@ class Configuration:
             "dropout": 0.0,
             "bias": False,
         }
+
+    def shape(self) -> str:
+        """The model's size in words."""
+        return f"{self.num_layers} layers, {self.num_heads} heads, {self.d_model} wide, block {self.block_size}"
 
     def tokens(self) -> Any:
         """Random ids (batches, batch, length + 1), the same on every call."""
@@ -136,10 +139,6 @@ class Tinyformer(Side):
         """The losses of as many steps."""
         return [float(self.step()) for _ in range(steps)]
 
-    def libraries(self) -> list[str]:
-        """The thread pools in use."""
-        return measure.thread_pools()
-
 
 class _Given:
     """Batches for a trainer, made beforehand: what is compared is the step, not the data."""
@@ -163,7 +162,7 @@ class _Given:
         """Nothing."""
 
 
-class PyTorch(Side):
+class PyTorch(TorchSide):
     """The same step in PyTorch, eager or compiled, with its fastest AdamW (``fused``)."""
 
     def __init__(self, configuration: Configuration, compiled: bool):
@@ -198,15 +197,6 @@ class PyTorch(Side):
     def losses(self, steps: int) -> list[float]:
         """The losses of as many steps."""
         return [float(self.step()) for _ in range(steps)]
-
-    def libraries(self) -> list[str]:
-        """What multiplies matrices, and how many threads do."""
-        import torch
-
-        lines = [line.strip(" -") for line in torch.__config__.show().splitlines()]
-        built_with = [line for line in lines if "Math Kernel Library" in line or "MKL-DNN" in line]
-        built_with = [line.split(" for Intel")[0].split(" (Git")[0] for line in built_with]
-        return [*built_with, f"{torch.get_num_threads()} threads"]
 
 
 class Products(Side):
@@ -308,36 +298,18 @@ def report(results: dict[str, Any]) -> str:
             f"{side['fastest_quartile_ms']:.1f}",
             f"{side['gflops']:.0f}",
             f"{side['share_of_ceiling']:.2f}",
-            _megabytes(side["peak_bytes"]),
-            _megabytes(side["imported_bytes"]),
+            measure.megabytes(side["peak_bytes"]),
+            measure.megabytes(side["imported_bytes"]),
         ]
         for name, side in results["sides"].items()
     ]
-    ratio_head = ["time of tinyformer over", "of medians", "of fastest quartiles", "pairs' interquartile", "pairs"]
-    ratio_rows = [
-        [
-            name,
-            f"{ratio['medians']:.2f}",
-            f"{ratio['fastest_quartiles']:.2f}",
-            "{:.2f} to {:.2f}".format(*ratio["pairs_interquartile"]),
-            str(ratio["pairs"]),
-        ]
-        for name, ratio in results["ratios"].items()
-    ]
-    threads = "\n".join(f"- {name}: {'; '.join(pools)}" for name, pools in results["libraries"].items())
-    return "\n\n".join([measure.table(head, rows), measure.table(ratio_head, ratio_rows), threads])
-
-
-def _megabytes(count: int | None) -> str:
-    return "" if count is None else f"{count / 1e6:.0f}"
+    ratios = measure.ratio_table(OURS, results["ratios"])
+    return "\n\n".join([measure.table(head, rows), ratios, measure.library_list(results["libraries"])])
 
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    lines = [
-        f"{name}: {c.num_layers} layers, {c.num_heads} heads, {c.d_model} wide, block {c.block_size}, batch {c.batch_size}"
-        for name, c in CONFIGURATIONS.items()
-    ]
+    lines = [f"{name}: {c.shape()}, batch {c.batch_size}" for name, c in CONFIGURATIONS.items()]
     parser = Parser(
         description="Time one training step of tinyformer's GPT beside PyTorch's, in turns. Needs PyTorch and threadpoolctl: "
         'pip install "tinytensor[bench]".',
@@ -350,9 +322,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--compile", action="store_true", help="measure torch.compile, too (needs a C++ compiler)")
     parser.add_argument("--output", type=measure.output_file, metavar="FILE", help="write the results to FILE.md or FILE.json")
     arguments = parser.parse_args(words)
-    for package in ("torch", "threadpoolctl"):
-        if importlib.util.find_spec(package) is None:
-            parser.error(f'{package} is not installed: pip install "tinytensor[bench]"')
+    measure.require(parser, "torch", "threadpoolctl")
     return arguments
 
 

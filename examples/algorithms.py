@@ -16,12 +16,12 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tinyformer.errors import UserError, plain_errors
+from tinyformer.errors import plain_errors
 
 with plain_errors():  # a missing package or GPU is told in a line, too
     import tinytensor as tt
     from tinyformer import plots
-    from tinyformer.command_line import Parser, add_settings, changed_settings, setting, settings_from
+    from tinyformer.command_line import Parser, add_run_flags, add_settings, as_flags, setting, settings_from
     from tinyformer.decoding import GPTDecoder, Sampling, TransformerDecoder, sample
     from tinyformer.gpt import GPT, GPTConfig
     from tinyformer.pairs import PairBatch, PairBatches, Specials, padded, translation_loss
@@ -125,10 +125,10 @@ def make_model(kind: str, config: ModelConfig, length: int) -> GPT | Transformer
 
 
 def answer_loss(model: GPT, batch: PairBatch) -> tt.Tensor:
-    """The mean cross-entropy over the answers: a question is read, but nobody has to guess it."""
+    """The mean cross-entropy over a batch's answers: a question is read, but nobody has to guess it."""
     ids = tt.concatenate([batch.source, batch.target_inputs], axis=1)
     targets = tt.concatenate([tt.full_like(batch.source, PAD), batch.target_outputs], axis=1)
-    return tt.cross_entropy(model(ids), targets, ignore_index=PAD)
+    return tt.cross_entropy(model(ids), targets, ignore_index=PAD, reduction="sum") / batch.num_targets
 
 
 def answers(model: GPT | Transformer, problems: Sequence[Problem]) -> list[list[int]]:
@@ -158,11 +158,13 @@ def learn(name: str, arguments: argparse.Namespace) -> bool:
     task = TASKS[name]
     kind = arguments.model or task.model
     folder = RunFolder(f"{arguments.out}/{name}-{kind}")
-    given = {**task.settings, **vars(arguments)}
     resumed = arguments.resume and folder.settings.exists()
     if resumed:
-        given = _restored(folder, arguments)
-    config, training_config = settings_from(ModelConfig, given), settings_from(TrainingConfig, given)
+        config, training_config = folder.read_part("model", ModelConfig), folder.read_part("training", TrainingConfig)
+        folder.refuse_changes(vars(arguments), config, training_config)
+    else:
+        given = {**task.settings, **vars(arguments)}
+        config, training_config = settings_from(ModelConfig, given), settings_from(TrainingConfig, given)
     tt.seed(training_config.seed)
 
     rng = host.random.default_rng(training_config.seed)
@@ -179,8 +181,7 @@ def learn(name: str, arguments: argparse.Namespace) -> bool:
     if resumed:
         trainer.resume()
     else:
-        parts = {"model": config, "training": training_config}
-        folder.create({part: dataclasses.asdict(values) for part, values in parts.items()}, arguments.overwrite)
+        folder.create({"model": config, "training": training_config}, arguments.overwrite)
 
     print(f"{name}: {len(training):,} problems to train on, {len(held_out):,} others to test with")
     print(f"{kind} with {model.num_parameters():,} parameters on {tt.backend_name}; run folder {folder.path}")
@@ -190,23 +191,10 @@ def learn(name: str, arguments: argparse.Namespace) -> bool:
     print(f"Trained in {trainer.seconds:.0f} s; the best weights are those of step {trainer.best_step}.")
     _test(name, model, training, held_out, rng)
     _show(task, model, held_out[:5])
-    _draw(trainer, folder, f"{name}, {kind}")
+    with plots.if_possible():
+        plots.loss_curve(trainer.rows, folder.curve, title=f"{name}, {kind}")
+        print(f"Drew {folder.curve}")
     return True
-
-
-def _restored(folder: RunFolder, arguments: argparse.Namespace) -> dict[str, Any]:
-    """The settings of a run's folder. A resumed run is the same run, so flags that would change it are refused."""
-    saved = folder.read_settings()
-    try:
-        parts = [settings_from(ModelConfig, saved["model"]), settings_from(TrainingConfig, saved["training"])]
-    except (AttributeError, KeyError, TypeError) as error:
-        raise UserError(f"{folder.settings} is damaged: {error}") from None
-    changed = [flag for part in parts for flag in changed_settings(type(part), vars(arguments), part)]
-    if changed:
-        raise UserError(
-            f"--resume goes on with the settings of {folder.path}: leave out {', '.join(changed)}, or start a new run"
-        )
-    return {**saved["model"], **saved["training"]}
 
 
 def _test(name: str, model: GPT | Transformer, training: list[Problem], held_out: list[Problem], rng: Any) -> None:
@@ -228,30 +216,19 @@ def _show(task: Task, model: GPT | Transformer, problems: Sequence[Problem]) -> 
         print(f"    {task.show_question(question)}  ->  {task.show_answer(ours)}   {verdict}")
 
 
-def _draw(trainer: Trainer, folder: RunFolder, title: str) -> None:
-    try:
-        plots.loss_curve(trainer.rows, folder.curve, title=title)
-        print(f"Drew {folder.curve}")
-    except ImportError:
-        print("(no loss curve drawn: that needs matplotlib, pip install matplotlib)")
-
-
 # ------------------------------------------------------------------------------------------------------ command line
 
 
 def parse(words: list[str]) -> argparse.Namespace:
     """The command line."""
-    described = "; ".join(f"{name}: {' '.join(_flags(task.settings))}" for name, task in TASKS.items())
+    described = "; ".join(f"{name}: {as_flags(task.settings)}" for name, task in TASKS.items())
     parser = Parser(
         prog="algorithms.py",
         description=f"Teach small Transformers to {', '.join(TASKS)}. Each has defaults of its own: {described}.",
     )
     parser.add_argument("tasks", help=f"what to learn: {', '.join(TASKS)} (default: all)", nargs="*", metavar="TASK")
     parser.add_argument("--model", help="the kind of model (default: gpt, and encoder-decoder to copy)", choices=MODELS)
-    parser.add_argument("--out", help="the folder of the runs' folders", default="runs/algorithms", metavar="FOLDER")
-    choice = parser.add_mutually_exclusive_group()
-    choice.add_argument("--resume", help="go on with the runs in --out, exactly as if not stopped", action="store_true")
-    choice.add_argument("--overwrite", help="replace the runs in --out", action="store_true")
+    add_run_flags(parser, "runs/algorithms", "the folder of the runs' folders")
     add_settings(parser, ModelConfig, "model")
     add_settings(parser, TrainingConfig, "training")
     arguments = parser.parse_args(words)
@@ -260,10 +237,6 @@ def parse(words: list[str]) -> argparse.Namespace:
             parser.error(f"there is no task {task!r}: choose among {', '.join(TASKS)}")
     arguments.tasks = list(dict.fromkeys(arguments.tasks or TASKS))
     return arguments
-
-
-def _flags(settings: dict[str, Any]) -> list[str]:
-    return [f"--{name.replace('_', '-')} {value}" for name, value in settings.items()]
 
 
 def main(words: list[str]) -> None:

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import hashlib
-import shlex
 import sys
 from typing import Any
 
@@ -20,8 +18,8 @@ from tinyformer.errors import UserError, plain_errors
 with plain_errors():  # a missing package or GPU is told in a line, too
     import tinytensor as tt
     from tinyformer import plots
-    from tinyformer.command_line import Parser, add_settings, changed_settings, setting, settings_from
-    from tinyformer.data import STANDARD_LIBRARY, TextBatches, default_text, read_text, standard_library_text
+    from tinyformer.command_line import Parser, add_run_flags, add_settings, next_command, parse_command, setting, settings_from
+    from tinyformer.data import TextBatches, TextSource, open_text
     from tinyformer.decoding import Sampling, generate, stream_text
     from tinyformer.gpt import GPT, GPTConfig
     from tinyformer.runs import RunFolder, load_weights
@@ -47,23 +45,21 @@ class TextConfig:
 
 def train(arguments: argparse.Namespace) -> None:
     """Train, or go on training, and end with a sample."""
-    folder = RunFolder(arguments.out)
+    folder, given = RunFolder(arguments.out), vars(arguments)
     if arguments.resume:
-        saved = folder.read_settings()
-        model_config, training_config, data = _restored(saved, arguments)
-        text = _text_of(data, arguments.data)
-        if _fingerprint(text) != data["sha256"]:
-            raise UserError(
-                f"the text is not the one that {folder.path} was trained on ({data['name']}): --resume needs that one"
-            )
-        tokenizer = load_tokenizer(folder.tokenizer)
+        model_config = folder.read_part("model", GPTConfig)
+        training_config = folder.read_part("training", TrainingConfig)
+        text_config = folder.read_part("text", TextConfig)
+        folder.refuse_changes(given, model_config, training_config, text_config)
+        source = folder.read_part("data", TextSource)
+        text = source.read_again(folder.path, arguments.data)
+        tokenizer = load_tokenizer(folder.tokenizer, model_config.vocab_size)
     else:
-        text, name = (read_text(arguments.data), arguments.data) if arguments.data else default_text()
-        data = {"path": arguments.data, "name": name, "sha256": _fingerprint(text)}
-        text_config = settings_from(TextConfig, vars(arguments))
+        text, source = open_text(arguments.data)
+        text_config = settings_from(TextConfig, given)
         tokenizer = text_config.train_tokenizer(text)
-        model_config = settings_from(GPTConfig, vars(arguments), vocab_size=tokenizer.vocab_size)
-        training_config = settings_from(TrainingConfig, vars(arguments))
+        model_config = settings_from(GPTConfig, given, vocab_size=tokenizer.vocab_size)
+        training_config = settings_from(TrainingConfig, given)
 
     tt.seed(training_config.seed)
     batches = TextBatches(tokenizer.encode(text), model_config.block_size, training_config.batch_size, training_config.seed)
@@ -72,19 +68,19 @@ def train(arguments: argparse.Namespace) -> None:
     if arguments.resume:
         trainer.resume()
     else:
-        parts = {"model": model_config, "training": training_config, "text": text_config}
-        settings = {name: dataclasses.asdict(part) for name, part in parts.items()}
-        folder.create({**settings, "data": data}, arguments.overwrite)
+        settings = {"model": model_config, "training": training_config, "text": text_config, "data": source}
+        folder.create(settings, arguments.overwrite)
         tokenizer.save(folder.tokenizer)
 
     held_out = len(batches.validation)
     kinds = f"{tokenizer.vocab_size:,} distinct tokens"
-    print(f"{data['name']}: {len(text):,} characters, {kinds}; the last {held_out:,} tokens validate")
+    print(f"{source.name}: {len(text):,} characters, {kinds}; the last {held_out:,} tokens validate")
     print(f"GPT with {model.num_parameters():,} parameters on {tt.backend_name}; run folder {folder.path}")
     if not trainer.train():
-        print(f"Stopped after step {trainer.step} and saved. Go on with: {_command(arguments)} --resume")
+        print(f"Stopped after step {trainer.step} and saved. Go on with: {next_command(arguments.out, DEFAULT_OUT)} --resume")
         return
-    _draw(trainer, folder)
+    with plots.if_possible():
+        plots.loss_curve(trainer.rows, folder.curve, title="GPT")
     print(
         f"\nTrained in {trainer.seconds:.0f} s. Best validation loss {trainer.best_loss:.4f}, perplexity "
         f"{perplexity(trainer.best_loss):.2f}, at step {trainer.best_step}. A sample of 500 tokens:\n"
@@ -92,55 +88,13 @@ def train(arguments: argparse.Namespace) -> None:
     load_weights(model, folder.best)
     ids = generate(model, tokenizer.encode(_opening(tokenizer)), 500, Sampling(seed=training_config.seed))
     folder.sample.write_text(_stream(tokenizer, ids) + "\n", encoding="utf-8")
-    print(f"\nWrite more with: {_command(arguments, 'sample')}")
-
-
-def _restored(saved: dict[str, Any], arguments: argparse.Namespace) -> tuple[GPTConfig, TrainingConfig, dict[str, Any]]:
-    """The settings of a run's folder. A resumed run is the same run, so flags that would change it are refused."""
-    try:
-        model_config = settings_from(GPTConfig, saved["model"])
-        training_config = settings_from(TrainingConfig, saved["training"])
-        text_config = settings_from(TextConfig, saved["text"])
-        data = {key: saved["data"][key] for key in ("path", "name", "sha256")}
-    except (AttributeError, KeyError, TypeError) as error:
-        raise UserError(f"{arguments.out}/config.json is damaged: {error}") from None
-    changed = changed_settings(GPTConfig, vars(arguments), model_config)
-    changed += changed_settings(TrainingConfig, vars(arguments), training_config)
-    changed += changed_settings(TextConfig, vars(arguments), text_config)
-    if changed:
-        raise UserError(
-            f"--resume goes on with the settings of {arguments.out}: leave out {', '.join(changed)}, or start a new run"
-        )
-    return model_config, training_config, data
-
-
-def _text_of(data: dict[str, Any], moved: str | None) -> str:
-    """The text of a run, or the file it has ``moved`` to."""
-    if moved or data["path"]:
-        return read_text(moved or data["path"])
-    return standard_library_text() if data["name"] == STANDARD_LIBRARY else default_text()[0]
-
-
-def _fingerprint(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8")).hexdigest()
-
-
-def _command(arguments: argparse.Namespace, *words: str) -> str:
-    out = [] if arguments.out == DEFAULT_OUT else ["--out", arguments.out]
-    return shlex.join(["python", sys.argv[0], *words, *out])
+    print(f"\nWrite more with: {next_command(arguments.out, DEFAULT_OUT, 'sample')}")
 
 
 def _opening(tokenizer: CharTokenizer | BPETokenizer) -> str:
     """What to start with when no prompt is given: a new line, if the tokenizer knows it."""
     known = getattr(tokenizer, "characters", "\n")
     return "\n" if "\n" in known else known[0]
-
-
-def _draw(trainer: Trainer, folder: RunFolder) -> None:
-    try:
-        plots.loss_curve(trainer.rows, folder.curve, title="GPT")
-    except ImportError:
-        print("(no loss curve drawn: that needs matplotlib, pip install matplotlib)")
 
 
 def _stream(tokenizer: CharTokenizer | BPETokenizer, ids: Any) -> str:
@@ -156,14 +110,9 @@ def _stream(tokenizer: CharTokenizer | BPETokenizer, ids: Any) -> str:
 def sample(arguments: argparse.Namespace) -> None:
     """Write with a trained model."""
     folder = RunFolder(arguments.out)
-    try:
-        model_config = settings_from(GPTConfig, folder.read_settings()["model"])
-    except (AttributeError, KeyError, TypeError) as error:
-        raise UserError(f"{folder.settings} is damaged: {error}") from None
+    model_config = folder.read_part("model", GPTConfig)
     sampling = settings_from(Sampling, vars(arguments))
-    tokenizer = load_tokenizer(folder.tokenizer)
-    if tokenizer.vocab_size != model_config.vocab_size:
-        raise UserError(f"{folder.tokenizer} has {tokenizer.vocab_size} tokens, but the model {model_config.vocab_size}")
+    tokenizer = load_tokenizer(folder.tokenizer, model_config.vocab_size)
     opening = _opening(tokenizer) if arguments.prompt is None else arguments.prompt
     prompt = tokenizer.encode(opening)
     model = GPT(model_config)
@@ -190,10 +139,7 @@ def parse(words: list[str]) -> argparse.Namespace:
         help="a UTF-8 text file or a folder of them (default: Tiny Shakespeare, downloaded once)",
         metavar="PATH",
     )
-    training.add_argument("--out", help="the run's folder", default=DEFAULT_OUT, metavar="FOLDER")
-    choice = training.add_mutually_exclusive_group()
-    choice.add_argument("--resume", help="go on with the run in --out, exactly as if it had not stopped", action="store_true")
-    choice.add_argument("--overwrite", help="replace the run in --out", action="store_true")
+    add_run_flags(training, DEFAULT_OUT)
     add_settings(training, GPTConfig, "model")
     add_settings(training, TextConfig, "tokens")
     add_settings(training, TrainingConfig, "training")
@@ -205,7 +151,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     sampling.add_argument("--latest", help="use the latest weights instead of the best", action="store_true")
     add_settings(sampling, Sampling, "choice of tokens")
     sampling.set_defaults(run=sample)
-    return parser.parse_args(words if words and words[0] in ("train", "sample") else ["train", *words])
+    return parse_command(parser, commands.choices, words)
 
 
 if __name__ == "__main__":

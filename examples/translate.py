@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import hashlib
-import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,7 +23,17 @@ with plain_errors():  # a missing package or GPU is told in a line, too
     import tinytensor as tt
     from tinyformer import plots
     from tinyformer.attention import recording_attention
-    from tinyformer.command_line import Parser, add_settings, changed_settings, setting, settings_from
+    from tinyformer.command_line import (
+        Parser,
+        add_run_flags,
+        add_settings,
+        as_flags,
+        next_command,
+        parse_command,
+        setting,
+        settings_from,
+    )
+    from tinyformer.data import fingerprint
     from tinyformer.dates import dates
     from tinyformer.decoding import Hypothesis, TransformerDecoder, beam_search
     from tinyformer.pairs import (
@@ -65,6 +73,22 @@ class TaskConfig:
                 raise UserError(f"{name} must be at least 1, not {getattr(self, name)}")
         if not 0 <= self.label_smoothing <= 1:
             raise UserError(f"label_smoothing must be from 0 to 1, not {self.label_smoothing}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Files:
+    """Where the sentences are; without any file, the task is dates."""
+
+    data: str | None = None
+    source: str | None = None
+    target: str | None = None
+    validation_source: str | None = None
+    validation_target: str | None = None
+    test_source: str | None = None
+    test_target: str | None = None
+
+    def __bool__(self) -> bool:
+        return any(vars(self).values())
 
 
 # The built-in task: a small Transformer, a few minutes.
@@ -161,12 +185,9 @@ def scores(hypotheses: Sequence[str], references: Sequence[str], task: str) -> s
 # ---------------------------------------------------------------------------------------------------------- training
 
 
-FILES = ("data", "source", "target", "validation_source", "validation_target", "test_source", "test_target")
-
-
-def read_pairs(files: Mapping[str, str | None], task: TaskConfig) -> list[list[Pair]]:
+def read_pairs(files: Files, task: TaskConfig) -> list[list[Pair]]:
     """The pairs to train on, to validate with and to test with; without any file, dates."""
-    if not any(files.values()):
+    if not files:
         return split_pairs(dates(), [task.validation, task.test])
     pairs, validation, test = (_read(files, part, task) for part in ("", "validation_", "test_"))
     if not pairs:
@@ -175,9 +196,9 @@ def read_pairs(files: Mapping[str, str | None], task: TaskConfig) -> list[list[P
     return [training, validation or held_out.pop(0), test or held_out.pop(0)]
 
 
-def _read(files: Mapping[str, str | None], part: str, task: TaskConfig) -> list[Pair]:
+def _read(files: Files, part: str, task: TaskConfig) -> list[Pair]:
     """The pairs of a part's files as the model sees them; none without files."""
-    data, source, target = files["data"] if part == "" else None, files[f"{part}source"], files[f"{part}target"]
+    data, source, target = None if part else files.data, getattr(files, f"{part}source"), getattr(files, f"{part}target")
     if (source is None) != (target is None):
         raise UserError("give a source and a target file together: the sentences of one are the translations of the other")
     if data is not None and source is not None:
@@ -198,21 +219,16 @@ def _read(files: Mapping[str, str | None], part: str, task: TaskConfig) -> list[
 def train(arguments: argparse.Namespace) -> None:
     """Train, or go on training; then score the held-out pairs, and draw what the model looked at."""
     folder, given = RunFolder(arguments.out), vars(arguments)
-    files = {name: given[name] for name in FILES}
+    files = settings_from(Files, given)
     if arguments.resume:
-        config, translator, saved = open_run(folder)
-        parts = (translator.task, translator.model.config, config)
-        changed = [flag for part in parts for flag in changed_settings(type(part), given, part)]
-        if changed:
-            raise UserError(
-                f"--resume goes on with the settings of {folder.path}: leave out {', '.join(changed)}, or start a new run"
-            )
-        files = files if any(files.values()) else saved["files"]  # the same sentences, wherever they are now
+        translator, config = open_run(folder), folder.read_part("training", TrainingConfig)
+        folder.refuse_changes(given, translator.task, translator.model.config, config)
+        files = files or folder.read_part("files", Files)  # the same sentences, wherever they are now
         split = read_pairs(files, translator.task)
-        if fingerprint(split) != saved["sha256"]:
+        if fingerprint(repr(split)) != folder.read_settings().get("sha256"):
             raise UserError(f"the sentences are not those that {folder.path} was trained on: start a new run")
     else:
-        defaults = LANGUAGES if any(files.values()) else DATES
+        defaults = LANGUAGES if files else DATES
         task = settings_from(TaskConfig, {**defaults["task"], **given})
         config = settings_from(TrainingConfig, {**defaults["training"], **given})
         split = read_pairs(files, task)
@@ -232,9 +248,8 @@ def train(arguments: argparse.Namespace) -> None:
     if arguments.resume:
         trainer.resume()
     else:
-        settings = {"task": task, "model": translator.model.config, "training": config}
-        settings = {name: dataclasses.asdict(part) for name, part in settings.items()}
-        folder.create({**settings, "files": files, "sha256": fingerprint(split)}, arguments.overwrite)
+        parts = {"task": task, "model": translator.model.config, "training": config, "files": files}
+        folder.create({**parts, "sha256": fingerprint(repr(split))}, arguments.overwrite)
         tokenizer.save(folder.tokenizer)
 
     print(f"{len(training):,} pairs to train on, {len(validation):,} to validate with, {len(test):,} to score")
@@ -244,13 +259,15 @@ def train(arguments: argparse.Namespace) -> None:
     parameters = f"{translator.model.num_parameters():,} parameters"
     print(f"Transformer with {parameters} on {tt.backend_name}, {len(batches)} batches an epoch; run folder {folder.path}")
     if not trainer.train():
-        print(f"Stopped after step {trainer.step} and saved. Go on with: {_command(arguments)} --resume")
+        print(f"Stopped after step {trainer.step} and saved. Go on with: {next_command(arguments.out, DEFAULT_OUT)} --resume")
         return
     print(f"\nTrained in {trainer.seconds:.0f} s. Best validation loss {trainer.best_loss:.4f} at step {trainer.best_step}.")
     load_weights(translator.model, folder.best)
-    _report(translator, test, "languages" if any(files.values()) else "dates", folder, arguments.beam)
-    _draw(trainer, translator, test[0][0], folder)
-    print(f"Translate with: {_command(arguments, 'translate')}")
+    _report(translator, test, "languages" if files else "dates", folder, arguments.beam)
+    with plots.if_possible():
+        plots.loss_curve(trainer.rows, folder.curve, title="Translation")
+        print(f"Drew {folder.curve} and {draw_attention(translator, test[0][0], folder)}")
+    print(f"Translate with: {next_command(arguments.out, DEFAULT_OUT, 'translate')}")
 
 
 def new_translator(model: Mapping[str, Any], task: TaskConfig, config: TrainingConfig, pairs: Sequence[Pair]) -> Translator:
@@ -265,11 +282,6 @@ def new_translator(model: Mapping[str, Any], task: TaskConfig, config: TrainingC
     if model_config.positions == "learned" and model_config.max_length <= task.max_tokens:
         raise UserError(f"max_length must be more than max_tokens, {task.max_tokens}, as the end token needs a position, too")
     return Translator(Transformer(model_config), tokenizer, task)
-
-
-def fingerprint(split: list[list[Pair]]) -> str:
-    """Tells whether a resumed run has the sentences that it had."""
-    return hashlib.sha256(repr(split).encode("utf-8", "replace")).hexdigest()
 
 
 def _samples(translator: Translator, pairs: Sequence[Pair]) -> str:
@@ -292,15 +304,6 @@ def _report(translator: Translator, test: Sequence[Pair], kind: str, folder: Run
     print(_side_by_side(test[:8], found))
 
 
-def _draw(trainer: Trainer, translator: Translator, sentence: str, folder: RunFolder) -> None:
-    """The loss curve, and what each head of the last block's cross-attention looked at."""
-    try:
-        plots.loss_curve(trainer.rows, folder.curve, title="Translation")
-        print(f"Drew {folder.curve} and {draw_attention(translator, sentence, folder)}")
-    except ImportError:
-        print("(no pictures drawn: they need matplotlib, pip install matplotlib)")
-
-
 def draw_attention(translator: Translator, sentence: str, folder: RunFolder) -> Path:
     """Draw encoder, decoder and cross-attention of every layer and head for a sentence and its translation."""
     ids = translator.encode(sentence)
@@ -314,35 +317,21 @@ def draw_attention(translator: Translator, sentence: str, folder: RunFolder) -> 
     return plots.attention_maps(shown, source_tokens, target_tokens, folder.attention)
 
 
-def _command(arguments: argparse.Namespace, *words: str) -> str:
-    out = [] if arguments.out == DEFAULT_OUT else ["--out", arguments.out]
-    return shlex.join(["python", sys.argv[0], *words, *out])
-
-
 # --------------------------------------------------------------------------------------------------------- translating
 
 
-def open_run(folder: RunFolder) -> tuple[TrainingConfig, Translator, dict[str, Any]]:
-    """How a run was trained, its translator, whose weights are yet to be loaded, and what the settings say of its data.
-    Raises UserError where parts are missing or do not fit each other."""
-    saved = folder.read_settings()
-    try:
-        task = settings_from(TaskConfig, saved["task"])
-        model = settings_from(TransformerConfig, saved["model"])
-        training = settings_from(TrainingConfig, saved["training"])
-        data = {"files": {name: saved["files"][name] for name in FILES}, "sha256": saved.get("sha256")}
-    except (AttributeError, KeyError, TypeError) as error:
-        raise UserError(f"{folder.settings} is damaged: {error}") from None
-    tokenizer = load_tokenizer(folder.tokenizer)
-    if tokenizer.vocab_size != model.target_vocab_size:
-        raise UserError(f"{folder.tokenizer} has {tokenizer.vocab_size} tokens, but the model {model.target_vocab_size}")
-    return training, Translator(Transformer(model), tokenizer, task), data
+def open_run(folder: RunFolder) -> Translator:
+    """A run's translator, whose weights are yet to be loaded. Raises UserError where parts are missing or do not fit each
+    other."""
+    task, config = folder.read_part("task", TaskConfig), folder.read_part("model", TransformerConfig)
+    tokenizer = load_tokenizer(folder.tokenizer, config.target_vocab_size)
+    return Translator(Transformer(config), tokenizer, task)
 
 
 def translate(arguments: argparse.Namespace) -> None:
     """Translate the given sentences, or those that are typed."""
     folder = RunFolder(arguments.out)
-    _, translator, _ = open_run(folder)
+    translator = open_run(folder)
     load_weights(translator.model, folder.best)
     translator.check_beam(arguments.beam)
     for sentence in arguments.sentences or _typed():
@@ -380,7 +369,7 @@ def parse(words: list[str]) -> argparse.Namespace:
         "train",
         help="train (what runs without a command)",
         description="Train a Transformer to translate. Without files it learns dates, with smaller defaults than those shown "
-        "below: " + "; ".join(_described(DATES)) + ". With files: " + "; ".join(_described(LANGUAGES)) + ".",
+        f"below: {_described(DATES)}. With files: {_described(LANGUAGES)}.",
     )
     files = training.add_argument_group("data")
     files.add_argument("--data", help="a sentence, a tab and its translation on each line (.gz, too)", metavar="FILE")
@@ -388,11 +377,8 @@ def parse(words: list[str]) -> argparse.Namespace:
         for side in ("source", "target"):
             default = "" if part == "" else " (default: pairs held out from the others)"
             files.add_argument(f"--{part}{side}", help=f"{part.replace('-', ' ')}{side} sentences{default}", metavar="FILE")
-    training.add_argument("--out", help="the run's folder", default=DEFAULT_OUT, metavar="FOLDER")
     training.add_argument("--beam", help="the width of the beam that scores the end", type=int, default=5, metavar="INT")
-    choice = training.add_mutually_exclusive_group()
-    choice.add_argument("--resume", help="go on with the run in --out, exactly as if it had not stopped", action="store_true")
-    choice.add_argument("--overwrite", help="replace the run in --out", action="store_true")
+    add_run_flags(training, DEFAULT_OUT)
     add_settings(training, TaskConfig, "task")
     add_settings(training, TransformerConfig, "model")
     add_settings(training, TrainingConfig, "training")
@@ -404,13 +390,11 @@ def parse(words: list[str]) -> argparse.Namespace:
     translating.add_argument("--n-best", help="how many translations to show, with scores", type=int, default=1, metavar="INT")
     translating.add_argument("--heat-map", help="draw what the attention looked at", action="store_true")
     translating.set_defaults(run=translate)
-    return parser.parse_args(words if words and words[0] in ("train", "translate") else ["train", *words])
+    return parse_command(parser, commands.choices, words)
 
 
-def _described(defaults: dict[str, dict[str, Any]]) -> Iterator[str]:
-    for part in defaults.values():
-        for name, value in part.items():
-            yield f"--{name.replace('_', '-')} {value}"
+def _described(defaults: dict[str, dict[str, Any]]) -> str:
+    return " ".join(as_flags(part) for part in defaults.values())
 
 
 if __name__ == "__main__":

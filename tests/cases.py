@@ -722,6 +722,12 @@ for reduction in ("mean", "sum", "none"):
             settings = {"ignore_index": 2 if label in IGNORED else -100, "label_smoothing": e, "reduction": reduction}
             want = lambda x, t=targets, s=settings: cross_entropy(x, t, **s)  # noqa: E731
             fused("cross_entropy", f"{label}, {variant}", want, normal(*targets.shape, 3), targets=targets, **settings)
+            if reduction != "none":
+                want = lambda x, w, t=targets, s=settings: cross_entropy(x @ w.T, t, **s)  # noqa: E731
+                for constant in [(), (0,), (1,)]:
+                    two = [normal(*targets.shape, 2), normal(3, 2)]
+                    named = f"{label}, {variant}" + f", constant {constant}" * bool(constant)
+                    fused("linear_cross_entropy", named, want, *two, constant=constant, targets=targets, **settings)
         settings = {"label_smoothing": e, "reduction": reduction}
         probabilities = softmax(normal(2, 2, 3))
         logits, probabilities = normal(2, 2, 3), softmax(normal(2, 2, 3))
@@ -741,6 +747,14 @@ for reduction in ("mean", "sum", "none"):
 same("cross_entropy", "public", normal(2, 3, 4), ints(4, 2, 3), want=cross_entropy)
 same("cross_entropy", "ignore_index", normal(4, 3), np.array([0, -1, 2, -1]), kwargs={"ignore_index": -1}, want=cross_entropy)
 same("cross_entropy", "small integers", normal(3, 4), ints(4, 3).astype(np.uint8), want=cross_entropy)
+same(
+    "linear_cross_entropy",
+    "public",
+    normal(2, 3, 2),
+    normal(4, 2),
+    ints(4, 2, 3),
+    want=lambda x, weight, targets: cross_entropy(x @ weight.T, targets),
+)
 
 # ------------------------------------------------------------------------------------------------------------- promises
 

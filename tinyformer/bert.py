@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import tinytensor as tt
 from tinyformer.attention import padding_mask
 from tinyformer.blocks import BlockConfig, at_least_one
-from tinyformer.command_line import setting
-from tinyformer.positions import LearnedPositions
+from tinyformer.command_line import setting, settings_from
+from tinyformer.positions import absolute_positions, check_absolute
 from tinyformer.transformer import Stack
 from tinytensor import Tensor
 from tinytensor.nn import Dropout, Embedding, LayerNorm, Linear, Module, Parameter, init
@@ -27,31 +28,26 @@ class BertConfig:
     d_model: int = setting(768, "the width: numbers for each position")
     d_inner: int = setting(3072, "the width inside the feed-forward networks")
     dropout: float = setting(0.1, "probability of dropping, while training")
+    positions: str = setting("learned", "learned or sinusoidal")
+    norm_first: bool = setting(False, "norms before the sub-layers instead of after the residual sums")
 
     def __post_init__(self) -> None:
         at_least_one(self, "vocab_size", "num_segments", "max_length", "num_layers")
+        check_absolute(self.positions)
         _ = self.block  # making the block's configuration checks the rest
 
     @property
     def block(self) -> BlockConfig:
-        """The configuration of each block: post-norm, exact gelu."""
-        return BlockConfig(
-            d_model=self.d_model,
-            num_heads=self.num_heads,
-            d_inner=self.d_inner,
-            dropout=self.dropout,
-            norm_first=False,
-            activation="gelu_exact",
-            norm_eps=1e-12,
-        )
+        """The configuration of each block: the settings that it shares with the model, and the exact gelu."""
+        return settings_from(BlockConfig, vars(self), activation="gelu_exact", norm_eps=1e-12)
 
-
-def initialise(module: Module) -> None:
-    """BERT's: normal with standard deviation 0.02, biases zero."""
-    if isinstance(module, (Linear, Embedding)):
-        init.normal_(module.weight, std=0.02)
-    if isinstance(module, Linear) and module.bias is not None:
-        init.zeros_(module.bias)
+    def initialise(self, module: Module) -> None:
+        """BERT's first weights: normal, biases zero. Its standard deviation, 0.02, suits its width of 768; in a narrower
+        model outputs of that size start out small and learn slowly, so it grows as 1/sqrt(width)."""
+        if isinstance(module, (Linear, Embedding)):
+            init.normal_(module.weight, std=0.02 * math.sqrt(768 / self.d_model))
+        if isinstance(module, Linear) and module.bias is not None:
+            init.zeros_(module.bias)
 
 
 class Bert(Module):
@@ -60,19 +56,22 @@ class Bert(Module):
     def __init__(self, config: BertConfig):
         self.config = config
         self.token_embedding = Embedding(config.vocab_size, config.d_model)
-        self.position_embedding = LearnedPositions(config.max_length, config.d_model)
+        self.position_embedding = absolute_positions(config.positions, config.max_length, config.d_model)
         self.segment_embedding = Embedding(config.num_segments, config.d_model)
         self.norm = config.block.make_norm()
         self.dropout = Dropout(config.dropout)
         self.encoder = Stack(config.block, config.num_layers)
         self.pooler = Linear(config.d_model, config.d_model)
-        self.apply(initialise)
+        self.apply(config.initialise)
 
     def forward(self, ids: Tensor, segments: Tensor | None = None) -> Tensor:
         """Ids and segments (batch, length) -> (batch, length, d_model). Padding is not attended to."""
         segments = tt.zeros_like(ids) if segments is None else segments
-        x = self.token_embedding(ids) + self.position_embedding(ids.shape[1]) + self.segment_embedding(segments)
-        return self.encoder(self.dropout(self.norm(x)), padding_mask(ids, self.config.pad))
+        x = self.token_embedding(ids) + self.segment_embedding(segments)
+        if self.config.positions == "sinusoidal":
+            x = x * math.sqrt(self.config.d_model)  # beside sines of size 1, small embeddings would be lost
+        x = self.norm(x + self.position_embedding(ids.shape[1]))
+        return self.encoder(self.dropout(x), padding_mask(ids, self.config.pad))
 
     def pool(self, encoded: Tensor) -> Tensor:
         """What stands for the whole text: the first token's vector through a layer and tanh, (batch, d_model)."""
@@ -87,11 +86,15 @@ class BertForMaskedLM(Module):
         self.transform = Linear(config.d_model, config.d_model)
         self.norm = LayerNorm(config.d_model, config.block.norm_eps)
         self.bias = Parameter(tt.zeros(config.vocab_size))
-        initialise(self.transform)
+        config.initialise(self.transform)
 
-    def forward(self, ids: Tensor, segments: Tensor | None = None) -> Tensor:
-        """Ids (batch, length) -> logits for the token at each place, (batch, length, vocab_size)."""
-        x = self.norm(tt.gelu(self.transform(self.bert(ids, segments))))
+    def forward(self, ids: Tensor, segments: Tensor | None = None, places: Tensor | None = None) -> Tensor:
+        """Ids (batch, length) -> logits for the token at each place, (batch, length, vocab_size); with ``places``, booleans
+        (batch, length), only for the n places that are True, (n, vocab_size), which spares the head the others."""
+        x = self.bert(ids, segments)
+        if places is not None:
+            x = x[places]  # (n, d_model)
+        x = self.norm(tt.gelu(self.transform(x)))
         return tt.linear(x, self.bert.token_embedding.weight, self.bias)
 
 
@@ -102,7 +105,7 @@ class BertForClassification(Module):
         self.bert = Bert(config)
         self.dropout = Dropout(config.dropout)
         self.output = Linear(config.d_model, num_classes)
-        initialise(self.output)
+        config.initialise(self.output)
 
     def forward(self, ids: Tensor, segments: Tensor | None = None) -> Tensor:
         """Ids (batch, length) -> logits for each class, (batch, num_classes)."""

@@ -10,6 +10,7 @@ from tinyformer.data import Batch
 from tinyformer.decoding import evaluating
 from tinyformer.errors import UserError
 from tinyformer.pairs import padded
+from tinytensor import Tensor
 from tinytensor.backend import host
 from tinytensor.nn import Module
 
@@ -50,6 +51,11 @@ class LabelledBatches:
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on from what ``get_state`` returned."""
         self._rng.bit_generator.state = state
+
+
+def class_loss(model: Module, batch: Batch) -> Tensor:
+    """The mean cross-entropy of the classes."""
+    return tt.cross_entropy(model(batch.inputs), batch.targets, reduction="sum") / batch.num_targets
 
 
 def accuracy(model: Module, batches: Iterator[Batch], ignored: int = -100) -> float:

@@ -9,9 +9,9 @@ import sysconfig
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import tinytensor as tt
 from tinyformer.errors import UserError
@@ -95,6 +95,36 @@ def default_text() -> tuple[str, str]:
     return standard_library_text(), STANDARD_LIBRARY
 
 
+@dataclass(frozen=True)
+class TextSource:
+    """Where the text of a run came from; ``path`` is None for a default one."""
+
+    path: str | None
+    name: str
+    sha256: str
+
+    def read_again(self, run: str | Path, moved_to: str | None = None) -> str:
+        """The text that ``run`` was trained on, perhaps from where it is now. Raises UserError for any other text."""
+        if moved_to or self.path:
+            text = read_text(moved_to or str(self.path))
+        else:
+            text = standard_library_text() if self.name == STANDARD_LIBRARY else default_text()[0]
+        if fingerprint(text) != self.sha256:
+            raise UserError(f"the text is not the one that {run} was trained on ({self.name}): --resume needs that one")
+        return text
+
+
+def open_text(path: str | None) -> tuple[str, TextSource]:
+    """The text at a path, or a default one without it, and where it came from."""
+    text, name = (read_text(path), path) if path else default_text()
+    return text, TextSource(path, name, fingerprint(text))
+
+
+def fingerprint(text: str) -> str:
+    """The SHA-256 of a text: tells whether a resumed run has the one that it had."""
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+
+
 def standard_library_text(limit: int = 1_100_000) -> str:
     """The ASCII sources at the top of Python's standard library, in the order of their names, up to ``limit`` characters."""
     parts: list[str] = []
@@ -112,8 +142,27 @@ def standard_library_text(limit: int = 1_100_000) -> str:
 # ---------------------------------------------------------------------------------------------------------- batches
 
 
+Self = TypeVar("Self", bound="Rows")
+
+
 @dataclass
-class Batch:
+class Rows:
+    """The base of batches: dataclasses of tensors with a row for each sequence, and how many targets there are in all."""
+
+    def split(self: Self, parts: int) -> list[Self]:
+        """The rows cut into ``parts`` shards of as many rows, give or take one; fewer where there are fewer rows. A shard
+        has its whole batch's number of targets, as that is what a mean loss is over."""
+        if parts == 1:
+            return [self]
+        tensors = {f.name: getattr(self, f.name) for f in fields(self) if isinstance(getattr(self, f.name), Tensor)}
+        count = len(next(iter(tensors.values())))
+        parts = min(parts, count)
+        cuts = [count * part // parts for part in range(parts + 1)]
+        return [replace(self, **{name: t[a:b] for name, t in tensors.items()}) for a, b in zip(cuts, cuts[1:])]
+
+
+@dataclass
+class Batch(Rows):
     """Token ids (batch, length), the ids one place later, and how many targets there are."""
 
     inputs: Tensor

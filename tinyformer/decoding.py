@@ -19,21 +19,24 @@ from tinyformer.errors import UserError
 from tinyformer.gpt import GPT
 from tinyformer.transformer import Transformer
 from tinytensor.backend import host
+from tinytensor.engine import quietly
 
 
 class evaluating:
-    """A context in which the model is in evaluation mode; the mode that each of its modules was in comes back afterwards."""
+    """A context in which the model is in evaluation mode; the mode that each of its modules was in comes back afterwards.
+    It can be entered again and again, which a decoder does at each token: so it looks for the modules only once."""
 
     def __init__(self, model: tt.nn.Module):
-        self.model = model
+        self.modules = list(model.modules())
 
     def __enter__(self) -> None:
-        self.modes = [(module, module.training) for module in self.model.modules()]
-        self.model.eval()
+        self.trained = [module for module in self.modules if module.training]
+        for module in self.trained:
+            module.training = False
 
     def __exit__(self, *error: object) -> None:
-        for module, was_training in self.modes:
-            module.training = was_training
+        for module in self.trained:
+            module.training = True
 
 
 # ---------------------------------------------------------------------------------------------------- the decoders
@@ -55,6 +58,7 @@ class GPTDecoder:
 
     def __init__(self, model: GPT, use_cache: bool = True):
         self.model = model
+        self.evaluating = evaluating(model)
         self.ids: Any = None
         self.cache: Cache | None = model.new_cache() if use_cache else None
 
@@ -64,7 +68,7 @@ class GPTDecoder:
         if self.cache is not None and self.ids.shape[1] > self.cache.capacity:
             self.cache = None
         seen = self.ids[:, -self.model.config.block_size :] if self.cache is None else new
-        with tt.no_grad(), evaluating(self.model):
+        with tt.no_grad(), quietly(), self.evaluating:
             return self.model(tt.tensor(seen), self.cache)[:, -1].numpy()
 
     def select(self, rows: Any) -> None:
@@ -80,7 +84,8 @@ class TransformerDecoder:
 
     def __init__(self, model: Transformer, source: Any, max_tokens: int, use_cache: bool = True):
         self.model = model
-        with tt.no_grad(), evaluating(model):
+        self.evaluating = evaluating(model)
+        with tt.no_grad(), self.evaluating:
             self.memory, self.memory_mask = model.encode(tt.tensor(source))
         self.ids: Any = None
         self.cache = model.new_cache(max_tokens, self.memory.shape[1]) if use_cache else None
@@ -89,7 +94,7 @@ class TransformerDecoder:
         """The logits (batch, vocab_size) after the new ids (batch, count)."""
         self.ids = new if self.ids is None else host.concatenate([self.ids, new], axis=1)
         seen = self.ids if self.cache is None else new
-        with tt.no_grad(), evaluating(self.model):
+        with tt.no_grad(), quietly(), self.evaluating:
             return self.model.decode(tt.tensor(seen), self.memory, self.memory_mask, self.cache)[:, -1].numpy()
 
     def select(self, rows: Any) -> None:

@@ -85,6 +85,15 @@ class GPT(Module):
         With a ``cache``, ids are only the tokens that follow those it holds. Raises ValueError for more than block_size
         tokens in all.
         """
+        return tt.linear(self._features(ids, cache), self.token_embedding.weight)
+
+    def loss(self, ids: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
+        """The cross-entropy of the logits for ``targets`` (batch, length), the tokens that follow each of ``ids``. The
+        logits never exist all at once: with a large vocabulary they would be most of the memory."""
+        return tt.linear_cross_entropy(self._features(ids), self.token_embedding.weight, targets, reduction=reduction)
+
+    def _features(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
+        """What the output layer reads: (batch, length, d_model)."""
         start = cache.length if cache is not None else 0
         if ids.ndim != 2 or not 1 <= ids.shape[1] <= self.config.block_size - start:
             limit = self.config.block_size - start
@@ -97,7 +106,7 @@ class GPT(Module):
         x = self.dropout(x)
         for i, block in enumerate(self.blocks):
             x = block(x, is_causal=True, cache=cache.blocks[i] if cache is not None else None)
-        return tt.linear(self.norm(x), self.token_embedding.weight)
+        return self.norm(x)
 
     def new_cache(self) -> Cache:
         """An empty cache for this model, for up to block_size tokens."""

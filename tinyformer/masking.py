@@ -6,11 +6,20 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tinytensor as tt
+from tinyformer.bert import BertForMaskedLM
 from tinyformer.data import Batch
 from tinyformer.errors import UserError
+from tinytensor import Tensor
 from tinytensor.backend import host
 
 IGNORED = -100  # the target where nothing is asked: cross_entropy leaves it out
+
+
+def masked_token_loss(model: BertForMaskedLM, batch: Batch) -> Tensor:
+    """The mean cross-entropy of the batch's hidden tokens; the model predicts no others."""
+    hidden = batch.targets != IGNORED
+    total = tt.cross_entropy(model(batch.inputs, places=hidden), batch.targets[hidden], reduction="sum")
+    return total / batch.num_targets
 
 
 class Masking:

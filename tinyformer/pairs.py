@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import tinytensor as tt
+from tinyformer.data import Rows
 from tinyformer.errors import UserError
+from tinyformer.transformer import Transformer
 from tinytensor import Tensor
 from tinytensor.backend import host
-from tinytensor.nn import Module
 
 Pair = tuple[str, str]
 
@@ -96,7 +97,7 @@ def split_pairs(pairs: Sequence[Pair], held_out: Sequence[int], seed: int = 0) -
 
 
 @dataclass
-class PairBatch:
+class PairBatch(Rows):
     """Padded ids: what the encoder reads, what the decoder reads (from the start token on), and what it should say."""
 
     source: Tensor
@@ -221,13 +222,13 @@ def _lengths(pair: EncodedPair) -> tuple[int, int]:
     return len(pair[1]), len(pair[0])
 
 
-def translation_loss(label_smoothing: float, pad: int) -> Callable[[Module, PairBatch], Tensor]:
+def translation_loss(label_smoothing: float, pad: int) -> Callable[[Transformer, PairBatch], Tensor]:
     """The mean cross-entropy over all target tokens that are no padding; smoothed while training only, so that the
     validation loss is the true one."""
 
-    def loss(model: Module, batch: PairBatch) -> Tensor:
-        logits = model(batch.source, batch.target_inputs)
+    def loss(model: Transformer, batch: PairBatch) -> Tensor:
         smoothing = label_smoothing if model.training else 0.0
-        return tt.cross_entropy(logits, batch.target_outputs, ignore_index=pad, label_smoothing=smoothing)
+        total = model.loss(batch.source, batch.target_inputs, batch.target_outputs, pad, smoothing, reduction="sum")
+        return total / batch.num_targets
 
     return loss

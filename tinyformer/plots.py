@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tinytensor import Tensor
 from tinytensor.io import atomic_write
+
+
+@contextmanager
+def if_possible() -> Iterator[None]:
+    """What is drawn inside is drawn where there is matplotlib; elsewhere a line says what is missing."""
+    try:
+        yield
+    except ImportError:
+        print("(no pictures drawn: they need matplotlib, pip install matplotlib)")
 
 
 def loss_curve(rows: Sequence[dict[str, Any]], path: str | Path, title: str = "") -> None:

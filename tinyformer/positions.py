@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tinytensor as tt
+from tinyformer.errors import UserError
 from tinytensor import Tensor
 from tinytensor.backend import host
 from tinytensor.nn import Embedding, Module
@@ -45,6 +46,17 @@ class LearnedPositions(Embedding):
         if start + length > len(self.weight):
             raise ValueError(f"there are {len(self.weight)} learned positions: {start + length} tokens are too many, crop them")
         return self.weight[start : start + length]
+
+
+def check_absolute(kind: str) -> None:
+    """Raise UserError unless these are positions that are added to the embeddings."""
+    if kind not in ("sinusoidal", "learned"):
+        raise UserError(f"positions must be sinusoidal or learned, not {kind!r}")
+
+
+def absolute_positions(kind: str, max_length: int, d_model: int) -> SinusoidalPositions | LearnedPositions:
+    """Positions to be added to the embeddings: "sinusoidal", or ``max_length`` "learned" ones."""
+    return LearnedPositions(max_length, d_model) if kind == "learned" else SinusoidalPositions(d_model)
 
 
 class RotaryPositions:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tinyformer.command_line import read_json, write_json
+from tinyformer.command_line import Settings, changed_settings, damaged, read_json, settings_from, write_json
 from tinyformer.errors import UserError
 from tinytensor import FileError, Tensor, save
 from tinytensor.io import atomic_write, load_with_metadata
@@ -45,8 +45,8 @@ class RunFolder:
         return sorted(self.path.glob("weights-*.safetensors"))
 
     def create(self, settings: Mapping[str, Any], overwrite: bool = False) -> None:
-        """Make the folder and write the settings. Raises UserError where a run is there already, unless ``overwrite``,
-        which removes that run's files first."""
+        """Make the folder and write the settings, dataclasses or values for JSON by name. Raises UserError where a run is
+        there already, unless ``overwrite``, which removes that run's files first."""
         mine = [self.settings, self.tokenizer, self.best, self.latest, self.log, self.curve, self.attention, self.sample]
         mine += self.kept_weights()
         if self.path.exists() and not self.path.is_dir():
@@ -63,6 +63,21 @@ class RunFolder:
     def read_settings(self) -> dict[str, Any]:
         """What ``create`` wrote."""
         return read_json(self.settings)
+
+    def read_part(self, name: str, kind: type[Settings]) -> Settings:
+        """The dataclass that ``create`` wrote under this name. Raises UserError where there is none."""
+        settings = self.read_settings()
+        with damaged(self.settings):
+            return settings_from(kind, settings[name])
+
+    def refuse_changes(self, given: Mapping[str, Any], *parts: Any) -> None:
+        """A resumed run is the same run: raises UserError for flags in ``given`` that are not what these parts of its
+        settings, dataclasses, say."""
+        changed = [flag for part in parts for flag in changed_settings(type(part), given, part)]
+        if changed:
+            raise UserError(
+                f"--resume goes on with the settings of {self.path}: leave out {', '.join(changed)}, or start a new run"
+            )
 
     def write_log(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write the log as CSV: an empty cell where a row has no such number."""

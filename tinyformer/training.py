@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from tqdm import tqdm
@@ -17,8 +18,9 @@ import tinytensor as tt
 from tinyformer.command_line import setting
 from tinyformer.decoding import evaluating
 from tinyformer.errors import UserError
+from tinyformer.gpt import GPT
 from tinyformer.runs import RunFolder, load_checkpoint, save_checkpoint
-from tinytensor import Tensor
+from tinytensor import Tensor, parallel
 from tinytensor.nn import Module
 from tinytensor.optim import AdamW, Constant, Cosine, InverseSquareRoot, Linear, Schedule, clip_grad_norm
 
@@ -44,12 +46,13 @@ class TrainingConfig:
     average: int = setting(1, "weights of that many last evaluations are averaged at the end, and kept if better")
     log_every: int = setting(10, "steps between rows of the log")
     seed: int = setting(1337, "of the weights, the batches and dropout")
+    shards: int = setting(0, "threads that share a batch; 0: one for each core that BLAS would use, on a GPU 1")
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "accumulation", "eval_every", "log_every", "average"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} must be at least 1, not {getattr(self, name)}")
-        for name in ("learning_rate", "min_learning_rate", "warmup", "weight_decay", "clip", "seed"):
+        for name in ("learning_rate", "min_learning_rate", "warmup", "weight_decay", "clip", "seed", "shards"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise UserError(f"{name} must be a number not below 0, not {getattr(self, name)}")
         if self.schedule not in SCHEDULES:
@@ -71,9 +74,12 @@ class TrainingConfig:
 
 
 class Batch(Protocol):
-    """What a trainer needs to know of a batch: how many targets its mean loss is over."""
+    """What a trainer needs to know of a batch: how many targets its mean loss is over, and how to cut it."""
 
     num_targets: int
+
+    def split(self, parts: int) -> list[Any]:
+        """The batch in that many shards, or fewer, each with the whole batch's ``num_targets``."""
 
 
 class Batches(Protocol):
@@ -92,12 +98,13 @@ class Batches(Protocol):
         """Go on from what ``get_state`` returned."""
 
 
+# From a model and a batch its mean loss; from a shard of a batch, its part of that mean: the shards' losses add up to it.
 LossFunction = Callable[[Any, Any], Tensor]
 
 
-def next_token_loss(model: Module, batch: Any) -> Tensor:
+def next_token_loss(model: GPT, batch: Any) -> Tensor:
     """The mean cross-entropy of a language model's predictions."""
-    return tt.cross_entropy(model(batch.inputs), batch.targets)
+    return model.loss(batch.inputs, batch.targets, reduction="sum") / batch.num_targets
 
 
 def adamw_for(model: Module, config: TrainingConfig) -> AdamW:
@@ -110,12 +117,13 @@ def adamw_for(model: Module, config: TrainingConfig) -> AdamW:
     return AdamW([g for g in groups if g["params"]], lr=config.learning_rate, betas=(config.beta1, config.beta2))
 
 
-def evaluate(model: Module, batches: Batches, loss_function: LossFunction = next_token_loss) -> float:
-    """The mean loss over every target of the validation split."""
+def evaluate(model: Module, batches: Batches, loss_function: LossFunction = next_token_loss, shards: int = 1) -> float:
+    """The mean loss over every target of the validation split, each batch cut into ``shards``, with a thread for each."""
     total, count = 0.0, 0
     with tt.no_grad(), evaluating(model):
         for batch in batches.validation_batches():
-            total += float(loss_function(model, batch)) * batch.num_targets
+            losses = parallel.run(partial(loss_function, model), batch.split(shards))
+            total += sum(float(loss) for loss in losses) * batch.num_targets
             count += batch.num_targets
     return total / max(count, 1)
 
@@ -138,6 +146,7 @@ class Trainer:
         self.config = config
         self.folder = folder
         self.loss_function = loss_function
+        self.shards = config.shards or parallel.default_shards()
         self.optimizer = adamw_for(model, config)
         self.schedule = config.make_schedule()
         self.step = 0
@@ -157,13 +166,15 @@ class Trainer:
         mean_loss: Tensor = tt.tensor(0.0)
         for batch in drawn:
             # Each batch counts by its number of targets: the sum is the mean over all of them, as in one large batch.
-            loss = self.loss_function(self.model, batch) * (batch.num_targets / count)
-            loss.backward()
-            mean_loss = mean_loss + loss.detach()
+            part = partial(self._part_of_the_loss, batch.num_targets / count)
+            mean_loss = mean_loss + parallel.backward(part, batch.split(self.shards))
         norm = clip_grad_norm(self.model.parameters(), self.config.clip or math.inf)
         self.optimizer.step(self.schedule(self.step))
         self.step += 1
         return mean_loss, norm, count
+
+    def _part_of_the_loss(self, share: float, shard: Any) -> Tensor:
+        return self.loss_function(self.model, shard) * share
 
     # ------------------------------------------------------------------------------------------------- the loop
 
@@ -242,7 +253,7 @@ class Trainer:
         return next((row[column] for row in reversed(self.rows) if row[column] is not None), math.nan)
 
     def _evaluate(self, bar: Any) -> None:
-        loss = evaluate(self.model, self.batches, self.loss_function)
+        loss = evaluate(self.model, self.batches, self.loss_function, self.shards)
         self._check("validation loss", loss, self.step)
         self._row()["validation_loss"] = loss
         bar.write(f"step {self.step:5d}: validation loss {loss:.4f}, perplexity {perplexity(loss):.2f}")
@@ -274,7 +285,7 @@ class Trainer:
         own = {name: tensor.copy() for name, tensor in self.model.state_dict().items()}
         states = [load_checkpoint(path, "weights")[0]["model"] for path in self.folder.kept_weights()]
         self.model.load_state_dict({name: sum([s[name] for s in states[1:]], states[0][name]) / len(states) for name in own})
-        loss = evaluate(self.model, self.batches, self.loss_function)
+        loss = evaluate(self.model, self.batches, self.loss_function, self.shards)
         bar.write(f"the mean of the last {len(states)} weights: validation loss {loss:.4f}, perplexity {perplexity(loss):.2f}")
         if loss < self.best_loss:
             self._save_best(loss)
@@ -288,6 +299,7 @@ class Trainer:
             "best_loss": self.best_loss if math.isfinite(self.best_loss) else None,
             "best_step": self.best_step,
             "seconds": self.seconds,
+            "shards": self.shards,
             "random": tt.random.get_state(),
             "batches": self.batches.get_state(),
             "rows": self.rows,
@@ -306,6 +318,7 @@ class Trainer:
             tt.random.set_state(state["random"])
             self.batches.set_state(state["batches"])
             self.step, self.seconds, self.rows = state["step"], state["seconds"], state["rows"]
+            self.shards = state["shards"]  # another number would round, and drop, differently
             self.best_loss = math.inf if state["best_loss"] is None else state["best_loss"]
             self.best_step, self._unread = state["best_step"], [(step, loss, norm) for step, loss, norm in state["unread"]]
         except (KeyError, TypeError, ValueError) as error:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import tinytensor as tt
 from tinyformer.attention import padding_mask
 from tinyformer.blocks import Block, BlockConfig, Cache, at_least_one
-from tinyformer.command_line import setting
+from tinyformer.command_line import setting, settings_from
 from tinyformer.errors import UserError
-from tinyformer.positions import LearnedPositions, SinusoidalPositions
+from tinyformer.positions import absolute_positions, check_absolute
 from tinytensor import Tensor
 from tinytensor.nn import Dropout, Embedding, Linear, Module, ModuleList, init
 
@@ -39,25 +39,15 @@ class TransformerConfig:
     def __post_init__(self) -> None:
         at_least_one(self, "source_vocab_size", "target_vocab_size", "encoder_layers", "decoder_layers", "max_length")
         _ = self.block  # making the block's configuration checks the rest
-        if self.positions not in ("sinusoidal", "learned"):
-            raise UserError(f"positions must be sinusoidal or learned, not {self.positions!r}")
+        check_absolute(self.positions)
         if self.share_embeddings and self.source_vocab_size != self.target_vocab_size:
             both = f"{self.source_vocab_size} and {self.target_vocab_size}"
             raise UserError(f"sharing embeddings needs one vocabulary for both languages, but they have {both} tokens")
-        _ = self.block
 
     @property
     def block(self) -> BlockConfig:
-        """The configuration of each block."""
-        return BlockConfig(
-            d_model=self.d_model,
-            num_heads=self.num_heads,
-            d_inner=self.d_inner,
-            dropout=self.dropout,
-            norm=self.norm,
-            norm_first=self.norm_first,
-            activation=self.activation,
-        )
+        """The configuration of each block: the settings that it shares with the model."""
+        return settings_from(BlockConfig, vars(self))
 
 
 class TokenAndPosition(Module):
@@ -66,8 +56,7 @@ class TokenAndPosition(Module):
     def __init__(self, tokens: Embedding, config: TransformerConfig):
         self.tokens = tokens
         self.scale = math.sqrt(config.d_model)
-        learned = config.positions == "learned"
-        self.positions = LearnedPositions(config.max_length, config.d_model) if learned else SinusoidalPositions(config.d_model)
+        self.positions = absolute_positions(config.positions, config.max_length, config.d_model)
         self.dropout = Dropout(config.dropout)
 
     def forward(self, ids: Tensor, start: int = 0) -> Tensor:
@@ -136,10 +125,32 @@ class Transformer(Module):
 
         Padding after a target needs no mask, as no token looks at those that follow.
         """
+        return tt.linear(self._features(target, memory, memory_mask, cache), self._output_weight())
+
+    def loss(
+        self,
+        source: Tensor,
+        target_inputs: Tensor,
+        target_outputs: Tensor,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+        reduction: str = "mean",
+    ) -> Tensor:
+        """The cross-entropy of ``forward``'s logits for ``target_outputs`` (batch, target length), which are not counted where
+        they are ``ignore_index``. The logits never exist all at once: with large vocabularies they would be most of the memory.
+        """
+        features = self._features(target_inputs, *self.encode(source))
+        return tt.linear_cross_entropy(
+            features, self._output_weight(), target_outputs, ignore_index, label_smoothing, reduction
+        )
+
+    def _features(self, target: Tensor, memory: Tensor, memory_mask: Tensor, cache: Cache | None = None) -> Tensor:
+        """What the output layer reads: (batch, target length, d_model)."""
         x = self.target_embedding(target, cache.length if cache is not None else 0)
-        x = self.decoder(x, is_causal=True, memory=memory, memory_mask=memory_mask, cache=cache)
-        weight = self.target_embedding.tokens.weight if self.output is None else self.output.weight
-        return tt.linear(x, weight)
+        return self.decoder(x, is_causal=True, memory=memory, memory_mask=memory_mask, cache=cache)
+
+    def _output_weight(self) -> Tensor:
+        return self.target_embedding.tokens.weight if self.output is None else self.output.weight
 
     def new_cache(self, capacity: int, memory_length: int) -> Cache:
         """An empty cache for up to ``capacity`` target tokens over a memory of that length."""

@@ -15,6 +15,7 @@ from tinytensor.functional import (
     dropout,
     gelu,
     layer_norm,
+    linear_cross_entropy,
     mse_loss,
     rms_norm,
     scaled_dot_product_attention,

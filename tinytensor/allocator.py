@@ -12,7 +12,7 @@ import os
 import sys
 
 # glibc's names for mallopt(3); the values are C ints.
-_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -2, -3, -4, -8
+_TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
 _GIBIBYTE = 1 << 30
 
 
@@ -28,4 +28,5 @@ def keep_freed_memory() -> bool:
         (_TRIM_THRESHOLD, _GIBIBYTE),  # and the end of the heap is not given back either
         (_ARENA_MAX, 1),  # one heap for all threads: what one has freed another can use
     ]
-    return all([mallopt(name, value) == 1 for name, value in settings])
+    done = [mallopt(name, value) for name, value in settings]
+    return all(done)

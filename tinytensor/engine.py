@@ -37,6 +37,7 @@ class _Modes(threading.local):
 
     recording = True
     detecting_anomalies = False
+    quiet = False  # inside ``quietly``
 
 
 modes = _Modes()
@@ -69,6 +70,13 @@ def detect_anomaly() -> Any:
     fault, not to train.
     """
     return _mode("detecting_anomalies", True)
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """A context without floating-point warnings, for many ops together: entering it costs as much as a small op."""
+    with quiet(), _mode("quiet", True):
+        yield
 
 
 def same_modes() -> Callable[[], Any]:
@@ -194,7 +202,7 @@ def backpropagate(
     found: dict[Node, Any] = {}
     pending = _Pending(in_place=not create_graph)
     pending.add(root, gradient, fresh=False)
-    with quiet(), _mode("recording", create_graph):
+    with quietly(), _mode("recording", create_graph):
         while pending.newest() >= oldest:
             node, g, owned = pending.pop()
             if (targets is None and node.op is None) or (targets is not None and node in targets):

@@ -126,9 +126,7 @@ def _keep_scale(p: float) -> float:
 
 
 @fused(kernels.attention_forward, kernels.attention_backward, inputs=("query", "key", "value"))
-def _attention(
-    query: Any, key: Any, value: Any, mask: Any, keep: Any, is_causal: bool, scale: float, keep_scale: float
-) -> Any:
+def _attention(query: Any, key: Any, value: Any, mask: Any, keep: Any, is_causal: bool, scale: float, keep_scale: float) -> Any:
     scores = matmul(query * scale, swapaxes(key, -1, -2))
     if is_causal:
         causal = _causal_array(query.shape[-2], key.shape[-2])
@@ -236,8 +234,7 @@ def cross_entropy(
     """
     _check_tensors("cross_entropy", logits=logits, targets=targets)
     _check_reduction(reduction)
-    if not 0.0 <= label_smoothing <= 1.0:
-        raise ValueError(f"label smoothing lies between 0 and 1, not at {label_smoothing}")
+    _check_smoothing(label_smoothing)
     if is_floating(targets.dtype):
         return _soft_cross_entropy(logits, targets, label_smoothing, reduction)
     if targets.dtype.kind not in "iu":
@@ -247,17 +244,55 @@ def cross_entropy(
             f"cross_entropy: logits {logits.shape} must be the targets' shape {targets.shape} "
             "and one more axis at the end, the classes"
         )
-    _check_classes(targets, logits.shape[-1], ignore_index)
+    _check_classes("cross_entropy", targets, logits.shape[-1], ignore_index)
     return _cross_entropy(logits, targets.data, ignore_index, label_smoothing, reduction)
 
 
-def _check_classes(targets: Tensor, classes: int, ignore_index: int) -> None:
+@fused(kernels.linear_cross_entropy_forward, kernels.linear_cross_entropy_backward, inputs=("x", "weight"))
+def _linear_cross_entropy(x: Any, weight: Any, targets: Any, ignore_index: int, label_smoothing: float, reduction: str) -> Any:
+    return _cross_entropy(linear(x, weight), targets, ignore_index, label_smoothing, reduction)
+
+
+def linear_cross_entropy(
+    x: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    reduction: str = "mean",
+) -> Tensor:
+    """``cross_entropy`` of the logits x @ weight.T, without ever holding them all.
+
+    x: (..., width). weight: (classes, width). targets: integers (...). The rest is as in ``cross_entropy``, but that the
+    reduction is mean or sum.
+    """
+    _check_tensors("linear_cross_entropy", x=x, weight=weight, targets=targets)
+    if reduction not in ("mean", "sum"):
+        raise ValueError(f"linear_cross_entropy: the reduction is 'mean' or 'sum', not {reduction!r}")
+    _check_smoothing(label_smoothing)
+    if weight.ndim != 2 or x.ndim == 0 or x.shape[-1] != weight.shape[1] or x.shape[:-1] != targets.shape:
+        raise ValueError(
+            f"linear_cross_entropy: x {x.shape} must be the targets' shape {targets.shape} and one more axis at the end, as "
+            f"wide as the weight {weight.shape}"
+        )
+    _check_classes("linear_cross_entropy", targets, weight.shape[0], ignore_index)
+    return _linear_cross_entropy(x, weight, targets.data, ignore_index, label_smoothing, reduction)
+
+
+def _check_smoothing(label_smoothing: float) -> None:
+    if not 0.0 <= label_smoothing <= 1.0:
+        raise ValueError(f"label smoothing lies between 0 and 1, not at {label_smoothing}")
+
+
+def _check_classes(operation: str, targets: Tensor, classes: int, ignore_index: int) -> None:
+    if targets.dtype.kind not in "iu":
+        raise TypeError(f"{operation}: targets are integers (classes), not {targets.dtype}")
     if not is_host_array(targets.data):
         return  # a check of GPU values would wait for the device
     wrong = ((targets.data < 0) | (targets.data >= classes)) & (targets.data != ignore_index)
     if wrong.any():
         raise IndexError(
-            f"cross_entropy: target {int(targets.data[wrong][0])} is no class: there are {classes}, 0 to {classes - 1}"
+            f"{operation}: target {int(targets.data[wrong][0])} is no class: there are {classes}, 0 to {classes - 1}"
         )
 
 
@@ -298,6 +333,7 @@ __all__ = [
     "layer_norm",
     "leaky_relu",
     "linear",
+    "linear_cross_entropy",
     "log_softmax",
     "logsumexp",
     "mse_loss",

@@ -27,9 +27,10 @@ def fused(
 class FusedOp(Op):
     """A composite of ops, its ``reference``, that hand-written kernels compute in one pass each way.
 
-    ``kernel_forward(**arguments) -> (out, statistics)`` and ``kernel_backward(g, statistics, needed, **arguments) ->
-    gradients``, one for each input, where ``needed`` says which are wanted. First-order gradients come from the kernels;
-    for higher orders the reference is replayed, and differentiated like any other expression.
+    ``kernel_forward(needed, **arguments) -> (out, statistics)`` and ``kernel_backward(g, statistics, needed, **arguments) ->
+    gradients``, one for each input, where ``needed`` says which are wanted: without any, forward need keep no statistics.
+    First-order gradients come from the kernels; for higher orders the reference is replayed, and differentiated like any
+    other expression.
     """
 
     def __init__(
@@ -46,15 +47,15 @@ class FusedOp(Op):
         self.kernel_forward = kernel_forward
         self.kernel_backward = kernel_backward
 
-    def _compute(self, values: dict[str, Any]) -> tuple[Array, Any]:
+    def _compute(self, values: dict[str, Any], needed: Sequence[bool]) -> tuple[Array, Any]:
         try:
-            out, statistics = self.kernel_forward(**values)
+            out, statistics = self.kernel_forward(needed, **values)
             return xp.asarray(out), statistics
         except (ValueError, IndexError, TypeError) as error:
             raise explain(self, values, error) from None
 
     def _run(self, values: dict[str, Any]) -> Any:
-        return self._compute(values)[0]
+        return self._compute(values, [False] * len(self.inputs))[0]
 
     def _saved(self, values: dict[str, Any], out: Array, kept: Any, parents: tuple[Node | None, ...]) -> Any:
         return values, kept

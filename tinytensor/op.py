@@ -15,7 +15,7 @@ import types
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from tinytensor.backend import Array, default_dtype, host, is_array, is_floating, is_host_array, quiet, xp
+from tinytensor.backend import Array, DType, default_dtype, host, is_array, is_floating, is_host_array, quiet, xp
 from tinytensor.engine import Node, calling_line, check_finite, modes
 
 if TYPE_CHECKING:
@@ -88,18 +88,16 @@ class Op:
             values = {**self.defaults, self.names[0]: args, **settings}
             operands: Sequence[Any] = args
         else:
-            values = {**self.defaults, **dict(zip(self.names, args)), **settings}
-            operands = [values.get(n) for n in self.inputs]
             if len(args) > len(self.names):
                 raise TypeError(f"{self.name}() takes {len(self.names)} arguments, but {len(args)} were given")
-        tensors = [value for value in values.values() if isinstance(value, Tensor)]
-        if self.variadic:
-            tensors += [value for value in args if isinstance(value, Tensor)]
-        if not tensors:
-            if not any(is_array(value) for value in (*operands, *values.values())):
-                self._reject(args)
-            return self._run(values)
-        return self._record(values, operands)
+            values = {**self.defaults, **dict(zip(self.names, args)), **settings}
+            operands = [values.get(n) for n in self.inputs]
+        for value in (*operands, *values.values()):
+            if isinstance(value, Tensor):
+                return self._record(values, operands)
+        if not any(is_array(value) for value in (*operands, *values.values())):
+            self._reject(args)
+        return self._run(values)
 
     def _record(self, values: dict[str, Any], operands: Sequence[Any]) -> TensorClass:
         parents = tuple([x.node if isinstance(x, Tensor) else None for x in operands])
@@ -108,24 +106,36 @@ class Op:
             values[self.names[0]] = tuple(arrays)
         else:
             values.update(zip(self.inputs, arrays))
-        values = {n: self._setting(n, v) if isinstance(v, Tensor) else v for n, v in values.items()}
-        with quiet():
-            out, kept = self._compute(values)
-        if out.dtype != default_dtype and is_floating(out.dtype) and "dtype" not in values and not _any_floating(arrays):
-            # Integers went in: NumPy answers in float64, or for the shortest in float16, but this library in float32.
+        for name, value in values.items():
+            if isinstance(value, Tensor):
+                values[name] = self._setting(name, value)
+        recording = modes.recording and self.differentiable and any(parents)
+        needed = [recording and parent is not None for parent in parents]
+        if modes.quiet:
+            out, kept = self._compute(values, needed)
+        else:
+            with quiet():
+                out, kept = self._compute(values, needed)
+        if out.dtype is not default_dtype and self._is_too_wide(out.dtype, values, arrays):
             if out.dtype.itemsize < default_dtype.itemsize:
                 return self._record(values, [wrap(x.astype(default_dtype)) if is_array(x) else x for x in arrays])
             out = out.astype(default_dtype)
         node = None
-        if modes.recording and self.differentiable and any(parents) and is_floating(out.dtype):
+        if recording and is_floating(out.dtype):
             node = Node(self, parents, self._saved(values, out, kept, parents), out.shape, out.dtype)
         if modes.detecting_anomalies:
             check_finite(out, f"the output of {self.name!r}, called at {node.line if node else calling_line()},")
         return wrap(out, node)
 
-    def _compute(self, values: dict[str, Any]) -> tuple[Array, Any]:
-        """The output, and what else the backward pass wants kept (nothing, but for a fused op)."""
-        return xp.asarray(self._run(values)), None
+    def _is_too_wide(self, dtype: DType, values: dict[str, Any], arrays: Sequence[Any]) -> bool:
+        """Whether integers went in and floats came out of a dtype that nobody chose: NumPy answers in float64, or for the
+        shortest in float16, but this library in float32."""
+        return dtype != default_dtype and is_floating(dtype) and "dtype" not in values and not _any_floating(arrays)
+
+    def _compute(self, values: dict[str, Any], needed: Sequence[bool]) -> tuple[Array, Any]:
+        """The output, and what else the gradients ``needed`` want kept (nothing, but for a fused op)."""
+        out = self._run(values)
+        return out if type(out) is xp.ndarray else xp.asarray(out), None
 
     def _run(self, values: dict[str, Any]) -> Any:
         try:
@@ -139,8 +149,10 @@ class Op:
     def _promote(self, arrays: list[Any]) -> list[Any]:
         """Convert integer operands to the floating type of the others. (NumPy would turn int64 + float32 to float64.)"""
         dtypes = {x.dtype for x in arrays if hasattr(x, "dtype")}
+        if len(dtypes) <= 1:
+            return arrays
         floating = [d for d in dtypes if is_floating(d)]
-        if len(dtypes) > 1 and floating and len(floating) < len(dtypes):
+        if floating and len(floating) < len(dtypes):
             dtype = functools.reduce(xp.promote_types, floating)
             return [x.astype(dtype) if hasattr(x, "dtype") and not is_floating(x.dtype) else x for x in arrays]
         return arrays

@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 
 
 def default_shards() -> int:
-    """As many shards as BLAS would use threads: one a core, fewer where OPENBLAS_NUM_THREADS or its like says so; on a GPU 1."""
+    """As many shards as BLAS would use threads: one a core, or what OPENBLAS_NUM_THREADS or its like says; on a GPU 1."""
     if backend.name != "numpy":
         return 1
     return max((pool["num_threads"] for pool in _controller().info() if pool["user_api"] == "blas"), default=1)
@@ -36,7 +36,8 @@ def run(function: Callable[[Shard], Result], shards: Sequence[Shard]) -> list[Re
     number of shards give the same numbers. The first error of a shard is raised here, after all have ended.
     """
     if len(shards) == 1:
-        return [function(shards[0])]
+        with engine.quietly():
+            return [function(shards[0])]
     seeds = random.generator().integers(0, 2**63, len(shards))
     work = _in_this_mode(function)
     with one_blas_thread():
@@ -73,7 +74,7 @@ def _in_this_mode(function: Callable[[Shard], Result]) -> Callable[[Shard, int],
     same_modes = engine.same_modes()
 
     def call(shard: Shard, seed: int) -> Result:
-        with same_modes(), random.using(host.random.default_rng(seed)):
+        with same_modes(), engine.quietly(), random.using(host.random.default_rng(seed)):
             return function(shard)
 
     return call

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import gzip
 import json
@@ -10,77 +9,26 @@ import os
 import random
 import re
 import runpy
-import shutil
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from running import ROOT, Program, contents, entries, log_of, result_of, validation_losses
 
 from tinyformer.runs import load_checkpoint
 from tinyformer.tokenizers import BPETokenizer, CharTokenizer
 from tinyformer.training import TrainingConfig
 from tinyformer.transformer import TransformerConfig
 
-ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = ROOT / "examples" / "translate.py"
+EXAMPLE = "translate.py"
 MODEL = ["--d-model", "16", "--num-heads", "2", "--d-inner", "16", "--encoder-layers", "1", "--decoder-layers", "1"]
 TASK = ["--vocab-size", "280", "--max-tokens", "30", "--validation", "6", "--test", "5", "--batch-size", "8"]
 SHORT = ["--steps", "12", "--eval-every", "6", "--log-every", "3", "--warmup", "4", "--beam", "2"]
 TINY = [*MODEL, *TASK, *SHORT]
 FILES = ["attention.png", "best.safetensors", "config.json", "latest.safetensors", "log.csv", "loss.png", "sample.txt"]
 FILES += ["tokenizer.json"]
-
-# ---------------------------------------------------------------------------------------------------------- the setting
-
-
-@pytest.fixture(scope="module")
-def environment() -> dict[str, str]:
-    # The runs are in folders of their own, where a relative path would lead elsewhere.
-    paths = [str(Path(path).resolve()) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-    path = os.pathsep.join([str(ROOT), *paths])
-    return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8"}
-
-
-class Program:
-    """Runs the example in a folder of its own, which relative paths are in."""
-
-    def __init__(self, folder: Path, environment: dict[str, str]):
-        self.folder = folder
-        self.environment = environment
-
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "encoding": "utf-8"}
-        return subprocess.Popen([sys.executable, str(SCRIPT), *words], cwd=self.folder, env=self.environment, **pipes)
-
-    def __call__(self, *words: str, typed: str | bytes = "", **variables: str) -> subprocess.CompletedProcess[str]:
-        given = typed.encode() if isinstance(typed, str) else typed
-        environment = {**self.environment, **variables}
-        command = [sys.executable, str(SCRIPT), *words]
-        result = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, input=given, check=False)
-        return subprocess.CompletedProcess(command, result.returncode, result.stdout.decode(), result.stderr.decode())
-
-    def good(self, *words: str, typed: str | bytes = "", **variables: str) -> str:
-        """What it prints where all goes well."""
-        result = self(*words, typed=typed, **variables)
-        assert result.returncode == 0, result.stderr
-        assert "Traceback" not in result.stderr
-        return result.stdout
-
-    def bad(self, *words: str, typed: str | bytes = "", **variables: str) -> str:
-        """What it says where the user made a mistake: a line or two after the progress bars, and never a traceback."""
-        result = self(*words, typed=typed, **variables)
-        assert result.returncode == 2, result.stderr
-        assert "Traceback" not in result.stderr
-        bars, start, message = result.stderr.rpartition("error: ")
-        assert not [line for line in re.split(r"[\r\n]", bars) if line and not line.startswith("learning merges")], (
-            result.stderr
-        )
-        assert start
-        assert message.rstrip("\n").count("\n") <= 1, result.stderr
-        return message
+LONGER = ["--steps", "300", "--eval-every", "100", "--learning-rate", "1e-2", "--dropout", "0"]
+FIRST_RUN = ["--data", "pairs.tsv", "--out", "run", *TINY, *LONGER]
 
 
 def some_pairs(count: int = 60) -> list[tuple[str, str]]:
@@ -98,59 +46,8 @@ def write_pairs(path: Path, pairs: list[tuple[str, str]]) -> None:
     path.write_text("".join(f"{s}\t{t}\n" for s, t in pairs), encoding="utf-8")
 
 
-@pytest.fixture
-def program(tmp_path: Path, environment: dict[str, str]) -> Program:
-    write_pairs(tmp_path / "pairs.tsv", some_pairs())
-    return Program(tmp_path, environment)
-
-
-@pytest.fixture(scope="module")
-def first_run(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]) -> tuple[Path, str]:
-    """A folder with pairs and a finished run in it, and what that run printed. Tests copy it before they change it."""
-    folder = tmp_path_factory.mktemp("finished")
+def write_data(folder: Path) -> None:
     write_pairs(folder / "pairs.tsv", some_pairs())
-    words = ["--steps", "300", "--eval-every", "100", "--learning-rate", "1e-2", "--dropout", "0"]
-    return folder, Program(folder, environment).good("--data", "pairs.tsv", "--out", "run", *TINY, *words)
-
-
-@pytest.fixture
-def finished(first_run: tuple[Path, str], environment: dict[str, str]) -> Program:
-    """The finished run as it is, for what only reads it."""
-    return Program(first_run[0], environment)
-
-
-@pytest.fixture
-def copied(first_run: tuple[Path, str], tmp_path: Path, environment: dict[str, str]) -> Program:
-    """A copy of the finished run, to change."""
-    shutil.copytree(first_run[0], tmp_path / "copy")
-    return Program(tmp_path / "copy", environment)
-
-
-def entries(folder: Path) -> list[str]:
-    return sorted(p.name for p in folder.iterdir())
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {p.name: p.read_bytes() for p in folder.iterdir()}
-
-
-def log_of(run: Path) -> list[dict[str, str]]:
-    with open(run / "log.csv", newline="", encoding="utf-8") as file:
-        return [{**row, "seconds": ""} for row in csv.DictReader(file)]
-
-
-def result_of(run: Path) -> dict[str, object]:
-    """What a run found: weights, optimizer, random states and log, but for how long it took."""
-    latest, state = load_checkpoint(run / "latest.safetensors", "latest")
-    best, best_state = load_checkpoint(run / "best.safetensors", "best")
-    tensors = {
-        f"{file}/{group}/{name}": tensor.numpy().tobytes()
-        for file, groups in (("latest", latest), ("best", best))
-        for group, members in groups.items()
-        for name, tensor in members.items()
-    }
-    progress = {key: state[key] for key in ("step", "best_loss", "best_step", "random", "batches")}
-    return {"tensors": tensors, "best": best_state, "progress": progress, "log": log_of(run), "sample": sample_of(run)}
 
 
 def sample_of(run: Path) -> list[list[str]]:
@@ -171,11 +68,9 @@ def test_a_run_leaves_its_files_and_says_what_it_does(first_run: tuple[Path, str
     assert "left out" not in printed
     assert "Best validation loss" in printed
     assert "translate --out run\n" in printed
-    log = log_of(run)
-    assert [row["step"] for row in log if row["validation_loss"]] == ["0", "100", "200", "300"]
-    assert (
-        min(float(row["validation_loss"]) for row in log[1:] if row["validation_loss"]) < float(log[0]["validation_loss"]) - 2
-    )
+    assert [row["step"] for row in log_of(run) if row["validation_loss"]] == ["0", "100", "200", "300"]
+    first, *later = validation_losses(run)
+    assert min(later) < first - 2
     settings = json.loads((run / "config.json").read_text(encoding="utf-8"))
     assert settings["training"]["steps"] == 300
     assert settings["model"]["d_model"] == 16
@@ -212,16 +107,13 @@ def test_scores_of_dates_are_exact_matches() -> None:
 
 
 def test_without_what_is_optional_it_trains_and_says_what_is_missing(program: Program) -> None:
-    (program.folder / "absent").mkdir()
-    for name in ("sacrebleu", "matplotlib"):
-        (program.folder / "absent" / f"{name}.py").write_text(f"raise ModuleNotFoundError('none', name={name!r})\n")
-    path = os.pathsep.join([str(program.folder / "absent"), program.environment["PYTHONPATH"]])
-    printed = program.good("--data", "pairs.tsv", "--out", "run", *TINY, "--beam", "1", PYTHONPATH=path)
+    bare = program.without("sacrebleu", "matplotlib")
+    printed = program.good("--data", "pairs.tsv", "--out", "run", *TINY, "--beam", "1", **bare)
     assert printed.count("greedy: (no scores: they need sacrebleu, pip install sacrebleu)\n") == 1
     assert "beam" not in printed  # a beam of 1 is greedy, which is there already
     assert "no pictures drawn: they need matplotlib, pip install matplotlib" in printed
     assert entries(program.folder / "run") == sorted(set(FILES) - {"loss.png", "attention.png"})
-    message = program.bad("translate", "--out", "run", "--heat-map", "red dog", PYTHONPATH=path)
+    message = program.bad("translate", "--out", "run", "--heat-map", "red dog", **bare)
     assert message == "the package 'matplotlib' is not installed: pip install matplotlib\n"
 
 
@@ -307,20 +199,13 @@ def test_a_run_is_not_replaced_unless_told(copied: Program) -> None:
 def test_interrupted_and_resumed_is_the_uninterrupted_run(program: Program) -> None:
     words = ["--data", "pairs.tsv", *TINY, "--steps", "300", "--eval-every", "60", "--average", "2"]
     program.good(*words, "--out", "whole")
-    process = program.start(*words, "--out", "two parts")
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith("step    60:"):
-            break
-    process.send_signal(signal.SIGINT)
-    printed, errors = process.communicate()
-    assert process.returncode == 0, errors
-    assert "Traceback" not in errors
+    printed = program.interrupted("step    60:", *words, "--out", "two parts")
     parts = program.folder / "two parts"
     step = load_checkpoint(parts / "latest.safetensors", "latest")[1]["step"]
     assert 60 <= step < 300
     # The command that it says is one that a shell takes as it stands.
-    assert printed.endswith(f"Stopped after step {step} and saved. Go on with: python {SCRIPT} --out 'two parts' --resume\n")
+    again = f"python {program.script} --out 'two parts' --resume\n"
+    assert printed.endswith(f"Stopped after step {step} and saved. Go on with: {again}")
     assert "sample.txt" not in entries(parts)
 
     assert "Best validation loss" in program.good("--out", "two parts", "--resume", "--beam", "2")
@@ -532,7 +417,7 @@ def test_runs_that_are_damaged(copied: Program, file: str, damage, message: str)
 
 def script() -> dict[str, Any]:
     """What the script defines."""
-    return runpy.run_path(str(SCRIPT), run_name="translate")
+    return runpy.run_path(str(ROOT / "examples" / EXAMPLE), run_name="translate")
 
 
 def test_help_shows_every_setting_with_its_default(finished: Program) -> None:

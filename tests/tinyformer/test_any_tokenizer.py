@@ -133,6 +133,10 @@ def test_load_tokenizer(tmp_path: Path, kind: str) -> None:
         assert loaded.encode(text, allow_special).tolist() == tokenizer.encode(text, allow_special).tolist()
     loaded.save(tmp_path / "again.json")
     assert (tmp_path / "again.json").read_bytes() == (tmp_path / "t.json").read_bytes()
+    size = tokenizer.vocab_size
+    assert load_tokenizer(tmp_path / "t.json", size).vocab_size == size
+    with pytest.raises(UserError, match=rf"t\.json has {size} tokens, but the model {size + 1}"):
+        load_tokenizer(tmp_path / "t.json", size + 1)
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,12 @@ def test_the_formula_gives_the_published_size_of_bert_base() -> None:
     assert expected_parameters(BertConfig()) == 109_482_240
 
 
+def test_what_the_choices_add_and_spare() -> None:
+    plain = make().num_parameters()
+    assert make(norm_first=True).num_parameters() == plain + 2 * 16  # a norm after the last block
+    assert make(positions="sinusoidal").num_parameters() == plain - 8 * 16
+
+
 def test_the_heads_add_few_parameters() -> None:
     plain = make().num_parameters()
     # The output layer is the token embedding again: only a layer, a norm and a bias for each token are new.
@@ -61,13 +67,15 @@ def test_the_heads_add_few_parameters() -> None:
 
 
 @pytest.mark.parametrize(("kind", "arguments"), [(Bert, ()), (BertForMaskedLM, ()), (BertForClassification, (5,))])
-def test_first_weights(kind: type[Module], arguments: tuple[int, ...]) -> None:
-    model = make(kind, *arguments, d_model=64, d_inner=128, vocab_size=200)
+@pytest.mark.parametrize(("width", "std"), [(768, 0.02), (192, 0.04)])
+def test_first_weights(kind: type[Module], arguments: tuple[int, ...], width: int, std: float) -> None:
+    # BERT's standard deviation at BERT's width, and at a quarter of it twice that.
+    model = make(kind, *arguments, d_model=width, num_layers=1, d_inner=128, vocab_size=200)
     for name, parameter in model.named_parameters():
         values = parameter.numpy()
         if values.ndim == 2:
-            # Within five standard errors of 0.02: the smallest matrix has 128 numbers.
-            assert values.std() == pytest.approx(0.02, rel=5 / math.sqrt(2 * values.size)), name
+            # Within five standard errors: the smallest matrix has 384 numbers.
+            assert values.std() == pytest.approx(std, rel=5 / math.sqrt(2 * values.size)), name
         else:
             assert (values == (1.0 if name.endswith("norm.weight") else 0.0)).all(), name
 
@@ -91,6 +99,34 @@ def test_the_encoding_from_embeddings_norm_and_blocks() -> None:
     np.testing.assert_allclose(out.numpy(), y.numpy(), rtol=1e-4, atol=1e-5)
     pooled = np.tanh(out.numpy()[:, 0] @ p["pooler.weight"].T + p["pooler.bias"])
     np.testing.assert_allclose(model.pool(out).numpy(), pooled, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_the_choices_are_those_of_the_blocks(norm_first: bool) -> None:
+    model = make(norm_first=norm_first, spread=True)
+    ids = tt.tensor(random_ids(2, 5))
+    y = model.norm(model.token_embedding(ids) + model.position_embedding(5) + model.segment_embedding(tt.zeros_like(ids)))
+    for block in model.encoder.blocks:
+        if norm_first:
+            y = y + block.attention(block.attention_norm(y))
+            y = y + block.feed_forward(block.feed_forward_norm(y))
+        else:
+            y = block.attention_norm(y + block.attention(y))
+            y = block.feed_forward_norm(y + block.feed_forward(y))
+    expected = model.encoder.norm(y) if norm_first else y
+    np.testing.assert_allclose(model(ids).numpy(), expected.numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_embeddings_are_scaled_to_the_size_of_sinusoidal_positions() -> None:
+    model = make(positions="sinusoidal", num_segments=2)
+    seen: list[tt.Tensor] = []
+    model.norm.forward = lambda x: seen.append(x) or x
+    ids, segments = random_ids(2, 20), np.arange(20) % 2 + np.zeros((2, 1), int)  # longer than 8: there is no longest text
+    model(tt.tensor(ids), tt.tensor(segments))
+    places = np.arange(20)[:, None] / 10000 ** (np.arange(8) / 8)
+    table = np.stack([np.sin(places), np.cos(places)], -1).reshape(20, 16)
+    tokens = model.token_embedding.weight.numpy()[ids] + model.segment_embedding.weight.numpy()[segments]
+    np.testing.assert_allclose(seen[0].numpy(), 4.0 * tokens + table, rtol=1e-5, atol=1e-5)
 
 
 def test_without_segments_all_is_the_first_one() -> None:
@@ -153,6 +189,24 @@ def test_masked_lm_head() -> None:
     np.testing.assert_allclose(model(ids).numpy(), expected, rtol=1e-4, atol=1e-4)
 
 
+def test_the_head_at_some_places_only() -> None:
+    # The logits and every gradient are those of the head at all places.
+    ids = tt.tensor(random_ids(3, 6))
+    places = np.random.default_rng(1).random((3, 6)) < 0.4
+    cotangent = tt.tensor(np.random.default_rng(2).standard_normal((places.sum(), 13)).astype(np.float32))
+    some, whole = make(BertForMaskedLM, spread=True), make(BertForMaskedLM, spread=True)
+    logits = some(ids, places=tt.tensor(places))
+    expected = whole(ids)[tt.tensor(places)]
+    assert logits.shape == (places.sum(), 13)
+    np.testing.assert_allclose(logits.numpy(), expected.numpy(), rtol=1e-5, atol=1e-5)
+    (logits * cotangent).sum().backward()
+    (expected * cotangent).sum().backward()
+    for (name, one), two in zip(some.named_parameters(), whole.parameters()):
+        assert (one.grad is None) == (two.grad is None), name
+        if one.grad is not None:
+            np.testing.assert_allclose(one.grad.numpy(), two.grad.numpy(), rtol=1e-4, atol=1e-4, err_msg=name)
+
+
 def test_dropout_acts_in_training_only() -> None:
     ids = tt.tensor(random_ids(2, 5))
     for kind in ((BertForMaskedLM,), (BertForClassification, 3)):
@@ -204,6 +258,7 @@ def test_classifies_one_batch() -> None:
         ({"num_layers": 0}, "num_layers must be at least 1, not 0"),
         ({"d_inner": 0}, "d_inner must be at least 1, not 0"),
         ({"dropout": 1.0}, "dropout must be at least 0 and less than 1, not 1.0"),
+        ({"positions": "rotary"}, "positions must be sinusoidal or learned, not 'rotary'"),
     ],
 )
 def test_settings_that_make_no_model(changes: dict[str, float], message: str) -> None:

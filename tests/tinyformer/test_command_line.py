@@ -11,7 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from tinyformer.command_line import Parser, add_settings, changed_settings, read_json, setting, settings_from, write_json
+from tinyformer.command_line import (
+    Parser,
+    add_run_flags,
+    add_settings,
+    as_flags,
+    changed_settings,
+    next_command,
+    parse_command,
+    read_json,
+    setting,
+    settings_from,
+    write_json,
+)
 from tinyformer.errors import UserError, plain_errors
 
 
@@ -59,6 +71,14 @@ def test_help_shows_every_setting_with_its_default(parser: Parser) -> None:
     assert "hidden" not in text
 
 
+def test_a_description_keeps_its_flags_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    for columns in range(40, 60):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        text = Parser(prog="program", description="--vocab-size 400 " * 20).format_help()
+        assert " ".join(text.split()).count("--vocab-size 400") == 20
+        assert max(map(len, text.splitlines())) <= columns
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -89,6 +109,42 @@ def test_wrong_flags_are_told_in_a_line(parser: Parser, words: list[str], messag
 )
 def test_changed_settings(parser: Parser, words: list[str], changed: list[str]) -> None:
     assert changed_settings(Settings, vars(parser.parse_args(words)), Settings(1, 32, 0.5, True)) == changed
+
+
+def test_settings_as_flags_are_parsed_to_the_same_settings(parser: Parser) -> None:
+    for settings in ({"d_model": 32, "rate": 1e-3, "bias": True}, {"bias": False}):
+        parsed = vars(parser.parse_args(as_flags(settings).split()))
+        assert {name: parsed[name] for name in settings} == settings
+    assert as_flags({"d_model": 32, "bias": False}) == "--d-model 32 --no-bias"
+
+
+# ---------------------------------------------------------------------------------------------------------- runs
+
+
+def test_run_flags() -> None:
+    parser = Parser(prog="program")
+    add_run_flags(parser, "runs/program")
+    assert vars(parser.parse_args([])) == {"out": "runs/program", "resume": False, "overwrite": False}
+    assert vars(parser.parse_args(["--out", "x", "--resume"])) == {"out": "x", "resume": True, "overwrite": False}
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--resume", "--overwrite"])
+
+
+@pytest.mark.parametrize(
+    ("words", "command"), [([], "train"), (["--fast"], "train"), (["train"], "train"), (["sample"], "sample")]
+)
+def test_without_a_command_it_is_train(words: list[str], command: str) -> None:
+    parser = Parser(prog="program")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("train").add_argument("--fast", action="store_true")
+    commands.add_parser("sample")
+    assert parse_command(parser, commands.choices, words).command == command
+
+
+def test_the_next_command_can_be_pasted_into_a_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["my examples/program.py", "--fast"])
+    assert next_command("runs/program", "runs/program", "sample") == "python 'my examples/program.py' sample"
+    assert next_command("a b", "runs/program") == "python 'my examples/program.py' --out 'a b'"
 
 
 # ---------------------------------------------------------------------------------------------------------- files

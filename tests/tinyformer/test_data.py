@@ -7,14 +7,18 @@ import http.server
 import json
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import tinytensor as tt
 from tinyformer import data
-from tinyformer.data import TextBatches, default_text, download, read_text, standard_library_text
+from tinyformer.data import Rows, TextBatches, TextSource, default_text, download, open_text, read_text, standard_library_text
 from tinyformer.errors import UserError
+from tinytensor import parallel
 
 # ---------------------------------------------------------------------------------------------------------- read_text
 
@@ -225,6 +229,30 @@ def test_default_text_falls_back_and_says_so_in_a_line(
     assert "--data" in out
 
 
+def test_a_text_is_read_again_wherever_it_is_now(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("some words", encoding="utf-8")
+    text, source = open_text(str(path))
+    assert text == "some words"
+    assert source == TextSource(str(path), str(path), hashlib.sha256(b"some words").hexdigest())
+    assert source.read_again("run") == text
+    path.rename(tmp_path / "b.txt")
+    assert source.read_again("run", str(tmp_path / "b.txt")) == text
+    path.write_text("other words", encoding="utf-8")
+    with pytest.raises(UserError, match=r"the text is not the one that run was trained on \(.*a\.txt\): --resume needs"):
+        source.read_again("run")
+
+
+def test_a_default_text_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    # One that was Python's own sources is so even where Tiny Shakespeare can be had now.
+    monkeypatch.setattr(data, "default_text", lambda: ("to be", "Tiny Shakespeare"))
+    text, source = open_text(None)
+    assert (text, source.path, source.name) == ("to be", None, "Tiny Shakespeare")
+    assert source.read_again("run") == "to be"
+    own = standard_library_text()
+    assert TextSource(None, data.STANDARD_LIBRARY, hashlib.sha256(own.encode()).hexdigest()).read_again("run") == own
+
+
 # ---------------------------------------------------------------------------------------------------------- batches
 
 
@@ -329,3 +357,45 @@ def test_a_text_that_is_too_short_is_told_how_long_it_must_be(block_size: int, s
 def test_settings_that_make_no_batches(options: dict[str, float], message: str) -> None:
     with pytest.raises(UserError, match=message):
         batches(**options)
+
+
+# ------------------------------------------------------------------------------------------------------------- shards
+
+
+@dataclass
+class Named(Rows):
+    """A batch of two tensors with different axes, and what is no tensor."""
+
+    first: tt.Tensor
+    second: tt.Tensor
+    num_targets: int
+    name: str
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 12])
+@pytest.mark.parametrize("parts", [1, 2, 3, 5, 12, 100])
+def test_rows_are_cut_evenly_and_in_order(rows: int, parts: int) -> None:
+    whole = Named(tt.arange(rows), tt.arange(rows * 6).reshape(rows, 2, 3), 42, "a")
+    shards = whole.split(parts)
+    assert len(shards) == min(rows, parts)
+    assert {(type(shard), shard.num_targets, shard.name) for shard in shards} == {(Named, 42, "a")}
+    for name in ("first", "second"):
+        pieces = [getattr(shard, name).numpy() for shard in shards]
+        np.testing.assert_array_equal(np.concatenate(pieces), getattr(whole, name).numpy())
+        sizes = [len(piece) for piece in pieces]
+        assert 1 <= min(sizes) <= max(sizes) <= min(sizes) + 1
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 9])
+def test_the_shards_of_rows_have_the_gradient_of_the_whole(parts: int) -> None:
+    rng = np.random.default_rng(0)
+    whole = Named(tt.tensor(rng.standard_normal((4, 3))), tt.tensor(rng.standard_normal((4, 2))), 8, "")
+    plain, shared = [tt.tensor(np.ones((3, 2)), requires_grad=True) for _ in range(2)]
+
+    def loss(weight: tt.Tensor, batch: Named) -> tt.Tensor:
+        return tt.square(tt.tanh(batch.first @ weight) - batch.second).sum() / batch.num_targets
+
+    expected = loss(plain, whole)
+    expected.backward()
+    assert parallel.backward(partial(loss, shared), whole.split(parts)).item() == pytest.approx(expected.item(), abs=1e-12)
+    np.testing.assert_allclose(shared.grad.numpy(), plain.grad.numpy(), rtol=0, atol=1e-12)

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 import tinytensor as tt
+from tinyformer.bert import BertConfig, BertForMaskedLM
 from tinyformer.classification import LabelledBatches, accuracy
 from tinyformer.data import Batch
 from tinyformer.errors import UserError
-from tinyformer.masking import IGNORED, MaskedBatches, Masking
+from tinyformer.masking import IGNORED, MaskedBatches, Masking, masked_token_loss
 from tinytensor.nn import Embedding
 
 MASK, START, END, PAD = 3, 1, 2, 0
@@ -150,6 +151,19 @@ def test_the_state_goes_through_json_and_goes_on_exactly() -> None:
 def test_settings_that_make_no_batches(options: dict[str, float], message: str) -> None:
     with pytest.raises(UserError, match=message):
         batches(**options)
+
+
+def test_the_loss_is_the_mean_over_the_hidden_tokens() -> None:
+    tt.seed(0)
+    sizes = {"max_length": 12, "num_layers": 1, "num_heads": 2, "d_model": 16, "d_inner": 16, "dropout": 0.0}
+    model = BertForMaskedLM(BertConfig(VOCAB, **sizes))
+    batch = batches().sample()
+    expected = tt.cross_entropy(model(batch.inputs), batch.targets, ignore_index=IGNORED)
+    assert float(masked_token_loss(model, batch)) == pytest.approx(float(expected), rel=1e-5)
+    # A part of a batch counts by the targets of the whole: the parts' losses add up to it.
+    parts = [Batch(batch.inputs[rows], batch.targets[rows], batch.num_targets) for rows in (slice(0, 1), slice(1, 4))]
+    total = sum(float(masked_token_loss(model, part)) for part in parts)
+    assert total == pytest.approx(float(expected), rel=1e-5)
 
 
 # --------------------------------------------------------------------------------------------------- labelled texts

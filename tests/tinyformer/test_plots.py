@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tinytensor as tt
-from tinyformer.plots import attention_maps, loss_curve
+from tinyformer.plots import attention_maps, if_possible, loss_curve
 
 pytest.importorskip("matplotlib")
 
@@ -100,6 +100,18 @@ def test_tokens_that_look_like_formulas_are_drawn_as_they_are(tmp_path: Path, fi
     tokens = ["$$", "$\\", "$x^$"]
     attention_maps({"encoder": tt.tensor(weights(1, 3, 3))}, tokens, [], tmp_path / "a.png")
     assert [label.get_text() for label in figures[0].axes[0].get_xticklabels()] == tokens
+
+
+def test_drawing_if_possible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    with if_possible():
+        loss_curve([row(0, None, 3.0)], tmp_path / "a.png")
+    assert (tmp_path / "a.png").exists()
+    assert capsys.readouterr().out == ""
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with if_possible():
+        loss_curve([row(0, None, 3.0)], tmp_path / "b.png")
+    assert not (tmp_path / "b.png").exists()
+    assert capsys.readouterr().out == "(no pictures drawn: they need matplotlib, pip install matplotlib)\n"
 
 
 def test_matplotlib_is_not_imported_before_it_is_needed() -> None:

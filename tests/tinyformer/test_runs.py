@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import struct
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,46 @@ def test_create_makes_the_folder_and_those_above_it(tmp_path: Path) -> None:
     folder.create({"model": {"width": 3}, "name": "ö"})
     assert folder.read_settings() == {"model": {"width": 3}, "name": "ö"}
     assert entries(folder.path) == ["config.json"]
+
+
+@dataclass(frozen=True)
+class Model:
+    width: int
+    depth: int = 2
+
+
+@dataclass(frozen=True)
+class Speed:
+    rate: float = 0.5
+
+
+def test_parts_come_back_as_they_were(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.create({"model": Model(3, depth=5), "speed": Speed(), "name": "ö"})
+    assert json.loads(folder.settings.read_text(encoding="utf-8")) == {
+        "model": {"width": 3, "depth": 5}, "speed": {"rate": 0.5}, "name": "ö"
+    }  # fmt: skip
+    assert folder.read_part("model", Model) == Model(3, depth=5)
+    assert folder.read_part("speed", Speed) == Speed()
+
+
+@pytest.mark.parametrize("settings", [{}, {"model": None}, {"model": []}, {"model": {"depth": 5}}])
+def test_a_part_that_is_not_there(tmp_path: Path, settings: dict[str, object]) -> None:
+    folder = RunFolder(tmp_path)
+    folder.create(settings)
+    with pytest.raises(UserError, match=r"config\.json is damaged: "):
+        folder.read_part("model", Model)
+
+
+def test_a_resumed_run_refuses_flags_that_would_change_it(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    parts = Model(3), Speed(0.25)
+    folder.refuse_changes({}, *parts)
+    folder.refuse_changes({"width": 3, "rate": 0.25, "out": "run", "resume": True}, *parts)  # as they are, and others
+    with pytest.raises(UserError) as caught:
+        folder.refuse_changes({"rate": 0.5, "width": 4, "depth": 2, "out": "run"}, *parts)
+    message = f"--resume goes on with the settings of {folder.path}: leave out --width, --rate, or start a new run"
+    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize("file", ["config.json", "best.safetensors", "latest.safetensors", "log.csv"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 
 import tinytensor as tt
 from tinyformer.errors import UserError
+from tinyformer.pairs import PairBatch, translation_loss
 from tinyformer.runs import RunFolder, load_weights
 from tinyformer.training import Trainer, TrainingConfig, evaluate
 from tinyformer.transformer import Transformer, TransformerConfig
@@ -258,18 +258,6 @@ def test_overfits_one_batch(choices: dict[str, Any]) -> None:
     assert float(loss_of(model, source, target)) < 0.05
 
 
-@dataclass
-class PairBatch:
-    """Sentences and their translations."""
-
-    source: np.ndarray
-    target: np.ndarray
-
-    @property
-    def num_targets(self) -> int:
-        return int((self.target[:, 1:] != PAD).sum())
-
-
 class FirstWords:
     """Sentences of five tokens; the translation is the first of them, twice. Presses Ctrl-C at one of the batches."""
 
@@ -283,7 +271,8 @@ class FirstWords:
         first = source[:, :1]
         target = np.concatenate([np.full((8, 1), 1), first, first, np.full((8, 1), 2)], axis=1)
         source[0, 4], target[0, 3] = PAD, PAD
-        return PairBatch(source, target)
+        count = int((target[:, 1:] != PAD).sum())
+        return PairBatch(tt.tensor(source), tt.tensor(target[:, :-1]), tt.tensor(target[:, 1:]), count)
 
     def sample(self) -> PairBatch:
         self.drawn += 1
@@ -302,16 +291,12 @@ class FirstWords:
         self.rng.bit_generator.state = state["generator"]
 
 
-def pair_loss(model: Transformer, batch: PairBatch) -> tt.Tensor:
-    return loss_of(model, batch.source, batch.target)
-
-
 def test_the_trainer_trains_it_and_resumes(tmp_path: Path, bits) -> None:
     config = TrainingConfig(steps=40, warmup=5, learning_rate=1e-2, eval_every=20, accumulation=2)
 
     def trainer(folder: str, batches: FirstWords) -> Trainer:
         (tmp_path / folder).mkdir(exist_ok=True)
-        return Trainer(make(dropout=0.1), batches, config, RunFolder(tmp_path / folder), pair_loss)
+        return Trainer(make(dropout=0.1), batches, config, RunFolder(tmp_path / folder), translation_loss(0.0, PAD))
 
     # The targets that are not padding, of two batches.
     assert trainer("whole", FirstWords()).train_step()[2] == 2 * (8 * 3 - 1)
@@ -321,7 +306,7 @@ def test_the_trainer_trains_it_and_resumes(tmp_path: Path, bits) -> None:
     assert losses[-1] < 0.6 * losses[0]
     best = make(seed=1)
     load_weights(best, whole.folder.best)
-    assert evaluate(best, FirstWords(), pair_loss) == pytest.approx(whole.best_loss, rel=1e-5)
+    assert evaluate(best, FirstWords(), translation_loss(0.0, PAD)) == pytest.approx(whole.best_loss, rel=1e-5)
 
     assert not trainer("parts", FirstWords(interrupt_at=50)).train()
     resumed = trainer("parts", FirstWords())

@@ -1,9 +1,6 @@
 """The backend switch, and who may import what."""
 
 import ast
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,12 +9,6 @@ import tinytensor
 from tinytensor import backend
 
 PACKAGE = Path(tinytensor.__file__).parent
-
-
-def python(code, **environment):
-    """Run code in a Python of its own."""
-    variables = {**os.environ, "PYTHONPATH": str(PACKAGE.parent), **environment}
-    return subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, timeout=120)
 
 
 def failure(run):
@@ -29,20 +20,20 @@ def failure(run):
     return text
 
 
-def test_an_unknown_backend():
+def test_an_unknown_backend(python):
     text = failure(python("import tinytensor", TINYTENSOR_BACKEND="torch"))
     assert "'torch'" in text
     assert "'numpy' or 'cupy'" in text
 
 
-def test_cupy_without_the_package():
+def test_cupy_without_the_package(python):
     block = "import sys; sys.modules['cupy'] = None; import tinytensor"  # None makes the import fail
     text = failure(python(block, TINYTENSOR_BACKEND="cupy"))
     assert "pip install 'tinytensor[cuda13]'" in text
     assert "unset TINYTENSOR_BACKEND" in text
 
 
-def test_cupy_without_a_gpu():
+def test_cupy_without_a_gpu(python):
     fake = """
 import sys, types
 cupy = types.ModuleType("cupy")
@@ -56,7 +47,7 @@ import tinytensor
 
 
 @pytest.mark.parametrize("value", ["", "numpy"])
-def test_numpy_is_the_default_and_silent(value):
+def test_numpy_is_the_default_and_silent(python, value):
     run = python("import tinytensor; print(tinytensor.backend_name)", TINYTENSOR_BACKEND=value)
     assert (run.stdout, run.stderr) == ("numpy\n", "")
 
@@ -65,7 +56,7 @@ def test_a_backend_error_can_be_caught_as_an_import_error():
     assert issubclass(tinytensor.BackendError, ImportError)
 
 
-def test_importing_tinytensor_imports_nothing_optional():
+def test_importing_tinytensor_imports_nothing_optional(python):
     code = """
 import sys, tinytensor
 print(sorted({"matplotlib", "graphviz", "safetensors", "tqdm", "torch", "cupy", "numba"} & set(sys.modules)))

@@ -14,16 +14,17 @@ from tinyformer.tokenizers.wordpiece import WordPieceTokenizer
 
 __all__ = ["BPETokenizer", "CharTokenizer", "Tokenizer", "WordPieceTokenizer", "WordTokenizer", "load_tokenizer"]
 
+TOKENIZERS = (CharTokenizer, WordTokenizer, BPETokenizer, WordPieceTokenizer)
 
-def load_tokenizer(path: str | Path) -> Tokenizer:
-    """Read what any tokenizer's ``save`` wrote. Raises UserError for anything else."""
+
+def load_tokenizer(path: str | Path, vocab_size: int | None = None) -> Tokenizer:
+    """Read what any tokenizer's ``save`` wrote. Raises UserError for anything else, and for a tokenizer that has not as
+    many tokens as its model, ``vocab_size``."""
     kind = read_json(Path(path)).get("kind")
-    if kind == CharTokenizer.kind:
-        return CharTokenizer.load(path)
-    if kind == WordTokenizer.kind:
-        return WordTokenizer.load(path)
-    if kind == BPETokenizer.kind:
-        return BPETokenizer.load(path)
-    if kind == WordPieceTokenizer.kind:
-        return WordPieceTokenizer.load(path)
-    raise UserError(f"{path} holds no tokenizer: its kind is {kind!r}, not 'char', 'word', 'bpe' or 'wordpiece'")
+    tokenizers = [one for one in TOKENIZERS if one.kind == kind]
+    if not tokenizers:
+        raise UserError(f"{path} holds no tokenizer: its kind is {kind!r}, not 'char', 'word', 'bpe' or 'wordpiece'")
+    tokenizer = tokenizers[0].load(path)
+    if vocab_size is not None and tokenizer.vocab_size != vocab_size:
+        raise UserError(f"{path} has {tokenizer.vocab_size} tokens, but the model {vocab_size}")
+    return tokenizer

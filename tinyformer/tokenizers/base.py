@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from tinyformer.command_line import read_json
+from tinyformer.command_line import damaged, read_json
 from tinyformer.errors import UserError
 
-Value = TypeVar("Value")
+Made = TypeVar("Made")
 
 
 class Tokenizer(Protocol):
@@ -56,34 +55,21 @@ def checked(ids: Iterable[int], vocab_size: int, leave_out: Container[int] = ())
             yield i
 
 
-def read_saved(path: str | Path, kind: str, name: str) -> dict[str, Any]:
-    """What a tokenizer of this kind saved. Raises UserError for another kind of file."""
+def load_saved(make: Callable[..., Made], path: str | Path, kind: str, name: str, **kinds: type) -> Made:
+    """What ``make`` makes of the values of these names and types in a tokenizer's file. Raises UserError for a file of
+    another kind of tokenizer, and for values that will not do."""
     saved = read_json(Path(path))
     if saved.get("kind") != kind:
         raise UserError(f"{path} is not a {name} tokenizer's file")
-    return saved
+    with damaged(path):
+        return make(**{key: field(saved, key, kinds[key]) for key in kinds})
 
 
-def field(saved: Mapping[str, Any], key: str, kind: type[Value]) -> Value:
-    """A saved value of this type. Raises UserError for anything else."""
+def field(saved: Mapping[str, Any], key: str, kind: type) -> Any:
+    """A saved value of this type, where a list is one of strings. Raises UserError for anything else."""
     value = saved.get(key)
     if type(value) is not kind:
         raise UserError(f"its {key!r} is no {kind.__name__}")
-    return value
-
-
-def strings(saved: Mapping[str, Any], key: str) -> list[str]:
-    """A saved list of strings. Raises UserError for anything else."""
-    value = field(saved, key, list)
-    if not all(isinstance(item, str) for item in value):
+    if isinstance(value, list) and not all(isinstance(item, str) for item in value):
         raise UserError(f"its {key!r} are not all strings")
     return value
-
-
-@contextmanager
-def damaged(what: object) -> Iterator[None]:
-    """Whatever goes wrong inside is told as damage to ``what`` (a path, or several)."""
-    try:
-        yield
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise UserError(f"{what} is damaged: {error}") from None

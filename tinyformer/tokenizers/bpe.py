@@ -14,9 +14,9 @@ from typing import Any
 
 import regex
 
-from tinyformer.command_line import read_json, write_json
+from tinyformer.command_line import damaged, read_json, write_json
 from tinyformer.errors import UserError
-from tinyformer.tokenizers.base import checked, damaged, field, read_saved, strings, texts_of
+from tinyformer.tokenizers.base import checked, load_saved, texts_of
 from tinyformer.tokenizers.merging import Pair, apply_merges, learn_merges
 from tinyformer.tokenizers.special import cut_at_special, skippable, special_names
 from tinytensor.backend import host
@@ -141,9 +141,7 @@ class BPETokenizer:
     @classmethod
     def load(cls, path: str | Path) -> BPETokenizer:
         """Read what ``save`` wrote. Raises UserError for anything else."""
-        saved = read_saved(path, cls.kind, "byte-pair")
-        with damaged(path):
-            return cls._from_shown(strings(saved, "tokens"), strings(saved, "merges"), field(saved, "special", dict))
+        return load_saved(cls._from_shown, path, cls.kind, "byte-pair", tokens=list, merges=list, special=dict)
 
     @classmethod
     def from_gpt2_files(cls, encoder: str | Path, vocab: str | Path) -> BPETokenizer:

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tinyformer.command_line import read_json, write_json
+from tinyformer.command_line import damaged, read_json, write_json
 from tinyformer.errors import UserError
-from tinyformer.tokenizers.base import checked, damaged, strings, texts_of
+from tinyformer.tokenizers.base import checked, field, texts_of
 from tinyformer.tokenizers.special import cut_at_special, skippable, special_names
 from tinytensor.backend import host
 
@@ -86,4 +86,4 @@ class CharTokenizer:
             raise UserError(f"{path} is damaged: its characters are not single characters in the order of their code points")
         with damaged(path):
             # Files from before there were special tokens have no such entry.
-            return cls(characters, strings(saved, "special") if "special" in saved else ())
+            return cls(characters, field(saved, "special", list) if "special" in saved else ())

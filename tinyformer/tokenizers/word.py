@@ -11,7 +11,7 @@ import regex
 
 from tinyformer.command_line import write_json
 from tinyformer.errors import UserError
-from tinyformer.tokenizers.base import checked, damaged, field, read_saved, strings, texts_of
+from tinyformer.tokenizers.base import checked, load_saved, texts_of
 from tinyformer.tokenizers.special import BEGIN, END, PADDING, UNKNOWN, cut_at_special, skippable, special_names
 from tinytensor.backend import host
 
@@ -132,14 +132,7 @@ class WordTokenizer:
     @classmethod
     def load(cls, path: str | Path) -> WordTokenizer:
         """Read what ``save`` wrote. Raises UserError for anything else."""
-        saved = read_saved(path, cls.kind, "word")
-        with damaged(path):
-            return cls(
-                strings(saved, "words"),
-                strings(saved, "special"),
-                lowercase=field(saved, "lowercase", bool),
-                unknown=field(saved, "unknown", str),
-            )
+        return load_saved(cls, path, cls.kind, "word", words=list, special=list, lowercase=bool, unknown=str)
 
 
 # ---------------------------------------------------------------------------------------------------- words into a line

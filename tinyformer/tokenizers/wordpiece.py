@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tinyformer.command_line import write_json
+from tinyformer.command_line import damaged, write_json
 from tinyformer.errors import UserError
-from tinyformer.tokenizers.base import checked, damaged, field, read_saved, strings, texts_of
+from tinyformer.tokenizers.base import checked, load_saved, texts_of
 from tinyformer.tokenizers.merging import Pair, learn_merges
 from tinyformer.tokenizers.special import PADDING, UNKNOWN, cut_at_special, skippable, special_names
 from tinytensor.backend import host
@@ -147,14 +147,7 @@ class WordPieceTokenizer:
     @classmethod
     def load(cls, path: str | Path) -> WordPieceTokenizer:
         """Read what ``save`` wrote. Raises UserError for anything else."""
-        saved = read_saved(path, cls.kind, "WordPiece")
-        with damaged(path):
-            return cls(
-                strings(saved, "tokens"),
-                strings(saved, "special"),
-                lowercase=field(saved, "lowercase", bool),
-                longest_word=field(saved, "longest_word", int),
-            )
+        return load_saved(cls, path, cls.kind, "WordPiece", tokens=list, special=list, lowercase=bool, longest_word=int)
 
     @classmethod
     def from_vocab_file(cls, path: str | Path, lowercase: bool = True) -> WordPieceTokenizer:

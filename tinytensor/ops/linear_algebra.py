@@ -27,7 +27,7 @@ def rows(x: Any) -> Any:
 def _times(x: Any, y: Any) -> Any:
     """x @ y on arrays, flattened to 2-d where y is one matrix for the whole batch."""
     if y.ndim == 2 and x.ndim > 2:
-        return (rows(x) @ y).reshape((*x.shape[:-1], y.shape[-1]))
+        return (x.reshape(math.prod(x.shape[:-1]), x.shape[-1]) @ y).reshape((*x.shape[:-1], y.shape[-1]))
     return x @ y
 
 
@@ -70,7 +70,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x @ weight.T + bias: (..., inputs) with weight (outputs, inputs) and bias (outputs,) -> (..., outputs)."""
     if weight.ndim != 2 or x.ndim == 0 or x.shape[-1] != weight.shape[1]:
         raise ValueError("x (..., inputs) must end in as many inputs as weight (outputs, inputs) takes")
-    out = _times(x, T(weight))
+    out = _times(x, weight.T)
     if bias is not None:
         out += bias
     return out

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tinytensor.backend import xp
+from tinytensor.backend import is_host_array, xp
 from tinytensor.tensor import Tensor
 
 
 def clip_grad_norm(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
-    """Scale all gradients together so that their norm, taken as one vector, is at most ``max_norm`` (Pascanu et al. 2013).
+    """Scale all gradients together, in place, so that their norm, taken as one vector, is at most ``max_norm`` (Pascanu et
+    al. 2013).
 
     Returns the norm before, as a tensor of one element (reading it would make a GPU wait). NaN and infinite norms are
     returned like any other, for the caller to look at.
     """
     if max_norm <= 0:
         raise ValueError(f"clip_grad_norm: max_norm must be positive, not {max_norm}")
-    gradients = [(p, p.grad.data) for p in parameters if p.grad is not None]
+    gradients = [p.grad.data for p in parameters if p.grad is not None]
     if not gradients:
         return Tensor(0.0)
-    norm = xp.sqrt(sum([xp.dot(g.reshape(-1), g.reshape(-1)) for _, g in gradients]))
+    norm = xp.sqrt(sum([xp.dot(g.reshape(-1), g.reshape(-1)) for g in gradients]))
     scale = xp.minimum(max_norm / (norm + 1e-6), 1.0)
-    for p, g in gradients:
-        p.grad = Tensor._wrap((g * scale).astype(g.dtype, copy=False))
+    if not is_host_array(scale) or scale != 1.0:  # looking at a GPU's number would wait for it
+        for g in {id(g): g for g in gradients}.values():  # one that two parameters share is scaled once
+            g *= scale.astype(g.dtype)
     return Tensor._wrap(xp.asarray(norm))

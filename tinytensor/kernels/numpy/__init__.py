@@ -1,7 +1,12 @@
 """The CPU kernels: NumPy, few temporaries, work done in place."""
 
 from tinytensor.kernels.numpy.attention import attention_backward, attention_forward
-from tinytensor.kernels.numpy.cross_entropy import cross_entropy_backward, cross_entropy_forward
+from tinytensor.kernels.numpy.cross_entropy import (
+    cross_entropy_backward,
+    cross_entropy_forward,
+    linear_cross_entropy_backward,
+    linear_cross_entropy_forward,
+)
 from tinytensor.kernels.numpy.erf import erf
 from tinytensor.kernels.numpy.gelu import gelu_backward, gelu_forward
 from tinytensor.kernels.numpy.normalization import (
@@ -24,6 +29,8 @@ __all__ = [
     "gelu_forward",
     "layer_norm_backward",
     "layer_norm_forward",
+    "linear_cross_entropy_backward",
+    "linear_cross_entropy_forward",
     "rms_norm_backward",
     "rms_norm_forward",
     "sgd_step",

@@ -102,7 +102,15 @@ def _scores(query: Any, key: Any, mask: Any, is_causal: bool, block: _Block) -> 
 
 
 def attention_forward(
-    query: Any, key: Any, value: Any, mask: Any, keep: Any, is_causal: bool, scale: float, keep_scale: float
+    needed: Sequence[bool],
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: Any,
+    keep: Any,
+    is_causal: bool,
+    scale: float,
+    keep_scale: float,
 ) -> tuple[Any, Any]:
     """softmax(query keyᵀ scale) value over (..., T, D), (..., S, D), (..., S, D_v).
 
@@ -117,7 +125,7 @@ def attention_forward(
     out = _like((*query.shape[:-1], value.shape[-1]), query.dtype)
     largest = xp.empty((*query.shape[:-2], 1, query.shape[-2]), query.dtype)
     inverse = xp.empty_like(largest)  # 1 / the sum of each query's weights before they are normalised
-    kept: list[Any] | None = [] if query.shape[-2] * key.shape[-2] <= _KEPT else None
+    kept: list[Any] | None = [] if any(needed) and query.shape[-2] * key.shape[-2] <= _KEPT else None
     for block in _blocks(query, key, is_causal):
         weights = _scores(query, key, mask, is_causal, block)
         rows = (block.batch, ..., slice(None), block.queries)

@@ -1,4 +1,7 @@
-"""Softmax cross-entropy for class indices: the log-probabilities are never stored, only one number a row."""
+"""Softmax cross-entropy for class indices: the log-probabilities are never stored, only one number a row.
+
+Fused with the output layer not even the logits are: they are made, used and forgotten for some rows at a time.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from tinytensor.backend import xp
 
 
 def cross_entropy_forward(
-    logits: Any, targets: Any, ignore_index: int, label_smoothing: float, reduction: str
+    needed: Sequence[bool], logits: Any, targets: Any, ignore_index: int, label_smoothing: float, reduction: str
 ) -> tuple[Any, Any]:
     """logsumexp(logits) - logits[target], a row; keeps the logsumexp and how many rows count."""
     rows, kept, target = _flat(logits, targets, ignore_index)
@@ -58,3 +61,70 @@ def _flat(logits: Any, targets: Any, ignore_index: int) -> tuple[Any, Any, Any]:
     target = targets.reshape(-1)
     kept = target != ignore_index
     return rows, kept.astype(rows.dtype), xp.where(kept, target, 0)
+
+
+# ------------------------------------------------------------------------------------- together with the output layer
+
+_CHUNK = 1 << 22  # logits at a time: 16 MiB. Smaller chunks would add to the gradient of a large weight more often
+
+
+def linear_cross_entropy_forward(
+    needed: Sequence[bool],
+    x: Any,
+    weight: Any,
+    targets: Any,
+    ignore_index: int,
+    label_smoothing: float,
+    reduction: str,
+) -> tuple[Any, Any]:
+    """The cross-entropy of the logits x weightᵀ. The loss is one number, so its gradients are known but for a factor: they
+    are computed at once, while a chunk's logits are there, and kept."""
+    rows, kept, target = _flat(x, targets, ignore_index)
+    count = xp.maximum(kept.sum(dtype=rows.dtype), 1) if reduction == "mean" else xp.ones((), rows.dtype)
+    scale = kept / count
+    loss = xp.zeros((), rows.dtype)
+    d_x = xp.empty(rows.shape, rows.dtype) if needed[0] else None
+    d_weight = xp.zeros(weight.shape, weight.dtype) if needed[1] else None
+    size = max(1, _CHUNK // max(1, weight.shape[0]))
+    for first in range(0, len(rows), size):
+        part = slice(first, first + size)
+        logits = rows[part] @ weight.T
+        chunk_loss, d_logits = _loss_and_gradient(logits, target[part], scale[part], label_smoothing)
+        loss += chunk_loss
+        if d_x is not None:
+            xp.matmul(d_logits, weight, out=d_x[part])
+        if d_weight is not None:
+            d_weight += d_logits.T @ rows[part]
+    return loss, (d_x, d_weight)
+
+
+def linear_cross_entropy_backward(
+    g: Any,
+    statistics: tuple[Any, Any],
+    needed: Sequence[bool],
+    x: Any,
+    weight: Any,
+    targets: Any,
+    ignore_index: int,
+    label_smoothing: float,
+    reduction: str,
+) -> Sequence[Any]:
+    """What the forward pass kept, times g."""
+    d_x, d_weight = statistics
+    return None if d_x is None else (d_x * g).reshape(x.shape), None if d_weight is None else d_weight * g
+
+
+def _loss_and_gradient(logits: Any, target: Any, scale: Any, label_smoothing: float) -> tuple[Any, Any]:
+    """The sum of the rows' losses times ``scale``, and its gradient, which takes the logits' memory."""
+    places = xp.arange(len(target))
+    largest = logits.max(axis=1)
+    logits -= largest[:, None]
+    right, mean = logits[places, target], logits.mean(axis=1) if label_smoothing else 0.0
+    xp.exp(logits, out=logits)
+    total = logits.sum(axis=1)
+    losses = xp.log(total) - (1.0 - label_smoothing) * right - label_smoothing * mean
+    logits *= (scale / total)[:, None]
+    logits[places, target] -= (1.0 - label_smoothing) * scale
+    if label_smoothing:
+        logits -= (label_smoothing / logits.shape[1] * scale)[:, None]
+    return xp.dot(losses, scale), logits

@@ -30,7 +30,7 @@ def _column_sum(a: Any, b: Any) -> Any:
     return xp.einsum("ij,ij->j", a, b)
 
 
-def layer_norm_forward(x: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, Any]:
+def layer_norm_forward(needed: Sequence[bool], x: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, Any]:
     """(x - mean) / sqrt(var + eps) * weight + bias with the biased variance; keeps mean and 1/sqrt(var + eps)."""
     rows = _rows(x)
     mean = _row_mean(rows)
@@ -65,7 +65,7 @@ def layer_norm_backward(
     return d_x, d_weight, d_bias
 
 
-def rms_norm_forward(x: Any, weight: Any, eps: float) -> tuple[Any, Any]:
+def rms_norm_forward(needed: Sequence[bool], x: Any, weight: Any, eps: float) -> tuple[Any, Any]:
     """x / sqrt(mean(x^2) + eps) * weight; keeps 1/sqrt(mean(x^2) + eps)."""
     rows = _rows(x)
     rstd = 1.0 / xp.sqrt(_row_dot(rows, rows) + eps)

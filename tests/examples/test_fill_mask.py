@@ -1,0 +1,150 @@
+"""examples/fill_mask.py as its users run it, with tiny settings."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from running import Program, entries, log_of, result_of, validation_losses
+
+from tinyformer.runs import load_checkpoint
+from tinyformer.tokenizers import CharTokenizer
+
+EXAMPLE = "fill_mask.py"
+MODEL = ["--num-layers", "1", "--num-heads", "2", "--d-model", "16", "--d-inner", "32", "--window", "8"]
+TINY = [*MODEL, "--batch-size", "4", "--wordpieces", "100", "--warmup", "2", "--classify-steps", "6"]
+SHORT = ["--steps", "8", "--eval-every", "4", "--log-every", "2"]
+FILES = ["best.safetensors", "config.json", "latest.safetensors", "log.csv", "loss.png", "tokenizer.json"]
+FIRST_RUN = ["--data", "text.txt", "--out", "run", *TINY, *SHORT]
+
+
+def some_text(sentences: int = 500) -> str:
+    """Sentences of which those that ask begin with a word of their own."""
+    rng = random.Random(0)
+    words = ["fox", "dog", "cat", "sees", "likes", "brown", "lazy", "small", "bird"]
+    made = []
+    for _ in range(sentences):
+        asks = rng.random() < 0.5
+        opening = rng.choice(["why does the", "where is the"] if asks else ["then the", "so the"])
+        made.append(f"{opening} {' '.join(rng.choice(words) for _ in range(rng.randint(2, 4)))}{'?' if asks else '.'}")
+    return "\n".join(made)
+
+
+def write_data(folder: Path) -> None:
+    (folder / "text.txt").write_text(some_text(), encoding="utf-8")
+
+
+def test_a_run_ends_with_scores_filled_sentences_and_a_classification(first_run: tuple[Path, str]) -> None:
+    folder, printed = first_run
+    assert "a hidden token" in printed
+    filled = printed[printed.index("validate") : printed.index("Which mark")]
+    assert "[MASK]" in filled
+    assert filled.count(" %, ") >= 4
+    assert "sentences to learn from" in printed
+    for start in ("from scratch", "pretrained", "always the same mark"):
+        assert f"\n{start}: " in printed
+    assert "fill --out run" in printed
+    assert entries(folder / "run") == sorted([*FILES, "from-scratch", "pretrained"])
+    settings = json.loads((folder / "run/config.json").read_text(encoding="utf-8"))
+    assert settings["model"]["d_model"] == 16
+    assert (settings["model"]["norm_first"], settings["model"]["positions"]) == (True, "sinusoidal")
+
+
+def test_the_same_command_finds_the_same(first_run: tuple[Path, str], copied: Program) -> None:
+    printed = copied.good("train", "--data", "text.txt", "--out", "again", *TINY, *SHORT)
+    assert result_of(copied.folder / "again") == result_of(copied.folder / "run")
+    ours, theirs = (
+        text[text.index("Held-out text") : text.index("Fill in more")].replace("again/", "run/")
+        for text in (printed, first_run[1])
+    )
+    assert ours == theirs
+
+
+def test_without_network_it_trains_on_pythons_own_sources(program: Program) -> None:
+    # Only the size of the model and the number of steps are not the defaults, to be quick.
+    printed = program.good(*MODEL, "--window", "32", "--steps", "2", "--classify-steps", "2")
+    assert "Tiny Shakespeare could not be downloaded" in printed
+    assert "Python's standard library: " in printed
+    assert "[MASK] os\n    " in printed
+    assert printed.endswith("fill_mask.py fill 'a sentence with a [MASK]'\n")  # the command for more needs no --out
+    assert entries(program.folder / "runs" / "fill_mask") == sorted([*FILES, "from-scratch", "pretrained"])
+
+
+def test_fill(finished: Program) -> None:
+    lines = finished.good("fill", "--out", "run", "--best", "3", "why does the [MASK] fox [MASK]?").splitlines()
+    assert lines[0] == "why does the [MASK] fox [MASK]?"
+    assert len(lines) == 3  # a line for each mask
+    shares = [float(piece.split()[-2]) for piece in lines[1].split(", ")[-3:]]
+    assert shares == sorted(shares, reverse=True)
+    assert 0 < sum(shares) <= 100
+
+
+def test_a_model_that_learned_can_tell(program: Program) -> None:
+    (program.folder / "text.txt").write_text(some_text(2000), encoding="utf-8")
+    learned = ["--steps", "150", "--batch-size", "16", "--classify-steps", "100", "--classify-learning-rate", "3e-3"]
+    printed = program.good("--data", "text.txt", "--out", "run", *TINY, *learned, "--learning-rate", "3e-3")
+    line = next(line for line in printed.splitlines() if line.startswith("pretrained: "))
+    assert float(line.split()[1]) > 90
+    losses = validation_losses(program.folder / "run")
+    assert losses[-1] < losses[0] - 1
+
+
+def test_resume(finished: Program, copied: Program) -> None:
+    printed = copied.good("--out", "run", "--resume")
+    assert "a hidden token" in printed
+    assert log_of(copied.folder / "run") == log_of(finished.folder / "run")
+    assert "leave out --window" in copied.bad("--out", "run", "--resume", "--window", "9")
+    (copied.folder / "text.txt").write_text(some_text(501), encoding="utf-8")
+    assert "is not the one that run was trained on" in copied.bad("--out", "run", "--resume")
+    assert "holds a run already" in copied.bad(*FIRST_RUN)
+
+
+def test_one_classifier_starts_from_what_was_learned_and_one_does_not(copied: Program) -> None:
+    copied.good(*FIRST_RUN, "--overwrite", "--classify-learning-rate", "0", "--classify-steps", "1")
+    learned, pretrained, scratch = (
+        load_checkpoint(copied.folder / "run" / part / "best.safetensors", "best")[0]["model"]
+        for part in ("", "pretrained", "from-scratch")
+    )
+    name = "bert.token_embedding.weight"
+    assert pretrained[name].tolist() == learned[name].tolist() != scratch[name].tolist()
+
+
+def test_a_text_without_marks_trains_no_classifier(program: Program) -> None:
+    (program.folder / "text.txt").write_text("a few words in a row\n" * 100, encoding="utf-8")
+    assert "(Too few sentences" in program.good(*FIRST_RUN)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--data", "none.txt"], "none.txt does not exist"),
+        (["--data", "text.txt", "--num-heads", "5"], "num_heads=5 does not divide d_model=128"),
+        (["--data", "text.txt", "--masked", "2"], "share of masked tokens must be above 0"),
+        (["--data", "text.txt", "--marks", "?"], "marks must be two different marks"),
+        (["--data", "text.txt", "--window", "0"], "window must be at least 1, not 0"),
+        (["--data", "text.txt", "--window", "100000"], "too few for windows of 100000"),
+        (["--data", "text.txt", "--window", "20", "--max-length", "20"], "a max_length of at least 22"),
+        (["--data", "text.txt", "--wordpieces", "9"], "at least"),
+        (["--data", "text.txt", "--steps", "0"], "steps must be at least 1, not 0"),
+        (["fill", "--out", "none", "a [MASK]"], "config.json does not exist"),
+        (["--data", "text.txt", "--positions", "rotary"], "positions must be sinusoidal or learned, not 'rotary'"),
+        (["fill"], "required: SENTENCE"),
+    ],
+)
+def test_mistakes(program: Program, words: list[str], message: str) -> None:
+    assert message in program.bad(*words)
+    assert entries(program.folder) == ["text.txt"]
+
+
+def test_sentences_that_cannot_be_filled(copied: Program) -> None:
+    words = ["fill", "--out", "run"]
+    assert "there is no [MASK]" in copied.bad(*words, "the fox")
+    assert "more than the 8 of this run" in copied.bad(*words, "the fox [MASK] " * 5)
+    assert "--best must be from 1" in copied.bad(*words, "--best", "0", "the [MASK]")
+    tokens = len(json.loads((copied.folder / "run/tokenizer.json").read_text(encoding="utf-8"))["tokens"])
+    CharTokenizer("".join(map(chr, range(0x4E00, 0x4E00 + tokens)))).save(copied.folder / "run/tokenizer.json")
+    assert "tokenizer.json has no WordPieces" in copied.bad(*words, "the [MASK]")
+    (copied.folder / "run/config.json").write_text("{}", encoding="utf-8")
+    assert "config.json is damaged" in copied.bad(*words, "the [MASK]")

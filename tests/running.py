@@ -1,0 +1,109 @@
+"""How the tests run an example as its users do, and what a run leaves behind."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from tinyformer.runs import load_checkpoint
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+class Program:
+    """An example of this checkout, run in a folder of its own, which relative paths are in."""
+
+    def __init__(self, name: str, folder: Path, environment: dict[str, str]):
+        self.script = ROOT / "examples" / name
+        self.folder = folder
+        # The runs are in folders of their own, where a relative path would lead elsewhere.
+        paths = [str(Path(path).resolve()) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+        own = {"PYTHONPATH": os.pathsep.join([str(ROOT), *paths]), "PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8"}
+        self.environment = {**environment, **own}
+
+    def __call__(self, *words: str, typed: str | bytes = "", **variables: str) -> subprocess.CompletedProcess[str]:
+        given = typed.encode() if isinstance(typed, str) else typed
+        environment = {**self.environment, **variables}
+        command = [sys.executable, str(self.script), *words]
+        result = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, input=given, check=False)
+        return subprocess.CompletedProcess(command, result.returncode, result.stdout.decode(), result.stderr.decode())
+
+    def good(self, *words: str, typed: str | bytes = "", **variables: str) -> str:
+        """What it prints where all goes well."""
+        result = self(*words, typed=typed, **variables)
+        assert result.returncode == 0, result.stderr
+        assert "Traceback" not in result.stderr
+        return result.stdout
+
+    def bad(self, *words: str, typed: str | bytes = "", **variables: str) -> str:
+        """What it says where the user made a mistake: a line or two after the progress bars, and never a traceback."""
+        result = self(*words, typed=typed, **variables)
+        assert result.returncode == 2, result.stderr
+        assert "Traceback" not in result.stderr
+        bars, start, message = result.stderr.rpartition("error: ")
+        others = [line for line in re.split(r"[\r\n]", bars) if line and not line.startswith("learning merges")]
+        assert not others, result.stderr
+        assert start
+        assert message.rstrip("\n").count("\n") <= 1, result.stderr
+        return message
+
+    def interrupted(self, line: str, *words: str) -> str:
+        """What it still prints where Ctrl-C comes after a line that starts like this."""
+        command = [sys.executable, str(self.script), *words]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "encoding": "utf-8"}
+        process = subprocess.Popen(command, cwd=self.folder, env=self.environment, **pipes)
+        assert process.stdout is not None
+        for printed in process.stdout:
+            if printed.startswith(line):
+                break
+        process.send_signal(signal.SIGINT)
+        rest, errors = process.communicate()
+        assert process.returncode == 0, errors
+        assert "Traceback" not in errors
+        return rest
+
+    def without(self, *packages: str) -> dict[str, str]:
+        """The variables of a run for which these packages are not installed."""
+        absent = self.folder / "absent"
+        absent.mkdir()
+        for name in packages:  # a package that cannot be imported stands before any real one
+            (absent / f"{name}.py").write_text(f"raise ModuleNotFoundError('none', name={name!r})\n")
+        return {"PYTHONPATH": os.pathsep.join([str(absent), self.environment["PYTHONPATH"]])}
+
+
+def entries(folder: Path) -> list[str]:
+    return sorted(p.name for p in folder.iterdir())
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()}
+
+
+def log_of(run: Path) -> list[dict[str, str]]:
+    """The rows of a run's log, but for how long it took."""
+    with open(run / "log.csv", newline="", encoding="utf-8") as file:
+        return [{**row, "seconds": ""} for row in csv.DictReader(file)]
+
+
+def validation_losses(run: Path) -> list[float]:
+    return [float(row["validation_loss"]) for row in log_of(run) if row["validation_loss"]]
+
+
+def result_of(run: Path) -> dict[str, object]:
+    """What a run found: weights, optimizer, random states, log and sample, but for how long it took."""
+    latest, state = load_checkpoint(run / "latest.safetensors", "latest")
+    best, best_state = load_checkpoint(run / "best.safetensors", "best")
+    tensors = {
+        f"{file}/{group}/{name}": tensor.numpy().tobytes()
+        for file, groups in (("latest", latest), ("best", best))
+        for group, members in groups.items()
+        for name, tensor in members.items()
+    }
+    progress = {key: state[key] for key in ("step", "best_loss", "best_step", "random", "batches")}
+    sample = {name: content for name, content in contents(run).items() if name == "sample.txt"}
+    return {"tensors": tensors, "best": best_state, "progress": progress, "log": log_of(run), "sample": sample}
