@@ -138,7 +138,7 @@ class MultiHeadAttention(Module):
         """(batch, length, parts * d_model) cut into parts, each (batch, heads, length, d_head)."""
         batch, length, width = projected.shape
         cut = projected.reshape(batch, length, parts, self.num_heads, width // (parts * self.num_heads))
-        return iter(cut.transpose(2, 0, 3, 1, 4))
+        return iter([cut[:, :, part].transpose(0, 2, 1, 3) for part in range(parts)])
 
     def extra_repr(self) -> str:
         return f"num_heads={self.num_heads}" + (", cross=True" if self.cross else "")

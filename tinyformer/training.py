@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import signal
 import threading
@@ -120,7 +121,8 @@ def adamw_for(model: Module, config: TrainingConfig) -> AdamW:
 def evaluate(model: Module, batches: Batches, loss_function: LossFunction = next_token_loss, shards: int = 1) -> float:
     """The mean loss over every target of the validation split, each batch cut into ``shards``, with a thread for each."""
     total, count = 0.0, 0
-    with tt.no_grad(), evaluating(model):
+    own = copy.deepcopy(tt.random.generator())  # evaluating, or not, changes none of the random numbers of training
+    with tt.no_grad(), evaluating(model), tt.random.using(own):
         for batch in batches.validation_batches():
             losses = parallel.run(partial(loss_function, model), batch.split(shards))
             total += sum(float(loss) for loss in losses) * batch.num_targets

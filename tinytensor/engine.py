@@ -114,6 +114,11 @@ class Node:
         self.versions = sum([parent.version for parent in parents if parent is not None])
         self.line = calling_line() if modes.detecting_anomalies and op is not None else ""
 
+    @classmethod
+    def next_number(cls) -> int:
+        """A number that all nodes made from now on are above."""
+        return next(cls._counter)
+
     def release(self) -> None:
         """Forget what was saved and where it came from; a second backward through here is then an error."""
         self.parents = ()
@@ -176,12 +181,14 @@ class _Pending:
     def _add_part(self, node: Node, part: Part) -> None:
         """Add a part to its elements alone: pieces cut from one tensor then share one array of gradients."""
         n = node.number
-        if n not in self._gradients:
+        if n in self._gradients:
+            if n not in self._owned:
+                self._gradients[n] = xp.array(self._gradients[n])
+            self._gradients[n][part.index] += part.values
+        else:
             self._put(node, xp.zeros(node.shape, node.dtype))
-        elif n not in self._owned:
-            self._gradients[n] = self._gradients[n].copy()
+            self._gradients[n][part.index] = part.values
         self._owned.add(n)
-        self._gradients[n][part.index] += part.values
 
     def pop(self) -> tuple[Node, Any, bool]:
         """The newest node, its gradient, and whether nobody else holds that."""
@@ -190,12 +197,18 @@ class _Pending:
 
 
 def backpropagate(
-    root: Node, gradient: Any, wanted: Sequence[Node] | None = None, *, retain_graph: bool = False, create_graph: bool = False
+    root: Node,
+    gradient: Any,
+    wanted: Sequence[Node] | None = None,
+    *,
+    ends: bool = False,
+    retain_graph: bool = False,
+    create_graph: bool = False,
 ) -> dict[Node, Any]:
     """Send ``gradient`` back from ``root``; return the gradients that arrive at ``wanted`` (by default, at every leaf).
 
-    ``gradient`` is an array, or a tensor with ``create_graph``; so are the results. Nothing outside is touched, but
-    that each node passed is released unless ``retain_graph``.
+    ``gradient`` is an array, or a tensor with ``create_graph``; so are the results. With ``ends`` nothing flows on past a
+    wanted node. Nothing outside is touched, but that each node passed is released unless ``retain_graph``.
     """
     targets = None if wanted is None else set(wanted)
     oldest = 1 if wanted is None else min((node.number for node in wanted), default=root.number + 1)
@@ -205,9 +218,10 @@ def backpropagate(
     with quietly(), _mode("recording", create_graph):
         while pending.newest() >= oldest:
             node, g, owned = pending.pop()
-            if (targets is None and node.op is None) or (targets is not None and node in targets):
+            is_wanted = node.op is None if targets is None else node in targets
+            if is_wanted:
                 found[node] = g if create_graph or owned else g.copy()
-            if node.op is None or (targets is not None and node.number == oldest):
+            if node.op is None or (is_wanted and (ends or node.number == oldest)):
                 continue
             _check_node(node)
             for parent, contribution in zip(node.parents, node.op.backward(node, g, create_graph)):

@@ -44,6 +44,7 @@ class FusedOp(Op):
         self.reference = reference
         self.inputs = inputs
         self.differentiable = True
+        self.nothing = [False] * len(inputs)
         self.kernel_forward = kernel_forward
         self.kernel_backward = kernel_backward
 
@@ -55,7 +56,7 @@ class FusedOp(Op):
             raise explain(self, values, error) from None
 
     def _run(self, values: dict[str, Any]) -> Any:
-        return self._compute(values, [False] * len(self.inputs))[0]
+        return self._compute(values, self.nothing)[0]
 
     def _saved(self, values: dict[str, Any], out: Array, kept: Any, parents: tuple[Node | None, ...]) -> Any:
         return values, kept

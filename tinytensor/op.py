@@ -62,6 +62,7 @@ class Op:
         required = [n for n, p in parameters.items() if p.default is p.empty]
         self.inputs = tuple(n for n in self.names if n in rules) or tuple(required)
         self.differentiable = bool(rules)
+        self.nothing = [False] * len(self.inputs)  # which gradients are needed where none is
         self.rules = rules
         self.needs = {n: tuple(inspect.signature(rule).parameters) for n, rule in rules.items()}
         self._check_rules()
@@ -100,8 +101,7 @@ class Op:
         return self._run(values)
 
     def _record(self, values: dict[str, Any], operands: Sequence[Any]) -> TensorClass:
-        parents = tuple([x.node if isinstance(x, Tensor) else None for x in operands])
-        arrays = self._promote([x.data if isinstance(x, Tensor) else self._number(x) for x in operands])
+        arrays, parents = self._unwrap(operands)
         if self.variadic:
             values[self.names[0]] = tuple(arrays)
         else:
@@ -110,7 +110,7 @@ class Op:
             if isinstance(value, Tensor):
                 values[name] = self._setting(name, value)
         recording = modes.recording and self.differentiable and any(parents)
-        needed = [recording and parent is not None for parent in parents]
+        needed = [parent is not None for parent in parents] if recording else self.nothing
         if modes.quiet:
             out, kept = self._compute(values, needed)
         else:
@@ -126,6 +126,22 @@ class Op:
         if modes.detecting_anomalies:
             check_finite(out, f"the output of {self.name!r}, called at {node.line if node else calling_line()},")
         return wrap(out, node)
+
+    def _unwrap(self, operands: Sequence[Any]) -> tuple[list[Any], tuple[Node | None, ...]]:
+        """The operands' arrays, brought to one kind of dtype, and the nodes of those that need gradients."""
+        arrays: list[Any] = []
+        parents: list[Node | None] = []
+        dtype, mixed = None, False
+        for x in operands:
+            if isinstance(x, Tensor):
+                arrays.append(x.data)
+                parents.append(x.node)
+                mixed = mixed or (dtype is not None and x.data.dtype is not dtype)
+                dtype = x.data.dtype
+            else:
+                arrays.append(self._number(x))
+                parents.append(None)
+        return self._promote(arrays) if mixed else arrays, tuple(parents)
 
     def _is_too_wide(self, dtype: DType, values: dict[str, Any], arrays: Sequence[Any]) -> bool:
         """Whether integers went in and floats came out of a dtype that nobody chose: NumPy answers in float64, or for the
@@ -149,10 +165,8 @@ class Op:
     def _promote(self, arrays: list[Any]) -> list[Any]:
         """Convert integer operands to the floating type of the others. (NumPy would turn int64 + float32 to float64.)"""
         dtypes = {x.dtype for x in arrays if hasattr(x, "dtype")}
-        if len(dtypes) <= 1:
-            return arrays
         floating = [d for d in dtypes if is_floating(d)]
-        if floating and len(floating) < len(dtypes):
+        if len(dtypes) > 1 and floating and len(floating) < len(dtypes):
             dtype = functools.reduce(xp.promote_types, floating)
             return [x.astype(dtype) if hasattr(x, "dtype") and not is_floating(x.dtype) else x for x in arrays]
         return arrays

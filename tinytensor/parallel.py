@@ -7,6 +7,7 @@ times, and leaves all that is not a product to one core. So here BLAS is held to
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -29,24 +30,34 @@ def default_shards() -> int:
     return max((pool["num_threads"] for pool in _controller().info() if pool["user_api"] == "blas"), default=1)
 
 
+class _Here(threading.local):
+    is_a_shard = False
+
+
+_here = _Here()
+
+
 def run(function: Callable[[Shard], Result], shards: Sequence[Shard]) -> list[Result]:
     """``function`` of every shard, each in a thread of its own, which inherits ``no_grad`` and its like.
 
     With several shards each draws random numbers from a generator of its own, seeded by this thread's: the same seed and
-    number of shards give the same numbers. The first error of a shard is raised here, after all have ended.
+    number of shards give the same numbers. The first error of a shard is raised here, after all have ended. Inside a shard,
+    where all cores have work already, shards run one after the other.
     """
     if len(shards) == 1:
         with engine.quietly():
             return [function(shards[0])]
     seeds = random.generator().integers(0, 2**63, len(shards))
-    work = _in_this_mode(function)
+    work = _as_shard(function)
+    if _here.is_a_shard:
+        return [work(shard, seed) for shard, seed in zip(shards, seeds)]
     with one_blas_thread():
         others = [_threads(len(shards) - 1).submit(work, shard, seed) for shard, seed in zip(shards[1:], seeds[1:])]
         try:
-            first = work(shards[0], seeds[0])
+            results = [work(shard, seed) for shard, seed in zip(shards[:1], seeds)]
         finally:
             wait(others)  # also after an error: nothing may go on behind the caller's back
-        return [first, *(other.result() for other in others)]
+        return [*results, *(other.result() for other in others)]
 
 
 def backward(loss: Callable[[Shard], Tensor], shards: Sequence[Shard]) -> Tensor:
@@ -69,13 +80,17 @@ def backward(loss: Callable[[Shard], Tensor], shards: Sequence[Shard]) -> Tensor
     return total
 
 
-def _in_this_mode(function: Callable[[Shard], Result]) -> Callable[[Shard, int], Result]:
+def _as_shard(function: Callable[[Shard], Result]) -> Callable[[Shard, int], Result]:
     """The function as a thread is to call it: with the modes of the thread that is here now, and random numbers of its own."""
     same_modes = engine.same_modes()
 
     def call(shard: Shard, seed: int) -> Result:
-        with same_modes(), engine.quietly(), random.using(host.random.default_rng(seed)):
-            return function(shard)
+        before, _here.is_a_shard = _here.is_a_shard, True
+        try:
+            with same_modes(), engine.quietly(), random.using(host.random.default_rng(seed)):
+                return function(shard)
+        finally:
+            _here.is_a_shard = before
 
     return call
 

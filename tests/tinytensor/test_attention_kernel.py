@@ -121,7 +121,6 @@ def test_what_may_attend_to_nothing_gives_zeros(cut_into, cut, is_causal):
         assert x.numpy()[[0, 2]].any()
 
 
-@pytest.mark.xfail(strict=True, reason="without a mask, causal queries before the first key are not set to zeros")
 @cuts
 def test_causal_queries_before_the_first_key_give_zeros(cut_into, cut):
     cut_into(cut, 0)

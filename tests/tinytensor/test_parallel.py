@@ -243,3 +243,23 @@ def test_on_a_gpu_there_is_one_shard(python) -> None:
     assert python(code, **here).stdout == "1\n"
     if blas_threads():
         assert python(code, TINYTENSOR_BACKEND="numpy").stdout == "3\n"
+
+
+def test_shards_inside_a_shard_run_one_after_the_other():
+    def inner(n):
+        return [n, float(tt.random.normal(()))]
+
+    def outer(n):
+        return parallel.run(inner, [n, n + 1])
+
+    results = []
+    for _ in range(2):
+        tt.seed(0)
+        results.append(parallel.run(outer, [10, 20]))
+    assert [[n for n, _ in part] for part in results[0]] == [[10, 11], [20, 21]]
+    assert results[0] == results[1]
+    assert len({x for part in results[0] for _, x in part}) == 4
+
+
+def test_no_shards():
+    assert parallel.run(lambda shard: shard, []) == []

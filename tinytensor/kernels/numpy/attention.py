@@ -42,7 +42,7 @@ def _blocks(query: Any, key: Any, is_causal: bool) -> Iterator[_Block]:
     for first in range(0, query.shape[0], group):
         for start in reversed(range(0, queries, length)):
             stop = min(start + length, queries)
-            seen = max(0, stop + keys - queries) if is_causal else keys
+            seen = stop + keys - queries if is_causal else keys
             yield _Block(slice(first, first + group), slice(start, stop), slice(0, seen))
 
 
@@ -67,12 +67,21 @@ def _like(shape: Sequence[int], dtype: Any) -> Any:
 @functools.lru_cache(maxsize=64)
 def _causal_penalty(start: int, stop: int, keys: int, offset: int, dtype: Any) -> tuple[int, Any]:
     """What makes attention causal for queries start to stop: the first key that not all may see, and what to add from there."""
-    first = max(0, start + offset + 1)
+    first = start + offset + 1
     return first, _penalty(xp.arange(first, keys)[:, None] <= xp.arange(start, stop) + offset, dtype)
 
 
 def _penalty(mask: Any, dtype: Any) -> Any:
     return xp.where(mask, xp.zeros((), dtype), xp.full((), LOWEST, dtype))
+
+
+def _without_empty_blocks(mask: Any, is_causal: bool, queries: int, keys: int) -> tuple[Any, bool]:
+    """The mask and whether to add the causal one. With more queries than keys the first queries see nothing at all, which
+    blocks of queries cannot have: then causality is part of the mask."""
+    if not is_causal or queries <= keys:
+        return mask, is_causal
+    causal = xp.arange(keys) <= xp.arange(queries)[:, None] + (keys - queries)
+    return causal if mask is None else mask & causal, False
 
 
 def _check_mask(shape: tuple[int, ...], scores: tuple[int, ...]) -> None:
@@ -121,6 +130,7 @@ def attention_forward(
     lead = host.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
     if mask is not None:
         _check_mask(mask.shape, (*lead, query.shape[-2], key.shape[-2]))
+    mask, is_causal = _without_empty_blocks(mask, is_causal, query.shape[-2], key.shape[-2])
     query, key, value = _same_lead(query * scale, key, value)
     out = _like((*query.shape[:-1], value.shape[-1]), query.dtype)
     largest = xp.empty((*query.shape[:-2], 1, query.shape[-2]), query.dtype)
@@ -160,6 +170,7 @@ def attention_backward(
     The weights W here are not normalised, P = W / total: so g is, in their place.
     """
     kept, largest, inverse, out = statistics
+    mask, is_causal = _without_empty_blocks(mask, is_causal, query.shape[-2], key.shape[-2])
     query, key, value = _same_lead(query * scale, key, value)
     scaled_key = key * scale
     g = g.reshape(out.shape) * _transposed(inverse)

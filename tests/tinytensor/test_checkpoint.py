@@ -1,0 +1,112 @@
+"""Gradient checkpointing: the same values and gradients, and less kept."""
+
+import gc
+
+import numpy as np
+import pytest
+
+import tinytensor as tt
+from tinytensor import nn
+
+
+def normal(*shape):
+    return np.random.default_rng(0).standard_normal(shape)
+
+
+def make():
+    tt.seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Dropout(0.5), nn.Linear(8, 4))
+
+
+def gradients(model, x, checkpointed):
+    tt.seed(1)
+    y = tt.checkpoint(model, x * 2.0) if checkpointed else model(x * 2.0)
+    (y * tt.tensor(normal(*y.shape).astype("float32"))).sum().backward()
+    found = [p.grad.numpy() for p in (x, *model.parameters())]
+    for p in (x, *model.parameters()):
+        p.grad = None
+    return y.numpy(), found, tt.random.get_state()
+
+
+def test_values_gradients_and_random_numbers_are_the_same():
+    model, x = make(), tt.tensor(normal(3, 4), dtype="float32", requires_grad=True)
+    plain, checkpointed = gradients(model, x, False), gradients(model, x, True)
+    assert plain[2] == checkpointed[2]
+    np.testing.assert_array_equal(plain[0], checkpointed[0])
+    for a, b in zip(plain[1], checkpointed[1]):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_the_function_runs_again_in_backward_and_keeps_only_its_inputs():
+    calls = []
+
+    def function(x):
+        calls.append(tt.no_grad)
+        return (x * x).exp().sum()
+
+    x = tt.tensor([1.0, 2.0], requires_grad=True)
+    out = tt.checkpoint(function, x)
+    assert len(calls) == 1
+    assert out.node.parents == (x.node,)
+    out.backward()
+    assert len(calls) == 2
+    tt.checkpoint(function, x.detach())
+    with tt.no_grad():
+        assert not tt.checkpoint(function, x).requires_grad
+
+
+def test_higher_orders():
+    w = tt.tensor([0.5, -1.0], dtype="float64", requires_grad=True)
+    tt.gradcheck(
+        lambda x: tt.checkpoint(lambda y: (y * w).tanh() * y, x * x), tt.tensor(normal(2), requires_grad=True), order=2
+    )
+    x = tt.tensor([1.0, 2.0], dtype="float64", requires_grad=True)
+    results = []
+    for f in (lambda y: (y**3 * w).exp(), lambda y: tt.checkpoint(lambda z: (z**3 * w).exp(), y)):
+        (first,) = tt.grad(f(x).sum(), [x], create_graph=True)
+        results.append([g.numpy() for g in tt.grad(first.square().sum(), [x, w])])
+    np.testing.assert_allclose(results[0], results[1], rtol=1e-12)
+
+
+def test_several_inputs_some_of_which_take_no_gradient():
+    x, y = (tt.tensor(normal(3), dtype="float64", requires_grad=True) for _ in range(2))
+    out = tt.checkpoint(lambda a, b, c, n: (a * b * c).sum() * n, x, y, tt.tensor([1.0, 2.0, 3.0], dtype="float64"), 2)
+    out.backward()
+    np.testing.assert_allclose(x.grad.numpy(), y.numpy() * [2.0, 4.0, 6.0])
+    np.testing.assert_allclose(y.grad.numpy(), x.numpy() * [2.0, 4.0, 6.0])
+
+
+def test_one_input_computed_from_another():
+    x = tt.tensor([2.0], dtype="float64", requires_grad=True)
+    y = x * x
+    tt.checkpoint(lambda a, b: a * b, x, y).sum().backward()
+    assert x.grad.tolist() == [12.0]
+
+
+def test_inside_each_other():
+    w = tt.tensor([3.0], requires_grad=True)
+    x = tt.tensor([2.0], requires_grad=True)
+    tt.checkpoint(lambda a: tt.checkpoint(lambda b: b * b * w, a) * w, x).sum().backward()
+    assert x.grad.tolist() == [36.0]
+    assert w.grad.tolist() == [24.0]
+
+
+def test_gradients_add_up_and_the_graph_is_freed():
+    x = tt.tensor([2.0], requires_grad=True)
+    out = tt.checkpoint(lambda a: a * a, x)
+    (out.sum() + x.sum()).backward()
+    assert x.grad.tolist() == [5.0]
+    with pytest.raises(RuntimeError, match="second time"):
+        out.sum().backward()
+    gc.collect()
+    del out
+    assert gc.collect() == 0
+
+
+def test_wrong_uses():
+    x = tt.tensor([2.0], requires_grad=True)
+    y = x * x
+    with pytest.raises(ValueError, match="computed before, by 'multiply', and is not among its inputs"):
+        tt.checkpoint(lambda a: a * y, x)
+    with pytest.raises(TypeError, match="must return one tensor, not tuple"):
+        tt.checkpoint(lambda a: (a, a), x)
