@@ -1,4 +1,4 @@
-"""Gradient checkpointing (Chen et al. 2016): a part of the graph is forgotten and, when its gradients are wanted, made again."""
+"""Gradient checkpointing (Chen et al. 2016): a part of the graph is forgotten, and made again for the backward pass."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def _leaves_before(start: int, node: Node, given: set[Node]) -> list[Node]:
                 waiting.append(parent)
             elif parent not in given:
                 found[parent] = None
-    if computed := [node for node in found if node.op is not None]:
+    if computed := [node.op for node in found if node.op is not None]:
         raise ValueError(
-            f"checkpoint: the function uses a tensor that was computed before, by {computed[0].op.name!r}, and is not among its "
+            f"checkpoint: the function uses a tensor that was computed before, by {computed[0].name!r}, and is not among its "
             "inputs: pass it to checkpoint as one"
         )
     return sorted(found, key=lambda leaf: leaf.number)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tinytensor.tensor import Tensor
 
 
-@op(x=lambda g, out: where(out > 0, g, 0.0))
+@op(x=lambda g, out: g * (out > 0))  # several times faster than where(out > 0, g, 0.0)
 def relu(x: Tensor) -> Tensor:
     """x where positive, else 0; its gradient at 0 is 0."""
     return xp.maximum(x, 0)
