@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import measure
+from configurations import GPTS, VOCAB_SIZE, GPTConfiguration
 from measure import Side, SideError, Times, TorchSide, Worker
-from train_step import CONFIGURATIONS, VOCAB_SIZE, Configuration
 
 from tinyformer.command_line import Parser
 
@@ -32,7 +32,7 @@ NOISE = 0.05  # added to every weight: biases that are all 0 and norms that are 
 class Task:
     """What every side does: continue ``batch`` prompts of ``prompt_length`` tokens by ``new_tokens`` tokens each."""
 
-    configuration: Configuration
+    configuration: GPTConfiguration
     batch: int
     prompt_length: int
     new_tokens: int
@@ -119,7 +119,7 @@ class HuggingFace(TorchSide):
         return self.step()[:, self.prompts.shape[1] :].tolist()
 
 
-def gpt2_config(configuration: Configuration) -> Any:
+def gpt2_config(configuration: GPTConfiguration) -> Any:
     """Hugging Face's configuration of a GPT-2 of this size. It stays GPT-2's in all else."""
     from transformers import GPT2Config
 
@@ -256,10 +256,10 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
         description="Time greedy decoding by tinyformer's GPT beside Hugging Face's GPT-2, in turns. Needs PyTorch, "
         'transformers and threadpoolctl: pip install "tinytensor[bench]".',
         epilog="The configurations: "
-        + "; ".join(f"{name}: {c.shape()}" for name, c in CONFIGURATIONS.items())
+        + "; ".join(f"{name}: {c.shape()}" for name, c in GPTS.items())
         + ". OPENBLAS_NUM_THREADS and OMP_NUM_THREADS limit the threads.",
     )
-    parser.add_argument("--configuration", choices=CONFIGURATIONS, default="A", help="the size of the model")
+    parser.add_argument("--configuration", choices=GPTS, default="A", help="the size of the model")
     parser.add_argument("--batch", type=measure.positive, default=1, metavar="INT", help="prompts continued together")
     parser.add_argument("--prompt-length", type=measure.positive, default=8, metavar="INT", help="tokens of each prompt")
     parser.add_argument(
@@ -278,7 +278,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 def _task(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Task:
     """What the arguments ask for; ends with an error where it does not fit the model's context."""
-    configuration = CONFIGURATIONS[arguments.configuration]
+    configuration = GPTS[arguments.configuration]
     prompt, block = arguments.prompt_length, configuration.block_size
     if prompt >= block:
         parser.error(f"a prompt of {prompt} tokens leaves no room in a context of {block}: shorten --prompt-length")

@@ -22,8 +22,8 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
@@ -85,7 +85,7 @@ class TorchSide(Side):
         lines = [line.strip(" -") for line in torch.__config__.show().splitlines()]
         built_with = [line for line in lines if "Math Kernel Library" in line or "MKL-DNN" in line]
         built_with = [line.split(" for Intel")[0].split(" (Git")[0] for line in built_with]
-        return [*built_with, f"{torch.get_num_threads()} threads"]
+        return [*built_with, counted(torch.get_num_threads(), "thread")]
 
 
 def peak_memory() -> int:
@@ -171,6 +171,23 @@ def _serve(connection: Connection, make: Callable[..., Side], arguments: Sequenc
 def start_all(stack: ExitStack, sides: Mapping[str, tuple[Any, ...]]) -> dict[str, Worker]:
     """A worker for each name, from (class, argument, ...); ``stack`` ends them."""
     return {name: stack.enter_context(Worker(name, *side)) for name, side in sides.items()}
+
+
+# The libraries read these once, when they are loaded.
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+
+
+@contextmanager
+def given_threads(count: int | None) -> Iterator[None]:
+    """A context in which every process that starts computes with so many threads; None leaves it to the libraries."""
+    before = dict(os.environ)
+    if count is not None:
+        os.environ.update(dict.fromkeys(THREADS, str(count)))
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def take_turns(workers: Mapping[str, Worker], turns: int, steps: int, settle: int = 1) -> dict[str, Times]:
@@ -270,9 +287,15 @@ def thread_pools() -> list[str]:
 
     pools = threadpool_info()
     found = {
-        f"{pool['internal_api']} {pool['version'] or 'of unknown version'}, {pool['num_threads']} threads" for pool in pools
+        f"{pool['internal_api']} {pool['version'] or 'of unknown version'}, {counted(pool['num_threads'], 'thread')}"
+        for pool in pools
     }
     return sorted(found)
+
+
+def counted(number: int, what: str) -> str:
+    """A number of things in words: "1 thread", "2 threads"."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 # Variables that change how fast things run: the libraries' threads, their own settings, and glibc's memory allocator.
@@ -353,6 +376,22 @@ def positive(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
     return int(text)
+
+
+def zero_or_more(text: str) -> int:
+    """An argument that counts something, where 0 is a choice, too."""
+    return 0 if text == "0" else positive(text)
+
+
+def probability(text: str) -> float:
+    """An argument that says how often something is dropped: at least 0 and less than 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0.0 <= value < 1.0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 up to, but not including, 1")
+    return value
 
 
 def require(parser: argparse.ArgumentParser, *packages: str) -> None:

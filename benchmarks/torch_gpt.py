@@ -9,42 +9,59 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-if TYPE_CHECKING:  # a process that measures PyTorch must not load tinyformer, too
-    from tinyformer.gpt import GPT as TinyformerGPT
+if TYPE_CHECKING:  # a process that measures PyTorch must not load tinytensor, too
+    from tinytensor.nn import Module
 
 
 class Attention(nn.Module):
-    """Causal multi-head self-attention."""
+    """Multi-head attention; with ``cross``, from x to a memory."""
 
-    def __init__(self, d_model: int, num_heads: int, dropout: float, bias: bool):
+    def __init__(self, d_model: int, num_heads: int, dropout: float, bias: bool, cross: bool = False):
         super().__init__()
         self.num_heads = num_heads
-        self.query_key_value = nn.Linear(d_model, 3 * d_model, bias)
+        if cross:
+            self.query = nn.Linear(d_model, d_model, bias)
+            self.key_value = nn.Linear(d_model, 2 * d_model, bias)
+        else:
+            self.query_key_value = nn.Linear(d_model, 3 * d_model, bias)
         self.output = nn.Linear(d_model, d_model, bias)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(batch, length, d_model) -> the same."""
-        batch, length, d_model = x.shape
-        projected = self.query_key_value(x).view(batch, length, 3, self.num_heads, d_model // self.num_heads)
-        query, key, value = projected.permute(2, 0, 3, 1, 4).unbind()  # each (batch, heads, length, d_head)
+    def forward(
+        self, x: Tensor, mask: Tensor | None = None, is_causal: bool = False, memory: Tensor | None = None
+    ) -> Tensor:
+        """(batch, length, d_model) -> the same; a query sees what is True in ``mask``, (batch, 1, 1, keys)."""
+        if memory is None:
+            query, key, value = self._heads(self.query_key_value(x), 3)
+        else:
+            (query,) = self._heads(self.query(x), 1)
+            key, value = self._heads(self.key_value(memory), 2)
         dropout_p = self.dropout.p if self.training else 0.0
-        mixed = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout_p, is_causal=True)
-        return self.dropout(self.output(mixed.transpose(1, 2).reshape(batch, length, d_model)))
+        mixed = F.scaled_dot_product_attention(query, key, value, mask, dropout_p, is_causal)
+        return self.dropout(self.output(mixed.transpose(1, 2).reshape(x.shape)))
+
+    def _heads(self, projected: Tensor, parts: int) -> tuple[Tensor, ...]:
+        """(batch, length, parts * d_model) -> parts, each (batch, heads, length, d_head)."""
+        batch, length, width = projected.shape
+        cut = projected.view(batch, length, parts, self.num_heads, width // (parts * self.num_heads))
+        return cut.permute(2, 0, 3, 1, 4).unbind()
 
 
 class FeedForward(nn.Module):
-    """Two linear layers with a gelu between them; the inner one is four times as wide."""
+    """Two linear layers with a nonlinearity between them, gelu (the tanh form) or relu."""
 
-    def __init__(self, d_model: int, dropout: float, bias: bool):
+    def __init__(self, d_model: int, d_inner: int, dropout: float, bias: bool, activation: str):
         super().__init__()
-        self.expand = nn.Linear(d_model, 4 * d_model, bias)
-        self.contract = nn.Linear(4 * d_model, d_model, bias)
+        self.expand = nn.Linear(d_model, d_inner, bias)
+        self.contract = nn.Linear(d_inner, d_model, bias)
+        self.activation = activation
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, length, d_model) -> the same."""
-        return self.dropout(self.contract(F.gelu(self.expand(x), approximate="tanh")))
+        inner = self.expand(x)
+        inner = F.relu(inner) if self.activation == "relu" else F.gelu(inner, approximate="tanh")
+        return self.dropout(self.contract(inner))
 
 
 class Block(nn.Module):
@@ -55,11 +72,11 @@ class Block(nn.Module):
         self.attention_norm = nn.LayerNorm(d_model, bias=bias)
         self.attention = Attention(d_model, num_heads, dropout, bias)
         self.feed_forward_norm = nn.LayerNorm(d_model, bias=bias)
-        self.feed_forward = FeedForward(d_model, dropout, bias)
+        self.feed_forward = FeedForward(d_model, 4 * d_model, dropout, bias, "gelu")
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, length, d_model) -> the same."""
-        x = x + self.attention(self.attention_norm(x))
+        x = x + self.attention(self.attention_norm(x), is_causal=True)
         return x + self.feed_forward(self.feed_forward_norm(x))
 
 
@@ -99,18 +116,18 @@ class GPT(nn.Module):
         return F.cross_entropy(self(ids).flatten(0, 1), targets.flatten())
 
 
-def load_weights(weights: Mapping[str, Any], twin: GPT) -> None:
+def load_weights(weights: Mapping[str, Any], twin: nn.Module) -> None:
     """Give the twin the values of NumPy arrays. Raises RuntimeError that lists every name or shape that differs."""
     twin.load_state_dict({name: torch.tensor(array) for name, array in weights.items()})
 
 
-def copy_weights(ours: TinyformerGPT, twin: GPT) -> None:
+def copy_weights(ours: Module, twin: nn.Module) -> None:
     """Give the twin the values of tinyformer's model."""
     load_weights({name: value.numpy() for name, value in ours.state_dict().items()}, twin)
 
 
 def adamw_for(
-    model: GPT, learning_rate: float, betas: tuple[float, float], weight_decay: float, **options: Any
+    model: nn.Module, learning_rate: float, betas: tuple[float, float], weight_decay: float, **options: Any
 ) -> torch.optim.AdamW:
     """AdamW that decays matrices but not biases and norms, as in tinyformer.training."""
     parameters = list(model.parameters())

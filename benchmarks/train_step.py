@@ -1,98 +1,52 @@
-"""One training step of tinyformer's GPT beside PyTorch's: forward, backward, clipping, AdamW, on random tokens.
+"""One training step of tinyformer beside PyTorch's: forward, backward, clipping, AdamW, on random tokens.
 
-python benchmarks/train_step.py                      # configuration A, PyTorch eager
+python benchmarks/train_step.py                      # configuration A, a GPT, PyTorch eager
 python benchmarks/train_step.py --configuration C --compile --output benchmarks/results/train_step_C.md
+python benchmarks/train_step.py --configuration D    # the encoder-decoder, with dropout and label smoothing
 
-Both models start from the same weights and see the same batches, and their first losses must agree before anything is
-timed. Of the two ratios reported, that of the fastest quartiles compares the libraries on an undisturbed machine; that of
-the medians includes its slow spells.
+Both models start from the same weights and see the same batches, and their first losses, without dropout, must agree before
+anything is timed. Of the two ratios reported, that of the fastest quartiles compares the libraries on an undisturbed machine;
+that of the medians includes its slow spells.
 
-Beside them, as a third side, NumPy runs the step's matrix products and nothing else: the ceiling for any step that
-leaves its products to the same BLAS.
+Beside them, as a third side, NumPy runs the step's matrix products and nothing else, in the faster of two ways: BLAS splits
+each product between its threads, or the batch is split between as many threads, each of which computes the products of its
+own rows and for which BLAS uses no other. That is the ceiling for any step that leaves its products to the same BLAS.
 
-Floating-point operations of a step, with N parameters in matrices that multiply (the linear layers and the output layer,
-which is the token embedding), T = batch * block tokens, and a multiplication and an addition counted as two:
-
-    6 N T + 12 layers T block width
-
-2 N T for the forward pass and twice that for the backward pass; and in the same way attention's two products, query
-keyᵀ and weights value, each 2 T block width a layer, as if it were not causal.
+How many floating-point operations a step has: configurations.py says it.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import itertools
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import measure
+from configurations import CONFIGURATIONS, Configuration
 from measure import Side, SideError, Times, TorchSide, Worker
 
 from tinyformer.command_line import Parser
 
-VOCAB_SIZE = 65
 LEARNING_RATE, BETAS, WEIGHT_DECAY, CLIP = 1e-3, (0.9, 0.99), 0.1, 1.0
-BATCHES = 16  # different batches, used in turn
 
 
 @dataclass(frozen=True)
-class Configuration:
-    """The size of a model and of its batches."""
+class Setup:
+    """What is measured: a configuration, whether also with torch.compile, and with how many threads.
 
-    num_layers: int
-    num_heads: int
-    d_model: int
-    block_size: int
-    batch_size: int
+    Without ``threads`` the libraries choose. ``shards`` is the trainer's setting; 0 lets it choose.
+    """
 
-    def model(self) -> dict[str, Any]:
-        """The arguments of both libraries' models."""
-        return {
-            "vocab_size": VOCAB_SIZE,
-            "block_size": self.block_size,
-            "num_layers": self.num_layers,
-            "num_heads": self.num_heads,
-            "d_model": self.d_model,
-            "dropout": 0.0,
-            "bias": False,
-        }
-
-    def shape(self) -> str:
-        """The model's size in words."""
-        return f"{self.num_layers} layers, {self.num_heads} heads, {self.d_model} wide, block {self.block_size}"
-
-    def tokens(self) -> Any:
-        """Random ids (batches, batch, length + 1), the same on every call."""
-        import numpy
-
-        shape = (BATCHES, self.batch_size, self.block_size + 1)
-        return numpy.random.default_rng(0).integers(0, VOCAB_SIZE, shape)
-
-    def matrices(self) -> list[tuple[int, int]]:
-        """(outputs, inputs) of every matrix that multiplies activations."""
-        d = self.d_model
-        return [(3 * d, d), (d, d), (4 * d, d), (d, 4 * d)] * self.num_layers + [(VOCAB_SIZE, d)]
-
-    def product_operations(self) -> float:
-        """Floating-point operations of these matrices in a step."""
-        return 6.0 * sum(n * k for n, k in self.matrices()) * self.batch_size * self.block_size
-
-    def operations(self) -> float:
-        """Floating-point operations of a step's matrix products, attention's included: the formula at the top."""
-        tokens = self.batch_size * self.block_size
-        return self.product_operations() + 12.0 * self.num_layers * tokens * self.block_size * self.d_model
-
-
-CONFIGURATIONS = {
-    "A": Configuration(num_layers=4, num_heads=4, d_model=128, block_size=64, batch_size=12),
-    "B": Configuration(num_layers=6, num_heads=6, d_model=192, block_size=128, batch_size=16),
-    "C": Configuration(num_layers=6, num_heads=6, d_model=384, block_size=256, batch_size=8),
-}
+    configuration: Configuration
+    compiled: bool = False
+    threads: int | None = None
+    shards: int = 0
 
 
 # ------------------------------------------------------------------------------------------------------------- sides
@@ -101,19 +55,17 @@ CONFIGURATIONS = {
 class Tinyformer(Side):
     """The step of tinyformer's own trainer."""
 
-    def __init__(self, configuration: Configuration):
+    def __init__(self, configuration: Configuration, shards: int):
         super().__init__()
         import tinytensor as tt
-        from tinyformer.data import Batch
-        from tinyformer.gpt import GPT, GPTConfig
+        from tinyformer import pairs  # noqa: F401  before imported(), as it is what D needs most of all
         from tinyformer.runs import RunFolder
-        from tinyformer.training import Trainer, TrainingConfig
+        from tinyformer.training import Trainer, TrainingConfig, evaluate
 
         self.imported()
+        self.evaluate = evaluate
         tt.seed(0)
-        self.model = GPT(GPTConfig(**configuration.model()))
-        windows = [tt.tensor(w) for w in configuration.tokens()]
-        size = configuration.batch_size * configuration.block_size
+        self.model, batches, loss_function = configuration.tinyformer()
         training = TrainingConfig(
             batch_size=configuration.batch_size,
             learning_rate=LEARNING_RATE,
@@ -123,13 +75,18 @@ class Tinyformer(Side):
             beta2=BETAS[1],
             weight_decay=WEIGHT_DECAY,
             clip=CLIP,
+            shards=shards,
         )
-        batches = _Given([Batch(w[:, :-1], w[:, 1:], size) for w in windows])
-        self.trainer = Trainer(self.model, batches, training, RunFolder("never-written"))
+        self.trainer = Trainer(self.model, _Given(batches), training, RunFolder("never-written"), loss_function)
 
     def weights(self) -> dict[str, Any]:
         """The model's values as NumPy arrays."""
         return {name: value.numpy() for name, value in self.model.state_dict().items()}
+
+    def first_loss(self) -> float:
+        """The loss of the first batch, without dropout."""
+        trainer = self.trainer
+        return self.evaluate(self.model, trainer.batches, trainer.loss_function, trainer.shards)
 
     def step(self) -> Any:
         """A training step; its loss."""
@@ -139,20 +96,24 @@ class Tinyformer(Side):
         """The losses of as many steps."""
         return [float(self.step()) for _ in range(steps)]
 
+    def libraries(self) -> list[str]:
+        return _in_shards(self.trainer.shards)
+
 
 class _Given:
     """Batches for a trainer, made beforehand: what is compared is the step, not the data."""
 
     def __init__(self, batches: Sequence[Any]):
+        self._first = batches[0]
         self._next = itertools.cycle(batches)
 
     def sample(self) -> Any:
         """The next one."""
         return next(self._next)
 
-    def validation_batches(self) -> Any:
-        """None."""
-        return iter(())
+    def validation_batches(self) -> Iterator[Any]:
+        """The first."""
+        return iter([self._first])
 
     def get_state(self) -> dict[str, Any]:
         """Nothing."""
@@ -168,15 +129,15 @@ class PyTorch(TorchSide):
     def __init__(self, configuration: Configuration, compiled: bool):
         super().__init__()
         import torch
-        from torch_gpt import GPT, adamw_for
+        from torch_gpt import adamw_for
 
         self.imported()
-        self.model = GPT(**configuration.model())
+        self.torch = torch
+        self.model = configuration.pytorch()
         self.optimizer = adamw_for(self.model, LEARNING_RATE, BETAS, WEIGHT_DECAY, fused=True)
         self.loss = torch.compile(self.model.loss) if compiled else self.model.loss
-        self.clip = torch.nn.utils.clip_grad_norm_
-        windows = [torch.tensor(w) for w in configuration.tokens()]
-        self.batches = itertools.cycle([(w[:, :-1].contiguous(), w[:, 1:].contiguous()) for w in windows])
+        batches = [tuple(map(torch.tensor, arrays)) for arrays in configuration.batches()]
+        self.first_batch, self.batches = batches[0], itertools.cycle(batches)
 
     def load(self, weights: dict[str, Any]) -> None:
         """Start from these values."""
@@ -184,13 +145,20 @@ class PyTorch(TorchSide):
 
         load_weights(weights, self.model)
 
+    def first_loss(self) -> float:
+        """The loss of the first batch, without dropout."""
+        self.model.eval()
+        with self.torch.no_grad():
+            loss = float(self.loss(*self.first_batch))
+        self.model.train()
+        return loss
+
     def step(self) -> Any:
         """A training step; its loss."""
-        ids, targets = next(self.batches)
         self.optimizer.zero_grad(set_to_none=True)
-        loss: Any = self.loss(ids, targets)
+        loss: Any = self.loss(*next(self.batches))
         loss.backward()
-        self.clip(self.model.parameters(), CLIP)
+        self.torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
         self.optimizer.step()
         return loss.detach()
 
@@ -199,32 +167,73 @@ class PyTorch(TorchSide):
         return [float(self.step()) for _ in range(steps)]
 
 
+Product = tuple[Any, Any, Any]  # two matrices, and the memory for what they make
+
+
 class Products(Side):
     """The step's matrix products alone, of the same shapes and layouts, in NumPy and into memory that is there already."""
 
     def __init__(self, configuration: Configuration):
         super().__init__()
-        import numpy
+        from tinytensor import parallel
 
         self.imported()
-        self.numpy = numpy
-        rng = numpy.random.default_rng(0)
+        self.run = parallel.run
+        threads = parallel.default_shards()
+        # Split by BLAS, all is one shard. With one thread the two ways are the same.
+        self.ways = [_products(configuration, shards) for shards in sorted({1, threads})]
+        self.shards = self.ways[0]
 
-        def normal(*shape: int) -> Any:
-            return rng.standard_normal(shape, dtype="float32")
+    def choose(self, trials: int) -> None:
+        """Take the faster way from now on."""
 
-        tokens = configuration.batch_size * configuration.block_size
-        activations = {width: normal(tokens, width) for width in {n for shape in configuration.matrices() for n in shape}}
-        self.products = []
-        for outputs, inputs in configuration.matrices():
-            weight, x, g = normal(outputs, inputs), activations[inputs], activations[outputs]
-            for a, b in ((x, weight.T), (g, weight), (g.T, x)):
-                self.products.append((a, b, numpy.empty((a.shape[0], b.shape[1]), dtype="float32")))
+        def fastest(way: list[list[Product]]) -> float:
+            self.shards = way
+            return min(self.turn(1, trials))
+
+        self.shards = min(self.ways, key=fastest)
+        self.ways = [self.shards]
 
     def step(self) -> None:
         """Every product once."""
-        for a, b, out in self.products:
-            self.numpy.matmul(a, b, out=out)
+        self.run(_multiply, self.shards)
+
+    def libraries(self) -> list[str]:
+        return _in_shards(len(self.shards))
+
+
+def _products(configuration: Configuration, shards: int) -> list[list[Product]]:
+    """For each shard of the batch all products of a step: every matrix forward, and backward for both gradients."""
+    import numpy
+
+    rng = numpy.random.default_rng(0)
+    normal = lambda *shape: rng.standard_normal(shape, dtype="float32")  # noqa: E731
+    matrices = configuration.matrices()
+    sizes = {(m.tokens, width) for m in matrices for width in (m.outputs, m.inputs)}
+    activations = {size: normal(*size) for size in sorted(sizes)}
+    found: list[list[Product]] = [[] for _ in range(shards)]
+    for tokens, outputs, inputs in matrices:
+        weight = normal(outputs, inputs)
+        rows = zip(*(numpy.array_split(activations[tokens, width], shards) for width in (inputs, outputs)))
+        for shard, (x, g) in zip(found, rows):
+            for a, b in ((x, weight.T), (g, weight), (g.T, x)):
+                shard.append((a, b, numpy.empty((a.shape[0], b.shape[1]), dtype="float32")))
+    return found
+
+
+def _multiply(products: list[Product]) -> None:
+    import numpy
+
+    for a, b, out in products:
+        numpy.matmul(a, b, out=out)
+
+
+def _in_shards(count: int) -> list[str]:
+    """The thread pools as each of so many shards finds them: with several, BLAS uses one thread in each."""
+    from tinytensor import parallel
+
+    pools = parallel.run(lambda _: measure.thread_pools(), list(range(count)))[0]
+    return pools if count == 1 else [f"{count} shards, a thread each, and in each: {'; '.join(pools)}"]
 
 
 # -------------------------------------------------------------------------------------------------------- measurement
@@ -232,39 +241,60 @@ class Products(Side):
 OURS, EAGER, COMPILED, PRODUCTS = "tinyformer", "PyTorch eager", "PyTorch compiled", "matrix products alone"
 
 
-def run(configuration: Configuration, turns: int, steps: int, warm_up: int, compiled: bool) -> dict[str, Any]:
-    """Measure all sides; everything that the report shows."""
-    sides: dict[str, tuple[Any, ...]] = {OURS: (Tinyformer, configuration), EAGER: (PyTorch, configuration, False)}
-    if compiled:
-        sides[COMPILED] = (PyTorch, configuration, True)
-    sides[PRODUCTS] = (Products, configuration)
-    with ExitStack() as stack:
+def start(stack: ExitStack, setup: Setup, warm_up: int) -> tuple[dict[str, Worker], float]:
+    """Workers of tinyformer and its rivals, with the same weights and warm, and the first loss; ``stack`` ends them."""
+    sides: dict[str, tuple[Any, ...]] = {
+        OURS: (Tinyformer, setup.configuration, setup.shards),
+        EAGER: (PyTorch, setup.configuration, False),
+    }
+    if setup.compiled:
+        sides[COMPILED] = (PyTorch, setup.configuration, True)
+    with measure.given_threads(setup.threads):
         workers = measure.start_all(stack, sides)
-        rivals = [name for name in sides if name not in (OURS, PRODUCTS)]
-        first_loss = _start_together(workers, rivals, warm_up)
+    weights = workers[OURS].call("weights")
+    for name in rivals(workers):
+        workers[name].call("load", weights)
+    for worker in workers.values():
+        worker.call("forget_peak")  # the weights on their way between processes are no part of training
+    first_losses = {name: worker.call("first_loss") for name, worker in workers.items()}
+    _check_same("first losses", first_losses)
+    losses = {name: worker.call("losses", warm_up)[0] for name, worker in workers.items()}
+    if not setup.configuration.dropout:
+        _check_same("first losses in training", losses)
+    return workers, first_losses[OURS]
+
+
+def rivals(names: Mapping[str, Any]) -> list[str]:
+    """Those of the names that are not ours, nor that of the products."""
+    return [name for name in names if name not in (OURS, PRODUCTS)]
+
+
+def _check_same(what: str, losses: Mapping[str, float]) -> None:
+    """Raise SideError where a loss differs from ours by more than rounding."""
+    for name, loss in losses.items():
+        if not math.isclose(losses[OURS], loss, rel_tol=1e-5):
+            raise SideError(f"the {what} differ: {losses[OURS]} and, of {name}, {loss}")
+
+
+def run(setup: Setup, turns: int, steps: int, warm_up: int) -> dict[str, Any]:
+    """Measure all sides; everything that the report shows."""
+    with ExitStack() as stack:
+        workers, first_loss = start(stack, setup, warm_up)
+        memory_of = list(workers)
+        with measure.given_threads(setup.threads):
+            workers |= measure.start_all(stack, {PRODUCTS: (Products, setup.configuration)})
+        workers[PRODUCTS].call("choose", warm_up)
         times = measure.take_turns(workers, turns, steps)
-        memory = {name: workers[name].call("memory") for name in (OURS, *rivals)}
-        libraries = {name: workers[name].call("libraries") for name in (OURS, *rivals)}
+        memory = {name: workers[name].call("memory") for name in memory_of}
+        libraries = {name: worker.call("libraries") for name, worker in workers.items()}
     return {
+        "setup": dataclasses.asdict(setup),
+        "operations": setup.configuration.operations(),
         "first_loss": first_loss,
-        "sides": _sides(configuration, times, memory),
-        "ratios": {name: measure.compare(times[OURS], times[name]) for name in rivals},
+        "sides": _sides(setup.configuration, times, memory),
+        "ratios": {name: measure.compare(times[OURS], times[name]) for name in rivals(times)},
         "libraries": libraries,
     }
-
-
-def _start_together(workers: dict[str, Worker], rivals: Sequence[str], warm_up: int) -> float:
-    """Copy our weights to the others and warm all up; our first loss. Raises SideError where another's first loss differs
-    by more than rounding."""
-    weights = workers[OURS].call("weights")
-    for name in rivals:
-        workers[name].call("load", weights)
-    losses = {name: workers[name].call("losses", warm_up) for name in (OURS, *rivals)}
-    for name in rivals:
-        if not math.isclose(losses[OURS][0], losses[name][0], rel_tol=1e-5):
-            raise SideError(f"the first losses differ: {losses[OURS][0]} and, of {name}, {losses[name][0]}")
-    workers[PRODUCTS].call("turn", warm_up, 1)
-    return float(losses[OURS][0])
 
 
 def _sides(configuration: Configuration, times: dict[str, Times], memory: dict[str, tuple[int, int]]) -> dict[str, Any]:
@@ -307,21 +337,51 @@ def report(results: dict[str, Any]) -> str:
     return "\n\n".join([measure.table(head, rows), ratios, measure.library_list(results["libraries"])])
 
 
-def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
-    lines = [f"{name}: {c.shape()}, batch {c.batch_size}" for name, c in CONFIGURATIONS.items()]
+def described(configuration: Configuration) -> str:
+    """The size and the arithmetic in a sentence."""
+    dropout = f"dropout {configuration.dropout:g}" if configuration.dropout else "no dropout"
+    size = f"{configuration.shape()}, batch {configuration.batch_size}, {dropout}"
+    return f"{size[0].upper()}{size[1:]}; {configuration.operations() / 1e9:.1f} GFLOP a step."
+
+
+def make_parser(description: str, turns: int) -> argparse.ArgumentParser:
+    """A parser of what every benchmark of training steps asks."""
+    lines = [f"{name}: {c.shape()}, batch {c.batch_size}, dropout {c.dropout:g}" for name, c in CONFIGURATIONS.items()]
     parser = Parser(
-        description="Time one training step of tinyformer's GPT beside PyTorch's, in turns. Needs PyTorch and threadpoolctl: "
-        'pip install "tinytensor[bench]".',
-        epilog="The configurations: " + "; ".join(lines) + ". OPENBLAS_NUM_THREADS and OMP_NUM_THREADS limit the threads.",
+        description=f'{description} Needs PyTorch and threadpoolctl: pip install "tinytensor[bench]".',
+        epilog="The configurations: " + "; ".join(lines) + ".",
     )
     parser.add_argument("--configuration", choices=CONFIGURATIONS, default="A", help="the size of the model")
-    parser.add_argument("--turns", type=measure.positive, default=30, metavar="INT", help="turns of each side")
+    parser.add_argument("--dropout", type=measure.probability, metavar="FLOAT", help="instead of the configuration's own")
+    parser.add_argument("--threads", type=measure.positive, metavar="INT", help="threads of every side, instead of all cores")
+    shards = "tinyformer's --shards: 1 leaves the threads to BLAS; 0: the trainer's choice"
+    parser.add_argument("--shards", type=measure.zero_or_more, default=0, metavar="INT", help=shards)
+    parser.add_argument("--turns", type=measure.positive, default=turns, metavar="INT", help="turns of each side")
     parser.add_argument("--steps", type=measure.positive, default=4, metavar="INT", help="timed steps in a turn")
     parser.add_argument("--warm-up", type=measure.positive, default=5, metavar="INT", help="steps before the first turn")
     parser.add_argument("--compile", action="store_true", help="measure torch.compile, too (needs a C++ compiler)")
     parser.add_argument("--output", type=measure.output_file, metavar="FILE", help="write the results to FILE.md or FILE.json")
+    return parser
+
+
+def setup_of(arguments: argparse.Namespace) -> Setup:
+    """What the arguments of ``make_parser`` ask for."""
+    configuration = CONFIGURATIONS[arguments.configuration]
+    if arguments.dropout is not None:
+        configuration = dataclasses.replace(configuration, dropout=arguments.dropout)
+    return Setup(configuration, arguments.compile, arguments.threads, arguments.shards)
+
+
+def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line, with the setup that it describes as ``setup``."""
+    parser = make_parser("Time one training step of tinyformer beside PyTorch's, in turns.", turns=30)
+    for name, what in (("batch", "sequences in a batch"), ("block", "tokens in a sequence"), ("layers", "layers")):
+        text = f"so many times as many {what} as the configuration has"
+        parser.add_argument(f"--{name}-times", type=measure.positive, default=1, metavar="INT", help=text)
     arguments = parser.parse_args(words)
+    setup = setup_of(arguments)
+    larger = setup.configuration.times(arguments.batch_times, arguments.block_times, arguments.layers_times)
+    arguments.setup = dataclasses.replace(setup, configuration=larger)
     measure.require(parser, "torch", "threadpoolctl")
     return arguments
 
@@ -329,17 +389,15 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     """Measure, print, and write."""
     arguments = parse()
-    configuration = CONFIGURATIONS[arguments.configuration]
     try:
-        results = run(configuration, arguments.turns, arguments.steps, arguments.warm_up, arguments.compile)
+        results = run(arguments.setup, arguments.turns, arguments.steps, arguments.warm_up)
     except SideError as error:
         sys.exit(f"error: {error}")
     title = f"A training step, configuration {arguments.configuration}"
-    text = report(results)
+    text = f"{described(arguments.setup.configuration)}\n\n{report(results)}"
     print(f"{title}\n\n{text}")
     if arguments.output:
-        everything = measure.described({"configuration": configuration.__dict__, **results}, "numpy", "torch")
-        measure.write_results(arguments.output, title, text, everything)
+        measure.write_results(arguments.output, title, text, measure.described(results, "numpy", "torch"))
 
 
 if __name__ == "__main__":

@@ -137,7 +137,10 @@ class MultiHeadAttention(Module):
     def _heads(self, projected: Tensor, parts: int) -> Iterator[Tensor]:
         """(batch, length, parts * d_model) cut into parts, each (batch, heads, length, d_head)."""
         batch, length, width = projected.shape
-        cut = projected.reshape(batch, length, parts, self.num_heads, width // (parts * self.num_heads))
+        shape = (batch, length, parts, self.num_heads, width // (parts * self.num_heads))
+        if not projected.requires_grad:  # one step instead of many, which counts when there is one token
+            return iter([Tensor._wrap(part) for part in projected.data.reshape(shape).transpose(2, 0, 3, 1, 4)])
+        cut = projected.reshape(shape)
         return iter([cut[:, :, part].transpose(0, 2, 1, 3) for part in range(parts)])
 
     def extra_repr(self) -> str:

@@ -34,6 +34,8 @@ def wrap(array: Array, node: Node | None = None) -> TensorClass:
 
 all_ops: dict[str, Op] = {}
 
+_PLAIN = {type(None), bool, int, float, str, slice, tuple}  # what a call may hold beside tensors without a closer look
+
 
 def op(**rules: Callable[..., Any]) -> Callable[[Function], Function]:
     """Declare a function on arrays as a differentiable op on tensors: ``@op(x=lambda g, out: g * out)``.
@@ -85,6 +87,10 @@ class Op:
     # -- forward
 
     def __call__(self, *args: Any, **settings: Any) -> Any:
+        if not (modes.recording or settings or self.variadic or modes.detecting_anomalies):
+            out = self._call_directly(args)
+            if out is not None:
+                return out
         if self.variadic:
             values = {**self.defaults, self.names[0]: args, **settings}
             operands: Sequence[Any] = args
@@ -99,6 +105,35 @@ class Op:
         if not any(is_array(value) for value in (*operands, *values.values())):
             self._reject(args)
         return self._run(values)
+
+    def _call_directly(self, args: Sequence[Any]) -> TensorClass | None:
+        """The short way where nothing is recorded and there is nothing to convert, which a model that writes token by token
+        goes most: None where there is, or where the call fails, so that the long way says why."""
+        arrays, found = [], False
+        for x in args:
+            if isinstance(x, Tensor):
+                if x.data.dtype is not default_dtype:
+                    return None
+                arrays.append(x.data)
+                found = True
+            elif type(x) in _PLAIN:
+                arrays.append(x)
+            else:
+                return None
+        if not found:
+            return None
+        try:
+            if modes.quiet:
+                out = self._forward_only(*arrays)
+            else:
+                with quiet():
+                    out = self._forward_only(*arrays)
+        except (ValueError, IndexError, TypeError):
+            return None
+        return wrap(out if type(out) is xp.ndarray else xp.asarray(out))
+
+    def _forward_only(self, *arrays: Any) -> Any:
+        return self.forward(*arrays)
 
     def _record(self, values: dict[str, Any], operands: Sequence[Any]) -> TensorClass:
         arrays, parents = self._unwrap(operands)

@@ -5,13 +5,13 @@ import dataclasses
 import numpy
 import pytest
 import torch
+from configurations import GPTConfiguration
 from generate import HuggingFace, Task, Tinyformer, parse
 from parity.compare import assert_close
-from train_step import Configuration
 
 import tinytensor as tt
 
-SMALL = Configuration(num_layers=2, num_heads=3, d_model=24, block_size=20, batch_size=1)
+SMALL = GPTConfiguration(num_layers=2, num_heads=3, d_model=24, block_size=20, batch_size=1)
 TASK = Task(SMALL, batch=3, prompt_length=4, new_tokens=16)
 
 

@@ -52,7 +52,10 @@ def _transposed(x: Any) -> Any:
 
 def _same_lead(*arrays: Any) -> Iterator[Any]:
     """The arrays with the same leading axes, at least one."""
-    lead = host.broadcast_shapes(*[a.shape[:-2] for a in arrays]) or (1,)
+    leads = [a.shape[:-2] for a in arrays]
+    if leads[0] and leads.count(leads[0]) == len(leads):
+        return iter(arrays)
+    lead = host.broadcast_shapes(*leads) or (1,)
     return iter([xp.broadcast_to(a, (*lead, *a.shape[-2:])) for a in arrays])
 
 
@@ -127,11 +130,11 @@ def attention_forward(
     place, counted from the end. ``keep`` (boolean, dropout's survivors, scaled by ``keep_scale``) is (..., S, T). A row that
     may attend to nothing gives zeros.
     """
-    lead = host.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
-    if mask is not None:
-        _check_mask(mask.shape, (*lead, query.shape[-2], key.shape[-2]))
+    has_lead = max(query.ndim, key.ndim, value.ndim) > 2
     mask, is_causal = _without_empty_blocks(mask, is_causal, query.shape[-2], key.shape[-2])
     query, key, value = _same_lead(query * scale, key, value)
+    if mask is not None:
+        _check_mask(mask.shape, (*query.shape[: -2 if has_lead else 0], query.shape[-2], key.shape[-2]))
     out = _like((*query.shape[:-1], value.shape[-1]), query.dtype)
     largest = xp.empty((*query.shape[:-2], 1, query.shape[-2]), query.dtype)
     inverse = xp.empty_like(largest)  # 1 / the sum of each query's weights before they are normalised
@@ -149,7 +152,7 @@ def attention_forward(
         out[block.batch, ..., block.queries, :] = mixed
         if kept is not None:
             kept.append(weights)
-    return out if lead else out[0], (kept, largest, inverse, out)
+    return out if has_lead else out[0], (kept, largest, inverse, out)
 
 
 def attention_backward(
