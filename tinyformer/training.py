@@ -171,7 +171,7 @@ class Trainer:
             part = partial(self._part_of_the_loss, batch.num_targets / count)
             mean_loss = mean_loss + parallel.backward(part, batch.split(self.shards))
         norm = clip_grad_norm(self.model.parameters(), self.config.clip or math.inf)
-        self.optimizer.step(self.schedule(self.step))
+        self.optimizer.step(self.schedule(self.step), self.shards)
         self.step += 1
         return mean_loss, norm, count
 

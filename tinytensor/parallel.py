@@ -49,15 +49,20 @@ def run(function: Callable[[Shard], Result], shards: Sequence[Shard]) -> list[Re
             return [function(shards[0])]
     seeds = random.generator().integers(0, 2**63, len(shards))
     work = _as_shard(function)
-    if _here.is_a_shard:
-        return [work(shard, seed) for shard, seed in zip(shards, seeds)]
+    return call_together([functools.partial(work, shard, seed) for shard, seed in zip(shards, seeds)])
+
+
+def call_together(functions: Sequence[Callable[[], Result]]) -> list[Result]:
+    """What the functions return, each called in a thread of its own, the first in this one; inside a shard, one by one."""
+    if _here.is_a_shard or len(functions) < 2:
+        return [function() for function in functions]
     with one_blas_thread():
-        others = [_threads(len(shards) - 1).submit(work, shard, seed) for shard, seed in zip(shards[1:], seeds[1:])]
+        others = [_threads(len(functions) - 1).submit(function) for function in functions[1:]]
         try:
-            results = [work(shard, seed) for shard, seed in zip(shards[:1], seeds)]
+            first = functions[0]()
         finally:
             wait(others)  # also after an error: nothing may go on behind the caller's back
-        return [*results, *(other.result() for other in others)]
+        return [first, *(other.result() for other in others)]
 
 
 def backward(loss: Callable[[Shard], Tensor], shards: Sequence[Shard]) -> Tensor:

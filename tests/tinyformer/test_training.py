@@ -111,9 +111,9 @@ def test_the_schedule_is_applied(make_trainer) -> None:
     scales = []
     plain_step = trainer.optimizer.step
 
-    def step(scale: float) -> None:
+    def step(scale: float, threads: int) -> None:
         scales.append(scale)
-        plain_step(scale)
+        plain_step(scale, threads)
 
     trainer.optimizer.step = step
     trainer.train()

@@ -297,3 +297,18 @@ def test_a_norm_that_is_no_number_is_reported():
     p = nn.Parameter([0.0])
     p.grad = tt.tensor([math.nan])
     assert math.isnan(optim.clip_grad_norm([p], 1.0).item())
+
+
+@pytest.mark.parametrize("threads", [2, 3, 9])
+def test_threads_change_nothing(threads):
+    def trained(**options):
+        tt.seed(0)
+        model = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3, bias=False))
+        optimizer = optim.AdamW(model.parameters(), lr=0.1)
+        for _ in range(5):
+            optimizer.zero_grad()
+            (model(tt.ones((2, 5))) ** 2).sum().backward()
+            optimizer.step(0.5, **options)
+        return [p.numpy().tolist() for p in model.parameters()]
+
+    assert trained(threads=threads) == trained()
