@@ -2,32 +2,28 @@
 
 A to C are GPTs on characters; D is the encoder-decoder of "Attention Is All You Need", half as wide as the paper's base model.
 
-Floating-point operations of a training step, with a multiplication and an addition counted as two: a matrix (outputs, inputs)
-that multiplies the activations of so many tokens takes
+Floating-point operations of a training step, with N parameters in matrices that multiply activations, T = batch * block tokens,
+and a multiplication and an addition counted as two:
 
-    6 tokens outputs inputs
+    6 N T + 12 attentions T block width
 
-2 in the forward pass, and in the backward pass twice that, for the gradients of the activations and of the matrix. Looking up
-embeddings multiplies nothing, but the embedding of the GPT, or of the target language, is also the output layer. And an
-attention of so many queries over so many keys takes, in all its heads together,
+The first part is the matrices: 2 N T for the forward pass, and twice that for the backward pass, which makes the gradients of
+the activations and of the matrix. Looking up embeddings multiplies nothing, but the GPT's embedding, and the encoder-decoder's
+of the target, is in N as the output layer. The second is attention's two products, query keyᵀ and weights value, each
+2 T block width forward, in all heads together, and twice that backward, as if no attention were causal.
 
-    12 batch queries keys width
-
-as its two products, query keyᵀ and weights value, each take 2 batch queries keys width forward and twice that backward. A
-causal attention counts as if it were not.
-
-- GPT, with N parameters in matrices and T = batch * block tokens: 6 N T + 12 layers T block width.
-- Encoder-decoder: the encoder's matrices multiply source tokens, and its attentions have as many queries and keys as the
-  source has tokens. Each decoder layer has two attentions, over the target and across to the source. The matrix that makes
-  the latter's keys and values multiplies source tokens; the decoder's others, and the output layer, target tokens. Padding
-  counts, as it is computed, too.
+A GPT has one attention in each layer. An encoder-decoder has three in each pair of an encoder's and a decoder's layer: that
+of the source, that of the target, and the one from the target to the source, whose matrices are as many as another's. Some of
+its matrices multiply the source's tokens (the encoder's, and the one that makes the keys and values of the attention between
+the two), the others the target's; but here both are block tokens long, so that T is the number for either. Padding counts,
+as it is computed, too.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 BATCHES = 16  # different batches, used in turn
 VOCAB_SIZE = 65  # of the GPTs
@@ -35,21 +31,6 @@ LABEL_SMOOTHING = 0.1  # of the encoder-decoder
 PAD = 0
 
 Self = TypeVar("Self", bound="Configuration")
-
-
-class Matrix(NamedTuple):
-    """A matrix that multiplies the activations of ``tokens`` tokens."""
-
-    tokens: int
-    outputs: int
-    inputs: int
-
-
-class Attention(NamedTuple):
-    """How many queries of a sequence look at how many keys."""
-
-    queries: int
-    keys: int
 
 
 @dataclass(frozen=True)
@@ -92,22 +73,26 @@ class Configuration:
         """PyTorch's model, whose ``loss`` takes a batch's arrays as tensors."""
         raise self._not_written("pytorch")
 
-    def matrices(self) -> list[Matrix]:
-        """Every matrix that multiplies activations."""
+    def matrices(self) -> list[tuple[int, int]]:
+        """(outputs, inputs) of every matrix that multiplies activations."""
         raise self._not_written("matrices")
 
-    def attentions(self) -> list[Attention]:
-        """Every attention."""
-        raise self._not_written("attentions")
+    def num_attentions(self) -> int:
+        """How many attentions there are."""
+        raise self._not_written("num_attentions")
+
+    def num_tokens(self) -> int:
+        """How many tokens every matrix multiplies."""
+        return self.batch_size * self.block_size
 
     def product_operations(self) -> float:
-        """Floating-point operations of the matrices in a step."""
-        return 6.0 * sum(m.tokens * m.outputs * m.inputs for m in self.matrices())
+        """Floating-point operations of these matrices in a step."""
+        return 6.0 * sum(n * k for n, k in self.matrices()) * self.num_tokens()
 
     def operations(self) -> float:
-        """Floating-point operations of a step's products, attention's included: the formulas at the top."""
-        pairs = sum(a.queries * a.keys for a in self.attentions())
-        return self.product_operations() + 12.0 * self.batch_size * pairs * self.d_model
+        """Floating-point operations of a step's products, attention's included: the formula at the top."""
+        attention = 12.0 * self.num_tokens() * self.block_size * self.d_model
+        return self.product_operations() + self.num_attentions() * attention
 
     def _not_written(self, method: str) -> TypeError:
         return TypeError(f"{type(self).__name__} has no {method} method: write one")
@@ -153,18 +138,17 @@ class GPTConfiguration(Configuration):
 
         return GPT(**self.model())
 
-    def matrices(self) -> list[Matrix]:
-        d, tokens = self.d_model, self.batch_size * self.block_size
-        layer = [Matrix(tokens, 3 * d, d), Matrix(tokens, d, d), Matrix(tokens, 4 * d, d), Matrix(tokens, d, 4 * d)]
-        return [*layer * self.num_layers, Matrix(tokens, VOCAB_SIZE, d)]
+    def matrices(self) -> list[tuple[int, int]]:
+        d = self.d_model
+        return [(3 * d, d), (d, d), (4 * d, d), (d, 4 * d)] * self.num_layers + [(VOCAB_SIZE, d)]
 
-    def attentions(self) -> list[Attention]:
-        return [Attention(self.block_size, self.block_size)] * self.num_layers
+    def num_attentions(self) -> int:
+        return self.num_layers
 
 
 @dataclass(frozen=True)
 class TransformerConfiguration(Configuration):
-    """An encoder-decoder with as many layers in either; sources and targets are ``block_size`` tokens long, padding included."""
+    """An encoder-decoder with ``num_layers`` in either; sources and targets are ``block_size`` tokens long, with padding."""
 
     dropout: float = 0.1
     d_inner: int = 512
@@ -231,21 +215,15 @@ class TransformerConfiguration(Configuration):
 
         return Transformer(**self.model(), max_length=self.block_size, label_smoothing=LABEL_SMOOTHING)
 
-    def matrices(self) -> list[Matrix]:
-        d, inner = self.d_model, self.d_inner
-        source = target = self.batch_size * self.block_size
-        encoder = [Matrix(source, 3 * d, d), Matrix(source, d, d), *self._feed_forward(source, inner)]
-        own = [Matrix(target, 3 * d, d), Matrix(target, d, d)]
-        across = [Matrix(target, d, d), Matrix(source, 2 * d, d), Matrix(target, d, d)]  # query, key and value, output
-        decoder = [*own, *across, *self._feed_forward(target, inner)]
-        return [*(encoder + decoder) * self.num_layers, Matrix(target, self.vocab_size, d)]
+    def matrices(self) -> list[tuple[int, int]]:
+        d = self.d_model
+        own = [(3 * d, d), (d, d)]
+        between = [(d, d), (2 * d, d), (d, d)]  # query; key and value; output
+        feed_forward = [(self.d_inner, d), (d, self.d_inner)]
+        return (2 * own + between + 2 * feed_forward) * self.num_layers + [(self.vocab_size, d)]
 
-    def _feed_forward(self, tokens: int, inner: int) -> list[Matrix]:
-        return [Matrix(tokens, inner, self.d_model), Matrix(tokens, self.d_model, inner)]
-
-    def attentions(self) -> list[Attention]:
-        # the encoder's, the decoder's own, and the one across: as sources and targets are equally long, all are alike
-        return [Attention(self.block_size, self.block_size)] * (3 * self.num_layers)
+    def num_attentions(self) -> int:
+        return 3 * self.num_layers
 
 
 GPTS = {

@@ -21,7 +21,7 @@ from typing import Any
 
 import measure
 from measure import SideError, Worker
-from train_step import Setup, described, make_parser, rivals, setup_of, start
+from train_step import Setup, described, make_parser, setup_of, start
 
 
 @dataclass(frozen=True)

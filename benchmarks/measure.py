@@ -173,21 +173,22 @@ def start_all(stack: ExitStack, sides: Mapping[str, tuple[Any, ...]]) -> dict[st
     return {name: stack.enter_context(Worker(name, *side)) for name, side in sides.items()}
 
 
-# The libraries read these once, when they are loaded.
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
-
-
 @contextmanager
-def given_threads(count: int | None) -> Iterator[None]:
-    """A context in which every process that starts computes with so many threads; None leaves it to the libraries."""
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """A context with these variables set, for the processes that are started in it."""
     before = dict(os.environ)
-    if count is not None:
-        os.environ.update(dict.fromkeys(THREADS, str(count)))
+    os.environ.update(variables)
     try:
         yield
     finally:
         os.environ.clear()
         os.environ.update(before)
+
+
+def thread_variables(count: int | None) -> dict[str, str]:
+    """The variables that tell the libraries, when they are loaded, to use so many threads; none for None."""
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+    return {} if count is None else dict.fromkeys(names, str(count))
 
 
 def take_turns(workers: Mapping[str, Worker], turns: int, steps: int, settle: int = 1) -> dict[str, Times]:

@@ -3,9 +3,8 @@
 python benchmarks/ops.py                             # every op, at the sizes of every configuration
 python benchmarks/ops.py --only layer_norm --configuration A --output ops.md
 
-The sizes are those that the ops have in a training step: of train_step.py's configurations, and, as D, of a translator with
-many short sentences and a large vocabulary. Both libraries compute the same from the same arrays, and their results and
-gradients must agree before anything is timed.
+The sizes are those that the ops have in a training step of train_step.py's configurations. Both libraries compute the same
+from the same arrays, and their results and gradients must agree before anything is timed.
 
 Each library uses one thread unless ``--threads`` says otherwise: what is compared is the kernels. In training tinytensor
 uses several cores by giving each a part of the batch (tinytensor/parallel.py), on which these ops run as they do here; with
@@ -24,8 +23,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import measure
+from configurations import CONFIGURATIONS
 from measure import Side, SideError, TorchSide, Worker
-from train_step import CONFIGURATIONS, VOCAB_SIZE, Configuration
 
 from tinyformer.command_line import Parser
 
@@ -46,9 +45,9 @@ class Sizes:
     batch: int
     length: int
     width: int
+    inner_width: int
     heads: int
     vocabulary: int
-    parameters: tuple[tuple[int, ...], ...] = ()  # the shapes of a whole model's; none: no optimizer is timed
 
     @property
     def activations(self) -> tuple[int, int, int]:
@@ -58,7 +57,7 @@ class Sizes:
     @property
     def inner(self) -> tuple[int, int, int]:
         """The shape of what flows inside the feed-forward network."""
-        return self.batch, self.length, 4 * self.width
+        return self.batch, self.length, self.inner_width
 
     @property
     def heads_apart(self) -> tuple[int, int, int, int]:
@@ -71,17 +70,13 @@ class Sizes:
         return self.batch, self.heads, self.length, self.length
 
 
-def sizes_of(configuration: Configuration) -> Sizes:
-    """The sizes of a GPT."""
-    width = configuration.d_model
-    norms = [(width,)] * (2 * configuration.num_layers + 1)
-    parameters = (*configuration.matrices(), (configuration.block_size, width), *norms)
-    batch, length = configuration.batch_size, configuration.block_size
-    return Sizes(batch, length, width, configuration.num_heads, VOCAB_SIZE, parameters)
-
-
-SIZES = {name: sizes_of(CONFIGURATIONS[name]) for name in ("A", "B", "C")}
-SIZES["D"] = Sizes(batch=128, length=24, width=256, heads=8, vocabulary=8000)
+def sizes_of(name: str) -> Sizes:
+    """The sizes of a configuration: those of its decoder's layers, where it has an encoder, too."""
+    configuration = CONFIGURATIONS[name]
+    model, width = configuration.model(), configuration.d_model
+    vocabulary = model.get("vocab_size") or model["target_vocab_size"]
+    inner_width = model.get("d_inner", 4 * width)
+    return Sizes(configuration.batch_size, configuration.block_size, width, inner_width, configuration.num_heads, vocabulary)
 
 
 # -------------------------------------------------------------------------------------------------------------- inputs
@@ -127,8 +122,8 @@ def _queries_keys_values(make: Maker, sizes: Sizes) -> Arrays:
 INPUTS: dict[str, Inputs] = {
     "linear": lambda make, s: {
         "x": make.normal(*s.activations),
-        "weight": make.weight(4 * s.width, s.width),
-        "bias": make.normal(4 * s.width),
+        "weight": make.weight(s.inner_width, s.width),
+        "bias": make.normal(s.inner_width),
     },
     "layer_norm": lambda make, s: {
         "x": make.normal(*s.activations),
@@ -153,6 +148,9 @@ INPUTS: dict[str, Inputs] = {
 OPTIMIZERS = ("AdamW", "clip_grad_norm")
 
 
+Shapes = list[tuple[int, ...]]
+
+
 @dataclass(frozen=True)
 class Case:
     """An op at the sizes of a configuration."""
@@ -160,25 +158,15 @@ class Case:
     op: str
     configuration: str
 
-    @property
-    def sizes(self) -> Sizes:
-        """The configuration's."""
-        return SIZES[self.configuration]
-
     def arrays(self) -> Arrays:
         """The op's inputs."""
-        return INPUTS[self.op](Maker(), self.sizes)
+        return INPUTS[self.op](Maker(), sizes_of(self.configuration))
 
-    def shapes(self) -> str:
-        """The inputs in words."""
+    def shapes(self, parameters: Shapes) -> str:
+        """The inputs in words; those of an optimizer are the model's parameters, of these shapes."""
         if self.op in OPTIMIZERS:
-            return f"{sum(map(math.prod, self.sizes.parameters)):,} parameters"
+            return f"{sum(map(math.prod, parameters)):,} parameters"
         return ", ".join(f"{name} {'×'.join(map(str, array.shape))}" for name, array in self.arrays().items())
-
-
-def cases(configurations: Sequence[str], ops: Sequence[str]) -> list[Case]:
-    """What there is of these ops at these sizes, op by op."""
-    return [Case(op, name) for op in ops for name in configurations if op in INPUTS or SIZES[name].parameters]
 
 
 # ----------------------------------------------------------------------------------------------------------- libraries
@@ -300,7 +288,7 @@ class PyTorchLibrary(Library):
 class Differentiation:
     """Forward and backward of an op, for a random gradient of its output."""
 
-    def __init__(self, library: Library, case: Case):
+    def __init__(self, library: Library, case: Case, parameters: Shapes):
         self.function = library.functions[case.op]
         arrays = case.arrays()
         self.inputs = {name: library.tensor(a, requires_grad=a.dtype.kind == "f") for name, a in arrays.items()}
@@ -325,9 +313,9 @@ class Differentiation:
 class _Gradients:
     """A model's parameters, with gradients."""
 
-    def __init__(self, library: Library, case: Case):
+    def __init__(self, library: Library, case: Case, parameters: Shapes):
         make = Maker()
-        self.parameters = [library.tensor(make.normal(*shape), requires_grad=True) for shape in case.sizes.parameters]
+        self.parameters = [library.tensor(make.normal(*shape), requires_grad=True) for shape in parameters]
         for parameter in self.parameters:
             parameter.grad = library.tensor(make.normal(*parameter.shape))
 
@@ -339,8 +327,8 @@ class _Gradients:
 class Optimization(_Gradients):
     """An optimizer's step for all parameters of a model, with gradients that stay the same."""
 
-    def __init__(self, library: Library, case: Case):
-        super().__init__(library, case)
+    def __init__(self, library: Library, case: Case, parameters: Shapes):
+        super().__init__(library, case, parameters)
         self.optimizer = library.adamw(self.parameters)
 
     def run(self) -> None:
@@ -357,8 +345,8 @@ class Optimization(_Gradients):
 class Clipping(_Gradients):
     """Clipping the gradients of all parameters of a model."""
 
-    def __init__(self, library: Library, case: Case):
-        super().__init__(library, case)
+    def __init__(self, library: Library, case: Case, parameters: Shapes):
+        super().__init__(library, case, parameters)
         self.library = library
         self.max_norm = sum(float((g**2).sum()) for g in self.gradients().values()) ** 0.5
 
@@ -380,9 +368,10 @@ class OpsSide(Side):
 
     library: Library
 
-    def prepare(self, case: Case) -> None:
-        """Go over to this case."""
-        self.work: Differentiation | Optimization | Clipping = WORK.get(case.op, Differentiation)(self.library, case)
+    def prepare(self, case: Case, parameters: Shapes) -> None:
+        """Go over to this case, of a model with parameters of these shapes."""
+        kind = WORK.get(case.op, Differentiation)
+        self.work: Differentiation | Optimization | Clipping = kind(self.library, case, parameters)
 
     def step(self) -> Any:
         """The case's work once."""
@@ -394,26 +383,25 @@ class OpsSide(Side):
 
 
 class Tinytensor(OpsSide):
-    """tinytensor, whose products use this many threads."""
+    """tinytensor."""
 
-    def __init__(self, threads: int):
+    def __init__(self) -> None:
         super().__init__()
         self.library = TinytensorLibrary()
-        from threadpoolctl import threadpool_limits
-
-        self.limits = threadpool_limits(threads)
         self.imported()
+
+    def parameters(self, configuration: str) -> Shapes:
+        """The shapes of all parameters of its model."""
+        model, _, _ = CONFIGURATIONS[configuration].tinyformer()
+        return [p.shape for p in model.parameters()]
 
 
 class PyTorch(OpsSide, TorchSide):
-    """PyTorch with this many threads."""
+    """PyTorch."""
 
-    def __init__(self, threads: int):
+    def __init__(self) -> None:
         super().__init__()
         self.library = PyTorchLibrary()
-        import torch
-
-        torch.set_num_threads(threads)
         self.imported()
 
 
@@ -441,7 +429,8 @@ def _kept_by_both(case: Case, a: Any, b: Any) -> Any:
 def run(chosen: Sequence[Case], turns: int, threads: int) -> dict[str, Any]:
     """Measure every case; everything that the report shows."""
     with ExitStack() as stack:
-        workers = measure.start_all(stack, {OURS: (Tinytensor, threads), THEIRS: (PyTorch, threads)})
+        with measure.environment(measure.thread_variables(threads)):
+            workers = measure.start_all(stack, {OURS: (Tinytensor,), THEIRS: (PyTorch,)})
         rows = []
         for number, case in enumerate(chosen):
             print(f"{number + 1}/{len(chosen)} {case.op}, configuration {case.configuration}", file=sys.stderr)
@@ -451,15 +440,16 @@ def run(chosen: Sequence[Case], turns: int, threads: int) -> dict[str, Any]:
 
 
 def _measure(workers: Mapping[str, Worker], case: Case, turns: int) -> dict[str, Any]:
+    parameters = workers[OURS].call("parameters", case.configuration)
     for worker in workers.values():
-        worker.call("prepare", case)
+        worker.call("prepare", case, parameters)
     check(case, workers[OURS].call("results"), workers[THEIRS].call("results"))
     steps = _steps(workers)
     times = measure.take_turns(workers, turns, steps, settle=max(1, steps // 4))
     return {
         "op": case.op,
         "configuration": case.configuration,
-        "shapes": case.shapes(),
+        "shapes": case.shapes(parameters),
         "steps": steps,
         "median_ms": {name: 1000 * measure.median(t) for name, t in times.items()},
         "fastest_quartile_ms": {name: 1000 * measure.fastest_quartile(t) for name, t in times.items()},
@@ -496,21 +486,19 @@ def report(results: Mapping[str, Any]) -> str:
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
+    ops = (*INPUTS, *OPTIMIZERS)
     parser = Parser(
         description="Time forward and backward of single ops of tinytensor beside PyTorch's, in turns. Needs PyTorch: "
         'pip install "tinytensor[bench]".',
-        epilog="The configurations: those of train_step.py; and D, the sizes of a translator with short sentences.",
+        epilog=f"The ops: {', '.join(ops)}. The configurations are train_step.py's.",
     )
-    ops = (*INPUTS, *OPTIMIZERS)
     several: dict[str, Any] = {"nargs": "+", "metavar": "NAME"}
-    parser.add_argument("--configuration", **several, choices=SIZES, default=list(SIZES), help="whose sizes")
+    parser.add_argument("--configuration", **several, choices=CONFIGURATIONS, default=list(CONFIGURATIONS), help="whose sizes")
     parser.add_argument("--only", **several, choices=ops, default=list(ops), help="these ops")
     parser.add_argument("--turns", type=measure.positive, default=15, metavar="INT", help="turns of each side")
     parser.add_argument("--threads", type=measure.positive, default=1, metavar="INT", help="threads of each library")
     parser.add_argument("--output", type=measure.output_file, metavar="FILE", help="write the results to FILE.md or FILE.json")
     arguments = parser.parse_args(words)
-    if not cases(arguments.configuration, arguments.only):
-        parser.error(f"there is no {' or '.join(arguments.only)} at the sizes of {' or '.join(arguments.configuration)}")
     measure.require(parser, "torch", "threadpoolctl")
     return arguments
 
@@ -518,8 +506,9 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     """Measure, print, and write."""
     arguments = parse()
+    chosen = [Case(op, configuration) for op in arguments.only for configuration in arguments.configuration]
     try:
-        results = run(cases(arguments.configuration, arguments.only), arguments.turns, arguments.threads)
+        results = run(chosen, arguments.turns, arguments.threads)
     except SideError as error:
         sys.exit(f"error: {error}")
     title, text = "Single ops, forward and backward", report(results)

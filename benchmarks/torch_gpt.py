@@ -27,9 +27,7 @@ class Attention(nn.Module):
         self.output = nn.Linear(d_model, d_model, bias)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(
-        self, x: Tensor, mask: Tensor | None = None, is_causal: bool = False, memory: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None, is_causal: bool = False, memory: Tensor | None = None) -> Tensor:
         """(batch, length, d_model) -> the same; a query sees what is True in ``mask``, (batch, 1, 1, keys)."""
         if memory is None:
             query, key, value = self._heads(self.query_key_value(x), 3)

@@ -34,7 +34,7 @@ class Embedding(nn.Module):
 
 
 class Block(nn.Module):
-    """A post-norm block, of the encoder or, with ``cross``, of the decoder: that one is causal and also attends to the memory."""
+    """A post-norm block of the encoder or, with ``cross``, of the decoder: causal, and attending to the memory, too."""
 
     def __init__(self, d_model: int, num_heads: int, d_inner: int, dropout: float, cross: bool):
         super().__init__()

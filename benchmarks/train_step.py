@@ -10,7 +10,8 @@ that of the medians includes its slow spells.
 
 Beside them, as a third side, NumPy runs the step's matrix products and nothing else, in the faster of two ways: BLAS splits
 each product between its threads, or the batch is split between as many threads, each of which computes the products of its
-own rows and for which BLAS uses no other. That is the ceiling for any step that leaves its products to the same BLAS.
+own rows and for which BLAS uses no other (adding up what each finds of a matrix's gradient is left out). That is the ceiling
+for any step that leaves its products to the same BLAS.
 
 How many floating-point operations a step has: configurations.py says it.
 """
@@ -55,7 +56,7 @@ class Setup:
 class Tinyformer(Side):
     """The step of tinyformer's own trainer."""
 
-    def __init__(self, configuration: Configuration, shards: int):
+    def __init__(self, configuration: Configuration, shards: int = 0):
         super().__init__()
         import tinytensor as tt
         from tinyformer import pairs  # noqa: F401  before imported(), as it is what D needs most of all
@@ -207,15 +208,17 @@ def _products(configuration: Configuration, shards: int) -> list[list[Product]]:
     import numpy
 
     rng = numpy.random.default_rng(0)
-    normal = lambda *shape: rng.standard_normal(shape, dtype="float32")  # noqa: E731
+
+    def normal(*shape: int) -> Any:
+        return rng.standard_normal(shape, dtype="float32")
+
     matrices = configuration.matrices()
-    sizes = {(m.tokens, width) for m in matrices for width in (m.outputs, m.inputs)}
-    activations = {size: normal(*size) for size in sorted(sizes)}
+    activations = {width: normal(configuration.num_tokens(), width) for width in {n for shape in matrices for n in shape}}
     found: list[list[Product]] = [[] for _ in range(shards)]
-    for tokens, outputs, inputs in matrices:
+    for outputs, inputs in matrices:
         weight = normal(outputs, inputs)
-        rows = zip(*(numpy.array_split(activations[tokens, width], shards) for width in (inputs, outputs)))
-        for shard, (x, g) in zip(found, rows):
+        xs, gs = (numpy.array_split(activations[width], shards) for width in (inputs, outputs))
+        for shard, x, g in zip(found, xs, gs):
             for a, b in ((x, weight.T), (g, weight), (g.T, x)):
                 shard.append((a, b, numpy.empty((a.shape[0], b.shape[1]), dtype="float32")))
     return found
@@ -249,7 +252,7 @@ def start(stack: ExitStack, setup: Setup, warm_up: int) -> tuple[dict[str, Worke
     }
     if setup.compiled:
         sides[COMPILED] = (PyTorch, setup.configuration, True)
-    with measure.given_threads(setup.threads):
+    with measure.environment(measure.thread_variables(setup.threads)):
         workers = measure.start_all(stack, sides)
     weights = workers[OURS].call("weights")
     for name in rivals(workers):
@@ -281,7 +284,7 @@ def run(setup: Setup, turns: int, steps: int, warm_up: int) -> dict[str, Any]:
     with ExitStack() as stack:
         workers, first_loss = start(stack, setup, warm_up)
         memory_of = list(workers)
-        with measure.given_threads(setup.threads):
+        with measure.environment(measure.thread_variables(setup.threads)):
             workers |= measure.start_all(stack, {PRODUCTS: (Products, setup.configuration)})
         workers[PRODUCTS].call("choose", warm_up)
         times = measure.take_turns(workers, turns, steps)

@@ -8,29 +8,31 @@ by its reference, or a constant by one that leaves nothing to cut. Nothing in th
 
 A variant is timed only where it is seen to do something else. So one step of each is traced, and the calls of the function
 that the trick saves, or needs, are compared with those of the step with all tricks (for memory, the page faults are). The
-losses of the first steps must stay the same to rounding.
+losses of the first steps must stay the same to rounding, for which there is no dropout.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib
 import math
-import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import measure
+from configurations import CONFIGURATIONS, Configuration
 from measure import SideError, Times, Worker
-from train_step import CONFIGURATIONS, Configuration, Tinyformer
+from train_step import Tinyformer
 
 from tinyformer.command_line import Parser
 
 ALL, NONE = "all tricks", "none of them"
+GIVEN_BACK, IN_ONE = "freed memory given back", "batch not cut into shards"
 WHOLE = 1 << 62  # elements in a block: more than there ever are
 PAGE_FAULTS = "page faults"  # counted like calls
 ATTENTION = "tinytensor.kernels.numpy.attention"
@@ -54,7 +56,7 @@ def without_fusing(*names: str) -> None:
 
 
 def without_shards() -> None:
-    """One thread for the batch, and in it products that use all threads of BLAS."""
+    """One thread for the batch and the optimizer, and in it products that use all threads of BLAS."""
     replace("tinytensor.parallel", "default_shards", lambda: 1)
 
 
@@ -93,6 +95,18 @@ def with_heads_apart() -> None:
     replace(ATTENTION, "_like", xp.empty)
 
 
+def with_one_thread_for_the_optimizer() -> None:
+    """All parameters are updated by the thread that asks for it."""
+    from tinytensor.optim import Optimizer
+
+    step: Any = Optimizer.step
+
+    def alone(self: Any, scale: float = 1.0, threads: int = 1) -> None:
+        step(self, scale, threads=1)
+
+    Optimizer.step = alone  # type: ignore[method-assign]
+
+
 # ------------------------------------------------------------------------------------------------------------ variants
 
 
@@ -116,8 +130,9 @@ def _nothing() -> None:
 
 
 TRICKS = {
-    "freed memory given back": Trick(_nothing, PAGE_FAULTS, variables={"TINYTENSOR_KEEP_MEMORY": "0"}),
-    "batch not cut into shards": Trick(without_shards, "tinytensor.parallel.one_blas_thread", more=False),
+    GIVEN_BACK: Trick(_nothing, PAGE_FAULTS, variables={"TINYTENSOR_KEEP_MEMORY": "0"}),
+    IN_ONE: Trick(without_shards, "tinytensor.parallel.one_blas_thread", more=False),
+    "optimizer in one thread": Trick(with_one_thread_for_the_optimizer, "tinytensor.optim.optimizers.update"),
     "warnings silenced op by op": Trick(
         lambda: replace("tinytensor.engine", "quietly", nullcontext), "tinytensor.backend.quiet"
     ),
@@ -139,22 +154,20 @@ TRICKS = {
 }
 
 
-# What is part of another trick, or none where there is as much memory as here.
-NOT_BY_ITSELF = ("loss apart from the output layer", "attention's weights computed again")
+# What is part of another trick, or saves memory rather than time.
+CONTAINED = ("loss apart from the output layer", "optimizer in one thread", "attention's weights computed again")
+NONE_OF = [name for name in TRICKS if name not in CONTAINED]
 
 
 def _switch_all() -> None:
-    for name, trick in TRICKS.items():
-        if name not in NOT_BY_ITSELF:
-            trick.switch()
+    for name in NONE_OF:
+        TRICKS[name].switch()
 
 
 VARIANTS = {
     ALL: Trick(_nothing, "", more=False),
     **TRICKS,
-    NONE: Trick(
-        _switch_all, PAGE_FAULTS, variables={name: value for t in TRICKS.values() for name, value in t.variables.items()}
-    ),
+    NONE: Trick(_switch_all, PAGE_FAULTS, variables=TRICKS[GIVEN_BACK].variables),
 }
 
 
@@ -193,24 +206,9 @@ class Variant(Tinyformer):
 # --------------------------------------------------------------------------------------------------------- measurement
 
 
-@contextmanager
-def environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """A context with these variables set, for the processes that are started in it."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
 def start(stack: ExitStack, configuration: Configuration, name: str) -> Worker:
     """A worker for the variant; ``stack`` ends it."""
-    with environment(VARIANTS[name].variables):
+    with measure.environment(VARIANTS[name].variables):
         return stack.enter_context(Worker(name, Variant, configuration, name))
 
 
@@ -224,6 +222,8 @@ def run(configuration: Configuration, names: Sequence[str], turns: int, steps: i
         calls = {name: worker.call("calls") for name, worker in workers.items()}
         shards = {name: worker.call("shards") for name, worker in workers.items()}
         idle = [name for name in names if not VARIANTS[name].shows(calls[ALL], calls[name])]
+        if {NONE, IN_ONE} <= calls.keys():
+            _check_all_off(calls, [name for name in NONE_OF if name in names and name not in idle])
         timed = {name: worker for name, worker in workers.items() if name not in idle}
         times = measure.take_turns(timed, turns, steps)
         memory = {name: worker.call("memory")[1] for name, worker in timed.items()}
@@ -239,6 +239,15 @@ def _check_losses(name: str, expected: Sequence[float], found: Sequence[float]) 
     for step, (a, b) in enumerate(zip(expected, found)):
         if not math.isclose(a, b, rel_tol=1e-4):
             raise SideError(f"{name}: the loss of step {step} is {b}, and with all tricks {a}")
+
+
+def _check_all_off(calls: Mapping[str, Mapping[str, int]], expected: Sequence[str]) -> None:
+    """Raise SideError unless each of these tricks shows as switched off where all are. Calls are those of one thread: what
+    is computed in a single one is compared with its like."""
+    for name in expected:
+        before = calls[ALL if name == IN_ONE else IN_ONE]
+        if not TRICKS[name].shows(before, calls[NONE]):
+            raise SideError(f"{NONE}: {name} by itself shows in the calls, but not here")
 
 
 def _variant(all_tricks: Times, times: Times) -> dict[str, Any]:
@@ -298,7 +307,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     """Measure, print, and write."""
     arguments = parse()
-    configuration = CONFIGURATIONS[arguments.configuration]
+    configuration = dataclasses.replace(CONFIGURATIONS[arguments.configuration], dropout=0.0)
     try:
         results = run(configuration, arguments.only, arguments.turns, arguments.steps, arguments.warm_up)
     except SideError as error:
@@ -306,7 +315,7 @@ def main() -> None:
     title, text = f"A training step without each trick, configuration {arguments.configuration}", report(results)
     print(f"{title}\n\n{text}")
     if arguments.output:
-        everything = measure.described({"configuration": configuration.__dict__, **results}, "numpy")
+        everything = measure.described({"configuration": dataclasses.asdict(configuration), **results}, "numpy")
         measure.write_results(arguments.output, title, text, everything)
 
 

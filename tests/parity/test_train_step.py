@@ -1,0 +1,267 @@
+"""The sides of benchmarks/train_step.py: the encoder-decoder beside its PyTorch twin, what each option does to both sides,
+and the arithmetic beside PyTorch's own count."""
+
+import dataclasses
+import json
+
+import growth
+import measure
+import numpy
+import pytest
+import torch
+import train_step
+from configurations import CONFIGURATIONS, LABEL_SMOOTHING, PAD, GPTConfiguration, TransformerConfiguration
+from measure import SideError, Worker
+from parity.compare import assert_close, to_float64
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+from torch_gpt import copy_weights
+from train_step import Products, PyTorch, Setup, Tinyformer, parse
+
+import tinytensor as tt
+from tinyformer.decoding import evaluating
+
+GPT = GPTConfiguration(num_layers=2, num_heads=2, d_model=16, block_size=12, batch_size=6)
+TRANSFORMER = TransformerConfiguration(
+    num_layers=2, num_heads=2, d_model=16, block_size=12, batch_size=6, dropout=0.0, d_inner=24, vocab_size=30
+)
+both_kinds = pytest.mark.parametrize("configuration", [GPT, TRANSFORMER], ids=["GPT", "encoder-decoder"])
+
+
+def sides(configuration, weights=None):
+    """Both sides with the same weights, or with these."""
+    ours, theirs = Tinyformer(configuration), PyTorch(configuration, compiled=False)
+    if weights is not None:
+        ours.model.load_state_dict({name: tt.tensor(array) for name, array in weights.items()})
+    theirs.load(ours.weights())
+    return ours, theirs
+
+
+def dropouts(side, probability):
+    """The names of the model's layers that drop with this probability."""
+    layers = side.model.named_modules()
+    return {name for name, layer in layers if type(layer).__name__ == "Dropout" and layer.p == probability}
+
+
+# ------------------------------------------------------------------------------------------------- the encoder-decoder
+
+
+def test_logits_losses_and_gradients_of_the_encoder_decoder():
+    """Every parameter is random: a bias of 0 or a norm's weight of 1 hides mistakes, and so does an even attention. In float64
+    rounding is so small that it passes for no mistake, nor a mistake for it."""
+    ours, batches, loss_function = TRANSFORMER.tinyformer()
+    rng = numpy.random.default_rng(0)
+    for p in ours.parameters():
+        p.assign((0.2 * rng.standard_normal(p.shape) + (p.ndim == 1)).astype("float32"))
+    theirs = TRANSFORMER.pytorch()
+    copy_weights(ours, theirs)
+    to_float64(ours)
+    theirs.double()
+    batch, arrays = batches[0], [torch.tensor(a) for a in TRANSFORMER.batches()[0]]
+    assert_close(ours(batch.source, batch.target_inputs), theirs(*arrays[:2]), 1e-10, what="the logits")
+    with evaluating(ours), tt.no_grad():
+        expected = theirs.eval().loss(*arrays)
+        assert_close(loss_function(ours, batch), expected, 1e-10, what="the loss that is not smoothed")
+    loss, expected = loss_function(ours.train(), batch), theirs.train().loss(*arrays)
+    assert_close(loss, expected, 1e-10, what="the smoothed loss")
+    loss.backward()
+    expected.backward()
+    for (name, p), (same, q) in zip(ours.named_parameters(), theirs.named_parameters(), strict=True):
+        assert name == same
+        assert_close(p.grad, q.grad, 1e-10, what=f"the gradient of {name}")
+
+
+def test_padding_and_smoothing_count():
+    source, inputs, outputs = TRANSFORMER.batches()[0]
+    assert (source == PAD).any() and (outputs == PAD).any() and ((inputs == PAD) == (outputs == PAD)).all()
+    assert (source != PAD).mean() > 5 / 6
+    theirs = TRANSFORMER.pytorch()
+    arrays = [torch.tensor(a) for a in (source, inputs, outputs)]
+    with torch.no_grad():
+        targets = arrays[2].flatten()
+        plain = torch.nn.functional.cross_entropy(theirs(*arrays[:2]).flatten(0, 1)[targets != PAD], targets[targets != PAD])
+        assert float(theirs.eval().loss(*arrays)) == pytest.approx(float(plain))
+        assert LABEL_SMOOTHING > 0 and float(theirs.train().loss(*arrays)) != pytest.approx(float(plain), rel=1e-4)
+
+
+# ------------------------------------------------------------------------------------------------------------ the sides
+
+
+@both_kinds
+def test_both_sides_take_the_same_steps(configuration):
+    ours, theirs = sides(configuration)
+    assert ours.first_loss() == pytest.approx(theirs.first_loss(), rel=1e-5)
+    losses = ours.losses(5)
+    assert losses == pytest.approx(theirs.losses(5), rel=1e-4)
+    assert len(set(losses)) == 5
+
+
+@both_kinds
+def test_the_first_loss_is_without_dropout_and_before_training(configuration):
+    plain, _ = sides(configuration)
+    ours, theirs = sides(dataclasses.replace(configuration, dropout=0.5), plain.weights())
+    assert [ours.first_loss(), theirs.first_loss()] == pytest.approx(2 * [plain.first_loss()], rel=1e-5)
+    assert ours.model.training and theirs.model.training
+
+
+@both_kinds
+def test_dropout_is_in_the_same_places_and_acts(configuration):
+    plain, _ = sides(configuration)
+    ours, theirs = sides(dataclasses.replace(configuration, dropout=0.25), plain.weights())
+    assert dropouts(ours, 0.25) == dropouts(theirs, 0.25) == dropouts(plain, 0.0) != set()
+    (without,) = plain.losses(1)
+    for side in (ours, theirs):
+        assert side.losses(1) != pytest.approx([without], rel=1e-5)
+
+
+def test_a_difference_is_refused():
+    with pytest.raises(SideError, match=r"the first losses differ: 1\.0 and, of PyTorch eager, 1\.1"):
+        train_step._check_same("first losses", {train_step.OURS: 1.0, train_step.EAGER: 1.1})
+
+
+# ---------------------------------------------------------------------------------------------------------- the options
+
+
+def test_dropout_and_sizes_from_the_command_line():
+    assert parse([]).setup == Setup(CONFIGURATIONS["A"])
+    assert CONFIGURATIONS["A"].dropout == 0.0 and parse(["--configuration", "D"]).setup.configuration.dropout == 0.1
+    assert parse(["--configuration", "D", "--dropout", "0"]).setup.configuration.dropout == 0.0
+    words = "--dropout 0.2 --batch-times 2 --block-times 3 --layers-times 4 --threads 5 --shards 6 --compile".split()
+    larger = GPTConfiguration(num_layers=16, num_heads=4, d_model=128, block_size=192, batch_size=24, dropout=0.2)
+    assert parse(words).setup == Setup(larger, compiled=True, threads=5, shards=6)
+
+
+@pytest.mark.parametrize("words", ["--dropout 1", "--dropout x", "--threads 0", "--shards -1", "--batch-times 0"])
+def test_what_cannot_be_is_refused(words, capsys):
+    with pytest.raises(SystemExit) as ended:
+        parse(words.split())
+    assert ended.value.code == 2 and words.split()[0] in capsys.readouterr().err
+
+
+@both_kinds
+def test_times_reach_the_models_and_the_batches(configuration):
+    larger = configuration.times(batch=2, block=3, layers=2)
+    ours, theirs = sides(larger)
+    assert ours.first_loss() == pytest.approx(theirs.first_loss(), rel=1e-5)
+    assert all(array.shape == (12, 36) for array in larger.batches()[0])
+    assert len({name for name, _ in theirs.model.named_modules() if name.endswith("attention")}) == larger.num_attentions()
+
+
+def test_shards_are_the_trainers_and_are_said():
+    assert Tinyformer(GPT, shards=3).trainer.shards == 3
+    assert [line.split(",")[0] for line in Tinyformer(GPT, shards=3).libraries()] == ["3 shards"]
+    assert "1 thread" in Tinyformer(GPT, shards=3).libraries()[0]
+    assert not any("shards" in line for line in Tinyformer(GPT, shards=1).libraries())
+    one, three = Tinyformer(GPT, shards=1), Tinyformer(GPT, shards=3)
+    assert one.losses(3) == pytest.approx(three.losses(3), rel=1e-5)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_threads_reach_every_side(threads):
+    with measure.environment(measure.thread_variables(threads)):
+        made = {
+            "plain": Worker("plain", Tinyformer, GPT, 1),
+            "sharded": Worker("sharded", Tinyformer, GPT, 0),
+            "theirs": Worker("theirs", PyTorch, GPT, False),
+        }
+    said = {}
+    for name, worker in made.items():
+        with worker:
+            said[name] = worker.call("libraries")
+    expected = measure.counted(threads, "thread")
+    assert said["plain"][0].endswith(expected) and said["theirs"][-1] == expected
+    assert ("2 shards" in said["sharded"][0]) == (threads == 2)
+
+
+def test_the_environment_is_as_before(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
+    before = dict(measure.os.environ)
+    with measure.environment(measure.thread_variables(3)):
+        assert measure.os.environ["OMP_NUM_THREADS"] == measure.os.environ["MKL_NUM_THREADS"] == "3"
+    assert dict(measure.os.environ) == before
+    assert measure.thread_variables(None) == {}
+
+
+# ------------------------------------------------------------------------------------------------------- the arithmetic
+
+
+@both_kinds
+@pytest.mark.parametrize("times", [{}, {"layers": 2}, {"block": 2, "batch": 3}], ids=str)
+def test_operations_are_what_pytorch_counts(configuration, times):
+    configuration = configuration.times(**times)
+    model = configuration.pytorch()
+    arrays = [torch.tensor(a) for a in configuration.batches()[0]]
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        model.loss(*arrays).backward()
+    assert configuration.operations() == counter.get_total_flops()
+
+
+@both_kinds
+def test_both_ways_of_the_products_do_all_of_them(configuration):
+    for shards in (1, 4):
+        products = [product for shard in train_step._products(configuration, shards) for product in shard]
+        assert 2 * sum(a.shape[0] * a.shape[1] * b.shape[1] for a, b, _ in products) == configuration.product_operations()
+
+
+def test_the_faster_way_of_the_products_is_taken(monkeypatch):
+    side = Products(GPT)
+    slow, fast = train_step._products(GPT, 1), train_step._products(GPT, 2)
+    side.ways = [slow, fast]
+    monkeypatch.setattr(side, "turn", lambda settle, steps: [2.0] * steps if side.shards is slow else [1.0] * steps)
+    side.choose(3)
+    assert side.shards is fast and side.libraries()[0].startswith("2 shards")
+    side.step()
+
+
+# ---------------------------------------------------------------------------------------------------------- the scripts
+
+
+def test_a_whole_measurement(monkeypatch, tmp_path, capsys):
+    monkeypatch.setitem(CONFIGURATIONS, "D", dataclasses.replace(TRANSFORMER, dropout=0.1))
+    output = tmp_path / "results.json"
+    words = f"train_step.py --configuration D --turns 2 --steps 1 --warm-up 1 --threads 1 --output {output}".split()
+    monkeypatch.setattr("sys.argv", words)
+    train_step.main()
+    said = capsys.readouterr().out
+    assert "dropout 0.1" in said and "matrix products alone" in said
+    results = json.loads(output.read_text())
+    assert results["setup"]["threads"] == 1 and results["setup"]["configuration"]["vocab_size"] == 30
+    for name in (train_step.OURS, train_step.EAGER):
+        side = results["sides"][name]
+        assert side["share_of_ceiling"] > 0 and 0 < side["imported_bytes"] <= side["peak_bytes"]
+
+
+def test_the_changes_of_a_growing_step():
+    base = Setup(CONFIGURATIONS["A"], shards=2)
+    found = {change.what: change for change in growth.changes(base, largest_block=256)}
+    assert list(found) == ["batch 12 to 24", "block 64 to 128", "block 64 to 256", "layers 4 to 8", "threads 1 to 2"]
+    assert all(change.before.shards == change.after.shards == 2 for change in found.values())
+    assert found["batch 12 to 24"].arithmetic() == 2
+    assert found["threads 1 to 2"].arithmetic() == 0.5
+    assert 1.9 < found["layers 4 to 8"].arithmetic() < 2  # the output layer is there once
+    assert 2 < found["block 64 to 128"].arithmetic() < 2.2 and 4 < found["block 64 to 256"].arithmetic() < 5
+    assert found["block 64 to 256"].after.configuration.block_size == 256
+    assert found["block 64 to 256"].before.configuration.block_size == 64
+
+
+def test_growth_goes_on_after_a_change_that_fails(monkeypatch, tmp_path, capsys):
+    def run(change, *counts):
+        if change.what.startswith("block"):
+            raise SideError("the process of PyTorch eager ended unexpectedly (out of memory?)")
+        return {"tinyformer": {"fastest_quartiles": 1.9, "fastest_quartile_ms_before": 40.0}}
+
+    monkeypatch.setattr(growth, "run", run)
+    output = tmp_path / "growth.md"
+    monkeypatch.setattr("sys.argv", ["growth.py", "--largest-block", "128", "--output", str(output)])
+    growth.main()
+    text = output.read_text()
+    assert text.count("1.90 |") == 3 and "block 64 to 128 was not measured: the process of PyTorch eager ended" in text
+    assert "out of memory" in capsys.readouterr().out
+
+
+def test_growth_measures_both_setups_of_a_change():
+    change = growth.Change("batch", Setup(GPT, threads=1), Setup(GPT.times(batch=8), threads=1))
+    found = growth.run(change, turns=2, steps=1, warm_up=1)
+    assert set(found) == {train_step.OURS, train_step.EAGER}
+    assert all(side["fastest_quartiles"] > 0 and side["fastest_quartile_ms_before"] > 0 for side in found.values())
