@@ -87,7 +87,7 @@ class Op:
     # -- forward
 
     def __call__(self, *args: Any, **settings: Any) -> Any:
-        if not (modes.recording or settings or self.variadic or modes.detecting_anomalies):
+        if args and not settings and not self.variadic:
             out = self._call_directly(args)
             if out is not None:
                 return out
@@ -106,31 +106,28 @@ class Op:
             self._reject(args)
         return self._run(values)
 
-    def _call_directly(self, args: Sequence[Any]) -> TensorClass | None:
-        """The short way where nothing is recorded and there is nothing to convert, which a model that writes token by token
-        goes most: None where there is, or where the call fails, so that the long way says why."""
-        arrays, found = [], False
-        for x in args:
-            if isinstance(x, Tensor):
-                if x.data.dtype is not default_dtype:
-                    return None
-                arrays.append(x.data)
-                found = True
-            elif type(x) in _PLAIN:
-                arrays.append(x)
-            else:
-                return None
-        if not found:
+    def _call_directly(self, args: Sequence[Any]) -> Any:
+        """The short way, which rules and a model that writes token by token go most: for arrays alone, and for float32 tensors
+        that nothing is recorded of. None for all else, and where the call fails, so that the long way says why."""
+        if type(args[0]) is xp.ndarray:
+            return self._run_directly(args) if _only(xp.ndarray, args) else None
+        if modes.recording or modes.detecting_anomalies or not _only(Tensor, args):
             return None
+        if any([isinstance(x, Tensor) and x.data.dtype is not default_dtype for x in args]):
+            return None
+        arrays = [x.data if isinstance(x, Tensor) else x for x in args]
+        if modes.quiet:
+            out = self._run_directly(arrays)
+        else:
+            with quiet():
+                out = self._run_directly(arrays)
+        return None if out is None else wrap(out if type(out) is xp.ndarray else xp.asarray(out))
+
+    def _run_directly(self, arrays: Sequence[Any]) -> Any:
         try:
-            if modes.quiet:
-                out = self._forward_only(*arrays)
-            else:
-                with quiet():
-                    out = self._forward_only(*arrays)
+            return self._forward_only(*arrays)
         except (ValueError, IndexError, TypeError):
             return None
-        return wrap(out if type(out) is xp.ndarray else xp.asarray(out))
 
     def _forward_only(self, *arrays: Any) -> Any:
         return self.forward(*arrays)
@@ -268,6 +265,12 @@ class Op:
             if name in saved and is_array(saved[name]):
                 saved[name] = wrap(saved[name], parent)
         return saved
+
+
+def _only(kind: type, args: Sequence[Any]) -> bool:
+    """Whether the arguments are the kind, at least one of them, or need no closer look."""
+    kinds = [isinstance(x, kind) for x in args if type(x) not in _PLAIN]
+    return bool(kinds) and all(kinds)
 
 
 def _any_floating(arrays: Sequence[Any]) -> bool:

@@ -34,7 +34,7 @@ def normalize_axes(axes: Axes, ndim: int, name: str = "axis") -> tuple[int, ...]
 @op(x=lambda g, x_shape: reshape(g, x_shape))
 def reshape(x: Tensor, shape: int | Sequence[int]) -> Tensor:
     """The same elements, in the same order, in another shape; one length may be -1."""
-    return xp.reshape(x, shape)
+    return x.reshape(shape)
 
 
 def _inverse(axes: Sequence[int] | None) -> list[int] | None:
@@ -44,7 +44,7 @@ def _inverse(axes: Sequence[int] | None) -> list[int] | None:
 @op(x=lambda g, axes: transpose(g, _inverse(axes)))
 def transpose(x: Tensor, axes: Sequence[int] | None = None) -> Tensor:
     """The axes in the order ``axes``; reversed without it."""
-    return xp.transpose(x, axes)
+    return x.transpose(axes)
 
 
 def swapaxes(x: Tensor, axis1: int, axis2: int) -> Tensor:

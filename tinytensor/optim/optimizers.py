@@ -55,8 +55,11 @@ class Optimizer:
         states = iter(self.state)
         updates = [(p, next(states), group, group["lr"] * scale) for group in self.param_groups for p in group["params"]]
         shares: list[list[Any]] = [[] for _ in range(threads)]
+        sizes = [0] * threads
         for update in sorted(updates, key=lambda update: update[0].size, reverse=True):
-            min(shares, key=lambda share: sum(p.size for p, *_ in share)).append(update)
+            least = sizes.index(min(sizes))
+            shares[least].append(update)
+            sizes[least] += update[0].size
         parallel.call_together([partial(self._update_all, share) for share in shares])
 
     def _update_all(self, updates: list[Any]) -> None:
