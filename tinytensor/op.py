@@ -113,7 +113,7 @@ class Op:
             return self._run_directly(args) if _only(xp.ndarray, args) else None
         if modes.recording or modes.detecting_anomalies or not _only(Tensor, args):
             return None
-        if any([isinstance(x, Tensor) and x.data.dtype is not default_dtype for x in args]):
+        if any(isinstance(x, Tensor) and x.data.dtype is not default_dtype for x in args):
             return None
         arrays = [x.data if isinstance(x, Tensor) else x for x in args]
         if modes.quiet:
