@@ -152,3 +152,11 @@ def test_memory_grows_with_the_length_and_not_its_square(is_causal):
     query, key, value = [tt.tensor(a, requires_grad=True) for a in arrays]
     out = fused(query, key, value, **settings(is_causal=is_causal))
     assert 0 < sum(sizes(out.node.saved)) < 6 * max(a.nbytes for a in arrays)  # the scores would be 128 times one of them
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_long_sequences_are_cut_causal_or_not(is_causal):
+    query = xp.zeros((1, 2, 1024, 4), "float32")
+    blocks = list(kernel._blocks(query, query, is_causal))
+    assert len(blocks) == 8
+    assert {block.keys.stop for block in blocks} == ({128 * i for i in range(1, 9)} if is_causal else {1024})

@@ -4,8 +4,8 @@ What makes it fast:
 
 * Scores stand transposed, (..., S, T): a maximum and a sum over the keys then run over whole rows of queries, which
   vectorises, where those over a short last axis do not.
-* The work is cut into blocks of a few sequences, and causal attention over long ones into blocks of queries too, each of
-  which needs only the keys before its end. A block's scores stay in the processor's cache.
+* The work is cut into blocks of a few sequences, and over long ones into blocks of queries too, each of which, where
+  attention is causal, needs only the keys before its end. A block's scores stay in the processor's cache.
 * Softmax's division is left to the outputs, of which there are fewer than weights.
 * Where there are many keys the weights are not kept but computed again, so that memory grows with the length, not its square.
 """
@@ -36,7 +36,7 @@ class _Block(NamedTuple):
 def _blocks(query: Any, key: Any, is_causal: bool) -> Iterator[_Block]:
     """All blocks; of each sequence that with the last queries first, as it alone sees all keys."""
     heads, queries, keys = math.prod(query.shape[1:-2]), query.shape[-2], key.shape[-2]
-    several = is_causal and queries >= 4 * _QUERIES
+    several = queries >= 4 * _QUERIES and (is_causal or queries * keys > _KEPT)
     length = max(_QUERIES, queries // 8) if several else max(queries, 1)
     group = max(1, _BLOCK // max(1, heads * length * keys))
     for first in range(0, query.shape[0], group):
