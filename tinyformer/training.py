@@ -47,7 +47,7 @@ class TrainingConfig:
     average: int = setting(1, "weights of that many last evaluations are averaged at the end, and kept if better")
     log_every: int = setting(10, "steps between rows of the log")
     seed: int = setting(1337, "of the weights, the batches and dropout")
-    shards: int = setting(0, "threads that share a batch; 0: one for each core that BLAS would use, on a GPU 1")
+    shards: int = setting(0, "threads that share a batch; 0: one for each core that BLAS would use, at most 4; on a GPU 1")
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "accumulation", "eval_every", "log_every", "average"):

@@ -23,11 +23,16 @@ Shard = TypeVar("Shard")
 Result = TypeVar("Result")
 
 
+_MOST_SHARDS = 4  # by default: the shards of a small model spend a tenth of their time in Python, which runs one at a time
+
+
 def default_shards() -> int:
-    """As many shards as BLAS would use threads: one a core, or what OPENBLAS_NUM_THREADS or its like says; on a GPU 1."""
+    """As many shards as BLAS would use threads, one a core or what OPENBLAS_NUM_THREADS or its like says, but at most 4, as
+    more pay for large models only; on a GPU 1."""
     if backend.name != "numpy":
         return 1
-    return max((pool["num_threads"] for pool in _controller().info() if pool["user_api"] == "blas"), default=1)
+    threads = max((pool["num_threads"] for pool in _controller().info() if pool["user_api"] == "blas"), default=1)
+    return min(threads, _MOST_SHARDS)
 
 
 class _Here(threading.local):

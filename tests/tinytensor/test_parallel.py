@@ -222,10 +222,10 @@ def test_blas_has_one_thread_in_each_shard_and_its_own_number_afterwards() -> No
 
 
 @needs_blas
-def test_as_many_shards_as_blas_would_use_threads() -> None:
-    for threads in (1, 3):
+def test_as_many_shards_as_blas_would_use_threads_but_few() -> None:
+    for threads, shards in [(1, 1), (3, 3), (9, 4)]:
         with threadpool_limits(threads, user_api="blas"):
-            assert parallel.default_shards() == (threads if tt.backend_name == "numpy" else 1)
+            assert parallel.default_shards() == (shards if tt.backend_name == "numpy" else 1)
 
 
 DEFAULT = "from tinytensor import parallel; print(parallel.default_shards())"
