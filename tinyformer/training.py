@@ -320,7 +320,7 @@ class Trainer:
             tt.random.set_state(state["random"])
             self.batches.set_state(state["batches"])
             self.step, self.seconds, self.rows = state["step"], state["seconds"], state["rows"]
-            self.shards = state["shards"]  # another number would round, and drop, differently
+            self.shards = state.get("shards", 1)  # another number would round, and drop, differently; once there was but one
             self.best_loss = math.inf if state["best_loss"] is None else state["best_loss"]
             self.best_step, self._unread = state["best_step"], [(step, loss, norm) for step, loss, norm in state["unread"]]
         except (KeyError, TypeError, ValueError) as error:
