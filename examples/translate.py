@@ -63,6 +63,7 @@ class TaskConfig:
     vocab_size: int = setting(8000, "tokens of the byte-pair vocabulary, one for both languages")
     lowercase: bool = setting(False, "read and write lower case only")
     max_tokens: int = setting(100, "pairs with a longer side are left out; no translation is longer")
+    length_penalty: float = setting(0.6, "how much beam search favours long translations; 0: not at all")
     label_smoothing: float = setting(0.1, "how far the targets are mixed with the uniform distribution")
     validation: int = setting(500, "pairs held out to validate with")
     test: int = setting(500, "pairs held out to score with at the end")
@@ -71,6 +72,8 @@ class TaskConfig:
         for name in ("max_tokens", "validation", "test"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if not 0 <= self.length_penalty < float("inf"):
+            raise UserError(f"length_penalty must be a number not below 0, not {self.length_penalty}")
         if not 0 <= self.label_smoothing <= 1:
             raise UserError(f"label_smoothing must be from 0 to 1, not {self.label_smoothing}")
 
@@ -132,7 +135,8 @@ class Translator:
         source = padded([self.encode(sentence) for sentence in sentences], self.specials.pad)
         longest = self.task.max_tokens + 1  # the end token counts, too
         decoder = TransformerDecoder(self.model, source, longest)
-        return beam_search(decoder, self.specials.start, self.specials.end, len(sentences), beam, longest, n_best=n_best)
+        start, end, alpha = self.specials.start, self.specials.end, self.task.length_penalty
+        return beam_search(decoder, start, end, len(sentences), beam, longest, alpha, n_best)
 
     def check_beam(self, beam: int) -> None:
         """Raises UserError for a beam that is wider than the vocabulary, or no beam."""

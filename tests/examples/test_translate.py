@@ -75,7 +75,8 @@ def test_a_run_leaves_its_files_and_says_what_it_does(first_run: tuple[Path, str
     assert settings["training"]["steps"] == 300
     assert settings["model"]["d_model"] == 16
     assert settings["task"] == {
-        "vocab_size": 280, "lowercase": False, "max_tokens": 30, "label_smoothing": 0.1, "validation": 6, "test": 5
+        "vocab_size": 280, "lowercase": False, "max_tokens": 30, "length_penalty": 0.6, "label_smoothing": 0.1, "validation": 6,
+        "test": 5,
     }  # fmt: skip
     for name in ("loss.png", "attention.png"):
         assert (run / name).read_bytes().startswith(b"\x89PNG")
@@ -256,6 +257,20 @@ def test_the_best_translations_with_their_scores(finished: Program) -> None:
     assert finished.good(*words) == lines[0][1] + "\n"
 
 
+def test_the_length_penalty_is_the_runs(copied: Program) -> None:
+    path = copied.folder / "run/config.json"
+    settings = json.loads(path.read_text(encoding="utf-8"))
+    best = []
+    for penalty in (0.0, 2.0):  # divides the log-probability by nothing, and by ((5 + length) / 6) ** 2
+        settings["task"]["length_penalty"] = penalty
+        path.write_text(json.dumps(settings), encoding="utf-8")
+        lines = copied.good("translate", "--out", "run", "--beam", "4", "--n-best", "4", "red dog sees").splitlines()
+        best.append({text: float(score) for score, text in (line.split("\t") for line in lines)})
+    shared = set(best[0]) & set(best[1])
+    assert shared
+    assert all(best[0][text] < best[1][text] < 0 for text in shared if text)
+
+
 def test_a_map_of_the_attention(copied: Program) -> None:
     path = copied.folder / "run/attention.png"
     path.unlink()
@@ -350,6 +365,7 @@ def test_files_that_do_not_go_together(program: Program, words: list[str], messa
         (["--test", "0"], "test must be at least 1, not 0"),
         (["--validation", "-1"], "validation must be at least 1, not -1"),
         (["--max-tokens", "0"], "max_tokens must be at least 1, not 0"),
+        (["--length-penalty", "-1"], "length_penalty must be a number not below 0, not -1"),
         (["--label-smoothing", "nan"], "label_smoothing must be from 0 to 1, not nan"),
         (["--beam", "0"], "the beam must be 1 to 280 wide"),
         (["--beam", "281"], "the beam must be 1 to 280 wide"),

@@ -36,7 +36,8 @@ def test_other_results_are_found(sides):
 def test_every_trick_is_switched_off(monkeypatch):
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "2")  # so that there are shards
     names = [name for name in tricks.VARIANTS if name != tricks.ALL]
-    small = dataclasses.replace(CONFIGURATIONS["A"], num_layers=1, batch_size=32)  # 16 sequences: two blocks of attention
+    # Wide enough for several blocks in the optimizer, and 16 sequences a shard for two blocks of attention.
+    small = dataclasses.replace(CONFIGURATIONS["A"], num_layers=1, d_model=192, batch_size=32)
     results = tricks.run(small, names, turns=1, steps=1, warm_up=2)
     assert results["without_effect"] == []
     assert set(results["variants"]) == set(tricks.VARIANTS)
