@@ -36,7 +36,7 @@ class Attention(nn.Module):
             key, value = self._heads(self.key_value(memory), 2)
         dropout_p = self.dropout.p if self.training else 0.0
         mixed = F.scaled_dot_product_attention(query, key, value, mask, dropout_p, is_causal)
-        return self.dropout(self.output(mixed.transpose(1, 2).reshape(x.shape)))
+        return self.output(mixed.transpose(1, 2).reshape(x.shape))
 
     def _heads(self, projected: Tensor, parts: int) -> tuple[Tensor, ...]:
         """(batch, length, parts * d_model) -> parts, each (batch, heads, length, d_head)."""
@@ -48,18 +48,17 @@ class Attention(nn.Module):
 class FeedForward(nn.Module):
     """Two linear layers with a nonlinearity between them, gelu (the tanh form) or relu."""
 
-    def __init__(self, d_model: int, d_inner: int, dropout: float, bias: bool, activation: str):
+    def __init__(self, d_model: int, d_inner: int, bias: bool, activation: str):
         super().__init__()
         self.expand = nn.Linear(d_model, d_inner, bias)
         self.contract = nn.Linear(d_inner, d_model, bias)
         self.activation = activation
-        self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, length, d_model) -> the same."""
         inner = self.expand(x)
         inner = F.relu(inner) if self.activation == "relu" else F.gelu(inner, approximate="tanh")
-        return self.dropout(self.contract(inner))
+        return self.contract(inner)
 
 
 class Block(nn.Module):
@@ -70,12 +69,13 @@ class Block(nn.Module):
         self.attention_norm = nn.LayerNorm(d_model, bias=bias)
         self.attention = Attention(d_model, num_heads, dropout, bias)
         self.feed_forward_norm = nn.LayerNorm(d_model, bias=bias)
-        self.feed_forward = FeedForward(d_model, 4 * d_model, dropout, bias, "gelu")
+        self.feed_forward = FeedForward(d_model, 4 * d_model, bias, "gelu")
+        self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, length, d_model) -> the same."""
-        x = x + self.attention(self.attention_norm(x), is_causal=True)
-        return x + self.feed_forward(self.feed_forward_norm(x))
+        x = x + self.dropout(self.attention(self.attention_norm(x), is_causal=True))
+        return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
 
 
 class GPT(nn.Module):

@@ -43,16 +43,17 @@ class Block(nn.Module):
         self.cross_attention_norm = nn.LayerNorm(d_model) if cross else None
         self.cross_attention = Attention(d_model, num_heads, dropout, bias=True, cross=True) if cross else None
         self.feed_forward_norm = nn.LayerNorm(d_model)
-        self.feed_forward = FeedForward(d_model, d_inner, dropout, bias=True, activation="relu")
+        self.feed_forward = FeedForward(d_model, d_inner, bias=True, activation="relu")
+        self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, source_mask: Tensor, memory: Tensor | None = None) -> Tensor:
         """(batch, length, d_model) -> the same. A target's padding comes after it, where no token of it looks."""
         if self.cross_attention is None or self.cross_attention_norm is None:
-            x = self.attention_norm(x + self.attention(x, source_mask))
+            x = self.attention_norm(x + self.dropout(self.attention(x, source_mask)))
         else:
-            x = self.attention_norm(x + self.attention(x, is_causal=True))
-            x = self.cross_attention_norm(x + self.cross_attention(x, source_mask, memory=memory))
-        out: Tensor = self.feed_forward_norm(x + self.feed_forward(x))
+            x = self.attention_norm(x + self.dropout(self.attention(x, is_causal=True)))
+            x = self.cross_attention_norm(x + self.dropout(self.cross_attention(x, source_mask, memory=memory)))
+        out: Tensor = self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
         return out
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 import tinytensor as tt
+from tinytensor import kernels
 from tinytensor.op import all_ops
 
 inf, nan = math.inf, math.nan
@@ -594,13 +595,35 @@ def seeded(f: Callable[..., Any]) -> Callable[..., Any]:
 
 def survivors(shape: tuple[int, ...], probability: float) -> Any:
     """1 for the elements that ``seeded`` dropout keeps, over the probability, which keeps the expected value; 0 for others."""
-    return tt.tensor(seeded(lambda: tt.random.keep_mask(shape, probability))()).numpy() / probability
+    return kept(seeded(tt.random.dropout_key)(), shape, probability) / probability
 
 
-keep = bools(3, 4)
-masked_scale: Any = all_ops["masked_scale"]
-case("masked_scale", "keep", lambda x: masked_scale(x, tt.tensor(keep).data, 1.25), lambda x: x * keep * 1.25, normal(3, 4))
+def kept(key: tuple[int, int], shape: tuple[int, ...], probability: float) -> Any:
+    """1 for the elements that a dropout key keeps, 0 for the others."""
+    return tt.tensor(kernels.keep_mask(key, shape, probability)).numpy().astype(float)
+
+
+for shape in [(4, 5), (), (0, 3)]:
+    drop = {"key": (3, 4), "probability": 0.7}
+    dropped = lambda x, residual=0.0: x * kept((3, 4), x.shape, 0.7) / 0.7 + residual  # noqa: E731
+    fused("dropout", f"{shape}", dropped, normal(*shape), residual=None, **drop)
+    for constant in [(), (0,), (1,)]:
+        fused(
+            "dropout",
+            f"{shape}, residual, constant {constant}",
+            dropped,
+            normal(*shape),
+            normal(*shape),
+            constant=constant,
+            **drop,
+        )
+fused("dropout", "certain", lambda x: x * 0, normal(3), residual=None, key=(3, 4), probability=0.0)
 case("dropout", "p=0.3", seeded(lambda x: tt.dropout(x, 0.3)), lambda x: x * survivors(x.shape, 0.7), normal(4, 5))
+residuals = [seeded(lambda x, y: tt.dropout(x, 0.3, residual=y)), lambda x, y: x * survivors(x.shape, 0.7) + y]
+case("dropout", "p=0.3, residual", *residuals, normal(4, 5), normal(4, 5))
+itself = [seeded(lambda x: tt.dropout(x, 0.3, residual=x)), lambda x: x * survivors(x.shape, 0.7) + x]
+case("dropout", "p=0.3, itself the residual", *itself, normal(4, 5))
+case("dropout", "p=0, residual", lambda x, y: tt.dropout(x, 0.0, residual=y * y), lambda x, y: x + y * y, normal(3), normal(3))
 case("dropout", "p=0", lambda x: tt.dropout(x, 0.0) * x, lambda x: x * x, normal(3))
 case("dropout", "p=1", lambda x: tt.dropout(x, 1.0), lambda x: x * 0, normal(3))
 case("dropout", "evaluating", lambda x: tt.dropout(x, 0.5, training=False) * x, lambda x: x * x, normal(3))
@@ -626,7 +649,7 @@ ATTENTIONS = {
 for label, shapes in ATTENTIONS.items():
     (*batch, t, _), (*_, s, _), _ = shapes
     past = np.tri(t, s, s - t, dtype=bool)
-    some, dropped = bools(t, s), bools(*batch, t, s)
+    some = bools(t, s)
     some[0] = False  # the first query may attend to nothing
     variants: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         ("plain", {}, {}),
@@ -640,16 +663,16 @@ for label, shapes in ATTENTIONS.items():
         f = seeded(lambda *x, ours=ours: tt.scaled_dot_product_attention(*x, **ours))
         want = lambda *x, theirs=theirs: attention(*x, **theirs)  # noqa: E731
         case("scaled_dot_product_attention", f"{label}, {variant}", f, want, *[normal(*shape) for shape in shapes])
-    for mask, keep, causal in itertools.product((None, some), (None, dropped), (False, True)):
+    for mask, key, causal in itertools.product((None, some), (None, (5, 6)), (False, True)):
         allowed = (True if mask is None else mask) & (past if causal else True)
-        keep_scale, weight = (1.0, 1.0) if keep is None else (2.0, keep * 2.0)
+        probability = 1.0 if key is None else 0.5
+        weight = 1.0 if key is None else kept(key, (*batch, s, t), 0.5).swapaxes(-1, -2) / 0.5  # keys before queries
         want = lambda *x, m=allowed, w=weight: attention(*x, mask=m, scale=0.7, keep=w)  # noqa: E731
-        on = {", mask": mask is not None, ", keep": keep is not None, ", causal": causal}
-        kept = None if keep is None else keep.swapaxes(-1, -2)  # the kernel has keys before queries
-        settings = {"mask": mask, "keep": kept, "is_causal": causal, "scale": 0.7, "keep_scale": keep_scale}
+        on = {", mask": mask is not None, ", dropout": key is not None, ", causal": causal}
+        settings = {"mask": mask, "is_causal": causal, "scale": 0.7, "dropout_key": key, "keep_probability": probability}
         variant = "".join(name for name, present in on.items() if present)
         fused("attention", f"{label}{variant}", want, *[normal(*shape) for shape in shapes], **settings)
-settings = {"mask": None, "keep": None, "is_causal": False, "scale": 2**-0.5, "keep_scale": 1.0}
+settings = {"mask": None, "is_causal": False, "scale": 2**-0.5, "dropout_key": None, "keep_probability": 1.0}
 for constant in [(0,), (1,), (2,), (0, 1), (1, 2), (0, 2)]:
     three = [normal(3, 2), normal(4, 2), normal(4, 3)]
     fused("attention", f"constant {constant}", attention, *three, constant=constant, **settings)

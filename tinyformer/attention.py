@@ -67,8 +67,8 @@ class KeyValueCache:
 class MultiHeadAttention(Module):
     """Every position looks at others through ``num_heads`` attentions, each over d_model / num_heads dimensions.
 
-    With ``cross``, queries come from x, keys and values from ``memory``. ``dropout`` acts on the attention weights and on
-    the output. Raises UserError where the heads do not divide the width.
+    With ``cross``, queries come from x, keys and values from ``memory``. ``dropout`` acts on the attention weights. Raises
+    UserError where the heads do not divide the width.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class MultiHeadAttention(Module):
             self._recorded.append(attention_weights(query, key, mask, is_causal))
         batch, length, d_model = x.shape
         joined = mixed.transpose(0, 2, 1, 3).reshape(batch, length, d_model)
-        return self.dropout(self.output(joined))
+        return self.output(joined)
 
     def _project(self, x: Tensor, memory: Tensor | None, cache: KeyValueCache | None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, each (batch, heads, length, d_head), turned by their positions and cached."""

@@ -70,20 +70,19 @@ class FeedForward(Module):
         self.gate = Linear(config.d_model, config.d_inner, config.bias) if config.activation == "swiglu" else None
         self.contract = Linear(config.d_inner, config.d_model, config.bias)
         self.activation = config.activation
-        self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., d_model) -> (..., d_model)."""
         activation = ACTIVATIONS[self.activation]
         inner = activation(self.expand(x)) if self.gate is None else activation(self.gate(x)) * self.expand(x)
-        return self.dropout(self.contract(inner))
+        return self.contract(inner)
 
 
 class Block(Module):
     """Self-attention, with ``cross_attention`` attention over a memory, and a feed-forward network.
 
-    Around each is a residual connection with a norm: x + f(norm(x)) with ``norm_first`` (Radford et al. 2019), else
-    norm(x + f(x)) (Vaswani et al. 2017).
+    Around each is a residual connection with a norm and, on what is added, dropout: x + dropout(f(norm(x))) with
+    ``norm_first`` (Radford et al. 2019), else norm(x + dropout(f(x))) (Vaswani et al. 2017, section 5.4).
     """
 
     def __init__(self, config: BlockConfig, cross_attention: bool = False, rotary: RotaryPositions | None = None):
@@ -97,6 +96,7 @@ class Block(Module):
         )
         self.feed_forward_norm = config.make_norm()
         self.feed_forward = FeedForward(config)
+        self.dropout = Dropout(config.dropout)
 
     def forward(
         self,
@@ -117,7 +117,9 @@ class Block(Module):
         return self._residual(x, self.feed_forward_norm, self.feed_forward)
 
     def _residual(self, x: Tensor, norm: Module, f: Callable[[Tensor], Tensor]) -> Tensor:
-        return x + f(norm(x)) if self.norm_first else norm(x + f(x))
+        if self.norm_first:
+            return self.dropout(f(norm(x)), residual=x)
+        return norm(self.dropout(f(x), residual=x))
 
 
 class BlockCache:

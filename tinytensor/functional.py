@@ -14,7 +14,7 @@ from tinytensor import kernels, random
 from tinytensor.backend import is_floating, is_host_array, xp
 from tinytensor.fused import fused
 from tinytensor.kernels.numpy.attention import LOWEST
-from tinytensor.op import op, wrap
+from tinytensor.op import wrap
 from tinytensor.ops import (
     embedding,
     erf,
@@ -96,21 +96,25 @@ def gelu(x: Tensor, approximate: str = "none") -> Tensor:
 # ------------------------------------------------------------------------------------------------------------ dropout
 
 
-@op(x=lambda g, keep, scale: _masked_scale(g, keep, scale))
-def _masked_scale(x: Any, keep: Any, scale: float) -> Any:
-    """x * scale where ``keep`` is true, else 0."""
-    out = x * keep
-    out *= scale
-    return out
+@fused(kernels.dropout_forward, kernels.dropout_backward, inputs=("x", "residual"))
+def _dropout(x: Any, residual: Any, key: tuple[int, int], probability: float) -> Any:
+    keep = kernels.keep_mask(key, x.shape, probability)
+    out = where(keep, x * kernels.survivors_scale(probability), 0.0)
+    return out if residual is None else out + residual
 
 
-def dropout(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
+def dropout(x: Tensor, p: float = 0.5, training: bool = True, residual: Tensor | None = None) -> Tensor:
     """While ``training``, set each element to 0 with probability p and scale the others by 1/(1 - p), so that the expected
-    value stays (Srivastava et al. 2014); otherwise x itself. Raises ValueError unless 0 <= p <= 1."""
+    value stays (Srivastava et al. 2014); otherwise x itself. A ``residual`` of x's shape is added to the result.
+
+    Raises ValueError unless 0 <= p <= 1, and for a residual of another shape.
+    """
     _check_probability(p)
-    if not training or p == 0.0:
-        return x
-    return _masked_scale(x, random.keep_mask(x.shape, 1.0 - p), _keep_scale(p))
+    if residual is not None and residual.shape != x.shape:
+        raise ValueError(f"dropout: the residual has shape {residual.shape} and x {x.shape}: they must be the same")
+    if training and p:
+        return _dropout(x, residual, random.dropout_key(), 1.0 - p)
+    return x if residual is None else residual + x
 
 
 def _check_probability(p: float) -> None:
@@ -118,15 +122,20 @@ def _check_probability(p: float) -> None:
         raise ValueError(f"a dropout probability lies between 0 and 1, not at {p}")
 
 
-def _keep_scale(p: float) -> float:
-    return 1.0 / (1.0 - p) if p < 1.0 else 0.0
-
-
 # ---------------------------------------------------------------------------------------------------------- attention
 
 
 @fused(kernels.attention_forward, kernels.attention_backward, inputs=("query", "key", "value"))
-def _attention(query: Any, key: Any, value: Any, mask: Any, keep: Any, is_causal: bool, scale: float, keep_scale: float) -> Any:
+def _attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: Any,
+    is_causal: bool,
+    scale: float,
+    dropout_key: tuple[int, int] | None,
+    keep_probability: float,
+) -> Any:
     scores = matmul(query * scale, swapaxes(key, -1, -2))
     if is_causal:
         causal = _causal_array(query.shape[-2], key.shape[-2])
@@ -135,8 +144,10 @@ def _attention(query: Any, key: Any, value: Any, mask: Any, keep: Any, is_causal
         weights = softmax(scores)
     else:  # a finite LOWEST, and zeros afterwards, so that a row with nothing to attend to gives zeros instead of NaN
         weights = where(mask, softmax(where(mask, scores, LOWEST)), 0.0)
-    if keep is not None:
-        weights = _masked_scale(weights, swapaxes(keep, -1, -2), keep_scale)
+    if dropout_key is not None:
+        *lead, length, keys = weights.shape
+        keep = kernels.keep_mask(dropout_key, (*lead, keys, length), keep_probability)
+        weights = where(keep.swapaxes(-1, -2), weights * kernels.survivors_scale(keep_probability), 0.0)
     return matmul(weights, value)
 
 
@@ -171,14 +182,10 @@ def scaled_dot_product_attention(
     """
     _check_tensors("attention", query=query, key=key, value=value, **({} if mask is None else {"mask": mask}))
     _check_attention(query, key, value, mask, dropout_p)
-    length, keys = query.shape[-2], key.shape[-2]
-    keep = None
-    if dropout_p:  # keys before queries, as the kernel has it
-        lead = max(query.shape[:-2], key.shape[:-2], key=len)
-        keep = random.keep_mask((*lead, keys, length), 1.0 - dropout_p)
     mask = None if mask is None else mask.data
     scale = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
-    return _attention(query, key, value, mask, keep, is_causal and length > 1, scale, _keep_scale(dropout_p))
+    dropout_key = random.dropout_key() if dropout_p else None
+    return _attention(query, key, value, mask, is_causal and query.shape[-2] > 1, scale, dropout_key, 1.0 - dropout_p)
 
 
 def _check_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float) -> None:

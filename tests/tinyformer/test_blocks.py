@@ -73,13 +73,27 @@ def test_block_passes_the_mask_on(x: np.ndarray) -> None:
     assert np.abs(masked - block(tt.tensor(x)).numpy()).max() > 1e-2
 
 
-def test_feed_forward_drops_in_training_only(x: np.ndarray) -> None:
-    layer = randomised(FeedForward(config(dropout=0.5)))
-    plain = randomised(FeedForward(config()))(tt.tensor(x)).numpy()
-    out = layer(tt.tensor(x)).numpy()
-    assert 0.2 < (out == 0).mean() < 0.8
-    np.testing.assert_allclose(out[out != 0], 2 * plain[out != 0], rtol=1e-6)
-    assert layer.eval()(tt.tensor(x)).numpy().tobytes() == plain.tobytes()
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_block_drops_what_its_parts_add_in_training_only(x: np.ndarray, norm_first: bool) -> None:
+    block = randomised(Block(config(dropout=0.5, norm_first=norm_first), cross_attention=True))
+    inputs, memory = tt.tensor(x), tt.tensor(x[:, :3])
+    tt.seed(1)
+    out = block(inputs, memory=memory).numpy()
+    tt.seed(1)
+    expected = inputs
+    for norm, part in (
+        (block.attention_norm, block.attention),
+        (block.cross_attention_norm, lambda y: block.cross_attention(y, memory=memory)),
+        (block.feed_forward_norm, block.feed_forward),
+    ):
+        if norm_first:
+            expected = expected + tt.dropout(part(norm(expected)), 0.5)
+        else:
+            expected = norm(expected + tt.dropout(part(expected), 0.5))
+    assert out.tobytes() == expected.numpy().tobytes()
+    plain = randomised(Block(config(norm_first=norm_first), cross_attention=True))(inputs, memory=memory).numpy()
+    assert block.eval()(inputs, memory=memory).numpy().tobytes() == plain.tobytes()
+    assert np.abs(out - plain).max() > 1e-2
 
 
 # ---------------------------------------------------------------------------------------------------------- choices

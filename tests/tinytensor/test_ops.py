@@ -207,7 +207,7 @@ def test_every_op_has_a_case():
 def test_every_fused_op_is_compared_with_its_reference():
     fused = {name for name, op in all_ops.items() if isinstance(op, FusedOp)}
     assert fused - {case.op for case in CASES if case.twin} == set()
-    assert {"layer_norm", "rms_norm", "gelu_tanh", "attention", "cross_entropy"} <= fused
+    assert {"layer_norm", "rms_norm", "gelu_tanh", "dropout", "attention", "cross_entropy"} <= fused
 
 
 def test_labels_are_unique():

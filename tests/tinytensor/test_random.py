@@ -1,16 +1,11 @@
-"""Random numbers: what repeats, what the distributions are, and dropout's masks."""
+"""Random numbers: what repeats, and what the distributions are."""
 
 import json
 import threading
 
 import numpy as np
-import pytest
 
 import tinytensor as tt
-
-
-def mask(shape, probability):
-    return tt.tensor(tt.random.keep_mask(shape, probability)).numpy()
 
 
 def test_a_seed_repeats_everything():
@@ -21,7 +16,8 @@ def test_a_seed_repeats_everything():
             tt.random.uniform(4).tolist(),
             tt.random.integers(0, 100, (5,)).tolist(),
             tt.random.permutation(6).tolist(),
-            mask((20,), 0.3).tolist(),
+            tt.random.dropout_key(),
+            tt.dropout(tt.ones(20)).tolist(),
         ]
 
     first = draw()
@@ -99,61 +95,11 @@ def test_requires_grad():
     assert not tt.random.normal(2).requires_grad
 
 
-# ------------------------------------------------------------------------------------------------------------ keep_mask
-
-
-def test_certain_masks():
-    assert not mask((1000,), 0.0).any()
-    assert mask((1000,), 1.0).all()
-
-
-@pytest.mark.parametrize("probability", [0.5, 0.9, 0.3, 1 / 3, 0.001, 0.999, 1 / 256, 255 / 256])
-def test_a_mask_has_its_probability(probability):
-    n = 400_000
-    share = mask((n,), probability).mean()
-    deviation = np.sqrt(probability * (1 - probability) / n)
-    assert abs(share - probability) < 5 * deviation
-
-
-@pytest.mark.parametrize("probability", [0.3, 1 / 3, 0.001, 0.999, 0.75])
-def test_a_masks_probability_is_exact(probability):
-    # One byte decides, but for the value that the probability splits. Feed every byte once: how many are kept for
-    # certain, and what the one undecided byte asks for, add up to the probability exactly.
-    asked = []
-
-    class EveryByte:
-        def bytes(self, count):
-            return bytes(range(256))[:count]
-
-        def random(self, count):
-            asked.append(count)
-            return np.ones(count)  # a number above any probability: undecided elements are dropped
-
-    with tt.random.using(EveryByte()):
-        certain = int(mask((256,), probability).sum())
-    assert certain == int(probability * 256)
-    split = probability * 256 > certain
-    assert asked == [1] * split  # at most one of the 256 bytes needs a second number
-
-
-def test_the_split_byte_decides_by_the_remainder():
-    class Edge:
-        def __init__(self, number):
-            self.number = number
-
-        def bytes(self, count):
-            return bytes([76]) * count  # 0.3 * 256 = 76.8
-
-        def random(self, count):
-            return np.full(count, self.number)
-
-    with tt.random.using(Edge(0.79)):
-        assert mask((3,), 0.3).all()
-    with tt.random.using(Edge(0.81)):
-        assert not mask((3,), 0.3).any()
-
-
-def test_masks_of_any_shape():
-    assert mask((2, 0, 3), 0.5).shape == (2, 0, 3)
-    assert mask((), 0.5).shape == ()
-    assert mask((2, 3), 0.5).dtype == bool
+def test_dropout_keys_are_two_words_of_64_bits():
+    tt.seed(2)
+    keys = np.array([tt.random.dropout_key() for _ in range(1000)], np.uint64)
+    assert keys.shape == (1000, 2)
+    assert len(np.unique(keys)) == 2000
+    bits = np.unpackbits(keys.view(np.uint8).reshape(1000, 16), axis=1).mean(axis=0)
+    assert np.abs(bits - 0.5).max() < 5 * 0.5 / np.sqrt(1000)
+    assert all(type(word) is int for word in tt.random.dropout_key())

@@ -80,9 +80,9 @@ class Dropout(Module):
         functional._check_probability(p)
         self.p = p
 
-    def forward(self, x: Tensor) -> Tensor:
-        """x, with some elements 0 and the others larger while training."""
-        return functional.dropout(x, self.p, self.training)
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """x, with some elements 0 and the others larger while training, plus a ``residual`` of its shape."""
+        return functional.dropout(x, self.p, self.training, residual)
 
     def extra_repr(self) -> str:
         return f"p={self.p}"

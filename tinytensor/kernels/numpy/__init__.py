@@ -7,6 +7,7 @@ from tinytensor.kernels.numpy.cross_entropy import (
     linear_cross_entropy_backward,
     linear_cross_entropy_forward,
 )
+from tinytensor.kernels.numpy.dropout import dropout_backward, dropout_forward, keep_mask, survivors_scale
 from tinytensor.kernels.numpy.erf import erf
 from tinytensor.kernels.numpy.gelu import gelu_backward, gelu_forward
 from tinytensor.kernels.numpy.normalization import (
@@ -24,9 +25,12 @@ __all__ = [
     "attention_forward",
     "cross_entropy_backward",
     "cross_entropy_forward",
+    "dropout_backward",
+    "dropout_forward",
     "erf",
     "gelu_backward",
     "gelu_forward",
+    "keep_mask",
     "layer_norm_backward",
     "layer_norm_forward",
     "linear_cross_entropy_backward",
@@ -35,4 +39,5 @@ __all__ = [
     "rms_norm_forward",
     "sgd_step",
     "sum_rows",
+    "survivors_scale",
 ]

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tinytensor.backend import host, xp
+from tinytensor.kernels.numpy.dropout import Key, keep_mask, survivors_scale
 
 LOWEST = -1e30  # added to scores that may not be attended: so low that exp gives 0, yet finite, so nothing becomes NaN
 _BLOCK = 1 << 17  # scores in a block: 512 KiB, about half a core's cache
@@ -119,18 +120,19 @@ def attention_forward(
     key: Any,
     value: Any,
     mask: Any,
-    keep: Any,
     is_causal: bool,
     scale: float,
-    keep_scale: float,
+    dropout_key: Key | None,
+    keep_probability: float,
 ) -> tuple[Any, Any]:
     """softmax(query keyᵀ scale) value over (..., T, D), (..., S, D), (..., S, D_v).
 
     ``mask`` (boolean, True = may attend) broadcasts to (..., T, S); ``is_causal`` lets a query see the keys up to its own
-    place, counted from the end. ``keep`` (boolean, dropout's survivors, scaled by ``keep_scale``) is (..., S, T). A row that
-    may attend to nothing gives zeros.
+    place, counted from the end. A row that may attend to nothing gives zeros. ``dropout_key`` is that of the dropout mask of
+    the weights, in the order (..., S, T), or None: then ``keep_probability`` is 1.
     """
     has_lead = max(query.ndim, key.ndim, value.ndim) > 2
+    keep, keep_scale = _survivors(query, key, dropout_key, keep_probability), survivors_scale(keep_probability)
     mask, is_causal = _without_empty_blocks(mask, is_causal, query.shape[-2], key.shape[-2])
     query, key, value = _same_lead(query * scale, key, value)
     if mask is not None:
@@ -152,7 +154,7 @@ def attention_forward(
         out[block.batch, ..., block.queries, :] = mixed
         if kept is not None:
             kept.append(weights)
-    return out if has_lead else out[0], (kept, largest, inverse, out)
+    return out if has_lead else out[0], (kept, largest, inverse, out, keep)
 
 
 def attention_backward(
@@ -163,22 +165,22 @@ def attention_backward(
     key: Any,
     value: Any,
     mask: Any,
-    keep: Any,
     is_causal: bool,
     scale: float,
-    keep_scale: float,
+    dropout_key: Key | None,
+    keep_probability: float,
 ) -> Sequence[Any]:
     """With P the weights and dP = g valueᵀ: dS = P (dP - rowsum(dP P)), and rowsum(dP P) = rowsum(g out), which is cheaper.
 
     The weights W here are not normalised, P = W / total: so g is, in their place.
     """
-    kept, largest, inverse, out = statistics
+    kept, largest, inverse, out, keep = statistics
     mask, is_causal = _without_empty_blocks(mask, is_causal, query.shape[-2], key.shape[-2])
     query, key, value = _same_lead(query * scale, key, value)
     scaled_key = key * scale
     g = g.reshape(out.shape) * _transposed(inverse)
     total = xp.einsum("...ij,...ij->...i", g, out)[..., None, :]
-    g *= keep_scale
+    g *= survivors_scale(keep_probability)
     make = _like if query.shape[-2] else _zeros  # without queries no block writes the keys' gradients
     d_query, d_key, d_value = (make(x.shape, x.dtype) if wanted else None for x, wanted in zip((query, key, value), needed))
     for i, block in enumerate(_blocks(query, key, is_causal)):
@@ -206,6 +208,14 @@ def _exp(scores: Any, largest: Any) -> None:
     """exp(scores - largest), in place."""
     scores -= largest
     xp.exp(scores, out=scores)
+
+
+def _survivors(query: Any, key: Any, dropout_key: Key | None, keep_probability: float) -> Any:
+    """Which weights dropout keeps, (..., S, T); None without dropout."""
+    if dropout_key is None:
+        return None
+    lead = host.broadcast_shapes(query.shape[:-2], key.shape[:-2])
+    return keep_mask(dropout_key, (*lead, key.shape[-2], query.shape[-2]), keep_probability)
 
 
 def _dropped(weights: Any, keep: Any, block: _Block) -> Any:
