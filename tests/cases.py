@@ -130,6 +130,10 @@ def sigmoid(x: Any) -> Any:
     return 1 / (1 + np.exp(-x))
 
 
+def gelu_exact(x: Any) -> Any:
+    return x * (1 + erf(x / np.sqrt(2))) / 2
+
+
 def gelu_tanh(x: Any) -> Any:
     return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
 
@@ -155,7 +159,7 @@ UNARY: list[tuple[str, Callable[..., Any], Callable[..., Any], Callable[..., Any
     ("leaky_relu", tt.leaky_relu, lambda x: np.where(x > 0, x, 0.01 * x), nonzero),
     ("softplus", tt.softplus, lambda x: np.log1p(np.exp(x)), normal),
     ("silu", tt.silu, lambda x: x * sigmoid(x), normal),
-    ("gelu", tt.gelu, lambda x: x * (1 + erf(x / np.sqrt(2))) / 2, normal),
+    ("gelu", tt.gelu, gelu_exact, normal),
     ("alias", all_ops["alias"], lambda x: x, normal),
 ]
 for op, f, want, draw in UNARY:
@@ -581,6 +585,7 @@ of_parts = [lambda x, norm=norm: norm(x, x[0] * x[1]) for norm in (tt.rms_norm, 
 case("rms_norm", "weight from x", *of_parts, normal(2, 3))
 for shape in [(3, 4), (), (0, 3)]:
     fused("gelu_tanh", f"{shape}", gelu_tanh, normal(*shape))
+    fused("gelu_exact", f"{shape}", gelu_exact, normal(*shape))
 
 
 def seeded(f: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,7 +11,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels, random
-from tinytensor.backend import is_floating, is_host_array, xp
+from tinytensor.backend import default_dtype, is_floating, is_host_array, xp
 from tinytensor.fused import fused
 from tinytensor.kernels.numpy.attention import LOWEST
 from tinytensor.op import wrap
@@ -81,16 +81,23 @@ def _gelu_tanh(x: Tensor) -> Tensor:
     return x * 0.5 * (tanh((x + x * x * x * 0.044715) * math.sqrt(2.0 / math.pi)) + 1.0)
 
 
+@fused(kernels.gelu_exact_forward, kernels.gelu_exact_backward, inputs=("x",))
+def _gelu_exact(x: Tensor) -> Tensor:
+    return x * 0.5 * (erf(x * math.sqrt(0.5)) + 1.0)
+
+
 def gelu(x: Tensor, approximate: str = "none") -> Tensor:
     """x times the probability that a standard normal number is below x (Hendrycks and Gimpel 2016).
 
     ``approximate="none"`` computes that with erf; ``"tanh"`` is the approximation that GPT-2 was trained with.
     """
+    _check_tensors("gelu", x=x)
+    x = x if is_floating(x.dtype) else x.astype(default_dtype)
     if approximate == "tanh":
         return _gelu_tanh(x)
     if approximate != "none":
         raise ValueError(f"gelu: approximate must be 'none' or 'tanh', not {approximate!r}")
-    return x * 0.5 * (erf(x * math.sqrt(0.5)) + 1.0)
+    return _gelu_exact(x)
 
 
 # ------------------------------------------------------------------------------------------------------------ dropout
@@ -190,11 +197,14 @@ def scaled_dot_product_attention(
 
 def _check_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float) -> None:
     _check_probability(dropout_p)
-    shapes = f"query {query.shape}, key {key.shape}, value {value.shape}"
-    if min(query.ndim, key.ndim, value.ndim) < 2:
-        raise ValueError(f"attention needs (..., length, width) for each of {shapes}")
-    if query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
-        raise ValueError(f"attention: query and key must share their width, key and value their length: {shapes}")
+    of_query, of_key, of_value = query.data.shape, key.data.shape, value.data.shape
+    problem = ""
+    if min(len(of_query), len(of_key), len(of_value)) < 2:
+        problem = "attention needs (..., length, width) for each"
+    elif of_query[-1] != of_key[-1] or of_key[-2] != of_value[-2]:
+        problem = "attention: query and key must share their width, key and value their length"
+    if problem:
+        raise ValueError(f"{problem}: query {of_query}, key {of_key}, value {of_value}")
     if mask is not None and mask.dtype.kind != "b":
         raise TypeError(f"an attention mask is boolean (True = may attend), not {mask.dtype}: compare it, as in mask > 0")
 

@@ -43,6 +43,7 @@ class FusedOp(Op):
         super().__init__(reference, {})
         self.reference = reference
         self.inputs = inputs
+        self.settings = {i for i, n in enumerate(self.names) if n not in inputs}
         self.differentiable = True
         self.nothing = [False] * len(inputs)
         self.kernel_forward = kernel_forward

@@ -63,6 +63,7 @@ class Op:
         self.variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters.values())
         required = [n for n, p in parameters.items() if p.default is p.empty]
         self.inputs = tuple(n for n in self.names if n in rules) or tuple(required)
+        self.settings = {i for i, n in enumerate(self.names) if n not in self.inputs}  # where arguments get no gradient
         self.differentiable = bool(rules)
         self.nothing = [False] * len(self.inputs)  # which gradients are needed where none is
         self.rules = rules
@@ -110,18 +111,23 @@ class Op:
         """The short way, which rules and a model that writes token by token go most: for arrays alone, and for float32 tensors
         that nothing is recorded of. None for all else, and where the call fails, so that the long way says why."""
         if type(args[0]) is xp.ndarray:
-            return self._run_directly(args) if _only(xp.ndarray, args) else None
-        if modes.recording or modes.detecting_anomalies or not _only(Tensor, args):
+            return self._run_directly(args) if all(type(x) is xp.ndarray or type(x) in _PLAIN for x in args) else None
+        if modes.recording or modes.detecting_anomalies or not isinstance(args[0], Tensor):
             return None
-        if any(isinstance(x, Tensor) and x.data.dtype is not default_dtype for x in args):
-            return None
-        arrays = [x.data if isinstance(x, Tensor) else x for x in args]
+        arrays = []
+        for place, x in enumerate(args):
+            if isinstance(x, Tensor) and x.data.dtype is default_dtype:
+                arrays.append(x.data)
+            elif type(x) in _PLAIN or (type(x) is xp.ndarray and place in self.settings):
+                arrays.append(x)
+            else:
+                return None
         if modes.quiet:
             out = self._run_directly(arrays)
         else:
             with quiet():
                 out = self._run_directly(arrays)
-        return None if out is None else wrap(out if type(out) is xp.ndarray else xp.asarray(out))
+        return None if out is None else Tensor._wrap(out if type(out) is xp.ndarray else xp.asarray(out))
 
     def _run_directly(self, arrays: Sequence[Any]) -> Any:
         try:
@@ -265,12 +271,6 @@ class Op:
             if name in saved and is_array(saved[name]):
                 saved[name] = wrap(saved[name], parent)
         return saved
-
-
-def _only(kind: type, args: Sequence[Any]) -> bool:
-    """Whether the arguments are the kind, at least one of them, or need no closer look."""
-    kinds = [isinstance(x, kind) for x in args if type(x) not in _PLAIN]
-    return bool(kinds) and all(kinds)
 
 
 def _any_floating(arrays: Sequence[Any]) -> bool:

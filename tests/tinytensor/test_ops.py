@@ -1,6 +1,7 @@
 """Every op, on every case of tests/cases.py: the value, the gradients, and what the engine promises about them."""
 
 import gc
+import math
 
 import numpy as np
 import pytest
@@ -207,7 +208,7 @@ def test_every_op_has_a_case():
 def test_every_fused_op_is_compared_with_its_reference():
     fused = {name for name, op in all_ops.items() if isinstance(op, FusedOp)}
     assert fused - {case.op for case in CASES if case.twin} == set()
-    assert {"layer_norm", "rms_norm", "gelu_tanh", "dropout", "attention", "cross_entropy"} <= fused
+    assert {"layer_norm", "rms_norm", "gelu_exact", "gelu_tanh", "dropout", "attention", "cross_entropy"} <= fused
 
 
 def test_labels_are_unique():
@@ -220,3 +221,15 @@ def test_every_op_is_a_method_where_that_reads_well():
     for name in ("exp", "sum", "relu", "softmax", "swapaxes", "take", "matmul", "norm"):
         args = {"swapaxes": (0, 1), "take": ([0, 1],), "matmul": (x,)}.get(name, ())
         np.testing.assert_array_equal(getattr(x, name)(*args).numpy(), getattr(tt, name)(x, *args).numpy())
+
+
+def test_float32_erf_and_gelu_are_right_to_the_last_digits():
+    x = np.concatenate([np.linspace(-9, 9, 20_001), np.geomspace(1e-30, 1, 500), [0.0, np.inf, -np.inf]]).astype("float32")
+    exact = np.array([math.erf(v) for v in x.astype(float)])
+    ours = tt.erf(tt.tensor(x)).numpy()
+    assert ours.dtype == np.float32
+    np.testing.assert_allclose(ours, exact, rtol=3e-7, atol=0)
+    np.testing.assert_array_equal(ours[-2:], [1.0, -1.0])
+    x = x[np.abs(x) < 5.5]  # further out the values are below 1e-7: absolutely, not relatively, right
+    exact = np.array([v / 2 * math.erfc(-v / math.sqrt(2)) for v in x.astype(float)])
+    np.testing.assert_allclose(tt.gelu(tt.tensor(x)).numpy(), exact, rtol=2e-4, atol=0)

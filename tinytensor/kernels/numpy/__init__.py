@@ -9,7 +9,7 @@ from tinytensor.kernels.numpy.cross_entropy import (
 )
 from tinytensor.kernels.numpy.dropout import dropout_backward, dropout_forward, keep_mask, survivors_scale
 from tinytensor.kernels.numpy.erf import erf
-from tinytensor.kernels.numpy.gelu import gelu_backward, gelu_forward
+from tinytensor.kernels.numpy.gelu import gelu_backward, gelu_exact_backward, gelu_exact_forward, gelu_forward
 from tinytensor.kernels.numpy.normalization import (
     layer_norm_backward,
     layer_norm_forward,
@@ -29,6 +29,8 @@ __all__ = [
     "dropout_forward",
     "erf",
     "gelu_backward",
+    "gelu_exact_backward",
+    "gelu_exact_forward",
     "gelu_forward",
     "keep_mask",
     "layer_norm_backward",

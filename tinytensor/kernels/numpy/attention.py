@@ -131,6 +131,8 @@ def attention_forward(
     place, counted from the end. A row that may attend to nothing gives zeros. ``dropout_key`` is that of the dropout mask of
     the weights, in the order (..., S, T), or None: then ``keep_probability`` is 1.
     """
+    if query.shape[-2] == 1 and mask is None and keep is None and not any(needed):
+        return _one_query(query, key, value, scale), None
     has_lead = max(query.ndim, key.ndim, value.ndim) > 2
     keep, keep_scale = _survivors(query, key, dropout_key, keep_probability), survivors_scale(keep_probability)
     mask, is_causal = _without_empty_blocks(mask, is_causal, query.shape[-2], key.shape[-2])
@@ -155,6 +157,15 @@ def attention_forward(
         if kept is not None:
             kept.append(weights)
     return out if has_lead else out[0], (kept, largest, inverse, out, keep)
+
+
+def _one_query(query: Any, key: Any, value: Any, scale: float) -> Any:
+    """Attention of a single query to all keys, as when a text is written token by token: blocks would only cost time."""
+    weights = (query * scale) @ _transposed(key)
+    _exp(weights, weights.max(axis=-1, keepdims=True))
+    out = weights @ value
+    out /= weights.sum(axis=-1, keepdims=True)
+    return out
 
 
 def attention_backward(

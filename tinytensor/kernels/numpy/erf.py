@@ -1,4 +1,4 @@
-"""The error function, which NumPy lacks."""
+"""The error function, which NumPy lacks: in float64 by series, in float32 as the tanh of a polynomial."""
 
 from __future__ import annotations
 
@@ -41,12 +41,56 @@ def _from_unit(u: Any) -> Any:
 
 
 def erf(x: Any) -> Any:
-    """erf(x), to about 1e-15, computed in float64 and returned in x's dtype."""
+    """erf(x): to about 1e-15 in float64, to about 2e-7 in the shorter types."""
     flat = x.reshape(-1)
     out = xp.empty(flat.shape, dtype=x.dtype if x.dtype.kind == "f" else "float32")
     for first in range(0, flat.size, _BLOCK):
-        out[first : first + _BLOCK] = _erf(flat[first : first + _BLOCK])
+        part = flat[first : first + _BLOCK]
+        out[first : first + _BLOCK] = _erf(part) if out.dtype == "float64" else xp.tanh(_atanh_erf(part))
     return out.reshape(x.shape)
+
+
+def normal_distribution(x: Any) -> Any:
+    """The probability that a standard normal number is below x: (1 + erf(x / sqrt(2))) / 2, but without 1 and -1 cancelling
+    in the shorter types, where x is far below 0."""
+    if x.dtype == "float64":
+        return (1.0 + erf(x * math.sqrt(0.5))) * 0.5
+    out = _atanh_erf(x * math.sqrt(0.5))  # (1 + tanh(a)) / 2 = 1 / (1 + exp(-2a))
+    out *= -2.0
+    xp.exp(out, out=out)
+    out += 1.0
+    return xp.reciprocal(out, out=out)
+
+
+_FLAT = 4.2  # erf differs from 1 by 3e-9 here: less than float32 can tell
+
+
+@functools.cache
+def _exponent() -> tuple[float, ...]:
+    """atanh(erf(x)) / x as a polynomial in x*x, for x up to _FLAT: a function so smooth that few terms do."""
+
+    def ratio(u: Any) -> Any:
+        points = numpy.sqrt((u + 1.0) * (_FLAT * _FLAT / 2))
+        return numpy.array([math.log(2.0 / math.erfc(x) - 1.0) / (2.0 * x) for x in points])
+
+    in_unit = numpy.polynomial.chebyshev.cheb2poly(numpy.polynomial.chebyshev.chebinterpolate(ratio, 14))
+    from_squares = numpy.polynomial.Polynomial([-1.0, 2.0 / (_FLAT * _FLAT)])
+    return tuple(float(c) for c in numpy.polynomial.Polynomial(in_unit)(from_squares).coef)
+
+
+def _atanh_erf(x: Any) -> Any:
+    """The number whose tanh is erf(x), in float32: several times faster than what float64 needs. Beyond _FLAT it goes on in a
+    straight line, where tanh is 1 to the last bit."""
+    x = xp.asarray(x, dtype="float32")
+    squared = xp.minimum(x * x, _FLAT * _FLAT)
+    *others, highest = _exponent()
+    out = squared * highest
+    for coefficient in reversed(others[1:]):
+        out += coefficient
+        out *= squared
+    out += others[0]
+    out *= x
+    return out
 
 
 def _erf(x: Any) -> Any:

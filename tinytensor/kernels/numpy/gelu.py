@@ -1,21 +1,51 @@
-"""The tanh form of the Gaussian error linear unit (Hendrycks and Gimpel 2016, section 2).
+"""The Gaussian error linear unit (Hendrycks and Gimpel 2016): gelu(x) = x p, with p the probability that a standard normal
+number is below x.
 
-Everything goes through p = (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2, which is close to the probability that a standard
-normal number is below x: gelu(x) = x p, and since p' = 2 p (1 - p) u' for u the argument of tanh, the slope is
+Exactly, p' is the normal density, and the slope of gelu is p + x p'. The tanh form (section 2) has
+p = (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2, and since p' = 2 p (1 - p) u' for u the argument of tanh, the slope is
 p (1 + 2 x (1 - p) u').
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tinytensor.backend import xp
+from tinytensor.kernels.numpy.erf import normal_distribution
 
 _SCALE = math.sqrt(2.0 / math.pi)
 _CUBIC = 0.044715
 _BLOCK = 1 << 16  # elements at a time, so that what is in between stays in the processor's cache
+
+
+def gelu_exact_forward(needed: Sequence[bool], x: Any) -> tuple[Any, Any]:
+    """x p, and for the backward pass p."""
+    p = xp.empty(x.shape, x.dtype)
+    flat, into = x.reshape(-1), p.reshape(-1)
+    for part in _parts(flat.size):
+        into[part] = normal_distribution(flat[part])
+    return x * p, p
+
+
+def gelu_exact_backward(g: Any, p: Any, needed: Sequence[bool], x: Any) -> Sequence[Any]:
+    """g (p + x exp(-x^2 / 2) / sqrt(2 pi))."""
+    out = xp.empty(x.shape, x.dtype)
+    g, p, x, flat = g.reshape(-1), p.reshape(-1), x.reshape(-1), out.reshape(-1)
+    for part in _parts(flat.size):
+        slope = x[part] * x[part]
+        slope *= -0.5
+        xp.exp(slope, out=slope)
+        slope *= x[part]
+        slope *= 1.0 / math.sqrt(2.0 * math.pi)
+        slope += p[part]
+        xp.multiply(slope, g[part], out=flat[part])
+    return (out,)
+
+
+def _parts(size: int) -> Iterator[slice]:
+    return (slice(first, first + _BLOCK) for first in range(0, size, _BLOCK))
 
 
 def gelu_forward(needed: Sequence[bool], x: Any) -> tuple[Any, Any]:
@@ -35,8 +65,7 @@ def gelu_backward(g: Any, p: Any, needed: Sequence[bool], x: Any) -> Sequence[An
     """g p (1 + 2 (1 - p) x u'), with u' = sqrt(2/pi) (1 + 3 * 0.044715 x^2)."""
     out = xp.empty(x.shape, x.dtype)
     g, p, x, flat = g.reshape(-1), p.reshape(-1), x.reshape(-1), out.reshape(-1)
-    for first in range(0, flat.size, _BLOCK):
-        part = slice(first, first + _BLOCK)
+    for part in _parts(flat.size):
         slope = x[part] * x[part]
         slope *= 6.0 * _SCALE * _CUBIC
         slope += 2.0 * _SCALE
