@@ -5,6 +5,8 @@ and refuses what CuPy refuses: NumPy arrays and lists as operands, silent conver
 functions do not have, and every name that is not listed here (CuPy has all that are). Where CuPy takes something that is
 slow or undefined (lists and NumPy arrays as indices, repeated indices in an assignment, the ``at`` of ufuncs), it refuses too.
 
+The kernels that ``RawModule`` is given run too: the same CUDA sources, compiled as C++ for the CPU (``_raw.py``).
+
 It is no model of speed or of rounding. ``synchronizations``, which CuPy lacks, counts how often values were read on the
 host: each time the CPU would wait for the GPU.
 """
@@ -16,8 +18,11 @@ import numpy as _numpy
 from . import _array, _functions
 from ._array import ndarray
 from ._functions import array, asarray, asnumpy, clip, concatenate, einsum, stack
+from ._raw import RawModule, kernel_launches
 
-__all__ = ["array", "asarray", "asnumpy", "clip", "concatenate", "cuda", "einsum", "ndarray", "stack"]
+__all__ = [
+    "RawModule", "array", "asarray", "asnumpy", "clip", "concatenate", "cuda", "einsum", "kernel_launches", "ndarray", "stack"
+]  # fmt: skip
 
 cuda = _Namespace(is_available=lambda: True)
 

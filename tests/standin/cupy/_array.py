@@ -19,6 +19,15 @@ def synchronize():
     synchronizations += 1
 
 
+class Address(int):
+    """Where an array starts in the GPU's memory. It remembers the array, so that the stand-in can follow it."""
+
+    def __new__(cls, array):
+        address = super().__new__(cls, array._host.ctypes.data)
+        address.array = array
+        return address
+
+
 class ndarray:
     """An array that lives on an imagined GPU."""
 
@@ -41,6 +50,7 @@ class ndarray:
     base = property(lambda self: None if self._host.base is None else wrap(self._host.base))
     T = property(lambda self: wrap(self._host.T))
     mT = property(lambda self: wrap(self._host.mT))
+    data = property(lambda self: SimpleNamespace(ptr=Address(self)))
 
     @property
     def flags(self):

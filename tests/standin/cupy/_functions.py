@@ -175,7 +175,7 @@ def einsum(subscripts, *operands, dtype=None, optimize=False):
 def array(obj, dtype=None, copy=True, order="K", ndmin=0):
     """A new array: this, ``asarray`` and ``asnumpy`` are where NumPy arrays and lists may cross."""
     host = numpy.array(obj._host if isinstance(obj, ndarray) else obj, dtype=dtype, order=order, ndmin=ndmin)
-    if host.dtype.kind not in "biufc":
+    if host.dtype.kind not in "biufc" and host.dtype.name != "bfloat16":
         raise ValueError(f"Unsupported dtype {host.dtype}")
     same = not copy and isinstance(obj, ndarray) and obj.dtype == host.dtype and obj.ndim == host.ndim
     return obj if same else wrap(host)

@@ -1,15 +1,51 @@
-"""The GPU kernels. For now the portable array versions serve on CuPy too, but for what NumPy alone has."""
+"""The GPU kernels: CUDA C++ in ``.cu`` files, each with a thin wrapper in Python. See ``common.cuh`` for how to add one.
+
+What has no kernel of its own yet is served by the portable array versions, but for what NumPy alone has.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from tinytensor.backend import scatter_add, xp
-from tinytensor.kernels.numpy import *
-from tinytensor.kernels.numpy import __all__ as __all__
+from tinytensor.kernels.cupy.erf import erf
+from tinytensor.kernels.cupy.gelu import gelu_backward, gelu_forward
+from tinytensor.kernels.numpy import (
+    adam_step,
+    attention_backward,
+    attention_forward,
+    cross_entropy_backward,
+    cross_entropy_forward,
+    layer_norm_backward,
+    layer_norm_forward,
+    linear_cross_entropy_backward,
+    linear_cross_entropy_forward,
+    rms_norm_backward,
+    rms_norm_forward,
+    sgd_step,
+)
+
+__all__ = [
+    "adam_step",
+    "attention_backward",
+    "attention_forward",
+    "cross_entropy_backward",
+    "cross_entropy_forward",
+    "erf",
+    "gelu_backward",
+    "gelu_forward",
+    "layer_norm_backward",
+    "layer_norm_forward",
+    "linear_cross_entropy_backward",
+    "linear_cross_entropy_forward",
+    "rms_norm_backward",
+    "rms_norm_forward",
+    "sgd_step",
+    "sum_rows",
+]
 
 
-def sum_rows(rows: Any, ids: Any, num_rows: int) -> Any:  # type: ignore[no-redef]
+def sum_rows(rows: Any, ids: Any, num_rows: int) -> Any:
     """For each i below num_rows, the sum of the rows (..., width) whose id is i: (num_rows, width)."""
     out = xp.zeros((num_rows, rows.shape[-1]), dtype=rows.dtype)
     scatter_add(out, ids.reshape(-1), rows.reshape(-1, rows.shape[-1]))

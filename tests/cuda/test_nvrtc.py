@@ -1,0 +1,75 @@
+"""Every CUDA source compiled by NVRTC, NVIDIA's own compiler, for the GPUs and dtypes that are meant: no GPU is needed.
+
+It takes the real CuPy (``cupy-cuda13x``) and the ``nvidia-cuda-nvrtc`` wheel, so it has an environment of its own.
+``pytest -rA`` prints the registers of each kernel.
+"""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+nvrtc = pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="NVRTC comes with the real CuPy")
+
+FOLDER = Path(__file__).resolve().parents[2] / "tinytensor" / "kernels" / "cupy"
+FILES = sorted(path.name for path in FOLDER.glob("*.cu"))
+DTYPES = ["float32", "float64", "bfloat16"]
+
+
+@pytest.fixture(scope="module")
+def loader():
+    """The file that launches the kernels, by itself: its package would ask for a GPU."""
+    from unittest import mock
+
+    import numpy
+
+    spec = importlib.util.spec_from_file_location("loader", FOLDER / "loader.py")
+    module = importlib.util.module_from_spec(spec)
+    backend = mock.Mock(xp=numpy)
+    with mock.patch.dict("sys.modules", {"tinytensor": mock.Mock(backend=backend), "tinytensor.backend": backend}):
+        spec.loader.exec_module(module)
+    return module
+
+
+def compiled(source, options, architecture):
+    """The machine code, the assembly and what the assembler says of each kernel. CuPy adds the first two options."""
+    program = nvrtc.createProgram(source, "kernel.cu", (), ())
+    try:
+        added = ("-ftz=true", "--device-as-default-execution-space", f"-arch=sm_{architecture}", "--ptxas-options=-v")
+        nvrtc.compileProgram(program, (*options, *added))
+        return nvrtc.getCUBIN(program), nvrtc.getPTX(program), nvrtc.getProgramLog(program)
+    except nvrtc.NVRTCError as error:
+        raise AssertionError(nvrtc.getProgramLog(program)) from error
+    finally:
+        nvrtc.destroyProgram(program)
+
+
+def test_there_are_sources():
+    assert "gelu.cu" in FILES
+
+
+@pytest.mark.parametrize("architecture", ["80", "90"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("file", FILES)
+def test_it_compiles_and_keeps_all_in_registers(loader, file, dtype, architecture):
+    source = loader.source(file)
+    code, _, log = compiled(source, loader.options(dtype), architecture)
+    assert code.startswith(b"\x7fELF")
+    names = re.findall(r"Compiling entry function '(\w+)'", log)
+    assert sorted(names) == sorted(re.findall(r'^extern "C" __global__ void (?:__launch_bounds__\(\w+\) )?(\w+)', source, re.M))
+    spilled = re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", log)
+    registers = re.findall(r"Used (\d+) registers", log)
+    assert len(spilled) == len(registers) == len(names)
+    for name, used, numbers in zip(names, registers, spilled):
+        print(f"{file} {name} {dtype} sm_{architecture}: {used} registers")
+        assert set(numbers) == {"0"}, f"{name} keeps {numbers[0]} bytes in local memory, of which {numbers[1]} are spilled"
+
+
+@pytest.mark.parametrize("file", [f for f in FILES if "load<" in (FOLDER / f).read_text()])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_packs_are_loaded_and_stored_128_bits_at_a_time(loader, file, dtype):
+    _, assembly, _ = compiled(loader.source(file), loader.options(dtype), "90")
+    assembly = assembly.decode() if isinstance(assembly, bytes) else assembly
+    for access in (r"ld\.global\S*", r"st\.global"):
+        assert re.search(access + r"\.(v4\.[bfu]32|v2\.[bfu]64)", assembly)

@@ -1,0 +1,87 @@
+// What all kernels share. `loader.py` inlines this file where a kernel says #include "common.cuh", and compiles each .cu once
+// for each dtype: `Scalar` is the type that arrays hold (float, double or bfloat16), `Accumulator` the type to compute in
+// (float for float and bfloat16, double for double).
+//
+// To add a kernel: write  extern "C" __global__ void name(...)  in a .cu file of this folder, with pointers for arrays,
+// `long long` for Python's integers and `Accumulator` for its floats, and a wrapper in Python that calls
+// kernel("file.cu", "name", dtype)(grid, block, arguments...). A pointer may be null: the wrapper's None.
+// - Read `Accumulator(x[i])`, write `Scalar(value)`, index with `long long`. No CUDA headers, no atomics on floats.
+// - Shared memory is static. Every thread of a block reaches every __syncthreads(), and every lane of a warp every shuffle:
+//   do not return early, but skip the work. tests/standin runs these very sources on the CPU, and refuses what breaks this.
+// - CuPy compiles with -ftz=true: float numbers below 1.2e-38 count as zero.
+#pragma once
+
+#ifndef Scalar
+#error "compile with -DScalar=float -DAccumulator=float, or the like: see loader.py"
+#endif
+
+// The upper half of a float: 8 bits of exponent, 7 of mantissa.
+struct bfloat16 {
+    unsigned short bits;
+
+    bfloat16() = default;
+
+    // Rounds to nearest, ties to even. NaN stays NaN: the carry of rounding must not turn it into infinity.
+    __device__ explicit bfloat16(float value) {
+        unsigned int whole = __float_as_uint(value);
+        bool is_nan = (whole & 0x7fffffffu) > 0x7f800000u;
+        bits = static_cast<unsigned short>(is_nan ? (whole >> 16) | 0x40u : (whole + 0x7fffu + ((whole >> 16) & 1u)) >> 16);
+    }
+
+    __device__ operator float() const { return __uint_as_float(static_cast<unsigned int>(bits) << 16); }
+};
+
+// ------------------------------------------------------------------------------------------- 128 bits at a time
+
+// So many neighbours in memory, loaded and stored as one.
+template <int count>
+struct alignas(count * sizeof(Scalar)) Pack {
+    Scalar values[count];
+
+    __device__ Scalar& operator[](int i) { return values[i]; }
+    __device__ const Scalar& operator[](int i) const { return values[i]; }
+};
+
+constexpr int widest = 16 / sizeof(Scalar);
+
+template <int count>
+__device__ Pack<count> load(const Scalar* array, long long i) {
+    return *reinterpret_cast<const Pack<count>*>(array + i);
+}
+
+template <int count>
+__device__ void store(Scalar* array, long long i, const Pack<count>& pack) {
+    *reinterpret_cast<Pack<count>*>(array + i) = pack;
+}
+
+// Whether all arrays start at a multiple of 16 bytes, as the widest packs must. Null pointers do.
+template <typename... Pointers>
+__device__ bool aligned(Pointers... arrays) {
+    return ((reinterpret_cast<unsigned long long>(arrays) % 16 == 0) && ...);
+}
+
+// A number that the compiler knows, to be passed as an argument: `decltype(count)::value`.
+template <int number>
+struct Count {
+    static constexpr int value = number;
+};
+
+// Calls body(Count<n>, i) for the n elements from i on, so that all threads of the grid together cover 0 to size - 1.
+template <typename Body>
+__device__ void for_each_pack(long long size, bool are_aligned, Body body) {
+    long long thread = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+    long long threads = static_cast<long long>(gridDim.x) * blockDim.x;
+    long long packs = are_aligned ? size / widest : 0;
+    for (long long i = thread; i < packs; i += threads) body(Count<widest>(), i * widest);
+    for (long long i = packs * widest + thread; i < size; i += threads) body(Count<1>(), i);
+}
+
+// --------------------------------------------------------------------------------------------------- sums
+
+constexpr unsigned int all_lanes = 0xffffffffu;
+
+// The sum over the warp's 32 lanes, in the same order in each: all get the same bits.
+__device__ inline Accumulator warp_sum(Accumulator value) {
+    for (int distance = 16; distance > 0; distance /= 2) value += __shfl_xor_sync(all_lanes, value, distance);
+    return value;
+}

@@ -1,0 +1,93 @@
+"""From a ``.cu`` file of this folder to a function that launches one of its kernels; ``common.cuh`` tells how to write one.
+
+CuPy compiles a file once for each dtype, when it is first used, and keeps the result on disk for later processes
+(``~/.cupy/kernel_cache``). It finds it again by a hash of the source text and the options, not of what the source
+includes: so our own headers are inlined here. And a dtype is chosen by macros, not by C++ templates with
+``name_expressions``: older versions of CuPy compile those anew in every process.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy
+
+from tinytensor.backend import xp
+
+_FOLDER = Path(__file__).parent
+_INCLUDE = re.compile(r'^#include "(.+)"$', re.MULTILINE)
+
+# For each dtype: what its arrays hold, what a kernel computes in, and how a Python float is passed to it.
+_TYPES = {
+    "float32": ("float", "float", numpy.float32),
+    "float64": ("double", "double", numpy.float64),
+    "bfloat16": ("bfloat16", "float", numpy.float32),
+}
+
+
+def source(file: str) -> str:
+    """The text of a file of this folder with its headers in place; a header that comes a second time is left out."""
+    return _inlined(file, set())
+
+
+def _inlined(file: str, included: set[str]) -> str:
+    def header(match: re.Match[str]) -> str:
+        if match[1] in included:
+            return ""
+        included.add(match[1])
+        return _inlined(match[1], included)
+
+    return _INCLUDE.sub(header, (_FOLDER / file).read_text().replace("#pragma once\n", ""))
+
+
+def options(dtype: str) -> tuple[str, ...]:
+    """What NVRTC is told for kernels on arrays of this dtype."""
+    scalar, accumulator, _ = _TYPES[dtype]
+    return ("--std=c++17", f"-DScalar={scalar}", f"-DAccumulator={accumulator}")
+
+
+@functools.cache
+def _module(file: str, dtype: str) -> Any:
+    return xp.RawModule(code=source(file), options=options(dtype))
+
+
+@functools.cache
+def kernel(file: str, name: str, dtype: Any) -> Callable[..., None]:
+    """The kernel of that name, compiled for arrays of this dtype, as ``launch(grid, block, *arguments)``.
+
+    grid: how many blocks, and block: how many threads each has; an int, or a tuple of up to three. A grid with a 0 in it
+    launches nothing. An argument is a C-contiguous array, None (a null pointer), an int (``long long``) or a float
+    (``Accumulator``). Raises TypeError for a dtype that there are no kernels for.
+    """
+    if dtype.name not in _TYPES:
+        raise TypeError(f"the GPU kernels of {file} take {', '.join(_TYPES)}, not {dtype}: convert with x.astype('float32')")
+    function = _module(file, dtype.name).get_function(name)
+    number = _TYPES[dtype.name][2]
+
+    def launch(grid: int | tuple[int, ...], block: int | tuple[int, ...], *arguments: Any) -> None:
+        blocks = grid if isinstance(grid, tuple) else (grid,)
+        if 0 in blocks:
+            return
+        # To CuPy a float is a double, and None no argument at all.
+        passed = tuple(0 if a is None else number(a) if type(a) is float else a for a in arguments)
+        function(blocks, block if isinstance(block, tuple) else (block,), passed)
+
+    return launch
+
+
+def contiguous(array: Any) -> Any:
+    """The array itself where it is C-contiguous, as kernels need it, and a copy where not."""
+    return array if array.flags.c_contiguous else xp.ascontiguousarray(array)
+
+
+_THREADS = 256
+_MOST_BLOCKS = 1 << 16  # the threads of a grid walk on until the array's end
+
+
+def elementwise_grid(size: int) -> tuple[int, int]:
+    """Grid and block for ``for_each_pack`` over so many elements: about four for each thread."""
+    return min(-(-size // (4 * _THREADS)), _MOST_BLOCKS), _THREADS
