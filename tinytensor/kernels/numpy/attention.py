@@ -131,7 +131,7 @@ def attention_forward(
     place, counted from the end. A row that may attend to nothing gives zeros. ``dropout_key`` is that of the dropout mask of
     the weights, in the order (..., S, T), or None: then ``keep_probability`` is 1.
     """
-    if query.shape[-2] == 1 and mask is None and keep is None and not any(needed):
+    if query.shape[-2] == 1 and mask is None and dropout_key is None and not any(needed):
         return _one_query(query, key, value, scale), None
     has_lead = max(query.ndim, key.ndim, value.ndim) > 2
     keep, keep_scale = _survivors(query, key, dropout_key, keep_probability), survivors_scale(keep_probability)
