@@ -37,9 +37,11 @@ struct uint3 {
 
 uint3 threadIdx, blockIdx;
 dim3 blockDim, gridDim;
-constexpr int warpSize = 32;
+int warpSize = 32;  // no constant in CUDA either
 
 namespace cpu {
+
+constexpr int lanes = 32;  // of a warp
 
 // ------------------------------------------------------------------------------------------------------------ errors
 
@@ -225,8 +227,8 @@ void wake(std::vector<Thread*>& sleepers) {
     const Thread* stuck = nullptr;
     for (int i = 0; i < count; i++)
         if (threads[i].state == in_warp || (threads[i].state == at_barrier && !stuck)) stuck = &threads[i];
-    int warp = static_cast<int>(stuck - threads) / warpSize * warpSize;
-    int first = stuck->state == in_warp ? warp : 0, last = stuck->state == in_warp ? std::min(warp + warpSize, count) : count;
+    int warp = static_cast<int>(stuck - threads) / lanes * lanes;
+    int first = stuck->state == in_warp ? warp : 0, last = stuck->state == in_warp ? std::min(warp + lanes, count) : count;
     for (int i = first; i < last; i++) {
         const Thread& other = threads[i];
         if (stuck->state == in_warp && !(stuck->mask >> (i - warp) & 1)) continue;
@@ -273,7 +275,7 @@ inline void barrier(int line) {
 // Leaves a value for the lanes in `mask` and takes that of the lane `source`, once all have come.
 inline uint64_t exchange(const char* operation, int line, unsigned mask, uint64_t value, int source) {
     Thread* thread = current;
-    int place = static_cast<int>(thread - threads), lane = place % warpSize;
+    int place = static_cast<int>(thread - threads), lane = place % lanes;
     Thread* warp = thread - lane;
     if (!(mask >> lane & 1)) fail("%s in line %d: lane %d is not in its own mask %08x", operation, line, lane, mask);
     if (!(mask >> source & 1)) fail("%s in line %d: lane %d reads lane %d, which is not in the mask %08x", operation, line, lane, source, mask);
@@ -285,7 +287,7 @@ inline uint64_t exchange(const char* operation, int line, unsigned mask, uint64_
     thread->source = source;
     static std::vector<Thread*> group;
     group.clear();
-    for (int i = 0; i < warpSize; i++) {
+    for (int i = 0; i < lanes; i++) {
         if (!(mask >> i & 1)) continue;
         Thread* other = warp + i;
         if (other >= threads + count || other->state != in_warp || other->line != line || other->mask != mask) {
@@ -311,7 +313,7 @@ T shuffled(const char* operation, int line, unsigned mask, T value, int source) 
     return value;
 }
 
-inline int lane() { return static_cast<int>(current - threads) % warpSize; }
+inline int lane() { return static_cast<int>(current - threads) % lanes; }
 
 // ------------------------------------------------------------------------------------------------------------ launches
 
@@ -463,7 +465,7 @@ T __shfl_up_sync(unsigned mask, T value, unsigned distance, int width = warpSize
 
 inline unsigned __ballot_sync(unsigned mask, int predicate, int line = __builtin_LINE()) {
     unsigned votes = predicate ? 1u << cpu::lane() : 0u;
-    for (int distance = 1; distance < warpSize; distance *= 2) {
+    for (int distance = 1; distance < cpu::lanes; distance *= 2) {
         int other = cpu::lane() ^ distance;
         votes |= cpu::shuffled("__ballot_sync", line, mask, votes, mask >> other & 1 ? other : cpu::lane());
     }

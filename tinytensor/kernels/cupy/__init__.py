@@ -10,18 +10,20 @@ from typing import Any
 from tinytensor.backend import scatter_add, xp
 from tinytensor.kernels.cupy.erf import erf
 from tinytensor.kernels.cupy.gelu import gelu_backward, gelu_forward
+from tinytensor.kernels.cupy.normalization import (
+    layer_norm_backward,
+    layer_norm_forward,
+    rms_norm_backward,
+    rms_norm_forward,
+)
 from tinytensor.kernels.numpy import (
     adam_step,
     attention_backward,
     attention_forward,
     cross_entropy_backward,
     cross_entropy_forward,
-    layer_norm_backward,
-    layer_norm_forward,
     linear_cross_entropy_backward,
     linear_cross_entropy_forward,
-    rms_norm_backward,
-    rms_norm_forward,
     sgd_step,
 )
 

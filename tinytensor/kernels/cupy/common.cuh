@@ -78,10 +78,11 @@ __device__ void for_each_pack(long long size, bool are_aligned, Body body) {
 
 // --------------------------------------------------------------------------------------------------- sums
 
+constexpr int warp_size = 32;  // CUDA's own warpSize is no constant
 constexpr unsigned int all_lanes = 0xffffffffu;
 
-// The sum over the warp's 32 lanes, in the same order in each: all get the same bits.
+// The sum over the warp's lanes, in the same order in each: all get the same bits.
 __device__ inline Accumulator warp_sum(Accumulator value) {
-    for (int distance = 16; distance > 0; distance /= 2) value += __shfl_xor_sync(all_lanes, value, distance);
+    for (int distance = warp_size / 2; distance > 0; distance /= 2) value += __shfl_xor_sync(all_lanes, value, distance);
     return value;
 }

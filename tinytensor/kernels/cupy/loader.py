@@ -50,6 +50,12 @@ def options(dtype: str) -> tuple[str, ...]:
     return ("--std=c++17", f"-DScalar={scalar}", f"-DAccumulator={accumulator}")
 
 
+def _type(dtype: Any) -> tuple[str, str, Any]:
+    if dtype.name not in _TYPES:
+        raise TypeError(f"the GPU kernels take {', '.join(_TYPES)}, not {dtype}: convert with x.astype('float32')")
+    return _TYPES[dtype.name]
+
+
 @functools.cache
 def _module(file: str, dtype: str) -> Any:
     return xp.RawModule(code=source(file), options=options(dtype))
@@ -63,10 +69,8 @@ def kernel(file: str, name: str, dtype: Any) -> Callable[..., None]:
     launches nothing. An argument is a C-contiguous array, None (a null pointer), an int (``long long``) or a float
     (``Accumulator``). Raises TypeError for a dtype that there are no kernels for.
     """
-    if dtype.name not in _TYPES:
-        raise TypeError(f"the GPU kernels of {file} take {', '.join(_TYPES)}, not {dtype}: convert with x.astype('float32')")
+    number = _type(dtype)[2]
     function = _module(file, dtype.name).get_function(name)
-    number = _TYPES[dtype.name][2]
 
     def launch(grid: int | tuple[int, ...], block: int | tuple[int, ...], *arguments: Any) -> None:
         blocks = grid if isinstance(grid, tuple) else (grid,)
@@ -77,6 +81,11 @@ def kernel(file: str, name: str, dtype: Any) -> Callable[..., None]:
         function(blocks, block if isinstance(block, tuple) else (block,), passed)
 
     return launch
+
+
+def accumulator(dtype: Any) -> Any:
+    """The dtype that kernels on arrays of this dtype compute in, for the sums and statistics that they keep."""
+    return numpy.dtype(_type(dtype)[2])
 
 
 def contiguous(array: Any) -> Any:

@@ -1,0 +1,183 @@
+// Layer norm and RMS norm of the rows of a matrix; the formulas stand in kernels/numpy/normalization.py. A row belongs to the
+// blockDim.x threads of equal threadIdx.y: to one warp, or where rows are wide to a whole block. RMS norm has no `mean`.
+#include "common.cuh"
+
+constexpr int most_warps = 32;
+
+// The sum over the threads that share a row, the same bits in each. All threads of the block must call it.
+__device__ Accumulator row_sum(Accumulator value) {
+    value = warp_sum(value);
+    if (blockDim.x == warp_size) return value;
+    __shared__ Accumulator of_warps[most_warps];
+    __syncthreads();  // the sums of the last call have been read
+    if (threadIdx.x % warp_size == 0) of_warps[threadIdx.x / warp_size] = value;
+    __syncthreads();
+    return warp_sum(threadIdx.x % warp_size < blockDim.x / warp_size ? of_warps[threadIdx.x % warp_size] : Accumulator(0));
+}
+
+// Calls body(Count<n>, i) for the n columns from i on, so that the threads that share a row together cover it.
+template <typename Body>
+__device__ void for_each_column(long long width, bool in_packs, Body body) {
+    if (in_packs)
+        for (long long i = threadIdx.x * widest; i < width; i += blockDim.x * widest) body(Count<widest>(), i);
+    else
+        for (long long i = threadIdx.x; i < width; i += blockDim.x) body(Count<1>(), i);
+}
+
+// weight or bias, where there is one
+template <int count>
+__device__ Pack<count> load_or(const Scalar* array, long long i, float otherwise) {
+    if (array) return load<count>(array, i);
+    Pack<count> pack;
+    for (int k = 0; k < count; k++) pack[k] = Scalar(otherwise);
+    return pack;
+}
+
+template <bool centred>
+__device__ void forward(const Scalar* x, const Scalar* weight, const Scalar* bias, Scalar* out, Accumulator* means,
+                        Accumulator* rstds, Accumulator eps, long long rows, long long width) {
+    bool in_packs = width % widest == 0 && aligned(x, weight, bias, out);
+    long long row = static_cast<long long>(blockIdx.x) * blockDim.y + threadIdx.y;
+    long long columns = row < rows ? width : 0;  // threads without a row go along: the sums need them
+    x += row * width;
+    out += row * width;
+    Accumulator mean = 0;
+    if (centred) {
+        for_each_column(columns, in_packs, [&](auto count, long long i) {
+            constexpr int n = decltype(count)::value;
+            Pack<n> values = load<n>(x, i);
+            for (int k = 0; k < n; k++) mean += Accumulator(values[k]);
+        });
+        mean = row_sum(mean) / Accumulator(width);
+    }
+    Accumulator squares = 0;
+    for_each_column(columns, in_packs, [&](auto count, long long i) {
+        constexpr int n = decltype(count)::value;
+        Pack<n> values = load<n>(x, i);
+        for (int k = 0; k < n; k++) {
+            Accumulator difference = Accumulator(values[k]) - mean;
+            squares += difference * difference;
+        }
+    });
+    Accumulator rstd = Accumulator(1) / sqrt(row_sum(squares) / Accumulator(width) + eps);
+    for_each_column(columns, in_packs, [&](auto count, long long i) {
+        constexpr int n = decltype(count)::value;
+        Pack<n> values = load<n>(x, i), scales = load_or<n>(weight, i, 1), shifts = load_or<n>(bias, i, 0);
+        for (int k = 0; k < n; k++) {
+            Accumulator normalized = (Accumulator(values[k]) - mean) * rstd;
+            values[k] = Scalar(normalized * Accumulator(scales[k]) + Accumulator(shifts[k]));
+        }
+        store(out, i, values);
+    });
+    if (row < rows && threadIdx.x == 0) {
+        if (centred && means) means[row] = mean;
+        if (rstds) rstds[row] = rstd;
+    }
+}
+
+extern "C" __global__ void layer_norm_forward(const Scalar* x, const Scalar* weight, const Scalar* bias, Scalar* out,
+                                              Accumulator* means, Accumulator* rstds, Accumulator eps, long long rows,
+                                              long long width) {
+    forward<true>(x, weight, bias, out, means, rstds, eps, rows, width);
+}
+
+extern "C" __global__ void rms_norm_forward(const Scalar* x, const Scalar* weight, Scalar* out, Accumulator* rstds,
+                                            Accumulator eps, long long rows, long long width) {
+    forward<false>(x, weight, nullptr, out, nullptr, rstds, eps, rows, width);
+}
+
+template <bool centred>
+__device__ void backward(const Scalar* g, const Scalar* x, const Scalar* weight, const Accumulator* means,
+                         const Accumulator* rstds, Scalar* d_x, long long rows, long long width) {
+    bool in_packs = width % widest == 0 && aligned(g, x, weight, d_x);
+    long long row = static_cast<long long>(blockIdx.x) * blockDim.y + threadIdx.y;
+    long long columns = row < rows ? width : 0;
+    g += row * width;
+    x += row * width;
+    d_x += row * width;
+    Accumulator mean = centred && row < rows ? means[row] : Accumulator(0), rstd = row < rows ? rstds[row] : Accumulator(0);
+    Accumulator mean_h = 0, mean_h_n = 0;
+    for_each_column(columns, in_packs, [&](auto count, long long i) {
+        constexpr int n = decltype(count)::value;
+        Pack<n> gradients = load<n>(g, i), values = load<n>(x, i), scales = load_or<n>(weight, i, 1);
+        for (int k = 0; k < n; k++) {
+            Accumulator h = Accumulator(gradients[k]) * Accumulator(scales[k]);
+            mean_h += h;
+            mean_h_n += h * (Accumulator(values[k]) - mean) * rstd;
+        }
+    });
+    mean_h = centred ? row_sum(mean_h) / Accumulator(width) : Accumulator(0);
+    mean_h_n = row_sum(mean_h_n) / Accumulator(width);
+    for_each_column(columns, in_packs, [&](auto count, long long i) {
+        constexpr int n = decltype(count)::value;
+        Pack<n> gradients = load<n>(g, i), values = load<n>(x, i), scales = load_or<n>(weight, i, 1);
+        for (int k = 0; k < n; k++) {
+            Accumulator h = Accumulator(gradients[k]) * Accumulator(scales[k]);
+            Accumulator normalized = (Accumulator(values[k]) - mean) * rstd;
+            values[k] = Scalar((h - mean_h - normalized * mean_h_n) * rstd);
+        }
+        store(d_x, i, values);
+    });
+}
+
+extern "C" __global__ void layer_norm_backward(const Scalar* g, const Scalar* x, const Scalar* weight, const Accumulator* means,
+                                               const Accumulator* rstds, Scalar* d_x, long long rows, long long width) {
+    backward<true>(g, x, weight, means, rstds, d_x, rows, width);
+}
+
+extern "C" __global__ void rms_norm_backward(const Scalar* g, const Scalar* x, const Scalar* weight, const Accumulator* rstds,
+                                             Scalar* d_x, long long rows, long long width) {
+    backward<false>(g, x, weight, nullptr, rstds, d_x, rows, width);
+}
+
+// ------------------------------------------------------------------------------ the gradients of weight and bias
+// Sums over rows in two stages, always in the same order: each block sums 32 columns of its share of the rows, blockDim.y rows
+// at a time, and then one block for each 32 columns sums the shares.
+
+constexpr int most_groups = 32;
+
+// The sum of the block's values with equal threadIdx.x, in the threads with threadIdx.y = 0.
+__device__ Accumulator column_sum(Accumulator value) {
+    __shared__ Accumulator values[most_groups][warp_size + 1];
+    __syncthreads();
+    values[threadIdx.y][threadIdx.x] = value;
+    __syncthreads();
+    Accumulator sum = 0;
+    if (threadIdx.y == 0)
+        for (int group = 0; group < blockDim.y; group++) sum += values[group][threadIdx.x];
+    return sum;
+}
+
+// weights[share] and biases[share]: sums of g n and of g over the rows of the share, where not null. Both (shares, width).
+extern "C" __global__ void sum_shares(const Scalar* g, const Scalar* x, const Accumulator* means, const Accumulator* rstds,
+                                      Accumulator* weights, Accumulator* biases, long long rows, long long width) {
+    long long column = static_cast<long long>(blockIdx.x) * warp_size + threadIdx.x;
+    long long each = (rows + gridDim.y - 1) / gridDim.y;
+    long long first = blockIdx.y * each, last = min(rows, first + each);
+    Accumulator weight = 0, bias = 0;
+    if (column < width) {
+        for (long long row = first + threadIdx.y; row < last; row += blockDim.y) {
+            Accumulator gradient = Accumulator(g[row * width + column]);
+            bias += gradient;
+            if (weights) {
+                Accumulator mean = means ? means[row] : Accumulator(0);
+                weight += gradient * (Accumulator(x[row * width + column]) - mean) * rstds[row];
+            }
+        }
+    }
+    weight = column_sum(weight);
+    bias = column_sum(bias);
+    if (threadIdx.y == 0 && column < width) {
+        if (weights) weights[blockIdx.y * width + column] = weight;
+        if (biases) biases[blockIdx.y * width + column] = bias;
+    }
+}
+
+extern "C" __global__ void add_shares(const Accumulator* shares, Scalar* out, long long count, long long width) {
+    long long column = static_cast<long long>(blockIdx.x) * warp_size + threadIdx.x;
+    Accumulator sum = 0;
+    if (column < width)
+        for (long long share = threadIdx.y; share < count; share += blockDim.y) sum += shares[share * width + column];
+    sum = column_sum(sum);
+    if (threadIdx.y == 0 && column < width) out[column] = Scalar(sum);
+}

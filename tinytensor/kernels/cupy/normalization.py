@@ -1,0 +1,98 @@
+"""Layer norm and RMS norm over the last axis; the formulas stand in ``kernels/numpy/normalization.py``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from tinytensor.backend import xp
+from tinytensor.kernels.cupy.loader import accumulator, contiguous, kernel
+
+_WIDE = 2048  # rows of more columns than this get a block each, others a warp
+_SHARES = 64  # the most pieces that the rows are cut into where they are summed
+
+
+def _shape(x: Any) -> tuple[int, int]:
+    """How many rows, and how wide; no rows where there is nothing in them."""
+    width = x.shape[-1]
+    return (math.prod(x.shape[:-1]) if width else 0), width
+
+
+def _row_grid(rows: int, width: int) -> tuple[int, tuple[int, int]]:
+    return (rows, (512, 1)) if width > _WIDE else (-(-rows // 4), (32, 4))
+
+
+def _parameter(array: Any, x: Any) -> Any:
+    """A weight or bias as the kernels take it: in x's dtype, or None."""
+    return None if array is None else contiguous(array.astype(x.dtype, copy=False))
+
+
+def layer_norm_forward(needed: Sequence[bool], x: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, Any]:
+    """(x - mean) / sqrt(var + eps) * weight + bias with the biased variance; keeps mean and 1/sqrt(var + eps)."""
+    x, weight, bias = contiguous(x), _parameter(weight, x), _parameter(bias, x)
+    rows, width = _shape(x)
+    out = xp.empty(x.shape, x.dtype)
+    mean, rstd = [xp.empty(rows, accumulator(x.dtype)) if any(needed) else None for _ in range(2)]
+    launch = kernel("normalization.cu", "layer_norm_forward", x.dtype)
+    launch(*_row_grid(rows, width), x, weight, bias, out, mean, rstd, float(eps), rows, width)
+    return out, (mean, rstd)
+
+
+def layer_norm_backward(
+    g: Any, statistics: tuple[Any, Any], needed: Sequence[bool], x: Any, weight: Any, bias: Any, eps: float
+) -> Sequence[Any]:
+    """With n the normalised x and h = g * weight: dx = (h - mean(h) - n mean(h n)) rstd, dweight = sum(g n), dbias = sum(g)."""
+    g, x, (mean, rstd) = contiguous(g), contiguous(x), statistics
+    d_x = None
+    if needed[0]:
+        rows, width = _shape(x)
+        d_x = xp.empty(x.shape, x.dtype)
+        launch = kernel("normalization.cu", "layer_norm_backward", x.dtype)
+        launch(*_row_grid(rows, width), g, x, _parameter(weight, x), mean, rstd, d_x, rows, width)
+    return d_x, *_parameter_gradients(g, x, mean, rstd, needed[1], needed[2])
+
+
+def rms_norm_forward(needed: Sequence[bool], x: Any, weight: Any, eps: float) -> tuple[Any, Any]:
+    """x / sqrt(mean(x^2) + eps) * weight; keeps 1/sqrt(mean(x^2) + eps)."""
+    x, weight = contiguous(x), _parameter(weight, x)
+    rows, width = _shape(x)
+    out = xp.empty(x.shape, x.dtype)
+    rstd = xp.empty(rows, accumulator(x.dtype)) if any(needed) else None
+    launch = kernel("normalization.cu", "rms_norm_forward", x.dtype)
+    launch(*_row_grid(rows, width), x, weight, out, rstd, float(eps), rows, width)
+    return out, rstd
+
+
+def rms_norm_backward(g: Any, rstd: Any, needed: Sequence[bool], x: Any, weight: Any, eps: float) -> Sequence[Any]:
+    """With n the normalised x and h = g * weight: dx = (h - n mean(h n)) rstd, dweight = sum(g n)."""
+    g, x = contiguous(g), contiguous(x)
+    d_x = None
+    if needed[0]:
+        rows, width = _shape(x)
+        d_x = xp.empty(x.shape, x.dtype)
+        launch = kernel("normalization.cu", "rms_norm_backward", x.dtype)
+        launch(*_row_grid(rows, width), g, x, _parameter(weight, x), rstd, d_x, rows, width)
+    return d_x, _parameter_gradients(g, x, None, rstd, needed[1], False)[0]
+
+
+def _parameter_gradients(g: Any, x: Any, mean: Any, rstd: Any, weight: bool, bias: bool) -> tuple[Any, Any]:
+    """sum(g n) and sum(g) over the rows, each where it is wanted."""
+    if not weight and not bias:
+        return None, None
+    rows, width = _shape(x)
+    shares = max(1, min(_SHARES, rows // 32))
+    columns, block = -(-width // 32), (32, 8)
+    weights, biases = [xp.empty((shares, width), accumulator(x.dtype)) if wanted else None for wanted in (weight, bias)]
+    kernel("normalization.cu", "sum_shares", x.dtype)((columns, shares), block, g, x, mean, rstd, weights, biases, rows, width)
+    return _added(weights, x.dtype), _added(biases, x.dtype)
+
+
+def _added(parts: Any, dtype: Any) -> Any:
+    """The sum over the first axis, in a given dtype."""
+    if parts is None:
+        return None
+    count, width = parts.shape
+    out = xp.empty(width, dtype)
+    kernel("normalization.cu", "add_shares", dtype)(-(-width // 32), (32, 8), parts, out, count, width)
+    return out
