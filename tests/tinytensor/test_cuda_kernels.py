@@ -69,16 +69,15 @@ shapes = pytest.mark.parametrize("shape", SHAPES, ids=str)
 
 @dtypes
 @shapes
-def test_gelu(monkeypatch, shape, dtype):
-    x, g = numbers(shape, dtype) * 3.0, numbers(shape, dtype, 1)
-    x, g = x.astype(dtype), g.astype(dtype)
-    _, statistics = kernels.gelu_forward([True], x)
+@pytest.mark.parametrize("form", ["gelu", "gelu_exact"])
+def test_gelu(monkeypatch, form, shape, dtype):
+    x, g = (numbers(shape, dtype) * 3.0).astype(dtype), numbers(shape, dtype, 1)
 
-    def compute():
-        return kernels.gelu_forward([True], x)[0], *kernels.gelu_backward(g, statistics, [True], x)
+    def results(module, x, g):
+        out, kept = getattr(module, f"{form}_forward")([True], x)
+        return [out, *getattr(module, f"{form}_backward")(g, kept, [True], x)]
 
-    want, kept = reference.gelu_forward([True], wide(x))
-    assert_close(in_each_order(monkeypatch, compute), [want, *reference.gelu_backward(wide(g), kept, [True], wide(x))], dtype)
+    assert_close(in_each_order(monkeypatch, lambda: results(kernels, x, g)), results(reference, wide(x), wide(g)), dtype)
 
 
 @dtypes
@@ -108,10 +107,13 @@ def test_more_elements_than_the_grid_has_threads(monkeypatch, dtype):
 
 def test_gelu_keeps_its_digits_far_from_zero():
     x = xp.array([-8.0, -5.0, 5.0, 40.0, -math.inf, math.inf, math.nan], dtype="float32")
-    out = kernels.gelu_forward([False], x)[0].get()
-    far = -8.0 / (1 + math.exp(2 * 8 * 0.79788456 * (1 + 0.044715 * 64)))
-    np.testing.assert_allclose(out[:4], [far, -2.2917961e-07, 5, 40], rtol=1e-4)
-    assert out[5] == math.inf and np.isnan(out[6])
+    for forward, inner in [
+        (kernels.gelu_forward, lambda x: 1 / (1 + math.exp(-2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))),
+        (kernels.gelu_exact_forward, lambda x: math.erfc(-x / math.sqrt(2)) / 2),
+    ]:
+        out = forward([False], x)[0].get()
+        np.testing.assert_allclose(out[:4], [v * inner(v) for v in (-8.0, -5.0, 5.0, 40.0)], rtol=2e-5)
+        assert out[5] == math.inf and np.isnan(out[6])
 
 
 def test_erf_of_integers_is_float32():

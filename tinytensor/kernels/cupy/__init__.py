@@ -9,7 +9,7 @@ from typing import Any
 
 from tinytensor.backend import scatter_add, xp
 from tinytensor.kernels.cupy.erf import erf
-from tinytensor.kernels.cupy.gelu import gelu_backward, gelu_forward
+from tinytensor.kernels.cupy.gelu import gelu_backward, gelu_exact_backward, gelu_exact_forward, gelu_forward
 from tinytensor.kernels.cupy.normalization import (
     layer_norm_backward,
     layer_norm_forward,
@@ -22,9 +22,13 @@ from tinytensor.kernels.numpy import (
     attention_forward,
     cross_entropy_backward,
     cross_entropy_forward,
+    dropout_backward,
+    dropout_forward,
+    keep_mask,
     linear_cross_entropy_backward,
     linear_cross_entropy_forward,
     sgd_step,
+    survivors_scale,
 )
 
 __all__ = [
@@ -33,9 +37,14 @@ __all__ = [
     "attention_forward",
     "cross_entropy_backward",
     "cross_entropy_forward",
+    "dropout_backward",
+    "dropout_forward",
     "erf",
     "gelu_backward",
+    "gelu_exact_backward",
+    "gelu_exact_forward",
     "gelu_forward",
+    "keep_mask",
     "layer_norm_backward",
     "layer_norm_forward",
     "linear_cross_entropy_backward",
@@ -44,6 +53,7 @@ __all__ = [
     "rms_norm_forward",
     "sgd_step",
     "sum_rows",
+    "survivors_scale",
 ]
 
 

@@ -1,35 +1,63 @@
-// The tanh form of the Gaussian error linear unit; the formulas stand in kernels/numpy/gelu.py.
+// The Gaussian error linear unit, exactly and in its tanh form; the formulas stand in kernels/numpy/gelu.py.
 #include "common.cuh"
 
-constexpr Accumulator scale = Accumulator(0.7978845608028653559);  // sqrt(2 / pi)
-constexpr Accumulator cubic = Accumulator(0.044715);
+constexpr Accumulator one = 1;
 
-// p = (1 + tanh(u)) / 2 as 1 / (1 + exp(-2 u)), which loses no digits where tanh(u) is close to -1.
-__device__ inline Accumulator probability(Accumulator x) {
-    Accumulator u = scale * x * (Accumulator(1) + cubic * x * x);
-    return Accumulator(1) / (Accumulator(1) + exp(Accumulator(-2) * u));
-}
+struct Exact {
+    // (1 + erf(x / sqrt(2))) / 2, by the complement, which loses no digits where erf is close to -1
+    static __device__ Accumulator probability(Accumulator x) {
+        return Accumulator(0.5) * erfc(x * Accumulator(-0.7071067811865475244));
+    }
 
-__device__ inline Accumulator slope(Accumulator x) {
-    Accumulator p = probability(x);
-    Accumulator twice_inner = Accumulator(2) * scale * (Accumulator(1) + Accumulator(3) * cubic * x * x);
-    return p * (Accumulator(1) + (Accumulator(1) - p) * x * twice_inner);
-}
+    static __device__ Accumulator slope(Accumulator x) {
+        return probability(x) + x * exp(Accumulator(-0.5) * x * x) * Accumulator(0.3989422804014326779);  // 1 / sqrt(2 pi)
+    }
+};
 
-extern "C" __global__ void forward(const Scalar* x, Scalar* out, long long size) {
+struct Tanh {
+    static constexpr Accumulator scale = Accumulator(0.7978845608028653559);  // sqrt(2 / pi)
+    static constexpr Accumulator cubic = Accumulator(0.044715);
+
+    // (1 + tanh(u)) / 2 as 1 / (1 + exp(-2 u)), which loses no digits where tanh is close to -1
+    static __device__ Accumulator probability(Accumulator x) {
+        Accumulator u = scale * x * (one + cubic * x * x);
+        return one / (one + exp(Accumulator(-2) * u));
+    }
+
+    static __device__ Accumulator slope(Accumulator x) {
+        Accumulator p = probability(x);
+        return p * (one + Accumulator(2) * (one - p) * x * scale * (one + Accumulator(3) * cubic * x * x));
+    }
+};
+
+template <typename Form>
+__device__ void forward(const Scalar* x, Scalar* out, long long size) {
     for_each_pack(size, aligned(x, out), [=](auto count, long long i) {
         constexpr int n = decltype(count)::value;
         Pack<n> values = load<n>(x, i);
-        for (int k = 0; k < n; k++) values[k] = Scalar(Accumulator(values[k]) * probability(Accumulator(values[k])));
+        for (int k = 0; k < n; k++) values[k] = Scalar(Accumulator(values[k]) * Form::probability(Accumulator(values[k])));
         store(out, i, values);
     });
 }
 
-extern "C" __global__ void backward(const Scalar* g, const Scalar* x, Scalar* d_x, long long size) {
+template <typename Form>
+__device__ void backward(const Scalar* g, const Scalar* x, Scalar* d_x, long long size) {
     for_each_pack(size, aligned(g, x, d_x), [=](auto count, long long i) {
         constexpr int n = decltype(count)::value;
         Pack<n> gradients = load<n>(g, i), values = load<n>(x, i);
-        for (int k = 0; k < n; k++) values[k] = Scalar(Accumulator(gradients[k]) * slope(Accumulator(values[k])));
+        for (int k = 0; k < n; k++) values[k] = Scalar(Accumulator(gradients[k]) * Form::slope(Accumulator(values[k])));
         store(d_x, i, values);
     });
+}
+
+extern "C" __global__ void exact_forward(const Scalar* x, Scalar* out, long long size) { forward<Exact>(x, out, size); }
+
+extern "C" __global__ void exact_backward(const Scalar* g, const Scalar* x, Scalar* d_x, long long size) {
+    backward<Exact>(g, x, d_x, size);
+}
+
+extern "C" __global__ void tanh_forward(const Scalar* x, Scalar* out, long long size) { forward<Tanh>(x, out, size); }
+
+extern "C" __global__ void tanh_backward(const Scalar* g, const Scalar* x, Scalar* d_x, long long size) {
+    backward<Tanh>(g, x, d_x, size);
 }
