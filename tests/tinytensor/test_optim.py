@@ -154,6 +154,61 @@ def test_parameters_without_a_gradient_stay():
     assert set(optimizer.state_dict()) == {"0.first", "0.second", "0.steps"}
 
 
+def counted(monkeypatch, name):
+    """The lengths of the lists that a kernel is called with from now on."""
+    kernel, calls = getattr(tt.kernels, name), []
+    monkeypatch.setattr(tt.kernels, name, lambda arrays, *rest: calls.append(len(arrays)) or kernel(arrays, *rest))
+    return calls
+
+
+@pytest.mark.parametrize(("name", "make"), [("sgd_step", OPTIMIZERS["nesterov"]), ("adam_step", OPTIMIZERS["adamw"])])
+def test_one_call_changes_all_that_is_alike(monkeypatch, name, make):
+    calls = counted(monkeypatch, name)
+    parameters = [nn.Parameter([1.0]) for _ in range(5)]
+    optimizer = make([{"params": parameters[:2]}, {"params": parameters[2:]}])
+    for p in parameters[:4]:
+        p.grad = tt.ones(1)
+    optimizer.step()
+    assert calls == [2, 2]
+    parameters[4].grad = tt.ones(1)  # its first step, and the others' second
+    optimizer.step()
+    assert sorted(calls[2:]) == [1, 2, 2]
+    assert parameters[4].tolist() != parameters[3].tolist()
+
+
+@each_optimizer
+def test_a_parameter_without_dimensions_learns_like_one_of_one_element(make):
+    point, row = nn.Parameter(2.0), nn.Parameter([2.0])
+    one, other = make([point]), make([row])
+    for _ in range(3):
+        point.grad, row.grad = tt.tensor(0.5), tt.tensor([0.5])
+        one.step()
+        other.step()
+    assert point.item() == row.item() != 2.0
+
+
+def test_a_momentum_set_later_starts_with_the_gradient():
+    p, late = nn.Parameter([1.0]), nn.Parameter([1.0])
+    optimizer, again = optim.SGD([p], lr=0.5, momentum=0.9), optim.SGD([late], lr=0.5)
+    late.grad = tt.zeros(1)
+    again.step()
+    again.param_groups[0]["momentum"] = 0.9
+    for _ in range(2):
+        p.grad = late.grad = tt.ones(1)
+        optimizer.step()
+        again.step()
+    assert p.tolist() == late.tolist() == pytest.approx([1 - 0.5 - 0.5 * 1.9])
+
+
+def test_clipping_takes_one_call_for_the_norm_and_one_for_the_scale(monkeypatch):
+    norms, scales = counted(monkeypatch, "global_norm"), counted(monkeypatch, "scale_all")
+    parameters = [nn.Parameter([1.0]) for _ in range(3)]
+    for p in parameters:
+        p.grad = tt.ones(1)
+    optim.clip_grad_norm(parameters, 0.5)
+    assert norms == scales == [3]
+
+
 def test_zero_grad():
     p = nn.Parameter([1.0])
     optimizer = optim.SGD([p])

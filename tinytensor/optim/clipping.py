@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tinytensor import kernels
 from tinytensor.backend import is_host_array, xp
 from tinytensor.tensor import Tensor
 
@@ -20,9 +21,8 @@ def clip_grad_norm(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
     gradients = [p.grad.data for p in parameters if p.grad is not None]
     if not gradients:
         return Tensor(0.0)
-    norm = xp.sqrt(sum([xp.dot(g.reshape(-1), g.reshape(-1)) for g in gradients]))
+    norm = kernels.global_norm(gradients)
     scale = xp.minimum(max_norm / (norm + 1e-6), 1.0)
     if not is_host_array(scale) or scale != 1.0:  # looking at a GPU's number would wait for it
-        for g in {id(g): g for g in gradients}.values():  # one that two parameters share is scaled once
-            g *= scale.astype(g.dtype)
+        kernels.scale_all(list({id(g): g for g in gradients}.values()), scale)  # one that two parameters share is scaled once
     return Tensor._wrap(xp.asarray(norm))

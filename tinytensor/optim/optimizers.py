@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,6 +10,9 @@ from tinytensor import kernels, parallel
 from tinytensor.backend import xp
 from tinytensor.nn.module import Parameter
 from tinytensor.tensor import Tensor
+
+Arrays = Sequence[Any]
+States = Sequence[dict[str, Any]]
 
 
 class Optimizer:
@@ -63,13 +66,21 @@ class Optimizer:
         parallel.call_together([partial(self._update_all, share) for share in shares])
 
     def _update_all(self, updates: list[Any]) -> None:
+        """Change the parameters, in as few calls of ``update`` as their groups, dtypes and states allow."""
+        alike: dict[Any, list[Any]] = {}
         for p, state, group, lr in updates:
             if p.grad is not None:
-                self.update(p.data, p.grad.data, state, group, lr)
+                kind = (id(group), p.data.dtype.num, state.get("steps"), *sorted(state))
+                alike.setdefault(kind, []).append((p, state, group, lr))
+        for members in alike.values():
+            parameters, states, (group, *_), (lr, *_) = zip(*members)
+            self.update([p.data for p in parameters], [p.grad.data for p in parameters], states, group, lr)
+            for p in parameters:
                 p.node.version += 1
 
-    def update(self, parameter: Any, gradient: Any, state: dict[str, Any], group: dict[str, Any], lr: float) -> None:
-        """Change one parameter's array in place. Every optimizer writes its own."""
+    def update(self, parameters: Arrays, gradients: Arrays, states: States, group: dict[str, Any], lr: float) -> None:
+        """Change these parameters' arrays in place. All are of one group and dtype, with the same names and count in their
+        states. Every optimizer writes its own."""
         raise TypeError(f"{type(self).__name__} has no update method: write one")
 
     # ------------------------------------------------------------------------------------------ saving and loading
@@ -113,20 +124,23 @@ class SGD(Optimizer):
         settings = {"lr": lr, "momentum": momentum, "dampening": dampening, "nesterov": nesterov, "weight_decay": weight_decay}
         super().__init__(parameters, **settings)
 
-    def update(self, parameter: Any, gradient: Any, state: dict[str, Any], group: dict[str, Any], lr: float) -> None:
-        """One step for one parameter."""
-        velocity = kernels.sgd_step(
-            parameter,
-            gradient,
-            state.get("velocity"),
+    def update(self, parameters: Arrays, gradients: Arrays, states: States, group: dict[str, Any], lr: float) -> None:
+        """One step."""
+        is_first = "velocity" not in states[0]
+        if group["momentum"] and is_first:
+            for parameter, state in zip(parameters, states):
+                state["velocity"] = xp.empty_like(parameter)
+        kernels.sgd_step(
+            parameters,
+            gradients,
+            [state["velocity"] for state in states] if group["momentum"] else [],
+            is_first,
             lr,
             group["momentum"],
             group["dampening"],
             group["nesterov"],
             group["weight_decay"],
         )
-        if velocity is not None:
-            state["velocity"] = velocity
 
 
 class Adam(Optimizer):
@@ -147,18 +161,19 @@ class Adam(Optimizer):
             raise ValueError(f"betas lie between 0 and 1: {betas}")
         super().__init__(parameters, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
 
-    def update(self, parameter: Any, gradient: Any, state: dict[str, Any], group: dict[str, Any], lr: float) -> None:
-        """One step for one parameter."""
-        if not state:
-            state.update(first=xp.zeros_like(parameter), second=xp.zeros_like(parameter), steps=0)
-        state["steps"] += 1
+    def update(self, parameters: Arrays, gradients: Arrays, states: States, group: dict[str, Any], lr: float) -> None:
+        """One step."""
+        for parameter, state in zip(parameters, states):
+            if not state:
+                state.update(first=xp.zeros_like(parameter), second=xp.zeros_like(parameter), steps=0)
+            state["steps"] += 1
         beta1, beta2 = group["betas"]
         kernels.adam_step(
-            parameter,
-            gradient,
-            state["first"],
-            state["second"],
-            state["steps"],
+            parameters,
+            gradients,
+            [state["first"] for state in states],
+            [state["second"] for state in states],
+            states[0]["steps"],
             lr,
             beta1,
             beta2,

@@ -16,7 +16,7 @@ from tinytensor.kernels.numpy.normalization import (
     rms_norm_backward,
     rms_norm_forward,
 )
-from tinytensor.kernels.numpy.optimizers import adam_step, sgd_step
+from tinytensor.kernels.numpy.optimizers import adam_step, global_norm, scale_all, sgd_step
 from tinytensor.kernels.numpy.sum_rows import sum_rows
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "gelu_exact_backward",
     "gelu_exact_forward",
     "gelu_forward",
+    "global_norm",
     "keep_mask",
     "layer_norm_backward",
     "layer_norm_forward",
@@ -39,6 +40,7 @@ __all__ = [
     "linear_cross_entropy_forward",
     "rms_norm_backward",
     "rms_norm_forward",
+    "scale_all",
     "sgd_step",
     "sum_rows",
     "survivors_scale",

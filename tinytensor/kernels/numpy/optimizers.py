@@ -1,21 +1,27 @@
-"""Optimizer steps on raw arrays, in place, some rows at a time: those stay in the processor's cache until they are done."""
+"""Optimizer steps and gradient norms over lists of raw arrays, in place.
+
+A list, so that a GPU can do all of it in one launch. Here the arrays come one by one, and some rows of each at a time: those
+stay in the processor's cache until they are done.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tinytensor.backend import xp
 
 _BLOCK = 1 << 16  # elements: with the gradient, both moments and a scratch array 1.25 MiB
 
+Arrays = Sequence[Any]
+
 
 def adam_step(
-    parameter: Any,
-    gradient: Any,
-    first: Any,
-    second: Any,
+    parameters: Arrays,
+    gradients: Arrays,
+    firsts: Arrays,
+    seconds: Arrays,
     step: int,
     lr: float,
     beta1: float,
@@ -26,33 +32,35 @@ def adam_step(
 ) -> None:
     """One step of Adam (Kingma and Ba 2015, algorithm 1), or with ``decoupled`` of AdamW (Loshchilov and Hutter 2019).
 
-    ``first`` and ``second`` are the moments, and ``step`` counts from 1. All arrays are changed in place but the gradient.
+    The lists are equally long, and the arrays of a place in them equal in shape; all have one dtype. ``firsts`` and
+    ``seconds`` are the moments, and ``step`` counts from 1. All arrays are changed in place but the gradients.
     """
-    for rows in _blocks(parameter):
-        p, g, m, v = parameter[rows], gradient[rows], first[rows], second[rows]
-        if weight_decay and decoupled:
-            p *= 1.0 - lr * weight_decay
-        elif weight_decay:
-            g = g + p * weight_decay
-        scratch = g * (1.0 - beta1)
-        m *= beta1
-        m += scratch
-        xp.multiply(g, g, out=scratch)
-        scratch *= 1.0 - beta2
-        v *= beta2
-        v += scratch
-        xp.sqrt(v, out=scratch)
-        scratch *= 1.0 / math.sqrt(1.0 - beta2**step)
-        scratch += eps
-        xp.divide(m, scratch, out=scratch)
-        scratch *= lr / (1.0 - beta1**step)
-        p -= scratch
+    for parameter, gradient, first, second in zip(parameters, gradients, firsts, seconds):
+        for rows in _blocks(parameter):
+            p, g, m, v = parameter[rows], gradient[rows], first[rows], second[rows]
+            if weight_decay and decoupled:
+                p *= 1.0 - lr * weight_decay
+            elif weight_decay:
+                g = g + p * weight_decay
+            scratch = g * (1.0 - beta1)
+            m *= beta1
+            m += scratch
+            xp.multiply(g, g, out=scratch)
+            scratch *= 1.0 - beta2
+            v *= beta2
+            v += scratch
+            xp.sqrt(v, out=scratch)
+            scratch *= 1.0 / math.sqrt(1.0 - beta2**step)
+            scratch += eps
+            xp.divide(m, scratch, out=scratch)
+            scratch *= lr / (1.0 - beta1**step)
+            p -= scratch
 
 
 def _blocks(array: Any) -> Iterator[Any]:
     """Indices that cut an array into blocks of rows."""
     if array.ndim == 0:
-        yield ...
+        yield None  # a new axis: NumPy would give a number for it otherwise, which does not change in place
         return
     rows = max(1, _BLOCK // max(1, math.prod(array.shape[1:])))
     for first in range(0, len(array), rows):
@@ -60,27 +68,41 @@ def _blocks(array: Any) -> Iterator[Any]:
 
 
 def sgd_step(
-    parameter: Any,
-    gradient: Any,
-    velocity: Any,
+    parameters: Arrays,
+    gradients: Arrays,
+    velocities: Arrays,
+    is_first: bool,
     lr: float,
     momentum: float,
     dampening: float,
     nesterov: bool,
     weight_decay: float,
-) -> Any:
-    """One step of gradient descent with PyTorch's momentum (v = momentum v + (1 - dampening) g; the first v is g itself).
+) -> None:
+    """One step of gradient descent with PyTorch's momentum: v = momentum v + (1 - dampening) g, where the first v is g itself.
 
-    Changes ``parameter`` in place and returns the velocity, None without momentum.
+    The lists are as in ``adam_step``. Changes the parameters and the velocities, which ``is_first`` only writes; without
+    momentum these are an empty list.
     """
-    if weight_decay:
-        gradient = gradient + parameter * weight_decay
-    if momentum:
-        if velocity is None:
-            velocity = gradient.copy()
-        else:
-            velocity *= momentum
-            velocity += gradient * (1.0 - dampening)
-        gradient = gradient + velocity * momentum if nesterov else velocity
-    parameter -= gradient * lr
-    return velocity
+    for i, (parameter, g) in enumerate(zip(parameters, gradients)):
+        if weight_decay:
+            g = g + parameter * weight_decay
+        if momentum:
+            velocity = velocities[i]
+            if is_first:
+                velocity[...] = g
+            else:
+                velocity *= momentum
+                velocity += g * (1.0 - dampening)
+            g = g + velocity * momentum if nesterov else velocity
+        parameter -= g * lr
+
+
+def global_norm(arrays: Arrays) -> Any:
+    """The Euclidean norm of all the arrays' elements together, as an array or a scalar of the backend."""
+    return xp.sqrt(sum([xp.dot(a.reshape(-1), a.reshape(-1)) for a in arrays]))
+
+
+def scale_all(arrays: Arrays, factor: Any) -> None:
+    """Multiply each array in place with ``factor``, an array or a scalar of the backend; each keeps its dtype."""
+    for a in arrays:
+        a *= factor.astype(a.dtype)
