@@ -53,6 +53,20 @@ name: str = os.environ.get("TINYTENSOR_BACKEND", "") or "numpy"
 xp: Any = _load_backend(name)
 
 
+def _find_bfloat16() -> DType:
+    """The dtype bfloat16, which the package ml_dtypes defines and CuPy computes with; None on NumPy or without the package."""
+    if xp is numpy:
+        return None
+    try:
+        import ml_dtypes
+    except ImportError:
+        return None
+    return numpy.dtype(ml_dtypes.bfloat16)
+
+
+bfloat16: DType = _find_bfloat16()
+
+
 def is_array(value: object) -> bool:
     """True for an array of the backend, or one of NumPy's scalars (what its reductions return)."""
     return isinstance(value, (xp.ndarray, numpy.generic))
@@ -76,6 +90,11 @@ def to_numpy(array: Array) -> Any:
 def is_floating(dtype: DType) -> bool:
     """True for real floating-point types. (bfloat16 has kind 'V' in NumPy, so the kind alone does not tell.)"""
     return dtype.kind == "f" or dtype.name == "bfloat16"
+
+
+def wide(dtype: DType) -> DType:
+    """The dtype to add up numbers of this one in: float32 for bfloat16, which soon loses what is added; None: its own."""
+    return default_dtype if dtype.kind == "V" else None
 
 
 def scatter_add(target: Array, index: Any, values: Array) -> None:

@@ -21,7 +21,7 @@ from contextlib import ExitStack, contextmanager
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tinytensor.backend import DType, is_floating, quiet, xp
+from tinytensor.backend import DType, is_floating, quiet, wide, xp
 
 if TYPE_CHECKING:
     from tinytensor.backend import Array
@@ -238,12 +238,13 @@ def backpropagate(
 def _fit(gradient: Any, parent: Node) -> Any:
     """Give a gradient its tensor's shape and dtype: the one place that undoes broadcasting and type promotion."""
     if gradient.shape != parent.shape:
+        precisely = {} if hasattr(gradient, "node") else {"dtype": wide(gradient.dtype)}
         extra = len(gradient.shape) - len(parent.shape)
         if extra > 0:
-            gradient = gradient.sum(axis=tuple(range(extra)))
+            gradient = gradient.sum(axis=tuple(range(extra)), **precisely)
         axes = tuple([i for i, (have, want) in enumerate(zip(gradient.shape, parent.shape)) if have != want])
         if axes:
-            gradient = gradient.sum(axis=axes, keepdims=True)
+            gradient = gradient.sum(axis=axes, keepdims=True, **precisely)
     return gradient if gradient.dtype == parent.dtype else gradient.astype(parent.dtype)
 
 

@@ -11,11 +11,12 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels, random
-from tinytensor.backend import default_dtype, is_floating, is_host_array, xp
+from tinytensor.backend import default_dtype, is_floating, is_host_array, wide, xp
 from tinytensor.fused import fused
 from tinytensor.kernels.numpy.attention import LOWEST
 from tinytensor.op import wrap
 from tinytensor.ops import (
+    astype,
     embedding,
     erf,
     leaky_relu,
@@ -212,6 +213,12 @@ def _check_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | N
 # ------------------------------------------------------------------------------------------------------------- losses
 
 
+def _wide(x: Tensor) -> Tensor:
+    """x in float32 where it is bfloat16: a loss is float32."""
+    dtype = wide(x.dtype)
+    return x if dtype is None else astype(x, dtype)
+
+
 def _reduce(losses: Tensor, reduction: str) -> Tensor:
     return losses if reduction == "none" else mean(losses) if reduction == "mean" else sum(losses)
 
@@ -225,7 +232,7 @@ def _check_reduction(reduction: str) -> None:
 def _cross_entropy(logits: Any, targets: Any, ignore_index: int, label_smoothing: float, reduction: str) -> Any:
     kept = targets != ignore_index
     target = where(kept, targets, 0)
-    log_probability = log_softmax(logits)
+    log_probability = log_softmax(_wide(logits))
     losses = -take_along_axis(log_probability, target.reshape((*target.shape, 1)), -1).reshape(targets.shape)
     if label_smoothing:
         losses = losses * (1.0 - label_smoothing) - mean(log_probability, -1) * label_smoothing
@@ -247,6 +254,7 @@ def cross_entropy(
     logits: (..., classes). targets: integers (...), of which those equal to ``ignore_index`` count neither in the sum nor
     in the mean; or probabilities (..., classes). ``label_smoothing`` e mixes the target with the uniform distribution:
     (1 - e) target + e/classes (Szegedy et al. 2016). ``reduction``: mean, sum or none. The mean over no rows at all is 0.
+    Of bfloat16 logits the loss is float32, as every loss here.
     Raises ValueError for shapes that do not fit and IndexError for a target that is no class (on the CPU).
     """
     _check_tensors("cross_entropy", logits=logits, targets=targets)
@@ -318,7 +326,7 @@ def _soft_cross_entropy(logits: Tensor, targets: Tensor, label_smoothing: float,
         raise ValueError(f"cross_entropy: probabilities of shape {targets.shape} for logits of shape {logits.shape}")
     if label_smoothing:
         targets = targets * (1.0 - label_smoothing) + label_smoothing / logits.shape[-1]
-    return _reduce(-sum(targets * log_softmax(logits), -1), reduction)
+    return _reduce(-sum(targets * log_softmax(_wide(logits)), -1), reduction)
 
 
 def mse_loss(prediction: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
@@ -327,7 +335,7 @@ def mse_loss(prediction: Tensor, target: Tensor, reduction: str = "mean") -> Ten
     _check_reduction(reduction)
     if prediction.shape != target.shape:
         raise ValueError(f"mse_loss: the prediction has shape {prediction.shape} and the target {target.shape}")
-    return _reduce(square(prediction - target), reduction)
+    return _reduce(square(_wide(prediction) - _wide(target)), reduction)
 
 
 def binary_cross_entropy_with_logits(logits: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
@@ -336,6 +344,7 @@ def binary_cross_entropy_with_logits(logits: Tensor, targets: Tensor, reduction:
     _check_reduction(reduction)
     if logits.shape != targets.shape:
         raise ValueError(f"binary_cross_entropy_with_logits: logits {logits.shape}, but targets {targets.shape}")
+    logits, targets = _wide(logits), _wide(targets)
     # softplus(-x) = -log p and softplus(x) = -log(1 - p), so nothing cancels, however sure and right the logits are.
     return _reduce(targets * softplus(-logits) + (1.0 - targets) * softplus(logits), reduction)
 

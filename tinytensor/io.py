@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tinytensor.backend import from_numpy
+from tinytensor.backend import bfloat16, from_numpy, host
 from tinytensor.tensor import Tensor
 
 
@@ -53,7 +53,10 @@ def _contiguous(tensor: Tensor) -> Any:
 
 
 def load(path: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """The named tensors of a safetensors file. Raises FileError where it is missing, truncated or something else."""
+    """The named tensors of a safetensors file. Raises FileError where it is missing, truncated or something else.
+
+    Values in bfloat16 come back as float32 on NumPy, which has no such dtype: exactly, as float32 holds them all.
+    """
     return load_with_metadata(path)[0]
 
 
@@ -65,7 +68,23 @@ def load_with_metadata(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor],
         raise FileError(f"{path} does not exist, or is not a file")
     try:
         with safe_open(path, framework="numpy") as file:
-            tensors = {name: Tensor._wrap(from_numpy(file.get_tensor(name))) for name in file.keys()}  # noqa: SIM118
-            return tensors, dict(file.metadata() or {})
+            narrow = {name for name in file.keys() if file.get_slice(name).get_dtype() == "BF16"}  # noqa: SIM118
+            tensors = {name: file.get_tensor(name) for name in file.keys() if name not in narrow}  # noqa: SIM118
+            metadata = dict(file.metadata() or {})
+        found = {name: Tensor._wrap(from_numpy(array)) for name, array in tensors.items()}
+        return {**found, **(_load_bfloat16(path) if narrow else {})}, metadata
     except (SafetensorError, OSError) as error:
         raise FileError(f"{path} is not a whole safetensors file (damaged, cut short, or another format): {error}") from None
+
+
+def _load_bfloat16(path: str | os.PathLike[str]) -> dict[str, Tensor]:
+    """The file's tensors in bfloat16, which is the first half of a float32."""
+    from safetensors import deserialize
+
+    found = {}
+    for name, entry in deserialize(Path(path).read_bytes()):  # type: ignore[no-untyped-call]
+        if entry["dtype"] == "BF16":
+            halves = host.frombuffer(entry["data"], dtype="<u2").astype(host.uint32)
+            values = (halves << 16).view(host.float32).reshape(entry["shape"])
+            found[name] = Tensor._wrap(from_numpy(values, bfloat16))
+    return found

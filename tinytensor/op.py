@@ -15,7 +15,7 @@ import types
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from tinytensor.backend import Array, DType, default_dtype, host, is_array, is_floating, is_host_array, quiet, xp
+from tinytensor.backend import Array, DType, bfloat16, default_dtype, host, is_array, is_floating, is_host_array, quiet, xp
 from tinytensor.engine import Node, calling_line, check_finite, modes
 
 if TYPE_CHECKING:
@@ -189,7 +189,17 @@ class Op:
     def _compute(self, values: dict[str, Any], needed: Sequence[bool]) -> tuple[Array, Any]:
         """The output, and what else the gradients ``needed`` want kept (nothing, but for a fused op)."""
         out = self._run(values)
-        return out if type(out) is xp.ndarray else xp.asarray(out), None
+        out = out if type(out) is xp.ndarray else xp.asarray(out)
+        if bfloat16 is not None and "dtype" not in values and is_floating(out.dtype) and self._is_bfloat16(values):
+            out = out.astype(bfloat16, copy=False)
+        return out, None
+
+    def _is_bfloat16(self, values: dict[str, Any]) -> bool:
+        """Whether all floats that went in are bfloat16: then so are those that come out, though with a Python number, or in a
+        sum, the array packages compute in float32."""
+        operands: Sequence[Any] = values[self.names[0]] if self.variadic else [values.get(n) for n in self.inputs]
+        floating = [x.dtype for x in operands if is_array(x) and is_floating(x.dtype)]
+        return bool(floating) and all(dtype == bfloat16 for dtype in floating)
 
     def _run(self, values: dict[str, Any]) -> Any:
         try:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tinytensor as tt
-from tinytensor import nn, optim
+from tinytensor import backend, nn, optim
 
 OPTIMIZERS = {
     "sgd": lambda ps: optim.SGD(ps, lr=0.05),
@@ -207,6 +207,126 @@ def test_clipping_takes_one_call_for_the_norm_and_one_for_the_scale(monkeypatch)
         p.grad = tt.ones(1)
     optim.clip_grad_norm(parameters, 0.5)
     assert norms == scales == [3]
+
+
+# --------------------------------------------------------------------------------------------------- narrow parameters
+
+NARROW = "float16" if backend.bfloat16 is None else "bfloat16"
+
+
+def narrow(values):
+    p = nn.Module()
+    p.only = nn.Parameter(np.asarray(values, "float32"))
+    return p.astype(NARROW).only
+
+
+@each_optimizer
+def test_a_narrow_parameter_is_its_float32_twin_rounded(make):
+    rng = np.random.default_rng(0)
+    p = narrow(rng.standard_normal((300, 3)))
+    twin = nn.Parameter(p.astype("float32"))
+    optimizer, other = make([p]), make([twin])
+    for _ in range(5):
+        p.grad = tt.tensor(rng.standard_normal((300, 3)).astype("float32")).astype(NARROW)
+        twin.grad = p.grad.astype("float32")
+        optimizer.step()
+        other.step()
+    state, expected = optimizer.state_dict(), other.state_dict()
+    assert (p.dtype, {t.dtype.name for t in state.values()} - {"int64"}) == (NARROW, {"float32"})
+    assert state.pop("0.master").tolist() == twin.tolist()
+    assert {n: t.tolist() for n, t in state.items()} == {n: t.tolist() for n, t in expected.items()}
+    assert p.tolist() == twin.astype(NARROW).tolist()
+
+
+def test_steps_too_small_for_a_narrow_parameter_add_up():
+    p = narrow([1.0])
+    optimizer = optim.SGD([p], lr=1e-4)
+    p.grad = tt.ones(1).astype(NARROW)
+    optimizer.step()
+    assert p.tolist() == [1.0]
+    for _ in range(299):
+        optimizer.step()
+    assert p.item() == pytest.approx(0.97, abs=0.004)
+
+
+def test_a_master_follows_what_is_loaded_and_keeps_its_digits_otherwise():
+    model = nn.Linear(2, 3).astype(NARROW)
+    optimizer = optim.AdamW(model.parameters(), lr=1e-4)
+
+    def step():
+        for p in model.parameters():
+            p.grad = tt.ones_like(p)
+        optimizer.step()
+
+    def masters():
+        return [state["master"].tolist() for state in optimizer.state]
+
+    for _ in range(3):
+        step()
+    own = {name: t.copy() for name, t in model.state_dict().items()}
+    before = masters()
+    model.load_state_dict({name: t * 0 + 5.0 for name, t in own.items()})
+    model.load_state_dict(own)  # what was there all along
+    optimizer.param_groups[0]["lr"] = 0.0
+    step()
+    assert masters() == before != [t.tolist() for t in own.values()]
+    model.load_state_dict({name: t * 0 + 5.0 for name, t in own.items()})
+    step()
+    assert all(x == 5.0 for master in masters() for x in np.ravel(master))
+
+
+@pytest.mark.parametrize("optimizer_first", [False, True])
+@each_optimizer
+def test_a_saved_narrow_run_goes_on_bit_for_bit(make, optimizer_first, tmp_path):
+    through = network().astype(NARROW)
+    optimizer = make(through.parameters())
+    train(through, optimizer, 4)
+    tt.save(through.state_dict(), tmp_path / "model")
+    tt.save(optimizer.state_dict(), tmp_path / "optimizer")
+    train(through, optimizer, 4)
+
+    resumed = network().astype(NARROW)
+    again = make(resumed.parameters())
+    parts = [(resumed, "model"), (again, "optimizer")]
+    for part, name in reversed(parts) if optimizer_first else parts:
+        part.load_state_dict(tt.load(tmp_path / name))
+    train(resumed, again, 4)
+    assert [p.tolist() for p in resumed.parameters()] == [p.tolist() for p in through.parameters()]
+    states = [{name: t.tolist() for name, t in o.state_dict().items()} for o in (again, optimizer)]
+    assert states[0] == states[1]
+
+
+def test_states_of_narrow_and_wide_runs():
+    wide, thin = network(), network().astype(NARROW)
+    first, second = optim.Adam(wide.parameters()), optim.Adam(thin.parameters())
+    train(wide, first, 1)
+    second.load_state_dict(first.state_dict())  # which has no masters: they start from the parameters
+    train(thin, second, 1)
+    with pytest.raises(ValueError, match="master"):
+        first.load_state_dict(second.state_dict())
+
+
+def test_a_model_converted_after_its_optimizer_was_made_trains_on():
+    model = network()
+    optimizer = optim.Adam(model.parameters())
+    train(model, optimizer, 2)
+    model.astype(NARROW)
+    train(model, optimizer, 2)
+    assert {p.dtype.name for p in model.parameters()} == {NARROW}
+    assert all(np.allclose(p.tolist(), s["master"].tolist(), rtol=0.01) for p, s in zip(model.parameters(), optimizer.state))
+
+
+def test_the_norm_of_narrow_gradients_is_taken_in_float32():
+    p = narrow(np.zeros(4000))
+    p.grad = tt.full(4000, 0.1).astype(NARROW)
+    each = p.grad[0].item()
+    norm = optim.clip_grad_norm([p], 1.0)
+    assert (norm.dtype, p.grad.dtype) == ("float32", NARROW)
+    assert norm.item() == pytest.approx(each * math.sqrt(4000), rel=1e-5)
+    assert p.grad[0].item() == pytest.approx(each / norm.item(), rel=0.005)
+
+
+# ------------------------------------------------------------------------------------------------------------- the rest
 
 
 def test_zero_grad():

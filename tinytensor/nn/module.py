@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from tinytensor.backend import Array
+from tinytensor import ops
+from tinytensor.backend import Array, is_floating
 from tinytensor.tensor import Tensor, as_array
 
 Self = TypeVar("Self", bound="Module")
@@ -123,6 +124,15 @@ class Module:
         """Switch to evaluation (dropout off)."""
         return self.train(False)
 
+    def astype(self: Self, dtype: Any) -> Self:
+        """Convert all floating parameters, buffers and tables of this module and all inside it, in place: with "bfloat16" it
+        computes in that from then on. Gradients are forgotten, and graphs recorded before no longer reach the parameters."""
+        for module in self.modules():
+            for value in vars(module).values():
+                if isinstance(value, Tensor) and is_floating(value.dtype) and value.dtype != dtype:
+                    convert_(value, dtype)
+        return self
+
     def apply(self: Self, function: Callable[[Module], Any]) -> Self:
         """Call the function on every module inside and then on this one."""
         for _, child in self.children():
@@ -184,6 +194,14 @@ class Module:
 
 def _listed(kind: str, names: list[str]) -> list[str]:
     return [f"{kind}: {', '.join(names)}"] if names else []
+
+
+def convert_(tensor: Tensor, dtype: Any) -> None:
+    """Change a leaf's dtype in place; it stays the same parameter to its module and its optimizer."""
+    learned = tensor.requires_grad
+    tensor.requires_grad = False
+    tensor.data = ops.astype(tensor, dtype).data
+    tensor.requires_grad = learned
 
 
 def _overwrite(target: Tensor, array: Array) -> None:

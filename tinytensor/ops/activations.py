@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tinytensor.backend import xp
+from tinytensor.backend import wide, xp
 from tinytensor.op import op
 from tinytensor.ops.elementwise import exp, sigmoid, where
 from tinytensor.ops.reductions import sum
@@ -40,7 +40,7 @@ def silu(x: Tensor) -> Tensor:
 def softmax(x: Tensor, axis: int = -1) -> Tensor:
     """exp(x) scaled to sum to 1 along ``axis``, without overflow."""
     e = xp.exp(x - xp.max(x, axis=axis, keepdims=True))
-    e /= xp.sum(e, axis=axis, keepdims=True)
+    e /= xp.sum(e, axis=axis, keepdims=True, dtype=wide(e.dtype))
     return e
 
 
@@ -48,4 +48,4 @@ def softmax(x: Tensor, axis: int = -1) -> Tensor:
 def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
     """log(softmax(x)) along ``axis``, exact where the softmax itself would round to 0."""
     shifted: Any = x - xp.max(x, axis=axis, keepdims=True)
-    return shifted - xp.log(xp.sum(xp.exp(shifted), axis=axis, keepdims=True))
+    return shifted - xp.log(xp.sum(xp.exp(shifted), axis=axis, keepdims=True, dtype=wide(x.dtype)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from tinytensor.backend import xp
+from tinytensor.backend import wide, xp
 from tinytensor.op import op
 from tinytensor.ops.elementwise import abs, exp, square, where
 from tinytensor.ops.shapes import (
@@ -36,7 +36,7 @@ def _tuple(axis: Axes) -> Any:
 @op(x=lambda g, x_shape, axis, keepdims: broadcast_to(_spread(g, len(x_shape), axis, keepdims), x_shape))
 def sum(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """The sum over ``axis``."""
-    return xp.sum(x, axis=_tuple(axis), keepdims=keepdims)
+    return xp.sum(x, axis=_tuple(axis), keepdims=keepdims, dtype=wide(x.dtype))
 
 
 def mean(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
@@ -100,7 +100,7 @@ def logsumexp(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     axis = _tuple(axis)
     largest = xp.max(x, axis=axis, keepdims=True)
     largest = xp.where(xp.isfinite(largest), largest, xp.zeros_like(largest))
-    out = xp.log(xp.sum(xp.exp(x - largest), axis=axis, keepdims=True)) + largest
+    out = xp.log(xp.sum(xp.exp(x - largest), axis=axis, keepdims=True, dtype=wide(x.dtype))) + largest
     return out if keepdims else xp.squeeze(out, axis=axis)
 
 
@@ -123,7 +123,7 @@ def _direction(g: Any, x: Any, out: Any, axis: Axes, keepdims: bool) -> Any:
 @op(x=_direction)
 def _norm(x: Any, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """The Euclidean norm; its gradient at 0 is 0, the smallest of the subgradients."""
-    return xp.sqrt(xp.sum(x * x, axis=_tuple(axis), keepdims=keepdims))
+    return xp.sqrt(xp.sum(x * x, axis=_tuple(axis), keepdims=keepdims, dtype=wide(x.dtype)))
 
 
 def _reversed_cumsum(g: Any, x_shape: tuple[int, ...], axis: int | None) -> Any:
@@ -135,7 +135,7 @@ def _reversed_cumsum(g: Any, x_shape: tuple[int, ...], axis: int | None) -> Any:
 @op(x=_reversed_cumsum)
 def cumsum(x: Tensor, axis: int | None = None) -> Tensor:
     """The running sum along ``axis``, or of the flattened x."""
-    return xp.cumsum(x, axis=axis)
+    return xp.cumsum(x, axis=axis, dtype=wide(x.dtype))
 
 
 # ------------------------------------------------------------------------------------------------------- no gradient

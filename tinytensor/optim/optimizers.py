@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from tinytensor import kernels, parallel
-from tinytensor.backend import xp
+from tinytensor.backend import default_dtype, xp
 from tinytensor.nn.module import Parameter
 from tinytensor.tensor import Tensor
 
@@ -19,6 +19,10 @@ class Optimizer:
     """The base: parameter groups, each a dict of its ``params`` and settings, and an array or two of state a parameter.
 
     ``parameters`` is an iterable of parameters, or of such dicts, whose settings come before the optimizer's own.
+
+    A parameter narrower than float32 has in its state a float32 "master" of its values, which the steps change and round to
+    the parameter. Whatever else writes to the parameter (load_state_dict, an initialiser) is noticed at the next step: there
+    the master starts again from it, but for the elements to which it still rounds.
     """
 
     state_names: tuple[str, ...] = ()
@@ -74,6 +78,10 @@ class Optimizer:
                 alike.setdefault(kind, []).append((p, state, group, lr))
         for members in alike.values():
             parameters, states, (group, *_), (lr, *_) = zip(*members)
+            if _is_narrow(parameters[0]):
+                for p, state in zip(parameters, states):
+                    if "master" not in state:
+                        state["master"] = p.data.astype(default_dtype)
             self.update([p.data for p in parameters], [p.grad.data for p in parameters], states, group, lr)
             for p in parameters:
                 p.node.version += 1
@@ -90,19 +98,25 @@ class Optimizer:
         return {f"{i}.{name}": Tensor._wrap(xp.asarray(value)) for i, s in enumerate(self.state) for name, value in s.items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take over what ``state_dict`` returned. Raises ValueError where it is another optimizer's or model's."""
+        """Take over what ``state_dict`` returned. Raises ValueError where it is another optimizer's or model's. A narrow
+        parameter's state may lack the master, as that of a float32 run does: it starts from the parameter."""
         parameters = self._parameters()
         loaded: list[dict[str, Any]] = [{} for _ in parameters]
         for key, value in state.items():
             place, _, name = key.partition(".")
-            fits = place.isdigit() and int(place) < len(parameters) and name in self.state_names
-            if not fits or value.shape != (() if name == "steps" else parameters[int(place)].shape):
+            fits = place.isdigit() and int(place) < len(parameters)
+            known = (*self.state_names, "master") if fits and _is_narrow(parameters[int(place)]) else self.state_names
+            if not fits or name not in known or value.shape != (() if name == "steps" else parameters[int(place)].shape):
                 raise ValueError(f"the state's {key!r} of shape {value.shape} does not fit this {type(self).__name__}")
             loaded[int(place)][name] = value.item() if name == "steps" else value.data.copy()
         for i, found in enumerate(loaded):
-            if found and (missing := [n for n in self.state_names if n not in found]):
+            if found.keys() - {"master"} and (missing := [n for n in self.state_names if n not in found]):
                 raise ValueError(f"the state lacks {', '.join(missing)} of parameter {i}, which {type(self).__name__} needs")
         self.state = loaded
+
+
+def _is_narrow(parameter: Parameter) -> bool:
+    return parameter.dtype.itemsize < default_dtype.itemsize
 
 
 class SGD(Optimizer):
@@ -129,11 +143,12 @@ class SGD(Optimizer):
         is_first = "velocity" not in states[0]
         if group["momentum"] and is_first:
             for parameter, state in zip(parameters, states):
-                state["velocity"] = xp.empty_like(parameter)
+                state["velocity"] = xp.empty_like(state.get("master", parameter))
         kernels.sgd_step(
             parameters,
             gradients,
             [state["velocity"] for state in states] if group["momentum"] else [],
+            [state["master"] for state in states if "master" in state],
             is_first,
             lr,
             group["momentum"],
@@ -164,8 +179,9 @@ class Adam(Optimizer):
     def update(self, parameters: Arrays, gradients: Arrays, states: States, group: dict[str, Any], lr: float) -> None:
         """One step."""
         for parameter, state in zip(parameters, states):
-            if not state:
-                state.update(first=xp.zeros_like(parameter), second=xp.zeros_like(parameter), steps=0)
+            if "steps" not in state:
+                like = state.get("master", parameter)
+                state.update(first=xp.zeros_like(like), second=xp.zeros_like(like), steps=0)
             state["steps"] += 1
         beta1, beta2 = group["betas"]
         kernels.adam_step(
@@ -173,6 +189,7 @@ class Adam(Optimizer):
             gradients,
             [state["first"] for state in states],
             [state["second"] for state in states],
+            [state["master"] for state in states if "master" in state],
             states[0]["steps"],
             lr,
             beta1,

@@ -6,6 +6,7 @@ import functools
 import inspect
 import warnings
 
+import ml_dtypes
 import numpy
 
 from ._array import ndarray, operand, synchronize, wrap
@@ -20,6 +21,8 @@ def _run(function, operands, out=None, **settings):
         function(*operands, out=operand(target, scalars=False), **settings)
         return target
 
+
+bfloat16 = numpy.dtype(ml_dtypes.bfloat16)
 
 # ---------------------------------------------------------------------------------------------------------- ufuncs
 
@@ -118,16 +121,35 @@ def _silent(function):
     return run
 
 
+def _product(function):
+    def run(a, b, out=None):
+        if a.dtype == b.dtype == bfloat16 and out is None:
+            return function(a, b).astype(bfloat16)  # NumPy answers in float32
+        return function(a, b, out)
+
+    return run
+
+
+def _where(condition, x, y):
+    dtypes = {value.dtype for value in (x, y) if isinstance(value, (numpy.ndarray, numpy.generic))}
+    if bfloat16 in dtypes:  # which CuPy's where does not know
+        x, y = [value.astype("float32") if getattr(value, "dtype", None) == bfloat16 else value for value in (x, y)]
+    return numpy.where(condition, x, y)
+
+
 # Where NumPy's function of that name would do something else.
 SPECIAL = {
     "argsort": _sorting(numpy.argsort),
+    "dot": _product(numpy.dot),
     "flatnonzero": _waiting(numpy.flatnonzero),
+    "matmul": _product(numpy.matmul),
     "mean": _silent(numpy.mean),
     "nonzero": _waiting(numpy.nonzero),
     "sort": _sorting(numpy.sort),
     "std": _silent(numpy.std),
     "take": functools.partial(numpy.take, mode="wrap"),  # indices out of range wrap around silently
     "var": _silent(numpy.var),
+    "where": _where,
 }
 
 
@@ -175,7 +197,7 @@ def einsum(subscripts, *operands, dtype=None, optimize=False):
 def array(obj, dtype=None, copy=True, order="K", ndmin=0):
     """A new array: this, ``asarray`` and ``asnumpy`` are where NumPy arrays and lists may cross."""
     host = numpy.array(obj._host if isinstance(obj, ndarray) else obj, dtype=dtype, order=order, ndmin=ndmin)
-    if host.dtype.kind not in "biufc" and host.dtype.name != "bfloat16":
+    if host.dtype.kind not in "biufc" and host.dtype != bfloat16:
         raise ValueError(f"Unsupported dtype {host.dtype}")
     same = not copy and isinstance(obj, ndarray) and obj.dtype == host.dtype and obj.ndim == host.ndim
     return obj if same else wrap(host)

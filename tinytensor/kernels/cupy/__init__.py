@@ -1,6 +1,8 @@
 """The GPU kernels: CUDA C++ in ``.cu`` files, each with a thin wrapper in Python. See ``common.cuh`` for how to add one.
 
-What has no kernel of its own yet is served by the portable array versions, but for what NumPy alone has.
+What has no kernel of its own yet is served by the portable array versions, but for what NumPy alone has, and in float32 for
+bfloat16. Of bfloat16 inputs a forward kernel's output is bfloat16, but that of cross-entropy, a loss, float32; statistics are
+float32. Gradients may be either: the engine gives each its tensor's dtype.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from tinytensor.backend import scatter_add, xp
+from tinytensor.kernels import numpy as portable
 from tinytensor.kernels.cupy.erf import erf
 from tinytensor.kernels.cupy.gelu import gelu_backward, gelu_exact_backward, gelu_exact_forward, gelu_forward
 from tinytensor.kernels.cupy.normalization import (
@@ -16,17 +19,14 @@ from tinytensor.kernels.cupy.normalization import (
     rms_norm_backward,
     rms_norm_forward,
 )
+from tinytensor.kernels.cupy.widening import narrowed, widened
 from tinytensor.kernels.numpy import (
     adam_step,
-    attention_backward,
-    attention_forward,
-    cross_entropy_backward,
-    cross_entropy_forward,
     dropout_backward,
     dropout_forward,
+    global_norm,
     keep_mask,
-    linear_cross_entropy_backward,
-    linear_cross_entropy_forward,
+    scale_all,
     sgd_step,
     survivors_scale,
 )
@@ -44,6 +44,7 @@ __all__ = [
     "gelu_exact_backward",
     "gelu_exact_forward",
     "gelu_forward",
+    "global_norm",
     "keep_mask",
     "layer_norm_backward",
     "layer_norm_forward",
@@ -51,12 +52,21 @@ __all__ = [
     "linear_cross_entropy_forward",
     "rms_norm_backward",
     "rms_norm_forward",
+    "scale_all",
     "sgd_step",
     "sum_rows",
     "survivors_scale",
 ]
 
+attention_forward = narrowed(portable.attention_forward)
+attention_backward = widened(portable.attention_backward)
+cross_entropy_forward = widened(portable.cross_entropy_forward)
+cross_entropy_backward = widened(portable.cross_entropy_backward)
+linear_cross_entropy_forward = widened(portable.linear_cross_entropy_forward)
+linear_cross_entropy_backward = widened(portable.linear_cross_entropy_backward)
 
+
+@widened
 def sum_rows(rows: Any, ids: Any, num_rows: int) -> Any:
     """For each i below num_rows, the sum of the rows (..., width) whose id is i: (num_rows, width)."""
     out = xp.zeros((num_rows, rows.shape[-1]), dtype=rows.dtype)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tinytensor.backend import xp
+from tinytensor.backend import default_dtype, xp
 
 _BLOCK = 1 << 16  # elements: with the gradient, both moments and a scratch array 1.25 MiB
 
@@ -22,6 +22,7 @@ def adam_step(
     gradients: Arrays,
     firsts: Arrays,
     seconds: Arrays,
+    masters: Arrays,
     step: int,
     lr: float,
     beta1: float,
@@ -32,12 +33,18 @@ def adam_step(
 ) -> None:
     """One step of Adam (Kingma and Ba 2015, algorithm 1), or with ``decoupled`` of AdamW (Loshchilov and Hutter 2019).
 
-    The lists are equally long, and the arrays of a place in them equal in shape; all have one dtype. ``firsts`` and
-    ``seconds`` are the moments, and ``step`` counts from 1. All arrays are changed in place but the gradients.
+    The lists are equally long, and the arrays of a place in them equal in shape; a list's arrays have one dtype. ``firsts``
+    and ``seconds`` are the moments, and ``step`` counts from 1. All arrays are changed in place but the gradients.
+
+    ``masters`` is empty, and all dtypes are the same; or the parameters and gradients are narrower than float32, and the
+    masters and moments float32. The step then changes the masters (see ``_current``), and rounds them to the parameters:
+    most steps are too small to change a narrow parameter, but they add up (Micikevicius et al. 2018, section 3.1).
     """
-    for parameter, gradient, first, second in zip(parameters, gradients, firsts, seconds):
+    for i, (parameter, gradient, first, second) in enumerate(zip(parameters, gradients, firsts, seconds)):
         for rows in _blocks(parameter):
             p, g, m, v = parameter[rows], gradient[rows], first[rows], second[rows]
+            if masters:
+                p, g = _current(masters[i][rows], p), g.astype(m.dtype)
             if weight_decay and decoupled:
                 p *= 1.0 - lr * weight_decay
             elif weight_decay:
@@ -55,6 +62,16 @@ def adam_step(
             xp.divide(m, scratch, out=scratch)
             scratch *= lr / (1.0 - beta1**step)
             p -= scratch
+            if masters:
+                parameter[rows] = p.astype(parameter.dtype)
+
+
+def _current(master: Any, parameter: Any) -> Any:
+    """The master, brought up to date: where it does not round to the parameter, somebody else wrote that (load_state_dict, an
+    initialiser), and the master starts again from it."""
+    kept = master.astype(parameter.dtype) == parameter
+    master[...] = xp.where(kept, master, parameter.astype(master.dtype))
+    return master
 
 
 def _blocks(array: Any) -> Iterator[Any]:
@@ -71,6 +88,7 @@ def sgd_step(
     parameters: Arrays,
     gradients: Arrays,
     velocities: Arrays,
+    masters: Arrays,
     is_first: bool,
     lr: float,
     momentum: float,
@@ -80,12 +98,15 @@ def sgd_step(
 ) -> None:
     """One step of gradient descent with PyTorch's momentum: v = momentum v + (1 - dampening) g, where the first v is g itself.
 
-    The lists are as in ``adam_step``. Changes the parameters and the velocities, which ``is_first`` only writes; without
-    momentum these are an empty list.
+    The lists, with the ``masters`` and their dtypes, are as in ``adam_step``. Changes the parameters, the masters and the
+    velocities, which ``is_first`` only writes; without momentum these are an empty list.
     """
     for i, (parameter, g) in enumerate(zip(parameters, gradients)):
+        p = parameter
+        if masters:
+            p, g = _current(masters[i], p), g.astype(masters[i].dtype)
         if weight_decay:
-            g = g + parameter * weight_decay
+            g = g + p * weight_decay
         if momentum:
             velocity = velocities[i]
             if is_first:
@@ -94,15 +115,22 @@ def sgd_step(
                 velocity *= momentum
                 velocity += g * (1.0 - dampening)
             g = g + velocity * momentum if nesterov else velocity
-        parameter -= g * lr
+        p -= g * lr
+        if masters:
+            parameter[...] = p.astype(parameter.dtype)
 
 
 def global_norm(arrays: Arrays) -> Any:
-    """The Euclidean norm of all the arrays' elements together, as an array or a scalar of the backend."""
-    return xp.sqrt(sum([xp.dot(a.reshape(-1), a.reshape(-1)) for a in arrays]))
+    """The Euclidean norm of all the arrays' elements together, as an array or a scalar of the backend, float32 or wider."""
+    return xp.sqrt(sum([_square_sum(a.reshape(-1)) for a in arrays]))
+
+
+def _square_sum(a: Any) -> Any:
+    a = a.astype(default_dtype) if a.dtype.itemsize < default_dtype.itemsize else a
+    return xp.dot(a, a)
 
 
 def scale_all(arrays: Arrays, factor: Any) -> None:
     """Multiply each array in place with ``factor``, an array or a scalar of the backend; each keeps its dtype."""
     for a in arrays:
-        a *= factor.astype(a.dtype)
+        a *= factor
