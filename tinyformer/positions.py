@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import tinytensor as tt
 from tinyformer.errors import UserError
 from tinytensor import Tensor
@@ -34,7 +36,7 @@ class SinusoidalPositions(Module):
     def forward(self, length: int, start: int = 0) -> Tensor:
         """The positions start to start + length - 1: (length, d_model)."""
         if start + length > len(self.table):
-            self.table = sinusoidal(max(start + length, 2 * len(self.table)), self.d_model)
+            self.table = sinusoidal(max(start + length, 2 * len(self.table)), self.d_model).astype(self.table.dtype)
         return self.table[start : start + length]
 
 
@@ -71,15 +73,15 @@ class RotaryPositions:
 
     def rotate(self, x: Tensor, start: int = 0) -> Tensor:
         """x (..., length, d_head) turned by its positions, start to start + length - 1."""
-        cosine, sine = self._angles(start + x.shape[-2])
+        cosine, sine = self._angles(start + x.shape[-2], x.dtype)
         rows = slice(start, start + x.shape[-2])
         first, second = x.split(2, axis=-1)
         return x * cosine[rows] + tt.concatenate([-second, first], axis=-1) * sine[rows]
 
-    def _angles(self, length: int) -> tuple[Tensor, Tensor]:
-        if self._tables is None or len(self._tables[0]) < length:
+    def _angles(self, length: int, dtype: Any) -> tuple[Tensor, Tensor]:
+        if self._tables is None or len(self._tables[0]) < length or self._tables[0].dtype != dtype:
             longest = length if self._tables is None else max(length, 2 * len(self._tables[0]))
             angles = host.arange(longest)[:, None] * host.tile(self.frequencies, 2)
-            self._tables = tuple([tt.tensor(f(angles), dtype="float32") for f in (host.cos, host.sin)])  # type: ignore[assignment]
+            self._tables = tuple([tt.tensor(f(angles), dtype=dtype) for f in (host.cos, host.sin)])  # type: ignore[assignment]
         assert self._tables is not None
         return self._tables

@@ -22,9 +22,11 @@ from tinyformer.errors import UserError
 from tinyformer.gpt import GPT
 from tinyformer.runs import RunFolder, load_checkpoint, save_checkpoint
 from tinytensor import Tensor, parallel
+from tinytensor.backend import bfloat16, default_dtype
 from tinytensor.nn import Module
 from tinytensor.optim import AdamW, Constant, Cosine, InverseSquareRoot, Linear, Schedule, clip_grad_norm
 
+DTYPES = ("float32", "bfloat16")
 SCHEDULES = ("cosine", "linear", "constant", "noam")
 
 
@@ -47,6 +49,7 @@ class TrainingConfig:
     average: int = setting(1, "weights of that many last evaluations are averaged at the end, and kept if better")
     log_every: int = setting(10, "steps between rows of the log")
     seed: int = setting(1337, "of the weights, the batches and dropout")
+    dtype: str = setting("float32", "of weights and activations: float32, or on a GPU bfloat16 (the optimizer keeps float32)")
     shards: int = setting(0, "threads that share a batch; 0: one for each core that BLAS would use, at most 4; on a GPU 1")
 
     def __post_init__(self) -> None:
@@ -58,6 +61,8 @@ class TrainingConfig:
                 raise UserError(f"{name} must be a number not below 0, not {getattr(self, name)}")
         if self.schedule not in SCHEDULES:
             raise UserError(f"schedule must be one of {', '.join(SCHEDULES)}, not {self.schedule!r}")
+        if self.dtype not in DTYPES:
+            raise UserError(f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}")
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise UserError(f"{name} must be at least 0 and less than 1, not {getattr(self, name)}")
@@ -108,6 +113,16 @@ def next_token_loss(model: GPT, batch: Any) -> Tensor:
     return model.loss(batch.inputs, batch.targets, reduction="sum") / batch.num_targets
 
 
+def _training_dtype(name: str) -> Any:
+    if name == "bfloat16" and tt.backend_name == "numpy":
+        raise UserError(
+            "dtype bfloat16 needs a GPU, as NumPy has no fast bfloat16: set TINYTENSOR_BACKEND=cupy, or train in float32"
+        )
+    if name == "bfloat16" and bfloat16 is None:
+        raise UserError("dtype bfloat16 needs the package ml_dtypes: pip install ml_dtypes")
+    return bfloat16 if name == "bfloat16" else default_dtype
+
+
 def adamw_for(model: Module, config: TrainingConfig) -> AdamW:
     """AdamW that decays matrices but not biases and norms, as GPT-2 was trained."""
     parameters = list(model.parameters())
@@ -131,7 +146,10 @@ def evaluate(model: Module, batches: Batches, loss_function: LossFunction = next
 
 
 class Trainer:
-    """Trains a model on batches and keeps its folder up to date. ``train()`` runs to the end, or to Ctrl-C."""
+    """Trains a model on batches and keeps its folder up to date. ``train()`` runs to the end, or to Ctrl-C.
+
+    The model is converted to the configuration's dtype. Raises UserError where the backend cannot train in that.
+    """
 
     def __init__(
         self,
@@ -143,7 +161,7 @@ class Trainer:
         on_evaluation: Callable[[], str] | None = None,
     ):
         self.on_evaluation = on_evaluation  # says something about the model as it is now, such as a sample
-        self.model = model
+        self.model = model.astype(_training_dtype(config.dtype))
         self.batches = batches
         self.config = config
         self.folder = folder
@@ -286,7 +304,7 @@ class Trainer:
         """Evaluate the mean of the kept weights, and make it the best if it is. The model's own weights stay as they are."""
         own = {name: tensor.copy() for name, tensor in self.model.state_dict().items()}
         states = [load_checkpoint(path, "weights")[0]["model"] for path in self.folder.kept_weights()]
-        self.model.load_state_dict({name: sum([s[name] for s in states[1:]], states[0][name]) / len(states) for name in own})
+        self.model.load_state_dict({name: _mean([s[name] for s in states]) for name in own})
         loss = evaluate(self.model, self.batches, self.loss_function, self.shards)
         bar.write(f"the mean of the last {len(states)} weights: validation loss {loss:.4f}, perplexity {perplexity(loss):.2f}")
         if loss < self.best_loss:
@@ -325,6 +343,10 @@ class Trainer:
             self.best_step, self._unread = state["best_step"], [(step, loss, norm) for step, loss, norm in state["unread"]]
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(f"{self.folder.latest} does not fit this run: {error}") from None
+
+
+def _mean(tensors: list[Tensor]) -> Tensor:
+    return sum(tensors[1:], tensors[0].astype("float32")) / len(tensors)  # bfloat16 would round each sum
 
 
 def perplexity(loss: float) -> float:

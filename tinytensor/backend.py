@@ -88,8 +88,8 @@ def to_numpy(array: Array) -> Any:
 
 
 def is_floating(dtype: DType) -> bool:
-    """True for real floating-point types. (bfloat16 has kind 'V' in NumPy, so the kind alone does not tell.)"""
-    return dtype.kind == "f" or dtype.name == "bfloat16"
+    """True for real floating-point types. (bfloat16 has the kind 'V' in NumPy; tensors hold no other of that.)"""
+    return dtype.kind in "fV"
 
 
 def wide(dtype: DType) -> DType:

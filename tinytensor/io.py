@@ -84,7 +84,8 @@ def _load_bfloat16(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     found = {}
     for name, entry in deserialize(Path(path).read_bytes()):  # type: ignore[no-untyped-call]
         if entry["dtype"] == "BF16":
-            halves = host.frombuffer(entry["data"], dtype="<u2").astype(host.uint32)
-            values = (halves << 16).view(host.float32).reshape(entry["shape"])
-            found[name] = Tensor._wrap(from_numpy(values, bfloat16))
+            halves = host.frombuffer(entry["data"], dtype="<u2")
+            wide = (halves.astype(host.uint32) << 16).view(host.float32)
+            values = wide if bfloat16 is None else halves.view(bfloat16)
+            found[name] = Tensor._wrap(from_numpy(values.reshape(entry["shape"])))
     return found

@@ -346,6 +346,7 @@ def test_texts_that_will_not_do(program: Program, content: bytes | None, message
         (["--activation", "tanh"], "activation must be one of relu, gelu, gelu_exact, swiglu, not 'tanh'"),
         (["--tokenizer", "word"], "tokenizer must be char or bpe, not 'word'"),
         (["--learning-rate", "nan"], "learning_rate must be a number not below 0"),
+        (["--dtype", "half"], "dtype must be one of float32, bfloat16, not 'half'"),
         (["--steps", "many"], "invalid int value: 'many'"),
         (["--color"], "unrecognized arguments: --color"),
         (["poetry"], "unrecognized arguments: poetry"),
@@ -355,6 +356,18 @@ def test_texts_that_will_not_do(program: Program, content: bytes | None, message
 def test_settings_that_will_not_do(program: Program, words: list[str], message: str) -> None:
     assert message in program.bad("--data", "text.txt", "--out", "run", *TINY, *SHORT, *words)
     assert not (program.folder / "run").exists()
+
+
+def test_bfloat16_without_a_gpu(program: Program) -> None:
+    words = ["--data", "text.txt", "--out", "run", *TINY, *SHORT, "--dtype", "bfloat16"]
+    message = program.bad(*words, TINYTENSOR_BACKEND="numpy")
+    assert "dtype bfloat16 needs a GPU, as NumPy has no fast bfloat16: set TINYTENSOR_BACKEND=cupy" in message
+    assert message.count("\n") == 1
+    assert not (program.folder / "run").exists()
+
+
+def test_the_dtype_stays_when_resuming(copied: Program) -> None:
+    assert "leave out --dtype" in copied.bad("--out", "run", "--resume", "--dtype", "bfloat16")
 
 
 def test_an_unknown_backend(program: Program) -> None:

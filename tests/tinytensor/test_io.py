@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import tinytensor as tt
+from tinytensor import backend
 from tinytensor.io import atomic_write, load_with_metadata
 
 DTYPES = ["float32", "float64", "float16", "int64", "int32", "int16", "int8", "uint8", "bool"]
@@ -84,6 +85,54 @@ def test_the_format_is_safetensors(tmp_path):
     assert struct.unpack("<2f", content[8 + length :][start:end]) == (1, 2)
 
 
+# -------------------------------------------------------------------------------------------------------------- bfloat16
+
+
+def write_bfloat16(path, halves, shape):
+    """A file with a tensor in bfloat16 between two others, made by hand from the first halves of float32 numbers."""
+    values = {"a": np.float32([1.5]).tobytes(), "b": halves.tobytes(), "c": np.int64([7]).tobytes()}
+    header, start = {}, 0
+    for (name, content), dtype, lengths in zip(values.items(), ("F32", "BF16", "I64"), ([1], shape, [1])):
+        header[name] = {"dtype": dtype, "shape": lengths, "data_offsets": [start, start + len(content)]}
+        start += len(content)
+    text = json.dumps({"__metadata__": {"k": "v"}, **header}).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(values.values()))
+
+
+def test_every_number_of_bfloat16_is_read_exactly(tmp_path):
+    halves = np.arange(2**16).astype("<u2")
+    write_bfloat16(tmp_path / "file", halves, [256, 256])
+    tensors, metadata = load_with_metadata(tmp_path / "file")
+    assert metadata == {"k": "v"}
+    assert (tensors["a"].tolist(), tensors["c"].tolist()) == ([1.5], [7])
+    assert tensors["b"].dtype == ("float32" if backend.bfloat16 is None else "bfloat16")
+    expected = (halves.astype("u4") << 16).view("f4").reshape(256, 256)
+    np.testing.assert_array_equal(tensors["b"].astype("float32").numpy(), expected)
+
+
+def test_a_scalar_and_nothing_in_bfloat16(tmp_path):
+    for halves, shape in ((np.array([0x3FC0], "<u2"), []), (np.zeros(0, "<u2"), [3, 0])):
+        write_bfloat16(tmp_path / "file", halves, shape)
+        back = tt.load(tmp_path / "file")["b"]
+        assert back.shape == tuple(shape)
+        assert back.astype("float32").tolist() == (1.5 if shape == [] else [[], [], []])
+
+
+def test_a_truncated_file_with_bfloat16(tmp_path):
+    write_bfloat16(tmp_path / "file", np.zeros(100, "<u2"), [100])
+    (tmp_path / "file").write_bytes((tmp_path / "file").read_bytes()[:-20])
+    assert "not a whole safetensors file" in refused(tmp_path / "file")
+
+
+@pytest.mark.skipif(backend.bfloat16 is None, reason="NumPy has no bfloat16")
+def test_bfloat16_is_saved_as_such(tmp_path):
+    x = tt.random.normal((3, 5)).astype("bfloat16")
+    tt.save({"x": x, "T": x.T, "y": tt.ones(2)}, tmp_path / "file")
+    back = tt.load(tmp_path / "file")
+    assert {name: str(t.dtype) for name, t in back.items()} == {"x": "bfloat16", "T": "bfloat16", "y": "float32"}
+    assert (back["x"].tolist(), back["T"].tolist()) == (x.tolist(), x.T.tolist())
+
+
 # ------------------------------------------------------------------------------------------------------------- bad files
 
 
@@ -136,6 +185,7 @@ def test_a_full_disk_keeps_the_previous_file_and_leaves_nothing_behind(tmp_path)
     code = """
 import resource, signal, sys
 import tinytensor as tt
+from tinytensor import backend
 big = tt.zeros(1_000_000)
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))

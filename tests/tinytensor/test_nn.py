@@ -144,6 +144,43 @@ def test_a_frozen_parameter_gets_no_gradient():
     assert layer.bias.grad is not None
 
 
+# ------------------------------------------------------------------------------------------------------ another dtype
+
+
+class Mixed(nn.Module):
+    def __init__(self):
+        self.layers = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
+        self.layers[1].weight = self.layers[0].weight  # shared
+        self.register_buffer("mean", tt.ones(2))
+        self.register_buffer("count", tt.tensor([3]))
+        self.table = tt.ones(2)
+
+
+def test_astype_converts_all_that_is_floating_in_place():
+    model = Mixed()
+    before = list(model.parameters())
+    model.layers[0].bias.grad = tt.ones(2)
+    assert model.astype("float64") is model
+    assert [id(p) for p in model.parameters()] == [id(p) for p in before]
+    assert model.layers[0].weight is model.layers[1].weight
+    assert {str(t.dtype) for t in (*model.parameters(), model.mean, model.table)} == {"float64"}
+    assert model.count.dtype == "int64"
+    assert all(p.requires_grad and p.grad is None for p in model.parameters())
+    model.layers[0](tt.ones((1, 2), dtype="float64")).sum().backward()
+    assert model.layers[0].bias.grad.dtype == "float64"
+
+
+def test_astype_keeps_what_is_frozen_and_what_has_the_dtype_already():
+    layer = nn.Linear(2, 2)
+    layer.weight.requires_grad = False
+    node, values = layer.bias.node, layer.weight.tolist()
+    layer.astype("float32")
+    assert layer.bias.node is node  # nothing was done
+    layer.astype("float64")
+    assert not layer.weight.requires_grad
+    assert layer.weight.tolist() == values
+
+
 # ---------------------------------------------------------------------------------------------------- state dictionaries
 
 

@@ -173,7 +173,14 @@ def test_one_call_changes_all_that_is_alike(monkeypatch, name, make):
     parameters[4].grad = tt.ones(1)  # its first step, and the others' second
     optimizer.step()
     assert sorted(calls[2:]) == [1, 2, 2]
-    assert parameters[4].tolist() != parameters[3].tolist()
+    optimizer.step()
+    assert sum(calls[5:]) == 5
+    alone = nn.Parameter([1.0])  # the same two steps, with nothing beside it
+    twin = make([alone])
+    alone.grad = tt.ones(1)
+    twin.step()
+    twin.step()
+    assert parameters[4].tolist() == alone.tolist() != parameters[3].tolist()
 
 
 @each_optimizer
