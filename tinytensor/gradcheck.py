@@ -7,6 +7,7 @@ from typing import Any
 
 from tinytensor import random
 from tinytensor.backend import host
+from tinytensor.engine import full_precision
 from tinytensor.tensor import Tensor, grad, is_differentiable
 
 
@@ -38,21 +39,22 @@ def gradcheck(
         raise ValueError("gradcheck: no input requires gradients: make one with requires_grad=True")
     if any(given[i].dtype != "float64" for i in checked):
         raise TypeError("gradcheck needs float64: finite differences of float32 are too coarse")
-    cotangent = _random_like(f(*given))
+    with full_precision():
+        cotangent = _random_like(f(*given))
 
-    def pulled_back(*point: Tensor) -> list[Tensor]:
-        return _gradients(f(*point), [point[i] for i in checked], cotangent, create_graph=order == 2)
+        def pulled_back(*point: Tensor) -> list[Tensor]:
+            return _gradients(f(*point), [point[i] for i in checked], cotangent, create_graph=order == 2)
 
-    if order == 1:
-        analytic = pulled_back(*given)
-        numeric = [_differences(lambda *p: [(f(*p), cotangent)], given, i, eps) for i in checked]
-    else:
-        second = [_random_like(g) for g in pulled_back(*given)]
-        pairs = [(g, c) for g, c in zip(pulled_back(*given), second) if g.requires_grad]
-        total = sum((g * c).sum() for g, c in pairs) if pairs else None
-        points = [given[i] for i in checked]
-        analytic = _gradients(total, points, None, False) if isinstance(total, Tensor) else [_zeros(x) for x in points]
-        numeric = [_differences(lambda *p: list(zip(pulled_back(*p), second)), given, i, eps) for i in checked]
+        if order == 1:
+            analytic = pulled_back(*given)
+            numeric = [_differences(lambda *p: [(f(*p), cotangent)], given, i, eps) for i in checked]
+        else:
+            second = [_random_like(g) for g in pulled_back(*given)]
+            pairs = [(g, c) for g, c in zip(pulled_back(*given), second) if g.requires_grad]
+            total = sum((g * c).sum() for g, c in pairs) if pairs else None
+            points = [given[i] for i in checked]
+            analytic = _gradients(total, points, None, False) if isinstance(total, Tensor) else [_zeros(x) for x in points]
+            numeric = [_differences(lambda *p: list(zip(pulled_back(*p), second)), given, i, eps) for i in checked]
     for i, a, n in zip(checked, analytic, numeric):
         _compare(a.numpy(), n, i, order, rtol, atol)
     return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from tinytensor import kernels
 from tinytensor.backend import xp
 from tinytensor.op import op
 from tinytensor.ops.shapes import expand_dims, reshape, swapaxes
@@ -25,10 +26,11 @@ def rows(x: Any) -> Any:
 
 
 def _times(x: Any, y: Any) -> Any:
-    """x @ y on arrays, flattened to 2-d where y is one matrix for the whole batch."""
-    if y.ndim == 2 and x.ndim > 2:
-        return (x.reshape(math.prod(x.shape[:-1]), x.shape[-1]) @ y).reshape((*x.shape[:-1], y.shape[-1]))
-    return x @ y
+    """x @ y on arrays, in 2-d where y is one matrix for the whole batch (or for a single row)."""
+    if y.ndim == 2 and x.ndim != 2:
+        flat = kernels.matmul(x.reshape(math.prod(x.shape[:-1]), x.shape[-1]), y)
+        return flat.reshape((*x.shape[:-1], y.shape[-1]))
+    return kernels.matmul(x, y)
 
 
 def _y_gradient(g: Any, x: Any, y_shape: tuple[int, ...]) -> Any:

@@ -7,15 +7,13 @@ slow or undefined (lists and NumPy arrays as indices, repeated indices in an ass
 
 The kernels that ``RawModule`` is given run too: the same CUDA sources, compiled as C++ for the CPU (``_raw.py``).
 
-It is no model of speed or of rounding. ``synchronizations``, which CuPy lacks, counts how often values were read on the
-host: each time the CPU would wait for the GPU.
+It is no model of speed, nor of rounding but for TF32's. Two things that CuPy lacks: ``synchronizations`` counts how often
+values were read on the host, which makes the CPU wait for the GPU, and ``uploads`` lists the bytes of each copy to the GPU.
 """
-
-from types import SimpleNamespace as _Namespace
 
 import numpy as _numpy
 
-from . import _array, _functions
+from . import _array, _functions, cuda
 from ._array import ndarray
 from ._functions import array, asarray, asnumpy, clip, concatenate, einsum, stack
 from ._raw import RawModule, kernel_launches
@@ -23,8 +21,6 @@ from ._raw import RawModule, kernel_launches
 __all__ = [
     "RawModule", "array", "asarray", "asnumpy", "clip", "concatenate", "cuda", "einsum", "kernel_launches", "ndarray", "stack"
 ]  # fmt: skip
-
-cuda = _Namespace(is_available=lambda: True)
 
 _SHARED = """
     bool_ can_cast dtype finfo float16 float32 float64 iinfo inf int8 int16 int32 int64 nan newaxis pi promote_types
@@ -35,6 +31,6 @@ globals().update({name: getattr(_numpy, name) for name in _SHARED.split()}, **_f
 
 
 def __getattr__(name):
-    if name == "synchronizations":
-        return _array.synchronizations
+    if name in ("synchronizations", "uploads"):
+        return getattr(_array, name)
     raise AttributeError(f"the stand-in has no cupy.{name}: if CuPy has it, add it to the table in cupy/_functions.py")

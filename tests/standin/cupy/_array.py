@@ -6,11 +6,15 @@ not written here or in ``_functions`` does not exist.
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from types import SimpleNamespace
 
 import numpy
+from numpy.lib.array_utils import byte_bounds
 
 synchronizations = 0  # how often something waited for the (imagined) GPU
+uploads = []  # the bytes of each copy from the host
 
 
 def synchronize():
@@ -19,12 +23,23 @@ def synchronize():
     synchronizations += 1
 
 
+class _Here(threading.local):
+    """From where to where the memory goes whose addresses this thread asked for last."""
+
+    def __init__(self):
+        self.handed_out = deque(maxlen=16)
+
+
+here = _Here()
+
+
 class Address(int):
     """Where an array starts in the GPU's memory. It remembers the array, so that the stand-in can follow it."""
 
     def __new__(cls, array):
-        address = super().__new__(cls, array._host.ctypes.data)
+        address = super().__new__(cls, array._host.__array_interface__["data"][0])
         address.array = array
+        here.handed_out.append(byte_bounds(array._host.base if isinstance(array._host.base, numpy.ndarray) else array._host))
         return address
 
 

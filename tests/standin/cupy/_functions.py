@@ -9,7 +9,7 @@ import warnings
 import ml_dtypes
 import numpy
 
-from ._array import ndarray, operand, synchronize, wrap
+from ._array import ndarray, operand, synchronize, uploads, wrap
 
 
 def _run(function, operands, out=None, **settings):
@@ -199,6 +199,8 @@ def array(obj, dtype=None, copy=True, order="K", ndmin=0):
     host = numpy.array(obj._host if isinstance(obj, ndarray) else obj, dtype=dtype, order=order, ndmin=ndmin)
     if host.dtype.kind not in "biufc" and host.dtype != bfloat16:
         raise ValueError(f"Unsupported dtype {host.dtype}")
+    if not isinstance(obj, ndarray):
+        uploads.append(host.nbytes)
     same = not copy and isinstance(obj, ndarray) and obj.dtype == host.dtype and obj.ndim == host.ndim
     return obj if same else wrap(host)
 

@@ -19,6 +19,7 @@ from tinytensor.kernels.cupy.normalization import (
     rms_norm_backward,
     rms_norm_forward,
 )
+from tinytensor.kernels.cupy.products import matmul
 from tinytensor.kernels.cupy.widening import narrowed, widened
 from tinytensor.kernels.numpy import (
     adam_step,
@@ -50,6 +51,7 @@ __all__ = [
     "layer_norm_forward",
     "linear_cross_entropy_backward",
     "linear_cross_entropy_forward",
+    "matmul",
     "rms_norm_backward",
     "rms_norm_forward",
     "scale_all",

@@ -17,6 +17,7 @@ from tinytensor.kernels.numpy.normalization import (
     rms_norm_forward,
 )
 from tinytensor.kernels.numpy.optimizers import adam_step, global_norm, scale_all, sgd_step
+from tinytensor.kernels.numpy.products import matmul
 from tinytensor.kernels.numpy.sum_rows import sum_rows
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "layer_norm_forward",
     "linear_cross_entropy_backward",
     "linear_cross_entropy_forward",
+    "matmul",
     "rms_norm_backward",
     "rms_norm_forward",
     "scale_all",

@@ -17,6 +17,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from tinytensor import kernels
 from tinytensor.backend import host, xp
 from tinytensor.kernels.numpy.dropout import Key, keep_mask, survivors_scale
 
@@ -103,7 +104,7 @@ def _cut(mask: Any, batch: slice, second_last: slice, last: slice, ndim: int) ->
 
 def _scores(query: Any, key: Any, mask: Any, is_causal: bool, block: _Block) -> Any:
     """A block's scores, (..., S, T), with LOWEST added where the query may not see the key."""
-    scores = key[block.batch, ..., block.keys, :] @ _transposed(query[block.batch, ..., block.queries, :])
+    scores = kernels.matmul(key[block.batch, ..., block.keys, :], _transposed(query[block.batch, ..., block.queries, :]))
     if mask is not None:
         seen = _cut(mask, block.batch, block.queries, block.keys, query.ndim)
         scores += _transposed(_penalty(seen, scores.dtype))
@@ -151,7 +152,7 @@ def attention_forward(
         inverse[rows] = 1.0 / weights.sum(axis=-2, keepdims=True)
         if mask is not None:
             inverse[rows] *= largest[rows] > 0.5 * LOWEST
-        mixed = _transposed(_dropped(weights, keep, block)) @ value[block.batch, ..., block.keys, :]
+        mixed = kernels.matmul(_transposed(_dropped(weights, keep, block)), value[block.batch, ..., block.keys, :])
         mixed *= _transposed(inverse[rows]) * keep_scale
         out[block.batch, ..., block.queries, :] = mixed
         if kept is not None:
@@ -161,9 +162,9 @@ def attention_forward(
 
 def _one_query(query: Any, key: Any, value: Any, scale: float) -> Any:
     """Attention of a single query to all keys, as when a text is written token by token: blocks would only cost time."""
-    weights = (query * scale) @ _transposed(key)
+    weights = kernels.matmul(query * scale, _transposed(key))
     _exp(weights, weights.max(axis=-1, keepdims=True))
-    out = weights @ value
+    out = kernels.matmul(weights, value)
     out /= weights.sum(axis=-1, keepdims=True)
     return out
 
@@ -205,7 +206,7 @@ def attention_backward(
             put(d_value[columns], _dropped(weights, keep, block), g[rows])
         if d_query is None and d_key is None:
             continue
-        d_scores = _dropped(value[columns] @ _transposed(g[rows]), keep, block)
+        d_scores = _dropped(kernels.matmul(value[columns], _transposed(g[rows])), keep, block)
         d_scores -= total[block.batch, ..., block.queries]
         d_scores *= weights
         if d_query is not None:
@@ -234,11 +235,11 @@ def _dropped(weights: Any, keep: Any, block: _Block) -> Any:
 
 
 def _set(target: Any, x: Any, y: Any) -> None:
-    xp.matmul(x, y, out=target)
+    kernels.matmul(x, y, out=target)
 
 
 def _add(target: Any, x: Any, y: Any) -> None:
-    target += x @ y
+    target += kernels.matmul(x, y)
 
 
 def _zeros(shape: Sequence[int], dtype: Any) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tinytensor import kernels
 from tinytensor.backend import xp
 
 
@@ -88,13 +89,13 @@ def linear_cross_entropy_forward(
     size = max(1, _CHUNK // max(1, weight.shape[0]))
     for first in range(0, len(rows), size):
         part = slice(first, first + size)
-        logits = rows[part] @ weight.T
+        logits = kernels.matmul(rows[part], weight.T)
         chunk_loss, d_logits = _loss_and_gradient(logits, target[part], scale[part], label_smoothing)
         loss += chunk_loss
         if d_x is not None:
-            xp.matmul(d_logits, weight, out=d_x[part])
+            kernels.matmul(d_logits, weight, out=d_x[part])
         if d_weight is not None:
-            d_weight += d_logits.T @ rows[part]
+            d_weight += kernels.matmul(d_logits.T, rows[part])
     return loss, (d_x, d_weight)
 
 

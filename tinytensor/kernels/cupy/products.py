@@ -1,0 +1,219 @@
+"""Products of matrices by cuBLAS, through the bindings that CuPy brings (13.4 and later).
+
+CuPy's own ``@`` copies the transposed operands of a batch, has no TF32 there, and fails for batches of bfloat16
+(github.com/cupy/cupy/issues/10317). Here cuBLAS reads every operand where it lies: rows or columns must each be contiguous, and
+all else is strides. Only what fits no such layout (every second element, reversed axes) is copied first.
+
+cuBLAS counts in columns, so a matrix whose rows are contiguous is to it the transposed one: out = a b in rows is computed as
+outᵀ = bᵀ aᵀ. Numbers of float32 are multiplied in TF32, unless ``engine.full_precision`` says otherwise; those of bfloat16 and
+float16 are added up in float32.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from cupy import cuda
+from cupy_backends.cuda.libs import cublas
+
+from tinytensor.backend import host, xp
+from tinytensor.engine import modes
+
+_HALF = (cublas.CUBLAS_COMPUTE_32F, cublas.CUBLAS_COMPUTE_32F, "float32")
+
+# For each dtype its number as a cudaDataType, how to compute in full precision, how otherwise, and the dtype of the factors.
+_KINDS = {
+    "float32": (0, cublas.CUBLAS_COMPUTE_32F, cublas.CUBLAS_COMPUTE_32F_FAST_TF32, "float32"),
+    "float64": (1, cublas.CUBLAS_COMPUTE_64F, cublas.CUBLAS_COMPUTE_64F, "float64"),
+    "float16": (2, *_HALF),
+    "bfloat16": (14, *_HALF),
+}
+_FACTORS = {dtype: host.array([1, 0], dtype) for dtype in ("float32", "float64")}  # kept here, as cuBLAS gets their addresses
+
+
+class _Call(NamedTuple):
+    """What cuBLAS is told of a product; "first" and "second" in its own order."""
+
+    b_is_first: bool
+    operations: tuple[int, int]  # whether to read the first and the second as they lie, or transposed
+    sizes: tuple[int, int, int]  # rows of the result, its columns, and the length of what is summed
+    leading: tuple[int, int, int]  # elements from a column to the next: of the first, the second, the result
+    steps: tuple[int, int, int]  # elements from a matrix of the batch to the next
+    matrices: int  # in a batch
+    starts: tuple[tuple[int, ...], ...]  # bytes from the arrays' beginning to that of each batch
+
+
+def matmul(a: Any, b: Any, out: Any = None) -> Any:
+    """a @ b: (..., n, k) and (..., k, m) -> (..., n, m), leading axes broadcast; written to ``out`` if that is given, which
+    must not overlap with a or b. Raises ValueError for shapes that do not fit."""
+    if a.dtype != b.dtype:
+        dtype = xp.promote_types(a.dtype, b.dtype)
+        a, b = a.astype(dtype, copy=False), b.astype(dtype, copy=False)
+    kind = _kind(a.dtype)
+    if kind is None:
+        return xp.matmul(a, b, out=out)  # integers, which cuBLAS does not multiply
+    shape = _shape(a.shape, b.shape)
+    if out is None:
+        out = xp.empty(shape, a.dtype)
+    elif out.shape != shape or out.dtype != a.dtype:
+        raise ValueError(f"matmul: out is {out.dtype}{out.shape}, but the product {a.dtype}{shape}")
+    if out.size == 0:
+        return out
+    if a.size == 0:
+        out.fill(0)
+        return out
+    call = _plan(a.shape, a.strides, b.shape, b.strides, shape, out.strides, a.itemsize)
+    if call is None:
+        return _with_copies(a, b, out)
+    _run(call, kind, a, b, out)
+    return out
+
+
+@functools.lru_cache(maxsize=16)
+def _kind(dtype: Any) -> tuple[int, int, int, int, int] | None:
+    """Data type, compute types in full precision and otherwise, and the addresses of 1 and 0; None for integers."""
+    if dtype.name not in _KINDS:
+        return None
+    if dtype.name == "bfloat16" and int(cuda.Device().compute_capability) < 80:
+        raise TypeError(
+            f"bfloat16 needs a GPU of compute capability 8.0 (Ampere) or later, and this one has "
+            f"{int(cuda.Device().compute_capability) / 10}: use float32"
+        )
+    data_type, full, fast, factors = _KINDS[dtype.name]
+    one = _FACTORS[factors].ctypes.data
+    return data_type, full, fast, one, one + _FACTORS[factors].itemsize
+
+
+@functools.lru_cache(maxsize=4096)
+def _shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    if min(len(a), len(b)) < 2 or a[-1] != b[-2]:
+        raise ValueError(f"matmul needs (..., n, k) and (..., k, m), not {a} and {b}")
+    return (*host.broadcast_shapes(a[:-2], b[:-2]), a[-2], b[-1])
+
+
+def _run(call: _Call, kind: tuple[int, int, int, int, int], a: Any, b: Any, out: Any) -> None:
+    handle = cuda.get_cublas_handle()  # this thread's; its stream is the current one
+    data_type, full, fast, one, zero = kind
+    compute = full if modes.full_precision else fast
+    p, q, r = (b.data.ptr, a.data.ptr, out.data.ptr) if call.b_is_first else (a.data.ptr, b.data.ptr, out.data.ptr)
+    lead_p, lead_q, lead_r = call.leading
+    step_p, step_q, step_r = call.steps
+    head = (handle, *call.operations, *call.sizes, one)
+    tail = (compute, cublas.CUBLAS_GEMM_DEFAULT)
+    for i, j, k in call.starts:
+        if call.matrices == 1:
+            operands = (p + i, data_type, lead_p, q + j, data_type, lead_q)
+            cublas.gemmEx(*head, *operands, zero, r + k, data_type, lead_r, *tail)
+        else:
+            batches = (p + i, data_type, lead_p, step_p, q + j, data_type, lead_q, step_q)
+            cublas.gemmStridedBatchedEx(*head, *batches, zero, r + k, data_type, lead_r, step_r, call.matrices, *tail)
+
+
+def _with_copies(a: Any, b: Any, out: Any) -> Any:
+    """The product where an array fits no layout that cuBLAS reads or writes."""
+    a, b = [x if _fits(x) else x.copy() for x in (a, b)]
+    if _fits(out):
+        return matmul(a, b, out)
+    out[...] = matmul(a, b)
+    return out
+
+
+def _fits(x: Any) -> bool:
+    return _layout(x.shape, _in_elements(x.strides, x.itemsize)) is not None
+
+
+# ------------------------------------------------------------------------------- from shapes and strides to a call
+
+
+@functools.lru_cache(maxsize=4096)
+def _plan(
+    a_shape: tuple[int, ...],
+    a_strides: tuple[int, ...],
+    b_shape: tuple[int, ...],
+    b_strides: tuple[int, ...],
+    out_shape: tuple[int, ...],
+    out_strides: tuple[int, ...],
+    itemsize: int,
+) -> _Call | None:
+    """How to call cuBLAS for arrays of these shapes and strides (in bytes); None where one of them must be copied first."""
+    shapes = (a_shape, b_shape, out_shape)
+    strides = [_in_elements(s, itemsize) for s in (a_strides, b_strides, out_strides)]
+    layouts = [_layout(shape, steps) for shape, steps in zip(shapes, strides)]
+    a, b, out = layouts
+    if a is None or b is None or out is None:
+        return None
+    in_rows = not out.in_columns
+    order = (1, 0, 2) if in_rows else (0, 1, 2)
+    first, second = (b, a) if in_rows else (a, b)
+    (n, k), m = a_shape[-2:], b_shape[-1]
+    axes = [_along(shape, steps, out_shape) for shape, steps in zip(shapes, strides)]
+    count, steps, starts = _batches(out_shape[:-2], [axes[i] for i in order])
+    return _Call(
+        b_is_first=in_rows,
+        # What lies in rows is, read in columns, the transposed matrix: just what is wanted if the result lies in rows too.
+        operations=(_operation(first, in_rows), _operation(second, in_rows)),
+        sizes=(m, n, k) if in_rows else (n, m, k),
+        leading=(first.leading, second.leading, out.leading),
+        steps=steps,
+        matrices=count,
+        starts=tuple([tuple([place * itemsize for place in start]) for start in starts]),
+    )
+
+
+class _Layout(NamedTuple):
+    """How a matrix lies in memory: contiguous in its columns or in its rows, and how far it is from one to the next."""
+
+    in_columns: bool
+    leading: int
+
+
+def _in_elements(strides: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    return tuple([stride // itemsize for stride in strides])
+
+
+def _layout(shape: tuple[int, ...], strides: tuple[int, ...]) -> _Layout | None:
+    """The layout of the last two axes; None if cuBLAS cannot read it. The stride of an axis of length 1 means nothing."""
+    (rows, columns), (down, across) = shape[-2:], strides[-2:]
+    if any(step < 0 for step in strides[:-2]):
+        return None
+    if (across == 1 or columns == 1) and (down >= columns or rows == 1):
+        return _Layout(False, down if rows > 1 else columns)
+    if (down == 1 or rows == 1) and (across >= rows or columns == 1):
+        return _Layout(True, across if columns > 1 else rows)
+    return None
+
+
+def _operation(layout: _Layout, in_rows: bool) -> int:
+    return cublas.CUBLAS_OP_N if layout.in_columns != in_rows else cublas.CUBLAS_OP_T
+
+
+def _along(shape: tuple[int, ...], strides: tuple[int, ...], out_shape: tuple[int, ...]) -> tuple[int, ...]:
+    """An array's strides along the leading axes of the result: 0 where it is broadcast."""
+    missing = len(out_shape) - len(shape)
+    return (0,) * missing + tuple([0 if n == 1 else step for n, step in zip(shape[:-2], strides)])
+
+
+def _batches(
+    lengths: tuple[int, ...], strides: Sequence[tuple[int, ...]]
+) -> tuple[int, tuple[int, int, int], list[tuple[int, ...]]]:
+    """The leading axes as batches of evenly spaced matrices: how many in each, their steps in the three arrays, and where
+    each batch starts. Axes that lie evenly behind each other in all arrays count as one; of those that then remain, the
+    longest is the batch, and there is a call for each place along the others."""
+    axes: list[tuple[int, tuple[int, ...]]] = []
+    for n, steps in reversed(list(zip(lengths, zip(*strides)))):
+        if n == 1:
+            continue
+        if axes and all(step == inner * axes[-1][0] for step, inner in zip(steps, axes[-1][1])):
+            axes[-1] = (n * axes[-1][0], axes[-1][1])
+        else:
+            axes.append((n, steps))
+    longest = max(axes, default=(1, (0, 0, 0)))
+    count, batch = axes.pop(axes.index(longest)) if axes else longest
+    starts = [
+        tuple([sum(i * steps[array] for i, (_, steps) in zip(places, axes)) for array in range(3)])
+        for places in itertools.product(*[range(n) for n, _ in axes])
+    ]
+    return count, (batch[0], batch[1], batch[2]), starts
