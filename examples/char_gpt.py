@@ -62,7 +62,8 @@ def train(arguments: argparse.Namespace) -> None:
         training_config = settings_from(TrainingConfig, given)
 
     tt.seed(training_config.seed)
-    batches = TextBatches(tokenizer.encode(text), model_config.block_size, training_config.batch_size, training_config.seed)
+    ids, batch_size = tokenizer.encode(text), training_config.batch_size
+    batches = TextBatches(ids, model_config.block_size, batch_size, training_config.seed, vocab_size=tokenizer.vocab_size)
     model = GPT(model_config)
     trainer = Trainer(model, batches, training_config, folder)
     if arguments.resume:

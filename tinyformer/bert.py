@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import tinytensor as tt
 from tinyformer.attention import padding_mask
@@ -88,9 +89,9 @@ class BertForMaskedLM(Module):
         self.bias = Parameter(tt.zeros(config.vocab_size))
         config.initialise(self.transform)
 
-    def forward(self, ids: Tensor, segments: Tensor | None = None, places: Tensor | None = None) -> Tensor:
-        """Ids (batch, length) -> logits for the token at each place, (batch, length, vocab_size); with ``places``, booleans
-        (batch, length), only for the n places that are True, (n, vocab_size), which spares the head the others."""
+    def forward(self, ids: Tensor, segments: Tensor | None = None, places: Any = None) -> Tensor:
+        """Ids (batch, length) -> logits for the token at each place, (batch, length, vocab_size); with ``places``, an index
+        into (batch, length), only for the n places that it picks, (n, vocab_size), which spares the head the others."""
         x = self.bert(ids, segments)
         if places is not None:
             x = x[places]  # (n, d_model)

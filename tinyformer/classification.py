@@ -60,10 +60,11 @@ def class_loss(model: Module, batch: Batch) -> Tensor:
 
 def accuracy(model: Module, batches: Iterator[Batch], ignored: int = -100) -> float:
     """The share of targets that the model's likeliest class is; targets that are ``ignored`` do not count."""
-    right = count = 0
+    right: Any = 0
+    count = 0
     with tt.no_grad(), evaluating(model):
         for batch in batches:
-            targets = batch.targets.numpy()
-            right += int((model(batch.inputs).numpy().argmax(axis=-1) == targets)[targets != ignored].sum())
+            found = model(batch.inputs).argmax(axis=-1)
+            right = right + ((found == batch.targets) & (batch.targets != ignored)).sum()  # read but once, at the end
             count += batch.num_targets
-    return right / max(count, 1)
+    return int(right) / max(count, 1)

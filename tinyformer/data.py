@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import tinytensor as tt
 from tinyformer.errors import UserError
 from tinytensor import Tensor
-from tinytensor.backend import host, xp
+from tinytensor.backend import Array, from_numpy, host, xp
 from tinytensor.io import atomic_write
 
 TINY_SHAKESPEARE = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
@@ -147,18 +147,19 @@ Self = TypeVar("Self", bound="Rows")
 
 @dataclass
 class Rows:
-    """The base of batches: dataclasses of tensors with a row for each sequence, and how many targets there are in all."""
+    """The base of batches: dataclasses of tensors and NumPy arrays with a row for each sequence, and how many targets there
+    are in all."""
 
     def split(self: Self, parts: int) -> list[Self]:
         """The rows cut into ``parts`` shards of as many rows, give or take one; fewer where there are fewer rows. A shard
         has its whole batch's number of targets, as that is what a mean loss is over."""
         if parts == 1:
             return [self]
-        tensors = {f.name: getattr(self, f.name) for f in fields(self) if isinstance(getattr(self, f.name), Tensor)}
-        count = len(next(iter(tensors.values())))
+        columns = {f.name: value for f in fields(self) if isinstance(value := getattr(self, f.name), (Tensor, host.ndarray))}
+        count = len(next(iter(columns.values())))
         parts = min(parts, count)
         cuts = [count * part // parts for part in range(parts + 1)]
-        return [replace(self, **{name: t[a:b] for name, t in tensors.items()}) for a, b in zip(cuts, cuts[1:])]
+        return [replace(self, **{name: c[a:b] for name, c in columns.items()}) for a, b in zip(cuts, cuts[1:])]
 
 
 @dataclass
@@ -170,14 +171,31 @@ class Batch(Rows):
     num_targets: int
 
 
+def check_ids(ids: Any, vocab_size: int) -> None:
+    """Raises UserError unless all ids, a NumPy array or a sequence, are 0 to vocab_size - 1. Models check them on the CPU
+    alone: on a GPU that would mean to wait for it."""
+    ids = host.asarray(ids)
+    wrong = ids[(ids < 0) | (ids >= vocab_size)]
+    if wrong.size:
+        raise UserError(f"the token id {int(wrong.flat[0])} is outside of the vocabulary: its {vocab_size} ids start at 0")
+
+
 class TextBatches:
     """Random windows of a training text, and the whole of a validation text, in order.
 
     The last ``validation_share`` of the ids is the validation split. Raises UserError where a split is shorter than one
-    window.
+    window, and for an id outside of ``vocab_size``, if that is given: a GPU does not notice.
     """
 
-    def __init__(self, ids: Any, block_size: int, batch_size: int, seed: int = 0, validation_share: float = 0.1):
+    def __init__(
+        self,
+        ids: Any,
+        block_size: int,
+        batch_size: int,
+        seed: int = 0,
+        validation_share: float = 0.1,
+        vocab_size: int | None = None,
+    ):
         if not 0.0 < validation_share < 1.0:
             raise UserError(f"the validation share must be above 0 and below 1, not {validation_share}")
         cut = int(len(ids) * (1.0 - validation_share))
@@ -189,9 +207,12 @@ class TextBatches:
             )
         if batch_size < 1:
             raise UserError(f"the batch size must be at least 1, not {batch_size}")
-        # The corpus lives where the model does; a batch is then gathered there, without a transfer.
+        if vocab_size is not None:
+            check_ids(ids, vocab_size)
+        # The corpus lives where the model does. A batch is gathered there: all that is copied for it is where windows start.
         self.training = tt.tensor(ids[:cut])
         self.validation = tt.tensor(ids[cut:])
+        self._window = xp.arange(block_size + 1)
         self.block_size = block_size
         self.batch_size = batch_size
         self._rng = host.random.default_rng(seed)
@@ -199,17 +220,19 @@ class TextBatches:
     def sample(self) -> Batch:
         """The next training batch: windows at random places, each as likely as the next."""
         starts = self._rng.integers(0, len(self.training) - self.block_size, self.batch_size)
-        places = tt.tensor(starts[:, None] + host.arange(self.block_size + 1))
-        return _batch(self.training[places])
+        return self._batch(self.training, from_numpy(starts))
 
     def validation_batches(self, batch_size: int = 64) -> Iterator[Batch]:
         """Every target of the validation split exactly once, in windows side by side; the last may be shorter."""
         full = (len(self.validation) - 1) // self.block_size
-        places = xp.arange(full)[:, None] * self.block_size + xp.arange(self.block_size + 1)
+        starts = xp.arange(full) * self.block_size
         for first in range(0, full, batch_size):
-            yield _batch(self.validation[tt.tensor(places[first : first + batch_size])])
+            yield self._batch(self.validation, starts[first : first + batch_size])
         if full * self.block_size + 1 < len(self.validation):
-            yield _batch(self.validation[full * self.block_size :].reshape(1, -1))
+            yield _inputs_and_targets(self.validation[full * self.block_size :].reshape(1, -1))
+
+    def _batch(self, ids: Tensor, starts: Array) -> Batch:
+        return _inputs_and_targets(ids[starts[:, None] + self._window])
 
     def get_state(self) -> dict[str, Any]:
         """Where the random choice of windows stands: values for JSON."""
@@ -220,5 +243,5 @@ class TextBatches:
         self._rng.bit_generator.state = state
 
 
-def _batch(windows: Tensor) -> Batch:
+def _inputs_and_targets(windows: Tensor) -> Batch:
     return Batch(windows[:, :-1], windows[:, 1:], windows.shape[0] * (windows.shape[1] - 1))

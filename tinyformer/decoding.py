@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import tinytensor as tt
 from tinyformer.blocks import Cache
 from tinyformer.command_line import setting
+from tinyformer.data import check_ids
 from tinyformer.errors import UserError
 from tinyformer.gpt import GPT
 from tinyformer.transformer import Transformer
@@ -63,7 +64,9 @@ class GPTDecoder:
         self.cache: Cache | None = model.new_cache() if use_cache else None
 
     def next_logits(self, new: Any) -> Any:
-        """The logits (batch, vocab_size) after the new ids (batch, count)."""
+        """The logits (batch, vocab_size) after the new ids (batch, count). Raises UserError for a first one that is none."""
+        if self.ids is None:
+            check_ids(new, self.model.config.vocab_size)
         self.ids = new if self.ids is None else host.concatenate([self.ids, new], axis=1)
         if self.cache is not None and self.ids.shape[1] > self.cache.capacity:
             self.cache = None
@@ -85,6 +88,7 @@ class TransformerDecoder:
     def __init__(self, model: Transformer, source: Any, max_tokens: int, use_cache: bool = True):
         self.model = model
         self.evaluating = evaluating(model)
+        check_ids(source, model.config.source_vocab_size)
         with tt.no_grad(), self.evaluating:
             self.memory, self.memory_mask = model.encode(tt.tensor(source))
         self.ids: Any = None

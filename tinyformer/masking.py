@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import tinytensor as tt
 from tinyformer.bert import BertForMaskedLM
-from tinyformer.data import Batch
+from tinyformer.data import Batch, check_ids
 from tinyformer.errors import UserError
 from tinytensor import Tensor
 from tinytensor.backend import host
@@ -15,11 +16,19 @@ from tinytensor.backend import host
 IGNORED = -100  # the target where nothing is asked: cross_entropy leaves it out
 
 
-def masked_token_loss(model: BertForMaskedLM, batch: Batch) -> Tensor:
+def masked_token_loss(model: BertForMaskedLM, batch: MaskedBatch) -> Tensor:
     """The mean cross-entropy of the batch's hidden tokens; the model predicts no others."""
-    hidden = batch.targets != IGNORED
-    total = tt.cross_entropy(model(batch.inputs, places=hidden), batch.targets[hidden], reduction="sum")
+    rows, columns = tt.tensor(host.stack(host.nonzero(batch.hidden)))
+    total = tt.cross_entropy(model(batch.inputs, places=(rows, columns)), batch.targets[rows, columns], reduction="sum")
     return total / batch.num_targets
+
+
+@dataclass
+class MaskedBatch(Batch):
+    """What the model reads, what was hidden from it, IGNORED elsewhere, and where that is: ``hidden``, booleans (batch,
+    length) on the host, as to look for them on a GPU would mean to wait for it."""
+
+    hidden: Any
 
 
 class Masking:
@@ -29,6 +38,7 @@ class Masking:
     def __init__(self, vocab_size: int, mask: int, special: Iterable[int], share: float = 0.15):
         if not 0.0 < share <= 1.0:
             raise UserError(f"the share of masked tokens must be above 0 and at most 1, not {share}")
+        self.vocab_size = vocab_size
         self.mask = mask
         self.share = share
         self.special = host.array(sorted({mask, *special}))
@@ -54,6 +64,7 @@ class MaskedBatches:
     anew each time; and the whole of a validation text, always hidden in the same way, so that losses can be compared.
 
     The last ``validation_share`` of the ids is the validation split; what does not fill a window at its end is left out.
+    Raises UserError where a split has no window, and for an id outside of the vocabulary.
     """
 
     def __init__(
@@ -76,6 +87,7 @@ class MaskedBatches:
         cut = int(len(ids) * (1.0 - validation_share))
         if min(cut, len(ids) - cut) < window:
             raise UserError(f"the text has {len(ids)} tokens, too few for windows of {window}: use a longer one")
+        check_ids(ids, masking.vocab_size)
         self.training = host.asarray(ids[:cut])
         self.validation = host.asarray(ids[cut:])
         self.masking = masking
@@ -85,12 +97,12 @@ class MaskedBatches:
         self.seed = seed
         self._rng = host.random.default_rng(seed)
 
-    def sample(self) -> Batch:
+    def sample(self) -> MaskedBatch:
         """The next training batch."""
         starts = self._rng.integers(0, len(self.training) - self.window + 1, self.batch_size)
         return self._batch(self.training[starts[:, None] + host.arange(self.window)], self._rng)
 
-    def validation_batches(self, batch_size: int = 64) -> Iterator[Batch]:
+    def validation_batches(self, batch_size: int = 64) -> Iterator[MaskedBatch]:
         """Every window of the validation split, side by side."""
         rng = host.random.default_rng(self.seed)
         full = len(self.validation) // self.window
@@ -98,10 +110,11 @@ class MaskedBatches:
         for first in range(0, full, batch_size):
             yield self._batch(windows[first : first + batch_size], rng)
 
-    def _batch(self, windows: Any, rng: Any) -> Batch:
+    def _batch(self, windows: Any, rng: Any) -> MaskedBatch:
         ends = [host.full((len(windows), 1), i) for i in self.around]
         inputs, targets = self.masking(host.concatenate([ends[0], windows, ends[1]], axis=1), rng)
-        return Batch(tt.tensor(inputs), tt.tensor(targets), int((targets != IGNORED).sum()))
+        hidden = targets != IGNORED
+        return MaskedBatch(tt.tensor(inputs), tt.tensor(targets), int(hidden.sum()), hidden)
 
     def get_state(self) -> dict[str, Any]:
         """Where the random choices stand: values for JSON."""

@@ -135,14 +135,18 @@ def adamw_for(model: Module, config: TrainingConfig) -> AdamW:
 
 def evaluate(model: Module, batches: Batches, loss_function: LossFunction = next_token_loss, shards: int = 1) -> float:
     """The mean loss over every target of the validation split, each batch cut into ``shards``, with a thread for each."""
-    total, count = 0.0, 0
+    losses: list[Tensor] = []
+    counts: list[int] = []
+    total = 0
     own = copy.deepcopy(tt.random.generator())  # evaluating, or not, changes none of the random numbers of training
     with tt.no_grad(), evaluating(model), tt.random.using(own):
         for batch in batches.validation_batches():
-            losses = parallel.run(partial(loss_function, model), batch.split(shards))
-            total += sum(float(loss) for loss in losses) * batch.num_targets
-            count += batch.num_targets
-    return total / max(count, 1)
+            parts = parallel.run(partial(loss_function, model), batch.split(shards))
+            losses += parts
+            counts += [batch.num_targets] * len(parts)
+            total += batch.num_targets
+    values = tt.stack(losses).tolist() if losses else []  # read but once, at the end
+    return sum(value * count for value, count in zip(values, counts)) / max(total, 1)
 
 
 class Trainer:
@@ -183,7 +187,7 @@ class Trainer:
         drawn = [self.batches.sample() for _ in range(self.config.accumulation)]
         count = sum(batch.num_targets for batch in drawn)
         self.optimizer.zero_grad()
-        mean_loss: Tensor = tt.tensor(0.0)
+        mean_loss: Tensor = tt.zeros(())
         for batch in drawn:
             # Each batch counts by its number of targets: the sum is the mean over all of them, as in one large batch.
             part = partial(self._part_of_the_loss, batch.num_targets / count)

@@ -16,8 +16,21 @@ import pytest
 
 import tinytensor as tt
 from tinyformer import data
-from tinyformer.data import Rows, TextBatches, TextSource, default_text, download, open_text, read_text, standard_library_text
+from tinyformer.data import (
+    Rows,
+    TextBatches,
+    TextSource,
+    check_ids,
+    default_text,
+    download,
+    open_text,
+    read_text,
+    standard_library_text,
+)
+from tinyformer.decoding import generate
 from tinyformer.errors import UserError
+from tinyformer.gpt import GPT
+from tinyformer.masking import MaskedBatches, Masking
 from tinytensor import parallel
 
 # ---------------------------------------------------------------------------------------------------------- read_text
@@ -399,3 +412,23 @@ def test_the_shards_of_rows_have_the_gradient_of_the_whole(parts: int) -> None:
     expected.backward()
     assert parallel.backward(partial(loss, shared), whole.split(parts)).item() == pytest.approx(expected.item(), abs=1e-12)
     np.testing.assert_allclose(shared.grad.numpy(), plain.grad.numpy(), rtol=0, atol=1e-12)
+
+
+# -------------------------------------------------------------------------------------------- ids that are no tokens
+
+
+@pytest.mark.parametrize(("ids", "wrong"), [([0, 3, 11, 2], 11), ([[0, -1]], -1), (np.array([10, 12]), 12)])
+def test_an_id_outside_of_the_vocabulary(ids: object, wrong: int) -> None:
+    with pytest.raises(UserError, match=f"id {wrong} is outside of the vocabulary: its 11 ids start at 0"):
+        check_ids(ids, 11)
+    check_ids(ids, 13) if wrong > 0 else check_ids([], 11)
+
+
+def test_ids_are_checked_where_a_text_is_loaded_or_continued(make_gpt: Callable[..., GPT]) -> None:
+    with pytest.raises(UserError, match="id 99 is outside"):
+        TextBatches(np.arange(100), 8, 4, vocab_size=99)
+    assert TextBatches(np.arange(100), 8, 4, vocab_size=100).sample().num_targets == 32
+    with pytest.raises(UserError, match="id 9 is outside"):
+        MaskedBatches(np.arange(100) % 10, Masking(9, 3, [0]), 1, 2, 5, 2)
+    with pytest.raises(UserError, match="id 11 is outside"):
+        next(generate(make_gpt(), [1, 11], 3))

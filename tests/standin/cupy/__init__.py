@@ -11,6 +11,8 @@ It is no model of speed, nor of rounding but for TF32's. Two things that CuPy la
 values were read on the host, which makes the CPU wait for the GPU, and ``uploads`` lists the bytes of each copy to the GPU.
 """
 
+from types import SimpleNamespace as _Namespace
+
 import numpy as _numpy
 
 from . import _array, _functions, cuda
@@ -28,6 +30,10 @@ _SHARED = """
 """  # CuPy's are NumPy's own
 
 globals().update({name: getattr(_numpy, name) for name in _SHARED.split()}, **_functions.ufuncs, **_functions.functions)
+
+
+def get_default_memory_pool():
+    return _Namespace(free_bytes=lambda: 0)
 
 
 def __getattr__(name):

@@ -13,6 +13,8 @@ from types import SimpleNamespace
 import numpy
 from numpy.lib.array_utils import byte_bounds
 
+from .cuda import check_memory
+
 synchronizations = 0  # how often something waited for the (imagined) GPU
 uploads = []  # the bytes of each copy from the host
 
@@ -168,6 +170,8 @@ def wrap(value):
         return value
     array = object.__new__(ndarray)
     array._host = numpy.asarray(value)
+    if array._host.base is None:
+        check_memory(array._host.nbytes)
     return array
 
 

@@ -1,5 +1,6 @@
 """The imagined GPU, and what CuPy tells of it."""
 
+import os
 from types import SimpleNamespace
 
 HANDLE = 0xB1A5  # of cuBLAS
@@ -11,6 +12,23 @@ class CUDARuntimeError(RuntimeError):
     def __init__(self, status):
         super().__init__(f"CUDA status {status}")
         self.status = status
+
+
+class _OutOfMemoryError(MemoryError):
+    """What CuPy raises where the GPU has no room for an array."""
+
+    def __init__(self, size, total, limit=0):
+        rest = f", limit set to: {limit:,} bytes" if limit else ""
+        super().__init__(f"Out of memory allocating {size:,} bytes (allocated so far: {total:,} bytes{rest}).")
+
+
+memory = SimpleNamespace(OutOfMemoryError=_OutOfMemoryError)
+limit = int(os.environ.get("CUPY_GPU_MEMORY_LIMIT", 0))  # the most bytes of an array here, of all arrays in CuPy; 0: no limit
+
+
+def check_memory(size):
+    if limit and size > limit:
+        raise _OutOfMemoryError(size, 0, limit)
 
 
 def get_cublas_handle():
