@@ -40,5 +40,16 @@ def _in_words(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     if isinstance(error, MemoryError):
-        return f"there is not enough memory for this: {error}" if str(error) else "there is not enough memory for this"
+        return _out_of_memory(error)
     return str(error)
+
+
+def _out_of_memory(error: MemoryError) -> str:
+    """What was asked for; where a GPU ran out, what is free; and what needs less."""
+    backend = sys.modules.get("tinytensor.backend")  # not imported here: it may be what does not load
+    what = backend.out_of_memory(error) if backend else str(error)
+    return (
+        f"there is not enough memory for this{f': {what}' if what else ''}\n"
+        "A lower --batch-size (more --accumulation makes up for it), --block-size or a smaller model needs less; no checkpoint "
+        "was touched."
+    )

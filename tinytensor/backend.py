@@ -8,6 +8,7 @@ differently stands in this file as a function; the hand-written kernels stand in
 from __future__ import annotations
 
 import os
+import re
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -35,18 +36,81 @@ def _load_backend(name: str) -> Any:
     if name != "cupy":
         raise BackendError(f"TINYTENSOR_BACKEND={name!r} is not a backend: use 'numpy' or 'cupy'")
     try:
+        return _load_cupy()
+    except BackendError as error:
+        raise BackendError(f"TINYTENSOR_BACKEND=cupy, but {error}, or unset TINYTENSOR_BACKEND to run on the CPU") from None
+
+
+_INSTALL = "pip install 'tinytensor[cuda13]' (or [cuda12])"
+
+
+def _load_cupy() -> Any:
+    """CuPy, if all that it needs is there. Raises BackendError, which says what is not and how to get it."""
+    try:
         import cupy
-    except ImportError:
-        raise BackendError(
-            "TINYTENSOR_BACKEND=cupy, but CuPy is not installed: pip install 'tinytensor[cuda13]' "
-            "(or [cuda12]), or unset TINYTENSOR_BACKEND to run on the CPU"
-        ) from None
-    if not cupy.cuda.is_available():
-        raise BackendError(
-            "TINYTENSOR_BACKEND=cupy, but CuPy finds no usable NVIDIA GPU: check that nvidia-smi lists one and that "
-            "its driver is new enough for this CuPy, or unset TINYTENSOR_BACKEND to run on the CPU"
-        )
+    except ModuleNotFoundError as error:
+        if error.name != "cupy":
+            raise BackendError(f"CuPy does not load, as the package {error.name!r} is missing: {_INSTALL}") from None
+        raise BackendError(f"CuPy is not installed: {_INSTALL}") from None
+    except ImportError as error:  # a wheel for another Python, or CUDA libraries that are gone
+        reason = str(error).strip().splitlines()[-1]
+        raise BackendError(f"CuPy does not load ({reason}): install it anew, {_INSTALL}") from None
+    _check_gpu(cupy.cuda.runtime)
+    _check_libraries(cupy.cuda)
     return cupy
+
+
+_INSUFFICIENT_DRIVER = 35  # cudaErrorInsufficientDriver
+_NO_DEVICE = 100  # cudaErrorNoDevice
+
+
+def _check_gpu(runtime: Any) -> None:
+    """Raises BackendError unless there are a driver, new enough, and a GPU that this CUDA compiles for."""
+    needed = runtime.runtimeGetVersion()
+    try:
+        count = runtime.getDeviceCount()
+    except runtime.CUDARuntimeError as error:
+        if error.status == _INSUFFICIENT_DRIVER:
+            raise BackendError(_about_the_driver(runtime.driverGetVersion(), needed)) from None
+        if error.status != _NO_DEVICE:
+            raise BackendError(f"CUDA does not start ({error}): check that nvidia-smi lists a GPU") from None
+        count = 0
+    if not count:
+        raise BackendError(
+            "CuPy finds no usable NVIDIA GPU: check that nvidia-smi lists one and CUDA_VISIBLE_DEVICES does not hide it"
+        )
+    device = runtime.getDeviceProperties(runtime.getDevice())
+    lowest = (7, 5) if needed >= 13000 else (5, 0)  # CUDA 13 no longer compiles for Maxwell, Pascal and Volta
+    if (device["major"], device["minor"]) < lowest:
+        older = " or, from 5.0 on, pip install 'tinytensor[cuda12]'" if needed >= 13000 else ""
+        raise BackendError(
+            f"the GPU {device['name'].decode()} has compute capability {device['major']}.{device['minor']}, and CUDA "
+            f"{_version(needed)} compiles for {lowest[0]}.{lowest[1]} and later: use a newer GPU{older}"
+        )
+
+
+def _about_the_driver(found: int, needed: int) -> str:
+    if not found:
+        return "CuPy finds no NVIDIA driver: install one, so that nvidia-smi lists a GPU"
+    older = ", or pip install 'tinytensor[cuda12]'" if needed >= 13000 else ""
+    return f"the NVIDIA driver is for CUDA {_version(found)} and this CuPy for {_version(needed)}: update the driver{older}"
+
+
+def _check_libraries(cuda: Any) -> None:
+    """Raises BackendError unless cuBLAS, which multiplies matrices, and NVRTC, which compiles kernels, are there."""
+    try:
+        library = "cuBLAS"
+        from cupy_backends.cuda.libs import cublas  # noqa: F401
+
+        library = "NVRTC"
+        cuda.nvrtc.getVersion()
+    except (ImportError, RuntimeError):
+        raise BackendError(f"CuPy does not find CUDA's library {library}: {_INSTALL} brings it") from None
+
+
+def _version(number: int) -> str:
+    """CUDA's 12040 as 12.4."""
+    return f"{number // 1000}.{number % 1000 // 10}"
 
 
 name: str = os.environ.get("TINYTENSOR_BACKEND", "") or "numpy"
@@ -107,6 +171,23 @@ def scatter_add(target: Array, index: Any, values: Array) -> None:
         if target.dtype == index_dtype:  # GPUs add unsigned 64-bit integers alone; in two's complement the sum is the same
             target, values = target.view(numpy.uint64), values.astype(target.dtype).view(numpy.uint64)
         cupyx.scatter_add(target, index, values)
+
+
+def out_of_memory(error: MemoryError) -> str:
+    """What a MemoryError says; on a GPU how much was asked for, and how much is free there: CuPy's only says the first."""
+    asked = re.search(r"allocating ([\d,]+) bytes", str(error))
+    if xp is numpy or not asked:
+        return str(error)
+    free, total = xp.cuda.runtime.memGetInfo()
+    free += xp.get_default_memory_pool().free_bytes()  # CuPy keeps what was freed, in pieces that may be too small
+    return (
+        f"{_gibibytes(int(asked[1].replace(',', '')))} of GPU memory were asked for, "
+        f"and {_gibibytes(free)} of {_gibibytes(total)} are free"
+    )
+
+
+def _gibibytes(count: int) -> str:
+    return f"{count / 2**30:.2f} GiB" if count >= 2**27 else f"{count / 2**20:.1f} MiB"
 
 
 def quiet() -> AbstractContextManager[Any]:

@@ -6,11 +6,12 @@ import dataclasses
 import json
 import os
 import random
+import re
 import runpy
 from pathlib import Path
 
 import pytest
-from running import Program, contents, entries, log_of, result_of, validation_losses
+from running import ROOT, Program, contents, entries, log_of, result_of, validation_losses
 
 from tinyformer.gpt import GPTConfig
 from tinyformer.runs import load_checkpoint
@@ -379,6 +380,31 @@ def test_cupy_without_cupy(program: Program) -> None:
     message = program.bad("--help", TINYTENSOR_BACKEND="cupy", **program.without("cupy"))
     assert "CuPy is not installed: pip install" in message
     assert "unset TINYTENSOR_BACKEND" in message
+
+
+def gpu_with(limit: int) -> dict[str, str]:
+    """The variables of a run on the stand-in for CuPy, whose GPU has no room for arrays of more bytes."""
+    paths = os.pathsep.join([str(ROOT / "tests" / "standin"), str(ROOT)])
+    return {"TINYTENSOR_BACKEND": "cupy", "PYTHONPATH": paths, "CUPY_GPU_MEMORY_LIMIT": str(limit)}
+
+
+def test_a_gpu_too_small_to_train(program: Program) -> None:
+    words = ["--data", "text.txt", "--out", "run", *TINY, *SHORT, "--batch-size", "2000"]
+    result = program(*words, **gpu_with(500_000))
+    assert result.returncode == 2
+    assert "Traceback" not in result.stderr
+    what, remedy = result.stderr.splitlines()[-2:]
+    asked = r"[\d.]+ MiB of GPU memory were asked for, and 1.50 GiB of 2.00 GiB are free"
+    assert re.fullmatch(f"error: there is not enough memory for this: {asked}", what)
+    assert "--batch-size" in remedy and "--accumulation" in remedy and "--block-size" in remedy
+    assert load_checkpoint(program.folder / "run/latest.safetensors", "latest")[1]["step"] == 0
+
+
+def test_a_gpu_too_small_to_write(finished: Program) -> None:
+    before = contents(finished.folder / "run")
+    message = finished.bad("sample", "--out", "run", **gpu_with(200))
+    assert "of GPU memory were asked for" in message
+    assert contents(finished.folder / "run") == before
 
 
 def test_a_loss_that_is_no_number(program: Program) -> None:

@@ -168,6 +168,12 @@ def test_what_json_cannot_hold_leaves_the_old_file(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------------------- errors
 
 
+LESS = (
+    "A lower --batch-size (more --accumulation makes up for it), --block-size or a smaller model needs less; no checkpoint was "
+    "touched."
+)
+
+
 @pytest.mark.parametrize(
     ("error", "message"),
     [
@@ -177,8 +183,8 @@ def test_what_json_cannot_hold_leaves_the_old_file(tmp_path: Path) -> None:
         (OSError("of another kind"), "of another kind"),
         (ModuleNotFoundError("No module named 'tqdm'", name="tqdm"), "the package 'tqdm' is not installed: pip install tqdm"),
         (ImportError("no usable GPU"), "no usable GPU"),
-        (MemoryError(), "there is not enough memory for this"),
-        (MemoryError("Unable to allocate 9 TiB"), "there is not enough memory for this: Unable to allocate 9 TiB"),
+        (MemoryError(), f"there is not enough memory for this\n{LESS}"),
+        (MemoryError("Unable to allocate 9 TiB"), f"there is not enough memory for this: Unable to allocate 9 TiB\n{LESS}"),
     ],
 )
 def test_a_users_mistake_is_a_line_and_status_2(error: Exception, message: str, capsys) -> None:

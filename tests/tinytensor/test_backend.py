@@ -33,17 +33,98 @@ def test_cupy_without_the_package(python):
     assert "unset TINYTENSOR_BACKEND" in text
 
 
-def test_cupy_without_a_gpu(python):
-    fake = """
+FAKE = """
 import sys, types
-cupy = types.ModuleType("cupy")
-cupy.cuda = types.SimpleNamespace(is_available=lambda: False)
-sys.modules["cupy"] = cupy
-import tinytensor
-"""
-    text = failure(python(fake, TINYTENSOR_BACKEND="cupy"))
-    assert "no usable NVIDIA GPU" in text
-    assert "nvidia-smi" in text
+
+class CUDARuntimeError(RuntimeError):
+    status = 0
+
+def refuse(status, text):
+    error = CUDARuntimeError(text)
+    error.status = status
+    raise error
+
+runtime = types.SimpleNamespace(
+    CUDARuntimeError=CUDARuntimeError,
+    getDevice=lambda: 0,
+    getDeviceCount=lambda: 1,
+    getDeviceProperties=lambda device: {"name": b"NVIDIA H200", "major": 9, "minor": 0},
+    driverGetVersion=lambda: 0,
+    runtimeGetVersion=lambda: 13020,
+)
+cupy, libs = types.ModuleType("cupy"), types.ModuleType("cupy_backends.cuda.libs")
+cupy.cuda = types.SimpleNamespace(runtime=runtime, nvrtc=types.SimpleNamespace(getVersion=lambda: (13, 2)))
+for name in ("cupy_backends", "cupy_backends.cuda"):
+    sys.modules[name] = types.ModuleType(name)
+sys.modules.update({"cupy": cupy, libs.__name__: libs})
+libs.cublas = types.ModuleType("cublas")
+"""  # a CuPy in which all is well, until a case spoils it
+
+UNUSABLE = {
+    "CuPy does not find its libraries": (
+        "class Broken:\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'cupy': raise ImportError('Failed to import CuPy.\\n\\nlibcudart.so.13: no such file')\n"
+        "del sys.modules['cupy']; sys.meta_path.insert(0, Broken())",
+        ["CuPy does not load (libcudart.so.13: no such file)", "pip install 'tinytensor[cuda13]'"],
+    ),
+    "CuPy lacks a package": (
+        "class Broken:\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'cupy': raise ModuleNotFoundError('none', name='fastrlock')\n"
+        "del sys.modules['cupy']; sys.meta_path.insert(0, Broken())",
+        ["the package 'fastrlock' is missing", "pip install 'tinytensor[cuda13]'"],
+    ),
+    "no driver": (
+        "runtime.getDeviceCount = lambda: refuse(35, 'cudaErrorInsufficientDriver')",
+        ["CuPy finds no NVIDIA driver: install one"],
+    ),
+    "a driver that is too old": (
+        "runtime.getDeviceCount = lambda: refuse(35, 'cudaErrorInsufficientDriver'); runtime.driverGetVersion = lambda: 12040",
+        ["the NVIDIA driver is for CUDA 12.4 and this CuPy for 13.2", "update the driver", "tinytensor[cuda12]"],
+    ),
+    "no device": (
+        "runtime.getDeviceCount = lambda: refuse(100, 'cudaErrorNoDevice')",
+        ["no usable NVIDIA GPU", "nvidia-smi", "CUDA_VISIBLE_DEVICES"],
+    ),
+    "none of the devices": ("runtime.getDeviceCount = lambda: 0", ["no usable NVIDIA GPU", "nvidia-smi"]),
+    "a device in trouble": (
+        "runtime.getDeviceCount = lambda: refuse(999, 'cudaErrorUnknown: unknown error')",
+        ["CUDA does not start (cudaErrorUnknown: unknown error)", "nvidia-smi"],
+    ),
+    "a GPU too old for CUDA 13": (
+        "runtime.getDeviceProperties = lambda device: {'name': b'Tesla V100', 'major': 7, 'minor': 0}",
+        ["the GPU Tesla V100 has compute capability 7.0", "CUDA 13.2 compiles for 7.5 and later", "tinytensor[cuda12]"],
+    ),
+    "a GPU too old for any": (
+        "runtime.getDeviceProperties = lambda device: {'name': b'Tesla K80', 'major': 3, 'minor': 7};"
+        "runtime.runtimeGetVersion = lambda: 12080",
+        ["the GPU Tesla K80 has compute capability 3.7", "CUDA 12.8 compiles for 5.0 and later: use a newer GPU"],
+    ),
+    "no cuBLAS": ("del libs.cublas", ["CUDA's library cuBLAS", "pip install 'tinytensor[cuda13]'"]),
+    "no NVRTC": (
+        "cupy.cuda.nvrtc.getVersion = lambda: refuse(0, 'CuPy failed to load libnvrtc.so.13')",
+        ["CUDA's library NVRTC", "pip install 'tinytensor[cuda13]'"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNUSABLE)
+def test_a_cupy_that_cannot_be_used(python, case):
+    fault, said = UNUSABLE[case]
+    text = failure(python(f"{FAKE}\n{fault}\nimport tinytensor", TINYTENSOR_BACKEND="cupy"))
+    for part in said:
+        assert part in text
+    assert text.startswith("TINYTENSOR_BACKEND=cupy, but ")
+    assert text.endswith(", or unset TINYTENSOR_BACKEND to run on the CPU")
+    assert len(text) < 300
+
+
+def test_a_cupy_that_can_be_used(python):
+    """Nothing but the cases' faults makes them fail: without one, the check passes."""
+    code = f"{FAKE}\nfrom tinytensor.backend import _load_cupy\nprint(_load_cupy() is cupy)"
+    run = python(code, TINYTENSOR_BACKEND="numpy")
+    assert run.stdout == "True\n", run.stderr
 
 
 @pytest.mark.parametrize("value", ["", "numpy"])
