@@ -221,6 +221,7 @@ def test_tf32_by_default_and_full_precision_where_asked(monkeypatch: pytest.Monk
         same = engine.same_modes()
 
         def in_a_thread() -> None:
+            engine.modes.full_precision = False
             with same():
                 errors.append(error_of_a_product())
 

@@ -58,6 +58,11 @@ REFUSED = {
     "a NumPy array in where": ("cupy.where(x > 0, x, h)", "TypeError", "Unsupported type"),
     "NumPy arrays in concatenate": ("cupy.concatenate([x, h])", "TypeError", "Unsupported type"),
     "a NumPy array in einsum": ("cupy.einsum('i,i->', x, h)", "TypeError", "Unsupported type"),
+    "a batch of products": ("x.reshape(1, 1, 3) @ x.reshape(1, 3, 1)", "TypeError", "no TF32"),
+    "one matrix for a batch": ("x.reshape(1, 1, 3) @ x.reshape(3, 1)", "TypeError", "use kernels.matmul"),
+    "a batch in bfloat16": ("short.reshape(1, 1, 3) @ short.reshape(3, 1)", "TypeError", "CuPy crashes in a product"),
+    "a batch in bfloat16 in matmul": ("cupy.matmul(x.reshape(3, 1), short.reshape(1, 1, 3))", "TypeError", "CuPy crashes"),
+    "a contraction in bfloat16": ("cupy.einsum('ij,ij->i', short[None], short[None])", "TypeError", "CuPy crashes where"),
     "a list as an index": ("x[[0, 1]]", "TypeError", "Unsupported type"),
     "a NumPy array as an index": ("x[numpy.array([0, 1])]", "TypeError", "Unsupported type"),
     "a NumPy array as a value": ("x.__setitem__(slice(None), h)", "TypeError", "Unsupported type"),
@@ -83,6 +88,12 @@ REFUSED = {
     "an array of objects": ("cupy.array([None])", "ValueError", "object"),
     "a sum to the wrong type in place": ("cupy.ones(3, dtype='int64').__iadd__(0.5)", "TypeError", "cast"),
     "scatter_add of int64": ("cupyx.scatter_add(cupy.ones(3, 'int64'), cupy.array([0]), 1)", "TypeError", "dtype"),
+    "scatter_add of bfloat16": ("cupyx.scatter_add(short, cupy.array([0]), short[:1])", "TypeError", "dtype"),
+    "scatter_add as NumPy's module would have it": (
+        "cupy.scatter_add(x, cupy.array([0]), 1.0)",
+        "AttributeError",
+        "scatter_add",
+    ),
     "scatter_add of booleans": ("cupyx.scatter_add(x > 0, cupy.array([0]), True)", "TypeError", "dtype"),
     "scatter_add to NumPy": ("cupyx.scatter_add(h, cupy.array([0]), 1.0)", "TypeError", "Unsupported type"),
     "scatter_add of NumPy": ("cupyx.scatter_add(x, cupy.array([0]), h[:1])", "TypeError", "Unsupported type"),
@@ -97,6 +108,11 @@ ACCEPTED = {
     "a NumPy scalar on the left": "isinstance(numpy.float32(2.0) * x, cupy.ndarray)",
     "an integer array wraps around": "x[cupy.array([0, 4, -4])].tolist() == [1.0, 2.0, 3.0]",
     "take wraps around": "x.take(cupy.array([3, -1])).tolist() == [1.0, 3.0]",
+    "bfloat16 is of no kind": "short.dtype.kind == 'V' and short.dtype.name == 'bfloat16'",
+    "matrices of bfloat16": "(short[None] @ short[:, None]).shape == (1, 1)",
+    "a batch of integers": "(x.astype('int64').reshape(1, 1, 3) @ x.astype('int64').reshape(1, 3, 1)).tolist() == [[[14]]]",
+    "the largest of nothing is an error, as in NumPy": "refused(lambda: x[:0].max()) == 'ValueError'",
+    "an address": "x.data.ptr == x._host.ctypes.data and x[1:].data.ptr == x.data.ptr + 4",
     "a mask": "x[x > 1].tolist() == [2.0, 3.0]",
     "None, ellipsis, slices": "x[None, ..., ::-1].tolist() == [[3.0, 2.0, 1.0]]",
     "out= is returned": "cupy.exp(x, out=y) is y and cupy.add(x, x, y) is y",
@@ -107,12 +123,14 @@ ACCEPTED = {
     "an array of NumPy is": "cupy.asarray(h)._host is not h and cupy.asnumpy(x) is not x._host",
     "the class on the other side may answer": "x + Other() == 'other' and Other() + x == 'other'",
     "reading is counted": "reads(lambda: float(x[0]), lambda: bool(x.any()), lambda: x.get(), lambda: x[x > 0]) == 4",
+    "copies to the GPU are counted": "copies(lambda: cupy.array([1, 2]), lambda: cupy.asarray(h)) == [16, 12]",
+    "computing copies nothing": "copies(lambda: cupy.array(x), lambda: x + numpy.float64(1), lambda: cupy.full(3, 2.0)) == []",
     "computing is not": "reads(lambda: x @ x, lambda: x[cupy.array([1])], lambda: x.sum() / x.size, lambda: len(x)) == 0",
 }
 
 TRIALS = """
     import json, sys
-    import cupy, cupyx, numpy
+    import cupy, cupyx, ml_dtypes, numpy
 
     def same_after_adding(a):
         b = a
@@ -130,14 +148,27 @@ TRIALS = """
             action()
         return cupy.synchronizations - before
 
+    def copies(*actions):
+        before = len(cupy.uploads)
+        for action in actions:
+            action()
+        return cupy.uploads[before:]
+
+    def refused(action):
+        try:
+            action()
+        except Exception as error:
+            return type(error).__name__
+
     class Other:
         __array_ufunc__ = None
         __add__ = __radd__ = lambda self, other: "other"
 
     def trial(expression):
         x, y, h = cupy.array([1, 2, 3], dtype="float32"), cupy.zeros(3, "float32"), numpy.ones(3, "float32")
+        short = cupy.array(h.astype(ml_dtypes.bfloat16))
         try:
-            return repr(eval(expression, {**globals(), "x": x, "y": y, "h": h}))
+            return repr(eval(expression, {**globals(), "x": x, "y": y, "h": h, "short": short}))
         except Exception as error:
             return [kind.__name__ for kind in type(error).__mro__], str(error)
 
@@ -275,3 +306,70 @@ BORDER = """
 
 def test_lists_and_numpy_arrays_cross_at_the_border_and_integers_scatter() -> None:
     assert run(BORDER, "cupy") == run(BORDER, "numpy")
+
+
+# ------------------------------------------------------------------------------------------------- its cuBLAS is strict
+
+# out (2, 3) = a (2, 4) b (4, 3) in rows, so outᵀ = bᵀ aᵀ in columns; each fault is in one argument of the call that is right.
+PRODUCT = """
+    import json, sys
+    import cupy, numpy
+    from cupy_backends.cuda.libs import cublas
+
+    a, b, out = cupy.ones((2, 4), "float32"), cupy.ones((4, 3), "float32"), cupy.full((2, 3), numpy.nan, "float32")
+    factors = numpy.array([1, 0], "float32")
+    one, zero = factors.ctypes.data, factors.ctypes.data + 4
+
+    def product(name="gemmEx", **faults):
+        batched = name == "gemmStridedBatchedEx"
+        right = {
+            "handle": cupy.cuda.get_cublas_handle(), "transa": 0, "transb": 0, "m": 3, "n": 2, "k": 4, "alpha": one,
+            "A": b.data.ptr, "Atype": 0, "lda": 3, **({"strideA": 0} if batched else {}),
+            "B": a.data.ptr, "Btype": 0, "ldb": 4, **({"strideB": 0} if batched else {}),
+            "beta": zero, "C": out.data.ptr, "Ctype": 0, "ldc": 3, **({"strideC": 0, "batchCount": 1} if batched else {}),
+            "computeType": 68, "algo": -1,
+        }
+        getattr(cublas, name)(*{**right, **faults}.values())
+        return out.tolist()
+
+    def trial(text):
+        try:
+            return eval(text)
+        except cublas.CUBLASError as error:
+            return str(error)
+
+    print(json.dumps([trial(text) for text in json.loads(sys.argv[1])]))
+"""
+
+WRONG_PRODUCTS = {
+    "product(handle=1)": "NOT_INITIALIZED",
+    "product(transa=3)": "INVALID_VALUE",
+    "product(lda=2)": "columns of A that overlap",
+    "product(ldb=3)": "columns of B that overlap",
+    "product(ldc=2)": "columns of C that overlap",
+    "product(transa=1)": "columns of A that overlap",
+    "product(lda=4)": "A reaches beyond its array",
+    "product(transb=1, ldb=6)": "B reaches beyond its array",
+    "product(C=out.data.ptr + 4)": "C reaches beyond its array",
+    "product(A=0)": "no address of A",
+    "product(B=a.data.ptr + 2)": "B is not aligned",
+    "product(alpha=0)": "no address of a factor",
+    "product(m=0)": "the sizes",
+    "product(Atype=14)": "the types",
+    "product(computeType=70)": "the compute type",
+    "product(Atype=1, Btype=1, Ctype=1)": "the compute type",
+    "product(algo=7)": "the algorithm",
+    "product('gemmStridedBatchedEx', batchCount=2)": "all results in one place",
+    "product('gemmStridedBatchedEx', strideA=-1)": "the steps",
+    "product('gemmStridedBatchedEx', batchCount=2, strideC=6)": "C reaches beyond its array",
+    "(cublas.setPointerMode(cupy.cuda.get_cublas_handle(), 1), product())": "a factor of the host read on the GPU",
+}
+
+
+def test_the_standins_products_refuse_what_cublas_refuses() -> None:
+    right = ["product()", "product('gemmStridedBatchedEx')", "product(beta=one)"]  # the last adds to what the others left
+    first, second, added, *errors = json.loads(run(PRODUCT, "numpy", json.dumps([*right, *WRONG_PRODUCTS])))
+    assert first == second == [[4.0] * 3] * 2
+    assert added == [[8.0] * 3] * 2
+    for error, (text, said) in zip(errors, WRONG_PRODUCTS.items()):
+        assert isinstance(error, str) and error.startswith("CUBLAS_STATUS_") and said in error, (text, error)

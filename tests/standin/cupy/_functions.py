@@ -137,12 +137,21 @@ def _where(condition, x, y):
     return numpy.where(condition, x, y)
 
 
+def _matmul(a, b, out=None):
+    if a.ndim > 2 or b.ndim > 2:
+        if "bfloat16" in (a.dtype.name, b.dtype.name):
+            raise TypeError("CuPy crashes in a product of bfloat16 with more than 2 dimensions: use kernels.matmul")
+        if a.dtype.kind == "f":
+            raise TypeError("CuPy copies what is transposed in a batch, and has no TF32 for one: use kernels.matmul")
+    return _product(numpy.matmul)(a, b, out)
+
+
 # Where NumPy's function of that name would do something else.
 SPECIAL = {
     "argsort": _sorting(numpy.argsort),
     "dot": _product(numpy.dot),
     "flatnonzero": _waiting(numpy.flatnonzero),
-    "matmul": _product(numpy.matmul),
+    "matmul": _matmul,
     "mean": _silent(numpy.mean),
     "nonzero": _waiting(numpy.nonzero),
     "sort": _sorting(numpy.sort),
@@ -188,6 +197,10 @@ def stack(tup, axis=0):
 
 def einsum(subscripts, *operands, dtype=None, optimize=False):
     hosts = [operand(a, scalars=False) for a in operands]
+    terms, _, output = subscripts.partition("->")
+    summed_over = {letter for term in terms.split(",")[1:] for letter in term} - set(output)
+    if summed_over and any(a.dtype.name == "bfloat16" for a in hosts):
+        raise TypeError("CuPy crashes where einsum contracts arrays of bfloat16, as that is a batch of products")
     return _run(numpy.einsum, [subscripts, *hosts], dtype=dtype, optimize=optimize)
 
 

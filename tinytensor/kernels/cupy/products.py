@@ -181,8 +181,8 @@ def _layout(shape: tuple[int, ...], strides: tuple[int, ...]) -> _Layout | None:
         return None
     if (across == 1 or columns == 1) and (down >= columns or rows == 1):
         return _Layout(False, down if rows > 1 else columns)
-    if (down == 1 or rows == 1) and (across >= rows or columns == 1):
-        return _Layout(True, across if columns > 1 else rows)
+    if (down == 1 or rows == 1) and across >= rows:
+        return _Layout(True, across)
     return None
 
 
