@@ -57,10 +57,10 @@ def test_lines_plain_and_zipped(tmp_path: Path, text: str, lines: list[str]) -> 
     [
         ("a.txt", None, "a.txt does not exist"),
         ("a.txt", b"caf\xe9\n", "a.txt is not UTF-8 text (byte 3)"),
-        ("a.gz", gzip.compress(b"caf\xe9\n"), "a.gz is not UTF-8 text (byte 3)"),
-        ("a.gz", gzip.compress(b"some sentences\n" * 100)[:-9], "a.gz is not a whole gzip file"),
-        ("a.gz", gzip.compress(b"some sentences\n" * 100)[:-1] + b"!", "a.gz is not a whole gzip file"),
-        ("a.gz", gzip.compress(b"some sentences\n")[:10] + b"\xff" * 20, "a.gz is not a whole gzip file"),
+        ("a.gz", gzip.compress(b"caf\xe9\n", mtime=0), "a.gz is not UTF-8 text (byte 3)"),
+        ("a.gz", gzip.compress(b"some sentences\n" * 100, mtime=0)[:-9], "a.gz is not a whole gzip file"),
+        ("a.gz", gzip.compress(b"some sentences\n" * 100, mtime=0)[:-1] + b"!", "a.gz is not a whole gzip file"),
+        ("a.gz", gzip.compress(b"some sentences\n", mtime=0)[:10] + b"\xff" * 20, "a.gz is not a whole gzip file"),
         ("a.gz", b"no gzip file\n", "a.gz is not a whole gzip file"),
     ],
 )
