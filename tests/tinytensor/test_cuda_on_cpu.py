@@ -140,6 +140,9 @@ def test_a_write_by_one_too_many_is_found_at_every_length(length, start):
     assert (x.get() == np.arange(length)).all()
     with pytest.raises(RuntimeError, match="f: "):
         launch("for (int i = 0; i <= n; i++) x[i] = i;", x, length, block=(1,))
+    parameters = "const float* x, float* y, long long n"
+    with pytest.raises(RuntimeError, match="f: "):
+        launch("for (int i = 0; i <= n; i++) y[i] = x[i];", x, x * 2, length, parameters=parameters, block=(1,))
 
 
 def test_a_read_by_one_too_many_gives_nan_or_is_a_fault():
@@ -166,6 +169,26 @@ def test_a_missing_barrier_shows_when_the_order_changes(monkeypatch):
         launch("__shared__ float s[64]; s[threadIdx.x] = 1; x[threadIdx.x] = s[threadIdx.x ^ 33];", x, 0, block=(64,))
         found.append(np.nan_to_num(x.get()).tolist())
     assert found[0] != found[1]
+
+
+def test_a_missing_barrier_before_shared_memory_is_used_again_shows(monkeypatch):
+    def found(barrier):
+        x = floats(64)
+        launch(
+            f"""__shared__ float s[2];
+            for (int round = 0; round < 3; round++) {{
+                {barrier}
+                if (threadIdx.x % 32 == 0) s[threadIdx.x / 32] = round;
+                __syncthreads();
+                x[threadIdx.x] += __shfl_xor_sync(0xffffffffu, s[threadIdx.x % 2], 1);
+            }}""",
+            x, 0, block=(64,),
+        )  # fmt: skip
+        return x.get()
+
+    monkeypatch.setattr(xp.kernel_launches, "order", "reversed")
+    assert (found("__syncthreads();") == 3).all()
+    assert (found("") != 3).any()
 
 
 def test_a_sum_over_blocks_in_their_order_shows_it(order):
@@ -216,6 +239,8 @@ def test_launches_that_are_refused():
             launch("", x, 1, block=block)
     with pytest.raises(RuntimeError, match=r"INVALID_VALUE.*grid"):
         launch("", x, 1, grid=(1, 1 << 16))
+    with pytest.raises(ValueError, match="makes 1 of a 0"):
+        launch("", x, 1, grid=(0,))
     with pytest.raises(TypeError, match="tuple"):
         launch("", x, 1, grid=1)
     with pytest.raises(RuntimeError, match=r"(?s)g\+\+ refuses.*kernel.cu:2"):

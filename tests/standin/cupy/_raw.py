@@ -1,8 +1,9 @@
 """``RawModule``: compiles the CUDA source as C++ for the CPU (``cuda_on_cpu.hpp``) and runs it on the arrays' memory.
 
 ``kernel_launches`` sets how, and CuPy has nothing of the kind:
-- ``order``: in which order blocks, and the threads of a block, take turns: "forward", "reversed" or "shuffled". What a
-  kernel computes must not depend on it. CUPY_STANDIN_ORDER in the environment sets it from outside.
+- ``order``: in which order blocks, and the threads of a block, take turns: "forward", "reversed" (where threads also run
+  as far ahead of others as they can) or "shuffled". What a kernel computes must not depend on it.
+  CUPY_STANDIN_ORDER in the environment sets it from outside.
 - ``guarded``: each array is copied to memory that ends where reading is a fault, shared memory starts as NaN, and a write
   beside an array is found. CUPY_STANDIN_GUARDED=1 in the environment sets it from outside.
 """
@@ -112,6 +113,8 @@ class RawKernel:
         grid, block = _three(grid, "grid"), _three(block, "block")
         if block[0] * block[1] * block[2] > 1024 or block[2] > 64:
             raise RuntimeError(f"CUDA_ERROR_INVALID_VALUE: {self.name}: a block of {block} threads; 1024 are the most")
+        if 0 in grid + block:
+            raise ValueError(f"{self.name}: a grid of {grid} blocks of {block} threads, where CuPy makes 1 of a 0")
         if grid[0] >= 1 << 31 or max(grid[1:]) >= 1 << 16:
             raise RuntimeError(f"CUDA_ERROR_INVALID_VALUE: {self.name}: a grid of {grid} blocks is too large")
         if len(args) != len(self._codes):
@@ -183,7 +186,9 @@ def _guarded(kernel, grid, block, values, arrays):
     copies = []
     try:
         for first, end, numbers in spans:
-            copy = library.cuda_guard(ctypes.c_size_t(end - first), ctypes.c_size_t(first % 16))
+            # NaN beside what is read; beside what is written another number, as NaN computed from it would not show.
+            filler = 0xFE if any(kernel._codes[i][0] == "m" for i in numbers) else 0xFF
+            copy = library.cuda_guard(ctypes.c_size_t(end - first), ctypes.c_size_t(first % 16), filler)
             ctypes.memmove(copy, first, end - first)
             copies.append(copy)
             for i in numbers:

@@ -61,6 +61,7 @@ sigjmp_buf launcher;
 struct Guarded {  // an array between pages that may not be touched
     char *pages, *usable, *usable_end, *array;
     size_t bytes, pages_bytes;
+    char filler;
 };
 std::vector<Guarded> guarded;
 constexpr size_t page = 4096, forbidden = 1 << 20;
@@ -144,10 +145,12 @@ void rearrange(T first, T last) {
     if (chosen_order == shuffled_order) std::shuffle(first, last, shuffling);
 }
 
+// Forward, all threads go from one waiting place to the next side by side; reversed, those that can go on run far ahead.
 Thread* next_thread() {
     if (ready_from < ready.size()) {
         if (chosen_order == shuffled_order) std::swap(ready[ready_from], ready[ready_from + shuffling() % (ready.size() - ready_from)]);
-        Thread* thread = ready[ready_from++];
+        Thread* thread = chosen_order == reversed_order ? ready.back() : ready[ready_from++];
+        if (chosen_order == reversed_order) ready.pop_back();
         if (ready_from == ready.size()) ready.clear(), ready_from = 0;
         return thread;
     }
@@ -403,17 +406,17 @@ CUDA_EXPORT const char* cuda_launch(void (*kernel)(void**), void** arguments, co
 }
 
 // Memory for an array, which ends (but for less than 16 bytes) where nothing may be touched, as before it.
-// What is left over is filled with 0xff, so that a float read there is NaN.
-CUDA_EXPORT char* cuda_guard(size_t bytes, size_t misalignment) {
+// What is left over is filled: with 0xff, a float read there is NaN.
+CUDA_EXPORT char* cuda_guard(size_t bytes, size_t misalignment, int filler) {
     using namespace cpu;
     size_t inner = (bytes + 32 + page - 1) / page * page;
     size_t whole = inner + 2 * forbidden;
     char* pages = static_cast<char*>(mmap(nullptr, whole, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
     char* usable = pages + forbidden;
     mprotect(usable, inner, PROT_READ | PROT_WRITE);
-    memset(usable, 0xff, inner);
+    memset(usable, filler, inner);
     char* array = usable + inner - (misalignment + bytes + 15) / 16 * 16 + misalignment;
-    guarded.push_back({pages, usable, usable + inner, array, bytes, whole});
+    guarded.push_back({pages, usable, usable + inner, array, bytes, whole, static_cast<char>(filler)});
     return array;
 }
 
@@ -421,7 +424,7 @@ CUDA_EXPORT char* cuda_guard(size_t bytes, size_t misalignment) {
 CUDA_EXPORT bool cuda_intact(size_t i) {
     using namespace cpu;
     const Guarded& g = guarded[i];
-    auto filler = [](char c) { return c == '\xff'; };
+    auto filler = [&g](char c) { return c == g.filler; };
     return std::all_of(g.usable, g.array, filler) && std::all_of(g.array + g.bytes, g.usable_end, filler);
 }
 
