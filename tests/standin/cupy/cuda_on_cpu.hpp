@@ -102,10 +102,14 @@ void release_signals() {
 
 // ------------------------------------------------------------------------------------------------- fibers and threads
 
+// __builtin_setjmp keeps the place and the stack, and the compiler the rest: a tenth of what setjmp costs.
+using Context = void* [5];
+
 struct Fiber {
-    jmp_buf context;
+    Context context;
     bool entered;
     char* stack;
+    size_t stack_bytes;
 };
 
 enum State { unstarted, running, at_barrier, in_warp, ended };
@@ -126,12 +130,13 @@ constexpr size_t stack_bytes = 256 * 1024;
 Thread threads[most_threads];
 int order[most_threads];       // in which threads start
 int count, started, finished, waiting;
+int arrived[most_threads / lanes];  // in each warp's shuffle
 Thread* current;
 Thread* to_start;              // by the fiber that is switched to
 std::vector<Fiber*> fibers, idle;
 std::vector<Thread*> ready;
 size_t ready_from;
-jmp_buf scheduler;
+Context scheduler;
 void (*kernel)(void**);
 void** kernel_arguments;
 
@@ -159,27 +164,28 @@ Thread* next_thread() {
 
 void fiber_body();
 
-void enter(Fiber* fiber) {
-    if (fiber->entered) _longjmp(fiber->context, 1);
+__attribute__((noinline)) void enter(Fiber* fiber) {
+    if (fiber->entered) __builtin_longjmp(fiber->context, 1);
     fiber->entered = true;
     static ucontext_t context;
     getcontext(&context);
     context.uc_stack.ss_sp = fiber->stack;
-    context.uc_stack.ss_size = stack_bytes;
+    context.uc_stack.ss_size = fiber->stack_bytes;
     context.uc_link = nullptr;
     makecontext(&context, fiber_body, 0);
     setcontext(&context);
 }
 
 // Goes to a thread: where it waits, or to a fiber at rest that starts it. With none left, back to the scheduler.
-[[noreturn]] void switch_to(Thread* thread) {
-    if (!thread) _longjmp(scheduler, 1);
+[[noreturn]] __attribute__((noinline)) void switch_to(Thread* thread) {
+    if (!thread) __builtin_longjmp(scheduler, 1);
     if (thread->state == unstarted) {
         to_start = thread;
         if (idle.empty()) {
             void* stack = mmap(nullptr, page + stack_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
             mprotect(stack, page, PROT_NONE);
-            fibers.push_back(new Fiber{{}, false, static_cast<char*>(stack) + page});
+            size_t shift = fibers.size() % 64 * 448;  // or the tops of all stacks would share few places of the processor's cache
+            fibers.push_back(new Fiber{{}, false, static_cast<char*>(stack) + page, stack_bytes - shift});
             idle.push_back(fibers.back());
         }
         Fiber* fiber = idle.back();
@@ -210,13 +216,13 @@ void fiber_body() {
             thread = next_thread();
         }
         idle.push_back(fiber);
-        if (!_setjmp(fiber->context)) switch_to(thread);
+        if (!__builtin_setjmp(fiber->context)) switch_to(thread);
     }
 }
 
 __attribute__((noinline)) void wait() {
     Thread* thread = current;
-    if (!_setjmp(thread->fiber->context)) switch_to(next_thread());
+    if (!__builtin_setjmp(thread->fiber->context)) switch_to(next_thread());
     become(thread);
 }
 
@@ -253,7 +259,8 @@ void run_block(bool poison) {
     if (poison && __start_cuda_shared) memset(__start_cuda_shared, 0xff, __stop_cuda_shared - __start_cuda_shared);
     for (int i = 0; i < count; i++) threads[i].state = unstarted;
     started = finished = waiting = 0;
-    if (!_setjmp(scheduler)) switch_to(next_thread());
+    memset(arrived, 0, sizeof arrived);
+    if (!__builtin_setjmp(scheduler)) switch_to(next_thread());
     if (finished < count) explain_standstill();
 }
 
@@ -275,6 +282,16 @@ inline void barrier(int line) {
     become(current);
 }
 
+// Whether all lanes that the thread waits for are where it is.
+bool complete(const Thread* warp, const Thread& thread) {
+    for (int i = 0; i < lanes; i++) {
+        if (!(thread.mask >> i & 1)) continue;
+        const Thread* other = warp + i;
+        if (other >= threads + count || other->state != in_warp || other->line != thread.line || other->mask != thread.mask) return false;
+    }
+    return true;
+}
+
 // Leaves a value for the lanes in `mask` and takes that of the lane `source`, once all have come.
 inline uint64_t exchange(const char* operation, int line, unsigned mask, uint64_t value, int source) {
     Thread* thread = current;
@@ -288,19 +305,17 @@ inline uint64_t exchange(const char* operation, int line, unsigned mask, uint64_
     thread->mask = mask;
     thread->value = value;
     thread->source = source;
+    if (++arrived[place / lanes] < __builtin_popcount(mask) || !complete(warp, *thread)) {
+        wait();
+        return thread->result;
+    }
     static std::vector<Thread*> group;
     group.clear();
-    for (int i = 0; i < lanes; i++) {
-        if (!(mask >> i & 1)) continue;
-        Thread* other = warp + i;
-        if (other >= threads + count || other->state != in_warp || other->line != line || other->mask != mask) {
-            wait();
-            return thread->result;
-        }
-        group.push_back(other);
-    }
+    for (int i = 0; i < lanes; i++)
+        if (mask >> i & 1) group.push_back(warp + i);
     for (Thread* other : group) other->result = warp[other->source].value;
     for (Thread* other : group) other->state = running;
+    arrived[place / lanes] -= static_cast<int>(group.size());
     wake(group);
     become(thread);
     return thread->result;
