@@ -141,7 +141,7 @@ class RawKernel:
         elif type(arg) is float:
             given, held = ("float64",), ctypes.c_double(arg)
         elif isinstance(arg, (numpy.number, numpy.bool_)):
-            given, held = (arg.dtype.name,), ctypes.create_string_buffer(arg.tobytes(), arg.nbytes)
+            given, held = (arg.dtype.name,), _several(ctypes.c_char, arg.nbytes)(*arg.tobytes())
         else:
             raise TypeError(f"Unsupported type {type(arg)}")
         if CODES.get(code) not in given:
@@ -150,6 +150,12 @@ class RawKernel:
 
     def _mismatch(self, i, given, code):
         return TypeError(f"{self.name}: argument {i} is {given}, but the kernel takes {_spelled(code)}: undefined on a GPU")
+
+
+@functools.cache
+def _several(kind, count):
+    """An array type of ctypes, kept: one that is let go is garbage that refers to itself, and tests look for such."""
+    return kind * count
 
 
 def _spelled(code):
@@ -164,8 +170,8 @@ def _three(numbers, name):
 
 
 def _direct(kernel, grid, block, values, arrays):
-    addresses = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
-    dimensions, order = ctypes.c_uint * 3, ORDERS.index(kernel_launches.order)
+    addresses = _several(ctypes.c_void_p, len(values))(*map(ctypes.addressof, values))
+    dimensions, order = _several(ctypes.c_uint, 3), ORDERS.index(kernel_launches.order)
     error = kernel._library.cuda_launch(
         kernel._call, addresses, dimensions(*grid), dimensions(*block), order, 1, kernel_launches.guarded
     )

@@ -11,6 +11,7 @@ from typing import Any
 
 from tinytensor.backend import scatter_add, xp
 from tinytensor.kernels import numpy as portable
+from tinytensor.kernels.cupy.dropout import dropout_backward, dropout_forward, keep_mask
 from tinytensor.kernels.cupy.erf import erf
 from tinytensor.kernels.cupy.gelu import gelu_backward, gelu_exact_backward, gelu_exact_forward, gelu_forward
 from tinytensor.kernels.cupy.normalization import (
@@ -23,10 +24,7 @@ from tinytensor.kernels.cupy.products import matmul
 from tinytensor.kernels.cupy.widening import narrowed, widened
 from tinytensor.kernels.numpy import (
     adam_step,
-    dropout_backward,
-    dropout_forward,
     global_norm,
-    keep_mask,
     scale_all,
     sgd_step,
     survivors_scale,

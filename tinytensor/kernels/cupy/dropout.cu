@@ -1,0 +1,56 @@
+// Dropout and the sum with a residual, in one pass. A warp takes 1024 elements: each lane makes one block of the random stream,
+// 32 bits for 32 elements, and then reads from the others' bits what belongs to the elements it loads. So loads are
+// coalesced, and each block is made once.
+#include "common.cuh"
+#include "philox.cuh"
+
+// Calls body(Count<n>, i, bits) for the n elements from i on, bit 0 saying whether to keep the first, and so on, so that all
+// warps of the grid together cover 0 to size - 1.
+template <int count, typename Body>
+__device__ void for_each_kept(const Keep& keep, long long size, Body body) {
+    long long thread = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+    long long lane = thread % warp_size, first = (thread - lane) * block_elements;
+    unsigned int bits = keep_bits(keep, thread);
+#pragma unroll
+    for (int pass = 0; pass < block_elements / count; pass++) {
+        int place = (pass * warp_size + lane) * count;  // of this lane's elements in the warp's
+        unsigned int mine = __shfl_sync(all_lanes, bits, place / block_elements) >> (place % block_elements);
+        if (first + place + count <= size)
+            body(Count<count>(), first + place, mine);
+        else
+            for (long long i = first + place; i < size; i++, mine >>= 1) body(Count<1>(), i, mine);
+    }
+}
+
+extern "C" __global__ void keep_mask(bool* out, Word first, Word second, Word part, long long whole, long long size) {
+    Keep keep = {{first, second}, part, static_cast<unsigned int>(whole)};
+    for_each_kept<1>(keep, size, [=](auto, long long i, unsigned int bits) { out[i] = bits & 1u; });
+}
+
+__device__ inline float rounded_product(float a, float b) { return __fmul_rn(a, b); }
+__device__ inline double rounded_product(double a, double b) { return __dmul_rn(a, b); }
+
+// x scaled where it is kept, else 0, plus the residual if there is one.
+template <int count>
+__device__ void drop(const Scalar* x, const Scalar* residual, Scalar* out, Accumulator scale, const Keep& keep, long long size) {
+    for_each_kept<count>(keep, size, [=](auto given, long long i, unsigned int bits) {
+        constexpr int n = decltype(given)::value;
+        Pack<n> values = load<n>(x, i), others;
+        if (residual) others = load<n>(residual, i);
+        for (int k = 0; k < n; k++) {
+            // Of float and double the product is rounded before the sum: both in one are bit for bit one after the other.
+            Accumulator value = bits >> k & 1u ? rounded_product(Accumulator(values[k]), scale) : Accumulator(0);
+            values[k] = Scalar(residual ? value + Accumulator(others[k]) : value);
+        }
+        store(out, i, values);
+    });
+}
+
+extern "C" __global__ void dropout(const Scalar* x, const Scalar* residual, Scalar* out, Accumulator scale, Word first, Word second,
+                                   Word part, long long whole, long long size) {
+    Keep keep = {{first, second}, part, static_cast<unsigned int>(whole)};
+    if (aligned(x, residual, out))
+        drop<widest>(x, residual, out, scale, keep, size);
+    else
+        drop<1>(x, residual, out, scale, keep, size);
+}
