@@ -128,6 +128,20 @@ def test_nothing_is_added_to_what_out_held() -> None:
     assert to_numpy(kernels.matmul(a[:, :0], a.T[:0], out=out)).tolist() == [[0, 0], [0, 0]]
 
 
+@on_cublas
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("step", [1, 2])  # written in place, and copied there
+def test_out_in_float32_is_not_rounded(dtype: str, step: int) -> None:
+    a, b = random_array((2, 3, 5, 4), dtype), random_array((2, 3, 6, 4), dtype).swapaxes(-1, -2)
+    out = xp.zeros((3, 2, 5, 6 * step), "float32").swapaxes(0, 1)[..., ::step]
+    assert kernels.matmul(a, b, out=out) is out
+    check(out, a, b, "float32")
+    with pytest.raises(ValueError, match="out is float64"):
+        kernels.matmul(a, b, out=xp.zeros(out.shape, "float64"))
+    with pytest.raises(ValueError, match="out is bfloat16"):
+        kernels.matmul(out, out.swapaxes(-1, -2), out=xp.zeros((2, 3, 5, 5), "bfloat16"))
+
+
 # ---------------------------------------------------------------------------------------------- what cuBLAS is told
 
 

@@ -48,7 +48,8 @@ class _Call(NamedTuple):
 
 def matmul(a: Any, b: Any, out: Any = None) -> Any:
     """a @ b: (..., n, k) and (..., k, m) -> (..., n, m), leading axes broadcast; written to ``out`` if that is given, which
-    must not overlap with a or b. Raises ValueError for shapes that do not fit."""
+    must not overlap with a or b, and may be float32 where a and b are bfloat16 or float16: then nothing is rounded. Raises
+    ValueError for shapes that do not fit."""
     if a.dtype != b.dtype:
         dtype = xp.promote_types(a.dtype, b.dtype)
         a, b = a.astype(dtype, copy=False), b.astype(dtype, copy=False)
@@ -58,14 +59,14 @@ def matmul(a: Any, b: Any, out: Any = None) -> Any:
     shape = _shape(a.shape, b.shape)
     if out is None:
         out = xp.empty(shape, a.dtype)
-    elif out.shape != shape or out.dtype != a.dtype:
+    elif out.shape != shape or (out.dtype != a.dtype and (a.itemsize, out.dtype.name) != (2, "float32")):
         raise ValueError(f"matmul: out is {out.dtype}{out.shape}, but the product {a.dtype}{shape}")
     if out.size == 0:
         return out
     if a.size == 0:
         out.fill(0)
         return out
-    call = _plan(a.shape, a.strides, b.shape, b.strides, shape, out.strides, a.itemsize)
+    call = _plan(a.shape, a.strides, b.shape, b.strides, shape, out.strides, a.itemsize, out.itemsize)
     if call is None:
         return _with_copies(a, b, out)
     _run(call, kind, a, b, out)
@@ -97,6 +98,7 @@ def _shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
 def _run(call: _Call, kind: tuple[int, int, int, int, int], a: Any, b: Any, out: Any) -> None:
     handle = cuda.get_cublas_handle()  # this thread's; its stream is the current one
     data_type, full, fast, one, zero = kind
+    result_type = _KINDS[out.dtype.name][0]
     compute = full if modes.full_precision else fast
     p, q, r = (b.data.ptr, a.data.ptr, out.data.ptr) if call.b_is_first else (a.data.ptr, b.data.ptr, out.data.ptr)
     lead_p, lead_q, lead_r = call.leading
@@ -106,10 +108,10 @@ def _run(call: _Call, kind: tuple[int, int, int, int, int], a: Any, b: Any, out:
     for i, j, k in call.starts:
         if call.matrices == 1:
             operands = (p + i, data_type, lead_p, q + j, data_type, lead_q)
-            cublas.gemmEx(*head, *operands, zero, r + k, data_type, lead_r, *tail)
+            cublas.gemmEx(*head, *operands, zero, r + k, result_type, lead_r, *tail)
         else:
             batches = (p + i, data_type, lead_p, step_p, q + j, data_type, lead_q, step_q)
-            cublas.gemmStridedBatchedEx(*head, *batches, zero, r + k, data_type, lead_r, step_r, call.matrices, *tail)
+            cublas.gemmStridedBatchedEx(*head, *batches, zero, r + k, result_type, lead_r, step_r, call.matrices, *tail)
 
 
 def _with_copies(a: Any, b: Any, out: Any) -> Any:
@@ -117,7 +119,7 @@ def _with_copies(a: Any, b: Any, out: Any) -> Any:
     a, b = [x if _fits(x) else x.copy() for x in (a, b)]
     if _fits(out):
         return matmul(a, b, out)
-    out[...] = matmul(a, b)
+    out[...] = matmul(a, b, xp.empty(out.shape, out.dtype))
     return out
 
 
@@ -137,10 +139,12 @@ def _plan(
     out_shape: tuple[int, ...],
     out_strides: tuple[int, ...],
     itemsize: int,
+    out_itemsize: int,
 ) -> _Call | None:
     """How to call cuBLAS for arrays of these shapes and strides (in bytes); None where one of them must be copied first."""
     shapes = (a_shape, b_shape, out_shape)
-    strides = [_in_elements(s, itemsize) for s in (a_strides, b_strides, out_strides)]
+    itemsizes = (itemsize, itemsize, out_itemsize)
+    strides = [_in_elements(s, size) for s, size in zip((a_strides, b_strides, out_strides), itemsizes)]
     layouts = [_layout(shape, steps) for shape, steps in zip(shapes, strides)]
     a, b, out = layouts
     if a is None or b is None or out is None:
@@ -159,7 +163,7 @@ def _plan(
         leading=(first.leading, second.leading, out.leading),
         steps=steps,
         matrices=count,
-        starts=tuple([tuple([place * itemsize for place in start]) for start in starts]),
+        starts=tuple([tuple([place * size for place, size in zip(start, itemsizes)]) for start in starts]),
     )
 
 

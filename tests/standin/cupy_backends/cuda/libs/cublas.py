@@ -83,7 +83,8 @@ def _multiply(
     _check(handle == HANDLE, "NOT_INITIALIZED", f"the handle {handle}")
     _check(transa in (0, 1) and transb in (0, 1), "INVALID_VALUE", f"the operations {transa}, {transb}")
     _check(algo == CUBLAS_GEMM_DEFAULT, "INVALID_VALUE", f"the algorithm {algo}")
-    _check(Atype == Btype == Ctype and Atype in TYPES, "NOT_SUPPORTED", f"the types {Atype}, {Btype}, {Ctype}")
+    _check(Atype == Btype and Atype in TYPES, "NOT_SUPPORTED", f"the types {Atype}, {Btype}")
+    _check(Ctype == Atype or (Ctype == 0 and Atype in (2, 14)), "NOT_SUPPORTED", f"the types {Atype}, {Btype}, {Ctype}")
     dtype, computed_in = TYPES[Atype]
     _check(computeType in computed_in, "NOT_SUPPORTED", f"the compute type {computeType} for {dtype}")
     _check(min(m, n, k, batchCount) > 0, "INVALID_VALUE", f"the sizes {m}, {n}, {k}, {batchCount}")
@@ -91,7 +92,7 @@ def _multiply(
     _check(min(strideA, strideB, strideC) >= 0, "INVALID_VALUE", f"the steps {strideA}, {strideB}, {strideC}")
     a = _matrices("A", A, dtype, (k, m) if transa else (m, k), lda, strideA, batchCount)
     b = _matrices("B", B, dtype, (n, k) if transb else (k, n), ldb, strideB, batchCount)
-    c = _matrices("C", C, dtype, (m, n), ldc, strideC, batchCount)
+    c = _matrices("C", C, TYPES[Ctype][0], (m, n), ldc, strideC, batchCount)
     number = numpy.float64 if computeType == CUBLAS_COMPUTE_64F else numpy.float32
     one, zero = _factor(alpha, number), _factor(beta, number)
     a, b = [_rounded(x.swapaxes(1, 2) if t else x, number, computeType) for x, t in ((a, transa), (b, transb))]
