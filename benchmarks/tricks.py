@@ -92,7 +92,7 @@ def with_heads_apart() -> None:
     """Attention's outputs and gradients lie in memory as they are indexed, head by head."""
     from tinytensor.backend import xp
 
-    replace(ATTENTION, "_like", xp.empty)
+    replace(ATTENTION, "joinable", xp.empty)
 
 
 def with_one_thread_for_the_optimizer() -> None:
@@ -146,7 +146,7 @@ TRICKS = {
         lambda: without_fusing("_linear_cross_entropy", "_cross_entropy"), "tinytensor.functional._cross_entropy"
     ),
     "attention not in blocks": Trick(without_blocks_of_attention, f"{ATTENTION}._scores", more=False),
-    "attention's heads not joined in memory": Trick(with_heads_apart, f"{ATTENTION}._like", more=False),
+    "attention's heads not joined in memory": Trick(with_heads_apart, f"{ATTENTION}.joinable", more=False),
     "attention's weights computed again": Trick(lambda: replace(ATTENTION, "_KEPT", 0), f"{ATTENTION}._scores"),
     "gradients of pieces not added in place": Trick(without_parts, "tinytensor.engine._add_part", more=False),
     "embedding's gradient row by row": Trick(without_sorting, "tinytensor.backend.scatter_add"),

@@ -1,5 +1,6 @@
 """The attention kernel cut into many blocks, which the cases' small inputs never are, against the formula."""
 
+import importlib
 import itertools
 
 import numpy as np
@@ -7,9 +8,9 @@ import pytest
 
 import tinytensor as tt
 from tinytensor.backend import xp
-from tinytensor.kernels.numpy import attention as kernel
 from tinytensor.op import all_ops
 
+kernel = importlib.import_module(f"tinytensor.kernels.{tt.backend_name}.attention")
 fused = all_ops["attention"]
 
 SHAPES = {
@@ -43,6 +44,11 @@ def cut_into(monkeypatch):
             monkeypatch.setattr(kernel, name, value)
 
     return patch
+
+
+def blocks(query, key, is_causal):
+    """How the kernel cuts this."""
+    return list(kernel.blocks(query, key, is_causal, kernel._BLOCK, kernel._QUERIES, kernel._KEPT))
 
 
 def masks(scores):
@@ -82,7 +88,7 @@ def settings(mask=None, dropout_key=None, is_causal=False):
 def test_the_work_is_cut_as_these_tests_mean_it_to_be(cut_into, cut):
     cut_into(cut, 0)
     x = xp.zeros(SHAPES["heads"][0])
-    assert len(list(kernel._blocks(x, x, is_causal=True))) == cut[2]
+    assert len(blocks(x, x, True)) == cut[2]
 
 
 @pytest.mark.parametrize(("query", "key"), SHAPES.values(), ids=SHAPES)
@@ -129,10 +135,12 @@ def test_causal_queries_before_the_first_key_give_zeros(cut_into, cut):
         np.testing.assert_allclose(fast.numpy(), slow.numpy(), rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("mask", [None, np.arange(300) < 250], ids=["no mask", "padding"])
-def test_a_length_that_is_cut_without_help(mask):
-    arrays = inputs((2, 2, 300, 8), (2, 2, 300, 8), "float32")
-    assert len(list(kernel._blocks(*map(xp.asarray, arrays[:2]), is_causal=True))) > 2
+@pytest.mark.parametrize("with_mask", [False, True], ids=["no mask", "padding"])
+def test_a_length_that_is_cut_without_help(with_mask):
+    length = 4 * kernel._QUERIES + 44
+    arrays = inputs((1, 2, length, 8), (1, 2, length, 8), "float32")
+    mask = np.arange(length) < length - 50 if with_mask else None
+    assert len(blocks(*map(xp.asarray, arrays[:2]), True)) > 2
     chosen = settings(mask, is_causal=True)
     for fast, slow in zip(results(fused, arrays, **chosen), results(fused.reference, arrays, **chosen), strict=True):
         assert fast.dtype == "float32"
@@ -157,6 +165,6 @@ def test_memory_grows_with_the_length_and_not_its_square(is_causal):
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_long_sequences_are_cut_causal_or_not(is_causal):
     query = xp.zeros((1, 2, 1024, 4), "float32")
-    blocks = list(kernel._blocks(query, query, is_causal))
-    assert len(blocks) == 8
-    assert {block.keys.stop for block in blocks} == ({128 * i for i in range(1, 9)} if is_causal else {1024})
+    length = max(kernel._QUERIES, 1024 // 8)
+    stops = [block.keys.stop for block in blocks(query, query, is_causal)]
+    assert stops == [stop if is_causal else 1024 for stop in range(1024, 0, -length)]

@@ -11,6 +11,7 @@ from typing import Any
 
 from tinytensor.backend import scatter_add, xp
 from tinytensor.kernels import numpy as portable
+from tinytensor.kernels.cupy.attention import attention_backward, attention_forward
 from tinytensor.kernels.cupy.dropout import dropout_backward, dropout_forward, keep_mask
 from tinytensor.kernels.cupy.erf import erf
 from tinytensor.kernels.cupy.gelu import gelu_backward, gelu_exact_backward, gelu_exact_forward, gelu_forward
@@ -21,7 +22,7 @@ from tinytensor.kernels.cupy.normalization import (
     rms_norm_forward,
 )
 from tinytensor.kernels.cupy.products import matmul
-from tinytensor.kernels.cupy.widening import narrowed, widened
+from tinytensor.kernels.cupy.widening import widened
 from tinytensor.kernels.numpy import (
     adam_step,
     global_norm,
@@ -58,8 +59,6 @@ __all__ = [
     "survivors_scale",
 ]
 
-attention_forward = narrowed(portable.attention_forward)
-attention_backward = widened(portable.attention_backward)
 cross_entropy_forward = widened(portable.cross_entropy_forward)
 cross_entropy_backward = widened(portable.cross_entropy_backward)
 linear_cross_entropy_forward = widened(portable.linear_cross_entropy_forward)

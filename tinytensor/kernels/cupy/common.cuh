@@ -33,25 +33,25 @@ struct bfloat16 {
 
 // ------------------------------------------------------------------------------------------- 128 bits at a time
 
-// So many neighbours in memory, loaded and stored as one.
-template <int count>
-struct alignas(count * sizeof(Scalar)) Pack {
-    Scalar values[count];
+// So many neighbours in memory, loaded and stored as one, or 16 bytes at a time.
+template <int count, typename Number = Scalar>
+struct alignas(count * sizeof(Number) < 16 ? count * sizeof(Number) : 16) Pack {
+    Number values[count];
 
-    __device__ Scalar& operator[](int i) { return values[i]; }
-    __device__ const Scalar& operator[](int i) const { return values[i]; }
+    __device__ Number& operator[](int i) { return values[i]; }
+    __device__ const Number& operator[](int i) const { return values[i]; }
 };
 
 constexpr int widest = 16 / sizeof(Scalar);
 
-template <int count>
-__device__ Pack<count> load(const Scalar* array, long long i) {
-    return *reinterpret_cast<const Pack<count>*>(array + i);
+template <int count, typename Number>
+__device__ Pack<count, Number> load(const Number* array, long long i) {
+    return *reinterpret_cast<const Pack<count, Number>*>(array + i);
 }
 
-template <int count>
-__device__ void store(Scalar* array, long long i, const Pack<count>& pack) {
-    *reinterpret_cast<Pack<count>*>(array + i) = pack;
+template <int count, typename Number>
+__device__ void store(Number* array, long long i, const Pack<count, Number>& pack) {
+    *reinterpret_cast<Pack<count, Number>*>(array + i) = pack;
 }
 
 // Whether all arrays start at a multiple of 16 bytes, as the widest packs must. Null pointers do.

@@ -19,22 +19,5 @@ def widened(kernel: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def narrowed(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """The same for a forward kernel whose output, though not its statistics, is bfloat16 where its inputs are."""
-    wide = widened(kernel)
-
-    @functools.wraps(kernel)
-    def run(*arguments: Any, **named: Any) -> Any:
-        out, statistics = wide(*arguments, **named)
-        is_narrow = any(_is_narrow(x) for x in (*arguments, *named.values()))
-        return out.astype(bfloat16) if is_narrow else out, statistics
-
-    return run
-
-
-def _is_narrow(x: Any) -> bool:
-    return bfloat16 is not None and is_array(x) and x.dtype == bfloat16
-
-
 def _wide(x: Any) -> Any:
-    return x.astype(default_dtype) if _is_narrow(x) else x
+    return x.astype(default_dtype) if bfloat16 is not None and is_array(x) and x.dtype == bfloat16 else x

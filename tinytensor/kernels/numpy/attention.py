@@ -27,7 +27,7 @@ _QUERIES = 64  # a block has at least so many queries: fewer make small products
 _KEPT = 512 * 512  # with more scores than this in a head, they are computed again
 
 
-class _Block(NamedTuple):
+class Block(NamedTuple):
     """A part of the work: some of the first axis, of the queries, and the keys that these may see."""
 
     batch: slice
@@ -35,24 +35,25 @@ class _Block(NamedTuple):
     keys: slice
 
 
-def _blocks(query: Any, key: Any, is_causal: bool) -> Iterator[_Block]:
-    """All blocks; of each sequence that with the last queries first, as it alone sees all keys."""
+def blocks(query: Any, key: Any, is_causal: bool, scores: int, fewest: int, kept: int) -> Iterator[Block]:
+    """All blocks; of each sequence that with the last queries first, as it alone sees all keys. A block has about so many
+    scores, and no fewer queries than that; what is not causal is cut if a head has more scores than are kept."""
     heads, queries, keys = math.prod(query.shape[1:-2]), query.shape[-2], key.shape[-2]
-    several = queries >= 4 * _QUERIES and (is_causal or queries * keys > _KEPT)
-    length = max(_QUERIES, queries // 8) if several else max(queries, 1)
-    group = max(1, _BLOCK // max(1, heads * length * keys))
+    several = queries >= 4 * fewest and (is_causal or queries * keys > kept)
+    length = max(fewest, queries // 8) if several else max(queries, 1)
+    group = max(1, scores // max(1, heads * length * keys))
     for first in range(0, query.shape[0], group):
         for start in reversed(range(0, queries, length)):
             stop = min(start + length, queries)
             seen = stop + keys - queries if is_causal else keys
-            yield _Block(slice(first, first + group), slice(start, stop), slice(0, seen))
+            yield Block(slice(first, first + group), slice(start, stop), slice(0, seen))
 
 
-def _transposed(x: Any) -> Any:
+def transposed(x: Any) -> Any:
     return x.swapaxes(-1, -2)
 
 
-def _same_lead(*arrays: Any) -> Iterator[Any]:
+def same_lead(*arrays: Any) -> Iterator[Any]:
     """The arrays with the same leading axes, at least one."""
     leads = [a.shape[:-2] for a in arrays]
     if leads[0] and leads.count(leads[0]) == len(leads):
@@ -61,7 +62,7 @@ def _same_lead(*arrays: Any) -> Iterator[Any]:
     return iter([xp.broadcast_to(a, (*lead, *a.shape[-2:])) for a in arrays])
 
 
-def _like(shape: Sequence[int], dtype: Any) -> Any:
+def joinable(shape: Sequence[int], dtype: Any) -> Any:
     """An empty array (batch, heads, T, D) whose memory is in the order (batch, T, heads, D): joining the heads is then free."""
     if len(shape) != 4:
         return xp.empty(shape, dtype)
@@ -80,7 +81,7 @@ def _penalty(mask: Any, dtype: Any) -> Any:
     return xp.where(mask, xp.zeros((), dtype), xp.full((), LOWEST, dtype))
 
 
-def _without_empty_blocks(mask: Any, is_causal: bool, queries: int, keys: int) -> tuple[Any, bool]:
+def without_empty_blocks(mask: Any, is_causal: bool, queries: int, keys: int) -> tuple[Any, bool]:
     """The mask and whether to add the causal one. With more queries than keys the first queries see nothing at all, which
     blocks of queries cannot have: then causality is part of the mask."""
     if not is_causal or queries <= keys:
@@ -89,25 +90,25 @@ def _without_empty_blocks(mask: Any, is_causal: bool, queries: int, keys: int) -
     return causal if mask is None else mask & causal, False
 
 
-def _check_mask(shape: tuple[int, ...], scores: tuple[int, ...]) -> None:
+def check_mask(shape: tuple[int, ...], scores: tuple[int, ...]) -> None:
     """Raises ValueError unless a mask of that shape broadcasts to the scores, (..., T, S)."""
     if host.broadcast_shapes(shape, scores) != scores:
         raise ValueError(f"a mask of shape {shape} does not broadcast to the scores, {scores}")
 
 
-def _cut(mask: Any, batch: slice, second_last: slice, last: slice, ndim: int) -> Any:
+def cut(mask: Any, batch: slice, second_last: slice, last: slice, ndim: int) -> Any:
     """A block's part of an array that broadcasts to the scores, which have so many axes."""
     mask = mask.reshape((1,) * (ndim - mask.ndim) + mask.shape)
     parts = [batch, *[slice(None)] * (ndim - 3), second_last, last]
     return mask[tuple([slice(None) if n == 1 else part for n, part in zip(mask.shape, parts)])]
 
 
-def _scores(query: Any, key: Any, mask: Any, is_causal: bool, block: _Block) -> Any:
+def _scores(query: Any, key: Any, mask: Any, is_causal: bool, block: Block) -> Any:
     """A block's scores, (..., S, T), with LOWEST added where the query may not see the key."""
-    scores = kernels.matmul(key[block.batch, ..., block.keys, :], _transposed(query[block.batch, ..., block.queries, :]))
+    scores = kernels.matmul(key[block.batch, ..., block.keys, :], transposed(query[block.batch, ..., block.queries, :]))
     if mask is not None:
-        seen = _cut(mask, block.batch, block.queries, block.keys, query.ndim)
-        scores += _transposed(_penalty(seen, scores.dtype))
+        seen = cut(mask, block.batch, block.queries, block.keys, query.ndim)
+        scores += transposed(_penalty(seen, scores.dtype))
     if is_causal:
         queries, offset = block.queries, key.shape[-2] - query.shape[-2]
         first, penalty = _causal_penalty(queries.start, queries.stop, block.keys.stop, offset, scores.dtype)
@@ -136,15 +137,15 @@ def attention_forward(
         return _one_query(query, key, value, scale), None
     has_lead = max(query.ndim, key.ndim, value.ndim) > 2
     keep, keep_scale = _survivors(query, key, dropout_key, keep_probability), survivors_scale(keep_probability)
-    mask, is_causal = _without_empty_blocks(mask, is_causal, query.shape[-2], key.shape[-2])
-    query, key, value = _same_lead(query * scale, key, value)
+    mask, is_causal = without_empty_blocks(mask, is_causal, query.shape[-2], key.shape[-2])
+    query, key, value = same_lead(query * scale, key, value)
     if mask is not None:
-        _check_mask(mask.shape, (*query.shape[: -2 if has_lead else 0], query.shape[-2], key.shape[-2]))
-    out = _like((*query.shape[:-1], value.shape[-1]), query.dtype)
+        check_mask(mask.shape, (*query.shape[: -2 if has_lead else 0], query.shape[-2], key.shape[-2]))
+    out = joinable((*query.shape[:-1], value.shape[-1]), query.dtype)
     largest = xp.empty((*query.shape[:-2], 1, query.shape[-2]), query.dtype)
     inverse = xp.empty_like(largest)  # 1 / the sum of each query's weights before they are normalised
     kept: list[Any] | None = [] if any(needed) and query.shape[-2] * key.shape[-2] <= _KEPT else None
-    for block in _blocks(query, key, is_causal):
+    for block in blocks(query, key, is_causal, _BLOCK, _QUERIES, _KEPT):
         weights = _scores(query, key, mask, is_causal, block)
         rows = (block.batch, ..., slice(None), block.queries)
         largest[rows] = weights.max(axis=-2, keepdims=True)
@@ -152,8 +153,8 @@ def attention_forward(
         inverse[rows] = 1.0 / weights.sum(axis=-2, keepdims=True)
         if mask is not None:
             inverse[rows] *= largest[rows] > 0.5 * LOWEST
-        mixed = kernels.matmul(_transposed(_dropped(weights, keep, block)), value[block.batch, ..., block.keys, :])
-        mixed *= _transposed(inverse[rows]) * keep_scale
+        mixed = kernels.matmul(transposed(_dropped(weights, keep, block)), value[block.batch, ..., block.keys, :])
+        mixed *= transposed(inverse[rows]) * keep_scale
         out[block.batch, ..., block.queries, :] = mixed
         if kept is not None:
             kept.append(weights)
@@ -162,7 +163,7 @@ def attention_forward(
 
 def _one_query(query: Any, key: Any, value: Any, scale: float) -> Any:
     """Attention of a single query to all keys, as when a text is written token by token: blocks would only cost time."""
-    weights = kernels.matmul(query * scale, _transposed(key))
+    weights = kernels.matmul(query * scale, transposed(key))
     _exp(weights, weights.max(axis=-1, keepdims=True))
     out = kernels.matmul(weights, value)
     out /= weights.sum(axis=-1, keepdims=True)
@@ -187,15 +188,15 @@ def attention_backward(
     The weights W here are not normalised, P = W / total: so g is, in their place.
     """
     kept, largest, inverse, out, keep = statistics
-    mask, is_causal = _without_empty_blocks(mask, is_causal, query.shape[-2], key.shape[-2])
-    query, key, value = _same_lead(query * scale, key, value)
+    mask, is_causal = without_empty_blocks(mask, is_causal, query.shape[-2], key.shape[-2])
+    query, key, value = same_lead(query * scale, key, value)
     scaled_key = key * scale
-    g = g.reshape(out.shape) * _transposed(inverse)
+    g = g.reshape(out.shape) * transposed(inverse)
     total = xp.einsum("...ij,...ij->...i", g, out)[..., None, :]
     g *= survivors_scale(keep_probability)
-    make = _like if query.shape[-2] else _zeros  # without queries no block writes the keys' gradients
+    make = joinable if query.shape[-2] else _zeros  # without queries no block writes the keys' gradients
     d_query, d_key, d_value = (make(x.shape, x.dtype) if wanted else None for x, wanted in zip((query, key, value), needed))
-    for i, block in enumerate(_blocks(query, key, is_causal)):
+    for i, block in enumerate(blocks(query, key, is_causal, _BLOCK, _QUERIES, _KEPT)):
         rows, columns = (block.batch, ..., block.queries, slice(None)), (block.batch, ..., block.keys, slice(None))
         # The first block of a sequence sees all its keys: it sets their gradients, to which the others add.
         put = _set if block.queries.stop == query.shape[-2] else _add
@@ -206,11 +207,11 @@ def attention_backward(
             put(d_value[columns], _dropped(weights, keep, block), g[rows])
         if d_query is None and d_key is None:
             continue
-        d_scores = _dropped(kernels.matmul(value[columns], _transposed(g[rows])), keep, block)
+        d_scores = _dropped(kernels.matmul(value[columns], transposed(g[rows])), keep, block)
         d_scores -= total[block.batch, ..., block.queries]
         d_scores *= weights
         if d_query is not None:
-            _set(d_query[rows], _transposed(d_scores), scaled_key[columns])
+            _set(d_query[rows], transposed(d_scores), scaled_key[columns])
         if d_key is not None:
             put(d_key[columns], d_scores, query[rows])
     return d_query, d_key, d_value
@@ -230,8 +231,8 @@ def _survivors(query: Any, key: Any, dropout_key: Key | None, keep_probability: 
     return keep_mask(dropout_key, (*lead, key.shape[-2], query.shape[-2]), keep_probability)
 
 
-def _dropped(weights: Any, keep: Any, block: _Block) -> Any:
-    return weights if keep is None else weights * _cut(keep, block.batch, block.keys, block.queries, weights.ndim)
+def _dropped(weights: Any, keep: Any, block: Block) -> Any:
+    return weights if keep is None else weights * cut(keep, block.batch, block.keys, block.queries, weights.ndim)
 
 
 def _set(target: Any, x: Any, y: Any) -> None:

@@ -1,0 +1,170 @@
+"""Attention's CUDA kernels and the products around them, run on the CPU by the stand-in, against NumPy's in float64."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from cuda_checks import assert_close, dtypes, in_each_order, numbers, wide
+
+import tinytensor as tt
+from tinytensor import kernels
+from tinytensor.backend import xp
+
+if tt.backend_name != "cupy" or not hasattr(xp, "kernel_launches"):
+    pytest.skip("CUDA kernels run on the stand-in for CuPy", allow_module_level=True)
+
+from tinytensor.kernels import numpy as reference
+from tinytensor.kernels.cupy import attention
+from tinytensor.kernels.cupy.products import matmul
+
+pytest.importorskip("ml_dtypes")
+
+KEY = (0x0123456789ABCDEF, 0xFEDCBA9876543210)
+ALL = [True, True, True]
+
+# query, key, value, mask: lengths that do and do not divide into packs, tiles and warps, leading axes that differ, a mask whose
+# heads lie in no even order, and nothing at all.
+SHAPES = {
+    "40": ((2, 3, 40, 8), (2, 3, 40, 8), (2, 3, 40, 5), (2, 1, 1, 40)),
+    "64 after 100": ((2, 2, 64, 16), (2, 2, 100, 16), (2, 2, 100, 8), (64, 100)),
+    "33 of 130": ((3, 33, 4), (3, 130, 4), (3, 130, 4), (3, 33, 130)),
+    "more queries": ((2, 70, 8), (2, 24, 8), (2, 24, 8), (70, 1)),
+    "one query": ((2, 3, 1, 8), (2, 3, 72, 8), (2, 3, 72, 8), (2, 3, 1, 72)),
+    "one key": ((2, 3, 5, 8), (2, 3, 1, 8), (2, 3, 1, 8), (1, 1)),
+    "matrices": ((7, 4), (9, 4), (9, 4), (7, 9)),
+    "shared keys": ((2, 3, 9, 4), (2, 1, 16, 4), (2, 1, 16, 4), (2, 1, 9, 16)),
+    "more heads of values": ((3, 1, 9, 4), (16, 4), (3, 2, 16, 4), (3, 2, 9, 16)),
+    "more sequences of values": ((2, 9, 4), (2, 16, 4), (3, 2, 16, 4), (2, 1, 16)),
+    "many leading axes": ((2, 3, 2, 5, 4), (2, 3, 2, 8, 4), (2, 3, 2, 8, 4), (2, 1, 2, 5, 8)),
+    "no queries": ((2, 0, 4), (2, 8, 4), (2, 8, 4), (8,)),
+    "no sequences": ((0, 2, 8, 4), (0, 2, 8, 4), (0, 2, 8, 4), (8, 8)),
+}
+
+
+def inputs(query, key, value, dtype):
+    """query, key, value, and a gradient of the output."""
+    lead = np.broadcast_shapes(query[:-2], key[:-2], value[:-2])
+    shapes = (query, key, value, (*lead, query[-2], value[-1]))
+    return [numbers(shape, dtype, seed) for seed, shape in enumerate(shapes)]
+
+
+def results(module, arrays, mask=None, is_causal=False, scale=0.4, dropout_key=None, needed=ALL):
+    """The output and the gradients."""
+    *three, g = arrays
+    settings = (mask, is_causal, scale, dropout_key, 0.7 if dropout_key else 1.0)
+    out, kept = module.attention_forward(needed, *three, *settings)
+    return [out, *(module.attention_backward(g, kept, needed, *three, *settings) if any(needed) else [])]
+
+
+def masked(shape):
+    return xp.array(np.random.default_rng(5).random(shape) < 0.7)
+
+
+@dtypes
+@pytest.mark.parametrize("shapes", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("most_kept", [0, 1 << 18], ids=["weights again", "weights kept"])
+def test_attention(monkeypatch, shapes, dtype, most_kept):
+    monkeypatch.setattr(attention, "_KEPT", most_kept)
+    arrays = inputs(*shapes[:3], dtype)
+    for mask, is_causal, key in itertools.product((None, masked(shapes[3])), (False, True), (None, KEY)):
+        settings = {"mask": mask, "is_causal": is_causal, "dropout_key": key}
+        got = in_each_order(monkeypatch, lambda settings=settings: results(kernels, arrays, **settings))
+        assert_close(got, results(reference, [wide(x) for x in arrays], **settings), dtype, slack=4)
+
+
+@dtypes
+@pytest.mark.parametrize("lengths", [(9, 14), (40, 40)], ids=str)
+def test_blocks(monkeypatch, lengths, dtype):
+    for name, value in (("_KEPT", 0), ("_QUERIES", 2), ("_BLOCK", 1)):
+        monkeypatch.setattr(attention, name, value)
+    arrays = inputs((2, 2, lengths[0], 4), (2, 2, lengths[1], 4), (2, 2, lengths[1], 4), dtype)
+    for mask, key in itertools.product((None, masked((2, 1, *lengths))), (None, KEY)):
+        got = results(kernels, arrays, mask=mask, is_causal=True, dropout_key=key)
+        # What several blocks add up is float32, so that it is rounded once.
+        summed = ["float32" if dtype == "bfloat16" else dtype] * 2
+        assert [x.dtype.name for x in got] == [dtype, dtype, *summed]
+        want = results(reference, [wide(x) for x in arrays], mask=mask, is_causal=True, dropout_key=key)
+        assert_close([x.astype(dtype) for x in got], want, dtype, slack=4)
+
+
+@pytest.mark.parametrize("needed", list(itertools.product([False, True], repeat=3)), ids=str)
+@pytest.mark.parametrize("dropout_key", [None, KEY])
+def test_only_the_gradients_that_are_needed(needed, dropout_key):
+    arrays = inputs((2, 9, 4), (2, 14, 4), (2, 14, 4), "float64")
+    got = results(kernels, arrays, needed=needed, dropout_key=dropout_key)
+    want = results(reference, arrays, needed=needed, dropout_key=dropout_key)
+    assert [x is not None for x in got[1:]] == (list(needed) if any(needed) else [])
+    assert_close(got, want, "float64")
+
+
+def test_views_of_one_projection_are_read_in_place_and_results_can_be_joined(monkeypatch):
+    packed = numbers((2, 24, 3, 4, 8), "float32")
+    query, key, value = [packed[:, :, i].swapaxes(1, 2) for i in range(3)]
+    g = numbers((2, 24, 4, 8), "float32", 1).swapaxes(1, 2)
+    copies = [xp.ascontiguousarray(x) for x in (query, key, value, g)]
+    got = results(kernels, [query, key, value, g], is_causal=True)
+    assert_close(got, results(reference, [wide(x) for x in copies], is_causal=True), "float32", slack=4)
+    for x in got:
+        assert x.swapaxes(1, 2).flags.c_contiguous
+
+
+def test_no_keys_give_zeros():
+    out, d_query, d_key, _ = results(kernels, inputs((2, 8, 4), (2, 0, 4), (2, 0, 4), "float32"), dropout_key=KEY)
+    assert not out.get().any() and not d_query.get().any()
+    assert (out.shape, d_query.shape, d_key.shape) == ((2, 8, 4), (2, 8, 4), (2, 0, 4))
+
+
+def test_a_row_that_sees_nothing_gives_zeros_and_nan_is_passed_on():
+    arrays = inputs((2, 6, 8), (2, 8, 8), (2, 8, 8), "float32")
+    mask = xp.ones((6, 8), bool)
+    mask[2] = False
+    out, d_query, d_key, _ = results(kernels, arrays, mask=mask)
+    assert not out.get()[:, 2].any() and not d_query.get()[:, 2].any() and np.isfinite(d_key.get()).all()
+    arrays[0][0, 1, 0], arrays[0][1, 4, 0] = math.nan, -math.inf
+    found = np.isnan(results(kernels, arrays, mask=mask)[0].get()).all(-1)
+    assert found[0].tolist() == [i == 1 for i in range(6)]
+    assert found[1, 4] and not found[1, [0, 1, 2, 3, 5]].any()
+
+
+def test_large_scores_keep_their_digits_in_bfloat16():
+    arrays = inputs((4, 64, 64), (4, 64, 64), (4, 64, 64), "bfloat16")
+    want = results(reference, [wide(x) for x in arrays], scale=1.0)[0].get()
+    error = np.abs(wide(results(kernels, arrays, scale=1.0)[0]).get() - want)
+    query, key, value, _ = arrays
+    scores = wide(matmul(query, key.swapaxes(-1, -2))).get()  # in bfloat16, as they are not to be: wrong by 0.06 at 16
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    rounded = np.abs(weights / weights.sum(-1, keepdims=True) @ wide(value).get() - want)
+    assert error.max() < 2.0**-6  # two roundings of 2 to 4: of the weights, and of the output
+    assert rounded.max() > 4 * error.max()
+
+
+@pytest.mark.parametrize("dropout_key", [None, KEY])
+def test_few_launches_and_no_waiting(monkeypatch, dropout_key):
+    launched = []
+    for name in ("kernel", "matmul"):
+        original = getattr(attention, name)
+        monkeypatch.setattr(attention, name, lambda *a, original=original, name=name: launched.append(name) or original(*a))
+    waited = xp.synchronizations
+    arrays = inputs((2, 3, 40, 8), (2, 3, 40, 8), (2, 3, 40, 8), "float32")
+    results(kernels, arrays, is_causal=True, dropout_key=dropout_key)
+    bits = dropout_key is not None
+    assert (launched.count("kernel"), launched.count("matmul")) == (2 + bits, 2 + 4)
+    launched.clear()
+    results(kernels, inputs((2, 3, 1, 8), (2, 3, 72, 8), (2, 3, 72, 8), "float32"), needed=[False] * 3)
+    assert launched == ["matmul", "kernel", "matmul"]
+    assert xp.synchronizations == waited
+
+
+def test_the_weights_are_kept_and_dropouts_bits_take_a_32nd_of_them():
+    arrays = inputs((2, 64, 8), (2, 64, 8), (2, 64, 8), "float32")
+    _, ((weights, bits),) = kernels.attention_forward(ALL, *arrays[:3], None, False, 0.4, KEY, 0.7)
+    assert (weights.shape, weights.dtype, bits.nbytes) == ((2, 64, 64), "float32", weights.nbytes // 32)
+
+
+def test_a_mask_that_does_not_fit():
+    arrays = inputs((2, 6, 8), (2, 8, 8), (2, 8, 8), "float32")
+    with pytest.raises(ValueError, match=r"\(3, 6, 8\) does not broadcast|broadcast"):
+        results(kernels, arrays, mask=xp.ones((3, 6, 8), bool))
+    with pytest.raises(ValueError, match=r"a mask of shape \(4, 2, 6, 8\) does not broadcast to the scores, \(2, 6, 8\)"):
+        results(kernels, arrays, mask=xp.ones((4, 2, 6, 8), bool))

@@ -1,0 +1,191 @@
+// What attention does between its products, on rows of scores: (heads, queries, keys), a warp to a row. The formulas stand in
+// kernels/numpy/attention.py. Scores and their gradients are Accumulators, as a product adds them up; weights are Scalars.
+// Where both are the same type they may share their memory.
+#include "common.cuh"
+#include "philox.cuh"
+
+constexpr Accumulator lowest = -1e30;  // finite, so that differences are no NaN
+
+struct Shape {
+    long long rows, queries, keys;
+    long long seen;  // query i sees the keys before i + seen: attention is causal where that is less than keys
+
+    __device__ long long end(long long row) const { return max(0LL, min(keys, row % queries + seen)); }
+};
+
+// Calls body(Count<n>, i) for the n keys from i on, so that the lanes of a warp together cover 0 to end - 1.
+template <typename Body>
+__device__ void for_each_key(long long end, bool in_packs, Body body) {
+    if (in_packs)
+        for (long long i = threadIdx.x * widest; i < end; i += warp_size * widest) body(Count<widest>(), i);
+    else
+        for (long long i = threadIdx.x; i < end; i += warp_size) body(Count<1>(), i);
+}
+
+__device__ inline Accumulator warp_max(Accumulator value) {
+    for (int distance = warp_size / 2; distance > 0; distance /= 2)
+        value = max(value, __shfl_xor_sync(all_lanes, value, distance));
+    return value;
+}
+
+// ---------------------------------------------------------------------------------------------------------- dropout
+
+constexpr int tile = 32;  // so many queries share a word of `bits`, (heads, tiles of queries, keys): a bit each
+
+// Dropout's mask is in the order (heads, keys, queries): a block of its stream is 32 neighbouring queries of a key. These words
+// have them in the order in which rows are read. A block of threads makes words of tile blockIdx.x, counted over all heads.
+// `heads` says which head of the mask belongs to each of ours, if they differ.
+extern "C" __global__ void keep_bits_of_tiles(unsigned int* bits, const long long* heads, Word first, Word second, Word part,
+                                              long long whole, long long tiles, long long keys, long long seen,
+                                              long long first_head, long long first_query, long long all_queries,
+                                              long long all_keys) {
+    Keep keep = {{first, second}, part, static_cast<unsigned int>(whole)};
+    long long key = static_cast<long long>(blockIdx.y) * blockDim.x + threadIdx.x;
+    long long head = first_head + blockIdx.x / tiles, query = blockIdx.x % tiles * tile;
+    if (heads) head = heads[head];
+    if (key < keys) {
+        unsigned int word = 0;
+        if (key < query + tile - 1 + seen) {  // at least one of the queries sees it
+            Word element = (head * all_keys + key) * all_queries + first_query + query;
+            int shift = element % block_elements;
+            word = keep_bits(keep, element / block_elements) >> shift;
+            if (shift) word |= keep_bits(keep, element / block_elements + 1) << (block_elements - shift);
+        }
+        bits[blockIdx.x * keys + key] = word;
+    }
+}
+
+// The words of a row, one for each key, and which of their bits is the row's. Without dropout all is kept.
+struct Kept {
+    const unsigned int* words;
+    int place;
+
+    __device__ Kept(const unsigned int* bits, const Shape& shape, long long row) {
+        long long head = row / shape.queries, query = row % shape.queries, tiles = (shape.queries + tile - 1) / tile;
+        words = bits ? bits + (head * tiles + query / tile) * shape.keys : nullptr;
+        place = query % tile;
+    }
+
+    template <int count>
+    __device__ unsigned int operator()(Count<count>, long long key) const {
+        if (!words) return all_lanes;
+        Pack<count, unsigned int> pack = load<count>(words, key);
+        unsigned int kept = 0;
+        for (int k = 0; k < count; k++) kept |= (pack[k] >> place & 1u) << k;
+        return kept;
+    }
+};
+
+// ---------------------------------------------------------------------------------------------------------- forward
+
+// A boolean mask that broadcasts to the scores: how far it is from one head to the next, of groups of heads to the next group,
+// and so on. Null: no mask.
+struct Mask {
+    const bool* start;
+    long long heads_in_group, group_step, head_step, query_step, key_step;
+
+    __device__ const bool* of_row(const Shape& shape, long long row) const {
+        long long head = row / shape.queries;
+        long long place = head / heads_in_group * group_step + head % heads_in_group * head_step;
+        return start ? start + place + row % shape.queries * query_step : nullptr;
+    }
+};
+
+// The weights, softmax(scores * scale), and those that dropout leaves, each where it is wanted (not null). First the maximum and
+// the sum of exponentials in one go, as Milakov and Gimelshein (2018) do; a row that sees nothing has weights of 0.
+extern "C" __global__ void softmax(const Accumulator* scores, Scalar* weights, Scalar* dropped, const unsigned int* bits,
+                                   const bool* mask, long long heads_in_group, long long group_step, long long head_step,
+                                   long long query_step, long long key_step, Accumulator scale, Accumulator keep_scale,
+                                   long long rows, long long queries, long long keys, long long seen) {
+    Shape shape = {rows, queries, keys, seen};
+    bool in_packs = keys % widest == 0 && aligned(scores, weights, dropped, bits);
+    long long row = static_cast<long long>(blockIdx.x) * blockDim.y + threadIdx.y;
+    if (row < rows) {
+        long long end = shape.end(row);
+        const bool* allowed = Mask{mask, heads_in_group, group_step, head_step, query_step, key_step}.of_row(shape, row);
+        Kept kept(bits, shape, row);
+        auto sees = [=](long long key) { return key < end && (!allowed || allowed[key * key_step]); };
+        scores += row * keys;
+        Accumulator largest = lowest, sum = 0;
+        bool sees_any = false;
+        for_each_key(end, in_packs, [&](auto count, long long i) {
+            constexpr int n = decltype(count)::value;
+            Pack<n, Accumulator> values = load<n>(scores, i);
+            Accumulator before = largest;
+            unsigned int seen_ones = 0;
+            for (int k = 0; k < n; k++) {
+                if (!sees(i + k)) continue;
+                seen_ones |= 1u << k;
+                values[k] *= scale;
+                largest = max(largest, values[k]);
+            }
+            sum *= exp(before - largest);
+            for (int k = 0; k < n; k++)
+                if (seen_ones >> k & 1u) sum += exp(values[k] - largest);
+            sees_any |= seen_ones != 0;
+        });
+        Accumulator of_row = warp_max(largest);
+        sum = warp_sum(sum * exp(largest - of_row));
+        Accumulator inverse = __any_sync(all_lanes, sees_any) ? Accumulator(1) / sum : Accumulator(0);
+        for_each_key(keys, in_packs, [&](auto count, long long i) {
+            constexpr int n = decltype(count)::value;
+            Pack<n, Accumulator> values;
+            Pack<n> whole, left;
+            if (i < end) values = load<n>(scores, i);
+            unsigned int keeps = i < end && dropped ? kept(count, i) : 0;
+            for (int k = 0; k < n; k++) {
+                Accumulator weight = sees(i + k) ? exp(values[k] * scale - of_row) * inverse : Accumulator(0);
+                whole[k] = Scalar(weight);
+                left[k] = Scalar(keeps >> k & 1u ? weight * keep_scale : Accumulator(0));
+            }
+            if (weights) store(weights, row * keys + i, whole);
+            if (dropped) store(dropped, row * keys + i, left);
+        });
+    }
+}
+
+// --------------------------------------------------------------------------------------------------------- backward
+
+// The gradient of the scores, from the weights and the gradient of those that dropout left; and the latter, where wanted.
+extern "C" __global__ void softmax_backward(const Scalar* weights, const Accumulator* d_dropped, Scalar* d_scores, Scalar* dropped,
+                                            const unsigned int* bits, Accumulator scale, Accumulator keep_scale, long long rows,
+                                            long long queries, long long keys, long long seen) {
+    Shape shape = {rows, queries, keys, seen};
+    bool in_packs = keys % widest == 0 && aligned(weights, d_dropped, d_scores, dropped, bits);
+    long long row = static_cast<long long>(blockIdx.x) * blockDim.y + threadIdx.y;
+    if (row < rows) {
+        long long end = shape.end(row);
+        Kept kept(bits, shape, row);
+        weights += row * keys;
+        d_dropped += row * keys;
+        Accumulator total = 0;
+        for_each_key(end, in_packs, [&](auto count, long long i) {
+            constexpr int n = decltype(count)::value;
+            Pack<n> whole = load<n>(weights, i);
+            Pack<n, Accumulator> gradients = load<n>(d_dropped, i);
+            unsigned int keeps = kept(count, i);
+            for (int k = 0; k < n; k++)
+                if (keeps >> k & 1u && i + k < end) total += Accumulator(whole[k]) * gradients[k] * keep_scale;
+        });
+        total = warp_sum(total);
+        for_each_key(keys, in_packs, [&](auto count, long long i) {
+            constexpr int n = decltype(count)::value;
+            Pack<n> whole, left, out;
+            Pack<n, Accumulator> gradients;
+            unsigned int keeps = 0;
+            if (i < end) {
+                whole = load<n>(weights, i);
+                gradients = load<n>(d_dropped, i);
+                keeps = kept(count, i);
+            }
+            for (int k = 0; k < n; k++) {
+                Accumulator weight = i + k < end ? Accumulator(whole[k]) : Accumulator(0);
+                Accumulator gradient = i + k < end && keeps >> k & 1u ? gradients[k] * keep_scale : Accumulator(0);
+                out[k] = Scalar(weight * (gradient - total) * scale);
+                left[k] = Scalar(keeps >> k & 1u ? weight * keep_scale : Accumulator(0));
+            }
+            store(d_scores, row * keys + i, out);
+            if (dropped) store(dropped, row * keys + i, left);
+        });
+    }
+}

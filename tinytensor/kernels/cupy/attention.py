@@ -1,0 +1,248 @@
+"""Scaled dot-product attention: cuBLAS's products, and between them one kernel each way; the formulas stand in
+``kernels/numpy/attention.py``.
+
+* Scores stand in rows, (..., T, S). A warp reads a row, makes it weights and writes it back, in place but for bfloat16: there
+  the product leaves its scores in float32, as 8 bits are too few for what goes through exp, and the weights are bfloat16.
+* A mask is read by its strides, wherever it broadcasts, and what is causal is not even read.
+* Dropout's mask is made once for both directions where the weights are kept, as a bit each: a 32nd of their memory.
+* Long sequences are cut into blocks, whose weights are computed again in the backward pass: memory grows with the length.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tinytensor.backend import host, xp
+from tinytensor.kernels.cupy.dropout import keep_arguments
+from tinytensor.kernels.cupy.loader import accumulator, kernel
+from tinytensor.kernels.cupy.products import matmul
+from tinytensor.kernels.numpy.attention import (
+    Block,
+    blocks,
+    check_mask,
+    cut,
+    joinable,
+    same_lead,
+    transposed,
+    without_empty_blocks,
+)
+from tinytensor.kernels.numpy.dropout import Key, survivors_scale
+
+_BLOCK = 1 << 26  # scores in a block: 256 MiB of float32, more than enough to keep a GPU busy
+_QUERIES = 256  # a block has at least so many queries
+_KEPT = 512 * 512  # with more scores than this in a head, they are computed again
+_TILE = 32  # queries that share a word of dropout's bits
+
+
+class _Attention:
+    """The inputs in one dtype with the same leading axes, and what is done with a block of them."""
+
+    def __init__(
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        mask: Any,
+        is_causal: bool,
+        scale: float,
+        dropout_key: Key | None,
+        keep_probability: float,
+    ) -> None:
+        self.dtype = functools.reduce(xp.promote_types, (query.dtype, key.dtype, value.dtype))
+        self.has_lead = max(query.ndim, key.ndim, value.ndim) > 2
+        self.mask, self.is_causal = without_empty_blocks(mask, is_causal, query.shape[-2], key.shape[-2])
+        self.dropped_lead = host.broadcast_shapes(query.shape[:-2], key.shape[:-2])
+        arrays = [x.astype(self.dtype, copy=False) for x in (query, key, value)]
+        self.query, self.key, self.value = same_lead(*arrays)
+        self.lead, self.queries, self.keys = self.query.shape[:-2], query.shape[-2], key.shape[-2]
+        if mask is not None:
+            check_mask(self.mask.shape, (*self.lead[: None if self.has_lead else 0], self.queries, self.keys))
+        self.scale = float(scale)
+        self.dropout_key, self.keep_probability = dropout_key, keep_probability
+        self.keep_scale = survivors_scale(keep_probability)
+
+    def blocks(self) -> Iterator[Block]:
+        return blocks(self.query, self.key, self.is_causal, _BLOCK, _QUERIES, _KEPT)
+
+    def weights(self, block: Block, bits: Any, is_kept: bool) -> tuple[Any, Any]:
+        """A block's weights and those that dropout leaves; without the former if they are not to be kept and there is
+        dropout, and the same array twice if there is none."""
+        query, key = self.query[_rows(block)], self.key[_columns(block)]
+        shape = (*query.shape[:-1], key.shape[-2])
+        scores = matmul(query, transposed(key), xp.empty(shape, accumulator(self.dtype)))
+        first = scores if self.dtype == scores.dtype else xp.empty(shape, self.dtype)
+        second = None
+        if bits is not None:
+            first, second = (first, xp.empty(shape, self.dtype)) if is_kept else (None, first)
+        if scores.size:
+            launch = kernel("attention.cu", "softmax", self.dtype)
+            mask, *steps = self._mask(block, shape)
+            scales = (self.scale, self.keep_scale)
+            launch(*_grid(shape), scores, first, second, bits, mask, *steps, *scales, *self._shape(block, shape))
+        return first, first if bits is None else second
+
+    def d_scores(self, block: Block, weights: Any, g: Any, bits: Any, is_kept: bool) -> tuple[Any, Any]:
+        """The gradient of a block's products of query and key, and the weights that dropout leaves."""
+        value = self.value[_columns(block)]
+        d_dropped = matmul(g, transposed(value), xp.empty(weights.shape, accumulator(self.dtype)))
+        d_scores = d_dropped if self.dtype == d_dropped.dtype else xp.empty(weights.shape, self.dtype)
+        dropped = None
+        if bits is not None:
+            dropped = xp.empty(weights.shape, self.dtype) if is_kept else weights
+        if weights.size:
+            launch = kernel("attention.cu", "softmax_backward", self.dtype)
+            scales = (self.scale, self.keep_scale)
+            shape = self._shape(block, weights.shape)
+            launch(*_grid(weights.shape), weights, d_dropped, d_scores, dropped, bits, *scales, *shape)
+        return d_scores, weights if bits is None else dropped
+
+    def bits(self, block: Block) -> Any:
+        """Which of a block's weights dropout keeps, a bit each: (heads, tiles of queries, keys); None without dropout."""
+        if self.dropout_key is None:
+            return None
+        heads, tiles = math.prod(self.query[block.batch].shape[:-2]), -(-_length(block) // _TILE)
+        bits = xp.empty((heads, tiles, block.keys.stop), host.uint32)
+        if bits.size:
+            launch = kernel("attention.cu", "keep_bits_of_tiles", self.dtype)
+            first_head = block.batch.start * math.prod(self.lead[1:])
+            keep = keep_arguments(self.dropout_key, self.keep_probability)
+            places = (first_head, block.queries.start, self.queries, self.keys)
+            grid, threads = (heads * tiles, -(-block.keys.stop // 64)), 64
+            launch(grid, threads, bits, self._dropped_heads(), *keep, tiles, block.keys.stop, self._seen(block), *places)
+        return bits
+
+    def _dropped_heads(self) -> Any:
+        """For each head that of the dropout mask, whose leading axes are those of query and key; None where it is the same."""
+        own = math.prod(self.dropped_lead)
+        if own == math.prod(self.lead):
+            return None
+        return xp.broadcast_to(xp.arange(own).reshape(self.dropped_lead), self.lead).reshape(-1)
+
+    def _seen(self, block: Block) -> int:
+        """How many keys the block's first query sees; each sees one more than that before it, if there are more."""
+        return block.queries.start + self.keys - self.queries + 1 if self.is_causal else self.keys
+
+    def _shape(self, block: Block, shape: Sequence[int]) -> tuple[int, ...]:
+        return math.prod(shape[:-1]), *shape[-2:], self._seen(block)
+
+    def _mask(self, block: Block, shape: Sequence[int]) -> tuple[Any, ...]:
+        """The address of the mask's part, how many heads follow each other evenly, and its steps along the axes."""
+        if self.mask is None:
+            return None, 1, 0, 0, 0, 0
+        mask = cut(self.mask, block.batch, block.queries, block.keys, len(shape))
+        mask = xp.broadcast_to(mask, shape)
+        steps = _two_axes(shape[:-2], mask.strides[:-2])
+        if steps is None:
+            mask = mask.copy()
+            steps = (1, mask.strides[-3], 0)
+        return mask.data.ptr, *steps, *mask.strides[-2:]
+
+
+def _two_axes(lengths: Sequence[int], steps: Sequence[int]) -> tuple[int, int, int] | None:
+    """Axes as an inner one of so many places in an outer one, and the steps along outer and inner; None if it takes more."""
+    axes: list[tuple[int, int]] = []
+    for n, step in zip(lengths, steps):
+        if n == 1:
+            continue
+        if axes and axes[-1][1] == n * step:
+            axes[-1] = (axes[-1][0] * n, step)
+        else:
+            axes.append((n, step))
+    if len(axes) > 2:
+        return None
+    (_, outer), (length, inner) = [(1, 0)] * (2 - len(axes)) + axes
+    return length, outer, inner
+
+
+def _rows(block: Block) -> tuple[Any, ...]:
+    return block.batch, ..., block.queries, slice(None)
+
+
+def _columns(block: Block) -> tuple[Any, ...]:
+    return block.batch, ..., block.keys, slice(None)
+
+
+def _length(block: Block) -> int:
+    return int(block.queries.stop - block.queries.start)
+
+
+def _grid(shape: Sequence[int]) -> tuple[int, tuple[int, int]]:
+    return -(-math.prod(shape[:-1]) // 4), (32, 4)
+
+
+def attention_forward(
+    needed: Sequence[bool],
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: Any,
+    is_causal: bool,
+    scale: float,
+    dropout_key: Key | None,
+    keep_probability: float,
+) -> tuple[Any, Any]:
+    """softmax(query keyᵀ scale) value over (..., T, D), (..., S, D), (..., S, D_v); keeps weights that are not too many, with
+    dropout's bits. The settings are those of ``kernels/numpy/attention.py``."""
+    parts = _Attention(query, key, value, mask, is_causal, scale, dropout_key, keep_probability)
+    out = joinable((*parts.query.shape[:-1], value.shape[-1]), parts.dtype)
+    kept: list[Any] | None = [] if any(needed) and parts.queries * parts.keys <= _KEPT else None
+    for block in parts.blocks():
+        bits = parts.bits(block)
+        weights, dropped = parts.weights(block, bits, is_kept=kept is not None)
+        matmul(dropped, parts.value[_columns(block)], out[_rows(block)])
+        if kept is not None:
+            kept.append((weights, bits))
+    return out if parts.has_lead else out[0], kept
+
+
+def attention_backward(
+    g: Any,
+    statistics: Any,
+    needed: Sequence[bool],
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: Any,
+    is_causal: bool,
+    scale: float,
+    dropout_key: Key | None,
+    keep_probability: float,
+) -> Sequence[Any]:
+    """With P the weights, and dP = g valueᵀ where dropout kept them: dS = P (dP - rowsum(dP P)) scale."""
+    parts = _Attention(query, key, value, mask, is_causal, scale, dropout_key, keep_probability)
+    query, key, value = parts.query, parts.key, parts.value
+    g = g.astype(parts.dtype, copy=False).reshape(*parts.lead, *g.shape[-2:])
+    d_query = joinable(query.shape, parts.dtype) if needed[0] else None
+    d_key, d_value = [_sum_over_blocks(x, parts.queries) if wanted else None for x, wanted in zip((key, value), needed[1:])]
+    for i, block in enumerate(parts.blocks()):
+        rows, columns, is_first = _rows(block), _columns(block), block.queries.stop == parts.queries
+        if statistics is not None:
+            weights, bits = statistics[i]
+        else:
+            weights, _ = parts.weights(block, None, is_kept=True)
+            bits = parts.bits(block)
+        d_scores, dropped = parts.d_scores(block, weights, g[rows], bits, is_kept=statistics is not None)
+        if d_query is not None:
+            matmul(d_scores, key[columns], d_query[rows])
+        if d_key is not None:
+            _put(d_key[columns], transposed(d_scores), query[rows], is_first)
+        if d_value is not None:
+            _put(d_value[columns], transposed(dropped), g[rows], is_first)
+    return d_query, d_key, d_value
+
+
+def _sum_over_blocks(x: Any, queries: int) -> Any:
+    """Where blocks of queries add up a gradient of x, the first one setting it; zeros where there are no queries."""
+    dtype = accumulator(x.dtype) if queries >= 4 * _QUERIES else x.dtype  # one block's is only rounded once
+    return joinable(x.shape, dtype) if queries else xp.zeros(x.shape, dtype)
+
+
+def _put(target: Any, x: Any, y: Any, is_first: bool) -> None:
+    """Set the target to the product, or else add it."""
+    if is_first:
+        matmul(x, y, target)
+    else:
+        target += matmul(x, y, xp.empty(target.shape, target.dtype))
