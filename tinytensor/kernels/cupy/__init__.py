@@ -21,15 +21,10 @@ from tinytensor.kernels.cupy.normalization import (
     rms_norm_backward,
     rms_norm_forward,
 )
+from tinytensor.kernels.cupy.optimizers import adam_step, global_norm, scale_all, sgd_step
 from tinytensor.kernels.cupy.products import matmul
 from tinytensor.kernels.cupy.widening import widened
-from tinytensor.kernels.numpy import (
-    adam_step,
-    global_norm,
-    scale_all,
-    sgd_step,
-    survivors_scale,
-)
+from tinytensor.kernels.numpy import survivors_scale
 
 __all__ = [
     "adam_step",

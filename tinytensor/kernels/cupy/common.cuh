@@ -66,14 +66,20 @@ struct Count {
     static constexpr int value = number;
 };
 
-// Calls body(Count<n>, i) for the n elements from i on, so that all threads of the grid together cover 0 to size - 1.
+// Calls body(Count<n>, i) for the n elements from i on, so that so many threads together cover 0 to size - 1.
+template <typename Body>
+__device__ void for_each_pack(long long size, bool are_aligned, long long thread, long long threads, Body body) {
+    long long packs = are_aligned ? size / widest : 0;
+    for (long long i = thread; i < packs; i += threads) body(Count<widest>(), i * widest);
+#pragma unroll 1  // for what is mostly a few elements, if any
+    for (long long i = packs * widest + thread; i < size; i += threads) body(Count<1>(), i);
+}
+
+// The same, by all threads of the grid.
 template <typename Body>
 __device__ void for_each_pack(long long size, bool are_aligned, Body body) {
     long long thread = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
-    long long threads = static_cast<long long>(gridDim.x) * blockDim.x;
-    long long packs = are_aligned ? size / widest : 0;
-    for (long long i = thread; i < packs; i += threads) body(Count<widest>(), i * widest);
-    for (long long i = packs * widest + thread; i < size; i += threads) body(Count<1>(), i);
+    for_each_pack(size, are_aligned, thread, static_cast<long long>(gridDim.x) * blockDim.x, body);
 }
 
 // --------------------------------------------------------------------------------------------------- sums

@@ -1,0 +1,170 @@
+// Optimizer steps and gradient norms over lists of arrays; the formulas stand in kernels/numpy/optimizers.py.
+//
+// `addresses` (lists, arrays) holds where each array of each list starts; the addresses of an empty list are null. `chunks`
+// (count, 3) cuts the arrays into pieces of about equal size: a piece's array, first element and size. A block takes a piece at
+// a time, so that blocks have equal work whatever the sizes of the arrays.
+#include "common.cuh"
+
+constexpr int threads = 256;
+
+struct Chunk {
+    long long array, first, size;
+
+    // Its array of one of the lists. Only an argument of the kernel is known to lie in global memory, as null does too.
+    template <typename Element>
+    __device__ Element* of(const unsigned long long* addresses, long long arrays, int list) const {
+        Element* start = reinterpret_cast<Element*>(addresses[list * arrays + array]);
+        __builtin_assume(__isGlobal(start));
+        return start;
+    }
+
+    // Calls body(Count<n>, i) for the n elements of the array from i on, so that the block's threads together cover the chunk.
+    template <typename Body>
+    __device__ void for_each_pack(bool are_aligned, Body body) const {
+        ::for_each_pack(size, are_aligned, threadIdx.x, threads, [=](auto number, long long i) { body(number, first + i); });
+    }
+};
+
+// Calls body(chunk) for the chunks that are this block's.
+template <typename Body>
+__device__ void for_each_chunk(const long long* chunks, long long count, Body body) {
+    for (long long i = blockIdx.x; i < count; i += gridDim.x) body(Chunk{chunks[3 * i], chunks[3 * i + 1], chunks[3 * i + 2]});
+}
+
+// ------------------------------------------------------------------------------------------------------------ steps
+
+// What a step changes: the parameters, or where they have masters that still round to them, the masters.
+template <int n>
+__device__ Pack<n, Accumulator> current(const Pack<n>& parameters, const Accumulator* master, long long i) {
+    Pack<n, Accumulator> values;
+    for (int k = 0; k < n; k++) values[k] = Accumulator(parameters[k]);
+    if (master) {
+        Pack<n, Accumulator> masters = load<n>(master, i);
+        for (int k = 0; k < n; k++)
+            if (Accumulator(Scalar(masters[k])) == values[k]) values[k] = masters[k];
+    }
+    return values;
+}
+
+template <int n>
+__device__ void keep(const Pack<n, Accumulator>& values, Scalar* parameter, Accumulator* master, long long i) {
+    Pack<n> rounded;
+    for (int k = 0; k < n; k++) rounded[k] = Scalar(values[k]);
+    store(parameter, i, rounded);
+    if (master) store(master, i, values);
+}
+
+// The lists: parameters, gradients, first and second moments, masters. `shrink` is the decoupled decay's factor, `decay` what
+// of the parameter is added to the gradient, `rest` = 1 - beta; `widening` and `rate` hold the corrections of the bias.
+extern "C" __global__ void __launch_bounds__(threads) adam_step(
+    const unsigned long long* addresses, const long long* chunks, long long arrays, long long count, Accumulator shrink,
+    Accumulator decay, Accumulator beta1, Accumulator rest1, Accumulator beta2, Accumulator rest2, Accumulator widening,
+    Accumulator eps, Accumulator rate) {
+    for_each_chunk(chunks, count, [=](const Chunk& chunk) {
+        Scalar* parameter = chunk.of<Scalar>(addresses, arrays, 0);
+        const Scalar* gradient = chunk.of<Scalar>(addresses, arrays, 1);
+        Accumulator* first = chunk.of<Accumulator>(addresses, arrays, 2);
+        Accumulator* second = chunk.of<Accumulator>(addresses, arrays, 3);
+        Accumulator* master = chunk.of<Accumulator>(addresses, arrays, 4);
+        bool in_packs = aligned(parameter, gradient, first, second, master);
+        chunk.for_each_pack(in_packs, [=](auto number, long long i) {
+            constexpr int n = decltype(number)::value;
+            Pack<n> gradients = load<n>(gradient, i);
+            Pack<n, Accumulator> firsts = load<n>(first, i), seconds = load<n>(second, i);
+            Pack<n, Accumulator> values = current(load<n>(parameter, i), master, i);
+            for (int k = 0; k < n; k++) {
+                Accumulator g = Accumulator(gradients[k]), p = values[k] * shrink;
+                if (decay != 0) g += p * decay;
+                firsts[k] = firsts[k] * beta1 + g * rest1;
+                seconds[k] = seconds[k] * beta2 + g * g * rest2;
+                values[k] = p - firsts[k] / (sqrt(seconds[k]) * widening + eps) * rate;
+            }
+            store(first, i, firsts);
+            store(second, i, seconds);
+            keep(values, parameter, master, i);
+        });
+    });
+}
+
+// The lists: parameters, gradients, velocities, masters. Without momentum there are no velocities; the first step only writes
+// them. `rest` = 1 - dampening.
+extern "C" __global__ void __launch_bounds__(threads) sgd_step(
+    const unsigned long long* addresses, const long long* chunks, long long arrays, long long count, long long is_first,
+    Accumulator rate, Accumulator momentum, Accumulator rest, long long nesterov, Accumulator decay) {
+    for_each_chunk(chunks, count, [=](const Chunk& chunk) {
+        Scalar* parameter = chunk.of<Scalar>(addresses, arrays, 0);
+        const Scalar* gradient = chunk.of<Scalar>(addresses, arrays, 1);
+        Accumulator* velocity = chunk.of<Accumulator>(addresses, arrays, 2);
+        Accumulator* master = chunk.of<Accumulator>(addresses, arrays, 3);
+        bool in_packs = aligned(parameter, gradient, velocity, master);
+        chunk.for_each_pack(in_packs, [=](auto number, long long i) {
+            constexpr int n = decltype(number)::value;
+            Pack<n> gradients = load<n>(gradient, i);
+            Pack<n, Accumulator> values = current(load<n>(parameter, i), master, i), steps, velocities;
+            for (int k = 0; k < n; k++) {
+                steps[k] = Accumulator(gradients[k]);
+                if (decay != 0) steps[k] += values[k] * decay;
+            }
+            if (velocity) {
+                if (!is_first) velocities = load<n>(velocity, i);
+                for (int k = 0; k < n; k++) {
+                    velocities[k] = is_first ? steps[k] : velocities[k] * momentum + steps[k] * rest;
+                    steps[k] = nesterov ? steps[k] + velocities[k] * momentum : velocities[k];
+                }
+                store(velocity, i, velocities);
+            }
+            for (int k = 0; k < n; k++) values[k] -= steps[k] * rate;
+            keep(values, parameter, master, i);
+        });
+    });
+}
+
+// ---------------------------------------------------------------------------------------------------- norm and scale
+// The norm in two stages, always in the same order: each block sums the squares of its chunks, and then one block sums those.
+
+// The sum over the block, the same bits in each thread. To be called once in a kernel, by all threads.
+__device__ Accumulator block_sum(Accumulator value) {
+    __shared__ Accumulator of_warps[threads / warp_size];
+    value = warp_sum(value);
+    if (threadIdx.x % warp_size == 0) of_warps[threadIdx.x / warp_size] = value;
+    __syncthreads();
+    return warp_sum(threadIdx.x % warp_size < threads / warp_size ? of_warps[threadIdx.x % warp_size] : Accumulator(0));
+}
+
+extern "C" __global__ void __launch_bounds__(threads) sum_squares(
+    const unsigned long long* addresses, const long long* chunks, long long arrays, long long count, Accumulator* sums) {
+    Accumulator sum = 0;
+    for_each_chunk(chunks, count, [&](const Chunk& chunk) {
+        const Scalar* array = chunk.of<Scalar>(addresses, arrays, 0);
+        chunk.for_each_pack(aligned(array), [&](auto number, long long i) {
+            constexpr int n = decltype(number)::value;
+            Pack<n> values = load<n>(array, i);
+            for (int k = 0; k < n; k++) sum += Accumulator(values[k]) * Accumulator(values[k]);
+        });
+    });
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) sums[blockIdx.x] = sum;
+}
+
+extern "C" __global__ void __launch_bounds__(threads) root_of_sum(
+    const Accumulator* sums, Accumulator* out, long long count) {
+    Accumulator sum = 0;
+    for (long long i = threadIdx.x; i < count; i += threads) sum += sums[i];
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) *out = sqrt(sum);
+}
+
+extern "C" __global__ void __launch_bounds__(threads) scale_all(
+    const unsigned long long* addresses, const long long* chunks, long long arrays, long long count, const Accumulator* factor) {
+    Accumulator scale = *factor;
+    if (scale == 1) return;  // which changes nothing: the host cannot know without waiting
+    for_each_chunk(chunks, count, [=](const Chunk& chunk) {
+        Scalar* array = chunk.of<Scalar>(addresses, arrays, 0);
+        chunk.for_each_pack(aligned(array), [=](auto number, long long i) {
+            constexpr int n = decltype(number)::value;
+            Pack<n> values = load<n>(array, i);
+            for (int k = 0; k < n; k++) values[k] = Scalar(Accumulator(values[k]) * scale);
+            store(array, i, values);
+        });
+    });
+}
