@@ -85,7 +85,7 @@ def sgd_step(
 
 
 def _step(name: str, lists: Sequence[Arrays], *settings: float) -> None:
-    """Launch a step on the parameters, with their gradients and the lists of their state: moments or velocities, and masters."""
+    """Launch a step on the parameters, with their gradients and the lists of their state: moments or velocity, and masters."""
     parameters, gradients, *state = lists
     if not parameters:
         return
@@ -93,7 +93,7 @@ def _step(name: str, lists: Sequence[Arrays], *settings: float) -> None:
     _check(name, parameters, dtype)
     for arrays in state:
         _check(name, arrays, accumulator(dtype))
-    gradients = [g.astype(dtype, copy=False) for g in gradients]
+    gradients = [g if g.dtype == dtype else g.astype(dtype) for g in gradients]
     changed = [i for i in range(len(lists)) if i != 1]
     _launch(name, dtype, (parameters, gradients, *state), changed, _MOST_BLOCKS, *settings)
 
@@ -102,7 +102,7 @@ def _check(name: str, arrays: Arrays, dtype: Any) -> None:
     """The kernel is told addresses alone: it would take other arrays for what they are not."""
     for a in arrays:
         if a.dtype != dtype:
-            raise TypeError(f"{name} takes parameters of one dtype, with a float32 state if they are narrower: {a.dtype}, {dtype}")
+            raise TypeError(f"{name} takes parameters of one dtype, their state at least float32: {a.dtype} for {dtype}")
 
 
 def global_norm(arrays: Arrays) -> Any:
