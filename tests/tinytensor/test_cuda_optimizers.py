@@ -250,6 +250,13 @@ def test_global_norm(monkeypatch, dtype, shift):
     assert made.unharmed()
 
 
+def test_the_norm_of_more_chunks_than_a_block_has_threads(monkeypatch):
+    monkeypatch.setattr(optimizers, "_CHUNK", 16)
+    arrays = [numbers(n, "float32", n) for n in (4803, 9)]
+    got = in_each_order(monkeypatch, lambda: [kernels.global_norm(arrays)])
+    assert_close(got, [reference.global_norm([wide(a) for a in arrays])], "float32")
+
+
 @pytest.mark.parametrize(("kinds", "dtype"), [(["bfloat16", "float32"], "float32"), ([*TOLERANCE], "float64")], ids=str)
 def test_the_norm_of_several_dtypes(monkeypatch, kinds, dtype):
     arrays = [numbers(n, kind, n) for n, kind in zip([5000, 300, 7, 4096, 1], [*kinds, *kinds])]
@@ -302,17 +309,17 @@ def costs(monkeypatch):
     GPU and waits for it there were."""
     from cupy import _functions, _raw
 
-    launched, others, copied = [], [], []
-    launch, run, copy = _raw.RawKernel.__call__, _functions._run, optimizers.from_numpy
+    launched, others = [], []
+    launch, run = _raw.RawKernel.__call__, _functions._run
     monkeypatch.setattr(_raw.RawKernel, "__call__", lambda self, *a: launched.append(self.name) or launch(self, *a))
     monkeypatch.setattr(_functions, "_run", lambda *a, **k: others.append(a) or run(*a, **k))
-    monkeypatch.setattr(optimizers, "from_numpy", lambda x: copied.append(x.size) or copy(x))
-    waits = [xp.synchronizations]
+    counts = [(0, 0)]
 
     def report():
-        waits.append(xp.synchronizations)
-        found = launched[:], len(others), len(copied), waits[-1] - waits[-2]
-        launched.clear(), others.clear(), copied.clear()
+        counts.append((len(xp.uploads), xp.synchronizations))
+        copies, waits = [now - before for before, now in zip(*counts[-2:])]
+        found = launched[:], len(others), copies, waits
+        launched.clear(), others.clear()
         return found
 
     return report

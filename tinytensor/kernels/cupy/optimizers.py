@@ -3,7 +3,7 @@
 
 A kernel finds the arrays by a table of their addresses, and its blocks share them out by a list of chunks. Both are small, and
 copied to the GPU without waiting for it. The chunks follow from the arrays' sizes and are copied once. The addresses are copied
-again when they change; mostly they repeat, as CuPy's memory pool gives every step's gradients the places of the last one's.
+when they change: not in every step, where CuPy's memory pool gives the gradients the places that the last step's had.
 
 Arrays may have any layout: what is not C-contiguous goes by way of a copy.
 """
