@@ -99,7 +99,10 @@ def test_erf_of_integers_is_float32():
 # -------------------------------------------------------------------------------------------------------- normalisation
 
 # Rows that do and do not divide into packs and warps, an odd number of rows, enough of them for several shares, none, and wide.
-ROWS = [(8,), (3, 5), (1, 1), (2, 3, 64), (7, 100), (131, 33), (150, 8), (0, 4), (3, 0), (2, 2052), (2, 2048), (3, 4099)]
+ROWS = [
+    (8,), (3, 5), (1, 1), (2, 3, 64), (7, 100), (131, 33), (150, 8), (9, 200), (70, 300), (0, 4), (3, 0),
+    (2, 2052), (2, 2048), (3, 4099),
+]  # fmt: skip
 norms = pytest.mark.parametrize("norm", ["layer_norm", "rms_norm"])
 
 

@@ -292,8 +292,9 @@ bool complete(const Thread* warp, const Thread& thread) {
     return true;
 }
 
-// Leaves a value for the lanes in `mask` and takes that of the lane `source`, once all have come.
-inline uint64_t exchange(const char* operation, int line, unsigned mask, uint64_t value, int source) {
+// Leaves a value for the lanes in `mask` and takes that of the lane `source`, once all have come. Inlined, as every return on
+// another stack than that of the call is a misprediction.
+inline __attribute__((always_inline)) uint64_t exchange(const char* operation, int line, unsigned mask, uint64_t value, int source) {
     Thread* thread = current;
     int place = static_cast<int>(thread - threads), lane = place % lanes;
     Thread* warp = thread - lane;
@@ -322,7 +323,7 @@ inline uint64_t exchange(const char* operation, int line, unsigned mask, uint64_
 }
 
 template <typename T>
-T shuffled(const char* operation, int line, unsigned mask, T value, int source) {
+__attribute__((always_inline)) inline T shuffled(const char* operation, int line, unsigned mask, T value, int source) {
     static_assert(sizeof(T) == 4 || sizeof(T) == 8, "shuffles move 4 or 8 bytes");
     uint64_t bits = 0;
     memcpy(&bits, &value, sizeof value);

@@ -87,8 +87,9 @@ __device__ void for_each_pack(long long size, bool are_aligned, Body body) {
 constexpr int warp_size = 32;  // CUDA's own warpSize is no constant
 constexpr unsigned int all_lanes = 0xffffffffu;
 
-// The sum over the warp's lanes, in the same order in each: all get the same bits.
-__device__ inline Accumulator warp_sum(Accumulator value) {
-    for (int distance = warp_size / 2; distance > 0; distance /= 2) value += __shfl_xor_sync(all_lanes, value, distance);
+// The sum over the warp's lanes, or over each group of so many neighbours (a power of two). It is taken in the same order in
+// each lane: all get the same bits.
+__device__ inline Accumulator warp_sum(Accumulator value, int group = warp_size) {
+    for (int distance = group / 2; distance > 0; distance /= 2) value += __shfl_xor_sync(all_lanes, value, distance);
     return value;
 }

@@ -1,13 +1,14 @@
 // Layer norm and RMS norm of the rows of a matrix; the formulas stand in kernels/numpy/normalization.py. A row belongs to the
-// blockDim.x threads of equal threadIdx.y: to one warp, or where rows are wide to a whole block. RMS norm has no `mean`.
+// blockDim.x threads of equal threadIdx.y: to some lanes of a warp (a power of two), or where rows are wide to a whole block.
+// RMS norm has no `mean`.
 #include "common.cuh"
 
 constexpr int most_warps = 32;
 
 // The sum over the threads that share a row, the same bits in each. All threads of the block must call it.
 __device__ Accumulator row_sum(Accumulator value) {
+    if (blockDim.x <= warp_size) return warp_sum(value, blockDim.x);
     value = warp_sum(value);
-    if (blockDim.x == warp_size) return value;
     __shared__ Accumulator of_warps[most_warps];
     __syncthreads();  // the sums of the last call have been read
     if (threadIdx.x % warp_size == 0) of_warps[threadIdx.x / warp_size] = value;

@@ -9,7 +9,7 @@ from typing import Any
 from tinytensor.backend import xp
 from tinytensor.kernels.cupy.loader import accumulator, contiguous, kernel
 
-_WIDE = 2048  # rows of more columns than this get a block each, others a warp
+_WIDE = 2048  # columns
 _SHARES = 64  # the most pieces that the rows are cut into where they are summed
 
 
@@ -20,7 +20,12 @@ def _shape(x: Any) -> tuple[int, int]:
 
 
 def _row_grid(rows: int, width: int) -> tuple[int, tuple[int, int]]:
-    return (rows, (512, 1)) if width > _WIDE else (-(-rows // 4), (32, 4))
+    """A block for each wide row; else 4, 8, 16 or 32 lanes, so that a lane has up to 16 columns where that will do."""
+    if width > _WIDE:
+        return rows, (512, 1)
+    lanes = next((n for n in (4, 8, 16) if n * 16 >= width), 32)
+    together = 128 // lanes
+    return -(-rows // together), (lanes, together)
 
 
 def _parameter(array: Any, x: Any) -> Any:
