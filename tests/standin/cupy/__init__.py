@@ -33,7 +33,7 @@ globals().update({name: getattr(_numpy, name) for name in _SHARED.split()}, **_f
 
 
 def get_default_memory_pool():
-    return _Namespace(free_bytes=lambda: 0)
+    return _Namespace(free_bytes=lambda: 0, total_bytes=lambda: 0)
 
 
 def __getattr__(name):

@@ -1,6 +1,7 @@
 """The imagined GPU, and what CuPy tells of it."""
 
 import os
+import time
 from types import SimpleNamespace
 
 HANDLE = 0xB1A5  # of cuBLAS
@@ -36,7 +37,30 @@ def get_cublas_handle():
 
 
 def Device():
-    return SimpleNamespace(compute_capability="90")
+    return SimpleNamespace(compute_capability="90", synchronize=_wait)
+
+
+def _wait():
+    from ._array import synchronize  # which needs this file
+
+    synchronize()
+
+
+class Event:
+    """A moment in the GPU's work, which here is done when it is asked for."""
+
+    done = True
+
+    def record(self):
+        self.seconds = time.perf_counter()
+
+    def synchronize(self):
+        _wait()
+
+
+def get_elapsed_time(start_event, end_event):
+    """Milliseconds between two moments."""
+    return 1000.0 * (end_event.seconds - start_event.seconds)
 
 
 runtime = SimpleNamespace(

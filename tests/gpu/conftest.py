@@ -1,0 +1,45 @@
+"""What only a GPU can show: run with ``TINYTENSOR_BACKEND=cupy pytest tests/gpu``; on NumPy everything here is skipped.
+
+The reference is the NumPy backend in a process of its own: ``experiments.py`` runs the same function on both sides. So that
+the tests themselves are tested, they also run on the stand-in for CuPy, where sizes are small:
+``PYTHONPATH=tests/standin TINYTENSOR_BACKEND=cupy pytest tests/gpu``.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import experiments
+import numpy as np
+import pytest
+
+import tinytensor as tt
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def on_a_gpu():
+    if tt.backend_name != "cupy":
+        pytest.skip("needs a GPU: TINYTENSOR_BACKEND=cupy pytest tests/gpu")
+
+
+@pytest.fixture(scope="session")
+def on_numpy(on_a_gpu, tmp_path_factory):
+    """What an experiment finds on the NumPy backend, at the size that it has here. Each is run once."""
+    found = {}
+
+    def run(name, *words):
+        key = (name, *words)
+        if key not in found:
+            path = tmp_path_factory.mktemp("numpy") / "found.npz"
+            command = [sys.executable, experiments.__file__, str(path), experiments.SIZE, name, *map(str, words)]
+            environment = {**os.environ, "TINYTENSOR_BACKEND": "numpy", "PYTHONPATH": str(ROOT)}
+            process = subprocess.run(command, env=environment, capture_output=True, text=True)
+            assert process.returncode == 0, process.stderr
+            with np.load(path) as file:
+                found[key] = dict(file)
+        return found[key]
+
+    return run

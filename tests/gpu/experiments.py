@@ -1,0 +1,199 @@
+"""What is done alike on both backends: by the tests here, and in a process of its own on NumPy (see ``conftest.py``).
+
+An experiment returns named NumPy arrays. It starts from its own seed, so that both sides draw the same weights, batches and
+dropout keys.
+
+python tests/gpu/experiments.py FOUND.npz SIZE NAME [WORDS]
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from op_cases import OPS, exact
+
+import tinytensor as tt
+from tinyformer.data import TextBatches
+from tinyformer.decoding import GPTDecoder, Sampling, sample
+from tinyformer.gpt import GPT, GPTConfig
+from tinyformer.runs import RunFolder
+from tinyformer.training import Trainer, TrainingConfig, evaluate
+from tinytensor import kernels, nn, optim
+from tinytensor.backend import xp
+
+Found = dict[str, Any]
+IS_STAND_IN = hasattr(xp, "synchronizations")  # which CuPy lacks
+SIZE = "small" if IS_STAND_IN else "large"
+
+
+def by_size(large: Any, small: Any) -> Any:
+    return large if SIZE == "large" else small
+
+
+# ------------------------------------------------------------------------------------------------------------- the ops
+
+
+def op(name: str, dtype: str = "float64") -> Found:
+    """The output of a case of ``OPS``, and the gradients of its inputs, for a random cotangent."""
+    arrays = OPS[name].arrays(SIZE)
+    tt.seed(1)  # of dropout
+    xs = [tt.tensor(a).astype(dtype) if a.dtype.kind == "f" else tt.tensor(a) for a in arrays]
+    for x in xs:
+        x.requires_grad = x.dtype != "int64"
+    out = OPS[name].f(*xs)
+    out.backward(tt.tensor(exact(np.random.default_rng(4), out.shape)).astype(out.dtype))
+    return {"output": wide(out), **{f"gradient {i}": wide(x.grad) for i, x in enumerate(xs) if x.requires_grad}}
+
+
+def wide(x: tt.Tensor) -> Any:
+    """The values in a dtype that files and NumPy know."""
+    return (x if x.dtype in ("float32", "float64", "int64", "bool") else x.astype("float32")).numpy()
+
+
+def masks() -> Found:
+    """Dropout's masks, for keys, shapes and probabilities of many kinds."""
+    shapes = [by_size((1_000_003,), (5_003,)), (3, 0, 4), (), (2, 3, 5, 7), by_size((16, 6, 256, 256), (2, 3, 16, 16))]
+    found = {}
+    for key in ((0, 0), (1, 2), (2**64 - 1, 2**63 + 12345)):
+        for probability in (0.8, 0.5, 1 / 3, 1 / 512, 0.0, 1.0):
+            for shape in shapes:
+                mask = tt.tensor(kernels.keep_mask(key, shape, probability)).numpy()
+                found[f"{key}, {probability}, {shape}"] = mask
+    return found
+
+
+def optimizers(dtype: str = "float32") -> Found:
+    """Parameters of many sizes after steps of each optimizer, with clipping, from given gradients; and the norms."""
+    shapes = by_size([(1_000_003,), (768, 3072), (384,), (1,), ()], [(5_003,), (24, 40), (7,), (1,), ()])
+    makers = {
+        "SGD": lambda p: optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01),
+        "Adam": lambda p: optim.Adam(p, lr=0.01),
+        "AdamW": lambda p: optim.AdamW(p, lr=0.01, weight_decay=0.1),
+    }
+    found = {}
+    for name, make in makers.items():
+        rng = np.random.default_rng(5)
+        parameters = [nn.Parameter(tt.tensor(exact(rng, shape)).astype(dtype)) for shape in shapes]
+        optimizer = make(parameters)
+        for step in range(3):
+            for p in parameters:
+                p.grad = tt.tensor(exact(rng, p.shape)).astype(dtype)
+            found[f"{name}: norm {step}"] = wide(optim.clip_grad_norm(parameters, 1.0))
+            optimizer.step()
+        found |= {f"{name}: {i}": wide(p) for i, p in enumerate(parameters)}
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------------ the model
+
+TEXT = "".join(f"{a} and {b} make {a + b}. " for a in range(40) for b in range(40))
+CHARACTERS = sorted(set(TEXT))
+
+
+def model(dropout: float = 0.0, **changes: Any) -> GPT:
+    """A small GPT for ``TEXT``; the same weights each time."""
+    shape = {"block_size": 32, "num_layers": 2, "num_heads": 2, "d_model": by_size(64, 32), **changes}
+    tt.seed(7)
+    return GPT(GPTConfig(len(CHARACTERS), dropout=dropout, **shape))
+
+
+def batches() -> TextBatches:
+    """Windows of ``TEXT``; the same each time."""
+    ids = np.array([CHARACTERS.index(c) for c in TEXT])
+    return TextBatches(ids, block_size=32, batch_size=by_size(16, 8), seed=7)
+
+
+def trainer(gpt: GPT, folder: Path | None = None, **settings: Any) -> Trainer:
+    """A trainer with a constant learning rate, that evaluates only at the ends."""
+    given = {"steps": 10, "learning_rate": 1e-3, "schedule": "constant", "warmup": 0, "shards": 1, "log_every": 1, **settings}
+    return Trainer(gpt, batches(), TrainingConfig(eval_every=10**6, **given), RunFolder(folder or Path("never-written")))
+
+
+def state_of(ours: GPT, kind: str) -> Found:
+    """The values of the weights as they are now."""
+    return {f"{kind}: {name}": value.numpy().copy() for name, value in ours.state_dict().items()}
+
+
+def losses_of(steps: int, trained: Trainer) -> Any:
+    """The losses of so many steps, read at the end."""
+    trained.model.train()
+    found = [trained.train_step()[0] for _ in range(steps)]
+    return np.array([float(loss) for loss in found])
+
+
+def gpt() -> Found:
+    """A GPT with dropout: its weights, logits, loss and gradients, and then ten steps of AdamW."""
+    ours = model(dropout=0.2)
+    batch = batches().sample()
+    found = state_of(ours, "weights")
+    with tt.no_grad():
+        found["logits"] = ours.eval()(batch.inputs).numpy()
+    loss = ours.train().loss(batch.inputs, batch.targets)
+    loss.backward()
+    found["loss"] = loss.numpy()
+    found |= {f"gradient: {name}": p.grad.numpy().copy() for name, p in ours.named_parameters()}
+    found["losses"] = losses_of(10, trainer(ours))
+    return found | state_of(ours, "stepped")
+
+
+def training(dtype: str = "float32", steps: int | None = None) -> Found:
+    """The losses of a short training run with dropout, and the validation loss after it."""
+    trained = trainer(model(dropout=0.1), dtype=dtype)
+    losses = losses_of(steps or by_size(300, 40), trained)
+    return {"losses": losses, "validation": np.array(evaluate(trained.model, trained.batches))}
+
+
+def greedy() -> Found:
+    """What a GPT of random weights writes, each token being the likeliest."""
+    ours = model()
+    for p in ours.parameters():  # so that nothing is 0 or 1, and no two logits are close
+        p.assign(p + tt.random.normal(p.shape, std=0.2))
+    prompts = np.random.default_rng(8).integers(0, len(CHARACTERS), (5, 4))
+    return {"tokens": np.stack(list(sample(GPTDecoder(ours), prompts, 28, Sampling(temperature=0))), axis=1)}
+
+
+# ------------------------------------------------------------------------------------------------------ files of a run
+
+
+def begin(folder: str) -> Found:
+    """Three steps of a run, and its checkpoint in the folder."""
+    RunFolder(folder).create({}, overwrite=True)
+    trainer(model(dropout=0.1), Path(folder), steps=3).train()
+    return {}
+
+
+def go_on(folder: str) -> Found:
+    """Three further steps of the run in the folder: see ``_ended``."""
+    resumed = trainer(model(dropout=0.1), Path(folder), steps=6)
+    resumed.resume()
+    return _ended(resumed)
+
+
+def uninterrupted(folder: str) -> Found:
+    """The six steps without a stop."""
+    RunFolder(folder).create({}, overwrite=True)
+    return _ended(trainer(model(dropout=0.1), Path(folder), steps=6))
+
+
+def _ended(trained: Trainer) -> Found:
+    """Trains to the end: the losses of all steps, and the weights."""
+    trained.train()
+    return {"losses": np.array([row["train_loss"] for row in trained.rows[1:]]), **state_of(trained.model, "weights")}
+
+
+EXPERIMENTS = {f.__name__: f for f in (op, masks, optimizers, gpt, training, greedy, begin, go_on, uninterrupted)}
+
+
+def main(words: Iterator[str]) -> None:
+    """Run one and write what it found."""
+    global SIZE
+    path, SIZE, name = next(words), next(words), next(words)
+    np.savez(path, **EXPERIMENTS[name](*words))
+
+
+if __name__ == "__main__":
+    main(iter(sys.argv[1:]))

@@ -1,0 +1,100 @@
+"""The ops that have kernels, and some that do not, at the sizes of training: many blocks of threads, and odd lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import tinytensor as tt
+
+Shapes = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class OpCase:
+    """A function of tensors, and their shapes: "large" ones for a GPU, "small" ones for the stand-in.
+
+    With ``num_ids`` the last is of ids below that number for its size.
+    """
+
+    f: Callable[..., tt.Tensor]
+    large: Shapes
+    small: Shapes
+    num_ids: tuple[int, int] | None = None
+
+    def arrays(self, size: str) -> list[Any]:
+        """The inputs: multiples of 1/32 up to 4, which are the same numbers in bfloat16, float32 and float64."""
+        rng = np.random.default_rng(3)
+        shapes = self.large if size == "large" else self.small
+        inputs: list[Any] = [exact(rng, shape) for shape in shapes]
+        if self.num_ids:
+            inputs[-1] = rng.integers(0, self.num_ids[size == "small"], shapes[-1])
+        return inputs
+
+
+def exact(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
+    """Numbers near the normal distribution's that bfloat16 holds exactly."""
+    return np.clip(np.round(32 * rng.standard_normal(shape)), -128, 128) / 32
+
+
+def padding(query: tt.Tensor, key: tt.Tensor) -> tt.Tensor:
+    """A mask (batch, 1, 1, keys) that hides all keys of the second sequence, and the last third of those after it."""
+    batch, keys = query.shape[0], key.shape[-2]
+    mask = np.ones((batch, 1, 1, keys), bool)
+    mask[2:, ..., -(keys // 3) :] = False
+    mask[1] = False
+    return tt.tensor(mask)
+
+
+def alike(*shape: int, count: int = 3) -> Shapes:
+    return (shape,) * count
+
+
+attention = tt.scaled_dot_product_attention
+ODD, SMALL_ODD = ((1_000_003,),), ((5_003,),)  # no multiple of what a block or a wide load works on
+
+OPS = {
+    "layer norm": OpCase(tt.layer_norm, ((8192, 768), (768,), (768,)), ((70, 64), (64,), (64,))),
+    "layer norm, odd": OpCase(tt.layer_norm, ((4099, 385), (385,), (385,)), ((37, 33), (33,), (33,))),
+    "layer norm, wide": OpCase(tt.layer_norm, ((65, 50304), (50304,)), ((3, 1500), (1500,))),
+    "rms norm": OpCase(tt.rms_norm, ((8192, 768), (768,)), ((70, 64), (64,))),
+    "gelu, exact": OpCase(tt.gelu, ODD, SMALL_ODD),
+    "gelu, tanh": OpCase(lambda x: tt.gelu(x, approximate="tanh"), ODD, SMALL_ODD),
+    "erf": OpCase(tt.erf, ODD, SMALL_ODD),
+    "exp": OpCase(tt.exp, ODD, SMALL_ODD),
+    "residual": OpCase(lambda x, y, bias: x + y + bias, ((8192, 768), (8192, 768), (768,)), ((70, 33), (70, 33), (33,))),
+    "softmax": OpCase(tt.softmax, ((4099, 1027),), ((37, 65),)),
+    "sum": OpCase(lambda x: x.sum(axis=0), ((16384, 385),), ((300, 33),)),
+    "mean": OpCase(lambda x: x.mean(), ((2_000_003,),), SMALL_ODD),
+    "max": OpCase(lambda x: x.max(axis=-1), ((4099, 1027),), ((37, 65),)),  # with many ties
+    "linear": OpCase(tt.linear, ((32, 256, 384), (1536, 384), (1536,)), ((3, 17, 24), (40, 24), (40,))),
+    "products of a batch": OpCase(
+        lambda x, y: x.swapaxes(-1, -2) @ y, alike(64, 6, 64, 256, count=2), alike(2, 3, 5, 9, count=2)
+    ),
+    "dropout": OpCase(lambda x: tt.dropout(x, 0.2), ODD, SMALL_ODD),
+    "dropout and residual": OpCase(
+        lambda x, y: tt.dropout(x, 0.3, residual=y), alike(64, 256, 385, count=2), alike(7, 5, 33, count=2)
+    ),
+    "attention": OpCase(attention, alike(16, 6, 300, 64), alike(2, 2, 40, 16)),
+    "attention, causal": OpCase(lambda *x: attention(*x, is_causal=True), alike(16, 6, 256, 64), alike(2, 2, 40, 16)),
+    "attention, long": OpCase(lambda *x: attention(*x, is_causal=True), alike(2, 3, 2048, 64), alike(1, 2, 300, 8)),
+    "attention, dropout": OpCase(
+        lambda *x: attention(*x, is_causal=True, dropout_p=0.2), alike(16, 6, 256, 64), alike(2, 2, 40, 16)
+    ),
+    "attention, padding": OpCase(
+        lambda q, k, v: attention(q, k, v, mask=padding(q, k)),
+        ((8, 6, 100, 64), *alike(8, 6, 300, 64, count=2)),
+        ((3, 2, 10, 16), *alike(3, 2, 30, 16, count=2)),
+    ),
+    "cross-entropy": OpCase(tt.cross_entropy, ((2051, 50304), (2051,)), ((37, 65), (37,)), (50304, 65)),
+    "linear cross-entropy": OpCase(
+        tt.linear_cross_entropy, ((4, 256, 384), (50304, 384), (4, 256)), ((3, 17, 24), (65, 24), (3, 17)), (50304, 65)
+    ),
+    "embedding, few rows": OpCase(lambda w, i: tt.embedding(i, w), ((65, 384), (64, 256)), ((7, 24), (9, 30)), (65, 7)),
+    "embedding, many rows": OpCase(
+        lambda w, i: tt.embedding(i, w), ((50304, 768), (8, 1024)), ((200, 24), (9, 30)), (50304, 200)
+    ),
+}
