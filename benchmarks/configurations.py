@@ -1,6 +1,7 @@
 """The models that the training benchmarks measure, their data, and the arithmetic of their training step.
 
 A to C are GPTs on characters; D is the encoder-decoder of "Attention Is All You Need", half as wide as the paper's base model.
+Those for a GPU are nanoGPT's GPT on characters, and GPT-2 with its vocabulary rounded up to a multiple of 64.
 
 Floating-point operations of a training step, with N parameters in matrices that multiply activations, T = batch * block tokens,
 and a multiplication and an addition counted as two:
@@ -26,7 +27,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 BATCHES = 16  # different batches, used in turn
-VOCAB_SIZE = 65  # of the GPTs
+VOCAB_SIZE = 65  # of the GPTs on characters
 LABEL_SMOOTHING = 0.1  # of the encoder-decoder
 PAD = 0
 
@@ -102,9 +103,11 @@ class Configuration:
 class GPTConfiguration(Configuration):
     """A GPT that predicts each next token."""
 
+    vocab_size: int = VOCAB_SIZE
+
     def model(self) -> dict[str, Any]:
         return {
-            "vocab_size": VOCAB_SIZE,
+            "vocab_size": self.vocab_size,
             "block_size": self.block_size,
             "num_layers": self.num_layers,
             "num_heads": self.num_heads,
@@ -121,7 +124,7 @@ class GPTConfiguration(Configuration):
         import numpy
 
         shape = (BATCHES, self.batch_size, self.block_size + 1)
-        windows = numpy.random.default_rng(0).integers(0, VOCAB_SIZE, shape)
+        windows = numpy.random.default_rng(0).integers(0, self.vocab_size, shape)
         return [(w[:, :-1].copy(), w[:, 1:].copy()) for w in windows]
 
     def tinyformer(self) -> tuple[Any, list[Any], Any]:
@@ -140,7 +143,7 @@ class GPTConfiguration(Configuration):
 
     def matrices(self) -> list[tuple[int, int]]:
         d = self.d_model
-        return [(3 * d, d), (d, d), (4 * d, d), (d, 4 * d)] * self.num_layers + [(VOCAB_SIZE, d)]
+        return [(3 * d, d), (d, d), (4 * d, d), (d, 4 * d)] * self.num_layers + [(self.vocab_size, d)]
 
     def num_attentions(self) -> int:
         return self.num_layers
@@ -230,6 +233,10 @@ GPTS = {
     "A": GPTConfiguration(num_layers=4, num_heads=4, d_model=128, block_size=64, batch_size=12),
     "B": GPTConfiguration(num_layers=6, num_heads=6, d_model=192, block_size=128, batch_size=16),
     "C": GPTConfiguration(num_layers=6, num_heads=6, d_model=384, block_size=256, batch_size=8),
+}
+GPU_GPTS = {
+    "shakespeare_char": GPTConfiguration(num_layers=6, num_heads=6, d_model=384, block_size=256, batch_size=64, dropout=0.2),
+    "GPT-2 124M": GPTConfiguration(num_layers=12, num_heads=12, d_model=768, block_size=1024, batch_size=8, vocab_size=50304),
 }
 CONFIGURATIONS: dict[str, Configuration] = {
     **GPTS,

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import measure
-from configurations import GPTS, VOCAB_SIZE, GPTConfiguration
+from configurations import GPTS, GPTConfiguration
 from measure import Side, SideError, Times, TorchSide, Worker
 
 from tinyformer.command_line import Parser
@@ -45,7 +45,7 @@ class Task:
         """Random ids (batch, prompt_length), the same on every call."""
         import numpy
 
-        return numpy.random.default_rng(0).integers(0, VOCAB_SIZE, (self.batch, self.prompt_length))
+        return numpy.random.default_rng(0).integers(0, self.configuration.vocab_size, (self.batch, self.prompt_length))
 
 
 # ------------------------------------------------------------------------------------------------------------- sides
@@ -84,14 +84,14 @@ class Tinyformer(Side):
 class HuggingFace(TorchSide):
     """``generate`` of Hugging Face's GPT-2; compiled, with the cache of fixed size that compiling needs."""
 
-    def __init__(self, task: Task, compiled: bool):
+    def __init__(self, task: Task, compiled: bool, device: str = "cpu"):
         super().__init__()
         import torch
         import transformers
 
         self.imported()
         self.torch, library = torch, cast(Any, transformers)  # whose own annotations leave much out
-        self.model = library.GPT2LMHeadModel(gpt2_config(task.configuration)).eval()
+        self.model = library.GPT2LMHeadModel(gpt2_config(task.configuration)).eval().to(device)
         if compiled:
             self.model.forward = torch.compile(self.model.forward)
         self.settings = library.GenerationConfig(
@@ -102,7 +102,7 @@ class HuggingFace(TorchSide):
             pad_token_id=None,
             cache_implementation="static" if compiled else None,
         )
-        self.prompts = torch.tensor(task.prompts())
+        self.prompts = torch.tensor(task.prompts(), device=device)
         self.mask = torch.ones_like(self.prompts)
 
     def load(self, weights: dict[str, Any]) -> None:
@@ -124,7 +124,7 @@ def gpt2_config(configuration: GPTConfiguration) -> Any:
     from transformers import GPT2Config
 
     return GPT2Config(
-        vocab_size=VOCAB_SIZE,
+        vocab_size=configuration.vocab_size,
         n_positions=configuration.block_size,
         n_embd=configuration.d_model,
         n_layer=configuration.num_layers,

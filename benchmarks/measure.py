@@ -39,6 +39,8 @@ Times = list[list[float]]  # the seconds of each timed step, by turn
 class Side:
     """One of the things compared. A subclass imports what it needs in ``__init__``, then calls ``imported``."""
 
+    block = 1  # steps that are timed together, for sides whose device works on while the next steps are queued
+
     def __init__(self) -> None:
         self.baseline = 0
 
@@ -50,16 +52,22 @@ class Side:
         """One unit of the work that is timed. Every side writes its own."""
         raise TypeError(f"{type(self).__name__} has no step method: write one")
 
+    def finish(self) -> None:
+        """Wait until a device has done all steps. The CPU has when they return."""
+
     def turn(self, settle: int, steps: int) -> list[float]:
-        """The seconds of each of ``steps`` steps, after ``settle`` steps that are not timed: during those, another side's
-        idle threads still spin on the cores and its data lies in the caches."""
+        """The seconds of a step, in each of ``steps`` blocks of them, after ``settle`` steps that are not timed: during those,
+        another side's idle threads still spin on the cores and its data lies in the caches."""
         for _ in range(settle):
             self.step()
+        self.finish()
         seconds = []
         for _ in range(steps):
             start = time.perf_counter()
-            self.step()
-            seconds.append(time.perf_counter() - start)
+            for _ in range(self.block):
+                self.step()
+            self.finish()
+            seconds.append((time.perf_counter() - start) / self.block)
         return seconds
 
     def memory(self) -> tuple[int, int]:

@@ -56,7 +56,7 @@ class Setup:
 class Tinyformer(Side):
     """The step of tinyformer's own trainer."""
 
-    def __init__(self, configuration: Configuration, shards: int = 0):
+    def __init__(self, configuration: Configuration, shards: int = 0, dtype: str = "float32"):
         super().__init__()
         import tinytensor as tt
         from tinyformer import pairs  # noqa: F401  before imported(), as it is what D needs most of all
@@ -77,6 +77,7 @@ class Tinyformer(Side):
             weight_decay=WEIGHT_DECAY,
             clip=CLIP,
             shards=shards,
+            dtype=dtype,
         )
         self.trainer = Trainer(self.model, _Given(batches), training, RunFolder("never-written"), loss_function)
 
@@ -125,19 +126,21 @@ class _Given:
 
 
 class PyTorch(TorchSide):
-    """The same step in PyTorch, eager or compiled, with its fastest AdamW (``fused``)."""
+    """The same step in PyTorch, eager or compiled, with its fastest AdamW (``fused``); with ``bfloat16`` in automatic mixed
+    precision."""
 
-    def __init__(self, configuration: Configuration, compiled: bool):
+    def __init__(self, configuration: Configuration, compiled: bool, device: str = "cpu", bfloat16: bool = False):
         super().__init__()
         import torch
         from torch_gpt import adamw_for
 
         self.imported()
         self.torch = torch
-        self.model = configuration.pytorch()
+        self.model = configuration.pytorch().to(device)
+        self.precision = torch.autocast(device, torch.bfloat16, enabled=bfloat16)
         self.optimizer = adamw_for(self.model, LEARNING_RATE, BETAS, WEIGHT_DECAY, fused=True)
         self.loss = torch.compile(self.model.loss) if compiled else self.model.loss
-        batches = [tuple(map(torch.tensor, arrays)) for arrays in configuration.batches()]
+        batches = [tuple([torch.tensor(a, device=device) for a in arrays]) for arrays in configuration.batches()]
         self.first_batch, self.batches = batches[0], itertools.cycle(batches)
 
     def load(self, weights: dict[str, Any]) -> None:
@@ -149,7 +152,7 @@ class PyTorch(TorchSide):
     def first_loss(self) -> float:
         """The loss of the first batch, without dropout."""
         self.model.eval()
-        with self.torch.no_grad():
+        with self.torch.no_grad(), self.precision:
             loss = float(self.loss(*self.first_batch))
         self.model.train()
         return loss
@@ -157,7 +160,8 @@ class PyTorch(TorchSide):
     def step(self) -> Any:
         """A training step; its loss."""
         self.optimizer.zero_grad(set_to_none=True)
-        loss: Any = self.loss(*next(self.batches))
+        with self.precision:
+            loss: Any = self.loss(*next(self.batches))
         loss.backward()
         self.torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
         self.optimizer.step()
