@@ -215,6 +215,38 @@ def test_half_precision_is_added_up_in_single() -> None:
     assert to_numpy(kernels.matmul(ones, ones.T)).astype(float).tolist() == [[4096.0]]  # in bfloat16 it would end at 256
 
 
+ACCUMULATED = [(dtype, dtype) for dtype in BITS] + [("bfloat16", "float32"), ("float16", "float32")]
+
+
+@on_cublas
+@pytest.mark.parametrize(("dtype", "out_dtype"), ACCUMULATED)
+@pytest.mark.parametrize("layout", ["rows", "columns", "strided", "batches", "nothing"])
+def test_a_product_can_be_added_to_out(layout: str, dtype: str, out_dtype: str) -> None:
+    k = 0 if layout == "nothing" else 4
+    a, b = random_array((2, 7, 3, k), dtype), random_array((2, 1, k, 5), dtype, 1)
+    if layout != "batches":
+        a, b = a[1, 1], b[1, 0]
+    held = random_array((*a.shape[:-1], 10 if layout == "strided" else 5), out_dtype, 2)
+    out = held[..., ::2] if layout == "strided" else xp.ascontiguousarray(held.T).T if layout == "columns" else held
+    before = to_numpy(out).astype(np.float64)
+    for times in (1, 2):
+        assert kernels.matmul(a, b, out=out, accumulate=True) is out
+        want = before + times * expected(a, b)
+        error = np.abs(to_numpy(out).astype(np.float64) - want)
+        assert (error <= 4 * 2.0 ** -BITS[out_dtype] * (4 + np.abs(want))).all()
+    assert out.dtype.name == out_dtype
+    kernels.matmul(a, b, out=out)
+    assert np.abs(to_numpy(out).astype(np.float64) - expected(a, b)).max() <= 2.0 ** (4 - BITS[out_dtype])
+
+
+@on_cublas
+@pytest.mark.parametrize(("dtype", "out_dtype"), [("float32", "bfloat16"), ("bfloat16", "float16"), ("float32", "float64")])
+def test_no_other_dtype_of_out(dtype: str, out_dtype: str) -> None:
+    a, out = random_array((3, 3), dtype), random_array((3, 3), out_dtype)
+    with pytest.raises(ValueError, match=f"out is {out_dtype}"):
+        kernels.matmul(a, a, out=out)
+
+
 # ------------------------------------------------------------------------------------------------- TF32, and without
 
 

@@ -79,6 +79,7 @@ REFUSED = {
     "initial= of max": ("x.max(initial=0.0)", "TypeError", "initial"),
     "where= of a ufunc": ("cupy.exp(x, where=x > 0)", "TypeError", "where"),
     "out= of einsum": ("cupy.einsum('i,i->', x, x, out=x)", "TypeError", "out"),
+    "bfloat16 sorted": ("cupy.sort(x.astype('bfloat16'))", "NotImplementedError", "bfloat16"),
     "quicksort": ("cupy.argsort(x, kind='quicksort')", "ValueError", "stable"),
     "at": ("cupy.add.at(x, cupy.array([0]), x)", "AttributeError", "at"),
     "reduceat": ("cupy.add.reduceat(x, cupy.array([0]))", "AttributeError", "reduceat"),

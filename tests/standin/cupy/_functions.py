@@ -97,6 +97,8 @@ def _sorting(function):
     def run(a, axis=-1, kind=None):
         if kind not in (None, "stable"):
             raise ValueError("kind can only be None or 'stable'")
+        if a.dtype.name == "bfloat16":
+            raise NotImplementedError("Sorting arrays with dtype 'bfloat16' is not supported")
         return function(a, axis, kind="stable")
 
     return run

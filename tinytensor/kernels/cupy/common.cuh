@@ -82,14 +82,53 @@ __device__ void for_each_pack(long long size, bool are_aligned, Body body) {
     for_each_pack(size, are_aligned, thread, static_cast<long long>(gridDim.x) * blockDim.x, body);
 }
 
-// --------------------------------------------------------------------------------------------------- sums
+// -------------------------------------------------------------------------------------- sums, and the like
 
 constexpr int warp_size = 32;  // CUDA's own warpSize is no constant
 constexpr unsigned int all_lanes = 0xffffffffu;
 
-// The sum over the warp's lanes, or over each group of so many neighbours (a power of two). It is taken in the same order in
-// each lane: all get the same bits.
-__device__ inline Accumulator warp_sum(Accumulator value, int group = warp_size) {
-    for (int distance = group / 2; distance > 0; distance /= 2) value += __shfl_xor_sync(all_lanes, value, distance);
+// What combine makes of the values of the warp's lanes, or of each group of so many neighbours (a power of two). It is taken in
+// the same order in each lane: all get the same bits.
+template <typename Combine>
+__device__ Accumulator over_warp(Accumulator value, Combine combine, int group = warp_size) {
+    for (int distance = group / 2; distance > 0; distance /= 2)
+        value = combine(value, Accumulator(__shfl_xor_sync(all_lanes, value, distance)));
     return value;
+}
+
+constexpr int most_warps = 32;
+
+// The same over the blockDim.x threads of equal threadIdx.y: some lanes of a warp (a power of two), or the whole block. All of its
+// threads must call it. Combined with `neutral` a value stays what it is.
+template <typename Combine>
+__device__ Accumulator over_row(Accumulator value, Accumulator neutral, Combine combine) {
+    if (blockDim.x <= warp_size) return over_warp(value, combine, blockDim.x);
+    value = over_warp(value, combine);
+    __shared__ Accumulator of_warps[most_warps];
+    __syncthreads();  // the values of the last call have been read
+    if (threadIdx.x % warp_size == 0) of_warps[threadIdx.x / warp_size] = value;
+    __syncthreads();
+    return over_warp(threadIdx.x % warp_size < blockDim.x / warp_size ? of_warps[threadIdx.x % warp_size] : neutral, combine);
+}
+
+struct Sum {
+    __device__ Accumulator operator()(Accumulator a, Accumulator b) const { return a + b; }
+};
+
+__device__ inline Accumulator warp_sum(Accumulator value, int group = warp_size) { return over_warp(value, Sum(), group); }
+__device__ inline Accumulator row_sum(Accumulator value) { return over_row(value, 0, Sum()); }
+
+constexpr int most_groups = 32;
+
+// The sum of the block's values with equal threadIdx.x, one of a warp's lanes, in the threads with threadIdx.y = 0. All threads of
+// the block must call it.
+__device__ inline Accumulator column_sum(Accumulator value) {
+    __shared__ Accumulator values[most_groups][warp_size + 1];
+    __syncthreads();
+    values[threadIdx.y][threadIdx.x] = value;
+    __syncthreads();
+    Accumulator sum = 0;
+    if (threadIdx.y == 0)
+        for (int group = 0; group < blockDim.y; group++) sum += values[group][threadIdx.x];
+    return sum;
 }

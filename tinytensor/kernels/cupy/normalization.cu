@@ -3,19 +3,6 @@
 // RMS norm has no `mean`.
 #include "common.cuh"
 
-constexpr int most_warps = 32;
-
-// The sum over the threads that share a row, the same bits in each. All threads of the block must call it.
-__device__ Accumulator row_sum(Accumulator value) {
-    if (blockDim.x <= warp_size) return warp_sum(value, blockDim.x);
-    value = warp_sum(value);
-    __shared__ Accumulator of_warps[most_warps];
-    __syncthreads();  // the sums of the last call have been read
-    if (threadIdx.x % warp_size == 0) of_warps[threadIdx.x / warp_size] = value;
-    __syncthreads();
-    return warp_sum(threadIdx.x % warp_size < blockDim.x / warp_size ? of_warps[threadIdx.x % warp_size] : Accumulator(0));
-}
-
 // Calls body(Count<n>, i) for the n columns from i on, so that the threads that share a row together cover it.
 template <typename Body>
 __device__ void for_each_column(long long width, bool in_packs, Body body) {
@@ -134,20 +121,6 @@ extern "C" __global__ void rms_norm_backward(const Scalar* g, const Scalar* x, c
 // ------------------------------------------------------------------------------ the gradients of weight and bias
 // Sums over rows in two stages, always in the same order: each block sums 32 columns of its share of the rows, blockDim.y rows
 // at a time, and then one block for each 32 columns sums the shares.
-
-constexpr int most_groups = 32;
-
-// The sum of the block's values with equal threadIdx.x, in the threads with threadIdx.y = 0.
-__device__ Accumulator column_sum(Accumulator value) {
-    __shared__ Accumulator values[most_groups][warp_size + 1];
-    __syncthreads();
-    values[threadIdx.y][threadIdx.x] = value;
-    __syncthreads();
-    Accumulator sum = 0;
-    if (threadIdx.y == 0)
-        for (int group = 0; group < blockDim.y; group++) sum += values[group][threadIdx.x];
-    return sum;
-}
 
 // weights[share] and biases[share]: sums of g n and of g over the rows of the share, where not null. Both (shares, width).
 extern "C" __global__ void sum_shares(const Scalar* g, const Scalar* x, const Accumulator* means, const Accumulator* rstds,

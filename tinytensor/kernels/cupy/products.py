@@ -46,10 +46,10 @@ class _Call(NamedTuple):
     starts: tuple[tuple[int, ...], ...]  # bytes from the arrays' beginning to that of each batch
 
 
-def matmul(a: Any, b: Any, out: Any = None) -> Any:
-    """a @ b: (..., n, k) and (..., k, m) -> (..., n, m), leading axes broadcast; written to ``out`` if that is given, which
-    must not overlap with a or b, and may be float32 where a and b are bfloat16 or float16: then nothing is rounded. Raises
-    ValueError for shapes that do not fit."""
+def matmul(a: Any, b: Any, out: Any = None, accumulate: bool = False) -> Any:
+    """a @ b: (..., n, k) and (..., k, m) -> (..., n, m), leading axes broadcast; written to ``out`` if that is given, or with
+    ``accumulate`` added to what is there. It must not overlap with a or b, and may be float32 where a and b are bfloat16 or
+    float16: then nothing is rounded. Raises ValueError for shapes that do not fit."""
     if a.dtype != b.dtype:
         dtype = xp.promote_types(a.dtype, b.dtype)
         a, b = a.astype(dtype, copy=False), b.astype(dtype, copy=False)
@@ -64,12 +64,13 @@ def matmul(a: Any, b: Any, out: Any = None) -> Any:
     if out.size == 0:
         return out
     if a.size == 0:
-        out.fill(0)
+        if not accumulate:
+            out.fill(0)
         return out
     call = _plan(a.shape, a.strides, b.shape, b.strides, shape, out.strides, a.itemsize, out.itemsize)
     if call is None:
-        return _with_copies(a, b, out)
-    _run(call, kind, a, b, out)
+        return _with_copies(a, b, out, accumulate)
+    _run(call, kind, a, b, out, accumulate)
     return out
 
 
@@ -95,10 +96,11 @@ def _shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
     return (*host.broadcast_shapes(a[:-2], b[:-2]), a[-2], b[-1])
 
 
-def _run(call: _Call, kind: tuple[int, int, int, int, int], a: Any, b: Any, out: Any) -> None:
+def _run(call: _Call, kind: tuple[int, int, int, int, int], a: Any, b: Any, out: Any, accumulate: bool) -> None:
     handle = cuda.get_cublas_handle()  # this thread's; its stream is the current one
     data_type, full, fast, one, zero = kind
     result_type = _KINDS[out.dtype.name][0]
+    before = one if accumulate else zero  # the factor of what is in out
     compute = full if modes.full_precision else fast
     p, q, r = (b.data.ptr, a.data.ptr, out.data.ptr) if call.b_is_first else (a.data.ptr, b.data.ptr, out.data.ptr)
     lead_p, lead_q, lead_r = call.leading
@@ -108,18 +110,18 @@ def _run(call: _Call, kind: tuple[int, int, int, int, int], a: Any, b: Any, out:
     for i, j, k in call.starts:
         if call.matrices == 1:
             operands = (p + i, data_type, lead_p, q + j, data_type, lead_q)
-            cublas.gemmEx(*head, *operands, zero, r + k, result_type, lead_r, *tail)
+            cublas.gemmEx(*head, *operands, before, r + k, result_type, lead_r, *tail)
         else:
             batches = (p + i, data_type, lead_p, step_p, q + j, data_type, lead_q, step_q)
-            cublas.gemmStridedBatchedEx(*head, *batches, zero, r + k, result_type, lead_r, step_r, call.matrices, *tail)
+            cublas.gemmStridedBatchedEx(*head, *batches, before, r + k, result_type, lead_r, step_r, call.matrices, *tail)
 
 
-def _with_copies(a: Any, b: Any, out: Any) -> Any:
+def _with_copies(a: Any, b: Any, out: Any, accumulate: bool) -> Any:
     """The product where an array fits no layout that cuBLAS reads or writes."""
     a, b = [x if _fits(x) else x.copy() for x in (a, b)]
     if _fits(out):
-        return matmul(a, b, out)
-    out[...] = matmul(a, b, xp.empty(out.shape, out.dtype))
+        return matmul(a, b, out, accumulate)
+    out[...] = matmul(a, b, out.copy() if accumulate else xp.empty(out.shape, out.dtype), accumulate)
     return out
 
 

@@ -1,0 +1,88 @@
+"""The embedding gradient's CUDA kernels, run on the CPU by the stand-in, against NumPy in float64."""
+
+import numpy as np
+import pytest
+from cuda_checks import assert_close, dtypes, in_each_order, numbers, wide
+
+import tinytensor as tt
+from tinytensor import kernels
+from tinytensor.backend import xp
+
+if tt.backend_name != "cupy" or not hasattr(xp, "kernel_launches"):
+    pytest.skip("CUDA kernels run on the stand-in for CuPy", allow_module_level=True)
+
+pytest.importorskip("ml_dtypes")
+
+# Ids and how many rows the result has: a piece of 32 rows or less, some, or hundreds; ids that end where a piece does, that go
+# on through many pieces, and that never occur.
+IDS = {
+    "none": ([], 3),
+    "one": ([2], 3),
+    "a piece": ([*range(32)], 32),
+    "a piece and a row": ([7] * 33, 9),
+    "ids of a piece each": ([i // 32 for i in range(96)], 4),
+    "ids across pieces": ([i // 48 for i in range(240)], 6),
+    "one id in many pieces": ([1] * 2500, 3),
+    "one id in many pieces, between others": ([0] * 10 + [1] * 1200 + [2] * 10, 3),
+    "all different": ([*range(299, -1, -1)], 300),
+    "characters": (np.random.default_rng(0).integers(0, 65, 700).tolist(), 65),
+    "words": (np.random.default_rng(0).zipf(1.3, 700).clip(max=69_999).tolist(), 70_000),
+}
+
+
+@dtypes
+@pytest.mark.parametrize("name", IDS)
+def test_sum_rows(monkeypatch, name, dtype):
+    ids, num_rows = IDS[name]
+    ids = xp.array(np.array(ids, "int64"))
+    for width in (1, 3, 8, 33, 264) if num_rows < 1000 else (3, 8):
+        rows = numbers((ids.size, width), dtype)
+        got = in_each_order(monkeypatch, lambda rows=rows: [kernels.sum_rows(rows, ids, num_rows)])
+        assert_close(got, [reference_sum_rows(rows, ids, num_rows)], dtype, slack=8)
+
+
+def reference_sum_rows(rows, ids, num_rows):
+    out = np.zeros((num_rows, rows.shape[-1]))
+    np.add.at(out, ids.get(), wide(rows).get())
+    return out
+
+
+@dtypes
+@pytest.mark.parametrize("kind", ["int8", "uint8", "int32", "uint64"])
+def test_sum_rows_of_any_layout_and_kind_of_ids(monkeypatch, kind, dtype):
+    ids = xp.array(np.random.default_rng(1).integers(0, 5, (2, 50)).astype(kind))
+    strided = numbers((16, 50, 4), dtype).T[::2]
+    shifted = numbers(1 + 100 * 16, dtype)[1:].reshape(2, 50, 16)
+    for rows in (strided, shifted):
+        both = (ids, ids.T.copy().T)
+        got = in_each_order(monkeypatch, lambda rows=rows, both=both: [kernels.sum_rows(rows, i, 5) for i in both])
+        assert_close(got, 2 * [reference_sum_rows(rows, ids, 5)], dtype, slack=8)
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (5, 0), (0, 0)], ids=str)
+def test_sum_rows_of_nothing(shape):
+    out = kernels.sum_rows(xp.ones(shape, "float32"), xp.zeros(shape[:1], "int64"), 3)
+    assert out.shape == (3, shape[1]) and not out.get().any()
+
+
+def test_sum_rows_of_bfloat16_adds_up_in_float32():
+    ids = xp.array(np.arange(8192) % 2)
+    assert kernels.sum_rows(xp.ones((8192, 3), "bfloat16"), ids, 2).tolist() == [[4096.0] * 3] * 2  # else it would end at 256
+
+
+def test_ids_outside_the_table_harm_nothing_else(monkeypatch):
+    ids = np.random.default_rng(0).integers(1, 5, 400)
+    rows, right = numbers((400, 4), "float32"), xp.array(ids)
+    want = kernels.sum_rows(rows, right, 5)[1:].get()
+    others = numbers((400, 4), "float32", 1)
+    for wrong in (-1, 5, 300, 1 << 40, -(1 << 40)):
+        mixed = xp.concatenate([right, xp.full(400, wrong, "int64")])
+        both = xp.concatenate([rows, others])
+        got = in_each_order(monkeypatch, lambda m=mixed, b=both: [kernels.sum_rows(b, m, 5)[1:]])
+        np.testing.assert_allclose(got[0].get(), want, rtol=1e-5, atol=1e-5)
+
+
+def test_sum_rows_never_waits():
+    rows, ids, before = xp.ones((100, 4)), xp.arange(100), xp.synchronizations
+    kernels.sum_rows(rows, ids, 100)
+    assert xp.synchronizations == before

@@ -1,0 +1,156 @@
+"""Softmax cross-entropy for class indices; the formulas stand in ``kernels/numpy/cross_entropy.py``.
+
+Losses are kept in the accumulator's dtype: those of bfloat16 logits are float32. How many rows count, and so what the mean
+divides by, stays on the GPU. For a target that is no class the loss is NaN: to look for one would wait for the GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tinytensor.backend import index_dtype, xp
+from tinytensor.kernels.cupy.loader import accumulator, contiguous, elementwise_grid, kernel
+from tinytensor.kernels.cupy.products import matmul
+
+_FILE = "cross_entropy.cu"
+_MANY = 2048  # rows of more classes than this get a block each, others a warp
+
+# Logits at a time: 1 GiB of float32. Each chunk reads and writes the sums of the weight's gradient again and reads the weight
+# twice, for GPT-2's (50,304 by 768, in float32) 0.6 GB in all; a chunk this large works on 5,336 rows meanwhile, and reads or
+# writes its logits five times, which is 5 GB.
+_CHUNK = 1 << 28
+
+
+def _row_grid(rows: int, classes: int) -> tuple[int, tuple[int, int]]:
+    return (rows, (512, 1)) if classes > _MANY else (-(-rows // 4), (32, 4))
+
+
+def _flat(targets: Any, classes: int) -> Any:
+    """The targets as the kernels take them, in one row."""
+    if not classes:
+        raise ValueError("it needs at least one class")
+    return contiguous(targets.reshape(-1).astype(index_dtype, copy=False))
+
+
+def _reduced(losses: Any, target: Any, ignore_index: int, reduction: str, dtype: Any) -> tuple[Any, Any]:
+    """The sum or the mean of the rows' losses, and for the mean how many rows count."""
+    loss = xp.empty((), losses.dtype)
+    count = xp.empty((), losses.dtype) if reduction == "mean" else None
+    kernel(_FILE, "reduce", dtype)(1, 1024, losses, target, loss, count, ignore_index, target.size)
+    return loss, count
+
+
+def cross_entropy_forward(
+    needed: Sequence[bool], logits: Any, targets: Any, ignore_index: int, label_smoothing: float, reduction: str
+) -> tuple[Any, Any]:
+    """logsumexp(logits) - logits[target], a row; keeps the logsumexp and how many rows count."""
+    logits, rows, classes = contiguous(logits), targets.size, logits.shape[-1]
+    target = _flat(targets, classes)
+    losses = xp.empty(targets.shape, accumulator(logits.dtype))
+    totals = xp.empty(rows, losses.dtype) if any(needed) else None
+    settings = (ignore_index, float(label_smoothing), rows, classes, classes)
+    kernel(_FILE, "forward", logits.dtype)(*_row_grid(rows, classes), logits, target, losses, totals, *settings)
+    if reduction == "none":
+        return losses, (totals, None)
+    loss, count = _reduced(losses, target, ignore_index, reduction, logits.dtype)
+    return loss, (totals, count)
+
+
+def cross_entropy_backward(
+    g: Any,
+    statistics: tuple[Any, Any],
+    needed: Sequence[bool],
+    logits: Any,
+    targets: Any,
+    ignore_index: int,
+    label_smoothing: float,
+    reduction: str,
+) -> Sequence[Any]:
+    """softmax(logits) - the target distribution, scaled a row."""
+    g, logits, rows, classes = contiguous(g), contiguous(logits), targets.size, logits.shape[-1]
+    d_logits = xp.empty(logits.shape, logits.dtype)
+    arrays = (g, logits, _flat(targets, classes), *statistics, d_logits)
+    settings = (int(reduction == "none"), ignore_index, float(label_smoothing), rows, classes)
+    kernel(_FILE, "backward", logits.dtype)(*_row_grid(rows, classes), *arrays, *settings)
+    return (d_logits,)
+
+
+# ------------------------------------------------------------------------------------- together with the output layer
+
+
+def linear_cross_entropy_forward(
+    needed: Sequence[bool],
+    x: Any,
+    weight: Any,
+    targets: Any,
+    ignore_index: int,
+    label_smoothing: float,
+    reduction: str,
+) -> tuple[Any, Any]:
+    """The cross-entropy of the logits x weightᵀ. Keeps the gradients of the losses' sum, computed while a chunk's logits are
+    there, and how many rows count; the weight's in float32 where several chunks of bfloat16 add up to it."""
+    dtype = xp.promote_types(x.dtype, weight.dtype)
+    count, classes = targets.size, weight.shape[0]
+    rows, weight = x.reshape(count, x.shape[-1]).astype(dtype, copy=False), weight.astype(dtype, copy=False)
+    target = _flat(targets, classes)
+    chunks = max(1, -(-count * classes // _CHUNK))
+    size = max(1, -(-count // chunks))
+    # Each row begins at a multiple of 16 bytes, whatever the number of classes: cuBLAS and the kernels are fastest so.
+    logits = xp.empty((size, -(-classes // 8) * 8), dtype)
+    losses = xp.empty(count, accumulator(dtype))
+    d_x = xp.empty(rows.shape, dtype) if needed[0] else None
+    d_weight = xp.empty(weight.shape, losses.dtype if chunks > 1 else dtype) if needed[1] else None
+    if d_weight is not None and not count:
+        d_weight.fill(0)
+    for first in range(0, count, size):
+        part = slice(first, first + size)
+        chunk = matmul(rows[part], weight.T, out=logits[: count - first, :classes])
+        _losses(logits, target[part], losses[part], ignore_index, float(label_smoothing), classes, any(needed))
+        if d_x is not None:
+            matmul(chunk, weight, out=d_x[part])
+        if d_weight is not None:
+            matmul(chunk.T, rows[part], out=d_weight, accumulate=first > 0)
+    loss, kept = _reduced(losses, target, ignore_index, reduction, dtype)
+    return loss, ((d_x, d_weight), kept)
+
+
+def _losses(
+    logits: Any, target: Any, losses: Any, ignore_index: int, label_smoothing: float, classes: int, gradient: bool
+) -> None:
+    """Write the rows' losses, and where it is wanted the gradient of their sum in the logits' place."""
+    rows, stride = len(target), logits.shape[1]
+    settings = (ignore_index, label_smoothing, rows, classes, stride)
+    if gradient:
+        launch = kernel(_FILE, "replace_by_gradient", logits.dtype)
+        launch(*_row_grid(rows, classes), logits, target, losses, *settings)
+    else:
+        launch = kernel(_FILE, "forward", logits.dtype)
+        launch(*_row_grid(rows, classes), logits, target, losses, None, *settings)
+
+
+def linear_cross_entropy_backward(
+    g: Any,
+    statistics: tuple[Any, Any],
+    needed: Sequence[bool],
+    x: Any,
+    weight: Any,
+    targets: Any,
+    ignore_index: int,
+    label_smoothing: float,
+    reduction: str,
+) -> Sequence[Any]:
+    """What the forward pass kept, times g, and for the mean divided by how many rows count."""
+    (d_x, d_weight), count = statistics
+    return _scaled(d_x, g, count, x), _scaled(d_weight, g, count, weight)
+
+
+def _scaled(sums: Any, g: Any, count: Any, like: Any) -> Any:
+    """sums * g / count in the shape and dtype of an input; None for None."""
+    if sums is None:
+        return None
+    dtype = like.dtype if accumulator(like.dtype) == g.dtype else sums.dtype  # which differ for inputs of two dtypes
+    out = xp.empty(like.shape, dtype)
+    name = "scale" if sums.dtype == dtype else "scale_sums"
+    kernel(_FILE, name, dtype)(*elementwise_grid(out.size), sums, g, count, out, out.size)
+    return out.astype(like.dtype, copy=False)

@@ -1,0 +1,93 @@
+// The gradient of an embedding: rows that share an id are added up. `order` lists the rows by their ids, so that equal ids lie
+// together, and is cut into pieces of 32: a warp takes a piece, its lanes neighbouring columns. An id whose rows all lie in a
+// piece is done with that. One that goes on in the next leaves a part from each, and those are added in a second step. So the
+// work is even, however often an id occurs, and always done in the same order.
+#include "common.cuh"
+
+constexpr int piece_size = warp_size;
+constexpr int at_once = 8;  // rows that are loaded before the first of them is added
+
+// The id at a place of the order, or -1 for one that is outside the table, and beyond the order.
+__device__ int id_at(long long place, const long long* ids, const long long* order, long long count, long long num_rows) {
+    if (place < 0 || place >= count) return -1;
+    long long id = ids[order[place]];
+    return id >= 0 && id < num_rows ? static_cast<int>(id) : -1;
+}
+
+// parts (pieces, 2, width): of an id that goes on from the piece before, and of one that begins here and goes on in the next.
+template <int n>
+__device__ void sum_piece(const Scalar* rows, const long long* ids, const long long* order, Scalar* out, Accumulator* parts,
+                          long long count, long long width, long long num_rows) {
+    long long piece = static_cast<long long>(blockIdx.x) * blockDim.y + threadIdx.y;
+    long long first = piece * piece_size, past = first + piece_size, place = first + threadIdx.x;
+    int row = place < count ? static_cast<int>(order[place]) : -1;
+    int id = id_at(place, ids, order, count, num_rows);
+    int id_before = id_at(first - 1, ids, order, count, num_rows), id_after = id_at(past, ids, order, count, num_rows);
+    int next = __shfl_down_sync(all_lanes, id, 1), last = __shfl_sync(all_lanes, id, piece_size - 1);
+    unsigned int ends = __ballot_sync(all_lanes, id != (threadIdx.x == piece_size - 1 ? id_after : next));
+    parts += piece * 2 * width;
+    long long packs = width / n;  // places are counted in packs: so the compiler sees that they are aligned
+    for (long long start = static_cast<long long>(blockIdx.y) * warp_size; start < packs;
+         start += static_cast<long long>(gridDim.y) * warp_size) {
+        long long pack = start + threadIdx.x;
+        bool inside = pack < packs;
+        Accumulator sums[n] = {};
+        for (int i = 0; i < piece_size; i += at_once) {
+            Pack<n> values[at_once];
+#pragma unroll
+            for (int k = 0; k < at_once; k++) {
+                int from = __shfl_sync(all_lanes, row, i + k);
+                if (inside && from >= 0) values[k] = load<n>(rows, (from * packs + pack) * n);
+            }
+#pragma unroll
+            for (int k = 0; k < at_once; k++) {
+                int to = __shfl_sync(all_lanes, id, i + k);
+                if (!inside || to < 0) continue;
+                for (int j = 0; j < n; j++) sums[j] += Accumulator(values[k][j]);
+                if (!(ends >> (i + k) & 1)) continue;
+                if (to == id_before) {
+                    for (int j = 0; j < n; j++) parts[pack * n + j] = sums[j];
+                } else {
+                    Pack<n> sum;
+                    for (int j = 0; j < n; j++) sum[j] = Scalar(sums[j]);
+                    store(out, (to * packs + pack) * n, sum);
+                }
+                for (int j = 0; j < n; j++) sums[j] = 0;
+            }
+        }
+        if (inside && last >= 0 && last == id_after)
+            for (int j = 0; j < n; j++) parts[(last == id_before ? 0 : width) + pack * n + j] = sums[j];
+    }
+}
+
+extern "C" __global__ void sum_pieces(const Scalar* rows, const long long* ids, const long long* order, Scalar* out,
+                                      Accumulator* parts, long long count, long long width, long long num_rows) {
+    if (width % widest == 0 && aligned(rows, out))
+        sum_piece<widest>(rows, ids, order, out, parts, count, width, num_rows);
+    else
+        sum_piece<1>(rows, ids, order, out, parts, count, width, num_rows);
+}
+
+// For each piece but the last: if an id begins in it that goes on in the next, the sum of its parts.
+extern "C" __global__ void add_parts(const Accumulator* parts, const long long* ids, const long long* order, Scalar* out,
+                                     long long count, long long width, long long num_rows) {
+    long long piece = blockIdx.x, first = piece * piece_size, past = first + piece_size;
+    int id = id_at(past, ids, order, count, num_rows);
+    bool goes_on = id >= 0 && id == id_at(past - 1, ids, order, count, num_rows);
+    bool wanted = goes_on && id != id_at(first - 1, ids, order, count, num_rows);
+    long long more = 1;  // pieces that it goes on in
+    for (unsigned int found = wanted ? all_lanes : 0; found == all_lanes; more += __popc(found)) {
+        long long place = past + (more + threadIdx.x) * piece_size;
+        found = __ballot_sync(all_lanes, id == id_at(place, ids, order, count, num_rows));
+    }
+    for (long long start = static_cast<long long>(blockIdx.y) * warp_size; wanted && start < width;
+         start += static_cast<long long>(gridDim.y) * warp_size) {
+        long long column = start + threadIdx.x;
+        Accumulator sum = 0;
+        if (column < width)
+            for (long long i = threadIdx.y; i <= more; i += blockDim.y)
+                sum += parts[((piece + i) * 2 + (i == 0)) * width + column];
+        sum = column_sum(sum);
+        if (threadIdx.y == 0 && column < width) out[id * width + column] = Scalar(sum);
+    }
+}
