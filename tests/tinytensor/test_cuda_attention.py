@@ -156,6 +156,16 @@ def test_few_launches_and_no_waiting(monkeypatch, dropout_key):
     assert xp.synchronizations == waited
 
 
+@pytest.mark.parametrize("dropout_key", [None, KEY])
+def test_a_second_backward_gives_the_same_gradients(dropout_key):
+    *three, g = inputs((2, 40, 8), (2, 40, 8), (2, 40, 8), "float32")
+    settings = (None, True, 0.4, dropout_key, 0.7 if dropout_key else 1.0)
+    _, kept = kernels.attention_forward(ALL, *three, *settings)
+    first, second = [kernels.attention_backward(g, kept, ALL, *three, *settings) for _ in range(2)]
+    for a, b in zip(first, second, strict=True):
+        assert a.get().tobytes() == b.get().tobytes()
+
+
 def test_the_weights_are_kept_and_dropouts_bits_take_a_32nd_of_them():
     arrays = inputs((2, 64, 8), (2, 64, 8), (2, 64, 8), "float32")
     _, ((weights, bits),) = kernels.attention_forward(ALL, *arrays[:3], None, False, 0.4, KEY, 0.7)

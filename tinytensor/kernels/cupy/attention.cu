@@ -107,7 +107,6 @@ extern "C" __global__ void softmax(const Accumulator* scores, Scalar* weights, S
         auto sees = [=](long long key) { return key < end && (!allowed || allowed[key * key_step]); };
         scores += row * keys;
         Accumulator largest = lowest, sum = 0;
-        bool sees_any = false;
         for_each_key(end, in_packs, [&](auto count, long long i) {
             constexpr int n = decltype(count)::value;
             Pack<n, Accumulator> values = load<n>(scores, i);
@@ -122,11 +121,10 @@ extern "C" __global__ void softmax(const Accumulator* scores, Scalar* weights, S
             sum *= exp(before - largest);
             for (int k = 0; k < n; k++)
                 if (seen_ones >> k & 1u) sum += exp(values[k] - largest);
-            sees_any |= seen_ones != 0;
         });
         Accumulator of_row = warp_max(largest);
         sum = warp_sum(sum * exp(largest - of_row));
-        Accumulator inverse = __any_sync(all_lanes, sees_any) ? Accumulator(1) / sum : Accumulator(0);
+        Accumulator inverse = Accumulator(1) / sum;  // infinite where nothing is seen, and not used there
         for_each_key(keys, in_packs, [&](auto count, long long i) {
             constexpr int n = decltype(count)::value;
             Pack<n, Accumulator> values;
