@@ -255,7 +255,8 @@ def cross_entropy(
     in the mean; or probabilities (..., classes). ``label_smoothing`` e mixes the target with the uniform distribution:
     (1 - e) target + e/classes (Szegedy et al. 2016). ``reduction``: mean, sum or none. The mean over no rows at all is 0.
     Of bfloat16 logits the loss is float32, as every loss here.
-    Raises ValueError for shapes that do not fit and IndexError for a target that is no class (on the CPU).
+    Raises ValueError for shapes that do not fit and IndexError for a target that is no class; on a GPU, where to look would
+    mean to wait, such a target's loss is NaN.
     """
     _check_tensors("cross_entropy", logits=logits, targets=targets)
     _check_reduction(reduction)
