@@ -40,12 +40,9 @@ class FusedOp(Op):
         kernel_forward: Callable[..., tuple[Array, Any]],
         kernel_backward: Callable[..., Sequence[Array | None]],
     ):
-        super().__init__(reference, {})
+        super().__init__(reference, {}, inputs)
         self.reference = reference
-        self.inputs = inputs
-        self.settings = {i for i, n in enumerate(self.names) if n not in inputs}
         self.differentiable = True
-        self.nothing = [False] * len(inputs)
         self.kernel_forward = kernel_forward
         self.kernel_backward = kernel_backward
 

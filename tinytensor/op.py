@@ -34,7 +34,8 @@ def wrap(array: Array, node: Node | None = None) -> TensorClass:
 
 all_ops: dict[str, Op] = {}
 
-_PLAIN = {type(None), bool, int, float, str, slice, tuple}  # what a call may hold beside tensors without a closer look
+_NUMBERS = {type(None), bool, int, float}  # what an operand may be beside a tensor
+_SETTINGS = {*_NUMBERS, str, slice, tuple, xp.ndarray}  # what a setting may be without a closer look
 
 
 def op(**rules: Callable[..., Any]) -> Callable[[Function], Function]:
@@ -53,7 +54,7 @@ def op(**rules: Callable[..., Any]) -> Callable[[Function], Function]:
 class Op:
     """A forward function and a gradient rule for each of its inputs; see ``op``."""
 
-    def __init__(self, forward: Callable[..., Any], rules: dict[str, Callable[..., Any]]):
+    def __init__(self, forward: Callable[..., Any], rules: dict[str, Callable[..., Any]], inputs: tuple[str, ...] = ()):
         functools.update_wrapper(self, forward)
         self.name = forward.__name__.lstrip("_")
         self.forward = forward
@@ -62,7 +63,7 @@ class Op:
         self.defaults = {n: p.default for n, p in parameters.items() if p.default is not p.empty}
         self.variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters.values())
         required = [n for n, p in parameters.items() if p.default is p.empty]
-        self.inputs = tuple(n for n in self.names if n in rules) or tuple(required)
+        self.inputs = inputs or tuple(n for n in self.names if n in rules) or tuple(required)
         self.settings = {i for i, n in enumerate(self.names) if n not in self.inputs}  # where arguments get no gradient
         self.differentiable = bool(rules)
         self.nothing = [False] * len(self.inputs)  # which gradients are needed where none is
@@ -111,14 +112,14 @@ class Op:
         """The short way, which rules and a model that writes token by token go most: for arrays alone, and for float32 tensors
         that nothing is recorded of. None for all else, and where the call fails, so that the long way says why."""
         if type(args[0]) is xp.ndarray:
-            return self._run_directly(args) if all(type(x) is xp.ndarray or type(x) in _PLAIN for x in args) else None
+            return self._run_directly(args) if all(type(x) in _SETTINGS for x in args) else None
         if modes.recording or modes.detecting_anomalies or not isinstance(args[0], Tensor):
             return None
         arrays = []
         for place, x in enumerate(args):
             if isinstance(x, Tensor) and x.data.dtype is default_dtype:
                 arrays.append(x.data)
-            elif type(x) in _PLAIN or (type(x) is xp.ndarray and place in self.settings):
+            elif type(x) in (_SETTINGS if place in self.settings else _NUMBERS):
                 arrays.append(x)
             else:
                 return None
@@ -301,6 +302,7 @@ _REMEDIES = {
     ),
     "is out of bounds for array of dimension": "{}: axes run from -ndim to ndim - 1",
     "zero-size array to reduction": "there is nothing to choose from, as an axis has length 0",
+    "'bfloat16' not understood": "NumPy has no bfloat16; with CuPy it needs the package ml_dtypes: pip install ml_dtypes",
     "NoneType": "an operand is missing, or None: give it a tensor or a number",
 }
 

@@ -136,6 +136,7 @@ DTYPES = {
 
 MIXING = {
     "tensor + array": (lambda: x + array, TypeError, ["add", "array", make_it]),
+    "tensor + tuple": (lambda: tt.add(x, (1, 2, 3)), TypeError, ["add", "tuple", make_it]),
     "array + tensor": (lambda: array + x, TypeError, ["add", "array", make_it]),
     "array - tensor": (lambda: array - x, TypeError, ["subtract", make_it]),
     "array / tensor": (lambda: array / x, TypeError, ["divide", make_it]),
@@ -238,6 +239,12 @@ def test_message(act, kind, says):
     assert "\n" not in message
     for part in says:
         assert part in message
+
+
+@pytest.mark.parametrize("name", [name for name in messages if name.startswith(("shapes", "dtypes", "mixing: tensor"))])
+def test_message_where_nothing_is_recorded(name):
+    with tt.no_grad():
+        test_message(*messages[name])
 
 
 @pytest.mark.skipif(tt.backend_name != "numpy", reason="a GPU does not look")
