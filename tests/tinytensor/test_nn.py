@@ -170,6 +170,14 @@ def test_astype_converts_all_that_is_floating_in_place():
     assert model.layers[0].bias.grad.dtype == "float64"
 
 
+@pytest.mark.parametrize("dtype", ["nonsense", "int64"])
+def test_a_dtype_that_cannot_learn_changes_nothing(dtype):
+    layer = nn.Linear(2, 2)
+    with pytest.raises(TypeError, match=dtype):
+        layer.astype(dtype)
+    assert all(p.requires_grad and p.dtype == "float32" for p in layer.parameters())
+
+
 def test_astype_keeps_what_is_frozen_and_what_has_the_dtype_already():
     layer = nn.Linear(2, 2)
     layer.weight.requires_grad = False

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from tinytensor import ops
 from tinytensor.backend import Array, is_floating
+from tinytensor.engine import leaf
 from tinytensor.tensor import Tensor, as_array
 
 Self = TypeVar("Self", bound="Module")
@@ -125,8 +126,9 @@ class Module:
         return self.train(False)
 
     def astype(self: Self, dtype: Any) -> Self:
-        """Convert all floating parameters, buffers and tables of this module and all inside it, in place: with "bfloat16" it
-        computes in that from then on. Gradients are forgotten, and graphs recorded before no longer reach the parameters."""
+        """Convert all floating parameters, buffers and tables of this module and all inside it, in place: with "bfloat16", on
+        a GPU, it computes in that from then on. Gradients are forgotten, and graphs recorded before no longer reach the
+        parameters."""
         for module in self.modules():
             for value in vars(module).values():
                 if isinstance(value, Tensor) and is_floating(value.dtype) and value.dtype != dtype:
@@ -197,11 +199,12 @@ def _listed(kind: str, names: list[str]) -> list[str]:
 
 
 def convert_(tensor: Tensor, dtype: Any) -> None:
-    """Change a leaf's dtype in place; it stays the same parameter to its module and its optimizer."""
-    learned = tensor.requires_grad
-    tensor.requires_grad = False
-    tensor.data = ops.astype(tensor, dtype).data
-    tensor.requires_grad = learned
+    """Change a leaf's dtype in place; it stays the same parameter to its module and its optimizer. Raises TypeError, and
+    changes nothing, for a dtype that there is not, or in which it could not learn."""
+    data = ops.astype(tensor, dtype).data
+    node = leaf(data) if tensor.requires_grad else None
+    tensor.requires_grad = False  # refuses a tensor that is no leaf
+    tensor.data, tensor.node = data, node
 
 
 def _overwrite(target: Tensor, array: Array) -> None:
