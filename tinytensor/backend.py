@@ -26,7 +26,7 @@ index_dtype = numpy.dtype(numpy.int64)
 
 
 class BackendError(ImportError):
-    """The backend that TINYTENSOR_BACKEND asks for cannot be used; the message says what to do."""
+    """What TINYTENSOR_BACKEND or TINYTENSOR_TF32 asks for cannot be had; the message says what to do."""
 
 
 def _load_backend(name: str) -> Any:

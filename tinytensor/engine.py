@@ -21,7 +21,7 @@ from contextlib import ExitStack, contextmanager
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tinytensor.backend import DType, is_floating, quiet, wide, xp
+from tinytensor.backend import BackendError, DType, is_floating, quiet, wide, xp
 
 if TYPE_CHECKING:
     from tinytensor.backend import Array
@@ -32,13 +32,20 @@ if TYPE_CHECKING:
 # ------------------------------------------------------------------------------------------------------------ modes
 
 
+def _full_precision_everywhere() -> bool:
+    value = os.environ.get("TINYTENSOR_TF32", "") or "1"
+    if value not in ("0", "1"):
+        raise BackendError(f"TINYTENSOR_TF32={value!r} is neither '1' (the default) nor '0' (products in full float32)")
+    return value == "0"
+
+
 class _Modes(threading.local):
     """Switches that hold for one thread."""
 
     recording = True
     detecting_anomalies = False
     quiet = False  # inside ``quietly``
-    full_precision = os.environ.get("TINYTENSOR_TF32", "1") == "0"
+    full_precision = _full_precision_everywhere()
 
 
 modes = _Modes()
@@ -249,7 +256,7 @@ def backpropagate(
 def _fit(gradient: Any, parent: Node) -> Any:
     """Give a gradient its tensor's shape and dtype: the one place that undoes broadcasting and type promotion."""
     if gradient.shape != parent.shape:
-        precisely = {} if hasattr(gradient, "node") else {"dtype": wide(gradient.dtype)}
+        precisely = {} if hasattr(gradient, "node") else {"dtype": wide(gradient.dtype)}  # a tensor's sum sees to that itself
         extra = len(gradient.shape) - len(parent.shape)
         if extra > 0:
             gradient = gradient.sum(axis=tuple(range(extra)), **precisely)

@@ -298,10 +298,15 @@ def test_gradients_are_checked_in_full_precision(monkeypatch: pytest.MonkeyPatch
     assert seen and all(seen) and not engine.modes.full_precision
 
 
-@pytest.mark.parametrize(("value", "expected"), [(None, False), ("1", False), ("0", True)])
+@pytest.mark.parametrize(("value", "expected"), [(None, False), ("", False), ("1", False), ("0", True)])
 def test_the_environment_variable(python: Any, value: str | None, expected: bool) -> None:
     change = "os.environ.pop('TINYTENSOR_TF32')" if value is None else f"os.environ['TINYTENSOR_TF32'] = '{value}'"
     run = python(
         f"import os; {change}; from tinytensor import engine; print(engine.modes.full_precision)", TINYTENSOR_BACKEND="numpy"
     )
     assert run.stdout.strip() == str(expected), run.stderr
+
+
+def test_another_value_of_the_environment_variable(python: Any) -> None:
+    run = python("import tinytensor", TINYTENSOR_BACKEND="numpy", TINYTENSOR_TF32="maybe")
+    assert run.returncode and "BackendError: TINYTENSOR_TF32='maybe' is neither '1'" in run.stderr
