@@ -190,6 +190,8 @@ def scaled_dot_product_attention(
     """
     _check_tensors("attention", query=query, key=key, value=value, **({} if mask is None else {"mask": mask}))
     _check_attention(query, key, value, mask, dropout_p)
+    if not key.shape[-2]:
+        return matmul(matmul(query, swapaxes(key, -1, -2)), value)  # of no values the sum is zero, whatever the weights
     mask = None if mask is None else mask.data
     scale = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
     dropout_key = random.dropout_key() if dropout_p else None

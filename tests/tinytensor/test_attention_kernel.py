@@ -168,3 +168,20 @@ def test_long_sequences_are_cut_causal_or_not(is_causal):
     length = max(kernel._QUERIES, 1024 // 8)
     stops = [block.keys.stop for block in blocks(query, query, is_causal)]
     assert stops == [stop if is_causal else 1024 for stop in range(1024, 0, -length)]
+
+
+@pytest.mark.parametrize("queries", [1, 3])
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_without_keys_there_are_zeros(queries, is_causal):
+    shapes = [(2, queries, 4), (2, 0, 4), (2, 0, 5)]
+    inputs = [tt.random.normal(shape).astype("float64") for shape in shapes]
+    for x in inputs:
+        x.requires_grad = True
+
+    def f(*inputs):
+        return tt.scaled_dot_product_attention(*inputs, is_causal=is_causal)
+
+    for recording in (True, False):
+        with tt.enable_grad() if recording else tt.no_grad():
+            np.testing.assert_array_equal(f(*inputs).numpy(), np.zeros((2, queries, 5)))
+    assert tt.gradcheck(f, inputs) and tt.gradcheck(f, inputs, order=2)
