@@ -126,6 +126,14 @@ def test_a_loaded_state_is_a_copy():
         np.testing.assert_array_equal(t.numpy(), kept[name])
 
 
+def test_a_loaded_state_takes_the_dtype_of_the_model():
+    model, wide = network(), network().astype("float64")
+    optimizer, other = optim.Adam(model.parameters()), optim.Adam(wide.parameters())
+    train(model, optimizer, 1)
+    other.load_state_dict(optimizer.state_dict())
+    assert {t.dtype.name for name, t in other.state_dict().items() if not name.endswith("steps")} == {"float64"}
+
+
 def test_a_state_that_does_not_fit_is_refused_and_changes_nothing():
     model = network()
     adam = optim.Adam(model.parameters())

@@ -108,7 +108,9 @@ class Optimizer:
             known = (*self.state_names, "master") if fits and _is_narrow(parameters[int(place)]) else self.state_names
             if not fits or name not in known or value.shape != (() if name == "steps" else parameters[int(place)].shape):
                 raise ValueError(f"the state's {key!r} of shape {value.shape} does not fit this {type(self).__name__}")
-            loaded[int(place)][name] = value.item() if name == "steps" else value.data.copy()
+            parameter = parameters[int(place)]
+            dtype = default_dtype if _is_narrow(parameter) else parameter.dtype  # that of a run with this model
+            loaded[int(place)][name] = value.item() if name == "steps" else value.data.astype(dtype)
         for i, found in enumerate(loaded):
             if found.keys() - {"master"} and (missing := [n for n in self.state_names if n not in found]):
                 raise ValueError(f"the state lacks {', '.join(missing)} of parameter {i}, which {type(self).__name__} needs")
