@@ -69,9 +69,9 @@ def load_with_metadata(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor],
     try:
         with safe_open(path, framework="numpy") as file:
             narrow = {name for name in file.keys() if file.get_slice(name).get_dtype() == "BF16"}  # noqa: SIM118
-            tensors = {name: file.get_tensor(name) for name in file.keys() if name not in narrow}  # noqa: SIM118
+            others = [name for name in file.keys() if name not in narrow]  # noqa: SIM118
+            found = {name: Tensor._wrap(from_numpy(file.get_tensor(name))) for name in others}  # one copy at a time
             metadata = dict(file.metadata() or {})
-        found = {name: Tensor._wrap(from_numpy(array)) for name, array in tensors.items()}
         return {**found, **(_load_bfloat16(path) if narrow else {})}, metadata
     except (SafetensorError, OSError) as error:
         raise FileError(f"{path} is not a whole safetensors file (damaged, cut short, or another format): {error}") from None
