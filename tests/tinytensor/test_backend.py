@@ -177,3 +177,11 @@ def test_scatter_add_adds_up_repeated_indices():
     target = backend.xp.zeros(3)
     backend.scatter_add(target, backend.xp.asarray([0, 2, 0]), backend.xp.asarray([1.0, 2.0, 3.0]))
     assert target.tolist() == [4, 0, 2]
+
+
+@pytest.mark.skipif(backend.bfloat16 is None, reason="NumPy has no bfloat16")
+def test_scatter_add_rounds_a_sum_of_bfloat16_once():
+    target = backend.xp.ones(3, backend.bfloat16)
+    values = backend.xp.ones(600, backend.bfloat16)  # one by one they would stop at 256
+    backend.scatter_add(target, backend.xp.zeros(600, "int64"), values)
+    assert target.tolist() == [600, 1, 1]  # 601, rounded to 8 bits
