@@ -73,6 +73,19 @@ def test_elements_that_are_not_aligned_or_not_contiguous(monkeypatch, dtype):
 
 
 @dtypes
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_settings_may_be_numpys_numbers(kind, dtype):
+    x, rows = numbers((2, 8), dtype), xp.asarray([1, 3])
+    key, half, place = (1, 2), kind(0.5), np.int32(3)
+    for compute in (
+        lambda half, place: kernels.layer_norm_forward([False], x, None, None, half)[0],
+        lambda half, place: kernels.dropout_forward([False], x, None, key, half)[0],
+        lambda half, place: kernels.cross_entropy_forward([False], x, rows, place, half, "none")[0],
+    ):
+        np.testing.assert_array_equal(compute(half, place).get(), compute(0.5, 3).get())
+
+
+@dtypes
 def test_more_elements_than_the_grid_has_threads(monkeypatch, dtype):
     monkeypatch.setattr(loader, "_MOST_BLOCKS", 2)
     x = numbers(5001, dtype)

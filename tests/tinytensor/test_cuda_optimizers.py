@@ -118,6 +118,17 @@ def test_sgd_step(monkeypatch, dtype, settings):
     check_step(monkeypatch, "sgd_step", 1, dtype, settings)
 
 
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_a_rate_may_be_numpys_number(kind):
+    found = []
+    for number in (float, kind):
+        parameter = nn.Parameter(np.arange(5.0, dtype="float32"))
+        (parameter * parameter).sum().backward()
+        optim.AdamW([parameter], lr=number(0.5)).step(number(0.25))
+        found.append(parameter.tolist())
+    assert found[0] == found[1]
+
+
 def test_the_first_velocity_is_written_and_not_read():
     parameter, gradient, velocity = numbers(9, "float32"), numbers(9, "float32", 1), xp.full(9, math.nan, "float32")
     kernels.sgd_step([parameter], [gradient], [velocity], [], *SGD["first"][:5], 0.0)

@@ -28,6 +28,9 @@ _TYPES = {
     "bfloat16": ("bfloat16", "float", numpy.float32),
 }
 
+_FLOATS = (float, numpy.float16, numpy.float32, numpy.float64)
+_INTEGERS = (bool, numpy.bool_, numpy.int8, numpy.int16, numpy.int32, numpy.int64, numpy.uint8, numpy.uint16, numpy.uint32)
+
 
 def source(file: str) -> str:
     """The text of a file of this folder with its headers in place; a header that comes a second time is left out."""
@@ -66,18 +69,19 @@ def kernel(file: str, name: str, dtype: Any) -> Callable[..., None]:
     """The kernel of that name, compiled for arrays of this dtype, as ``launch(grid, block, *arguments)``.
 
     grid: how many blocks, and block: how many threads each has; an int, or a tuple of up to three. A grid with a 0 in it
-    launches nothing. An argument is a C-contiguous array, None (a null pointer), an int (``long long``) or a float
-    (``Accumulator``). Raises TypeError for a dtype that there are no kernels for.
+    launches nothing. An argument is a C-contiguous array, None (a null pointer), an int (``long long``), a float
+    (``Accumulator``), or NumPy's uint64 (``unsigned long long``). NumPy's other numbers, as a user's settings may be, are
+    passed as Python's are. Raises TypeError for a dtype that there are no kernels for.
     """
-    number = _type(dtype)[2]
+    # To CuPy a float is a double, None no argument at all, and a NumPy number as many bytes as it has.
+    convert = {**dict.fromkeys(_FLOATS, _type(dtype)[2]), **dict.fromkeys(_INTEGERS, int), type(None): lambda none: 0}
     function = _module(file, dtype.name).get_function(name)
 
     def launch(grid: int | tuple[int, ...], block: int | tuple[int, ...], *arguments: Any) -> None:
         blocks = grid if isinstance(grid, tuple) else (grid,)
         if 0 in blocks:
             return
-        # To CuPy a float is a double, and None no argument at all.
-        passed = tuple(0 if a is None else number(a) if type(a) is float else a for a in arguments)
+        passed = tuple([convert[type(a)](a) if type(a) in convert else a for a in arguments])
         function(blocks, block if isinstance(block, tuple) else (block,), passed)
 
     return launch
