@@ -79,9 +79,10 @@ class _Attention:
             first, second = (first, xp.empty(shape, self.dtype)) if is_kept else (None, first)
         if scores.size:
             launch = kernel("attention.cu", "softmax", self.dtype)
-            mask, *steps = self._mask(block, shape)
+            mask, *steps = self._mask(block, shape)  # here, so that its memory is nobody else's before the launch
+            address = None if mask is None else mask.data.ptr
             scales = (self.scale, self.keep_scale)
-            launch(*_grid(shape), scores, first, second, bits, mask, *steps, *scales, *self._shape(block, shape))
+            launch(*_grid(shape), scores, first, second, bits, address, *steps, *scales, *self._shape(block, shape))
         return first, first if bits is None else second
 
     def d_scores(self, block: Block, weights: Any, g: Any, bits: Any, is_kept: bool) -> tuple[Any, Any]:
@@ -129,7 +130,7 @@ class _Attention:
         return math.prod(shape[:-1]), *shape[-2:], self._seen(block)
 
     def _mask(self, block: Block, shape: Sequence[int]) -> tuple[Any, ...]:
-        """The address of the mask's part, how many heads follow each other evenly, and its steps along the axes."""
+        """The mask's part, how many heads follow each other evenly, and its steps along the axes."""
         if self.mask is None:
             return None, 1, 0, 0, 0, 0
         mask = cut(self.mask, block.batch, block.queries, block.keys, len(shape))
@@ -138,7 +139,7 @@ class _Attention:
         if steps is None:
             mask = mask.copy()
             steps = (1, mask.strides[-3], 0)
-        return mask.data.ptr, *steps, *mask.strides[-2:]
+        return mask, *steps, *mask.strides[-2:]
 
 
 def _two_axes(lengths: Sequence[int], steps: Sequence[int]) -> tuple[int, int, int] | None:
