@@ -14,7 +14,8 @@ every_op = pytest.mark.parametrize("name", OPS)
 @every_op
 @dtypes
 def test_ops_equal_those_of_numpy(on_numpy, name, dtype):
-    assert_close(experiments.op(name, dtype), on_numpy("op", name), dtype)
+    slack = 2.0 if name == "linear cross-entropy" else 1.0  # of bfloat16 its logits are bfloat16 too: rounded once more
+    assert_close(experiments.op(name, dtype), on_numpy("op", name), dtype, slack)
 
 
 @every_op
