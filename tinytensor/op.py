@@ -199,7 +199,10 @@ class Op:
         """Whether all floats that went in are bfloat16: then so are those that come out, though with a Python number, or in a
         sum, the array packages compute in float32."""
         operands: Sequence[Any] = values[self.names[0]] if self.variadic else [values.get(n) for n in self.inputs]
-        floating = [x.dtype for x in operands if is_array(x) and is_floating(x.dtype)]
+        dtypes = [x.dtype for x in operands if is_array(x)]
+        if default_dtype in dtypes:  # the usual case, and a quick look
+            return False
+        floating = [dtype for dtype in dtypes if is_floating(dtype)]
         return bool(floating) and all(dtype == bfloat16 for dtype in floating)
 
     def _run(self, values: dict[str, Any]) -> Any:
