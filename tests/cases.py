@@ -7,6 +7,7 @@ those points stands in PROMISES, with gradients worked out by hand.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable
@@ -513,6 +514,17 @@ same("matmul", "constant right", normal(2, 3, 4), normal(4, 2), constant=(1,))
 same("matmul", "integers", ints(5, 3, 4), normal(4, 2))
 stride_0 = [lambda x, y, spread=spread: spread(x, (3, 4)) @ y for spread in (tt.broadcast_to, np.broadcast_to)]
 case("matmul", "stride-0", *stride_0, normal(1, 4), normal(4, 2))
+
+rows = lambda x: x.reshape(-1, x.shape[-1]) if x.size else np.zeros((int(np.prod(x.shape[:-1])), x.shape[-1]))  # noqa: E731
+for lead in [(3,), (2, 3), (), (0,), (2, 0)]:
+    same(
+        "rows_matmul",
+        f"{lead}",
+        normal(*lead, 4),
+        normal(*lead, 2),
+        f=all_ops["rows_matmul"],
+        want=lambda x, y: rows(x).T @ rows(y),
+    )
 for a, b in [([3], [4]), ([2, 2], [3]), ([], [2]), ([0], [3])]:
     same("outer", f"{a} {b}", normal(*a), normal(*b))
 case("outer", "of itself", lambda x: tt.outer(x, x), lambda x: np.outer(x, x), normal(3))
@@ -692,6 +704,71 @@ case(
     lambda x: tt.scaled_dot_product_attention(*tt.split(x, 3, -1), is_causal=True),
     lambda x: attention(*np.split(x, 3, -1), mask=np.tri(3, dtype=bool)),
     normal(3, 6),
+)
+
+
+def by_heads(projected: Any, memory: Any = None, keep: Any = None, **settings: Any) -> Any:
+    """``attention`` in each half of the width, the two put beside each other."""
+    three = np.split(projected, 3, -1) if memory is None else [projected, *np.split(memory, 2, -1)]
+    halves = zip(*[np.split(x, 2, -1) for x in three])
+    kept_by = [1.0, 1.0] if keep is None else [keep[:, 0], keep[:, 1]]
+    return np.concatenate([attention(*half, **settings, keep=own) for half, own in zip(halves, kept_by)], -1)
+
+
+for label, lengths in {"": (3, 3), ", one query": (1, 3), ", no queries": (0, 3), ", no batch": (3, 2)}.items():
+    batch, (t, s) = 0 if "batch" in label else 2, lengths
+    inputs = {"itself": [normal(batch, t, 12)], "memory": [normal(batch, t, 4), normal(batch, s, 8)]}
+    for of, xs in inputs.items():
+        keys = xs[-1].shape[1]
+        if not keys:
+            continue
+        some, past = bools(t, keys), np.tri(t, keys, keys - t, dtype=bool)
+        other = {"memory": None} if of == "itself" else {}
+        for mask, key, causal in itertools.product((None, some), (None, (5, 6)), (False, True)):
+            probability = 1.0 if key is None else 0.5
+            allowed = (True if mask is None else mask) & (past if causal else True)
+            weight = None if key is None else kept(key, (batch, 2, keys, t), 0.5).swapaxes(-1, -2) / 0.5
+            want = lambda *x, m=allowed, w=weight: by_heads(*x, mask=m, scale=0.7, keep=w)  # noqa: E731
+            on = {", mask": mask is not None, ", dropout": key is not None, ", causal": causal}
+            settings = {"mask": mask, "is_causal": causal, "scale": 0.7, "dropout_key": key, "keep_probability": probability}
+            variant = "".join(name for name, present in on.items() if present)
+            fused("multi_head_attention", f"{of}{label}{variant}", want, *xs, num_heads=2, **other, **settings)
+settings = {"mask": None, "is_causal": False, "scale": 2**-0.5, "dropout_key": None, "keep_probability": 1.0}
+for constant in [(0,), (1,)]:
+    two = [normal(2, 3, 4), normal(2, 5, 8)]
+    fused("multi_head_attention", f"constant {constant}", by_heads, *two, num_heads=2, constant=constant, **settings)
+attend = functools.partial(tt.multi_head_attention, num_heads=2)
+past = np.tri(3, dtype=bool)
+case(
+    "multi_head_attention",
+    "causal",
+    lambda x: attend(x, is_causal=True),
+    lambda x: by_heads(x, mask=past),
+    normal(2, 3, 12),
+)
+case(
+    "multi_head_attention",
+    "memory and dropout",
+    seeded(lambda x, y: attend(x, memory=y, mask=tt.tensor(past), dropout_p=0.4)),
+    lambda x, y: by_heads(x, y, mask=past, keep=survivors((2, 2, 3, 3), 0.6).swapaxes(-1, -2)),
+    normal(2, 3, 4),
+    normal(2, 3, 8),
+)
+case(
+    "multi_head_attention",
+    "of itself",
+    lambda x: attend(x[..., :4], memory=x),
+    lambda x: by_heads(x[..., :4], x),
+    normal(2, 3, 8),
+)
+case("multi_head_attention", "of nothing", attend, by_heads, normal(2, 0, 12))
+case(
+    "multi_head_attention",
+    "no keys",
+    lambda x, y: attend(x, memory=y) + x,
+    lambda x, y: x + 0.0,
+    normal(2, 3, 4),
+    normal(2, 0, 8),
 )
 for queries, keys in [(4, 4), (2, 5), (1, 3), (4, 2), (0, 3)]:
     case(

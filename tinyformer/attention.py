@@ -12,9 +12,9 @@ from typing import Any
 import tinytensor as tt
 from tinyformer.errors import UserError
 from tinyformer.positions import RotaryPositions
-from tinytensor import Tensor, scaled_dot_product_attention
+from tinytensor import Tensor, multi_head_attention, scaled_dot_product_attention
 from tinytensor.backend import xp
-from tinytensor.functional import causal_mask
+from tinytensor.functional import causal_mask, join_heads, split_heads
 from tinytensor.nn import Dropout, Linear, Module
 
 
@@ -107,41 +107,40 @@ class MultiHeadAttention(Module):
         ``mask`` broadcasts to (batch, heads, length, keys). With a ``cache``, x holds only the tokens that are new, and
         ``is_causal`` counts from the end; a cross-attention's cache holds the memory's keys and values after the first call.
         """
-        query, key, value = self._project(x, memory, cache)
         dropout_p = self.dropout.p if self.training else 0.0
+        if cache is None and self.rotary is None and self._recorded is None:
+            projected, key_value = self._project(x, memory)
+            return self.output(multi_head_attention(projected, self.num_heads, key_value, mask, is_causal, dropout_p))
+        query, key, value = self._heads(x, memory, cache)
         mixed = scaled_dot_product_attention(query, key, value, mask, is_causal, dropout_p)
         if self._recorded is not None:
             self._recorded.append(attention_weights(query, key, mask, is_causal))
-        batch, length, d_model = x.shape
-        joined = mixed.transpose(0, 2, 1, 3).reshape(batch, length, d_model)
-        return self.output(joined)
+        return self.output(join_heads(mixed))
 
-    def _project(self, x: Tensor, memory: Tensor | None, cache: KeyValueCache | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _project(self, x: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Queries, keys and values beside each other; with ``cross`` the queries, and the memory's keys and values."""
+        if not self.cross:
+            return self.query_key_value(x), None
+        if memory is None:
+            raise ValueError("cross-attention needs a memory to look at")
+        return self.query(x), self.key_value(memory)
+
+    def _heads(self, x: Tensor, memory: Tensor | None, cache: KeyValueCache | None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, each (batch, heads, length, d_head), turned by their positions and cached."""
-        if self.cross:
-            (query,) = self._heads(self.query(x), 1)
-            if cache is not None and cache.length:
-                return query, *cache.read()
-            if memory is None:
-                raise ValueError("cross-attention needs a memory to look at")
-            key, value = self._heads(self.key_value(memory), 2)
+        if self.cross and cache is not None and cache.length:
+            (query,) = split_heads(self.query(x), 1, self.num_heads)
+            return query, *cache.read()
+        projected, key_value = self._project(x, memory)
+        if key_value is not None:
+            (query,), (key, value) = split_heads(projected, 1, self.num_heads), split_heads(key_value, 2, self.num_heads)
         else:
-            query, key, value = self._heads(self.query_key_value(x), 3)
+            query, key, value = split_heads(projected, 3, self.num_heads)
             if self.rotary is not None:
                 start = cache.length if cache is not None else 0
                 query, key = self.rotary.rotate(query, start), self.rotary.rotate(key, start)
         if cache is not None:
             key, value = cache.append(key, value)
         return query, key, value
-
-    def _heads(self, projected: Tensor, parts: int) -> Iterator[Tensor]:
-        """(batch, length, parts * d_model) cut into parts, each (batch, heads, length, d_head)."""
-        batch, length, width = projected.shape
-        shape = (batch, length, parts, self.num_heads, width // (parts * self.num_heads))
-        if not projected.requires_grad:  # one step instead of many, which counts when there is one token
-            return iter([Tensor._wrap(part) for part in projected.data.reshape(shape).transpose(2, 0, 3, 1, 4)])
-        cut = projected.reshape(shape)
-        return iter([cut[:, :, part].transpose(0, 2, 1, 3) for part in range(parts)])
 
     def extra_repr(self) -> str:
         return f"num_heads={self.num_heads}" + (", cross=True" if self.cross else "")

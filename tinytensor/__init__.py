@@ -18,6 +18,7 @@ from tinytensor.functional import (
     layer_norm,
     linear_cross_entropy,
     mse_loss,
+    multi_head_attention,
     rms_norm,
     scaled_dot_product_attention,
 )

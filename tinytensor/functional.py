@@ -27,6 +27,7 @@ from tinytensor.ops import (
     mean,
     one_hot,
     relu,
+    reshape,
     rsqrt,
     sigmoid,
     silu,
@@ -37,6 +38,7 @@ from tinytensor.ops import (
     swapaxes,
     take_along_axis,
     tanh,
+    transpose,
     where,
 )
 
@@ -199,7 +201,7 @@ def scaled_dot_product_attention(
 
 
 def _check_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float) -> None:
-    _check_probability(dropout_p)
+    _check_settings(mask, dropout_p)
     of_query, of_key, of_value = query.data.shape, key.data.shape, value.data.shape
     problem = ""
     if min(len(of_query), len(of_key), len(of_value)) < 2:
@@ -208,8 +210,85 @@ def _check_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | N
         problem = "attention: query and key must share their width, key and value their length"
     if problem:
         raise ValueError(f"{problem}: query {of_query}, key {of_key}, value {of_value}")
+
+
+def _check_settings(mask: Tensor | None, dropout_p: float) -> None:
+    _check_probability(dropout_p)
     if mask is not None and mask.dtype.kind != "b":
         raise TypeError(f"an attention mask is boolean (True = may attend), not {mask.dtype}: compare it, as in mask > 0")
+
+
+def split_heads(packed: Tensor, parts: int, num_heads: int) -> list[Tensor]:
+    """(batch, length, parts * width) -> that many tensors (batch, heads, length, width / heads)."""
+    batch, length, width = packed.shape
+    cut = reshape(packed, (batch, length, parts, num_heads, width // (parts * num_heads)))
+    return [transpose(cut[:, :, part], (0, 2, 1, 3)) for part in range(parts)]
+
+
+def join_heads(x: Tensor) -> Tensor:
+    """(batch, heads, length, width) -> (batch, length, heads * width)."""
+    batch, heads, length, width = x.shape
+    return reshape(transpose(x, (0, 2, 1, 3)), (batch, length, heads * width))
+
+
+def _queries_keys_values(projected: Tensor, memory: Tensor | None, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    if memory is None:
+        query, key, value = split_heads(projected, 3, num_heads)
+    else:
+        (query,), (key, value) = split_heads(projected, 1, num_heads), split_heads(memory, 2, num_heads)
+    return query, key, value
+
+
+@fused(kernels.multi_head_attention_forward, kernels.multi_head_attention_backward, inputs=("projected", "memory"))
+def _multi_head_attention(
+    projected: Any,
+    memory: Any,
+    num_heads: int,
+    mask: Any,
+    is_causal: bool,
+    scale: float,
+    dropout_key: tuple[int, int] | None,
+    keep_probability: float,
+) -> Any:
+    heads = _queries_keys_values(projected, memory, num_heads)
+    return join_heads(_attention(*heads, mask, is_causal, scale, dropout_key, keep_probability))
+
+
+def multi_head_attention(
+    projected: Tensor,
+    num_heads: int,
+    memory: Tensor | None = None,
+    mask: Tensor | None = None,
+    is_causal: bool = False,
+    dropout_p: float = 0.0,
+) -> Tensor:
+    """``scaled_dot_product_attention`` in each of ``num_heads`` parts of the width (Vaswani et al. 2017, section 3.2.2).
+
+    ``projected`` (batch, length, 3 * width) holds queries, keys and values beside each other, as one linear layer makes them;
+    with a ``memory`` (batch, keys, 2 * width), which holds keys and values, it is the queries alone (batch, length, width).
+    The result is (batch, length, width). ``mask`` broadcasts to (batch, heads, length, keys); all else is as there.
+    """
+    operands = {"projected": projected, "memory": memory, "mask": mask}
+    _check_tensors("multi_head_attention", **{name: x for name, x in operands.items() if x is not None})
+    _check_heads(projected, num_heads, memory)
+    _check_settings(mask, dropout_p)
+    queries, keys = projected.shape[1], (projected if memory is None else memory).shape[1]
+    if not keys:
+        return join_heads(scaled_dot_product_attention(*_queries_keys_values(projected, memory, num_heads)))
+    scale = 1.0 / math.sqrt(projected.shape[2] // (num_heads if memory is not None else 3 * num_heads))
+    mask = None if mask is None else mask.data
+    dropout_key = random.dropout_key() if dropout_p else None
+    settings = (mask, is_causal and queries > 1, scale, dropout_key, 1.0 - dropout_p)
+    return _multi_head_attention(projected, memory, num_heads, *settings)
+
+
+def _check_heads(projected: Tensor, num_heads: int, memory: Tensor | None) -> None:
+    parts = 3 if memory is None else 1
+    shape, of_memory = projected.shape, None if memory is None else memory.shape
+    if len(shape) != 3 or num_heads < 1 or shape[2] % (parts * num_heads):
+        raise ValueError(f"multi_head_attention: {shape} is no (batch, length, {parts} * width) that {num_heads} heads divide")
+    if of_memory is not None and (len(of_memory) != 3 or of_memory[0] != shape[0] or of_memory[2] != 2 * shape[2]):
+        raise ValueError(f"multi_head_attention: the memory of queries {shape} is (batch, keys, 2 * width), not {of_memory}")
 
 
 # ------------------------------------------------------------------------------------------------------------- losses
@@ -366,6 +445,7 @@ __all__ = [
     "log_softmax",
     "logsumexp",
     "mse_loss",
+    "multi_head_attention",
     "one_hot",
     "relu",
     "rms_norm",

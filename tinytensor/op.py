@@ -65,6 +65,7 @@ class Op:
         required = [n for n, p in parameters.items() if p.default is p.empty]
         self.inputs = inputs or tuple(n for n in self.names if n in rules) or tuple(required)
         self.settings = {i for i, n in enumerate(self.names) if n not in self.inputs}  # where arguments get no gradient
+        self.setting_names = [self.names[i] for i in sorted(self.settings)]
         self.differentiable = bool(rules)
         self.nothing = [False] * len(self.inputs)  # which gradients are needed where none is
         self.rules = rules
@@ -101,9 +102,8 @@ class Op:
                 raise TypeError(f"{self.name}() takes {len(self.names)} arguments, but {len(args)} were given")
             values = {**self.defaults, **dict(zip(self.names, args)), **settings}
             operands = [values.get(n) for n in self.inputs]
-        for value in (*operands, *values.values()):
-            if isinstance(value, Tensor):
-                return self._record(values, operands)
+        if (args and isinstance(args[0], Tensor)) or any(isinstance(value, Tensor) for value in values.values()):
+            return self._record(values, operands)
         if not any(is_array(value) for value in (*operands, *values.values())):
             self._reject(args)
         return self._run(values)
@@ -112,7 +112,10 @@ class Op:
         """The short way, which rules and a model that writes token by token go most: for arrays alone, and for float32 tensors
         that nothing is recorded of. None for all else, and where the call fails, so that the long way says why."""
         if type(args[0]) is xp.ndarray:
-            return self._run_directly(args) if all(type(x) in _SETTINGS for x in args) else None
+            for x in args:
+                if type(x) not in _SETTINGS:
+                    return None
+            return self._run_directly(args)
         if modes.recording or modes.detecting_anomalies or not isinstance(args[0], Tensor):
             return None
         arrays = []
@@ -145,9 +148,9 @@ class Op:
             values[self.names[0]] = tuple(arrays)
         else:
             values.update(zip(self.inputs, arrays))
-        for name, value in values.items():
-            if isinstance(value, Tensor):
-                values[name] = self._setting(name, value)
+        for name in self.setting_names:
+            if isinstance(values[name], Tensor):
+                values[name] = self._setting(name, values[name])
         recording = modes.recording and self.differentiable and any(parents)
         needed = [parent is not None for parent in parents] if recording else self.nothing
         if modes.quiet:
@@ -244,12 +247,8 @@ class Op:
 
     def _saved(self, values: dict[str, Any], out: Array, kept: Any, parents: tuple[Node | None, ...]) -> Any:
         """Only what the rules of the inputs that need a gradient name."""
-        if self.variadic:
-            needed = set(self.needs[self.inputs[0]])
-        else:
-            needed = {n for name, parent in zip(self.inputs, parents) if parent is not None for n in self.needs[name]}
         saved = {}
-        for name in needed - {"g"}:
+        for name in self._to_save(tuple([parent is not None for parent in parents])):
             if name == "out":
                 saved[name] = out
             elif name.endswith("_shape"):
@@ -257,6 +256,13 @@ class Op:
             else:
                 saved[name] = values[name]
         return saved
+
+    @functools.lru_cache(maxsize=4096)  # noqa: B019 (ops live as long as the program)
+    def _to_save(self, needed: tuple[bool, ...]) -> set[str]:
+        """What the rules of the inputs whose gradients are needed name, but for the gradient that comes in."""
+        if self.variadic:
+            return set(self.needs[self.inputs[0]]) - {"g"}
+        return {n for name, wanted in zip(self.inputs, needed) if wanted for n in self.needs[name]} - {"g"}
 
     # -- backward
 

@@ -13,7 +13,7 @@ w = tt.tensor(np.ones((2, 3)), requires_grad=True)
 ids = tt.tensor([0, 1])
 array = np.ones((2, 3))
 
-attention = tt.scaled_dot_product_attention
+attention, heads = tt.scaled_dot_product_attention, tt.multi_head_attention
 broadcast = "each pair must be equal, or one of them 1"
 make_it = r"tt.tensor(...)"
 
@@ -77,6 +77,12 @@ SHAPES = {
     "attention widths": (lambda: attention(x, ones(4, 2), ones(4, 2)), ValueError, ["attention", "(2, 3)", "(4, 2)", "width"]),
     "attention lengths": (lambda: attention(x, x, ones(4, 2)), ValueError, ["attention", "(4, 2)", "length"]),
     "attention axes": (lambda: attention(ones(3), ones(3), ones(3)), ValueError, ["attention", "(3,)", "(..., length, width)"]),
+    "heads": (lambda: heads(ones(2, 3, 10), 2), ValueError, ["multi_head_attention", "(2, 3, 10)", "3 * width", "2 heads"]),
+    "heads of a matrix": (lambda: heads(ones(3, 12), 2), ValueError, ["multi_head_attention", "(3, 12)", "(batch, length"]),
+    "memory width": (lambda: heads(ones(2, 3, 4), 2, ones(2, 5, 4)), ValueError, ["(2, 3, 4)", "(2, 5, 4)", "2 * width"]),
+    "memory batch": (lambda: heads(ones(2, 3, 4), 2, ones(1, 5, 8)), ValueError, ["(2, 3, 4)", "(1, 5, 8)", "batch"]),
+    "heads mask": (lambda: heads(ones(2, 3, 12), 2, mask=ones(3, 5) > 0), ValueError, ["multi_head", "(3, 5)", broadcast]),
+    "heads array": (lambda: heads(ones(2, 3, 4), 2, np.ones((2, 5, 8))), TypeError, ["memory", "ndarray", "tt.tensor"]),
     "attention mask": (lambda: attention(x, x, x, ones(3, 5) > 0), ValueError, ["attention", "(3, 5)", broadcast]),
     "take_along_axis": (lambda: x.take_along_axis(ids, 0), IndexError, ["take_along_axis", "(2,)", "(2, 3)"]),
     "index_add": (lambda: x.index_add([0], x), ValueError, ["(2, 3)", "(1,)", broadcast]),

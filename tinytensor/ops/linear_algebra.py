@@ -19,22 +19,21 @@ def T(x: Any) -> Any:
     return swapaxes(x, -1, -2)
 
 
-def rows(x: Any) -> Any:
-    """All leading axes in one: (..., n) -> (count, n). One large product is faster than a batch of small ones, and the
-    gradient of a weight then is one product too, not a batch of them to be summed."""
-    return x if x.ndim == 2 else reshape(x, (math.prod(x.shape[:-1]), x.shape[-1]))
+def _rows(x: Any) -> Any:
+    """All leading axes of an array in one: (..., n) -> (count, n)."""
+    return x if x.ndim == 2 else x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
 def _times(x: Any, y: Any) -> Any:
-    """x @ y on arrays, in 2-d where y is one matrix for the whole batch (or for a single row)."""
+    """x @ y on arrays; where y is one matrix for the whole batch that is one large product, faster than many small ones."""
     if y.ndim == 2 and x.ndim != 2:
-        flat = kernels.matmul(x.reshape(math.prod(x.shape[:-1]), x.shape[-1]), y)
+        flat = kernels.matmul(_rows(x), y)
         return flat.reshape((*x.shape[:-1], y.shape[-1]))
     return kernels.matmul(x, y)
 
 
 def _y_gradient(g: Any, x: Any, y_shape: tuple[int, ...]) -> Any:
-    return _matmul(T(rows(x)), rows(g)) if len(y_shape) == 2 else _matmul(T(x), g)
+    return _rows_matmul(x, g) if len(y_shape) == 2 else _matmul(T(x), g)
 
 
 @op(x=lambda g, y: _matmul(g, T(y)), y=_y_gradient)
@@ -42,6 +41,12 @@ def _matmul(x: Any, y: Any) -> Any:
     if x.shape[-1] != y.shape[-2]:
         raise ValueError(f"the last axis of the first ({x.shape[-1]}) must equal the second-last of the second ({y.shape[-2]})")
     return _times(x, y)
+
+
+@op(x=lambda g, y: _matmul(y, T(g)), y=lambda g, x: _matmul(x, g))
+def _rows_matmul(x: Any, y: Any) -> Any:
+    """rows(x)ᵀ rows(y): the gradient of a matrix that was the same for all rows is one product, not a batch of them."""
+    return kernels.matmul(_rows(x).T, _rows(y))
 
 
 def matmul(x: Tensor, y: Tensor) -> Tensor:
@@ -65,7 +70,7 @@ def outer(x: Tensor, y: Tensor) -> Tensor:
 
 @op(
     x=lambda g, weight: _matmul(g, weight),
-    weight=lambda g, x: _matmul(T(rows(g)), rows(x)),
+    weight=lambda g, x: _rows_matmul(g, x),
     bias=lambda g: g,
 )
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -47,12 +47,10 @@ def transpose(x: Tensor, axes: Sequence[int] | None = None) -> Tensor:
     return x.transpose(axes)
 
 
+@op(x=lambda g, axis1, axis2: swapaxes(g, axis1, axis2))
 def swapaxes(x: Tensor, axis1: int, axis2: int) -> Tensor:
     """x with two axes exchanged."""
-    order = list(range(x.ndim))
-    (a,), (b,) = normalize_axes(axis1, x.ndim, "swapaxes: axis"), normalize_axes(axis2, x.ndim, "swapaxes: axis")
-    order[a], order[b] = b, a
-    return transpose(x, order)
+    return x.swapaxes(axis1, axis2)
 
 
 def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:

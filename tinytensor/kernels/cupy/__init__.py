@@ -25,7 +25,7 @@ from tinytensor.kernels.cupy.normalization import (
 from tinytensor.kernels.cupy.optimizers import adam_step, global_norm, scale_all, sgd_step
 from tinytensor.kernels.cupy.products import matmul
 from tinytensor.kernels.cupy.sum_rows import sum_rows
-from tinytensor.kernels.numpy import survivors_scale
+from tinytensor.kernels.numpy import multi_head_attention_backward, multi_head_attention_forward, survivors_scale
 
 __all__ = [
     "adam_step",
@@ -47,6 +47,8 @@ __all__ = [
     "linear_cross_entropy_backward",
     "linear_cross_entropy_forward",
     "matmul",
+    "multi_head_attention_backward",
+    "multi_head_attention_forward",
     "rms_norm_backward",
     "rms_norm_forward",
     "scale_all",

@@ -211,13 +211,18 @@ def attention_backward(
     scale: float,
     dropout_key: Key | None,
     keep_probability: float,
+    into: Sequence[Any] = (None, None, None),
 ) -> Sequence[Any]:
-    """With P the weights, and dP = g valueᵀ where dropout kept them: dS = P (dP - rowsum(dP P)) scale."""
+    """With P the weights, and dP = g valueᵀ where dropout kept them: dS = P (dP - rowsum(dP P)) scale. The gradients are
+    written ``into`` arrays that the caller has, or else new ones."""
     parts = _Attention(query, key, value, mask, is_causal, scale, dropout_key, keep_probability)
     query, key, value = parts.query, parts.key, parts.value
     g = g.astype(parts.dtype, copy=False).reshape(*parts.lead, *g.shape[-2:])
-    d_query = joinable(query.shape, parts.dtype) if needed[0] else None
-    d_key, d_value = [_sum_over_blocks(x, parts.queries) if wanted else None for x, wanted in zip((key, value), needed[1:])]
+    d_query = _array_for(query, into[0], parts.dtype) if needed[0] else None
+    d_key, d_value = [
+        _sum_over_blocks(x, parts.queries, place) if wanted else None
+        for x, wanted, place in zip((key, value), needed[1:], into[1:])
+    ]
     for i, block in enumerate(parts.blocks()):
         rows, columns, is_first = _rows(block), _columns(block), block.queries.stop == parts.queries
         if statistics is not None:
@@ -232,13 +237,22 @@ def attention_backward(
             _put(d_key[columns], transposed(d_scores), query[rows], is_first)
         if d_value is not None:
             _put(d_value[columns], transposed(dropped), g[rows], is_first)
-    return d_query, d_key, d_value
+    gradients = (d_query, d_key, d_value)
+    for gradient, place in zip(gradients, into):
+        if gradient is not None and place is not None and gradient is not place:
+            place[...] = gradient
+    return gradients
 
 
-def _sum_over_blocks(x: Any, queries: int) -> Any:
+def _array_for(x: Any, place: Any, dtype: Any) -> Any:
+    """Where a gradient of x is written in that dtype: the caller's array, if it is of that."""
+    return place if place is not None and place.dtype == dtype else joinable(x.shape, dtype)
+
+
+def _sum_over_blocks(x: Any, queries: int, place: Any) -> Any:
     """Where blocks of queries add up a gradient of x, the first one setting it; zeros where there are no queries."""
     dtype = accumulator(x.dtype) if queries >= 4 * _QUERIES else x.dtype  # one block's is only rounded once
-    return joinable(x.shape, dtype) if queries else xp.zeros(x.shape, dtype)
+    return _array_for(x, place, dtype) if queries else xp.zeros(x.shape, dtype)
 
 
 def _put(target: Any, x: Any, y: Any, is_first: bool) -> None:

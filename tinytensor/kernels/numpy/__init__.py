@@ -10,6 +10,7 @@ from tinytensor.kernels.numpy.cross_entropy import (
 from tinytensor.kernels.numpy.dropout import dropout_backward, dropout_forward, keep_mask, survivors_scale
 from tinytensor.kernels.numpy.erf import erf
 from tinytensor.kernels.numpy.gelu import gelu_backward, gelu_exact_backward, gelu_exact_forward, gelu_forward
+from tinytensor.kernels.numpy.heads import multi_head_attention_backward, multi_head_attention_forward
 from tinytensor.kernels.numpy.normalization import (
     layer_norm_backward,
     layer_norm_forward,
@@ -40,6 +41,8 @@ __all__ = [
     "linear_cross_entropy_backward",
     "linear_cross_entropy_forward",
     "matmul",
+    "multi_head_attention_backward",
+    "multi_head_attention_forward",
     "rms_norm_backward",
     "rms_norm_forward",
     "scale_all",

@@ -182,10 +182,12 @@ def attention_backward(
     scale: float,
     dropout_key: Key | None,
     keep_probability: float,
+    into: Sequence[Any] = (None, None, None),
 ) -> Sequence[Any]:
     """With P the weights and dP = g valueᵀ: dS = P (dP - rowsum(dP P)), and rowsum(dP P) = rowsum(g out), which is cheaper.
 
-    The weights W here are not normalised, P = W / total: so g is, in their place.
+    The weights W here are not normalised, P = W / total: so g is, in their place. The gradients are written ``into`` arrays
+    that the caller has, or else new ones.
     """
     kept, largest, inverse, out, keep = statistics
     mask, is_causal = without_empty_blocks(mask, is_causal, query.shape[-2], key.shape[-2])
@@ -195,7 +197,8 @@ def attention_backward(
     total = xp.einsum("...ij,...ij->...i", g, out)[..., None, :]
     g *= survivors_scale(keep_probability)
     make = joinable if query.shape[-2] else _zeros  # without queries no block writes the keys' gradients
-    d_query, d_key, d_value = (make(x.shape, x.dtype) if wanted else None for x, wanted in zip((query, key, value), needed))
+    places = zip((query, key, value), needed, into)
+    d_query, d_key, d_value = ((make(x.shape, x.dtype) if place is None else place) if n else None for x, n, place in places)
     for i, block in enumerate(blocks(query, key, is_causal, _BLOCK, _QUERIES, _KEPT)):
         rows, columns = (block.batch, ..., block.queries, slice(None)), (block.batch, ..., block.keys, slice(None))
         # The first block of a sequence sees all its keys: it sets their gradients, to which the others add.

@@ -1,0 +1,80 @@
+"""Multi-head attention on projections just as linear layers make them: heads are cut out of them, and joined again, as views.
+
+Cut and joined by ops, the same heads would take ten nodes of the graph, and their gradients a copy each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tinytensor import kernels
+from tinytensor.backend import xp
+from tinytensor.kernels.numpy.dropout import Key
+
+
+def split_heads(packed: Any, parts: int, num_heads: int) -> Any:
+    """(batch, length, parts * width) as a view (parts, batch, heads, length, width / heads)."""
+    batch, length, width = packed.shape
+    return packed.reshape(batch, length, parts, num_heads, width // (parts * num_heads)).transpose(2, 0, 3, 1, 4)
+
+
+def join_heads(x: Any) -> Any:
+    """(batch, heads, length, width) -> (batch, length, heads * width), without a copy of what is ``joinable``."""
+    batch, heads, length, width = x.shape
+    return x.transpose(0, 2, 1, 3).reshape(batch, length, heads * width)
+
+
+def _queries_keys_values(projected: Any, memory: Any, num_heads: int, has_memory: bool) -> tuple[Any, Any, Any]:
+    """The three, each (batch, heads, length, width / heads), cut out of where they are; None for those of a None."""
+    of_projected = [None] * 3 if projected is None else split_heads(projected, 1 if has_memory else 3, num_heads)
+    of_memory = [None] * 2 if memory is None else split_heads(memory, 2, num_heads)
+    query, key, value = (of_projected[0], *of_memory) if has_memory else of_projected
+    return query, key, value
+
+
+def multi_head_attention_forward(
+    needed: Sequence[bool],
+    projected: Any,
+    memory: Any,
+    num_heads: int,
+    mask: Any,
+    is_causal: bool,
+    scale: float,
+    dropout_key: Key | None,
+    keep_probability: float,
+) -> tuple[Any, Any]:
+    """``attention_forward`` of the heads, joined; its settings are the last five."""
+    has_memory = memory is not None
+    query, key, value = _queries_keys_values(projected, memory, num_heads, has_memory)
+    wanted = (needed[0], needed[has_memory], needed[has_memory])
+    settings = (mask, is_causal, scale, dropout_key, keep_probability)
+    out, statistics = kernels.attention_forward(wanted, query, key, value, *settings)
+    return join_heads(out), statistics
+
+
+def multi_head_attention_backward(
+    g: Any,
+    statistics: Any,
+    needed: Sequence[bool],
+    projected: Any,
+    memory: Any,
+    num_heads: int,
+    mask: Any,
+    is_causal: bool,
+    scale: float,
+    dropout_key: Key | None,
+    keep_probability: float,
+) -> Sequence[Any]:
+    """``attention_backward``, which writes each gradient to its place in that of a whole projection."""
+    make = xp.empty if projected.shape[1] else xp.zeros  # without queries nothing is written
+    d_projected = make(projected.shape, projected.dtype) if needed[0] else None
+    d_memory = make(memory.shape, memory.dtype) if needed[1] else None
+    has_memory = memory is not None
+    into = _queries_keys_values(d_projected, d_memory, num_heads, has_memory)
+    query, key, value = _queries_keys_values(projected, memory, num_heads, has_memory)
+    wanted = [x is not None for x in into]
+    (g,) = split_heads(g, 1, num_heads)
+    settings = (mask, is_causal, scale, dropout_key, keep_probability)
+    kernels.attention_backward(g, statistics, wanted, query, key, value, *settings, into)
+    return d_projected, d_memory
