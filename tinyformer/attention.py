@@ -12,10 +12,11 @@ from typing import Any
 import tinytensor as tt
 from tinyformer.errors import UserError
 from tinyformer.positions import RotaryPositions
-from tinytensor import Tensor, multi_head_attention, scaled_dot_product_attention
+from tinytensor import Tensor, kernels, multi_head_attention, scaled_dot_product_attention
 from tinytensor.backend import xp
-from tinytensor.functional import causal_mask, join_heads, split_heads
+from tinytensor.functional import attention_of_arrays, causal_mask, join_heads, queries_keys_values
 from tinytensor.nn import Dropout, Linear, Module
+from tinytensor.op import wrap
 
 
 def padding_mask(ids: Tensor, pad: int) -> Tensor:
@@ -26,7 +27,7 @@ def padding_mask(ids: Tensor, pad: int) -> Tensor:
 class KeyValueCache:
     """The keys and values of one attention layer for the tokens so far, in memory that is set aside once.
 
-    ``append`` adds those of new tokens and returns all. Holds plain values: no gradient flows through a cache.
+    ``append`` adds those of new tokens and returns all. Holds arrays, not tensors: no gradient flows through a cache.
     """
 
     def __init__(self, capacity: int):
@@ -34,7 +35,7 @@ class KeyValueCache:
         self.length = 0
         self._stored: tuple[Any, Any] | None = None
 
-    def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    def append(self, key: Any, value: Any) -> tuple[Any, Any]:
         """Add keys and values (batch, heads, new, d_head); return those of all tokens so far.
 
         Raises ValueError where the capacity is exceeded.
@@ -46,16 +47,17 @@ class KeyValueCache:
             batch, heads, _, width = key.shape
             shape = (batch, heads, self.capacity, width)
             self._stored = xp.zeros(shape, key.dtype), xp.zeros(shape, value.dtype)
-        for store, new in zip(self._stored, (key, value)):
-            store[:, :, self.length : end] = new.data
+        keys, values = self._stored
+        keys[:, :, self.length : end] = key
+        values[:, :, self.length : end] = value
         self.length = end
         return self.read()
 
-    def read(self) -> tuple[Tensor, Tensor]:
+    def read(self) -> tuple[Any, Any]:
         """The keys and values of all tokens so far."""
         assert self._stored is not None, "nothing was appended to this cache"
-        key, value = (Tensor._wrap(store[:, :, : self.length]) for store in self._stored)
-        return key, value
+        keys, values = self._stored
+        return keys[:, :, : self.length], values[:, :, : self.length]
 
     def select(self, rows: Any) -> None:
         """Keep these rows of the batch, in this order, some perhaps several times: what beam search needs."""
@@ -107,43 +109,54 @@ class MultiHeadAttention(Module):
         ``mask`` broadcasts to (batch, heads, length, keys). With a ``cache``, x holds only the tokens that are new, and
         ``is_causal`` counts from the end; a cross-attention's cache holds the memory's keys and values after the first call.
         """
+        projected = self.query(x) if self.cross else self.query_key_value(x)
+        key_value = self._of_memory(memory, cache) if self.cross else None
         dropout_p = self.dropout.p if self.training else 0.0
-        if cache is None and self.rotary is None and self._recorded is None:
-            projected, key_value = self._project(x, memory)
-            return self.output(multi_head_attention(projected, self.num_heads, key_value, mask, is_causal, dropout_p))
-        query, key, value = self._heads(x, memory, cache)
-        mixed = scaled_dot_product_attention(query, key, value, mask, is_causal, dropout_p)
-        if self._recorded is not None:
-            self._recorded.append(attention_weights(query, key, mask, is_causal))
-        return self.output(join_heads(mixed))
+        if cache is not None:
+            mixed = _attend_with_cache(projected, key_value, mask, is_causal, dropout_p, self, cache)
+        elif self.rotary is None and self._recorded is None:
+            mixed = multi_head_attention(projected, self.num_heads, key_value, mask, is_causal, dropout_p)
+        else:
+            query, key, value = queries_keys_values(projected, key_value, self.num_heads)
+            if self.rotary is not None:
+                query, key = self.rotary.rotate(query), self.rotary.rotate(key)
+            if self._recorded is not None:
+                self._recorded.append(attention_weights(query, key, mask, is_causal))
+            mixed = join_heads(scaled_dot_product_attention(query, key, value, mask, is_causal, dropout_p))
+        return self.output(mixed)
 
-    def _project(self, x: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Queries, keys and values beside each other; with ``cross`` the queries, and the memory's keys and values."""
-        if not self.cross:
-            return self.query_key_value(x), None
+    def _of_memory(self, memory: Tensor | None, cache: KeyValueCache | None) -> Tensor | None:
+        """The memory's keys and values beside each other; None where the cache has them."""
+        if cache is not None and cache.length:
+            return None
         if memory is None:
             raise ValueError("cross-attention needs a memory to look at")
-        return self.query(x), self.key_value(memory)
-
-    def _heads(self, x: Tensor, memory: Tensor | None, cache: KeyValueCache | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, each (batch, heads, length, d_head), turned by their positions and cached."""
-        if self.cross and cache is not None and cache.length:
-            (query,) = split_heads(self.query(x), 1, self.num_heads)
-            return query, *cache.read()
-        projected, key_value = self._project(x, memory)
-        if key_value is not None:
-            (query,), (key, value) = split_heads(projected, 1, self.num_heads), split_heads(key_value, 2, self.num_heads)
-        else:
-            query, key, value = split_heads(projected, 3, self.num_heads)
-            if self.rotary is not None:
-                start = cache.length if cache is not None else 0
-                query, key = self.rotary.rotate(query, start), self.rotary.rotate(key, start)
-        if cache is not None:
-            key, value = cache.append(key, value)
-        return query, key, value
+        return self.key_value(memory)
 
     def extra_repr(self) -> str:
         return f"num_heads={self.num_heads}" + (", cross=True" if self.cross else "")
+
+
+@tt.opaque
+def _attend_with_cache(
+    projected: Any,
+    key_value: Any,
+    mask: Any,
+    is_causal: bool,
+    dropout_p: float,
+    layer: MultiHeadAttention,
+    cache: KeyValueCache,
+) -> Any:
+    """``layer``'s attention to all that the cache holds, with what is added to it: nothing, where a cross-attention has no new
+    keys and values."""
+    query, key, value = kernels.queries_keys_values(projected, key_value, layer.num_heads, layer.cross)
+    if layer.rotary is not None:
+        query, key = [layer.rotary.rotate(wrap(x), cache.length).data for x in (query, key)]
+    keys, values = cache.read() if key is None else cache.append(key, value)
+    if layer._recorded is not None:
+        seen = None if mask is None else wrap(mask)
+        layer._recorded.append(attention_weights(wrap(query), wrap(keys), seen, is_causal))
+    return kernels.join_heads(attention_of_arrays(query, keys, values, mask, is_causal, dropout_p))
 
 
 def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None = None, is_causal: bool = False) -> Tensor:

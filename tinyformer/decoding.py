@@ -7,6 +7,7 @@ else here works on any of them, on NumPy arrays on the CPU, where picking tokens
 from __future__ import annotations
 
 import codecs
+import functools
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from tinyformer.data import check_ids
 from tinyformer.errors import UserError
 from tinyformer.gpt import GPT
 from tinyformer.transformer import Transformer
+from tinytensor import Tensor
 from tinytensor.backend import host
 from tinytensor.engine import quietly
 
@@ -62,6 +64,8 @@ class GPTDecoder:
         self.evaluating = evaluating(model)
         self.ids: Any = None
         self.cache: Cache | None = model.new_cache() if use_cache else None
+        self._logits = functools.partial(_last_logits, model, self.evaluating)
+        self._logits_of_one_token = tt.trace(functools.partial(self._logits, self.cache))
 
     def next_logits(self, new: Any) -> Any:
         """The logits (batch, vocab_size) after the new ids (batch, count). Raises UserError for a first one that is none."""
@@ -71,14 +75,20 @@ class GPTDecoder:
         if self.cache is not None and self.ids.shape[1] > self.cache.capacity:
             self.cache = None
         seen = self.ids[:, -self.model.config.block_size :] if self.cache is None else new
-        with tt.no_grad(), quietly(), self.evaluating:
-            return self.model(tt.tensor(seen), self.cache)[:, -1].numpy()
+        if self.cache is not None and seen.shape[1] == 1:
+            return self._logits_of_one_token(tt.tensor(seen)).numpy()
+        return self._logits(self.cache, tt.tensor(seen)).numpy()
 
     def select(self, rows: Any) -> None:
         """Go on with these rows of the batch."""
         self.ids = self.ids[rows]
         if self.cache is not None:
             self.cache.select(rows)
+
+
+def _last_logits(model: GPT, evaluating: evaluating, cache: Cache | None, ids: Tensor) -> Tensor:
+    with tt.no_grad(), quietly(), evaluating:
+        return model(ids, cache)[:, -1]
 
 
 class TransformerDecoder:
@@ -93,13 +103,16 @@ class TransformerDecoder:
             self.memory, self.memory_mask = model.encode(tt.tensor(source))
         self.ids: Any = None
         self.cache = model.new_cache(max_tokens, self.memory.shape[1]) if use_cache else None
+        self._logits = functools.partial(_last_target_logits, model, self.evaluating)
+        self._logits_of_one_token = tt.trace(functools.partial(self._logits, self.cache, self.memory))
 
     def next_logits(self, new: Any) -> Any:
         """The logits (batch, vocab_size) after the new ids (batch, count)."""
         self.ids = new if self.ids is None else host.concatenate([self.ids, new], axis=1)
-        seen = self.ids if self.cache is None else new
-        with tt.no_grad(), quietly(), self.evaluating:
-            return self.model.decode(tt.tensor(seen), self.memory, self.memory_mask, self.cache)[:, -1].numpy()
+        seen = tt.tensor(self.ids if self.cache is None else new)
+        if self.cache is not None and self.cache.length and seen.shape[1] == 1:  # the cache holds what the memory is read for
+            return self._logits_of_one_token(seen, self.memory_mask).numpy()
+        return self._logits(self.cache, self.memory, seen, self.memory_mask).numpy()
 
     def select(self, rows: Any) -> None:
         """Go on with these rows of the batch."""
@@ -108,6 +121,13 @@ class TransformerDecoder:
         self.memory, self.memory_mask = self.memory[index], self.memory_mask[index]
         if self.cache is not None:
             self.cache.select(rows)
+
+
+def _last_target_logits(
+    model: Transformer, evaluating: evaluating, cache: Cache | None, memory: Tensor, ids: Tensor, memory_mask: Tensor
+) -> Tensor:
+    with tt.no_grad(), quietly(), evaluating:
+        return model.decode(ids, memory, memory_mask, cache)[:, -1]
 
 
 # -------------------------------------------------------------------------------------------------- picking a token

@@ -9,7 +9,7 @@ import tinytensor as tt
 from tinyformer.blocks import Block, BlockConfig, Cache, at_least_one
 from tinyformer.command_line import setting
 from tinyformer.errors import UserError
-from tinyformer.positions import KINDS, LearnedPositions, RotaryPositions, SinusoidalPositions
+from tinyformer.positions import KINDS, LearnedPositions, RotaryPositions, SinusoidalPositions, add_positions
 from tinytensor import Tensor
 from tinytensor.nn import Dropout, Embedding, Linear, Module, ModuleList, init
 
@@ -102,7 +102,7 @@ class GPT(Module):
         if self.config.positions == "sinusoidal":
             x = x * math.sqrt(self.config.d_model)  # beside sines of size 1, small embeddings would be lost
         if self.position_embedding is not None:
-            x = x + self.position_embedding(ids.shape[1], start)
+            x = add_positions(x, self.position_embedding, cache)
         x = self.dropout(x)
         for i, block in enumerate(self.blocks):
             x = block(x, is_causal=True, cache=cache.blocks[i] if cache is not None else None)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tinytensor as tt
 from tinyformer.errors import UserError
 from tinytensor import Tensor
 from tinytensor.backend import host
 from tinytensor.nn import Embedding, Module
+
+if TYPE_CHECKING:
+    from tinyformer.blocks import Cache
 
 KINDS = ("learned", "sinusoidal", "rotary")
 
@@ -48,6 +51,16 @@ class LearnedPositions(Embedding):
         if start + length > len(self.weight):
             raise ValueError(f"there are {len(self.weight)} learned positions: {start + length} tokens are too many, crop them")
         return self.weight[start : start + length]
+
+
+def add_positions(x: Tensor, positions: Module, cache: Cache | None = None) -> Tensor:
+    """x (batch, length, d_model) and its positions: the first ones, or those that follow what the cache holds."""
+    return x + positions(x.shape[1]) if cache is None else _add_later_positions(x, positions, cache)
+
+
+@tt.opaque
+def _add_later_positions(x: Any, positions: Module, cache: Cache) -> Any:
+    return x + positions(x.shape[1], cache.length).data
 
 
 def check_absolute(kind: str) -> None:

@@ -10,7 +10,7 @@ from tinyformer.attention import padding_mask
 from tinyformer.blocks import Block, BlockConfig, Cache, at_least_one
 from tinyformer.command_line import setting, settings_from
 from tinyformer.errors import UserError
-from tinyformer.positions import absolute_positions, check_absolute
+from tinyformer.positions import absolute_positions, add_positions, check_absolute
 from tinytensor import Tensor
 from tinytensor.nn import Dropout, Embedding, Linear, Module, ModuleList, init
 
@@ -59,9 +59,9 @@ class TokenAndPosition(Module):
         self.positions = absolute_positions(config.positions, config.max_length, config.d_model)
         self.dropout = Dropout(config.dropout)
 
-    def forward(self, ids: Tensor, start: int = 0) -> Tensor:
-        """Ids (batch, length), the first at position ``start`` -> (batch, length, d_model)."""
-        return self.dropout(self.tokens(ids) * self.scale + self.positions(ids.shape[1], start))
+    def forward(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
+        """Ids (batch, length), which follow those that the cache holds -> (batch, length, d_model)."""
+        return self.dropout(add_positions(self.tokens(ids) * self.scale, self.positions, cache))
 
 
 class Stack(Module):
@@ -146,7 +146,7 @@ class Transformer(Module):
 
     def _features(self, target: Tensor, memory: Tensor, memory_mask: Tensor, cache: Cache | None = None) -> Tensor:
         """What the output layer reads: (batch, target length, d_model)."""
-        x = self.target_embedding(target, cache.length if cache is not None else 0)
+        x = self.target_embedding(target, cache)
         return self.decoder(x, is_causal=True, memory=memory, memory_mask=memory_mask, cache=cache)
 
     def _output_weight(self) -> Tensor:

@@ -28,5 +28,6 @@ from tinytensor.io import FileError, load, save
 from tinytensor.ops import *
 from tinytensor.random import seed
 from tinytensor.tensor import Tensor, grad
+from tinytensor.trace import opaque, trace
 
 __version__ = "0.1.0"

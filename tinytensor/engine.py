@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tinytensor.backend import Array
     from tinytensor.op import Op
     from tinytensor.tensor import Tensor
+    from tinytensor.trace import Tape
 
 
 # ------------------------------------------------------------------------------------------------------------ modes
@@ -45,6 +46,7 @@ class _Modes(threading.local):
     recording = True
     detecting_anomalies = False
     quiet = False  # inside ``quietly``
+    tape: Tape | None = None  # what ``trace`` writes the calls of ops to
     full_precision = _full_precision_everywhere()
 
 
@@ -52,7 +54,7 @@ modes = _Modes()
 
 
 @contextmanager
-def _mode(name: str, value: bool) -> Iterator[None]:
+def _mode(name: str, value: Any) -> Iterator[None]:
     previous = getattr(modes, name)
     setattr(modes, name, value)
     try:
@@ -95,6 +97,11 @@ def quietly() -> Iterator[None]:
     """A context without floating-point warnings, for many ops together: entering it costs as much as a small op."""
     with quiet(), _mode("quiet", True):
         yield
+
+
+def taping(tape: Tape | None) -> Any:
+    """A context in which this thread's calls of ops are written to a tape, or none."""
+    return _mode("tape", tape)
 
 
 def same_modes() -> Callable[[], Any]:

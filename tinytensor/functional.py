@@ -200,6 +200,14 @@ def scaled_dot_product_attention(
     return _attention(query, key, value, mask, is_causal and query.shape[-2] > 1, scale, dropout_key, 1.0 - dropout_p)
 
 
+def attention_of_arrays(query: Any, key: Any, value: Any, mask: Any, is_causal: bool, dropout_p: float) -> Any:
+    """``scaled_dot_product_attention`` of arrays whose shapes fit, for those who already have arrays."""
+    _check_settings(mask, dropout_p)
+    dropout_key = random.dropout_key() if dropout_p else None
+    settings = (mask, is_causal and query.shape[-2] > 1, 1.0 / math.sqrt(query.shape[-1]), dropout_key, 1.0 - dropout_p)
+    return kernels.attention_forward((False, False, False), query, key, value, *settings)[0]
+
+
 def _check_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float) -> None:
     _check_settings(mask, dropout_p)
     of_query, of_key, of_value = query.data.shape, key.data.shape, value.data.shape
@@ -231,7 +239,8 @@ def join_heads(x: Tensor) -> Tensor:
     return reshape(transpose(x, (0, 2, 1, 3)), (batch, length, heads * width))
 
 
-def _queries_keys_values(projected: Tensor, memory: Tensor | None, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
+def queries_keys_values(projected: Tensor, memory: Tensor | None, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The heads in what ``multi_head_attention`` takes, each (batch, heads, length, width / heads)."""
     if memory is None:
         query, key, value = split_heads(projected, 3, num_heads)
     else:
@@ -250,7 +259,7 @@ def _multi_head_attention(
     dropout_key: tuple[int, int] | None,
     keep_probability: float,
 ) -> Any:
-    heads = _queries_keys_values(projected, memory, num_heads)
+    heads = queries_keys_values(projected, memory, num_heads)
     return join_heads(_attention(*heads, mask, is_causal, scale, dropout_key, keep_probability))
 
 
@@ -274,7 +283,7 @@ def multi_head_attention(
     _check_settings(mask, dropout_p)
     queries, keys = projected.shape[1], (projected if memory is None else memory).shape[1]
     if not keys:
-        return join_heads(scaled_dot_product_attention(*_queries_keys_values(projected, memory, num_heads)))
+        return join_heads(scaled_dot_product_attention(*queries_keys_values(projected, memory, num_heads)))
     scale = 1.0 / math.sqrt(projected.shape[2] // (num_heads if memory is not None else 3 * num_heads))
     mask = None if mask is None else mask.data
     dropout_key = random.dropout_key() if dropout_p else None

@@ -90,6 +90,8 @@ class Op:
     # -- forward
 
     def __call__(self, *args: Any, **settings: Any) -> Any:
+        if modes.tape is not None:
+            return modes.tape.call(self, args, settings)
         if args and not settings and not self.variadic:
             out = self._call_directly(args)
             if out is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels
 from tinytensor.backend import from_numpy, host, is_array, is_host_array, scatter_add, xp
-from tinytensor.engine import Part
+from tinytensor.engine import Part, modes
 from tinytensor.op import op
 from tinytensor.ops.shapes import flip, moveaxis, normalize_axes
 
@@ -28,10 +28,11 @@ def as_index(index: Any) -> Any:
     if isinstance(index, tuple):
         return tuple([as_index(part) for part in index])
     if hasattr(index, "node"):
-        index = index.data
-    if isinstance(index, (list, range)):
-        index = host.asarray(index, dtype=None if len(index) else host.int64)
-    if is_host_array(index) and not isinstance(index, host.integer):
+        # A tensor of integers may be changed in place later on; what is recorded must not be.
+        index = index.data.copy() if modes.recording and is_host_array(index.data) else index.data
+    elif isinstance(index, (list, range)):
+        index = from_numpy(host.asarray(index, dtype=None if len(index) else host.int64))
+    elif is_host_array(index) and not isinstance(index, host.integer):
         index = from_numpy(index)
     if isinstance(index, float) or (hasattr(index, "dtype") and index.dtype.kind not in "iub"):  # CuPy truncates a float
         kind = getattr(index, "dtype", "float")

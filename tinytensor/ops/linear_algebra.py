@@ -26,7 +26,7 @@ def _rows(x: Any) -> Any:
 
 def _times(x: Any, y: Any) -> Any:
     """x @ y on arrays; where y is one matrix for the whole batch that is one large product, faster than many small ones."""
-    if y.ndim == 2 and x.ndim != 2:
+    if y.ndim == 2 and x.ndim != 2 and x.size > x.shape[-1]:
         flat = kernels.matmul(_rows(x), y)
         return flat.reshape((*x.shape[:-1], y.shape[-1]))
     return kernels.matmul(x, y)

@@ -25,7 +25,13 @@ from tinytensor.kernels.cupy.normalization import (
 from tinytensor.kernels.cupy.optimizers import adam_step, global_norm, scale_all, sgd_step
 from tinytensor.kernels.cupy.products import matmul
 from tinytensor.kernels.cupy.sum_rows import sum_rows
-from tinytensor.kernels.numpy import multi_head_attention_backward, multi_head_attention_forward, survivors_scale
+from tinytensor.kernels.numpy import (
+    join_heads,
+    multi_head_attention_backward,
+    multi_head_attention_forward,
+    queries_keys_values,
+    survivors_scale,
+)
 
 __all__ = [
     "adam_step",
@@ -41,6 +47,7 @@ __all__ = [
     "gelu_exact_forward",
     "gelu_forward",
     "global_norm",
+    "join_heads",
     "keep_mask",
     "layer_norm_backward",
     "layer_norm_forward",
@@ -49,6 +56,7 @@ __all__ = [
     "matmul",
     "multi_head_attention_backward",
     "multi_head_attention_forward",
+    "queries_keys_values",
     "rms_norm_backward",
     "rms_norm_forward",
     "scale_all",

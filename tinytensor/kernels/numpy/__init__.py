@@ -10,7 +10,12 @@ from tinytensor.kernels.numpy.cross_entropy import (
 from tinytensor.kernels.numpy.dropout import dropout_backward, dropout_forward, keep_mask, survivors_scale
 from tinytensor.kernels.numpy.erf import erf
 from tinytensor.kernels.numpy.gelu import gelu_backward, gelu_exact_backward, gelu_exact_forward, gelu_forward
-from tinytensor.kernels.numpy.heads import multi_head_attention_backward, multi_head_attention_forward
+from tinytensor.kernels.numpy.heads import (
+    join_heads,
+    multi_head_attention_backward,
+    multi_head_attention_forward,
+    queries_keys_values,
+)
 from tinytensor.kernels.numpy.normalization import (
     layer_norm_backward,
     layer_norm_forward,
@@ -35,6 +40,7 @@ __all__ = [
     "gelu_exact_forward",
     "gelu_forward",
     "global_norm",
+    "join_heads",
     "keep_mask",
     "layer_norm_backward",
     "layer_norm_forward",
@@ -43,6 +49,7 @@ __all__ = [
     "matmul",
     "multi_head_attention_backward",
     "multi_head_attention_forward",
+    "queries_keys_values",
     "rms_norm_backward",
     "rms_norm_forward",
     "scale_all",

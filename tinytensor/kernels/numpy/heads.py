@@ -25,7 +25,7 @@ def join_heads(x: Any) -> Any:
     return x.transpose(0, 2, 1, 3).reshape(batch, length, heads * width)
 
 
-def _queries_keys_values(projected: Any, memory: Any, num_heads: int, has_memory: bool) -> tuple[Any, Any, Any]:
+def queries_keys_values(projected: Any, memory: Any, num_heads: int, has_memory: bool) -> tuple[Any, Any, Any]:
     """The three, each (batch, heads, length, width / heads), cut out of where they are; None for those of a None."""
     of_projected = [None] * 3 if projected is None else split_heads(projected, 1 if has_memory else 3, num_heads)
     of_memory = [None] * 2 if memory is None else split_heads(memory, 2, num_heads)
@@ -46,7 +46,7 @@ def multi_head_attention_forward(
 ) -> tuple[Any, Any]:
     """``attention_forward`` of the heads, joined; its settings are the last five."""
     has_memory = memory is not None
-    query, key, value = _queries_keys_values(projected, memory, num_heads, has_memory)
+    query, key, value = queries_keys_values(projected, memory, num_heads, has_memory)
     wanted = (needed[0], needed[has_memory], needed[has_memory])
     settings = (mask, is_causal, scale, dropout_key, keep_probability)
     out, statistics = kernels.attention_forward(wanted, query, key, value, *settings)
@@ -71,8 +71,8 @@ def multi_head_attention_backward(
     d_projected = make(projected.shape, projected.dtype) if needed[0] else None
     d_memory = make(memory.shape, memory.dtype) if needed[1] else None
     has_memory = memory is not None
-    into = _queries_keys_values(d_projected, d_memory, num_heads, has_memory)
-    query, key, value = _queries_keys_values(projected, memory, num_heads, has_memory)
+    into = queries_keys_values(d_projected, d_memory, num_heads, has_memory)
+    query, key, value = queries_keys_values(projected, memory, num_heads, has_memory)
     wanted = [x is not None for x in into]
     (g,) = split_heads(g, 1, num_heads)
     settings = (mask, is_causal, scale, dropout_key, keep_probability)

@@ -10,12 +10,17 @@ from typing import Any
 from tinytensor.backend import default_dtype, is_floating, xp
 
 
-def _rows(x: Any) -> Any:
+def _matrix(x: Any) -> Any:
     return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
-# Along short rows products are several times faster than sum and mean. What belongs to a single row, as when a text is written
-# token by token, is a number: computing with an array of one costs several times as much.
+def _rows(x: Any) -> Any:
+    """x as a matrix of rows; a single row as a vector. What belongs to a row is then a number, and computing with numbers takes
+    a fraction of the time that arrays of one take, which counts when a text is written token by token."""
+    return x.reshape(-1) if x.size == x.shape[-1] else _matrix(x)
+
+
+# Along short rows products are several times faster than sum and mean.
 
 
 @functools.lru_cache(maxsize=64)
@@ -25,14 +30,14 @@ def _evenly(width: int, dtype: Any) -> Any:
 
 def _row_mean(a: Any) -> Any:
     """The mean of each row, as a column."""
-    weights = _evenly(a.shape[1], a.dtype)
-    return xp.dot(a[0], weights) if len(a) == 1 else xp.dot(a, weights)[:, None]
+    mean = a.dot(_evenly(a.shape[-1], a.dtype))
+    return mean if a.ndim == 1 else mean[:, None]
 
 
 def _row_dot(a: Any, b: Any) -> Any:
     """The mean of a * b along each row, as a column, without the product ever being stored."""
-    share = 1.0 / max(a.shape[1], 1)
-    return xp.dot(a[0], b[0]) * share if len(a) == 1 else xp.vecdot(a, b)[:, None] * share
+    share = 1.0 / max(a.shape[-1], 1)
+    return a.dot(b) * share if a.ndim == 1 else xp.vecdot(a, b)[:, None] * share
 
 
 def _rstd(rows: Any, eps: float) -> Any:
@@ -63,8 +68,8 @@ def layer_norm_backward(
 ) -> Sequence[Any]:
     """With n the normalised x and h = g * weight: dx = (h - mean(h) - n mean(h n)) rstd, dweight = sum(g n), dbias = sum(g)."""
     mean, rstd = statistics
-    g_rows = _rows(g)
-    normalized = _rows(x) - mean
+    g_rows = _matrix(g)
+    normalized = _matrix(x) - mean
     normalized *= rstd
     d_weight = _column_sum(g_rows, normalized) if needed[1] else None
     d_bias = g_rows.sum(axis=0) if needed[2] else None
@@ -91,8 +96,8 @@ def rms_norm_forward(needed: Sequence[bool], x: Any, weight: Any, eps: float) ->
 
 def rms_norm_backward(g: Any, rstd: Any, needed: Sequence[bool], x: Any, weight: Any, eps: float) -> Sequence[Any]:
     """With n the normalised x and h = g * weight: dx = (h - n mean(h n)) rstd, dweight = sum(g n)."""
-    g_rows = _rows(g)
-    normalized = _rows(x) * rstd
+    g_rows = _matrix(g)
+    normalized = _matrix(x) * rstd
     d_weight = _column_sum(g_rows, normalized) if needed[1] else None
     d_x = None
     if needed[0]:

@@ -1,0 +1,160 @@
+"""A function of tensors, run once and written down as the list of kernels it called; from then on that list runs.
+
+What lies between two kernels in an ordinary call (modules, checks, a tensor around each array) takes longer than the kernels
+themselves where these are small, as when a text is written token by token.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, cast
+
+from tinytensor.backend import default_dtype, xp
+from tinytensor.engine import modes, no_grad, quietly, taping
+from tinytensor.fused import FusedOp
+from tinytensor.op import Function, Op, wrap
+from tinytensor.tensor import Tensor
+
+
+def trace(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """``function``, which takes tensors and returns one, for calling it many times; no gradients flow through it.
+
+    The first call with inputs of some shapes and dtypes runs the function and writes down which ops it calls with what; later
+    ones run those ops' kernels alone. So all else happens once: checks, ``if``s, and whatever is computed from Python numbers,
+    ``.data`` or ``.numpy()``. What changes from call to call must be a tensor passed in, an array that is changed in place (a
+    parameter), or an object that an op takes and looks into (a cache).
+    """
+    programs: dict[Any, Program] = {}
+
+    @functools.wraps(function)
+    def traced(*inputs: Tensor) -> Tensor:
+        if modes.detecting_anomalies or modes.tape is not None:  # each op is looked at, or this is part of another trace
+            return function(*inputs)
+        kind = tuple([(x.data.shape, x.data.dtype) for x in inputs])
+        with no_grad(), quietly():
+            if kind in programs:
+                return wrap(programs[kind].run([x.data for x in inputs]))
+            tape = Tape(inputs)
+            with taping(tape):
+                out = function(*inputs)
+            programs[kind] = tape.program(out)
+        return out
+
+    return traced
+
+
+class Step(NamedTuple):
+    """A call of a kernel: what it is called with, by number, and the number of the result."""
+
+    kernel: Callable[..., Any]
+    arguments: tuple[int, ...]
+    is_fused: bool  # so that the kernel returns statistics, too
+    result: int
+
+
+class Program(NamedTuple):
+    """A straight list of steps. All values have numbers: first the inputs, then what is known beforehand and all results."""
+
+    steps: list[Step]
+    known: list[Any]
+    result: int
+
+    def run(self, inputs: Sequence[Any]) -> Any:
+        """The result for these arrays."""
+        values = [*inputs, *self.known]
+        for kernel, arguments, is_fused, result in self.steps:
+            out = kernel(*[values[i] for i in arguments])
+            if is_fused:
+                out = out[0]
+            values[result] = out if type(out) is xp.ndarray else xp.asarray(out)
+        return values[self.result]
+
+
+class Tape:
+    """What is written while a function runs: every op hands its call over to ``call``."""
+
+    def __init__(self, inputs: Sequence[Tensor]):
+        self._values: list[Any] = []  # all of them are kept, so that no other object takes an identity
+        self._numbers: dict[int, int] = {}  # of values, by identity
+        self._steps: list[Step] = []
+        self._computed = {self._add(x.data) for x in inputs}
+        self._num_inputs = len(self._values)
+
+    def call(self, op: Op, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
+        """Call the op, and write down how to do so again."""
+        with taping(None):  # what an op calls in turn is its own affair
+            out = op(*args, **settings)
+        if not isinstance(out, Tensor):
+            return out  # of arrays, which are known beforehand
+        kernel, arguments, is_fused = op.forward, [*args, *settings.values()], False
+        if _is_plain(op, args, out):
+            values = {**op.defaults, **dict(zip(op.names, args)), **settings}
+            arguments = [values[name] for name in op.names]
+            if isinstance(op, FusedOp):
+                kernel, arguments, is_fused = op.kernel_forward, [op.nothing, *arguments], True
+        else:
+            kernel = _general(op, arguments, list(settings))
+        self.write(kernel, arguments, out, is_fused)
+        return out
+
+    def write(self, kernel: Callable[..., Any], arguments: Sequence[Any], out: Tensor, is_fused: bool = False) -> None:
+        """Write down that the kernel, called with these, returns ``out``'s array."""
+        numbers = tuple([self._number(x) for x in arguments])
+        self._computed.add(self._add(out.data))
+        self._steps.append(Step(kernel, numbers, is_fused, self._numbers[id(out.data)]))
+
+    def program(self, out: Tensor) -> Program:
+        """All that was written, to compute ``out``."""
+        result = self._number(out)
+        used = {number for step in self._steps for number in step.arguments} | {result}
+        unread = [number for number in range(self._num_inputs) if number not in used]
+        if unread:
+            raise TypeError(f"trace cannot see what becomes of input {unread[0]}: no op takes it (but perhaps a copy of it)")
+        known = [None if number in self._computed else value for number, value in enumerate(self._values)]
+        return Program(self._steps, known[self._num_inputs :], result)
+
+    def _number(self, value: Any) -> int:
+        value = value.data if isinstance(value, Tensor) else value
+        if isinstance(value, (tuple, list)) and any(self._numbers.get(id(part)) in self._computed for part in value):
+            raise TypeError(f"trace cannot see what becomes of a computed array in a {type(value).__name__}")
+        return self._numbers[id(value)] if id(value) in self._numbers else self._add(value)
+
+    def _add(self, value: Any) -> int:
+        self._values.append(value)
+        self._numbers[id(value)] = len(self._values) - 1
+        return len(self._values) - 1
+
+
+def _is_plain(op: Op, args: Sequence[Any], out: Tensor) -> bool:
+    """Whether the op did nothing but to call its kernel: the operands' dtypes agree, and nobody chose the output's."""
+    dtypes = {x.dtype for x in args if isinstance(x, Tensor)}
+    return not op.variadic and dtypes == {default_dtype} and out.dtype in (default_dtype, "bool")
+
+
+def _general(op: Op, arguments: Sequence[Any], names: Sequence[str]) -> Callable[..., Any]:
+    """The whole op as a kernel: it converts what must be converted. Of its arguments the last ones have these names."""
+    are_tensors = [isinstance(x, Tensor) for x in arguments]
+    first_named = len(arguments) - len(names)
+
+    def call(*arrays: Any) -> Any:
+        given = [wrap(x) if is_tensor else x for x, is_tensor in zip(arrays, are_tensors)]
+        return op(*given[:first_named], **dict(zip(names, given[first_named:]))).data
+
+    return call
+
+
+def opaque(function: Function) -> Function:
+    """Declare a function of arrays and any objects as a function of tensors that is one step of a traced program: what it finds
+    in the objects, and changes there, it finds anew each time. No gradient flows through it."""
+
+    @functools.wraps(function)
+    def call(*given: Any) -> Tensor:
+        tape = modes.tape
+        with taping(None), no_grad():
+            out = wrap(function(*[x.data if isinstance(x, Tensor) else x for x in given]))
+        if tape is not None:
+            tape.write(function, given, out)
+        return out
+
+    return cast(Function, call)
