@@ -62,12 +62,12 @@ class Program(NamedTuple):
 
     def run(self, inputs: Sequence[Any]) -> Any:
         """The result for these arrays."""
-        values = [*inputs, *self.known]
+        values, array = [*inputs, *self.known], xp.ndarray
         for kernel, arguments, is_fused, result in self.steps:
             out = kernel(*[values[i] for i in arguments])
             if is_fused:
                 out = out[0]
-            values[result] = out if type(out) is xp.ndarray else xp.asarray(out)
+            values[result] = out if type(out) is array else xp.asarray(out)
         return values[self.result]
 
 

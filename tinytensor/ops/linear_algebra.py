@@ -26,7 +26,7 @@ def _rows(x: Any) -> Any:
 
 def _times(x: Any, y: Any) -> Any:
     """x @ y on arrays; where y is one matrix for the whole batch that is one large product, faster than many small ones."""
-    if y.ndim == 2 and x.ndim != 2 and x.size > x.shape[-1]:
+    if y.ndim == 2 and x.ndim != 2:
         flat = kernels.matmul(_rows(x), y)
         return flat.reshape((*x.shape[:-1], y.shape[-1]))
     return kernels.matmul(x, y)
@@ -75,12 +75,9 @@ def outer(x: Tensor, y: Tensor) -> Tensor:
 )
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x @ weight.T + bias: (..., inputs) with weight (outputs, inputs) and bias (outputs,) -> (..., outputs)."""
-    if weight.ndim != 2 or x.ndim == 0 or x.shape[-1] != weight.shape[1]:
+    if x.shape[-1:] != weight.shape[1:]:
         raise ValueError("x (..., inputs) must end in as many inputs as weight (outputs, inputs) takes")
-    out = _times(x, weight.T)
-    if bias is not None:
-        out += bias
-    return out
+    return kernels.linear(x, weight, bias)
 
 
 # ------------------------------------------------------------------------------------------------------------ einsum

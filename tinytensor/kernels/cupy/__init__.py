@@ -23,7 +23,7 @@ from tinytensor.kernels.cupy.normalization import (
     rms_norm_forward,
 )
 from tinytensor.kernels.cupy.optimizers import adam_step, global_norm, scale_all, sgd_step
-from tinytensor.kernels.cupy.products import matmul
+from tinytensor.kernels.cupy.products import linear, matmul
 from tinytensor.kernels.cupy.sum_rows import sum_rows
 from tinytensor.kernels.numpy import (
     join_heads,
@@ -51,6 +51,7 @@ __all__ = [
     "keep_mask",
     "layer_norm_backward",
     "layer_norm_forward",
+    "linear",
     "linear_cross_entropy_backward",
     "linear_cross_entropy_forward",
     "matmul",

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -72,6 +73,14 @@ def matmul(a: Any, b: Any, out: Any = None, accumulate: bool = False) -> Any:
         return _with_copies(a, b, out, accumulate)
     _run(call, kind, a, b, out, accumulate)
     return out
+
+
+def linear(x: Any, weight: Any, bias: Any) -> Any:
+    """x @ weight.T + bias over x's last axis, the others being one long axis."""
+    out = matmul(x.reshape(math.prod(x.shape[:-1]), x.shape[-1]), weight.T)
+    if bias is not None:
+        out += bias
+    return out.reshape((*x.shape[:-1], weight.shape[0]))
 
 
 @functools.lru_cache(maxsize=16)

@@ -23,7 +23,7 @@ from tinytensor.kernels.numpy.normalization import (
     rms_norm_forward,
 )
 from tinytensor.kernels.numpy.optimizers import adam_step, global_norm, scale_all, sgd_step
-from tinytensor.kernels.numpy.products import matmul
+from tinytensor.kernels.numpy.products import linear, matmul
 from tinytensor.kernels.numpy.sum_rows import sum_rows
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "keep_mask",
     "layer_norm_backward",
     "layer_norm_forward",
+    "linear",
     "linear_cross_entropy_backward",
     "linear_cross_entropy_forward",
     "matmul",

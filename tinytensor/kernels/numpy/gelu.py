@@ -17,7 +17,7 @@ from tinytensor.kernels.numpy.erf import normal_distribution
 
 _SCALE = math.sqrt(2.0 / math.pi)
 _CUBIC = 0.044715
-_BLOCK = 1 << 20  # elements at a time, so that what is in between stays in the processor's cache
+_BLOCK = 1 << 17  # elements at a time, so that what is in between stays in the processor's cache
 
 
 def gelu_exact_forward(needed: Sequence[bool], x: Any) -> tuple[Any, Any]:

@@ -27,9 +27,11 @@ def join_heads(x: Any) -> Any:
 
 def queries_keys_values(projected: Any, memory: Any, num_heads: int, has_memory: bool) -> tuple[Any, Any, Any]:
     """The three, each (batch, heads, length, width / heads), cut out of where they are; None for those of a None."""
-    of_projected = [None] * 3 if projected is None else split_heads(projected, 1 if has_memory else 3, num_heads)
-    of_memory = [None] * 2 if memory is None else split_heads(memory, 2, num_heads)
-    query, key, value = (of_projected[0], *of_memory) if has_memory else of_projected
+    if not has_memory:
+        query, key, value = (None, None, None) if projected is None else split_heads(projected, 3, num_heads)
+    else:
+        (query,) = (None,) if projected is None else split_heads(projected, 1, num_heads)
+        key, value = (None, None) if memory is None else split_heads(memory, 2, num_heads)
     return query, key, value
 
 
