@@ -7,7 +7,8 @@ What is timed is a whole continuation, the prompt's own pass included. Both side
 tokens before anything is timed. The weights are random, so the texts mean nothing, but no token costs more or less for that.
 
 Hugging Face's side is what its users get: ``GPT2LMHeadModel.generate`` with GPT-2's own settings and its default cache,
-which grows with the text. ``--compile`` adds a third side, the same with a cache of fixed size and the model compiled.
+which grows with the text. ``--compile`` adds a side, the same with a cache of fixed size and the model compiled, and
+``--untraced`` tinyformer itself without ``tt.trace``.
 """
 
 from __future__ import annotations
@@ -54,13 +55,15 @@ class Task:
 class Tinyformer(Side):
     """Greedy sampling by tinyformer's decoder."""
 
-    def __init__(self, task: Task):
+    def __init__(self, task: Task, traced: bool = True):
         super().__init__()
         import tinytensor as tt
         from tinyformer.decoding import GPTDecoder, Sampling, sample
         from tinyformer.gpt import GPT, GPTConfig
 
         self.imported()
+        if not traced:
+            tt.trace = lambda function: function
         self.sample, self.decoder, self.greedy = sample, GPTDecoder, Sampling(temperature=0)
         tt.seed(0)
         self.model = GPT(GPTConfig(**task.model()))
@@ -71,6 +74,10 @@ class Tinyformer(Side):
     def weights(self) -> dict[str, Any]:
         """The model's values as NumPy arrays."""
         return {name: value.numpy() for name, value in self.model.state_dict().items()}
+
+    def load(self, weights: dict[str, Any]) -> None:
+        """Start from these values."""
+        self.model.load_state_dict(weights)
 
     def step(self) -> Any:
         """One continuation: the ids of each of its steps."""
@@ -169,14 +176,16 @@ def _gpt2_layout(name: str, array: Any) -> Any:
 
 # -------------------------------------------------------------------------------------------------------- measurement
 
-OURS, THEIRS, COMPILED = "tinyformer", "Hugging Face", "Hugging Face compiled"
+OURS, THEIRS, COMPILED, UNTRACED = "tinyformer", "Hugging Face", "Hugging Face compiled", "tinyformer untraced"
 
 
-def run(task: Task, turns: int, steps: int, warm_up: int, compiled: bool) -> dict[str, Any]:
+def run(task: Task, turns: int, steps: int, warm_up: int, compiled: bool, untraced: bool) -> dict[str, Any]:
     """Measure all sides; everything that the report shows."""
     sides: dict[str, tuple[Any, ...]] = {OURS: (Tinyformer, task), THEIRS: (HuggingFace, task, False)}
     if compiled:
         sides[COMPILED] = (HuggingFace, task, True)
+    if untraced:
+        sides[UNTRACED] = (Tinyformer, task, False)
     with ExitStack() as stack:
         workers = measure.start_all(stack, sides)
         rivals = [name for name in sides if name != OURS]
@@ -269,6 +278,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--steps", type=measure.positive, default=3, metavar="INT", help="timed continuations in a turn")
     parser.add_argument("--warm-up", type=measure.positive, default=3, metavar="INT", help="continuations before them")
     parser.add_argument("--compile", action="store_true", help="measure torch.compile, too (needs a C++ compiler)")
+    parser.add_argument("--untraced", action="store_true", help="measure tinyformer without tt.trace, too")
     parser.add_argument("--output", type=measure.output_file, metavar="FILE", help="write the results to FILE.md or FILE.json")
     arguments = parser.parse_args(words)
     arguments.task = _task(parser, arguments)
@@ -293,7 +303,7 @@ def main() -> None:
     arguments = parse()
     task = arguments.task
     try:
-        results = run(task, arguments.turns, arguments.steps, arguments.warm_up, arguments.compile)
+        results = run(task, arguments.turns, arguments.steps, arguments.warm_up, arguments.compile, arguments.untraced)
     except SideError as error:
         sys.exit(f"error: {error}")
     title = (

@@ -33,6 +33,7 @@ from tinyformer.command_line import Parser
 
 ALL, NONE = "all tricks", "none of them"
 GIVEN_BACK, IN_ONE = "freed memory given back", "batch not cut into shards"
+HEADS_BY_OPS = "attention's heads cut and joined by ops"
 WHOLE = 1 << 62  # elements in a block: more than there ever are
 PAGE_FAULTS = "page faults"  # counted like calls
 ATTENTION = "tinytensor.kernels.numpy.attention"
@@ -138,7 +139,10 @@ TRICKS = {
     ),
     "layer norm not fused": Trick(lambda: without_fusing("layer_norm"), "tinytensor.functional.layer_norm"),
     "gelu not fused": Trick(lambda: without_fusing("_gelu_tanh"), "tinytensor.functional._gelu_tanh"),
-    "attention not fused": Trick(lambda: without_fusing("_attention"), "tinytensor.functional._attention"),
+    HEADS_BY_OPS: Trick(lambda: without_fusing("_multi_head_attention"), "tinytensor.functional._multi_head_attention"),
+    "attention not fused": Trick(
+        lambda: without_fusing("_multi_head_attention", "_attention"), "tinytensor.functional._attention"
+    ),
     "loss apart from the output layer": Trick(
         lambda: without_fusing("_linear_cross_entropy"), "tinytensor.functional._linear_cross_entropy"
     ),
@@ -155,7 +159,7 @@ TRICKS = {
 
 
 # What is part of another trick, or saves memory rather than time.
-CONTAINED = ("loss apart from the output layer", "optimizer in one thread", "attention's weights computed again")
+CONTAINED = (HEADS_BY_OPS, "loss apart from the output layer", "optimizer in one thread", "attention's weights computed again")
 NONE_OF = [name for name in TRICKS if name not in CONTAINED]
 
 
