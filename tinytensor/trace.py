@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
-from tinytensor.backend import default_dtype, xp
+from tinytensor.backend import default_dtype, host, xp
 from tinytensor.engine import modes, no_grad, quietly, taping
 from tinytensor.fused import FusedOp
 from tinytensor.op import Function, Op, wrap
@@ -23,7 +23,10 @@ def trace(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     The first call with inputs of some shapes and dtypes runs the function and writes down which ops it calls with what; later
     ones run those ops' kernels alone. So all else happens once: checks, ``if``s, and whatever is computed from Python numbers,
     ``.data`` or ``.numpy()``. What changes from call to call must be a tensor passed in, an array that is changed in place (a
-    parameter), or an object that an op takes and looks into (a cache).
+    parameter), or an object that a function declared ``opaque`` looks into (a cache).
+
+    Raises TypeError for an input, or an array of a computed tensor, that is used otherwise than by ops, and RuntimeError where
+    random numbers are drawn: later calls would repeat those of the first.
     """
     programs: dict[Any, Program] = {}
 
@@ -35,6 +38,7 @@ def trace(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         with no_grad(), quietly():
             if kind in programs:
                 return wrap(programs[kind].run([x.data for x in inputs]))
+            inputs = tuple([wrap(x.data[...]) for x in inputs])  # arrays of their own, that are nothing else besides
             tape = Tape(inputs)
             with taping(tape):
                 out = function(*inputs)
@@ -85,10 +89,11 @@ class Tape:
         """Call the op, and write down how to do so again."""
         with taping(None):  # what an op calls in turn is its own affair
             out = op(*args, **settings)
-        if not isinstance(out, Tensor):
-            return out  # of arrays, which are known beforehand
         kernel, arguments, is_fused = op.forward, [*args, *settings.values()], False
-        if _is_plain(op, args, out):
+        if not isinstance(out, Tensor):  # of arrays
+            self._refuse_computed(arguments, "array, which left its tensor")
+            return out
+        if _is_plain(op, arguments, out):
             values = {**op.defaults, **dict(zip(op.names, args)), **settings}
             arguments = [values[name] for name in op.names]
             if isinstance(op, FusedOp):
@@ -110,15 +115,19 @@ class Tape:
         used = {number for step in self._steps for number in step.arguments} | {result}
         unread = [number for number in range(self._num_inputs) if number not in used]
         if unread:
-            raise TypeError(f"trace cannot see what becomes of input {unread[0]}: no op takes it (but perhaps a copy of it)")
+            raise TypeError(f"trace cannot see what becomes of input {unread[0]}: no op takes it, but perhaps a copy of it")
         known = [None if number in self._computed else value for number, value in enumerate(self._values)]
         return Program(self._steps, known[self._num_inputs :], result)
 
     def _number(self, value: Any) -> int:
         value = value.data if isinstance(value, Tensor) else value
-        if isinstance(value, (tuple, list)) and any(self._numbers.get(id(part)) in self._computed for part in value):
-            raise TypeError(f"trace cannot see what becomes of a computed array in a {type(value).__name__}")
+        if isinstance(value, (tuple, list)):
+            self._refuse_computed(value, f"array in a {type(value).__name__}")
         return self._numbers[id(value)] if id(value) in self._numbers else self._add(value)
+
+    def _refuse_computed(self, values: Sequence[Any], what: str) -> None:
+        if any(self._numbers.get(id(value)) in self._computed for value in values):
+            raise TypeError(f"trace cannot see what becomes of a computed {what}: keep to ops on tensors, or see tt.opaque")
 
     def _add(self, value: Any) -> int:
         self._values.append(value)
@@ -126,9 +135,9 @@ class Tape:
         return len(self._values) - 1
 
 
-def _is_plain(op: Op, args: Sequence[Any], out: Tensor) -> bool:
-    """Whether the op did nothing but to call its kernel: the operands' dtypes agree, and nobody chose the output's."""
-    dtypes = {x.dtype for x in args if isinstance(x, Tensor)}
+def _is_plain(op: Op, arguments: Sequence[Any], out: Tensor) -> bool:
+    """Whether the op did nothing but to call its kernel: there was nothing to convert, before or after."""
+    dtypes = {x.dtype for x in arguments if isinstance(x, (Tensor, host.generic))}
     return not op.variadic and dtypes == {default_dtype} and out.dtype in (default_dtype, "bool")
 
 

@@ -217,6 +217,14 @@ def test_loading_copies_and_converts():
     assert block.gain.tolist() == [2]
 
 
+def test_a_state_may_be_of_arrays():
+    source, target = nn.Linear(3, 2), nn.Linear(3, 2)
+    target.load_state_dict({name: value.numpy().astype("float64") for name, value in source.state_dict().items()})
+    for a, b in zip(source.parameters(), target.parameters()):
+        assert b.dtype == "float32"
+        np.testing.assert_array_equal(a.numpy(), b.numpy())
+
+
 def test_a_state_that_does_not_fit_names_everything_and_changes_nothing():
     block = Block()
     state = Block().state_dict()

@@ -121,6 +121,32 @@ def test_values_read_in_python_are_refused():
         tt.trace(lambda x, y: x * y.item())(normal(3), tt.tensor([2.0]))
 
 
+def test_arrays_that_leave_their_tensors_are_refused():
+    with pytest.raises(TypeError, match="left its tensor"):
+        tt.trace(lambda x: x + tt.Tensor._wrap(tt.exp((x * 2).data)))(normal(3))
+
+
+def test_random_numbers_are_refused():
+    with pytest.raises(RuntimeError, match="random numbers"):
+        tt.trace(lambda x: tt.dropout(x, 0.5))(normal(3))
+    assert tt.dropout(normal(3), 0.5).shape == (3,)
+
+
+def test_inputs_that_were_equal_may_differ_later():
+    traced = tt.trace(lambda x, y: x - y + weight)
+    traced(weight, weight)
+    x, y = normal(5, 4, seed=3), normal(5, 4, seed=4)
+    np.testing.assert_array_equal(traced(x, y).numpy(), (x - y + weight).numpy())
+
+
+def test_numbers_of_numpy_do_not_change_the_dtype():
+    traced = tt.trace(lambda x: x * np.float64(1.5))
+    for seed in range(2):
+        x = normal(3, seed=seed)
+        assert traced(x).dtype == "float32"
+        np.testing.assert_array_equal(traced(x).numpy(), x.numpy() * np.float32(1.5))
+
+
 def test_an_error_leaves_nothing_behind():
     traced = tt.trace(lambda x: x @ weight)
     with pytest.raises(ValueError, match="matmul"):

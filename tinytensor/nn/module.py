@@ -153,8 +153,8 @@ class Module:
         """The values of all parameters and buffers by name. They share memory with the module: save or copy them."""
         return {name: value.detach() for name, value in self._named_tensors()}
 
-    def load_state_dict(self, state: Mapping[str, Tensor], strict: bool = True) -> None:
-        """Take over the values of ``state_dict()``.
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
+        """Take over the values of ``state_dict()``, as tensors or arrays.
 
         Raises ValueError, before anything is changed, that lists every missing name, every unexpected one, and every
         wrong shape. With ``strict=False`` only wrong shapes count.
@@ -172,7 +172,7 @@ class Module:
             raise ValueError(f"the state does not fit this {type(self).__name__}: " + "; ".join(problems))
         for name, value in own.items():
             if name in state:
-                _overwrite(value, state[name].data)
+                _overwrite(value, as_array(state[name], value.dtype))
 
     # --------------------------------------------------------------------------------------------------------- printing
 
@@ -208,7 +208,7 @@ def convert_(tensor: Tensor, dtype: Any) -> None:
 
 
 def _overwrite(target: Tensor, array: Array) -> None:
-    target.data[...] = array.astype(target.dtype)
+    target.data[...] = array
     if isinstance(target, Parameter):
         target.mark_changed()
 
