@@ -38,9 +38,13 @@ class SinusoidalPositions(Module):
 
     def forward(self, length: int, start: int = 0) -> Tensor:
         """The positions start to start + length - 1: (length, d_model)."""
-        if start + length > len(self.table):
-            self.table = sinusoidal(max(start + length, 2 * len(self.table)), self.d_model).astype(self.table.dtype)
-        return self.table[start : start + length]
+        return self.reaching(start + length)[start : start + length]
+
+    def reaching(self, length: int) -> Tensor:
+        """The table, with at least so many positions."""
+        if length > self.table.shape[0]:
+            self.table = sinusoidal(max(length, 2 * len(self.table)), self.d_model).astype(self.table.dtype)
+        return self.table
 
 
 class LearnedPositions(Embedding):
@@ -48,19 +52,25 @@ class LearnedPositions(Embedding):
 
     def forward(self, length: int, start: int = 0) -> Tensor:  # type: ignore[override]
         """The positions start to start + length - 1: (length, d_model). Raises ValueError past the last."""
-        if start + length > len(self.weight):
-            raise ValueError(f"there are {len(self.weight)} learned positions: {start + length} tokens are too many, crop them")
-        return self.weight[start : start + length]
+        return self.reaching(start + length)[start : start + length]
+
+    def reaching(self, length: int) -> Tensor:
+        """The table, of at least so many positions. Raises ValueError where it has fewer."""
+        if length > self.weight.shape[0]:
+            raise ValueError(f"there are {len(self.weight)} learned positions: {length} tokens are too many, crop them")
+        return self.weight
 
 
-def add_positions(x: Tensor, positions: Module, cache: Cache | None = None) -> Tensor:
+def add_positions(x: Tensor, positions: Any, cache: Cache | None = None) -> Tensor:
     """x (batch, length, d_model) and its positions: the first ones, or those that follow what the cache holds."""
     return x + positions(x.shape[1]) if cache is None else _add_later_positions(x, positions, cache)
 
 
 @tt.opaque
-def _add_later_positions(x: Any, positions: Module, cache: Cache) -> Any:
-    return x + positions(x.shape[1], cache.length).data
+def _add_later_positions(x: Any, positions: Any, cache: Cache) -> Any:
+    start = cache.length
+    stop = start + x.shape[1]
+    return x + positions.reaching(stop).data[start:stop]
 
 
 def check_absolute(kind: str) -> None:
