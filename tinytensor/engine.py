@@ -57,21 +57,22 @@ class _mode(ContextDecorator):
     """A context, or decorator, in which one of the switches has another value. A class, as it is entered at each op or token
     and a generator takes three times as long."""
 
-    __slots__ = ("name", "previous", "value")
+    __slots__ = ("before", "name", "value")
 
     def __init__(self, name: str, value: Any):
         self.name = name
         self.value = value
+        self.before: list[Any] = []  # a list, as one context may be entered inside itself
 
     def _recreate_cm(self) -> _mode:
         return _mode(self.name, self.value)  # a decorated function may call itself, or run in several threads
 
     def __enter__(self) -> None:
-        self.previous = getattr(modes, self.name)
+        self.before.append(getattr(modes, self.name))
         setattr(modes, self.name, self.value)
 
     def __exit__(self, *error: object) -> None:
-        setattr(modes, self.name, self.previous)
+        setattr(modes, self.name, self.before.pop())
 
 
 def no_grad() -> Any:

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
-from tinytensor.backend import default_dtype, host, xp
+from tinytensor.backend import default_dtype, host, is_array, is_host_array, xp
 from tinytensor.engine import modes, no_grad, quietly, taping
 from tinytensor.fused import FusedOp
 from tinytensor.op import Function, Op, wrap
@@ -25,13 +25,15 @@ def trace(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     ``.data`` or ``.numpy()``. What changes from call to call must be a tensor passed in, an array that is changed in place (a
     parameter), or an object that a function declared ``opaque`` looks into (a cache).
 
-    Raises TypeError for an input, or an array of a computed tensor, that is used otherwise than by ops, and RuntimeError where
-    random numbers are drawn: later calls would repeat those of the first.
+    Raises TypeError for an input that no op takes, and for an op that takes an array which is no tensor's, and RuntimeError
+    where random numbers are drawn: later calls would repeat those of the first.
     """
     programs: dict[Any, Program] = {}
 
     @functools.wraps(function)
     def traced(*inputs: Tensor) -> Tensor:
+        if not all(isinstance(x, Tensor) for x in inputs):
+            raise TypeError("a traced function takes tensors: make numbers and arrays tensors with tt.tensor(...)")
         if modes.detecting_anomalies or modes.tape is not None:  # each op is looked at, or this is part of another trace
             return function(*inputs)
         kind = tuple([(x.data.shape, x.data.dtype) for x in inputs])
@@ -91,7 +93,8 @@ class Tape:
             out = op(*args, **settings)
         kernel, arguments, is_fused = op.forward, [*args, *settings.values()], False
         if not isinstance(out, Tensor):  # of arrays
-            self._refuse_computed(arguments, "array, which left its tensor")
+            for value in arguments:
+                self._refuse_array(value)
             return out
         if _is_plain(op, arguments, out):
             values = {**op.defaults, **dict(zip(op.names, args)), **settings}
@@ -111,6 +114,8 @@ class Tape:
 
     def program(self, out: Tensor) -> Program:
         """All that was written, to compute ``out``."""
+        if not isinstance(out, Tensor):
+            raise TypeError(f"a traced function returns one tensor, not a {type(out).__name__}")
         result = self._number(out)
         used = {number for step in self._steps for number in step.arguments} | {result}
         unread = [number for number in range(self._num_inputs) if number not in used]
@@ -120,14 +125,20 @@ class Tape:
         return Program(self._steps, known[self._num_inputs :], result)
 
     def _number(self, value: Any) -> int:
-        value = value.data if isinstance(value, Tensor) else value
-        if isinstance(value, (tuple, list)):
-            self._refuse_computed(value, f"array in a {type(value).__name__}")
+        if isinstance(value, Tensor):
+            value = value.data
+        elif id(value) not in self._numbers:
+            for part in value if isinstance(value, (tuple, list)) else [value]:
+                self._refuse_array(part)
         return self._numbers[id(value)] if id(value) in self._numbers else self._add(value)
 
-    def _refuse_computed(self, values: Sequence[Any], what: str) -> None:
-        if any(self._numbers.get(id(value)) in self._computed for value in values):
-            raise TypeError(f"trace cannot see what becomes of a computed {what}: keep to ops on tensors, or see tt.opaque")
+    def _refuse_array(self, value: Any) -> None:
+        """An array without a tensor may have been computed from an input, as by ``sort``, which looks where elements are."""
+        if is_array(value) or is_host_array(value):
+            raise TypeError(
+                f"trace cannot see where an array of shape {value.shape} came from: keep to ops on tensors (without arrays "
+                "as indices), or declare the function that uses it tt.opaque"
+            )
 
     def _add(self, value: Any) -> int:
         self._values.append(value)

@@ -759,3 +759,22 @@ def test_fused_ops_skip_the_kernels_work_for_constants():
     out = layer_norm(x, weight)
     gradients = layer_norm.backward(out.node, tt.ones((1, 3), "float64").data, create_graph=False)
     assert [g is None for g in gradients] == [False, True, True]
+
+
+def test_a_context_can_be_entered_inside_itself():
+    x = tt.tensor([1.0], requires_grad=True)
+    context = tt.no_grad()
+    with context, context:
+        assert not (x * 2).requires_grad
+    assert (x * 2).requires_grad
+
+
+def test_a_decorated_function_can_call_itself():
+    x = tt.tensor([1.0], requires_grad=True)
+
+    @tt.no_grad()
+    def twice(y, depth):
+        return twice(y * 2, depth - 1) if depth else y
+
+    assert not twice(x * 1, 3).requires_grad or twice(x, 1).requires_grad is False
+    assert (x * 2).requires_grad

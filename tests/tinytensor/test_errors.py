@@ -77,6 +77,12 @@ SHAPES = {
     "attention widths": (lambda: attention(x, ones(4, 2), ones(4, 2)), ValueError, ["attention", "(2, 3)", "(4, 2)", "width"]),
     "attention lengths": (lambda: attention(x, x, ones(4, 2)), ValueError, ["attention", "(4, 2)", "length"]),
     "attention axes": (lambda: attention(ones(3), ones(3), ones(3)), ValueError, ["attention", "(3,)", "(..., length, width)"]),
+    "linear bias": (lambda: tt.linear(x, ones(2, 3), ones(3, 2)), ValueError, ["linear", "(3, 2)", "bias must be (outputs,)"]),
+    "linear of a vector": (
+        lambda: tt.linear(tt.tensor(1.0), ones(2)),
+        ValueError,
+        ["linear", "(2,)", "weight (outputs, inputs)"],
+    ),
     "heads": (lambda: heads(ones(2, 3, 10), 2), ValueError, ["multi_head_attention", "(2, 3, 10)", "3 * width", "2 heads"]),
     "heads of a matrix": (lambda: heads(ones(3, 12), 2), ValueError, ["multi_head_attention", "(3, 12)", "(batch, length"]),
     "memory width": (lambda: heads(ones(2, 3, 4), 2, ones(2, 5, 4)), ValueError, ["(2, 3, 4)", "(2, 5, 4)", "2 * width"]),

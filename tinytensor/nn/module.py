@@ -170,9 +170,9 @@ class Module:
             problems += _listed("unexpected", [n for n in state if n not in own])
         if problems:
             raise ValueError(f"the state does not fit this {type(self).__name__}: " + "; ".join(problems))
-        for name, value in own.items():
-            if name in state:
-                _overwrite(value, as_array(state[name], value.dtype))
+        arrays = [(value, as_array(state[name], value.dtype)) for name, value in own.items() if name in state]
+        for value, array in arrays:
+            _overwrite(value, array)
 
     # --------------------------------------------------------------------------------------------------------- printing
 

@@ -75,8 +75,10 @@ def outer(x: Tensor, y: Tensor) -> Tensor:
 )
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x @ weight.T + bias: (..., inputs) with weight (outputs, inputs) and bias (outputs,) -> (..., outputs)."""
-    if x.shape[-1:] != weight.shape[1:]:
+    if weight.ndim != 2 or x.shape[-1:] != weight.shape[1:]:
         raise ValueError("x (..., inputs) must end in as many inputs as weight (outputs, inputs) takes")
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ValueError("bias must be (outputs,) for a weight (outputs, inputs)")
     return kernels.linear(x, weight, bias)
 
 
