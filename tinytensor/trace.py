@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
-from tinytensor.backend import default_dtype, host, is_array, is_host_array, xp
+from tinytensor.backend import default_dtype, host, xp
 from tinytensor.engine import modes, no_grad, quietly, taping
 from tinytensor.fused import FusedOp
 from tinytensor.op import Function, Op, wrap
@@ -134,7 +134,7 @@ class Tape:
 
     def _refuse_array(self, value: Any) -> None:
         """An array without a tensor may have been computed from an input, as by ``sort``, which looks where elements are."""
-        if is_array(value) or is_host_array(value):
+        if isinstance(value, (xp.ndarray, host.ndarray)):
             raise TypeError(
                 f"trace cannot see where an array of shape {value.shape} came from: keep to ops on tensors (without arrays "
                 "as indices), or declare the function that uses it tt.opaque"

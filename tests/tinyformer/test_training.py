@@ -621,6 +621,7 @@ def test_seconds_go_on(make_trainer, text_ids: np.ndarray) -> None:
 
 
 def test_a_second_interrupt_stops_at_once(make_trainer, text_ids: np.ndarray) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background ignores Ctrl-C
     before = signal.getsignal(signal.SIGINT)
     trainer = make_trainer(batches=Interrupting(text_ids, 7, times=2))
     with pytest.raises(KeyboardInterrupt):
