@@ -73,10 +73,10 @@ def test_a_step_that_runs_out_of_memory_leaves_what_it_took(monkeypatch):
             tt.zeros((2 * xp.cuda.runtime.memGetInfo()[1] // 4,))
         return attention(*arguments, **settings)
 
-    attention = tt.functional._attention.kernel_forward
+    attention = tt.functional._multi_head_attention.kernel_forward
     if experiments.IS_STAND_IN:
         monkeypatch.setattr(xp.cuda, "limit", xp.cuda.runtime.memGetInfo()[1])
-    monkeypatch.setattr(tt.functional._attention, "kernel_forward", no_room)
+    monkeypatch.setattr(tt.functional._multi_head_attention, "kernel_forward", no_room)
     with pytest.raises(MemoryError):
         trainer.train_step()
     monkeypatch.undo()

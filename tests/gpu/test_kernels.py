@@ -43,4 +43,4 @@ def test_every_kernel_of_the_slot_is_reached():
             experiments.op(name, "float32")
         experiments.optimizers()
         experiments.masks()
-    assert set(NAMES) - called == {"survivors_scale"}  # a number, not a kernel
+    assert set(NAMES) - called <= {"survivors_scale", "join_heads", "queries_keys_values"}  # a number and views, not kernels
