@@ -48,7 +48,7 @@ def test_every_part_is_measured_and_written(tmp_path, text):
     rows = [line.strip("| ").split(" | ")[0].strip() for line in written.splitlines() if line.startswith("| ")]
     for side in ("tinyformer, TF32", "tinyformer, bfloat16", "PyTorch eager, TF32", "PyTorch eager, bfloat16"):
         assert rows.count(side) >= 2, side
-    kernels = [rows.count(name) for name in ("attention_forward", "adam_step", "everything else")]
+    kernels = [rows.count(name) for name in ("multi_head_attention_forward", "adam_step", "everything else")]
     assert kernels == [4, 4, 4], written  # two configurations, two dtypes
     assert rows.count("Hugging Face") == 4  # in a table and as a ratio, for both batches
     assert rows.count("compiled kernels cached") == 1
