@@ -195,17 +195,23 @@ def scaled_dot_product_attention(
     if not key.shape[-2]:
         return matmul(matmul(query, swapaxes(key, -1, -2)), value)  # of no values the sum is zero, whatever the weights
     mask = None if mask is None else mask.data
-    scale = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
-    dropout_key = random.dropout_key() if dropout_p else None
-    return _attention(query, key, value, mask, is_causal and query.shape[-2] > 1, scale, dropout_key, 1.0 - dropout_p)
+    return _attention(query, key, value, *_settings(mask, is_causal, query.shape[-2], query.shape[-1], dropout_p, scale))
 
 
 def attention_of_arrays(query: Any, key: Any, value: Any, mask: Any, is_causal: bool, dropout_p: float) -> Any:
     """``scaled_dot_product_attention`` of arrays whose shapes fit, for those who already have arrays."""
     _check_settings(mask, dropout_p)
-    dropout_key = random.dropout_key() if dropout_p else None
-    settings = (mask, is_causal and query.shape[-2] > 1, 1.0 / math.sqrt(query.shape[-1]), dropout_key, 1.0 - dropout_p)
+    settings = _settings(mask, is_causal, query.shape[-2], query.shape[-1], dropout_p)
     return kernels.attention_forward((False, False, False), query, key, value, *settings)[0]
+
+
+def _settings(
+    mask: Any, is_causal: bool, queries: int, width: int, dropout_p: float, scale: float | None = None
+) -> tuple[Any, bool, float, tuple[int, int] | None, float]:
+    """What the kernels of attention take after their inputs. A single query sees all keys, causal or not."""
+    scale = 1.0 / math.sqrt(width) if scale is None else scale
+    dropout_key = random.dropout_key() if dropout_p else None
+    return mask, is_causal and queries > 1, scale, dropout_key, 1.0 - dropout_p
 
 
 def _check_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float) -> None:
@@ -284,11 +290,9 @@ def multi_head_attention(
     queries, keys = projected.shape[1], (projected if memory is None else memory).shape[1]
     if not keys:
         return join_heads(scaled_dot_product_attention(*queries_keys_values(projected, memory, num_heads)))
-    scale = 1.0 / math.sqrt(projected.shape[2] // (num_heads if memory is not None else 3 * num_heads))
+    width = projected.shape[2] // (num_heads if memory is not None else 3 * num_heads)
     mask = None if mask is None else mask.data
-    dropout_key = random.dropout_key() if dropout_p else None
-    settings = (mask, is_causal and queries > 1, scale, dropout_key, 1.0 - dropout_p)
-    return _multi_head_attention(projected, memory, num_heads, *settings)
+    return _multi_head_attention(projected, memory, num_heads, *_settings(mask, is_causal, queries, width, dropout_p))
 
 
 def _check_heads(projected: Tensor, num_heads: int, memory: Tensor | None) -> None:
