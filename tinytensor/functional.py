@@ -11,7 +11,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels, random
-from tinytensor.backend import default_dtype, is_floating, is_host_array, wide, xp
+from tinytensor.backend import is_floating, is_host_array, wide, xp
 from tinytensor.fused import fused
 from tinytensor.kernels.numpy.attention import LOWEST
 from tinytensor.op import wrap
@@ -57,7 +57,19 @@ def _check_tensors(operation: str, **operands: Any) -> None:
 # ----------------------------------------------------------------------------------------------------- normalisation
 
 
-@fused(kernels.layer_norm_forward, kernels.layer_norm_backward, inputs=("x", "weight", "bias"))
+def _check_rows(x: Any, weight: Any, bias: Any = None) -> None:
+    """Refuse a weight or bias that would broadcast, as kernels add their gradients up over rows alone, and on a GPU read them
+    by the row."""
+    row = x.shape[-1:]
+    for parameter in (weight, bias):
+        if not row or (parameter is not None and getattr(parameter, "shape", None) != row):
+            raise ValueError(
+                "x needs a last axis, its rows, and weight and bias have the shape of a row: reshape them to (width,), or "
+                "multiply and add in steps of their own"
+            )
+
+
+@fused(kernels.layer_norm_forward, kernels.layer_norm_backward, inputs=("x", "weight", "bias"), check=_check_rows)
 def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
     """Shift and scale each row (the last axis) to mean 0 and variance 1, then times ``weight`` plus ``bias``, both (width,).
 
@@ -69,7 +81,7 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
     return out if bias is None else out + bias
 
 
-@fused(kernels.rms_norm_forward, kernels.rms_norm_backward, inputs=("x", "weight"))
+@fused(kernels.rms_norm_forward, kernels.rms_norm_backward, inputs=("x", "weight"), check=_check_rows)
 def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-5) -> Tensor:
     """Scale each row (the last axis) to a mean square of 1, then times ``weight`` (width,) (Zhang and Sennrich 2019)."""
     out = x * rsqrt(mean(square(x), -1, keepdims=True) + eps)
@@ -95,7 +107,6 @@ def gelu(x: Tensor, approximate: str = "none") -> Tensor:
     ``approximate="none"`` computes that with erf; ``"tanh"`` is the approximation that GPT-2 was trained with.
     """
     _check_tensors("gelu", x=x)
-    x = x if is_floating(x.dtype) else x.astype(default_dtype)
     if approximate == "tanh":
         return _gelu_tanh(x)
     if approximate != "none":
@@ -322,7 +333,7 @@ def _check_reduction(reduction: str) -> None:
         raise ValueError(f"a reduction is 'mean', 'sum' or 'none', not {reduction!r}")
 
 
-@fused(kernels.cross_entropy_forward, kernels.cross_entropy_backward, inputs=("logits",))
+@fused(kernels.cross_entropy_forward, kernels.cross_entropy_backward, inputs=("logits",), is_loss=True)
 def _cross_entropy(logits: Any, targets: Any, ignore_index: int, label_smoothing: float, reduction: str) -> Any:
     kept = targets != ignore_index
     target = where(kept, targets, 0)
@@ -368,7 +379,7 @@ def cross_entropy(
     return _cross_entropy(logits, targets.data, ignore_index, label_smoothing, reduction)
 
 
-@fused(kernels.linear_cross_entropy_forward, kernels.linear_cross_entropy_backward, inputs=("x", "weight"))
+@fused(kernels.linear_cross_entropy_forward, kernels.linear_cross_entropy_backward, inputs=("x", "weight"), is_loss=True)
 def _linear_cross_entropy(x: Any, weight: Any, targets: Any, ignore_index: int, label_smoothing: float, reduction: str) -> Any:
     return _cross_entropy(linear(x, weight), targets, ignore_index, label_smoothing, reduction)
 

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from tinytensor.backend import Array, is_array, xp
+from tinytensor.backend import Array, DType, default_dtype, host, is_array, is_floating, xp
 from tinytensor.engine import Node, backpropagate
 from tinytensor.op import Function, Op, explain, op, wrap
 
+float16 = host.dtype(host.float16)
+
 
 def fused(
-    forward: Callable[..., tuple[Any, Any]], backward: Callable[..., Sequence[Any]], inputs: tuple[str, ...]
+    forward: Callable[..., tuple[Any, Any]],
+    backward: Callable[..., Sequence[Any]],
+    inputs: tuple[str, ...],
+    is_loss: bool = False,
+    check: Callable[..., None] | None = None,
 ) -> Callable[[Function], Function]:
-    """Declare the decorated composite as a fused op; ``inputs`` are the parameters that get gradients.
+    """Declare the decorated composite as a fused op; ``inputs`` are the parameters that get gradients. A loss stays float32
+    where the inputs are of half precision. ``check``, called with the inputs, raises ValueError for shapes that do not fit.
 
     The kernels' contract stands with ``FusedOp``.
     """
 
     def declare(reference: Function) -> Function:
-        return cast(Function, FusedOp(reference, inputs, forward, backward))
+        return cast(Function, FusedOp(reference, inputs, forward, backward, is_loss, check))
 
     return declare
 
@@ -30,7 +38,8 @@ class FusedOp(Op):
     ``kernel_forward(needed, **arguments) -> (out, statistics)`` and ``kernel_backward(g, statistics, needed, **arguments) ->
     gradients``, one for each input, where ``needed`` says which are wanted: without any, forward need keep no statistics.
     First-order gradients come from the kernels; for higher orders the reference is replayed, and differentiated like any
-    other expression.
+    other expression. Inputs reach both in one floating-point dtype, and never in float16, where squares and sums soon overflow:
+    what is float16 is computed in float32.
     """
 
     def __init__(
@@ -39,21 +48,43 @@ class FusedOp(Op):
         inputs: tuple[str, ...],
         kernel_forward: Callable[..., tuple[Array, Any]],
         kernel_backward: Callable[..., Sequence[Array | None]],
+        is_loss: bool = False,
+        check: Callable[..., None] | None = None,
     ):
         super().__init__(reference, {}, inputs)
         self.reference = reference
         self.differentiable = True
         self.kernel_forward = kernel_forward
         self.kernel_backward = kernel_backward
+        self.is_loss = is_loss
+        self.check = check
+        self.usual = [default_dtype] * len(inputs)
 
     def _compute(self, values: dict[str, Any], needed: Sequence[bool]) -> tuple[Array, Any]:
+        dtype = self._convert(values)
         try:
+            if self.check is not None:
+                self.check(*[values[name] for name in self.inputs])
             out, statistics = self.kernel_forward(needed, **values)
-            return xp.asarray(out), statistics
         except (ValueError, IndexError, TypeError) as error:
             raise explain(self, values, error) from None
+        out = xp.asarray(out)
+        return out.astype(float16) if dtype == float16 and not self.is_loss else out, statistics
+
+    def _convert(self, values: dict[str, Any]) -> DType:
+        """Bring the inputs to the dtype that the kernels compute in; return the one that the inputs have in common."""
+        if [getattr(values[name], "dtype", default_dtype) for name in self.inputs] == self.usual:
+            return default_dtype
+        arrays = {name: values[name] for name in self.inputs if is_array(values[name])}
+        floating = [x.dtype for x in arrays.values() if is_floating(x.dtype)]
+        common = functools.reduce(xp.promote_types, floating) if floating else default_dtype
+        computed_in = default_dtype if common == float16 else common
+        values.update({name: x.astype(computed_in, copy=False) for name, x in arrays.items()})
+        return common
 
     def _forward_only(self, *arrays: Any) -> Any:
+        if self.check is not None:
+            self.check(*arrays[: len(self.inputs)])
         return self.kernel_forward(self.nothing, *arrays)[0]
 
     def _run(self, values: dict[str, Any]) -> Any:
@@ -66,6 +97,7 @@ class FusedOp(Op):
         values, statistics = node.saved
         needed = [parent is not None for parent in node.parents]
         if not create_graph:
+            g = g.astype(default_dtype) if g.dtype == float16 else g
             return self.kernel_backward(g, statistics, needed, **values)
         # Fresh aliases of the inputs: where one input was computed from another, each still gets its own gradient only.
         values = dict(values)

@@ -15,6 +15,7 @@ array = np.ones((2, 3))
 
 attention, heads = tt.scaled_dot_product_attention, tt.multi_head_attention
 broadcast = "each pair must be equal, or one of them 1"
+the_shape_of_a_row = "weight and bias have the shape of a row"
 make_it = r"tt.tensor(...)"
 
 
@@ -61,7 +62,11 @@ SHAPES = {
     "topk": (lambda: x.topk(5), ValueError, ["topk", "(2, 3)", "k=5", "3"]),
     "max of nothing": (lambda: ones(0, 3).max(axis=0), ValueError, ["max", "(0, 3)", "length 0"]),
     "softmax of nothing": (lambda: ones(3, 0).softmax(), ValueError, ["softmax", "(3, 0)", "length 0"]),
-    "layer_norm": (lambda: tt.layer_norm(x, ones(4)), ValueError, ["layer_norm", "(2, 3), (4,)", broadcast]),
+    "layer_norm": (lambda: tt.layer_norm(x, ones(4)), ValueError, ["layer_norm", "(2, 3), (4,)", the_shape_of_a_row]),
+    "layer_norm bias": (lambda: tt.layer_norm(x, bias=ones(2, 3)), ValueError, ["layer_norm", "(2, 3)", the_shape_of_a_row]),
+    "layer_norm of a number": (lambda: tt.layer_norm(tt.tensor(1.0)), ValueError, ["layer_norm", "()", "needs a last axis"]),
+    "layer_norm weight a number": (lambda: tt.layer_norm(x, 2.0), ValueError, ["layer_norm", the_shape_of_a_row]),
+    "rms_norm": (lambda: tt.rms_norm(x, ones(4)), ValueError, ["rms_norm", "(2, 3), (4,)", the_shape_of_a_row]),
     "einsum lengths": (lambda: tt.einsum("ij,jk", x, x), ValueError, ["einsum", "(2, 3), (2, 3)", "'j'"]),
     "einsum terms": (lambda: tt.einsum("ij", x, x), ValueError, ["einsum", "1 terms for 2 tensors"]),
     "einsum axes": (lambda: tt.einsum("ijk", x), ValueError, ["einsum", "'ijk'", "(2, 3)"]),

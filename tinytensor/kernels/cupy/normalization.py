@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from tinytensor.backend import default_dtype, is_floating, xp
+from tinytensor.backend import xp
 from tinytensor.kernels.cupy.loader import accumulator, contiguous, kernel
 
 _WIDE = 2048  # columns
@@ -28,23 +28,14 @@ def _row_grid(rows: int, width: int) -> tuple[int, tuple[int, int]]:
     return -(-rows // together), (lanes, together)
 
 
-def _input(x: Any) -> Any:
-    """x as the kernels take it: integers become floating-point."""
-    return contiguous(x if is_floating(x.dtype) else x.astype(default_dtype))
-
-
-def _parameter(array: Any, x: Any) -> Any:
-    """A weight or bias as the kernels take it: in x's dtype and as long as its rows, or None. Raises ValueError where it is
-    not, as a kernel would read past its end."""
-    if array is None:
-        return None
-    return contiguous(xp.broadcast_to(array.astype(x.dtype, copy=False), x.shape[-1:]))
+def _parameter(array: Any) -> Any:
+    """A weight or bias as the kernels take it, or None."""
+    return None if array is None else contiguous(array)
 
 
 def layer_norm_forward(needed: Sequence[bool], x: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, Any]:
     """(x - mean) / sqrt(var + eps) * weight + bias with the biased variance; keeps mean and 1/sqrt(var + eps)."""
-    x = _input(x)
-    weight, bias = _parameter(weight, x), _parameter(bias, x)
+    x, weight, bias = contiguous(x), _parameter(weight), _parameter(bias)
     rows, width = _shape(x)
     out = xp.empty(x.shape, x.dtype)
     mean, rstd = [xp.empty(rows, accumulator(x.dtype)) if any(needed) else None for _ in range(2)]
@@ -63,14 +54,13 @@ def layer_norm_backward(
         rows, width = _shape(x)
         d_x = xp.empty(x.shape, x.dtype)
         launch = kernel("normalization.cu", "layer_norm_backward", x.dtype)
-        launch(*_row_grid(rows, width), g, x, _parameter(weight, x), mean, rstd, d_x, rows, width)
+        launch(*_row_grid(rows, width), g, x, _parameter(weight), mean, rstd, d_x, rows, width)
     return d_x, *_parameter_gradients(g, x, mean, rstd, needed[1], needed[2])
 
 
 def rms_norm_forward(needed: Sequence[bool], x: Any, weight: Any, eps: float) -> tuple[Any, Any]:
     """x / sqrt(mean(x^2) + eps) * weight; keeps 1/sqrt(mean(x^2) + eps)."""
-    x = _input(x)
-    weight = _parameter(weight, x)
+    x, weight = contiguous(x), _parameter(weight)
     rows, width = _shape(x)
     out = xp.empty(x.shape, x.dtype)
     rstd = xp.empty(rows, accumulator(x.dtype)) if any(needed) else None
@@ -87,7 +77,7 @@ def rms_norm_backward(g: Any, rstd: Any, needed: Sequence[bool], x: Any, weight:
         rows, width = _shape(x)
         d_x = xp.empty(x.shape, x.dtype)
         launch = kernel("normalization.cu", "rms_norm_backward", x.dtype)
-        launch(*_row_grid(rows, width), g, x, _parameter(weight, x), rstd, d_x, rows, width)
+        launch(*_row_grid(rows, width), g, x, _parameter(weight), rstd, d_x, rows, width)
     return d_x, _parameter_gradients(g, x, None, rstd, needed[1], False)[0]
 
 

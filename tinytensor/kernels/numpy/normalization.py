@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from tinytensor.backend import default_dtype, is_floating, xp
+from tinytensor.backend import xp
 
 
 def _matrix(x: Any) -> Any:
@@ -25,7 +25,7 @@ def _rows(x: Any) -> Any:
 
 @functools.lru_cache(maxsize=64)
 def _evenly(width: int, dtype: Any) -> Any:
-    return xp.full(width, 1.0 / max(width, 1), dtype if is_floating(dtype) else default_dtype)
+    return xp.full(width, 1.0 / max(width, 1), dtype)
 
 
 def _row_mean(a: Any) -> Any:
