@@ -646,13 +646,21 @@ case("dropout", "p=1", lambda x: tt.dropout(x, 1.0), lambda x: x * 0, normal(3))
 case("dropout", "evaluating", lambda x: tt.dropout(x, 0.5, training=False) * x, lambda x: x * x, normal(3))
 
 
-def attention(q: Any, k: Any, v: Any, mask: Any = True, scale: float | None = None, keep: Any = 1.0) -> Any:
-    """softmax(q kᵀ / sqrt(d)) v, where a row without anything to attend to is 0."""
-    scores = np.einsum("...td,...sd->...ts", q, k) * (q.shape[-1] ** -0.5 if scale is None else scale)
+def attention(q: Any, k: Any, v: Any, bias: Any = 0.0, mask: Any = True, scale: float | None = None, keep: Any = 1.0) -> Any:
+    """softmax(q kᵀ / sqrt(d) + bias) v, where a row without anything to attend to is 0."""
+    scores = np.einsum("...td,...sd->...ts", q, k) * (q.shape[-1] ** -0.5 if scale is None else scale) + bias
     e = np.where(mask, np.exp(scores), 0.0)
     total = e.sum(-1, keepdims=True)
     weights = np.divide(e, total, out=np.zeros_like(e), where=total > 0)
     return (weights * keep) @ v
+
+
+def hiding(*shape: int) -> Any:
+    """Numbers to add to scores, a fifth of them -inf, and all for the first query."""
+    bias = np.where(rng.random(shape) < 0.2, -inf, rng.standard_normal(shape))
+    if len(shape) > 1:
+        bias[..., :1, :] = -inf
+    return bias
 
 
 ATTENTIONS = {
@@ -668,11 +676,14 @@ for label, shapes in ATTENTIONS.items():
     past = np.tri(t, s, s - t, dtype=bool)
     some = bools(t, s)
     some[0] = False  # the first query may attend to nothing
+    bias = hiding(t, s).astype(np.float32)  # which does not make float32 inputs float64
     variants: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         ("plain", {}, {}),
         ("causal", {"is_causal": True}, {"mask": past}),
         ("mask", {"mask": tt.tensor(some)}, {"mask": some}),
         ("mask and causal", {"mask": tt.tensor(some), "is_causal": True}, {"mask": some & past}),
+        ("bias", {"mask": tt.tensor(bias)}, {"bias": bias}),
+        ("bias and causal", {"mask": tt.tensor(bias), "is_causal": True}, {"bias": bias, "mask": past}),
         ("scale", {"scale": 0.3}, {"scale": 0.3}),
         ("dropout", {"dropout_p": 0.4}, {"keep": survivors((*batch, s, t), 0.6).swapaxes(-1, -2)}),
     ]
@@ -686,16 +697,55 @@ for label, shapes in ATTENTIONS.items():
         weight = 1.0 if key is None else kept(key, (*batch, s, t), 0.5).swapaxes(-1, -2) / 0.5  # keys before queries
         want = lambda *x, m=allowed, w=weight: attention(*x, mask=m, scale=0.7, keep=w)  # noqa: E731
         on = {", mask": mask is not None, ", dropout": key is not None, ", causal": causal}
+        three = [normal(*shape) for shape in shapes]
         settings = {"mask": mask, "is_causal": causal, "scale": 0.7, "dropout_key": key, "keep_probability": probability}
         variant = "".join(name for name, present in on.items() if present)
-        fused("attention", f"{label}{variant}", want, *[normal(*shape) for shape in shapes], **settings)
+        fused("attention", f"{label}{variant}", want, *three, bias=None, **settings)
+        fused("attention", f"{label}, bias{variant}", want, *three, hiding(*batch, t, s), **settings)
+for shape in [(), (1,), (3,), (2, 1), (3, 1, 1), (2, 1, 1, 3), (1, 3, 2, 1), (2, 3, 2, 3)]:
+    four = [*[normal(2, 3, n, 2) for n in (2, 3, 3)], normal(*shape)]
+    f = lambda q, k, v, bias: tt.scaled_dot_product_attention(q, k, v, bias)  # noqa: E731
+    case("scaled_dot_product_attention", f"bias {shape}", f, attention, *four)
 settings = {"mask": None, "is_causal": False, "scale": 2**-0.5, "dropout_key": None, "keep_probability": 1.0}
 for constant in [(0,), (1,), (2,), (0, 1), (1, 2), (0, 2)]:
     three = [normal(3, 2), normal(4, 2), normal(4, 3)]
-    fused("attention", f"constant {constant}", attention, *three, constant=constant, **settings)
+    fused("attention", f"constant {constant}", attention, *three, constant=constant, bias=None, **settings)
+for constant in [(0, 1, 2), (0,), (1, 2), (3,)]:
+    four = [normal(3, 2), normal(4, 2), normal(4, 3), normal(4)]
+    fused("attention", f"bias, constant {constant}", attention, *four, constant=constant, **settings)
 padding = np.array([[[True, True, False]], [[False, False, False]]])
 three = [normal(2, 2, 2), normal(2, 3, 2), normal(2, 3, 2)]
-same("scaled_dot_product_attention", "padding", *three, padding, want=attention)
+f = lambda *x: attention(*x[:3], mask=x[3])  # noqa: E731
+same("scaled_dot_product_attention", "padding", *three, padding, want=f)
+case(
+    "scaled_dot_product_attention",
+    "no width",
+    tt.scaled_dot_product_attention,
+    lambda q, k, v: q.sum() + v.mean(-2, keepdims=True).repeat(3, -2),
+    normal(2, 3, 0),
+    normal(2, 4, 0),
+    normal(2, 4, 2),
+)
+case(
+    "scaled_dot_product_attention",
+    "no keys, bias",
+    tt.scaled_dot_product_attention,
+    lambda q, k, v, b: np.zeros((2, 3, 2)),
+    normal(2, 3, 4),
+    normal(2, 0, 4),
+    normal(2, 0, 2),
+    normal(3, 0),
+)
+case(
+    "scaled_dot_product_attention",
+    "no queries, bias",
+    tt.scaled_dot_product_attention,
+    lambda q, k, v, b: np.zeros((2, 0, 2)),
+    normal(2, 0, 4),
+    normal(2, 3, 4),
+    normal(2, 3, 2),
+    normal(3),
+)
 itself = [lambda x, attend=attend: attend(x, x, x) for attend in (tt.scaled_dot_product_attention, attention)]
 case("scaled_dot_product_attention", "of itself", *itself, normal(3, 2))
 case(
@@ -707,12 +757,14 @@ case(
 )
 
 
-def by_heads(projected: Any, memory: Any = None, keep: Any = None, **settings: Any) -> Any:
+def by_heads(projected: Any, memory: Any = None, bias: Any = None, keep: Any = None, **settings: Any) -> Any:
     """``attention`` in each half of the width, the two put beside each other."""
     three = np.split(projected, 3, -1) if memory is None else [projected, *np.split(memory, 2, -1)]
     halves = zip(*[np.split(x, 2, -1) for x in three])
     kept_by = [1.0, 1.0] if keep is None else [keep[:, 0], keep[:, 1]]
-    return np.concatenate([attention(*half, **settings, keep=own) for half, own in zip(halves, kept_by)], -1)
+    added = [0.0, 0.0] if bias is None else bias if bias.ndim == 3 else [bias, bias]  # (heads, T, S), or for both heads
+    parts = [attention(*half, own_bias, **settings, keep=own) for half, own_bias, own in zip(halves, added, kept_by)]
+    return np.concatenate(parts, -1)
 
 
 for label, lengths in {"": (3, 3), ", one query": (1, 3), ", no queries": (0, 3), ", no batch": (3, 2)}.items():
@@ -729,14 +781,19 @@ for label, lengths in {"": (3, 3), ", one query": (1, 3), ", no queries": (0, 3)
             allowed = (True if mask is None else mask) & (past if causal else True)
             weight = None if key is None else kept(key, (batch, 2, keys, t), 0.5).swapaxes(-1, -2) / 0.5
             want = lambda *x, m=allowed, w=weight: by_heads(*x, mask=m, scale=0.7, keep=w)  # noqa: E731
+            biased = lambda *x, m=allowed, w=weight: by_heads(*x[:-1], bias=x[-1], mask=m, scale=0.7, keep=w)  # noqa: E731
             on = {", mask": mask is not None, ", dropout": key is not None, ", causal": causal}
             settings = {"mask": mask, "is_causal": causal, "scale": 0.7, "dropout_key": key, "keep_probability": probability}
             variant = "".join(name for name, present in on.items() if present)
-            fused("multi_head_attention", f"{of}{label}{variant}", want, *xs, num_heads=2, **other, **settings)
+            fused("multi_head_attention", f"{of}{label}{variant}", want, *xs, bias=None, num_heads=2, **other, **settings)
+            if of == "memory":
+                four = [*xs, hiding(2, t, keys)]
+                fused("multi_head_attention", f"{of}{label}, bias{variant}", biased, *four, num_heads=2, **settings)
 settings = {"mask": None, "is_causal": False, "scale": 2**-0.5, "dropout_key": None, "keep_probability": 1.0}
 for constant in [(0,), (1,)]:
     two = [normal(2, 3, 4), normal(2, 5, 8)]
-    fused("multi_head_attention", f"constant {constant}", by_heads, *two, num_heads=2, constant=constant, **settings)
+    options = {"bias": None, "num_heads": 2, "constant": constant}
+    fused("multi_head_attention", f"constant {constant}", by_heads, *two, **options, **settings)
 attend = functools.partial(tt.multi_head_attention, num_heads=2)
 past = np.tri(3, dtype=bool)
 case(
@@ -745,6 +802,14 @@ case(
     lambda x: attend(x, is_causal=True),
     lambda x: by_heads(x, mask=past),
     normal(2, 3, 12),
+)
+case(
+    "multi_head_attention",
+    "bias",
+    lambda x, bias: attend(x, mask=bias, is_causal=True),
+    lambda x, bias: by_heads(x, bias=bias, mask=past),
+    normal(2, 3, 12),
+    hiding(2, 3, 3),
 )
 case(
     "multi_head_attention",
@@ -882,6 +947,19 @@ def unmasked_nowhere(x: tt.Tensor) -> tt.Tensor:
     return tt.scaled_dot_product_attention(x, x, x, mask=tt.zeros((2, 2), "bool"))
 
 
+def added_nowhere(x: tt.Tensor) -> tt.Tensor:
+    return tt.scaled_dot_product_attention(x, x, x, mask=tt.full((2, 2), -inf, "float64"))
+
+
+def bias_of_the_lowest(x: tt.Tensor) -> tt.Tensor:
+    return tt.scaled_dot_product_attention(x * 0, x * 0, x, mask=tt.full((2, 2), float(np.finfo("float64").min), "float64"))
+
+
+def hiding_bias(bias: tt.Tensor) -> tt.Tensor:
+    value = tt.tensor(np.array([[1.0], [3.0]]))
+    return tt.scaled_dot_product_attention(value * 0, value * 0, value, mask=bias)
+
+
 def all_targets_ignored(x: tt.Tensor) -> tt.Tensor:
     return tt.cross_entropy(x, tt.tensor([-100, -100]))
 
@@ -925,6 +1003,9 @@ PROMISES = [
     Promise("binary cross-entropy far out", surely_true, [1000.0, -1000.0], [0, 1000], [0, -1]),
     Promise("mean cross-entropy of no rows", all_targets_ignored, [[1.0, 2.0], [3.0, 4.0]], 0, zeros),
     Promise("attention of masked rows", unmasked_nowhere, [[1.0, 2.0], [3.0, 4.0]], zeros, zeros),
+    Promise("attention, -inf added", added_nowhere, [[1.0, 2.0], [3.0, 4.0]], zeros, zeros),
+    Promise("attention, the lowest added", bias_of_the_lowest, [[1.0], [3.0]], [[2], [2]], [[1], [1]]),
+    Promise("attention's bias", hiding_bias, [[-inf, -inf], [-inf, 1.0]], [[0], [3]], zeros),
     Promise("prod of one zero", tt.prod, [0.0, 2.0, 3.0], 0, [6, 0, 0]),
     Promise("prod of two zeros", tt.prod, [0.0, 0.0, 3.0], 0, [0, 0, 0]),
     Promise("astype to integers", lambda x: x.astype("int64").astype("float64") + x, [1.5, -1.5], [2.5, -2.5], [1, 1]),

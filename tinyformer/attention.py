@@ -1,6 +1,6 @@
 """Multi-head attention (Vaswani et al. 2017, section 3.2.2), its masks, and the cache that makes decoding fast.
 
-One convention everywhere: a mask is boolean, and True = may attend.
+One convention everywhere: a mask is boolean, and True = may attend; or it is floating-point, and is added to the scores.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tinyformer.errors import UserError
 from tinyformer.positions import RotaryPositions
 from tinytensor import Tensor, kernels, multi_head_attention, scaled_dot_product_attention
 from tinytensor.backend import xp
-from tinytensor.functional import attention_of_arrays, causal_mask, join_heads, queries_keys_values
+from tinytensor.functional import attention_of_arrays, join_heads, queries_keys_values, softmax_of_seen
 from tinytensor.nn import Dropout, Linear, Module
 from tinytensor.op import wrap
 
@@ -162,12 +162,7 @@ def _attend_with_cache(
 def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
     """How much each query looks at each key, (batch, heads, length, keys): what attention mixes the values with."""
     scores = query @ key.swapaxes(-1, -2) * (query.shape[-1] ** -0.5)
-    if is_causal:
-        causal = causal_mask(query.shape[-2], key.shape[-2])
-        mask = causal if mask is None else mask & causal
-    if mask is None:
-        return scores.softmax()
-    return tt.where(mask, tt.where(mask, scores, -1e30).softmax(), 0.0)
+    return softmax_of_seen(scores, mask, is_causal)
 
 
 @contextmanager

@@ -6,24 +6,24 @@ to be equal, the body is what higher derivatives go through, and ``function.refe
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels, random
-from tinytensor.backend import is_floating, is_host_array, wide, xp
+from tinytensor.backend import default_dtype, host, is_array, is_floating, is_host_array, wide, xp
 from tinytensor.fused import fused
-from tinytensor.kernels.numpy.attention import LOWEST
 from tinytensor.op import wrap
 from tinytensor.ops import (
     astype,
     embedding,
     erf,
+    exp,
     leaky_relu,
     linear,
     log_softmax,
     logsumexp,
     matmul,
+    maximum,
     mean,
     one_hot,
     relu,
@@ -146,11 +146,12 @@ def _check_probability(p: float) -> None:
 # ---------------------------------------------------------------------------------------------------------- attention
 
 
-@fused(kernels.attention_forward, kernels.attention_backward, inputs=("query", "key", "value"))
+@fused(kernels.attention_forward, kernels.attention_backward, inputs=("query", "key", "value", "bias"))
 def _attention(
     query: Any,
     key: Any,
     value: Any,
+    bias: Any,
     mask: Any,
     is_causal: bool,
     scale: float,
@@ -158,13 +159,7 @@ def _attention(
     keep_probability: float,
 ) -> Any:
     scores = matmul(query * scale, swapaxes(key, -1, -2))
-    if is_causal:
-        causal = _causal_array(query.shape[-2], key.shape[-2])
-        mask = causal if mask is None else mask & causal
-    if mask is None:
-        weights = softmax(scores)
-    else:  # a finite LOWEST, and zeros afterwards, so that a row with nothing to attend to gives zeros instead of NaN
-        weights = where(mask, softmax(where(mask, scores, LOWEST)), 0.0)
+    weights = softmax_of_seen(scores if bias is None else scores + bias, mask, is_causal, bias is not None)
     if dropout_key is not None:
         *lead, length, keys = weights.shape
         keep = kernels.keep_mask(dropout_key, (*lead, keys, length), keep_probability)
@@ -172,7 +167,27 @@ def _attention(
     return matmul(weights, value)
 
 
-@functools.lru_cache(maxsize=64)
+def softmax_of_seen(scores: Tensor, mask: Any = None, is_causal: bool = False, may_be_hidden: bool = False) -> Tensor:
+    """The softmax of scores (..., T, S) over the keys that a query may see; zeros where it may see none. ``mask`` as in
+    ``scaled_dot_product_attention``; ``may_be_hidden``: some scores may be -inf already."""
+    if mask is not None and is_floating(mask.dtype):
+        scores, mask, may_be_hidden = scores + mask, None, True
+    if is_causal:
+        causal = _causal_array(*scores.shape[-2:])
+        mask = causal if mask is None else mask & (causal if is_array(mask) else wrap(causal))
+    if mask is not None:
+        scores = where(mask, scores, -math.inf)
+    elif not may_be_hidden:
+        return softmax(scores)
+    if scores.dtype.itemsize == 2:  # half precision, which soon loses what is added up
+        return astype(softmax_of_seen(astype(scores, default_dtype), may_be_hidden=True), scores.dtype)
+    # With a finite maximum exp(-inf - maximum) is 0, and no row becomes NaN. It cancels out, so it needs no gradient.
+    largest = maximum(scores.detach().max(-1, keepdims=True), float(host.finfo(scores.dtype).min))
+    weights = exp(scores - largest)
+    total = sum(weights, -1, keepdims=True)
+    return weights / where(total == 0.0, 1.0, total)
+
+
 def _causal_array(queries: int, keys: int) -> Any:
     return xp.arange(keys)[None, :] <= xp.arange(queries)[:, None] + (keys - queries)
 
@@ -180,7 +195,8 @@ def _causal_array(queries: int, keys: int) -> Any:
 def causal_mask(queries: int, keys: int | None = None) -> Tensor:
     """The boolean mask (queries, keys), True = may attend, that lets each query see the keys up to its own place.
 
-    With more keys than queries (a cache holds the earlier ones), the last query stands at the last key.
+    With more keys than queries (a cache holds the earlier ones), the last query stands at the last key; with fewer, the first
+    queries see none.
     """
     return wrap(_causal_array(queries, queries if keys is None else keys))
 
@@ -196,33 +212,51 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """softmax(query @ keyᵀ * scale) @ value (Vaswani et al. 2017, equation 1).
 
-    Shapes: query (..., T, D), key (..., S, D), value (..., S, D_v) -> (..., T, D_v). ``mask`` is boolean, True = may
-    attend, and broadcasts to (..., T, S); a row that may attend to nothing gives zeros. ``is_causal`` lets query t see
-    keys up to t (counted from the end where S > T, as with a cache). ``scale`` is 1/sqrt(D) by default. ``dropout_p``
-    drops attention weights: pass 0 when not training.
+    Shapes: query (..., T, D), key (..., S, D), value (..., S, D_v) -> (..., T, D_v). ``mask`` broadcasts to (..., T, S) and is
+    boolean, True = may attend, or floating-point: then it is added to the scores (after ``scale``), -inf hides a key, and it
+    gets a gradient where it requires one, as a learned bias does. A row that may attend to nothing gives zeros, and gets
+    zero gradients. ``is_causal``, with or without a mask, lets query t see keys up to t (counted from the end where S > T, as
+    with a cache). ``scale`` is 1/sqrt(D) by default. ``dropout_p`` drops attention weights: pass 0 when not training.
+
+    Inputs of several dtypes, a floating-point mask among them, are brought to the one that they promote to.
     """
     _check_tensors("attention", query=query, key=key, value=value, **({} if mask is None else {"mask": mask}))
     _check_attention(query, key, value, mask, dropout_p)
-    if not key.shape[-2]:
-        return matmul(matmul(query, swapaxes(key, -1, -2)), value)  # of no values the sum is zero, whatever the weights
-    mask = None if mask is None else mask.data
-    return _attention(query, key, value, *_settings(mask, is_causal, query.shape[-2], query.shape[-1], dropout_p, scale))
+    bias, seen = _bias_and_mask(mask)
+    settings = _settings(is_causal, query.shape[-2], query.shape[-1], dropout_p, scale)
+    if not key.shape[-2]:  # of no values the sum is zero, whatever the weights
+        scores = matmul(query * settings[1], swapaxes(key, -1, -2))
+        return matmul(scores if bias is None else scores + bias, value)
+    return _attention(query, key, value, bias, seen, *settings)
 
 
 def attention_of_arrays(query: Any, key: Any, value: Any, mask: Any, is_causal: bool, dropout_p: float) -> Any:
     """``scaled_dot_product_attention`` of arrays whose shapes fit, for those who already have arrays."""
     _check_settings(mask, dropout_p)
-    settings = _settings(mask, is_causal, query.shape[-2], query.shape[-1], dropout_p)
-    return kernels.attention_forward((False, False, False), query, key, value, *settings)[0]
+    settings = _settings(is_causal, query.shape[-2], query.shape[-1], dropout_p)
+    if query.dtype is key.dtype is value.dtype is default_dtype and (mask is None or mask.dtype.kind == "b"):
+        return kernels.attention_forward(_NOTHING, query, key, value, None, mask, *settings)[0]
+    bias, seen = (None, None) if mask is None else _bias_and_mask(wrap(mask))
+    return _attention(wrap(query), wrap(key), wrap(value), bias, seen, *settings).data
+
+
+_NOTHING = (False, False, False, False)
+
+
+def _bias_and_mask(mask: Tensor | None) -> tuple[Tensor | None, Any]:
+    """A floating-point mask as what to add to the scores, a boolean one as its array."""
+    if mask is None:
+        return None, None
+    return (mask, None) if is_floating(mask.dtype) else (None, mask.data)
 
 
 def _settings(
-    mask: Any, is_causal: bool, queries: int, width: int, dropout_p: float, scale: float | None = None
-) -> tuple[Any, bool, float, tuple[int, int] | None, float]:
-    """What the kernels of attention take after their inputs. A single query sees all keys, causal or not."""
-    scale = 1.0 / math.sqrt(width) if scale is None else scale
+    is_causal: bool, queries: int, width: int, dropout_p: float, scale: float | None = None
+) -> tuple[bool, float, tuple[int, int] | None, float]:
+    """What the kernels of attention take after their inputs and the mask. A single query sees all keys, causal or not."""
+    scale = 1.0 / math.sqrt(width or 1) if scale is None else scale
     dropout_key = random.dropout_key() if dropout_p else None
-    return mask, is_causal and queries > 1, scale, dropout_key, 1.0 - dropout_p
+    return is_causal and queries > 1, scale, dropout_key, 1.0 - dropout_p
 
 
 def _check_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float) -> None:
@@ -237,10 +271,13 @@ def _check_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | N
         raise ValueError(f"{problem}: query {of_query}, key {of_key}, value {of_value}")
 
 
-def _check_settings(mask: Tensor | None, dropout_p: float) -> None:
+def _check_settings(mask: Any, dropout_p: float) -> None:
     _check_probability(dropout_p)
-    if mask is not None and mask.dtype.kind != "b":
-        raise TypeError(f"an attention mask is boolean (True = may attend), not {mask.dtype}: compare it, as in mask > 0")
+    if mask is not None and mask.dtype.kind != "b" and not is_floating(mask.dtype):
+        raise TypeError(
+            f"an attention mask is boolean (True = may attend) or floating-point (added to the scores), not {mask.dtype}: "
+            "compare it, as in mask > 0"
+        )
 
 
 def split_heads(packed: Tensor, parts: int, num_heads: int) -> list[Tensor]:
@@ -265,10 +302,11 @@ def queries_keys_values(projected: Tensor, memory: Tensor | None, num_heads: int
     return query, key, value
 
 
-@fused(kernels.multi_head_attention_forward, kernels.multi_head_attention_backward, inputs=("projected", "memory"))
+@fused(kernels.multi_head_attention_forward, kernels.multi_head_attention_backward, inputs=("projected", "memory", "bias"))
 def _multi_head_attention(
     projected: Any,
     memory: Any,
+    bias: Any,
     num_heads: int,
     mask: Any,
     is_causal: bool,
@@ -277,7 +315,7 @@ def _multi_head_attention(
     keep_probability: float,
 ) -> Any:
     heads = queries_keys_values(projected, memory, num_heads)
-    return join_heads(_attention(*heads, mask, is_causal, scale, dropout_key, keep_probability))
+    return join_heads(_attention(*heads, bias, mask, is_causal, scale, dropout_key, keep_probability))
 
 
 def multi_head_attention(
@@ -300,10 +338,10 @@ def multi_head_attention(
     _check_settings(mask, dropout_p)
     queries, keys = projected.shape[1], (projected if memory is None else memory).shape[1]
     if not keys:
-        return join_heads(scaled_dot_product_attention(*queries_keys_values(projected, memory, num_heads)))
+        return join_heads(scaled_dot_product_attention(*queries_keys_values(projected, memory, num_heads), mask))
     width = projected.shape[2] // (num_heads if memory is not None else 3 * num_heads)
-    mask = None if mask is None else mask.data
-    return _multi_head_attention(projected, memory, num_heads, *_settings(mask, is_causal, queries, width, dropout_p))
+    bias, seen = _bias_and_mask(mask)
+    return _multi_head_attention(projected, memory, bias, num_heads, seen, *_settings(is_causal, queries, width, dropout_p))
 
 
 def _check_heads(projected: Tensor, num_heads: int, memory: Tensor | None) -> None:

@@ -150,9 +150,23 @@ def test_heads_that_do_not_divide_the_width(num_heads: int) -> None:
         MultiHeadAttention(12, num_heads)
 
 
-def test_a_mask_of_numbers_is_refused(x: np.ndarray) -> None:
+def test_a_mask_of_integers_is_refused(x: np.ndarray) -> None:
     with pytest.raises(TypeError, match="True = may attend"):
-        make()(tt.tensor(x), tt.tensor(np.ones((5, 5), np.float32)))
+        make()(tt.tensor(x), tt.tensor(np.ones((5, 5), np.int64)))
+
+
+def test_a_mask_of_numbers_is_added_to_the_scores(x: np.ndarray) -> None:
+    allowed = np.tri(5, dtype=bool)
+    attention = make()
+    numbers = tt.tensor(np.where(allowed, 0.0, -np.inf).astype("float32"))
+    with recording_attention(attention) as recorded:
+        out = attention(tt.tensor(x), numbers)
+        np.testing.assert_allclose(out.numpy(), attention(tt.tensor(x), tt.tensor(allowed)).numpy(), atol=1e-6)
+    added, hidden = next(iter(recorded.values()))
+    np.testing.assert_allclose(added.numpy(), hidden.numpy(), atol=1e-6)
+    with tt.no_grad():
+        cached = attention(tt.tensor(x), numbers, cache=KeyValueCache(5))
+    np.testing.assert_allclose(cached.numpy(), out.numpy(), atol=1e-6)
 
 
 # ---------------------------------------------------------------------------------------------------------- cross

@@ -78,10 +78,10 @@ def inputs(query, key, dtype="float64"):
     return [rng.standard_normal(shape).astype(dtype) for shape in (query, key, (*key[:-1], 3))]
 
 
-def settings(mask=None, dropout_key=None, is_causal=False):
-    """The op's settings, arrays being the backend's."""
+def settings(mask=None, dropout_key=None, is_causal=False, bias=None):
+    """The op's settings, arrays being the backend's, and the bias a tensor."""
     dropout = {"dropout_key": dropout_key, "keep_probability": 1.0 if dropout_key is None else 0.8}
-    return {"mask": None if mask is None else xp.asarray(mask), "is_causal": is_causal, "scale": 0.7, **dropout}
+    return {"bias": bias, "mask": None if mask is None else xp.asarray(mask), "is_causal": is_causal, "scale": 0.7, **dropout}
 
 
 @cuts

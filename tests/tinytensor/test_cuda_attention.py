@@ -21,7 +21,7 @@ from tinytensor.kernels.cupy.products import matmul
 pytest.importorskip("ml_dtypes")
 
 KEY = (0x0123456789ABCDEF, 0xFEDCBA9876543210)
-ALL = [True, True, True]
+ALL = [True, True, True, False]  # but not of a bias
 
 # query, key, value, mask: lengths that do and do not divide into packs, tiles and warps, leading axes that differ, a mask whose
 # heads lie in no even order, and nothing at all.
@@ -49,16 +49,28 @@ def inputs(query, key, value, dtype):
     return [numbers(shape, dtype, seed) for seed, shape in enumerate(shapes)]
 
 
-def results(module, arrays, mask=None, is_causal=False, scale=0.4, dropout_key=None, needed=ALL):
-    """The output and the gradients."""
+def results(module, arrays, mask=None, is_causal=False, scale=0.4, dropout_key=None, bias=None, needed=None):
+    """The output and the gradients, by default all of them."""
     *three, g = arrays
-    settings = (mask, is_causal, scale, dropout_key, 0.7 if dropout_key else 1.0)
+    needed = [*ALL[:3], bias is not None] if needed is None else needed
+    settings = (bias, mask, is_causal, scale, dropout_key, 0.7 if dropout_key else 1.0)
     out, kept = module.attention_forward(needed, *three, *settings)
-    return [out, *(module.attention_backward(g, kept, needed, *three, *settings) if any(needed) else [])]
+    if not any(needed):
+        return [out]
+    *gradients, d_bias = module.attention_backward(g, kept, needed, *three, *settings)
+    return [out, *gradients, *([d_bias] if needed[3] else [])]
 
 
 def masked(shape):
     return xp.array(np.random.default_rng(5).random(shape) < 0.7)
+
+
+def added(shape, dtype):
+    """A bias that hides some keys, and all of them from some queries."""
+    bias = np.random.default_rng(6).standard_normal(shape).astype(dtype)
+    bias[np.random.default_rng(7).random(shape) < 0.2] = -np.inf
+    bias[(0,) * (len(shape) - 1)] = -np.inf
+    return xp.array(bias)
 
 
 @dtypes
@@ -71,6 +83,31 @@ def test_attention(monkeypatch, shapes, dtype, most_kept):
         settings = {"mask": mask, "is_causal": is_causal, "dropout_key": key}
         got = in_each_order(monkeypatch, lambda settings=settings: results(kernels, arrays, **settings))
         assert_close(got, results(reference, [wide(x) for x in arrays], **settings), dtype, slack=4)
+
+
+@dtypes
+@pytest.mark.parametrize("shapes", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("most_kept", [0, 1 << 18], ids=["weights again", "weights kept"])
+def test_a_bias(monkeypatch, shapes, dtype, most_kept):
+    monkeypatch.setattr(attention, "_KEPT", most_kept)
+    arrays, bias = inputs(*shapes[:3], dtype), added(shapes[3], dtype)
+    for mask, is_causal, key in itertools.product((None, masked(shapes[3])), (False, True), (None, KEY)):
+        settings = {"mask": mask, "is_causal": is_causal, "dropout_key": key}
+        *got, d_bias = in_each_order(monkeypatch, lambda settings=settings: results(kernels, arrays, bias=bias, **settings))
+        *want, wanted = results(reference, [wide(x) for x in arrays], bias=wide(bias), **settings)
+        assert_close(got, want, dtype, slack=4)
+        # What is added up over heads and sequences is float32, of gradients that were rounded.
+        assert d_bias.dtype == ("float64" if dtype == "float64" else "float32")
+        terms = math.prod(wanted.shape) and got[0].size / wanted.size
+        assert_close([d_bias.astype(dtype)], [wanted], dtype, slack=8 + terms)
+
+
+@pytest.mark.parametrize("needed", [n for n in itertools.product([False, True], repeat=4) if any(n)], ids=str)
+def test_only_the_gradients_that_are_needed_beside_a_bias(needed):
+    arrays, bias = inputs((2, 9, 4), (2, 14, 4), (2, 14, 4), "float64"), added((9, 14), "float64")
+    got, want = [results(module, arrays, bias=bias, needed=needed) for module in (kernels, reference)]
+    assert [x is not None for x in got[1:]] == list(needed[: 3 + needed[3]])
+    assert_close(got, want, "float64")
 
 
 @dtypes
@@ -91,10 +128,10 @@ def test_blocks(monkeypatch, lengths, dtype):
 @pytest.mark.parametrize("needed", list(itertools.product([False, True], repeat=3)), ids=str)
 @pytest.mark.parametrize("dropout_key", [None, KEY])
 def test_only_the_gradients_that_are_needed(needed, dropout_key):
-    arrays = inputs((2, 9, 4), (2, 14, 4), (2, 14, 4), "float64")
+    arrays, needed = inputs((2, 9, 4), (2, 14, 4), (2, 14, 4), "float64"), (*needed, False)
     got = results(kernels, arrays, needed=needed, dropout_key=dropout_key)
     want = results(reference, arrays, needed=needed, dropout_key=dropout_key)
-    assert [x is not None for x in got[1:]] == (list(needed) if any(needed) else [])
+    assert [x is not None for x in got[1:]] == (list(needed[:3]) if any(needed) else [])
     assert_close(got, want, "float64")
 
 
@@ -151,7 +188,7 @@ def test_few_launches_and_no_waiting(monkeypatch, dropout_key):
     bits = dropout_key is not None
     assert (launched.count("kernel"), launched.count("matmul")) == (2 + bits, 2 + 4)
     launched.clear()
-    results(kernels, inputs((2, 3, 1, 8), (2, 3, 72, 8), (2, 3, 72, 8), "float32"), needed=[False] * 3)
+    results(kernels, inputs((2, 3, 1, 8), (2, 3, 72, 8), (2, 3, 72, 8), "float32"), needed=[False] * 4)
     assert launched == ["matmul", "kernel", "matmul"]
     assert xp.synchronizations == waited
 
@@ -159,16 +196,16 @@ def test_few_launches_and_no_waiting(monkeypatch, dropout_key):
 @pytest.mark.parametrize("dropout_key", [None, KEY])
 def test_a_second_backward_gives_the_same_gradients(dropout_key):
     *three, g = inputs((2, 40, 8), (2, 40, 8), (2, 40, 8), "float32")
-    settings = (None, True, 0.4, dropout_key, 0.7 if dropout_key else 1.0)
+    settings = (None, None, True, 0.4, dropout_key, 0.7 if dropout_key else 1.0)
     _, kept = kernels.attention_forward(ALL, *three, *settings)
     first, second = [kernels.attention_backward(g, kept, ALL, *three, *settings) for _ in range(2)]
-    for a, b in zip(first, second, strict=True):
+    for a, b in zip(first[:3], second[:3], strict=True):
         assert a.get().tobytes() == b.get().tobytes()
 
 
 def test_the_weights_are_kept_and_dropouts_bits_take_a_32nd_of_them():
     arrays = inputs((2, 64, 8), (2, 64, 8), (2, 64, 8), "float32")
-    _, ((weights, bits),) = kernels.attention_forward(ALL, *arrays[:3], None, False, 0.4, KEY, 0.7)
+    _, ((weights, bits),) = kernels.attention_forward(ALL, *arrays[:3], None, None, False, 0.4, KEY, 0.7)
     assert (weights.shape, weights.dtype, bits.nbytes) == ((2, 64, 64), "float32", weights.nbytes // 32)
 
 
@@ -176,5 +213,7 @@ def test_a_mask_that_does_not_fit():
     arrays = inputs((2, 6, 8), (2, 8, 8), (2, 8, 8), "float32")
     with pytest.raises(ValueError, match=r"\(3, 6, 8\) does not broadcast|broadcast"):
         results(kernels, arrays, mask=xp.ones((3, 6, 8), bool))
+    with pytest.raises(ValueError, match=r"a mask of shape \(1, 2, 6, 8\) does not broadcast to the scores, \(2, 6, 8\)"):
+        results(kernels, arrays, bias=xp.ones((1, 2, 6, 8), "float32"))
     with pytest.raises(ValueError, match=r"a mask of shape \(4, 2, 6, 8\) does not broadcast to the scores, \(2, 6, 8\)"):
         results(kernels, arrays, mask=xp.ones((4, 2, 6, 8), bool))

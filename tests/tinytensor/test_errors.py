@@ -139,8 +139,8 @@ DTYPES = {
     "float ids": (lambda: tt.embedding(tt.tensor([0.5]), x), TypeError, ["embedding", "float32", ".astype('int64')"]),
     "float classes": (lambda: tt.one_hot(tt.tensor([0.5]), 3), TypeError, ["one_hot", "float32", ".astype('int64')"]),
     "boolean targets": (lambda: tt.cross_entropy(x, ids > 0), TypeError, ["cross_entropy", "bool", "integers"]),
-    "float mask": (
-        lambda: attention(x, x, x, ones(2, 2)),
+    "integer mask": (
+        lambda: attention(x, x, x, tt.ones((2, 2), "int64")),
         TypeError,
         ["attention", "boolean", "True = may attend", "mask > 0"],
     ),

@@ -4,7 +4,8 @@
 #include "common.cuh"
 #include "philox.cuh"
 
-constexpr Accumulator lowest = -1e30;  // finite, so that differences are no NaN
+// The lowest finite number: exp(-inf - lowest) is 0, where the difference of two infinities would be NaN.
+constexpr Accumulator lowest = sizeof(Accumulator) == 8 ? -1.7976931348623157e308 : -3.4028234663852886e38;
 
 struct Shape {
     long long rows, queries, keys;
@@ -78,33 +79,43 @@ struct Kept {
 
 // ---------------------------------------------------------------------------------------------------------- forward
 
-// A boolean mask that broadcasts to the scores: how far it is from one head to the next, of groups of heads to the next group,
-// and so on. Null: no mask.
-struct Mask {
-    const bool* start;
+// A mask or a bias that broadcasts to the scores: how far it is from one head to the next, of groups of heads to the next group,
+// and so on. Null: none.
+template <typename Number>
+struct Broadcast {
+    const Number* start;
     long long heads_in_group, group_step, head_step, query_step, key_step;
 
-    __device__ const bool* of_row(const Shape& shape, long long row) const {
+    __device__ const Number* of_row(const Shape& shape, long long row) const {
         long long head = row / shape.queries;
         long long place = head / heads_in_group * group_step + head % heads_in_group * head_step;
         return start ? start + place + row % shape.queries * query_step : nullptr;
     }
 };
 
-// The weights, softmax(scores * scale), and those that dropout leaves, each where it is wanted (not null). First the maximum and
-// the sum of exponentials in one go, as Milakov and Gimelshein (2018) do; a row that sees nothing has weights of 0.
+// The weights, softmax(scores * scale + bias), and those that dropout leaves, each where it is wanted (not null). First the
+// maximum and the sum of exponentials in one go, as Milakov and Gimelshein (2018) do; a row that sees nothing has weights of 0.
 extern "C" __global__ void softmax(const Accumulator* scores, Scalar* weights, Scalar* dropped, const unsigned int* bits,
-                                   const bool* mask, long long heads_in_group, long long group_step, long long head_step,
-                                   long long query_step, long long key_step, Accumulator scale, Accumulator keep_scale,
-                                   long long rows, long long queries, long long keys, long long seen) {
+                                   const Scalar* bias, long long bias_heads, long long bias_group_step,
+                                   long long bias_head_step, long long bias_query_step, long long bias_key_step,
+                                   const bool* mask, long long mask_heads, long long mask_group_step,
+                                   long long mask_head_step, long long mask_query_step, long long mask_key_step,
+                                   Accumulator scale, Accumulator keep_scale, long long rows, long long queries,
+                                   long long keys, long long seen) {
     Shape shape = {rows, queries, keys, seen};
     bool in_packs = keys % widest == 0 && aligned(scores, weights, dropped, bits);
     long long row = static_cast<long long>(blockIdx.x) * blockDim.y + threadIdx.y;
     if (row < rows) {
         long long end = shape.end(row);
-        const bool* allowed = Mask{mask, heads_in_group, group_step, head_step, query_step, key_step}.of_row(shape, row);
+        Broadcast<Scalar> biases = {bias, bias_heads, bias_group_step, bias_head_step, bias_query_step, bias_key_step};
+        Broadcast<bool> masks = {mask, mask_heads, mask_group_step, mask_head_step, mask_query_step, mask_key_step};
+        const Scalar* added = biases.of_row(shape, row);
+        const bool* allowed = masks.of_row(shape, row);
         Kept kept(bits, shape, row);
-        auto sees = [=](long long key) { return key < end && (!allowed || allowed[key * key_step]); };
+        auto sees = [=](long long key) { return key < end && (!allowed || allowed[key * mask_key_step]); };
+        auto biased = [=](Accumulator score, long long key) {
+            return added ? score * scale + Accumulator(added[key * bias_key_step]) : score * scale;
+        };
         scores += row * keys;
         Accumulator largest = lowest, sum = 0;
         for_each_key(end, in_packs, [&](auto count, long long i) {
@@ -115,7 +126,7 @@ extern "C" __global__ void softmax(const Accumulator* scores, Scalar* weights, S
             for (int k = 0; k < n; k++) {
                 if (!sees(i + k)) continue;
                 seen_ones |= 1u << k;
-                values[k] *= scale;
+                values[k] = biased(values[k], i + k);
                 largest = max(largest, values[k]);
             }
             sum *= exp(before - largest);
@@ -124,7 +135,7 @@ extern "C" __global__ void softmax(const Accumulator* scores, Scalar* weights, S
         });
         Accumulator of_row = warp_max(largest);
         sum = warp_sum(sum * exp(largest - of_row));
-        Accumulator inverse = Accumulator(1) / sum;  // infinite where nothing is seen, and not used there
+        Accumulator inverse = sum == 0 ? Accumulator(0) : Accumulator(1) / sum;  // 0 where nothing is seen
         for_each_key(keys, in_packs, [&](auto count, long long i) {
             constexpr int n = decltype(count)::value;
             Pack<n, Accumulator> values;
@@ -132,7 +143,7 @@ extern "C" __global__ void softmax(const Accumulator* scores, Scalar* weights, S
             if (i < end) values = load<n>(scores, i);
             unsigned int keeps = i < end && dropped ? kept(count, i) : 0;
             for (int k = 0; k < n; k++) {
-                Accumulator weight = sees(i + k) ? exp(values[k] * scale - of_row) * inverse : Accumulator(0);
+                Accumulator weight = sees(i + k) ? exp(biased(values[k], i + k) - of_row) * inverse : Accumulator(0);
                 whole[k] = Scalar(weight);
                 left[k] = Scalar(keeps >> k & 1u ? weight * keep_scale : Accumulator(0));
             }
@@ -144,7 +155,7 @@ extern "C" __global__ void softmax(const Accumulator* scores, Scalar* weights, S
 
 // --------------------------------------------------------------------------------------------------------- backward
 
-// The gradient of the scores, from the weights and the gradient of those that dropout left; and the latter, where wanted.
+// The gradient of the scores, times scale, from the weights and the gradient of those that dropout left; and the latter, where wanted.
 extern "C" __global__ void softmax_backward(const Scalar* weights, const Accumulator* d_dropped, Scalar* d_scores, Scalar* dropped,
                                             const unsigned int* bits, Accumulator scale, Accumulator keep_scale, long long rows,
                                             long long queries, long long keys, long long seen) {

@@ -3,7 +3,7 @@
 
 * Scores stand in rows, (..., T, S). A warp reads a row, makes it weights and writes it back, in place but for bfloat16: there
   the product leaves its scores in float32, as 8 bits are too few for what goes through exp, and the weights are bfloat16.
-* A mask is read by its strides, wherever it broadcasts, and what is causal is not even read.
+* A mask and a bias are read by their strides, wherever they broadcast, and what is causal is not even read.
 * Dropout's mask is made once for both directions where the weights are kept, as a bit each: a 32nd of their memory.
 * Long sequences are cut into blocks, whose weights are computed again in the backward pass: memory grows with the length.
 """
@@ -21,6 +21,8 @@ from tinytensor.kernels.cupy.loader import accumulator, kernel
 from tinytensor.kernels.cupy.products import matmul
 from tinytensor.kernels.numpy.attention import (
     Block,
+    add_to_bias,
+    aligned_zeros,
     blocks,
     check_mask,
     cut,
@@ -45,21 +47,23 @@ class _Attention:
         query: Any,
         key: Any,
         value: Any,
+        bias: Any,
         mask: Any,
         is_causal: bool,
         scale: float,
         dropout_key: Key | None,
         keep_probability: float,
     ) -> None:
-        self.dtype = functools.reduce(xp.promote_types, (query.dtype, key.dtype, value.dtype))
+        self.dtype = functools.reduce(xp.promote_types, [x.dtype for x in (query, key, value, bias) if x is not None])
         self.has_lead = max(query.ndim, key.ndim, value.ndim) > 2
         self.mask, self.is_causal = without_empty_blocks(mask, is_causal, query.shape[-2], key.shape[-2])
         self.dropped_lead = host.broadcast_shapes(query.shape[:-2], key.shape[:-2])
         arrays = [x.astype(self.dtype, copy=False) for x in (query, key, value)]
         self.query, self.key, self.value = same_lead(*arrays)
         self.lead, self.queries, self.keys = self.query.shape[:-2], query.shape[-2], key.shape[-2]
-        if mask is not None:
-            check_mask(self.mask.shape, (*self.lead[: None if self.has_lead else 0], self.queries, self.keys))
+        self.bias = None if bias is None else bias.astype(self.dtype, copy=False)
+        for broadcast in (self.bias, self.mask):
+            check_mask(broadcast, (*self.lead[: None if self.has_lead else 0], self.queries, self.keys))
         self.scale = float(scale)
         self.dropout_key, self.keep_probability = dropout_key, keep_probability
         self.keep_scale = survivors_scale(keep_probability)
@@ -79,14 +83,16 @@ class _Attention:
             first, second = (first, xp.empty(shape, self.dtype)) if is_kept else (None, first)
         if scores.size:
             launch = kernel("attention.cu", "softmax", self.dtype)
-            mask, *steps = self._mask(block, shape)  # here, so that its memory is nobody else's before the launch
-            address = None if mask is None else mask.data.ptr
+            # Names for both parts, so that their memory is nobody else's before the launch.
+            bias, *bias_steps = _strided(self.bias, block, shape)
+            mask, *mask_steps = _strided(self.mask, block, shape)
+            added = [_address(bias), *bias_steps, _address(mask), *mask_steps]
             scales = (self.scale, self.keep_scale)
-            launch(*_grid(shape), scores, first, second, bits, address, *steps, *scales, *self._shape(block, shape))
+            launch(*_grid(shape), scores, first, second, bits, *added, *scales, *self._shape(block, shape))
         return first, first if bits is None else second
 
-    def d_scores(self, block: Block, weights: Any, g: Any, bits: Any, is_kept: bool) -> tuple[Any, Any]:
-        """The gradient of a block's products of query and key, and the weights that dropout leaves."""
+    def d_scores(self, block: Block, weights: Any, g: Any, bits: Any, is_kept: bool, scale: float) -> tuple[Any, Any]:
+        """The gradient of a block's scores times ``scale``, and the weights that dropout leaves."""
         value = self.value[_columns(block)]
         d_dropped = matmul(g, transposed(value), xp.empty(weights.shape, accumulator(self.dtype)))
         d_scores = d_dropped if self.dtype == d_dropped.dtype else xp.empty(weights.shape, self.dtype)
@@ -95,9 +101,8 @@ class _Attention:
             dropped = xp.empty(weights.shape, self.dtype) if is_kept else weights
         if weights.size:
             launch = kernel("attention.cu", "softmax_backward", self.dtype)
-            scales = (self.scale, self.keep_scale)
             shape = self._shape(block, weights.shape)
-            launch(*_grid(weights.shape), weights, d_dropped, d_scores, dropped, bits, *scales, *shape)
+            launch(*_grid(weights.shape), weights, d_dropped, d_scores, dropped, bits, scale, self.keep_scale, *shape)
         return d_scores, weights if bits is None else dropped
 
     def bits(self, block: Block) -> Any:
@@ -129,17 +134,22 @@ class _Attention:
     def _shape(self, block: Block, shape: Sequence[int]) -> tuple[int, ...]:
         return math.prod(shape[:-1]), *shape[-2:], self._seen(block)
 
-    def _mask(self, block: Block, shape: Sequence[int]) -> tuple[Any, ...]:
-        """The mask's part, how many heads follow each other evenly, and its steps along the axes."""
-        if self.mask is None:
-            return None, 1, 0, 0, 0, 0
-        mask = cut(self.mask, block.batch, block.queries, block.keys, len(shape))
-        mask = xp.broadcast_to(mask, shape)
-        steps = _two_axes(shape[:-2], mask.strides[:-2])
-        if steps is None:
-            mask = mask.copy()
-            steps = (1, mask.strides[-3], 0)
-        return mask, *steps, *mask.strides[-2:]
+
+def _strided(array: Any, block: Block, shape: Sequence[int]) -> tuple[Any, ...]:
+    """A block's part of a mask or bias, how many heads follow each other evenly in it, and its steps along the axes."""
+    if array is None:
+        return None, 1, 0, 0, 0, 0
+    part = xp.broadcast_to(cut(array, block.batch, block.queries, block.keys, len(shape)), shape)
+    steps = _two_axes(shape[:-2], part.strides[:-2])
+    if steps is None:
+        part = part.copy()
+        steps = (1, part.strides[-3], 0)
+    length, *strides = *steps, *part.strides[-2:]
+    return part, length, *[stride // part.itemsize for stride in strides]
+
+
+def _address(array: Any) -> Any:
+    return None if array is None else array.data.ptr
 
 
 def _two_axes(lengths: Sequence[int], steps: Sequence[int]) -> tuple[int, int, int] | None:
@@ -179,15 +189,16 @@ def attention_forward(
     query: Any,
     key: Any,
     value: Any,
+    bias: Any,
     mask: Any,
     is_causal: bool,
     scale: float,
     dropout_key: Key | None,
     keep_probability: float,
 ) -> tuple[Any, Any]:
-    """softmax(query keyᵀ scale) value over (..., T, D), (..., S, D), (..., S, D_v); keeps weights that are not too many, with
-    dropout's bits. The settings are those of ``kernels/numpy/attention.py``."""
-    parts = _Attention(query, key, value, mask, is_causal, scale, dropout_key, keep_probability)
+    """softmax(query keyᵀ scale + bias) value over (..., T, D), (..., S, D), (..., S, D_v); keeps weights that are not too many,
+    with dropout's bits. The settings are those of ``kernels/numpy/attention.py``."""
+    parts = _Attention(query, key, value, bias, mask, is_causal, scale, dropout_key, keep_probability)
     out = joinable((*parts.query.shape[:-1], value.shape[-1]), parts.dtype)
     kept: list[Any] | None = [] if any(needed) and parts.queries * parts.keys <= _KEPT else None
     for block in parts.blocks():
@@ -206,6 +217,7 @@ def attention_backward(
     query: Any,
     key: Any,
     value: Any,
+    bias: Any,
     mask: Any,
     is_causal: bool,
     scale: float,
@@ -213,10 +225,15 @@ def attention_backward(
     keep_probability: float,
     into: Sequence[Any] = (None, None, None),
 ) -> Sequence[Any]:
-    """With P the weights, and dP = g valueᵀ where dropout kept them: dS = P (dP - rowsum(dP P)) scale. The gradients are
-    written ``into`` arrays that the caller has, or else new ones."""
-    parts = _Attention(query, key, value, mask, is_causal, scale, dropout_key, keep_probability)
-    query, key, value = parts.query, parts.key, parts.value
+    """With P the weights, and dP = g valueᵀ where dropout kept them: dS = P (dP - rowsum(dP P)), times the scale for query and
+    key. Their gradients and the value's are written ``into`` arrays that the caller has, or else new ones."""
+    parts = _Attention(query, key, value, bias, mask, is_causal, scale, dropout_key, keep_probability)
+    query, key, value, scale = parts.query, parts.key, parts.value, parts.scale
+    d_bias = None
+    if needed[3]:  # the scores' gradient is wanted as it is, so the scale goes to what it is multiplied with
+        d_bias = aligned_zeros(bias, query.ndim, accumulator(parts.dtype))
+        query, key = [(x * scale).astype(parts.dtype, copy=False) for x in (query, key)]
+        scale = 1.0
     g = g.astype(parts.dtype, copy=False).reshape(*parts.lead, *g.shape[-2:])
     d_query = _array_for(query, into[0], parts.dtype) if needed[0] else None
     d_key, d_value = [
@@ -230,18 +247,20 @@ def attention_backward(
         else:
             weights, _ = parts.weights(block, None, is_kept=True)
             bits = parts.bits(block)
-        d_scores, dropped = parts.d_scores(block, weights, g[rows], bits, is_kept=statistics is not None)
+        d_scores, dropped = parts.d_scores(block, weights, g[rows], bits, is_kept=statistics is not None, scale=scale)
         if d_query is not None:
             matmul(d_scores, key[columns], d_query[rows])
         if d_key is not None:
             _put(d_key[columns], transposed(d_scores), query[rows], is_first)
         if d_value is not None:
             _put(d_value[columns], transposed(dropped), g[rows], is_first)
+        if d_bias is not None:
+            add_to_bias(d_bias, d_scores, block)
     gradients = (d_query, d_key, d_value)
     for gradient, place in zip(gradients, into):
         if gradient is not None and place is not None and gradient is not place:
             place[...] = gradient
-    return gradients
+    return *gradients, None if d_bias is None else d_bias.reshape(bias.shape)
 
 
 def _array_for(x: Any, place: Any, dtype: Any) -> Any:

@@ -79,7 +79,10 @@ def linear(x: Any, weight: Any, bias: Any) -> Any:
     """x @ weight.T + bias over x's last axis, the others being one long axis."""
     out = matmul(x.reshape(math.prod(x.shape[:-1]), x.shape[-1]), weight.T)
     if bias is not None:
-        out += bias
+        if bias.dtype == out.dtype:
+            out += bias
+        else:
+            out = out + bias
     return out.reshape((*x.shape[:-1], weight.shape[0]))
 
 

@@ -21,10 +21,11 @@ from tinytensor import kernels
 from tinytensor.backend import host, xp
 from tinytensor.kernels.numpy.dropout import Key, keep_mask, survivors_scale
 
-LOWEST = -1e30  # added to scores that may not be attended: so low that exp gives 0, yet finite, so nothing becomes NaN
+_HIDDEN = -math.inf  # added to scores that may not be attended
 _BLOCK = 1 << 17  # scores in a block: 512 KiB, about half a core's cache
 _QUERIES = 64  # a block has at least so many queries: fewer make small products
 _KEPT = 512 * 512  # with more scores than this in a head, they are computed again
+_SQUARE = 128  # the most queries whose causal penalty is kept
 
 
 class Block(NamedTuple):
@@ -70,15 +71,25 @@ def joinable(shape: Sequence[int], dtype: Any) -> Any:
     return xp.empty((batch, length, heads, width), dtype).transpose(0, 2, 1, 3)
 
 
-@functools.lru_cache(maxsize=64)
-def _causal_penalty(start: int, stop: int, keys: int, offset: int, dtype: Any) -> tuple[int, Any]:
-    """What makes attention causal for queries start to stop: the first key that not all may see, and what to add from there."""
-    first = start + offset + 1
-    return first, _penalty(xp.arange(first, keys)[:, None] <= xp.arange(start, stop) + offset, dtype)
+def _hide_later_keys(scores: Any, first: int) -> None:
+    """Make scores (..., S, T) causal whose first query sees the keys before ``first``, and each query one more than that before
+    it. Along the diagonal this goes by squares of limited size, so that what is kept to be added is small at any length."""
+    queries = scores.shape[-1]
+    for start in range(0, queries, _SQUARE):
+        stop = min(start + _SQUARE, queries)
+        scores[..., first + start : first + stop - 1, start:stop] += _triangle(stop - start, scores.dtype)
+        if stop < queries:
+            scores[..., first + stop - 1 :, start:stop] = _HIDDEN
+
+
+@functools.lru_cache(maxsize=64)  # of 64 KiB each at the most, or 128 of float64
+def _triangle(queries: int, dtype: Any) -> Any:
+    """What hides key i (counted from the first that not all of these queries see) from the queries up to i."""
+    return _penalty(xp.arange(queries - 1)[:, None] < xp.arange(queries), dtype)
 
 
 def _penalty(mask: Any, dtype: Any) -> Any:
-    return xp.where(mask, xp.zeros((), dtype), xp.full((), LOWEST, dtype))
+    return xp.where(mask, xp.zeros((), dtype), xp.full((), _HIDDEN, dtype))
 
 
 def without_empty_blocks(mask: Any, is_causal: bool, queries: int, keys: int) -> tuple[Any, bool]:
@@ -90,10 +101,10 @@ def without_empty_blocks(mask: Any, is_causal: bool, queries: int, keys: int) ->
     return causal if mask is None else mask & causal, False
 
 
-def check_mask(shape: tuple[int, ...], scores: tuple[int, ...]) -> None:
-    """Raises ValueError unless a mask of that shape broadcasts to the scores, (..., T, S)."""
-    if host.broadcast_shapes(shape, scores) != scores:
-        raise ValueError(f"a mask of shape {shape} does not broadcast to the scores, {scores}")
+def check_mask(mask: Any, scores: tuple[int, ...]) -> None:
+    """Raises ValueError unless a mask, or None, broadcasts to the scores, (..., T, S)."""
+    if mask is not None and host.broadcast_shapes(mask.shape, scores) != scores:
+        raise ValueError(f"a mask of shape {mask.shape} does not broadcast to the scores, {scores}")
 
 
 def cut(mask: Any, batch: slice, second_last: slice, last: slice, ndim: int) -> Any:
@@ -103,16 +114,16 @@ def cut(mask: Any, batch: slice, second_last: slice, last: slice, ndim: int) -> 
     return mask[tuple([slice(None) if n == 1 else part for n, part in zip(mask.shape, parts)])]
 
 
-def _scores(query: Any, key: Any, mask: Any, is_causal: bool, block: Block) -> Any:
-    """A block's scores, (..., S, T), with LOWEST added where the query may not see the key."""
+def _scores(query: Any, key: Any, bias: Any, mask: Any, is_causal: bool, block: Block) -> Any:
+    """A block's scores, (..., S, T), with the bias added, and -inf where the query may not see the key."""
     scores = kernels.matmul(key[block.batch, ..., block.keys, :], transposed(query[block.batch, ..., block.queries, :]))
+    if bias is not None:
+        scores += transposed(cut(bias, block.batch, block.queries, block.keys, query.ndim))
     if mask is not None:
         seen = cut(mask, block.batch, block.queries, block.keys, query.ndim)
         scores += transposed(_penalty(seen, scores.dtype))
     if is_causal:
-        queries, offset = block.queries, key.shape[-2] - query.shape[-2]
-        first, penalty = _causal_penalty(queries.start, queries.stop, block.keys.stop, offset, scores.dtype)
-        scores[..., first:, :] += penalty
+        _hide_later_keys(scores, block.queries.start + key.shape[-2] - query.shape[-2] + 1)
     return scores
 
 
@@ -121,38 +132,43 @@ def attention_forward(
     query: Any,
     key: Any,
     value: Any,
+    bias: Any,
     mask: Any,
     is_causal: bool,
     scale: float,
     dropout_key: Key | None,
     keep_probability: float,
 ) -> tuple[Any, Any]:
-    """softmax(query keyᵀ scale) value over (..., T, D), (..., S, D), (..., S, D_v).
+    """softmax(query keyᵀ scale + bias) value over (..., T, D), (..., S, D), (..., S, D_v).
 
-    ``mask`` (boolean, True = may attend) broadcasts to (..., T, S); ``is_causal`` lets a query see the keys up to its own
-    place, counted from the end. A row that may attend to nothing gives zeros. ``dropout_key`` is that of the dropout mask of
-    the weights, in the order (..., S, T), or None: then ``keep_probability`` is 1.
+    ``bias`` (or None) broadcasts to (..., T, S), and -inf in it hides a key from a query; so does ``mask`` (boolean, True =
+    may attend, or None). ``is_causal`` lets a query see the keys up to its own place, counted from the end. A row that may
+    attend to nothing gives zeros. ``dropout_key`` is that of the dropout mask of the weights, in the order (..., S, T), or
+    None: then ``keep_probability`` is 1.
     """
-    if query.shape[-2] == 1 and mask is None and dropout_key is None and not any(needed):
+    if query.shape[-2] == 1 and mask is None and bias is None and dropout_key is None and not any(needed):
         return _one_query(query, key, value, scale), None
     has_lead = max(query.ndim, key.ndim, value.ndim) > 2
     keep, keep_scale = _survivors(query, key, dropout_key, keep_probability), survivors_scale(keep_probability)
     mask, is_causal = without_empty_blocks(mask, is_causal, query.shape[-2], key.shape[-2])
     query, key, value = same_lead(query * scale, key, value)
-    if mask is not None:
-        check_mask(mask.shape, (*query.shape[: -2 if has_lead else 0], query.shape[-2], key.shape[-2]))
+    for broadcast in (bias, mask):
+        check_mask(broadcast, (*query.shape[: -2 if has_lead else 0], query.shape[-2], key.shape[-2]))
+    may_see_nothing = mask is not None or bias is not None
+    lowest = float(host.finfo(query.dtype).min) if may_see_nothing else 0.0
     out = joinable((*query.shape[:-1], value.shape[-1]), query.dtype)
     largest = xp.empty((*query.shape[:-2], 1, query.shape[-2]), query.dtype)
     inverse = xp.empty_like(largest)  # 1 / the sum of each query's weights before they are normalised
     kept: list[Any] | None = [] if any(needed) and query.shape[-2] * key.shape[-2] <= _KEPT else None
     for block in blocks(query, key, is_causal, _BLOCK, _QUERIES, _KEPT):
-        weights = _scores(query, key, mask, is_causal, block)
+        weights = _scores(query, key, bias, mask, is_causal, block)
         rows = (block.batch, ..., slice(None), block.queries)
         largest[rows] = weights.max(axis=-2, keepdims=True)
+        if may_see_nothing:  # exp(-inf - lowest) is 0, where exp(-inf - -inf) would be NaN
+            largest[rows] = xp.maximum(largest[rows], lowest)
         _exp(weights, largest[rows])
-        inverse[rows] = 1.0 / weights.sum(axis=-2, keepdims=True)
-        if mask is not None:
-            inverse[rows] *= largest[rows] > 0.5 * LOWEST
+        total = weights.sum(axis=-2, keepdims=True)
+        inverse[rows] = 1.0 / (xp.where(total == 0, math.inf, total) if may_see_nothing else total)
         mixed = kernels.matmul(transposed(_dropped(weights, keep, block)), value[block.batch, ..., block.keys, :])
         mixed *= transposed(inverse[rows]) * keep_scale
         out[block.batch, ..., block.queries, :] = mixed
@@ -177,6 +193,7 @@ def attention_backward(
     query: Any,
     key: Any,
     value: Any,
+    bias: Any,
     mask: Any,
     is_causal: bool,
     scale: float,
@@ -186,8 +203,8 @@ def attention_backward(
 ) -> Sequence[Any]:
     """With P the weights and dP = g valueᵀ: dS = P (dP - rowsum(dP P)), and rowsum(dP P) = rowsum(g out), which is cheaper.
 
-    The weights W here are not normalised, P = W / total: so g is, in their place. The gradients are written ``into`` arrays
-    that the caller has, or else new ones.
+    The weights W here are not normalised, P = W / total: so g is, in their place. The gradients of query, key and value are
+    written ``into`` arrays that the caller has, or else new ones.
     """
     kept, largest, inverse, out, keep = statistics
     mask, is_causal = without_empty_blocks(mask, is_causal, query.shape[-2], key.shape[-2])
@@ -199,16 +216,17 @@ def attention_backward(
     make = joinable if query.shape[-2] else _zeros  # without queries no block writes the keys' gradients
     places = zip((query, key, value), needed, into)
     d_query, d_key, d_value = ((make(x.shape, x.dtype) if place is None else place) if n else None for x, n, place in places)
+    d_bias = aligned_zeros(bias, query.ndim, query.dtype) if needed[3] else None
     for i, block in enumerate(blocks(query, key, is_causal, _BLOCK, _QUERIES, _KEPT)):
         rows, columns = (block.batch, ..., block.queries, slice(None)), (block.batch, ..., block.keys, slice(None))
         # The first block of a sequence sees all its keys: it sets their gradients, to which the others add.
         put = _set if block.queries.stop == query.shape[-2] else _add
-        weights = kept[i] if kept is not None else _scores(query, key, mask, is_causal, block)
+        weights = kept[i] if kept is not None else _scores(query, key, bias, mask, is_causal, block)
         if kept is None:
             _exp(weights, largest[block.batch, ..., block.queries])
         if d_value is not None:
             put(d_value[columns], _dropped(weights, keep, block), g[rows])
-        if d_query is None and d_key is None:
+        if d_query is None and d_key is None and d_bias is None:
             continue
         d_scores = _dropped(kernels.matmul(value[columns], transposed(g[rows])), keep, block)
         d_scores -= total[block.batch, ..., block.queries]
@@ -217,7 +235,21 @@ def attention_backward(
             _set(d_query[rows], transposed(d_scores), scaled_key[columns])
         if d_key is not None:
             put(d_key[columns], d_scores, query[rows])
-    return d_query, d_key, d_value
+        if d_bias is not None:
+            add_to_bias(d_bias, transposed(d_scores), block)
+    return d_query, d_key, d_value, None if d_bias is None else d_bias.reshape(bias.shape)
+
+
+def aligned_zeros(bias: Any, ndim: int, dtype: Any) -> Any:
+    """Zeros for a bias's gradient, with as many axes as the scores."""
+    return xp.zeros((1,) * (ndim - bias.ndim) + bias.shape, dtype)
+
+
+def add_to_bias(d_bias: Any, d_scores: Any, block: Block) -> None:
+    """Add the gradient of a block's scores, (..., T, S), to that of the bias, over the axes along which it was broadcast."""
+    part = cut(d_bias, block.batch, block.queries, block.keys, d_scores.ndim)
+    axes = tuple([axis for axis, (n, scores) in enumerate(zip(part.shape, d_scores.shape)) if n != scores])
+    part += d_scores.sum(axis=axes, dtype=d_bias.dtype, keepdims=True)
 
 
 def _exp(scores: Any, largest: Any) -> None:

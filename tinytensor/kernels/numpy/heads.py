@@ -39,6 +39,7 @@ def multi_head_attention_forward(
     needed: Sequence[bool],
     projected: Any,
     memory: Any,
+    bias: Any,
     num_heads: int,
     mask: Any,
     is_causal: bool,
@@ -49,9 +50,9 @@ def multi_head_attention_forward(
     """``attention_forward`` of the heads, joined; its settings are the last five."""
     has_memory = memory is not None
     query, key, value = queries_keys_values(projected, memory, num_heads, has_memory)
-    wanted = (needed[0], needed[has_memory], needed[has_memory])
+    wanted = (needed[0], needed[has_memory], needed[has_memory], needed[2])
     settings = (mask, is_causal, scale, dropout_key, keep_probability)
-    out, statistics = kernels.attention_forward(wanted, query, key, value, *settings)
+    out, statistics = kernels.attention_forward(wanted, query, key, value, bias, *settings)
     return join_heads(out), statistics
 
 
@@ -61,6 +62,7 @@ def multi_head_attention_backward(
     needed: Sequence[bool],
     projected: Any,
     memory: Any,
+    bias: Any,
     num_heads: int,
     mask: Any,
     is_causal: bool,
@@ -75,8 +77,8 @@ def multi_head_attention_backward(
     has_memory = memory is not None
     into = queries_keys_values(d_projected, d_memory, num_heads, has_memory)
     query, key, value = queries_keys_values(projected, memory, num_heads, has_memory)
-    wanted = [x is not None for x in into]
+    wanted = [*[x is not None for x in into], needed[2]]
     (g,) = split_heads(g, 1, num_heads)
     settings = (mask, is_causal, scale, dropout_key, keep_probability)
-    kernels.attention_backward(g, statistics, wanted, query, key, value, *settings, into)
-    return d_projected, d_memory
+    *_, d_bias = kernels.attention_backward(g, statistics, wanted, query, key, value, bias, *settings, into)
+    return d_projected, d_memory, d_bias

@@ -18,5 +18,8 @@ def linear(x: Any, weight: Any, bias: Any) -> Any:
     is_row = x.size and x.size == x.shape[-1]
     out = x.reshape(-1).dot(weight.T) if is_row else matmul(x.reshape(math.prod(x.shape[:-1]), x.shape[-1]), weight.T)
     if bias is not None:
-        out += bias
+        if bias.dtype == out.dtype:
+            out += bias
+        else:
+            out = out + bias
     return out.reshape((*x.shape[:-1], weight.shape[0]))
