@@ -144,8 +144,8 @@ def _strided(array: Any, block: Block, shape: Sequence[int]) -> tuple[Any, ...]:
     if steps is None:
         part = part.copy()
         steps = (1, part.strides[-3], 0)
-    length, *strides = *steps, *part.strides[-2:]
-    return part, length, *[stride // part.itemsize for stride in strides]
+    length, group_step, head_step = steps
+    return (part, length, *[step // part.itemsize for step in (group_step, head_step, *part.strides[-2:])])
 
 
 def _address(array: Any) -> Any:
