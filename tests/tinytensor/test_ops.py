@@ -196,6 +196,19 @@ def test_fused_equals_its_reference(case):
         np.testing.assert_allclose(fast.numpy(), slow.numpy(), rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.parametrize("case", [c for c in CASES if c.twin and len(c.inputs) - len(c.constant) > 1], **by_name)
+@pytest.mark.parametrize("place", [0, 1])
+def test_fused_ops_of_mixed_dtypes_give_the_wider_one(case, place):
+    """As any other op: float32 at one place, float64 at all others; each gradient in its input's dtype."""
+    xs = tensors(case)
+    xs[place] = tt.tensor(case.inputs[place].astype("float32"), requires_grad=xs[place].requires_grad)
+    out, want = case.f(*xs), case.twin(*xs)
+    assert out.dtype == want.dtype == "float64"
+    np.testing.assert_allclose(out.numpy(), want.numpy(), rtol=1e-5, atol=1e-6)  # the reference begins in float32
+    for x, gradient in zip(checked(case, xs), tt.grad(out, checked(case, xs), cotangent(out))):
+        assert gradient.dtype == x.dtype
+
+
 # ------------------------------------------------------------------------------------------------------------ everything
 
 
