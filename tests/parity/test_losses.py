@@ -179,6 +179,7 @@ def test_distances(name, reduction):
     assert_same(lambda x, y: ours(x, y, reduction), lambda x, y: theirs(x, y, reduction=reduction), x, y, order=order)
 
 
+@pytest.mark.filterwarnings("ignore:reduction")  # PyTorch's advice to take batchmean
 @pytest.mark.parametrize("reduction", [*REDUCTIONS, "batchmean"])
 @pytest.mark.parametrize("log_target", [False, True])
 def test_kl_div(log_target, reduction):
@@ -201,7 +202,9 @@ def test_nll_loss(shape, ignored, weighted, reduction):
     settings = {"ignore_index": -100 if ignored is None else ignored, "reduction": reduction}
     assert_same(
         lambda x: tt.nll_loss(x, tt.tensor(ids), tt.tensor(weight) if weighted else None, **settings),
-        lambda x: F.nll_loss(classes_second(x), torch.tensor(ids), torch.tensor(weight) if weighted else None, **settings),
+        lambda x: F.nll_loss(
+            classes_second(x).contiguous(), torch.tensor(ids), torch.tensor(weight) if weighted else None, **settings
+        ),
         normal(*shape, 7),
     )
 
