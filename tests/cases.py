@@ -926,6 +926,25 @@ same(
     want=lambda x, weight, targets: cross_entropy(x @ weight.T, targets),
 )
 
+ids, scale = np.array([0, 2, 1]), np.array([0.5, 1.0, 2.0])
+for reduction in ("mean", "sum", "none"):
+    distances = {
+        "l1_loss": abs,
+        "huber_loss": lambda d: np.where(abs(d) < 1, d * d / 2, abs(d) - 0.5),
+        "smooth_l1_loss": lambda d: np.where(abs(d) < 1, d * d / 2, abs(d) - 0.5),
+    }
+    for op, of in distances.items():
+        want = lambda x, y, reduction, of=of: reduced(of(x - y), reduction, x.size)  # noqa: E731
+        same(op, reduction, even(3, 4), odd(3, 4) + 0.1, args=(reduction,), want=want)
+    want = lambda x, y, r=reduction: reduced(y * (np.log(y) - x), r, x.size)  # noqa: E731
+    case("kl_div", reduction, lambda x, y, r=reduction: tt.kl_div(x, y, r), want, normal(3, 4), unit(3, 4))
+    want = lambda p, t, r=reduction: reduced(-t * np.log(p) - (1 - t) * np.log(1 - p), r, p.size)  # noqa: E731
+    ours = lambda p, t, r=reduction: tt.binary_cross_entropy(p, t, r)  # noqa: E731
+    case("binary_cross_entropy", reduction, ours, want, unit(3, 4), unit(3, 4))
+    want = lambda x, r=reduction: reduced(-x[range(3), ids] * scale[ids], r, scale[ids].sum())  # noqa: E731
+    ours = lambda x, r=reduction: tt.nll_loss(x, tt.tensor(ids), tt.tensor(scale.astype(x.dtype)), reduction=r)  # noqa: E731
+    case("nll_loss", f"weights, {reduction}", ours, want, normal(3, 3))
+
 # ------------------------------------------------------------------------------------------------------------- promises
 
 

@@ -10,21 +10,27 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels, random
-from tinytensor.backend import default_dtype, host, is_array, is_floating, is_host_array, wide, xp
+from tinytensor.backend import default_dtype, host, is_array, is_floating, is_host_array, xp
 from tinytensor.fused import fused
 from tinytensor.op import wrap
 from tinytensor.ops import (
+    abs,
     astype,
+    clip,
     embedding,
     erf,
     exp,
+    expand_dims,
     leaky_relu,
     linear,
+    log,
+    log1p,
     log_softmax,
     logsumexp,
     matmul,
     maximum,
     mean,
+    minimum,
     one_hot,
     relu,
     reshape,
@@ -357,9 +363,8 @@ def _check_heads(projected: Tensor, num_heads: int, memory: Tensor | None) -> No
 
 
 def _wide(x: Tensor) -> Tensor:
-    """x in float32 where it is bfloat16: a loss is float32."""
-    dtype = wide(x.dtype)
-    return x if dtype is None else astype(x, dtype)
+    """x in float32 where it is no floating-point number, or of half precision: a loss is float32."""
+    return x if is_floating(x.dtype) and x.dtype.itemsize > 2 else astype(x, "float32")
 
 
 def _reduce(losses: Tensor, reduction: str) -> Tensor:
@@ -375,6 +380,7 @@ def _check_reduction(reduction: str) -> None:
 def _cross_entropy(logits: Any, targets: Any, ignore_index: int, label_smoothing: float, reduction: str) -> Any:
     kept = targets != ignore_index
     target = where(kept, targets, 0)
+    logits = where(kept.reshape((*kept.shape, 1)), logits, 0.0)  # of an ignored row nothing is read, not even NaN
     log_probability = log_softmax(_wide(logits))
     losses = -take_along_axis(log_probability, target.reshape((*target.shape, 1)), -1).reshape(targets.shape)
     if label_smoothing:
@@ -391,21 +397,28 @@ def cross_entropy(
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
     reduction: str = "mean",
+    weight: Tensor | None = None,
 ) -> Tensor:
     """-log softmax(logits)[target], the softmax being over the last axis.
 
     logits: (..., classes). targets: integers (...), of which those equal to ``ignore_index`` count neither in the sum nor
     in the mean; or probabilities (..., classes). ``label_smoothing`` e mixes the target with the uniform distribution:
     (1 - e) target + e/classes (Szegedy et al. 2016). ``reduction``: mean, sum or none. The mean over no rows at all is 0.
-    Of bfloat16 logits the loss is float32, as every loss here.
+    ``weight`` (classes,) is what each class counts; the mean is then over the targets' weights (with probabilities, as in
+    PyTorch, over the rows). With weights or probabilities the loss is composed of ops, without a kernel.
+    Of half precision the loss is float32, as every loss here.
     Raises ValueError for shapes that do not fit and IndexError for a target that is no class; on a GPU, where to look would
     mean to wait, such a target's loss is NaN.
     """
     _check_tensors("cross_entropy", logits=logits, targets=targets)
     _check_reduction(reduction)
     _check_smoothing(label_smoothing)
+    if weight is not None:
+        _check_tensors("cross_entropy", weight=weight)
+        if weight.shape != logits.shape[-1:]:
+            raise ValueError(f"cross_entropy: weight {weight.shape} must be (classes,), one for each in logits {logits.shape}")
     if is_floating(targets.dtype):
-        return _soft_cross_entropy(logits, targets, label_smoothing, reduction)
+        return _soft_cross_entropy(logits, targets, label_smoothing, reduction, weight)
     if targets.dtype.kind not in "iu":
         raise TypeError(f"cross_entropy: targets are integers (classes) or floats (probabilities), not {targets.dtype}")
     if logits.ndim == 0 or logits.shape[:-1] != targets.shape:
@@ -414,7 +427,69 @@ def cross_entropy(
             "and one more axis at the end, the classes"
         )
     _check_classes("cross_entropy", targets, logits.shape[-1], ignore_index)
+    if weight is not None:
+        return _weighted_cross_entropy(logits, targets.data, ignore_index, label_smoothing, reduction, weight)
     return _cross_entropy(logits, targets.data, ignore_index, label_smoothing, reduction)
+
+
+def _weighted_cross_entropy(
+    logits: Tensor, targets: Any, ignore_index: int, label_smoothing: float, reduction: str, weight: Tensor
+) -> Tensor:
+    """``cross_entropy`` where classes count differently: smoothing takes each class by its own weight, too."""
+    kept = wrap(targets != ignore_index)
+    logits = where(expand_dims(kept, -1), _wide(logits), 0.0)
+    log_probability = log_softmax(logits)
+    losses = nll_loss(log_probability, wrap(targets), weight, ignore_index, "none")
+    if label_smoothing:
+        smooth = -mean(log_probability * weight, -1)
+        losses = losses * (1.0 - label_smoothing) + where(kept, smooth, 0.0) * label_smoothing
+    return _weighted(losses, _weights_of(targets, weight, ignore_index), reduction)
+
+
+def _weights_of(targets: Any, weight: Tensor | None, ignore_index: int) -> Tensor:
+    """What each row counts: its target's weight (1 without weights), and 0 where it is ignored."""
+    kept = targets != ignore_index
+    if weight is None:
+        return wrap(kept.astype("float32"))
+    return where(kept, _wide(weight)[xp.where(kept, targets, 0)], 0.0)
+
+
+def _weighted(losses: Tensor, weights: Tensor, reduction: str) -> Tensor:
+    """The losses reduced, the mean being over the weights; over none at all it is 0."""
+    if reduction != "mean":
+        return _reduce(losses, reduction)
+    total = sum(weights)
+    return sum(losses) / where(total == 0, 1.0, total)
+
+
+def nll_loss(
+    log_probabilities: Tensor,
+    targets: Tensor,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Tensor:
+    """-log_probabilities[target], the negative log-likelihood: ``cross_entropy`` of what went through ``log_softmax``.
+
+    log_probabilities: (..., classes). targets: integers (...). ``weight`` (classes,), ``ignore_index`` and the errors are as
+    in ``cross_entropy``.
+    """
+    _check_tensors(
+        "nll_loss", log_probabilities=log_probabilities, targets=targets, **({} if weight is None else {"weight": weight})
+    )
+    _check_reduction(reduction)
+    shape = log_probabilities.shape
+    if not shape or shape[:-1] != targets.shape or (weight is not None and weight.shape != shape[-1:]):
+        raise ValueError(
+            f"nll_loss: log-probabilities {shape} must be the targets' shape {targets.shape} and one more axis at the end, the "
+            "classes" + ("" if weight is None else f", of which each has a weight: {weight.shape}")
+        )
+    _check_classes("nll_loss", targets, shape[-1], ignore_index)
+    weights = _weights_of(targets.data, weight, ignore_index)
+    kept = targets.data != ignore_index
+    target = xp.where(kept, targets.data, 0).reshape((*targets.shape, 1))
+    right = reshape(take_along_axis(_wide(log_probabilities), target, -1), targets.shape)
+    return _weighted(-where(kept, right, 0.0) * weights.astype(right.dtype), weights, reduction)
 
 
 @fused(kernels.linear_cross_entropy_forward, kernels.linear_cross_entropy_backward, inputs=("x", "weight"), is_loss=True)
@@ -465,41 +540,126 @@ def _check_classes(operation: str, targets: Tensor, classes: int, ignore_index: 
         )
 
 
-def _soft_cross_entropy(logits: Tensor, targets: Tensor, label_smoothing: float, reduction: str) -> Tensor:
+def _soft_cross_entropy(
+    logits: Tensor, targets: Tensor, label_smoothing: float, reduction: str, weight: Tensor | None
+) -> Tensor:
     if logits.shape != targets.shape:
         raise ValueError(f"cross_entropy: probabilities of shape {targets.shape} for logits of shape {logits.shape}")
     if label_smoothing:
         targets = targets * (1.0 - label_smoothing) + label_smoothing / logits.shape[-1]
-    return _reduce(-sum(targets * log_softmax(_wide(logits)), -1), reduction)
+    targets = targets if weight is None else targets * weight
+    losses = -sum(_wide(targets) * log_softmax(_wide(logits)), -1)
+    return _reduce(losses, reduction)
+
+
+def _pair(operation: str, prediction: Tensor, target: Tensor, reduction: str) -> tuple[Tensor, Tensor]:
+    """A loss's two inputs, of one shape, in the dtype it is computed in."""
+    _check_tensors(operation, prediction=prediction, target=target)
+    _check_reduction(reduction)
+    if prediction.shape != target.shape:
+        raise ValueError(f"{operation}: the prediction has shape {prediction.shape} and the target {target.shape}")
+    return _wide(prediction), _wide(target)
 
 
 def mse_loss(prediction: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """(prediction - target) squared, two tensors of one shape."""
-    _check_tensors("mse_loss", prediction=prediction, target=target)
-    _check_reduction(reduction)
-    if prediction.shape != target.shape:
-        raise ValueError(f"mse_loss: the prediction has shape {prediction.shape} and the target {target.shape}")
-    return _reduce(square(_wide(prediction) - _wide(target)), reduction)
+    prediction, target = _pair("mse_loss", prediction, target, reduction)
+    return _reduce(square(prediction - target), reduction)
 
 
-def binary_cross_entropy_with_logits(logits: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
-    """-t log p - (1 - t) log(1 - p) with p = sigmoid(logits) and targets t in 0..1, without overflow."""
-    _check_tensors("binary_cross_entropy_with_logits", logits=logits, targets=targets)
-    _check_reduction(reduction)
-    if logits.shape != targets.shape:
-        raise ValueError(f"binary_cross_entropy_with_logits: logits {logits.shape}, but targets {targets.shape}")
-    logits, targets = _wide(logits), _wide(targets)
+def l1_loss(prediction: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+    """|prediction - target|, two tensors of one shape."""
+    prediction, target = _pair("l1_loss", prediction, target, reduction)
+    return _reduce(abs(prediction - target), reduction)
+
+
+def huber_loss(prediction: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0) -> Tensor:
+    """The half of the squared difference d up to ``delta``, and from there on its tangent, delta (|d| - delta / 2), which
+    outliers pull less (Huber 1964)."""
+    if delta <= 0:
+        raise ValueError(f"huber_loss: delta must be positive, not {delta}")
+    prediction, target = _pair("huber_loss", prediction, target, reduction)
+    distance = abs(prediction - target)
+    near = minimum(distance, delta)
+    return _reduce(where(distance < delta, 0.5 * near * near, delta * (distance - 0.5 * delta)), reduction)
+
+
+def smooth_l1_loss(prediction: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0) -> Tensor:
+    """|d| - beta / 2 of the difference d, rounded off below ``beta`` to a parabola: the Huber loss over beta. With
+    beta = 0 it is ``l1_loss``."""
+    if beta < 0:
+        raise ValueError(f"smooth_l1_loss: beta must not be negative, but is {beta}")
+    return huber_loss(prediction, target, reduction, beta) / beta if beta else l1_loss(prediction, target, reduction)
+
+
+def kl_div(input: Tensor, target: Tensor, reduction: str = "mean", log_target: bool = False) -> Tensor:
+    """target (log target - input), the divergence of Kullback and Leibler (1951), of two tensors of one shape.
+
+    ``input`` holds log-probabilities, and ``target`` probabilities, or with ``log_target`` their logarithms. The mean is over
+    all elements; "batchmean" is the sum over the length of the first axis, the divergence as it is defined.
+    """
+    batch = reduction == "batchmean"
+    input, target = _pair("kl_div", input, target, "sum" if batch else reduction)
+    losses = exp(target) * (target - input) if log_target else _x_log_x(target) - target * input
+    return sum(losses) / float(input.shape[0] if input.ndim else 1) if batch else _reduce(losses, reduction)
+
+
+def _x_log_x(x: Tensor) -> Tensor:
+    """x log x, and 0 where x is 0, with the gradient log x + 1 elsewhere."""
+    return where(x == 0, 0.0, x * log(where(x == 0, 1.0, x)))
+
+
+def binary_cross_entropy_with_logits(
+    logits: Tensor,
+    targets: Tensor,
+    reduction: str = "mean",
+    weight: Tensor | None = None,
+    pos_weight: Tensor | None = None,
+) -> Tensor:
+    """-t log p - (1 - t) log(1 - p) with p = sigmoid(logits) and targets t in 0..1, without overflow.
+
+    ``pos_weight`` multiplies the first term, and ``weight`` each loss; both broadcast against the logits. The mean is over all
+    elements.
+    """
+    logits, targets = _pair("binary_cross_entropy_with_logits", logits, targets, reduction)
     # softplus(-x) = -log p and softplus(x) = -log(1 - p), so nothing cancels, however sure and right the logits are.
-    return _reduce(targets * softplus(-logits) + (1.0 - targets) * softplus(logits), reduction)
+    positive = targets if pos_weight is None else targets * _factor("pos_weight", pos_weight, logits)
+    losses = positive * softplus(-logits) + (1.0 - targets) * softplus(logits)
+    return _reduce(losses if weight is None else losses * _factor("weight", weight, logits), reduction)
+
+
+def binary_cross_entropy(
+    probabilities: Tensor, targets: Tensor, reduction: str = "mean", weight: Tensor | None = None
+) -> Tensor:
+    """-t log p - (1 - t) log(1 - p) of probabilities p and targets t in 0..1, each logarithm at least -100, as in PyTorch.
+
+    Where the probabilities are a sigmoid's, ``binary_cross_entropy_with_logits`` keeps more digits.
+    """
+    p, targets = _pair("binary_cross_entropy", probabilities, targets, reduction)
+    losses = -targets * clip(log(p), -100.0) - (1.0 - targets) * clip(log1p(-p), -100.0)
+    return _reduce(losses if weight is None else losses * _factor("weight", weight, p), reduction)
+
+
+def _factor(name: str, weight: Tensor, like: Tensor) -> Tensor:
+    """A weight that broadcasts to the losses. Raises ValueError for one that would enlarge them."""
+    _check_tensors("binary_cross_entropy", **{name: weight})
+    fits = all(n in (1, of) for n, of in zip(weight.shape[::-1], like.shape[::-1]))
+    if weight.ndim > like.ndim or not fits:
+        raise ValueError(f"binary_cross_entropy: {name} {weight.shape} does not broadcast to the losses {like.shape}")
+    return _wide(weight)
 
 
 __all__ = [
+    "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
     "causal_mask",
     "cross_entropy",
     "dropout",
     "embedding",
     "gelu",
+    "huber_loss",
+    "kl_div",
+    "l1_loss",
     "layer_norm",
     "leaky_relu",
     "linear",
@@ -508,12 +668,14 @@ __all__ = [
     "logsumexp",
     "mse_loss",
     "multi_head_attention",
+    "nll_loss",
     "one_hot",
     "relu",
     "rms_norm",
     "scaled_dot_product_attention",
     "sigmoid",
     "silu",
+    "smooth_l1_loss",
     "softmax",
     "softplus",
     "tanh",

@@ -1,5 +1,7 @@
 """The losses against PyTorch in float32. PyTorch's class axis is the second, ours the last."""
 
+import math
+
 import numpy
 import pytest
 import torch
@@ -150,3 +152,170 @@ def test_binary_cross_entropy_of_hard_targets():
         lambda x: F.binary_cross_entropy_with_logits(x, torch.tensor(t)),
         normal(20, scale=3.0),
     )
+
+
+# ------------------------------------------------------------------------------------------------- further losses
+
+DISTANCES = {
+    "l1": (tt.l1_loss, F.l1_loss),
+    "huber": (
+        lambda x, y, reduction: tt.huber_loss(x, y, reduction, 0.7),
+        lambda x, y, **r: F.huber_loss(x, y, delta=0.7, **r),
+    ),
+    "smooth l1": (lambda x, y, r: tt.smooth_l1_loss(x, y, r, 0.7), lambda x, y, **r: F.smooth_l1_loss(x, y, beta=0.7, **r)),
+    "smooth l1, no rounding": (
+        lambda x, y, r: tt.smooth_l1_loss(x, y, r, 0.0),
+        lambda x, y, **r: F.smooth_l1_loss(x, y, beta=0.0, **r),
+    ),
+}
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("name", DISTANCES)
+def test_distances(name, reduction):
+    ours, theirs = DISTANCES[name]
+    order = 2 if name in ("huber", "smooth l1") else 1
+    x, y = normal(3, 4, scale=2.0).astype("float64"), normal(3, 4, seed=1).astype("float64")
+    assert_same(lambda x, y: ours(x, y, reduction), lambda x, y: theirs(x, y, reduction=reduction), x, y, order=order)
+
+
+@pytest.mark.filterwarnings("ignore:reduction")  # PyTorch's advice to take batchmean
+@pytest.mark.parametrize("reduction", [*REDUCTIONS, "batchmean"])
+@pytest.mark.parametrize("log_target", [False, True])
+def test_kl_div(log_target, reduction):
+    x, t = [torch.log_softmax(torch.tensor(normal(3, 4, seed=i)), -1).numpy() for i in (0, 1)]
+    assert_same(
+        lambda x, t: tt.kl_div(x, t, reduction, log_target),
+        lambda x, t: F.kl_div(x, t, reduction=reduction, log_target=log_target),
+        x,
+        t if log_target else numpy.exp(t),
+        absolute=1e-6,
+    )
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("ignored", [None, 3])
+@pytest.mark.parametrize("shape", [(8,), (2, 3, 4)], ids=str)
+def test_nll_loss(shape, ignored, weighted, reduction):
+    ids, weight = targets(shape, ignored=ignored), numpy.linspace(0.5, 2.0, 7, dtype="float32")
+    settings = {"ignore_index": -100 if ignored is None else ignored, "reduction": reduction}
+    assert_same(
+        lambda x: tt.nll_loss(x, tt.tensor(ids), tt.tensor(weight) if weighted else None, **settings),
+        lambda x: F.nll_loss(
+            classes_second(x).contiguous(), torch.tensor(ids), torch.tensor(weight) if weighted else None, **settings
+        ),
+        normal(*shape, 7),
+    )
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1, 1.0])
+@pytest.mark.parametrize("kind", ["classes", "some ignored", "probabilities"])
+@pytest.mark.parametrize("shape", [(), (8,), (2, 3, 4)], ids=str)
+def test_cross_entropy_with_class_weights(shape, kind, label_smoothing, reduction):
+    weight = numpy.linspace(0.5, 2.0, 7, dtype="float32")
+    settings = {"label_smoothing": label_smoothing, "reduction": reduction}
+    if kind == "probabilities":
+        target = torch.softmax(torch.tensor(normal(*shape, 7, seed=1)), -1).numpy()
+    else:
+        target = targets(shape, ignored=-100 if kind == "some ignored" and shape else None)
+    assert_same(
+        lambda x: tt.cross_entropy(x, tt.tensor(target), weight=tt.tensor(weight), **settings),
+        lambda x: F.cross_entropy(
+            classes_second(x),
+            classes_second(torch.tensor(target)) if kind == "probabilities" else torch.tensor(target),
+            weight=torch.tensor(weight),
+            **settings,
+        ),
+        normal(*shape, 7, scale=3.0),
+        absolute=1e-6,
+    )
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_binary_cross_entropy_with_weights(reduction):
+    x, t = normal(3, 4, scale=3.0), numpy.random.default_rng(1).random((3, 4), dtype="float32")
+    weight, positive = abs(normal(3, 4, seed=2)), abs(normal(4, seed=3))
+    assert_same(
+        lambda x, t: tt.binary_cross_entropy_with_logits(x, t, reduction, tt.tensor(weight), tt.tensor(positive)),
+        lambda x, t: F.binary_cross_entropy_with_logits(
+            x, t, torch.tensor(weight), pos_weight=torch.tensor(positive), reduction=reduction
+        ),
+        x,
+        t,
+    )
+    assert_same(
+        lambda p, t: tt.binary_cross_entropy(p, t, reduction, tt.tensor(weight)),
+        lambda p, t: F.binary_cross_entropy(p, t, torch.tensor(weight), reduction=reduction),
+        1 / (1 + numpy.exp(-x)),
+        t,
+    )
+
+
+def test_binary_cross_entropy_of_certainties():
+    p, t = tt.tensor([0.0, 1.0, 0.0, 1.0]), tt.tensor([0.0, 1.0, 1.0, 0.0])
+    assert tt.binary_cross_entropy(p, t, "none").tolist() == [0.0, 0.0, 100.0, 100.0]
+
+
+# ------------------------------------------------------------------------------------------------- half precision
+
+HALVES = {
+    "layer_norm": (tt.layer_norm, lambda x: F.layer_norm(x, x.shape[-1:])),
+    "rms_norm": (tt.rms_norm, lambda x: F.rms_norm(x, x.shape[-1:], eps=1e-5)),
+    "gelu": (tt.gelu, F.gelu),
+    "gelu, tanh": (lambda x: tt.gelu(x, "tanh"), lambda x: F.gelu(x, approximate="tanh")),
+}
+
+
+@pytest.mark.parametrize("name", HALVES)
+def test_float16_is_computed_in_float32(name):
+    """Of 300 the square does not fit float16, and of 50 the cube."""
+    ours, theirs = HALVES[name]
+    x = normal(3, 8, scale=300.0).astype("float16")
+    mine, its = tt.tensor(x, requires_grad=True), torch.tensor(x).double().requires_grad_()
+    out, expected = ours(mine), theirs(its)
+    out.sum().backward()
+    expected.sum().backward()
+    assert out.dtype == mine.grad.dtype == "float16"
+    numpy.testing.assert_allclose(out.numpy(), expected.detach().numpy(), rtol=2e-3, atol=2e-3)
+    numpy.testing.assert_allclose(mine.grad.numpy(), its.grad.numpy(), rtol=2e-3, atol=2e-3)
+
+
+def test_losses_of_float16_are_float32():
+    """A count of 70,000 rows does not fit float16."""
+    x, ids = normal(70_000, 3).astype("float16"), targets((70_000,), 3)
+    mine, its = tt.tensor(x, requires_grad=True), torch.tensor(x).float()
+    losses = [
+        (tt.cross_entropy(mine, tt.tensor(ids)), F.cross_entropy(its, torch.tensor(ids))),
+        (tt.nll_loss(mine, tt.tensor(ids)), F.nll_loss(its, torch.tensor(ids))),
+        (tt.mse_loss(mine, tt.zeros_like(mine)), F.mse_loss(its, torch.zeros_like(its))),
+    ]
+    for ours, theirs in losses:
+        assert ours.dtype == "float32"
+        assert ours.item() == pytest.approx(theirs.item(), rel=1e-4)
+    losses[0][0].backward()
+    assert mine.grad.dtype == "float16"
+
+
+def test_losses_of_integers():
+    small, zero = tt.tensor(numpy.array([200, 3], "uint8")), tt.tensor(numpy.array([0, 5], "uint8"))
+    assert tt.mse_loss(small, zero).item() == (200**2 + 2**2) / 2
+    assert tt.l1_loss(small, zero).item() == 101
+    assert tt.binary_cross_entropy_with_logits(tt.zeros(2), tt.tensor([True, False])).item() == pytest.approx(math.log(2))
+    assert tt.layer_norm(tt.tensor(numpy.array([[100, 120]], "int8"))).dtype == "float32"
+
+
+def test_an_ignored_row_is_not_read():
+    """Not even where it holds NaN or infinity: 0 times those would be NaN."""
+    x = tt.tensor([[float("nan"), 1.0], [float("inf"), 0.0], [1.0, 2.0]], requires_grad=True)
+    for e in (0.0, 0.1):
+        loss = tt.cross_entropy(x, tt.tensor([-100, -100, 1]), label_smoothing=e)
+        wanted = tt.cross_entropy(tt.tensor([[1.0, 2.0]]), tt.tensor([1]), label_smoothing=e)
+        assert loss.item() == pytest.approx(wanted.item())
+        for recorded in (False, True):
+            (gradient,) = tt.grad(
+                tt.cross_entropy(x, tt.tensor([-100, -100, 1]), label_smoothing=e), [x], create_graph=recorded
+            )
+            assert numpy.isfinite(gradient.numpy()).all()
+            assert not gradient.numpy()[:2].any()

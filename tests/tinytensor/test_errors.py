@@ -313,3 +313,22 @@ def test_setting_elements_is_refused_before_anything_changes():
 
 def test_numpy_integers_are_axes():
     assert x.mean(axis=np.int64(1)).shape == x.expand_dims(np.int64(0)).squeeze(0).mean(1).shape == (2,)
+
+
+@pytest.mark.parametrize("norm", [tt.layer_norm, tt.rms_norm])
+@pytest.mark.parametrize("shape", [(), (1,), (1, 3), (2, 3), (2, 1), (2, 1, 3)], ids=str)
+@pytest.mark.parametrize("recording", [True, False])
+def test_a_norms_weight_does_not_broadcast(norm, shape, recording):
+    """The gradient is summed over rows: a weight of another shape would get that of one row."""
+    with tt.enable_grad() if recording else tt.no_grad(), pytest.raises(ValueError, match="the shape of a row"):
+        norm(tt.tensor(np.ones((2, 3)), requires_grad=True), tt.ones(shape))
+
+
+def test_targets_are_integers_of_any_length():
+    logits = tt.tensor([[1.0, 2.0], [3.0, 4.0]])
+    want = tt.cross_entropy(logits, ids).item()
+    for dtype in ("uint8", "int8", "uint16", "int32", "uint64"):  # -100, which none of the unsigned holds, is ignored
+        assert tt.cross_entropy(logits, ids.astype(dtype)).item() == want
+    for loss in (tt.cross_entropy, tt.nll_loss):
+        with pytest.raises(TypeError, match="targets are integers"):
+            loss(logits, ids > 0)

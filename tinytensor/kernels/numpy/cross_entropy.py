@@ -24,8 +24,8 @@ def cross_entropy_forward(
     losses = total - rows[xp.arange(len(target)), target]
     if label_smoothing:
         losses = (1.0 - label_smoothing) * losses + label_smoothing * (total - rows.mean(axis=1))
-    losses = losses * kept
-    count = xp.maximum(kept.sum(dtype=rows.dtype), 1)
+    losses = xp.where(kept, losses, 0)  # of an ignored row nothing counts, not even NaN
+    count = max(int(kept.sum()), 1)
     if reduction == "none":
         return losses.reshape(targets.shape), (total, count)
     return losses.sum() / count if reduction == "mean" else losses.sum(), (total, count)
@@ -53,15 +53,17 @@ def cross_entropy_backward(
     if label_smoothing:
         out -= label_smoothing / rows.shape[1]
     out *= scale[:, None]
+    if not kept.all():
+        out[~kept] = 0
     return (out.reshape(logits.shape),)
 
 
 def _flat(logits: Any, targets: Any, ignore_index: int) -> tuple[Any, Any, Any]:
-    """The logits as rows; 1 or 0 for a row that counts or not; the target with 0 in place of ignored ones."""
+    """The logits as rows; whether a row counts; the target with 0 in place of ignored ones."""
     rows = logits.reshape(-1, logits.shape[-1])
     target = targets.reshape(-1)
     kept = target != ignore_index
-    return rows, kept.astype(rows.dtype), xp.where(kept, target, 0)
+    return rows, kept, xp.where(kept, target, 0)
 
 
 # ------------------------------------------------------------------------------------- together with the output layer
@@ -81,8 +83,11 @@ def linear_cross_entropy_forward(
     """The cross-entropy of the logits x weightᵀ. The loss is one number, so its gradients are known but for a factor: they
     are computed at once, while a chunk's logits are there, and kept."""
     rows, kept, target = _flat(x, targets, ignore_index)
-    count = xp.maximum(kept.sum(dtype=rows.dtype), 1) if reduction == "mean" else xp.ones((), rows.dtype)
-    scale = kept / count
+    count = max(int(kept.sum()), 1) if reduction == "mean" else 1
+    scale = kept.astype(rows.dtype)
+    scale /= count
+    ignored = ~kept
+    any_ignored = ignored.any()
     loss = xp.zeros((), rows.dtype)
     d_x = xp.empty(rows.shape, rows.dtype) if needed[0] else None
     d_weight = xp.zeros(weight.shape, weight.dtype) if needed[1] else None
@@ -90,6 +95,8 @@ def linear_cross_entropy_forward(
     for first in range(0, len(rows), size):
         part = slice(first, first + size)
         logits = kernels.matmul(rows[part], weight.T)
+        if any_ignored:
+            logits[ignored[part]] = 0  # of an ignored row nothing counts, not even NaN
         chunk_loss, d_logits = _loss_and_gradient(logits, target[part], scale[part], label_smoothing)
         loss += chunk_loss
         if d_x is not None:

@@ -77,8 +77,8 @@ def gelu_backward(g: Any, p: Any, needed: Sequence[bool], x: Any) -> Sequence[An
         slope = x[part] * x[part]
         slope *= 6.0 * _SCALE * _CUBIC
         slope += 2.0 * _SCALE
+        slope *= 1.0 - p[part]  # 0 where x is large, before the cube would overflow
         slope *= x[part]
-        slope *= 1.0 - p[part]
         slope += 1.0
         slope *= p[part]
         xp.multiply(slope, g[part], out=flat[part])
