@@ -80,6 +80,11 @@ def test_a_quadratic_is_minimised(make):
     assert losses[-1] < 0.02 * losses[0]
 
 
+def state_of(optimizer):
+    """The part of its state that belongs to the parameters, without the groups' settings."""
+    return {name: value for name, value in optimizer.state_dict().items() if not name.startswith("groups.")}
+
+
 def train(model, optimizer, steps):
     data = np.random.default_rng(1)
     x = tt.tensor(data.standard_normal((8, 3)).astype("float32"))
@@ -159,7 +164,7 @@ def test_parameters_without_a_gradient_stay():
     optimizer.step()
     assert b.tolist() == [1]
     assert a.tolist() != [1]
-    assert set(optimizer.state_dict()) == {"0.first", "0.second", "0.steps"}
+    assert set(state_of(optimizer)) == {"0.first", "0.second", "0.steps"}
 
 
 def counted(monkeypatch, name):
@@ -246,7 +251,7 @@ def test_a_narrow_parameter_is_its_float32_twin_rounded(make):
         twin.grad = p.grad.astype("float32")
         optimizer.step()
         other.step()
-    state, expected = optimizer.state_dict(), other.state_dict()
+    state, expected = state_of(optimizer), state_of(other)
     assert (p.dtype, {t.dtype.name for t in state.values()} - {"int64"}) == (NARROW, {"float32"})
     assert state.pop("0.master").tolist() == twin.tolist()
     assert {n: t.tolist() for n, t in state.items()} == {n: t.tolist() for n, t in expected.items()}
@@ -388,8 +393,8 @@ BAD = {
     "beta": (lambda p: optim.Adam([p], betas=(1.0, 0.9)), ValueError, "betas"),
     "nesterov without momentum": (lambda p: optim.SGD([p], nesterov=True), ValueError, "momentum"),
     "nesterov with dampening": (lambda p: optim.SGD([p], momentum=0.9, dampening=0.1, nesterov=True), ValueError, "dampening"),
-    "a constant": (lambda p: optim.SGD([tt.ones(1)]), TypeError, "require gradients"),
-    "an array": (lambda p: optim.SGD([np.ones(1)]), TypeError, "require gradients"),
+    "a constant": (lambda p: optim.SGD([tt.ones(1)]), TypeError, "nn.Parameter(...)"),
+    "an array": (lambda p: optim.SGD([np.ones(1)]), TypeError, "model.parameters(), not a ndarray"),
     "twice": (lambda p: optim.SGD([p, p]), ValueError, "twice"),
     "twice in groups": (lambda p: optim.SGD([{"params": [p]}, {"params": [p]}]), ValueError, "twice"),
     "unknown setting": (lambda p: optim.SGD([{"params": [p], "speed": 1}]), ValueError, "speed"),
