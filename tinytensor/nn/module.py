@@ -214,24 +214,26 @@ class Module:
         """
         own = dict(self._named_tensors())
         names = {id(tensor): name for name, tensor in own.items()}
-        arrays: dict[str, Array] = {}
+        found: dict[str, tuple[str, Array]] = {}  # by the first name: the name in the state, and the values
         unexpected, problems = [], []
         for key, values in state.items():
             tensor = self._tensor_at(key)
             if tensor is None:
                 unexpected.append(key)
                 continue
-            name, array = names[id(tensor)], as_array(values, tensor.dtype)
+            array = as_array(values, tensor.dtype)
             if array.shape != tensor.shape:
                 problems.append(f"{key}: shape {array.shape} instead of {tensor.shape}")
-            elif not _same_values(arrays.setdefault(name, array), array):
-                problems.append(f"{key}: is tied to {name}, but has other values")
-        missing = [name for name, tensor in own.items() if name not in arrays and name not in state]
+                continue
+            other, others = found.setdefault(names[id(tensor)], (key, array))
+            if not _same_values(array, others):
+                problems.append(f"{key} and {other} are one tied tensor, but have different values")
+        missing = [name for name in own if name not in found and name not in state]
         if strict:
             problems += _listed("missing", missing) + _listed("unexpected", unexpected)
         if problems:
             raise ValueError(f"the state does not fit this {type(self).__name__}: " + "; ".join(problems))
-        for name, array in arrays.items():
+        for name, (_, array) in found.items():
             overwrite(own[name], array)
         return IncompatibleKeys(missing, unexpected)
 
