@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 
 from tinytensor import kernels
-from tinytensor.backend import is_host_array, xp
+from tinytensor.backend import is_host_array, quiet, xp
 from tinytensor.optim.optimizers import tensors_in
 from tinytensor.tensor import Tensor
 
@@ -25,8 +25,10 @@ def clip_grad_norm(parameters: Tensor | Iterable[Tensor], max_norm: float) -> Te
     gradients = [p.grad.data for p in tensors_in("clip_grad_norm", parameters) if p.grad is not None]
     if not gradients:
         return Tensor(0.0)
-    norm = kernels.global_norm(gradients)
-    scale = xp.minimum(max_norm / (norm + 1e-6), 1.0)
-    if max_norm < math.inf and (not is_host_array(scale) or scale != 1.0):  # looking at a GPU's number would wait for it
-        kernels.scale_all(list({id(g): g for g in gradients}.values()), scale)  # one that two parameters share is scaled once
+    with quiet():
+        norm = kernels.global_norm(gradients)
+        if max_norm < math.inf:
+            scale = xp.minimum(max_norm / (norm + 1e-6), 1.0)
+            if not is_host_array(scale) or scale != 1.0:  # looking at a GPU's number would wait for it
+                kernels.scale_all(list({id(g): g for g in gradients}.values()), scale)  # a gradient that two share but once
     return Tensor._wrap(xp.asarray(norm))

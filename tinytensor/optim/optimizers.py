@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from tinytensor import kernels, parallel
-from tinytensor.backend import default_dtype, host, xp
+from tinytensor.backend import default_dtype, host, quiet, xp
 from tinytensor.nn.module import Parameter
 from tinytensor.tensor import Tensor
 
@@ -122,7 +122,8 @@ class Optimizer:
                 for p, state in zip(parameters, states):
                     if "master" not in state:
                         state["master"] = p.data.astype(default_dtype)
-            self.update([p.data for p in parameters], [p.grad.data for p in parameters], states, group, lr)
+            with quiet():
+                self.update([p.data for p in parameters], [p.grad.data for p in parameters], states, group, lr)
             for p in parameters:
                 p.node.version += 1
 
