@@ -613,6 +613,22 @@ def test_sequential_and_module_list():
     assert [name for name, _ in grown.named_parameters()] == ["0.weight", "0.bias"]
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nn.Sequential([nn.Linear(1, 1)]),
+        lambda: nn.Sequential(nn.Linear(1, 1), tt.relu),
+        lambda: nn.Sequential(nn.Linear(1, 1), nn.ReLU),
+        lambda: nn.ModuleList([nn.Parameter([1.0])]),
+        lambda: nn.ModuleList().append(None),
+    ],
+    ids=["a list", "a function", "a class", "a parameter", "None"],
+)
+def test_lists_of_modules_hold_nothing_else(make):
+    with pytest.raises(TypeError, match=r"(Sequential|ModuleList) holds modules, such as nn\.ReLU\(\), not a"):
+        make()
+
+
 # --------------------------------------------------------------------------------------------------------------- dropout
 
 

@@ -90,12 +90,12 @@ class Module:
         in several places."""
         return self._walk(prefix, set())
 
-    def _walk(self, prefix: str, seen: set[int]) -> Iterator[tuple[str, Module]]:
+    def _walk(self, path: str, seen: set[int]) -> Iterator[tuple[str, Module]]:
         seen.add(id(self))
-        yield prefix, self
+        yield path, self
         for name, child in self.children():
             if id(child) not in seen:
-                yield from child._walk(_joined(prefix, name), seen)
+                yield from child._walk(f"{path}.{name}" if path else name, seen)
 
     def modules(self) -> Iterator[Module]:
         """This module and all inside it."""
@@ -132,17 +132,17 @@ class Module:
     def _own_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """The parameters and buffers of this module itself, with their attribute names."""
         for name, value in vars(self).items():
-            if isinstance(value, Parameter) or (name in self._buffer_names and isinstance(value, Tensor)):
+            if isinstance(value, Tensor) and (isinstance(value, Parameter) or name in self._buffer_names):
                 yield name, value
 
     def _named_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Every parameter and buffer once, with its dotted name: the first where it stands in several places."""
         seen: set[int] = set()
-        for prefix, module in self.named_modules():
+        for path, module in self.named_modules():
             for name, value in module._own_tensors():
                 if id(value) not in seen:
                     seen.add(id(value))
-                    yield _joined(prefix, name), value
+                    yield f"{path}.{name}" if path else name, value
 
     def _tensor_at(self, dotted: str) -> Tensor | None:
         """The parameter or buffer of this name, which may be one of several that it has; None where there is none."""
@@ -217,7 +217,7 @@ class Module:
         found: dict[str, tuple[str, Array]] = {}  # by the first name: the name in the state, and the values
         unexpected, problems = [], []
         for key, values in state.items():
-            tensor = self._tensor_at(key)
+            tensor = own[key] if key in own else self._tensor_at(key)
             if tensor is None:
                 unexpected.append(key)
                 continue
@@ -260,10 +260,6 @@ class Module:
         return lines
 
 
-def _joined(prefix: str, name: str) -> str:
-    return f"{prefix}.{name}" if prefix else name
-
-
 def _same_values(a: Array, b: Array) -> bool:
     return a is b or bool(((a == b) | ((a != a) & (b != b))).all())  # NaN is the same as NaN here
 
@@ -292,14 +288,18 @@ class ModuleList(Module):
     """Modules in a list, found like attributes, under the names 0, 1, 2, ..."""
 
     def __init__(self, modules: Iterable[Module] = ()):
-        self._items = list(modules)
+        self._items: list[Module] = []
+        for module in modules:
+            self.append(module)
 
     def children(self) -> Iterator[tuple[str, Module]]:
         """The modules, named by their positions."""
         return ((str(i), module) for i, module in enumerate(self._items))
 
     def append(self, module: Module) -> None:
-        """Add a module at the end."""
+        """Add a module at the end. Raises TypeError for anything else."""
+        if not isinstance(module, Module):
+            raise TypeError(f"{type(self).__name__} holds modules, such as nn.ReLU(), not a {type(module).__name__}")
         self._items.append(module)
 
     def __getitem__(self, index: int) -> Module:
