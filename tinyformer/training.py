@@ -268,7 +268,7 @@ class Trainer:
     def _row(self) -> dict[str, Any]:
         """The log's row of the current step."""
         if not self.rows or self.rows[-1]["step"] != self.step:
-            rate = self.config.learning_rate * self.schedule(max(self.step - 1, 0))
+            rate = self.optimizer.param_groups[0]["lr"] * self.schedule(max(self.step - 1, 0))
             empty = {"train_loss": None, "validation_loss": None, "gradient_norm": None}
             self.rows.append({"step": self.step, "learning_rate": rate, **empty, "seconds": round(self.seconds, 2)})
         return self.rows[-1]
@@ -334,7 +334,8 @@ class Trainer:
         self.folder.write_log(self.rows)
 
     def resume(self) -> None:
-        """Go on from the folder's latest checkpoint exactly. Raises UserError where it is missing, damaged or another's."""
+        """Go on from the folder's latest checkpoint exactly, with the optimizer's settings from there, too. Raises UserError
+        where it is missing, damaged or another's."""
         groups, state = load_checkpoint(self.folder.latest, "latest")
         try:
             self.model.load_state_dict(groups.get("model", {}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,11 @@ class FileError(ValueError):
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A temporary path beside ``path`` to write to; renamed to it at the end, removed if anything went wrong.
 
-    So a file of this name is always whole: the previous one, or the new one.
+    So a file of this name is always whole: the previous one, or the new one. Of several that write to it at once, in threads
+    or processes, each has a temporary path of its own, and the last one stays.
     """
     target = Path(path)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
     try:
         yield temporary
         with open(temporary, "rb+") as file:
@@ -37,10 +39,16 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
 def save(tensors: Mapping[str, Tensor], path: str | os.PathLike[str], metadata: Mapping[str, str] | None = None) -> None:
     """Write named tensors, such as a ``state_dict()``, with optional text ``metadata``, to a safetensors file.
 
-    An existing file stays as it is until the new one is whole. Raises OSError where it cannot be written.
+    An existing file stays as it is until the new one is whole. Raises OSError where it cannot be written, and TypeError for
+    what is not named tensors.
     """
     from safetensors.numpy import save as as_bytes
 
+    if not isinstance(tensors, Mapping):
+        raise TypeError(f"save takes tensors by name, such as model.state_dict(), not a {type(tensors).__name__}")
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"save takes tensors, but {name!r} is a {type(tensor).__name__}: make it one with tt.tensor(...)")
     arrays = {name: _contiguous(tensor) for name, tensor in tensors.items()}
     content = as_bytes(arrays, metadata=dict(metadata) if metadata else None)
     with atomic_write(path) as temporary:
@@ -53,7 +61,8 @@ def _contiguous(tensor: Tensor) -> Any:
 
 
 def load(path: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """The named tensors of a safetensors file. Raises FileError where it is missing, truncated or something else.
+    """The named tensors of a safetensors file. Raises FileError where it is missing, truncated or something else, or where a
+    tensor in it has a dtype that there is not here, such as float8.
 
     Values in bfloat16 come back as float32 on NumPy, which has no such dtype: exactly, as float32 holds them all.
     """
@@ -68,13 +77,26 @@ def load_with_metadata(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor],
         raise FileError(f"{path} does not exist, or is not a file")
     try:
         with safe_open(path, framework="numpy") as file:
-            narrow = {name for name in file.keys() if file.get_slice(name).get_dtype() == "BF16"}  # noqa: SIM118
-            others = [name for name in file.keys() if name not in narrow]  # noqa: SIM118
+            dtypes = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
+            _check_dtypes(path, dtypes)
+            others = [name for name, dtype in dtypes.items() if dtype != "BF16"]
             found = {name: Tensor._wrap(from_numpy(file.get_tensor(name))) for name in others}  # one copy at a time
             metadata = dict(file.metadata() or {})
-        return {**found, **(_load_bfloat16(path) if narrow else {})}, metadata
+        return {**found, **(_load_bfloat16(path) if "BF16" in dtypes.values() else {})}, metadata
     except (SafetensorError, OSError) as error:
         raise FileError(f"{path} is not a whole safetensors file (damaged, cut short, or another format): {error}") from None
+
+
+_DTYPES = ("F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL")
+
+
+def _check_dtypes(path: str | os.PathLike[str], dtypes: Mapping[str, str]) -> None:
+    for name, dtype in dtypes.items():
+        if dtype not in _DTYPES:
+            raise FileError(
+                f"{path}: the tensor {name!r} has the dtype {dtype}, which tensors here cannot hold: convert it to float32, "
+                "or another of theirs, where the file was written"
+            )
 
 
 def _load_bfloat16(path: str | os.PathLike[str]) -> dict[str, Tensor]:

@@ -132,6 +132,44 @@ def test_a_parameter_that_has_a_gradient_only_now_and_then(name, settings):
     assert_same_run(ours, theirs, optimizer, reference, after_backward=withhold)
 
 
+@pytest.mark.parametrize("name, settings", [("SGD", {"momentum": 0.9}), ("Adam", {}), ("AdamW", {})], ids=str)
+def test_parameters_frozen_and_released(name, settings):
+    """From the start, in the middle, and in turns: a frozen one stays, undecayed, and its count of steps stands still."""
+    ours, theirs = twins()
+    ours[0].weight.requires_grad = theirs[0].weight.requires_grad = False
+    optimizer = getattr(tt.optim, name)(ours.parameters(), lr=0.01, weight_decay=0.1, **settings)
+    reference = getattr(torch.optim, name)(theirs.parameters(), lr=0.01, weight_decay=0.1, **settings)
+    for step in range(STEPS):
+        for model in (ours, theirs):
+            model[0].weight.requires_grad = step >= 20
+            model[0].bias.requires_grad = step % 3 > 0
+            model[2].weight.requires_grad = not 10 <= step < 30
+        optimizer.zero_grad()
+        reference.zero_grad()
+        ours.zero_grad()
+        backward(ours, theirs, step)
+        tt.optim.clip_grad_norm(ours.parameters(), 0.3)
+        torch.nn.utils.clip_grad_norm_(theirs.parameters(), 0.3)
+        optimizer.step()
+        reference.step()
+        assert_same_parameters(ours, theirs, step)
+
+
+@pytest.mark.parametrize(
+    "name, settings", [("SGD", {"momentum": 0.9, "nesterov": True}), ("AdamW", {"betas": (0.7, 0.8)})], ids=str
+)
+def test_a_state_restores_the_settings(name, settings):
+    """An optimizer made with the defaults takes over all settings from a state, as PyTorch's does."""
+    ours, theirs = twins()
+    optimizer = getattr(tt.optim, name)(ours.parameters(), lr=0.02, weight_decay=0.3, **settings)
+    reference = getattr(torch.optim, name)(theirs.parameters(), lr=0.02, weight_decay=0.3, **settings)
+    assert_same_run(ours, theirs, optimizer, reference, steps=20)
+    second, its_second = (getattr(library.optim, name)(model.parameters()) for library, model in ((tt, ours), (torch, theirs)))
+    second.load_state_dict(optimizer.state_dict())
+    its_second.load_state_dict(reference.state_dict())
+    assert_same_run(ours, theirs, second, its_second, steps=20)
+
+
 # ---------------------------------------------------------------------------------------------------------- schedules
 
 

@@ -18,10 +18,11 @@ from tinyformer.data import Batch, TextBatches
 from tinyformer.errors import UserError
 from tinyformer.gpt import GPT, GPTConfig
 from tinyformer.pairs import PairBatch, PairBatches, Specials, translation_loss
-from tinyformer.runs import LOG_COLUMNS, RunFolder, load_checkpoint
+from tinyformer.runs import LOG_COLUMNS, RunFolder, load_checkpoint, load_weights
 from tinyformer.training import SCHEDULES, Trainer, TrainingConfig, adamw_for, evaluate, next_token_loss, perplexity
 from tinyformer.transformer import Transformer, TransformerConfig
 from tinytensor import parallel
+from tinytensor.io import load_with_metadata
 
 SETTINGS = {"steps": 20, "batch_size": 4, "eval_every": 10, "log_every": 5, "warmup": 4, "learning_rate": 1e-2, "shards": 1}
 
@@ -491,9 +492,9 @@ class InterruptingPairs(PairBatches):
         return super().sample()
 
 
-# 5 batches an epoch: within one, at its end and its start; before, at and after an evaluation; at once; and several times.
-@pytest.mark.parametrize("interruptions", [[3], [4], [5], [6], [7], [8], [9], [15], [1, 1, 3, 7]])
-def test_translating_and_averaging_is_resumed_bit_for_bit(tmp_path: Path, bits, interruptions: list[int]) -> None:
+@pytest.fixture
+def make_translator(tmp_path: Path) -> Callable[..., Trainer]:
+    """A trainer of a tiny Transformer, whose languages share one embedding, that averages weights; the same each time."""
     rng = np.random.default_rng(0)
     pairs = [(rng.integers(3, 11, a).tolist(), rng.integers(3, 11, b).tolist()) for a, b in rng.integers(1, 7, (25, 2))]
     config = TrainingConfig(steps=16, batch_size=4, eval_every=4, log_every=3, warmup=4, average=3, schedule="noam")
@@ -501,21 +502,27 @@ def test_translating_and_averaging_is_resumed_bit_for_bit(tmp_path: Path, bits, 
     def make(folder: str, interrupt_at: int = 0) -> Trainer:
         tt.seed(config.seed)
         sizes = {"d_model": 8, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1, "d_inner": 8}
-        model = Transformer(TransformerConfig(11, 11, dropout=0.3, **sizes))
+        model = Transformer(TransformerConfig(11, 11, dropout=0.3, share_embeddings=True, **sizes))
         batches = InterruptingPairs(pairs[:20], pairs[20:], Specials(0, 1, 2), config.batch_size, config.seed)
         batches.countdown = interrupt_at
         run = RunFolder(tmp_path / folder)
         run.path.mkdir(exist_ok=True)
         return Trainer(model, batches, config, run, translation_loss(0.1, 0))
 
-    whole = make("whole")
+    return make
+
+
+# 5 batches an epoch: within one, at its end and its start; before, at and after an evaluation; at once; and several times.
+@pytest.mark.parametrize("interruptions", [[3], [4], [5], [6], [7], [8], [9], [15], [1, 1, 3, 7]])
+def test_translating_and_averaging_is_resumed_bit_for_bit(make_translator, bits, interruptions: list[int]) -> None:
+    whole = make_translator("whole")
     assert whole.train() is True
     for n, steps in enumerate(interruptions):
-        trainer = make("parts", steps)
+        trainer = make_translator("parts", steps)
         if n > 0:
             trainer.resume()
         assert trainer.train() is False
-    last = make("parts")
+    last = make_translator("parts")
     last.resume()
     assert last.step == sum(interruptions)
     assert last.train() is True
@@ -810,6 +817,97 @@ def test_an_interrupt_does_not_save_bad_weights_either(make_trainer, text_ids: n
     with pytest.raises(UserError, match="the loss became nan at step 13"):
         trainer.train()
     assert load_checkpoint(trainer.folder.latest, "latest")[1]["step"] == 10
+
+
+# -------------------------------------------------------------------------------------------------- frozen parameters
+
+
+def freeze(trainer: Trainer) -> Trainer:
+    """All but the last block and the last norm: a matrix, vectors, the tied embeddings."""
+    for name, p in trainer.model.named_parameters():
+        p.requires_grad = name.startswith(("blocks.1", "norm"))
+    return trainer
+
+
+@pytest.mark.parametrize("interrupt_at", [3, 10])
+@pytest.mark.parametrize("shards", [1, 2])
+def test_the_rest_of_a_frozen_model_is_trained_and_resumed_bit_for_bit(
+    make_trainer, text_ids: np.ndarray, bits, interrupt_at: int, shards: int
+) -> None:
+    whole = freeze(make_trainer("whole", shards=shards))
+    before = bits(whole.model.state_dict())
+    assert whole.train() is True
+    for name, values in bits(whole.model.state_dict()).items():
+        assert (values == before[name]) == (not name.startswith(("blocks.1", "norm"))), name
+
+    interrupted = freeze(make_trainer("parts", Interrupting(text_ids, interrupt_at), shards=shards))
+    assert interrupted.train() is False
+    resumed = freeze(make_trainer("parts", shards=shards))
+    resumed.resume()
+    assert resumed.train() is True
+    assert outcome(resumed, bits) == outcome(whole, bits)
+
+
+def test_a_model_frozen_before_and_released_during_training(make_trainer) -> None:
+    given = make_trainer()
+    freeze(given)
+    trainer = Trainer(given.model, given.batches, given.config, given.folder)  # made with what is frozen already
+    trainer.train_step()
+    embedding = trainer.model.token_embedding.weight
+    before = embedding.tolist()
+    trainer.train_step()
+    assert embedding.tolist() == before
+    embedding.requires_grad = True
+    trainer.train_step()
+    assert embedding.tolist() != before
+
+
+# ---------------------------------------------------------------------------------------------- checkpoints of before
+
+
+TIED = ("model/source_embedding.tokens.weight", "model/target_embedding.tokens.weight")
+
+
+def as_before(path: Path) -> None:
+    """Rewrite a translator's checkpoint as they once were: a tied weight under each of its names, and no settings of the
+    optimizer."""
+    tensors, metadata = load_with_metadata(path)
+    assert TIED[1] not in tensors
+    tensors = {name: value for name, value in tensors.items() if not name.startswith("optimizer/groups.")}
+    tt.save({**tensors, TIED[1]: tensors[TIED[0]]}, path, metadata)
+
+
+def test_a_run_from_before_is_resumed_bit_for_bit(make_translator, bits) -> None:
+    whole = make_translator("whole")
+    whole.train()
+    parts = make_translator("parts", 10)
+    parts.train()
+    for path in (parts.folder.latest, parts.folder.best, *parts.folder.kept_weights()):
+        as_before(path)
+    load_weights(make_translator("parts").model, parts.folder.best)
+    again = make_translator("parts")
+    again.resume()
+    again.train()
+    assert outcome(again, bits) == outcome(whole, bits)
+
+
+def test_a_checkpoint_whose_tied_copies_differ_is_refused(make_translator) -> None:
+    trainer = make_translator("run", 3)
+    trainer.train()
+    tensors, metadata = load_with_metadata(trainer.folder.latest)
+    tt.save({**tensors, TIED[1]: tensors[TIED[0]] + 1.0}, trainer.folder.latest, metadata)
+    with pytest.raises(UserError, match=r"does not fit this run: .*target_embedding.* one tied tensor, but have different"):
+        make_translator("run").resume()
+
+
+def test_a_resumed_run_has_the_settings_of_its_checkpoint(make_trainer, text_ids: np.ndarray, bits) -> None:
+    whole = make_trainer("whole")
+    whole.train()
+    make_trainer("parts", Interrupting(text_ids, 7)).train()
+    other = make_trainer("parts", beta1=0.5, weight_decay=0.7)
+    other.resume()
+    other.train()
+    assert outcome(other, bits) == outcome(whole, bits)
 
 
 # ------------------------------------------------------------------------------------------- checkpoints that are not

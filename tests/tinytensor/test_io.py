@@ -5,6 +5,8 @@ import os
 import struct
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -136,6 +138,42 @@ def test_bfloat16_is_saved_as_such(tmp_path):
 # ------------------------------------------------------------------------------------------------------------- bad files
 
 
+def write_dtype(path, dtype, count):
+    """A file with a tensor "x" of so many bytes, said to be of a dtype, and a sound one."""
+    header = {
+        "x": {"dtype": dtype, "shape": [8], "data_offsets": [0, count]},
+        "y": {"dtype": "F32", "shape": [1], "data_offsets": [count, count + 4]},
+    }
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(count + 4))
+
+
+# All dtypes of the format, with their bits.
+HELD = {"F64": 64, "F32": 32, "F16": 16, "BF16": 16, "I64": 64, "I32": 32, "I16": 16, "I8": 8}
+HELD |= {"U64": 64, "U32": 32, "U16": 16, "U8": 8, "BOOL": 8}
+NOT_HELD = {"F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8}
+NOT_HELD |= {"F6_E2M3": 6, "F6_E3M2": 6, "F4": 4, "C64": 64}
+
+
+@pytest.mark.parametrize("dtype", HELD)
+def test_every_dtype_that_a_tensor_holds_is_read(dtype, tmp_path):
+    write_dtype(tmp_path / "file", dtype, HELD[dtype])
+    assert tt.load(tmp_path / "file")["x"].tolist() == [0] * 8
+
+
+@pytest.mark.parametrize("dtype", NOT_HELD)
+def test_a_dtype_that_no_tensor_holds_is_named(dtype, tmp_path):
+    write_dtype(tmp_path / "file", dtype, NOT_HELD[dtype])
+    message = refused(tmp_path / "file")
+    assert f"the tensor 'x' has the dtype {dtype}," in message
+    assert "float32" in message
+
+
+def test_a_dtype_that_nobody_knows(tmp_path):
+    write_dtype(tmp_path / "file", "F7", 7)
+    refused(tmp_path / "file")
+
+
 def refused(path):
     with pytest.raises(tt.FileError) as caught:
         tt.load(path)
@@ -222,6 +260,52 @@ def test_an_interrupt_keeps_the_previous_file(tmp_path):
         temporary.write_bytes(b"half")
         raise KeyboardInterrupt
     only_the_first(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (lambda: tt.nn.Linear(1, 1), r"model\.state_dict\(\), not a Linear"),
+        (lambda: {"model": {"x": tt.ones(1)}}, "'model' is a dict"),
+        (lambda: {"x": np.ones(1)}, r"'x' is a ndarray: .*tt\.tensor"),
+    ],
+    ids=["a module", "nested", "an array"],
+)
+def test_what_is_not_named_tensors_is_refused(content, says, tmp_path):
+    with pytest.raises(TypeError, match=says):
+        tt.save(content(), tmp_path / "file")
+    assert list(tmp_path.iterdir()) == []
+
+
+def together(work, count=4):
+    """What ``work(0)``, ``work(1)``, ... return, each called in a thread of its own at the same time."""
+    ready = threading.Barrier(count)
+
+    def start(i):
+        ready.wait()
+        return work(i)
+
+    with ThreadPoolExecutor(count) as threads:
+        return list(threads.map(start, range(count)))
+
+
+def test_threads_write_to_one_path_at_once(tmp_path):
+    def work(i):
+        for _ in range(25):
+            tt.save({"x": tt.full(1000, float(i))}, tmp_path / "file")
+            back = tt.load(tmp_path / "file")["x"].tolist()
+            assert back == [back[0]] * 1000  # one thread's, whole
+
+    together(work)
+    assert [f.name for f in tmp_path.iterdir()] == ["file"]
+
+
+def test_one_thread_writes_to_a_path_twice_at_once(tmp_path):
+    with atomic_write(tmp_path / "file") as first, atomic_write(tmp_path / "file") as second:
+        first.write_text("first")
+        second.write_text("second")
+    assert (tmp_path / "file").read_text() == "first"  # which ended last
+    assert [f.name for f in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_folder_that_does_not_exist(tmp_path):

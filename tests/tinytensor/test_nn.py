@@ -2,6 +2,7 @@
 
 import copy
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -91,7 +92,7 @@ def test_tied_parameters_count_once_and_add_up_their_gradients():
     model = Tied()
     assert [name for name, _ in model.named_parameters()] == ["embedding.weight"]
     assert model.num_parameters() == 15
-    assert set(model.state_dict()) == {"embedding.weight", "head.weight"}
+    assert set(model.state_dict()) == {"embedding.weight"}
     ids = tt.tensor([0, 3])
     model(ids).sum().backward()
     w = model.embedding.weight
@@ -106,6 +107,115 @@ def test_a_module_used_twice_counts_once():
     model = nn.Sequential(shared, nn.ReLU(), shared)
     assert model.num_parameters() == 6
     assert len(list(model.parameters())) == 2
+
+
+class Child(nn.Module):
+    def __init__(self, parent):
+        self.own = nn.Linear(2, 2)
+        self.parent = parent
+
+
+class Parent(nn.Module):
+    """Its children refer back to it, and one of them to itself."""
+
+    def __init__(self):
+        self.first = Child(self)
+        self.children_of_mine = nn.ModuleList([Child(self), self.first])
+        self.first.me = self.first
+        self.gain = nn.Parameter([1.0])
+
+
+def test_modules_that_refer_back_are_visited_once():
+    model = Parent()
+    second = model.children_of_mine[0]
+    expected = ["", "first", "first.own", "children_of_mine", "children_of_mine.0", "children_of_mine.0.own"]
+    assert [name for name, _ in model.named_modules()] == expected
+    names = ["gain", "first.own.weight", "first.own.bias", "children_of_mine.0.own.weight", "children_of_mine.0.own.bias"]
+    assert [name for name, _ in model.named_parameters()] == names == list(model.state_dict())
+    assert model.num_parameters() == 13
+    seen = []
+    model.apply(seen.append)
+    order = [model.first.own, model.first, second.own, second, model.children_of_mine, model]
+    assert [id(m) for m in seen] == [id(m) for m in order]
+    assert not any(m.training for m in model.eval().modules())
+    assert not second.own.training
+    model.zero_grad()
+    model.astype("float64")
+    assert second.own.weight.dtype == "float64"
+    model.load_state_dict(model.state_dict())
+    assert repr(model).count("parent: Parent, as above") == 3
+    assert "me: Child, as above" in repr(model)
+    twin = copy.deepcopy(model)
+    assert twin.first.parent is twin is not model
+
+
+def test_what_stands_in_a_plain_list_is_not_found():
+    model = nn.Module()
+    model.layers = [nn.Linear(2, 2)]  # as in PyTorch: a ModuleList is found
+    assert list(model.parameters()) == []
+    model.layers = nn.ModuleList(model.layers)
+    assert len(list(model.parameters())) == 2
+
+
+# ------------------------------------------------------------------------------------------- a parameter stays one
+
+REPLACEMENTS = {
+    "a computed tensor": lambda m: setattr(m, "weight", m.weight * 0.5),
+    "a constant": lambda m: setattr(m, "weight", tt.ones((4, 3))),
+    "an array": lambda m: setattr(m, "weight", np.ones((4, 3))),
+    "a number": lambda m: setattr(m, "weight", 1.0),
+    "+=": lambda m: exec("m.weight += 1", {"m": m}),
+    "detached": lambda m: setattr(m, "weight", m.weight.detach()),
+    "a buffer": lambda m: m.register_buffer("weight", tt.ones((4, 3))),
+}
+
+
+@pytest.mark.parametrize("replace", REPLACEMENTS.values(), ids=REPLACEMENTS)
+def test_a_parameter_is_not_silently_replaced(replace):
+    layer = nn.Linear(3, 4)
+    weight, before = layer.weight, values(layer)
+    with pytest.raises(TypeError, match=r"Linear\.weight is a Parameter.*assign.*nn\.Parameter"):
+        replace(layer)
+    assert layer.weight is weight
+    assert same(values(layer), before)
+    assert list(layer.buffers()) == []
+
+
+def test_what_may_take_a_parameters_place():
+    layer = nn.Linear(3, 4)
+    other = layer.weight = nn.Parameter(layer.weight * 0.5)
+    assert [p is other for p in layer.parameters()] == [True, False]
+    layer.bias = None
+    assert [name for name, _ in layer.named_parameters()] == ["weight"]
+    layer.bias = nn.Parameter(tt.zeros(4))
+    assert [name for name, _ in layer.named_parameters()] == ["weight", "bias"]
+    layer.weight = nn.Linear(1, 1)
+    assert [name for name, _ in layer.named_parameters()] == ["bias", "weight.weight", "weight.bias"]
+
+
+def test_a_buffer_stays_one():
+    block = Block()
+    block.mean = block.mean * 0.9 + 1.0
+    assert [name for name, _ in block.named_buffers()] == ["mean"]
+    for value in (1.0, np.ones(3), [1.0]):
+        with pytest.raises(TypeError, match=r"Block\.mean is a buffer: .*tensor"):
+            block.mean = value
+    block.mean = None
+    assert list(block.buffers()) == []
+    assert set(block.state_dict()) == set(NAMES)
+    block.mean = tt.zeros(3)
+    assert "mean" in block.state_dict()
+    block.mean = nn.Parameter([1.0])
+    assert list(block.buffers()) == []
+    assert "mean" in dict(block.named_parameters())
+
+
+def test_a_shallow_copys_buffers_are_its_own():
+    block = Block()
+    twin = copy.copy(block)
+    twin.register_buffer("plain", tt.ones(2))
+    assert [name for name, _ in twin.named_buffers()] == ["mean", "plain"]
+    assert [name for name, _ in block.named_buffers()] == ["mean"]
 
 
 # ---------------------------------------------------------------------------------------------------------------- modes
@@ -142,6 +252,39 @@ def test_a_frozen_parameter_gets_no_gradient():
     layer(tt.ones((1, 2))).sum().backward()
     assert layer.weight.grad is None
     assert layer.bias.grad is not None
+
+
+def test_a_model_with_frozen_parameters():
+    """Of every kind: in a tied place, in a list, a vector, a matrix."""
+    model = nn.Sequential(Tied(), nn.Linear(5, 5), nn.LayerNorm(5))
+    frozen = [model[0].embedding.weight, model[1].bias]
+    for p in frozen:
+        p.requires_grad = False
+    model(tt.tensor([0, 3])).sum().backward()
+    assert [p.grad is None for p in model.parameters()] == [True, False, True, False, False]
+    assert model.num_parameters() == 15 + 30 + 10
+    model.zero_grad()
+    assert all(p.grad is None for p in model.parameters())
+    state = {name: t * 2 for name, t in model.state_dict().items()}
+    model.load_state_dict(state)
+    assert same(values(model), {name: t.numpy() for name, t in state.items()})
+    twin = pickle.loads(pickle.dumps(copy.deepcopy(model)))
+    assert [p.requires_grad for p in twin.parameters()] == [False, True, False, True, True]
+    for p in frozen:
+        p.requires_grad = True
+    model(tt.tensor([0, 3])).sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+def test_freezing_again_and_again():
+    p = nn.Parameter([2.0])
+    for _ in range(3):
+        (p * p).sum().backward()
+        assert p.grad.tolist() == [4]
+        p.requires_grad = False
+        assert not (p * p).requires_grad
+        p.requires_grad = True
+        p.grad = None
 
 
 # ------------------------------------------------------------------------------------------------------ another dtype
@@ -257,6 +400,109 @@ def test_loading_loosely_takes_what_fits_in_name_but_never_a_wrong_shape():
     assert same(before, values(block))
 
 
+def test_loading_says_what_it_did_not_find():
+    block = Block()
+    assert block.load_state_dict(block.state_dict()) == ([], [])
+    found = block.load_state_dict({"gain": tt.tensor([7.0]), "gian": tt.ones(1), "first.wieght": tt.ones(1)}, strict=False)
+    assert found.missing_keys == ["mean", "first.weight", "first.bias", "layers.0.weight"]
+    assert found.unexpected_keys == ["gian", "first.wieght"]
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "gain.", ".gain", "layers.7.weight", "layers.weight", "first", "size", "plain", "first.weight.T"]
+)
+def test_a_name_of_nothing_is_unexpected(name):
+    assert Block().load_state_dict({name: tt.ones(1)}, strict=False).unexpected_keys == [name]
+
+
+# ------------------------------------------------------------------------------------------------------- tied tensors
+
+
+class Twice(nn.Module):
+    """A parameter, a buffer and a module that each stand in two places."""
+
+    def __init__(self):
+        self.a = nn.Linear(2, 2)
+        self.b = nn.ModuleList([self.a])
+        self.c = nn.Linear(3, 2)
+        self.d = self.c.bias
+        self.register_buffer("mean", tt.zeros(2))
+        self.a.register_buffer("average", self.mean)
+
+
+ONCE = ["d", "mean", "a.weight", "a.bias", "c.weight"]
+ALSO = {"c.bias": "d", "a.average": "mean", "b.0.weight": "a.weight", "b.0.bias": "a.bias", "b.0.average": "mean"}
+
+
+def full_state():
+    """A state in which each tied tensor stands under all of its names, as files had it once."""
+    state = {name: tt.random.normal(value.shape) for name, value in Twice().state_dict().items()}
+    return {**state, **{also: state[name].copy() for also, name in ALSO.items()}}
+
+
+def test_a_tied_tensor_is_stored_once(tmp_path):
+    model = Twice()
+    assert list(model.state_dict()) == ONCE
+    assert [name for name, _ in model.named_buffers()] == ["mean"]
+    tt.save(model.state_dict(), tmp_path / "file")
+    assert set(tt.load(tmp_path / "file")) == set(ONCE)
+
+
+@pytest.mark.parametrize("left_out", [[], [*ALSO], ["d"], ["a.weight", "a.bias"], ["mean", "a.average"], ["c.bias"]], ids=str)
+@pytest.mark.parametrize("strict", [True, False])
+def test_one_of_a_tied_tensors_names_is_enough(left_out, strict):
+    state = full_state()
+    given = {name: value for name, value in state.items() if name not in left_out}
+    model = Twice()
+    assert model.load_state_dict(given, strict) == ([], [])
+    assert same(values(model), {name: state[name].numpy() for name in ONCE})
+    assert model.d is model.c.bias
+    assert model.b[0] is model.a
+
+
+def test_a_tied_tensor_under_no_name_is_missing():
+    given = {name: value for name, value in full_state().items() if name not in ("d", "c.bias")}
+    with pytest.raises(ValueError, match=r"missing: d$"):
+        Twice().load_state_dict(given)
+    assert Twice().load_state_dict(given, strict=False) == (["d"], [])
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("name", ALSO)
+def test_copies_that_differ_are_refused(name, strict):
+    model, state = Twice(), full_state()
+    before = values(model)
+    state[name] = state[name] + 1.0
+    with pytest.raises(ValueError, match=rf"{name} and {ALSO[name]} are one .*, but have different values"):
+        model.load_state_dict(state, strict)
+    with pytest.raises(ValueError, match=rf"{ALSO[name]} and {name} are one"):
+        model.load_state_dict({name: state[name], **state}, strict)
+    assert same(values(model), before)
+    state[name] = tt.ones(7)
+    with pytest.raises(ValueError, match=rf"{name}: shape \(7,\)"):
+        model.load_state_dict(state, strict)
+    assert same(values(model), before)
+
+
+def test_copies_of_nan_are_the_same():
+    state = full_state()
+    state["d"] = state["c.bias"] = tt.tensor([math.nan, math.inf])
+    model = Twice()
+    model.load_state_dict(state)
+    assert math.isnan(model.d[0].item())
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))], ids=["copy", "pickle"])
+def test_a_duplicate_is_tied_as_the_original(duplicate):
+    twin = duplicate(Twice())
+    assert twin.d is twin.c.bias
+    assert twin.b[0] is twin.a
+    assert twin.a.average is twin.mean
+    assert list(twin.state_dict()) == ONCE
+    with pytest.raises(TypeError, match="Parameter"):
+        twin.d = tt.ones(2)
+
+
 def test_a_deep_copy_is_a_model_of_its_own():
     block = Block()
     twin = copy.deepcopy(block)
@@ -367,6 +613,22 @@ def test_sequential_and_module_list():
     assert [name for name, _ in grown.named_parameters()] == ["0.weight", "0.bias"]
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nn.Sequential([nn.Linear(1, 1)]),
+        lambda: nn.Sequential(nn.Linear(1, 1), tt.relu),
+        lambda: nn.Sequential(nn.Linear(1, 1), nn.ReLU),
+        lambda: nn.ModuleList([nn.Parameter([1.0])]),
+        lambda: nn.ModuleList().append(None),
+    ],
+    ids=["a list", "a function", "a class", "a parameter", "None"],
+)
+def test_lists_of_modules_hold_nothing_else(make):
+    with pytest.raises(TypeError, match=r"(Sequential|ModuleList) holds modules, such as nn\.ReLU\(\), not a"):
+        make()
+
+
 # --------------------------------------------------------------------------------------------------------------- dropout
 
 
@@ -437,6 +699,36 @@ def test_initialisers_spread(fill, std):
 def test_uniform_initialisers_stay_within_their_bound_and_reach_it(fill, bound):
     v = np.abs(fill(large()).numpy())
     assert 0.99 * bound < v.max() <= bound * (1 + 1e-6)
+
+
+FILLS = [n for n in vars(nn.init) if n.endswith("_") and not n.startswith("_")]
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (0, 3), (3, 0)], ids=str)
+@pytest.mark.parametrize("name", FILLS)
+def test_a_weight_without_elements_is_left_as_it_is(name, shape):
+    p = nn.Parameter(tt.zeros(shape))
+    settings = {"value": 1.0} if name == "constant_" else {}
+    assert getattr(nn.init, name)(p, **settings) is p
+    assert p.shape == shape
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), [(0, 3), (3, 0), (0, 0)])
+def test_linear_of_nothing(inputs, outputs):
+    layer = nn.Linear(inputs, outputs)
+    data = tt.ones((2, inputs))
+    out = layer(data)
+    assert out.shape == (2, outputs)
+    assert out.tolist() == [layer.bias.tolist()] * 2
+    assert inputs or layer.bias.tolist() == [0.0] * outputs
+    out.sum().backward()
+    assert layer.weight.grad.shape == (outputs, inputs)
+    assert layer.bias.grad.tolist() == [2.0] * outputs
+
+
+def test_an_initialiser_of_matrices_refuses_a_vector():
+    with pytest.raises(ValueError, match=r"\(outputs, inputs\), not \(3,\)"):
+        nn.init.xavier_normal_(nn.Parameter(tt.zeros(3)))
 
 
 def test_constant_initialisers():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from tinytensor import random
-from tinytensor.nn.module import Parameter
+from tinytensor.nn.module import Parameter, overwrite
 
 
 def zeros_(parameter: Parameter) -> Parameter:
@@ -20,8 +20,7 @@ def ones_(parameter: Parameter) -> Parameter:
 
 def constant_(parameter: Parameter, value: float) -> Parameter:
     """All ``value``."""
-    parameter.data[...] = value
-    parameter.mark_changed()
+    overwrite(parameter, value)
     return parameter
 
 
@@ -38,10 +37,12 @@ def uniform_(parameter: Parameter, low: float = 0.0, high: float = 1.0) -> Param
 
 
 def _fans(parameter: Parameter) -> tuple[int, int]:
-    """How many inputs and outputs a weight (outputs, inputs) connects."""
+    """How many inputs and outputs a weight (outputs, inputs) connects, as numbers to divide by: a weight without inputs has no
+    elements to fill, so that any number does."""
     if parameter.ndim != 2:
         raise ValueError(f"this initialiser needs a weight of shape (outputs, inputs), not {parameter.shape}")
-    return parameter.shape[1], parameter.shape[0]
+    outputs, inputs = parameter.shape
+    return max(inputs, 1), outputs
 
 
 def xavier_uniform_(parameter: Parameter, gain: float = 1.0) -> Parameter:

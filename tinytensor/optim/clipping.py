@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from tinytensor import kernels
-from tinytensor.backend import is_host_array, xp
+from tinytensor.backend import is_host_array, quiet, xp
+from tinytensor.optim.optimizers import tensors_in
 from tinytensor.tensor import Tensor
 
 
-def clip_grad_norm(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
+def clip_grad_norm(parameters: Tensor | Iterable[Tensor], max_norm: float) -> Tensor:
     """Scale all gradients together, in place, so that their norm, taken as one vector, is at most ``max_norm`` (Pascanu et
-    al. 2013).
+    al. 2013); an infinite ``max_norm`` changes nothing. ``parameters`` are several or one; those without a gradient, as
+    frozen ones are, do not count.
 
     Returns the norm before, as a tensor of one element (reading it would make a GPU wait). NaN and infinite norms are
     returned like any other, for the caller to look at.
     """
-    if max_norm <= 0:
+    max_norm = float(max_norm)
+    if not max_norm > 0:
         raise ValueError(f"clip_grad_norm: max_norm must be positive, not {max_norm}")
-    gradients = [p.grad.data for p in parameters if p.grad is not None]
+    gradients = [p.grad.data for p in tensors_in("clip_grad_norm", parameters) if p.grad is not None]
     if not gradients:
         return Tensor(0.0)
-    norm = kernels.global_norm(gradients)
-    scale = xp.minimum(max_norm / (norm + 1e-6), 1.0)
-    if not is_host_array(scale) or scale != 1.0:  # looking at a GPU's number would wait for it
-        kernels.scale_all(list({id(g): g for g in gradients}.values()), scale)  # one that two parameters share is scaled once
+    with quiet():
+        norm = kernels.global_norm(gradients)
+        if max_norm < math.inf:
+            scale = xp.minimum(max_norm / (norm + 1e-6), 1.0)
+            if not is_host_array(scale) or scale != 1.0:  # looking at a GPU's number would wait for it
+                kernels.scale_all(list({id(g): g for g in gradients}.values()), scale)  # a gradient that two share but once
     return Tensor._wrap(xp.asarray(norm))

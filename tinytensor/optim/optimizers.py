@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from tinytensor import kernels, parallel
-from tinytensor.backend import default_dtype, xp
+from tinytensor.backend import default_dtype, host, quiet, xp
 from tinytensor.nn.module import Parameter
 from tinytensor.tensor import Tensor
 
@@ -15,10 +15,23 @@ Arrays = Sequence[Any]
 States = Sequence[dict[str, Any]]
 
 
+def tensors_in(caller: str, given: Any) -> list[Any]:
+    """One tensor, or an iterable of them, as a list. Raises TypeError for anything else, such as a set: its order changes."""
+    if isinstance(given, Tensor):
+        return [given]
+    several = list(given) if isinstance(given, Iterable) and not isinstance(given, (set, frozenset)) else [given]
+    for x in several:
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{caller} needs parameters, as a list or model.parameters(), not a {type(x).__name__}")
+    return several
+
+
 class Optimizer:
     """The base: parameter groups, each a dict of its ``params`` and settings, and an array or two of state a parameter.
 
-    ``parameters`` is an iterable of parameters, or of such dicts, whose settings come before the optimizer's own.
+    ``parameters`` is an iterable of parameters, or a list of such dicts, whose settings come before the optimizer's own.
+    Frozen ones (``p.requires_grad = False``) may be among them, and any may be frozen later: they stay as they are, until
+    they require gradients again.
 
     A parameter narrower than float32 has in its state a float32 "master" of its values, which the steps change and round to
     the parameter. Whatever else writes to the parameter (load_state_dict, an initialiser) is noticed at the next step: there
@@ -28,25 +41,47 @@ class Optimizer:
     state_names: tuple[str, ...] = ()
 
     def __init__(self, parameters: Iterable[Parameter] | Iterable[dict[str, Any]], **defaults: Any):
-        given: list[Any] = list(parameters)
-        if not given:
-            raise ValueError(f"{type(self).__name__} got no parameters: pass model.parameters()")
-        groups = given if isinstance(given[0], dict) else [{"params": given}]
-        self.param_groups: list[dict[str, Any]] = [{**defaults, **g, "params": list(g["params"])} for g in groups]
+        self.param_groups: list[dict[str, Any]] = [self._group(g, defaults) for g in self._given_groups(parameters)]
         self.state: list[dict[str, Any]] = [{} for _ in self._parameters()]
-        self._check(defaults)
+        self._check_parameters()
+        for group in self.param_groups:
+            self.check(_settings(group))
 
-    def _check(self, defaults: Mapping[str, Any]) -> None:
+    def _given_groups(self, parameters: Any) -> list[Any]:
+        """The groups that the user gave, or one of all parameters."""
+        if isinstance(parameters, Tensor):
+            raise TypeError(f"{type(self).__name__} takes several parameters, not one alone: pass model.parameters(), or [p]")
+        given = list(parameters) if isinstance(parameters, Iterator) else parameters
+        if isinstance(given, (list, tuple)) and not given:
+            raise ValueError(f"{type(self).__name__} got no parameters: pass model.parameters()")
+        return list(given) if isinstance(given, (list, tuple)) and isinstance(given[0], dict) else [{"params": given}]
+
+    def _group(self, given: Any, defaults: Mapping[str, Any]) -> dict[str, Any]:
+        """A group as it is kept: with all settings, and its parameters in a list."""
+        if not isinstance(given, dict) or "params" not in given:
+            raise ValueError(f"{type(self).__name__}: each group is a dict that has its parameters under 'params'")
+        if strange := [name for name in given if name not in defaults and name != "params"]:
+            raise ValueError(f"{type(self).__name__} has no setting {', '.join(strange)}")
+        return {**defaults, **given, "params": tensors_in(type(self).__name__, given["params"])}
+
+    def _check_parameters(self) -> None:
         parameters = self._parameters()
-        if any(not isinstance(p, Tensor) or not p.requires_grad for p in parameters):
-            raise TypeError(f"{type(self).__name__} needs parameters that require gradients")
+        for p in parameters:
+            if p.node is not None and p.node.op is not None:
+                raise ValueError(
+                    f"{type(self).__name__} got a tensor that was computed, by {p.node.op.name!r}, which no step would change: "
+                    "pass the parameters it was computed from, or nn.Parameter(...) of it"
+                )
+            if not isinstance(p, Parameter) and not p.requires_grad:
+                raise TypeError(f"{type(self).__name__} got a constant: make it nn.Parameter(...), or let it require gradients")
         if len({id(p) for p in parameters}) < len(parameters):
             raise ValueError(f"{type(self).__name__}: a parameter stands twice in its groups")
-        for group in self.param_groups:
-            if strange := [name for name in group if name not in defaults and name != "params"]:
-                raise ValueError(f"{type(self).__name__} has no setting {', '.join(strange)}")
-            if group["lr"] < 0 or group["weight_decay"] < 0:
-                raise ValueError(f"lr and weight_decay must not be negative: {group['lr']}, {group['weight_decay']}")
+
+    def check(self, settings: Mapping[str, Any]) -> None:
+        """Raise ValueError for a group's settings that cannot be."""
+        for name in ("lr", "weight_decay", "momentum", "eps"):
+            if not settings.get(name, 0) >= 0:
+                raise ValueError(f"{name} must be a number that is not negative, not {settings[name]}")
 
     def _parameters(self) -> list[Parameter]:
         return [p for group in self.param_groups for p in group["params"]]
@@ -54,13 +89,18 @@ class Optimizer:
     def zero_grad(self) -> None:
         """Forget the gradients of all parameters."""
         for p in self._parameters():
-            p.grad = None
+            if p.grad is not None:  # a frozen one has none
+                p.grad = None
 
     def step(self, scale: float = 1.0, threads: int = 1) -> None:
-        """Change every parameter that has a gradient. ``scale`` multiplies the learning rates: a schedule's value. The
-        parameters are shared out among so many ``threads``, which changes nothing but the time it takes."""
+        """Change every parameter that has a gradient and is not frozen. ``scale`` multiplies the learning rates: a schedule's
+        value. The parameters are shared out among so many ``threads``, which changes nothing but the time it takes."""
         states = iter(self.state)
-        updates = [(p, next(states), group, group["lr"] * scale) for group in self.param_groups for p in group["params"]]
+        updates = []
+        for group in self.param_groups:
+            settings = _settings(group)
+            lr = settings["lr"] * float(scale)
+            updates += [(p, next(states), settings, lr) for p in group["params"]]
         shares: list[list[Any]] = [[] for _ in range(threads)]
         sizes = [0] * threads
         for update in sorted(updates, key=lambda update: update[0].size, reverse=True):
@@ -73,7 +113,7 @@ class Optimizer:
         """Change the parameters, in as few calls of ``update`` as their groups, dtypes and states allow."""
         alike: dict[Any, list[Any]] = {}
         for p, state, group, lr in updates:
-            if p.grad is not None:
+            if p.requires_grad and p.grad is not None:
                 kind = (id(group), p.data.dtype.num, state.get("steps"), *sorted(state))
                 alike.setdefault(kind, []).append((p, state, group, lr))
         for members in alike.values():
@@ -82,7 +122,8 @@ class Optimizer:
                 for p, state in zip(parameters, states):
                     if "master" not in state:
                         state["master"] = p.data.astype(default_dtype)
-            self.update([p.data for p in parameters], [p.grad.data for p in parameters], states, group, lr)
+            with quiet():
+                self.update([p.data for p in parameters], [p.grad.data for p in parameters], states, group, lr)
             for p in parameters:
                 p.node.version += 1
 
@@ -94,12 +135,40 @@ class Optimizer:
     # ------------------------------------------------------------------------------------------ saving and loading
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The state's arrays and counts, by the number of their parameter and their name: "0.first"."""
-        return {f"{i}.{name}": Tensor._wrap(xp.asarray(value)) for i, s in enumerate(self.state) for name, value in s.items()}
+        """The state's arrays and counts, by the number of their parameter and their name: "0.first"; and the settings, by the
+        number of their group: "groups.0.lr"."""
+        values = {f"{i}.{name}": value for i, s in enumerate(self.state) for name, value in s.items()}
+        for i, group in enumerate(self.param_groups):
+            values |= {f"groups.{i}.{name}": value for name, value in _settings(group).items()}
+        return {key: Tensor._wrap(xp.asarray(value)) for key, value in values.items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take over what ``state_dict`` returned. Raises ValueError where it is another optimizer's or model's. A narrow
-        parameter's state may lack the master, as that of a float32 run does: it starts from the parameter."""
+        """Take over what ``state_dict`` returned, with the groups' settings, where it has them. Raises ValueError, before
+        anything is changed, where it is another optimizer's or model's. A narrow parameter's state may lack the master, as
+        that of a float32 run does: it starts from the parameter."""
+        settings = self._loaded_settings({key: value for key, value in state.items() if key.startswith("groups.")})
+        self.state = self._loaded_state({key: value for key, value in state.items() if not key.startswith("groups.")})
+        for group, found in zip(self.param_groups, settings):
+            group.update(found)
+
+    def _loaded_settings(self, state: Mapping[str, Tensor]) -> list[dict[str, Any]]:
+        """The settings of each group."""
+        own = [_settings(group) for group in self.param_groups]
+        loaded: list[dict[str, Any]] = [{} for _ in own]
+        for key, value in state.items():
+            place, _, name = key.removeprefix("groups.").partition(".")
+            fits = place.isdigit() and int(place) < len(own) and name in own[int(place)]
+            if not fits or value.shape != host.shape(own[int(place)][name]):
+                raise ValueError(f"the state's {key!r} of shape {value.shape} does not fit this {type(self).__name__}")
+            loaded[int(place)][name] = tuple(value.tolist()) if value.ndim else value.item()
+        if any(loaded) and not all(loaded):
+            raise ValueError(f"the state has fewer groups than this {type(self).__name__}, which has {len(own)}")
+        for mine, found in zip(own, loaded):
+            self.check({**mine, **found})
+        return loaded
+
+    def _loaded_state(self, state: Mapping[str, Tensor]) -> list[dict[str, Any]]:
+        """The arrays and counts of each parameter."""
         parameters = self._parameters()
         loaded: list[dict[str, Any]] = [{} for _ in parameters]
         for key, value in state.items():
@@ -114,7 +183,18 @@ class Optimizer:
         for i, found in enumerate(loaded):
             if found.keys() - {"master"} and (missing := [n for n in self.state_names if n not in found]):
                 raise ValueError(f"the state lacks {', '.join(missing)} of parameter {i}, which {type(self).__name__} needs")
-        self.state = loaded
+        return loaded
+
+
+def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
+    """A group's settings in Python's own numbers: a tensor or a number of NumPy would change the dtype of what it meets."""
+    return {name: _number(value) for name, value in group.items() if name != "params"}
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, (tuple, list)):
+        return tuple([_number(x) for x in value])
+    return value.item() if hasattr(value, "item") else value
 
 
 def _is_narrow(parameter: Parameter) -> bool:
@@ -135,10 +215,14 @@ class SGD(Optimizer):
         nesterov: bool = False,
         weight_decay: float = 0.0,
     ):
-        if nesterov and (momentum <= 0 or dampening != 0):
-            raise ValueError("nesterov needs a momentum above 0 and no dampening")
         settings = {"lr": lr, "momentum": momentum, "dampening": dampening, "nesterov": nesterov, "weight_decay": weight_decay}
         super().__init__(parameters, **settings)
+
+    def check(self, settings: Mapping[str, Any]) -> None:
+        """Raise ValueError for a group's settings that cannot be."""
+        super().check(settings)
+        if settings["nesterov"] and (settings["momentum"] <= 0 or settings["dampening"] != 0):
+            raise ValueError("nesterov needs a momentum above 0 and no dampening")
 
     def update(self, parameters: Arrays, gradients: Arrays, states: States, group: dict[str, Any], lr: float) -> None:
         """One step."""
@@ -174,9 +258,13 @@ class Adam(Optimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
     ):
-        if not all(0.0 <= beta < 1.0 for beta in betas):
-            raise ValueError(f"betas lie between 0 and 1: {betas}")
         super().__init__(parameters, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+
+    def check(self, settings: Mapping[str, Any]) -> None:
+        """Raise ValueError for a group's settings that cannot be."""
+        super().check(settings)
+        if len(settings["betas"]) != 2 or not all(0.0 <= beta < 1.0 for beta in settings["betas"]):
+            raise ValueError(f"betas are two numbers between 0 and 1: {settings['betas']}")
 
     def update(self, parameters: Arrays, gradients: Arrays, states: States, group: dict[str, Any], lr: float) -> None:
         """One step."""
