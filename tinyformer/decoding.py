@@ -10,9 +10,11 @@ import codecs
 import functools
 import heapq
 import math
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
+from weakref import WeakKeyDictionary
 
 import tinytensor as tt
 from tinyformer.blocks import Cache
@@ -27,20 +29,32 @@ from tinytensor.engine import quietly
 
 
 class evaluating:
-    """A context in which the model is in evaluation mode; the mode that each of its modules was in comes back afterwards.
-    It can be entered again and again, which a decoder does at each token: so it looks for the modules only once."""
+    """A context in which the model is in evaluation mode; the mode that each of its modules was in comes back afterwards, when
+    the last of several threads has left it. It can be entered again and again: so it looks for the modules only once."""
+
+    _lock = threading.Lock()
+    _inside: ClassVar[WeakKeyDictionary[tt.nn.Module, tuple[int, list[tt.nn.Module]]]] = WeakKeyDictionary()
 
     def __init__(self, model: tt.nn.Module):
+        self.model = model
         self.modules = list(model.modules())
 
     def __enter__(self) -> None:
-        self.trained = [module for module in self.modules if module.training]
-        for module in self.trained:
-            module.training = False
+        with self._lock:
+            times, trained = self._inside.get(self.model, (0, []))
+            found = [module for module in self.modules if module.training]
+            for module in found:
+                module.training = False
+            self._inside[self.model] = times + 1, trained + found
 
     def __exit__(self, *error: object) -> None:
-        for module in self.trained:
-            module.training = True
+        with self._lock:
+            times, trained = self._inside.pop(self.model)
+            if times > 1:
+                self._inside[self.model] = times - 1, trained
+                return
+            for module in trained:
+                module.training = True
 
 
 # ---------------------------------------------------------------------------------------------------- the decoders
@@ -72,7 +86,7 @@ class GPTDecoder:
         """The logits (batch, vocab_size) after the new ids (batch, count). Raises UserError for a first one that is none, and
         for another number of rows than before."""
         block_size = self.model.config.block_size
-        self.ids = _joined(self.ids, new, self.model.config.vocab_size)
+        self.ids, new = _joined(self.ids, new, self.model.config.vocab_size)
         if self.cache is not None and self.ids.shape[1] > block_size:
             self.cache = self._logits_of_one_token = None  # what was traced holds the cache, too
         if self.cache is None:
@@ -84,19 +98,20 @@ class GPTDecoder:
 
     def select(self, rows: Any) -> None:
         """Go on with these rows of the batch."""
-        self.ids = self.ids[rows]
+        self.ids = None if self.ids is None else self.ids[rows]
         if self.cache is not None:
             self.cache.select(rows)
 
 
-def _joined(ids: Any, new: Any, vocab_size: int) -> Any:
-    """The ids so far, None at first, and the new ones after them."""
+def _joined(ids: Any, new: Any, vocab_size: int) -> tuple[Any, Any]:
+    """The ids so far, None at first, with the new ones after them; and the new ones alone."""
     if ids is None:
-        check_ids(new, vocab_size)
-        return new
+        first = _batch_of_ids(new, "prompts")
+        check_ids(first, vocab_size)
+        return first, first
     if len(new) != len(ids):
         raise UserError(f"a decoder that writes {len(ids)} texts got ids for {len(new)}: make a new one for other texts")
-    return host.concatenate([ids, new], axis=1)
+    return host.concatenate([ids, new], axis=1), new
 
 
 def _last_logits(model: GPT, evaluating: evaluating, cache: Cache | None, ids: Tensor) -> Tensor:
@@ -126,7 +141,7 @@ class TransformerDecoder:
         another number of rows than the source has, and past ``max_tokens``."""
         if len(new) != len(self.memory):
             raise UserError(f"a decoder of {len(self.memory)} sources got ids for {len(new)}: it needs a row for each")
-        self.ids = _joined(self.ids, new, self.model.config.target_vocab_size)
+        self.ids, new = _joined(self.ids, new, self.model.config.target_vocab_size)
         if self.ids.shape[1] > self.max_tokens:
             raise UserError(f"this decoder takes {self.max_tokens} tokens, not {self.ids.shape[1]}: raise its max_tokens")
         seen = tt.tensor(self.ids if self.cache is None else new)
@@ -136,7 +151,7 @@ class TransformerDecoder:
 
     def select(self, rows: Any) -> None:
         """Go on with these rows of the batch."""
-        self.ids = self.ids[rows]
+        self.ids = None if self.ids is None else self.ids[rows]
         index = tt.tensor(rows)
         self.memory, self.memory_mask = self.memory[index], self.memory_mask[index]
         if self.cache is not None:

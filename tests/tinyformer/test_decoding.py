@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import threading
 import weakref
 from collections.abc import Callable
 from itertools import islice
@@ -274,6 +275,49 @@ def test_evaluating_brings_back_the_mode_of_every_module(make_gpt) -> None:
         assert not any(m.training for m in model.modules())
         raise KeyError
     assert [m.training for m in model.modules()] == before
+
+
+def test_evaluating_holds_until_the_last_thread_has_left(make_gpt) -> None:
+    model = make_gpt(dropout=0.5).train()
+    with evaluating(model):
+        other = threading.Thread(target=lambda: next(generate(model, [1], 1)))
+        other.start()
+        other.join(30)
+        assert not any(m.training for m in model.modules())
+        with evaluating(model):
+            pass
+        assert not any(m.training for m in model.modules())
+    assert all(m.training for m in model.modules())
+    # One enters while the other is inside, and leaves after it.
+    first, second = evaluating(model), evaluating(model)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__()
+    assert not any(m.training for m in model.modules())
+    second.__exit__()
+    assert all(m.training for m in model.modules())
+
+
+def test_decoders_keep_no_array_of_the_callers(model, make_transformer) -> None:
+    for decoder in (GPTDecoder(model, False), TransformerDecoder(make_transformer(), SOURCE[:1], 4, False)):
+        expected, new = [], np.array([[1]])
+        for changed in (1, 9):
+            decoder.ids = None
+            new[:] = 1
+            decoder.next_logits(new)
+            new[:] = changed
+            expected.append(decoder.next_logits(np.array([[2]])))
+        np.testing.assert_array_equal(*expected)
+
+
+def test_decoders_take_lists_and_rows_before_the_first_token(model, make_transformer) -> None:
+    assert GPTDecoder(model).next_logits([[1, 2]]).shape == (1, 11)
+    with pytest.raises(UserError, match=r"must be \(batch, length\), not of shape \(2,\)"):
+        GPTDecoder(model).next_logits(np.array([1, 2]))
+    decoder, other = (TransformerDecoder(make_transformer(), SOURCE, 4) for _ in range(2))
+    decoder.select(np.array([2, 0]))
+    logits = decoder.next_logits([[1], [1]])
+    np.testing.assert_allclose(logits, other.next_logits([[1]] * 3)[[2, 0]], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(
