@@ -116,6 +116,16 @@ class Tape:
         self._computed.add(self._add(out.data))
         self._steps.append(Step(kernel, numbers, is_fused, self._numbers[id(out.data)]))
 
+    def write_check(self, check: Callable[..., None], arguments: Sequence[Any]) -> None:
+        """Write down that this check is made of these."""
+        nothing = wrap(xp.zeros(0))
+
+        def kernel(*values: Any) -> Any:
+            check(*values)
+            return nothing.data
+
+        self.write(kernel, arguments, nothing)
+
     def program(self, out: Tensor) -> Program:
         """All that was written, to compute ``out``."""
         if not isinstance(out, Tensor):

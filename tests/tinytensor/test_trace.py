@@ -232,6 +232,23 @@ def test_ids_are_checked_in_each_call():
         assert traced(tt.tensor([[4, 4, 0]])).shape[:2] == (1, 3)
 
 
+def test_classes_are_checked_in_each_call():
+    losses = {
+        "cross_entropy": lambda x, i: tt.functional.cross_entropy(x, i),
+        "linear_cross_entropy": lambda x, i: tt.functional.linear_cross_entropy(x, weight, i),
+    }
+    for name, loss in losses.items():
+        function, calls = counted(loss)
+        traced, x = tt.trace(function), normal(3, 4)
+        for chosen in ([0, 1, 2], [3, 3, 0]):
+            assert traced(x, tt.tensor(chosen)).item() == loss(x, tt.tensor(chosen)).item()
+        for wrong in (-1, 9):
+            if is_host_array(x.data):
+                with pytest.raises(IndexError, match=f"^{name}: target {wrong} is no class"):
+                    traced(x, tt.tensor([0, wrong, 1]))
+        assert len(calls) == 1
+
+
 # ------------------------------------------------------------------------------------------------------------- all ops
 
 
