@@ -86,15 +86,18 @@ class GPTDecoder:
         """The logits (batch, vocab_size) after the new ids (batch, count). Raises UserError for a first one that is none, and
         for another number of rows than before."""
         block_size = self.model.config.block_size
-        self.ids, new = _joined(self.ids, new, self.model.config.vocab_size)
-        if self.cache is not None and self.ids.shape[1] > block_size:
+        ids, new = _joined(self.ids, new, self.model.config.vocab_size)
+        if self.cache is not None and ids.shape[1] > block_size:
             self.cache = self._logits_of_one_token = None  # what was traced holds the cache, too
         if self.cache is None:
-            self.ids = self.ids[:, -block_size:]
-            return self._logits(None, tt.tensor(self.ids)).numpy()
-        if new.shape[1] == 1:
-            return self._logits_of_one_token(tt.tensor(new)).numpy()
-        return self._logits(self.cache, tt.tensor(new)).numpy()
+            ids = ids[:, -block_size:]
+            logits = self._logits(None, tt.tensor(ids))
+        elif new.shape[1] == 1:
+            logits = self._logits_of_one_token(tt.tensor(new))
+        else:
+            logits = self._logits(self.cache, tt.tensor(new))
+        self.ids = ids  # not before, as the model may refuse them
+        return logits.numpy()
 
     def select(self, rows: Any) -> None:
         """Go on with these rows of the batch."""
@@ -141,13 +144,16 @@ class TransformerDecoder:
         another number of rows than the source has, and past ``max_tokens``."""
         if len(new) != len(self.memory):
             raise UserError(f"a decoder of {len(self.memory)} sources got ids for {len(new)}: it needs a row for each")
-        self.ids, new = _joined(self.ids, new, self.model.config.target_vocab_size)
-        if self.ids.shape[1] > self.max_tokens:
-            raise UserError(f"this decoder takes {self.max_tokens} tokens, not {self.ids.shape[1]}: raise its max_tokens")
-        seen = tt.tensor(self.ids if self.cache is None else new)
+        ids, new = _joined(self.ids, new, self.model.config.target_vocab_size)
+        if ids.shape[1] > self.max_tokens:
+            raise UserError(f"this decoder takes {self.max_tokens} tokens, not {ids.shape[1]}: raise its max_tokens")
+        seen = tt.tensor(ids if self.cache is None else new)
         if self.cache is not None and self.cache.length and seen.shape[1] == 1:  # the cache holds what the memory is read for
-            return self._logits_of_one_token(seen, self.memory_mask).numpy()
-        return self._logits(self.cache, self.memory, seen, self.memory_mask).numpy()
+            logits = self._logits_of_one_token(seen, self.memory_mask)
+        else:
+            logits = self._logits(self.cache, self.memory, seen, self.memory_mask)
+        self.ids = ids  # not before, as the model may refuse them
+        return logits.numpy()
 
     def select(self, rows: Any) -> None:
         """Go on with these rows of the batch."""

@@ -29,8 +29,8 @@ _MOST_SHARDS = 4  # by default: the shards of a small model spend a tenth of the
 
 def default_shards() -> int:
     """As many shards as BLAS would use threads, one a core or what OPENBLAS_NUM_THREADS or its like says, but at most 4, as
-    more pay for large models only; on a GPU 1."""
-    if backend.name != "numpy":
+    more pay for large models only; on a GPU, and inside a shard, 1."""
+    if backend.name != "numpy" or _here.is_a_shard:
         return 1
     return min(_blas.threads(), _MOST_SHARDS)
 

@@ -619,8 +619,11 @@ def test_ids_out_of_range(model, make_transformer, use_cache: bool) -> None:
         for decoder in (GPTDecoder(model, use_cache), TransformerDecoder(make_transformer(), SOURCE, 8, use_cache)):
             for _ in range(3):
                 decoder.next_logits(np.ones((3, 1), np.int64))
+            expected = [decoder.ids.copy(), decoder.cache and decoder.cache.length]
             with pytest.raises(IndexError, match=f"id {wrong} is outside the table of 11 rows"):
                 decoder.next_logits(np.full((3, 1), wrong))
+            np.testing.assert_array_equal(decoder.ids, expected[0])  # it can go on as if that had not been
+            assert (decoder.cache and decoder.cache.length) == expected[1]
 
 
 @pytest.mark.parametrize("use_cache", [True, False])

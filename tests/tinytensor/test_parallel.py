@@ -264,6 +264,10 @@ def test_shards_inside_a_shard_run_one_after_the_other():
     assert len({x for part in results[0] for _, x in part}) == 4
 
 
+def test_in_a_shard_there_is_one_by_default() -> None:
+    assert parallel.run(lambda _: parallel.default_shards(), [0, 1, 2]) == [1, 1, 1]
+
+
 def test_no_shards():
     before = tt.random.get_state()
     assert parallel.run(lambda shard: shard, []) == []
