@@ -12,7 +12,6 @@ What an op is, and where its gradient rules come from, stands in op.py.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import os
 import threading
@@ -123,18 +122,6 @@ def leaving(values: Any) -> Any:
     if modes.tape is not None:
         modes.tape.refuse_values_of(values)
     return values
-
-
-def each_time(check: Callable[..., None]) -> Callable[..., None]:
-    """Declare a check of arrays' values, which a traced function makes in each of its calls, and not in the first alone."""
-
-    @functools.wraps(check)
-    def call(*given: Any) -> None:
-        check(*given)
-        if modes.tape is not None:
-            modes.tape.write_check(check, given)
-
-    return call
 
 
 def same_modes() -> Callable[[], Any]:

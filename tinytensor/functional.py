@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels, random
 from tinytensor.backend import default_dtype, is_floating, is_host_array, wide, xp
-from tinytensor.engine import each_time
 from tinytensor.fused import fused
 from tinytensor.kernels.numpy.attention import LOWEST
-from tinytensor.op import wrap
+from tinytensor.op import each_time, wrap
 from tinytensor.ops import (
     astype,
     embedding,
