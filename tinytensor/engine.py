@@ -117,7 +117,7 @@ def taping(tape: Tape | None) -> Any:
 
 
 def leaving(values: Any) -> Any:
-    """An array, or a tuple with some, whose values are about to leave the ops. Raises TypeError where they were computed by a
+    """An array, or a tuple of arrays and tensors, whose values are about to leave the ops. Raises TypeError where they were computed by a
     function that is being traced."""
     if modes.tape is not None:
         modes.tape.refuse_values_of(values)

@@ -30,8 +30,7 @@ def as_array(data: Any, dtype: DType = None) -> Array:
     Python floats become float32 and arrays keep their dtype, unless ``dtype`` says otherwise. Raises TypeError for what
     is not made of numbers.
     """
-    if isinstance(data, Tensor):
-        data = engine.leaving(data.data)
+    data = engine.leaving(data.data if isinstance(data, Tensor) else data)
     if is_array(data) and not is_host_array(data):
         return xp.array(data, dtype=dtype)
     try:
@@ -212,9 +211,9 @@ class Tensor:
                 "x[i] = y on a tensor that gradients flow through would lose them: build the result with "
                 "tt.where or tt.concatenate (or change x.detach(), or a leaf under .data)"
             )
-        changed = engine.leaving(self.data).copy()
-        place = engine.leaving(ops.indexing.as_index(index))
-        changed[place] = value if isinstance(value, (int, float)) else as_array(value, self.dtype)
+        changed = self.data.copy()
+        engine.leaving((self.data, index, value))
+        changed[ops.indexing.as_index(index)] = value if isinstance(value, (int, float)) else as_array(value, self.dtype)
         self.data = changed
 
     def __reduce__(self) -> Any:

@@ -144,7 +144,7 @@ LEAKS = {
     "sorted": lambda x: tt.stack(sorted(x)),
     "tensor": lambda x: tt.tensor(x) + x,
     "tensor of tensors": lambda x: tt.tensor([x[0], x[1]]) + x.sum(),
-    "copy.copy": lambda x: copy.copy(x) + x,
+    "tensor of data": lambda x: tt.tensor((x * 2).data) + x,
     "deepcopy": lambda x: copy.deepcopy(x * 2) + x,
     "pickle": lambda x: pickle.loads(pickle.dumps(x)) + x,
     "numpy of a copy": lambda x: tt.tensor(x.copy().numpy()) + x,
@@ -186,8 +186,9 @@ def test_a_tensor_can_be_shown_while_tracing():
     assert shown == ["tensor([1., 2.])"]
 
 
-def test_copies_are_followed():
-    traced = tt.trace(lambda x: x.copy() + x)
+@pytest.mark.parametrize("copied", [lambda x: x.copy(), copy.copy])
+def test_copies_are_followed(copied):
+    traced = tt.trace(lambda x: copied(x) + x)
     for value in (1.0, 5.0):
         assert traced(tt.tensor([value])).tolist() == [2 * value]
 
