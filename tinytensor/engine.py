@@ -117,8 +117,8 @@ def taping(tape: Tape | None) -> Any:
 
 
 def leaving(values: Any) -> Any:
-    """An array, or a tuple of arrays and tensors, whose values are about to leave the ops. Raises TypeError where they were computed by a
-    function that is being traced."""
+    """Arrays or tensors, one or a tuple of them, whose values are about to leave the ops. Raises TypeError where a function
+    that is being traced computed them."""
     if modes.tape is not None:
         modes.tape.refuse_values_of(values)
     return values
