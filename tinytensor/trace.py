@@ -154,7 +154,7 @@ class Tape:
     def _number(self, value: Any) -> int:
         if isinstance(value, Tensor):
             value = value.data
-        elif id(value) not in self._numbers:
+        elif type(value) not in _PLAIN and id(value) not in self._numbers:
             self._refuse_arrays(value)
             self.refuse_values_of(value)
         return self._numbers[id(value)] if id(value) in self._numbers else self._add(value)
@@ -175,6 +175,9 @@ class Tape:
         return len(self._values) - 1
 
 
+_PLAIN = {type(None), bool, int, float, str}  # arguments that hold no values of tensors
+
+
 def _parts(value: Any) -> Sequence[Any]:
     """What an argument of an op, or of an opaque function, consists of."""
     if isinstance(value, slice):
@@ -188,7 +191,7 @@ def _is_plain(op: Op, arguments: Sequence[Any], out: Tensor) -> bool:
     """Whether the op did nothing but to call its kernel: there was nothing to convert, before or after, and no mask to choose
     how many elements come out."""
     dtypes = {x.dtype for x in arguments if isinstance(x, (Tensor, host.generic))}
-    has_mask = any(isinstance(x, xp.ndarray) and x.dtype == bool_dtype for x in arguments)
+    has_mask = bool_dtype in [x.dtype for x in arguments if type(x) is xp.ndarray]
     return not op.variadic and not has_mask and dtypes == {default_dtype} and out.dtype in (default_dtype, bool_dtype)
 
 
