@@ -38,7 +38,7 @@ class KeyValueCache:
     def append(self, key: Any, value: Any) -> tuple[Any, Any]:
         """Add keys and values (batch, heads, new, d_head); return those of all tokens so far.
 
-        Raises ValueError where the capacity is exceeded.
+        Raises ValueError where the capacity is exceeded, and for another batch than before.
         """
         end = self.length + key.shape[2]
         if end > self.capacity:
@@ -48,6 +48,8 @@ class KeyValueCache:
             shape = (batch, heads, self.capacity, width)
             self._stored = xp.zeros(shape, key.dtype), xp.zeros(shape, value.dtype)
         keys, values = self._stored
+        if len(key) != len(keys):  # one row would be stored for all
+            raise ValueError(f"a cache of {len(keys)} texts got keys of {len(key)}: it needs a new one for other texts")
         keys[:, :, self.length : end] = key
         values[:, :, self.length : end] = value
         self.length = end

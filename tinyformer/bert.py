@@ -11,7 +11,7 @@ from tinyformer.attention import padding_mask
 from tinyformer.blocks import BlockConfig, at_least_one
 from tinyformer.command_line import setting, settings_from
 from tinyformer.positions import absolute_positions, check_absolute
-from tinyformer.transformer import Stack
+from tinyformer.transformer import Stack, check_batch
 from tinytensor import Tensor
 from tinytensor.nn import Dropout, Embedding, LayerNorm, Linear, Module, Parameter, init
 
@@ -67,6 +67,7 @@ class Bert(Module):
 
     def forward(self, ids: Tensor, segments: Tensor | None = None) -> Tensor:
         """Ids and segments (batch, length) -> (batch, length, d_model). Padding is not attended to."""
+        check_batch(ids, "ids")
         segments = tt.zeros_like(ids) if segments is None else segments
         x = self.token_embedding(ids) + self.segment_embedding(segments)
         if self.config.positions == "sinusoidal":

@@ -9,9 +9,12 @@ from __future__ import annotations
 import codecs
 import functools
 import heapq
+import math
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
+from weakref import WeakKeyDictionary
 
 import tinytensor as tt
 from tinyformer.blocks import Cache
@@ -26,27 +29,39 @@ from tinytensor.engine import quietly
 
 
 class evaluating:
-    """A context in which the model is in evaluation mode; the mode that each of its modules was in comes back afterwards.
-    It can be entered again and again, which a decoder does at each token: so it looks for the modules only once."""
+    """A context in which the model is in evaluation mode; the mode that each of its modules was in comes back afterwards, when
+    the last of several threads has left it. It can be entered again and again: so it looks for the modules only once."""
+
+    _lock = threading.Lock()
+    _inside: ClassVar[WeakKeyDictionary[tt.nn.Module, tuple[int, list[tt.nn.Module]]]] = WeakKeyDictionary()
 
     def __init__(self, model: tt.nn.Module):
+        self.model = model
         self.modules = list(model.modules())
 
     def __enter__(self) -> None:
-        self.trained = [module for module in self.modules if module.training]
-        for module in self.trained:
-            module.training = False
+        with self._lock:
+            times, trained = self._inside.get(self.model, (0, []))
+            found = [module for module in self.modules if module.training]
+            for module in found:
+                module.training = False
+            self._inside[self.model] = times + 1, trained + found
 
     def __exit__(self, *error: object) -> None:
-        for module in self.trained:
-            module.training = True
+        with self._lock:
+            times, trained = self._inside.pop(self.model)
+            if times > 1:
+                self._inside[self.model] = times - 1, trained
+                return
+            for module in trained:
+                module.training = True
 
 
 # ---------------------------------------------------------------------------------------------------- the decoders
 
 
 class Decoder(Protocol):
-    """The state of a batch of texts that are being written."""
+    """The state of a batch of texts that are being written: another batch needs a decoder of its own."""
 
     def next_logits(self, new: Any) -> Any:
         """Take the newest ids (batch, count), return the logits (batch, vocab_size) for what comes next."""
@@ -62,28 +77,44 @@ class GPTDecoder:
     def __init__(self, model: GPT, use_cache: bool = True):
         self.model = model
         self.evaluating = evaluating(model)
-        self.ids: Any = None
+        self.ids: Any = None  # those that count: at most block_size
         self.cache: Cache | None = model.new_cache() if use_cache else None
         self._logits = functools.partial(_last_logits, model, self.evaluating)
-        self._logits_of_one_token = tt.trace(functools.partial(self._logits, self.cache))
+        self._logits_of_one_token: Any = tt.trace(functools.partial(self._logits, self.cache))
 
     def next_logits(self, new: Any) -> Any:
-        """The logits (batch, vocab_size) after the new ids (batch, count). Raises UserError for a first one that is none."""
-        if self.ids is None:
-            check_ids(new, self.model.config.vocab_size)
-        self.ids = new if self.ids is None else host.concatenate([self.ids, new], axis=1)
-        if self.cache is not None and self.ids.shape[1] > self.cache.capacity:
-            self.cache = None
-        seen = self.ids[:, -self.model.config.block_size :] if self.cache is None else new
-        if self.cache is not None and seen.shape[1] == 1:
-            return self._logits_of_one_token(tt.tensor(seen)).numpy()
-        return self._logits(self.cache, tt.tensor(seen)).numpy()
+        """The logits (batch, vocab_size) after the new ids (batch, count). Raises UserError for a first one that is none, and
+        for another number of rows than before."""
+        block_size = self.model.config.block_size
+        ids, new = _joined(self.ids, new, self.model.config.vocab_size)
+        if self.cache is not None and ids.shape[1] > block_size:
+            self.cache = self._logits_of_one_token = None  # what was traced holds the cache, too
+        if self.cache is None:
+            ids = ids[:, -block_size:]
+            logits = self._logits(None, tt.tensor(ids))
+        elif new.shape[1] == 1:
+            logits = self._logits_of_one_token(tt.tensor(new))
+        else:
+            logits = self._logits(self.cache, tt.tensor(new))
+        self.ids = ids  # not before, as the model may refuse them
+        return logits.numpy()
 
     def select(self, rows: Any) -> None:
         """Go on with these rows of the batch."""
-        self.ids = self.ids[rows]
+        self.ids = None if self.ids is None else self.ids[rows]
         if self.cache is not None:
             self.cache.select(rows)
+
+
+def _joined(ids: Any, new: Any, vocab_size: int) -> tuple[Any, Any]:
+    """The ids so far, None at first, with the new ones after them; and the new ones alone."""
+    if ids is None:
+        first = _batch_of_ids(new, "prompts")
+        check_ids(first, vocab_size)
+        return first, first
+    if len(new) != len(ids):
+        raise UserError(f"a decoder that writes {len(ids)} texts got ids for {len(new)}: make a new one for other texts")
+    return host.concatenate([ids, new], axis=1), new
 
 
 def _last_logits(model: GPT, evaluating: evaluating, cache: Cache | None, ids: Tensor) -> Tensor:
@@ -93,11 +124,13 @@ def _last_logits(model: GPT, evaluating: evaluating, cache: Cache | None, ids: T
 
 class TransformerDecoder:
     """Translates with an encoder-decoder: encodes ``source`` (batch, length) once, then writes. ``max_tokens`` is how many
-    tokens it can take in all."""
+    tokens it can take in all. Raises UserError for a source without tokens, and where an id is none."""
 
     def __init__(self, model: Transformer, source: Any, max_tokens: int, use_cache: bool = True):
         self.model = model
         self.evaluating = evaluating(model)
+        self.max_tokens = max_tokens
+        source = _batch_of_ids(source, "sources")
         check_ids(source, model.config.source_vocab_size)
         with tt.no_grad(), self.evaluating:
             self.memory, self.memory_mask = model.encode(tt.tensor(source))
@@ -107,16 +140,24 @@ class TransformerDecoder:
         self._logits_of_one_token = tt.trace(functools.partial(self._logits, self.cache, self.memory))
 
     def next_logits(self, new: Any) -> Any:
-        """The logits (batch, vocab_size) after the new ids (batch, count)."""
-        self.ids = new if self.ids is None else host.concatenate([self.ids, new], axis=1)
-        seen = tt.tensor(self.ids if self.cache is None else new)
+        """The logits (batch, vocab_size) after the new ids (batch, count). Raises UserError for a first one that is none, for
+        another number of rows than the source has, and past ``max_tokens``."""
+        if len(new) != len(self.memory):
+            raise UserError(f"a decoder of {len(self.memory)} sources got ids for {len(new)}: it needs a row for each")
+        ids, new = _joined(self.ids, new, self.model.config.target_vocab_size)
+        if ids.shape[1] > self.max_tokens:
+            raise UserError(f"this decoder takes {self.max_tokens} tokens, not {ids.shape[1]}: raise its max_tokens")
+        seen = tt.tensor(ids if self.cache is None else new)
         if self.cache is not None and self.cache.length and seen.shape[1] == 1:  # the cache holds what the memory is read for
-            return self._logits_of_one_token(seen, self.memory_mask).numpy()
-        return self._logits(self.cache, self.memory, seen, self.memory_mask).numpy()
+            logits = self._logits_of_one_token(seen, self.memory_mask)
+        else:
+            logits = self._logits(self.cache, self.memory, seen, self.memory_mask)
+        self.ids = ids  # not before, as the model may refuse them
+        return logits.numpy()
 
     def select(self, rows: Any) -> None:
         """Go on with these rows of the batch."""
-        self.ids = self.ids[rows]
+        self.ids = None if self.ids is None else self.ids[rows]
         index = tt.tensor(rows)
         self.memory, self.memory_mask = self.memory[index], self.memory_mask[index]
         if self.cache is not None:
@@ -138,8 +179,10 @@ class Sampling:
     """How the next token is picked. Raises UserError for settings that make no sense.
 
     ``temperature`` divides the logits: below 1 is more careful, 0 is greedy (the likeliest token, of equals the first).
-    ``top_k`` keeps only the k likeliest tokens (0: all); ``top_p`` then the fewest whose probabilities reach p together
-    (Holtzman et al. 2020). The same ``seed`` picks the same tokens.
+    ``top_k`` keeps only the k likeliest tokens (0, or more than there are: all); ``top_p`` then the fewest whose probabilities
+    reach p together (Holtzman et al. 2020; 1 keeps all). Of tokens that are equally likely both keep those with the smaller
+    ids, so that never more than k remain, and ``top_k=1`` is greedy. (Hugging Face keeps all that are as likely as the k-th.)
+    The same ``seed`` picks the same tokens.
     """
 
     temperature: float = setting(1.0, "below 1 is more careful, 0 is greedy")
@@ -148,7 +191,7 @@ class Sampling:
     seed: int = setting(1337, "the same seed picks the same tokens")
 
     def __post_init__(self) -> None:
-        if not self.temperature >= 0:
+        if not 0 <= self.temperature < math.inf:
             raise UserError(f"the temperature must be 0 (greedy) or more, not {self.temperature}")
         if self.top_k < 0:
             raise UserError(f"top_k must not be negative, not {self.top_k}")
@@ -158,9 +201,12 @@ class Sampling:
             raise UserError(f"the seed must not be negative, not {self.seed}")
 
     def pick(self, logits: Any, rng: Any) -> int:
-        """One token id from logits (vocab_size,), a NumPy array."""
+        """One token id from logits (vocab_size,), a NumPy array. Raises UserError where they say nothing: NaN, or infinite."""
+        likeliest = int(logits.argmax())  # a NaN counts as the highest
+        if not math.isfinite(logits[likeliest]):
+            raise _impossible(logits[likeliest])
         if self.temperature == 0:
-            return int(logits.argmax())
+            return likeliest
         weights = self._weights(logits.astype(host.float64))
         # Where the cumulative weight passes a uniform number: as choice() does, but exact for weights that do not sum to 1.
         cumulative = host.cumsum(weights)
@@ -170,24 +216,41 @@ class Sampling:
         """Unnormalised probabilities, 0 for the tokens that top_k and top_p leave out."""
         with host.errstate(over="ignore"):
             weights = host.exp((logits - logits.max()) / self.temperature)
-        if self.top_k == 0 and self.top_p == 1:
+        kept = min(self.top_k, len(logits)) if self.top_k else len(logits)
+        if kept == len(logits) and self.top_p == 1:
             return weights
         order = host.argsort(-logits, kind="stable")
-        kept = min(self.top_k, len(order)) if self.top_k else len(order)
-        reached = host.cumsum(weights[order[:kept]])
-        kept = min(kept, 1 + int(host.searchsorted(reached, self.top_p * reached[-1], side="left")))
+        if self.top_p < 1:  # a sum may seem to reach 1 before its end
+            reached = host.cumsum(weights[order[:kept]])
+            kept = min(kept, 1 + int(host.searchsorted(reached, self.top_p * reached[-1], side="left")))
         weights[order[kept:]] = 0.0
         return weights
+
+
+def _impossible(best: float) -> UserError:
+    """What to say where the highest of a token's logits is no finite number."""
+    problem = "-inf for every token, so that none is possible"
+    if math.isnan(best):
+        problem = "NaN: its training diverged (try a lower learning rate), or its weights are damaged"
+    elif best > 0:
+        problem = "infinite: numbers grew too large for their dtype"
+    return UserError(f"the model's outputs are {problem}; tt.detect_anomaly() names the op where such a value first comes up")
 
 
 def sample(decoder: Decoder, prompts: Any, num_tokens: int, sampling: Sampling, end: int | None = None) -> Iterator[Any]:
     """Continue ``prompts`` (batch, length) by up to ``num_tokens`` tokens: yields the ids of each step, (batch,).
 
-    A row that has written ``end`` goes on with it, and once all have, the iteration stops.
+    A row that has written ``end`` goes on with it, and once all have, the iteration stops. Raises UserError for prompts that
+    are empty, or of different lengths, and for a negative number of tokens.
     """
+    if num_tokens < 0:
+        raise UserError(f"the length must not be negative, not {num_tokens}")
+    return _sample(decoder, _batch_of_ids(prompts, "prompts"), num_tokens, sampling, end) if len(prompts) else iter(())
+
+
+def _sample(decoder: Decoder, prompts: Any, num_tokens: int, sampling: Sampling, end: int | None) -> Iterator[Any]:
     rng = host.random.default_rng(sampling.seed)
-    new = host.asarray(prompts, dtype=host.int64)
-    finished = host.zeros(len(new), dtype=bool)
+    new, finished = prompts, host.zeros(len(prompts), dtype=bool)
     for _ in range(num_tokens):
         logits = decoder.next_logits(new)
         picked = [end if over else sampling.pick(row, rng) for row, over in zip(logits, finished)]
@@ -197,6 +260,25 @@ def sample(decoder: Decoder, prompts: Any, num_tokens: int, sampling: Sampling, 
         if finished.all():
             return
         new = ids[:, None]
+
+
+def _batch_of_ids(given: Any, what: str) -> Any:
+    """An int64 array (batch, length) of token ids, at least one a row. Raises UserError for anything else."""
+    given = given.numpy() if isinstance(given, Tensor) else given
+    lengths = sorted({len(row) for row in given if hasattr(row, "__len__")})
+    if len(lengths) > 1:
+        raise UserError(
+            f"the {what} have from {lengths[0]} to {lengths[-1]} tokens: a batch needs equal lengths, so take together only "
+            "those that have one length"
+        )
+    ids = host.asarray(given)
+    if ids.ndim != 2:
+        raise UserError(f"the {what} must be (batch, length), not of shape {ids.shape}")
+    if lengths == [0]:
+        raise UserError(f"the {what[:-1]} is empty: give at least one token")
+    if ids.dtype.kind not in "iu":
+        raise UserError(f"token ids are integers, not {ids.dtype}: a tokenizer encodes a text as such")
+    return ids.astype(host.int64)
 
 
 def generate(
@@ -209,12 +291,9 @@ def generate(
 ) -> Iterator[int]:
     """Continue ``prompt`` (token ids, at least one) with a GPT by up to ``num_tokens`` ids, yielded one by one; it stops
     after ``end``. Raises UserError for an empty prompt or a negative length."""
-    if len(prompt) == 0:
-        raise UserError("the prompt is empty: give at least one token to continue")
-    if num_tokens < 0:
-        raise UserError(f"the length must not be negative, not {num_tokens}")
     sampling = Sampling() if sampling is None else sampling
-    steps = sample(GPTDecoder(model, use_cache), [[int(i) for i in prompt]], num_tokens, sampling, end)
+    ids = _batch_of_ids([prompt.numpy() if isinstance(prompt, Tensor) else prompt], "prompts")
+    steps = sample(GPTDecoder(model, use_cache), ids, num_tokens, sampling, end)
     return (int(ids[0]) for ids in steps)
 
 
@@ -272,14 +351,16 @@ def beam_search(
     Keeps the ``beam`` likeliest unfinished texts a row, by the sum of their log-probabilities. A text that ends is kept
     aside with its length-normalised score (the end token counts in its length). A row is done when ``beam`` texts have
     ended, or no unfinished one can still beat its n-th best; texts that reach ``max_tokens`` without an end count as
-    finished. Raises UserError for settings that make no sense.
+    finished. Raises UserError for settings that make no sense, and where the logits are NaN or infinite.
     """
+    if batch_size < 0 or not math.isfinite(alpha):
+        raise UserError(f"beam search needs a batch_size of at least 0 and a finite alpha, not {batch_size} and {alpha}")
     if min(beam, max_tokens, n_best) < 1 or n_best > beam:
         raise UserError(f"beam search needs 1 <= n_best <= beam and max_tokens >= 1, not {n_best}, {beam}, {max_tokens}")
     searches = [_Row(beam, n_best, alpha, max_tokens, end) for _ in range(batch_size)]
     new = host.full((batch_size, 1), start, dtype=host.int64)
     alive = list(range(batch_size))  # the searches that still go on, in the order of the decoder's rows
-    for _ in range(max_tokens):
+    for _ in range(max_tokens if batch_size else 0):
         log_probabilities = log_softmax(decoder.next_logits(new).astype(host.float64))
         rows, tokens, still, first = [], [], [], 0
         for i in alive:
@@ -300,8 +381,11 @@ def beam_search(
 
 
 def log_softmax(logits: Any) -> Any:
-    """The logarithms of the probabilities, along the last axis of a NumPy array."""
-    shifted = logits - logits.max(axis=-1, keepdims=True)
+    """The logarithms of the probabilities, along the last axis of a NumPy array. Raises UserError where they are NaN."""
+    best = logits.max(axis=-1, keepdims=True)
+    if not host.isfinite(best).all():
+        raise _impossible(best[~host.isfinite(best)][0])
+    shifted = logits - best
     return shifted - host.log(host.exp(shifted).sum(axis=-1, keepdims=True))
 
 

@@ -42,9 +42,11 @@ class SinusoidalPositions(Module):
 
     def reaching(self, length: int) -> Tensor:
         """The table, with at least so many positions."""
-        if length > self.table.shape[0]:
-            self.table = sinusoidal(max(length, 2 * len(self.table)), self.d_model).astype(self.table.dtype)
-        return self.table
+        table = self.table
+        if length > table.shape[0]:
+            table = sinusoidal(max(length, 2 * len(table)), self.d_model).astype(table.dtype)
+            self.table = table  # which another thread may replace at once, for its own texts
+        return table
 
 
 class LearnedPositions(Embedding):
@@ -102,9 +104,10 @@ class RotaryPositions:
         return x * cosine[rows] + tt.concatenate([-second, first], axis=-1) * sine[rows]
 
     def _angles(self, length: int, dtype: Any) -> tuple[Tensor, Tensor]:
-        if self._tables is None or len(self._tables[0]) < length or self._tables[0].dtype != dtype:
-            longest = length if self._tables is None else max(length, 2 * len(self._tables[0]))
+        tables = self._tables
+        if tables is None or len(tables[0]) < length or tables[0].dtype != dtype:
+            longest = length if tables is None else max(length, 2 * len(tables[0]))
             angles = host.arange(longest)[:, None] * host.tile(self.frequencies, 2)
-            self._tables = tuple([tt.tensor(f(angles), dtype=dtype) for f in (host.cos, host.sin)])  # type: ignore[assignment]
-        assert self._tables is not None
-        return self._tables
+            tables = tt.tensor(host.cos(angles), dtype=dtype), tt.tensor(host.sin(angles), dtype=dtype)
+            self._tables = tables  # which another thread may replace at once, for its own texts
+        return tables

@@ -50,6 +50,12 @@ class TransformerConfig:
         return settings_from(BlockConfig, vars(self))
 
 
+def check_batch(ids: Tensor, what: str) -> None:
+    """Raise ValueError unless the ids are (batch, length)."""
+    if ids.ndim != 2:
+        raise ValueError(f"the {what} must be (batch, length), not of shape {ids.shape}: one text is a batch of one, ids[None]")
+
+
 class TokenAndPosition(Module):
     """Token embeddings times sqrt(d_model), plus positions, then dropout (sections 3.4, 3.5 and 5.4)."""
 
@@ -117,6 +123,7 @@ class Transformer(Module):
 
     def encode(self, source: Tensor) -> tuple[Tensor, Tensor]:
         """Source ids (batch, length) -> the memory (batch, length, d_model), and the mask of what is not padding."""
+        check_batch(source, "source ids")
         mask = padding_mask(source, self.config.source_pad)
         return self.encoder(self.source_embedding(source), mask), mask
 
@@ -146,6 +153,7 @@ class Transformer(Module):
 
     def _features(self, target: Tensor, memory: Tensor, memory_mask: Tensor, cache: Cache | None = None) -> Tensor:
         """What the output layer reads: (batch, target length, d_model)."""
+        check_batch(target, "target ids")
         x = self.target_embedding(target, cache)
         return self.decoder(x, is_causal=True, memory=memory, memory_mask=memory_mask, cache=cache)
 

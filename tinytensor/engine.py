@@ -116,6 +116,14 @@ def taping(tape: Tape | None) -> Any:
     return _mode("tape", tape)
 
 
+def leaving(values: Any) -> Any:
+    """Arrays or tensors, one or a tuple of them, whose values are about to leave the ops. Raises TypeError where a function
+    that is being traced computed them."""
+    if modes.tape is not None:
+        modes.tape.refuse_values_of(values)
+    return values
+
+
 def same_modes() -> Callable[[], Any]:
     """A maker of contexts in which another thread has the modes that this thread has now."""
     values = {name: getattr(modes, name) for name in ("recording", "detecting_anomalies", "full_precision")}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tinytensor import kernels, random
 from tinytensor.backend import default_dtype, host, is_array, is_floating, is_host_array, xp
 from tinytensor.fused import fused
-from tinytensor.op import wrap
+from tinytensor.op import each_time, wrap
 from tinytensor.ops import (
     abs,
     astype,
@@ -426,7 +426,7 @@ def cross_entropy(
             f"cross_entropy: logits {logits.shape} must be the targets' shape {targets.shape} "
             "and one more axis at the end, the classes"
         )
-    _check_classes("cross_entropy", targets, logits.shape[-1], ignore_index)
+    _check_classes("cross_entropy", targets.data, logits.shape[-1], ignore_index)
     if weight is not None:
         return _weighted_cross_entropy(logits, targets.data, ignore_index, label_smoothing, reduction, weight)
     return _cross_entropy(logits, targets.data, ignore_index, label_smoothing, reduction)
@@ -519,7 +519,7 @@ def linear_cross_entropy(
             f"linear_cross_entropy: x {x.shape} must be the targets' shape {targets.shape} and one more axis at the end, as "
             f"wide as the weight {weight.shape}"
         )
-    _check_classes("linear_cross_entropy", targets, weight.shape[0], ignore_index)
+    _check_classes("linear_cross_entropy", targets.data, weight.shape[0], ignore_index)
     return _linear_cross_entropy(x, weight, targets.data, ignore_index, label_smoothing, reduction)
 
 
@@ -528,16 +528,15 @@ def _check_smoothing(label_smoothing: float) -> None:
         raise ValueError(f"label smoothing lies between 0 and 1, not at {label_smoothing}")
 
 
-def _check_classes(operation: str, targets: Tensor, classes: int, ignore_index: int) -> None:
+@each_time
+def _check_classes(operation: str, targets: Any, classes: int, ignore_index: int) -> None:
     if targets.dtype.kind not in "iu":
         raise TypeError(f"{operation}: targets are integers (classes), not {targets.dtype}")
-    if not is_host_array(targets.data):
+    if not is_host_array(targets):
         return  # a check of GPU values would wait for the device
-    wrong = ((targets.data < 0) | (targets.data >= classes)) & (targets.data != ignore_index)
+    wrong = ((targets < 0) | (targets >= classes)) & (targets != ignore_index)
     if wrong.any():
-        raise IndexError(
-            f"{operation}: target {int(targets.data[wrong][0])} is no class: there are {classes}, 0 to {classes - 1}"
-        )
+        raise IndexError(f"{operation}: target {int(targets[wrong][0])} is no class: there are {classes}, 0 to {classes - 1}")
 
 
 def _soft_cross_entropy(

@@ -299,6 +299,18 @@ def _any_floating(arrays: Sequence[Any]) -> bool:
     return any(is_floating(x.dtype) for x in arrays if hasattr(x, "dtype"))
 
 
+def each_time(check: Callable[..., None]) -> Callable[..., None]:
+    """Declare a check of arrays' values, which a traced function makes in each of its calls, and not in the first alone."""
+
+    @functools.wraps(check)
+    def call(*given: Any) -> None:
+        check(*given)
+        if modes.tape is not None:
+            modes.tape.write_check(check, given)
+
+    return call
+
+
 # ----------------------------------------------------------------------------------------------------------- errors
 
 

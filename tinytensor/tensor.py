@@ -30,8 +30,7 @@ def as_array(data: Any, dtype: DType = None) -> Array:
     Python floats become float32 and arrays keep their dtype, unless ``dtype`` says otherwise. Raises TypeError for what
     is not made of numbers.
     """
-    if isinstance(data, Tensor):
-        data = data.data
+    data = engine.leaving(data.data if isinstance(data, Tensor) else data)
     if is_array(data) and not is_host_array(data):
         return xp.array(data, dtype=dtype)
     try:
@@ -129,13 +128,13 @@ class Tensor:
 
     def numpy(self) -> Any:
         """The values as a NumPy array: shared memory on the CPU, a copy from a GPU."""
-        return to_numpy(self.data)
+        return to_numpy(engine.leaving(self.data))
 
     def item(self) -> Any:
         """The value of a tensor of one element, as a Python number."""
         if self.size != 1:
             raise ValueError(f"item() needs a tensor of one element, not of shape {self.shape}")
-        return self.data.item()
+        return engine.leaving(self.data).item()
 
     def tolist(self) -> Any:
         """The values as nested Python lists."""
@@ -158,7 +157,7 @@ class Tensor:
     # ---------------------------------------------------------------------------------------------- Python's own
 
     def __repr__(self) -> str:
-        values = host.array2string(self.numpy(), separator=", ", prefix="tensor(", precision=4, threshold=100)
+        values = host.array2string(to_numpy(self.data), separator=", ", prefix="tensor(", precision=4, threshold=100)
         dtype = "" if self.dtype == default_dtype or self.dtype.kind in "ib" else f", dtype={self.dtype}"
         history = f", op={self.node.op.name}" if self.node is not None and self.node.op is not None else ""
         return f"tensor({values}{dtype}{history or ', requires_grad=True' * self.requires_grad})"
@@ -174,7 +173,7 @@ class Tensor:
     def __bool__(self) -> bool:
         if self.size != 1:
             raise ValueError(f"the truth of a tensor of shape {self.shape} is ambiguous: use .any() or .all()")
-        return bool(self.data)
+        return bool(engine.leaving(self.data))
 
     def __float__(self) -> float:
         return float(self.item())
@@ -213,6 +212,7 @@ class Tensor:
                 "tt.where or tt.concatenate (or change x.detach(), or a leaf under .data)"
             )
         changed = self.data.copy()
+        engine.leaving((self.data, index, value))
         changed[ops.indexing.as_index(index)] = value if isinstance(value, (int, float)) else as_array(value, self.dtype)
         self.data = changed
 
@@ -336,6 +336,8 @@ def _rebuild(kind: type[Tensor], array: Any, requires_grad: bool) -> Tensor:
 
 def _seed(output: Tensor, gradient: Tensor | None, create_graph: bool) -> tuple[engine.Node, Any]:
     """The node to start from, and the gradient that starts there, of the kind that the rules will be fed."""
+    if engine.modes.tape is not None:
+        raise RuntimeError("no gradients can be computed in a function that is being traced: compute them outside")
     if output.node is None:
         raise RuntimeError(
             "no gradient flows from this tensor: nothing it was computed from requires one (requires_grad=True), "

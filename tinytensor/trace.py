@@ -7,10 +7,10 @@ themselves where these are small, as when a text is written token by token.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
-from tinytensor.backend import default_dtype, host, xp
+from tinytensor.backend import bool_dtype, default_dtype, host, xp
 from tinytensor.engine import modes, no_grad, quietly, taping
 from tinytensor.fused import FusedOp
 from tinytensor.op import Function, Op, wrap
@@ -21,12 +21,15 @@ def trace(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """``function``, which takes tensors and returns one, for calling it many times; no gradients flow through it.
 
     The first call with inputs of some shapes and dtypes runs the function and writes down which ops it calls with what; later
-    ones run those ops' kernels alone. So all else happens once: checks, ``if``s, and whatever is computed from Python numbers,
-    ``.data`` or ``.numpy()``. What changes from call to call must be a tensor passed in, an array that is changed in place (a
-    parameter), or an object that a function declared ``opaque`` looks into (a cache).
+    ones run those ops' kernels alone. So all else happens once: checks of shapes, ``if``s, a module's mode, and whatever is
+    computed from Python numbers. What changes from call to call must be a tensor passed in, an array that is changed in place
+    (a parameter; but ``x[i] = y`` gives a tensor another array), or an object that a function declared ``opaque`` looks into
+    (a cache).
 
-    Raises TypeError for an input that no op takes, and for an op that takes an array which is no tensor's, and RuntimeError
-    where random numbers are drawn: later calls would repeat those of the first.
+    Raises TypeError where the values of a computed tensor leave the ops (``.numpy()``, ``.item()``, ``if x > 0``,
+    ``tt.tensor(x)``, ``x[i] = y``), for an input that no op takes, and for an op that takes an array which is no tensor's; and
+    RuntimeError where random numbers are drawn or gradients computed. Later calls would repeat what the first one found. Only
+    ``.data`` is not watched: what is computed from it, other than by ops, is that of the first call.
     """
     programs: dict[Any, Program] = {}
 
@@ -35,7 +38,8 @@ def trace(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         if not all(isinstance(x, Tensor) for x in inputs):
             raise TypeError("a traced function takes tensors: make numbers and arrays tensors with tt.tensor(...)")
         if modes.detecting_anomalies or modes.tape is not None:  # each op is looked at, or this is part of another trace
-            return function(*inputs)
+            with no_grad():
+                return function(*inputs)
         kind = tuple([(x.data.shape, x.data.dtype) for x in inputs])
         with no_grad(), quietly():
             if kind in programs:
@@ -94,7 +98,7 @@ class Tape:
         kernel, arguments, is_fused = op.forward, [*args, *settings.values()], False
         if not isinstance(out, Tensor):  # of arrays
             for value in arguments:
-                self._refuse_array(value)
+                self._refuse_arrays(value)
             return out
         if _is_plain(op, arguments, out):
             values = {**op.defaults, **dict(zip(op.names, args)), **settings}
@@ -102,7 +106,7 @@ class Tape:
             if isinstance(op, FusedOp):
                 kernel, arguments, is_fused = op.kernel_forward, [op.nothing, *arguments], True
         else:
-            kernel = _general(op, arguments, list(settings))
+            kernel = _general(op, arguments, list(settings), out.shape)
         self.write(kernel, arguments, out, is_fused)
         return out
 
@@ -111,6 +115,16 @@ class Tape:
         numbers = tuple([self._number(x) for x in arguments])
         self._computed.add(self._add(out.data))
         self._steps.append(Step(kernel, numbers, is_fused, self._numbers[id(out.data)]))
+
+    def write_check(self, check: Callable[..., None], arguments: Sequence[Any]) -> None:
+        """Write down that this check is made of these."""
+        nothing = wrap(xp.zeros(0))
+
+        def kernel(*values: Any) -> Any:
+            check(*values)
+            return nothing.data
+
+        self.write(kernel, arguments, nothing)
 
     def program(self, out: Tensor) -> Program:
         """All that was written, to compute ``out``."""
@@ -124,21 +138,36 @@ class Tape:
         known = [None if number in self._computed else value for number, value in enumerate(self._values)]
         return Program(self._steps, known[self._num_inputs :], result)
 
+    def refuse_values_of(self, value: Any) -> None:
+        """Raise TypeError where values are about to be read or copied that come from a step or an input: an array's, or those
+        of arrays or tensors inside of something else."""
+        array = value.data if isinstance(value, Tensor) else value
+        if self._numbers.get(id(array)) in self._computed:
+            raise TypeError(
+                f"trace cannot follow the values of a tensor of shape {array.shape} out of the ops (into a number, a NumPy "
+                "array, an if, tt.tensor(x) or x[i] = y): later calls would repeat those of the first. Keep to ops, such as "
+                "x.copy() or tt.where, or declare the function that reads them tt.opaque"
+            )
+        for part in _parts(value):
+            self.refuse_values_of(part)
+
     def _number(self, value: Any) -> int:
         if isinstance(value, Tensor):
             value = value.data
-        elif id(value) not in self._numbers:
-            for part in value if isinstance(value, (tuple, list)) else [value]:
-                self._refuse_array(part)
+        elif type(value) not in _PLAIN and id(value) not in self._numbers:
+            self._refuse_arrays(value)
+            self.refuse_values_of(value)
         return self._numbers[id(value)] if id(value) in self._numbers else self._add(value)
 
-    def _refuse_array(self, value: Any) -> None:
+    def _refuse_arrays(self, value: Any) -> None:
         """An array without a tensor may have been computed from an input, as by ``sort``, which looks where elements are."""
         if isinstance(value, (xp.ndarray, host.ndarray)):
             raise TypeError(
                 f"trace cannot see where an array of shape {value.shape} came from: keep to ops on tensors (without arrays "
                 "as indices), or declare the function that uses it tt.opaque"
             )
+        for part in _parts(value):
+            self._refuse_arrays(part)
 
     def _add(self, value: Any) -> int:
         self._values.append(value)
@@ -146,20 +175,41 @@ class Tape:
         return len(self._values) - 1
 
 
+_PLAIN = {type(None), bool, int, float, str}  # arguments that hold no values of tensors
+
+
+def _parts(value: Any) -> Sequence[Any]:
+    """What an argument of an op, or of an opaque function, consists of."""
+    if isinstance(value, slice):
+        return value.start, value.stop, value.step
+    if isinstance(value, Mapping):
+        return list(value.values())
+    return value if isinstance(value, (tuple, list)) else ()
+
+
 def _is_plain(op: Op, arguments: Sequence[Any], out: Tensor) -> bool:
-    """Whether the op did nothing but to call its kernel: there was nothing to convert, before or after."""
+    """Whether the op did nothing but to call its kernel: there was nothing to convert, before or after, and no mask to choose
+    how many elements come out."""
     dtypes = {x.dtype for x in arguments if isinstance(x, (Tensor, host.generic))}
-    return not op.variadic and dtypes == {default_dtype} and out.dtype in (default_dtype, "bool")
+    has_mask = bool_dtype in [x.dtype for x in arguments if type(x) is xp.ndarray]
+    return not op.variadic and not has_mask and dtypes == {default_dtype} and out.dtype in (default_dtype, bool_dtype)
 
 
-def _general(op: Op, arguments: Sequence[Any], names: Sequence[str]) -> Callable[..., Any]:
-    """The whole op as a kernel: it converts what must be converted. Of its arguments the last ones have these names."""
+def _general(op: Op, arguments: Sequence[Any], names: Sequence[str], shape: tuple[int, ...]) -> Callable[..., Any]:
+    """The whole op as a kernel: it converts what must be converted. Of its arguments the last ones have these names. Its result
+    had this shape in the first call, and later steps may be made for no other."""
     are_tensors = [isinstance(x, Tensor) for x in arguments]
     first_named = len(arguments) - len(names)
 
     def call(*arrays: Any) -> Any:
         given = [wrap(x) if is_tensor else x for x, is_tensor in zip(arrays, are_tensors)]
-        return op(*given[:first_named], **dict(zip(names, given[first_named:]))).data
+        out = op(*given[:first_named], **dict(zip(names, given[first_named:]))).data
+        if out.shape != shape:
+            raise ValueError(
+                f"a traced function cannot choose by values how many elements there are: {op.name} gave {shape} in its first "
+                f"call and {out.shape} now: use tt.where in place of a boolean index, or do not trace it"
+            )
+        return out
 
     return call
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -118,7 +119,89 @@ def test_ids_out_of_range(kind: str) -> None:
             tokenizer.decode([0, i])
 
 
+@pytest.mark.parametrize("i", [1.0, 0.5, np.float64(1), "1", None])
+def test_what_is_no_id(kind: str, i: object) -> None:
+    with pytest.raises(UserError, match="an id is an integer, not"):
+        TRAINED[kind].decode([0, i])  # type: ignore[list-item]
+
+
+# ------------------------------------------------------------------------------------------------------------ no texts
+
+HALVES = ["\ud83d", "\ude00", "a \ud83d\ude00", "a stop\udfff", "é\ud800<go>"]  # two halves, too, are no character in Python
+
+
+def halved(text: str) -> str:
+    """The start of the error for a text with half of a surrogate pair."""
+    place = next(i for i, c in enumerate(text) if "\ud800" <= c <= "\udfff")
+    return re.escape(f"{text[place]!r} at position {place} is half of a surrogate pair, which is no text")
+
+
+@pytest.mark.parametrize("text", HALVES, ids=ascii)
+@pytest.mark.parametrize("allow_special", [True, False])
+def test_half_of_a_surrogate_pair_is_not_encoded(kind: str, text: str, allow_special: bool) -> None:
+    with pytest.raises(UserError, match=halved(text)):
+        TRAINED[kind].encode(text, allow_special)
+
+
+@pytest.mark.parametrize("text", HALVES, ids=ascii)
+def test_half_of_a_surrogate_pair_is_not_learned(kind: str, text: str) -> None:
+    learn: dict[str, Callable[[list[str]], object]] = {
+        "char": CharTokenizer.train,
+        "word": WordTokenizer.train,
+        "bpe": lambda lines: BPETokenizer.train(lines, 300),
+        "wordpiece": lambda lines: WordPieceTokenizer.train(lines, 300),
+    }
+    for lines in ([text], ["a line before", text]):
+        with pytest.raises(UserError, match=halved(text)):
+            learn[kind](lines)
+    with pytest.raises(UserError, match=halved(text)):
+        TRAIN[kind]([text])  # as the name of a special token
+
+
+def test_half_of_a_surrogate_pair_is_not_made_a_token() -> None:
+    tokens = [bytes([b]) for b in range(256)]
+    makers: list[Callable[[str], object]] = [
+        lambda text: CharTokenizer(["a", text]),
+        lambda text: WordTokenizer(["a", text]),
+        lambda text: WordPieceTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", text]),
+        lambda text: BPETokenizer([*tokens, text.encode("utf-8", "surrogatepass")], [], {text: 256}),
+    ]
+    for make in makers:
+        with pytest.raises(UserError, match="half of a surrogate pair"):
+            make("\ud83d")
+
+
+@pytest.mark.parametrize("text", [b"a", None, 5, ["a"]], ids=str)
+def test_what_is_no_text(kind: str, text: object) -> None:
+    with pytest.raises(UserError, match="a tokenizer needs text, a string, not"):
+        TRAINED[kind].encode(text)  # type: ignore[arg-type]
+
+
+@given(st.text(st.characters(categories=["Cs", "L", "P", "Zs", "Cc"])))
+def test_what_is_encoded_is_given_back(text: str) -> None:
+    """A text is refused, or its ids give it back: by the tokenizers that keep all of it."""
+    bpe = TRAINED["bpe"]
+    whole = not any("\ud800" <= c <= "\udfff" for c in text)
+    try:
+        assert bpe.decode(bpe.encode(text)) == text
+        assert whole
+        if text:
+            characters = CharTokenizer.train(text)
+            assert characters.decode(characters.encode(text)) == text
+    except UserError:
+        assert not whole
+
+
 # ------------------------------------------------------------------------------------------------------------- files
+
+
+@pytest.mark.parametrize("escaped", [r"\ud83d", r"a\udfff"])
+def test_half_of_a_surrogate_pair_is_not_loaded(tmp_path: Path, kind: str, escaped: str) -> None:
+    TRAINED[kind].save(tmp_path / "t.json")
+    saved = (tmp_path / "t.json").read_text()
+    (tmp_path / "t.json").write_text(saved.replace('"stop"', f'"{escaped}"'))  # a special token's name, or a word's
+    with pytest.raises(UserError, match=r"t\.json is damaged: .* is half of a surrogate pair"):
+        load_tokenizer(tmp_path / "t.json")
 
 
 def test_load_tokenizer(tmp_path: Path, kind: str) -> None:

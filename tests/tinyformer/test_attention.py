@@ -11,7 +11,7 @@ import tinytensor as tt
 from tinyformer.attention import KeyValueCache, MultiHeadAttention, attention_weights, padding_mask, recording_attention
 from tinyformer.errors import UserError
 from tinyformer.positions import RotaryPositions
-from tinytensor.backend import to_numpy
+from tinytensor.backend import to_numpy, xp
 
 
 def by_hand(
@@ -261,6 +261,15 @@ def test_a_cache_takes_no_more_than_its_capacity() -> None:
         np.testing.assert_array_equal(to_numpy(now), was)
     cache.append(*keys_and_values(1))  # and it still takes what fits
     assert cache.length == 4
+
+
+def test_a_cache_holds_one_batch() -> None:
+    cache = KeyValueCache(4)
+    cache.append(xp.zeros((3, 2, 1, 4)), xp.zeros((3, 2, 1, 4)))
+    for batch in (1, 2):  # of one, the keys would be stored for all
+        with pytest.raises(ValueError, match=f"a cache of 3 texts got keys of {batch}"):
+            cache.append(xp.zeros((batch, 2, 1, 4)), xp.zeros((batch, 2, 1, 4)))
+    assert cache.length == 1
 
 
 def test_a_cache_selects_rows() -> None:

@@ -313,6 +313,30 @@ def test_settings_that_make_no_sense(changes: dict[str, int]) -> None:
         beam_search(Tree(5, [0]), START, END, 1, **changes)
 
 
+def test_no_rows() -> None:
+    decoder = Tree(5, [])
+    assert beam_search(decoder, START, END, batch_size=0) == []
+    assert decoder.steps == 0
+    for changes in ({"batch_size": -1}, {"alpha": math.nan}, {"alpha": math.inf}):
+        with pytest.raises(UserError, match="a batch_size of at least 0 and a finite alpha"):
+            beam_search(decoder, START, END, **{"batch_size": 0, **changes})
+
+
+@pytest.mark.parametrize("beam", [1, 2, 9])
+def test_outputs_that_say_nothing(beam: int) -> None:
+    for wrong, message in [(math.nan, "NaN"), (math.inf, "infinite")]:
+        for text in [(), (0,)]:  # at once, or after a step
+
+            class Broken(Tree):
+                def logits_after(self, ids: tuple[int, ...], text: Any = text, wrong: float = wrong) -> Any:
+                    return np.array([3.0, wrong if ids[2:] == text else 1.0, 1.0, 1.0])
+
+            with pytest.raises(UserError, match=f"the model's outputs are {message}"):
+                beam_search(Broken(4, [0]), START, END, 1, beam=beam, max_tokens=4)
+    with pytest.raises(UserError, match="the model's outputs are -inf for every token, so that none is possible"):
+        log_softmax(np.full((2, 3), -np.inf))
+
+
 def test_log_softmax() -> None:
     logits = np.array([[1000.0, 1001.0, -1e30], [0.0, 0.0, 0.0]])
     expected = [[-math.log(1 + math.e), 1 - math.log(1 + math.e), -1e30], [-math.log(3)] * 3]

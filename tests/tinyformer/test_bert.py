@@ -270,3 +270,8 @@ def test_settings_that_make_no_model(changes: dict[str, float], message: str) ->
 def test_a_text_that_is_too_long() -> None:
     with pytest.raises(ValueError, match="there are 8 learned positions: 9 tokens are too many"):
         make()(tt.tensor(random_ids(1, 9)))
+
+
+def test_ids_that_are_no_batch() -> None:
+    with pytest.raises(ValueError, match=r"the ids must be \(batch, length\), not of shape \(4,\): .* ids\[None\]"):
+        make()(tt.tensor(random_ids(4)))

@@ -206,10 +206,9 @@ def test_the_bytes_of_one_id() -> None:
             BYTES_ALONE.decode_bytes(i)
 
 
-def test_half_a_character_and_half_a_surrogate_pair() -> None:
+def test_half_a_character() -> None:
     ids = BYTES_ALONE.encode("é")
     assert BYTES_ALONE.decode(ids[:1]) == "\ufffd"
-    assert "\ufffd" in BYTES_ALONE.decode(BYTES_ALONE.encode("\ud83d"))  # no text, and no crash
 
 
 # ------------------------------------------------------------------------------------------------------------- files

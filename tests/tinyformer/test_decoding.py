@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import threading
+import weakref
 from collections.abc import Callable
 from itertools import islice
 from types import GeneratorType
@@ -75,6 +78,92 @@ def test_huge_logits_do_not_overflow() -> None:
 def test_top_k_with_ties_keeps_exactly_k() -> None:
     rng = np.random.default_rng(0)
     assert {Sampling(top_k=2).pick(np.zeros(5, np.float32), rng) for _ in range(100)} == {0, 1}
+    tied = np.array([0.0, 3.0, 1.0, 3.0], np.float32)
+    for temperature in (0.0, 1e-10, 1.0, 1e10):  # all of them greedy
+        assert {Sampling(temperature, top_k=1).pick(tied, rng) for _ in range(20)} == {1}
+    assert {Sampling(top_k=3, top_p=0.3).pick(np.zeros(9), rng) for _ in range(50)} == {0}  # of p as of k
+
+
+SAMPLINGS = [
+    Sampling(temperature, top_k, top_p)
+    for temperature in (0.0, 1e-10, 1.0, 1e10)
+    for top_k in (0, 1, 3, 99)
+    for top_p in (1e-9, 0.5, 1.0)
+]
+UNUSABLE = {
+    "NaN": [[1.0, math.nan, 2.0], [math.nan] * 3, [math.inf, math.nan, 0.0], [-math.inf, math.nan, -math.inf]],
+    "infinite": [[1.0, math.inf, 2.0], [math.inf] * 3, [-math.inf, 0.0, math.inf]],
+    "-inf for every token": [[-math.inf] * 3],
+}
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+def test_outputs_that_say_nothing(sampling: Sampling) -> None:
+    rng = np.random.default_rng(0)
+    for message, examples in UNUSABLE.items():
+        for logits in examples:
+            for dtype in (np.float16, np.float32, np.float64):
+                with pytest.raises(UserError, match=f"the model's outputs are {message}"):
+                    sampling.pick(np.array(logits, dtype), rng)
+    possible = np.array([-math.inf, 1.0, -math.inf, 0.0, -math.inf])
+    assert {sampling.pick(possible, rng) for _ in range(50)} <= {1, 3}
+
+
+def test_a_model_whose_outputs_are_nan(model) -> None:
+    model.token_embedding.weight.assign(np.full(model.token_embedding.weight.shape, np.nan))
+    for sampling in (Sampling(), Sampling(temperature=0.0)):
+        with pytest.raises(UserError, match="the model's outputs are NaN"):
+            next(generate(model, [1], 3, sampling))
+
+
+def test_a_row_that_has_ended_need_not_say_anything() -> None:
+    logits = np.array([[0.0, 0.0, 50.0], [50.0, 0.0, 0.0], [math.nan] * 3])  # 0 -> 2, the end; 1 -> 0
+    steps = np.array(list(sample(Table(logits), [[0], [1]], 5, Sampling(), end=2)))
+    np.testing.assert_array_equal(steps.T, [[2, 2], [0, 2]])
+
+
+def test_extreme_temperatures() -> None:
+    logits, rng = np.array([1.0, 1.0 + 1e-6, -1e30]), np.random.default_rng(0)
+    assert {Sampling(1e-10).pick(logits, rng) for _ in range(50)} == {1}
+    assert {Sampling(5e-324).pick(logits, rng) for _ in range(50)} == {1}
+    assert {Sampling(1e10).pick(logits, rng) for _ in range(50)} == {0, 1}
+    assert {Sampling(1e300).pick(logits, rng) for _ in range(100)} == {0, 1, 2}
+    assert {Sampling(1e300).pick(np.array([1.0, -np.inf]), rng) for _ in range(100)} == {0}
+
+
+@pytest.mark.parametrize("top_k", [0, 40, 50, 99])
+def test_top_p_of_one_leaves_nothing_out(top_k: int) -> None:
+    # Beside the first, the others are so unlikely that added one by one they do not change the sum.
+    logits = np.array([0.0, *[-40.0] * 49])
+    kept = np.count_nonzero(Sampling(top_k=top_k, top_p=1.0)._weights(logits))
+    assert kept == (40 if top_k == 40 else 50)
+
+
+def hugging_face(logits: np.ndarray, temperature: float, top_k: int, top_p: float) -> np.ndarray:
+    """The probabilities that Hugging Face's warpers make of them: temperature, top_k, and top_p from the least likely on."""
+    scores = logits.astype(np.float64) / temperature
+    if top_k:
+        scores[scores < np.sort(scores)[-min(top_k, len(scores))]] = -np.inf
+    if top_p < 1:
+        order = np.argsort(scores)
+        probabilities = np.exp(scores[order] - scores.max())
+        cumulative = np.cumsum(probabilities / probabilities.sum())
+        removed = cumulative <= 1 - top_p
+        removed[-1] = False
+        scores[order[removed]] = -np.inf
+    weights = np.exp(scores - scores.max())
+    return weights / weights.sum()
+
+
+@pytest.mark.parametrize("temperature", [0.1, 1.0, 3.0])
+@pytest.mark.parametrize("top_k", [0, 1, 5, 20, 99])
+@pytest.mark.parametrize("top_p", [1e-6, 0.3, 0.8, 0.99, 1.0])
+def test_what_is_sampled_from_is_as_with_hugging_face(temperature: float, top_k: int, top_p: float) -> None:
+    rng = np.random.default_rng(4)
+    for _ in range(20):
+        logits = rng.standard_normal(20) * 3  # without ties, of which Hugging Face keeps all
+        weights = Sampling(temperature, top_k, top_p)._weights(logits)
+        np.testing.assert_allclose(weights / weights.sum(), hugging_face(logits, temperature, top_k, top_p), atol=1e-12)
 
 
 # ---------------------------------------------------------------------------------------------------------- generate
@@ -188,12 +277,59 @@ def test_evaluating_brings_back_the_mode_of_every_module(make_gpt) -> None:
     assert [m.training for m in model.modules()] == before
 
 
+def test_evaluating_holds_until_the_last_thread_has_left(make_gpt) -> None:
+    model = make_gpt(dropout=0.5).train()
+    with evaluating(model):
+        other = threading.Thread(target=lambda: next(generate(model, [1], 1)))
+        other.start()
+        other.join(30)
+        assert not any(m.training for m in model.modules())
+        with evaluating(model):
+            pass
+        assert not any(m.training for m in model.modules())
+    assert all(m.training for m in model.modules())
+    # One enters while the other is inside, and leaves after it.
+    first, second = evaluating(model), evaluating(model)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__()
+    assert not any(m.training for m in model.modules())
+    second.__exit__()
+    assert all(m.training for m in model.modules())
+
+
+def test_decoders_keep_no_array_of_the_callers(model, make_transformer) -> None:
+    for decoder in (GPTDecoder(model, False), TransformerDecoder(make_transformer(), SOURCE[:1], 4, False)):
+        expected, new = [], np.array([[1]])
+        for changed in (1, 9):
+            decoder.ids = None
+            new[:] = 1
+            decoder.next_logits(new)
+            new[:] = changed
+            expected.append(decoder.next_logits(np.array([[2]])))
+        np.testing.assert_array_equal(*expected)
+
+
+def test_decoders_take_lists_and_rows_before_the_first_token(model, make_transformer) -> None:
+    assert GPTDecoder(model).next_logits([[1, 2]]).shape == (1, 11)
+    with pytest.raises(UserError, match=r"must be \(batch, length\), not of shape \(2,\)"):
+        GPTDecoder(model).next_logits(np.array([1, 2]))
+    decoder, other = (TransformerDecoder(make_transformer(), SOURCE, 4) for _ in range(2))
+    decoder.select(np.array([2, 0]))
+    logits = decoder.next_logits([[1], [1]])
+    np.testing.assert_allclose(logits, other.next_logits([[1]] * 3)[[2, 0]], rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"prompt": []}, "the prompt is empty"),
         ({"prompt": np.zeros(0, np.int64)}, "the prompt is empty"),
         ({"num_tokens": -1}, "the length must not be negative, not -1"),
+        ({"prompt": [1.0, 2.0]}, "token ids are integers, not float64"),
+        ({"prompt": [True]}, "token ids are integers, not bool"),
+        ({"prompt": ["a"]}, "token ids are integers, not <U1"),
+        ({"prompt": [[1, 2], [3, 4]]}, r"the prompts must be \(batch, length\), not of shape \(1, 2, 2\)"),
     ],
 )
 def test_arguments_that_make_no_sense(model, arguments: dict[str, object], message: str) -> None:
@@ -207,6 +343,7 @@ def test_arguments_that_make_no_sense(model, arguments: dict[str, object], messa
     [
         ({"temperature": -0.1}, r"the temperature must be 0 \(greedy\) or more, not -0.1"),
         ({"temperature": math.nan}, r"the temperature must be 0 \(greedy\) or more, not nan"),
+        ({"temperature": math.inf}, r"the temperature must be 0 \(greedy\) or more, not inf"),
         ({"top_k": -2}, "top_k must not be negative, not -2"),
         ({"top_p": 0.0}, "top_p must be above 0 and at most 1, not 0.0"),
         ({"top_p": 1.5}, "top_p must be above 0 and at most 1, not 1.5"),
@@ -303,6 +440,21 @@ def test_the_cache_saves_work(model) -> None:
     lengths.clear()
     list(generate(model, [1, 2, 3], 3, use_cache=False))
     assert lengths == [3, 4, 5]
+
+
+def test_a_full_cache_is_given_back(model) -> None:
+    """When the context is full, nothing reads the cache any more, the traced step neither."""
+    decoder = GPTDecoder(model)
+    cache = weakref.ref(decoder.cache)
+    steps = sample(decoder, [[1]], 30, Sampling())
+    for _ in range(8):
+        next(steps)
+    assert cache() is not None
+    next(steps)
+    gc.collect()
+    assert cache() is None
+    list(steps)
+    assert decoder.ids.shape == (1, 8)  # nor is the whole text kept
 
 
 @pytest.fixture
@@ -418,6 +570,77 @@ def test_the_end_of_a_gpts_text(model) -> None:
     end = free[4]
     expected = free[: free.index(end) + 1]
     assert list(generate(model, [1], 30, Sampling(seed=7), end=end)) == expected
+
+
+@pytest.mark.parametrize(
+    ("prompts", "message"),
+    [
+        ([[1, 2, 3], [4, 5]], "the prompts have from 2 to 3 tokens: a batch needs equal lengths"),
+        ([np.arange(3), np.arange(2)], "the prompts have from 2 to 3 tokens"),
+        ([[1], []], "the prompts have from 0 to 1 tokens"),
+        ([[], []], "the prompt is empty"),
+        (np.zeros((2, 0), np.int64), "the prompt is empty"),
+        ([1, 2, 3], r"the prompts must be \(batch, length\), not of shape \(3,\)"),
+        ([[[1]]], r"must be \(batch, length\), not of shape \(1, 1, 1\)"),
+        ([[1.0, 2.5]], "token ids are integers, not float64"),
+        (np.zeros((1, 2), np.float32), "token ids are integers, not float32"),
+        ([["a", "b"]], "token ids are integers"),
+    ],
+)
+def test_prompts_that_are_none(prompts: object, message: str) -> None:
+    with pytest.raises(UserError, match=message):  # at once, as with generate
+        sample(Table(np.zeros((5, 5))), prompts, 3, Sampling())
+    with pytest.raises(UserError, match="the length must not be negative, not -2"):
+        sample(Table(np.zeros((5, 5))), [[1]], -2, Sampling())
+
+
+def test_prompts_of_any_kind_of_integers() -> None:
+    expected = list(sample(Table(cycle(0, 1, 2, 3)), [[3, 0], [0, 2]], 3, Sampling()))
+    for prompts in (np.array([[3, 0], [0, 2]], np.uint8), tt.tensor([[3, 0], [0, 2]]), [np.array([3, 0]), (0, 2)]):
+        np.testing.assert_array_equal(list(sample(Table(cycle(0, 1, 2, 3)), prompts, 3, Sampling())), expected)
+
+
+def test_no_prompts() -> None:
+    for prompts in ([], np.zeros((0, 3), np.int64), np.zeros((0, 0))):
+        assert list(sample(Table(np.zeros((5, 5))), prompts, 3, Sampling(), end=1)) == []
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_ids_out_of_range(model, make_transformer, use_cache: bool) -> None:
+    for wrong in (-1, 11):
+        with pytest.raises(UserError, match=f"the token id {wrong} is outside of the vocabulary"):
+            list(generate(model, [1, wrong], 2, use_cache=use_cache))
+        with pytest.raises(UserError, match=f"the token id {wrong} is outside of the vocabulary"):
+            TransformerDecoder(make_transformer(), SOURCE, 4, use_cache).next_logits(np.array([[wrong]] * 3))
+        with pytest.raises(UserError, match=f"the token id {wrong} is outside of the vocabulary"):
+            TransformerDecoder(make_transformer(), [[1, wrong]], 4, use_cache)
+        if tt.backend_name != "numpy":  # where ids are trusted, as a look at them would wait for the GPU
+            continue
+        for decoder in (GPTDecoder(model, use_cache), TransformerDecoder(make_transformer(), SOURCE, 8, use_cache)):
+            for _ in range(3):
+                decoder.next_logits(np.ones((3, 1), np.int64))
+            expected = [decoder.ids.copy(), decoder.cache and decoder.cache.length]
+            with pytest.raises(IndexError, match=f"id {wrong} is outside the table of 11 rows"):
+                decoder.next_logits(np.full((3, 1), wrong))
+            np.testing.assert_array_equal(decoder.ids, expected[0])  # it can go on as if that had not been
+            assert (decoder.cache and decoder.cache.length) == expected[1]
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_decoders_refuse_what_does_not_fit_them(model, make_transformer, use_cache: bool) -> None:
+    with pytest.raises(UserError, match="the source is empty"):
+        TransformerDecoder(make_transformer(), np.zeros((2, 0), np.int64), 4, use_cache)
+    decoder = TransformerDecoder(make_transformer(), SOURCE, 2, use_cache)
+    for rows in (1, 2, 4):  # one row would broadcast
+        with pytest.raises(UserError, match=f"a decoder of 3 sources got ids for {rows}"):
+            decoder.next_logits(np.ones((rows, 1), np.int64))
+    list(sample(decoder, [[1]] * 3, 2, Sampling()))
+    with pytest.raises(UserError, match="this decoder takes 2 tokens, not 3: raise its max_tokens"):
+        decoder.next_logits(np.ones((3, 1), np.int64))
+    gpt = GPTDecoder(model, use_cache)
+    list(sample(gpt, [[1]] * 3, 2, Sampling()))
+    with pytest.raises(UserError, match="a decoder that writes 3 texts got ids for 2: make a new one for other texts"):
+        list(sample(gpt, [[1]] * 2, 2, Sampling()))
 
 
 def test_samples_come_step_by_step_and_by_seed() -> None:

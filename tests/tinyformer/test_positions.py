@@ -114,3 +114,23 @@ def test_rotary_gradient_turns_back(x: np.ndarray) -> None:
 def test_rotary_needs_pairs() -> None:
     with pytest.raises(ValueError, match="an even number of dimensions a head, not 5"):
         RotaryPositions(5)
+
+
+# ---------------------------------------------------------------------------------------------------------- threads
+
+
+def test_a_table_is_long_enough_although_another_thread_made_a_shorter_one() -> None:
+    """Shards share a model, and each makes the table anew as long as its own texts are."""
+
+    class Sines(SinusoidalPositions):
+        def __setattr__(self, name: str, value: object) -> None:
+            super().__setattr__(name, sinusoidal(1, 8) if name == "table" else value)
+
+    class Turns(RotaryPositions):
+        def __setattr__(self, name: str, value: object) -> None:
+            shorter = None if value is None else tuple(table[:1] for table in value) if name == "_tables" else value
+            super().__setattr__(name, shorter)
+
+    np.testing.assert_array_equal(Sines(8)(5).numpy(), sinusoidal(5, 8).numpy())
+    x = tt.tensor(np.random.default_rng(0).standard_normal((1, 1, 5, 8)).astype("float32"))
+    np.testing.assert_array_equal(Turns(8).rotate(x).numpy(), RotaryPositions(8).rotate(x).numpy())

@@ -351,3 +351,11 @@ def test_sentences_longer_than_the_learned_positions() -> None:
     model = make(positions="learned", max_length=4)
     with pytest.raises(ValueError, match="there are 4 learned positions: 5 tokens are too many"):
         model.encode(tt.tensor(random_ids(1, 5)))
+
+
+def test_ids_that_are_no_batch() -> None:
+    model, one, batch = make(), tt.tensor(random_ids(1, 5))[0], tt.tensor(random_ids(1, 5))
+    with pytest.raises(ValueError, match=r"the source ids must be \(batch, length\), not of shape \(5,\): .* ids\[None\]"):
+        model(one, batch)
+    with pytest.raises(ValueError, match=r"the target ids must be \(batch, length\), not of shape \(5,\)"):
+        model(batch, one)

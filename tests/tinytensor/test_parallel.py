@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gc
 import itertools
+import os
+import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -261,5 +264,149 @@ def test_shards_inside_a_shard_run_one_after_the_other():
     assert len({x for part in results[0] for _, x in part}) == 4
 
 
+def test_in_a_shard_there_is_one_by_default() -> None:
+    assert parallel.run(lambda _: parallel.default_shards(), [0, 1, 2]) == [1, 1, 1]
+
+
 def test_no_shards():
+    before = tt.random.get_state()
     assert parallel.run(lambda shard: shard, []) == []
+    assert tt.random.get_state() == before
+    with pytest.raises(ValueError, match="at least one"):
+        parallel.backward(lambda shard: shard, [])
+
+
+# ------------------------------------------------------------------------------------------------- threads and processes
+
+
+def in_a_fork(function: Callable[[], bool], seconds: float = 30.0) -> bool:
+    """What the function says in a forked child; False where it raises, or does not end."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork where there are threads, which is the point
+        child = os.fork()
+    if not child:
+        try:
+            os._exit(0 if function() else 1)
+        finally:
+            os._exit(2)  # and nothing of the parent's, such as what pytest does at the end
+    for _ in range(int(seconds / 0.02)):
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return status == 0
+        time.sleep(0.02)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return False
+
+
+needs_fork = pytest.mark.skipif(
+    not hasattr(os, "fork") or tt.backend_name != "numpy", reason="needs fork, which a GPU's context does not survive"
+)
+
+
+@needs_fork
+def test_a_forked_child_has_shards_of_its_own() -> None:
+    doubled = lambda: parallel.run(lambda k: k * 2, [1, 2, 3]) == [2, 4, 6]  # noqa: E731
+    assert doubled()
+    assert in_a_fork(doubled)
+    assert in_a_fork(lambda: in_a_fork(doubled))
+    assert doubled()  # and the parent goes on as before
+    weight, bias = leaves()
+    assert in_a_fork(lambda: parallel.backward(loss_of(weight, bias), cut(3)).shape == () and weight.grad is not None)
+
+
+@needs_blas
+@needs_fork
+def test_a_child_forked_while_shards_run_is_not_held_to_one_thread() -> None:
+    started, done = threading.Barrier(3), threading.Event()
+
+    def wait(_: int) -> None:
+        started.wait(30)
+        done.wait(30)
+
+    def child() -> bool:
+        here = parallel.run(lambda _: blas_threads(), [0, 1])
+        return here == [{1}, {1}] and blas_threads() == {3}
+
+    with threadpool_limits(3, user_api="blas"):
+        other = threading.Thread(target=lambda: parallel.run(wait, [0, 1]))
+        other.start()
+        started.wait(30)
+        try:
+            assert in_a_fork(child)
+            assert blas_threads() == {1}
+        finally:
+            done.set()
+            other.join(30)
+        assert blas_threads() == {3}
+        assert parallel.run(lambda _: in_a_fork(lambda: blas_threads() == {1}), [0]) == [False]
+        with parallel.one_blas_thread():
+            assert in_a_fork(lambda: blas_threads() == {1})
+
+
+@needs_blas
+@pytest.mark.parametrize("first_leaves_first", [True, False])
+def test_blas_has_its_threads_back_when_the_last_of_two_threads_is_done(first_leaves_first: bool) -> None:
+    inside = threading.Barrier(3)
+    leave = [threading.Event(), threading.Event()]
+
+    def hold(number: int) -> None:
+        with parallel.one_blas_thread():
+            inside.wait(30)
+            leave[number].wait(30)
+
+    with threadpool_limits(3, user_api="blas"):
+        threads = [threading.Thread(target=hold, args=(number,)) for number in range(2)]
+        for thread in threads:
+            thread.start()
+        inside.wait(30)
+        assert blas_threads() == {1}
+        if tt.backend_name == "numpy":
+            assert parallel.default_shards() == 3
+        for number in (0, 1) if first_leaves_first else (1, 0):
+            assert blas_threads() == {1}
+            leave[number].set()
+            threads[number].join(30)
+        assert blas_threads() == {3}
+
+
+@needs_blas
+def test_many_threads_that_use_shards_at_once() -> None:
+    def work(results: list[Any]) -> None:
+        results += [parallel.run(lambda k: k + 1, [1, 2]) for _ in range(100)]
+
+    with threadpool_limits(3, user_api="blas"):
+        results: list[Any] = []
+        threads = [threading.Thread(target=work, args=(results,)) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert results == [[2, 3]] * 600
+        assert blas_threads() == {3}
+
+
+def test_two_threads_do_not_wait_for_one_anothers_shards() -> None:
+    everyone = threading.Barrier(6)  # opens only if all shards of both are at work at once
+
+    def work() -> None:
+        parallel.run(lambda _: everyone.wait(30), [0, 1, 2])
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not everyone.broken
+
+
+def test_the_threads_of_a_thread_end_with_it() -> None:
+    before = threading.active_count()
+    other = threading.Thread(target=lambda: parallel.run(lambda k: k, [0, 1, 2, 3]))
+    other.start()
+    other.join(30)
+    for _ in range(500):
+        if threading.active_count() <= before:
+            return
+        time.sleep(0.02)
+    raise AssertionError("its shards' threads are still there")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -27,7 +28,8 @@ class Tokenizer(Protocol):
         """The ids of the text, a NumPy int64 array.
 
         The name of a special token in the text is plain text unless ``allow_special``: a text from elsewhere must not be
-        able to end a sequence, say.
+        able to end a sequence, say. Raises UserError for what is no text (see ``checked_text``), and what the tokenizer cannot
+        hold.
         """
         ...
 
@@ -41,14 +43,34 @@ class Tokenizer(Protocol):
         ...
 
 
+def checked_text(text: str) -> str:
+    """The text. Raises UserError for what is no string, and for half of a surrogate pair in it: that is no character, no UTF-8
+    has it, and so no ids could give it back."""
+    if not isinstance(text, str):
+        raise UserError(f"a tokenizer needs text, a string, not {type(text).__name__}")
+    try:
+        if not text.isascii():
+            text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"{text[error.start]!r} at position {error.start} is half of a surrogate pair, which is no text: where both halves "
+            "are there, text.encode('utf-16', 'surrogatepass').decode('utf-16') joins them; or leave it out"
+        ) from None
+    return text
+
+
 def texts_of(text: str | Iterable[str]) -> Iterable[str]:
-    """A text, or lines of text, as an iterable of texts."""
-    return [text] if isinstance(text, str) else text
+    """A text, or lines of text, as an iterable of checked texts."""
+    return map(checked_text, [text] if isinstance(text, str) else text)
 
 
 def checked(ids: Iterable[int], vocab_size: int, leave_out: Container[int] = ()) -> Iterator[int]:
     """The ids but for those to leave out. Raises UserError for a number that is no id; -1 does not count from the end."""
-    for i in map(int, ids):
+    for given in ids:
+        try:
+            i = operator.index(given)
+        except TypeError:
+            raise UserError(f"an id is an integer, not {given!r}") from None
         if not 0 <= i < vocab_size:
             raise UserError(f"the id {i} is not between 0 and {vocab_size - 1}")
         if i not in leave_out:

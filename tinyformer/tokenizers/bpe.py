@@ -16,7 +16,7 @@ import regex
 
 from tinyformer.command_line import damaged, read_json, write_json
 from tinyformer.errors import UserError
-from tinyformer.tokenizers.base import checked, load_saved, texts_of
+from tinyformer.tokenizers.base import checked, checked_text, load_saved, texts_of
 from tinyformer.tokenizers.merging import Pair, apply_merges, learn_merges
 from tinyformer.tokenizers.special import cut_at_special, skippable, special_names
 from tinytensor.backend import host
@@ -42,6 +42,7 @@ class BPETokenizer:
         self.tokens = list(tokens)
         self.merges = list(merges)
         self.special = dict(special or {})
+        special_names(self.special)
         for name, i in self.special.items():
             if not 0 <= i < len(self.tokens) or self.tokens[i] != name.encode():
                 raise UserError(f"the special token {name!r} is not the token of its id, {i}")
@@ -74,9 +75,9 @@ class BPETokenizer:
     # ---------------------------------------------------------------------------------------------- both directions
 
     def encode(self, text: str, allow_special: bool = False) -> Any:
-        """The ids of the text, a NumPy int64 array."""
+        """The ids of the text, a NumPy int64 array. Raises UserError for what is no text; all else can be encoded."""
         ids: list[int] = []
-        for part, special in cut_at_special(text, self.special if allow_special else {}):
+        for part, special in cut_at_special(checked_text(text), self.special if allow_special else {}):
             if special is not None:
                 ids.append(special)
             else:
@@ -85,7 +86,7 @@ class BPETokenizer:
         return host.array(ids, dtype=host.int64)
 
     def _merge_word(self, word: str) -> tuple[int, ...]:
-        return tuple(apply_merges([self._bytes[b] for b in _utf8(word)], self._merged))
+        return tuple(apply_merges([self._bytes[b] for b in word.encode()], self._merged))
 
     def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
         """The text of the ids; bytes that are no UTF-8, as where a character was cut in two, become U+FFFD."""
@@ -125,7 +126,7 @@ class BPETokenizer:
 
         words = Counter(word for part in texts_of(text) for word in WORDS.findall(part))
         place = {b: i for i, b in enumerate(BYTES)}
-        learn_merges([[place[b] for b in _utf8(word)] for word in words], list(words.values()), merge, progress)
+        learn_merges([[place[b] for b in word.encode()] for word in words], list(words.values()), merge, progress)
         ids = {name: len(tokens) + i for i, name in enumerate(names)}
         return cls([*tokens, *(name.encode() for name in names)], merges, ids)
 
@@ -170,12 +171,7 @@ class BPETokenizer:
             if len(pair) != 2 or line.count(" ") != 1:
                 raise UserError(f"the merge {line!r} is not two tokens with a space between")
             pairs.append((pair[0], pair[1]))
-        return cls([t.encode() if i in reserved else _hidden(t) for i, t in enumerate(tokens)], pairs, special)
-
-
-def _utf8(text: str) -> bytes:
-    """UTF-8; a lone half of a surrogate pair, which is no text, is written as if it were a character."""
-    return text.encode("utf-8", "surrogatepass")
+        return cls([checked_text(t).encode() if i in reserved else _hidden(t) for i, t in enumerate(tokens)], pairs, special)
 
 
 # --------------------------------------------------------------------------------------------- bytes as GPT-2 shows them

@@ -8,7 +8,7 @@ from typing import Any
 
 from tinyformer.command_line import damaged, read_json, write_json
 from tinyformer.errors import UserError
-from tinyformer.tokenizers.base import checked, field, texts_of
+from tinyformer.tokenizers.base import checked, checked_text, field, texts_of
 from tinyformer.tokenizers.special import cut_at_special, skippable, special_names
 from tinytensor.backend import host
 
@@ -19,7 +19,9 @@ class CharTokenizer:
     kind = "char"
 
     def __init__(self, characters: Iterable[str], special: Iterable[str] = ()):
-        self.characters = sorted(set(characters))
+        self.characters = sorted(set(map(checked_text, characters)))
+        if not all(len(character) == 1 for character in self.characters):
+            raise UserError("the characters of a character tokenizer must be single ones")
         if not self.characters:
             raise UserError("a character tokenizer needs at least one character: the text is empty")
         self.special = {name: len(self.characters) + i for i, name in enumerate(special_names(special))}
@@ -39,10 +41,12 @@ class CharTokenizer:
         return len(self._tokens)
 
     def encode(self, text: str, allow_special: bool = False) -> Any:
-        """The ids of the characters, a NumPy int64 array. Raises UserError that names a character it does not know.
+        """The ids of the characters, a NumPy int64 array. Raises UserError that names a character it does not know, and
+        for what is no text.
 
         The name of a special token is plain text unless ``allow_special``.
         """
+        checked_text(text)
         if not allow_special:
             return self._encode_plain(text, 0)
         parts = []
@@ -54,7 +58,7 @@ class CharTokenizer:
 
     def _encode_plain(self, text: str, start: int) -> Any:
         """The ids of the characters; ``start`` is where the text stands in a longer one."""
-        points = host.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=host.uint32).astype(host.int64)
+        points = host.frombuffer(text.encode("utf-32-le"), dtype=host.uint32).astype(host.int64)
         ids = self._id_of[host.minimum(points, len(self._id_of) - 1)]
         ids[points >= len(self._id_of)] = -1
         if (ids < 0).any():

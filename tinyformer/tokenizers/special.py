@@ -7,17 +7,20 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 import regex
 
 from tinyformer.errors import UserError
+from tinyformer.tokenizers.base import checked_text
 
 PADDING, UNKNOWN, BEGIN, END = "[PAD]", "[UNK]", "[BOS]", "[EOS]"
 
 
 def special_names(names: Iterable[str]) -> list[str]:
-    """The names as a list. Raises UserError unless they are distinct and none is empty."""
+    """The names as a list. Raises UserError unless they are distinct texts and none is empty."""
     if isinstance(names, str):
         raise UserError(f"the special tokens must be a list of names, not the string {names!r}")
     names = list(names)
     if not all(isinstance(name, str) and name for name in names):
         raise UserError("the name of a special token must be a string that is not empty")
+    for name in names:
+        checked_text(name)
     if len(set(names)) < len(names):
         raise UserError(f"the special tokens have a name twice: {', '.join(names)}")
     return names

@@ -11,7 +11,7 @@ import regex
 
 from tinyformer.command_line import write_json
 from tinyformer.errors import UserError
-from tinyformer.tokenizers.base import checked, load_saved, texts_of
+from tinyformer.tokenizers.base import checked, checked_text, load_saved, texts_of
 from tinyformer.tokenizers.special import BEGIN, END, PADDING, UNKNOWN, cut_at_special, skippable, special_names
 from tinytensor.backend import host
 
@@ -31,7 +31,7 @@ class WordTokenizer:
     kind = "word"
 
     def __init__(self, words: Iterable[str], special: Iterable[str] = (), *, lowercase: bool = False, unknown: str = "token"):
-        self.words = list(words)
+        self.words = list(map(checked_text, words))
         self.lowercase = lowercase
         self.unknown = unknown
         if unknown not in ("token", "error"):
@@ -53,11 +53,11 @@ class WordTokenizer:
     # ---------------------------------------------------------------------------------------------- both directions
 
     def encode(self, text: str, allow_special: bool = False) -> Any:
-        """The ids of the words, a NumPy int64 array. With ``unknown="error"``, raises UserError that names a word it does
-        not know."""
+        """The ids of the words, a NumPy int64 array. Raises UserError for what is no text and, with ``unknown="error"``, where
+        it does not know a word, which is named."""
         ids: list[int] = []
         start = 0
-        for part, special in cut_at_special(text, self.special if allow_special else {}):
+        for part, special in cut_at_special(checked_text(text), self.special if allow_special else {}):
             if special is not None:
                 ids.append(special)
             else:

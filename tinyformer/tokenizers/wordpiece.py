@@ -12,7 +12,7 @@ from typing import Any
 
 from tinyformer.command_line import damaged, write_json
 from tinyformer.errors import UserError
-from tinyformer.tokenizers.base import checked, load_saved, texts_of
+from tinyformer.tokenizers.base import checked, checked_text, load_saved, texts_of
 from tinyformer.tokenizers.merging import Pair, learn_merges
 from tinyformer.tokenizers.special import PADDING, UNKNOWN, cut_at_special, skippable, special_names
 from tinytensor.backend import host
@@ -30,7 +30,7 @@ class WordPieceTokenizer:
     kind = "wordpiece"
 
     def __init__(self, tokens: Sequence[str], special: Iterable[str] = (), *, lowercase: bool = True, longest_word: int = 100):
-        self.tokens = list(tokens)
+        self.tokens = list(map(checked_text, tokens))
         self.lowercase = lowercase
         self.longest_word = longest_word
         names = special_names([*SPECIAL, *special_names(special)])
@@ -54,10 +54,11 @@ class WordPieceTokenizer:
     def encode(self, text: str, allow_special: bool = False) -> Any:
         """The ids of the text, a NumPy int64 array, without [CLS] and [SEP] around it.
 
-        Names of special tokens in the text are plain text unless ``allow_special``; then they count as such, as in BERT.
+        Names of special tokens in the text are plain text unless ``allow_special``; then they count as such, as in BERT. Raises
+        UserError for what is no text.
         """
         ids: list[int] = []
-        for part, special in cut_at_special(text, self.special if allow_special else {}):
+        for part, special in cut_at_special(checked_text(text), self.special if allow_special else {}):
             if special is not None:
                 ids.append(special)
             else:

@@ -150,7 +150,16 @@ def one_hot(indices: Any, num_classes: int) -> Tensor:
 
 @op(weight=lambda g, ids, weight_shape: sum_rows(g, ids, weight_shape[0]))
 def _embedding(weight: Any, ids: Any) -> Any:
-    return weight[ids]
+    if is_host_array(ids):  # a check of ids on a GPU would wait for the device
+        _check_ids(ids, len(weight))
+    return weight.take(ids, axis=0)
+
+
+def _check_ids(ids: Any, num_rows: int) -> None:
+    # Unsigned, a negative number is a large one: so one look, which is made at each token that is written, sees both ends.
+    if ids.size and not ids.astype(host.uint64).max() < num_rows:
+        wrong = ids[(ids < 0) | (ids >= num_rows)].flat[0]
+        raise IndexError(f"id {wrong} is outside the table of {num_rows} rows (ids 0 to {num_rows - 1})")
 
 
 @op(rows=lambda g, ids: _embedding(g, ids))
@@ -169,10 +178,4 @@ def embedding(ids: Tensor, weight: Tensor) -> Tensor:
     """
     if hasattr(ids, "dtype") and ids.dtype.kind not in "iu":
         raise TypeError(f"embedding needs integer ids, not {ids.dtype}: convert them with .astype('int64')")
-    array = as_index(ids)
-    if is_host_array(array) and array.size and not (array.min() >= 0 and array.max() < weight.shape[0]):
-        wrong = int(array.max()) if array.max() >= weight.shape[0] else int(array.min())
-        raise IndexError(
-            f"embedding: id {wrong} is outside the table of {weight.shape[0]} rows (ids 0 to {weight.shape[0] - 1})"
-        )
-    return _embedding(weight, array)
+    return _embedding(weight, _as_integers(ids))
