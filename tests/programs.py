@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import re
 import warnings
+from ast import literal_eval
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
@@ -34,9 +35,8 @@ class Program:
     out: str = ""
 
     def __str__(self) -> str:
-        return "\n".join(
-            ["import numpy as np", "import tinytensor as tt", *map(written_out, *zip(*self.leaves.items())), *self.lines()]
-        )
+        made = [written_out(name, array) for name, array in self.leaves.items()]
+        return "\n".join(["import numpy as np", "import tinytensor as tt", *made, *self.lines()])
 
     def lines(self) -> list[str]:
         """The steps. Dropout draws the same numbers in each run."""
@@ -182,7 +182,7 @@ class Reference:
             "cross_entropy": cases.cross_entropy,
             "linear_cross_entropy": lambda x, w, t, **k: cases.cross_entropy(x @ w.T, t, **k),
             "mse_loss": cases.mse_loss,
-            "binary_cross_entropy_with_logits": cases.binary_cross_entropy_with_logits,
+            "binary_cross_entropy_with_logits": lambda x, t, r: cases.reduced(np.logaddexp(0, x) - t * x, r, x.size),
         }
         names = "sqrt exp expm1 exp2 log log1p log2 log10 sin cos tanh sinh cosh arcsin arccos arctan logaddexp mean var std"
         computed |= {name: getattr(np, name) for name in names.split()}
@@ -246,7 +246,7 @@ class Writer:
         for _ in range(self.rng.integers(1, 4)):
             self.leaf(self.broadcastable())
         if self.chance(0.3):
-            self.leaf(self.broadcastable(), "i")
+            self.leaf(self.broadcastable(), self.choice("iu"))
 
     # -- chance
 
@@ -260,21 +260,18 @@ class Writer:
         """low to high, both included."""
         return int(self.rng.integers(low, high + 1))
 
-    def number(self) -> float:
-        return self.choice([round(float(self.rng.uniform(-2, 2)), 2), 0.5, 2.0, -1.5, self.integer(0, 3)])
-
     # -- values
 
     def leaf(self, shape: Any, kind: str = "f") -> Value:
         """A new leaf: floating-point, or of integers, or booleans."""
-        dtype = {"f": self.choice(self.dtypes), "i": self.choice(["int64", "uint8"]), "b": "bool"}[kind]
+        dtype = {"f": self.choice(self.dtypes), "i": "int64", "u": "uint8", "b": "bool"}[kind]
         if kind == "f":  # few digits, which are read more easily, and no zeros, at which many functions have a kink
             drawn = self.rng.choice([-1, 1], shape) * np.round(0.001 + np.abs(self.rng.standard_normal(shape)), 3)
         else:
             drawn = self.rng.integers(0, 2 if kind == "b" else 5, shape)
-        array = np.asarray(drawn).astype(dtype)
-        self.program.leaves[f"v{len(self.values)}"] = array
-        return self.add(f"v{len(self.values)}", as_float64(array), dtype)
+        name, array = f"v{len(self.values)}", np.asarray(drawn).astype(dtype)
+        self.program.leaves[name] = array
+        return self.add(name, as_float64(array), dtype)
 
     def add(self, name: str, array: Any, dtype: str) -> Value:
         self.values.append(Value(name, array, dtype))
@@ -286,32 +283,18 @@ class Writer:
         start = self.integer(0, len(self.base)) if self.chance(0.3) else 0
         return tuple([1 if self.chance(0.2) else n for n in self.base[start:]])
 
-    def pick(self, kinds: str = "fiub", where: Callable[[Value], bool] = lambda v: True) -> Value:
+    def pick(self, kinds: str, where: Callable[[Value], bool]) -> Value:
         """A value of one of the kinds, rather a late one."""
         found = [v for v in self.values if v.kind in kinds and where(v)]
         if not found:
             raise NotHere
         return found[-1] if self.chance(0.4) else self.choice(found)
 
-    def f(self, min_ndim: int = 0) -> Value:
-        return self.pick("f", lambda v: v.array.ndim >= min_ndim)
-
-    def n(self, min_ndim: int = 0) -> Value:
-        """Numbers: no booleans."""
-        return self.pick("fiu", lambda v: v.array.ndim >= min_ndim)
-
-    def any(self, min_ndim: int = 0) -> Value:
-        return self.pick("fiub", lambda v: v.array.ndim >= min_ndim)
-
-    def with_it(self, x: Value, kinds: str = "fiu") -> Value:
-        """A value that broadcasts with x."""
-        return self.pick(kinds, lambda v: fits(x.shape, v.shape))
-
-    def of(self, shape: tuple[int, ...], kinds: str = "f") -> str:
+    def of(self, shape: tuple[int, ...], kind: str = "f") -> str:
         """Something of the shape: a value, a view of one, or a new leaf."""
         ways: list[str] = []
         for v in self.values:
-            if v.kind in kinds:
+            if v.kind == kind:
                 if v.shape == shape:
                     ways += [v.name] * 3
                 elif v.array.size and stretches(v.shape, shape):
@@ -320,56 +303,76 @@ class Writer:
                     ways.append(f"tt.reshape({v}, {shape})")
                 elif v.shape[::-1] == shape:
                     ways.append(f"tt.transpose({v})")
-        if not ways or self.chance(0.2):
-            return self.leaf(shape, kinds[0]).name
-        return self.choice(ways)
+        return self.leaf(shape, kind).name if not ways or self.chance(0.2) else self.choice(ways)
 
-    def mask(self, shape: tuple[int, ...]) -> str:
-        """A condition that broadcasts to the shape."""
-        found = [v.name for v in self.values if v.kind == "b" and stretches(v.shape, shape)]
-        same = [f"({v} > {self.choice([0, 0.25])})" for v in self.values if v.kind == "f" and v.shape == shape]
-        return self.choice(found + same) if found + same else self.leaf(shape, "b").name
+    def condition(self, shape: tuple[int, ...]) -> str:
+        """Booleans that broadcast to the shape."""
+        ways = [v.name for v in self.values if v.kind == "b" and stretches(v.shape, shape)]
+        ways += [f"({v} > {self.choice([0, 0.25])})" for v in self.values if v.kind == "f" and v.shape == shape]
+        return self.choice(ways) if ways else self.leaf(shape, "b").name
 
-    # -- settings
+    # -- what the {...} of a line stand for
 
-    def axis(self, x: Value) -> int:
-        if not x.array.ndim:
-            raise NotHere
-        return self.integer(-x.array.ndim, x.array.ndim - 1)
+    def draw(self, what: str) -> Any:
+        """``f`` (floating-point), ``n`` (numbers) or ``any`` value, with at least so many axes as a digit says; a shape, for
+        something of that shape; a..b, for an integer; choices with | between; or one of the methods below."""
+        if match := re.fullmatch(r"(f|n|any)(\d?)", what):
+            return self.value(match[1], int(match[2] or 0))
+        if match := re.fullmatch(r"(-?\d+)\.\.(-?\d+)", what):
+            return self.integer(int(match[1]), int(match[2]))
+        if " | " in what:
+            return self.choice(what.split(" | "))
+        if what.startswith("("):
+            return self.of(literal_eval(what))
+        return getattr(self, what.replace(" ", "_"))()
 
-    def over(self, x: Value) -> str:
+    def value(self, kind: str, min_ndim: int = 0) -> Value:
+        kinds = {"f": "f", "n": "fiu", "any": "fiub"}[kind]
+        self.drawn.append(self.pick(kinds, lambda v: v.array.ndim >= min_ndim))
+        return self.drawn[-1]
+
+    def first(self) -> Value:
+        """The value that the line began with, or, where it begins with a number or a mask, one to begin with."""
+        return self.drawn[0] if self.drawn else self.value("n")
+
+    def other(self, kinds: str = "fiu") -> Value:
+        """A value that broadcasts with the first."""
+        x = self.first()
+        return self.pick(kinds, lambda v: fits(x.shape, v.shape))
+
+    def any_other(self) -> Value:
+        return self.other("fiub")
+
+    def number(self) -> Any:
+        return self.choice([round(float(self.rng.uniform(-2, 2)), 2), 0.5, 2.0, -1.5, self.integer(0, 3)])
+
+    def positive(self) -> str:
+        x = self.value("any")
+        return f"(tt.abs({x}) + {0.5 if x.kind == 'f' else 1})"
+
+    def divisor(self) -> str:
+        return f"(tt.abs({self.other()}) + 1)"
+
+    def mask(self) -> str:
+        return self.condition(self.first().shape)
+
+    def axis(self) -> int:
+        ndim = self.first().array.ndim
+        return self.integer(-ndim, ndim - 1)
+
+    def optional_axis(self) -> int | None:
+        return self.choice([None, self.axis()])
+
+    def over(self) -> str:
         """``axis`` and ``keepdims`` of a reduction."""
-        ndim = x.array.ndim
-        several = tuple(int(a) for a in self.rng.permutation(ndim)[: self.integer(0, ndim)])
-        axis = self.choice([None, *range(-ndim, ndim), several])
-        return f", axis={axis}" + f", keepdims={self.chance()}" * self.chance()
+        ndim = self.first().array.ndim
+        several = tuple(self.rng.permutation(ndim)[: self.integer(0, ndim)].tolist())
+        return f", axis={self.choice([None, *range(-ndim, ndim), several])}" + f", keepdims={self.chance()}" * self.chance()
 
-    def shape_of(self, size: int) -> tuple[int, ...]:
-        """Some shape with so many elements."""
-        if size == 0:
-            return self.choice([(0,), (2, 0), (0, 3)])
-        divisors = [d for d in range(1, size + 1) if size % d == 0]
-        first = self.choice(divisors)
-        return self.choice([(size,), (first, size // first), (1, first, size // first), (size, 1)])
-
-    def ids(self, count: int, shape: tuple[int, ...]) -> list[Any]:
+    def ids(self, count: int, shape: tuple[int, ...]) -> Any:
         if not count:
             raise NotHere
         return self.rng.integers(0, count, shape).tolist()
-
-    def index(self, x: Value) -> str:
-        """Any of NumPy's ways to index x."""
-        parts = []
-        for n in x.shape[: self.integer(0, x.array.ndim)]:
-            way = self.choice(["slice", "slice", "step", "int", "list", "None", "all"])
-            if way in ("int", "list") and not n:
-                way = "all"
-            low = self.integer(0, max(n - 1, 0))
-            parts.append({
-                "slice": f"{low}:{self.integer(low, n)}", "step": f"::{self.choice([-2, -1, 2])}", "int": str(low - n * self.chance()),
-                "list": str(self.rng.integers(-n, n, 3).tolist()) if n else "", "None": "None", "all": ":",
-            }[way])  # fmt: skip
-        return ", ".join(parts) or "..."
 
     # -- the program
 
@@ -377,12 +380,11 @@ class Writer:
         """Add a line that calls the op, where the values allow one whose result stays small."""
         before, leaves = len(self.values), dict(self.program.leaves)
         try:
-            written = STEPS[op](self)
-            text, dtype = written if isinstance(written, tuple) else (written, None)
+            text, dtype = self.line(op)
             array = in_numpy(text, {v.name: v.array for v in self.values})
             if array.size > 64 or not (np.isfinite(array).all() and (np.abs(array.astype(float)) < LARGEST).all()):
                 raise NotHere
-        except (NotHere, ValueError, IndexError, ZeroDivisionError):
+        except (NotHere, ArithmeticError, IndexError, ValueError):
             del self.values[before:]
             self.program.leaves = leaves
             return
@@ -390,12 +392,24 @@ class Writer:
         self.program.steps[name] = text
         self.add(name, array, dtype or self.dtype_of(text, array))
 
+    def line(self, op: str) -> tuple[str, str | None]:
+        """A call of the op, and the dtype that it must have, where that is not its operands'."""
+        self.drawn: list[Value] = []
+        line = self.choice(STEPS[op])
+        written = re.sub(r"\{([^{}]+)\}", lambda m: str(self.draw(m[1])), line) if isinstance(line, str) else line(self)
+        text, dtype = written if isinstance(written, tuple) else (written, None)
+        return text.replace("OP", op), dtype
+
     def dtype_of(self, text: str, array: Any) -> str:
         """The dtype that the result must have: of its floating-point operands together, or float32 where there are none."""
         if array.dtype.kind != "f":
             return str(array.dtype)
         without_masks = re.sub(r"\(v\d+ > [\d.]+\)", "", text)
         return promoted([self.program.dtypes[name] for name in operands(without_masks)])
+
+    def loss_dtype(self, *operands_of: str) -> str:
+        """A loss of half precision is float32."""
+        return promoted([*[self.program.dtypes[n] for text in operands_of for n in operands(text)], "float32"])
 
     def write(self, length: int) -> Program:
         for _ in range(length):
@@ -433,235 +447,258 @@ def promoted(dtypes: list[str]) -> str:
     return str(np.result_type(*floats)) if floats else "float32"
 
 
-def loss_dtype(w: Writer, *names: str) -> str:
-    """A loss of half precision is float32."""
-    return promoted([*[w.program.dtypes[n] for name in names for n in operands(name)], "float32"])
-
-
 # --------------------------------------------------------------------------------------------------------------- the ops
 
-STEPS: dict[str, Callable[[Writer], Any]] = {}
+# What a line may be: Python with OP for the op's name, in which each {...} is drawn by ``Writer.draw``.
+
+Line = str | Callable[["Writer"], Any]
 
 
-def steps(names: str, write: Callable[[Writer, str], Any]) -> None:
-    for name in names.split():
-        STEPS[name] = lambda w, name=name: write(w, name)
+def of_two(*operator: str) -> list[Line]:
+    """A function of two tensors, or of a tensor and a number, and its operator."""
+    calls: list[Line] = ["tt.OP({n}, {other})", "tt.OP({n}, {number})", "tt.OP({number}, {n})"]
+    return (
+        calls
+        + [f"{{n}} {o} {right}" for o in operator for right in ("{other}", "{number}")]
+        + [f"{{number}} {o} {{n}}" for o in operator]
+    )
 
 
-def binary(w: Writer, op: str, operator: str, kinds: str = "fiu") -> str:
-    """Two tensors, or a tensor and a number on either side; by name or by operator."""
-    x = w.pick(kinds)
-    y: Any = w.with_it(x, kinds) if w.chance(0.7) else w.number()
-    if isinstance(y, float) and y < 0 and x.kind == "u":
-        y = -y
-    left, right = (x, y) if w.chance() else (y, x)
-    return f"{left} {operator} {right}" if operator and w.chance() else f"tt.{op}({left}, {right})"
+def joined(w: Writer) -> str:
+    """The tensors for ``concatenate`` and its like."""
+    x = w.value("any", 1)
+    return ", ".join([x.name, *[w.of(x.shape, x.kind) for _ in range(w.integer(0, 2))]])
 
 
-def loss(w: Writer, name: str) -> Any:
-    x = w.f()
-    target = w.of(x.shape)
-    if name == "binary_cross_entropy_with_logits":
-        target = f"tt.sigmoid({target})"
-    return f"tt.{name}({x}, {target}, reduction={w.choice(['mean', 'sum', 'none'])!r})", loss_dtype(w, x.name, target)
+def concatenate(w: Writer) -> str:
+    return f"tt.concatenate([{joined(w)}], {w.optional_axis()})"
 
 
-def class_loss(w: Writer, name: str) -> Any:
-    classes, shape = w.integer(2, 4), w.choice([(3,), (2, 2), (), (1,)])
-    reduction = w.choice(["mean", "sum", "none"] if name == "cross_entropy" else ["mean", "sum"])
-    settings = f"reduction={reduction!r}, label_smoothing={w.choice([0.0, 0.1])}, ignore_index={w.choice([-100, 0])}"
-    targets = f"tt.tensor({w.ids(classes, shape)})"
-    if name == "cross_entropy":
-        x = w.of((*shape, classes))
-        return f"tt.cross_entropy({x}, {targets}, {settings})", loss_dtype(w, x)
-    x, weight = w.of((*shape, 3)), w.of((classes, 3))
-    return f"tt.linear_cross_entropy({x}, {weight}, {targets}, {settings})", loss_dtype(w, x, weight)
+def stack(w: Writer) -> str:
+    return f"tt.stack([{joined(w)}], {w.integer(0, w.first().array.ndim)})"
 
 
-def matmul(w: Writer, name: str) -> str:
-    n, k, m = [w.integer(1, 3) for _ in range(3)]
-    lead, other = w.choice([((), ()), ((2,), ()), ((2,), (2,)), ((), (2,)), ((2, 1), (2,))])
-    x = w.of(w.choice([(*lead, n, k), (k,)]))
-    y = w.of(w.choice([(*other, k, m), (k,)]))
-    return w.choice([f"{x} @ {y}", f"tt.matmul({x}, {y})"])
+def stacked(w: Writer) -> str:
+    return f"tt.OP([{joined(w)}])"
 
 
-def einsum(w: Writer, name: str) -> str:
-    text, *shapes = w.choice([
-        ("ij,jk->ik", (2, 3), (3, 2)), ("ij->ji", (2, 3)), ("ij,ij->", (2, 3), (2, 3)), ("ii->i", (3, 3)), ("ii", (3, 3)),
-        ("i,j->ij", (3,), (2,)), ("...ij,...jk->...ik", (2, 2, 3), (3, 2)), ("ij->", (2, 3)), ("bij,bjk->bk", (2, 2, 3), (2, 3, 2)),
-        ("i,ij,j->", (2,), (2, 3), (3,)), ("ij->i", (3, 2)), ("i,i", (3,), (3,)),
-    ])  # fmt: skip
-    return f"tt.einsum({text!r}, {', '.join(w.of(shape) for shape in shapes)})"
+def stretched(w: Writer) -> str:
+    x = w.value("any")
+    shape = tuple([w.integer(1, 3) if n == 1 else n for n in x.shape])
+    return f"tt.broadcast_to({x}, {w.choice([shape, (w.integer(1, 2), *shape)])})"
 
 
-def attend(w: Writer, name: str) -> str:
-    lead, (t, s), d = w.choice([(), (2,), (2, 2)]), (w.integer(1, 3), w.integer(1, 3)), w.integer(1, 3)
-    mask = f", mask={w.mask((t, s))}" if w.chance() else ""
-    x = f"{w.of((*lead, t, d))}, {w.of((*lead, s, d))}, {w.of((*lead, s, 2))}"
-    return f"tt.scaled_dot_product_attention({x}{mask}, is_causal={w.chance()})"
+def reshaped(w: Writer) -> str:
+    x = w.value("any")
+    n = x.array.size
+    first = w.choice([d for d in range(1, n + 1) if n % d == 0] or [1])
+    return f"tt.reshape({x}, {w.choice([(n,), (first, n // first), (1, first, n // first), (n, 1)])})"
 
 
-def attend_by_heads(w: Writer, name: str) -> str:
-    b, t, s = [w.integer(1, 2) for _ in range(3)]
-    x = w.of((b, t, 12)) if w.chance() else f"{w.of((b, t, 4))}, memory={w.of((b, s, 8))}"
-    return f"tt.multi_head_attention({x}, num_heads=2, is_causal={w.chance()})"
+def transposed(w: Writer) -> str:
+    x = w.value("any")
+    return f"tt.transpose({x}, {w.choice([None, w.rng.permutation(x.array.ndim).tolist()])})"
 
 
-def gathered(w: Writer, name: str) -> str:
-    x = w.any(1)
-    a = w.axis(x)
-    shape = [w.integer(1, 3) if i == a % x.array.ndim else n for i, n in enumerate(x.shape)]
-    return f"tt.take_along_axis({x}, tt.tensor({w.ids(x.shape[a], tuple(shape))}), {a})"
+def padded(w: Writer) -> str:
+    x = w.value("any", 1)
+    return f"tt.pad({x}, {[(w.integer(0, 2), w.integer(0, 1)) for _ in x.shape]})"
 
 
-def scattered(w: Writer, name: str) -> str:
+def cut(w: Writer) -> str:
+    x, a = w.value("any", 1), w.axis()
+    places = w.choice([1, x.shape[a] or 1, sorted(w.ids(x.shape[a] + 1, (2,)))])
+    return f"tt.split({x}, {places}, {a})[{w.integer(0, places - 1 if isinstance(places, int) else 2)}]"
+
+
+def indexed(w: Writer) -> str:
+    """Any of NumPy's ways to index."""
+    x = w.value("any", 1)
+    parts = []
+    for n in x.shape[: w.integer(0, x.array.ndim)]:
+        low = w.integer(0, n)
+        ways = [f"{low}:{w.integer(low, n)}", f"::{w.choice([-2, -1, 2])}", "None", ":"]
+        ways += [str(w.integer(-n, n - 1)), str(w.rng.integers(-n, n, 3).tolist())] if n else []
+        parts.append(w.choice(ways))
+    return f"{x}[{', '.join(parts) or '...'}]"
+
+
+def taken(w: Writer) -> str:
+    x, a = w.value("any", 1), w.axis()
+    return f"tt.take({x}, {w.ids(x.shape[a], (3,))}, {a})"
+
+
+def gathered(w: Writer) -> str:
+    x, a = w.value("any", 1), w.axis()
+    shape = tuple([w.integer(1, 3) if i == a % x.array.ndim else n for i, n in enumerate(x.shape)])
+    return f"tt.take_along_axis({x}, tt.tensor({w.ids(x.shape[a], shape)}), {a})"
+
+
+def scattered(w: Writer) -> str:
     shape = w.choice([(4,), (3, 2), (2, 3)])
-    index = w.choice([w.ids(shape[0], (3,)), slice(0, 2), 1, (w.ids(shape[0], (2,)), Ellipsis)])
-    picked = np.zeros(shape)[index].shape
-    return f"tt.scatter({w.of(picked)}, {str(index).replace('Ellipsis', '...')}, {shape})"
+    index = w.choice([w.ids(shape[0], (3,)), slice(0, 2), 1])
+    return f"tt.scatter({w.of(np.zeros(shape)[index].shape)}, {index}, {shape})"
 
 
-def index_add(w: Writer, name: str) -> str:
-    x = w.f(1)
-    a, n = w.axis(x), w.integer(0, 3)
+def index_added(w: Writer) -> str:
+    x, a, n = w.value("f", 1), w.axis(), w.integer(0, 3)
     shape = tuple([n if i == a % x.array.ndim else m for i, m in enumerate(x.shape)])
     return f"tt.index_add({x}, {w.ids(x.shape[a], (n,))}, {w.of(shape)}, {a})"
 
 
-def joined(w: Writer, name: str) -> str:
-    x = w.any(0 if name == "stack" else 1)
-    others = [w.of(x.shape, x.kind if x.kind != "u" else "i") for _ in range(w.integer(0, 2))]
-    tensors = ", ".join(map(str, [x, *others]))
-    if name in ("hstack", "vstack"):
-        return f"tt.{name}([{tensors}])"
-    return f"tt.{name}([{tensors}], {w.integer(0, x.array.ndim) if name == 'stack' else w.choice([None, w.axis(x)])})"
+def product(w: Writer) -> str:
+    n, k, m = [w.integer(1, 3) for _ in range(3)]
+    lead, other = w.choice([((), ()), ((2,), ()), ((2,), (2,)), ((), (2,)), ((2, 1), (2,))])
+    x, y = w.of(w.choice([(*lead, n, k), (k,)])), w.of(w.choice([(*other, k, m), (k,)]))
+    return w.choice([f"{x} @ {y}", f"tt.matmul({x}, {y})"])
 
 
-def weighted_norm(w: Writer, name: str) -> str:
-    x = w.f(1)
-    weights = [w.of(x.shape[-1:]) for _ in range(w.integer(0, 2 if name == "layer_norm" else 1))]
-    return f"tt.{name}({', '.join(map(str, [x, *weights]))}, eps={w.choice([0.1, 0.5])})"
+def linear(w: Writer) -> str:
+    x = w.value("f", 1)
+    return f"tt.linear({x}, {w.of((2, x.shape[-1]))}{w.choice(['', ', ' + w.of((2,))])})"
 
 
-def stretched(w: Writer, name: str) -> str:
-    x = w.any()
-    shape = tuple([w.integer(1, 3) if n == 1 else n for n in x.shape])
-    return f"tt.broadcast_to({x}, {(w.integer(1, 2), *shape) if w.chance() else shape})"
+def norm_with(*weights: str) -> Line:
+    def write(w: Writer) -> str:
+        x = w.value("f", 1)
+        given = "".join([f", {name}={w.of(x.shape[-1:])}" for name in weights if w.chance()])
+        return f"tt.OP({x}{given}, eps={w.choice([0.1, 0.5])})"
+
+    return write
 
 
-def positive(x: Value) -> str:
-    return f"(tt.abs({x}) + {0.5 if x.kind == 'f' else 1})"
+def attend(w: Writer) -> str:
+    lead, (t, s), d = w.choice([(), (2,), (2, 2)]), (w.integer(1, 3), w.integer(1, 3)), w.integer(1, 3)
+    mask = w.choice(["", f", mask={w.condition((t, s))}"])
+    heads = f"{w.of((*lead, t, d))}, {w.of((*lead, s, d))}, {w.of((*lead, s, 2))}"
+    return f"tt.scaled_dot_product_attention({heads}{mask}, is_causal={w.chance()})"
 
 
-def cut(w: Writer, name: str) -> str:
-    x = w.any(1)
-    a = w.axis(x)
-    places = w.choice([1, x.shape[a] or 1, sorted(w.ids(x.shape[a] + 1, (2,)))])
-    pieces = places if isinstance(places, int) else 3
-    return f"tt.split({x}, {places}, {a})[{w.integer(0, pieces - 1)}]"
+def class_loss(reductions: list[str], *operands: Any) -> Line:
+    """A loss whose first operand has a row of 3 for each target, as ``operands`` (shapes but for the batch) say."""
+
+    def write(w: Writer) -> Any:
+        batch = w.choice([(3,), (2, 2), (), (1,)])
+        tensors = [w.of((*batch, 3)), *[w.of(shape) for shape in operands]]
+        settings = (
+            f"label_smoothing={w.choice([0.0, 0.1])}, ignore_index={w.choice([-100, 0])}, reduction={w.choice(reductions)!r}"
+        )
+        return f"tt.OP({', '.join(tensors)}, tt.tensor({w.ids(3, batch)}), {settings})", w.loss_dtype(*tensors)
+
+    return write
 
 
-def diagonal(w: Writer, name: str) -> str:
-    x = w.any(2)
-    return f"tt.diagonal({x}, {w.integer(-1, 1)}, {w.choice(['0, 1', '-1, 0', '-2, -1'])})"
+def loss(target: str) -> Line:
+    def write(w: Writer) -> Any:
+        x = w.value("f")
+        y = target.format(w.of(x.shape))
+        return f"tt.OP({x}, {y}, {w.choice(['mean', 'sum', 'none'])!r})", w.loss_dtype(x.name, y)
+
+    return write
 
 
-def padded(w: Writer, name: str) -> str:
-    x = w.any(1)
-    pairs = [(w.integer(0, 2), w.integer(0, 1)) for _ in x.shape]
-    return f"tt.pad({x}, {w.choice([1, (1, 0), pairs])})"
+def converted(w: Writer) -> Any:
+    x = w.value("any")
+    dtype = w.choice(["int64", "bool", *[x.dtype] * 2])
+    return f"tt.astype({x}, {dtype!r})", dtype
 
 
-steps("negative relu square sign abs", lambda w, op: f"tt.{op}({w.n()})")
-steps(
-    "sin cos tanh sigmoid erf softplus silu gelu exp expm1 arctan sinh cosh exp2 logsigmoid elu",
-    lambda w, op: f"tt.{op}({w.any()})",
-)
-steps("floor ceil round trunc", lambda w, op: f"tt.{op}({w.n()} * {w.choice([1, 1.7, 2.5])})")
-steps("sqrt rsqrt log log2 log10 reciprocal", lambda w, op: f"tt.{op}({positive(w.any())})")
-steps("log1p", lambda w, op: f"tt.log1p(tt.abs({w.any()}))")
-steps("arcsin arccos", lambda w, op: f"tt.{op}(tt.tanh({w.any()}) * 0.9)")
-steps("leaky_relu", lambda w, op: f"tt.leaky_relu({w.n()}, 0.1)")
-steps("add", lambda w, op: binary(w, op, "+"))
-steps("subtract", lambda w, op: binary(w, op, "-"))
-steps("multiply", lambda w, op: binary(w, op, "*"))
-steps("maximum minimum logaddexp", lambda w, op: binary(w, op, ""))
-steps("divide", lambda w, op: w.choice(["tt.divide({}, {})", "{} / {}"]).format(x := w.any(), positive(w.with_it(x))))
-steps(
-    "floor_divide",
-    lambda w, op: w.choice(["tt.floor_divide({}, {})", "{} // {}"]).format(x := w.n(), f"(tt.abs({w.with_it(x)}) + 1)"),
-)
-steps(
-    "remainder", lambda w, op: w.choice(["tt.remainder({}, {})", "{} % {}"]).format(x := w.n(), f"(tt.abs({w.with_it(x)}) + 1)")
-)
-steps("power", lambda w, op: w.choice([f"tt.power({positive(x := w.n())}, {w.with_it(x)})", f"{w.f()} ** {w.choice([2, 3, 2.0, 0, 1])}",
-                                       f"{positive(w.f())} ** {w.choice([-1, 0.5, -0.5, 1.3])}", f"2.0 ** {w.f()}"]))  # fmt: skip
-steps(
-    "equal not_equal less less_equal greater greater_equal", lambda w, op: f"tt.{op}({(x := w.any())}, {w.with_it(x, 'fiub')})"
-)
-steps("logical_and logical_or logical_xor", lambda w, op: f"tt.{op}({(x := w.any())}, {w.with_it(x, 'fiub')})")
-steps("isnan isfinite isinf logical_not", lambda w, op: f"tt.{op}({w.any()})")
-steps("isclose", lambda w, op: f"tt.isclose({(x := w.n())}, {w.with_it(x)})")
-steps("where", lambda w, op: f"tt.where({w.mask((x := w.n()).shape)}, {x}, {w.with_it(x) if w.chance() else w.number()})")
-steps("masked_fill", lambda w, op: f"tt.masked_fill({(x := w.f())}, {w.mask(x.shape)}, {w.number()})")
-steps("clip", lambda w, op: f"tt.clip({w.f()}, {w.choice(['-0.5, 0.7', 'None, 0.3', '0.1', '0.0, None'])})")
-steps("sum mean var std prod max min logsumexp", lambda w, op: f"tt.{op}({(x := w.n())}{w.over(x)})")
-steps("norm", lambda w, op: f"tt.norm({(x := w.n())}, {w.choice(['2', '1', 'np.inf'])}{w.over(x)})")
-steps("any all", lambda w, op: f"tt.{op}({(x := w.any())}{w.over(x)})")
-steps("cumsum cumprod", lambda w, op: f"tt.{op}({(x := w.n(1))}, {w.choice([None, w.axis(x)])})")
-steps("cummax", lambda w, op: f"tt.cummax({(x := w.n(1))}, {w.axis(x)})[0]")
-steps("argmax argmin", lambda w, op: f"tt.{op}({(x := w.n(1))}, {w.choice([None, w.axis(x)])})")
-steps("softmax log_softmax", lambda w, op: f"tt.{op}({(x := w.any(1))}, {w.axis(x)})")
-steps("glu", lambda w, op: f"tt.glu({w.of((2, 4))}, {w.choice([0, 1, -1])})")
-steps("sort argsort", lambda w, op: f"tt.{op}({(x := w.n(1))}, {w.axis(x)})")
-steps("topk", lambda w, op: f"tt.topk({(x := w.n(1))}, {w.integer(0, x.shape[-1])})[{w.integer(0, 1)}]")
-steps(
-    "astype",
-    lambda w, op: (
-        (f"tt.astype({(x := w.f())}, {x.dtype!r})", x.dtype) if w.chance() else (f"tt.astype({w.any()}, 'int64')", "int64")
-    ),
-)
-steps("broadcast_to", stretched)
-steps("concatenate stack hstack vstack", joined)
-steps("expand_dims", lambda w, op: f"tt.expand_dims({(x := w.any())}, {w.integer(-x.array.ndim - 1, x.array.ndim)})")
-steps("flip", lambda w, op: f"tt.flip({(x := w.any(1))}, {w.choice([None, w.axis(x)])})")
-steps("roll", lambda w, op: f"tt.roll({(x := w.any(1))}, {w.integer(-2, 3)}, {w.choice([None, w.axis(x)])})")
-steps("moveaxis swapaxes", lambda w, op: f"tt.{op}({(x := w.any(1))}, {w.axis(x)}, {w.axis(x)})")
-steps("pad", padded)
-steps("repeat", lambda w, op: f"tt.repeat({(x := w.any(1))}, {w.integer(0, 2)}, {w.choice([None, w.axis(x)])})")
-steps("reshape", lambda w, op: f"tt.reshape({(x := w.any())}, {w.shape_of(x.array.size)})")
-steps("split", cut)
-steps("squeeze", lambda w, op: f"tt.squeeze({w.any()})")
-steps("tile", lambda w, op: f"tt.tile({w.any()}, {w.choice([2, (2, 1), (1, 2)])})")
-steps(
-    "transpose", lambda w, op: f"tt.transpose({(x := w.any())}, {w.choice([None, w.rng.permutation(x.array.ndim).tolist()])})"
-)
-steps("tril triu", lambda w, op: f"tt.{op}({w.any(2)}, {w.integer(-1, 1)})")
-steps("diag", lambda w, op: f"tt.diag({w.pick(where=lambda v: v.array.ndim in (1, 2))}, {w.integer(-1, 1)})")
-steps("diagonal", diagonal)
-steps("getitem", lambda w, op: f"{(x := w.any(1))}[{w.index(x)}]" if w.chance(0.8) else f"{(x := w.any(1))}[{w.mask(x.shape)}]")
-steps("take", lambda w, op: f"tt.take({(x := w.any(1))}, {w.ids(x.shape[a := w.axis(x)], (3,))}, {a})")
-steps("take_along_axis", gathered)
-steps("scatter", scattered)
-steps("index_add", index_add)
-steps("one_hot", lambda w, op: (f"tt.one_hot(tt.tensor({w.ids(4, (3,))}), 4)", "float32"))
-steps("embedding", lambda w, op: f"tt.embedding(tt.tensor({w.ids(3, w.choice([(2,), (2, 2), ()]))}), {w.of((3, 2))})")
-steps("sum_rows", lambda w, op: f"tt.sum_rows({w.of((4, 2))}, tt.tensor({w.ids(3, (4,))}), 3)")
-steps("matmul", matmul)
-steps("einsum", einsum)
-steps("outer", lambda w, op: f"tt.outer({w.f()}, {w.f()})")
-steps(
-    "tensordot",
-    lambda w, op: f"tt.tensordot({w.of((2, 3))}, {w.of((3, 2))}, {w.choice(['1', '([1], [0])', '([0, 1], [1, 0])', '0'])})",
-)
-steps("linear", lambda w, op: f"tt.linear({(x := w.f(1))}, {w.of((2, x.shape[-1]))}{w.choice(['', ', ' + w.of((2,))])})")
-steps("layer_norm rms_norm", weighted_norm)
-steps("dropout", lambda w, op: f"tt.dropout({w.f()}, {w.choice([0.3, 0.0, 1.0])})")
-steps("scaled_dot_product_attention", attend)
-steps("multi_head_attention", attend_by_heads)
-steps("causal_mask", lambda w, op: f"tt.causal_mask({w.integer(1, 3)}, {w.integer(1, 3)})")
-steps("cross_entropy linear_cross_entropy", class_loss)
-steps("mse_loss binary_cross_entropy_with_logits", loss)
-
+TABLE: dict[str, Line | list[Line]] = {
+    "abs negative relu sign square": "tt.OP({n})",
+    "arctan cos cosh elu erf exp exp2 expm1 logsigmoid sigmoid silu sin sinh softplus tanh": "tt.OP({any})",
+    "gelu": "tt.gelu({any}, {'none' | 'tanh'})",
+    "ceil floor round trunc": "tt.OP({n} * {1 | 1.7 | 2.5})",
+    "log log10 log2 reciprocal rsqrt sqrt": "tt.OP({positive})",
+    "log1p": "tt.log1p(tt.abs({any}))",
+    "arccos arcsin": "tt.OP(tt.tanh({any}) * 0.9)",
+    "leaky_relu": "tt.leaky_relu({n}, 0.1)",
+    "isfinite isinf isnan logical_not": "tt.OP({any})",
+    "add": of_two("+"),
+    "subtract": of_two("-"),
+    "multiply": of_two("*"),
+    "logaddexp maximum minimum": of_two(),
+    "divide": ["tt.divide({any}, {divisor})", "{any} / {divisor}", "{number} / {positive}", "{any} / 2"],
+    "floor_divide": ["tt.floor_divide({n}, {divisor})", "{n} // {divisor}", "{n} // 2"],
+    "remainder": ["tt.remainder({n}, {divisor})", "{n} % {divisor}", "{n} % 2"],
+    "power": [
+        "tt.power({positive}, {other})",
+        "{f} ** {0 | 1 | 2 | 3 | 2.0}",
+        "{positive} ** {-1 | -0.5 | 0.5 | 1.3}",
+        "2.0 ** {n}",
+    ],
+    "equal greater greater_equal less less_equal not_equal": "tt.OP({any}, {any other})",
+    "logical_and logical_or logical_xor": "tt.OP({any}, {any other})",
+    "isclose": "tt.isclose({n}, {other})",
+    "where": ["tt.where({mask}, {first}, {other})", "tt.where({mask}, {first}, {number})"],
+    "masked_fill": "tt.masked_fill({f}, {mask}, {number})",
+    "clip": "tt.clip({f}, {-0.5, 0.7 | None, 0.3 | 0.1 | 0.0, None})",
+    "logsumexp max mean min prod std sum var": "tt.OP({n}{over})",
+    "norm": "tt.norm({n}, {2 | 1 | np.inf}{over})",
+    "all any": "tt.OP({any}{over})",
+    "cumprod cumsum": "tt.OP({n1}, {optional axis})",
+    "cummax": "tt.cummax({n1}, {axis})",
+    "argmax argmin": "tt.OP({n1}, {optional axis})",
+    "argsort sort": "tt.OP({n1}, {axis})",
+    "log_softmax softmax": "tt.OP({any1}, {axis})",
+    "topk": "tt.topk({n1}, {0..2})[{0..1}]",
+    "glu": "tt.glu({(2, 4)}, {-1..1})",
+    "astype": converted,
+    "broadcast_to": stretched,
+    "concatenate": concatenate,
+    "stack": stack,
+    "hstack vstack": stacked,
+    "expand_dims": "tt.expand_dims({any}, {-1..0})",
+    "flip": "tt.flip({any1}, {optional axis})",
+    "moveaxis swapaxes": "tt.OP({any1}, {axis}, {axis})",
+    "pad": ["tt.pad({any1}, {1 | (1, 0)})", padded],
+    "repeat": "tt.repeat({any1}, {0..2}, {optional axis})",
+    "reshape": reshaped,
+    "roll": "tt.roll({any1}, {-2..3}, {optional axis})",
+    "split": cut,
+    "squeeze": "tt.squeeze({any})",
+    "tile": "tt.tile({any}, {2 | (2, 1) | (1, 2)})",
+    "transpose": transposed,
+    "tril triu": "tt.OP({any2}, {-1..1})",
+    "diag": ["tt.diag({(3,)}, {-1..1})", "tt.diag({(2, 3)}, {-1..1})"],
+    "diagonal": "tt.diagonal({any2}, {-1..1}, {0, 1 | -1, 0 | -2, -1})",
+    "getitem": [indexed, indexed, "{any1}[{mask}]"],
+    "take": taken,
+    "take_along_axis": gathered,
+    "scatter": scattered,
+    "index_add": index_added,
+    "one_hot": lambda w: (f"tt.one_hot(tt.tensor({w.ids(4, (3,))}), 4)", "float32"),
+    "embedding": lambda w: f"tt.embedding(tt.tensor({w.ids(3, w.choice([(2,), (2, 2), ()]))}), {w.of((3, 2))})",
+    "sum_rows": lambda w: f"tt.sum_rows({w.of((4, 2))}, tt.tensor({w.ids(3, (4,))}), 3)",
+    "matmul": product,
+    "linear": linear,
+    "outer": "tt.outer({f}, {f})",
+    "tensordot": "tt.tensordot({(2, 3)}, {(3, 2)}, {0 | 1 | ([1], [0]) | ([0, 1], [1, 0])})",
+    "einsum": [
+        "tt.einsum('ij,jk->ik', {(2, 3)}, {(3, 2)})",
+        "tt.einsum('bij,bjk->bk', {(2, 2, 3)}, {(2, 3, 2)})",
+        "tt.einsum('...ij,...jk->...ik', {(2, 2, 3)}, {(3, 2)})",
+        "tt.einsum('i,ij,j->', {(2,)}, {(2, 3)}, {(3,)})",
+        "tt.einsum('i,j->ij', {(3,)}, {(2,)})",
+        "tt.einsum('ij,ij->', {(2, 3)}, {(2, 3)})",
+        "tt.einsum('{ij->ji | ij->i | ij->}', {(2, 3)})",
+        "tt.einsum('{ii | ii->i}', {(3, 3)})",
+    ],
+    "layer_norm": norm_with("weight", "bias"),
+    "rms_norm": norm_with("weight"),
+    "dropout": "tt.dropout({f}, {0.0 | 0.3 | 1.0})",
+    "causal_mask": "tt.causal_mask({1..3}, {1..3})",
+    "scaled_dot_product_attention": attend,
+    "multi_head_attention": [
+        "tt.multi_head_attention({(2, 2, 12)}, 2, is_causal={True | False})",
+        "tt.multi_head_attention({(1, 2, 4)}, 2, {(1, 3, 8)}, is_causal={True | False})",
+        "tt.multi_head_attention({(2, 2, 4)}, 2, {(2, 1, 8)}, is_causal={True | False})",
+    ],
+    "cross_entropy": class_loss(["mean", "sum", "none"]),
+    "linear_cross_entropy": class_loss(["mean", "sum"], (3, 3)),
+    "mse_loss": loss("{}"),
+    "binary_cross_entropy_with_logits": loss("tt.sigmoid({})"),
+}
+STEPS: dict[str, list[Line]] = {
+    name: lines if isinstance(lines, list) else [lines] for names, lines in TABLE.items() for name in names.split()
+}
 OPS = [name for name in STEPS if hasattr(tt, name)]

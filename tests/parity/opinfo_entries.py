@@ -1,6 +1,6 @@
 """Which function of tinytensor each entry of PyTorch's OpInfo is compared with, and where the two differ on purpose.
 
-A function gets the arguments of PyTorch's, in PyTorch's order, with the names that are NumPy's translated (``dim`` is ``axis``).
+A function gets the arguments of PyTorch's, in PyTorch's order, under the names that NumPy has for them (``dim`` is ``axis``).
 Results that tinytensor does not give (attention's weights, say) come after those that it does.
 """
 
@@ -33,13 +33,13 @@ ALIKE = """
     all amax=max amin=min any argmax argmin cumprod cumsum log_softmax log_softmax.with_dtype=log_softmax logsumexp
     max.reduction_no_dim=max mean min.reduction_no_dim=min prod softmax softmax.with_dtype=softmax sum
 
-    __getitem__=getitem broadcast_to cat=concatenate diag diagonal flip hstack movedim=moveaxis permute=transpose repeat=tile
+    __getitem__=getitem broadcast_to cat=concatenate diag diagonal hstack movedim=moveaxis permute=transpose repeat=tile
     reshape roll squeeze squeeze.multiple=squeeze stack t=transpose take tile transpose=swapaxes tril triu
     unsqueeze=expand_dims view=reshape vstack
 
-    __rmatmul__=matmul bmm=matmul dot=matmul matmul mm=matmul mv=matmul nn.functional.linear=linear outer tensordot
+    bmm=matmul dot=matmul matmul mm=matmul mv=matmul nn.functional.linear=linear outer tensordot
 
-    arange eye full full_like linspace ones ones_like zeros zeros_like
+    eye full full_like linspace ones ones_like zeros zeros_like
 
     nn.functional.binary_cross_entropy_with_logits=binary_cross_entropy_with_logits nn.functional.dropout=dropout
     nn.functional.huber_loss=huber_loss nn.functional.kl_div=kl_div nn.functional.mse_loss=mse_loss
@@ -160,6 +160,7 @@ ENTRIES: dict[str, Callable[..., Any]] = {
     "__rdiv__": lambda x, y: y / x,
     "__rpow__": lambda x, y: y**x,
     "__rmod__": lambda x, y: y % x,
+    "__rmatmul__": lambda x, y: y @ x,
     "__rand__": lambda x, y: y & x,
     "__ror__": lambda x, y: y | x,
     "__rxor__": lambda x, y: y ^ x,
@@ -180,7 +181,6 @@ ENTRIES: dict[str, Callable[..., Any]] = {
     "addcmul": lambda x, y, z, value=1: x + value * (y * z),
     "lerp": lambda x, y, weight: x + weight * (y - x),
     "where": lambda x, condition, y: tt.where(condition, x, y),
-    "nn.functional.hardtanh": lambda x: tt.clip(x, -1.0, 1.0),
     "nn.functional.softplus": lambda x, beta, threshold: tt.where(x * beta > threshold, x, tt.softplus(x * beta) / beta),
     "nn.functional.tanhshrink": lambda x: x - tt.tanh(x),
     # Reductions.
@@ -204,6 +204,7 @@ ENTRIES: dict[str, Callable[..., Any]] = {
     "split_with_sizes": split,
     "unbind": lambda x, axis=0: list(tt.moveaxis(x, axis, 0)),
     "expand_as": lambda x, y: tt.broadcast_to(x, y.shape),
+    "flip": lambda x, dims: tt.flip(x, dims),
     "fliplr": lambda x: tt.flip(x, 1),
     "flipud": lambda x: tt.flip(x, 0),
     "linalg.diagonal": lambda x, offset=0, axis1=-2, axis2=-1: tt.diagonal(x, offset, axis1, axis2),
@@ -238,13 +239,11 @@ ENTRIES: dict[str, Callable[..., Any]] = {
     "nn.functional.one_hot": lambda x, num_classes: tt.one_hot(x, num_classes).astype("int64"),
     # Products.
     "addmm": lambda x, y, z, alpha=1, beta=1: beta * x + alpha * (y @ z),
-    "addr": lambda x, y, z, alpha=1, beta=1: beta * x + alpha * tt.outer(y, z),
-    "addbmm": lambda x, y, z, alpha=1, beta=1: beta * x + alpha * tt.einsum("bij,bjk->ik", y, z),
     "einsum": lambda xs, equation: tt.einsum(equation, *xs),
     "inner": lambda x, y: tt.einsum("...i,...i", x, y) if x.ndim and y.ndim else x * y,
     "linalg.multi_dot": lambda xs: functools.reduce(tt.matmul, xs),
     "linalg.vecdot": lambda x, y, axis=-1: tt.sum(x * y, axis),
-    "nn.functional.bilinear": lambda x, y, w, b=0.0: tt.einsum("...i,oij,...j->...o", x, w, y) + b,
+    "arange": lambda x, *args, end=None, **dtype: tt.arange(x, *([] if end is None else [end]), *args, **dtype),
     # Networks.
     "nn.functional.layer_norm": over_last_axes(F.layer_norm),
     "nn.functional.rms_norm": over_last_axes(rms_norm),
@@ -259,3 +258,111 @@ ENTRIES: dict[str, Callable[..., Any]] = {
 
 def reduced(losses: Any, reduction: str) -> Any:
     return losses if reduction == "none" else tt.mean(losses) if reduction == "mean" else tt.sum(losses)
+
+
+# ------------------------------------------------------------------------------------------------------ the differences
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Samples for which tinytensor gives something else, or an error, on purpose: entries, and which of their samples."""
+
+    entries: str
+    reason: str
+    concerns: Callable[[Any, str], bool]  # of the sample (its input, args and kwargs) and the dtype
+
+
+def unsigned(sample: Any, dtype: str) -> bool:
+    return dtype == "uint8"
+
+
+def number_below_0(sample: Any, dtype: str) -> bool:
+    return dtype == "uint8" and any(x < 0 for x in (*sample.args, *sample.kwargs.values()) if isinstance(x, (int, float)))
+
+
+def not_of_length_1(sample: Any, dtype: str) -> bool:
+    axes = [a for arg in sample.args for a in (arg if isinstance(arg, tuple) else [arg])]
+    return sample.input.ndim > 0 and any(sample.input.shape[a] != 1 for a in axes)
+
+
+def fractions(sample: Any, dtype: str) -> bool:
+    numbers = [sample.input, *sample.args, sample.kwargs.get("end", 0)]
+    return "int" in dtype and (any(x != int(x) for x in numbers) or (dtype == "uint8" and min(numbers) < 0))
+
+
+DIFFERENCES = [
+    Difference("sum cumsum cumprod prod", "NumPy adds up unsigned integers in uint64, PyTorch in int64", unsigned),
+    Difference(
+        "prod", "a product of booleans is an integer", lambda sample, dtype: dtype == "bool" and "dtype" in sample.kwargs
+    ),
+    Difference("all any", "PyTorch answers in uint8 for uint8, NumPy in booleans", unsigned),
+    Difference(
+        "add sub index_add full_like", "a negative number beside unsigned integers is an error, as in NumPy", number_below_0
+    ),
+    Difference(
+        "__rpow__",
+        "an integer to a negative integer power is an error, as in NumPy; PyTorch gives 0",
+        lambda sample, dtype: dtype == "int64" and bool((sample.input < 0).any()),
+    ),
+    Difference(
+        "einsum",
+        "NumPy adds up in the operands' dtype, PyTorch in int64 where one operand alone is added up",
+        lambda sample, dtype: dtype == "uint8" and (len(sample.input) == 1 or "..." in sample.args[0]),
+    ),
+    Difference("arange", "NumPy and PyTorch round the start and the step to integers at different points", fractions),
+    Difference(
+        "cat",
+        "PyTorch passes over an empty tensor that has other axes than the rest",
+        lambda sample, dtype: len({x.ndim for x in sample.input}) > 1,
+    ),
+    Difference("squeeze squeeze.multiple", "an axis of another length than 1 is an error, as in NumPy", not_of_length_1),
+    Difference("transpose", "of a scalar no axes can be swapped, as in NumPy", lambda sample, dtype: sample.input.ndim == 0),
+    Difference(
+        "gather",
+        "indices have as many axes as the tensor, as in NumPy; PyTorch lets empty ones off",
+        lambda sample, dtype: sample.args[1].ndim > sample.input.ndim,
+    ),
+    Difference(
+        "constant_pad_nd nn.functional.pad.constant nn.functional.pad.reflect nn.functional.pad.replicate",
+        "a negative width is an error, as in NumPy; PyTorch cuts",
+        lambda sample, dtype: min(sample.args[0]) < 0,
+    ),
+    Difference(
+        "nn.functional.one_hot",
+        "the number of classes is not guessed from the indices",
+        lambda sample, dtype: sample.kwargs["num_classes"] < 0,
+    ),
+    Difference(
+        "nn.functional.dropout",
+        "other random numbers",
+        lambda sample, dtype: sample.kwargs.get("p", 0.5) == 0.5 and sample.kwargs.get("training", True),
+    ),
+    Difference(
+        "nn.functional.scaled_dot_product_attention",
+        "other random numbers",
+        lambda sample, dtype: sample.kwargs.get("dropout_p", 0.0) > 0,
+    ),
+    Difference(
+        "nn.functional.linear_cross_entropy",
+        "without bias, class weights, classes in several axes, probabilities or each row's loss",
+        lambda sample, dtype: (
+            {"linear_bias", "weight"} & sample.kwargs.keys()
+            or sample.kwargs.get("reduction") == "none"
+            or sample.args[0].ndim > 2
+            or sample.args[1].is_floating_point()
+        ),
+    ),
+    Difference(
+        "nn.functional.multi_head_attention_forward",
+        "other random numbers; keys of its own beside those given",
+        lambda sample, dtype: (
+            (sample.args[9] > 0 and sample.kwargs["training"]) or sample.args[6] is not None or sample.args[8]
+        ),
+    ),
+]
+
+# tinytensor's functions that no entry of OpInfo is compared with, and why.
+WITHOUT_ENTRY = {
+    "causal_mask": "PyTorch has none",
+    "sum_rows": "PyTorch's is the gradient of embedding, whose second derivative compares it",
+}
