@@ -176,7 +176,7 @@ ENTRIES: dict[str, Callable[..., Any]] = {
     "clamp_max": lambda x, high: tt.clip(x, max=high),
     "clamp_min": lambda x, low: tt.clip(x, min=low),
     "div.floor_rounding": lambda x, y, rounding_mode: tt.floor_divide(x, y),
-    "div.trunc_rounding": lambda x, y, rounding_mode: tt.trunc(x / y),
+    "div.trunc_rounding": lambda x, y, rounding_mode: tt.trunc(x / y).astype(x.dtype),
     "addcdiv": lambda x, y, z, value=1: x + value * (y / z),
     "addcmul": lambda x, y, z, value=1: x + value * (y * z),
     "lerp": lambda x, y, weight: x + weight * (y - x),
@@ -310,6 +310,11 @@ DIFFERENCES = [
         lambda sample, dtype: dtype == "uint8" and (len(sample.input) == 1 or "..." in sample.args[0]),
     ),
     Difference("arange", "NumPy and PyTorch round the start and the step to integers at different points", fractions),
+    Difference(
+        "linspace",
+        "NumPy rounds down to integers, PyTorch towards 0",
+        lambda sample, dtype: "int" in dtype and (sample.input != int(sample.input) or min(sample.input, sample.args[0]) < 0),
+    ),
     Difference(
         "cat",
         "PyTorch passes over an empty tensor that has other axes than the rest",

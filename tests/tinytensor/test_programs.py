@@ -205,8 +205,8 @@ def check_backward(program, create_graph):
     for (name, g), other in zip(found.items(), again):
         if not np.array_equal(g, other.numpy()):
             raise Fault(f"a second backward gives {name} another gradient (create_graph={create_graph})")
-    for x in leaves.values():
-        x.node = None  # with create_graph the gradient and its leaf hold each other
+    for name in found:
+        leaves[name].grad = None  # with create_graph the gradient and its leaf hold each other
     return found
 
 
