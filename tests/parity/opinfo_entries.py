@@ -47,6 +47,12 @@ ALIKE = """
 """
 TAKE_DTYPE = set("arange eye full full_like linspace ones ones_like zeros zeros_like to".split())  # the others' input has it
 
+LOSSES = {  # float32 for half precision, where PyTorch rounds the mean of many to a half
+    f"nn.functional.{name}"
+    for name in "binary_cross_entropy_with_logits cross_entropy huber_loss kl_div linear_cross_entropy mse_loss nll_loss "
+    "smooth_l1_loss".split()
+}
+
 
 def find(name: str) -> Callable[..., Any]:
     return getattr(ops, name, None) or getattr(F, name, None) or getattr(tt, name)
