@@ -21,23 +21,23 @@ from tinytensor import ops
 # Entries whose arguments fit the function of that name, or of the one after "=", as they are.
 ALIKE = """
     abs acos=arccos asin=arcsin atan=arctan ceil cos cosh erf exp exp2 expm1 floor isfinite isinf isnan log log10 log1p log2
-    logical_not neg=negative reciprocal round rsqrt sgn=sign sigmoid sign sin sinh sqrt square tanh trunc
+    bitwise_not=invert logical_not neg=negative reciprocal round rsqrt sgn=sign sigmoid sign sin sinh sqrt square tan tanh trunc
 
     nn.functional.elu=elu nn.functional.gelu=gelu nn.functional.glu=glu nn.functional.leaky_relu=leaky_relu
     nn.functional.logsigmoid=logsigmoid nn.functional.relu=relu nn.functional.silu=silu
 
-    allclose clamp=clip div.no_rounding_mode=divide eq=equal floor_divide ge=greater_equal gt=greater isclose le=less_equal
-    logaddexp logical_and logical_or logical_xor lt=less masked_fill max.binary=maximum maximum min.binary=minimum minimum
-    mul=multiply ne=not_equal pow=power remainder true_divide=divide
+    allclose bitwise_and bitwise_or bitwise_xor clamp=clip div.no_rounding_mode=divide eq=equal floor_divide
+    ge=greater_equal gt=greater isclose le=less_equal logaddexp logical_and logical_or logical_xor lt=less masked_fill
+    max.binary=maximum maximum min.binary=minimum minimum mul=multiply ne=not_equal pow=power remainder true_divide=divide
 
-    all amax=max amin=min any argmax argmin cumprod cumsum log_softmax log_softmax.with_dtype=log_softmax logsumexp
-    max.reduction_no_dim=max mean min.reduction_no_dim=min prod softmax softmax.with_dtype=softmax sum
+    all amax=max amin=min any argmax argmin cummax cummin cumprod cumsum log_softmax log_softmax.with_dtype=log_softmax
+    logsumexp max.reduction_no_dim=max mean min.reduction_no_dim=min prod softmax softmax.with_dtype=softmax sum
 
     __getitem__=getitem broadcast_to cat=concatenate diag diagonal hstack movedim=moveaxis permute=transpose repeat=tile
     reshape roll squeeze squeeze.multiple=squeeze stack t=transpose take tile transpose=swapaxes tril triu
     unsqueeze=expand_dims view=reshape vstack
 
-    bmm=matmul dot=matmul matmul mm=matmul mv=matmul nn.functional.linear=linear outer tensordot
+    bmm=matmul dot=matmul matmul mm=matmul mv=matmul nn.functional.linear=linear outer
 
     eye full full_like linspace ones ones_like zeros zeros_like
 
@@ -170,9 +170,8 @@ ENTRIES: dict[str, Callable[..., Any]] = {
     "__rand__": lambda x, y: y & x,
     "__ror__": lambda x, y: y | x,
     "__rxor__": lambda x, y: y ^ x,
-    "bitwise_not": lambda x: ~x,
     "positive": lambda x: +x,
-    "clone": lambda x, **_: x.copy(),
+    "clone": lambda x, **_: tt.copy(x),
     "bool": lambda x, **_: tt.astype(x, "bool"),
     "byte": lambda x, **_: tt.astype(x, "uint8"),
     "long": lambda x, **_: tt.astype(x, "int64"),
@@ -193,7 +192,6 @@ ENTRIES: dict[str, Callable[..., Any]] = {
     "aminmax": lambda x, **axis: (tt.min(x, **axis), tt.max(x, **axis)),
     "max.reduction_with_dim": lambda x, *axis: (tt.max(x, *axis), tt.argmax(x, *axis)),
     "min.reduction_with_dim": lambda x, *axis: (tt.min(x, *axis), tt.argmin(x, *axis)),
-    "cummax": lambda x, axis: tt.cummax(x, axis),
     "linalg.vector_norm": norm,
     "norm": norm,
     "norm.inf": norm,
@@ -248,6 +246,7 @@ ENTRIES: dict[str, Callable[..., Any]] = {
     "einsum": lambda xs, equation: tt.einsum(equation, *xs),
     "inner": lambda x, y: tt.einsum("...i,...i", x, y) if x.ndim and y.ndim else x * y,
     "linalg.multi_dot": lambda xs: functools.reduce(tt.matmul, xs),
+    "tensordot": lambda x, y, dims: tt.tensordot(x, y, dims),
     "linalg.vecdot": lambda x, y, axis=-1: tt.sum(x * y, axis),
     "arange": lambda x, *args, end=None, **dtype: tt.arange(x, *([] if end is None else [end]), *args, **dtype),
     # Networks.
@@ -297,7 +296,7 @@ def fractions(sample: Any, dtype: str) -> bool:
 
 
 DIFFERENCES = [
-    Difference("sum cumsum cumprod prod", "NumPy adds up unsigned integers in uint64, PyTorch in int64", unsigned),
+    Difference("sum cumsum cumprod prod trace", "NumPy adds up unsigned integers in uint64, PyTorch in int64", unsigned),
     Difference(
         "prod", "a product of booleans is an integer", lambda sample, dtype: dtype == "bool" and "dtype" in sample.kwargs
     ),
@@ -330,11 +329,22 @@ DIFFERENCES = [
     Difference("transpose", "of a scalar no axes can be swapped, as in NumPy", lambda sample, dtype: sample.input.ndim == 0),
     Difference(
         "gather",
-        "indices have as many axes as the tensor, as in NumPy; PyTorch lets empty ones off",
-        lambda sample, dtype: sample.args[1].ndim > sample.input.ndim,
+        "indices have as many axes as the tensor, and one at least, as in NumPy",
+        lambda sample, dtype: sample.args[1].ndim > sample.input.ndim or sample.input.ndim == 0,
     ),
     Difference(
-        "constant_pad_nd nn.functional.pad.constant nn.functional.pad.reflect nn.functional.pad.replicate",
+        "index_add index_select cumsum cumprod cummax cummin",
+        "of a scalar the result has one axis, as in NumPy, or there is none to index",
+        lambda sample, dtype: sample.input.ndim == 0,
+    ),
+    Difference(
+        "sort argsort topk",
+        "equals keep their order; PyTorch leaves it open unless asked",
+        lambda sample, dtype: not sample.kwargs.get("stable") and len(sample.input.unique()) < sample.input.numel(),
+    ),
+    Difference(
+        "constant_pad_nd nn.functional.pad.constant nn.functional.pad.reflect nn.functional.pad.replicate "
+        "nn.functional.pad.circular",
         "a negative width is an error, as in NumPy; PyTorch cuts",
         lambda sample, dtype: min(sample.args[0]) < 0,
     ),

@@ -134,7 +134,7 @@ def norm_with(*weights: str) -> Line:
 
 def attend(w: Writer) -> str:
     lead, (t, s), d = w.choice([(), (2,), (2, 2)]), (w.integer(1, 3), w.integer(1, 3)), w.integer(1, 3)
-    mask = w.choice(["", f", mask={w.condition((t, s))}"])
+    mask = w.choice(["", f", mask={w.condition((t, s))}", f", mask={w.of((t, s))}"])  # booleans, or numbers to add
     heads = f"{w.of((*lead, t, d))}, {w.of((*lead, s, d))}, {w.of((*lead, s, 2))}"
     return f"tt.scaled_dot_product_attention({heads}{mask}, is_causal={w.chance()})"
 
@@ -177,7 +177,12 @@ TABLE: dict[str, Line | list[Line]] = {
     "log1p": "tt.log1p(tt.abs({any}))",
     "arccos arcsin": "tt.OP(tt.tanh({any}) * 0.9)",
     "leaky_relu": "tt.leaky_relu({n}, 0.1)",
-    "isfinite isinf isnan logical_not": "tt.OP({any})",
+    "tan": "tt.tan(tt.tanh({any}))",
+    "copy isfinite isinf isnan logical_not": "tt.OP({any})",
+    "invert": ["tt.invert({bits})", "~{bits}"],
+    "bitwise_and": ["tt.bitwise_and({bits}, {other bits})", "{bits} & {other bits}"],
+    "bitwise_or": ["tt.bitwise_or({bits}, {other bits})", "{bits} | {other bits}"],
+    "bitwise_xor": ["tt.bitwise_xor({bits}, {other bits})", "{bits} ^ {other bits}"],
     "add": of_two("+"),
     "subtract": of_two("-"),
     "multiply": of_two("*"),
@@ -196,16 +201,20 @@ TABLE: dict[str, Line | list[Line]] = {
     "isclose": "tt.isclose({n}, {other})",
     "where": ["tt.where({mask}, {first}, {other})", "tt.where({mask}, {first}, {number})"],
     "masked_fill": "tt.masked_fill({f}, {mask}, {number})",
-    "clip": "tt.clip({f}, {-0.5, 0.7 | None, 0.25 | 0.1 | 0.0, None})",
+    "clip": [
+        "tt.clip({f}, {-0.5, 0.75 | None, 0.25 | 0.125 | 0.0, None})",
+        "tt.clip({n}, {other})",
+        "tt.clip({n}, None, {other})",
+    ],
     "logsumexp max mean min prod std sum var": "tt.OP({n}{over})",
-    "norm": "tt.norm({n}, {2 | 1 | np.inf}{over})",
+    "norm": "tt.norm({n}, {2 | 1 | 0 | 3 | 1.5 | np.inf | -np.inf}{over})",
     "all any": "tt.OP({any}{over})",
     "cumprod cumsum": "tt.OP({n1}, {optional axis})",
-    "cummax": "tt.cummax({n1}, {axis})",
+    "cummax cummin": "tt.OP({n1}, {axis})[{0..1}]",
     "argmax argmin": "tt.OP({n1}, {optional axis})",
-    "argsort sort": "tt.OP({n1}, {axis})",
+    "argsort sort": ["tt.OP({n1}, {axis})", "tt.OP({n1}, {axis}, descending=True)"],
     "log_softmax softmax": "tt.OP({any1}, {axis})",
-    "topk": "tt.topk({n1}, {0..2})[{0..1}]",
+    "topk": "tt.topk({n1}, {0..2}, {-1 | 0}, largest={True | False})[{0..1}]",
     "glu": "tt.glu({(2, 4)}, {-1..1})",
     "astype": converted,
     "broadcast_to": stretched,
@@ -215,7 +224,7 @@ TABLE: dict[str, Line | list[Line]] = {
     "expand_dims": "tt.expand_dims({any}, {-1..0})",
     "flip": "tt.flip({any1}, {optional axis})",
     "moveaxis swapaxes": "tt.OP({any1}, {axis}, {axis})",
-    "pad": ["tt.pad({any1}, {1 | (1, 0)})", padded],
+    "pad": ["tt.pad({any1}, {1 | (1, 0)}, {'constant' | 'edge' | 'reflect' | 'symmetric' | 'wrap'})", padded],
     "repeat": "tt.repeat({any1}, {0..2}, {optional axis})",
     "reshape": reshaped,
     "roll": "tt.roll({any1}, {-2..3}, {optional axis})",

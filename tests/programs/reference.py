@@ -32,6 +32,13 @@ def topk(x: Any, k: int, axis: int = -1, largest: bool = True) -> Any:
     return np.take_along_axis(x, places, axis), places
 
 
+def running(best: Any, x: Any, axis: int) -> Any:
+    """The best so far along an axis, and where it stood: the last of equals."""
+    values = best.accumulate(x, axis)
+    places = np.moveaxis(np.broadcast_to(np.arange(x.shape[axis]), np.moveaxis(x, axis, -1).shape), -1, axis)
+    return values, np.maximum.accumulate(np.where(x == values, places, 0), axis)
+
+
 def scatter(values: Any, index: Any, shape: Any) -> Any:
     out = np.zeros(shape, values.dtype)
     np.add.at(out, index, values)
@@ -43,20 +50,32 @@ def sum_rows(rows: Any, ids: Any, count: int) -> Any:
 
 
 def norm(x: Any, ord: float = 2, axis: Any = None, keepdims: bool = False) -> Any:
-    if ord == np.inf:
-        return np.max(np.abs(x), axis=axis, keepdims=keepdims)
+    if np.isinf(ord):
+        return (np.max if ord > 0 else np.min)(np.abs(x), axis=axis, keepdims=keepdims)
+    if ord == 0:
+        return np.sum(x != 0, axis=axis, keepdims=keepdims).astype(float)
     return np.sum(np.abs(x) ** ord, axis=axis, keepdims=keepdims) ** (1 / ord)
 
 
-def attention(q: Any, k: Any, v: Any, mask: Any = True, is_causal: bool = False, scale: Any = None) -> Any:
-    past = np.tri(q.shape[-2], k.shape[-2], k.shape[-2] - q.shape[-2], dtype=bool) if is_causal else True
-    return cases.attention(q, k, v, mask & past, scale)
+def causal(queries: int, keys: int) -> Any:
+    return np.tri(queries, keys, keys - queries, dtype=bool)
+
+
+def attention(q: Any, k: Any, v: Any, mask: Any = True, is_causal: bool = False) -> Any:
+    """A mask of numbers is added to the scores."""
+    past = causal(q.shape[-2], k.shape[-2]) if is_causal else True
+    if np.asarray(mask).dtype.kind == "b":
+        return cases.attention(q, k, v, mask & past)
+    scores = q @ np.swapaxes(k, -1, -2) / np.sqrt(q.shape[-1]) + mask
+    e = np.where(past, np.exp(scores), 0.0)
+    total = e.sum(-1, keepdims=True)
+    return e / np.where(total > 0, total, 1.0) @ v
 
 
 def multi_head_attention(x: Any, num_heads: int, memory: Any = None, is_causal: bool = False) -> Any:
     assert num_heads == 2
     keys = (x if memory is None else memory).shape[1]
-    return cases.by_heads(x, memory, mask=np.tri(x.shape[1], keys, keys - x.shape[1], dtype=bool) if is_causal else True)
+    return cases.by_heads(x, memory, mask=causal(x.shape[1], keys) if is_causal else True)
 
 
 def gelu_exact(x: Any) -> Any:
@@ -74,13 +93,14 @@ MOVED_OR_CHOSEN: dict[str, Callable[..., Any]] = {
     "index_add": lambda x, index, values, axis: cases.index_added(x, values, index, axis),
     "one_hot": lambda ids, n: np.eye(n)[ids],
     "masked_fill": lambda x, mask, value: np.where(mask, value, x),
-    "causal_mask": lambda n, m: np.tri(n, m, m - n, dtype=bool),
+    "causal_mask": causal,
     "relu": lambda x: np.maximum(x, 0),
     "clip": lambda x, min=None, max=None: np.clip(x, min, max),
-    "cummax": np.maximum.accumulate,
+    "cummax": lambda x, axis: running(np.maximum, x, axis),
+    "cummin": lambda x, axis: running(np.minimum, x, axis),
     "prod": lambda x, axis=None, keepdims=False: np.prod(x, axis=axis, keepdims=keepdims),
 }
-NUMPY_NAMES = "arccos arcsin arctan cos cosh exp exp2 expm1 log log10 log1p log2 logaddexp mean sin sinh sqrt std tanh var"
+NUMPY_NAMES = "arccos arcsin arctan cos cosh exp exp2 expm1 log log10 log1p log2 logaddexp mean sin sinh sqrt std tan tanh var"
 COMPUTED: dict[str, Callable[..., Any]] = {name: getattr(np, name) for name in NUMPY_NAMES.split()} | {
     "erf": lambda x: cases.erf(x) if x.size else x,
     "sigmoid": cases.sigmoid,

@@ -148,6 +148,14 @@ class Writer:
     def any_other(self) -> Value:
         return self.other("fiub")
 
+    def bits(self) -> Value:
+        """Integers or booleans."""
+        self.drawn.append(self.pick("iub", lambda v: True))
+        return self.drawn[-1]
+
+    def other_bits(self) -> Value:
+        return self.other("iub")
+
     def number(self) -> Any:
         return self.choice([round(float(self.rng.uniform(-2, 2)), 2), 0.5, 2.0, -1.5, self.integer(0, 3)])
 

@@ -293,7 +293,7 @@ def test_most_gradients_can_be_compared_with_differences():
 
 
 def test_every_op_is_drawn():
-    assert {*ops.__all__, *functional.__all__} == set(LINES)
+    assert {*ops.__all__, *functional.__all__} - {"allclose"} == set(LINES)  # that gives Python's True or False
     lines = " ".join(line for number in range(600) for line in drawn(number).lines())
     assert [name for name in LINES if f"tt.{name}(" not in lines and name != "getitem"] == []
 
