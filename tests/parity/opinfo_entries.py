@@ -328,6 +328,11 @@ DIFFERENCES = [
     Difference("squeeze squeeze.multiple", "an axis of another length than 1 is an error, as in NumPy", not_of_length_1),
     Difference("transpose", "of a scalar no axes can be swapped, as in NumPy", lambda sample, dtype: sample.input.ndim == 0),
     Difference(
+        "tensordot",
+        "axes of different lengths are an error, as in NumPy; PyTorch stretches one of length 1",
+        lambda sample, dtype: sample.input.shape[:2] == (1, 1),
+    ),
+    Difference(
         "gather",
         "indices have as many axes as the tensor, and one at least, as in NumPy",
         lambda sample, dtype: sample.args[1].ndim > sample.input.ndim or sample.input.ndim == 0,

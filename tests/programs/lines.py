@@ -172,7 +172,7 @@ TABLE: dict[str, Line | list[Line]] = {
     "abs negative relu sign square": "tt.OP({n})",
     "arctan cos cosh elu erf exp exp2 expm1 logsigmoid sigmoid silu sin sinh softplus tanh": "tt.OP({any})",
     "gelu": "tt.gelu({any}, {'none' | 'tanh'})",
-    "ceil floor round trunc": "tt.OP({n} * {1 | 1.7 | 2.5})",
+    "ceil floor round trunc": "tt.OP({n} * {1 | 2 | 4})",
     "log log10 log2 reciprocal rsqrt sqrt": "tt.OP({positive})",
     "log1p": "tt.log1p(tt.abs({any}))",
     "arccos arcsin": "tt.OP(tt.tanh({any}) * 0.9)",

@@ -62,14 +62,12 @@ def causal(queries: int, keys: int) -> Any:
 
 
 def attention(q: Any, k: Any, v: Any, mask: Any = True, is_causal: bool = False) -> Any:
-    """A mask of numbers is added to the scores."""
-    past = causal(q.shape[-2], k.shape[-2]) if is_causal else True
-    if np.asarray(mask).dtype.kind == "b":
-        return cases.attention(q, k, v, mask & past)
-    scores = q @ np.swapaxes(k, -1, -2) / np.sqrt(q.shape[-1]) + mask
-    e = np.where(past, np.exp(scores), 0.0)
+    """A mask of booleans says who may attend; one of numbers is added to the scores. Of nothing to attend to comes 0."""
+    scores = q @ np.swapaxes(k, -1, -2) / np.sqrt(q.shape[-1])
+    scores, seen = (scores, mask) if np.asarray(mask).dtype.kind == "b" else (scores + mask, True)
+    e = np.exp(scores) * (seen & causal(q.shape[-2], k.shape[-2]) if is_causal else seen)
     total = e.sum(-1, keepdims=True)
-    return e / np.where(total > 0, total, 1.0) @ v
+    return (e / np.where(total > 0, total, 1.0)) @ v
 
 
 def multi_head_attention(x: Any, num_heads: int, memory: Any = None, is_causal: bool = False) -> Any:
