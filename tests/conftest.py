@@ -3,3 +3,8 @@
 import os
 
 os.environ.setdefault("TINYTENSOR_TF32", "0")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--programs", type=int, default=1000, help="how many random programs test_programs.py runs")
+    parser.addoption("--seed", type=int, default=0, help="the number of the first random program")

@@ -1,0 +1,280 @@
+"""Calls of every op, with random operands and settings: the lines of random programs.
+
+A line is Python with OP for the op's name, in which ``Writer.draw`` draws each {...}; or, where one choice depends on
+another, a function that writes it. Where a result has another dtype than its operands together, that comes second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import tinytensor as tt
+
+if TYPE_CHECKING:
+    from programs.writer import Writer
+
+Line = str | Callable[[Any], Any]
+
+
+def of_two(*operator: str) -> list[Line]:
+    """A function of two tensors, or of a tensor and a number, and its operator."""
+    calls: list[Line] = ["tt.OP({n}, {other})", "tt.OP({n}, {number})", "tt.OP({number}, {n})"]
+    return (
+        calls
+        + [f"{{n}} {o} {right}" for o in operator for right in ("{other}", "{number}")]
+        + [f"{{number}} {o} {{n}}" for o in operator]
+    )
+
+
+def joined(w: Writer) -> str:
+    """The tensors for ``concatenate`` and its like."""
+    x = w.value("any", 1)
+    return ", ".join([x.name, *[w.of(x.shape, x.kind) for _ in range(w.integer(0, 2))]])
+
+
+def concatenate(w: Writer) -> str:
+    return f"tt.concatenate([{joined(w)}], {w.optional_axis()})"
+
+
+def stack(w: Writer) -> str:
+    return f"tt.stack([{joined(w)}], {w.integer(0, w.first().array.ndim)})"
+
+
+def stacked(w: Writer) -> str:
+    return f"tt.OP([{joined(w)}])"
+
+
+def stretched(w: Writer) -> str:
+    x = w.value("any")
+    shape = tuple([w.integer(1, 3) if n == 1 else n for n in x.shape])
+    return f"tt.broadcast_to({x}, {w.choice([shape, (w.integer(1, 2), *shape)])})"
+
+
+def reshaped(w: Writer) -> str:
+    x = w.value("any")
+    n = x.array.size
+    first = w.choice([d for d in range(1, n + 1) if n % d == 0] or [1])
+    return f"tt.reshape({x}, {w.choice([(n,), (first, n // first), (1, first, n // first), (n, 1)])})"
+
+
+def transposed(w: Writer) -> str:
+    x = w.value("any")
+    return f"tt.transpose({x}, {w.choice([None, w.rng.permutation(x.array.ndim).tolist()])})"
+
+
+def padded(w: Writer) -> str:
+    x = w.value("any", 1)
+    return f"tt.pad({x}, {[(w.integer(0, 2), w.integer(0, 1)) for _ in x.shape]})"
+
+
+def cut(w: Writer) -> str:
+    x, a = w.value("any", 1), w.axis()
+    places = w.choice([1, x.shape[a] or 1, sorted(w.ids(x.shape[a] + 1, (2,)))])
+    return f"tt.split({x}, {places}, {a})[{w.integer(0, places - 1 if isinstance(places, int) else 2)}]"
+
+
+def indexed(w: Writer) -> str:
+    """Any of NumPy's ways to index."""
+    x = w.value("any", 1)
+    parts = []
+    for n in x.shape[: w.integer(0, x.array.ndim)]:
+        low = w.integer(0, n)
+        ways = [f"{low}:{w.integer(low, n)}", f"::{w.choice([-2, -1, 2])}", "None", ":"]
+        ways += [str(w.integer(-n, n - 1)), str(w.rng.integers(-n, n, 3).tolist())] if n else []
+        parts.append(w.choice(ways))
+    return f"{x}[{', '.join(parts) or '...'}]"
+
+
+def taken(w: Writer) -> str:
+    x, a = w.value("any", 1), w.axis()
+    return f"tt.take({x}, {w.ids(x.shape[a], (3,))}, {a})"
+
+
+def gathered(w: Writer) -> str:
+    x, a = w.value("any", 1), w.axis()
+    shape = tuple([w.integer(1, 3) if i == a % x.array.ndim else n for i, n in enumerate(x.shape)])
+    return f"tt.take_along_axis({x}, tt.tensor({w.ids(x.shape[a], shape)}), {a})"
+
+
+def scattered(w: Writer) -> str:
+    shape = w.choice([(4,), (3, 2), (2, 3)])
+    index = w.choice([w.ids(shape[0], (3,)), slice(0, 2), 1])
+    return f"tt.scatter({w.of(np.zeros(shape)[index].shape)}, {index}, {shape})"
+
+
+def index_added(w: Writer) -> str:
+    x, a, n = w.value("f", 1), w.axis(), w.integer(0, 3)
+    shape = tuple([n if i == a % x.array.ndim else m for i, m in enumerate(x.shape)])
+    return f"tt.index_add({x}, {w.ids(x.shape[a], (n,))}, {w.of(shape)}, {a})"
+
+
+def product(w: Writer) -> str:
+    n, k, m = [w.integer(1, 3) for _ in range(3)]
+    lead, other = w.choice([((), ()), ((2,), ()), ((2,), (2,)), ((), (2,)), ((2, 1), (2,))])
+    x, y = w.of(w.choice([(*lead, n, k), (k,)])), w.of(w.choice([(*other, k, m), (k,)]))
+    return w.choice([f"{x} @ {y}", f"tt.matmul({x}, {y})"])
+
+
+def linear(w: Writer) -> str:
+    x = w.value("f", 1)
+    return f"tt.linear({x}, {w.of((2, x.shape[-1]))}{w.choice(['', ', ' + w.of((2,))])})"
+
+
+def norm_with(*weights: str) -> Line:
+    def write(w: Writer) -> str:
+        x = w.value("f", 1)
+        given = "".join([f", {name}={w.of(x.shape[-1:])}" for name in weights if w.chance()])
+        return f"tt.OP({x}{given}, eps={w.choice([0.1, 0.5])})"
+
+    return write
+
+
+def attend(w: Writer) -> str:
+    lead, (t, s), d = w.choice([(), (2,), (2, 2)]), (w.integer(1, 3), w.integer(1, 3)), w.integer(1, 3)
+    mask = w.choice(["", f", mask={w.condition((t, s))}", f", mask={w.of((t, s))}"])  # booleans, or numbers to add
+    heads = f"{w.of((*lead, t, d))}, {w.of((*lead, s, d))}, {w.of((*lead, s, 2))}"
+    return f"tt.scaled_dot_product_attention({heads}{mask}, is_causal={w.chance()})"
+
+
+def class_loss(reductions: list[str], *operands: Any) -> Line:
+    """A loss whose first operand has a row of 3 for each target, as ``operands`` (shapes but for the batch) say."""
+
+    def write(w: Writer) -> Any:
+        batch = w.choice([(3,), (2, 2), (), (1,)])
+        tensors = [w.of((*batch, 3)), *[w.of(shape) for shape in operands]]
+        settings = (
+            f"label_smoothing={w.choice([0.0, 0.1])}, ignore_index={w.choice([-100, 0])}, reduction={w.choice(reductions)!r}"
+        )
+        return f"tt.OP({', '.join(tensors)}, tt.tensor({w.ids(3, batch)}), {settings})", w.loss_dtype(*tensors)
+
+    return write
+
+
+def loss(target: str) -> Line:
+    def write(w: Writer) -> Any:
+        x = w.value("f")
+        y = target.format(w.of(x.shape))
+        return f"tt.OP({x}, {y}, {w.choice(['mean', 'sum', 'none'])!r})", w.loss_dtype(x.name, y)
+
+    return write
+
+
+def converted(w: Writer) -> Any:
+    x = w.value("any")
+    dtype = w.choice(["int64", "bool", *[x.dtype] * 2])
+    return f"tt.astype({x}, {dtype!r})", dtype
+
+
+TABLE: dict[str, Line | list[Line]] = {
+    "abs negative relu sign square": "tt.OP({n})",
+    "arctan cos cosh elu erf exp exp2 expm1 logsigmoid sigmoid silu sin sinh softplus tanh": "tt.OP({any})",
+    "gelu": "tt.gelu({any}, {'none' | 'tanh'})",
+    "ceil floor round trunc": "tt.OP({n} * {1 | 2 | 4})",
+    "log log10 log2 reciprocal rsqrt sqrt": "tt.OP({positive})",
+    "log1p": "tt.log1p(tt.abs({any}))",
+    "arccos arcsin": "tt.OP(tt.tanh({any}) * 0.9)",
+    "leaky_relu": "tt.leaky_relu({n}, 0.1)",
+    "tan": "tt.tan(tt.tanh({any}))",
+    "copy isfinite isinf isnan logical_not": "tt.OP({any})",
+    "invert": ["tt.invert({bits})", "~{bits}"],
+    "bitwise_and": ["tt.bitwise_and({bits}, {other bits})", "{bits} & {other bits}"],
+    "bitwise_or": ["tt.bitwise_or({bits}, {other bits})", "{bits} | {other bits}"],
+    "bitwise_xor": ["tt.bitwise_xor({bits}, {other bits})", "{bits} ^ {other bits}"],
+    "add": of_two("+"),
+    "subtract": of_two("-"),
+    "multiply": of_two("*"),
+    "logaddexp maximum minimum": of_two(),
+    "divide": ["tt.divide({any}, {divisor})", "{any} / {divisor}", "{number} / {positive}", "{any} / 2"],
+    "floor_divide": ["tt.floor_divide({n}, {divisor})", "{n} // {divisor}", "{n} // 2"],
+    "remainder": ["tt.remainder({n}, {divisor})", "{n} % {divisor}", "{n} % 2"],
+    "power": [
+        "tt.power({positive}, {other})",
+        "{f} ** {0 | 1 | 2 | 3 | 2.0}",
+        "{positive} ** {-1 | -0.5 | 0.5 | 1.3}",
+        "2.0 ** {n}",
+    ],
+    "equal greater greater_equal less less_equal not_equal": "tt.OP({any}, {any other})",
+    "logical_and logical_or logical_xor": "tt.OP({any}, {any other})",
+    "isclose": "tt.isclose({n}, {other})",
+    "where": ["tt.where({mask}, {first}, {other})", "tt.where({mask}, {first}, {number})"],
+    "masked_fill": "tt.masked_fill({f}, {mask}, {number})",
+    "clip": [
+        "tt.clip({f}, {-0.5, 0.75 | None, 0.25 | 0.125 | 0.0, None})",
+        "tt.clip({n}, {other})",
+        "tt.clip({n}, None, {other})",
+    ],
+    "logsumexp max mean min prod std sum var": "tt.OP({n}{over})",
+    "norm": "tt.norm({n}, {2 | 1 | 0 | 3 | 1.5 | np.inf | -np.inf}{over})",
+    "all any": "tt.OP({any}{over})",
+    "cumprod cumsum": "tt.OP({n1}, {optional axis})",
+    "cummax cummin": "tt.OP({n1}, {axis})[{0..1}]",
+    "argmax argmin": "tt.OP({n1}, {optional axis})",
+    "argsort sort": ["tt.OP({n1}, {axis})", "tt.OP({n1}, {axis}, descending=True)"],
+    "log_softmax softmax": "tt.OP({any1}, {axis})",
+    "topk": "tt.topk({n1}, {0..2}, {-1 | 0}, largest={True | False})[{0..1}]",
+    "glu": "tt.glu({(2, 4)}, {-1..1})",
+    "astype": converted,
+    "broadcast_to": stretched,
+    "concatenate": concatenate,
+    "stack": stack,
+    "hstack vstack": stacked,
+    "expand_dims": "tt.expand_dims({any}, {-1..0})",
+    "flip": "tt.flip({any1}, {optional axis})",
+    "moveaxis swapaxes": "tt.OP({any1}, {axis}, {axis})",
+    "pad": ["tt.pad({any1}, {1 | (1, 0)}, {'constant' | 'edge' | 'reflect' | 'symmetric' | 'wrap'})", padded],
+    "repeat": "tt.repeat({any1}, {0..2}, {optional axis})",
+    "reshape": reshaped,
+    "roll": "tt.roll({any1}, {-2..3}, {optional axis})",
+    "split": cut,
+    "squeeze": "tt.squeeze({any})",
+    "tile": "tt.tile({any}, {2 | (2, 1) | (1, 2)})",
+    "transpose": transposed,
+    "tril triu": "tt.OP({any2}, {-1..1})",
+    "diag": ["tt.diag({(3,)}, {-1..1})", "tt.diag({(2, 3)}, {-1..1})"],
+    "diagonal": "tt.diagonal({any2}, {-1..1}, {0, 1 | -1, 0 | -2, -1})",
+    "getitem": [indexed, indexed, "{any1}[{mask}]"],
+    "take": taken,
+    "take_along_axis": gathered,
+    "scatter": scattered,
+    "index_add": index_added,
+    "one_hot": lambda w: (f"tt.one_hot(tt.tensor({w.ids(4, (3,))}), 4)", "float32"),
+    "embedding": lambda w: f"tt.embedding(tt.tensor({w.ids(3, w.choice([(2,), (2, 2), ()]))}), {w.of((3, 2))})",
+    "sum_rows": lambda w: f"tt.sum_rows({w.of((4, 2))}, tt.tensor({w.ids(3, (4,))}), 3)",
+    "matmul": product,
+    "linear": linear,
+    "outer": "tt.outer({f}, {f})",
+    "tensordot": "tt.tensordot({(2, 3)}, {(3, 2)}, {0 | 1 | ([1], [0]) | ([0, 1], [1, 0])})",
+    "einsum": [
+        "tt.einsum('ij,jk->ik', {(2, 3)}, {(3, 2)})",
+        "tt.einsum('bij,bjk->bk', {(2, 2, 3)}, {(2, 3, 2)})",
+        "tt.einsum('...ij,...jk->...ik', {(2, 2, 3)}, {(3, 2)})",
+        "tt.einsum('i,ij,j->', {(2,)}, {(2, 3)}, {(3,)})",
+        "tt.einsum('i,j->ij', {(3,)}, {(2,)})",
+        "tt.einsum('ij,ij->', {(2, 3)}, {(2, 3)})",
+        "tt.einsum('{ij->ji | ij->i | ij->}', {(2, 3)})",
+        "tt.einsum('{ii | ii->i}', {(3, 3)})",
+    ],
+    "layer_norm": norm_with("weight", "bias"),
+    "rms_norm": norm_with("weight"),
+    "dropout": "tt.dropout({f}, {0.0 | 0.3 | 1.0})",
+    "causal_mask": "tt.causal_mask({1..3}, {1..3})",
+    "scaled_dot_product_attention": attend,
+    "multi_head_attention": [
+        "tt.multi_head_attention({(2, 2, 12)}, 2, is_causal={True | False})",
+        "tt.multi_head_attention({(1, 2, 4)}, 2, {(1, 3, 8)}, is_causal={True | False})",
+        "tt.multi_head_attention({(2, 2, 4)}, 2, {(2, 1, 8)}, is_causal={True | False})",
+    ],
+    "cross_entropy": class_loss(["mean", "sum", "none"]),
+    "linear_cross_entropy": class_loss(["mean", "sum"], (3, 3)),
+    "mse_loss": loss("{}"),
+    "binary_cross_entropy_with_logits": loss("tt.sigmoid({})"),
+}
+LINES: dict[str, list[Line]] = {
+    name: lines if isinstance(lines, list) else [lines]
+    for names, lines in TABLE.items()
+    for name in names.split()
+    if hasattr(tt, name)
+}
