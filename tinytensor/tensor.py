@@ -234,7 +234,7 @@ class Tensor:
         return _rebuild, (type(self), self.numpy(), self.requires_grad)
 
     def __copy__(self) -> Tensor:
-        """``copy.copy(x)``: of a leaf, or a Parameter, another leaf; of what was computed a recorded copy, like ``x.copy()``."""
+        """``copy.copy(x)``: of a leaf, or a Parameter, another leaf; of what was computed a recorded copy, as ``x.copy()``."""
         is_leaf = self.node is not None and self.node.op is None
         return _rebuild(type(self), self.data, self.requires_grad) if is_leaf or type(self) is not Tensor else self.copy()
 

@@ -27,11 +27,11 @@ def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
     return xp.where(x > 0, x, x * negative_slope)
 
 
-@op(x=lambda g, x, out, alpha: where(x > 0, g, g * (out + alpha)))
+@op(x=lambda g, x, out, alpha: where(x <= 0, g * (out + alpha), g))
 def elu(x: Tensor, alpha: float = 1.0) -> Tensor:
     """x where positive, else alpha * (e ** x - 1) (Clevert, Unterthiner and Hochreiter 2015)."""
     x = floats(x)
-    return xp.where(x > 0, x, xp.expm1(xp.minimum(x, 0)) * alpha)
+    return xp.where(x <= 0, xp.expm1(xp.minimum(x, 0)) * alpha, x)
 
 
 @op(x=lambda g, x: g * sigmoid(x))

@@ -67,7 +67,13 @@ def multiply(x: Tensor, y: Tensor | float) -> Tensor:
     return x * y
 
 
-@op(x=lambda g, y: g / _divisor(g, y), y=lambda g, x, y: -g * (x / _divisor(g, y) / _divisor(g, y)))
+def _divide_by_divisor(g: Any, x: Any, y: Any) -> Any:
+    """-g * x / (y * y), without the square, which is soon 0 or infinite."""
+    d = _divisor(g, y)
+    return -g * (x / d / d)
+
+
+@op(x=lambda g, y: g / _divisor(g, y), y=_divide_by_divisor)
 def divide(x: Tensor, y: Tensor | float) -> Tensor:
     """x / y. Integers give float32."""
     return x / y
@@ -150,7 +156,7 @@ def rsqrt(x: Tensor) -> Tensor:
     return 1.0 / xp.sqrt(x)
 
 
-@op(x=lambda g, x: -g / _divisor(g, x) / _divisor(g, x))
+@op(x=lambda g, x: _divide_by_divisor(g, 1.0, x))
 def reciprocal(x: Tensor) -> Tensor:
     """1 / x."""
     return 1.0 / x
@@ -462,7 +468,7 @@ def isinf(x: Any) -> Tensor:
 @op()
 def isclose(x: Any, y: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Tensor:
     """True where |x - y| <= atol + rtol * |y|, or both are the same infinity, or with ``equal_nan`` both are NaN."""
-    return xp.isclose(x, y, rtol=rtol, atol=atol, equal_nan=equal_nan)
+    return xp.isclose(xp.asarray(x), xp.asarray(y), rtol=rtol, atol=atol, equal_nan=equal_nan)
 
 
 def allclose(x: Any, y: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> bool:
