@@ -108,6 +108,16 @@ def odd(*shape: int) -> Any:
     return even(*shape) + 0.2
 
 
+def between(*shape: int) -> Any:
+    """Numbers at least 0.1 from every whole number and every half of one."""
+    return rng.integers(-3, 4, shape) + rng.uniform(0.1, 0.4, shape)
+
+
+def divisors(*shape: int) -> Any:
+    """Whole numbers that none of ``between`` is a multiple of."""
+    return rng.choice([-2.0, -1.0, 1.0, 2.0], shape)
+
+
 def ints(high: int, *shape: int) -> Any:
     return rng.integers(0, high, shape)
 
@@ -151,13 +161,29 @@ UNARY: list[tuple[str, Callable[..., Any], Callable[..., Any], Callable[..., Any
     ("expm1", tt.expm1, np.expm1, normal),
     ("log", tt.log, np.log, positive),
     ("log1p", tt.log1p, np.log1p, positive),
+    ("log2", tt.log2, np.log2, positive),
+    ("log10", tt.log10, np.log10, positive),
+    ("exp2", tt.exp2, np.exp2, normal),
     ("sin", tt.sin, np.sin, normal),
     ("cos", tt.cos, np.cos, normal),
+    ("tan", tt.tan, np.tan, unit),
+    ("arcsin", tt.arcsin, np.arcsin, lambda *shape: 2 * unit(*shape) - 1),
+    ("arccos", tt.arccos, np.arccos, lambda *shape: 2 * unit(*shape) - 1),
+    ("arctan", tt.arctan, np.arctan, normal),
+    ("sinh", tt.sinh, np.sinh, normal),
+    ("cosh", tt.cosh, np.cosh, normal),
     ("tanh", tt.tanh, np.tanh, normal),
     ("sigmoid", tt.sigmoid, sigmoid, normal),
     ("erf", tt.erf, erf, lambda *shape: 2 * normal(*shape)),
     ("relu", tt.relu, lambda x: np.maximum(x, 0), nonzero),
     ("leaky_relu", tt.leaky_relu, lambda x: np.where(x > 0, x, 0.01 * x), nonzero),
+    ("elu", tt.elu, lambda x: np.where(x > 0, x, np.expm1(x)), nonzero),
+    ("logsigmoid", tt.logsigmoid, lambda x: -np.log1p(np.exp(-x)), normal),
+    ("copy", tt.copy, np.copy, normal),
+    ("floor", tt.floor, np.floor, between),
+    ("ceil", tt.ceil, np.ceil, between),
+    ("trunc", tt.trunc, np.trunc, between),
+    ("round", tt.round, np.round, between),
     ("softplus", tt.softplus, lambda x: np.log1p(np.exp(x)), normal),
     ("silu", tt.silu, lambda x: x * sigmoid(x), normal),
     ("gelu", tt.gelu, gelu_exact, normal),
@@ -171,10 +197,29 @@ for op, f, want, draw in UNARY:
     case(op, "diamond", lambda x, f=f: f(x) * x + f(x), lambda x, g=want: g(x) * x + g(x), draw(3))
 
 case("leaky_relu", "slope", lambda x: tt.leaky_relu(x, 0.3), lambda x: np.where(x > 0, x, 0.3 * x), nonzero(3, 4))
+case("elu", "alpha", lambda x: tt.elu(x, 0.3), lambda x: np.where(x > 0, x, 0.3 * np.expm1(x)), nonzero(3, 4))
+for axis in (-1, 0):
+
+    def glu(x: Any, axis: int = axis) -> Any:
+        values, gates = np.split(x, 2, axis)
+        return values * sigmoid(gates)
+
+    same("glu", f"axis={axis}", normal(2, 4), args=(axis,), want=glu)
+same("round", "decimals", between(3, 4) / 10, args=(1,))
+for op in ("floor", "ceil", "trunc", "round", "copy"):
+    same(op, "integers", ints(9, 3), differentiable=False)
+    same(op, "booleans", bools(3), want=np.copy, differentiable=False)
+same("round", "tens of integers", 3 * ints(90, 5), args=(-1,), differentiable=False)
+case("copy", "method", lambda x: x.copy() * x, lambda x: x * x, normal(3))
 case("gelu", "tanh", lambda x: tt.gelu(x, "tanh"), gelu_tanh, normal(3, 4))
 case("erf", "far out", tt.erf, erf, np.array([-7.0, -5.0, -2.5, -1.01, 0.0, 0.99, 1.01, 3.0, 6.5]))
 for low, high in [(-0.6, 0.6), (0.0, None), (None, 0.0)]:
     same("clip", f"{low} to {high}", even(3, 4), args=(low, high))
+for label, (a, b) in {"equal": ((3, 4), (3, 4)), "row": ((4,), (1,)), "column": ((3, 1), ())}.items():
+    same("clip", f"tensors, {label}", even(3, 4), odd(*a), odd(*b) + 0.1)
+same("clip", "tensor below", even(3, 4), odd(4), args=(None,))
+case("clip", "tensor above", lambda x, y: tt.clip(x, max=y), np.minimum, even(3, 4), odd(4))
+case("clip", "tensor and number", lambda x, y: x.clip(y, 0.55), lambda x, y: np.clip(x, y, 0.55), even(3, 4), odd(4))
 case("clip", "of a product", lambda x: (x * x).clip(max=1.0), lambda x: np.minimum(x * x, 1), even(3, 4))
 
 # -------------------------------------------------------------------------------------------- elementwise, two operands
@@ -199,6 +244,9 @@ BINARY = [
     ("power", tt.power, np.power, positive, normal),
     ("maximum", tt.maximum, np.maximum, even, odd),
     ("minimum", tt.minimum, np.minimum, even, odd),
+    ("logaddexp", tt.logaddexp, np.logaddexp, normal, normal),
+    ("floor_divide", tt.floor_divide, np.floor_divide, between, divisors),
+    ("remainder", tt.remainder, np.remainder, between, divisors),
 ]
 for op, f, want, left, right in BINARY:
     for label, (a, b) in BROADCASTS.items():
@@ -211,10 +259,15 @@ for op, f, want, left, right in BINARY:
     case(op, "constant right", f, want, left(3, 4), right(4), constant=(1,))
     case(op, "stride-0", lambda x, y, f=f: f(tt.broadcast_to(x, (3, 4)), y), want, left(1, 4), right(3, 1))
     case(op, "scalars", f, want, left(), right())
-for op, f, want in [(n, f, w) for n, f, w, *_ in BINARY if n not in ("maximum", "minimum")]:
+for op, f, want in [(n, f, w) for n, f, w, *_ in BINARY if n not in ("maximum", "minimum", "floor_divide", "remainder")]:
     case(op, "of itself", lambda x, f=f: f(x, x), lambda x, g=want: g(x, x), positive(3, 4))
     case(op, "integers", f, want, ints(4, 3, 4) + 1, positive(4))
 
+for op in ("floor_divide", "remainder"):
+    same(op, "integers", ints(9, 3, 4) - 4, ints(4, 4) + 1, differentiable=False)
+    same(op, "booleans by integers", bools(4), ints(4, 4) + 1, differentiable=False)
+operators = [lambda x: x % 0.7 + 3.3 % x + x // 0.7 + 2.3 // x + abs(-x) + (+x)] * 2
+case("remainder", "operators", *operators, unit(3) + 0.8)
 case("add", "operators", *[lambda x, y: 2 - (x + 1 - y) * 3 / (2 + y)] * 2, normal(3), unit(3))
 case("multiply", "diamond", lambda x: (x * x) * (x + x), lambda x: 2 * x**3, normal(3))
 for n in (-2, -1, -0.5, 0, 0.5, 1, 2, 3, 2.5):
@@ -244,9 +297,26 @@ for op in COMPARISONS.split():
         same(op, label, ints(3, *a) * 1.0, ints(3, *b) * 1.0, **no_gradient)
     same(op, "integers by number", ints(3, 6), args=(1,), **no_gradient)
     same(op, "booleans", bools(8), bools(8), **no_gradient)
-for op in ("logical_not", "isnan", "isfinite"):
+for op in ("logical_not", "isnan", "isfinite", "isinf"):
     same(op, "special", np.array([0.0, 1.0, inf, -inf, nan]), **no_gradient)
     same(op, "zero-size", normal(0, 2), **no_gradient)
+special = np.array([0.0, 1.0, 1.0 + 1e-6, inf, -inf, nan])
+for equal_nan in (False, True):
+    kwargs = {"equal_nan": equal_nan}
+    same("isclose", f"special, equal_nan={equal_nan}", special[:, None], special, kwargs=kwargs, **no_gradient)
+    for label, x in {"special": special, "numbers": special[:5]}.items():
+        f = lambda x, y, **kwargs: tt.tensor(tt.allclose(x, y, **kwargs))  # noqa: E731
+        same("allclose", f"{label}, equal_nan={equal_nan}", x, x, f=f, kwargs=kwargs, **no_gradient)
+same("isclose", "tolerances", unit(9), unit(9), kwargs={"rtol": 0.1, "atol": 0.1}, **no_gradient)
+same("isclose", "by a number", unit(9), args=(0.5, 0.1, 0.1), **no_gradient)
+for op in ("bitwise_and", "bitwise_or", "bitwise_xor"):
+    same(op, "integers", ints(9, 3, 4), ints(9, 4), **no_gradient)
+    same(op, "booleans", bools(8), bools(8), **no_gradient)
+    same(op, "by a number", ints(9, 3, 4), args=(5,), **no_gradient)
+same("invert", "integers", ints(9, 3, 4), **no_gradient)
+same("invert", "booleans", bools(8), **no_gradient)
+operators = [lambda x, y: (x & ~y) | (x ^ y) | (1 & x) | (2 | y) | (3 ^ x)] * 2
+case("bitwise_and", "operators", *operators, ints(99, 8), ints(99, 8), **no_gradient)
 case("logical_and", "operators", *[lambda x, y: (x & ~y) | (x ^ y)] * 2, bools(8), bools(8), **no_gradient)
 case("less", "operators", *[lambda x, y: (x < y) | (x >= 2 * y) & (x != y)] * 2, normal(8), normal(8), **no_gradient)
 
@@ -320,6 +390,11 @@ for axis in (-1, 0, 1):
     same("log_softmax", f"axis={axis}", normal(2, 3, 2), args=(axis,), want=log_softmax)
 for op, f in [("softmax", tt.softmax), ("log_softmax", tt.log_softmax)]:
     case(op, "no rows", f, lambda x: x, normal(0, 3))
+    for axis in (-1, 1):
+        case(op, f"of nothing, axis={axis}", lambda x, f=f, axis=axis: f(x, axis), lambda x: x, normal(3, 0))
+    for axis in (-1, 0):
+        want = lambda x, op=op: np.full((), 1.0 if op == "softmax" else 0.0)  # noqa: E731
+        case(op, f"scalar, axis={axis}", lambda x, f=f, axis=axis: f(x, axis), want, normal())
     case(op, "length 1", f, lambda x, op=op: np.full(x.shape, 1.0 if op == "softmax" else 0.0), normal(3, 1))
 case("softmax", "far apart", tt.softmax, softmax, np.array([[800.0, 0.0, -800.0], [1e4, 1e4 - 1, 0.0]]))
 case("log_softmax", "far apart", tt.log_softmax, lambda x: x - np.logaddexp.reduce(x), np.array([800.0, 0.0, -800.0]))
@@ -993,6 +1068,38 @@ PROMISES = [
     Promise("sign at 0", tt.sign, [0.0, -2.0], [0, -1], [0, 0]),
     Promise("relu at 0", tt.relu, [0.0, 1.0, -1.0], [0, 1, 0], [0, 1, 0]),
     Promise("leaky_relu at 0", tt.leaky_relu, [0.0, 1.0], [0, 1], [0.01, 1]),
+    Promise("sqrt of relu", lambda x: tt.sqrt(tt.relu(x)), [-1.0, 4.0], [0, 2], [0, 0.25]),
+    Promise("log of relu", lambda x: tt.log(tt.relu(x)), [-1.0, 4.0], [-inf, math.log(4)], [0, 0.25]),
+    Promise("1 / relu", lambda x: 1 / tt.relu(x), [-1.0, 4.0], [inf, 0.25], [0, -1 / 16]),
+    Promise("relu to a power", lambda x: tt.power(tt.relu(x), 0.5), [-1.0, 4.0], [0, 2], [0, 0.25]),
+    Promise("sqrt of relu, many", lambda x: tt.sqrt(tt.relu(x)), [-1.0] * 5000, [0] * 5000, [0] * 5000),
+    Promise("sqrt of abs at 0", lambda x: tt.sqrt(tt.abs(x)), [0.0, -4.0], [0, 2], [0, -0.25]),
+    Promise("sqrt of sign at 0", lambda x: tt.sqrt(tt.sign(x)), [0.0, 4.0], [0, 1], [0, 0]),
+    Promise("sqrt of floor", lambda x: tt.sqrt(tt.floor(x)), [0.5, 4.5], [0, 2], [0, 0]),
+    Promise("sqrt of round", lambda x: tt.sqrt(tt.round(x)), [0.5, 4.5], [0, 2], [0, 0]),
+    Promise("sqrt of x // 1", lambda x: tt.sqrt(x // 1), [0.5, 4.5], [0, 2], [0, 0]),
+    Promise("sqrt of maximum", lambda x: tt.sqrt(tt.maximum(x, 0.0)), [-1.0, 4.0], [0, 2], [0, 0.25]),
+    Promise("sqrt of clip", lambda x: tt.sqrt(tt.clip(x, 0.0, 9.0)), [-1.0, 4.0], [0, 2], [0, 0.25]),
+    Promise("sqrt of x**0 - 1", lambda x: tt.sqrt(x**0 - 1), [-1.0, 4.0], [0, 0], [0, 0]),
+    *[
+        Promise(f"{name} of NaN", f, [nan, 1.0], [nan, 1.0], [1.0, 1.0])
+        for name, f in {
+            "relu": tt.relu,
+            "maximum": lambda x: tt.maximum(x, 0.5),
+            "minimum": lambda x: tt.minimum(x, 1.5),
+            "maximum, left": lambda x: tt.maximum(0.5, x),
+        }.items()
+    ],
+    Promise("maximum beside NaN", lambda x: tt.maximum(x, tt.tensor([nan, 0.0])), [1.0, 1.0], [nan, 1], [1, 1]),
+    Promise("clip of NaN", lambda x: tt.clip(x, 0.0, 1.0), [nan, 0.5], [nan, 0.5], [0, 1]),
+    Promise("leaky_relu of NaN", lambda x: tt.leaky_relu(x, 0.1), [nan, 0.5], [nan, 0.5], [0.1, 1]),
+    Promise("elu at the ends", tt.elu, [-inf, 0.0, inf], [-1, 0, inf], [0, 1, 1]),
+    Promise("logsigmoid far out", tt.logsigmoid, [-1000.0, 1000.0], [-1000, 0], [1, 0]),
+    Promise("logaddexp of -inf", lambda x: tt.logaddexp(x, x), [-inf, inf], [-inf, inf], [1, 1]),
+    Promise(
+        "clip to bounds that cross", lambda x: tt.clip(x, tt.tensor(2.0), tt.tensor(1.0)), [0.0, 1.5, 3.0], [1] * 3, [0] * 3
+    ),
+    Promise("the bound of clip", lambda x: tt.clip(tt.tensor([0.0, 1.0, 2.0]), x), [1.0, 1.0, 1.0], [1, 1, 2], [1, 0, 0]),
     Promise("sqrt at 0", tt.sqrt, [0.0, 4.0], [0, 2], [inf, 0.25]),
     Promise("sqrt at 0, nothing flows", lambda x: tt.sqrt(x) * 0.0, [0.0, 4.0], [0, 0], [0, 0]),
     Promise("sqrt not selected", lambda x: tt.where(x > 0, tt.sqrt(x), 0.0), [0.0, 4.0], [0, 2], [0, 0.25]),
@@ -1003,6 +1110,14 @@ PROMISES = [
     Promise("x**1 at 0", lambda x: tt.power(x, 1.0), [0.0, 2.0], [0, 2], [1, 1]),
     Promise("x**2 at 0", lambda x: x**2, [0.0, -2.0], [0, 4], [0, -4]),
     Promise("x**0.5 at 0", lambda x: x**0.5, [0.0, 4.0], [0, 2], [inf, 0.25]),
+    Promise("x**0 of infinities", lambda x: tt.power(x, tt.zeros(3)), [inf, -inf, nan], [1] * 3, [0] * 3),
+    Promise("x**0 at infinity, number", lambda x: tt.power(x, 0), [inf, -inf, nan], [1] * 3, [0] * 3),
+    Promise("0**y, y < 0", lambda y: tt.power(tt.zeros(2), y), [-1.0, -0.5], [inf, inf], [-inf, -inf]),
+    Promise("x / y, far from 1", lambda y: tt.divide(1e-200, y), [1e-200, 1e200], [1, 0], [-1e200, 0]),
+    Promise("1 / x, far from 1", tt.reciprocal, [1e-100, 1e100], [1e100, 1e-100], [-1e200, -1e-200]),
+    Promise("rsqrt not selected", lambda x: tt.where(x > 0, tt.rsqrt(x), 0.0), [0.0, 4.0], [0, 0.5], [0, -1 / 16]),
+    Promise("x**-1 not selected", lambda x: tt.where(x > 0, x**-1, 0.0), [0.0, 4.0], [0, 0.25], [0, -1 / 16]),
+    Promise("arcsin not selected", lambda x: tt.where(x < 1, tt.arcsin(x), 0.0), [1.0, 0.0], [0, 0], [0, 1]),
     Promise("0**y", lambda y: tt.power(0.0, y), [2.0, 0.5], [0, 0], [0, 0]),
     Promise("0**y of tensors", lambda y: tt.power(tt.zeros(2), y), [2.0, 0.5], [0, 0], [0, 0]),
     Promise("maximum of equals", lambda x: tt.maximum(x, 1.0), [1.0, 2.0, 0.0], [1, 2, 1], [0.5, 1, 0]),

@@ -49,6 +49,13 @@ def arange(
     return _leaf(xp.arange(start, stop, step, dtype or _dtype_of(start + stop + step)), requires_grad)
 
 
+def linspace(
+    start: float, stop: float, num: int = 50, endpoint: bool = True, dtype: DType = default_dtype, requires_grad: bool = False
+) -> Tensor:
+    """``num`` evenly spaced numbers from ``start`` to ``stop``, which is the last of them unless ``endpoint`` is False."""
+    return _leaf(xp.linspace(start, stop, num, endpoint=endpoint, dtype=dtype), requires_grad)
+
+
 def eye(n: int, m: int | None = None, dtype: DType = default_dtype, requires_grad: bool = False) -> Tensor:
     """n by m (or n by n), 1 on the diagonal and 0 elsewhere."""
     return _leaf(xp.eye(n, m, dtype=dtype), requires_grad)

@@ -17,15 +17,18 @@ from tinytensor.ops import (
     abs,
     astype,
     clip,
+    elu,
     embedding,
     erf,
     exp,
     expand_dims,
+    glu,
     leaky_relu,
     linear,
     log,
     log1p,
     log_softmax,
+    logsigmoid,
     logsumexp,
     matmul,
     maximum,
@@ -484,7 +487,7 @@ def nll_loss(
             f"nll_loss: log-probabilities {shape} must be the targets' shape {targets.shape} and one more axis at the end, the "
             "classes" + ("" if weight is None else f", of which each has a weight: {weight.shape}")
         )
-    _check_classes("nll_loss", targets, shape[-1], ignore_index)
+    _check_classes("nll_loss", targets.data, shape[-1], ignore_index)
     weights = _weights_of(targets.data, weight, ignore_index)
     kept = targets.data != ignore_index
     target = xp.where(kept, targets.data, 0).reshape((*targets.shape, 1))
@@ -654,8 +657,10 @@ __all__ = [
     "causal_mask",
     "cross_entropy",
     "dropout",
+    "elu",
     "embedding",
     "gelu",
+    "glu",
     "huber_loss",
     "kl_div",
     "l1_loss",
@@ -664,6 +669,7 @@ __all__ = [
     "linear",
     "linear_cross_entropy",
     "log_softmax",
+    "logsigmoid",
     "logsumexp",
     "mse_loss",
     "multi_head_attention",

@@ -162,6 +162,12 @@ class Tensor:
         history = f", op={self.node.op.name}" if self.node is not None and self.node.op is not None else ""
         return f"tensor({values}{dtype}{history or ', requires_grad=True' * self.requires_grad})"
 
+    def __format__(self, spec: str) -> str:
+        """``f"{loss:.4f}"``: a tensor of one element as its Python number."""
+        if spec and self.size != 1:
+            raise TypeError(f"a format like {spec!r} is for a tensor of one element, not of {self.shape}: use .tolist()")
+        return format(self.item(), spec) if spec else repr(self)
+
     def __len__(self) -> int:
         if self.ndim == 0:
             raise TypeError("a tensor of no dimensions has no length")
@@ -195,10 +201,13 @@ class Tensor:
         operands = tuple([x[()] if is_host_array(x) and x.ndim == 0 else x for x in operands])  # [()] makes it a number
         if function and method == "__call__" and any(isinstance(x, host.generic) for x in operands):
             return function(*operands)
-        raise TypeError(
-            f"NumPy's {ufunc.__name__} got a tensor: use tinytensor's functions and make arrays tensors with tt.tensor(...), "
-            "or take the values out with .numpy()"
-        )
+        raise _meant_for_arrays(ufunc.__name__)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """What NumPy calls for np.sum(x) and its other functions on arrays. Those of a shape alone need no values."""
+        if function in (host.shape, host.ndim, host.size):
+            return function.__wrapped__(*args, **kwargs)
+        raise _meant_for_arrays(function.__name__)
 
     __hash__ = object.__hash__
 
@@ -211,6 +220,11 @@ class Tensor:
                 "x[i] = y on a tensor that gradients flow through would lose them: build the result with "
                 "tt.where or tt.concatenate (or change x.detach(), or a leaf under .data)"
             )
+        if engine.modes.recording and _requires_grad(value):
+            raise RuntimeError(
+                "x[i] = y would lose the gradient of y, which requires one: build the result with tt.where or "
+                "tt.concatenate, or assign y.detach()"
+            )
         changed = self.data.copy()
         engine.leaving((self.data, index, value))
         changed[ops.indexing.as_index(index)] = value if isinstance(value, (int, float)) else as_array(value, self.dtype)
@@ -218,6 +232,20 @@ class Tensor:
 
     def __reduce__(self) -> Any:
         return _rebuild, (type(self), self.numpy(), self.requires_grad)
+
+    def __copy__(self) -> Tensor:
+        """``copy.copy(x)``: of a leaf, or a Parameter, another leaf; of what was computed a recorded copy, as ``x.copy()``."""
+        is_leaf = self.node is not None and self.node.op is None
+        return _rebuild(type(self), self.data, self.requires_grad) if is_leaf or type(self) is not Tensor else self.copy()
+
+    def __deepcopy__(self, memo: Any) -> Tensor:
+        """``copy.deepcopy(x)``: a tensor without a history. Raises RuntimeError for one that gradients flow through."""
+        if self.node is not None and self.node.op is not None:
+            raise RuntimeError(
+                f"this tensor was computed by {self.node.op.name!r}, and a deep copy would lose its history: "
+                "use copy() to keep it, or detach() first"
+            )
+        return _rebuild(type(self), self.data, self.requires_grad)
 
     def __add__(self, other: Any) -> Tensor:
         return ops.add(self, other)
@@ -243,9 +271,23 @@ class Tensor:
     def __rtruediv__(self, other: Any) -> Tensor:
         return ops.divide(other, self)
 
+    def __floordiv__(self, other: Any) -> Tensor:
+        return ops.floor_divide(self, other)
+
+    def __rfloordiv__(self, other: Any) -> Tensor:
+        return ops.floor_divide(other, self)
+
+    def __mod__(self, other: Any) -> Tensor:
+        return ops.remainder(self, other)
+
+    def __rmod__(self, other: Any) -> Tensor:
+        return ops.remainder(other, self)
+
     def __pow__(self, other: Any) -> Tensor:
         special = {2: ops.square, 0.5: ops.sqrt, -0.5: ops.rsqrt}.get(other) if isinstance(other, (int, float)) else None
-        return special(self) if special else ops.power(self, other)
+        if special is None or (other == 2 and isinstance(other, float) and not is_floating(self.dtype)):
+            return ops.power(self, other)  # an integer to the power 2.0 is a float
+        return special(self)
 
     def __rpow__(self, other: Any) -> Tensor:
         return ops.power(other, self)
@@ -259,8 +301,23 @@ class Tensor:
     def __neg__(self) -> Tensor:
         return ops.negative(self)
 
+    def __pos__(self) -> Tensor:
+        return self.copy()
+
     def __abs__(self) -> Tensor:
         return ops.abs(self)
+
+    def __round__(self, decimals: int | None = None) -> Tensor:
+        return ops.round(self, decimals or 0)
+
+    def __floor__(self) -> Tensor:
+        return ops.floor(self)
+
+    def __ceil__(self) -> Tensor:
+        return ops.ceil(self)
+
+    def __trunc__(self) -> Tensor:
+        return ops.trunc(self)
 
     def __eq__(self, other: Any) -> Tensor:  # type: ignore[override]
         return ops.equal(self, other)
@@ -281,18 +338,18 @@ class Tensor:
         return ops.greater_equal(self, other)
 
     def __and__(self, other: Any) -> Tensor:
-        return ops.logical_and(self, other)
+        return ops.bitwise_and(self, other)
 
     def __or__(self, other: Any) -> Tensor:
-        return ops.logical_or(self, other)
+        return ops.bitwise_or(self, other)
 
     def __xor__(self, other: Any) -> Tensor:
-        return ops.logical_xor(self, other)
+        return ops.bitwise_xor(self, other)
 
     __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
 
     def __invert__(self) -> Tensor:
-        return ops.logical_not(self)
+        return ops.invert(self)
 
     # -------------------------------------------------------------------------------------- the ops, as methods
 
@@ -305,16 +362,17 @@ class Tensor:
         given: Sequence[int] | None = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes or None
         return ops.transpose(self, given)
 
-    def copy(self) -> Tensor:
-        """A tensor of its own memory; gradients flow back through it."""
-        return ops.add(self, 0) if self.requires_grad else Tensor._wrap(self.data.copy())
-
     add, subtract, multiply, divide, power = ops.add, ops.subtract, ops.multiply, ops.divide, ops.power
     negative, abs, sign, square, sqrt = ops.negative, ops.abs, ops.sign, ops.square, ops.sqrt
     rsqrt, reciprocal, exp, expm1, log, log1p = ops.rsqrt, ops.reciprocal, ops.exp, ops.expm1, ops.log, ops.log1p
+    log2, log10, exp2, copy = ops.log2, ops.log10, ops.exp2, ops.copy
+    floor, ceil, round, trunc = ops.floor, ops.ceil, ops.round, ops.trunc
+    remainder, floor_divide, logaddexp = ops.remainder, ops.floor_divide, ops.logaddexp
     sin, cos, tanh, sigmoid, erf, clip = ops.sin, ops.cos, ops.tanh, ops.sigmoid, ops.erf, ops.clip
+    tan, arcsin, arccos, arctan, sinh, cosh = ops.tan, ops.arcsin, ops.arccos, ops.arctan, ops.sinh, ops.cosh
     maximum, minimum, masked_fill = ops.maximum, ops.minimum, ops.masked_fill
     relu, leaky_relu, silu, softplus = ops.relu, ops.leaky_relu, ops.silu, ops.softplus
+    elu, logsigmoid, glu = ops.elu, ops.logsigmoid, ops.glu
     softmax, log_softmax = ops.softmax, ops.log_softmax
     sum, mean, std, var, prod = ops.sum, ops.mean, ops.std, ops.var, ops.prod
     max, min, argmax, argmin = ops.max, ops.min, ops.argmax, ops.argmin
@@ -325,6 +383,7 @@ class Tensor:
     take, take_along_axis, index_add = ops.take, ops.take_along_axis, ops.index_add
     sort, argsort, topk, one_hot = ops.sort, ops.argsort, ops.topk, ops.one_hot
     matmul, outer, isnan, isfinite = ops.matmul, ops.outer, ops.isnan, ops.isfinite
+    isinf, isclose, allclose = ops.isinf, ops.isclose, ops.allclose
 
 
 op.Tensor = Tensor
@@ -332,6 +391,20 @@ op.Tensor = Tensor
 
 def _rebuild(kind: type[Tensor], array: Any, requires_grad: bool) -> Tensor:
     return kind(array, requires_grad=requires_grad)
+
+
+def _meant_for_arrays(name: str) -> TypeError:
+    return TypeError(
+        f"NumPy's {name} got a tensor: use tinytensor's functions and make arrays tensors with tt.tensor(...), "
+        "or take the values out with .numpy()"
+    )
+
+
+def _requires_grad(value: Any) -> bool:
+    """Whether a tensor, or one of those in nested lists, requires gradients."""
+    if isinstance(value, (list, tuple)):
+        return any(_requires_grad(item) for item in value)
+    return isinstance(value, Tensor) and value.node is not None
 
 
 def _seed(output: Tensor, gradient: Tensor | None, create_graph: bool) -> tuple[engine.Node, Any]:

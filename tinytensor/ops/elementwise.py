@@ -9,7 +9,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels
-from tinytensor.backend import xp
+from tinytensor.backend import default_dtype, index_dtype, is_floating, xp
 from tinytensor.op import op
 
 if TYPE_CHECKING:
@@ -25,7 +25,28 @@ def _divisor(g: Any, d: Any) -> Any:
     return d if _is_number(d) else where((g == 0) & (d == 0), 1.0, d)
 
 
+def floats(x: Any) -> Any:
+    """An array in floating point: integers and booleans become float32."""
+    return x if is_floating(x.dtype) else x.astype(default_dtype)
+
+
+def _none(g: Any) -> Any:
+    """The gradient of a step function: 0, for an infinite g too, of which g * 0 would make NaN."""
+    return where(g == g, 0.0, g)
+
+
+def _counted(x: Any) -> Any:
+    """Booleans as the integers 0 and 1; all else as it is."""
+    return x.astype(index_dtype) if getattr(x, "dtype", None) == "bool" else x
+
+
 # ------------------------------------------------------------------------------------------------------- arithmetic
+
+
+@op(x=lambda g: g)
+def copy(x: Tensor) -> Tensor:
+    """A tensor of its own memory; gradients flow back through it."""
+    return x.copy()
 
 
 @op(x=lambda g: g, y=lambda g: g)
@@ -46,57 +67,76 @@ def multiply(x: Tensor, y: Tensor | float) -> Tensor:
     return x * y
 
 
-@op(x=lambda g, y: g / _divisor(g, y), y=lambda g, x, y: -g * x / _divisor(g, y * y))
+def _divide_by_divisor(g: Any, x: Any, y: Any) -> Any:
+    """-g * x / (y * y), without the square, which is soon 0 or infinite."""
+    d = _divisor(g, y)
+    return -g * (x / d / d)
+
+
+@op(x=lambda g, y: g / _divisor(g, y), y=_divide_by_divisor)
 def divide(x: Tensor, y: Tensor | float) -> Tensor:
     """x / y. Integers give float32."""
     return x / y
 
 
-def _one_less(y: Any) -> Any:
-    """y - 1, but 1 where y is 0: the factor y makes the derivative of x**0 vanish, where 0 * x**-1 would be NaN at 0."""
+@op(x=_none, y=_none)
+def floor_divide(x: Tensor, y: Tensor | float) -> Tensor:
+    """x / y rounded down, as Python's ``//``; its gradient is 0 everywhere. Booleans count as the integers 0 and 1."""
+    return _counted(x) // _counted(y)
+
+
+@op(x=lambda g: g, y=lambda g, x, y: -g * floor_divide(x, y))
+def remainder(x: Tensor, y: Tensor | float) -> Tensor:
+    """x - (x // y) * y: what is left of x, with the sign of y, as Python's ``%``. Booleans count as the integers 0 and 1."""
+    return _counted(x) % _counted(y)
+
+
+def _power_by_base(g: Any, x: Any, y: Any) -> Any:
+    """g * y * x**(y-1), but 0 where a factor 0 meets a power of x that is infinite or NaN: x**0 is 1 for every x."""
     if _is_number(y):
-        return y - 1 if y else 1
-    return where(y == 0, 1.0, y - 1)
+        return g * y * power(x if y >= 1 else _divisor(g, x), y - 1) if y else _none(g)
+    vanishes = (y == 0) & ((x == 0) | (x != x)) | (g == 0) & (x == 0)
+    return g * y * power(where(vanishes, 1.0, x), y - 1)
 
 
-def _log_or_zero(x: Any) -> Any:
-    """log(x), but 0 where x is 0: 0**y does not change with y."""
-    if _is_number(x):
-        return math.log(x) if x > 0 else 0.0 if x == 0 else math.nan
-    return log(where(x == 0, 1.0, x))
+def _power_by_exponent(g: Any, x: Any, y: Any, out: Any) -> Any:
+    """g * x**y * log(x), but 0 where x is 0 and y is not negative: 0**y does not change with y."""
+    if _is_number(x) and x:
+        return g * out * (math.log(x) if x > 0 else math.nan)
+    return g * out * log(where((x == 0) & (y >= 0), 1.0, x))
 
 
-@op(
-    x=lambda g, x, y: g * y * power(x, _one_less(y)),
-    y=lambda g, x, out: g * out * _log_or_zero(x),
-)
+@op(x=_power_by_base, y=_power_by_exponent)
 def power(x: Tensor, y: Tensor | float) -> Tensor:
-    """x ** y. The gradient with respect to y is NaN where x < 0, as x ** y has no real neighbours there."""
-    return x**y
+    """x ** y. Integers to an integer power stay integers, booleans count as 0 and 1, and a power of floats is one of floats.
+
+    The gradient with respect to y is NaN where x < 0, as x ** y has no real neighbours there.
+    """
+    return _counted(x) ** _counted(y)
 
 
 @op(x=lambda g: -g)
 def negative(x: Tensor) -> Tensor:
-    """-x."""
-    return -x
+    """-x. Booleans count as the integers 0 and 1."""
+    return -_counted(x)
 
 
-@op(x=lambda g, x: g * sign(x))
+@op(x=lambda g, x: where(x == 0, 0.0, g * sign(x)))
 def abs(x: Tensor) -> Tensor:
     """The absolute value; its gradient at 0 is 0."""
     return xp.absolute(x)
 
 
-@op(x=lambda g: g * 0.0)
+@op(x=_none)
 def sign(x: Tensor) -> Tensor:
-    """-1, 0 or 1; its gradient is 0 everywhere."""
-    return xp.sign(x)
+    """-1, 0 or 1; its gradient is 0 everywhere. Booleans count as the integers 0 and 1."""
+    return xp.sign(_counted(x))
 
 
 @op(x=lambda g, x: g * x * 2.0)
 def square(x: Tensor) -> Tensor:
-    """x * x."""
-    return x * x
+    """x * x. Booleans count as the integers 0 and 1."""
+    return _counted(x) * x
 
 
 @op(x=lambda g, out: g * 0.5 / _divisor(g, out))
@@ -105,16 +145,53 @@ def sqrt(x: Tensor) -> Tensor:
     return xp.sqrt(x)
 
 
-@op(x=lambda g, x, out: g * -0.5 * out / _divisor(g, x))
+def _rsqrt_rule(g: Any, x: Any) -> Any:
+    d = _divisor(g, x)
+    return g * -0.5 * rsqrt(d) / d
+
+
+@op(x=_rsqrt_rule)
 def rsqrt(x: Tensor) -> Tensor:
     """1 / sqrt(x)."""
     return 1.0 / xp.sqrt(x)
 
 
-@op(x=lambda g, x: -g / _divisor(g, x * x))
+@op(x=lambda g, x: _divide_by_divisor(g, 1.0, x))
 def reciprocal(x: Tensor) -> Tensor:
     """1 / x."""
     return 1.0 / x
+
+
+# ---------------------------------------------------------------------------------------- rounding: gradients of 0
+
+
+def _rounded(how: Any, x: Any) -> Any:
+    """x rounded by a function of the array package; integers, which not every one of these takes, are round already."""
+    return how(x) if is_floating(x.dtype) else x.copy()
+
+
+@op(x=_none)
+def floor(x: Tensor) -> Tensor:
+    """The largest whole number that is not above x; its gradient is 0 everywhere."""
+    return _rounded(xp.floor, x)
+
+
+@op(x=_none)
+def ceil(x: Tensor) -> Tensor:
+    """The smallest whole number that is not below x; its gradient is 0 everywhere."""
+    return _rounded(xp.ceil, x)
+
+
+@op(x=_none)
+def trunc(x: Tensor) -> Tensor:
+    """x without what stands behind the point; its gradient is 0 everywhere."""
+    return _rounded(xp.trunc, x)
+
+
+@op(x=_none)
+def round(x: Tensor, decimals: int = 0) -> Tensor:
+    """x rounded to ``decimals`` places (negative: to tens, hundreds, ...), halves to the even neighbour; its gradient is 0."""
+    return xp.round(x, decimals) if is_floating(x.dtype) or decimals < 0 else x.copy()
 
 
 # ---------------------------------------------------------------------------------------------------- transcendental
@@ -132,10 +209,28 @@ def expm1(x: Tensor) -> Tensor:
     return xp.expm1(x)
 
 
+@op(x=lambda g, out: g * out * math.log(2.0))
+def exp2(x: Tensor) -> Tensor:
+    """2 ** x."""
+    return xp.exp2(x)
+
+
 @op(x=lambda g, x: g / _divisor(g, x))
 def log(x: Tensor) -> Tensor:
     """The natural logarithm: -inf at 0, NaN below."""
     return xp.log(x)
+
+
+@op(x=lambda g, x: g / _divisor(g, x) * (1.0 / math.log(2.0)))
+def log2(x: Tensor) -> Tensor:
+    """The logarithm to base 2."""
+    return xp.log2(x)
+
+
+@op(x=lambda g, x: g / _divisor(g, x) * (1.0 / math.log(10.0)))
+def log10(x: Tensor) -> Tensor:
+    """The logarithm to base 10."""
+    return xp.log10(x)
 
 
 @op(x=lambda g, x: g / _divisor(g, x + 1.0))
@@ -156,6 +251,42 @@ def cos(x: Tensor) -> Tensor:
     return xp.cos(x)
 
 
+@op(x=lambda g, out: g * (out * out + 1.0))
+def tan(x: Tensor) -> Tensor:
+    """The tangent of x in radians."""
+    return xp.tan(x)
+
+
+@op(x=lambda g, x: g / _divisor(g, sqrt(1.0 - x * x)))
+def arcsin(x: Tensor) -> Tensor:
+    """The angle, from -pi/2 to pi/2, whose sine is x; NaN beyond -1 and 1."""
+    return xp.arcsin(x)
+
+
+@op(x=lambda g, x: -g / _divisor(g, sqrt(1.0 - x * x)))
+def arccos(x: Tensor) -> Tensor:
+    """The angle, from 0 to pi, whose cosine is x; NaN beyond -1 and 1."""
+    return xp.arccos(x)
+
+
+@op(x=lambda g, x: g / (x * x + 1.0))
+def arctan(x: Tensor) -> Tensor:
+    """The angle, from -pi/2 to pi/2, whose tangent is x."""
+    return xp.arctan(x)
+
+
+@op(x=lambda g, x: g * cosh(x))
+def sinh(x: Tensor) -> Tensor:
+    """The hyperbolic sine."""
+    return xp.sinh(x)
+
+
+@op(x=lambda g, x: g * sinh(x))
+def cosh(x: Tensor) -> Tensor:
+    """The hyperbolic cosine."""
+    return xp.cosh(x)
+
+
 @op(x=lambda g, out: g * (1.0 - out * out))
 def tanh(x: Tensor) -> Tensor:
     """The hyperbolic tangent."""
@@ -165,6 +296,7 @@ def tanh(x: Tensor) -> Tensor:
 @op(x=lambda g, out: g * out * (1.0 - out))
 def sigmoid(x: Tensor) -> Tensor:
     """1 / (1 + e ** -x), without overflow at either end."""
+    x = floats(x)
     e = xp.exp(-xp.absolute(x))
     return xp.where(x >= 0, xp.ones_like(e), e) / (1.0 + e)
 
@@ -175,42 +307,73 @@ def erf(x: Tensor) -> Tensor:
     return kernels.erf(x)
 
 
+def _distance(x: Any, y: Any) -> Any:
+    """x - y, but 0 of equal infinities."""
+    difference = x - y
+    return where((x == y) & (difference != difference), 0.0, difference)
+
+
+@op(x=lambda g, x, y: g * sigmoid(_distance(x, y)), y=lambda g, x, y: g * sigmoid(_distance(y, x)))
+def logaddexp(x: Tensor, y: Tensor | float) -> Tensor:
+    """log(exp(x) + exp(y)), without overflow."""
+    return xp.logaddexp(x, y)
+
+
 # ---------------------------------------------------------------------------------------------------------- choosing
 
 
 @op(x=lambda g, condition: where(condition, g, 0.0), y=lambda g, condition: where(condition, 0.0, g))
 def where(condition: Any, x: Tensor | float, y: Tensor | float) -> Tensor:
     """x where ``condition`` (boolean) is true, else y. A branch that is not selected gets the gradient 0."""
-    return xp.where(condition, x, y)
+    if x is None or y is None:
+        raise TypeError(
+            "x and y are missing: x[condition] has the elements where it holds, numpy.nonzero(c.numpy()) their places"
+        )
+    return kernels.where(condition, x, y)
 
 
-@op(
-    x=lambda g, x, y: where(x > y, g, where(x == y, 0.5 * g, 0.0)),
-    y=lambda g, x, y: where(y > x, g, where(x == y, 0.5 * g, 0.0)),
-)
+def _chosen(g: Any, loses: Any, ties: Any) -> Any:
+    """The gradient of a choice: g, half of it for a tie, 0 for what loses. NaN does neither, as in PyTorch."""
+    return where(loses, 0.0, where(ties, 0.5 * g, g))
+
+
+@op(x=lambda g, x, y: _chosen(g, x < y, x == y), y=lambda g, x, y: _chosen(g, y < x, x == y))
 def maximum(x: Tensor, y: Tensor | float) -> Tensor:
-    """The larger of x and y; a tie shares the gradient equally."""
+    """The larger of x and y; a tie shares the gradient equally. Where one is NaN the result is, and both get the gradient."""
     return xp.maximum(x, y)
 
 
-@op(
-    x=lambda g, x, y: where(x < y, g, where(x == y, 0.5 * g, 0.0)),
-    y=lambda g, x, y: where(y < x, g, where(x == y, 0.5 * g, 0.0)),
-)
+@op(x=lambda g, x, y: _chosen(g, x > y, x == y), y=lambda g, x, y: _chosen(g, y > x, x == y))
 def minimum(x: Tensor, y: Tensor | float) -> Tensor:
-    """The smaller of x and y; a tie shares the gradient equally."""
+    """The smaller of x and y; a tie shares the gradient equally. Where one is NaN the result is, and both get the gradient."""
     return xp.minimum(x, y)
 
 
-def _inside(x: Any, min: float | None, max: float | None) -> Any:
+def _inside(x: Any, min: Any, max: Any) -> Any:
     if min is None or max is None:
         return x <= max if min is None else x >= min
     return (x >= min) & (x <= max)
 
 
-@op(x=lambda g, x, min, max: where(_inside(x, min, max), g, 0.0))
-def clip(x: Tensor, min: float | None = None, max: float | None = None) -> Tensor:
-    """x held between the numbers ``min`` and ``max`` (either may be None); the gradient passes inside, ends included."""
+def _below(x: Any, min: Any, max: Any) -> Any:
+    return x < min if max is None else (x < min) & (min < max)
+
+
+def _above(x: Any, min: Any, max: Any) -> Any:
+    return x > max if min is None else (x > max) | (max < min)
+
+
+@op(
+    x=lambda g, x, min, max: where(_inside(x, min, max), g, 0.0),
+    min=lambda g, x, min, max: where(_below(x, min, max), g, 0.0),
+    max=lambda g, x, min, max: where(_above(x, min, max), g, 0.0),
+)
+def clip(x: Tensor, min: Tensor | float | None = None, max: Tensor | float | None = None) -> Tensor:
+    """x held between ``min`` and ``max``: numbers or tensors that broadcast to x, either may be None.
+
+    The gradient passes to x inside, ends included, and outside to the bound, if that is a tensor. Where max < min the result
+    is max.
+    """
     if min is None and max is None:
         raise ValueError("give min, max or both")
     return xp.clip(x, min, max)
@@ -294,3 +457,53 @@ def isnan(x: Any) -> Tensor:
 def isfinite(x: Any) -> Tensor:
     """True where x is neither NaN nor infinite."""
     return xp.isfinite(x)
+
+
+@op()
+def isinf(x: Any) -> Tensor:
+    """True where x is infinite, of either sign."""
+    return xp.isinf(x)
+
+
+@op()
+def isclose(x: Any, y: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Tensor:
+    """True where |x - y| <= atol + rtol * |y|, or both are the same infinity, or with ``equal_nan`` both are NaN."""
+    return xp.isclose(xp.asarray(x), xp.asarray(y), rtol=rtol, atol=atol, equal_nan=equal_nan)
+
+
+def allclose(x: Any, y: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> bool:
+    """Whether ``isclose`` is true of all elements."""
+    return bool(isclose(x, y, rtol, atol, equal_nan).all())
+
+
+# ---------------------------------------------------------------------- bits: of integers, and for booleans the logic of each
+
+
+def _bits(x: Any) -> Any:
+    if isinstance(x, float) or (not _is_number(x) and is_floating(x.dtype)):
+        raise TypeError("floating-point numbers have no bits to combine: compare first, as in (x > 0) & (y > 0)")
+    return x
+
+
+@op()
+def bitwise_and(x: Any, y: Any) -> Tensor:
+    """x & y: bit by bit of integers, logical of booleans. Raises TypeError for floating-point numbers."""
+    return _bits(x) & _bits(y)
+
+
+@op()
+def bitwise_or(x: Any, y: Any) -> Tensor:
+    """x | y: bit by bit of integers, logical of booleans. Raises TypeError for floating-point numbers."""
+    return _bits(x) | _bits(y)
+
+
+@op()
+def bitwise_xor(x: Any, y: Any) -> Tensor:
+    """x ^ y: bit by bit of integers, logical of booleans. Raises TypeError for floating-point numbers."""
+    return _bits(x) ^ _bits(y)
+
+
+@op()
+def invert(x: Any) -> Tensor:
+    """~x: every bit of integers turned over, logical not of booleans. Raises TypeError for floating-point numbers."""
+    return ~_bits(x)

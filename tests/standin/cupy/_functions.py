@@ -27,11 +27,11 @@ bfloat16 = numpy.dtype(ml_dtypes.bfloat16)
 # ---------------------------------------------------------------------------------------------------------- ufuncs
 
 UFUNCS = """
-    absolute add arccos arcsin arctan arctan2 bitwise_and bitwise_or bitwise_xor cbrt ceil copysign cos cosh divide equal
-    exp exp2 expm1 fabs floor floor_divide fmax fmin greater greater_equal hypot invert isfinite isinf isnan left_shift
-    less less_equal log log10 log1p log2 logical_and logical_not logical_or logical_xor maximum minimum multiply negative
-    not_equal positive power reciprocal remainder right_shift rint sign signbit sin sinh sqrt square subtract tan tanh
-    true_divide trunc
+    absolute add arccos arcsin arctan arctan2 bitwise_and bitwise_or bitwise_xor cbrt ceil copysign cos cosh divide
+    equal exp exp2 expm1 fabs floor floor_divide fmax fmin greater greater_equal hypot invert isfinite isinf isnan
+    left_shift less less_equal log log10 log1p log2 logaddexp logical_and logical_not logical_or logical_xor maximum
+    minimum multiply negative not_equal positive power reciprocal remainder right_shift rint sign signbit sin sinh
+    sqrt square subtract tan tanh true_divide trunc
 """
 
 
@@ -74,6 +74,8 @@ TABLE = {
     "flip": lambda m, /, axis=None: ...,
     "full": lambda shape, fill_value, dtype=None: ...,
     "full_like": lambda a, fill_value, /, dtype=None: ...,
+    "isclose": lambda a, b, /, rtol=1e-05, atol=1e-08, equal_nan=False: ...,
+    "linspace": lambda start, stop, num=50, endpoint=True, retstep=False, dtype=None, axis=0: ...,
     "max min": lambda a, /, axis=None, out=None, keepdims=False: ...,
     "mean prod sum": lambda a, /, axis=None, dtype=None, out=None, keepdims=False: ...,
     "moveaxis": lambda a, /, source, destination: ...,
@@ -81,6 +83,7 @@ TABLE = {
     "ravel": lambda a, /, order="C": ...,
     "repeat": lambda a, /, repeats, axis=None: ...,
     "reshape": lambda a, /, newshape, order="C": ...,
+    "round": lambda a, /, decimals=0, out=None: ...,
     "roll": lambda a, /, shift, axis=None: ...,
     "squeeze": lambda a, /, axis=None: ...,
     "std var": lambda a, /, axis=None, dtype=None, out=None, ddof=0, keepdims=False: ...,

@@ -6,6 +6,8 @@ Gradients may be either: the engine gives each its tensor's dtype.
 
 from __future__ import annotations
 
+from cupy import where
+
 from tinytensor.kernels.cupy.attention import attention_backward, attention_forward
 from tinytensor.kernels.cupy.cross_entropy import (
     cross_entropy_backward,
@@ -64,4 +66,5 @@ __all__ = [
     "sgd_step",
     "sum_rows",
     "survivors_scale",
+    "where",
 ]

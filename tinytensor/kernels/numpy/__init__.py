@@ -25,6 +25,7 @@ from tinytensor.kernels.numpy.normalization import (
 from tinytensor.kernels.numpy.optimizers import adam_step, global_norm, scale_all, sgd_step
 from tinytensor.kernels.numpy.products import linear, matmul
 from tinytensor.kernels.numpy.sum_rows import sum_rows
+from tinytensor.kernels.numpy.where import where
 
 __all__ = [
     "adam_step",
@@ -57,4 +58,5 @@ __all__ = [
     "sgd_step",
     "sum_rows",
     "survivors_scale",
+    "where",
 ]
