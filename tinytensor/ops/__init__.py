@@ -47,6 +47,8 @@ from tinytensor.ops.elementwise import (
 )
 from tinytensor.ops.indexing import (
     argsort,
+    diag,
+    diagonal,
     embedding,
     getitem,
     index_add,
@@ -58,13 +60,16 @@ from tinytensor.ops.indexing import (
     take_along_axis,
     topk,
 )
-from tinytensor.ops.linear_algebra import einsum, linear, matmul, outer
+from tinytensor.ops.linear_algebra import einsum, linear, matmul, outer, tensordot
 from tinytensor.ops.reductions import (
     all,
     any,
     argmax,
     argmin,
     astype,
+    cummax,
+    cummin,
+    cumprod,
     cumsum,
     logsumexp,
     max,
@@ -81,10 +86,12 @@ from tinytensor.ops.shapes import (
     concatenate,
     expand_dims,
     flip,
+    hstack,
     moveaxis,
     pad,
     repeat,
     reshape,
+    roll,
     split,
     squeeze,
     stack,
@@ -93,15 +100,17 @@ from tinytensor.ops.shapes import (
     transpose,
     tril,
     triu,
+    vstack,
 )
 
 __all__ = [
     "abs", "add", "all", "any", "argmax", "argmin", "argsort", "astype", "broadcast_to", "clip", "concatenate", "cos",
-    "cumsum", "divide", "einsum", "embedding", "equal", "erf", "exp", "expand_dims", "expm1", "flip", "getitem", "greater",
-    "greater_equal", "index_add", "isfinite", "isnan", "leaky_relu", "less", "less_equal", "linear", "log", "log1p",
-    "log_softmax", "logical_and", "logical_not", "logical_or", "logical_xor", "logsumexp", "masked_fill", "matmul", "max",
-    "maximum", "mean", "min", "minimum", "moveaxis", "multiply", "negative", "norm", "not_equal", "one_hot", "outer", "pad",
-    "power", "prod", "reciprocal", "relu", "repeat", "reshape", "rsqrt", "scatter", "sigmoid", "sign", "silu", "sin",
-    "softmax", "softplus", "sort", "split", "sqrt", "square", "squeeze", "stack", "std", "subtract", "sum", "sum_rows",
-    "swapaxes", "take", "take_along_axis", "tanh", "tile", "topk", "transpose", "tril", "triu", "var", "where",
+    "cummax", "cummin", "cumprod", "cumsum", "diag", "diagonal", "divide", "einsum", "embedding", "equal", "erf", "exp",
+    "expand_dims", "expm1", "flip", "getitem", "greater", "greater_equal", "hstack", "index_add", "isfinite", "isnan",
+    "leaky_relu", "less", "less_equal", "linear", "log", "log1p", "log_softmax", "logical_and", "logical_not", "logical_or",
+    "logical_xor", "logsumexp", "masked_fill", "matmul", "max", "maximum", "mean", "min", "minimum", "moveaxis", "multiply",
+    "negative", "norm", "not_equal", "one_hot", "outer", "pad", "power", "prod", "reciprocal", "relu", "repeat", "reshape",
+    "roll", "rsqrt", "scatter", "sigmoid", "sign", "silu", "sin", "softmax", "softplus", "sort", "split", "sqrt", "square",
+    "squeeze", "stack", "std", "subtract", "sum", "sum_rows", "swapaxes", "take", "take_along_axis", "tanh", "tensordot",
+    "tile", "topk", "transpose", "tril", "triu", "var", "vstack", "where",
 ]  # fmt: skip
