@@ -145,7 +145,7 @@ def topk(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tenso
 
 def diagonal(x: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
     """The elements x[i, i + offset] of two axes, as the last axis of the result."""
-    axes = normalize_axes((axis1, axis2), x.ndim, "diagonal: axes")
+    axes = tuple([normalize_axis(a, x.ndim, "diagonal: axis") for a in (axis1, axis2)])
     rows, columns = [x.shape[a] for a in axes]
     length = max(0, min(rows + min(offset, 0), columns - max(offset, 0)))
     along = xp.arange(length)

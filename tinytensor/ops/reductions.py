@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from tinytensor.backend import default_dtype, is_floating, wide, xp
+from tinytensor.backend import default_dtype, is_floating, xp
 from tinytensor.op import op
 from tinytensor.ops.elementwise import abs, exp, power, sign, where
 from tinytensor.ops.indexing import take_along_axis
@@ -22,7 +22,7 @@ from tinytensor.ops.shapes import (
     split,
     transpose,
 )
-from tinytensor.summation import narrowed, running_sum, sum_over, widened
+from tinytensor.summation import is_half, narrowed, running_sum, sum_over, widened
 
 if TYPE_CHECKING:
     from tinytensor.tensor import Tensor
@@ -88,12 +88,18 @@ def std(x: Tensor, axis: Axes = None, keepdims: bool = False, ddof: int = 0) -> 
     return narrowed(xp.sqrt(_squared_distances(widened(x), axis, keepdims) / _freedom(x.shape, axis, ddof)), x)
 
 
+def _roomy(x: Tensor) -> tuple[Tensor, Any]:
+    """x as its products are computed, half precision in float32, and the dtype that they come out in. As in sums, integers
+    give 64 bits: a product soon outgrows a short one."""
+    if x.dtype.kind in "biu":
+        dtype: Any = "uint64" if x.dtype.kind == "u" else "int64"
+        return astype(x, dtype), dtype
+    return (astype(x, default_dtype) if is_half(x.dtype) else x), x.dtype
+
+
 def prod(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """The product over ``axis``. Multiplies halves pairwise, so the gradient is right where elements are 0, too."""
-    dtype = x.dtype
-    if dtype.kind in "biu":  # as sum does: a product soon outgrows a short integer
-        dtype = "uint64" if dtype.kind == "u" else "int64"
-    x = astype(x, wide(x.dtype) or dtype)  # half precision multiplies in float32
+    x, dtype = _roomy(x)
     axes = normalize_axes(axis, x.ndim, "prod: axis")
     kept = [a for a in range(x.ndim) if a not in axes]
     out = reshape(transpose(x, [*kept, *axes]), (*[x.shape[a] for a in kept], math.prod(x.shape[a] for a in axes)))
@@ -103,7 +109,7 @@ def prod(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
         half = length // 2
         product = out[..., :half] * out[..., half : 2 * half]
         out = concatenate([product, out[..., 2 * half :]], -1) if length % 2 else product
-    out = astype(out, dtype)
+    out = out if out.dtype == dtype else astype(out, dtype)
     return reshape(out, [1 if a in axes else n for a, n in enumerate(x.shape)] if keepdims else [x.shape[a] for a in kept])
 
 
@@ -210,15 +216,13 @@ def cumprod(x: Tensor, axis: int | None = None) -> Tensor:
     """The running product along ``axis``, or of the flattened x. Each step multiplies by what is 1, 2, 4, ... places before,
     so the gradient is right where elements are 0, too."""
     x, axis = _line(x, axis, "cumprod: axis")
-    dtype = x.dtype
-    if dtype.kind in "biu":
-        dtype = "uint64" if dtype.kind == "u" else "int64"
-    out, length, step = astype(x, wide(x.dtype) or dtype), x.shape[axis], 1
+    out, dtype = _roomy(x)
+    length, step = x.shape[axis], 1
     while step < length:
         first, rest = split(out, [step], axis)
         out = concatenate([first, rest * split(out, [length - step], axis)[0]], axis)
         step *= 2
-    return astype(out, dtype)
+    return out if out.dtype == dtype else astype(out, dtype)
 
 
 @op()

@@ -149,7 +149,7 @@ def roll(x: Tensor, shift: int | Sequence[int], axis: Axes = None) -> Tensor:
     """x with its elements moved on by ``shift`` along ``axis`` (None: of the flattened x); the last come in front again."""
     if axis is None:
         return reshape(roll(reshape(x, -1), shift, 0), x.shape)
-    axes = normalize_axes(tuple(axis) if isinstance(axis, Sequence) else (axis,), x.ndim, "roll: axis")
+    axes = normalize_axes(axis, x.ndim, "roll: axis")
     for a, by in zip(axes, host.broadcast_to(shift, len(axes))):
         if x.shape[a] and (by := int(by) % x.shape[a]):
             x = concatenate(split(x, [x.shape[a] - by], a)[::-1], a)
@@ -185,6 +185,8 @@ def pad(x: Tensor, pad_width: int | Sequence[Any], mode: str = "constant", const
     ``mode``: ``"constant"``, or as in NumPy ``"edge"`` (the outermost elements), ``"reflect"`` (mirrored at them),
     ``"symmetric"`` (mirrored, and themselves repeated) or ``"wrap"`` (from the other end).
     """
+    if x.ndim == 0:
+        return reshape(x, ())
     if mode == "constant":
         return _pad(x, pad_width, constant_values)
     if mode not in ("edge", "reflect", "symmetric", "wrap"):
