@@ -311,7 +311,7 @@ for ddof in (1, 2):
     same("var", f"ddof={ddof}", normal(2, 4), kwargs={"axis": 1, "ddof": ddof})
     same("std", f"ddof={ddof}", normal(2, 4), kwargs={"axis": 1, "ddof": ddof})
 for order in (1, 2, inf, -inf, 0, 3, 2.5, 1.5, 0.5, -1):
-    same("norm", f"ord={order}", distinct(3, 4), kwargs={"ord": order, "axis": 1}, want=np.linalg.norm)
+    same("norm", f"ord={order}", distinct(3, 4) + 0.1, kwargs={"ord": order, "axis": 1}, want=np.linalg.norm)
 for op in ("max", "min", "sum", "prod"):
     same(op, "of many axes apart", distinct(2, 2, 3, 2), kwargs={"axis": (0, 2)})
 case("logsumexp", "of nothing", lambda x: tt.logsumexp(x, 1), lambda x: np.full(2, -inf), normal(2, 0))
@@ -338,6 +338,10 @@ for axis in (None, 0, -1):
 for op in ("cumsum", "cumprod"):
     same(op, "zero-size", normal(0, 2), args=(0,))
     same(op, "small integers", np.array([100, 3, 100], np.int8), **no_gradient)
+for axis in (0, 1):
+    same("norm_of_order", f"axis={axis}", distinct(3, 4), args=(3.0, axis), f=tt.norm, want=np.linalg.norm)
+    falling = [lambda x, a=axis: tt.cummax(x, a)[1], lambda x, a=axis: np.zeros(x.shape, int)]
+    case("running_best", f"of what falls, axis={axis}", *falling, -np.arange(12.0).reshape(3, 4), **no_gradient)
 for op, running, indices in [("cummax", tt.cummax, [0, 0, 2, 3, 3, 5]), ("cummin", tt.cummin, [0, 1, 1, 1, 4, 4])]:
     places = [lambda x, f=running: f(x)[1], lambda x, i=indices: np.array(i)]
     case(op, "indices, the last of equals", *places, np.array([2.0, 1.0, 2.0, 3.0, 1.0, 3.0]), **no_gradient)
