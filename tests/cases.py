@@ -355,6 +355,21 @@ for op, f, want, draw in REDUCTIONS:
     case(op, "list of axes", lambda x, f=f: f(x, axis=[0, 1]), want, draw(2, 3), differentiable=options["differentiable"])
     if op != "std":
         same(op, "scalar", draw(), **options)
+        for axis, keepdims in [(0, False), (-1, True), ((0,), False)]:
+            no_axes = lambda x, w=want, k=keepdims: w(x, keepdims=k)  # noqa: E731 (NumPy takes an axis here in some only)
+            settings = {"axis": axis, "keepdims": keepdims}
+            case(
+                op,
+                f"scalar, {settings}",
+                lambda x, f=f, s=settings: f(x, **s),
+                no_axes,
+                draw(),
+                differentiable=op not in ("any", "all"),
+            )
+    if op in ("sum", "prod", "any", "all"):
+        for kind in (np.int8, np.uint8, bool):
+            small = np.array([[100, 120, 0], [1, 0, 100]]).astype(kind)
+            same(op, f"small integers, {kind.__name__}", small, kwargs={"axis": 1}, f=f, want=want, **no_gradient)
     if op in ("sum", "prod", "any", "all"):
         same(op, "of nothing", normal(2, 0), kwargs={"axis": 1}, **options)
     if options["differentiable"]:
@@ -365,15 +380,42 @@ for n in (2, 3, 5, 8):
 for ddof in (1, 2):
     same("var", f"ddof={ddof}", normal(2, 4), kwargs={"axis": 1, "ddof": ddof})
     same("std", f"ddof={ddof}", normal(2, 4), kwargs={"axis": 1, "ddof": ddof})
-for order in (1, 2, inf):
-    same("norm", f"ord={order}", distinct(3, 4), kwargs={"ord": order, "axis": 1}, want=np.linalg.norm)
+for order in (1, 2, inf, -inf, 0, 3, 2.5, 1.5, 0.5, -1):
+    same("norm", f"ord={order}", distinct(3, 4) + 0.1, kwargs={"ord": order, "axis": 1}, want=np.linalg.norm)
+for op in ("max", "min", "sum", "prod"):
+    same(op, "of many axes apart", distinct(2, 2, 3, 2), kwargs={"axis": (0, 2)})
+case("logsumexp", "of nothing", lambda x: tt.logsumexp(x, 1), lambda x: np.full(2, -inf), normal(2, 0))
 same("logsumexp", "far apart", 1000 * normal(2, 4), args=(-1,), want=np.logaddexp.reduce)
+
+
+def best_so_far(accumulate: Any) -> Callable[..., Any]:
+    return lambda x, axis=None: accumulate(x.ravel() if axis is None or not x.ndim else x, axis=axis or 0)
+
+
 for axis in (None, 0, -1):
     same("cumsum", f"axis={axis}", normal(3, 4), args=(axis,))
+    same("cumprod", f"axis={axis}", nonzero(3, 4), args=(axis,))
+    same("cumprod", f"zeros, axis={axis}", with_zeros(3, 5), args=(axis,))
+    for op, running, ufunc in [("cummax", tt.cummax, np.maximum), ("cummin", tt.cummin, np.minimum)]:
+        values = lambda x, axis=None, f=running: f(x, axis)[0]  # noqa: E731
+        same(op, f"axis={axis}", distinct(3, 5), args=(axis,), f=values, want=best_so_far(ufunc.accumulate))
+        same(op, f"scalar, axis={axis}", normal(), args=(axis,), f=values, want=best_so_far(ufunc.accumulate))
+    for op in ("cumsum", "cumprod", "argmax", "argmin"):
+        same(op, f"scalar, axis={axis}", normal(), args=(axis,), differentiable=op.startswith("cum"))
     for op in ("argmax", "argmin"):
         same(op, f"axis={axis}", ints(3, 3, 4) * 1.0, args=(axis,), **no_gradient)
         same(op, f"axis={axis}, keepdims", normal(3, 4), kwargs={"axis": axis, "keepdims": True}, **no_gradient)
-same("cumsum", "zero-size", normal(0, 2), args=(0,))
+for op in ("cumsum", "cumprod"):
+    same(op, "zero-size", normal(0, 2), args=(0,))
+    same(op, "small integers", np.array([100, 3, 100], np.int8), **no_gradient)
+for axis in (0, 1):
+    same("norm_of_order", f"axis={axis}", distinct(3, 4), args=(3.0, axis), f=tt.norm, want=np.linalg.norm)
+    falling = [lambda x, a=axis: tt.cummax(x, a)[1], lambda x, a=axis: np.zeros(x.shape, int)]
+    case("running_best", f"of what falls, axis={axis}", *falling, -np.arange(12.0).reshape(3, 4), **no_gradient)
+for op, running, indices in [("cummax", tt.cummax, [0, 0, 2, 3, 3, 5]), ("cummin", tt.cummin, [0, 1, 1, 1, 4, 4])]:
+    places = [lambda x, f=running: f(x)[1], lambda x, i=indices: np.array(i)]
+    case(op, "indices, the last of equals", *places, np.array([2.0, 1.0, 2.0, 3.0, 1.0, 3.0]), **no_gradient)
+    same(op, "zero-size", normal(0, 2), f=lambda x, f=running: f(x, 0)[0], want=lambda x: x)
 
 
 def softmax(x: Any, axis: int = -1) -> Any:
@@ -458,7 +500,23 @@ for axis in (None, 0, -1, (0, 1)):
     same("flip", f"axis={axis}", normal(3, 4), args=(axis,))
 for width in (1, (1, 2), ((1, 0), (0, 2)), 0):
     same("pad", f"width={width}", normal(2, 3), args=(width,))
+    for mode in ("edge", "reflect", "symmetric", "wrap"):
+        same("pad", f"{mode}, width={width}", normal(2, 3), args=(width,), kwargs={"mode": mode})
 same("pad", "value", normal(2, 3), args=(1,), kwargs={"constant_values": 2.5})
+same("pad", "reflect further than there is", normal(3), args=((4, 5),), kwargs={"mode": "reflect"})
+same("pad", "scalar", normal(), args=(1,))
+for shift, axis in [(1, None), (-2, 0), (5, 1), ((1, 2), (0, 1)), (1, (0, 1)), (0, 0), ((1, 1), (0, 0))]:
+    if axis != (0, 0):
+        same("roll", f"{shift}, axis={axis}", normal(3, 4), args=(shift, axis))
+same("roll", "scalar", normal(), args=(1,))
+same("roll", "zero-size", normal(0, 2), args=(1, 0))
+for op, join, theirs in [("hstack", tt.hstack, np.hstack), ("vstack", tt.vstack, np.vstack)]:
+    pair = [lambda *xs, f=join: f(xs), lambda *xs, f=theirs: f(xs)]
+    for shape in [(), (3,), (2, 3), (2, 3, 2)]:
+        case(op, f"{shape}", *pair, normal(*shape), normal(*shape))
+same("repeat", "scalar, axis=0", normal(), args=(2, 0))
+case("flip", "scalar, axis=0", lambda x: tt.flip(x, 0), lambda x: x, normal())
+case("squeeze", "scalar, axis=0", lambda x: tt.squeeze(x, 0), lambda x: x, normal())
 for repeats in [(2, None), (3, 0), (2, -1), ([2, 0, 1], 1), (0, 0)]:
     same("repeat", f"{repeats}", normal(2, 3), args=repeats)
 for counts in (2, (2, 1), (3, 1, 2), (0, 2)):
@@ -519,6 +577,14 @@ case("getitem", "iteration", lambda x: sum(row * i for i, row in enumerate(x)), 
 for label, indices in {"duplicates": [0, 2, 0], "2-d": [[0, 1], [1, 1]], "negative": [-1, 0], "int": 1, "empty": []}.items():
     for axis in (None, 0, -1):
         same("take", f"{label} axis={axis}", normal(3, 4), args=(np.array(indices, int), axis))
+for indices in (0, [0, 0], [[-1]]):
+    same("take", f"scalar, {indices}", normal(), args=(np.array(indices), 0))
+for offset in (0, 1, -1, 2, 5, -5):
+    for axes in [(0, 1), (1, 0), (-1, 0), (1, 2)]:
+        same("diagonal", f"offset={offset}, axes={axes}", normal(2, 3, 4), args=(offset, *axes))
+    same("diag", f"of a matrix, k={offset}", normal(3, 4), args=(offset,))
+    same("diag", f"a matrix, k={offset}", normal(3), args=(offset,))
+case("diagonal", "of itself", lambda x: x.diagonal().sum() * x, lambda x: np.trace(x) * x, normal(3, 3))
 case("take", "list", lambda x: tt.take(x, [2, 0]), lambda x: x.ravel()[[2, 0]], normal(3, 4))
 for axis, shape in [(0, (2, 4)), (1, (3, 2)), (-1, (1, 2)), (0, (0, 4)), (1, (3, 6))]:
     same("take_along_axis", f"axis={axis}, indices {shape}", normal(3, 4), ints(3, *shape), args=(axis,))
@@ -558,6 +624,23 @@ for axis in (-1, 0):
         options = {"f": indices, "want": places_of_largest, **no_gradient}
         same("topk", f"indices, k={k} axis={axis}", distinct(3, 4), args=(k, axis), **options)
 same("sort", "zero-size", normal(0, 3))
+for axis in (0, -1):
+    falling = [lambda x, a=axis: tt.sort(x, a, descending=True), lambda x, a=axis: -np.sort(-x, a)]
+    case("sort", f"descending, axis={axis}", *falling, distinct(3, 4))
+    order = [lambda x, a=axis: tt.argsort(x, a, descending=True), lambda x, a=axis: np.argsort(-x, a, kind="stable")]
+    case("argsort", f"descending, ties, axis={axis}", *order, ints(2, 6, 6) * 1.0, **no_gradient)
+    for k in (0, 2, 3):
+        least = [
+            lambda x, a=axis, k=k: tt.topk(x, k, a, largest=False)[1],
+            lambda x, a=axis, k=k: np.argsort(x, a, kind="stable").take(range(k), a),
+        ]
+        case("topk", f"indices of the smallest, ties, k={k} axis={axis}", *least, ints(2, 3, 4) * 1.0, **no_gradient)
+        most = [
+            lambda x, a=axis, k=k: tt.topk(x, k, a)[1],
+            lambda x, a=axis, k=k: np.argsort(-x, a, kind="stable").take(range(k), a),
+        ]
+        case("topk", f"indices, ties, k={k} axis={axis}", *most, ints(2, 3, 4) * 1.0, **no_gradient)
+case("argsort", "scalar", tt.argsort, lambda x: np.array(0), normal(), **no_gradient)
 for shape in [(4,), (2, 3), (), (0,)]:
     same(
         "one_hot", f"shape={shape}", ints(5, *shape), args=(5,), want=lambda i, n: np.eye(n, dtype="float32")[i], **no_gradient
@@ -628,6 +711,14 @@ for text in EINSUMS.split("|"):
     einsums = [lambda *xs, e=einsum, s=subscripts: e(s, *xs) for einsum in (tt.einsum, np.einsum)]
     case("einsum", text.strip(), *einsums, *[normal(*map(int, shape.split(","))) for shape in shapes])
 case("einsum", "with spaces", lambda x, y: tt.einsum(" ij , j -> i ", x, y), np.matmul, normal(2, 3), normal(3))
+ONE = "cb,db-> : 3,1 1,2 | ab,b->a : 2,3 1 | ab,bc->ac : 2,1 3,4 | a,a-> : 1 3 | a,ab,b->b : 1 2,1 3 | ab,ab->ab : 2,1 1,3"
+for text in ONE.split("|"):  # a length of 1 broadcasts
+    term, shapes = [part.split() for part in text.split(":")]
+    einsums = [lambda *xs, e=einsum, t=term[0]: e(t, *xs) for einsum in (tt.einsum, np.einsum)]
+    case("einsum", f"lengths of 1, {text.strip()}", *einsums, *[normal(*map(int, shape.split(","))) for shape in shapes])
+for axes in (0, 1, 2, ([0, 2], [1, 0]), ([-1], [-2])):
+    left, right = {2: ((4, 3, 2), (3, 2, 5))}.get(axes if isinstance(axes, int) else 0, ((2, 3, 2), (2, 2)))
+    same("tensordot", f"axes={axes}", normal(*left), normal(*right), args=(axes,))
 case("einsum", "of itself", lambda x: tt.einsum("ij,jk->ik", x, x), lambda x: x @ x, normal(3, 3))
 case("einsum", "one constant", lambda x, y: tt.einsum("ij,jk->ik", x, y), np.matmul, normal(2, 3), normal(3, 2), constant=(0,))
 
@@ -1125,6 +1216,11 @@ PROMISES = [
     Promise("max of equals", tt.max, [3.0, 3.0, 1.0, 3.0], 3, [1 / 3, 1 / 3, 0, 1 / 3]),
     Promise("min of equals", lambda x: tt.min(x, 1), [[1.0, 1.0], [2.0, 1.0]], [1, 1], [[0.5, 0.5], [0, 1]]),
     Promise("clip at the ends", lambda x: tt.clip(x, 0.0, 1.0), [-1.0, 0.0, 0.5, 1.0, 2.0], [0, 0, 0.5, 1, 1], [0, 1, 1, 1, 0]),
+    Promise("sort of a number", lambda x: tt.sort(x, 0), 2.0, 2, 1),
+    Promise("topk of a number", lambda x: tt.topk(x, 1, 0)[0], 2.0, 2, 1),
+    Promise("topk of equals", lambda x: tt.topk(x, 2)[0], [1.0, 3.0, 3.0, 3.0], [3, 3], [0, 1, 1, 0]),
+    Promise("topk of the smallest", lambda x: tt.topk(x, 2, largest=False)[0], [1.0, 0.0, 1.0, 3.0], [0, 1], [1, 1, 0, 0]),
+    Promise("descending sort of equals", lambda x: tt.sort(x, descending=True)[:2], [1.0, 3.0, 3.0, 3.0], [3, 3], [0, 1, 1, 0]),
     Promise("sort of equals", lambda x: tt.sort(x)[:2] * 3, [2.0, 1.0, 1.0], [3, 3], [0, 3, 3]),
     Promise("reciprocal not selected", lambda x: tt.where(x > 0, 1 / (x + 1), x), [0.0, 1.0], [0, 0.5], [1, -0.25]),
     Promise("sigmoid far out", tt.sigmoid, [-1000.0, 0.0, 1000.0], [0, 0.5, 1], [0, 0.25, 0]),
@@ -1133,6 +1229,28 @@ PROMISES = [
     Promise("gelu far out", tt.gelu, [-50.0, 50.0], [0, 50], [0, 1]),
     Promise("softmax far out", lambda x: tt.softmax(x)[:2], [1e5, 0.0, -1e5], [1, 0], [0, 0, 0]),
     Promise("log_softmax far out", lambda x: tt.log_softmax(x)[0], [0.0, 1000.0], -1000, [1, -1]),
+    Promise("max of NaN", tt.max, [nan, 1.0], nan, [1, 0]),
+    Promise("max of infinities", tt.max, [inf, 1.0, inf], inf, [0.5, 0, 0.5]),
+    Promise(
+        "min of NaN in a row", lambda x: tt.min(x, 1), [[nan, 1.0, nan], [2.0, 1.0, 3.0]], [nan, 1], [[0.5, 0, 0.5], [0, 1, 0]]
+    ),
+    Promise("var of too few", lambda x: tt.var(x, ddof=2), [1.0, 3.0], inf, [-inf, inf]),
+    Promise("var of too few equals", lambda x: tt.var(x, ddof=1), [1.0], nan, [nan]),
+    Promise("std of one", tt.std, 3.0, 0, 0),
+    Promise("norm of order 3 of 0", lambda x: tt.norm(x, 3), [0.0, 0.0], 0, [0, 0]),
+    Promise("norm of order 1/2 with 0", lambda x: tt.norm(x, 0.5), [0.0, 4.0], 4, [0, 1]),
+    Promise("norm of order -1 with 0", lambda x: tt.norm(x, -1), [0.0, 4.0], 0, [0, 0]),
+    Promise("norm of order -inf of equals", lambda x: tt.norm(x, -inf), [2.0, -2.0, 3.0], 2, [0.5, -0.5, 0]),
+    Promise("norm of order 0", lambda x: tt.norm(x, 0), [0.0, -2.0], 1, [0, 0]),
+    Promise("logsumexp of -inf", tt.logsumexp, [-inf, -inf], -inf, [0, 0]),
+    Promise(
+        "logsumexp of a row of -inf", lambda x: tt.logsumexp(x, 1), [[-inf, -inf], [0.0, -inf]], [-inf, 0], [[0, 0], [1, 0]]
+    ),
+    Promise("logsumexp of inf", tt.logsumexp, [inf, 1.0], inf, [nan, 0]),
+    Promise("cumsum with inf", tt.cumsum, [1.0, inf, 2.0], [1, inf, inf], [3, 2, 1]),
+    Promise("prod with inf", tt.prod, [2.0, inf, 3.0], inf, [inf, 6, inf]),
+    Promise("cumprod with zeros", tt.cumprod, [0.0, 0.0, 3.0], [0, 0, 0], [1, 0, 0]),
+    Promise("cummax of equals and NaN", lambda x: tt.cummax(x)[0], [1.0, 1.0, nan, 2.0], [1, 1, nan, nan], [1, 1, 2, 0]),
     Promise("logsumexp with -inf", tt.logsumexp, [-inf, 2.0], 2, [0, 1]),
     Promise("binary cross-entropy far out", surely_true, [1000.0, -1000.0], [0, 1000], [0, -1]),
     Promise("mean cross-entropy of no rows", all_targets_ignored, [[1.0, 2.0], [3.0, 4.0]], 0, zeros),

@@ -21,7 +21,8 @@ from contextlib import ContextDecorator, ExitStack, contextmanager
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tinytensor.backend import BackendError, DType, is_floating, quiet, wide, xp
+from tinytensor.backend import BackendError, DType, is_floating, quiet, xp
+from tinytensor.summation import sum_over
 
 if TYPE_CHECKING:
     from tinytensor.backend import Array
@@ -283,14 +284,18 @@ def backpropagate(
 def _fit(gradient: Any, parent: Node) -> Any:
     """Give a gradient its tensor's shape and dtype: the one place that undoes broadcasting and type promotion."""
     if gradient.shape != parent.shape:
-        precisely = {} if hasattr(gradient, "node") else {"dtype": wide(gradient.dtype)}  # a tensor's sum sees to that itself
         extra = len(gradient.shape) - len(parent.shape)
         if extra > 0:
-            gradient = gradient.sum(axis=tuple(range(extra)), **precisely)
+            gradient = _summed(gradient, tuple(range(extra)), keepdims=False)
         axes = tuple([i for i, (have, want) in enumerate(zip(gradient.shape, parent.shape)) if have != want])
         if axes:
-            gradient = gradient.sum(axis=axes, keepdims=True, **precisely)
+            gradient = _summed(gradient, axes, keepdims=True)
     return gradient if gradient.dtype == parent.dtype else gradient.astype(parent.dtype)
+
+
+def _summed(gradient: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
+    sum_up = type(gradient).sum if hasattr(gradient, "node") else sum_over
+    return sum_up(gradient, axes, keepdims)
 
 
 def _check_node(node: Node) -> None:

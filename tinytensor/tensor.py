@@ -382,6 +382,7 @@ class Tensor:
     repeat, tile, tril, triu, astype = ops.repeat, ops.tile, ops.tril, ops.triu, ops.astype
     take, take_along_axis, index_add = ops.take, ops.take_along_axis, ops.index_add
     sort, argsort, topk, one_hot = ops.sort, ops.argsort, ops.topk, ops.one_hot
+    diagonal, roll, cumprod, cummax, cummin = ops.diagonal, ops.roll, ops.cumprod, ops.cummax, ops.cummin
     matmul, outer, isnan, isfinite = ops.matmul, ops.outer, ops.isnan, ops.isfinite
     isinf, isclose, allclose = ops.isinf, ops.isclose, ops.allclose
 

@@ -297,7 +297,7 @@ SHAPES = {
     ),
     "flip": (lambda x: tt.flip(x, (0, 2)), lambda x: torch.flip(x, (0, 2)), BLOCK),
     "flip, all": (tt.flip, lambda x: torch.flip(x, (0, 1, 2)), BLOCK),
-    "pad": (lambda x: tt.pad(x, ((1, 0), (2, 3)), 1.5), lambda x: F.pad(x, (2, 3, 1, 0), value=1.5), X),
+    "pad": (lambda x: tt.pad(x, ((1, 0), (2, 3)), constant_values=1.5), lambda x: F.pad(x, (2, 3, 1, 0), value=1.5), X),
     "pad, all around": (lambda x: tt.pad(x, 2) ** 2, lambda x: F.pad(x, (2, 2, 2, 2)) ** 2, X),
     "repeat": (lambda x: tt.repeat(x, 3, 1), lambda x: torch.repeat_interleave(x, 3, 1), BLOCK),
     "repeat, each its own": (

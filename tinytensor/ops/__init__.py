@@ -71,6 +71,8 @@ from tinytensor.ops.elementwise import (
 )
 from tinytensor.ops.indexing import (
     argsort,
+    diag,
+    diagonal,
     embedding,
     getitem,
     index_add,
@@ -82,13 +84,16 @@ from tinytensor.ops.indexing import (
     take_along_axis,
     topk,
 )
-from tinytensor.ops.linear_algebra import einsum, linear, matmul, outer
+from tinytensor.ops.linear_algebra import einsum, linear, matmul, outer, tensordot
 from tinytensor.ops.reductions import (
     all,
     any,
     argmax,
     argmin,
     astype,
+    cummax,
+    cummin,
+    cumprod,
     cumsum,
     logsumexp,
     max,
@@ -105,10 +110,12 @@ from tinytensor.ops.shapes import (
     concatenate,
     expand_dims,
     flip,
+    hstack,
     moveaxis,
     pad,
     repeat,
     reshape,
+    roll,
     split,
     squeeze,
     stack,
@@ -117,18 +124,20 @@ from tinytensor.ops.shapes import (
     transpose,
     tril,
     triu,
+    vstack,
 )
 
 __all__ = [
     "abs", "add", "all", "allclose", "any", "arccos", "arcsin", "arctan", "argmax", "argmin", "argsort", "astype",
     "bitwise_and", "bitwise_or", "bitwise_xor", "broadcast_to", "ceil", "clip", "concatenate", "copy", "cos", "cosh",
-    "cumsum", "divide", "einsum", "elu", "embedding", "equal", "erf", "exp", "exp2", "expand_dims", "expm1", "flip",
-    "floor", "floor_divide", "getitem", "glu", "greater", "greater_equal", "index_add", "invert", "isclose", "isfinite",
-    "isinf", "isnan", "leaky_relu", "less", "less_equal", "linear", "log", "log1p", "log2", "log10", "log_softmax",
-    "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor", "logsigmoid", "logsumexp", "masked_fill",
-    "matmul", "max", "maximum", "mean", "min", "minimum", "moveaxis", "multiply", "negative", "norm", "not_equal",
-    "one_hot", "outer", "pad", "power", "prod", "reciprocal", "relu", "remainder", "repeat", "reshape", "round", "rsqrt",
-    "scatter", "sigmoid", "sign", "silu", "sin", "sinh", "softmax", "softplus", "sort", "split", "sqrt", "square",
-    "squeeze", "stack", "std", "subtract", "sum", "sum_rows", "swapaxes", "take", "take_along_axis", "tan", "tanh", "tile",
-    "topk", "transpose", "tril", "triu", "trunc", "var", "where",
+    "cummax", "cummin", "cumprod", "cumsum", "diag", "diagonal", "divide", "einsum", "elu", "embedding", "equal", "erf",
+    "exp", "exp2", "expand_dims", "expm1", "flip", "floor", "floor_divide", "getitem", "glu", "greater", "greater_equal",
+    "hstack", "index_add", "invert", "isclose", "isfinite", "isinf", "isnan", "leaky_relu", "less", "less_equal", "linear",
+    "log", "log10", "log1p", "log2", "log_softmax", "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor",
+    "logsigmoid", "logsumexp", "masked_fill", "matmul", "max", "maximum", "mean", "min", "minimum", "moveaxis", "multiply",
+    "negative", "norm", "not_equal", "one_hot", "outer", "pad", "power", "prod", "reciprocal", "relu", "remainder",
+    "repeat", "reshape", "roll", "round", "rsqrt", "scatter", "sigmoid", "sign", "silu", "sin", "sinh", "softmax",
+    "softplus", "sort", "split", "sqrt", "square", "squeeze", "stack", "std", "subtract", "sum", "sum_rows", "swapaxes",
+    "take", "take_along_axis", "tan", "tanh", "tensordot", "tile", "topk", "transpose", "tril", "triu", "trunc", "var",
+    "vstack", "where",
 ]  # fmt: skip

@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels
-from tinytensor.backend import from_numpy, host, is_array, is_host_array, scatter_add, xp
+from tinytensor.backend import from_numpy, host, index_dtype, is_array, is_host_array, scatter_add, xp
 from tinytensor.engine import Part, modes
 from tinytensor.op import op
-from tinytensor.ops.shapes import flip, moveaxis, normalize_axes
+from tinytensor.ops.shapes import moveaxis, normalize_axes, normalize_axis, reshape
 
 if TYPE_CHECKING:
     from tinytensor.tensor import Tensor
@@ -60,7 +60,7 @@ def getitem(x: Tensor, index: Any) -> Tensor:
 def _scatter(values: Any, index: Any, shape: tuple[int, ...]) -> Tensor:
     out = xp.zeros(shape, dtype=values.dtype)
     if _is_basic(index):
-        out[index] = values
+        out[index] = xp.broadcast_to(values, out[index].shape)  # more axes than those, even of length 1, are an error
     else:
         scatter_add(out, index, values)
     return out
@@ -73,9 +73,9 @@ def scatter(values: Tensor, index: Any, shape: tuple[int, ...]) -> Tensor:
 
 def take(x: Tensor, indices: Any, axis: int | None = None) -> Tensor:
     """The elements at ``indices`` (integers, any shape) of the flattened x, or along ``axis``."""
-    if axis is None:
-        return getitem(x.reshape(-1), _as_integers(indices))
-    (axis,) = normalize_axes(axis, x.ndim, "take: axis")
+    if axis is None or x.ndim == 0:
+        x, axis = reshape(x, -1), axis or 0
+    axis = normalize_axis(axis, x.ndim, "take: axis")
     return getitem(x, (slice(None),) * axis + (_as_integers(indices),))
 
 
@@ -102,36 +102,64 @@ def _along(indices: Any, axis: int, shape: tuple[int, ...]) -> tuple[Any, ...]:
 def take_along_axis(x: Tensor, indices: Any, axis: int) -> Tensor:
     """For each position of ``indices``, the element of x at that index along ``axis``. They have as many dimensions as x,
     and x's lengths (or 1, which broadcasts) along the other axes."""
-    (axis,) = normalize_axes(axis, x.ndim, "take_along_axis: axis")
+    axis = normalize_axis(axis, x.ndim, "take_along_axis: axis")
     return getitem(x, _along(indices, axis, x.shape))
 
 
 def index_add(x: Tensor, indices: Any, values: Tensor, axis: int = 0) -> Tensor:
     """x with ``values`` added to its slices at ``indices`` (1-d integers) along ``axis``; repeated indices add up."""
-    (axis,) = normalize_axes(axis, x.ndim, "index_add: axis")
+    axis = normalize_axis(axis, x.ndim, "index_add: axis")
     index = (slice(None),) * axis + (as_index(indices),)
     return x + scatter(values, index, tuple(x.shape))
 
 
 @op()
-def argsort(x: Any, axis: int = -1) -> Tensor:
-    """The indices that sort x along ``axis``, smallest first; equal elements keep their order."""
-    return xp.argsort(x, axis=axis, kind="stable")
+def argsort(x: Any, axis: int = -1, descending: bool = False) -> Tensor:
+    """The indices that sort x along ``axis``, smallest first, or largest first; equal elements keep their order."""
+    if x.ndim == 0:
+        normalize_axes(axis, 0)
+        return xp.zeros((), index_dtype)
+    if not descending:
+        return xp.argsort(x, axis=axis, kind="stable")
+    backwards = xp.argsort(xp.flip(x, axis), axis=axis, kind="stable")  # where equal elements come in the opposite order
+    return x.shape[axis] - 1 - xp.flip(backwards, axis)
 
 
-def sort(x: Tensor, axis: int = -1) -> Tensor:
-    """x sorted along ``axis``, smallest first."""
-    return take_along_axis(x, argsort(x, axis), axis)
+def sort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
+    """x sorted along ``axis``, smallest first, or largest first; equal elements keep their order."""
+    order = argsort(x, axis, descending)
+    return take_along_axis(x, order, axis) if x.ndim else reshape(x, ())
 
 
-def topk(x: Tensor, k: int, axis: int = -1) -> tuple[Tensor, Tensor]:
-    """The k largest elements along ``axis``, largest first, and their indices."""
-    (axis,) = normalize_axes(axis, x.ndim, "topk: axis")
+def topk(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
+    """The k largest elements along ``axis``, largest first, and their indices; or the k smallest, smallest first. Of equal
+    elements the first come first."""
+    if x.ndim == 0:
+        return tuple([reshape(t, ()) for t in topk(reshape(x, 1), k, axis, largest)])  # type: ignore[return-value]
+    axis = normalize_axis(axis, x.ndim, "topk: axis")
     if not 0 <= k <= x.shape[axis]:
         raise ValueError(f"topk of shape {x.shape}: k={k} is not between 0 and {x.shape[axis]}, the length of axis {axis}")
-    ascending = argsort(x, axis)
-    largest = moveaxis(moveaxis(flip(ascending, axis), axis, 0)[:k], 0, axis)
-    return take_along_axis(x, largest, axis), largest
+    best = argsort(x, axis, descending=largest)[(slice(None),) * axis + (slice(k),)]
+    return take_along_axis(x, best, axis), best
+
+
+def diagonal(x: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
+    """The elements x[i, i + offset] of two axes, as the last axis of the result."""
+    axes = tuple([normalize_axis(a, x.ndim, "diagonal: axis") for a in (axis1, axis2)])
+    rows, columns = [x.shape[a] for a in axes]
+    length = max(0, min(rows + min(offset, 0), columns - max(offset, 0)))
+    along = xp.arange(length)
+    return getitem(moveaxis(x, axes, (-2, -1)), (..., along + max(-offset, 0), along + max(offset, 0)))
+
+
+def diag(x: Tensor, k: int = 0) -> Tensor:
+    """A square matrix with x (1-d) on its diagonal number k and 0 elsewhere; of a matrix its diagonal number k."""
+    if x.ndim == 2:
+        return diagonal(x, k)
+    if x.ndim != 1:
+        raise ValueError(f"diag takes a vector or a matrix, not shape {x.shape}: use diagonal")
+    along, side = xp.arange(x.shape[0]), x.shape[0] + (k if k > 0 else -k)
+    return scatter(x, (along + max(-k, 0), along + max(k, 0)), (side, side))
 
 
 @op()

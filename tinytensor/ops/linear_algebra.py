@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels
 from tinytensor.backend import xp
 from tinytensor.op import op
-from tinytensor.ops.shapes import expand_dims, reshape, swapaxes
+from tinytensor.ops.indexing import diagonal
+from tinytensor.ops.shapes import broadcast_to, expand_dims, normalize_axes, reshape, swapaxes, transpose
 
 if TYPE_CHECKING:
     from tinytensor.tensor import Tensor
@@ -63,6 +65,21 @@ def matmul(x: Tensor, y: Tensor) -> Tensor:
     return out if len(shape) == out.ndim else reshape(out, shape)
 
 
+def tensordot(x: Tensor, y: Tensor, axes: int | Sequence[Any] = 2) -> Tensor:
+    """The sum of products over axes of both: the last ``axes`` of x with the first of y, or two lists of axes, in pairs."""
+    if isinstance(axes, int):
+        axes = (range(x.ndim - axes, x.ndim), range(axes))
+    left, right = normalize_axes(axes[0], x.ndim, "tensordot: axes"), normalize_axes(axes[1], y.ndim, "tensordot: axes")
+    lengths = [x.shape[a] for a in left]
+    if lengths != [y.shape[a] for a in right]:
+        raise ValueError(f"tensordot of shapes {x.shape}, {y.shape}: the axes {left} and {right} differ in length")
+    rows, columns = [a for a in range(x.ndim) if a not in left], [a for a in range(y.ndim) if a not in right]
+    shape = [x.shape[a] for a in rows], [y.shape[a] for a in columns]
+    x = reshape(transpose(x, [*rows, *left]), (math.prod(shape[0]), math.prod(lengths)))
+    y = reshape(transpose(y, [*right, *columns]), (math.prod(lengths), math.prod(shape[1])))
+    return reshape(_matmul(x, y), (*shape[0], *shape[1]))
+
+
 def outer(x: Tensor, y: Tensor) -> Tensor:
     """Every product of an element of x with one of y: (x.size, y.size)."""
     return reshape(x, (-1, 1)) * reshape(y, (1, -1))
@@ -89,22 +106,18 @@ def _einsum_gradients(
     g: Any, arrays: Any, arrays_shape: list[tuple[int, ...]], terms: tuple[str, ...], output: str
 ) -> list[Any]:
     """For each operand, the einsum of g with all the others. A letter that only this operand has was summed over: its
-    gradient is the same at every position, so it is left out of the einsum and broadcast."""
+    gradient is the same at every position, so it is left out of the einsum and broadcast. So is one of length 1, which may
+    have been broadcast itself: the einsum then sums over it."""
     gradients = []
     for i, (term, shape) in enumerate(zip(terms, arrays_shape)):
         others = [t for j, t in enumerate(terms) if j != i]
         known = set(output).union(*others)
-        kept = "".join(letter for letter in term if letter in known)
+        left_out = [axis for axis, letter in enumerate(term) if letter not in known or shape[axis] == 1]
+        kept = "".join([letter for axis, letter in enumerate(term) if axis not in left_out])
         part = _einsum(g, *[a for j, a in enumerate(arrays) if j != i], terms=(output, *others), output=kept)
-        places = tuple([axis for axis, letter in enumerate(term) if letter not in known])
-        gradients.append(_broadcast(expand_dims(part, places) if places else part, shape, places))
+        part = expand_dims(part, left_out) if left_out else part
+        gradients.append(part if tuple(part.shape) == tuple(shape) else broadcast_to(part, shape))
     return gradients
-
-
-def _broadcast(x: Any, shape: tuple[int, ...], places: tuple[int, ...]) -> Any:
-    from tinytensor.ops.shapes import broadcast_to
-
-    return broadcast_to(x, [shape[a] if a in places else n for a, n in enumerate(x.shape)])
 
 
 @op(arrays=_einsum_gradients)
@@ -150,16 +163,11 @@ def _parse(subscripts: str, tensors: tuple[Tensor, ...]) -> tuple[list[str], str
 
 
 def _diagonal(term: str, x: Tensor) -> tuple[str, Tensor]:
-    """Replace the first repeated letter's two axes by one, their diagonal, in front."""
+    """Replace the first repeated letter's two axes by one, their diagonal, at the end."""
     letter = next(c for c in term if term.count(c) > 1)
     a = term.index(letter)
     b = term.index(letter, a + 1)
     if x.shape[a] != x.shape[b]:
         raise ValueError(f"einsum: the axes {letter!r} of a tensor of shape {x.shape} differ in length")
-    along = xp.arange(x.shape[a])
-    index = tuple([along if axis in (a, b) else slice(None) for axis in range(x.ndim)])
     rest = "".join(c for axis, c in enumerate(term) if axis not in (a, b))
-    picked = x[index]
-    if b == a + 1:  # adjacent index arrays leave their axis in place
-        return term[:a] + letter + term[b + 1 :], picked
-    return letter + rest, picked
+    return rest + letter, diagonal(x, 0, a, b)

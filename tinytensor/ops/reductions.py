@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from tinytensor.backend import wide, xp
+from tinytensor.backend import default_dtype, is_floating, xp
 from tinytensor.op import op
-from tinytensor.ops.elementwise import abs, exp, square, where
+from tinytensor.ops.elementwise import abs, exp, power, sign, where
+from tinytensor.ops.indexing import take_along_axis
 from tinytensor.ops.shapes import (
     Axes,
     broadcast_to,
@@ -15,10 +16,13 @@ from tinytensor.ops.shapes import (
     expand_dims,
     flip,
     normalize_axes,
+    normalize_axis,
     reshape,
     size_along,
+    split,
     transpose,
 )
+from tinytensor.summation import is_half, narrowed, running_sum, sum_over, widened
 
 if TYPE_CHECKING:
     from tinytensor.tensor import Tensor
@@ -29,41 +33,73 @@ def _spread(reduced: Any, ndim: int, axis: Axes, keepdims: bool) -> Any:
     return reduced if keepdims else expand_dims(reduced, normalize_axes(axis, ndim))
 
 
-def _tuple(axis: Axes) -> Any:
-    return tuple(axis) if isinstance(axis, list) else axis
+def _axes(axis: Axes, x: Any) -> Any:
+    return None if axis is None else normalize_axes(axis, x.ndim)
 
 
 @op(x=lambda g, x_shape, axis, keepdims: broadcast_to(_spread(g, len(x_shape), axis, keepdims), x_shape))
 def sum(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """The sum over ``axis``."""
-    return xp.sum(x, axis=_tuple(axis), keepdims=keepdims, dtype=wide(x.dtype))
+    """The sum over ``axis``; of integers and booleans in int64, as in NumPy."""
+    return narrowed(sum_over(x, _axes(axis, x), keepdims), x)
 
 
+def _mean_gradient(g: Any, x_shape: tuple[int, ...], axis: Axes, keepdims: bool) -> Any:
+    return broadcast_to(_spread(g / size_along(x_shape, axis, "mean"), len(x_shape), axis, keepdims), x_shape)
+
+
+@op(x=_mean_gradient)
 def mean(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """The mean over ``axis``; NaN of nothing, as in NumPy."""
-    count = size_along(x.shape, axis, "mean")
-    return sum(x, axis, keepdims) * (1.0 / count if count else math.nan)
+    return narrowed(sum_over(widened(x), _axes(axis, x), keepdims) / size_along(x.shape, axis, "mean"), x)
 
 
+def _freedom(shape: Any, axis: Axes, ddof: int) -> int:
+    """n - ddof, but 0 if that is negative: with so few elements var and std are infinite, or NaN where all are equal."""
+    count = size_along(shape, axis, "var") - ddof
+    return count if count > 0 else 0
+
+
+def _squared_distances(x: Any, axis: Axes, keepdims: bool) -> Any:
+    """The sum of the squared distances from the mean."""
+    axes = _axes(axis, x)
+    distance = x - sum_over(x, axes, keepdims=True) / size_along(x.shape, axis, "var")
+    return sum_over(distance * distance, axes, keepdims)
+
+
+def _var_gradient(g: Any, x: Any, axis: Axes, keepdims: bool, ddof: int) -> Any:
+    return _spread(g, x.ndim, axis, keepdims) * (x - mean(x, axis, True)) * 2.0 / _freedom(x.shape, axis, ddof)
+
+
+@op(x=_var_gradient)
 def var(x: Tensor, axis: Axes = None, keepdims: bool = False, ddof: int = 0) -> Tensor:
     """The variance over ``axis``: squared distances from the mean, summed, over n - ddof (NumPy's ddof=0: biased)."""
-    freedom = size_along(x.shape, axis, "var") - ddof
-    return sum(square(x - mean(x, axis, keepdims=True)), axis, keepdims) * _over(freedom)
+    return narrowed(_squared_distances(widened(x), axis, keepdims) / _freedom(x.shape, axis, ddof), x)
 
 
+def _std_gradient(g: Any, x: Any, out: Any, axis: Axes, keepdims: bool, ddof: int) -> Any:
+    deviation = _spread(where(out == 0, 1.0, out), x.ndim, axis, keepdims)
+    distance = (x - mean(x, axis, True)) / deviation
+    return _spread(g, x.ndim, axis, keepdims) * distance / _freedom(x.shape, axis, ddof)
+
+
+@op(x=_std_gradient)
 def std(x: Tensor, axis: Axes = None, keepdims: bool = False, ddof: int = 0) -> Tensor:
     """The standard deviation over ``axis``; its gradient is 0 where all elements are equal."""
-    freedom = size_along(x.shape, axis, "std") - ddof
-    return norm(x - mean(x, axis, keepdims=True), axis=axis, keepdims=keepdims) * math.sqrt(_over(freedom))
+    return narrowed(xp.sqrt(_squared_distances(widened(x), axis, keepdims) / _freedom(x.shape, axis, ddof)), x)
 
 
-def _over(count: int) -> float:
-    return 1.0 / count if count > 0 else math.nan
+def _roomy(x: Tensor) -> tuple[Tensor, Any]:
+    """x as its products are computed, half precision in float32, and the dtype that they come out in. As in sums, integers
+    give 64 bits: a product soon outgrows a short one."""
+    if x.dtype.kind in "biu":
+        dtype: Any = "uint64" if x.dtype.kind == "u" else "int64"
+        return astype(x, dtype), dtype
+    return (astype(x, default_dtype) if is_half(x.dtype) else x), x.dtype
 
 
 def prod(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """The product over ``axis``. Multiplies halves pairwise, so the gradient is right where elements are 0, too."""
-    x = astype(x, "int64") if x.dtype.kind in "biu" else x  # as sum does: a product soon outgrows a short integer
+    x, dtype = _roomy(x)
     axes = normalize_axes(axis, x.ndim, "prod: axis")
     kept = [a for a in range(x.ndim) if a not in axes]
     out = reshape(transpose(x, [*kept, *axes]), (*[x.shape[a] for a in kept], math.prod(x.shape[a] for a in axes)))
@@ -73,69 +109,151 @@ def prod(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
         half = length // 2
         product = out[..., :half] * out[..., half : 2 * half]
         out = concatenate([product, out[..., 2 * half :]], -1) if length % 2 else product
+    out = out if out.dtype == dtype else astype(out, dtype)
     return reshape(out, [1 if a in axes else n for a, n in enumerate(x.shape)] if keepdims else [x.shape[a] for a in kept])
 
 
 def _share(g: Any, x: Any, out: Any, axis: Axes, keepdims: bool) -> Any:
-    """The gradient of max and min: shared equally among all elements that attain it."""
-    best = x == _spread(out, x.ndim, axis, keepdims)
+    """The gradient of max and min: shared equally among all elements that attain it. NaN is the largest and the smallest."""
+    best = (x == _spread(out, x.ndim, axis, keepdims)) | (x != x)
     return where(best, _spread(g, x.ndim, axis, keepdims), 0.0) / best.sum(axis=normalize_axes(axis, x.ndim), keepdims=True)
 
 
 @op(x=_share)
 def max(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """The largest element over ``axis``; ties share the gradient equally."""
-    return xp.max(x, axis=_tuple(axis), keepdims=keepdims)
+    return xp.max(x, axis=_axes(axis, x), keepdims=keepdims)
 
 
 @op(x=_share)
 def min(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """The smallest element over ``axis``; ties share the gradient equally."""
-    return xp.min(x, axis=_tuple(axis), keepdims=keepdims)
+    return xp.min(x, axis=_axes(axis, x), keepdims=keepdims)
 
 
-@op(x=lambda g, x, out, axis, keepdims: _spread(g, x.ndim, axis, keepdims) * exp(x - _spread(out, x.ndim, axis, keepdims)))
+def _shares(g: Any, x: Any, out: Any, axis: Axes, keepdims: bool) -> Any:
+    """The gradient of logsumexp is the softmax; 0 where every element is -inf."""
+    total = _spread(where(out == -math.inf, 0.0, out), x.ndim, axis, keepdims)
+    return _spread(g, x.ndim, axis, keepdims) * exp(x - total)
+
+
+@op(x=_shares)
 def logsumexp(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """log(sum(exp(x))) over ``axis``, without overflow."""
-    axis = _tuple(axis)
-    largest = xp.max(x, axis=axis, keepdims=True)
+    """log(sum(exp(x))) over ``axis``, without overflow; -inf of nothing."""
+    axes, wide_x = normalize_axes(axis, x.ndim), widened(x)
+    largest = xp.max(wide_x, axis=axes, keepdims=True) if x.size else sum_over(wide_x, axes, keepdims=True)
     largest = xp.where(xp.isfinite(largest), largest, xp.zeros_like(largest))
-    out = xp.log(xp.sum(xp.exp(x - largest), axis=axis, keepdims=True, dtype=wide(x.dtype))) + largest
-    return out if keepdims else xp.squeeze(out, axis=axis)
+    out = narrowed(xp.log(sum_over(xp.exp(wide_x - largest), axes, keepdims=True)) + largest, x)
+    return out if keepdims else xp.squeeze(out, axis=axes)
 
 
 def norm(x: Tensor, ord: float = 2, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """The vector norm over ``axis`` (None: of all elements): ord 2 (Euclidean), 1 or math.inf."""
+    """The vector norm over ``axis`` (None: of all elements) of any order: 2 (Euclidean), 1, math.inf (the largest absolute
+    value), -math.inf (the smallest), 0 (how many elements are not 0) or p, the sum of abs(x)**p to the power of 1/p."""
     if ord == 2:
         return _norm(x, axis, keepdims)
-    if ord == 1:
-        return sum(abs(x), axis, keepdims)
     if ord == math.inf:
-        return max(abs(x), axis, keepdims)
-    raise ValueError(f"norm of order {ord} is not offered: use 1, 2 or math.inf")
+        return max(abs(_floating(x)), axis, keepdims)
+    if ord == -math.inf:
+        return min(abs(_floating(x)), axis, keepdims)
+    if ord == 1:
+        return sum(abs(_floating(x)), axis, keepdims)
+    if ord == 0:
+        return sum(abs(sign(_floating(x))), axis, keepdims)
+    return _norm_of_order(x, float(ord), axis, keepdims)
+
+
+def _floating(x: Tensor) -> Tensor:
+    return x if is_floating(x.dtype) else astype(x, default_dtype)
 
 
 def _direction(g: Any, x: Any, out: Any, axis: Axes, keepdims: bool) -> Any:
-    length = _spread(out, x.ndim, axis, keepdims)
-    return _spread(g, x.ndim, axis, keepdims) * x / where(length == 0, 1.0, length)
+    length = _spread(where(out == 0, 1.0, out), x.ndim, axis, keepdims)
+    return _spread(g, x.ndim, axis, keepdims) * (x / length)
 
 
 @op(x=_direction)
 def _norm(x: Any, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """The Euclidean norm; its gradient at 0 is 0, the smallest of the subgradients."""
-    return xp.sqrt(xp.sum(x * x, axis=_tuple(axis), keepdims=keepdims, dtype=wide(x.dtype)))
+    wide_x = widened(x)
+    return narrowed(xp.sqrt(sum_over(wide_x * wide_x, _axes(axis, x), keepdims)), x)
 
 
-def _reversed_cumsum(g: Any, x_shape: tuple[int, ...], axis: int | None) -> Any:
-    if axis is None:
-        return reshape(flip(cumsum(flip(g))), x_shape)
-    return flip(cumsum(flip(g, axis), axis), axis)
+def _direction_of_order(g: Any, x: Any, out: Any, ord: float, axis: Axes, keepdims: bool) -> Any:
+    """sign(x) (abs(x) / norm)**(p - 1), and 0 where an element or the norm is 0."""
+    length = _spread(out, x.ndim, axis, keepdims)
+    flat = (x == 0) | (length == 0)
+    share = where(flat, 1.0, abs(x) / where(length == 0, 1.0, length))
+    return _spread(g, x.ndim, axis, keepdims) * where(flat, 0.0, sign(x) * power(share, ord - 1.0))
 
 
-@op(x=_reversed_cumsum)
+@op(x=_direction_of_order)
+def _norm_of_order(x: Any, ord: float, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    return narrowed(sum_over(xp.absolute(widened(x)) ** ord, _axes(axis, x), keepdims) ** (1.0 / ord), x)
+
+
+# ------------------------------------------------------------------------------------------------------------ running
+
+
+@op(x=lambda g, axis: flip(_cumsum(flip(g, axis), axis), axis))
+def _cumsum(x: Any, axis: int) -> Tensor:
+    return running_sum(x, axis)
+
+
+def _line(x: Tensor, axis: int | None, name: str) -> tuple[Tensor, int]:
+    """x and an axis of it to run along: the flattened x where none is given, and for a tensor of no dimensions."""
+    if axis is None or x.ndim == 0:
+        return reshape(x, -1), 0 if axis is None else normalize_axis(axis, 1, name)
+    return x, normalize_axis(axis, x.ndim, name)
+
+
 def cumsum(x: Tensor, axis: int | None = None) -> Tensor:
     """The running sum along ``axis``, or of the flattened x."""
-    return xp.cumsum(x, axis=axis, dtype=wide(x.dtype))
+    return _cumsum(*_line(x, axis, "cumsum: axis"))
+
+
+def cumprod(x: Tensor, axis: int | None = None) -> Tensor:
+    """The running product along ``axis``, or of the flattened x. Each step multiplies by what is 1, 2, 4, ... places before,
+    so the gradient is right where elements are 0, too."""
+    x, axis = _line(x, axis, "cumprod: axis")
+    out, dtype = _roomy(x)
+    length, step = x.shape[axis], 1
+    while step < length:
+        first, rest = split(out, [step], axis)
+        out = concatenate([first, rest * split(out, [length - step], axis)[0]], axis)
+        step *= 2
+    return out if out.dtype == dtype else astype(out, dtype)
+
+
+@op()
+def _running_best(x: Any, axis: int, smallest: bool) -> Tensor:
+    """Where along ``axis`` the largest (or smallest) element so far stands, the last of equals; NaN is before all."""
+    x = xp.moveaxis(x, axis, -1)
+    places = xp.broadcast_to(xp.arange(x.shape[-1]), x.shape)
+    step = 1
+    while step < x.shape[-1]:
+        earlier, later = x[..., :-step], x[..., step:]
+        better = earlier < later if smallest else earlier > later
+        better = (better | (earlier != earlier)) & (later == later)
+        best = xp.where(better, places[..., :-step], places[..., step:])
+        x = xp.concatenate([x[..., :step], xp.where(better, earlier, later)], -1)
+        places = xp.concatenate([places[..., :step], best], -1)
+        step *= 2
+    return xp.moveaxis(places, -1, axis)
+
+
+def cummax(x: Tensor, axis: int | None = None) -> tuple[Tensor, Tensor]:
+    """The largest element so far along ``axis`` (or of the flattened x), and its index, the last of equals."""
+    x, axis = _line(x, axis, "cummax: axis")
+    places = _running_best(x, axis, False)
+    return take_along_axis(x, places, axis), places
+
+
+def cummin(x: Tensor, axis: int | None = None) -> tuple[Tensor, Tensor]:
+    """The smallest element so far along ``axis`` (or of the flattened x), and its index, the last of equals."""
+    x, axis = _line(x, axis, "cummin: axis")
+    places = _running_best(x, axis, True)
+    return take_along_axis(x, places, axis), places
 
 
 # ------------------------------------------------------------------------------------------------------- no gradient
@@ -144,25 +262,25 @@ def cumsum(x: Tensor, axis: int | None = None) -> Tensor:
 @op()
 def argmax(x: Any, axis: int | None = None, keepdims: bool = False) -> Tensor:
     """The index (int64) of the largest element, the first of equals, of the flattened x or along ``axis``."""
-    return xp.argmax(x, axis=axis, keepdims=keepdims)
+    return xp.argmax(x, axis=(_axes(axis, x) or (None,))[0], keepdims=keepdims)
 
 
 @op()
 def argmin(x: Any, axis: int | None = None, keepdims: bool = False) -> Tensor:
     """The index (int64) of the smallest element, the first of equals, of the flattened x or along ``axis``."""
-    return xp.argmin(x, axis=axis, keepdims=keepdims)
+    return xp.argmin(x, axis=(_axes(axis, x) or (None,))[0], keepdims=keepdims)
 
 
 @op()
 def any(x: Any, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """True where some element over ``axis`` is true (not 0)."""
-    return xp.any(x, axis=_tuple(axis), keepdims=keepdims)
+    return xp.any(x, axis=_axes(axis, x), keepdims=keepdims)
 
 
 @op()
 def all(x: Any, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """True where every element over ``axis`` is true (not 0)."""
-    return xp.all(x, axis=_tuple(axis), keepdims=keepdims)
+    return xp.all(x, axis=_axes(axis, x), keepdims=keepdims)
 
 
 @op(x=lambda g: g)

@@ -18,10 +18,12 @@ Axes = int | Sequence[int] | None
 
 def normalize_axes(axes: Axes, ndim: int, name: str = "axis") -> tuple[int, ...]:
     """Axes as non-negative numbers in the order given (None: all). Raises IndexError for one that does not exist; ``name``
-    says whose it is."""
+    says whose it is. A tensor of no dimensions has nothing to say about axis 0 or -1, and is taken as it is."""
     if axes is None:
         return tuple(range(ndim))
     given = [operator.index(a) for a in (axes if isinstance(axes, Sequence) else [axes])]
+    if ndim == 0 and given in ([0], [-1]):
+        return ()
     if any(not -ndim <= a < ndim for a in given):
         valid = f"use {-ndim} to {ndim - 1}" if ndim else "it has no axes"
         raise IndexError(f"{name} {axes} is out of range for a tensor of {ndim} dimensions: {valid}")
@@ -29,6 +31,13 @@ def normalize_axes(axes: Axes, ndim: int, name: str = "axis") -> tuple[int, ...]
     if len(set(positive)) < len(positive):
         raise ValueError(f"{name} {axes} names the same axis twice: give each once")
     return positive
+
+
+def normalize_axis(axis: int, ndim: int, name: str) -> int:
+    """One axis as a non-negative number, of a tensor that has axes. Raises IndexError for one that does not exist."""
+    if ndim == 0:
+        raise IndexError(f"{name} {axis} is out of range for a tensor of 0 dimensions: it has no axes")
+    return normalize_axes(axis, ndim, name)[0]
 
 
 @op(x=lambda g, x_shape: reshape(g, x_shape))
@@ -89,7 +98,7 @@ def broadcast_to(x: Tensor, shape: int | Sequence[int]) -> Tensor:
 
 def split(x: Tensor, sections: int | Sequence[int], axis: int = 0) -> list[Tensor]:
     """x cut along ``axis`` into that many equal parts, or, as in NumPy, before each of the given positions."""
-    (axis,) = normalize_axes(axis, x.ndim, "split: axis")
+    axis = normalize_axis(axis, x.ndim, "split: axis")
     length = x.shape[axis]
     if isinstance(sections, int):
         if sections < 1 or length % sections:
@@ -125,6 +134,28 @@ def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
     return concatenate([expand_dims(t, axis) for t in tensors], axis)
 
 
+def hstack(tensors: Sequence[Tensor]) -> Tensor:
+    """The tensors joined side by side: along their second axis, or the only one. Numbers are rows of one element."""
+    rows = [reshape(t, 1) if t.ndim == 0 else t for t in tensors]
+    return concatenate(rows, 0 if rows and rows[0].ndim == 1 else 1)
+
+
+def vstack(tensors: Sequence[Tensor]) -> Tensor:
+    """The tensors joined below one another, along their first axis; one of one dimension is a row."""
+    return concatenate([reshape(t, (1, -1)) if t.ndim < 2 else t for t in tensors], 0)
+
+
+def roll(x: Tensor, shift: int | Sequence[int], axis: Axes = None) -> Tensor:
+    """x with its elements moved on by ``shift`` along ``axis`` (None: of the flattened x); the last come in front again."""
+    if axis is None:
+        return reshape(roll(reshape(x, -1), shift, 0), x.shape)
+    axes = normalize_axes(axis, x.ndim, "roll: axis")
+    for a, by in zip(axes, host.broadcast_to(shift, len(axes))):
+        if x.shape[a] and (by := int(by) % x.shape[a]):
+            x = concatenate(split(x, [x.shape[a] - by], a)[::-1], a)
+    return x
+
+
 def flip(x: Tensor, axis: Axes = None) -> Tensor:
     """x with the order along ``axis`` (None: every axis) reversed."""
     axes = normalize_axes(axis, x.ndim, "flip: axis")
@@ -144,16 +175,34 @@ def _middle(g: Any, x_shape: tuple[int, ...], pad_width: Any) -> Any:
 
 
 @op(x=_middle)
-def pad(x: Tensor, pad_width: int | Sequence[Any], constant_values: float = 0.0) -> Tensor:
-    """x with constants around it. ``pad_width``: one number, one (before, after), or a (before, after) for each axis."""
+def _pad(x: Tensor, pad_width: int | Sequence[Any], constant_values: float = 0.0) -> Tensor:
     return xp.pad(x, _pad_pairs(pad_width, x.ndim), constant_values=constant_values)
+
+
+def pad(x: Tensor, pad_width: int | Sequence[Any], mode: str = "constant", constant_values: float = 0.0) -> Tensor:
+    """x with numbers around it. ``pad_width``: one number, one (before, after), or a (before, after) for each axis.
+
+    ``mode``: ``"constant"``, or as in NumPy ``"edge"`` (the outermost elements), ``"reflect"`` (mirrored at them),
+    ``"symmetric"`` (mirrored, and themselves repeated) or ``"wrap"`` (from the other end).
+    """
+    if x.ndim == 0:
+        return reshape(x, ())
+    if mode == "constant":
+        return _pad(x, pad_width, constant_values)
+    if mode not in ("edge", "reflect", "symmetric", "wrap"):
+        raise ValueError(f"pad has no mode {mode!r}: use constant, edge, reflect, symmetric or wrap")
+    for axis, pair in enumerate(_pad_pairs(pad_width, x.ndim)):
+        if any(pair):
+            places: Any = host.pad(host.arange(x.shape[axis]), pair, mode=mode)  # type: ignore[call-overload]
+            x = x[(slice(None),) * axis + (places,)]
+    return x
 
 
 def repeat(x: Tensor, repeats: int | Sequence[int], axis: int | None = None) -> Tensor:
     """Each element (of the flattened x, or along ``axis``) ``repeats`` times in a row."""
-    if axis is None:
-        x, axis = reshape(x, -1), 0
-    (axis,) = normalize_axes(axis, x.ndim, "repeat: axis")
+    if axis is None or x.ndim == 0:
+        x, axis = reshape(x, -1), axis or 0
+    axis = normalize_axis(axis, x.ndim, "repeat: axis")
     places = host.repeat(host.arange(x.shape[axis]), repeats)
     return x[(slice(None),) * axis + (places,)]
 

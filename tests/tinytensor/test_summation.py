@@ -1,0 +1,97 @@
+"""Sums that do not lose what is added: long ones in float32, and all in half precision."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import tinytensor as tt
+from tinytensor import summation
+from tinytensor.backend import from_numpy, to_numpy
+
+LONG = 2**24 + 2**20  # a running float32 sum of ones stops at 2**24
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((LONG, 2), 0), ((2, LONG), 1), ((LONG,), None), ((2**12, 2, 4352), (0, 2))])
+def test_a_long_float32_sum_of_ones(shape, axis):
+    x = tt.ones(shape)
+    np.testing.assert_array_equal(x.sum(axis).numpy(), LONG)
+    np.testing.assert_array_equal(x.T.sum(axis=None).numpy(), np.prod(shape))
+    if axis == 0:
+        np.testing.assert_array_equal(x[::-1].sum(0).numpy(), LONG)
+        assert x[:, 0].cumsum()[-1].item() == LONG
+
+
+def test_the_gradient_of_a_bias_that_many_rows_share():
+    bias = tt.zeros(2, requires_grad=True)
+    (tt.broadcast_to(bias, (LONG, 2)) + 0.0).sum().backward()
+    np.testing.assert_array_equal(bias.grad.numpy(), LONG)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "bool"])
+@pytest.mark.parametrize("shape", [(), (9,), (9, 3), (3, 9), (4, 17, 3), (0, 3), (3, 0, 2), (2, 3, 4, 5)])
+def test_blocks_of_any_layout(monkeypatch, shape, dtype):
+    monkeypatch.setattr(summation, "_BLOCK", 4)
+    values = (9 * np.random.default_rng(0).standard_normal(shape)).astype(dtype)
+    for x in [values, values.T, np.repeat(values[..., None], 2, -1)[..., 0], np.flip(values)]:
+        for count, keepdims in itertools.product(range(x.ndim + 1), (False, True)):
+            for axes in itertools.combinations(range(x.ndim), count):
+                out = to_numpy(summation.sum_over(from_numpy(x), axes, keepdims))
+                want = x.astype("float64").sum(axis=axes, keepdims=keepdims)
+                assert out.shape == want.shape
+                np.testing.assert_allclose(out, want, rtol=1e-4, atol=1e-4)
+
+
+def test_the_mean_of_equal_numbers_is_that_number():
+    for count in range(1, 200):
+        assert tt.ones(count, "float64").mean().item() == 1.0
+        assert tt.ones(count).mean().item() == 1.0
+
+
+HALF = {
+    "mean": (lambda x: x.mean(), np.ones(70_000), 1.0),
+    "norm": (lambda x: x.norm(), [300.0, 400.0], 500.0),
+    "std": (lambda x: x.std(), [3000.0, -3000.0], 3000.0),
+    "std of many": (lambda x: x.std(), np.tile([300.0, -300.0], 40_000), 300.0),
+    "norm of order 3": (lambda x: x.norm(3), [100.0, 0.0], 100.0),
+    "prod": (lambda x: x.prod(), [300.0, 400.0, 0.5, 0.5, 0.125], 3750.0),
+    "cumprod": (lambda x: x.cumprod()[-1], [200.0, 300.0, 0.5, 0.5, 0.125], 1875.0),
+    "cumsum": (lambda x: x.cumsum()[-1], np.ones(5000), 5000.0),
+    "logsumexp": (lambda x: x.logsumexp(), np.zeros(70_000), np.log(70_000)),
+}
+
+
+@pytest.mark.parametrize(("f", "x", "value"), HALF.values(), ids=HALF)
+def test_half_precision_is_added_up_in_float32(f, x, value):
+    x = tt.tensor(np.array(x, "float16"), requires_grad=True)
+    out = f(x)
+    assert out.dtype == "float16"
+    np.testing.assert_allclose(out.item(), value, rtol=1e-3)
+    out.backward()
+    assert np.isfinite(x.grad.numpy()).all()
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "bool"])
+@pytest.mark.parametrize("axis", [None, 0, -1])
+def test_small_integers_do_not_overflow(dtype, axis):
+    values = np.array([[100, 120, 0], [1, 0, 100]]).astype(dtype)
+    x = tt.tensor(values)
+    for name in ("mean", "var", "std"):
+        out = getattr(tt, name)(x, axis)
+        assert out.dtype == "float32"
+        np.testing.assert_allclose(out.numpy(), getattr(np, name)(values, axis), rtol=1e-6)
+    exact = np.log(np.exp(values.astype(float)).sum(axis))
+    np.testing.assert_allclose(tt.logsumexp(x, axis).numpy(), exact, rtol=1e-6)
+    for order in (0, 0.5, 1, 2, 3, np.inf, -np.inf):
+        flat = values.astype(float).ravel() if axis is None else values.astype(float)
+        out = tt.norm(x, order, axis)
+        assert out.dtype == "float32"
+        np.testing.assert_allclose(out.numpy(), np.linalg.norm(flat, order, axis), rtol=1e-6)
+
+
+@pytest.mark.parametrize("ddof", [2, 3])
+def test_the_deviation_of_too_few_is_as_in_numpy(ddof):
+    values = np.array([[1.0, 2.0], [3.0, 3.0]])
+    for name in ("var", "std"):
+        out = getattr(tt, name)(tt.tensor(values), 1, ddof=ddof).numpy()
+        np.testing.assert_array_equal(out, [np.inf, np.nan])

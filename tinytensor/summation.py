@@ -1,0 +1,76 @@
+"""Sums that stay exact: in blocks, so that the rounding errors of many additions do not pile up.
+
+A running float32 sum of ones stops at 2**24, as 16777216 + 1 rounds to 16777216. NumPy adds in pairs along elements that
+lie next to each other in memory, but one after the other along every other axis: there an axis is cut into blocks, and
+the blocks' sums are added up in turn. CuPy's sums are trees as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from tinytensor.backend import Array, DType, default_dtype, host, is_floating, xp
+
+_BLOCK = 1024  # how many elements are added one after the other, at most
+# Rows of ones by the size of a number.
+_ones = {4: xp.ones((1, _BLOCK), host.float32), 8: xp.ones((1, _BLOCK), host.float64)}
+
+
+def widened(x: Array) -> Array:
+    """The array to compute floating-point numbers from: half precision, integers and booleans as float32."""
+    return x if is_floating(x.dtype) and not is_half(x.dtype) else x.astype(default_dtype)
+
+
+def narrowed(result: Array, x: Array) -> Array:
+    """What was computed from ``widened(x)``, in x's own precision: half if that is what x has."""
+    return result.astype(x.dtype) if is_half(x.dtype) else result
+
+
+def is_half(dtype: DType) -> bool:
+    """True for floating-point numbers shorter than float32."""
+    return bool(is_floating(dtype) and dtype.itemsize < default_dtype.itemsize)
+
+
+def sum_over(x: Array, axes: Sequence[int] | None = None, keepdims: bool = False) -> Array:
+    """The sum of an array over ``axes`` (not negative; None: all), half precision in float32, integers as NumPy sums them."""
+    if xp is not host or not is_floating(x.dtype):
+        return xp.sum(
+            x, axis=None if axes is None else tuple(axes), keepdims=keepdims, dtype=default_dtype if is_half(x.dtype) else None
+        )
+    x = widened(x)
+    shape, ndim = x.shape, x.ndim
+    axes = tuple(range(ndim)) if axes is None else tuple(sorted(axes))
+    count = len(axes)
+    if x.size <= _BLOCK or (x.flags.c_contiguous and axes == tuple(range(ndim - count, ndim))):
+        return xp.add.reduce(x, axis=axes, keepdims=keepdims)
+    if x.flags.c_contiguous and axes == tuple(range(count)):  # the rows of one matrix, as a bias's gradient is summed
+        x = _add_up(x.reshape(math.prod(shape[:count]), -1), 0)
+    else:
+        for axis in reversed(axes):
+            x = _add_up(x, axis)
+    return x.reshape([1 if a in axes else n for a, n in enumerate(shape) if keepdims or a not in axes])
+
+
+def _add_up(x: Array, axis: int) -> Array:
+    """The sum over one axis, which stays with length 1."""
+    length = x.shape[axis]
+    if length > _BLOCK:
+        whole = length - length % _BLOCK
+        before, after = x.shape[:axis], x.shape[axis + 1 :]
+        lead = [slice(None)] * axis
+        head, tail = (*lead, slice(whole)), (*lead, slice(whole, None))
+        parts = _add_up(x[head].reshape(*before, -1, _BLOCK, *after), axis + 1).reshape(*before, -1, *after)
+        total = _add_up(parts, axis)
+        return total if whole == length else total + _add_up(x[tail], axis)
+    rows_follow_each_other = axis == x.ndim - 2 and x.strides[axis:] == (x.shape[-1] * x.itemsize, x.itemsize)
+    if rows_follow_each_other and length * x.shape[-1] >= _BLOCK:  # a product with ones takes half the time of NumPy's sum
+        return _ones[x.itemsize][:, :length] @ x
+    return xp.add.reduce(x, axis=axis, keepdims=True)
+
+
+def running_sum(x: Array, axis: int) -> Array:
+    """The running sum along an axis, on the CPU in float64: each of its numbers has come through all additions before."""
+    if xp is not host or not is_floating(x.dtype):
+        return narrowed(xp.cumsum(x, axis=axis, dtype=default_dtype if is_half(x.dtype) else None), x)
+    return xp.cumsum(x, axis=axis, dtype=host.float64).astype(x.dtype)
