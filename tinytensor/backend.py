@@ -151,14 +151,21 @@ def to_numpy(array: Array) -> Any:
     return numpy.asarray(array) if xp is numpy else xp.asnumpy(array)
 
 
+def owner(array: Array) -> Array:
+    """The array whose memory this one looks into: itself, unless it is a view."""
+    while isinstance(array.base, xp.ndarray):
+        array = array.base
+    return array
+
+
 def is_floating(dtype: DType) -> bool:
     """True for real floating-point types. (bfloat16 has the kind 'V' in NumPy; tensors hold no other of that.)"""
     return dtype.kind in "fV"
 
 
 def wide(dtype: DType) -> DType:
-    """The dtype to add up numbers of this one in: float32 for bfloat16, which soon loses what is added; None: its own."""
-    return default_dtype if dtype.kind == "V" else None
+    """The dtype to add up numbers of this one in: float32 for half precision, which soon loses what is added; None: its own."""
+    return default_dtype if is_floating(dtype) and dtype.itemsize < default_dtype.itemsize else None
 
 
 def scatter_add(target: Array, index: Any, values: Array) -> None:

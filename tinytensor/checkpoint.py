@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tinytensor import random
-from tinytensor.engine import Node, backpropagate, enable_grad, modes
+from tinytensor.backend import owner
+from tinytensor.engine import Node, arrays_in, backpropagate, check_unchanged, enable_grad, modes
 from tinytensor.fused import alias
 from tinytensor.op import Op, wrap
 from tinytensor.tensor import Tensor
@@ -17,45 +19,73 @@ def checkpoint(function: Callable[..., Tensor], *inputs: Any) -> Tensor:
     """``function(*inputs)``, of which only the inputs are kept for the backward pass, which calls the function once more.
 
     That trades memory for time: of a model's blocks, each checkpointed, the activations of one exist at a time, for a
-    further forward pass. ``function`` returns one tensor, and gradients also flow to the parameters that it uses without
-    having them as inputs, such as a module's. Random numbers repeat, so dropout may be inside. Raises TypeError for another
-    kind of result, and ValueError where the function uses a computed tensor that is not among its inputs.
+    further forward pass. ``function`` returns one tensor, and gradients also flow to whatever it uses without having it as
+    an input, such as a module's parameters. Random numbers repeat, so dropout may be inside. Raises TypeError for another
+    kind of result, and, in the backward pass, RuntimeError where what the function uses was changed in place since, or
+    where it now uses other tensors.
     """
     if not modes.recording:
         return function(*inputs)
     generator = copy.deepcopy(random.generator())
-    start = Node.next_number()
-    out = function(*[alias(x) if isinstance(x, Tensor) and x.requires_grad else x for x in inputs])
-    if not isinstance(out, Tensor):
-        raise TypeError(f"checkpoint: the function must return one tensor, not {type(out).__name__}")
+    are_tensors = [isinstance(x, Tensor) for x in inputs]
+    arrays = [x.data if is_tensor else x for x, is_tensor in zip(inputs, are_tensors)]
+    parents = [x.node if is_tensor else None for x, is_tensor in zip(inputs, are_tensors)]
+    out, region = _run(function, arrays, are_tensors, parents)
     if out.node is None:
         return out
-    given = [x.node if isinstance(x, Tensor) else None for x in inputs]
-    used = _leaves_before(start, out.node, {node for node in given if node is not None})
-    saved = (function, inputs, generator, used)
-    return wrap(out.data, Node(_again, (*given, *used), saved, out.shape, out.dtype))
+    saved = _Saved(function, arrays, are_tensors, generator, region.outer, region.memories)
+    return wrap(out.data, Node(_again, (*parents, *region.outer), saved, out.shape, out.dtype))
 
 
-def _leaves_before(start: int, node: Node, given: set[Node]) -> list[Node]:
-    """The leaves that the graph of ``node`` came from, and that existed before it, but for those given."""
-    found: dict[Node, None] = {}
-    seen, waiting = {node}, [node]
+class _Saved(NamedTuple):
+    """What a checkpoint's node keeps."""
+
+    function: Callable[..., Tensor]
+    arrays: list[Any]  # the inputs: arrays for tensors
+    are_tensors: list[bool]
+    generator: Any
+    outer: list[Node]  # what gradients flow to besides the inputs
+    memories: list[weakref.ref[Any]]  # what the function's own nodes had saved: what still lives is in use elsewhere
+
+
+class _Region(NamedTuple):
+    """The part of the graph that a function made."""
+
+    starts: list[Node | None]  # one an input: a node of its own, even where the function uses the same tensor otherwise
+    outer: list[Node]
+    memories: list[weakref.ref[Any]]
+
+
+def _run(
+    function: Callable[..., Tensor], arrays: Sequence[Any], are_tensors: Sequence[bool], parents: Sequence[Node | None]
+) -> tuple[Tensor, _Region]:
+    """The function's result for tensors of these arrays, which have these nodes, and the graph that it made."""
+    first = Node.next_number()
+    inputs = [wrap(x, parent) if is_tensor else x for x, is_tensor, parent in zip(arrays, are_tensors, parents)]
+    inputs = [x if parent is None else alias(x) for x, parent in zip(inputs, parents)]
+    out = function(*inputs)
+    if not isinstance(out, Tensor):
+        raise TypeError(f"checkpoint: the function must return one tensor, not {type(out).__name__}")
+    return out, _region(first, [None if parent is None else x.node for x, parent in zip(inputs, parents)], out.node)
+
+
+def _region(first: int, starts: list[Node | None], end: Node | None) -> _Region:
+    """All between the inputs' nodes and the result's, and the older nodes that it came from besides."""
+    outer: dict[Node, None] = {}
+    memories: dict[int, Any] = {}
+    seen: set[Node | None] = {None, *starts}
+    waiting = [end]
     while waiting:
         node = waiting.pop()
-        for parent in node.parents:
-            if parent is None or parent in seen:
-                continue
-            seen.add(parent)
-            if parent.number > start:
-                waiting.append(parent)
-            elif parent not in given:
-                found[parent] = None
-    if computed := [node.op for node in found if node.op is not None]:
-        raise ValueError(
-            f"checkpoint: the function uses a tensor that was computed before, by {computed[0].name!r}, and is not among its "
-            "inputs: pass it to checkpoint as one"
-        )
-    return sorted(found, key=lambda leaf: leaf.number)
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if node.number < first:
+            outer[node] = None
+            continue
+        memories.update({id(memory): memory for memory in map(owner, arrays_in(node.saved))})
+        waiting += node.parents
+    return _Region(starts, sorted(outer, key=lambda node: node.number), [weakref.ref(m) for m in memories.values()])
 
 
 class _Again(Op):
@@ -64,15 +94,24 @@ class _Again(Op):
     def __init__(self) -> None:
         self.name = "checkpoint"
 
+    def input_name(self, place: int) -> str:
+        return f"tensor {place}"
+
     def backward(self, node: Node, g: Any, create_graph: bool) -> Sequence[Any]:
-        function, inputs, generator, used = node.saved
+        function, arrays, are_tensors, generator, outer, memories = node.saved
+        leaves = [leaf.tensor() for leaf in outer if leaf.tensor is not None]
+        check_unchanged(node, [memory() for memory in memories] + [leaf.data for leaf in leaves if leaf is not None])
         with enable_grad(), random.using(copy.deepcopy(generator)):
-            own = [alias(x) if isinstance(x, Tensor) and x.requires_grad else x for x in inputs]
-            out = function(*own)
-        wanted = [x.node for x in own if isinstance(x, Tensor) and x.node is not None] + used
-        found = backpropagate(out.node, g, wanted, ends=True, retain_graph=create_graph, create_graph=create_graph)
-        gradients = [found.get(x.node) if isinstance(x, Tensor) and x.node is not None else None for x in own]
-        return [*gradients, *[found.get(leaf) for leaf in used]]
+            out, region = _run(function, arrays, are_tensors, node.parents[: len(arrays)])
+        if out.node is None or region.outer != outer:
+            raise RuntimeError(
+                "backward through 'checkpoint': its function, called again, uses other tensors than at first: let it depend "
+                "on its inputs alone, and not on a variable that has changed since"
+            )
+        wanted = [*region.starts, *outer]
+        known = [n for n in wanted if n is not None]
+        found = backpropagate(out.node, g, known, ends=True, retain_graph=create_graph, create_graph=create_graph)
+        return [None if n is None else found.get(n) for n in wanted]
 
 
 _again = _Again()

@@ -2,8 +2,9 @@
 
 Two ideas carry it:
 
-* A ``Node`` is one recorded call of an op. Nodes point at the nodes they came from and hold arrays, never tensors, so the
-  graph has no reference cycles: it is freed the moment the last tensor that needs it goes away.
+* A ``Node`` is one recorded call of an op. Nodes point at the nodes they came from and hold arrays, never tensors (a leaf
+  knows its own by a weak reference), so the graph has no reference cycles: it is freed the moment the last tensor that needs
+  it goes away.
 * Every node gets the next number, so a node's number is larger than those of all its ancestors. Backward therefore is a
   heap that always pops the largest number: no sort, no recursion.
 
@@ -12,16 +13,19 @@ What an op is, and where its gradient rules come from, stands in op.py.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import itertools
 import os
 import threading
 import traceback
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ContextDecorator, ExitStack, contextmanager
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tinytensor.backend import BackendError, DType, is_floating, quiet, xp
+from tinytensor.backend import BackendError, DType, is_floating, owner, quiet, xp
 from tinytensor.summation import sum_over
 
 if TYPE_CHECKING:
@@ -67,6 +71,24 @@ class _mode(ContextDecorator):
 
     def _recreate_cm(self) -> _mode:
         return _mode(self.name, self.value)  # a decorated function may call itself, or run in several threads
+
+    def __call__(self, function: Any) -> Any:
+        """The function with this mode inside. A generator has it while it runs, and its caller not between two items."""
+        return self._around_items(function) if inspect.isgeneratorfunction(function) else super().__call__(function)
+
+    def _around_items(self, function: Any) -> Any:
+        @functools.wraps(function)
+        def generate(*args: Any, **kwargs: Any) -> Iterator[Any]:
+            items = function(*args, **kwargs)
+            while True:
+                with self._recreate_cm():
+                    try:
+                        item = next(items)
+                    except StopIteration as end:
+                        return end.value
+                yield item
+
+        return generate
 
     def __enter__(self) -> None:
         self.before.append(getattr(modes, self.name))
@@ -145,7 +167,7 @@ def same_modes() -> Callable[[], Any]:
 class Node:
     """One recorded call of an op, or, where ``op`` is None, a leaf: a tensor that a user asked gradients for."""
 
-    __slots__ = ("dtype", "grad", "line", "number", "op", "parents", "saved", "shape", "version", "versions")
+    __slots__ = ("dtype", "line", "number", "op", "parents", "saved", "shape", "tensor")
     _counter = itertools.count(1)
 
     def __init__(self, op: Op | None, parents: tuple[Node | None, ...], saved: Any, shape: tuple[int, ...], dtype: DType):
@@ -155,9 +177,7 @@ class Node:
         self.shape = shape
         self.dtype = dtype
         self.number = next(Node._counter)
-        self.grad: Tensor | None = None  # leaves only; here and not on the tensor, so that no cycle arises
-        self.version = 0  # leaves only: how often the values were changed in place
-        self.versions = sum([parent.version for parent in parents if parent is not None])
+        self.tensor: weakref.ref[Tensor] | None = None  # leaves only: whose ``.grad`` it is; weak, so that no cycle arises
         self.line = calling_line() if modes.detecting_anomalies and op is not None else ""
 
     @classmethod
@@ -171,11 +191,68 @@ class Node:
         self.saved = None
 
 
-def leaf(array: Array) -> Node:
-    """A node for a tensor that a user asked gradients for. Raises TypeError unless it is floating-point."""
+def leaf(tensor: Tensor) -> Node:
+    """A node for a tensor that a user asks gradients for. Raises TypeError unless it is floating-point."""
+    array = tensor.data
     if not is_floating(array.dtype):
         raise TypeError(f"a tensor of {array.dtype} cannot require gradients: convert it with .astype('float32') first")
-    return Node(None, (), None, array.shape, array.dtype)
+    node = Node(None, (), None, array.shape, array.dtype)
+    node.tensor = weakref.ref(tensor)
+    return node
+
+
+# ------------------------------------------------------------------------------------------------- changes in place
+
+
+class _Change:
+    """When some memory was last changed in place: after all nodes of lower numbers were recorded."""
+
+    __slots__ = ("memory", "number")
+
+    def __init__(self, memory: Array):
+        key = id(memory)
+        self.memory = weakref.ref(memory, lambda _: _changes.pop(key, None))
+        self.number = 0
+
+
+_changes: dict[int, _Change] = {}  # by the identity of the array whose memory it is
+
+
+def note_change(array: Array) -> None:
+    """Note that the memory of an array, and so what every view of it shows, was changed in place: a graph recorded before
+    refuses to run backward through what it saved there."""
+    memory = owner(array)
+    change = _changes.get(id(memory))
+    if change is None:
+        change = _changes[id(memory)] = _Change(memory)
+    change.number = Node.next_number()
+
+
+def check_unchanged(node: Node, saved: Any) -> None:
+    """Raises RuntimeError where an array of those saved was changed in place since the node was recorded."""
+    if not _changes:
+        return
+    for array in arrays_in(saved):
+        change = _changes.get(id(owner(array)))
+        if change is not None and change.number > node.number:
+            assert node.op is not None
+            raise RuntimeError(
+                f"backward through {node.op.name!r}, but values that it used were changed in place since (by an optimizer's "
+                "step, assign, load_state_dict or an initialiser): run the forward pass again"
+            )
+
+
+def arrays_in(value: Any) -> list[Array]:
+    """The arrays in a value and in the dicts, tuples and lists in it."""
+    found, waiting = [], [value]
+    for value in waiting:  # which grows
+        if type(value) is xp.ndarray:
+            found.append(value)
+        elif isinstance(value, dict):
+            waiting.extend(value.values())
+        elif isinstance(value, (tuple, list)):
+            waiting.extend(value)
+    return found
 
 
 # --------------------------------------------------------------------------------------------------------- backward
@@ -272,7 +349,7 @@ def backpropagate(
             _check_node(node)
             for parent, contribution in zip(node.parents, node.op.backward(node, g, create_graph)):
                 if parent is not None and contribution is not None:
-                    fitted = contribution if isinstance(contribution, Part) else _fit(contribution, parent)
+                    fitted = contribution if isinstance(contribution, Part) else _fit(contribution, parent, node)
                     if modes.detecting_anomalies:
                         check_finite(fitted, f"a gradient of {node.op.name!r}, called at {node.line},")
                     pending.add(parent, fitted, fresh=contribution is not g)
@@ -281,16 +358,29 @@ def backpropagate(
     return found
 
 
-def _fit(gradient: Any, parent: Node) -> Any:
-    """Give a gradient its tensor's shape and dtype: the one place that undoes broadcasting and type promotion."""
-    if gradient.shape != parent.shape:
-        extra = len(gradient.shape) - len(parent.shape)
-        if extra > 0:
-            gradient = _summed(gradient, tuple(range(extra)), keepdims=False)
-        axes = tuple([i for i, (have, want) in enumerate(zip(gradient.shape, parent.shape)) if have != want])
-        if axes:
-            gradient = _summed(gradient, axes, keepdims=True)
+def _fit(gradient: Any, parent: Node, node: Node) -> Any:
+    """Give a gradient of ``node`` its tensor's shape and dtype: the one place that undoes broadcasting and type promotion."""
+    if getattr(gradient, "shape", None) != parent.shape:
+        gradient = _unbroadcast(gradient, parent, node)
     return gradient if gradient.dtype == parent.dtype else gradient.astype(parent.dtype)
+
+
+def _unbroadcast(gradient: Any, parent: Node, node: Node) -> Any:
+    """A gradient summed over the axes along which its tensor was broadcast. Raises ValueError where that is not its shape."""
+    shape: Any = getattr(gradient, "shape", None)
+    extra = -1 if shape is None else len(shape) - len(parent.shape)
+    pairs = [] if extra < 0 else list(zip(shape[extra:], parent.shape))
+    if extra < 0 or any(have != want != 1 for have, want in pairs):
+        assert node.op is not None
+        returned = f"a {type(gradient).__name__}" if shape is None else f"shape {shape}"
+        raise ValueError(
+            f"the gradient rule of {node.op.name!r} for {node.op.input_name(node.parents.index(parent))} of shape "
+            f"{parent.shape} returned {returned}: it must return an array that broadcasting could have made of that shape"
+        )
+    if extra:
+        gradient = _summed(gradient, tuple(range(extra)), keepdims=False)
+    axes = tuple([i for i, (have, want) in enumerate(pairs) if have != want])
+    return _summed(gradient, axes, keepdims=True) if axes else gradient
 
 
 def _summed(gradient: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
@@ -305,11 +395,7 @@ def _check_node(node: Node) -> None:
             f"backward through {node.op.name!r} a second time, but its saved values were freed by the first: "
             "pass retain_graph=True to the first backward, or run the forward pass again"
         )
-    if node.versions != sum([parent.version for parent in node.parents if parent is not None]):
-        raise RuntimeError(
-            f"backward through {node.op.name!r}, but a parameter that it used was changed in place since (by an "
-            "optimizer's step, load_state_dict or an initialiser): run the forward pass again"
-        )
+    check_unchanged(node, node.saved)
 
 
 def check_finite(value: Any, what: str) -> None:

@@ -71,6 +71,12 @@ class FusedOp(Op):
         out = xp.asarray(out)
         return out.astype(float16) if dtype == float16 and not self.is_loss else out, statistics
 
+    def _promote(self, arrays: list[Any]) -> list[Any]:
+        return arrays  # ``_convert`` brings all inputs to one dtype
+
+    def _rounded(self, out: Array, values: dict[str, Any], arrays: Sequence[Any]) -> Array:
+        return out
+
     def _convert(self, values: dict[str, Any]) -> DType:
         """Bring the inputs to the dtype that the kernels compute in; return the one that the inputs have in common."""
         if [getattr(values[name], "dtype", default_dtype) for name in self.inputs] == self.usual:

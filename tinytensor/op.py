@@ -15,8 +15,8 @@ import types
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from tinytensor.backend import Array, DType, bfloat16, default_dtype, host, is_array, is_floating, is_host_array, quiet, xp
-from tinytensor.engine import Node, calling_line, check_finite, modes
+from tinytensor.backend import Array, default_dtype, host, is_array, is_floating, is_host_array, quiet, wide, xp
+from tinytensor.engine import Node, arrays_in, calling_line, check_finite, modes
 
 if TYPE_CHECKING:
     from tinytensor.tensor import Tensor as TensorClass
@@ -38,15 +38,16 @@ _NUMBERS = {type(None), bool, int, float}  # what an operand may be beside a ten
 _SETTINGS = {*_NUMBERS, str, slice, tuple, xp.ndarray}  # what a setting may be without a closer look
 
 
-def op(**rules: Callable[..., Any]) -> Callable[[Function], Function]:
+def op(*, floating: bool = False, **rules: Callable[..., Any]) -> Callable[[Function], Function]:
     """Declare a function on arrays as a differentiable op on tensors: ``@op(x=lambda g, out: g * out)``.
 
     Each keyword is an input of the function and its gradient rule. Parameters without a rule are settings: they get no
-    gradient. The result takes tensors, or, inside a rule on an ordinary backward pass, raw arrays.
+    gradient. The result takes tensors, or, inside a rule on an ordinary backward pass, raw arrays. A ``floating`` op computes
+    with floating-point numbers alone: integers and booleans reach its function as float32.
     """
 
     def declare(forward: Function) -> Function:
-        return cast(Function, Op(forward, rules))
+        return cast(Function, Op(forward, rules, floating=floating))
 
     return declare
 
@@ -54,7 +55,13 @@ def op(**rules: Callable[..., Any]) -> Callable[[Function], Function]:
 class Op:
     """A forward function and a gradient rule for each of its inputs; see ``op``."""
 
-    def __init__(self, forward: Callable[..., Any], rules: dict[str, Callable[..., Any]], inputs: tuple[str, ...] = ()):
+    def __init__(
+        self,
+        forward: Callable[..., Any],
+        rules: dict[str, Callable[..., Any]],
+        inputs: tuple[str, ...] = (),
+        floating: bool = False,
+    ):
         functools.update_wrapper(self, forward)
         self.name = forward.__name__.lstrip("_")
         self.forward = forward
@@ -68,6 +75,7 @@ class Op:
         self.setting_names = [self.names[i] for i in sorted(self.settings)]
         self.differentiable = bool(rules)
         self.nothing = [False] * len(self.inputs)  # which gradients are needed where none is
+        self.floating = floating
         self.rules = rules
         self.needs = {n: tuple(inspect.signature(rule).parameters) for n, rule in rules.items()}
         self._check_rules()
@@ -145,7 +153,7 @@ class Op:
         return self.forward(*arrays)
 
     def _record(self, values: dict[str, Any], operands: Sequence[Any]) -> TensorClass:
-        arrays, parents = self._unwrap(operands)
+        arrays, parents, is_usual = self._unwrap(operands)
         if self.variadic:
             values[self.names[0]] = tuple(arrays)
         else:
@@ -160,10 +168,8 @@ class Op:
         else:
             with quiet():
                 out, kept = self._compute(values, needed)
-        if out.dtype is not default_dtype and self._is_too_wide(out.dtype, values, arrays):
-            if out.dtype.itemsize < default_dtype.itemsize:
-                return self._record(values, [wrap(x.astype(default_dtype)) if is_array(x) else x for x in arrays])
-            out = out.astype(default_dtype)
+        if not is_usual:
+            out = self._rounded(out, values, arrays)
         node = None
         if recording and is_floating(out.dtype):
             node = Node(self, parents, self._saved(values, out, kept, parents), out.shape, out.dtype)
@@ -171,44 +177,50 @@ class Op:
             check_finite(out, f"the output of {self.name!r}, called at {node.line if node else calling_line()},")
         return wrap(out, node)
 
-    def _unwrap(self, operands: Sequence[Any]) -> tuple[list[Any], tuple[Node | None, ...]]:
-        """The operands' arrays, brought to one kind of dtype, and the nodes of those that need gradients."""
+    def _unwrap(self, operands: Sequence[Any]) -> tuple[list[Any], tuple[Node | None, ...], bool]:
+        """The operands' arrays, brought to one kind of dtype, the nodes of those that need gradients, and whether all are in
+        float32, as they usually are."""
         arrays: list[Any] = []
         parents: list[Node | None] = []
-        dtype, mixed = None, False
+        is_usual = True
         for x in operands:
             if isinstance(x, Tensor):
                 arrays.append(x.data)
                 parents.append(x.node)
-                mixed = mixed or (dtype is not None and x.data.dtype is not dtype)
-                dtype = x.data.dtype
+                is_usual = is_usual and x.data.dtype is default_dtype
             else:
                 arrays.append(self._number(x))
                 parents.append(None)
-        return self._promote(arrays) if mixed else arrays, tuple(parents)
+        return arrays if is_usual else self._promote(arrays), tuple(parents), is_usual
 
-    def _is_too_wide(self, dtype: DType, values: dict[str, Any], arrays: Sequence[Any]) -> bool:
-        """Whether integers went in and floats came out of a dtype that nobody chose: NumPy answers in float64, or for the
-        shortest in float16, but this library in float32."""
-        return dtype != default_dtype and is_floating(dtype) and "dtype" not in values and not _any_floating(arrays)
+    def _promote(self, arrays: list[Any]) -> list[Any]:
+        """Convert integer operands, where that must be: to the floating type of the others (NumPy would turn int64 and float32
+        to float64), or to float32 where the op needs floating-point numbers, or a Python number is one."""
+        dtypes = {x.dtype for x in arrays if hasattr(x, "dtype")}
+        floating = [d for d in dtypes if is_floating(d)]
+        if len(floating) == len(dtypes):
+            return arrays
+        if floating:
+            dtype = functools.reduce(xp.promote_types, floating)
+        elif self.floating or (self.differentiable and any(type(x) is float for x in arrays)):
+            dtype = default_dtype
+        else:
+            return arrays
+        return [x.astype(dtype) if hasattr(x, "dtype") and not is_floating(x.dtype) else x for x in arrays]
 
     def _compute(self, values: dict[str, Any], needed: Sequence[bool]) -> tuple[Array, Any]:
         """The output, and what else the gradients ``needed`` want kept (nothing, but for a fused op)."""
         out = self._run(values)
-        out = out if type(out) is xp.ndarray else xp.asarray(out)
-        if bfloat16 is not None and "dtype" not in values and is_floating(out.dtype) and self._is_bfloat16(values):
-            out = out.astype(bfloat16, copy=False)
-        return out, None
+        return out if type(out) is xp.ndarray else xp.asarray(out), None
 
-    def _is_bfloat16(self, values: dict[str, Any]) -> bool:
-        """Whether all floats that went in are bfloat16: then so are those that come out, though with a Python number, or in a
-        sum, the array packages compute in float32."""
-        operands: Sequence[Any] = values[self.names[0]] if self.variadic else [values.get(n) for n in self.inputs]
-        dtypes = [x.dtype for x in operands if is_array(x)]
-        if default_dtype in dtypes:  # the usual case, and a quick look
-            return False
-        floating = [dtype for dtype in dtypes if is_floating(dtype)]
-        return bool(floating) and all(dtype == bfloat16 for dtype in floating)
+    def _rounded(self, out: Array, values: dict[str, Any], arrays: Sequence[Any]) -> Array:
+        """The output, in half precision if all floats that went in are: sums are computed in float32, and with a Python number
+        the array packages compute bfloat16 in float32, too."""
+        floating = {x.dtype for x in arrays if hasattr(x, "dtype") and is_floating(x.dtype)}
+        if len(floating) != 1 or "dtype" in values or not is_floating(out.dtype):
+            return out
+        (dtype,) = floating
+        return out if wide(dtype) is None else out.astype(dtype, copy=False)
 
     def _run(self, values: dict[str, Any]) -> Any:
         try:
@@ -218,15 +230,6 @@ class Op:
             return self.forward(**values)
         except (ValueError, IndexError, TypeError) as error:
             raise explain(self, values, error) from None
-
-    def _promote(self, arrays: list[Any]) -> list[Any]:
-        """Convert integer operands to the floating type of the others. (NumPy would turn int64 + float32 to float64.)"""
-        dtypes = {x.dtype for x in arrays if hasattr(x, "dtype")}
-        floating = [d for d in dtypes if is_floating(d)]
-        if len(dtypes) > 1 and floating and len(floating) < len(dtypes):
-            dtype = functools.reduce(xp.promote_types, floating)
-            return [x.astype(dtype) if hasattr(x, "dtype") and not is_floating(x.dtype) else x for x in arrays]
-        return arrays
 
     def _reject(self, args: Sequence[Any]) -> None:
         kinds = ", ".join(type(a).__name__ for a in args) or "nothing"
@@ -266,6 +269,10 @@ class Op:
             return set(self.needs[self.inputs[0]]) - {"g"}
         return {n for name, wanted in zip(self.inputs, needed) if wanted for n in self.needs[name]} - {"g"}
 
+    def input_name(self, place: int) -> str:
+        """What to call the input of that number in an error."""
+        return f"operand {place}" if self.variadic else repr(self.inputs[place])
+
     # -- backward
 
     def backward(self, node: Node, g: Any, create_graph: bool) -> Sequence[Any]:
@@ -275,11 +282,13 @@ class Op:
             saved = self._as_tensors(node, saved)
         if self.variadic:
             name = self.inputs[0]
-            return cast("Sequence[Any]", self.rules[name](*[saved[n] for n in self.needs[name]]))
-        return [
-            None if parent is None else self.rules[name](*[saved[n] for n in self.needs[name]])
-            for name, parent in zip(self.inputs, node.parents)
-        ]
+            gradients: Sequence[Any] = self.rules[name](*[saved[n] for n in self.needs[name]])
+        else:
+            gradients = [
+                None if parent is None else self.rules[name](*[saved[n] for n in self.needs[name]])
+                for name, parent in zip(self.inputs, node.parents)
+            ]
+        return gradients if create_graph else _apart(gradients, g, saved)
 
     def _as_tensors(self, node: Node, saved: dict[str, Any]) -> dict[str, Any]:
         """The saved arrays as tensors that know where they came from, so that the rules record themselves."""
@@ -295,8 +304,17 @@ class Op:
         return saved
 
 
-def _any_floating(arrays: Sequence[Any]) -> bool:
-    return any(is_floating(x.dtype) for x in arrays if hasattr(x, "dtype"))
+def _apart(gradients: Sequence[Any], g: Any, saved: dict[str, Any]) -> Sequence[Any]:
+    """What rules returned, with copies in place of arrays that were saved, or returned twice: the engine adds to gradients in
+    place, and knows by itself only that g, which most rules return as it is, belongs to another."""
+    held = {id(array) for array in arrays_in(saved)}
+    apart = []
+    for gradient in gradients:
+        if gradient is not g and id(gradient) in held and is_array(gradient):
+            gradient = gradient.copy()
+        held.add(id(gradient))
+        apart.append(gradient)
+    return apart
 
 
 def each_time(check: Callable[..., None]) -> Callable[..., None]:

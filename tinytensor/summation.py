@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from tinytensor.backend import Array, DType, default_dtype, host, is_floating, xp
+from tinytensor.backend import Array, host, is_floating, wide, xp
 
 _BLOCK = 1024  # how many elements are added one after the other, at most
 # Rows of ones by the size of a number.
@@ -18,26 +18,15 @@ _ones = {4: xp.ones((1, _BLOCK), host.float32), 8: xp.ones((1, _BLOCK), host.flo
 
 
 def widened(x: Array) -> Array:
-    """The array to compute floating-point numbers from: half precision, integers and booleans as float32."""
-    return x if is_floating(x.dtype) and not is_half(x.dtype) else x.astype(default_dtype)
-
-
-def narrowed(result: Array, x: Array) -> Array:
-    """What was computed from ``widened(x)``, in x's own precision: half if that is what x has."""
-    return result.astype(x.dtype) if is_half(x.dtype) else result
-
-
-def is_half(dtype: DType) -> bool:
-    """True for floating-point numbers shorter than float32."""
-    return bool(is_floating(dtype) and dtype.itemsize < default_dtype.itemsize)
+    """The array to sum: half precision as float32."""
+    dtype = wide(x.dtype)
+    return x if dtype is None else x.astype(dtype)
 
 
 def sum_over(x: Array, axes: Sequence[int] | None = None, keepdims: bool = False) -> Array:
     """The sum of an array over ``axes`` (not negative; None: all), half precision in float32, integers as NumPy sums them."""
     if xp is not host or not is_floating(x.dtype):
-        return xp.sum(
-            x, axis=None if axes is None else tuple(axes), keepdims=keepdims, dtype=default_dtype if is_half(x.dtype) else None
-        )
+        return xp.sum(x, axis=None if axes is None else tuple(axes), keepdims=keepdims, dtype=wide(x.dtype))
     x = widened(x)
     shape, ndim = x.shape, x.ndim
     axes = tuple(range(ndim)) if axes is None else tuple(sorted(axes))
@@ -72,5 +61,5 @@ def _add_up(x: Array, axis: int) -> Array:
 def running_sum(x: Array, axis: int) -> Array:
     """The running sum along an axis, on the CPU in float64: each of its numbers has come through all additions before."""
     if xp is not host or not is_floating(x.dtype):
-        return narrowed(xp.cumsum(x, axis=axis, dtype=default_dtype if is_half(x.dtype) else None), x)
+        return xp.cumsum(x, axis=axis, dtype=wide(x.dtype))
     return xp.cumsum(x, axis=axis, dtype=host.float64).astype(x.dtype)

@@ -6,6 +6,7 @@ was computed from the old one, and no view of it, ever changes behind its back.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -54,15 +55,17 @@ def _unwrapped(data: Any) -> Any:
 class Tensor:
     """An array that remembers how it was computed. Make one with ``tt.tensor``; README shows the first steps."""
 
-    __slots__ = ("__weakref__", "data", "node")
+    __slots__ = ("__weakref__", "_grad", "data", "node")
     __array_priority__ = 1000  # so that CuPy hands `array + tensor` to Tensor.__radd__, which says what to do
 
     data: Array
     node: engine.Node | None
+    _grad: Tensor | None
 
     def __init__(self, data: Any, dtype: DType = None, requires_grad: bool = False):
         self.data = as_array(data, dtype)
-        self.node = engine.leaf(self.data) if requires_grad else None
+        self._grad = None
+        self.node = engine.leaf(self) if requires_grad else None
 
     @classmethod
     def _wrap(cls, array: Array, node: engine.Node | None = None) -> Tensor:
@@ -70,6 +73,7 @@ class Tensor:
         tensor = object.__new__(Tensor)
         tensor.data = array
         tensor.node = node
+        tensor._grad = None
         return tensor
 
     # ------------------------------------------------------------------------------------------------- what it is
@@ -109,20 +113,20 @@ class Tensor:
         if self.node is not None and self.node.op is not None:
             raise RuntimeError(f"this tensor was computed by {self.node.op.name!r}: use detach() for one without a history")
         if value != self.requires_grad:
-            self.node = engine.leaf(self.data) if value else None
+            self.node = engine.leaf(self) if value else None
 
     @property
     def grad(self) -> Tensor | None:
         """The gradient that ``backward`` has accumulated here; leaves only, None before."""
-        return self.node.grad if self.node is not None else None
+        return self._grad
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
-        if self.node is None or self.node.op is not None:
+        if value is not None and (self.node is None or self.node.op is not None):
             raise RuntimeError("only a leaf (made by tt.tensor(..., requires_grad=True), or a Parameter) holds a gradient")
         if value is not None and (value.shape != self.shape or value.dtype != self.dtype):
             raise ValueError(f"a gradient of {value.dtype}{value.shape} does not fit a tensor of {self.dtype}{self.shape}")
-        self.node.grad = value
+        self._grad = value
 
     # ------------------------------------------------------------------------------------------------- its values
 
@@ -435,16 +439,30 @@ def leaf_gradients(output: Tensor) -> dict[engine.Node, Array]:
     return engine.backpropagate(*_seed(output, None, create_graph=False))
 
 
+_accumulating = threading.Lock()  # threads may run backward into the same leaves
+
+
 def accumulate(gradients: Mapping[engine.Node, Any]) -> None:
     """Add gradients, arrays that nobody else holds or tensors, to the ``.grad`` of their leaves."""
-    for leaf, value in gradients.items():
-        new = value if isinstance(value, Tensor) else Tensor._wrap(xp.asarray(value))
-        if leaf.grad is None:
-            leaf.grad = new
-        elif isinstance(value, Tensor):
-            leaf.grad = leaf.grad + new
-        else:
-            leaf.grad = Tensor._wrap(leaf.grad.data + new.data)
+    with _accumulating:
+        for leaf, value in gradients.items():
+            tensor = None if leaf.tensor is None else leaf.tensor()
+            if tensor is None or tensor.node is not leaf:  # it is gone, or was frozen or converted since
+                continue
+            if tensor._grad is None:
+                tensor._grad = _own(value)
+            elif isinstance(value, Tensor):
+                tensor._grad = tensor._grad + value
+            else:
+                tensor._grad = Tensor._wrap(tensor._grad.data + value)
+
+
+def _own(gradient: Any) -> Tensor:
+    """A gradient as a tensor with memory of its own. A recorded one, a tensor, may share its memory with another, or with what
+    a user passed to ``backward``, which a plain one, an array that nobody else holds, never does."""
+    if isinstance(gradient, Tensor):
+        return Tensor._wrap(gradient.data.copy(), gradient.node)
+    return Tensor._wrap(xp.asarray(gradient))
 
 
 def grad(
@@ -475,7 +493,7 @@ def grad(
         if n not in found and not allow_unused:
             raise RuntimeError(f"the output does not depend on input {i} of shape {n.shape}: pass allow_unused=True for None")
         value = found.get(n)
-        results.append(value if value is None or isinstance(value, Tensor) else Tensor._wrap(xp.asarray(value)))
+        results.append(None if value is None else _own(value))
     return results if several else results[0]
 
 

@@ -515,6 +515,88 @@ def test_a_deep_copy_is_a_model_of_its_own():
     assert twin.gain.grad is not None
 
 
+# ----------------------------------------------------------- values changed between the forward and the backward pass
+
+
+class Holding(nn.Module):
+    """A parameter, one that is frozen and a buffer, of one shape."""
+
+    def __init__(self):
+        self.learned = nn.Parameter(tt.ones((2, 2)))
+        self.frozen = nn.Parameter(tt.ones((2, 2)), requires_grad=False)
+        self.register_buffer("kept", tt.ones((2, 2)))
+
+
+VIEWS = {
+    "itself": lambda model, name: getattr(model, name),
+    "transposed": lambda model, name: getattr(model, name).T,
+    "reshaped": lambda model, name: getattr(model, name).reshape(4)[:2],
+    "row": lambda model, name: getattr(model, name)[0],
+    "slice": lambda model, name: getattr(model, name)[:, ::-1],
+    "split": lambda model, name: getattr(model, name).split(2)[1],
+    "split columns": lambda model, name: getattr(model, name).split(2, axis=1)[1],
+    "stretched": lambda model, name: tt.broadcast_to(getattr(model, name), (3, 2, 2)),
+    "expanded": lambda model, name: tt.expand_dims(getattr(model, name), 0),
+    "detached": lambda model, name: getattr(model, name).detach(),
+    "state": lambda model, name: model.state_dict()[name],
+    "view of a view": lambda model, name: getattr(model, name).T.detach()[1:].reshape(2),
+}
+
+
+def step_of(model, name):
+    p = getattr(model, name)
+    p.grad = tt.ones_like(p)
+    tt.optim.SGD([p], lr=0.5).step()
+
+
+def by_hand(model, name):
+    getattr(model, name).data[...] = 5.0
+    getattr(model, name).mark_changed()
+
+
+WRITERS = {
+    "load": lambda model, name: model.load_state_dict({name: tt.zeros((2, 2))}, strict=False),
+    "assign": lambda model, name: getattr(model, name).assign(tt.zeros((2, 2))),
+    "constant": lambda model, name: nn.init.constant_(getattr(model, name), 3.0),
+    "normal": lambda model, name: nn.init.normal_(getattr(model, name)),
+    "by hand": by_hand,
+    "step": step_of,
+}
+CHANGES = [(name, write) for name in ("learned", "frozen") for write in WRITERS if (name, write) != ("frozen", "step")]
+CHANGES += [("kept", "load")]
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize(("name", "write"), CHANGES)
+def test_values_changed_in_place_are_not_used_in_the_backward_pass(name, write, view):
+    """Whether the view was made before or after, nothing computes with other values than the forward pass had."""
+    model, x = Holding(), tt.tensor([1.0, 2.0], requires_grad=True)
+    seen = VIEWS[view](model, name)
+    used, other = (seen * x).sum(), (x * x).sum()
+    untouched = (model.kept if name != "kept" else model.learned) * x
+    WRITERS[write](model, name)
+    with pytest.raises(RuntimeError, match=r"'multiply'.*changed in place.*forward pass again"):
+        tt.grad(used, x)
+    assert tt.grad(other, x).tolist() == [2, 4]  # what has nothing to do with it
+    assert tt.grad(untouched.sum(), x).tolist() == [2, 2]
+    again = (VIEWS[view](model, name) * x).sum()
+    assert np.isfinite(tt.grad(again, x).numpy()).all()
+
+
+@pytest.mark.parametrize(("name", "write"), CHANGES)
+def test_a_layer_changed_in_place(name, write):
+    """In fused ops and in a checkpoint, too."""
+    model, x = Holding(), tt.tensor([[1.0, 2.0]], requires_grad=True)
+
+    def uses(x):
+        return tt.linear(x, getattr(model, name)).sum()
+
+    for loss in (uses(x), tt.checkpoint(uses, x)):
+        WRITERS[write](model, name)
+        with pytest.raises(RuntimeError, match="changed in place"):
+            tt.grad(loss, x)
+
+
 # -------------------------------------------------------------------------------------------------------------- printing
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from tinytensor import ops
 from tinytensor.backend import Array, is_floating
-from tinytensor.engine import leaf
+from tinytensor.engine import note_change
 from tinytensor.tensor import Tensor, as_array
 
 Self = TypeVar("Self", bound="Module")
@@ -30,8 +30,7 @@ class Parameter(Tensor):
 
     def mark_changed(self) -> None:
         """Note that the values were changed in place: a graph recorded before refuses to run backward."""
-        if self.node is not None:
-            self.node.version += 1
+        note_change(self.data)
 
     def __repr__(self) -> str:
         return "Parameter " + super().__repr__()
@@ -271,17 +270,20 @@ def _listed(kind: str, names: list[str]) -> list[str]:
 def overwrite(tensor: Tensor, values: Any) -> None:
     """Replace the values of a parameter or a buffer, in place."""
     tensor.data[...] = values
-    if isinstance(tensor, Parameter):
-        tensor.mark_changed()
+    note_change(tensor.data)
 
 
 def convert_(tensor: Tensor, dtype: Any) -> None:
     """Change a leaf's dtype in place; it stays the same parameter to its module and its optimizer. Raises TypeError, and
     changes nothing, for a dtype that there is not, or in which it could not learn."""
     data = ops.astype(tensor, dtype).data
-    node = leaf(data) if tensor.requires_grad else None
+    requires_grad = tensor.requires_grad
+    if requires_grad and not is_floating(data.dtype):
+        raise TypeError(f"a parameter of {data.dtype} cannot learn: convert it to a floating-point dtype")
     tensor.requires_grad = False  # refuses a tensor that is no leaf
-    tensor.data, tensor.node = data, node
+    tensor.grad = None
+    tensor.data = data
+    tensor.requires_grad = requires_grad
 
 
 class ModuleList(Module):

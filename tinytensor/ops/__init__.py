@@ -133,7 +133,7 @@ __all__ = [
     "cummax", "cummin", "cumprod", "cumsum", "diag", "diagonal", "divide", "einsum", "elu", "embedding", "equal", "erf",
     "exp", "exp2", "expand_dims", "expm1", "flip", "floor", "floor_divide", "getitem", "glu", "greater", "greater_equal",
     "hstack", "index_add", "invert", "isclose", "isfinite", "isinf", "isnan", "leaky_relu", "less", "less_equal", "linear",
-    "log", "log10", "log1p", "log2", "log_softmax", "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor",
+    "log", "log1p", "log2", "log10", "log_softmax", "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor",
     "logsigmoid", "logsumexp", "masked_fill", "matmul", "max", "maximum", "mean", "min", "minimum", "moveaxis", "multiply",
     "negative", "norm", "not_equal", "one_hot", "outer", "pad", "power", "prod", "reciprocal", "relu", "remainder",
     "repeat", "reshape", "roll", "round", "rsqrt", "scatter", "sigmoid", "sign", "silu", "sin", "sinh", "softmax",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tinytensor.backend import wide, xp
 from tinytensor.op import op
-from tinytensor.ops.elementwise import exp, floats, sigmoid, where
+from tinytensor.ops.elementwise import exp, sigmoid, where
 from tinytensor.ops.reductions import sum
 from tinytensor.ops.shapes import split
 
@@ -20,31 +20,27 @@ def relu(x: Tensor) -> Tensor:
     return xp.maximum(x, 0)
 
 
-@op(x=lambda g, x, negative_slope: where(x > 0, g, g * negative_slope))
+@op(floating=True, x=lambda g, x, negative_slope: where(x > 0, g, g * negative_slope))
 def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
     """x where positive, else ``negative_slope`` times x."""
-    x = floats(x)
     return xp.where(x > 0, x, x * negative_slope)
 
 
-@op(x=lambda g, x, out, alpha: where(x <= 0, g * (out + alpha), g))
+@op(floating=True, x=lambda g, x, out, alpha: where(x <= 0, g * (out + alpha), g))
 def elu(x: Tensor, alpha: float = 1.0) -> Tensor:
     """x where positive, else alpha * (e ** x - 1) (Clevert, Unterthiner and Hochreiter 2015)."""
-    x = floats(x)
     return xp.where(x <= 0, xp.expm1(xp.minimum(x, 0)) * alpha, x)
 
 
-@op(x=lambda g, x: g * sigmoid(x))
+@op(floating=True, x=lambda g, x: g * sigmoid(x))
 def softplus(x: Tensor) -> Tensor:
     """log(1 + e ** x), without overflow."""
-    x = floats(x)
     return xp.maximum(x, 0) + xp.log1p(xp.exp(-xp.absolute(x)))
 
 
-@op(x=lambda g, x: g * sigmoid(-x))
+@op(floating=True, x=lambda g, x: g * sigmoid(-x))
 def logsigmoid(x: Tensor) -> Tensor:
     """log(sigmoid(x)), exact where the sigmoid itself would round to 0."""
-    x = floats(x)
     return xp.minimum(x, 0) - xp.log1p(xp.exp(-xp.absolute(x)))
 
 
@@ -61,11 +57,10 @@ def glu(x: Tensor, axis: int = -1) -> Tensor:
 
 def _shifted(x: Any, axis: int) -> Any:
     """x in floating point, less its largest element along ``axis``, so that exp does not overflow. Of no elements, nothing."""
-    x = floats(x)
     return x - (xp.max(x, axis=axis, keepdims=True) if x.size else xp.sum(x, axis=axis, keepdims=True))
 
 
-@op(x=lambda g, out, axis: out * (g - sum(g * out, axis, keepdims=True)))
+@op(floating=True, x=lambda g, out, axis: out * (g - sum(g * out, axis, keepdims=True)))
 def softmax(x: Tensor, axis: int = -1) -> Tensor:
     """exp(x) scaled to sum to 1 along ``axis``, without overflow."""
     e = xp.exp(_shifted(x, axis))
@@ -73,7 +68,7 @@ def softmax(x: Tensor, axis: int = -1) -> Tensor:
     return e
 
 
-@op(x=lambda g, out, axis: g - exp(out) * sum(g, axis, keepdims=True))
+@op(floating=True, x=lambda g, out, axis: g - exp(out) * sum(g, axis, keepdims=True))
 def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
     """log(softmax(x)) along ``axis``, exact where the softmax itself would round to 0."""
     shifted = _shifted(x, axis)

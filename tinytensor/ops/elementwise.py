@@ -9,7 +9,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels
-from tinytensor.backend import default_dtype, index_dtype, is_floating, xp
+from tinytensor.backend import index_dtype, is_floating, xp
 from tinytensor.op import op
 
 if TYPE_CHECKING:
@@ -23,11 +23,6 @@ def _is_number(value: Any) -> bool:
 def _divisor(g: Any, d: Any) -> Any:
     """d, but 1 where g and d are both 0: so 0/0 is 0, and a branch that ``where`` did not select stays free of NaN."""
     return d if _is_number(d) else where((g == 0) & (d == 0), 1.0, d)
-
-
-def floats(x: Any) -> Any:
-    """An array in floating point: integers and booleans become float32."""
-    return x if is_floating(x.dtype) else x.astype(default_dtype)
 
 
 def _none(g: Any) -> Any:
@@ -73,7 +68,7 @@ def _divide_by_divisor(g: Any, x: Any, y: Any) -> Any:
     return -g * (x / d / d)
 
 
-@op(x=lambda g, y: g / _divisor(g, y), y=_divide_by_divisor)
+@op(floating=True, x=lambda g, y: g / _divisor(g, y), y=_divide_by_divisor)
 def divide(x: Tensor, y: Tensor | float) -> Tensor:
     """x / y. Integers give float32."""
     return x / y
@@ -139,7 +134,7 @@ def square(x: Tensor) -> Tensor:
     return _counted(x) * x
 
 
-@op(x=lambda g, out: g * 0.5 / _divisor(g, out))
+@op(floating=True, x=lambda g, out: g * 0.5 / _divisor(g, out))
 def sqrt(x: Tensor) -> Tensor:
     """The square root. Its gradient at 0 is infinite, but 0 where nothing flows back (g = 0): never NaN."""
     return xp.sqrt(x)
@@ -150,13 +145,13 @@ def _rsqrt_rule(g: Any, x: Any) -> Any:
     return g * -0.5 * rsqrt(d) / d
 
 
-@op(x=_rsqrt_rule)
+@op(floating=True, x=_rsqrt_rule)
 def rsqrt(x: Tensor) -> Tensor:
     """1 / sqrt(x)."""
     return 1.0 / xp.sqrt(x)
 
 
-@op(x=lambda g, x: _divide_by_divisor(g, 1.0, x))
+@op(floating=True, x=lambda g, x: _divide_by_divisor(g, 1.0, x))
 def reciprocal(x: Tensor) -> Tensor:
     """1 / x."""
     return 1.0 / x
@@ -197,111 +192,110 @@ def round(x: Tensor, decimals: int = 0) -> Tensor:
 # ---------------------------------------------------------------------------------------------------- transcendental
 
 
-@op(x=lambda g, out: g * out)
+@op(floating=True, x=lambda g, out: g * out)
 def exp(x: Tensor) -> Tensor:
     """e ** x."""
     return xp.exp(x)
 
 
-@op(x=lambda g, out: g * (out + 1.0))
+@op(floating=True, x=lambda g, out: g * (out + 1.0))
 def expm1(x: Tensor) -> Tensor:
     """e ** x - 1, exact for small x."""
     return xp.expm1(x)
 
 
-@op(x=lambda g, out: g * out * math.log(2.0))
+@op(floating=True, x=lambda g, out: g * out * math.log(2.0))
 def exp2(x: Tensor) -> Tensor:
     """2 ** x."""
     return xp.exp2(x)
 
 
-@op(x=lambda g, x: g / _divisor(g, x))
+@op(floating=True, x=lambda g, x: g / _divisor(g, x))
 def log(x: Tensor) -> Tensor:
     """The natural logarithm: -inf at 0, NaN below."""
     return xp.log(x)
 
 
-@op(x=lambda g, x: g / _divisor(g, x) * (1.0 / math.log(2.0)))
+@op(floating=True, x=lambda g, x: g / _divisor(g, x) * (1.0 / math.log(2.0)))
 def log2(x: Tensor) -> Tensor:
     """The logarithm to base 2."""
     return xp.log2(x)
 
 
-@op(x=lambda g, x: g / _divisor(g, x) * (1.0 / math.log(10.0)))
+@op(floating=True, x=lambda g, x: g / _divisor(g, x) * (1.0 / math.log(10.0)))
 def log10(x: Tensor) -> Tensor:
     """The logarithm to base 10."""
     return xp.log10(x)
 
 
-@op(x=lambda g, x: g / _divisor(g, x + 1.0))
+@op(floating=True, x=lambda g, x: g / _divisor(g, x + 1.0))
 def log1p(x: Tensor) -> Tensor:
     """log(1 + x), exact for small x."""
     return xp.log1p(x)
 
 
-@op(x=lambda g, x: g * cos(x))
+@op(floating=True, x=lambda g, x: g * cos(x))
 def sin(x: Tensor) -> Tensor:
     """The sine of x in radians."""
     return xp.sin(x)
 
 
-@op(x=lambda g, x: -g * sin(x))
+@op(floating=True, x=lambda g, x: -g * sin(x))
 def cos(x: Tensor) -> Tensor:
     """The cosine of x in radians."""
     return xp.cos(x)
 
 
-@op(x=lambda g, out: g * (out * out + 1.0))
+@op(floating=True, x=lambda g, out: g * (out * out + 1.0))
 def tan(x: Tensor) -> Tensor:
     """The tangent of x in radians."""
     return xp.tan(x)
 
 
-@op(x=lambda g, x: g / _divisor(g, sqrt(1.0 - x * x)))
+@op(floating=True, x=lambda g, x: g / _divisor(g, sqrt(1.0 - x * x)))
 def arcsin(x: Tensor) -> Tensor:
     """The angle, from -pi/2 to pi/2, whose sine is x; NaN beyond -1 and 1."""
     return xp.arcsin(x)
 
 
-@op(x=lambda g, x: -g / _divisor(g, sqrt(1.0 - x * x)))
+@op(floating=True, x=lambda g, x: -g / _divisor(g, sqrt(1.0 - x * x)))
 def arccos(x: Tensor) -> Tensor:
     """The angle, from 0 to pi, whose cosine is x; NaN beyond -1 and 1."""
     return xp.arccos(x)
 
 
-@op(x=lambda g, x: g / (x * x + 1.0))
+@op(floating=True, x=lambda g, x: g / (x * x + 1.0))
 def arctan(x: Tensor) -> Tensor:
     """The angle, from -pi/2 to pi/2, whose tangent is x."""
     return xp.arctan(x)
 
 
-@op(x=lambda g, x: g * cosh(x))
+@op(floating=True, x=lambda g, x: g * cosh(x))
 def sinh(x: Tensor) -> Tensor:
     """The hyperbolic sine."""
     return xp.sinh(x)
 
 
-@op(x=lambda g, x: g * sinh(x))
+@op(floating=True, x=lambda g, x: g * sinh(x))
 def cosh(x: Tensor) -> Tensor:
     """The hyperbolic cosine."""
     return xp.cosh(x)
 
 
-@op(x=lambda g, out: g * (1.0 - out * out))
+@op(floating=True, x=lambda g, out: g * (1.0 - out * out))
 def tanh(x: Tensor) -> Tensor:
     """The hyperbolic tangent."""
     return xp.tanh(x)
 
 
-@op(x=lambda g, out: g * out * (1.0 - out))
+@op(floating=True, x=lambda g, out: g * out * (1.0 - out))
 def sigmoid(x: Tensor) -> Tensor:
     """1 / (1 + e ** -x), without overflow at either end."""
-    x = floats(x)
     e = xp.exp(-xp.absolute(x))
     return xp.where(x >= 0, xp.ones_like(e), e) / (1.0 + e)
 
 
-@op(x=lambda g, x: g * exp(-x * x) * (2.0 / math.sqrt(math.pi)))
+@op(floating=True, x=lambda g, x: g * exp(-x * x) * (2.0 / math.sqrt(math.pi)))
 def erf(x: Tensor) -> Tensor:
     """The error function, 2/sqrt(pi) times the integral of exp(-t*t) from 0 to x."""
     return kernels.erf(x)
@@ -313,7 +307,7 @@ def _distance(x: Any, y: Any) -> Any:
     return where((x == y) & (difference != difference), 0.0, difference)
 
 
-@op(x=lambda g, x, y: g * sigmoid(_distance(x, y)), y=lambda g, x, y: g * sigmoid(_distance(y, x)))
+@op(floating=True, x=lambda g, x, y: g * sigmoid(_distance(x, y)), y=lambda g, x, y: g * sigmoid(_distance(y, x)))
 def logaddexp(x: Tensor, y: Tensor | float) -> Tensor:
     """log(exp(x) + exp(y)), without overflow."""
     return xp.logaddexp(x, y)

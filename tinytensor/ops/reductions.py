@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from tinytensor.backend import default_dtype, is_floating, xp
+from tinytensor.backend import default_dtype, is_floating, wide, xp
 from tinytensor.op import op
 from tinytensor.ops.elementwise import abs, exp, power, sign, where
 from tinytensor.ops.indexing import take_along_axis
@@ -22,7 +22,7 @@ from tinytensor.ops.shapes import (
     split,
     transpose,
 )
-from tinytensor.summation import is_half, narrowed, running_sum, sum_over, widened
+from tinytensor.summation import running_sum, sum_over, widened
 
 if TYPE_CHECKING:
     from tinytensor.tensor import Tensor
@@ -40,17 +40,17 @@ def _axes(axis: Axes, x: Any) -> Any:
 @op(x=lambda g, x_shape, axis, keepdims: broadcast_to(_spread(g, len(x_shape), axis, keepdims), x_shape))
 def sum(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """The sum over ``axis``; of integers and booleans in int64, as in NumPy."""
-    return narrowed(sum_over(x, _axes(axis, x), keepdims), x)
+    return sum_over(x, _axes(axis, x), keepdims)
 
 
 def _mean_gradient(g: Any, x_shape: tuple[int, ...], axis: Axes, keepdims: bool) -> Any:
     return broadcast_to(_spread(g / size_along(x_shape, axis, "mean"), len(x_shape), axis, keepdims), x_shape)
 
 
-@op(x=_mean_gradient)
+@op(floating=True, x=_mean_gradient)
 def mean(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """The mean over ``axis``; NaN of nothing, as in NumPy."""
-    return narrowed(sum_over(widened(x), _axes(axis, x), keepdims) / size_along(x.shape, axis, "mean"), x)
+    return sum_over(widened(x), _axes(axis, x), keepdims) / size_along(x.shape, axis, "mean")
 
 
 def _freedom(shape: Any, axis: Axes, ddof: int) -> int:
@@ -70,10 +70,10 @@ def _var_gradient(g: Any, x: Any, axis: Axes, keepdims: bool, ddof: int) -> Any:
     return _spread(g, x.ndim, axis, keepdims) * (x - mean(x, axis, True)) * 2.0 / _freedom(x.shape, axis, ddof)
 
 
-@op(x=_var_gradient)
+@op(floating=True, x=_var_gradient)
 def var(x: Tensor, axis: Axes = None, keepdims: bool = False, ddof: int = 0) -> Tensor:
     """The variance over ``axis``: squared distances from the mean, summed, over n - ddof (NumPy's ddof=0: biased)."""
-    return narrowed(_squared_distances(widened(x), axis, keepdims) / _freedom(x.shape, axis, ddof), x)
+    return _squared_distances(widened(x), axis, keepdims) / _freedom(x.shape, axis, ddof)
 
 
 def _std_gradient(g: Any, x: Any, out: Any, axis: Axes, keepdims: bool, ddof: int) -> Any:
@@ -82,10 +82,10 @@ def _std_gradient(g: Any, x: Any, out: Any, axis: Axes, keepdims: bool, ddof: in
     return _spread(g, x.ndim, axis, keepdims) * distance / _freedom(x.shape, axis, ddof)
 
 
-@op(x=_std_gradient)
+@op(floating=True, x=_std_gradient)
 def std(x: Tensor, axis: Axes = None, keepdims: bool = False, ddof: int = 0) -> Tensor:
     """The standard deviation over ``axis``; its gradient is 0 where all elements are equal."""
-    return narrowed(xp.sqrt(_squared_distances(widened(x), axis, keepdims) / _freedom(x.shape, axis, ddof)), x)
+    return xp.sqrt(_squared_distances(widened(x), axis, keepdims) / _freedom(x.shape, axis, ddof))
 
 
 def _roomy(x: Tensor) -> tuple[Tensor, Any]:
@@ -94,7 +94,7 @@ def _roomy(x: Tensor) -> tuple[Tensor, Any]:
     if x.dtype.kind in "biu":
         dtype: Any = "uint64" if x.dtype.kind == "u" else "int64"
         return astype(x, dtype), dtype
-    return (astype(x, default_dtype) if is_half(x.dtype) else x), x.dtype
+    return (astype(x, default_dtype) if wide(x.dtype) is not None else x), x.dtype
 
 
 def prod(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
@@ -137,13 +137,13 @@ def _shares(g: Any, x: Any, out: Any, axis: Axes, keepdims: bool) -> Any:
     return _spread(g, x.ndim, axis, keepdims) * exp(x - total)
 
 
-@op(x=_shares)
+@op(floating=True, x=_shares)
 def logsumexp(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """log(sum(exp(x))) over ``axis``, without overflow; -inf of nothing."""
     axes, wide_x = normalize_axes(axis, x.ndim), widened(x)
     largest = xp.max(wide_x, axis=axes, keepdims=True) if x.size else sum_over(wide_x, axes, keepdims=True)
     largest = xp.where(xp.isfinite(largest), largest, xp.zeros_like(largest))
-    out = narrowed(xp.log(sum_over(xp.exp(wide_x - largest), axes, keepdims=True)) + largest, x)
+    out = xp.log(sum_over(xp.exp(wide_x - largest), axes, keepdims=True)) + largest
     return out if keepdims else xp.squeeze(out, axis=axes)
 
 
@@ -172,11 +172,11 @@ def _direction(g: Any, x: Any, out: Any, axis: Axes, keepdims: bool) -> Any:
     return _spread(g, x.ndim, axis, keepdims) * (x / length)
 
 
-@op(x=_direction)
+@op(floating=True, x=_direction)
 def _norm(x: Any, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """The Euclidean norm; its gradient at 0 is 0, the smallest of the subgradients."""
     wide_x = widened(x)
-    return narrowed(xp.sqrt(sum_over(wide_x * wide_x, _axes(axis, x), keepdims)), x)
+    return xp.sqrt(sum_over(wide_x * wide_x, _axes(axis, x), keepdims))
 
 
 def _direction_of_order(g: Any, x: Any, out: Any, ord: float, axis: Axes, keepdims: bool) -> Any:
@@ -187,9 +187,9 @@ def _direction_of_order(g: Any, x: Any, out: Any, ord: float, axis: Axes, keepdi
     return _spread(g, x.ndim, axis, keepdims) * where(flat, 0.0, sign(x) * power(share, ord - 1.0))
 
 
-@op(x=_direction_of_order)
+@op(floating=True, x=_direction_of_order)
 def _norm_of_order(x: Any, ord: float, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    return narrowed(sum_over(xp.absolute(widened(x)) ** ord, _axes(axis, x), keepdims) ** (1.0 / ord), x)
+    return sum_over(xp.absolute(widened(x)) ** ord, _axes(axis, x), keepdims) ** (1.0 / ord)
 
 
 # ------------------------------------------------------------------------------------------------------------ running

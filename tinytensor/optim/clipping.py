@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from tinytensor import kernels
 from tinytensor.backend import is_host_array, quiet, xp
+from tinytensor.engine import note_change
 from tinytensor.optim.optimizers import tensors_in
 from tinytensor.tensor import Tensor
 
@@ -31,4 +32,6 @@ def clip_grad_norm(parameters: Tensor | Iterable[Tensor], max_norm: float) -> Te
             scale = xp.minimum(max_norm / (norm + 1e-6), 1.0)
             if not is_host_array(scale) or scale != 1.0:  # looking at a GPU's number would wait for it
                 kernels.scale_all(list({id(g): g for g in gradients}.values()), scale)  # a gradient that two share but once
+                for gradient in gradients:
+                    note_change(gradient)
     return Tensor._wrap(xp.asarray(norm))

@@ -8,6 +8,7 @@ from typing import Any
 
 from tinytensor import kernels, parallel
 from tinytensor.backend import default_dtype, host, quiet, xp
+from tinytensor.engine import note_change
 from tinytensor.nn.module import Parameter
 from tinytensor.tensor import Tensor
 
@@ -125,7 +126,7 @@ class Optimizer:
             with quiet():
                 self.update([p.data for p in parameters], [p.grad.data for p in parameters], states, group, lr)
             for p in parameters:
-                p.node.version += 1
+                note_change(p.data)
 
     def update(self, parameters: Arrays, gradients: Arrays, states: States, group: dict[str, Any], lr: float) -> None:
         """Change these parameters' arrays in place. All are of one group and dtype, with the same names and count in their

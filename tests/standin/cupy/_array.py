@@ -7,6 +7,7 @@ not written here or in ``_functions`` does not exist.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import deque
 from types import SimpleNamespace
 
@@ -64,7 +65,7 @@ class ndarray:
     strides = property(lambda self: self._host.strides)
     itemsize = property(lambda self: self._host.itemsize)
     nbytes = property(lambda self: self._host.nbytes)
-    base = property(lambda self: None if self._host.base is None else wrap(self._host.base))
+    base = property(lambda self: _base(self._host))
     T = property(lambda self: wrap(self._host.T))
     mT = property(lambda self: wrap(self._host.mT))
     data = property(lambda self: SimpleNamespace(ptr=Address(self)))
@@ -162,6 +163,16 @@ def _is_mask(part):
     return isinstance(part, ndarray) and part.dtype == bool
 
 
+_owners = weakref.WeakValueDictionary()  # the arrays that own their memory, by NumPy's: a view's base is its owner itself
+
+
+def _base(host):
+    if host.base is None:
+        return None
+    owner = _owners.get(id(host.base))
+    return wrap(host.base) if owner is None else owner
+
+
 def wrap(value):
     """NumPy's result as CuPy's: every array and every scalar becomes an ``ndarray``, also inside a tuple or list."""
     if isinstance(value, (tuple, list)):
@@ -172,6 +183,7 @@ def wrap(value):
     array._host = numpy.asarray(value)
     if array._host.base is None:
         check_memory(array._host.nbytes)
+        _owners[id(array._host)] = array
     return array
 
 
