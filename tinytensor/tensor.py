@@ -444,7 +444,7 @@ _accumulating = threading.Lock()  # threads may run backward into the same leave
 
 def accumulate(gradients: Mapping[engine.Node, Any]) -> None:
     """Add gradients, arrays that nobody else holds or tensors, to the ``.grad`` of their leaves."""
-    with _accumulating:
+    with _accumulating, engine.enable_grad():
         for leaf, value in gradients.items():
             tensor = None if leaf.tensor is None else leaf.tensor()
             if tensor is None or tensor.node is not leaf:  # it is gone, or was frozen or converted since

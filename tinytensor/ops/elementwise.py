@@ -9,7 +9,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels
-from tinytensor.backend import index_dtype, is_floating, xp
+from tinytensor.backend import default_dtype, index_dtype, is_floating, xp
 from tinytensor.op import op
 
 if TYPE_CHECKING:
@@ -323,6 +323,8 @@ def where(condition: Any, x: Tensor | float, y: Tensor | float) -> Tensor:
         raise TypeError(
             "x and y are missing: x[condition] has the elements where it holds, numpy.nonzero(c.numpy()) their places"
         )
+    if _is_number(x) and _is_number(y) and float in (type(x), type(y)):  # of Python numbers alone NumPy would make float64
+        x = xp.asarray(x, default_dtype)
     return kernels.where(condition, x, y)
 
 
