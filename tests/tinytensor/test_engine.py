@@ -4,6 +4,7 @@ import copy
 import gc
 import itertools
 import pickle
+import sys
 import threading
 import weakref
 
@@ -887,6 +888,15 @@ def test_gradients_with_a_graph_own_their_memory(f):
         np.testing.assert_allclose(x, was * 0.5 / norm, rtol=1e-5)
 
 
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_a_tensor_asked_for_twice_has_two_gradients(create_graph):
+    x = leaf(1.0, 2.0)
+    y = x * 2.0
+    first, second, _ = tt.grad((y * y).sum(), [y, y, x], create_graph=create_graph)
+    assert first.tolist() == second.tolist() == [4.0, 8.0]
+    assert not np.shares_memory(first.numpy(), second.numpy())
+
+
 def test_a_gradient_with_a_graph_shares_nothing_with_what_was_passed_in():
     x, g = leaf(1.0, 2.0), tt.tensor([3.0, 4.0], dtype="float64")
     x.reshape(2).backward(g, create_graph=True)
@@ -923,10 +933,15 @@ def test_threads_add_to_one_gradient_and_lose_nothing():
             (p * 1.0).sum().backward()
 
     threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # so that they meet often
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
     assert p.grad.tolist() == [400.0] * 1000
 
 
@@ -977,3 +992,10 @@ def test_a_decorated_generator_has_its_mode_while_it_runs():
     closed.close()
     assert seen == [False]
     assert (x * 2.0).requires_grad
+
+
+@pytest.mark.parametrize("value", [5.0, [1.0, 2.0], np.ones(2)])
+def test_a_gradient_set_by_hand_is_a_tensor(value):
+    x = leaf(1.0, 2.0)
+    with pytest.raises(TypeError, match=f"a gradient is a tensor, not a {type(value).__name__}"):
+        x.grad = value

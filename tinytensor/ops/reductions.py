@@ -155,6 +155,8 @@ def logsumexp(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
 def norm(x: Tensor, ord: float = 2, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """The vector norm over ``axis`` (None: of all elements) of any order: 2 (Euclidean), 1, math.inf (the largest absolute
     value), -math.inf (the smallest), 0 (how many elements are not 0) or p, the sum of abs(x)**p to the power of 1/p."""
+    if isinstance(ord, str):
+        raise ValueError(f"norm: the order is a number, not {ord!r}; 2 over two axes is the Frobenius norm")
     if ord == 2:
         return _norm(x, axis, keepdims)
     if ord == math.inf:
