@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float))
+    """Whether it is one of Python's numbers. (NumPy's float64, to which arrays without axes turn in rules, is a ``float``.)"""
+    return type(value) in (bool, int, float)
 
 
 def _divisor(g: Any, d: Any) -> Any:
