@@ -1208,6 +1208,7 @@ PROMISES = [
     Promise("1 / x, far from 1", tt.reciprocal, [1e-100, 1e100], [1e100, 1e-100], [-1e200, -1e-200]),
     Promise("rsqrt not selected", lambda x: tt.where(x > 0, tt.rsqrt(x), 0.0), [0.0, 4.0], [0, 0.5], [0, -1 / 16]),
     Promise("x**-1 not selected", lambda x: tt.where(x > 0, x**-1, 0.0), [0.0, 4.0], [0, 0.25], [0, -1 / 16]),
+    Promise("log1p at -1, a number, nothing flows", lambda x: tt.log1p(x) * 0.0, -1.0, nan, 0),
     Promise("arcsin not selected", lambda x: tt.where(x < 1, tt.arcsin(x), 0.0), [1.0, 0.0], [0, 0], [0, 1]),
     Promise("0**y", lambda y: tt.power(0.0, y), [2.0, 0.5], [0, 0], [0, 0]),
     Promise("0**y of tensors", lambda y: tt.power(tt.zeros(2), y), [2.0, 0.5], [0, 0], [0, 0]),

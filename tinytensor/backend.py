@@ -170,16 +170,15 @@ def wide(dtype: DType) -> DType:
 
 def scatter_add(target: Array, index: Any, values: Array) -> None:
     """``target[index] += values`` in place, where repeated indices add up instead of the last one winning."""
-    if xp is numpy:
+    if wide(target.dtype):  # each of many sums would be rounded, and CuPy adds no bfloat16 here
+        sums = target.astype(default_dtype)
+        scatter_add(sums, index, values.astype(default_dtype))
+        target[...] = sums
+    elif xp is numpy:
         numpy.add.at(target, index, values)
     else:
         import cupyx
 
-        if wide(target.dtype):  # CuPy adds no bfloat16 here, and each of many sums would be rounded
-            sums = target.astype(default_dtype)
-            cupyx.scatter_add(sums, index, values.astype(default_dtype))
-            target[...] = sums
-            return
         if target.dtype == index_dtype:  # GPUs add unsigned 64-bit integers alone; in two's complement the sum is the same
             target, values = target.view(numpy.uint64), values.astype(target.dtype).view(numpy.uint64)
         cupyx.scatter_add(target, index, values)

@@ -21,8 +21,8 @@ def checkpoint(function: Callable[..., Tensor], *inputs: Any) -> Tensor:
     That trades memory for time: of a model's blocks, each checkpointed, the activations of one exist at a time, for a
     further forward pass. ``function`` returns one tensor, and gradients also flow to whatever it uses without having it as
     an input, such as a module's parameters. Random numbers repeat, so dropout may be inside. Raises TypeError for another
-    kind of result, and, in the backward pass, RuntimeError where what the function uses was changed in place since, or
-    where it now uses other tensors.
+    kind of result, and, in the backward pass, RuntimeError where a parameter, or what the function's gradients use, was
+    changed in place since, or where it now uses other tensors.
     """
     if not modes.recording:
         return function(*inputs)

@@ -20,7 +20,7 @@ import os
 import threading
 import traceback
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ContextDecorator, ExitStack, contextmanager
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -78,15 +78,19 @@ class _mode(ContextDecorator):
 
     def _around_items(self, function: Any) -> Any:
         @functools.wraps(function)
-        def generate(*args: Any, **kwargs: Any) -> Iterator[Any]:
+        def generate(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
             items = function(*args, **kwargs)
+            resume, given = items.send, None
             while True:
                 with self._recreate_cm():
                     try:
-                        item = next(items)
+                        item = resume(given)
                     except StopIteration as end:
                         return end.value
-                yield item
+                try:
+                    resume, given = items.send, (yield item)
+                except BaseException as error:  # thrown in by the caller, or GeneratorExit as it closes this
+                    resume, given = items.throw, error
 
         return generate
 

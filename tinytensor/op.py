@@ -283,6 +283,11 @@ class Op:
         if self.variadic:
             name = self.inputs[0]
             gradients: Sequence[Any] = self.rules[name](*[saved[n] for n in self.needs[name]])
+            if len(gradients) != len(node.parents):
+                raise ValueError(
+                    f"the gradient rule of {self.name!r} returned {len(gradients)} gradients: it has {len(node.parents)} "
+                    "operands, each of which needs one (or None)"
+                )
         else:
             gradients = [
                 None if parent is None else self.rules[name](*[saved[n] for n in self.needs[name]])

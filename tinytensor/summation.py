@@ -18,7 +18,7 @@ _ones = {4: xp.ones((1, _BLOCK), host.float32), 8: xp.ones((1, _BLOCK), host.flo
 
 
 def widened(x: Array) -> Array:
-    """The array to sum: half precision as float32."""
+    """What is to be summed, an array or, in a rule, a tensor: half precision as float32."""
     dtype = wide(x.dtype)
     return x if dtype is None else x.astype(dtype)
 

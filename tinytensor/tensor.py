@@ -124,6 +124,8 @@ class Tensor:
     def grad(self, value: Tensor | None) -> None:
         if value is not None and (self.node is None or self.node.op is not None):
             raise RuntimeError("only a leaf (made by tt.tensor(..., requires_grad=True), or a Parameter) holds a gradient")
+        if value is not None and not isinstance(value, Tensor):
+            raise TypeError(f"a gradient is a tensor, not a {type(value).__name__}: make it one with tt.tensor(...)")
         if value is not None and (value.shape != self.shape or value.dtype != self.dtype):
             raise ValueError(f"a gradient of {value.dtype}{value.shape} does not fit a tensor of {self.dtype}{self.shape}")
         self._grad = value
@@ -444,7 +446,7 @@ _accumulating = threading.Lock()  # threads may run backward into the same leave
 
 def accumulate(gradients: Mapping[engine.Node, Any]) -> None:
     """Add gradients, arrays that nobody else holds or tensors, to the ``.grad`` of their leaves."""
-    with _accumulating:
+    with _accumulating, engine.enable_grad():
         for leaf, value in gradients.items():
             tensor = None if leaf.tensor is None else leaf.tensor()
             if tensor is None or tensor.node is not leaf:  # it is gone, or was frozen or converted since
@@ -489,11 +491,13 @@ def grad(
     wanted = [x.node for x in targets if x.node is not None]
     found = engine.backpropagate(node, g, wanted, retain_graph=retain, create_graph=create_graph)
     results: list[Tensor | None] = []
+    given: set[engine.Node] = set()
     for i, n in enumerate(wanted):
         if n not in found and not allow_unused:
             raise RuntimeError(f"the output does not depend on input {i} of shape {n.shape}: pass allow_unused=True for None")
         value = found.get(n)
-        results.append(None if value is None else _own(value))
+        results.append(None if value is None else _own(value.copy() if n in given else value))
+        given.add(n)
     return results if several else results[0]
 
 

@@ -106,6 +106,19 @@ def test_where_with_0_is_numpys_where(dtype, shape):
         assert got.dtype == want.dtype
 
 
+def test_where_of_pythons_numbers():
+    condition = tt.tensor([True, False])
+    for x, y, dtype in [
+        (1.0, 2.0, "float32"),
+        (1.0, 0, "float32"),
+        (2, 0.5, "float32"),
+        (1, 0, "int64"),
+        (True, False, "bool"),
+    ]:
+        out = tt.where(condition, x, y)
+        assert (out.dtype, out.tolist()) == (dtype, [x, y])
+
+
 def test_where_of_a_condition_alone_says_what_to_use():
     with pytest.raises(TypeError, match=r"x\[condition\].*nonzero"):
         tt.where(tt.tensor([True, False]))

@@ -4,6 +4,7 @@ import copy
 import gc
 import itertools
 import pickle
+import sys
 import threading
 import weakref
 
@@ -778,3 +779,223 @@ def test_a_decorated_function_can_call_itself():
 
     assert not twice(x * 1, 3).requires_grad or twice(x, 1).requires_grad is False
     assert (x * 2).requires_grad
+
+
+# ------------------------------------------------------------------------------------------------------- users' own rules
+
+
+def user_op(rule, forward=lambda x: x * x / 2.0):
+    """An op of a user's own, which is not in the table of all ops."""
+    made = Op(forward, {"x": rule})
+    del all_ops[made.name]
+    return made
+
+
+RULES_WITHOUT_A_FIT = {
+    "a number": (lambda g: 2.0, "returned a float"),
+    "a list": (lambda g: [1.0, 2.0, 3.0], "returned a list"),
+    "too few": (lambda g: g[:2], r"returned shape \(2,\)"),
+    "too many": (lambda g: tt.stack([g, g], 1), r"returned shape \(3, 2\)"),
+    "too few axes": (lambda g: g.sum(), r"returned shape \(\)"),
+}
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+@pytest.mark.parametrize(("rule", "says"), RULES_WITHOUT_A_FIT.values(), ids=RULES_WITHOUT_A_FIT)
+def test_a_rule_whose_gradient_does_not_fit_is_named(rule, says, create_graph):
+    x = leaf(1.0, 2.0, 3.0)
+    out = user_op(rule)(x).sum()
+    with pytest.raises(ValueError, match=rf"the gradient rule of '<lambda>' for 'x' of shape \(3,\) {says}"):
+        out.backward(create_graph=create_graph)
+    assert x.grad is None
+
+
+def test_a_rule_of_many_operands_returns_a_gradient_for_each():
+    total = Op(lambda *xs: sum(xs[1:], start=xs[0]), {"xs": lambda g: [g]})
+    del all_ops[total.name]
+    with pytest.raises(ValueError, match="'<lambda>' returned 1 gradients: it has 2 operands"):
+        total(leaf(1.0), leaf(2.0)).sum().backward()
+
+
+RULES_THAT_RETURN_WHAT_WAS_SAVED = {
+    "an input": lambda g, x: x,
+    "a view of it": lambda g, x: x[:],
+    "the output": lambda g, out: out,
+    "a view of that": lambda g, out: out.reshape(-1),
+}
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+@pytest.mark.parametrize("rule", RULES_THAT_RETURN_WHAT_WAS_SAVED.values(), ids=RULES_THAT_RETURN_WHAT_WAS_SAVED)
+def test_what_was_saved_is_not_added_to_and_not_handed_out(rule, create_graph):
+    f, x = user_op(rule), leaf(1.0, 2.0, 3.0)
+    out = f(x)
+    value = out.tolist()
+    (out + out + f(x)).sum().backward(retain_graph=True, create_graph=create_graph)
+    assert x.tolist() == [1.0, 2.0, 3.0]
+    assert out.tolist() == value
+    x.grad = None
+    out.sum().backward(create_graph=create_graph)
+    assert not np.shares_memory(x.grad.numpy(), x.numpy())
+    assert not np.shares_memory(x.grad.numpy(), out.numpy())
+    tt.optim.clip_grad_norm([x], 0.1)
+    assert x.tolist() == [1.0, 2.0, 3.0]
+    assert out.tolist() == value
+
+
+@pytest.mark.parametrize("view", [False, True])
+def test_one_array_returned_for_two_inputs_is_the_gradient_of_each(view):
+    returned = []
+
+    def first(g, y):
+        returned.append(g * y)
+        return returned[-1]
+
+    both = Op(lambda x, y: x * y, {"x": first, "y": lambda g: returned[-1][:] if view else returned[-1]})
+    del all_ops[both.name]
+    x, y = leaf(1.0, 2.0), leaf(3.0, 4.0)
+    a, b = x * 1.0, y * 1.0
+    (both(a, b) + a * 10.0 + b * 100.0).sum().backward()
+    assert x.grad.tolist() == [13.0, 14.0]
+    assert y.grad.tolist() == [103.0, 104.0]
+    x.grad = y.grad = None
+    both(x, y).sum().backward()
+    assert not np.shares_memory(x.grad.numpy(), y.grad.numpy())
+
+
+# --------------------------------------------------------------------------------------------- whose a gradient's memory is
+
+
+SHARING = {
+    "reshape and add": lambda p, b: ((p.reshape(4) + b) ** 2).sum(),
+    "sum": lambda p, b: p.sum() + b.sum(),
+    "transpose": lambda p, b: p.T.sum() + b.reshape(2, 2).T.sum(),
+    "broadcast": lambda p, b: tt.broadcast_to(p, (3, 2, 2)).sum() + b.sum(),
+    "concatenate": lambda p, b: tt.concatenate([p.reshape(4), b]).sum(),
+}
+
+
+@pytest.mark.parametrize("f", SHARING.values(), ids=SHARING)
+def test_gradients_with_a_graph_own_their_memory(f):
+    p, b = leaf([1.0, 2.0], [3.0, 4.0]), leaf(1.0, 1.0, 1.0, 1.0)
+    f(p, b).backward(create_graph=True)
+    by_grad = tt.grad(f(p, b), [p, b], create_graph=True)
+    arrays = [t.numpy() for t in (p, b, p.grad, b.grad, *by_grad)]
+    assert not any(np.shares_memory(x, y) for x, y in itertools.combinations(arrays, 2))
+    before = [x.copy() for x in arrays[2:4]]
+    norm = tt.optim.clip_grad_norm([p, b], 0.5).item()
+    for x, was in zip((p.grad.numpy(), b.grad.numpy()), before):
+        np.testing.assert_allclose(x, was * 0.5 / norm, rtol=1e-5)
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_a_tensor_asked_for_twice_has_two_gradients(create_graph):
+    x = leaf(1.0, 2.0)
+    y = x * 2.0
+    first, second, _ = tt.grad((y * y).sum(), [y, y, x], create_graph=create_graph)
+    assert first.tolist() == second.tolist() == [4.0, 8.0]
+    assert not np.shares_memory(first.numpy(), second.numpy())
+
+
+def test_a_gradient_with_a_graph_shares_nothing_with_what_was_passed_in():
+    x, g = leaf(1.0, 2.0), tt.tensor([3.0, 4.0], dtype="float64")
+    x.reshape(2).backward(g, create_graph=True)
+    assert not np.shares_memory(x.grad.numpy(), g.numpy())
+
+
+@pytest.mark.parametrize("f", [lambda p: (p * p).sum(), lambda p: p.sum(), lambda p: tt.checkpoint(tt.exp, p).sum()])
+def test_a_gradient_with_a_graph_makes_no_cycle(f):
+    gc.collect()
+    gc.disable()
+    try:
+        p = leaf(1.0, 2.0, 3.0)
+        f(p).backward(create_graph=True)
+        del p
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+
+
+def test_gradients_with_a_graph_add_up_inside_no_grad():
+    x = leaf(2.0)
+    outs = [(x**3).sum() for _ in range(2)]
+    with tt.no_grad():
+        for out in outs:
+            out.backward(create_graph=True)
+    assert tt.grad(x.grad.sum(), x).tolist() == [24.0]
+
+
+def test_threads_add_to_one_gradient_and_lose_nothing():
+    p = tt.tensor(np.zeros(1000), requires_grad=True)
+
+    def work():
+        for _ in range(100):
+            (p * 1.0).sum().backward()
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # so that they meet often
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert p.grad.tolist() == [400.0] * 1000
+
+
+@pytest.mark.parametrize("change", ["freeze", "freeze and release", "convert"])
+def test_a_parameter_that_is_another_leaf_by_now_gets_no_gradient(change):
+    layer = tt.nn.Linear(2, 1)
+    out = layer(tt.ones((1, 2))).sum()
+    if change == "convert":
+        layer.astype("float64")
+    else:
+        layer.weight.requires_grad = False
+        layer.weight.requires_grad = change == "freeze and release"
+    out.backward()
+    assert layer.weight.grad is None
+    assert (layer.bias.grad is None) == (change == "convert")
+
+
+# ------------------------------------------------------------------------------------------------------------- generators
+
+
+def test_a_decorated_generator_has_its_mode_while_it_runs():
+    x, seen = leaf(1.0), []
+
+    @tt.no_grad()
+    def records(count):
+        try:
+            for _ in range(count):
+                seen.append((yield (x * 2.0).requires_grad))
+        except KeyError:
+            yield "caught", (x * 2.0).requires_grad
+        finally:
+            seen.append((x * 2.0).requires_grad)
+        return "the end"
+
+    items = records(2)
+    assert next(items) is False
+    assert (x * 2.0).requires_grad  # its caller records
+    assert items.send("a value") is False
+    with pytest.raises(StopIteration, match="the end"):
+        next(items)
+    assert seen == ["a value", None, False]
+    thrown = records(2)
+    next(thrown)
+    assert thrown.throw(KeyError("mine")) == ("caught", False)
+    closed = records(2)
+    next(closed)
+    seen.clear()
+    closed.close()
+    assert seen == [False]
+    assert (x * 2.0).requires_grad
+
+
+@pytest.mark.parametrize("value", [5.0, [1.0, 2.0], np.ones(2)])
+def test_a_gradient_set_by_hand_is_a_tensor(value):
+    x = leaf(1.0, 2.0)
+    with pytest.raises(TypeError, match=f"a gradient is a tensor, not a {type(value).__name__}"):
+        x.grad = value

@@ -36,6 +36,8 @@ SHAPES = {
     "broadcast_to": (lambda: tt.broadcast_to(x, (3, 3)), ValueError, ["broadcast_to", "(2, 3)", broadcast]),
     "broadcast_to fewer axes": (lambda: tt.broadcast_to(x, (3,)), ValueError, ["broadcast_to", "(2, 3)", broadcast]),
     "linear": (lambda: tt.linear(x, ones(4, 5)), ValueError, ["linear", "(2, 3), (4, 5)", "as many inputs as weight"]),
+    "roll": (lambda: x.roll((1, 2), 0), ValueError, ["roll", "2 shifts for 1 axes", "one for each axis"]),
+    "norm of a name": (lambda: x.norm("fro"), ValueError, ["norm", "'fro'", "Frobenius"]),
     "linear bias": (lambda: tt.linear(x, ones(4, 3), ones(5)), ValueError, ["linear", "(2, 3), (4, 3), (5,)", "(outputs,)"]),
     "linear bias axes": (
         lambda: tt.linear(x, ones(4, 3), ones(2, 2, 4)),

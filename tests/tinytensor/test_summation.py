@@ -71,6 +71,53 @@ def test_half_precision_is_added_up_in_float32(f, x, value):
     assert np.isfinite(x.grad.numpy()).all()
 
 
+OF_MANY = {
+    "mean": (lambda x: x.mean(), 1 / 70_000),
+    "var": (lambda x: x.var(), 2 / 70_000),
+    "std": (lambda x: x.std(), 1 / 70_000),
+    "max of equals": (lambda x: x.abs().max(), 1 / 70_000),
+}
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+@pytest.mark.parametrize(("f", "slope"), OF_MANY.values(), ids=OF_MANY)
+def test_a_count_may_be_too_large_for_half_precision(f, slope, create_graph):
+    x = tt.tensor(np.tile([1.0, -1.0], 35_000).astype("float16"), requires_grad=True)
+    g = tt.tensor(1024.0, dtype="float16")  # so that no gradient is too small for it
+    found = np.abs(tt.grad(f(x), x, g, create_graph=create_graph).numpy().astype("float32"))
+    np.testing.assert_allclose(found, np.full(70_000, slope * 1024), rtol=2e-3)
+
+
+def slope(f):
+    """The gradient of an op's sum by two numbers of which it takes the first 5000 times."""
+
+    def by_two_numbers():
+        x = tt.tensor(np.ones(2, "float16"), requires_grad=True)
+        return tt.grad(f(x).astype("float32").sum(), x)
+
+    return by_two_numbers
+
+
+MANY_TIMES = np.zeros(5000, "int64")
+ADDED_UP = {
+    "index": slope(lambda x: x[MANY_TIMES]),
+    "take": slope(lambda x: x.take(MANY_TIMES)),
+    "repeat": slope(lambda x: x.repeat(5000)),
+    "pad": slope(lambda x: x.pad((4999, 0), mode="edge")),
+    "index_add": lambda: tt.zeros(2, "float16").index_add(MANY_TIMES, tt.ones(5000, "float16")),
+    "embedding": slope(lambda x: tt.embedding(tt.tensor(MANY_TIMES), x.reshape(2, 1))),
+    "sum_rows": lambda: tt.sum_rows(tt.ones((5000, 1), "float16"), tt.tensor(MANY_TIMES), 2),
+    "einsum": lambda: tt.einsum("ij->j", tt.ones((5000, 1), "float16")),
+}
+
+
+@pytest.mark.parametrize("f", ADDED_UP.values(), ids=ADDED_UP)
+def test_what_meets_in_one_place_is_added_up_in_float32(f):
+    out = f()
+    assert out.dtype == "float16"
+    assert out.numpy().ravel()[0] == 5000
+
+
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "bool"])
 @pytest.mark.parametrize("axis", [None, 0, -1])
 def test_small_integers_do_not_overflow(dtype, axis):

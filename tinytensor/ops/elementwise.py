@@ -9,7 +9,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels
-from tinytensor.backend import index_dtype, is_floating, xp
+from tinytensor.backend import default_dtype, index_dtype, is_floating, xp
 from tinytensor.op import op
 
 if TYPE_CHECKING:
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float))
+    """Whether it is one of Python's numbers. (NumPy's float64, to which arrays without axes turn in rules, is a ``float``.)"""
+    return type(value) in (bool, int, float)
 
 
 def _divisor(g: Any, d: Any) -> Any:
@@ -323,6 +324,8 @@ def where(condition: Any, x: Tensor | float, y: Tensor | float) -> Tensor:
         raise TypeError(
             "x and y are missing: x[condition] has the elements where it holds, numpy.nonzero(c.numpy()) their places"
         )
+    if _is_number(x) and _is_number(y) and float in (type(x), type(y)):  # of Python numbers alone NumPy would make float64
+        x = xp.asarray(x, default_dtype)
     return kernels.where(condition, x, y)
 
 

@@ -11,6 +11,7 @@ from tinytensor.backend import xp
 from tinytensor.op import op
 from tinytensor.ops.indexing import diagonal
 from tinytensor.ops.shapes import broadcast_to, expand_dims, normalize_axes, reshape, swapaxes, transpose
+from tinytensor.summation import widened
 
 if TYPE_CHECKING:
     from tinytensor.tensor import Tensor
@@ -122,7 +123,7 @@ def _einsum_gradients(
 
 @op(arrays=_einsum_gradients)
 def _einsum(*arrays: Any, terms: tuple[str, ...] = (), output: str = "") -> Any:
-    return xp.einsum(f"{','.join(terms)}->{output}", *arrays, optimize=True)
+    return xp.einsum(f"{','.join(terms)}->{output}", *map(widened, arrays), optimize=True)
 
 
 def einsum(subscripts: str, *tensors: Tensor) -> Tensor:

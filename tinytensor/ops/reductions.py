@@ -44,7 +44,8 @@ def sum(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
 
 
 def _mean_gradient(g: Any, x_shape: tuple[int, ...], axis: Axes, keepdims: bool) -> Any:
-    return broadcast_to(_spread(g / size_along(x_shape, axis, "mean"), len(x_shape), axis, keepdims), x_shape)
+    g = widened(g) / size_along(x_shape, axis, "mean")  # a count of elements may be too large for half precision
+    return broadcast_to(_spread(g, len(x_shape), axis, keepdims), x_shape)
 
 
 @op(floating=True, x=_mean_gradient)
@@ -67,6 +68,7 @@ def _squared_distances(x: Any, axis: Axes, keepdims: bool) -> Any:
 
 
 def _var_gradient(g: Any, x: Any, axis: Axes, keepdims: bool, ddof: int) -> Any:
+    x = widened(x)
     return _spread(g, x.ndim, axis, keepdims) * (x - mean(x, axis, True)) * 2.0 / _freedom(x.shape, axis, ddof)
 
 
@@ -77,6 +79,7 @@ def var(x: Tensor, axis: Axes = None, keepdims: bool = False, ddof: int = 0) -> 
 
 
 def _std_gradient(g: Any, x: Any, out: Any, axis: Axes, keepdims: bool, ddof: int) -> Any:
+    x = widened(x)
     deviation = _spread(where(out == 0, 1.0, out), x.ndim, axis, keepdims)
     distance = (x - mean(x, axis, True)) / deviation
     return _spread(g, x.ndim, axis, keepdims) * distance / _freedom(x.shape, axis, ddof)
@@ -116,7 +119,9 @@ def prod(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
 def _share(g: Any, x: Any, out: Any, axis: Axes, keepdims: bool) -> Any:
     """The gradient of max and min: shared equally among all elements that attain it. NaN is the largest and the smallest."""
     best = (x == _spread(out, x.ndim, axis, keepdims)) | (x != x)
-    return where(best, _spread(g, x.ndim, axis, keepdims), 0.0) / best.sum(axis=normalize_axes(axis, x.ndim), keepdims=True)
+    return where(best, _spread(widened(g), x.ndim, axis, keepdims), 0.0) / best.sum(
+        axis=normalize_axes(axis, x.ndim), keepdims=True
+    )
 
 
 @op(x=_share)
@@ -150,6 +155,8 @@ def logsumexp(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
 def norm(x: Tensor, ord: float = 2, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """The vector norm over ``axis`` (None: of all elements) of any order: 2 (Euclidean), 1, math.inf (the largest absolute
     value), -math.inf (the smallest), 0 (how many elements are not 0) or p, the sum of abs(x)**p to the power of 1/p."""
+    if isinstance(ord, str):
+        raise ValueError(f"norm: the order is a number, not {ord!r}; 2 over two axes is the Frobenius norm")
     if ord == 2:
         return _norm(x, axis, keepdims)
     if ord == math.inf:

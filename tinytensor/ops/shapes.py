@@ -150,6 +150,8 @@ def roll(x: Tensor, shift: int | Sequence[int], axis: Axes = None) -> Tensor:
     if axis is None:
         return reshape(roll(reshape(x, -1), shift, 0), x.shape)
     axes = normalize_axes(axis, x.ndim, "roll: axis")
+    if host.size(shift) not in (1, len(axes)):
+        raise ValueError(f"roll: {host.size(shift)} shifts for {len(axes)} axes: give one for each axis, or one for all")
     for a, by in zip(axes, host.broadcast_to(shift, len(axes))):
         if x.shape[a] and (by := int(by) % x.shape[a]):
             x = concatenate(split(x, [x.shape[a] - by], a)[::-1], a)

@@ -126,6 +126,18 @@ def _silent(function):
     return run
 
 
+def _tree(function):
+    """CuPy adds up in a tree along every axis, and loses nothing of a long float32 sum; NumPy along the last axis alone."""
+
+    def run(a, axis=None, dtype=None, **settings):
+        dtype = a.dtype if dtype is None else numpy.dtype(dtype)
+        if dtype != "float32":
+            return function(a, axis=axis, dtype=None if dtype == a.dtype else dtype, **settings)
+        return numpy.asarray(function(a, axis=axis, dtype="float64", **settings)).astype(dtype)
+
+    return run
+
+
 def _product(function):
     def run(a, b, out=None):
         if a.dtype == b.dtype == bfloat16 and out is None:
@@ -154,6 +166,7 @@ def _matmul(a, b, out=None):
 # Where NumPy's function of that name would do something else.
 SPECIAL = {
     "argsort": _sorting(numpy.argsort),
+    "cumsum": _tree(numpy.cumsum),
     "dot": _product(numpy.dot),
     "flatnonzero": _waiting(numpy.flatnonzero),
     "matmul": _matmul,
@@ -161,6 +174,7 @@ SPECIAL = {
     "nonzero": _waiting(numpy.nonzero),
     "sort": _sorting(numpy.sort),
     "std": _silent(numpy.std),
+    "sum": _tree(numpy.sum),
     "take": functools.partial(numpy.take, mode="wrap"),  # indices out of range wrap around silently
     "var": _silent(numpy.var),
     "where": _where,

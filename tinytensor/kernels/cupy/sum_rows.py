@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tinytensor.backend import host, index_dtype, xp
+from tinytensor.backend import default_dtype, host, index_dtype, xp
 from tinytensor.kernels.cupy.loader import accumulator, contiguous, kernel
 
 _FILE = "embedding.cu"
@@ -12,10 +12,11 @@ _PIECE = 32  # rows that a warp adds up, see there
 
 
 def sum_rows(rows: Any, ids: Any, num_rows: int) -> Any:
-    """For each i below num_rows, the sum of the ``rows`` (..., width) whose id is i: (num_rows, width).
+    """For each i below num_rows, the sum of the ``rows`` (..., width) whose id is i: (num_rows, width); of float16 in float32.
 
     Rows whose id is not below num_rows may go anywhere in the result, or nowhere.
     """
+    rows = rows.astype(default_dtype) if rows.dtype == host.float16 else rows
     count, width = ids.size, rows.shape[-1]
     out = xp.zeros((num_rows, width), rows.dtype)
     if not count or not out.size:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tinytensor.backend import xp
+from tinytensor.summation import widened
 
 _RARE = 16  # an id that occurs more often than this has its rows summed by itself
 
@@ -15,7 +16,7 @@ def sum_rows(rows: Any, ids: Any, num_rows: int) -> Any:
     Sorting brings equal ids together. The rows of a frequent id are then one sum. Of the rare ids all first rows are placed
     together, then all second rows added, and so on: a few large steps, where ``numpy.add.at`` takes one for each row.
     """
-    width = rows.shape[-1]
+    rows, width = widened(rows), rows.shape[-1]
     out = xp.zeros((num_rows, width), dtype=rows.dtype)
     ids, rows = ids.reshape(-1), rows.reshape(ids.size, width)
     order = xp.argsort(ids, kind="stable")
