@@ -8,6 +8,7 @@ import warnings
 
 import ml_dtypes
 import numpy
+from numpy.lib.array_utils import normalize_axis_tuple
 
 from ._array import ndarray, operand, synchronize, uploads, wrap
 
@@ -63,7 +64,8 @@ TABLE = {
     "ascontiguousarray": lambda a, /, dtype=None: ...,
     "broadcast_to": lambda array, /, shape: ...,
     "count_nonzero": lambda a, /, axis=None: ...,
-    "cumprod cumsum": lambda a, /, axis=None, dtype=None, out=None: ...,
+    "cumprod": lambda a, /, axis=None, dtype=None, out=None: ...,
+    "cumsum": lambda a, /, axis=None, dtype=None: ...,
     "diagonal": lambda a, /, offset=0, axis1=0, axis2=1: ...,
     "dot matmul": lambda a, b, /, out=None: ...,
     "empty ones zeros": lambda shape, dtype=float, order="C": ...,
@@ -135,6 +137,20 @@ def _product(function):
     return run
 
 
+def _sum(a, axis=None, dtype=None, out=None, keepdims=False):
+    """CuPy adds up in a tree. NumPy does along what lies next to each other in memory, which here are the axes it sums."""
+    axes = range(a.ndim) if axis is None else normalize_axis_tuple(axis, a.ndim)
+    order = sorted(range(a.ndim), key=lambda n: n in axes)
+    a = numpy.asarray(a.transpose(order), order="C").transpose(numpy.argsort(order))
+    return numpy.sum(a, axis, dtype, out, keepdims)
+
+
+def _cumsum(a, axis=None, dtype=None):
+    """CuPy adds running sums up in a tree, too: rounding errors do not pile up."""
+    sums = numpy.cumsum(a, axis, "float64" if a.dtype.kind in "fV" else dtype)
+    return sums.astype(dtype or a.dtype) if a.dtype.kind in "fV" else sums
+
+
 def _where(condition, x, y):
     dtypes = {value.dtype for value in (x, y) if isinstance(value, (numpy.ndarray, numpy.generic))}
     if bfloat16 in dtypes:  # which CuPy's where does not know
@@ -154,6 +170,7 @@ def _matmul(a, b, out=None):
 # Where NumPy's function of that name would do something else.
 SPECIAL = {
     "argsort": _sorting(numpy.argsort),
+    "cumsum": _cumsum,
     "dot": _product(numpy.dot),
     "flatnonzero": _waiting(numpy.flatnonzero),
     "matmul": _matmul,
@@ -161,6 +178,7 @@ SPECIAL = {
     "nonzero": _waiting(numpy.nonzero),
     "sort": _sorting(numpy.sort),
     "std": _silent(numpy.std),
+    "sum": _sum,
     "take": functools.partial(numpy.take, mode="wrap"),  # indices out of range wrap around silently
     "var": _silent(numpy.var),
     "where": _where,
