@@ -230,9 +230,8 @@ def attention_backward(
     parts = _Attention(query, key, value, bias, mask, is_causal, scale, dropout_key, keep_probability)
     query, key, value, scale = parts.query, parts.key, parts.value, parts.scale
     d_bias = None
-    if needed[3]:  # the scores' gradient is wanted as it is, so the scale goes to what it is multiplied with
+    if needed[3]:  # the scores' gradient is wanted as it is, so the scale comes last
         d_bias = aligned_zeros(bias, query.ndim, accumulator(parts.dtype))
-        query, key = [(x * scale).astype(parts.dtype, copy=False) for x in (query, key)]
         scale = 1.0
     g = g.astype(parts.dtype, copy=False).reshape(*parts.lead, *g.shape[-2:])
     d_query = _array_for(query, into[0], parts.dtype) if needed[0] else None
@@ -256,6 +255,9 @@ def attention_backward(
             _put(d_value[columns], transposed(dropped), g[rows], is_first)
         if d_bias is not None:
             add_to_bias(d_bias, d_scores, block)
+    for gradient in (d_query, d_key):
+        if gradient is not None and d_bias is not None:
+            gradient[...] = gradient * parts.scale
     gradients = (d_query, d_key, d_value)
     for gradient, place in zip(gradients, into):
         if gradient is not None and place is not None and gradient is not place:
