@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -54,14 +53,13 @@ class _Attention:
         dropout_key: Key | None,
         keep_probability: float,
     ) -> None:
-        self.dtype = functools.reduce(xp.promote_types, [x.dtype for x in (query, key, value, bias) if x is not None])
+        self.dtype = query.dtype
         self.has_lead = max(query.ndim, key.ndim, value.ndim) > 2
         self.mask, self.is_causal = without_empty_blocks(mask, is_causal, query.shape[-2], key.shape[-2])
         self.dropped_lead = host.broadcast_shapes(query.shape[:-2], key.shape[:-2])
-        arrays = [x.astype(self.dtype, copy=False) for x in (query, key, value)]
-        self.query, self.key, self.value = same_lead(*arrays)
+        self.query, self.key, self.value = same_lead(query, key, value)
         self.lead, self.queries, self.keys = self.query.shape[:-2], query.shape[-2], key.shape[-2]
-        self.bias = None if bias is None else bias.astype(self.dtype, copy=False)
+        self.bias = bias
         for broadcast in (self.bias, self.mask):
             check_mask(broadcast, (*self.lead[: None if self.has_lead else 0], self.queries, self.keys))
         self.scale = float(scale)
