@@ -93,6 +93,16 @@ OPS = {
         ((8, 6, 100, 64), *alike(8, 6, 300, 64, count=2)),
         ((3, 2, 10, 16), *alike(3, 2, 30, 16, count=2)),
     ),
+    "attention, bias": OpCase(
+        lambda q, k, v, bias: attention(q, k, v, mask=bias, is_causal=True),
+        (*alike(8, 6, 300, 64), (6, 300, 300)),
+        (*alike(3, 2, 30, 16), (2, 30, 30)),
+    ),
+    "attention, bias of the keys": OpCase(
+        lambda q, k, v, bias: attention(q, k, v, mask=bias, dropout_p=0.2),
+        (*alike(1, 2, 1500, 64), (1500,)),
+        (*alike(1, 2, 530, 8), (530,)),
+    ),
     "cross-entropy": OpCase(tt.cross_entropy, ((2051, 50304), (2051,)), ((37, 65), (37,)), (50304, 65)),
     "linear cross-entropy": OpCase(
         tt.linear_cross_entropy, ((4, 256, 384), (50304, 384), (4, 256)), ((3, 17, 24), (65, 24), (3, 17)), (50304, 65)

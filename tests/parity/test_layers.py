@@ -205,6 +205,25 @@ def test_attention_with_fully_masked_rows():
     )
 
 
+@pytest.mark.parametrize("shape", [(4, 6), (3, 4, 6), (2, 1, 4, 6), (2, 1, 1, 6), (1, 6), (2, 3, 4, 6)], ids=str)
+@pytest.mark.parametrize("hidden", ["nothing", "some keys", "whole rows"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_with_a_mask_of_numbers(shape, hidden, causal):
+    """It is added to the scores, and gets a gradient, as a learned bias does; -inf hides a key."""
+    mask = normal(*shape, seed=3)
+    if hidden != "nothing":
+        mask[..., 1::2] = -math.inf
+    if hidden == "whole rows":
+        mask[..., :1, :] = -math.inf
+    theirs = torch.where(bottom_right_causal(4, 6), 0.0, -math.inf) if causal else torch.zeros(4, 6)
+    assert_same(
+        lambda q, k, v, m: tt.scaled_dot_product_attention(q, k, v, m, is_causal=causal),
+        lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, attn_mask=m + theirs),
+        *query_key_value(queries=4, keys=6, value_width=3),
+        mask,
+    )
+
+
 def test_self_attention_of_one_tensor():
     """The query, the key and the value are one tensor: three gradients add up."""
     assert_same(

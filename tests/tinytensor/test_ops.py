@@ -90,6 +90,25 @@ def test_a_graph_of_the_gradient_does_not_change_it(case):
         np.testing.assert_allclose(b.numpy(), a.numpy(), rtol=1e-9, atol=1e-11)
 
 
+@gradient_cases
+def test_half_precision(case):
+    """Close to float64, the inputs being rounded alike: what is added up, squared or masked is not lost on the way."""
+    half = tensors(case, "float16")
+    exact = [
+        tt.tensor(x.numpy().astype("float64") if x.dtype.kind == "f" else x.numpy(), requires_grad=x.requires_grad)
+        for x in half
+    ]
+    out, want = case.f(*half), case.f(*exact)
+    g = cotangent(want).numpy().astype("float16")
+    out.backward(tt.tensor(g.astype(out.dtype)))
+    want.backward(tt.tensor(g.astype("float64")))
+    for x in checked(case, half):
+        assert x.grad.dtype == "float16"
+    for a, b in [(out, want), *[(x.grad, y.grad) for x, y in zip(checked(case, half), checked(case, exact))]]:
+        size = np.nanmax(np.abs(b.numpy()), where=np.isfinite(b.numpy()), initial=1.0)
+        np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-2, atol=5e-3 * size)
+
+
 # ---------------------------------------------------------------------------------------------------------- the contract
 
 

@@ -58,6 +58,7 @@ HALF = {
     "cumprod": (lambda x: x.cumprod()[-1], [200.0, 300.0, 0.5, 0.5, 0.125], 1875.0),
     "cumsum": (lambda x: x.cumsum()[-1], np.ones(5000), 5000.0),
     "logsumexp": (lambda x: x.logsumexp(), np.zeros(70_000), np.log(70_000)),
+    "rows of an id": (lambda x: tt.sum_rows(x, tt.tensor(np.zeros(5000, "int64")), 1)[0, 0], np.ones((5000, 1)), 5000.0),
 }
 
 

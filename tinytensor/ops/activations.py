@@ -8,7 +8,7 @@ from tinytensor.backend import wide, xp
 from tinytensor.op import op
 from tinytensor.ops.elementwise import exp, sigmoid, where
 from tinytensor.ops.reductions import sum
-from tinytensor.ops.shapes import split
+from tinytensor.ops.shapes import normalize_axes, split
 
 if TYPE_CHECKING:
     from tinytensor.tensor import Tensor
@@ -55,7 +55,7 @@ def glu(x: Tensor, axis: int = -1) -> Tensor:
     return values * sigmoid(gates)
 
 
-def _shifted(x: Any, axis: int) -> Any:
+def _shifted(x: Any, axis: int | tuple[int, ...]) -> Any:
     """x in floating point, less its largest element along ``axis``, so that exp does not overflow. Of no elements, nothing."""
     return x - (xp.max(x, axis=axis, keepdims=True) if x.size else xp.sum(x, axis=axis, keepdims=True))
 
@@ -63,13 +63,15 @@ def _shifted(x: Any, axis: int) -> Any:
 @op(floating=True, x=lambda g, out, axis: out * (g - sum(g * out, axis, keepdims=True)))
 def softmax(x: Tensor, axis: int = -1) -> Tensor:
     """exp(x) scaled to sum to 1 along ``axis``, without overflow."""
-    e = xp.exp(_shifted(x, axis))
-    e /= xp.sum(e, axis=axis, keepdims=True, dtype=wide(e.dtype))
+    axes = axis if x.ndim else normalize_axes(axis, 0)  # CuPy knows no axis 0 or -1 of a number
+    e = xp.exp(_shifted(x, axes))
+    e /= xp.sum(e, axis=axes, keepdims=True, dtype=wide(e.dtype))
     return e
 
 
 @op(floating=True, x=lambda g, out, axis: g - exp(out) * sum(g, axis, keepdims=True))
 def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
     """log(softmax(x)) along ``axis``, exact where the softmax itself would round to 0."""
-    shifted = _shifted(x, axis)
-    return cast("Tensor", shifted - xp.log(xp.sum(xp.exp(shifted), axis=axis, keepdims=True, dtype=wide(shifted.dtype))))
+    axes = axis if x.ndim else normalize_axes(axis, 0)
+    shifted = _shifted(x, axes)
+    return cast("Tensor", shifted - xp.log(xp.sum(xp.exp(shifted), axis=axes, keepdims=True, dtype=wide(shifted.dtype))))

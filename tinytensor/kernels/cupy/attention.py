@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -54,14 +53,13 @@ class _Attention:
         dropout_key: Key | None,
         keep_probability: float,
     ) -> None:
-        self.dtype = functools.reduce(xp.promote_types, [x.dtype for x in (query, key, value, bias) if x is not None])
+        self.dtype = query.dtype
         self.has_lead = max(query.ndim, key.ndim, value.ndim) > 2
         self.mask, self.is_causal = without_empty_blocks(mask, is_causal, query.shape[-2], key.shape[-2])
         self.dropped_lead = host.broadcast_shapes(query.shape[:-2], key.shape[:-2])
-        arrays = [x.astype(self.dtype, copy=False) for x in (query, key, value)]
-        self.query, self.key, self.value = same_lead(*arrays)
+        self.query, self.key, self.value = same_lead(query, key, value)
         self.lead, self.queries, self.keys = self.query.shape[:-2], query.shape[-2], key.shape[-2]
-        self.bias = None if bias is None else bias.astype(self.dtype, copy=False)
+        self.bias = bias
         for broadcast in (self.bias, self.mask):
             check_mask(broadcast, (*self.lead[: None if self.has_lead else 0], self.queries, self.keys))
         self.scale = float(scale)
@@ -230,9 +228,8 @@ def attention_backward(
     parts = _Attention(query, key, value, bias, mask, is_causal, scale, dropout_key, keep_probability)
     query, key, value, scale = parts.query, parts.key, parts.value, parts.scale
     d_bias = None
-    if needed[3]:  # the scores' gradient is wanted as it is, so the scale goes to what it is multiplied with
+    if needed[3]:  # the scores' gradient is wanted as it is, so the scale comes last
         d_bias = aligned_zeros(bias, query.ndim, accumulator(parts.dtype))
-        query, key = [(x * scale).astype(parts.dtype, copy=False) for x in (query, key)]
         scale = 1.0
     g = g.astype(parts.dtype, copy=False).reshape(*parts.lead, *g.shape[-2:])
     d_query = _array_for(query, into[0], parts.dtype) if needed[0] else None
@@ -256,6 +253,9 @@ def attention_backward(
             _put(d_value[columns], transposed(dropped), g[rows], is_first)
         if d_bias is not None:
             add_to_bias(d_bias, d_scores, block)
+    for gradient in (d_query, d_key):
+        if gradient is not None and d_bias is not None:
+            gradient[...] = gradient * parts.scale
     gradients = (d_query, d_key, d_value)
     for gradient, place in zip(gradients, into):
         if gradient is not None and place is not None and gradient is not place:

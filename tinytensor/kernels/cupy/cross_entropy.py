@@ -90,10 +90,8 @@ def linear_cross_entropy_forward(
 ) -> tuple[Any, Any]:
     """The cross-entropy of the logits x weightᵀ. Keeps the gradients of the losses' sum, computed while a chunk's logits are
     there, and how many rows count; the weight's in float32 where several chunks of bfloat16 add up to it."""
-    dtype = xp.promote_types(x.dtype, weight.dtype)
-    count, classes = targets.size, weight.shape[0]
-    rows, weight = x.reshape(count, x.shape[-1]).astype(dtype, copy=False), weight.astype(dtype, copy=False)
-    target = _flat(targets, classes)
+    dtype, count, classes = x.dtype, targets.size, weight.shape[0]
+    rows, target = x.reshape(count, x.shape[-1]), _flat(targets, classes)
     chunks = max(1, -(-count * classes // _CHUNK))
     size = max(1, -(-count // chunks))
     # Each row begins at a multiple of 16 bytes, whatever the number of classes: cuBLAS and the kernels are fastest so.
@@ -149,8 +147,7 @@ def _scaled(sums: Any, g: Any, count: Any, like: Any) -> Any:
     """sums * g / count in the shape and dtype of an input; None for None."""
     if sums is None:
         return None
-    dtype = like.dtype if accumulator(like.dtype) == g.dtype else sums.dtype  # which differ for inputs of two dtypes
-    out = xp.empty(like.shape, dtype)
-    name = "scale" if sums.dtype == dtype else "scale_sums"
-    kernel(_FILE, name, dtype)(*elementwise_grid(out.size), sums, g, count, out, out.size)
-    return out.astype(like.dtype, copy=False)
+    out = xp.empty(like.shape, like.dtype)
+    name = "scale" if sums.dtype == like.dtype else "scale_sums"
+    kernel(_FILE, name, like.dtype)(*elementwise_grid(out.size), sums, g, count, out, out.size)
+    return out

@@ -38,8 +38,6 @@ def keep_mask(key: Key, shape: Sequence[int], probability: float) -> Any:
 
 def dropout_forward(needed: Sequence[bool], x: Any, residual: Any, key: Key, probability: float) -> tuple[Any, None]:
     """x / probability where the key's mask keeps it, else 0, plus the residual if there is one; keeps nothing."""
-    if residual is not None and residual.dtype != x.dtype:
-        return xp.add(_dropped(x, None, key, probability), residual), None
     return _dropped(x, residual, key, probability), None
 
 

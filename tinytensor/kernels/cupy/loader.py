@@ -92,6 +92,11 @@ def accumulator(dtype: Any) -> Any:
     return numpy.dtype(_type(dtype)[2])
 
 
+def computed(array: Any) -> Any:
+    """The array in a dtype that there are kernels for: float32 in place of float16."""
+    return array.astype(numpy.float32) if array.dtype == numpy.float16 else array
+
+
 def contiguous(array: Any) -> Any:
     """The array itself where it is C-contiguous, as kernels need it, and a copy where not."""
     return array if array.flags.c_contiguous else xp.ascontiguousarray(array)

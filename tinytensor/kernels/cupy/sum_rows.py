@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from tinytensor.backend import default_dtype, host, index_dtype, xp
-from tinytensor.kernels.cupy.loader import accumulator, contiguous, kernel
+from tinytensor.backend import host, index_dtype, xp
+from tinytensor.kernels.cupy.loader import accumulator, computed, contiguous, kernel
 
 _FILE = "embedding.cu"
 _PIECE = 32  # rows that a warp adds up, see there
 
 
 def sum_rows(rows: Any, ids: Any, num_rows: int) -> Any:
-    """For each i below num_rows, the sum of the ``rows`` (..., width) whose id is i: (num_rows, width); of float16 in float32.
+    """For each i below num_rows, the sum of the ``rows`` (..., width) whose id is i: (num_rows, width).
 
     Rows whose id is not below num_rows may go anywhere in the result, or nowhere.
     """
-    rows = rows.astype(default_dtype) if rows.dtype == host.float16 else rows
     count, width = ids.size, rows.shape[-1]
+    dtype, rows = rows.dtype, computed(rows)
     out = xp.zeros((num_rows, width), rows.dtype)
     if not count or not out.size:
-        return out
+        return out.astype(dtype, copy=False)
     rows, ids = contiguous(rows), contiguous(ids.reshape(-1).astype(index_dtype, copy=False))
     # Integers are sorted 8 bits at a time: the shorter they are, the fewer passes. CuPy's sort is stable, and since its
     # version 14 does not wait for the GPU.
@@ -31,4 +31,4 @@ def sum_rows(rows: Any, ids: Any, num_rows: int) -> Any:
     tiles = -(-width * rows.itemsize // 512)  # 16 bytes for each lane of a warp
     kernel(_FILE, "sum_pieces", rows.dtype)((-(-pieces // 4), tiles), (32, 4), rows, ids, order, out, parts, *sizes)
     kernel(_FILE, "add_parts", rows.dtype)((pieces - 1, -(-width // 128)), (32, 8), parts, ids, order, out, *sizes)
-    return out
+    return out.astype(dtype, copy=False)

@@ -77,7 +77,7 @@ def dropout_forward(needed: Sequence[bool], x: Any, residual: Any, key: Key, pro
     keep = keep_mask(key, x.shape, probability)
     out = _masked(x, keep, probability)
     if residual is not None:
-        out = xp.add(out, residual, out=out if residual.dtype == out.dtype else None)
+        out += residual
     return out, keep
 
 
