@@ -492,7 +492,7 @@ def nll_loss(
     kept = targets.data != ignore_index
     target = xp.where(kept, targets.data, 0).reshape((*targets.shape, 1))
     right = reshape(take_along_axis(_wide(log_probabilities), target, -1), targets.shape)
-    return _weighted(-where(kept, right, 0.0) * weights.astype(right.dtype), weights, reduction)
+    return _weighted(-where(kept, right, 0.0) * weights, weights, reduction)
 
 
 @fused(kernels.linear_cross_entropy_forward, kernels.linear_cross_entropy_backward, inputs=("x", "weight"), is_loss=True)

@@ -301,12 +301,14 @@ def test_every_op_is_drawn():
 @pytest.mark.parametrize(
     ("op", "rule"),
     [
-        ("sin", lambda g, x: g * tt.cos(x) * 1.0001),
-        ("sin", lambda g, x: g * np.cos(x) if isinstance(x, np.ndarray) else g * tt.cos(x).detach()),
-        ("sin", lambda g, x: g),
+        # of arctan, as no other op's rule uses it
+        ("arctan", lambda g, x: g / (1 + x * x) * 1.0001),
+        ("arctan", lambda g, x: g / (1 + x * x) if isinstance(x, np.ndarray) else g / (1 + x * x).detach()),
+        ("arctan", lambda g, x: g),
     ],
 )
 def test_a_wrong_rule_is_found_and_the_program_small(op, rule, monkeypatch):
     monkeypatch.setitem(getattr(tt, op).rules, "x", rule)
     found = next(reports(range(1, 400)))
-    assert f"tt.{op}(" in found.splitlines()[-1]
+    assert f"tt.{op}(" in found
+    assert len(found.splitlines()) < 12
