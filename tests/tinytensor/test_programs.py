@@ -38,6 +38,7 @@ def check(program):
         check_contract(program)
         check_each_line_in_its_own_dtype(program)
         check_other_ways(program)
+        check_differences_of_each_line(program)
         return check_differences(program)
     except Fault:
         raise
@@ -121,6 +122,15 @@ def check_differences(program):
     total = sum([(g * c).sum() for g, c in zip(first, seconds)])
     agrees(dot(zip(gradients(total, leaves), direction)), slope, leaves, direction, "the second gradient")
     return True
+
+
+def check_differences_of_each_line(program):
+    """Each line alone, where an error is not lost among others and no kink of another line is in the way."""
+    values = program.run()
+    for name, text in program.steps.items():
+        if values[name].requires_grad:
+            arrays = {n: values[n].numpy() for n in operands(text)}
+            check_differences(Program(arrays, {name: text}, program.dtypes, name))
 
 
 def agrees(got, f, leaves, direction, what):
