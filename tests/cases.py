@@ -1106,6 +1106,8 @@ for reduction in ("mean", "sum", "none"):
     for op, of in distances.items():
         want = lambda x, y, reduction, of=of: reduced(of(x - y), reduction, x.size)  # noqa: E731
         same(op, reduction, even(3, 4), odd(3, 4) + 0.1, args=(reduction,), want=want)
+        if op != "l1_loss":
+            same(op, f"equals, {reduction}", even(3, 4), even(3, 4), args=(reduction,), want=want)
     want = lambda x, y, r=reduction: reduced(y * (np.log(y) - x), r, x.size)  # noqa: E731
     case("kl_div", reduction, lambda x, y, r=reduction: tt.kl_div(x, y, r), want, normal(3, 4), unit(3, 4))
     want = lambda p, t, r=reduction: reduced(-t * np.log(p) - (1 - t) * np.log(1 - p), r, p.size)  # noqa: E731
