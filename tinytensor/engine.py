@@ -242,12 +242,18 @@ def check_unchanged(node: Node, saved: Any) -> None:
             )
 
 
+_PLAIN = {type(None), bool, int, float, str}
+
+
 def arrays_in(value: Any) -> list[Array]:
     """The arrays in a value and in the dicts, tuples and lists in it."""
     found, waiting = [], [value]
     for value in waiting:  # which grows
-        if type(value) is xp.ndarray:
+        kind = type(value)
+        if kind is xp.ndarray:
             found.append(value)
+        elif kind in _PLAIN:  # what most values are, and quick to know
+            continue
         elif isinstance(value, dict):
             waiting.extend(value.values())
         elif isinstance(value, (tuple, list)):

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from tinytensor.backend import Array, default_dtype, host, is_array, is_floating, is_host_array, quiet, wide, xp
-from tinytensor.engine import Node, arrays_in, calling_line, check_finite, modes
+from tinytensor.engine import Node, calling_line, check_finite, modes
 
 if TYPE_CHECKING:
     from tinytensor.tensor import Tensor as TensorClass
@@ -288,7 +288,9 @@ class Op:
                 None if parent is None else self.rules[name](*[saved[n] for n in self.needs[name]])
                 for name, parent in zip(self.inputs, node.parents)
             ]
-        return gradients if create_graph else _apart(gradients, g, saved)
+        if create_graph:
+            return gradients
+        return _apart(gradients, g, [*saved.values(), *(saved.get(self.names[0], ()) if self.variadic else ())])
 
     def _as_tensors(self, node: Node, saved: dict[str, Any]) -> dict[str, Any]:
         """The saved arrays as tensors that know where they came from, so that the rules record themselves."""
@@ -304,13 +306,13 @@ class Op:
         return saved
 
 
-def _apart(gradients: Sequence[Any], g: Any, saved: dict[str, Any]) -> Sequence[Any]:
+def _apart(gradients: Sequence[Any], g: Any, saved: Sequence[Any]) -> Sequence[Any]:
     """What rules returned, with copies in place of arrays that were saved, or returned twice: the engine adds to gradients in
-    place, and knows by itself only that g, which most rules return as it is, belongs to another."""
-    held = {id(array) for array in arrays_in(saved)}
+    place, and knows by itself only that g, which many rules return as it is, belongs to another."""
+    held = set(map(id, saved))
     apart = []
     for gradient in gradients:
-        if gradient is not g and id(gradient) in held and is_array(gradient):
+        if gradient is not None and gradient is not g and id(gradient) in held and is_array(gradient):
             gradient = gradient.copy()
         held.add(id(gradient))
         apart.append(gradient)
