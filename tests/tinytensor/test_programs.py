@@ -145,7 +145,10 @@ def agrees(got, f, leaves, direction, what):
         }
 
     h = 1e-4
-    far_left, left, here, right, far_right = [f(moved(i * h)) for i in (-2, -1, 0, 1, 2)]
+    try:
+        far_left, left, here, right, far_right = [f(moved(i * h)) for i in (-2, -1, 0, 1, 2)]
+    except ValueError:  # a mask selects another number of elements
+        return False
     near, far = (right - left) / (2 * h), (far_right - far_left) / (4 * h)
     bend, far_bend = right - 2 * here + left, far_right - 2 * here + far_left
     scale = max(abs(near), 1.0)
