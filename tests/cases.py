@@ -1020,24 +1020,28 @@ def reduced(losses: Any, reduction: str, count: int) -> Any:
 
 
 def cross_entropy(
-    logits: Any, targets: Any, ignore_index: int = -100, label_smoothing: float = 0.0, reduction: str = "mean"
+    logits: Any,
+    targets: Any,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    reduction: str = "mean",
+    weight: Any = None,
 ) -> Any:
-    """-sum of p log softmax(logits) with each row's target distribution p, one row at a time."""
+    """-sum of weight p log softmax(logits) with each row's target distribution p, one row at a time."""
     classes = logits.shape[-1]
+    weight = np.ones(classes) if weight is None else weight
+    if targets.dtype.kind == "f":
+        targets = targets * (1 - label_smoothing) + label_smoothing / classes
+        losses = -(targets * weight * log_softmax(logits)).sum(-1)
+        return reduced(losses, reduction, losses.size)
     losses, count = np.zeros(targets.shape), 0
     for place in np.ndindex(*targets.shape):
         if targets[place] != ignore_index:
             p = np.full(classes, label_smoothing / classes)
             p[targets[place]] += 1 - label_smoothing
-            losses[place] = -(p * log_softmax(logits[place])).sum()
-            count += 1
-    return reduced(losses, reduction, max(count, 1))
-
-
-def soft_cross_entropy(logits: Any, targets: Any, label_smoothing: float = 0.0, reduction: str = "mean") -> Any:
-    targets = targets * (1 - label_smoothing) + label_smoothing / logits.shape[-1]
-    losses = -(targets * log_softmax(logits)).sum(-1)
-    return reduced(losses, reduction, losses.size)
+            losses[place] = -(p * weight * log_softmax(logits[place])).sum()
+            count += weight[targets[place]]
+    return reduced(losses, reduction, count or 1)
 
 
 def mse_loss(x: Any, target: Any, reduction: str) -> Any:
@@ -1067,7 +1071,7 @@ for reduction in ("mean", "sum", "none"):
         settings = {"label_smoothing": e, "reduction": reduction}
         probabilities = softmax(normal(2, 2, 3))
         logits, probabilities = normal(2, 2, 3), softmax(normal(2, 2, 3))
-        same("cross_entropy", f"probabilities, {variant}", logits, probabilities, kwargs=settings, want=soft_cross_entropy)
+        same("cross_entropy", f"probabilities, {variant}", logits, probabilities, kwargs=settings, want=cross_entropy)
     for constant in [(), (1,)]:
         variant = reduction + ", constant target" * bool(constant)
         options = {"args": (reduction,), "constant": constant}
@@ -1102,6 +1106,8 @@ for reduction in ("mean", "sum", "none"):
     for op, of in distances.items():
         want = lambda x, y, reduction, of=of: reduced(of(x - y), reduction, x.size)  # noqa: E731
         same(op, reduction, even(3, 4), odd(3, 4) + 0.1, args=(reduction,), want=want)
+        if op != "l1_loss":
+            same(op, f"equals, {reduction}", even(3, 4), even(3, 4), args=(reduction,), want=want)
     want = lambda x, y, r=reduction: reduced(y * (np.log(y) - x), r, x.size)  # noqa: E731
     case("kl_div", reduction, lambda x, y, r=reduction: tt.kl_div(x, y, r), want, normal(3, 4), unit(3, 4))
     want = lambda p, t, r=reduction: reduced(-t * np.log(p) - (1 - t) * np.log(1 - p), r, p.size)  # noqa: E731
@@ -1110,6 +1116,14 @@ for reduction in ("mean", "sum", "none"):
     want = lambda x, r=reduction: reduced(-x[range(3), ids] * scale[ids], r, scale[ids].sum())  # noqa: E731
     ours = lambda x, r=reduction: tt.nll_loss(x, tt.tensor(ids), tt.tensor(scale.astype(x.dtype)), reduction=r)  # noqa: E731
     case("nll_loss", f"weights, {reduction}", ours, want, normal(3, 3))
+    for e in (0.0, 0.2):
+        options = {"label_smoothing": e, "reduction": reduction}
+        ours = lambda x, w, o=options: tt.cross_entropy(x, tt.tensor(ids), weight=w, **o)  # noqa: E731
+        want = lambda x, w, o=options: cross_entropy(x, ids, weight=w, **o)  # noqa: E731
+        case("cross_entropy", f"weights, smoothing={e}, {reduction}", ours, want, normal(3, 3), unit(3))
+    ours = lambda x, t, w, r=reduction: tt.cross_entropy(x, t, reduction=r, weight=w)  # noqa: E731
+    want = lambda x, t, w, r=reduction: cross_entropy(x, t, reduction=r, weight=w)  # noqa: E731
+    case("cross_entropy", f"weights and probabilities, {reduction}", ours, want, normal(2, 3), unit(2, 3), unit(3))
 
 # ------------------------------------------------------------------------------------------------------------- promises
 

@@ -33,7 +33,6 @@ from tinytensor.ops import (
     matmul,
     maximum,
     mean,
-    minimum,
     one_hot,
     relu,
     reshape,
@@ -492,7 +491,7 @@ def nll_loss(
     kept = targets.data != ignore_index
     target = xp.where(kept, targets.data, 0).reshape((*targets.shape, 1))
     right = reshape(take_along_axis(_wide(log_probabilities), target, -1), targets.shape)
-    return _weighted(-where(kept, right, 0.0) * weights.astype(right.dtype), weights, reduction)
+    return _weighted(-where(kept, right, 0.0) * weights, weights, reduction)
 
 
 @fused(kernels.linear_cross_entropy_forward, kernels.linear_cross_entropy_backward, inputs=("x", "weight"), is_loss=True)
@@ -581,9 +580,9 @@ def huber_loss(prediction: Tensor, target: Tensor, reduction: str = "mean", delt
     if delta <= 0:
         raise ValueError(f"huber_loss: delta must be positive, not {delta}")
     prediction, target = _pair("huber_loss", prediction, target, reduction)
-    distance = abs(prediction - target)
-    near = minimum(distance, delta)
-    return _reduce(where(distance < delta, 0.5 * near * near, delta * (distance - 0.5 * delta)), reduction)
+    d = prediction - target
+    near = clip(d, -delta, delta)
+    return _reduce(near * (d - 0.5 * near), reduction)
 
 
 def smooth_l1_loss(prediction: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0) -> Tensor:

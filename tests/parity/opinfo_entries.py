@@ -41,16 +41,17 @@ ALIKE = """
 
     eye full full_like linspace ones ones_like zeros zeros_like
 
-    nn.functional.binary_cross_entropy_with_logits=binary_cross_entropy_with_logits nn.functional.dropout=dropout
-    nn.functional.huber_loss=huber_loss nn.functional.kl_div=kl_div nn.functional.mse_loss=mse_loss
-    nn.functional.nll_loss=nll_loss
+    nn.functional.binary_cross_entropy=binary_cross_entropy nn.functional.dropout=dropout
+    nn.functional.binary_cross_entropy_with_logits=binary_cross_entropy_with_logits
+    nn.functional.huber_loss=huber_loss nn.functional.kl_div=kl_div nn.functional.l1_loss=l1_loss
+    nn.functional.mse_loss=mse_loss nn.functional.smooth_l1_loss=smooth_l1_loss
 """
 TAKE_DTYPE = set("arange eye full full_like linspace ones ones_like zeros zeros_like to".split())  # the others' input has it
 
 LOSSES = {  # float32 for half precision, where PyTorch rounds the mean of many to a half
     f"nn.functional.{name}"
-    for name in "binary_cross_entropy_with_logits cross_entropy huber_loss kl_div linear_cross_entropy mse_loss nll_loss "
-    "smooth_l1_loss".split()
+    for name in "binary_cross_entropy binary_cross_entropy_with_logits cross_entropy huber_loss kl_div l1_loss "
+    "linear_cross_entropy mse_loss nll_loss smooth_l1_loss".split()
 }
 
 
@@ -91,6 +92,10 @@ def batch_last(x: Any) -> Any:
 def cross_entropy(logits: Any, targets: Any, **settings: Any) -> Any:
     classes_too = targets.dtype.kind == "f"
     return F.cross_entropy(batch_last(logits), batch_last(targets) if classes_too else targets, **settings)
+
+
+def nll_loss(log_probabilities: Any, targets: Any, **settings: Any) -> Any:
+    return F.nll_loss(batch_last(log_probabilities), targets, **settings)
 
 
 def gather(x: Any, axis: int, index: Any) -> Any:
@@ -256,13 +261,8 @@ ENTRIES: dict[str, Callable[..., Any]] = {
     "nn.functional.multi_head_attention_forward": multi_head_attention,
     "nn.functional.cross_entropy": cross_entropy,
     "nn.functional.linear_cross_entropy": linear_cross_entropy,
-    "nn.functional.l1_loss": lambda x, y, reduction="mean": reduced(tt.abs(x - y), reduction),
-    "nn.functional.smooth_l1_loss": lambda x, y, **settings: F.smooth_l1_loss(x, y, **settings),
+    "nn.functional.nll_loss": nll_loss,
 }
-
-
-def reduced(losses: Any, reduction: str) -> Any:
-    return losses if reduction == "none" else tt.mean(losses) if reduction == "mean" else tt.sum(losses)
 
 
 # ------------------------------------------------------------------------------------------------------ the differences
@@ -299,6 +299,12 @@ DIFFERENCES = [
     Difference("sum cumsum cumprod prod trace", "NumPy adds up unsigned integers in uint64, PyTorch in int64", unsigned),
     Difference(
         "prod", "a product of booleans is an integer", lambda sample, dtype: dtype == "bool" and "dtype" in sample.kwargs
+    ),
+    Difference("sign sgn", "booleans count as the integers 0 and 1", lambda sample, dtype: dtype == "bool"),
+    Difference(
+        "masked_fill",
+        "the value takes the tensor's dtype in PyTorch; here a number beside booleans makes integers, as in NumPy's where",
+        lambda sample, dtype: dtype == "bool",
     ),
     Difference("all any", "PyTorch answers in uint8 for uint8, NumPy in booleans", unsigned),
     Difference(

@@ -298,6 +298,16 @@ def test_losses_of_float16_are_float32():
     assert mine.grad.dtype == "float16"
 
 
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_a_weight_of_a_wider_dtype_widens_the_loss(reduction):
+    x, ids, weight = tt.tensor([[0.5, 1.0], [0.0, 0.2]]), tt.tensor([0, 1]), tt.tensor(numpy.array([0.3, 0.7]))
+    for loss in (tt.nll_loss, tt.cross_entropy):
+        out = loss(x, ids, weight=weight, reduction=reduction)
+        assert out.dtype == "float64"
+        wide = loss(x.astype("float64"), ids, weight=weight, reduction=reduction)
+        numpy.testing.assert_allclose(out.numpy(), wide.numpy(), rtol=1e-6)
+
+
 def test_losses_of_integers():
     small, zero = tt.tensor(numpy.array([200, 3], "uint8")), tt.tensor(numpy.array([0, 5], "uint8"))
     assert tt.mse_loss(small, zero).item() == (200**2 + 2**2) / 2

@@ -139,25 +139,27 @@ def attend(w: Writer) -> str:
     return f"tt.scaled_dot_product_attention({heads}{mask}, is_causal={w.chance()})"
 
 
-def class_loss(reductions: list[str], *operands: Any) -> Line:
+REDUCTION = "{'mean' | 'sum' | 'none'}"
+ROWS = f"ignore_index={{-100 | 0}}, reduction={REDUCTION}"
+SMOOTHED = f"{ROWS}, label_smoothing={{0.0 | 0.1}}"
+WEIGHTS = "weight=tt.abs({(3,)}) + 0.5"
+
+
+def class_loss(settings: str, *operands: Any) -> Line:
     """A loss whose first operand has a row of 3 for each target, as ``operands`` (shapes but for the batch) say."""
 
     def write(w: Writer) -> Any:
         batch = w.choice([(3,), (2, 2), (), (1,)])
         tensors = [w.of((*batch, 3)), *[w.of(shape) for shape in operands]]
-        settings = (
-            f"label_smoothing={w.choice([0.0, 0.1])}, ignore_index={w.choice([-100, 0])}, reduction={w.choice(reductions)!r}"
-        )
-        return f"tt.OP({', '.join(tensors)}, tt.tensor({w.ids(3, batch)}), {settings})", w.loss_dtype(*tensors)
+        return loss(f"tt.OP({', '.join(tensors)}, tt.tensor({w.ids(3, batch)}), {settings})")(w)
 
     return write
 
 
-def loss(target: str) -> Line:
+def loss(line: str) -> Callable[[Any], Any]:
     def write(w: Writer) -> Any:
-        x = w.value("f")
-        y = target.format(w.of(x.shape))
-        return f"tt.OP({x}, {y}, {w.choice(['mean', 'sum', 'none'])!r})", w.loss_dtype(x.name, y)
+        text = w.fill(line)
+        return text, w.loss_dtype(text)
 
     return write
 
@@ -267,10 +269,30 @@ TABLE: dict[str, Line | list[Line]] = {
         "tt.multi_head_attention({(1, 2, 4)}, 2, {(1, 3, 8)}, is_causal={True | False})",
         "tt.multi_head_attention({(2, 2, 4)}, 2, {(2, 1, 8)}, is_causal={True | False})",
     ],
-    "cross_entropy": class_loss(["mean", "sum", "none"]),
-    "linear_cross_entropy": class_loss(["mean", "sum"], (3, 3)),
-    "mse_loss": loss("{}"),
-    "binary_cross_entropy_with_logits": loss("tt.sigmoid({})"),
+    "cross_entropy": [
+        class_loss(SMOOTHED),
+        class_loss(f"{SMOOTHED}, {WEIGHTS}"),
+        loss(f"tt.OP({{(2, 3)}}, tt.softmax({{(2, 3)}}), label_smoothing={{0.0 | 0.1}}, reduction={REDUCTION})"),
+        loss(f"tt.OP({{(2, 2, 3)}}, tt.sigmoid({{(2, 2, 3)}}), reduction={REDUCTION}, {WEIGHTS})"),
+    ],
+    "linear_cross_entropy": class_loss(SMOOTHED.replace(" | 'none'", ""), (3, 3)),
+    "nll_loss": [class_loss(ROWS), class_loss(f"{ROWS}, {WEIGHTS}")],
+    "l1_loss mse_loss": loss(f"tt.OP({{f}}, {{alike}}, {REDUCTION})"),
+    "huber_loss": loss(f"tt.OP({{f}}, {{alike}}, {REDUCTION}, {{0.5 | 1.0 | 2}})"),
+    "smooth_l1_loss": loss(f"tt.OP({{f}}, {{alike}}, {REDUCTION}, {{0 | 0.5 | 2.0}})"),
+    "kl_div": [
+        loss("tt.OP({f}, tt.sigmoid({alike}), {'mean' | 'sum' | 'none' | 'batchmean'})"),
+        loss("tt.OP({f}, {alike}, {'mean' | 'sum' | 'none' | 'batchmean'}, log_target=True)"),
+    ],
+    "binary_cross_entropy": [
+        loss(f"tt.OP(tt.tanh({{f}}) * 0.4 + 0.5, tt.sigmoid({{alike}}), {REDUCTION})"),
+        loss(f"tt.OP(tt.tanh({{f}}) * 0.4 + 0.5, tt.sigmoid({{alike}}), {REDUCTION}, {{row}})"),
+    ],
+    "binary_cross_entropy_with_logits": [
+        loss(f"tt.OP({{f}}, tt.sigmoid({{alike}}), {REDUCTION})"),
+        loss(f"tt.OP({{f}}, tt.sigmoid({{alike}}), {REDUCTION}, weight={{alike}})"),
+        loss(f"tt.OP({{f}}, tt.sigmoid({{alike}}), {REDUCTION}, weight={{row}}, pos_weight={{row}})"),
+    ],
 }
 LINES: dict[str, list[Line]] = {
     name: lines if isinstance(lines, list) else [lines]

@@ -28,6 +28,8 @@ def sort(x: Any, axis: int = -1, descending: bool = False) -> Any:
 
 
 def topk(x: Any, k: int, axis: int = -1, largest: bool = True) -> Any:
+    if k > x.shape[axis]:
+        raise IndexError(k)  # which NumPy overlooks in an empty array
     places = stable_argsort(x, axis, largest).take(range(k), axis)
     return np.take_along_axis(x, places, axis), places
 
@@ -64,8 +66,9 @@ def causal(queries: int, keys: int) -> Any:
 def attention(q: Any, k: Any, v: Any, mask: Any = True, is_causal: bool = False) -> Any:
     """A mask of booleans says who may attend; one of numbers is added to the scores. Of nothing to attend to comes 0."""
     scores = q @ np.swapaxes(k, -1, -2) / np.sqrt(q.shape[-1])
-    scores, seen = (scores, mask) if np.asarray(mask).dtype.kind == "b" else (scores + mask, True)
-    e = np.exp(scores) * (seen & causal(q.shape[-2], k.shape[-2]) if is_causal else seen)
+    scores = np.where(mask, scores, -np.inf) if np.asarray(mask).dtype.kind == "b" else scores + mask
+    scores = np.where(causal(q.shape[-2], k.shape[-2]), scores, -np.inf) if is_causal else scores
+    e = np.exp(scores - np.maximum(scores.max(-1, keepdims=True), -1e9))
     total = e.sum(-1, keepdims=True)
     return (e / np.where(total > 0, total, 1.0)) @ v
 
@@ -74,6 +77,35 @@ def multi_head_attention(x: Any, num_heads: int, memory: Any = None, is_causal: 
     assert num_heads == 2
     keys = (x if memory is None else memory).shape[1]
     return cases.by_heads(x, memory, mask=causal(x.shape[1], keys) if is_causal else True)
+
+
+def nll_loss(x: Any, t: Any, ignore_index: int = -100, reduction: str = "mean", weight: Any = None) -> Any:
+    scale = np.where(t == ignore_index, 0.0, 1.0 if weight is None else weight[t])
+    return cases.reduced(-np.take_along_axis(x, t[..., None], -1)[..., 0] * scale, reduction, scale.sum() or 1)
+
+
+def huber_loss(x: Any, y: Any, reduction: str = "mean", delta: float = 1.0) -> Any:
+    d = np.abs(x - y)
+    return cases.reduced(np.where(d < delta, d * d / 2, delta * (d - delta / 2)), reduction, d.size)
+
+
+def smooth_l1_loss(x: Any, y: Any, reduction: str, beta: float) -> Any:
+    return huber_loss(x, y, reduction, beta) / beta if beta else cases.reduced(np.abs(x - y), reduction, x.size)
+
+
+def kl_div(x: Any, y: Any, reduction: str, log_target: bool = False) -> Any:
+    y = np.exp(y) if log_target else y
+    losses = y * (np.log(y) - x)
+    return losses.sum() / (len(x) if x.ndim else 1) if reduction == "batchmean" else cases.reduced(losses, reduction, x.size)
+
+
+def binary_cross_entropy(p: Any, t: Any, reduction: str, weight: Any = 1.0) -> Any:
+    return cases.reduced(-(t * np.log(p) + (1 - t) * np.log(1 - p)) * weight, reduction, p.size)
+
+
+def with_logits(x: Any, t: Any, reduction: str, weight: Any = 1.0, pos_weight: Any = 1.0) -> Any:
+    losses = pos_weight * t * np.logaddexp(0, -x) + (1 - t) * np.logaddexp(0, x)
+    return cases.reduced(losses * weight, reduction, x.size)
 
 
 def gelu_exact(x: Any) -> Any:
@@ -121,17 +153,25 @@ COMPUTED: dict[str, Callable[..., Any]] = {name: getattr(np, name) for name in N
     "dropout": lambda x, p: x * cases.survivors(x.shape, 1 - p),
     "scaled_dot_product_attention": attention,
     "multi_head_attention": multi_head_attention,
+    "mse_loss": cases.mse_loss,
+    "l1_loss": lambda x, y, reduction: smooth_l1_loss(x, y, reduction, 0),
+    "huber_loss": huber_loss,
+    "smooth_l1_loss": smooth_l1_loss,
+    "kl_div": kl_div,
+    "binary_cross_entropy": binary_cross_entropy,
+    "binary_cross_entropy_with_logits": with_logits,
+}
+OF_CLASSES: dict[str, Callable[..., Any]] = {  # whose targets must stay integers
     "cross_entropy": cases.cross_entropy,
     "linear_cross_entropy": lambda x, w, t, **k: cases.cross_entropy(x @ w.T, t, **k),
-    "mse_loss": cases.mse_loss,
-    "binary_cross_entropy_with_logits": lambda x, t, r: cases.reduced(np.logaddexp(0, x) - t * x, r, x.size),
+    "nll_loss": nll_loss,
 }
 
 
 class Reference:
     """What ``tt`` is where a program runs in NumPy: the functions above, and for all other names NumPy's."""
 
-    functions = MOVED_OR_CHOSEN | {name: floating(f) for name, f in COMPUTED.items()}
+    functions = MOVED_OR_CHOSEN | OF_CLASSES | {name: floating(f) for name, f in COMPUTED.items()}
 
     def __getattr__(self, name: str) -> Any:
         return self.functions[name] if name in self.functions else getattr(np, name)

@@ -38,6 +38,7 @@ def check(program):
         check_contract(program)
         check_each_line_in_its_own_dtype(program)
         check_other_ways(program)
+        check_differences_of_each_line(program)
         return check_differences(program)
     except Fault:
         raise
@@ -123,6 +124,15 @@ def check_differences(program):
     return True
 
 
+def check_differences_of_each_line(program):
+    """Each line alone, where an error is not lost among others and no kink of another line is in the way."""
+    values = program.run()
+    for name, text in program.steps.items():
+        if values[name].requires_grad:
+            arrays = {n: values[n].numpy() for n in operands(text)}
+            check_differences(Program(arrays, {name: text}, program.dtypes, name))
+
+
 def agrees(got, f, leaves, direction, what):
     """Raises Fault unless ``got`` is f's derivative along the direction. False where that cannot be told: near a kink or a
     jump the differences over two distances disagree with each other."""
@@ -135,7 +145,10 @@ def agrees(got, f, leaves, direction, what):
         }
 
     h = 1e-4
-    far_left, left, here, right, far_right = [f(moved(i * h)) for i in (-2, -1, 0, 1, 2)]
+    try:
+        far_left, left, here, right, far_right = [f(moved(i * h)) for i in (-2, -1, 0, 1, 2)]
+    except ValueError:  # a mask selects another number of elements
+        return False
     near, far = (right - left) / (2 * h), (far_right - far_left) / (4 * h)
     bend, far_bend = right - 2 * here + left, far_right - 2 * here + far_left
     scale = max(abs(near), 1.0)
@@ -301,12 +314,14 @@ def test_every_op_is_drawn():
 @pytest.mark.parametrize(
     ("op", "rule"),
     [
-        ("sin", lambda g, x: g * tt.cos(x) * 1.0001),
-        ("sin", lambda g, x: g * np.cos(x) if isinstance(x, np.ndarray) else g * tt.cos(x).detach()),
-        ("sin", lambda g, x: g),
+        # of arctan, as no other op's rule uses it
+        ("arctan", lambda g, x: g / (1 + x * x) * 1.0001),
+        ("arctan", lambda g, x: g / (1 + x * x) if isinstance(x, np.ndarray) else g / (1 + x * x).detach()),
+        ("arctan", lambda g, x: g),
     ],
 )
 def test_a_wrong_rule_is_found_and_the_program_small(op, rule, monkeypatch):
     monkeypatch.setitem(getattr(tt, op).rules, "x", rule)
     found = next(reports(range(1, 400)))
-    assert f"tt.{op}(" in found.splitlines()[-1]
+    assert f"tt.{op}(" in found
+    assert len(found.splitlines()) < 12
