@@ -43,8 +43,7 @@ class evaluating:
         with self._lock:
             times, trained = self._inside.get(self.model, (0, []))
             found = [module for module in self.modules if module.training]
-            for module in found:
-                module.training = False
+            _set_training(found, False)
             self._inside[self.model] = times + 1, trained + found
 
     def __exit__(self, *error: object) -> None:
@@ -53,8 +52,12 @@ class evaluating:
             if times > 1:
                 self._inside[self.model] = times - 1, trained
                 return
-            for module in trained:
-                module.training = True
+            _set_training(trained, True)
+
+
+def _set_training(modules: list[tt.nn.Module], mode: bool) -> None:
+    for module in modules:
+        vars(module)["training"] = mode  # a text sets it hundreds of times, and a module looks at what it is to hold
 
 
 # ---------------------------------------------------------------------------------------------------- the decoders

@@ -212,6 +212,7 @@ class _Change:
     """When some memory was last changed in place: after all nodes of lower numbers were recorded."""
 
     __slots__ = ("memory", "number")
+    latest = 0  # of all
 
     def __init__(self, memory: Array):
         key = id(memory)
@@ -220,21 +221,23 @@ class _Change:
 
 
 _changes: dict[int, _Change] = {}  # by the identity of the array whose memory it is
+_changing = threading.Lock()  # the threads of an optimizer's step note their changes at once
 
 
 def note_change(array: Array) -> None:
     """Note that the memory of an array, and so what every view of it shows, was changed in place: a graph recorded before
     refuses to run backward through what it saved there."""
     memory = owner(array)
-    change = _changes.get(id(memory))
-    if change is None:
-        change = _changes[id(memory)] = _Change(memory)
-    change.number = Node.next_number()
+    with _changing:
+        change = _changes.get(id(memory))
+        if change is None:
+            change = _changes[id(memory)] = _Change(memory)
+        change.number = _Change.latest = Node.next_number()
 
 
 def check_unchanged(node: Node, saved: Any) -> None:
     """Raises RuntimeError where an array of those saved was changed in place since the node was recorded."""
-    if not _changes:
+    if node.number > _Change.latest:  # as all nodes of a training step are
         return
     for array in arrays_in(saved):
         change = _changes.get(id(owner(array)))

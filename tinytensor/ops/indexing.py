@@ -184,8 +184,11 @@ def _embedding(weight: Any, ids: Any) -> Any:
 
 
 def _check_ids(ids: Any, num_rows: int) -> None:
-    # Unsigned, a negative number is a large one: so one look, which is made at each token that is written, sees both ends.
-    if ids.size and not ids.astype(host.uint64).max() < num_rows:
+    if ids.size == 1:  # each token that is written: a Python number is looked at in a fraction of the time
+        inside = 0 <= ids.item() < num_rows
+    else:  # unsigned, a negative number is a large one: so one look sees both ends
+        inside = not ids.size or ids.astype(host.uint64).max() < num_rows
+    if not inside:
         wrong = ids[(ids < 0) | (ids >= num_rows)].flat[0]
         raise IndexError(f"id {wrong} is outside the table of {num_rows} rows (ids 0 to {num_rows - 1})")
 
