@@ -165,7 +165,7 @@ class _Blas:
 
 
 def _blas_threads() -> int:
-    return max((pool["num_threads"] for pool in _controller().info() if pool["user_api"] == "blas"), default=1)
+    return max((library.num_threads for library in _controller().lib_controllers if library.user_api == "blas"), default=1)
 
 
 def _let_this_thread_decide() -> None:

@@ -101,7 +101,7 @@ class Optimizer:
         for group in self.param_groups:
             settings = _settings(group)
             lr = settings["lr"] * float(scale)
-            updates += [(p, next(states), settings, lr) for p in group["params"]]
+            updates += [(p, state, settings, lr) for p, state in zip(group["params"], states) if _learns(p)]
         shares: list[list[Any]] = [[] for _ in range(threads)]
         sizes = [0] * threads
         for update in sorted(updates, key=lambda update: update[0].size, reverse=True):
@@ -109,14 +109,15 @@ class Optimizer:
             shares[least].append(update)
             sizes[least] += update[0].size
         parallel.call_together([partial(self._update_all, share) for share in shares])
+        for p, *_ in updates:  # here, as threads would only wait for one another
+            note_change(p.data)
 
     def _update_all(self, updates: list[Any]) -> None:
         """Change the parameters, in as few calls of ``update`` as their groups, dtypes and states allow."""
         alike: dict[Any, list[Any]] = {}
         for p, state, group, lr in updates:
-            if p.requires_grad and p.grad is not None:
-                kind = (id(group), p.data.dtype.num, state.get("steps"), *sorted(state))
-                alike.setdefault(kind, []).append((p, state, group, lr))
+            kind = (id(group), p.data.dtype.num, state.get("steps"), *sorted(state))
+            alike.setdefault(kind, []).append((p, state, group, lr))
         for members in alike.values():
             parameters, states, (group, *_), (lr, *_) = zip(*members)
             if _is_narrow(parameters[0]):
@@ -125,8 +126,6 @@ class Optimizer:
                         state["master"] = p.data.astype(default_dtype)
             with quiet():
                 self.update([p.data for p in parameters], [p.grad.data for p in parameters], states, group, lr)
-            for p in parameters:
-                note_change(p.data)
 
     def update(self, parameters: Arrays, gradients: Arrays, states: States, group: dict[str, Any], lr: float) -> None:
         """Change these parameters' arrays in place. All are of one group and dtype, with the same names and count in their
@@ -196,6 +195,10 @@ def _number(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return tuple([_number(x) for x in value])
     return value.item() if hasattr(value, "item") else value
+
+
+def _learns(parameter: Parameter) -> bool:
+    return parameter.requires_grad and parameter.grad is not None
 
 
 def _is_narrow(parameter: Parameter) -> bool:
