@@ -216,3 +216,9 @@ def test_linspace(args, endpoint):
     assert out.dtype == "float32"
     assert out.requires_grad
     np.testing.assert_allclose(out.numpy(), np.linspace(*args, endpoint=endpoint), rtol=1e-7)
+
+
+def test_where_keeps_the_sign_of_zero():
+    x = tt.tensor(np.ones(5000, "float32"))
+    assert np.signbit(tt.where(x > 2, x, -0.0).numpy()).all()
+    assert not np.signbit(tt.where(x > 2, x, 0.0).numpy()).any()

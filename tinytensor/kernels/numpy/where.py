@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy
@@ -25,7 +26,7 @@ def where(condition: Any, x: Any, y: Any) -> Any:
 
 
 def _is_zero(value: Any) -> bool:
-    return type(value) in (int, float) and value == 0
+    return type(value) in (int, float) and value == 0 and math.copysign(1.0, value) > 0  # -0.0 has a bit
 
 
 def _is_many(condition: Any, values: Any) -> bool:
