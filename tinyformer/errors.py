@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,20 @@ from contextlib import contextmanager
 
 class UserError(ValueError):
     """A setting, file or text that cannot be used; the message says which and what to do about it."""
+
+
+class SettingError(UserError):
+    """A setting that cannot be, named as in its dataclass; ``as_flags`` says it as a command line names it."""
+
+    def __init__(self, message: str, *names: str):
+        """``names``: the settings that the message names; without any, the one that it begins with."""
+        super().__init__(message)
+        self.names = names or (message.split(" ", 1)[0],)
+
+    def as_flags(self) -> str:
+        """The message with --batch-size for batch_size."""
+        words = "|".join(map(re.escape, self.names))
+        return re.sub(rf"\b({words})\b", lambda found: "--" + found[0].replace("_", "-"), str(self))
 
 
 @contextmanager
@@ -35,6 +50,8 @@ def plain_errors() -> Iterator[None]:
 
 
 def _in_words(error: BaseException) -> str:
+    if isinstance(error, SettingError):
+        return error.as_flags()
     if isinstance(error, ModuleNotFoundError):
         return f"the package {error.name!r} is not installed: pip install {error.name}"
     if isinstance(error, OSError) and error.strerror:
