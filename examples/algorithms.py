@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tinyformer.errors import plain_errors
+from tinyformer.errors import UserError, plain_errors
 
 with plain_errors():  # a missing package or GPU is told in a line, too
     import tinytensor as tt
@@ -153,17 +153,25 @@ def count_right(model: GPT | Transformer, problems: Sequence[Problem]) -> int:
 # ---------------------------------------------------------------------------------------------------------- training
 
 
+def folder_of(name: str, arguments: argparse.Namespace) -> RunFolder:
+    """Where the run of a task is."""
+    return RunFolder(f"{arguments.out}/{name}-{arguments.model or TASKS[name].model}")
+
+
 def learn(name: str, arguments: argparse.Namespace) -> bool:
-    """Train a model for a task, test it and show what it does; False where Ctrl-C came before the end."""
-    task = TASKS[name]
+    """Train a model for a task, test it and show what it does; False where it was told to stop before the end."""
+    with folder_of(name, arguments).held() as folder:
+        return _learn(name, arguments, folder)
+
+
+def _learn(name: str, arguments: argparse.Namespace, folder: RunFolder) -> bool:
+    task, given = TASKS[name], vars(arguments)
     kind = arguments.model or task.model
-    folder = RunFolder(f"{arguments.out}/{name}-{kind}")
-    resumed = arguments.resume and folder.settings.exists()
+    resumed = arguments.resume and folder.settings.exists()  # of several tasks, the last ones were perhaps not begun
     if resumed:
-        config, training_config = folder.read_part("model", ModelConfig), folder.read_part("training", TrainingConfig)
-        folder.refuse_changes(vars(arguments), config, training_config)
+        config, training_config = folder.resumed("model", ModelConfig, given), folder.resumed("training", TrainingConfig, given)
     else:
-        given = {**task.settings, **vars(arguments)}
+        given = {**task.settings, **given}
         config, training_config = settings_from(ModelConfig, given), settings_from(TrainingConfig, given)
     tt.seed(training_config.seed)
 
@@ -186,9 +194,11 @@ def learn(name: str, arguments: argparse.Namespace) -> bool:
     print(f"{name}: {len(training):,} problems to train on, {len(held_out):,} others to test with")
     print(f"{kind} with {model.num_parameters():,} parameters on {tt.backend_name}; run folder {folder.path}")
     if not trainer.train():
+        again = shlex.join(["python", sys.argv[0], *arguments.words])
+        print(trainer.farewell(again))
         return False
     load_weights(model, folder.best)
-    print(f"Trained in {trainer.seconds:.0f} s; the best weights are those of step {trainer.best_step}.")
+    print(f"Trained in {trainer.total_seconds:.0f} s; the best weights are those of step {trainer.best_step}.")
     _test(name, model, training, held_out, rng)
     _show(task, model, held_out[:5])
     with plots.if_possible():
@@ -219,6 +229,9 @@ def _show(task: Task, model: GPT | Transformer, problems: Sequence[Problem]) -> 
 # ------------------------------------------------------------------------------------------------------ command line
 
 
+DEFAULT_OUT = "runs/algorithms"
+
+
 def parse(words: list[str]) -> argparse.Namespace:
     """The command line."""
     described = "; ".join(f"{name}: {as_flags(task.settings)}" for name, task in TASKS.items())
@@ -228,7 +241,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("tasks", help=f"what to learn: {', '.join(TASKS)} (default: all)", nargs="*", metavar="TASK")
     parser.add_argument("--model", help="the kind of model (default: gpt, and encoder-decoder to copy)", choices=MODELS)
-    add_run_flags(parser, "runs/algorithms", "the folder of the runs' folders")
+    add_run_flags(parser, DEFAULT_OUT, "the folder of the runs' folders")
     add_settings(parser, ModelConfig, "model")
     add_settings(parser, TrainingConfig, "training")
     arguments = parser.parse_args(words)
@@ -236,22 +249,23 @@ def parse(words: list[str]) -> argparse.Namespace:
         if task not in TASKS:
             parser.error(f"there is no task {task!r}: choose among {', '.join(TASKS)}")
     arguments.tasks = list(dict.fromkeys(arguments.tasks or TASKS))
+    arguments.out = arguments.out or DEFAULT_OUT
+    arguments.words = [word for word in words if word not in ("--resume", "--resume-changed", "--overwrite")]
     return arguments
 
 
 def main(words: list[str]) -> None:
     """Learn one task after the other."""
     arguments = parse(words)
+    if arguments.resume and not any(folder_of(task, arguments).settings.exists() for task in arguments.tasks):
+        raise UserError(f"{arguments.out} holds no run of {', '.join(arguments.tasks)} to resume: check --out")
     for number, task in enumerate(arguments.tasks):
         if number:
             print()
         if not learn(task, arguments):
-            again = shlex.join(["python", sys.argv[0], *(word for word in words if word not in ("--resume", "--overwrite"))])
-            print(f"Stopped and saved. Go on with: {again} --resume")
             return
 
 
 if __name__ == "__main__":
     with plain_errors():
-        sys.stdout.reconfigure(errors="replace")  # a console that lacks a character shows ? for it
         main(sys.argv[1:])

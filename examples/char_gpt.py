@@ -1,7 +1,7 @@
 """Train a GPT on the characters of a text (or on byte pairs), and let it write.
 
 python examples/char_gpt.py                              # train on Tiny Shakespeare (nanoGPT's settings for a CPU)
-python examples/char_gpt.py --data my.txt --out runs/my  # train on your own text
+python examples/char_gpt.py --data my.txt                # train on your own text: runs/char_gpt-my
 python examples/char_gpt.py --resume                     # go on after an interruption
 python examples/char_gpt.py sample --prompt "ROMEO:"     # write with a trained model
 """
@@ -13,14 +13,25 @@ import dataclasses
 import sys
 from typing import Any
 
-from tinyformer.errors import UserError, plain_errors
+from tinyformer.errors import SettingError, plain_errors
 
 with plain_errors():  # a missing package or GPU is told in a line, too
     import tinytensor as tt
     from tinyformer import plots
-    from tinyformer.command_line import Parser, add_run_flags, add_settings, next_command, parse_command, setting, settings_from
+    from tinyformer.command_line import (
+        Parser,
+        add_run_flags,
+        add_settings,
+        folder_for,
+        next_command,
+        parse_command,
+        setting,
+        settings_from,
+        some_path,
+    )
     from tinyformer.data import TextBatches, TextSource, open_text
     from tinyformer.decoding import Sampling, generate, stream_text
+    from tinyformer.files import write_text
     from tinyformer.gpt import GPT, GPTConfig
     from tinyformer.runs import RunFolder, load_weights
     from tinyformer.tokenizers import BPETokenizer, CharTokenizer, load_tokenizer
@@ -40,17 +51,37 @@ class TextConfig:
             return CharTokenizer.train(text)
         if self.tokenizer == "bpe":
             return BPETokenizer.train(text, self.bpe_tokens, progress=True)
-        raise UserError(f"tokenizer must be char or bpe, not {self.tokenizer!r}")
+        raise SettingError(f"tokenizer must be char or bpe, not {self.tokenizer!r}")
 
 
 def train(arguments: argparse.Namespace) -> None:
     """Train, or go on training, and end with a sample."""
-    folder, given = RunFolder(arguments.out), vars(arguments)
+    with RunFolder(arguments.out).held() as folder:
+        trainer, tokenizer = prepare(folder, arguments)
+        if not trainer.train():
+            print(trainer.farewell(next_command(arguments.out, DEFAULT_OUT)))
+            return
+        print(
+            f"\nTrained in {trainer.total_seconds:.0f} s, {trainer.seconds:.0f} of them for training steps. "
+            f"Best validation loss {trainer.best_loss:.4f}, perplexity {perplexity(trainer.best_loss):.2f}, at step {trainer.best_step}."
+        )
+        with plots.if_possible():
+            plots.loss_curve(trainer.rows, folder.curve, title="GPT")
+            print(f"Drew {folder.curve}")
+        print("A sample of 500 tokens:\n")
+        load_weights(trainer.model, folder.best)
+        ids = generate(trainer.model, tokenizer.encode(_opening(tokenizer)), 500, Sampling(seed=trainer.config.seed))
+        write_text(folder.sample, _stream(tokenizer, ids) + "\n")
+        print(f"\nWrite more with: {next_command(arguments.out, DEFAULT_OUT, 'sample')}")
+
+
+def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, CharTokenizer | BPETokenizer]:
+    """A trainer for a new run, or for the one that is in the folder, and the run's tokenizer."""
+    given = vars(arguments)
     if arguments.resume:
-        model_config = folder.read_part("model", GPTConfig)
-        training_config = folder.read_part("training", TrainingConfig)
-        text_config = folder.read_part("text", TextConfig)
-        folder.refuse_changes(given, model_config, training_config, text_config)
+        model_config = folder.resumed("model", GPTConfig, given)
+        training_config = folder.resumed("training", TrainingConfig, given)
+        text_config = folder.resumed("text", TextConfig, given)
         source = folder.read_part("data", TextSource)
         text = source.read_again(folder.path, arguments.data)
         tokenizer = load_tokenizer(folder.tokenizer, model_config.vocab_size)
@@ -64,8 +95,7 @@ def train(arguments: argparse.Namespace) -> None:
     tt.seed(training_config.seed)
     ids, batch_size = tokenizer.encode(text), training_config.batch_size
     batches = TextBatches(ids, model_config.block_size, batch_size, training_config.seed, vocab_size=tokenizer.vocab_size)
-    model = GPT(model_config)
-    trainer = Trainer(model, batches, training_config, folder)
+    trainer = Trainer(GPT(model_config), batches, training_config, folder)
     if arguments.resume:
         trainer.resume()
     else:
@@ -76,20 +106,8 @@ def train(arguments: argparse.Namespace) -> None:
     held_out = len(batches.validation)
     kinds = f"{tokenizer.vocab_size:,} distinct tokens"
     print(f"{source.name}: {len(text):,} characters, {kinds}; the last {held_out:,} tokens validate")
-    print(f"GPT with {model.num_parameters():,} parameters on {tt.backend_name}; run folder {folder.path}")
-    if not trainer.train():
-        print(f"Stopped after step {trainer.step} and saved. Go on with: {next_command(arguments.out, DEFAULT_OUT)} --resume")
-        return
-    with plots.if_possible():
-        plots.loss_curve(trainer.rows, folder.curve, title="GPT")
-    print(
-        f"\nTrained in {trainer.seconds:.0f} s. Best validation loss {trainer.best_loss:.4f}, perplexity "
-        f"{perplexity(trainer.best_loss):.2f}, at step {trainer.best_step}. A sample of 500 tokens:\n"
-    )
-    load_weights(model, folder.best)
-    ids = generate(model, tokenizer.encode(_opening(tokenizer)), 500, Sampling(seed=training_config.seed))
-    folder.sample.write_text(_stream(tokenizer, ids) + "\n", encoding="utf-8")
-    print(f"\nWrite more with: {next_command(arguments.out, DEFAULT_OUT, 'sample')}")
+    print(f"GPT with {trainer.model.num_parameters():,} parameters on {tt.backend_name}; run folder {folder.path}")
+    return trainer, tokenizer
 
 
 def _opening(tokenizer: CharTokenizer | BPETokenizer) -> str:
@@ -139,6 +157,7 @@ def parse(words: list[str]) -> argparse.Namespace:
         "--data",
         help="a UTF-8 text file or a folder of them (default: Tiny Shakespeare, downloaded once)",
         metavar="PATH",
+        type=some_path,
     )
     add_run_flags(training, DEFAULT_OUT)
     add_settings(training, GPTConfig, "model")
@@ -146,17 +165,18 @@ def parse(words: list[str]) -> argparse.Namespace:
     add_settings(training, TrainingConfig, "training")
     training.set_defaults(run=train)
     sampling = commands.add_parser("sample", help="write with a trained model", description="Write with a trained model.")
-    sampling.add_argument("--out", help="the run's folder", default=DEFAULT_OUT, metavar="FOLDER")
+    sampling.add_argument("--out", help="the run's folder", default=DEFAULT_OUT, type=some_path, metavar="FOLDER")
     sampling.add_argument("--prompt", help="the text to go on from (default: a new line)", metavar="TEXT")
     sampling.add_argument("--length", help="tokens to write", type=int, default=500, metavar="INT")
     sampling.add_argument("--latest", help="use the latest weights instead of the best", action="store_true")
     add_settings(sampling, Sampling, "choice of tokens")
     sampling.set_defaults(run=sample)
-    return parse_command(parser, commands.choices, words)
+    arguments = parse_command(parser, commands.choices, words)
+    arguments.out = arguments.out or folder_for(DEFAULT_OUT, arguments.data)
+    return arguments
 
 
 if __name__ == "__main__":
     with plain_errors():
-        sys.stdout.reconfigure(errors="replace")  # a console that lacks a character shows ? for it
         parsed = parse(sys.argv[1:])
         parsed.run(parsed)

@@ -1,7 +1,7 @@
 """Train a small BERT to fill in hidden words, then to tell questions from statements.
 
 python examples/fill_mask.py                               # Tiny Shakespeare: hidden words, then sentences to classify
-python examples/fill_mask.py --data my.txt --out runs/my   # your own text
+python examples/fill_mask.py --data my.txt                 # your own text: runs/fill_mask-my
 python examples/fill_mask.py fill "To be or [MASK] to be"  # fill in with a trained model
 """
 
@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from tinyformer.errors import UserError, plain_errors
+from tinyformer.errors import SettingError, UserError, plain_errors
 
 with plain_errors():  # a missing package or GPU is told in a line, too
     import tinytensor as tt
@@ -27,10 +27,12 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         add_run_flags,
         add_settings,
         as_flags,
+        folder_for,
         next_command,
         parse_command,
         setting,
         settings_from,
+        some_path,
     )
     from tinyformer.data import STANDARD_LIBRARY, TextSource, open_text
     from tinyformer.decoding import evaluating, log_softmax
@@ -78,12 +80,35 @@ TRAINING = {"steps": 2500, "batch_size": 64, "learning_rate": 3e-3, "weight_deca
 
 def train(arguments: argparse.Namespace) -> None:
     """Learn to fill in hidden tokens; then use what was learned to classify sentences."""
-    folder, given = RunFolder(arguments.out), vars(arguments)
+    with RunFolder(arguments.out).held() as folder:
+        run = prepare(folder, arguments)
+        if not run.trainer.train():
+            print(run.trainer.farewell(next_command(arguments.out, DEFAULT_OUT)))
+            return
+        report(run, folder)
+        if run.text_config.classify_steps:
+            classify(run.trainer.model, run.tokenizer, run.text, run.text_config, run.trainer.config, folder)
+        print(f"\nFill in more with: {next_command(arguments.out, DEFAULT_OUT, 'fill')} 'a sentence with a [MASK]'")
+
+
+@dataclasses.dataclass
+class Run:
+    """What is trained, and on what."""
+
+    trainer: Trainer
+    tokenizer: WordPieceTokenizer
+    text: str
+    text_config: TextConfig
+    source: TextSource
+
+
+def prepare(folder: RunFolder, arguments: argparse.Namespace) -> Run:
+    """A new run, or the one that is in the folder."""
+    given = vars(arguments)
     if arguments.resume:
-        model_config = folder.read_part("model", BertConfig)
-        training_config = folder.read_part("training", TrainingConfig)
-        text_config = folder.read_part("text", TextConfig)
-        folder.refuse_changes(given, text_config, model_config, training_config)
+        model_config = folder.resumed("model", BertConfig, given)
+        training_config = folder.resumed("training", TrainingConfig, given)
+        text_config = folder.resumed("text", TextConfig, given)
         source = folder.read_part("data", TextSource)
         text = source.read_again(folder.path, arguments.data)
         tokenizer = tokenizer_of(folder, model_config)
@@ -96,15 +121,14 @@ def train(arguments: argparse.Namespace) -> None:
         pad = tokenizer.special["[PAD]"]
         model_config = settings_from(BertConfig, chosen, vocab_size=tokenizer.vocab_size, pad=pad)
         if model_config.max_length < text_config.window + 2:
-            raise UserError(f"a window of {text_config.window} tokens needs a max_length of at least {text_config.window + 2}")
+            raise SettingError(f"max_length must be at least {text_config.window + 2}, the window and two marks around it")
 
     tt.seed(training_config.seed)
     special = tokenizer.special
     masking = Masking(tokenizer.vocab_size, special["[MASK]"], special.values(), text_config.masked)
     ids, around = tokenizer.encode(text), (special["[CLS]"], special["[SEP]"])
     batches = MaskedBatches(ids, masking, *around, text_config.window, training_config.batch_size, training_config.seed)
-    model = BertForMaskedLM(model_config)
-    trainer = Trainer(model, batches, training_config, folder, masked_token_loss)
+    trainer = Trainer(BertForMaskedLM(model_config), batches, training_config, folder, masked_token_loss)
     if arguments.resume:
         trainer.resume()
     else:
@@ -114,27 +138,27 @@ def train(arguments: argparse.Namespace) -> None:
 
     held_out = len(batches.validation)
     print(f"{source.name}: {len(ids):,} tokens of {tokenizer.vocab_size:,} kinds; the last {held_out:,} validate")
-    print(f"BERT with {model.num_parameters():,} parameters on {tt.backend_name}; run folder {folder.path}")
-    if not trainer.train():
-        print(f"Stopped after step {trainer.step} and saved. Go on with: {next_command(arguments.out, DEFAULT_OUT)} --resume")
-        return
-    load_weights(model, folder.best)
-    share = accuracy(model, batches.validation_batches())
+    print(f"BERT with {trainer.model.num_parameters():,} parameters on {tt.backend_name}; run folder {folder.path}")
+    return Run(trainer, tokenizer, text, text_config, source)
+
+
+def report(run: Run, folder: RunFolder) -> None:
+    """Say how many hidden tokens are found, draw the losses, and fill in a few sentences."""
+    trainer, tokenizer, batches = run.trainer, run.tokenizer, run.trainer.batches
+    load_weights(trainer.model, folder.best)
+    share = accuracy(trainer.model, batches.validation_batches())
     commonest = Counter(batches.training.tolist()).most_common(1)[0][0]
     guess = float((batches.validation == commonest).mean())
     print(
-        f"\nTrained in {trainer.seconds:.0f} s. Held-out text: loss {trainer.best_loss:.4f} a hidden token, "
+        f"\nTrained in {trainer.total_seconds:.0f} s. Held-out text: loss {trainer.best_loss:.4f} a hidden token, "
         f"{100 * share:.1f} % of them right (always {tokenizer.decode([commonest])!r}: {100 * guess:.1f} %)."
     )
     with plots.if_possible():
         plots.loss_curve(trainer.rows, folder.curve, title="Masked tokens")
         print(f"Drew {folder.curve}")
-    for sentence in _to_fill(source.name, batches.validation, tokenizer):
-        if len(tokenizer.encode(sentence, allow_special=True)) <= text_config.window:
-            print("\n".join(filled(model, tokenizer, sentence)))
-    if text_config.classify_steps:
-        classify(model, tokenizer, text, text_config, training_config, folder)
-    print(f"\nFill in more with: {next_command(arguments.out, DEFAULT_OUT, 'fill')} 'a sentence with a [MASK]'")
+    for sentence in _to_fill(run.source.name, batches.validation, tokenizer):
+        if len(tokenizer.encode(sentence, allow_special=True)) <= run.text_config.window:
+            print("\n".join(filled(trainer.model, tokenizer, sentence)))
 
 
 def tokenizer_of(folder: RunFolder, config: BertConfig) -> WordPieceTokenizer:
@@ -291,7 +315,10 @@ def parse(words: list[str]) -> argparse.Namespace:
         f"{as_flags({**MODEL, **TRAINING})}.",
     )
     training.add_argument(
-        "--data", help="a UTF-8 text file or a folder of them (default: Tiny Shakespeare, downloaded once)", metavar="PATH"
+        "--data",
+        help="a UTF-8 text file or a folder of them (default: Tiny Shakespeare, downloaded once)",
+        metavar="PATH",
+        type=some_path,
     )
     add_run_flags(training, DEFAULT_OUT)
     add_settings(training, TextConfig, "text")
@@ -300,14 +327,15 @@ def parse(words: list[str]) -> argparse.Namespace:
     training.set_defaults(run=train)
     filling = commands.add_parser("fill", help="fill in with a trained model", description="Fill in hidden words.")
     filling.add_argument("sentences", help="texts with one [MASK] or several", nargs="+", metavar="SENTENCE")
-    filling.add_argument("--out", help="the run's folder", default=DEFAULT_OUT, metavar="FOLDER")
+    filling.add_argument("--out", help="the run's folder", default=DEFAULT_OUT, type=some_path, metavar="FOLDER")
     filling.add_argument("--best", help="how many tokens to show for each [MASK]", type=int, default=5, metavar="INT")
     filling.set_defaults(run=fill)
-    return parse_command(parser, commands.choices, words)
+    arguments = parse_command(parser, commands.choices, words)
+    arguments.out = arguments.out or folder_for(DEFAULT_OUT, arguments.data)
+    return arguments
 
 
 if __name__ == "__main__":
     with plain_errors():
-        sys.stdout.reconfigure(errors="replace")  # a console that lacks a character shows ? for it
         parsed = parse(sys.argv[1:])
         parsed.run(parsed)

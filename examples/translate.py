@@ -15,11 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tinyformer.errors import UserError, plain_errors
+from tinyformer.errors import SettingError, UserError, plain_errors
 
 with plain_errors():  # a missing package or GPU is told in a line, too
-    from tqdm import tqdm
-
     import tinytensor as tt
     from tinyformer import plots
     from tinyformer.attention import recording_attention
@@ -28,14 +26,17 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         add_run_flags,
         add_settings,
         as_flags,
+        folder_for,
         next_command,
         parse_command,
         setting,
         settings_from,
+        some_path,
     )
     from tinyformer.data import fingerprint
     from tinyformer.dates import dates
     from tinyformer.decoding import Hypothesis, TransformerDecoder, beam_search
+    from tinyformer.files import write_text
     from tinyformer.pairs import (
         Pair,
         PairBatches,
@@ -48,7 +49,9 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         translation_loss,
         without_empty,
     )
+    from tinyformer.progress import show_progress
     from tinyformer.runs import RunFolder, load_weights
+    from tinyformer.schema import check_fields
     from tinyformer.tokenizers import BPETokenizer, load_tokenizer
     from tinyformer.training import Trainer, TrainingConfig
     from tinyformer.transformer import Transformer, TransformerConfig
@@ -69,13 +72,14 @@ class TaskConfig:
     test: int = setting(500, "pairs held out to score with at the end")
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for name in ("max_tokens", "validation", "test"):
             if getattr(self, name) < 1:
-                raise UserError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if not 0 <= self.length_penalty < float("inf"):
-            raise UserError(f"length_penalty must be a number not below 0, not {self.length_penalty}")
+                raise SettingError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.length_penalty < 0:
+            raise SettingError(f"length_penalty must not be negative, but it is {self.length_penalty}")
         if not 0 <= self.label_smoothing <= 1:
-            raise UserError(f"label_smoothing must be from 0 to 1, not {self.label_smoothing}")
+            raise SettingError(f"label_smoothing must be from 0 to 1, not {self.label_smoothing}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,10 +155,12 @@ class Translator:
         """The best translation of each sentence; those of similar length are translated together."""
         order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))
         found: dict[int, str] = {}
-        for first in tqdm(range(0, len(order), 64), desc=f"translating, beam {beam}", unit="batch", disable=not progress):
-            part = order[first : first + 64]
-            for i, hypotheses in zip(part, self.search([sentences[i] for i in part], beam)):
-                found[i] = self.text(hypotheses[0])
+        with show_progress(f"translating, beam {beam}", len(order), "sentence", quiet=not progress) as bar:
+            for first in range(0, len(order), 64):
+                part = order[first : first + 64]
+                for i, hypotheses in zip(part, self.search([sentences[i] for i in part], beam)):
+                    found[i] = self.text(hypotheses[0])
+                bar.update(len(part))
         return [found[i] for i in range(len(sentences))]
 
 
@@ -222,13 +228,32 @@ def _read(files: Files, part: str, task: TaskConfig) -> list[Pair]:
 
 def train(arguments: argparse.Namespace) -> None:
     """Train, or go on training; then score the held-out pairs, and draw what the model looked at."""
-    folder, given = RunFolder(arguments.out), vars(arguments)
+    with RunFolder(arguments.out).held() as folder:
+        trainer, translator, test, kind = prepare(folder, arguments)
+        if not trainer.train():
+            print(trainer.farewell(next_command(arguments.out, DEFAULT_OUT)))
+            return
+        best = f"Best validation loss {trainer.best_loss:.4f} at step {trainer.best_step}."
+        print(f"\nTrained in {trainer.total_seconds:.0f} s, {trainer.seconds:.0f} of them for training steps. {best}")
+        load_weights(translator.model, folder.best)
+        _report(translator, test, kind, folder, arguments.beam)
+        with plots.if_possible():
+            plots.loss_curve(trainer.rows, folder.curve, title="Translation")
+            print(f"Drew {folder.curve} and {draw_attention(translator, test[0][0], folder)}")
+        print(f"Translate with: {next_command(arguments.out, DEFAULT_OUT, 'translate')}")
+
+
+def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, Translator, list[Pair], str]:
+    """A trainer for a new run, or for the one that is in the folder; what it trains, the pairs to test that with, and whether
+    they are dates or languages."""
+    given = vars(arguments)
     files = settings_from(Files, given)
     if arguments.resume:
-        translator, config = open_run(folder), folder.read_part("training", TrainingConfig)
-        folder.refuse_changes(given, translator.task, translator.model.config, config)
+        task, model_config = folder.resumed("task", TaskConfig, given), folder.resumed("model", TransformerConfig, given)
+        config = folder.resumed("training", TrainingConfig, given)
+        translator = open_run(folder, task, model_config)
         files = files or folder.read_part("files", Files)  # the same sentences, wherever they are now
-        split = read_pairs(files, translator.task)
+        split = read_pairs(files, task)
         if fingerprint(repr(split)) != folder.read_settings().get("sha256"):
             raise UserError(f"the sentences are not those that {folder.path} was trained on: start a new run")
     else:
@@ -237,7 +262,7 @@ def train(arguments: argparse.Namespace) -> None:
         config = settings_from(TrainingConfig, {**defaults["training"], **given})
         split = read_pairs(files, task)
         translator = new_translator({**defaults["model"], **given}, task, config, split[0])
-    tokenizer, task, specials = translator.tokenizer, translator.task, translator.specials
+    tokenizer, specials = translator.tokenizer, translator.specials
     translator.check_beam(arguments.beam)
 
     cut = [encode_pairs(part, tokenizer.encode, tokenizer.encode, task.max_tokens) for part in split]
@@ -262,16 +287,7 @@ def train(arguments: argparse.Namespace) -> None:
         print(f"({long} pairs with a side of more than {task.max_tokens} tokens are left out)")
     parameters = f"{translator.model.num_parameters():,} parameters"
     print(f"Transformer with {parameters} on {tt.backend_name}, {len(batches)} batches an epoch; run folder {folder.path}")
-    if not trainer.train():
-        print(f"Stopped after step {trainer.step} and saved. Go on with: {next_command(arguments.out, DEFAULT_OUT)} --resume")
-        return
-    print(f"\nTrained in {trainer.seconds:.0f} s. Best validation loss {trainer.best_loss:.4f} at step {trainer.best_step}.")
-    load_weights(translator.model, folder.best)
-    _report(translator, test, "languages" if files else "dates", folder, arguments.beam)
-    with plots.if_possible():
-        plots.loss_curve(trainer.rows, folder.curve, title="Translation")
-        print(f"Drew {folder.curve} and {draw_attention(translator, test[0][0], folder)}")
-    print(f"Translate with: {next_command(arguments.out, DEFAULT_OUT, 'translate')}")
+    return trainer, translator, test, "languages" if files else "dates"
 
 
 def new_translator(model: Mapping[str, Any], task: TaskConfig, config: TrainingConfig, pairs: Sequence[Pair]) -> Translator:
@@ -284,7 +300,9 @@ def new_translator(model: Mapping[str, Any], task: TaskConfig, config: TrainingC
         TransformerConfig, {"share_embeddings": True, **model}, **sizes, source_pad=tokenizer.special[PAD]
     )
     if model_config.positions == "learned" and model_config.max_length <= task.max_tokens:
-        raise UserError(f"max_length must be more than max_tokens, {task.max_tokens}, as the end token needs a position, too")
+        raise SettingError(
+            f"max_length must be more than {task.max_tokens}, the longest sentence, as its end needs a place, too"
+        )
     return Translator(Transformer(model_config), tokenizer, task)
 
 
@@ -304,7 +322,7 @@ def _report(translator: Translator, test: Sequence[Pair], kind: str, folder: Run
         found = translator.translate(sources, width, progress=True)
         print(f"{'greedy' if width == 1 else f'beam {width}'}: {scores(found, references, kind)}")
     lines = [f"{s}\t{ours}\t{t}" for s, ours, t in zip(sources, found, references)]
-    folder.sample.write_text("\n".join(["source\tours\treference", *lines]) + "\n", encoding="utf-8")
+    write_text(folder.sample, "\n".join(["source\tours\treference", *lines]) + "\n")
     print(_side_by_side(test[:8], found))
 
 
@@ -324,10 +342,9 @@ def draw_attention(translator: Translator, sentence: str, folder: RunFolder) -> 
 # --------------------------------------------------------------------------------------------------------- translating
 
 
-def open_run(folder: RunFolder) -> Translator:
+def open_run(folder: RunFolder, task: TaskConfig, config: TransformerConfig) -> Translator:
     """A run's translator, whose weights are yet to be loaded. Raises UserError where parts are missing or do not fit each
     other."""
-    task, config = folder.read_part("task", TaskConfig), folder.read_part("model", TransformerConfig)
     tokenizer = load_tokenizer(folder.tokenizer, config.target_vocab_size)
     return Translator(Transformer(config), tokenizer, task)
 
@@ -335,7 +352,7 @@ def open_run(folder: RunFolder) -> Translator:
 def translate(arguments: argparse.Namespace) -> None:
     """Translate the given sentences, or those that are typed."""
     folder = RunFolder(arguments.out)
-    translator = open_run(folder)
+    translator = open_run(folder, folder.read_part("task", TaskConfig), folder.read_part("model", TransformerConfig))
     load_weights(translator.model, folder.best)
     translator.check_beam(arguments.beam)
     for sentence in arguments.sentences or _typed():
@@ -376,11 +393,15 @@ def parse(words: list[str]) -> argparse.Namespace:
         f"below: {_described(DATES)}. With files: {_described(LANGUAGES)}.",
     )
     files = training.add_argument_group("data")
-    files.add_argument("--data", help="a sentence, a tab and its translation on each line (.gz, too)", metavar="FILE")
+    files.add_argument(
+        "--data", help="a sentence, a tab and its translation on each line (.gz, too)", type=some_path, metavar="FILE"
+    )
     for part in ("", "validation-", "test-"):
         for side in ("source", "target"):
             default = "" if part == "" else " (default: pairs held out from the others)"
-            files.add_argument(f"--{part}{side}", help=f"{part.replace('-', ' ')}{side} sentences{default}", metavar="FILE")
+            files.add_argument(
+                f"--{part}{side}", help=f"{part.replace('-', ' ')}{side} sentences{default}", type=some_path, metavar="FILE"
+            )
     training.add_argument("--beam", help="the width of the beam that scores the end", type=int, default=5, metavar="INT")
     add_run_flags(training, DEFAULT_OUT)
     add_settings(training, TaskConfig, "task")
@@ -389,12 +410,14 @@ def parse(words: list[str]) -> argparse.Namespace:
     training.set_defaults(run=train)
     translating = commands.add_parser("translate", help="translate with a trained model", description="Translate sentences.")
     translating.add_argument("sentences", help="what to translate; without any, they are read one by one", nargs="*")
-    translating.add_argument("--out", help="the run's folder", default=DEFAULT_OUT, metavar="FOLDER")
+    translating.add_argument("--out", help="the run's folder", default=DEFAULT_OUT, type=some_path, metavar="FOLDER")
     translating.add_argument("--beam", help="the width of the beam; 1 is greedy", type=int, default=5, metavar="INT")
     translating.add_argument("--n-best", help="how many translations to show, with scores", type=int, default=1, metavar="INT")
     translating.add_argument("--heat-map", help="draw what the attention looked at", action="store_true")
     translating.set_defaults(run=translate)
-    return parse_command(parser, commands.choices, words)
+    arguments = parse_command(parser, commands.choices, words)
+    arguments.out = arguments.out or folder_for(DEFAULT_OUT, arguments.data or arguments.source)
+    return arguments
 
 
 def _described(defaults: dict[str, dict[str, Any]]) -> str:
@@ -403,6 +426,5 @@ def _described(defaults: dict[str, dict[str, Any]]) -> str:
 
 if __name__ == "__main__":
     with plain_errors():
-        sys.stdout.reconfigure(errors="replace")  # a console that lacks a character shows ? for it
         parsed = parse(sys.argv[1:])
         parsed.run(parsed)

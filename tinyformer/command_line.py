@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
+import re
 import shlex
 import sys
 import textwrap
-from collections.abc import Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
-
-from tinyformer.errors import UserError
 
 Settings = TypeVar("Settings")
 
 
-def setting(default: Any, help: str) -> Any:
-    """A dataclass field that ``add_settings`` turns into a flag with this help text."""
-    return dataclasses.field(default=default, metadata={"help": help})
+def setting(default: Any, help: str, changeable: bool = False) -> Any:
+    """A dataclass field that ``add_settings`` turns into a flag with this help text. A ``changeable`` one may be another when a
+    run is resumed with --resume-changed."""
+    return dataclasses.field(default=default, metadata={"help": help, "changeable": changeable})
 
 
 class _Help(argparse.ArgumentDefaultsHelpFormatter):
@@ -72,9 +70,14 @@ def settings_from(kind: type[Settings], values: Mapping[str, Any], **more: Any) 
 
 
 def changed_settings(kind: type, values: Mapping[str, Any], saved: Any) -> list[str]:
-    """The flags of ``kind`` in ``values`` (such as ``vars(arguments)``) that are not what ``saved`` says."""
+    """The settings of ``kind`` in ``values`` (such as ``vars(arguments)``) that are not what ``saved`` says."""
     names = [field.name for field in dataclasses.fields(kind)]
-    return [_flag(name) for name in names if name in values and values[name] != getattr(saved, name)]
+    return [name for name in names if name in values and values[name] != getattr(saved, name)]
+
+
+def is_changeable(kind: type, name: str) -> bool:
+    """Whether a resumed run may have another value of this setting."""
+    return any(field.name == name and field.metadata.get("changeable", False) for field in dataclasses.fields(kind))
 
 
 def as_flags(settings: Mapping[str, Any]) -> str:
@@ -91,12 +94,42 @@ def _as_flag(name: str, value: Any) -> str:
 # -------------------------------------------------------------------------------------------------------- runs
 
 
+def some_path(text: str) -> str:
+    """The ``type`` of a flag for a path: an empty one, as from a variable of the shell that is not set, is refused."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("the path is empty")
+    return text
+
+
 def add_run_flags(parser: argparse.ArgumentParser, out: str, help: str = "the run's folder") -> None:
-    """Give the parser --out, and for a run that is there already --resume and --overwrite."""
-    parser.add_argument("--out", help=help, default=out, metavar="FOLDER")
+    """Give the parser --out, and for a run that is there already --resume, --resume-changed and --overwrite.
+
+    ``arguments.resume`` is False, True, or "changed".
+    """
+    text = f"{help} (default: {out}, or for --data its name behind that)"
+    parser.add_argument("--out", help=text, type=some_path, metavar="FOLDER")
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument("--resume", help="go on with what is in --out, exactly as if not stopped", action="store_true")
-    choice.add_argument("--overwrite", help="replace what is in --out", action="store_true")
+    choice.add_argument(
+        "--resume-changed",
+        help="go on with what is in --out, but with the training settings given here, or written in its config.json since",
+        action="store_const",
+        const="changed",
+        dest="resume",
+        default=False,
+    )
+    choice.add_argument(
+        "--overwrite", help="replace what is in --out, once the new run has trained a step", action="store_true"
+    )
+
+
+def folder_for(out: str, data: str | None) -> str:
+    """The folder of a run that was not told one: ``out``; for data of one's own ``out`` and their name."""
+    if data is None:
+        return out
+    name = re.sub(r"(\.(txt|tsv|gz))+$", "", Path(data).resolve().name)
+    name = re.sub(r"[^\w.-]+", "_", name)
+    return f"{out}-{name or 'data'}"
 
 
 def parse_command(parser: argparse.ArgumentParser, commands: Container[str], words: Sequence[str]) -> argparse.Namespace:
@@ -107,37 +140,3 @@ def parse_command(parser: argparse.ArgumentParser, commands: Container[str], wor
 def next_command(out: str, default: str, *words: str) -> str:
     """A command of this script for the run in ``out``, as a shell takes it; the default folder goes without saying."""
     return shlex.join(["python", sys.argv[0], *words, *([] if out == default else ["--out", out])])
-
-
-# -------------------------------------------------------------------------------------------------------- files
-
-
-@contextmanager
-def damaged(what: object) -> Iterator[None]:
-    """Whatever goes wrong inside is told as damage to ``what`` (a path, or several)."""
-    try:
-        yield
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise UserError(f"{what} is damaged: {error}") from None
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON file's object. Raises UserError that names the file where it is missing or is no such thing."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path} does not exist: is {path.parent} the folder of a run?") from None
-    except ValueError as error:
-        raise UserError(f"{path} is damaged: {error}") from None
-    if not isinstance(value, dict):
-        raise UserError(f"{path} is damaged: it holds no JSON object")
-    return value
-
-
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a JSON file, dataclasses as objects; an existing file stays until the new one is whole."""
-    from tinytensor.io import atomic_write
-
-    with atomic_write(path) as temporary:
-        text = json.dumps(value, indent=2, ensure_ascii=False, default=dataclasses.asdict)
-        temporary.write_text(text + "\n", encoding="utf-8")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import re
 import sys
+import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import NoReturn
 
 
 class UserError(ValueError):
@@ -34,19 +38,40 @@ def plain_errors() -> Iterator[None]:
     That covers UserError, files that cannot be read or written (OSError), packages or devices that are missing
     (ImportError), and sizes that do not fit in memory (MemoryError). Anything else is a fault of the program and keeps its
     traceback. Ctrl-C exits with status 130; where nobody reads the output any more (``| head``), the script just ends.
+
+    A standard stream that was closed is an empty one meanwhile, and a character that the console lacks is shown as ``?``.
     """
+    _mend_streams()
     try:
         yield
         sys.stdout.flush()
     except KeyboardInterrupt:
-        print("\ninterrupted", file=sys.stderr)
-        raise SystemExit(130) from None
+        _end("\ninterrupted", 130)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it closes it at exit
-        raise SystemExit(1) from None
+        _end("", 1)
     except (UserError, OSError, ImportError, MemoryError) as error:
-        print(f"error: {_in_words(error)}", file=sys.stderr)
-        raise SystemExit(2) from None
+        _end(f"error: {_in_words(error)}", 2)
+
+
+def _mend_streams() -> None:
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    if not sys.warnoptions:  # overflow, say: a loss that is no number is told in a line of its own
+        warnings.filterwarnings("ignore", category=RuntimeWarning)
+
+
+def _end(message: str, status: int) -> NoReturn:
+    """Say a last thing, and exit. Either stream may be gone by now, and Python would complain of that when it closes them."""
+    for stream, text in ((sys.stdout, ""), (sys.stderr, message)):
+        try:
+            print(text, file=stream, end="\n" if text else "", flush=True)
+        except OSError:
+            with suppress(OSError, ValueError):  # not every stream is a file
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    raise SystemExit(status) from None
 
 
 def _in_words(error: BaseException) -> str:
@@ -55,7 +80,9 @@ def _in_words(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError):
         return f"the package {error.name!r} is not installed: pip install {error.name}"
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+        # Where the disk is full and no file is named, it was the output that could not be written.
+        where = error.filename or ("standard output" if error.errno in (errno.ENOSPC, errno.EIO) else None)
+        return f"{where}: {error.strerror}" if where else error.strerror
     if isinstance(error, MemoryError):
         return _out_of_memory(error)
     return str(error)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tinyformer.command_line import read_json
 from tinyformer.errors import UserError
+from tinyformer.files import read_json
 from tinyformer.tokenizers.base import Tokenizer
 from tinyformer.tokenizers.bpe import BPETokenizer
 from tinyformer.tokenizers.char import CharTokenizer

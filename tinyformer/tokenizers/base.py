@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from tinyformer.command_line import damaged, read_json
 from tinyformer.errors import UserError
+from tinyformer.files import damaged, read_json
+from tinyformer.schema import read_value
 
 Made = TypeVar("Made")
 
@@ -77,21 +78,14 @@ def checked(ids: Iterable[int], vocab_size: int, leave_out: Container[int] = ())
             yield i
 
 
-def load_saved(make: Callable[..., Made], path: str | Path, kind: str, name: str, **kinds: type) -> Made:
-    """What ``make`` makes of the values of these names and types in a tokenizer's file. Raises UserError for a file of
+def load_saved(make: Callable[..., Made], path: str | Path, kind: str, name: str, **kinds: Any) -> Made:
+    """What ``make`` makes of the values of these names and type hints in a tokenizer's file. Raises UserError for a file of
     another kind of tokenizer, and for values that will not do."""
     saved = read_json(Path(path))
     if saved.get("kind") != kind:
         raise UserError(f"{path} is not a {name} tokenizer's file")
     with damaged(path):
-        return make(**{key: field(saved, key, kinds[key]) for key in kinds})
-
-
-def field(saved: Mapping[str, Any], key: str, kind: type) -> Any:
-    """A saved value of this type, where a list is one of strings. Raises UserError for anything else."""
-    value = saved.get(key)
-    if type(value) is not kind:
-        raise UserError(f"its {key!r} is no {kind.__name__}")
-    if isinstance(value, list) and not all(isinstance(item, str) for item in value):
-        raise UserError(f"its {key!r} are not all strings")
-    return value
+        for key in saved:
+            if key not in kinds and key != "kind":
+                raise UserError(f"{key} is not known here: it may be of another version")
+        return make(**{key: read_value(kinds[key], saved.get(key), key) for key in kinds})

@@ -14,8 +14,8 @@ from typing import Any
 
 import regex
 
-from tinyformer.command_line import damaged, read_json, write_json
 from tinyformer.errors import UserError
+from tinyformer.files import damaged, read_json, write_json
 from tinyformer.tokenizers.base import checked, checked_text, load_saved, texts_of
 from tinyformer.tokenizers.merging import Pair, apply_merges, learn_merges
 from tinyformer.tokenizers.special import cut_at_special, skippable, special_names
@@ -142,7 +142,9 @@ class BPETokenizer:
     @classmethod
     def load(cls, path: str | Path) -> BPETokenizer:
         """Read what ``save`` wrote. Raises UserError for anything else."""
-        return load_saved(cls._from_shown, path, cls.kind, "byte-pair", tokens=list, merges=list, special=dict)
+        return load_saved(
+            cls._from_shown, path, cls.kind, "byte-pair", tokens=list[str], merges=list[str], special=dict[str, int]
+        )
 
     @classmethod
     def from_gpt2_files(cls, encoder: str | Path, vocab: str | Path) -> BPETokenizer:

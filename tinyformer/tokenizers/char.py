@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tinyformer.command_line import damaged, read_json, write_json
 from tinyformer.errors import UserError
-from tinyformer.tokenizers.base import checked, checked_text, field, texts_of
+from tinyformer.files import write_json
+from tinyformer.tokenizers.base import checked, checked_text, load_saved, texts_of
 from tinyformer.tokenizers.special import cut_at_special, skippable, special_names
 from tinytensor.backend import host
 
@@ -81,13 +81,11 @@ class CharTokenizer:
     @classmethod
     def load(cls, path: str | Path) -> CharTokenizer:
         """Read what ``save`` wrote. Raises UserError for anything else."""
-        saved = read_json(Path(path))
-        characters = saved.get("characters")
-        if saved.get("kind") != cls.kind or not isinstance(characters, list):
-            raise UserError(f"{path} is not a character tokenizer's file")
-        single = all(isinstance(c, str) and len(c) == 1 for c in characters)
-        if not characters or not single or characters != sorted(set(characters)):
-            raise UserError(f"{path} is damaged: its characters are not single characters in the order of their code points")
-        with damaged(path):
-            # Files from before there were special tokens have no such entry.
-            return cls(characters, field(saved, "special", list) if "special" in saved else ())
+        # Files from before there were special tokens have no such entry.
+        return load_saved(cls._from_saved, path, cls.kind, "character", characters=list[str], special=list[str] | None)
+
+    @classmethod
+    def _from_saved(cls, characters: list[str], special: list[str] | None) -> CharTokenizer:
+        if characters != sorted(set(characters)):
+            raise UserError("its characters are not single characters in the order of their code points")
+        return cls(characters, special or ())

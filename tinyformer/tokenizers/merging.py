@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
-from tqdm import tqdm
+from tinyformer.progress import show_progress
 
 Pair = tuple[int, int]
 
@@ -28,7 +28,7 @@ def learn_merges(
     it, so the same merges, in the same order, happen wherever it stands: it is always cut alike.
     """
     counter = _PairCounter(words, counts)
-    with tqdm(desc="learning merges", unit="merge", disable=not progress) as bar:
+    with show_progress("learning merges", None, "merge", quiet=not progress) as bar:
         while (pair := counter.most_frequent()) is not None and (new := merge(pair)) is not None:
             counter.merge(pair, new)
             bar.update()

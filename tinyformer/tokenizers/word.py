@@ -9,8 +9,8 @@ from typing import Any
 
 import regex
 
-from tinyformer.command_line import write_json
 from tinyformer.errors import UserError
+from tinyformer.files import write_json
 from tinyformer.tokenizers.base import checked, checked_text, load_saved, texts_of
 from tinyformer.tokenizers.special import BEGIN, END, PADDING, UNKNOWN, cut_at_special, skippable, special_names
 from tinytensor.backend import host
@@ -132,7 +132,7 @@ class WordTokenizer:
     @classmethod
     def load(cls, path: str | Path) -> WordTokenizer:
         """Read what ``save`` wrote. Raises UserError for anything else."""
-        return load_saved(cls, path, cls.kind, "word", words=list, special=list, lowercase=bool, unknown=str)
+        return load_saved(cls, path, cls.kind, "word", words=list[str], special=list[str], lowercase=bool, unknown=str)
 
 
 # ---------------------------------------------------------------------------------------------------- words into a line

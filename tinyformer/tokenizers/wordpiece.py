@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tinyformer.command_line import damaged, write_json
 from tinyformer.errors import UserError
+from tinyformer.files import damaged, write_json
 from tinyformer.tokenizers.base import checked, checked_text, load_saved, texts_of
 from tinyformer.tokenizers.merging import Pair, learn_merges
 from tinyformer.tokenizers.special import PADDING, UNKNOWN, cut_at_special, skippable, special_names
@@ -148,7 +148,8 @@ class WordPieceTokenizer:
     @classmethod
     def load(cls, path: str | Path) -> WordPieceTokenizer:
         """Read what ``save`` wrote. Raises UserError for anything else."""
-        return load_saved(cls, path, cls.kind, "WordPiece", tokens=list, special=list, lowercase=bool, longest_word=int)
+        kinds = {"tokens": list[str], "special": list[str], "lowercase": bool, "longest_word": int}
+        return load_saved(cls, path, cls.kind, "WordPiece", **kinds)
 
     @classmethod
     def from_vocab_file(cls, path: str | Path, lowercase: bool = True) -> WordPieceTokenizer:

@@ -1,0 +1,79 @@
+"""Files of a run, read and written: JSON that is whole and of the right kind, or a UserError that names the file."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tinyformer.errors import UserError
+
+
+@contextmanager
+def damaged(what: object) -> Iterator[None]:
+    """Whatever goes wrong inside is told as damage to ``what`` (a path, or several)."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError) as error:
+        raise UserError(f"{what} is damaged: {error}") from None
+
+
+def parse_json(text: str) -> dict[str, Any]:
+    """The JSON object in a text. Raises ValueError for anything else: a key twice, NaN, lists nested by the thousand."""
+    try:
+        value = json.loads(text, parse_constant=_no_number, object_pairs_hook=_without_repeats)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(value, dict):
+        raise ValueError("it holds no JSON object")
+    return value
+
+
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is no number in JSON")
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"it has the key {name!r} twice")
+        found[name] = value
+    return found
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON file's object. Raises UserError that names the file where it is missing or is no such thing."""
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would be waited for, a device has no end
+            raise UserError(f"{path} is no regular file")
+        return parse_json(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist: is {path.parent} the folder of a run?") from None
+    except UserError:
+        raise
+    except ValueError as error:
+        raise UserError(f"{path} is damaged: {error}") from None
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a JSON file, dataclasses as objects; an existing file stays until the new one is whole."""
+    write_text(path, as_json(value) + "\n")
+
+
+def as_json(value: Mapping[str, Any]) -> str:
+    """JSON for people to read: indented, dataclasses as objects."""
+    return json.dumps(value, indent=2, ensure_ascii=False, default=dataclasses.asdict)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a UTF-8 file; an existing file stays until the new one is whole."""
+    from tinytensor.io import atomic_write
+
+    with atomic_write(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")

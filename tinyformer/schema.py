@@ -1,0 +1,121 @@
+"""Values checked against type hints: what a file holds, and what a dataclass is given. The type hints are the schema."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import numbers
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from tinyformer.errors import SettingError, UserError
+
+Made = TypeVar("Made")
+
+_WORDS = {int: "an integer", float: "a finite number", bool: "true or false", str: "text", type(None): "null"}
+
+
+def read_value(kind: Any, value: Any, name: str) -> Any:
+    """A value of a JSON file as its type hint ``kind`` has it: a dataclass from an object, a tuple from a list, a float from
+    any finite number. ``kind`` may be int, float, bool, str, None, Any, a union of such, list[...], tuple[...], dict[str, ...]
+    or a dataclass of such. Raises UserError that calls the value by its ``name``."""
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return value
+    if origin in (typing.Union, types.UnionType):
+        fitting = [part for part in parts if _fits(part, value)]
+        if fitting:
+            return read_value(fitting[0], value, name)
+    elif dataclasses.is_dataclass(kind):
+        return read_dataclass(kind, value, name)  # type: ignore[arg-type]
+    elif origin is list and isinstance(value, list):
+        return [read_value(parts[0], item, f"{name}[{i}]") for i, item in enumerate(value)]
+    elif origin is tuple and isinstance(value, list) and len(value) == len(parts):
+        return tuple(read_value(part, item, f"{name}[{i}]") for i, (part, item) in enumerate(zip(parts, value)))
+    elif origin is dict and isinstance(value, dict):
+        return {key: read_value(parts[1], item, f"{name}[{key!r}]") for key, item in value.items()}
+    elif _fits(kind, value):
+        return float(value) if kind is float else value
+    raise UserError(f"{name} must be {_in_words(kind)}, not {_shortened(value)}")
+
+
+def read_dataclass(kind: type[Made], value: Any, name: str = "") -> Made:
+    """A dataclass from a JSON object that has a value for each field without a default, and no others. Raises UserError that
+    names the first key that is missing, unknown, or of another type, and what the dataclass itself raises."""
+    if not isinstance(value, Mapping):
+        raise UserError(f"{name or 'it'} must be an object of settings, not {_shortened(value)}")
+    hints = _hints(kind)
+    for key in value:
+        if key not in hints:
+            raise UserError(f"{_joined(name, str(key))} is not known here: it may be of another version")
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if required and field.name not in value:
+            raise UserError(f"{_joined(name, field.name)} is missing")
+    values = {key: read_value(hints[key], item, _joined(name, key)) for key, item in value.items()}
+    return kind(**values)
+
+
+def check_fields(config: Any) -> None:
+    """Raises SettingError for a field of a dataclass that is not what its type hint says: no number, a fraction for an integer,
+    an infinite float. Called first in ``__post_init__``, so that what follows may compare."""
+    hints = _hints(type(config))
+    for field in dataclasses.fields(config):
+        kind, value = hints[field.name], getattr(config, field.name)
+        kinds = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
+        if not any(_fits(one, value) for one in kinds):
+            raise SettingError(f"{field.name} must be {_in_words(kind)}, not {_shortened(value)}")
+
+
+def _fits(kind: Any, value: Any) -> bool:
+    """Whether a value is of a simple type; lists, objects and the like are looked into elsewhere."""
+    if kind is bool:
+        return isinstance(value, bool)
+    if isinstance(value, bool):
+        return False
+    if kind is int:
+        return isinstance(value, numbers.Integral)
+    if kind is float:
+        return isinstance(value, numbers.Real) and _is_finite(value)
+    if kind is None or kind is type(None):
+        return value is None
+    outer = typing.get_origin(kind) or kind
+    return isinstance(value, (list, tuple) if outer is tuple else outer)
+
+
+def _is_finite(value: numbers.Real) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond all floats
+        return False
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def _joined(name: str, key: str) -> str:
+    return f"{name}.{key}" if name else key
+
+
+def _in_words(kind: Any) -> str:
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        return " or ".join(map(_in_words, typing.get_args(kind)))
+    if kind in _WORDS:
+        return _WORDS[kind]
+    return {list: "a list", tuple: f"a list of {len(typing.get_args(kind))}", dict: "an object"}.get(
+        typing.get_origin(kind) or kind, str(kind)
+    )
+
+
+def _shortened(value: Any, limit: int = 40) -> str:
+    """A value as a message shows it."""
+    try:
+        shown = repr(value)
+    except (RecursionError, ValueError):  # nested too deeply, or an integer of too many digits to print
+        shown = f"a {type(value).__name__} that is too large to show"
+    return shown if len(shown) <= limit else shown[: limit - 3] + "..."
