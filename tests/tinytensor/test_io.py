@@ -1,7 +1,11 @@
 """Saving and loading: what comes back, and what happens when a file is not whole."""
 
+import errno
+import hashlib
 import json
 import os
+import re
+import socket
 import struct
 import subprocess
 import sys
@@ -14,7 +18,7 @@ import pytest
 
 import tinytensor as tt
 from tinytensor import backend
-from tinytensor.io import atomic_write, load_with_metadata
+from tinytensor.io import atomic_write, load_with_metadata, remove_stale, write_text
 
 DTYPES = ["float32", "float64", "float16", "int64", "int32", "int16", "int8", "uint8", "bool"]
 
@@ -81,10 +85,34 @@ def test_the_format_is_safetensors(tmp_path):
     content = (tmp_path / "file").read_bytes()
     (length,) = struct.unpack("<Q", content[:8])
     header = json.loads(content[8 : 8 + length])
-    assert header["__metadata__"] == {"a": "b"}
+    metadata = header["__metadata__"]
+    assert (metadata.pop("a"), list(metadata)) == ("b", ["tinytensor.sha256"])
     assert (header["x"]["dtype"], header["x"]["shape"]) == ("F32", [2])
     start, end = header["x"]["data_offsets"]
     assert struct.unpack("<2f", content[8 + length :][start:end]) == (1, 2)
+
+
+def test_the_package_safetensors_and_this_library_read_each_others_files(tmp_path):
+    package = pytest.importorskip("safetensors.numpy")
+    values = {dtype: np.random.default_rng(0).integers(0, 2, (3, 2)).astype(dtype) for dtype in DTYPES}
+    tt.save({name: tt.tensor(array) for name, array in values.items()}, tmp_path / "ours", {"a": "ö"})
+    package.save_file(values, tmp_path / "theirs", {"a": "ö"})
+    theirs, metadata = load_with_metadata(tmp_path / "theirs")
+    assert metadata == {"a": "ö"}
+    for name, array in values.items():
+        for back in (package.load_file(tmp_path / "ours")[name], theirs[name].numpy()):
+            assert back.dtype == array.dtype
+            np.testing.assert_array_equal(back, array)
+
+
+def test_each_tensor_begins_at_a_multiple_of_its_items_size(tmp_path):
+    # Or other programs, which map the file into memory, would read them slowly, or not at all.
+    tt.save({"a": tt.tensor([True]), "b": tt.ones(3), "c": tt.tensor(np.ones(1))}, tmp_path / "file")
+    content = (tmp_path / "file").read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    assert (8 + length) % 8 == 0
+    assert [header[name]["data_offsets"][0] for name in "cba"] == [0, 8, 20]
 
 
 # -------------------------------------------------------------------------------------------------------------- bfloat16
@@ -175,6 +203,7 @@ def test_a_dtype_that_nobody_knows(tmp_path):
 
 
 def refused(path):
+    """The message of the one error that there may be."""
     with pytest.raises(tt.FileError) as caught:
         tt.load(path)
     assert str(path) in str(caught.value)
@@ -208,6 +237,190 @@ def test_a_file_error_is_a_value_error():
     assert issubclass(tt.FileError, ValueError)
 
 
+def write_header(path, header, values=b""):
+    """A file with this header, as an object for JSON or as bytes, and these values."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + values)
+
+
+def entry(*offsets, shape=(1,), dtype="F32"):
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)}
+
+
+ABSURD = {
+    "nested lists": (b"[" * 100_000, b"", "nested too deeply"),
+    "nested objects": (b'{"a":' * 100_000, b"", "nested too deeply"),
+    "nested metadata": (b'{"__metadata__":' + b'{"a":' * 100_000, b"", "nested too deeply"),
+    "a list": ([], b"", "no JSON object"),
+    "not UTF-8": (b'{"\xff":1}', b"", "utf-8"),
+    "a tensor that is a number": ({"x": 1}, b"", "does not say what the tensor 'x' is"),
+    "a tensor without a shape": ({"x": {"dtype": "F32", "data_offsets": [0, 4]}}, bytes(4), "what the tensor 'x' is"),
+    "a dtype that is a list": ({"x": entry(0, 4, dtype=["F32"])}, bytes(4), "'x' has no shape and place that can be"),
+    "a negative shape": ({"x": entry(0, 4, shape=(-1, -1))}, bytes(4), "'x' has no shape"),
+    "a fractional shape": ({"x": entry(0, 4, shape=(1.0,))}, bytes(4), "'x' has no shape"),
+    "a true shape": ({"x": entry(0, 4, shape=(True,))}, bytes(4), "'x' has no shape"),
+    "an infinite shape": ({"x": entry(0, 4, shape=(float("inf"),))}, bytes(4), "'x' has no shape"),
+    "a huge shape": ({"x": entry(0, 4, shape=(1 << 62, 1 << 62))}, bytes(4), "another size than its shape says"),
+    "a shape that is no number of Python's": (b'{"x":{"dtype":"F32","shape":[' + b"9" * 5000 + b"]}}", b"", "digits"),
+    "a huge shape of nothing": ({"x": entry(0, 0, shape=(0, 1 << 62, 1 << 62))}, b"", "too big|size"),
+    "too many axes": ({"x": entry(0, 4, shape=[1] * 1000)}, bytes(4), "'x' has no shape"),
+    "three offsets": ({"x": entry(0, 4, 8)}, bytes(4), "'x' has no shape and place"),
+    "an end before its beginning": ({"x": entry(4, 0)}, bytes(4), "another size"),
+    "overlapping": ({"x": entry(0, 8, shape=(2,)), "y": entry(4, 8)}, bytes(8), "'y' does not begin where"),
+    "the same place": ({"x": entry(0, 4), "y": entry(0, 4)}, bytes(4), "'y' does not begin where"),
+    "a hole": ({"x": entry(0, 4), "y": entry(8, 12)}, bytes(12), "'y' does not begin where"),
+    "more values than tensors": ({"x": entry(0, 4)}, bytes(5), "4 bytes, and 5 follow"),
+    "fewer values than tensors": ({"x": entry(0, 4)}, bytes(3), "4 bytes, and 3 follow"),
+    "a name twice": (b'{"x":%b,"x":%b}' % ((json.dumps(entry(0, 4)).encode(),) * 2), bytes(4), "a name twice"),
+    "metadata that is no text": ({"__metadata__": {"a": 1}}, b"", "metadata is not text"),
+    "metadata that is a list": ({"__metadata__": ["a"]}, b"", "metadata is not text"),
+    "half a character": ({"\ud800": entry(0, 4)}, bytes(4), "surrogates"),
+    "a boolean that is 2": ({"x": entry(0, 1, dtype="BOOL")}, b"\2", "neither true nor false"),
+}
+
+
+@pytest.mark.parametrize("what", ABSURD)
+def test_an_absurd_header(what, tmp_path):
+    header, values, reason = ABSURD[what]
+    write_header(tmp_path / "file", header, values)
+    message = refused(tmp_path / "file")
+    assert "not a whole safetensors file" in message
+    assert re.search(reason, message), message
+
+
+def test_a_header_that_is_longer_than_the_format_allows(tmp_path):
+    with open(tmp_path / "file", "wb") as file:  # a sparse file
+        file.write(struct.pack("<Q", 10**12))
+        file.truncate(2 * 10**12)
+    assert "a header of 1,000,000,000,000 bytes" in refused(tmp_path / "file")
+
+
+def test_a_message_stays_short_whatever_the_file_says(tmp_path):
+    write_header(tmp_path / "file", {"x\n" * 10_000: entry(0, 4, dtype="F8" * 10_000)}, bytes(4))
+    assert len(refused(tmp_path / "file")) < 600
+    write_header(tmp_path / "file", b"{" + b'"x' * 10_000)
+    assert len(refused(tmp_path / "file")) < 600
+
+
+def test_an_empty_tensor_has_no_bytes_and_stands_anywhere(tmp_path):
+    write_header(tmp_path / "file", {"a": entry(0, 4), "b": entry(4, 4, shape=(0, 1 << 40)), "c": entry(4, 8)}, bytes(8))
+    assert {name: t.shape for name, t in tt.load(tmp_path / "file").items()} == {"a": (1,), "b": (0, 1 << 40), "c": (1,)}
+
+
+def test_a_file_that_is_larger_than_memory(tmp_path):
+    count = 1 << 43
+    header = json.dumps({"x": entry(0, count, shape=(count,), dtype="U8")}).encode()
+    with open(tmp_path / "file", "wb") as file:
+        file.write(struct.pack("<Q", len(header)) + header)
+        try:
+            file.truncate(8 + len(header) + count)
+        except OSError:
+            pytest.skip("this file system has no sparse files of 8 TiB")
+    assert "does not fit in memory" in refused(tmp_path / "file")
+
+
+# ------------------------------------------------------------------------------------------------------------- the checksum
+
+
+def test_every_flipped_bit_is_found(tmp_path):
+    path = tmp_path / "file"
+    tt.save({"x": tt.tensor([1.5, -2.0]), "y": tt.tensor([True])}, path, {"state": "{}"})
+    expected = {"x": [1.5, -2.0], "y": [True]}
+    content = path.read_bytes()
+    key = content.index(b"tinytensor.sha256")
+    unnoticed = []
+    for place in range(len(content)):
+        for bit in range(8):
+            path.write_bytes(content[:place] + bytes([content[place] ^ 1 << bit]) + content[place + 1 :])
+            try:
+                back = tt.load(path)
+            except tt.FileError:
+                continue
+            assert {name: tensor.tolist() for name, tensor in back.items()} == expected
+            unnoticed.append(place)
+    # In the checksum's own name nothing but that is damaged, and the data are right.
+    assert set(unnoticed) <= set(range(key, key + len("tinytensor.sha256")))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_flipped_bit_is_told_as_that(dtype, tmp_path):
+    if dtype == "bfloat16" and backend.bfloat16 is None:
+        pytest.skip("NumPy has no bfloat16")
+    tt.save({"x": tt.ones(10).astype(dtype)}, tmp_path / "file")
+    content = bytearray((tmp_path / "file").read_bytes())
+    content[-3] ^= 1
+    (tmp_path / "file").write_bytes(content)
+    assert refused(tmp_path / "file") == f"{tmp_path / 'file'} is damaged: its checksum is not that of its content"
+
+
+@pytest.mark.parametrize("digits", ["0" * 64, "", "g" * 64, "A" * 64])
+def test_a_checksum_that_is_none(digits, tmp_path):
+    write_header(tmp_path / "file", {"__metadata__": {"tinytensor.sha256": digits}, "x": entry(0, 4)}, bytes(4))
+    assert "its checksum is not that" in refused(tmp_path / "file")
+
+
+def test_the_checksum_is_that_of_the_file_with_zeros_for_it(tmp_path):
+    values = np.random.default_rng(0).standard_normal(700_000)  # several of the pieces in which it is read
+    tt.save({"x": tt.tensor(values), "y": tt.ones(3)}, tmp_path / "file", {"a": '"tinytensor.sha256":"' + "1" * 64 + '"'})
+    content = (tmp_path / "file").read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    digits = json.loads(content[8 : 8 + length])["__metadata__"]["tinytensor.sha256"]
+    assert hashlib.sha256(content.replace(digits.encode(), b"0" * 64)).hexdigest() == digits
+    tensors, metadata = load_with_metadata(tmp_path / "file")
+    np.testing.assert_array_equal(tensors["x"].numpy(), values)
+    assert list(metadata) == ["a"]
+
+
+@pytest.mark.parametrize("metadata", [{"a": 1}, {1: "a"}])
+def test_metadata_that_is_no_text_is_not_written(metadata, tmp_path):
+    with pytest.raises(TypeError, match="metadata is text by name"):
+        tt.save({"x": tt.ones(1)}, tmp_path / "file", metadata)
+    assert list(tmp_path.iterdir()) == []
+
+
+# ------------------------------------------------------------------------------------------ what is no file, or not for us
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("kind", ["a folder", "a FIFO", "a device", "a socket"])
+def test_what_is_no_file_is_refused_at_once(kind, tmp_path, monkeypatch):
+    path = tmp_path / "thing"
+    if kind == "a folder":
+        path.mkdir()
+    elif kind == "a FIFO":
+        os.mkfifo(path)
+    elif kind == "a device":
+        path.symlink_to("/dev/zero")
+    else:
+        monkeypatch.chdir(tmp_path)  # a socket's path must be short
+        listening = socket.socket(socket.AF_UNIX)
+        listening.bind("thing")
+        listening.close()
+    assert f"{path} is a {'folder' if kind == 'a folder' else 'device, pipe or socket'}, not a safetensors file" in refused(
+        path
+    )
+
+
+def test_a_name_that_no_file_can_have():
+    with pytest.raises(tt.FileError, match=r"'a\\x00b' cannot be the name of a file"):
+        tt.load("a\0b")
+
+
+def test_links_that_lead_around(tmp_path):
+    (tmp_path / "file").symlink_to(tmp_path / "file")
+    assert "cannot be read: Too many levels of symbolic links" in refused(tmp_path / "file")
+
+
+def test_a_permission_problem_is_told_as_one(tmp_path, monkeypatch):
+    tt.save({"x": tt.ones(1)}, tmp_path / "file")
+
+    def refuse(path, *_):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr("builtins.open", refuse)  # root may read every file
+    assert refused(tmp_path / "file") == f"{tmp_path / 'file'} cannot be read: Permission denied"
+
+
 # ------------------------------------------------------------------------------------------------------- failed writing
 
 
@@ -230,14 +443,14 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 try:
     tt.save({"x": big}, sys.argv[1])
 except OSError as error:
-    print("refused:", error)
+    print("refused:", error.filename, error.strerror)
 """
     pytest.importorskip("resource")
     root = Path(tt.__file__).parent.parent
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])}
     arguments = [sys.executable, "-B", "-c", code, str(tmp_path / "file")]
     run = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=120)
-    assert run.stdout.startswith("refused:"), run.stderr
+    assert run.stdout == f"refused: {tmp_path / 'file'} File too large\n", run.stderr
     only_the_first(tmp_path)
 
 
@@ -252,6 +465,59 @@ def test_a_failed_rename_keeps_the_previous_file(tmp_path, monkeypatch):
         tt.save({"x": tt.zeros(2)}, tmp_path / "file")
     monkeypatch.undo()
     only_the_first(tmp_path)
+
+
+@pytest.mark.parametrize("named", [None, "temporary", "other"])
+def test_an_error_names_the_file_that_was_to_be_written(named, tmp_path):
+    # A full disk has no name of its own, and the temporary file's would say nothing.
+    with pytest.raises(OSError, match="No space") as caught, atomic_write(tmp_path / "file") as temporary:
+        name = {None: (), "temporary": (str(temporary),), "other": ("other",)}[named]
+        raise OSError(errno.ENOSPC, "No space left on device", *name)
+    assert caught.value.errno == errno.ENOSPC
+    assert caught.value.filename == ("other" if named == "other" else str(tmp_path / "file"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_not_there_is_told_by_the_files_own_name(tmp_path):
+    with pytest.raises(FileNotFoundError) as caught:
+        write_text(tmp_path / "nowhere" / "file", "text")
+    assert caught.value.filename == str(tmp_path / "nowhere" / "file")
+
+
+def test_text_is_written_whole_or_not_at_all(tmp_path):
+    write_text(tmp_path / "file", "ö\n")
+    assert (tmp_path / "file").read_bytes() == "ö\n".encode()
+    with pytest.raises(UnicodeEncodeError):
+        write_text(tmp_path / "file", "new \ud800")
+    assert (tmp_path / "file").read_bytes() == "ö\n".encode()
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_only_what_a_killed_process_left_is_removed(tmp_path):
+    code = """
+import os, sys
+from tinytensor.io import atomic_write
+with atomic_write(sys.argv[1]) as temporary:
+    temporary.write_bytes(b"half")
+    os._exit(1)
+"""
+    root = Path(tt.__file__).parent.parent
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])}
+    for name in ("config.json", "two\nlines"):
+        assert subprocess.run([sys.executable, "-c", code, str(tmp_path / name)], env=environment, timeout=120).returncode == 1
+    left = set(tmp_path.iterdir())
+    assert len(left) == 2
+    digits = "0123456789abcdef"
+    others = [".file.tmp", f"file.{digits}.tmp", f"..{digits}.tmp", f".file.{digits}.tmp.bak", f".file.{digits.upper()}.tmp"]
+    others += [f".file.{digits[1:]}.tmp", f".file.{digits}", f".file.x{digits[1:]}.tmp"]
+    for name in others:
+        (tmp_path / name).write_text("mine")
+    (tmp_path / f".folder.{digits}.tmp").mkdir()
+    (tmp_path / f".link.{digits}.tmp").symlink_to(tmp_path / "file.txt")
+    kept = set(tmp_path.iterdir()) - left
+    assert set(remove_stale(tmp_path)) == left
+    assert set(tmp_path.iterdir()) == kept
+    assert remove_stale(tmp_path / "nowhere") == []
 
 
 def test_an_interrupt_keeps_the_previous_file(tmp_path):
