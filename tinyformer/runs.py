@@ -34,6 +34,7 @@ class RunFolder:
         self.log = self.path / "log.csv"
         self.curve = self.path / "loss.png"
         self.attention = self.path / "attention.png"
+        self.attention_heads = self.path / "attention_heads.png"
         self.sample = self.path / "sample.txt"
 
     def weights(self, step: int) -> Path:
@@ -48,7 +49,7 @@ class RunFolder:
         """Make the folder and write the settings, dataclasses or values for JSON by name. Raises UserError where a run is
         there already, unless ``overwrite``, which removes that run's files first."""
         mine = [self.settings, self.tokenizer, self.best, self.latest, self.log, self.curve, self.attention, self.sample]
-        mine += self.kept_weights()
+        mine += [self.attention_heads, *self.kept_weights()]
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path} is a file, not a folder: choose another --out")
         if any(file.exists() for file in mine) and not overwrite:
