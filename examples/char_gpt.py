@@ -31,11 +31,11 @@ with plain_errors():  # a missing package or GPU is told in a line, too
     )
     from tinyformer.data import TextBatches, TextSource, open_text
     from tinyformer.decoding import Sampling, generate, stream_text
-    from tinyformer.files import write_text
     from tinyformer.gpt import GPT, GPTConfig
     from tinyformer.runs import RunFolder, load_weights
     from tinyformer.tokenizers import BPETokenizer, CharTokenizer, load_tokenizer
     from tinyformer.training import Trainer, TrainingConfig, perplexity
+    from tinytensor.io import write_text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +63,8 @@ def train(arguments: argparse.Namespace) -> None:
             return
         print(
             f"\nTrained in {trainer.total_seconds:.0f} s, {trainer.seconds:.0f} of them for training steps. "
-            f"Best validation loss {trainer.best_loss:.4f}, perplexity {perplexity(trainer.best_loss):.2f}, at step {trainer.best_step}."
+            f"Best validation loss {trainer.best_loss:.4f}, perplexity {perplexity(trainer.best_loss):.2f}, "
+            f"at step {trainer.best_step}."
         )
         with plots.if_possible():
             plots.loss_curve(trainer.rows, folder.curve, title="GPT")

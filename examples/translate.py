@@ -36,7 +36,6 @@ with plain_errors():  # a missing package or GPU is told in a line, too
     from tinyformer.data import fingerprint
     from tinyformer.dates import dates
     from tinyformer.decoding import Hypothesis, TransformerDecoder, beam_search
-    from tinyformer.files import write_text
     from tinyformer.pairs import (
         Pair,
         PairBatches,
@@ -55,6 +54,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
     from tinyformer.tokenizers import BPETokenizer, load_tokenizer
     from tinyformer.training import Trainer, TrainingConfig
     from tinyformer.transformer import Transformer, TransformerConfig
+    from tinytensor.io import write_text
 
 PAD, START, END = "[PAD]", "[BOS]", "[EOS]"
 
@@ -77,7 +77,7 @@ class TaskConfig:
             if getattr(self, name) < 1:
                 raise SettingError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.length_penalty < 0:
-            raise SettingError(f"length_penalty must not be negative, but it is {self.length_penalty}")
+            raise SettingError(f"length_penalty must be at least 0, not {self.length_penalty}")
         if not 0 <= self.label_smoothing <= 1:
             raise SettingError(f"label_smoothing must be from 0 to 1, not {self.label_smoothing}")
 

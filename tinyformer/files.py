@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tinyformer.errors import UserError
+from tinytensor.io import write_text
 
 
 @contextmanager
@@ -69,11 +70,3 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 def as_json(value: Mapping[str, Any]) -> str:
     """JSON for people to read: indented, dataclasses as objects."""
     return json.dumps(value, indent=2, ensure_ascii=False, default=dataclasses.asdict)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a UTF-8 file; an existing file stays until the new one is whole."""
-    from tinytensor.io import atomic_write
-
-    with atomic_write(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")

@@ -296,7 +296,8 @@ def put_weights(model: Module, weights: Mapping[str, Tensor], path: Path) -> Non
     try:
         model.load_state_dict(weights)
     except ValueError as error:
-        raise UserError(f"{path} does not fit the model in {path.parent}: {error}") from None
+        reason = str(error) if len(str(error)) <= 400 else f"{str(error)[:400]}..."
+        raise UserError(f"{path} does not fit the model in {path.parent}: {reason}") from None
 
 
 def _holds(own: Any, given: Any) -> bool:

@@ -47,7 +47,7 @@ def read_dataclass(kind: type[Made], value: Any, name: str = "") -> Made:
     names the first key that is missing, unknown, or of another type, and what the dataclass itself raises."""
     if not isinstance(value, Mapping):
         raise UserError(f"{name or 'it'} must be an object of settings, not {_shortened(value)}")
-    hints = _hints(kind)
+    hints = _hints(kind)  # type: ignore[arg-type]
     for key in value:
         if key not in hints:
             raise UserError(f"{_joined(name, str(key))} is not known here: it may be of another version")
@@ -62,7 +62,7 @@ def read_dataclass(kind: type[Made], value: Any, name: str = "") -> Made:
 def check_fields(config: Any) -> None:
     """Raises SettingError for a field of a dataclass that is not what its type hint says: no number, a fraction for an integer,
     an infinite float. Called first in ``__post_init__``, so that what follows may compare."""
-    hints = _hints(type(config))
+    hints = _hints(type(config))  # type: ignore[arg-type]
     for field in dataclasses.fields(config):
         kind, value = hints[field.name], getattr(config, field.name)
         kinds = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)

@@ -70,7 +70,7 @@ class TrainingConfig:
                 raise SettingError(f"{name} must be at least 1, not {getattr(self, name)}")
         for name in ("learning_rate", "min_learning_rate", "warmup", "weight_decay", "clip", "seed", "shards"):
             if getattr(self, name) < 0:
-                raise SettingError(f"{name} must not be negative, but it is {getattr(self, name)}")
+                raise SettingError(f"{name} must be at least 0, not {getattr(self, name)}")
         if self.shards > MOST_SHARDS:
             raise SettingError(f"shards must be at most {MOST_SHARDS}, as each is a thread, not {self.shards}")
         if self.schedule not in SCHEDULES:

@@ -139,13 +139,23 @@ def save(tensors: Mapping[str, Tensor], path: PathLike, metadata: Mapping[str, s
 
     _check(tensors, metadata or {})
     arrays = {name: host.ascontiguousarray(tensor.numpy()).reshape(tensor.shape) for name, tensor in tensors.items()}
-    content = memoryview(as_bytes(arrays, metadata={**(metadata or {}), _CHECKSUM: _NO_DIGITS.decode()}))
-    found = _DIGITS.search(content)
-    assert found is not None
+    content = memoryview(as_bytes(arrays))
+    end = 8 + int.from_bytes(content[:8], "little")
+    described, values = json.loads(bytes(content[8:end])), content[end:]
+    # Put in here, as the library would write metadata in another order each time.
+    header = _packed({"__metadata__": {_CHECKSUM: _NO_DIGITS.decode(), **(metadata or {})}, **described})
+    checksum = hashlib.sha256(header)
+    checksum.update(values)
     with atomic_write(path) as temporary, open(temporary, "wb") as file:
-        file.write(content[: found.start(1)])
-        file.write(hashlib.sha256(content).hexdigest().encode())
-        file.write(content[found.end(1) :])
+        file.write(header.replace(_NO_DIGITS, checksum.hexdigest().encode(), 1))
+        file.write(values)
+
+
+def _packed(described: Mapping[str, Any]) -> bytes:
+    """A header with its length before it, a multiple of 8 as the format asks for."""
+    text = json.dumps(described, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
 
 
 def _check(tensors: Any, metadata: Mapping[str, str]) -> None:
