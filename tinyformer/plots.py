@@ -123,8 +123,8 @@ def _axes_of(name: str, source: Sequence[str], target: Sequence[str]) -> tuple[t
 
 
 HOW_TO_READ = (
-    "Each row is a query: the token that looks. Each column is a key: a token that it may look at. Each row sums to 1; white is "
-    "0, dark blue is 1."
+    "Each row is a query: the token that looks. Each column is a key: a token that it may look at. Each row sums to 1; white "
+    "is 0, dark blue is 1."
 )
 
 
