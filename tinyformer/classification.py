@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tinytensor as tt
-from tinyformer.data import Batch
+from tinyformer.data import Batch, check_batch_fits, check_counts
 from tinyformer.decoding import evaluating
 from tinyformer.errors import UserError
 from tinyformer.pairs import padded
@@ -23,8 +23,8 @@ class LabelledBatches:
     def __init__(self, training: Sequence[Labelled], validation: Sequence[Labelled], pad: int, batch_size: int, seed: int = 0):
         if not training or not validation:
             raise UserError("there are no texts to train on, or none to validate with")
-        if batch_size < 1:
-            raise UserError(f"the batch size must be at least 1, not {batch_size}")
+        check_counts(batch_size=batch_size)
+        check_batch_fits(batch_size, min(len(ids) for ids, _ in training))
         self.training = list(training)
         self.validation = list(validation)
         self.pad = pad

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import http.client
+import numbers
 import os
+import stat
 import sysconfig
 import urllib.error
 import urllib.request
@@ -14,9 +16,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import tinytensor as tt
-from tinyformer.errors import UserError
+from tinyformer.errors import SettingError, UserError
+from tinyformer.memory import check_fits
 from tinytensor import Tensor
-from tinytensor.backend import Array, from_numpy, host, xp
+from tinytensor.backend import Array, from_numpy, host, index_dtype, xp
 from tinytensor.io import atomic_write
 
 TINY_SHAKESPEARE = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
@@ -28,30 +31,70 @@ STANDARD_LIBRARY = "Python's standard library"
 
 
 def read_text(path: str | Path) -> str:
-    """A UTF-8 file's text, or that of all files in a folder, in the order of their names, hidden ones left out.
+    """A UTF-8 file's text, or that of all files in a folder, in the order of their names, hidden ones left out. Links to files
+    are followed, those to folders are not; what is no file, such as a pipe, is left out.
 
-    Raises UserError for what is missing, empty, or not UTF-8, naming the file.
+    Raises UserError for what is missing, empty, not UTF-8, no file at all, or does not fit in memory, naming the file.
     """
+    wanted = "pass --data a text file or a folder of them"
+    found = status(path, wanted)
     path = Path(path)
-    if path.is_dir():
-        files = sorted(
-            p for p in path.rglob("*") if p.is_file() and not any(q.startswith(".") for q in p.relative_to(path).parts)
-        )
-        if not files:
-            raise UserError(f"the folder {path} has no files: pass a text file, or a folder of them")
-        text = "\n".join(_read_file(file) for file in files)
-    elif path.exists():
-        text = _read_file(path)
-    else:
-        raise UserError(f"{path} does not exist: pass --data a text file or a folder of them")
+    files = _files_in(path) if stat.S_ISDIR(found.st_mode) else [path]
+    if not files:
+        raise UserError(f"the folder {path} has no files: pass a text file, or a folder of them")
+    sizes = [check_file(file, wanted) for file in files]
+    check_fits(READING * sum(sizes), f"the text in {path}", "pass --data a shorter one", on_host=True)
+    text = "\n".join(decoded(file, file.read_bytes()).replace("\r\n", "\n") for file in files)
     if not text.strip():
         raise UserError(f"{path} is empty: pass --data a text to learn from")
     return text
 
 
-def _read_file(path: Path) -> str:
+READING = 3  # bytes of memory for each that is read, at least: what was read, the text, and what is made of it
+
+
+def status(path: str | Path, wanted: str) -> os.stat_result:
+    """What is at a path, links followed. Raises UserError where there is nothing; ``wanted`` says what to do about it."""
+    if not os.fspath(path):
+        raise UserError(f"an empty name is no path: {wanted}")
     try:
-        return path.read_bytes().decode("utf-8").replace("\r\n", "\n").removeprefix("\ufeff")
+        return os.stat(path)
+    except FileNotFoundError:
+        if os.path.islink(path):
+            raise UserError(f"{path} is a link to {os.readlink(path)}, which does not exist: {wanted}") from None
+        raise UserError(f"{path} does not exist: {wanted}") from None
+    except ValueError:
+        raise UserError(f"{os.fspath(path)!r} cannot be a path: {wanted}") from None
+
+
+def check_file(path: str | Path, wanted: str) -> int:
+    """A regular file's size. Raises UserError for anything else: from a pipe or a device reading may never end."""
+    found = status(path, wanted)
+    if not stat.S_ISREG(found.st_mode):
+        kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+        raise UserError(f"{path} is not a regular file but {kinds.get(stat.S_IFMT(found.st_mode), 'a device')}: {wanted}")
+    return found.st_size
+
+
+def _files_in(folder: Path) -> list[Path]:
+    """The files below a folder in the order of their names. Raises UserError for a link that leads nowhere, and OSError for a
+    folder that may not be read: their texts would be missed in silence."""
+    found = []
+    for place, folders, names in os.walk(folder, onerror=_refuse):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        paths = [Path(place, name) for name in names if not name.startswith(".")]
+        found += [path for path in paths if stat.S_ISREG(status(path, "remove or mend it").st_mode)]
+    return sorted(found)
+
+
+def _refuse(error: OSError) -> None:
+    raise error
+
+
+def decoded(path: str | Path, content: bytes | bytearray) -> str:
+    """The text of a UTF-8 file's content, without a byte order mark. Raises UserError that names the file and the byte."""
+    try:
+        return content.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 text (byte {error.start}): convert it, as in iconv -t UTF-8") from None
 
@@ -105,8 +148,9 @@ class TextSource:
 
     def read_again(self, run: str | Path, moved_to: str | None = None) -> str:
         """The text that ``run`` was trained on, perhaps from where it is now. Raises UserError for any other text."""
-        if moved_to or self.path:
-            text = read_text(moved_to or str(self.path))
+        path = self.path if moved_to is None else moved_to
+        if path is not None:
+            text = read_text(path)
         else:
             text = standard_library_text() if self.name == STANDARD_LIBRARY else default_text()[0]
         if fingerprint(text) != self.sha256:
@@ -115,9 +159,17 @@ class TextSource:
 
 
 def open_text(path: str | None) -> tuple[str, TextSource]:
-    """The text at a path, or a default one without it, and where it came from."""
-    text, name = (read_text(path), path) if path else default_text()
+    """The text at a path, or a default one without it, and where it came from. Raises UserError as ``read_text`` does, and for
+    a path that cannot be written down as UTF-8, as a run's settings hold it."""
+    if path is not None and not _is_text(path):
+        raise UserError(f"the name {path!r} is not UTF-8: rename it")
+    text, name = default_text() if path is None else (read_text(path), path)
     return text, TextSource(path, name, fingerprint(text))
+
+
+def _is_text(path: str) -> bool:
+    """False where a path has bytes that are no UTF-8: Python keeps them as halves of characters."""
+    return path == path.encode("utf-8", "ignore").decode("utf-8")
 
 
 def fingerprint(text: str) -> str:
@@ -171,6 +223,28 @@ class Batch(Rows):
     num_targets: int
 
 
+def check_counts(**counts: Any) -> None:
+    """Raise SettingError unless all of these settings, given by name, are integers of at least 1."""
+    for name, value in counts.items():
+        if not isinstance(value, numbers.Integral) or isinstance(value, bool):
+            raise SettingError(f"{name} must be an integer, not {value!r}")
+        if int(value) < 1:
+            raise SettingError(f"{name} must be at least 1, not {value}")
+
+
+def check_share(validation_share: float) -> None:
+    """Raise SettingError unless both splits get some of a text."""
+    if not 0.0 < validation_share < 1.0:
+        raise SettingError(f"validation_share must be above 0 and below 1, not {validation_share}")
+
+
+def check_batch_fits(batch_size: int, tokens: int) -> None:
+    """Raise SettingError where already the ids of a batch, rows of so many tokens and where they come from, do not fit in
+    memory. What a model needs for it is far more, and is checked elsewhere."""
+    needed = 2 * index_dtype.itemsize * int(batch_size) * int(tokens)
+    check_fits(needed, "a batch of this batch_size", "choose a smaller one", "batch_size")
+
+
 def check_ids(ids: Any, vocab_size: int) -> None:
     """Raises UserError unless all ids, a NumPy array or a sequence, are 0 to vocab_size - 1. Models check them on the CPU
     alone: on a GPU that would mean to wait for it."""
@@ -184,7 +258,7 @@ class TextBatches:
     """Random windows of a training text, and the whole of a validation text, in order.
 
     The last ``validation_share`` of the ids is the validation split. Raises UserError where a split is shorter than one
-    window, and for an id outside of ``vocab_size``, if that is given: a GPU does not notice.
+    window or a batch does not fit in memory, and for an id outside of ``vocab_size``, if that is given: a GPU does not notice.
     """
 
     def __init__(
@@ -196,17 +270,18 @@ class TextBatches:
         validation_share: float = 0.1,
         vocab_size: int | None = None,
     ):
-        if not 0.0 < validation_share < 1.0:
-            raise UserError(f"the validation share must be above 0 and below 1, not {validation_share}")
+        check_counts(block_size=block_size, batch_size=batch_size)
+        check_share(validation_share)
         cut = int(len(ids) * (1.0 - validation_share))
         if min(cut, len(ids) - cut) < block_size + 1:
-            need = int((block_size + 1) / min(validation_share, 1.0 - validation_share)) + 2
-            raise UserError(
+            over, under = min(validation_share, 1.0 - validation_share).as_integer_ratio()
+            need = (block_size + 1) * under // over + 2  # in integers, as block_size may be beyond all floats
+            raise SettingError(
                 f"the text has {len(ids)} tokens, too few for windows of {block_size}: "
-                f"use at least {need}, or a smaller --block-size"
+                f"use at least {need}, or a smaller block_size",
+                "block_size",
             )
-        if batch_size < 1:
-            raise UserError(f"the batch size must be at least 1, not {batch_size}")
+        check_batch_fits(batch_size, block_size + 1)
         if vocab_size is not None:
             check_ids(ids, vocab_size)
         # The corpus lives where the model does. A batch is gathered there: all that is copied for it is where windows start.

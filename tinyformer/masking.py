@@ -8,8 +8,8 @@ from typing import Any
 
 import tinytensor as tt
 from tinyformer.bert import BertForMaskedLM
-from tinyformer.data import Batch, check_ids
-from tinyformer.errors import UserError
+from tinyformer.data import Batch, check_batch_fits, check_counts, check_ids, check_share
+from tinyformer.errors import SettingError, UserError
 from tinytensor import Tensor
 from tinytensor.backend import host
 
@@ -78,15 +78,15 @@ class MaskedBatches:
         seed: int = 0,
         validation_share: float = 0.1,
     ):
-        if window < 1:
-            raise UserError(f"a window must have at least 1 token, not {window}")
-        if batch_size < 1:
-            raise UserError(f"the batch size must be at least 1, not {batch_size}")
-        if not 0.0 < validation_share < 1.0:
-            raise UserError(f"the validation share must be above 0 and below 1, not {validation_share}")
+        check_counts(window=window, batch_size=batch_size)
+        check_share(validation_share)
         cut = int(len(ids) * (1.0 - validation_share))
         if min(cut, len(ids) - cut) < window:
-            raise UserError(f"the text has {len(ids)} tokens, too few for windows of {window}: use a longer one")
+            raise SettingError(
+                f"the text has {len(ids)} tokens, too few for windows of {window}: use a longer one, or a smaller window",
+                "window",
+            )
+        check_batch_fits(batch_size, window + 2)
         check_ids(ids, masking.vocab_size)
         self.training = host.asarray(ids[:cut])
         self.validation = host.asarray(ids[cut:])

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import tinytensor as tt
-from tinyformer.data import Rows
+from tinyformer.data import READING, Rows, check_counts, check_file, decoded
 from tinyformer.errors import UserError
+from tinyformer.memory import check_fits
 from tinyformer.transformer import Transformer
 from tinytensor import Tensor
 from tinytensor.backend import host
@@ -24,17 +25,37 @@ Pair = tuple[str, str]
 
 def read_lines(path: str | Path) -> list[str]:
     """The lines of a UTF-8 file, which may be gzipped (.gz). Raises UserError that names the file and what is wrong."""
-    path = Path(path)
+    size = check_file(path, "pass a file of sentences")
     try:
-        content = path.read_bytes()
-        text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8").removeprefix("\ufeff")
-    except FileNotFoundError:
-        raise UserError(f"{path} does not exist: pass a file of sentences") from None
+        content = _unpacked(path) if Path(path).suffix == ".gz" else _read(path, size)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise UserError(f"{path} is not a whole gzip file: {error}") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 text (byte {error.start}): convert it, as in iconv -t UTF-8") from None
+    text = decoded(path, content)
+    _check_size(path, READING * len(content) + 8 * content.count(b"\n"))  # a list has 8 bytes for each
     return text.removesuffix("\n").split("\n") if text else []
+
+
+def _check_size(path: str | Path, needed: int) -> None:
+    check_fits(needed, f"the text in {path}", "pass a shorter one", on_host=True)
+
+
+def _read(path: str | Path, size: int) -> bytes:
+    _check_size(path, READING * size)
+    return Path(path).read_bytes()
+
+
+def _unpacked(path: str | Path) -> bytearray:
+    """What a gzip file holds. It does not say how much that is, and it may be a thousand times the file: so each time that it
+    has doubled, it is checked to fit in memory."""
+    content = bytearray()
+    checked = 1 << 24
+    with gzip.open(path, "rb") as file:
+        while piece := file.read(1 << 20):
+            content += piece
+            if len(content) >= checked:
+                _check_size(path, READING * len(content))
+                checked = 2 * len(content)
+    return content
 
 
 def read_tsv(path: str | Path) -> list[Pair]:
@@ -84,13 +105,19 @@ def split_pairs(pairs: Sequence[Pair], held_out: Sequence[int], seed: int = 0) -
         while len(part) < wanted:
             source = next(order, None)
             if source is None:
-                raise UserError(f"{len(pairs)} pairs are too few to hold out {sum(held_out)} of them")
+                raise UserError(f"{_counted(pairs, sources)} are too few to hold out {sum(held_out)} of them")
             part += groups[source]
         parts.append(part)
     training = [pair for source in order for pair in groups[source]]
     if not training:
-        raise UserError(f"{len(pairs)} pairs are too few to hold out {sum(held_out)} of them and train on others")
+        raise UserError(f"{_counted(pairs, sources)} are too few to hold out {sum(held_out)} of them and train on others")
     return [training, *parts]
+
+
+def _counted(pairs: Sequence[Pair], sources: Sequence[str]) -> str:
+    """How many pairs there are, and where one sentence has several translations, or the same several times, what counts."""
+    same = f", with only {len(sources)} different source sentences," if len(sources) < len(pairs) else ""
+    return f"{len(pairs)} pairs{same}"
 
 
 # ---------------------------------------------------------------------------------------------------------- batches
@@ -158,8 +185,7 @@ class PairBatches:
     ):
         if not training or not validation:
             raise UserError("there are no sentences to train on, or none to validate with: all were too long, or left out")
-        if batch_size < 1:
-            raise UserError(f"the batch size must be at least 1, not {batch_size}")
+        check_counts(batch_size=batch_size)
         self.training = list(training)
         self.validation = sorted(validation, key=_lengths)
         self.specials = specials

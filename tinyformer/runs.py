@@ -62,12 +62,15 @@ class RunFolder:
         self.log = folder / "log.csv"
         self.curve = folder / "loss.png"
         self.attention = folder / "attention.png"
+        self.attention_heads = folder / "attention_heads.png"
         self.sample = folder / "sample.txt"
 
     def _files(self) -> list[Path]:
         """The files of a run, of those that are there."""
-        single = (self.settings, self.tokenizer, self.best, self.latest, self.log, self.curve, self.attention, self.sample)
-        return [file for file in single if file.exists()] + self.kept_weights()
+        checkpoints = [self.best, self.latest, *self.kept_weights()]
+        pictures = [self.curve, self.attention, self.attention_heads]
+        files = [self.settings, self.tokenizer, self.log, self.sample, *checkpoints, *pictures]
+        return [file for file in files if file.exists()]
 
     def weights(self, step: int) -> Path:
         """Where the weights at a step are kept for averaging."""
@@ -142,7 +145,7 @@ class RunFolder:
                 file.unlink()
             self._complete.rename(self._moving)
         if self._moving.exists():
-            for file in self._moving.iterdir():
+            for file in list(self._moving.iterdir()):
                 os.replace(file, self.path / file.name)
             self._moving.rmdir()
 

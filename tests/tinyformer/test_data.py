@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import http.server
 import json
+import os
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -28,7 +30,7 @@ from tinyformer.data import (
     standard_library_text,
 )
 from tinyformer.decoding import generate
-from tinyformer.errors import UserError
+from tinyformer.errors import SettingError, UserError
 from tinyformer.gpt import GPT
 from tinyformer.masking import MaskedBatches, Masking
 from tinytensor import parallel
@@ -77,6 +79,98 @@ def test_an_empty_file(tmp_path: Path, content: str) -> None:
     path.write_text(content)
     with pytest.raises(UserError, match=r"a\.txt is empty"):
         read_text(path)
+
+
+def test_an_empty_name_is_not_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data, "default_text", lambda: ("to be", "Tiny Shakespeare"))
+    for read in (read_text, open_text, lambda path: TextSource(None, "x", "y").read_again("run", path)):
+        with pytest.raises(UserError, match="an empty name is no path: pass --data"):
+            read("")
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("kind", ["pipe", "device", "socket"])
+def test_what_has_no_end_is_refused_at_once(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = make_special(kind, tmp_path, monkeypatch)
+    with pytest.raises(UserError, match=f"{path.name} is not a regular file but a {kind}: pass --data a text file"):
+        read_text(path)
+
+
+def make_special(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Something in the file system that is neither a file nor a folder."""
+    path = folder / f"a {kind}"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        monkeypatch.chdir(folder)  # a socket's path must be short
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(path.name)
+    return path
+
+
+@pytest.mark.timeout(30)
+def test_in_a_folder_what_is_no_file_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in ("pipe", "device", "socket"):
+        make_special(kind, tmp_path, monkeypatch)
+    (tmp_path / "loop").symlink_to(tmp_path)
+    (tmp_path / "text").write_text("words")
+    (tmp_path / "link").symlink_to("text")
+    (tmp_path / ".hidden").symlink_to("nowhere")
+    assert read_text(tmp_path) == "words\nwords"
+
+
+def test_a_broken_link_is_named(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("nowhere")
+    (tmp_path / "text").write_text("words")
+    for path in (tmp_path / "link", tmp_path):
+        with pytest.raises(UserError, match="link is a link to nowhere, which does not exist"):
+            read_text(path)
+
+
+def test_links_that_lead_around_are_told_by_the_system(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("a")
+    for path in (tmp_path / "a", tmp_path):
+        with pytest.raises(OSError, match=r"Too many levels of symbolic links: .*a'"):
+            read_text(path)
+
+
+def test_a_folder_that_may_not_be_read_is_not_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "text").write_text("words")
+    (tmp_path / "closed").mkdir()
+    real = os.scandir
+
+    def scandir(path: str) -> object:
+        if str(path).endswith("closed"):  # root may read every folder
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(PermissionError, match="closed"):
+        read_text(tmp_path)
+
+
+def test_a_name_that_no_file_can_have() -> None:
+    with pytest.raises(UserError, match=r"'a\\x00b' cannot be a path"):
+        read_text("a\0b")
+
+
+def test_a_name_that_is_not_utf8(tmp_path: Path) -> None:
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff.txt")
+    Path(path).write_text("words")
+    assert read_text(tmp_path) == "words"
+    with pytest.raises(UserError, match=r"\\udcff\.txt' is not UTF-8: rename it"):
+        open_text(path)  # whose name the run's settings could not hold
+
+
+@pytest.mark.timeout(30)
+def test_a_file_that_is_larger_than_memory_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    with open(tmp_path / "large", "wb") as file:
+        file.truncate(10 * 10**12)  # a sparse file
+    for path in (tmp_path / "large", tmp_path):
+        with pytest.raises(UserError, match=r"needs at least 30 TB of memory, and .* are there: pass --data a shorter one"):
+            read_text(path)
 
 
 def test_an_empty_folder(tmp_path: Path) -> None:
@@ -362,14 +456,21 @@ def test_a_text_that_is_too_short_is_told_how_long_it_must_be(block_size: int, s
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"batch_size": 0}, "batch size must be at least 1, not 0"),
-        ({"validation_share": 0.0}, "validation share must be above 0 and below 1, not 0.0"),
-        ({"validation_share": 1.0}, "validation share must be above 0 and below 1, not 1.0"),
+        ({"batch_size": 0}, "batch_size must be at least 1, not 0"),
+        ({"batch_size": 2.0}, "batch_size must be an integer, not 2.0"),
+        ({"batch_size": True}, "batch_size must be an integer, not True"),
+        ({"batch_size": 10**30}, r"a batch of this batch_size needs at least 10\^32 bytes .*: choose a smaller one"),
+        ({"block_size": 0}, "block_size must be at least 1, not 0"),
+        ({"block_size": 10**30}, f"too few for windows of {10**30}: use at least 9999999999999999"),
+        ({"block_size": 10**400}, "or a smaller block_size"),
+        ({"validation_share": 0.0}, "validation_share must be above 0 and below 1, not 0.0"),
+        ({"validation_share": 1.0}, "validation_share must be above 0 and below 1, not 1.0"),
     ],
 )
 def test_settings_that_make_no_batches(options: dict[str, float], message: str) -> None:
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(SettingError, match=message) as caught:
         batches(**options)
+    assert caught.value.names == tuple(options)
 
 
 # ------------------------------------------------------------------------------------------------------------- shards

@@ -11,7 +11,7 @@ import tinytensor as tt
 from tinyformer.bert import BertConfig, BertForMaskedLM
 from tinyformer.classification import LabelledBatches, accuracy
 from tinyformer.data import Batch
-from tinyformer.errors import UserError
+from tinyformer.errors import SettingError, UserError
 from tinyformer.masking import IGNORED, MaskedBatches, Masking, masked_token_loss
 from tinytensor.nn import Embedding
 
@@ -143,14 +143,17 @@ def test_the_state_goes_through_json_and_goes_on_exactly() -> None:
     ("options", "message"),
     [
         ({"n": 90, "window": 10}, "90 tokens, too few for windows of 10"),
-        ({"window": 0}, "at least 1 token, not 0"),
-        ({"batch_size": 0}, "batch size must be at least 1, not 0"),
-        ({"validation_share": 1.0}, "validation share must be above 0 and below 1"),
+        ({"window": 0}, "window must be at least 1, not 0"),
+        ({"batch_size": 0}, "batch_size must be at least 1, not 0"),
+        ({"batch_size": 10**30}, r"a batch of this batch_size needs at least 10\^\d+ bytes"),
+        ({"window": 10**30}, f"too few for windows of {10**30}: use a longer one, or a smaller window"),
+        ({"validation_share": 1.0}, "validation_share must be above 0 and below 1"),
     ],
 )
 def test_settings_that_make_no_batches(options: dict[str, float], message: str) -> None:
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(SettingError, match=message) as caught:
         batches(**options)
+    assert caught.value.names[0] in options
 
 
 def test_the_loss_is_the_mean_over_the_hidden_tokens() -> None:
@@ -193,8 +196,10 @@ def test_labelled_batches_go_on_exactly() -> None:
 def test_labelled_batches_of_nothing() -> None:
     with pytest.raises(UserError, match="no texts to train on"):
         LabelledBatches([], TEXTS, PAD, 2)
-    with pytest.raises(UserError, match="batch size"):
+    with pytest.raises(UserError, match="batch_size must be at least 1"):
         LabelledBatches(TEXTS, TEXTS, PAD, 0)
+    with pytest.raises(SettingError, match="a batch of this batch_size needs at least"):
+        LabelledBatches(TEXTS, TEXTS, PAD, 10**30)
 
 
 def test_accuracy_counts_what_is_asked() -> None:

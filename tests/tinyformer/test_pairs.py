@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
+import os
+import tracemalloc
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 
 import tinytensor as tt
+from tinyformer import memory
 from tinyformer.errors import UserError
 from tinyformer.pairs import (
     EncodedPair,
@@ -50,6 +53,56 @@ def test_lines_plain_and_zipped(tmp_path: Path, text: str, lines: list[str]) -> 
     (tmp_path / "a.txt").write_bytes(text.encode())
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(text.encode()))
     assert read_lines(tmp_path / "a.txt") == read_lines(str(tmp_path / "a.txt.gz")) == lines
+
+
+@pytest.mark.timeout(30)
+def test_what_is_no_file_of_sentences(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.gz")
+    (tmp_path / "link.txt").symlink_to("/dev/zero")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "broken").symlink_to("nowhere")
+    for name, what in (("a.gz", "a pipe"), ("link.txt", "a device"), ("folder", "a folder")):
+        with pytest.raises(UserError, match=f"{name} is not a regular file but {what}: pass a file of sentences"):
+            read_lines(tmp_path / name)
+    with pytest.raises(UserError, match="broken is a link to nowhere, which does not exist"):
+        read_lines(tmp_path / "broken")
+    with pytest.raises(UserError, match="an empty name is no path"):
+        read_lines("")
+    with pytest.raises(UserError, match=r"'a\\x00b' cannot be a path"):
+        read_lines("a\0b")
+
+
+@pytest.mark.timeout(30)
+def test_a_file_that_is_larger_than_memory_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    with open(tmp_path / "large", "wb") as file:
+        file.truncate(10 * 10**12)  # a sparse file
+    with pytest.raises(UserError, match=r"large needs at least 30 TB of memory, and .* are there: pass a shorter one"):
+        read_lines(tmp_path / "large")
+
+
+@pytest.mark.parametrize("piece", [bytes(1 << 20), b"\n" * (1 << 20)], ids=["one line", "many lines"])
+def test_a_zipped_file_is_unpacked_only_as_far_as_it_fits_in_memory(
+    piece: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with gzip.open(tmp_path / "a.gz", "wb", compresslevel=1) as file:
+        for _ in range(150):
+            file.write(piece)
+    there = 200_000_000
+    monkeypatch.setattr(memory, "host_memory", lambda: there)
+    tracemalloc.start()
+    try:
+        with pytest.raises(UserError, match=r"a\.gz needs at least \d+ MB of memory, and 200 MB are there"):
+            read_lines(tmp_path / "a.gz")
+        assert tracemalloc.get_traced_memory()[1] < there
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_list_of_empty_lines_is_larger_than_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.txt").write_bytes(b"\n" * 1000)
+    monkeypatch.setattr(memory, "host_memory", lambda: 10_000)
+    with pytest.raises(UserError, match="needs at least 11 kB"):
+        read_lines(tmp_path / "a.txt")
 
 
 @pytest.mark.parametrize(
@@ -257,7 +310,7 @@ def test_nothing_to_train_on() -> None:
     for training, validation in (([], encoded(3)), (encoded(3), [])):
         with pytest.raises(UserError, match="no sentences to train on, or none to validate with"):
             PairBatches(training, validation, specials, 4)
-    with pytest.raises(UserError, match="the batch size must be at least 1, not 0"):
+    with pytest.raises(UserError, match="batch_size must be at least 1, not 0"):
         PairBatches(encoded(3), encoded(3), specials, 0)
 
 

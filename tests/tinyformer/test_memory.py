@@ -1,0 +1,144 @@
+"""What there is of memory, and what is refused because it cannot fit."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tinyformer import memory
+from tinyformer.errors import SettingError, UserError
+from tinyformer.memory import check_fits, in_bytes
+from tinytensor import memory as system
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 bytes"),
+        (999, "999 bytes"),
+        (1000, "1.0 kB"),
+        (9_700_000, "9.7 MB"),
+        (21_400_000_000, "21 GB"),
+        (76 * 10**12, "76 TB"),
+        (10**17, "100,000 TB"),
+        (10**18, "10^18 bytes"),
+        (10**9000, "10^9000 bytes"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_bytes_in_words(count: int, text: str) -> None:
+    assert in_bytes(count) == text
+
+
+def test_what_does_not_fit_is_told_with_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "device_memory", lambda: 21 * 10**9)
+    monkeypatch.setattr(memory, "host_memory", lambda: 10**9)
+    check_fits(21 * 10**9, "this", "no")
+    with pytest.raises(UserError, match=r"^this needs at least 22 GB of memory, and 21 GB are there: make it smaller$"):
+        check_fits(22 * 10**9, "this", "make it smaller")
+    with pytest.raises(UserError, match=r"2\.0 GB of memory, and 1\.0 GB are there"):
+        check_fits(2 * 10**9, "this", "make it smaller", on_host=True)
+    with pytest.raises(SettingError) as caught:
+        check_fits(10**400, "this", "choose a smaller batch_size", "batch_size")
+    assert caught.value.as_flags().endswith("choose a smaller --batch-size")
+
+
+def test_where_nothing_is_known_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "device_memory", lambda: None)
+    check_fits(10**400, "this", "no")
+
+
+# --------------------------------------------------------------------------------------------- what the system says
+
+
+def test_this_machine_has_memory() -> None:
+    there = system.host_memory()
+    assert there is not None
+    assert 10**7 < there < 10**15
+
+
+@pytest.fixture
+def pretend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that stands for the root of the file system, for what is read of /proc and /sys."""
+    real = system._text
+    monkeypatch.setattr(system, "_text", lambda path: real(tmp_path / path.relative_to("/")))
+    monkeypatch.setattr(system, "_own_memory", lambda: 7)
+    monkeypatch.setattr(system, "_of_address_space", lambda: None)
+    return tmp_path
+
+
+def write(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+MACHINE = {"proc/meminfo": "MemTotal: 900 kB\nMemAvailable:     500 kB\nSwapFree: 100 kB\nHugePages_Total:   0\nOdd\n"}
+
+
+def test_free_memory_and_swap_and_what_the_process_has(pretend: Path) -> None:
+    write(pretend, MACHINE)
+    assert system.host_memory() == 600 * 1024 + 7
+
+
+@pytest.mark.parametrize(
+    ("files", "left"),
+    [
+        ({"proc/self/cgroup": "0::/\n"}, 600 * 1024),
+        (
+            {  # version 2: the group's own limit is "max", that of the one above it counts; cached files can be read again
+                "proc/self/cgroup": "0::/job/step\n",
+                "sys/fs/cgroup/job/step/memory.max": "max\n",
+                "sys/fs/cgroup/job/step/memory.current": "10\n",
+                "sys/fs/cgroup/job/memory.max": "100000\n",
+                "sys/fs/cgroup/job/memory.current": "90000\n",
+                "sys/fs/cgroup/job/memory.stat": "anon 5\ninactive_file 2000\nactive_file 3000\nshmem 9\n",
+            },
+            15_000,
+        ),
+        (
+            {  # version 1, in a container that sees its own group as the root
+                "proc/self/cgroup": "5:cpu:/docker/abc\n4:cpuset,memory:/docker/abc\n0::/\n",
+                "sys/fs/cgroup/memory/memory.limit_in_bytes": "50000\n",
+                "sys/fs/cgroup/memory/memory.usage_in_bytes": "49000\n",
+                "sys/fs/cgroup/memory/memory.stat": "inactive_file 9\ntotal_inactive_file 600\ntotal_active_file 400\n",
+            },
+            2000,
+        ),
+        (
+            {  # more is used than allowed
+                "proc/self/cgroup": "0::/job\n",
+                "sys/fs/cgroup/job/memory.max": "1000\n",
+                "sys/fs/cgroup/job/memory.current": "1500\n",
+            },
+            0,
+        ),
+    ],
+    ids=["no limit", "version 2", "version 1", "beyond"],
+)
+def test_the_limits_of_containers_count(files: dict[str, str], left: int, pretend: Path) -> None:
+    write(pretend, MACHINE | files)
+    assert system.host_memory() == left + 7
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ulimit -v is Linux's")
+def test_ulimit_counts() -> None:
+    code = """
+import resource
+resource.setrlimit(resource.RLIMIT_AS, (4 << 30, resource.RLIM_INFINITY))
+from tinytensor.memory import host_memory
+print(host_memory())
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert 1 << 28 < int(run.stdout) < 4 << 30
+
+
+def test_other_systems_have_what_is_built_in(pretend: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system.os, "sysconf", {"SC_PHYS_PAGES": 1000, "SC_PAGE_SIZE": 4096}.__getitem__)
+    assert system.host_memory() == 4_096_007
+    monkeypatch.delattr(system.os, "sysconf")
+    assert system.host_memory() is None

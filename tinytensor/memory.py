@@ -1,0 +1,93 @@
+"""How much memory there is for arrays, so that what cannot fit is refused before it is begun, instead of the process being
+killed half way. What is counted errs on the side of too much: nothing is refused that would have run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tinytensor.backend import name as backend_name
+from tinytensor.backend import xp
+
+
+def host_memory() -> int | None:
+    """The bytes of main memory that this process can have: those that are free, or hold files that can be read again, and
+    those that it has already. None where the system does not say."""
+    own = _own_memory()
+    limits = [_of_machine(), *_of_control_groups(), _of_address_space()]
+    known = [limit for limit in limits if limit is not None]
+    return min(known) + own if known else None
+
+
+def device_memory() -> int | None:
+    """The same where tensors are: on a GPU its free memory, and what CuPy's pool has already; else main memory."""
+    if backend_name != "cupy":
+        return host_memory()
+    free, _ = xp.cuda.runtime.memGetInfo()
+    return int(free) + int(xp.get_default_memory_pool().total_bytes())
+
+
+def _of_machine() -> int | None:
+    """Linux's estimate of what can be had without swapping, and the swap; elsewhere all memory that is built in."""
+    numbers = _numbers(Path("/proc/meminfo"))
+    if "MemAvailable:" in numbers:
+        return 1024 * (numbers["MemAvailable:"] + numbers.get("SwapFree:", 0))
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):  # on Windows there is no sysconf
+        return None
+
+
+def _of_control_groups() -> list[int]:
+    """What containers and batch systems leave: for each group that this process is in, of either version, limit less use."""
+    left = []
+    for line in _text(Path("/proc/self/cgroup")).splitlines():
+        _, controllers, group = line.split(":", 2)
+        if not controllers:  # version 2
+            root, limit, use, files = Path("/sys/fs/cgroup"), "memory.max", "memory.current", ("inactive_file", "active_file")
+        elif "memory" in controllers.split(","):
+            root, limit, use = Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes"
+            files = ("total_inactive_file", "total_active_file")
+        else:
+            continue
+        own = root / group.lstrip("/")
+        for folder in (own, *own.parents):  # a group is in those above it, too
+            most, used = _text(folder / limit).strip(), _text(folder / use).strip()
+            if most.isdecimal() and used.isdecimal():  # "max" is no limit
+                numbers = _numbers(folder / "memory.stat")
+                left.append(max(0, int(most) - int(used) + sum(numbers.get(name, 0) for name in files)))
+            if folder == root:
+                break
+    return left
+
+
+def _of_address_space() -> int | None:
+    """What ulimit -v leaves."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    most, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if most == resource.RLIM_INFINITY:
+        return None
+    pages = _text(Path("/proc/self/statm")).split()
+    return max(0, most - int(pages[0]) * resource.getpagesize()) if pages else most
+
+
+def _own_memory() -> int:
+    """What this process has in memory; part of it may be free for the next arrays, as freed memory is kept."""
+    pages = _text(Path("/proc/self/statm")).split()
+    return int(pages[1]) * os.sysconf("SC_PAGE_SIZE") if pages else 0
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _numbers(path: Path) -> dict[str, int]:
+    """The lines of a file that are a name and a number."""
+    lines = [line.split() for line in _text(path).splitlines()]
+    return {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdecimal()}
