@@ -126,7 +126,7 @@ class RunFolder:
             raise UserError(f"{self.path} holds a run already: {what}--overwrite replaces it, --out starts another")
         self._new.mkdir(parents=True, exist_ok=True)
         self._use(self._new)
-        self._settings = json.loads(as_json(settings))
+        self._settings, self._tokenizer_print = json.loads(as_json(settings)), None
         self._parts = {name: type(part) for name, part in settings.items() if dataclasses.is_dataclass(part)}
         write_json(self.settings, self._settings or {})
 

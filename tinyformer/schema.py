@@ -26,7 +26,7 @@ def read_value(kind: Any, value: Any, name: str) -> Any:
     if kind is Any:
         return value
     if origin in (typing.Union, types.UnionType):
-        fitting = [part for part in parts if _fits(part, value)]
+        fitting = [part for part in parts if _fits(part, value) or (dataclasses.is_dataclass(part) and isinstance(value, dict))]
         if fitting:
             return read_value(fitting[0], value, name)
     elif dataclasses.is_dataclass(kind):
@@ -37,7 +37,7 @@ def read_value(kind: Any, value: Any, name: str) -> Any:
         return tuple(read_value(part, item, f"{name}[{i}]") for i, (part, item) in enumerate(zip(parts, value)))
     elif origin is dict and isinstance(value, dict):
         return {key: read_value(parts[1], item, f"{name}[{key!r}]") for key, item in value.items()}
-    elif _fits(kind, value):
+    elif origin is None and _fits(kind, value):
         return float(value) if kind is float else value
     raise UserError(f"{name} must be {_in_words(kind)}, not {_shown(value)}")
 
@@ -72,6 +72,8 @@ def check_fields(config: Any) -> None:
 
 def _fits(kind: Any, value: Any) -> bool:
     """Whether a value is of a simple type; lists, objects and the like are looked into elsewhere."""
+    if kind is Any:
+        return True
     if kind is bool:
         return isinstance(value, bool)
     if isinstance(value, bool):
@@ -105,8 +107,10 @@ def _joined(name: str, key: str) -> str:
 def _in_words(kind: Any) -> str:
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
         return " or ".join(map(_in_words, typing.get_args(kind)))
-    if kind in _WORDS:
-        return _WORDS[kind]
+    if kind is None or kind in _WORDS:
+        return _WORDS[type(None) if kind is None else kind]
+    if dataclasses.is_dataclass(kind):
+        return "an object of settings"
     return {list: "a list", tuple: f"a list of {len(typing.get_args(kind))}", dict: "an object"}.get(
         typing.get_origin(kind) or kind, str(kind)
     )
