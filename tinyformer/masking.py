@@ -86,7 +86,9 @@ class MaskedBatches:
             raise UserError(f"the validation share must be above 0 and below 1, not {validation_share}")
         cut = int(len(ids) * (1.0 - validation_share))
         if min(cut, len(ids) - cut) < window:
-            raise UserError(f"the text has {len(ids)} tokens, too few for windows of {window}: use a longer one")
+            raise UserError(
+                f"the text has {len(ids)} tokens, too few for windows of {window}: use a longer one, or a smaller --window"
+            )
         check_ids(ids, masking.vocab_size)
         self.training = host.asarray(ids[:cut])
         self.validation = host.asarray(ids[cut:])
