@@ -315,8 +315,8 @@ def _note_on_losses(label_smoothing: float, dropout: float) -> str:
     if not reasons:
         return ""
     return (
-        f"The training loss is measured with {' and '.join(reasons)}, the validation loss without: so the first may lie above "
-        "the second all the time."
+        f"The training loss is measured with {' and '.join(reasons)}, the validation loss without: "
+        "the training loss may stay above it all the time."
     )
 
 
