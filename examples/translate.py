@@ -12,6 +12,7 @@ import argparse
 import dataclasses
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from tinyformer.errors import SettingError, UserError, plain_errors
