@@ -88,6 +88,8 @@ def test_overwrite_removes_the_runs_files_and_no_others(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     for file in (folder.best, folder.latest, folder.log, folder.curve, folder.sample, folder.tokenizer, folder.settings):
         file.write_text("old")
+    for picture in (folder.attention, folder.attention_heads):
+        picture.write_text("old")
     (tmp_path / "notes.txt").write_text("mine")
     folder.create({"new": 1}, overwrite=True)
     assert entries(tmp_path) == ["config.json", "notes.txt"]
