@@ -33,13 +33,14 @@ class Lettering:
         properties = FontProperties()
         self.families: list[str] = list(properties.get_family())
         self._widths = _widths(findfont(properties), characters)
-        self._own = set(self._widths)  # what matplotlib's font has
+        self._font = dict.fromkeys(self._widths, 0)  # which of the fonts has a character
         with fonts_of_any_weight():
-            for family in _families_with(characters - self._own):
+            for family in _families_with(characters - self._widths.keys()):
                 found = _widths(findfont(FontProperties(family=[family])), characters - self._widths.keys())
                 if found:
-                    self.families.append(family)
+                    self._font |= dict.fromkeys(found, len(self.families))
                     self._widths |= found
+                    self.families.append(family)
         self._widths[" "] = NARROWEST
 
     def token(self, text: str, widest: float) -> str:
@@ -75,8 +76,8 @@ class Lettering:
         base = ""
         for c in text:
             mark = unicodedata.category(c).startswith("M")
-            # A letter and its mark are one picture, which must come from one font.
-            if c in self._widths and not (mark and (base in self._own) != (c in self._own)):
+            # A letter and its marks are drawn as one, which needs one font.
+            if c in self._widths and not (mark and self._font.get(base) != self._font[c]):
                 yield c
             else:
                 yield NAMED.get(c, f"U+{ord(c):04X}")

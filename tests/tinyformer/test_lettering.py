@@ -84,8 +84,10 @@ def test_a_font_that_has_the_characters_is_used(add_font: Callable[..., Path]) -
 
 def test_a_mark_and_its_letter_come_from_one_font(add_font: Callable[..., Path]) -> None:
     add_font("Squares of one", "語")
-    lettering = Lettering(["語\u0301", "e\u0301\u0302"])
+    add_font("Squares of two", "न\u093f")
+    lettering = Lettering(["語\u0301", "e\u0301\u0302", "語\u093fन\u093f"])
     assert lettering.token("語\u0301", 20) == "語 U+0301"
+    assert lettering.token("語\u093fन\u093f", 20) == "語 U+093F न\u093f"
     assert lettering.token("e\u0301\u0302", 20) == "e\u0301\u0302"
 
 
