@@ -64,8 +64,11 @@ class TransformerConfig:
         return tables * width + norms + encoder + decoder
 
     def saved_numbers(self) -> int:
-        """How many numbers training keeps of each token of a batch, at least: of the encoder's, or of the decoder's."""
-        return int(min(self.encoder_layers, self.decoder_layers)) * self.block.saved_numbers()
+        """How many numbers training keeps of each token of a batch, at least: of the encoder's tokens or of the decoder's.
+        Cross-attention has keys and values of the former, queries and what it mixes for the latter."""
+        block, width = self.block.saved_numbers(), int(self.d_model)
+        encoder, decoder = int(self.encoder_layers), int(self.decoder_layers)
+        return min(encoder * block + decoder * 2 * width, decoder * (block + 3 * width))
 
 
 def check_batch(ids: Tensor, what: str) -> None:

@@ -82,7 +82,7 @@ def a_wide_gpt() -> tuple[Module, Any, Any]:
 
 
 def a_transformer() -> tuple[Module, Any, Any]:
-    model = Transformer(TransformerConfig(60, 60, 0, 64, 2, 2, 2, 128))
+    model = Transformer(TransformerConfig(60, 60, 0, 64, 2, 2, 2, 256))
     pairs = [(IDS[i : i + 20].tolist(), IDS[i : i + 20].tolist()) for i in range(100)]
     return model, PairBatches(pairs, pairs[:10], Specials(0, 1, 2), 64), translation_loss(0.1, 0)
 
