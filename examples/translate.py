@@ -238,8 +238,9 @@ def train(arguments: argparse.Namespace) -> None:
         load_weights(translator.model, folder.best)
         _report(translator, test, kind, folder, arguments.beam)
         with plots.if_possible():
-            plots.loss_curve(trainer.rows, folder.curve, title="Translation")
-            print(f"Drew {folder.curve} and {draw_attention(translator, test[0][0], folder)}")
+            note = _note_on_losses(translator.task.label_smoothing, translator.model.config.dropout)
+            plots.loss_curve(trainer.rows, folder.curve, title="Translation", note=note)
+            print("Drew {}, {} and {}".format(folder.curve, *draw_attention(translator, test[0][0], folder)))
         print(f"Translate with: {next_command(arguments.out, DEFAULT_OUT, 'translate')}")
 
 
@@ -326,17 +327,32 @@ def _report(translator: Translator, test: Sequence[Pair], kind: str, folder: Run
     print(_side_by_side(test[:8], found))
 
 
-def draw_attention(translator: Translator, sentence: str, folder: RunFolder) -> Path:
-    """Draw encoder, decoder and cross-attention of every layer and head for a sentence and its translation."""
+def _note_on_losses(label_smoothing: float, dropout: float) -> str:
+    """Why the training loss may lie above the validation loss, if there is a reason."""
+    reasons = [f"label smoothing ({label_smoothing:g})"] * (label_smoothing > 0) + [f"dropout ({dropout:g})"] * (dropout > 0)
+    if not reasons:
+        return ""
+    return (
+        f"The training loss is measured with {' and '.join(reasons)}, the validation loss without: "
+        "the training loss may stay above it all the time."
+    )
+
+
+def draw_attention(translator: Translator, sentence: str, folder: RunFolder) -> tuple[Path, Path]:
+    """Draw encoder, decoder and cross-attention for a sentence and its translation: the mean over the heads of every layer,
+    and every head. Returns the paths of both pictures."""
     ids = translator.encode(sentence)
     written = translator.search([sentence], beam=1)[0][0].ids
     target = [translator.specials.start, *written]
     with recording_attention(translator.model.eval()) as recorded:
         translator.model(tt.tensor([ids]), tt.tensor([target]))
     shown = {name: maps[0][0] for name, maps in recorded.items()}
-    pieces = translator.tokenizer
-    source_tokens, target_tokens = [[pieces.decode([i]) or "·" for i in row] for row in (ids, target)]
-    return plots.attention_maps(shown, source_tokens, target_tokens, folder.attention)
+    # A token may be a part of a character: its bytes are shown, such as \xe6.
+    cut = translator.tokenizer.decode_bytes
+    source_tokens, target_tokens = [[cut(i).decode("utf-8", "backslashreplace") for i in row] for row in (ids, target)]
+    means = plots.attention_means(shown, source_tokens, target_tokens, folder.attention)
+    heads = plots.attention_maps(shown, source_tokens, target_tokens, folder.attention_heads)
+    return means, heads
 
 
 # --------------------------------------------------------------------------------------------------------- translating
@@ -360,7 +376,7 @@ def translate(arguments: argparse.Namespace) -> None:
         for hypothesis in hypotheses:
             print(*[f"{hypothesis.score:.3f}"] * (arguments.n_best > 1), translator.text(hypothesis), sep="\t")
         if arguments.heat_map:
-            print(f"Drew {draw_attention(translator, sentence, folder)}")
+            print("Drew {} and {}".format(*draw_attention(translator, sentence, folder)))
 
 
 def _typed() -> Iterator[str]:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
+import re
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tinyformer.lettering import Lettering, fonts_of_any_weight
 from tinytensor import Tensor
 from tinytensor.io import atomic_write
 
@@ -20,11 +25,15 @@ def if_possible() -> Iterator[None]:
         print("(no pictures drawn: they need matplotlib, pip install matplotlib)")
 
 
-def loss_curve(rows: Sequence[dict[str, Any]], path: str | Path, title: str = "") -> None:
-    """Draw training and validation loss against steps, from a log's rows, to a PNG. Raises ImportError without matplotlib."""
+def loss_curve(rows: Sequence[dict[str, Any]], path: str | Path, title: str = "", note: str = "") -> None:
+    """Draw training and validation loss against steps, from a log's rows, to a PNG; ``note`` stands under it in small
+    letters. Raises ImportError without matplotlib."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    lines = textwrap.wrap(note, 110)
+    lettering = Lettering([title, *lines])
+    words: dict[str, Any] = {"fontfamily": lettering.families, "parse_math": False}
+    figure = Figure(figsize=(8, 4.5 + 0.15 * len(lines)), layout="constrained")
     axes = figure.add_subplot()
     trained = [(row["step"], row["train_loss"]) for row in rows if row["train_loss"] is not None]
     validated = [(row["step"], row["validation_loss"]) for row in rows if row["validation_loss"] is not None]
@@ -36,12 +45,61 @@ def loss_curve(rows: Sequence[dict[str, Any]], path: str | Path, title: str = ""
         axes.axhline(loss, color="#dc2626", linewidth=0.8, linestyle=":", label=f"best validation: {loss:.4f} at step {step}")
     axes.set_xlabel("step")
     axes.set_ylabel("loss (nats a token)")
-    axes.set_title(title)
+    axes.set_title(lettering.line(title, 40), **words)
     axes.grid(alpha=0.25)
     if trained or validated:
         axes.legend(frameon=False)
-    with atomic_write(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=120)
+    if lines:
+        figure.supxlabel("\n".join(lettering.line(line, 70) for line in lines), fontsize=8, color="#475569", **words)
+    _save(figure, path, 120)
+
+
+def _save(figure: Any, path: str | Path, dpi: float) -> None:
+    with atomic_write(path) as temporary, fonts_of_any_weight():
+        figure.savefig(temporary, format="png", dpi=dpi)
+
+
+# ------------------------------------------------------------------------------------------------------ attention
+
+LETTERS = 6 / 72  # inches: the size of a token's letters
+CELL = 0.11  # inches that a token takes on an axis, so that its label has room
+WIDEST = 12  # ems of a token's label
+RESOLUTION, MOST_PIXELS = 110, 6000  # pixels an inch, and a side
+WIDEST_TITLE = 30  # ems
+MOST_LABELS = 3000  # of keys on a page, as each takes about a millisecond; but FEWEST_LABELS an axis, if it has as many tokens
+FEWEST_LABELS = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Panel:
+    """A picture of weights (queries, keys)."""
+
+    title: str
+    weights: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """Panels beside each other, and what their queries and keys are ("source"), with the tokens."""
+
+    panels: Sequence[Panel]
+    queries: tuple[str, Sequence[str]]
+    keys: tuple[str, Sequence[str]]
+
+
+def attention_means(
+    maps: Mapping[str, Tensor], source_tokens: Sequence[str], target_tokens: Sequence[str], path: str | Path
+) -> Path:
+    """Draw the mean over the heads of each layer's attention weights to a PNG: a row for each kind of attention, a column
+    for each layer. Takes what ``attention_maps`` takes; returns the path. Raises ImportError without matplotlib."""
+    kinds: dict[str, list[str]] = {}
+    for name in maps:
+        kinds.setdefault(re.sub(r"\d+", "", name), []).append(name)
+    rows = [
+        Row([Panel(name, maps[name].mean(axis=0).numpy()) for name in names], *_axes_of(names[0], source_tokens, target_tokens))
+        for names in kinds.values()
+    ]
+    return _draw_page(rows, "Attention weights, the mean over the heads of each layer.", 7.0, path)
 
 
 def attention_maps(
@@ -50,31 +108,86 @@ def attention_maps(
     """Draw attention weights, a row of pictures for each layer and a column for each head, to a PNG; returns its path.
 
     ``maps``: for each layer's name its weights (heads, queries, keys). The tokens stand on both axes: queries downwards,
-    keys to the right; encoder layers see the source, decoder layers the target, cross-attention one from the other.
-    Raises ImportError without matplotlib.
+    keys to the right; encoder layers see the source, decoder layers the target, cross-attention one from the other. Long
+    tokens are cut, and of many only some are written. Raises ImportError without matplotlib.
+    """
+    rows = [
+        Row(
+            [Panel(f"{name}, head {head + 1}", weights[head].numpy()) for head in range(weights.shape[0])],
+            *_axes_of(name, source_tokens, target_tokens),
+        )
+        for name, weights in maps.items()
+    ]
+    return _draw_page(rows, "Attention weights of each head.", 3.0, path)
+
+
+def _axes_of(name: str, source: Sequence[str], target: Sequence[str]) -> tuple[tuple[str, Sequence[str]], ...]:
+    """What a layer's queries and keys are, and their tokens."""
+    if "cross_attention" in name:
+        return ("target", target), ("source", source)
+    return (("target", target),) * 2 if name.startswith("decoder") else (("source", source),) * 2
+
+
+HOW_TO_READ = (
+    "Each row is a query: the token that looks. Each column is a key: a token that it may look at. Each row sums to 1; white "
+    "is 0, dark blue is 1."
+)
+
+
+def _draw_page(rows: Sequence[Row], heading: str, longest: float, path: str | Path) -> Path:
+    """Draw rows of panels, none with a side of more than ``longest`` inches, with a heading over all.
+
+    The places are computed: matplotlib, asked to find them, draws all labels several times.
     """
     from matplotlib.figure import Figure
 
-    heads = max(weights.shape[0] for weights in maps.values())
-    figure = Figure(figsize=(2.6 * heads + 1, 2.6 * len(maps) + 0.5), layout="constrained")
-    grid = figure.subplots(len(maps), heads, squeeze=False)
-    for row, (name, weights) in zip(grid, maps.items()):
-        queries, keys = _tokens_of(name, source_tokens, target_tokens)
-        for head, axes in enumerate(row):
-            if head >= weights.shape[0]:
-                axes.set_axis_off()
-                continue
-            axes.imshow(weights[head].numpy(), cmap="Blues", vmin=0, vmax=1, aspect="auto")
-            axes.set_xticks(range(len(keys)), keys, rotation=90, fontsize=6, parse_math=False)  # a $ is a token, no formula
-            axes.set_yticks(range(len(queries)), queries, fontsize=6, parse_math=False)
-            axes.set_title(f"{name}, head {head + 1}", fontsize=6)
-    with atomic_write(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=110)
+    texts = [text for row in rows for text in (*row.queries[1], *row.keys[1], *(panel.title for panel in row.panels))]
+    lettering = Lettering(texts)
+    most = max(MOST_LABELS // sum(len(row.panels) for row in rows), FEWEST_LABELS)
+    axes = [tuple(_Axis(lettering, *tokens, longest, most) for tokens in (row.queries, row.keys)) for row in rows]
+    columns = max(len(row.panels) for row in rows)
+    left = max(queries.room for queries, _ in axes) + 0.1
+    titles = [LETTERS * lettering.width(lettering.line(panel.title, WIDEST_TITLE)) for row in rows for panel in row.panels]
+    step = max(*titles, *(keys.side for _, keys in axes)) + 0.15  # from one panel's left side to the next one's
+    width = max(left + columns * step, 4.0)
+    lines = textwrap.wrap(f"{heading} {HOW_TO_READ}", int((width - 0.2) / (0.55 * 7 / 72)))
+    height = 0.2 + 0.13 * len(lines) + sum(0.25 + queries.side + keys.room + 0.1 for queries, keys in axes)
+    figure = Figure(figsize=(width, height))
+    figure.text(0.1 / width, 1 - 0.1 / height, "\n".join(lines), fontsize=7, va="top")
+    top = height - 0.2 - 0.13 * len(lines)
+    for row, (queries, keys) in zip(rows, axes):
+        bottom = top - 0.25 - queries.side
+        for i, panel in enumerate(row.panels):
+            x = left + i * step
+            place = (x / width, bottom / height, keys.side / width, queries.side / height)
+            _draw_panel(figure.add_axes(place), panel, lettering, queries if i == 0 else None, keys)
+        top = bottom - keys.room - 0.1
+    _save(figure, path, min(RESOLUTION, MOST_PIXELS / max(width, height)))
     return Path(path)
 
 
-def _tokens_of(name: str, source: Sequence[str], target: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """The tokens of the queries and of the keys of a layer."""
-    if "cross_attention" in name:
-        return target, source
-    return (target, target) if name.startswith("decoder") else (source, source)
+class _Axis:
+    """The tokens of a panel's axis: how long it is, which labels it has, and their room, in inches."""
+
+    def __init__(self, lettering: Lettering, what: str, tokens: Sequence[str], longest: float, most: int):
+        self.side = min(max(CELL * len(tokens), 1.5), longest)
+        every = math.ceil(len(tokens) / min(most, longest / CELL)) or 1
+        self.places = range(0, len(tokens), every)
+        self.labels = [lettering.token(tokens[i], WIDEST) for i in self.places]
+        self.note = f"{what} tokens" + (f", 1 in {every} labelled" if every > 1 else "")
+        self.room = LETTERS * max(map(lettering.width, self.labels), default=0) + 0.25
+
+
+def _draw_panel(axes: Any, panel: Panel, lettering: Lettering, queries: _Axis | None, keys: _Axis) -> None:
+    """Draw a panel's weights; without ``queries`` it is not the first of its row, which has their labels."""
+    small: dict[str, Any] = {"fontsize": 6, "fontfamily": lettering.families, "parse_math": False}  # a $ is a token, no formula
+    axes.imshow(panel.weights, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+    axes.tick_params(length=2, pad=1)
+    axes.set_xticks(keys.places, keys.labels, rotation=90, **small)
+    axes.set_xlabel(f"keys: {keys.note}", fontsize=6, labelpad=1)
+    if queries is not None:
+        axes.set_yticks(queries.places, queries.labels, **small)
+        axes.set_ylabel(f"queries: {queries.note}", fontsize=6, labelpad=1)
+    else:
+        axes.set_yticks([])
+    axes.set_title(lettering.line(panel.title, WIDEST_TITLE), loc="left", pad=3, **small)

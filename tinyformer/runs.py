@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 import tinytensor as tt
 from tinyformer.command_line import changed_settings, is_changeable
-from tinyformer.errors import UserError
+from tinyformer.errors import UserError, shortened
 from tinyformer.files import as_json, damaged, parse_json, read_json, write_json
 from tinyformer.lock import locked
 from tinyformer.schema import read_dataclass
@@ -62,12 +62,15 @@ class RunFolder:
         self.log = folder / "log.csv"
         self.curve = folder / "loss.png"
         self.attention = folder / "attention.png"
+        self.attention_heads = folder / "attention_heads.png"
         self.sample = folder / "sample.txt"
 
     def _files(self) -> list[Path]:
         """The files of a run, of those that are there."""
-        single = (self.settings, self.tokenizer, self.best, self.latest, self.log, self.curve, self.attention, self.sample)
-        return [file for file in single if file.exists()] + self.kept_weights()
+        checkpoints = [self.best, self.latest, *self.kept_weights()]
+        pictures = [self.curve, self.attention, self.attention_heads]
+        files = [self.settings, self.tokenizer, self.log, self.sample, *checkpoints, *pictures]
+        return [file for file in files if file.exists()]
 
     def weights(self, step: int) -> Path:
         """Where the weights at a step are kept for averaging."""
@@ -123,7 +126,7 @@ class RunFolder:
             raise UserError(f"{self.path} holds a run already: {what}--overwrite replaces it, --out starts another")
         self._new.mkdir(parents=True, exist_ok=True)
         self._use(self._new)
-        self._settings = json.loads(as_json(settings))
+        self._settings, self._tokenizer_print = json.loads(as_json(settings)), None
         self._parts = {name: type(part) for name, part in settings.items() if dataclasses.is_dataclass(part)}
         write_json(self.settings, self._settings or {})
 
@@ -142,7 +145,7 @@ class RunFolder:
                 file.unlink()
             self._complete.rename(self._moving)
         if self._moving.exists():
-            for file in self._moving.iterdir():
+            for file in list(self._moving.iterdir()):
                 os.replace(file, self.path / file.name)
             self._moving.rmdir()
 
@@ -231,7 +234,7 @@ def _differences(trained: Any, found: Any, key: str = "") -> Iterator[tuple[str,
         for name, value in trained.items():
             yield from _differences(value, found.get(name), f"{key}.{name}" if key else name)
     elif type(trained) is not type(found) or trained != found:
-        yield key, json.dumps(trained), json.dumps(found)
+        yield key, shortened(json.dumps(trained), 80), shortened(json.dumps(found), 80)
 
 
 def _fingerprint(path: Path) -> str | None:
@@ -296,8 +299,7 @@ def put_weights(model: Module, weights: Mapping[str, Tensor], path: Path) -> Non
     try:
         model.load_state_dict(weights)
     except ValueError as error:
-        reason = str(error) if len(str(error)) <= 400 else f"{str(error)[:400]}..."
-        raise UserError(f"{path} does not fit the model in {path.parent}: {reason}") from None
+        raise UserError(f"{path} does not fit the model in {path.parent}: {shortened(str(error))}") from None
 
 
 def _holds(own: Any, given: Any) -> bool:

@@ -245,10 +245,10 @@ def test_the_file_that_the_next_test_damages_is_good(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"kind": "char"}, "not a byte-pair tokenizer's file"),
-        ({"tokens": None}, "'tokens' is no list"),
-        ({"tokens": [1]}, "'tokens' are not all strings"),
+        ({"tokens": None}, "tokens must be a list, not None"),
+        ({"tokens": [1]}, "tokens[0] must be text, not 1"),
         ({"tokens": ["a", "b"], "merges": [], "special": {}}, "254 are missing"),
-        ({"merges": "e s"}, "'merges' is no list"),
+        ({"merges": "e s"}, "merges must be a list, not 'e s'"),
         ({"merges": ["e s t"]}, "the merge 'e s t'"),
         ({"merges": ["e s xyz"]}, "the merge 'e s xyz'"),
         ({"merges": ["e s "]}, "the merge 'e s '"),
@@ -256,11 +256,12 @@ def test_the_file_that_the_next_test_damages_is_good(tmp_path: Path) -> None:
         ({"merges": ["e Ġlow"]}, "the merge 'e Ġlow'"),
         ({"merges": ["e <end>"]}, "the merge 'e <end>'"),
         ({"merges": ["e t"]}, "makes no token"),
-        ({"special": []}, "'special' is no dict"),
+        ({"special": []}, "special must be an object, not []"),
+        ({"size": 260}, "size is not known here: it may be of another version"),
         ({"special": {"<end>": 258}}, "'<end>' is not the token of its id"),
         ({"special": {"<end>": -1}}, "'<end>' is not the token of its id"),
         ({"special": {"<end>": 260}}, "'<end>' is not the token of its id"),
-        ({"special": {"<end>": "259"}}, "is damaged"),
+        ({"special": {"<end>": "259"}}, "is damaged: special['<end>'] must be an integer, not '259'"),
     ],
 )
 def test_a_foreign_or_damaged_file(tmp_path: Path, changes: dict[str, object], message: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import subprocess
 import sys
@@ -17,21 +18,22 @@ from tinyformer.command_line import (
     add_settings,
     as_flags,
     changed_settings,
+    folder_for,
+    is_changeable,
     next_command,
     parse_command,
-    read_json,
     setting,
     settings_from,
-    write_json,
 )
-from tinyformer.errors import UserError, plain_errors
+from tinyformer.errors import SettingError, UserError, plain_errors
+from tinyformer.files import read_json, write_json
 
 
 @dataclass(frozen=True)
 class Settings:
     given: int
     d_model: int = setting(128, "the width")
-    rate: float = setting(0.5, "the rate, 100%% of it")
+    rate: float = setting(0.5, "the rate, 100%% of it", changeable=True)
     bias: bool = setting(False, "whether to add one")
     hidden: int = 7
 
@@ -101,9 +103,9 @@ def test_wrong_flags_are_told_in_a_line(parser: Parser, words: list[str], messag
     [
         ([], []),
         (["--d-model", "32", "--bias"], []),  # what the saved settings say
-        (["--d-model", "64"], ["--d-model"]),
-        (["--d-model", "128"], ["--d-model"]),  # the default, but given, and not what is saved
-        (["--no-bias", "--rate", "1"], ["--rate", "--bias"]),
+        (["--d-model", "64"], ["d_model"]),
+        (["--d-model", "128"], ["d_model"]),  # the default, but given, and not what is saved
+        (["--no-bias", "--rate", "1"], ["rate", "bias"]),
         (["--name", "x"], []),
     ],
 )
@@ -121,13 +123,58 @@ def test_settings_as_flags_are_parsed_to_the_same_settings(parser: Parser) -> No
 # ---------------------------------------------------------------------------------------------------------- runs
 
 
-def test_run_flags() -> None:
+def test_what_a_resumed_run_can_change() -> None:
+    can = {name: is_changeable(Settings, name) for name in ("given", "d_model", "rate", "hidden", "unheard_of")}
+    assert can == {"given": False, "d_model": False, "rate": True, "hidden": False, "unheard_of": False}
+
+
+def test_run_flags(capsys) -> None:
     parser = Parser(prog="program")
     add_run_flags(parser, "runs/program")
-    assert vars(parser.parse_args([])) == {"out": "runs/program", "resume": False, "overwrite": False}
-    assert vars(parser.parse_args(["--out", "x", "--resume"])) == {"out": "x", "resume": True, "overwrite": False}
-    with pytest.raises(SystemExit):
-        parser.parse_args(["--resume", "--overwrite"])
+    for words, expected in (
+        ([], {"out": None, "resume": False, "overwrite": False}),
+        (["--out", "x", "--resume"], {"out": "x", "resume": True, "overwrite": False}),
+        (["--resume-changed"], {"out": None, "resume": "changed", "overwrite": False}),
+        (["--overwrite"], {"out": None, "resume": False, "overwrite": True}),
+    ):
+        assert vars(parser.parse_args(words)) == expected
+    choices = ("--resume", "--resume-changed", "--overwrite")
+    for one, other in itertools.permutations(choices, 2):
+        with pytest.raises(SystemExit):
+            parser.parse_args([one, other])
+        assert "not allowed with argument" in capsys.readouterr().err
+    for empty in ("", "  "):  # as from a variable of the shell that is not set
+        with pytest.raises(SystemExit) as caught:
+            parser.parse_args(["--out", empty])
+        assert caught.value.code == 2
+        assert "argument --out: the path is empty" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("data", "folder"),
+    [
+        (None, "runs/program"),
+        ("my.txt", "runs/program-my"),
+        ("texts/My Book (2).txt", "runs/program-My_Book_2_"),
+        ("/data/pairs.tsv.gz", "runs/program-pairs"),
+        ("train.de.gz", "runs/program-train.de"),
+        ("a.txt/", "runs/program-a"),
+        ("notes.txt.bak", "runs/program-notes.txt.bak"),
+        (".txt", "runs/program-data"),
+        ("/", "runs/program-data"),
+        ("日本語.txt", "runs/program-日本語"),
+        ("$(rm).txt", "runs/program-_rm_"),
+    ],
+)
+def test_a_folder_named_after_the_data(data: str | None, folder: str) -> None:
+    assert folder_for("runs/program", data) == folder
+
+
+def test_a_folder_named_after_the_folder_that_one_is_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "poems" / "old").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "poems" / "old")
+    assert folder_for("runs/program", ".") == "runs/program-old"
+    assert folder_for("runs/program", "..") == "runs/program-poems"
 
 
 @pytest.mark.parametrize(
@@ -179,7 +226,11 @@ LESS = (
     [
         (UserError("the text is too short"), "the text is too short"),
         (FileNotFoundError(errno.ENOENT, "No such file or directory", "a.txt"), "a.txt: No such file or directory"),
-        (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
+        (OSError(errno.ENOSPC, "No space left on device"), "standard output: No space left on device"),
+        (OSError(errno.ENOSPC, "No space left on device", "run/log.csv"), "run/log.csv: No space left on device"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "Cannot allocate memory"),
+        (SettingError("batch_size must be at least 1"), "--batch-size must be at least 1"),
+        (SettingError("all of d_model are one d_model2", "d_model"), "all of --d-model are one d_model2"),
         (OSError("of another kind"), "of another kind"),
         (ModuleNotFoundError("No module named 'tqdm'", name="tqdm"), "the package 'tqdm' is not installed: pip install tqdm"),
         (ImportError("no usable GPU"), "no usable GPU"),

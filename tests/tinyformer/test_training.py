@@ -15,7 +15,7 @@ import pytest
 
 import tinytensor as tt
 from tinyformer.data import Batch, TextBatches
-from tinyformer.errors import UserError
+from tinyformer.errors import SettingError, UserError
 from tinyformer.gpt import GPT, GPTConfig
 from tinyformer.pairs import PairBatch, PairBatches, Specials, translation_loss
 from tinyformer.runs import LOG_COLUMNS, RunFolder, load_checkpoint, load_weights
@@ -403,6 +403,8 @@ def test_only_as_many_weights_are_kept_as_are_averaged(make_trainer) -> None:
     with pytest.raises(UserError, match="holds a run already"):
         trainer.folder.create({})
     trainer.folder.create({}, overwrite=True)
+    assert trainer.folder.kept_weights() == []
+    trainer.folder.settle()
     assert [path.name for path in trainer.folder.path.iterdir()] == ["config.json"]
 
 
@@ -896,7 +898,7 @@ def test_a_checkpoint_whose_tied_copies_differ_is_refused(make_translator) -> No
     trainer.train()
     tensors, metadata = load_with_metadata(trainer.folder.latest)
     tt.save({**tensors, TIED[1]: tensors[TIED[0]] + 1.0}, trainer.folder.latest, metadata)
-    with pytest.raises(UserError, match=r"does not fit this run: .*target_embedding.* one tied tensor, but have different"):
+    with pytest.raises(UserError, match=r"does not fit the model in .*target_embedding.* one tied tensor, but have different"):
         make_translator("run").resume()
 
 
@@ -922,9 +924,9 @@ def test_resuming_another_models_checkpoint(make_trainer, bits) -> None:
     make_trainer(steps=2).train()
     other = make_trainer(d_model=32, steps=2)
     before = bits(other.model.state_dict())
-    with pytest.raises(UserError, match=r"latest\.safetensors does not fit this run: .*token_embedding\.weight") as caught:
+    with pytest.raises(UserError, match=r"latest\.safetensors does not fit the model in ") as caught:
         other.resume()
-    assert "(11, 16) instead of (11, 32)" in str(caught.value)
+    assert "blocks.0.attention.output.weight: shape (16, 16) instead of (32, 32)" in str(caught.value)
     assert bits(other.model.state_dict()) == before
 
 
@@ -948,21 +950,29 @@ def test_resuming_from_best_is_refused(make_trainer) -> None:
         ({"accumulation": 0}, "accumulation must be at least 1, not 0"),
         ({"eval_every": 0}, "eval_every must be at least 1, not 0"),
         ({"log_every": 0}, "log_every must be at least 1, not 0"),
-        ({"learning_rate": -1e-3}, "learning_rate must be a number not below 0, not -0.001"),
-        ({"learning_rate": math.nan}, "learning_rate must be a number not below 0, not nan"),
-        ({"min_learning_rate": math.inf}, "min_learning_rate must be a number not below 0, not inf"),
-        ({"warmup": -1}, "warmup must be a number not below 0, not -1"),
-        ({"weight_decay": -0.1}, "weight_decay must be a number not below 0, not -0.1"),
-        ({"clip": -1.0}, "clip must be a number not below 0, not -1.0"),
-        ({"seed": -1}, "seed must be a number not below 0, not -1"),
-        ({"shards": -1}, "shards must be a number not below 0, not -1"),
+        ({"learning_rate": -1e-3}, "learning_rate must be at least 0, not -0.001"),
+        ({"learning_rate": math.nan}, "learning_rate must be a finite number, not nan"),
+        ({"min_learning_rate": math.inf}, "min_learning_rate must be a finite number, not inf"),
+        ({"warmup": -1}, "warmup must be at least 0, not -1"),
+        ({"weight_decay": -0.1}, "weight_decay must be at least 0, not -0.1"),
+        ({"clip": -1.0}, "clip must be at least 0, not -1.0"),
+        ({"seed": -1}, "seed must be at least 0, not -1"),
+        ({"shards": -1}, "shards must be at least 0, not -1"),
         ({"average": 0}, "average must be at least 1, not 0"),
         ({"schedule": "step"}, "schedule must be one of cosine, linear, constant, noam, not 'step'"),
         ({"beta1": 1.0}, "beta1 must be at least 0 and less than 1, not 1.0"),
-        ({"beta2": math.nan}, "beta2 must be at least 0 and less than 1, not nan"),
+        ({"beta2": math.nan}, "beta2 must be a finite number, not nan"),
+        ({"steps": 2.0}, "steps must be an integer, not 2.0"),
+        ({"steps": "20"}, "steps must be an integer, not '20'"),
+        ({"batch_size": True}, "batch_size must be an integer, not True"),
+        ({"learning_rate": 10**400}, "learning_rate must be a finite number, not 1000"),
+        ({"dtype": None}, "dtype must be text, not None"),
+        ({"shards": 1025}, "shards must be at most 1024, as each is a thread, not 1025"),
     ],
 )
 def test_settings_that_cannot_be(settings: dict[str, float], message: str) -> None:
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(SettingError) as caught:
         TrainingConfig(**settings)
-    assert message in str(caught.value)
+    assert str(caught.value).startswith(message)
+    (name,) = settings
+    assert caught.value.as_flags().startswith("--" + name.replace("_", "-") + " must be ")

@@ -198,16 +198,17 @@ def test_the_file_that_the_next_test_damages_is_good(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"kind": "char"}, "not a word tokenizer's file"),
-        ({"words": "ab"}, "'words' is no list"),
-        ({"words": ["a", 3]}, "'words' are not all strings"),
+        ({"words": "ab"}, "words must be a list, not 'ab'"),
+        ({"words": ["a", 3]}, "words[1] must be text, not 3"),
         ({"words": []}, "at least one word"),
         ({"words": ["a", "a"]}, "there twice"),
         ({"words": ["a", ""]}, "is empty"),
         ({"special": ["[UNK]"]}, "a name twice"),
         ({"special": [""]}, "not empty"),
         ({"unknown": "maybe"}, "use 'token' or 'error'"),
-        ({"unknown": None}, "'unknown' is no str"),
-        ({"lowercase": 1}, "'lowercase' is no bool"),
+        ({"unknown": None}, "unknown must be text, not None"),
+        ({"lowercase": 1}, "lowercase must be true or false, not 1"),
+        ({"size": 2}, "size is not known here: it may be of another version"),
     ],
 )
 def test_a_foreign_or_damaged_file(tmp_path: Path, changes: dict[str, object], message: str) -> None:

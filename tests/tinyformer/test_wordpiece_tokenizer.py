@@ -171,16 +171,18 @@ def test_the_file_that_the_next_test_damages_is_good(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"kind": "bpe"}, "not a WordPiece tokenizer's file"),
-        ({"tokens": "abc"}, "'tokens' is no list"),
-        ({"tokens": [*SPECIAL, 3]}, "'tokens' are not all strings"),
+        ({"tokens": "abc"}, "tokens must be a list, not 'abc'"),
+        ({"tokens": [*SPECIAL, 3]}, "tokens[5] must be text, not 3"),
         ({"tokens": [*SPECIAL[1:], "a"]}, "lacks the special tokens [PAD]"),
         ({"tokens": [*SPECIAL, "a", "a"]}, "there twice"),
         ({"tokens": [*SPECIAL, "a", ""]}, "is empty"),
         ({"special": ["[BOS]"]}, "lacks the special tokens [BOS]"),
         ({"special": ["[CLS]"]}, "a name twice"),
-        ({"special": None}, "'special' is no list"),
-        ({"lowercase": "false"}, "'lowercase' is no bool"),
-        ({"longest_word": "100"}, "'longest_word' is no int"),
+        ({"special": None}, "special must be a list, not None"),
+        ({"lowercase": "false"}, "lowercase must be true or false, not 'false'"),
+        ({"longest_word": "100"}, "longest_word must be an integer, not '100'"),
+        ({"longest_word": True}, "longest_word must be an integer, not True"),
+        ({"size": 6}, "size is not known here: it may be of another version"),
     ],
 )
 def test_a_foreign_or_damaged_file(tmp_path: Path, changes: dict[str, object], message: str) -> None:

@@ -1,0 +1,164 @@
+"""How far a long task is: a bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tinyformer import progress
+from tinyformer.progress import Lines, show_progress
+
+TASK = """
+from tinyformer.progress import show_progress
+with show_progress("training", 6, "step", initial=2) as bar:
+    for step in range(3, 7):
+        bar.update()
+        if step % 2 == 0:
+            bar.set_postfix_str(f"loss {step}.5")
+            bar.write(f"step {step} is kept")
+"""
+
+
+class Clock:
+    """Time that passes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(progress, "time", clock)
+    return clock
+
+
+def steps(lines: Lines, clock: Clock, count: int, seconds: float) -> None:
+    for _ in range(count):
+        clock.now += seconds
+        lines.update()
+
+
+# ------------------------------------------------------------------------------------------------------- plain lines
+
+
+def test_a_line_for_each_thing_to_show(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Lines("training", 2000, "step")
+    steps(lines, clock, 10, 0.5)
+    assert capsys.readouterr().err == ""
+    lines.set_postfix_str("loss 4.125")
+    steps(lines, clock, 10, 1.5)
+    assert capsys.readouterr().err == (
+        "training: step 10 of 2,000, loss 4.125, 16:35 left\n"  # 1990 steps of half a second
+        "training: step 17 of 2,000, 30:08 left\n"  # more than ten seconds without anything to show
+    )
+    lines.set_postfix_str("loss 3")
+    assert capsys.readouterr() == ("", "training: step 20 of 2,000, loss 3, 33:00 left\n")
+
+
+def test_what_was_done_before_does_not_count_for_the_time_left(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Lines("training", 100, "step", initial=60)
+    lines.set_postfix_str("loss 1")
+    steps(lines, clock, 2, 3.0)
+    lines.set_postfix_str("loss 2")
+    assert capsys.readouterr().err == "training: step 60 of 100, loss 1\ntraining: step 62 of 100, loss 2, 01:54 left\n"
+
+
+def test_time_spent_on_something_else_does_not_count_either(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Lines("training", 100, "step")
+    steps(lines, clock, 2, 1.0)
+    clock.now += 500.0  # an evaluation
+    lines.unpause()
+    steps(lines, clock, 2, 1.0)
+    assert capsys.readouterr().err.splitlines()[-1] == "training: step 3 of 100, 01:37 left"
+    lines.set_postfix_str("loss 2")
+    assert capsys.readouterr().err == "training: step 4 of 100, loss 2, 01:36 left\n"
+
+
+def test_nobody_knows_how_many(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Lines("reading", None, "line")
+    clock.now += 1.0
+    lines.update(1500)
+    lines.set_postfix_str("3 files")
+    assert capsys.readouterr().err == "reading: line 1,500, 3 files\n"
+
+
+def test_lines_to_be_kept_go_to_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+    with show_progress("training", 5, "step") as lines:
+        assert isinstance(lines, Lines)
+        lines.write("step 1: good")
+    assert capsys.readouterr() == ("step 1: good\n", "")
+
+
+def test_quiet(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", -1.0)
+    with show_progress("translating", 3, "sentence", quiet=True) as bar:
+        for _ in range(3):
+            bar.update()
+            bar.set_postfix_str("so far")
+            bar.unpause()
+    assert capsys.readouterr() == ("", "")
+    with show_progress("translating", 3, "sentence") as bar:
+        bar.update()
+    assert capsys.readouterr().err.startswith("translating: sentence 1 of 3, 00:00 left\n")
+
+
+def test_without_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    assert isinstance(show_progress("training", 3, "step"), Lines)
+
+
+# ------------------------------------------------------------------------------------------- a pipe, and a terminal
+
+
+def test_a_pipe_gets_lines_and_no_carriage_return() -> None:
+    result = subprocess.run([sys.executable, "-c", TASK], capture_output=True, check=True)
+    assert result.stdout.decode().splitlines() == ["step 4 is kept", "step 6 is kept"]
+    assert b"\r" not in result.stdout + result.stderr
+    assert result.stderr.decode().splitlines() == [
+        "training: step 4 of 6, loss 4.5, 00:00 left",
+        "training: step 6 of 6, loss 6.5, 00:00 left",
+    ]
+
+
+def test_a_file_gets_the_same(tmp_path: Path) -> None:
+    with open(tmp_path / "log.txt", "wb") as log:
+        subprocess.run([sys.executable, "-c", TASK], stdout=log, stderr=subprocess.STDOUT, check=True)
+    assert (tmp_path / "log.txt").read_text().splitlines() == [
+        "training: step 4 of 6, loss 4.5, 00:00 left",
+        "step 4 is kept",
+        "training: step 6 of 6, loss 6.5, 00:00 left",
+        "step 6 is kept",
+    ]
+
+
+def test_a_terminal_gets_a_bar() -> None:
+    pty, termios, fcntl = (pytest.importorskip(name) for name in ("pty", "termios", "fcntl"))
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+    with subprocess.Popen([sys.executable, "-c", TASK], stdout=subprocess.PIPE, stderr=theirs) as process:
+        os.close(theirs)
+        shown = io.BytesIO()
+        try:
+            while piece := os.read(ours, 1000):
+                shown.write(piece)
+        except OSError:  # as Linux tells the end of a terminal
+            pass
+        os.close(ours)
+        assert process.stdout is not None
+        assert process.stdout.read().decode().split("\n")[-3:] == ["step 4 is kept", "step 6 is kept", ""]
+        assert process.wait() == 0
+    last = [line for line in shown.getvalue().decode().replace("\n", "\r").split("\r") if line.strip()][-1]
+    assert last.startswith("training: 100%")
+    assert "6/6" in last
+    assert "loss 6.5" in last
+    assert b"training: step 4 of 6" not in shown.getvalue()

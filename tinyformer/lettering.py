@@ -1,0 +1,139 @@
+"""Text for a picture: what some font can draw as it is, all else as escapes such as U+4E2D. Needs matplotlib."""
+
+from __future__ import annotations
+
+import logging
+import unicodedata
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+LONGEST = 120  # characters of a text that are looked at: no picture has room for more
+NARROWEST = 0.25  # ems that a character counts at least: marks that are drawn on each other must not be endless
+SPACE, ELLIPSIS, CIRCLE = "␣", "…", "◌"  # CIRCLE carries a mark that has no letter under it
+NAMED = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
+# Unicode's controls, formats, surrogates and separators; and private characters, which mean something else in each font.
+UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp", "Zs", "Co"}
+PLAIN = {ELLIPSIS, SPACE, CIRCLE, *map(chr, range(33, 127))}  # what labels may hold beside their own characters
+BOXES = ("last resort", "lastresort", "unicode bmp fallback")  # fonts that have a box for every character
+
+
+class Lettering:
+    """The fonts of one picture, and how it writes what it is given.
+
+    ``texts``: all that will be written. ``families`` has matplotlib's font, and those others on this system that have what it
+    lacks. Raises ImportError without matplotlib.
+    """
+
+    def __init__(self, texts: Iterable[str]):
+        from matplotlib.font_manager import FontProperties, findfont
+
+        characters = PLAIN.union(*(text[:LONGEST] for text in texts))
+        characters = {c for c in characters if unicodedata.category(c) not in UNSEEN}
+        properties = FontProperties()
+        self.families: list[str] = list(properties.get_family())
+        self._widths = _widths(findfont(properties), characters)
+        self._own = set(self._widths)  # what matplotlib's font has
+        with fonts_of_any_weight():
+            for family in _families_with(characters - self._own):
+                found = _widths(findfont(FontProperties(family=[family])), characters - self._widths.keys())
+                if found:
+                    self.families.append(family)
+                    self._widths |= found
+        self._widths[" "] = NARROWEST
+
+    def token(self, text: str, widest: float) -> str:
+        """A token so that one sees what it is, spaces and control characters included, at most ``widest`` ems wide (and an
+        ellipsis)."""
+        if text[:1] in self._widths and unicodedata.category(text[0]).startswith("M"):
+            text = CIRCLE + text
+        return self._fitted(text.replace(" ", SPACE), widest) or "(empty)"
+
+    def line(self, text: str, widest: float) -> str:
+        """Words on one line, at most ``widest`` ems wide (and an ellipsis)."""
+        return self._fitted(" ".join(text.split()), widest)
+
+    def width(self, shown: str) -> float:
+        """How many ems wide the characters of a label are, each at least NARROWEST."""
+        return sum(max(self._widths[c], NARROWEST) for c in shown)
+
+    def _fitted(self, text: str, widest: float) -> str:
+        """The beginning of the text that is not too wide; an escape is a word of its own."""
+        shown, width, after_escape = "", 0.0, False
+        for part in self._parts(text[:LONGEST]):
+            escape = len(part) > 1
+            if (escape or after_escape) and shown and not shown.endswith(" ") and part != " ":
+                part = " " + part
+            width += self.width(part)
+            if width > widest:
+                return shown + ELLIPSIS
+            shown, after_escape = shown + part, escape
+        return shown + ELLIPSIS * (len(text) > LONGEST)
+
+    def _parts(self, text: str) -> Iterator[str]:
+        """Each character as it is drawn: itself or an escape."""
+        base = ""
+        for c in text:
+            mark = unicodedata.category(c).startswith("M")
+            # A letter and its mark are one picture, which must come from one font.
+            if c in self._widths and not (mark and (base in self._own) != (c in self._own)):
+                yield c
+            else:
+                yield NAMED.get(c, f"U+{ord(c):04X}")
+            base = base if mark else c
+
+
+@contextmanager
+def fonts_of_any_weight() -> Iterator[None]:
+    """A context in which matplotlib takes a font that is a little lighter or bolder without a word in its log: it takes many
+    a regular font for a bold one."""
+    log = logging.getLogger("matplotlib.font_manager")
+    log.addFilter(_not_of_weights)
+    try:
+        yield
+    finally:
+        log.removeFilter(_not_of_weights)
+
+
+def _not_of_weights(record: logging.LogRecord) -> bool:
+    return "find font weight" not in record.getMessage()
+
+
+def _families_with(characters: set[str]) -> Iterator[str]:
+    """The families on this system, sans serif first, whose regular font has some of the characters, until
+    all were found."""
+    from matplotlib.font_manager import fontManager
+
+    upright: list[Any] = [face for face in fontManager.ttflist if face.style == "normal"]
+    faces: dict[str, Any] = {}
+    for face in sorted(upright, key=lambda face: abs(face.weight - 400)):
+        if not face.name.lower().startswith(BOXES):
+            faces.setdefault(face.name, face)
+    for name in sorted(faces, key=lambda name: ("sans" not in name.lower(), name)):
+        if not characters:
+            return
+        found = _widths(faces[name].fname, characters, getattr(faces[name], "index", 0)).keys()
+        if found:
+            yield name
+            characters = characters - found
+
+
+def _widths(path: Any, characters: Iterable[str], face: int | None = None) -> dict[str, float]:
+    """The widths, in ems, of those characters that a font draws, with ink."""
+    from matplotlib.ft2font import FT2Font
+
+    face = getattr(path, "face_index", 0) if face is None else face  # 0, too, where matplotlib knows only one in a file
+    try:
+        options: dict[str, Any] = {"face_index": face} if face else {}
+        font = FT2Font(str(path), **options)
+    except (OSError, RuntimeError):  # gone or damaged since matplotlib listed it
+        return {}
+    font.set_size(100, 72)
+    widths = {}
+    for c in characters:
+        if font.get_char_index(ord(c)):
+            glyph = font.load_char(ord(c))
+            left, bottom, right, top = glyph.bbox
+            if right > left and top > bottom:
+                widths[c] = glyph.linearHoriAdvance / 65536 / 100
+    return widths
