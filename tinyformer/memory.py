@@ -9,6 +9,7 @@ from tinytensor.backend import DType, default_dtype
 from tinytensor.memory import device_memory, host_memory
 from tinytensor.nn import Module
 
+_WORTH_ASKING = 1 << 26  # bytes; to ask the system takes a millisecond, as long as a small model takes for a token
 _LEAST_BLOCK = 3000  # bytes that a block of any width takes, as Python's objects
 _MOMENTS = 8  # bytes of a parameter's two moments, which AdamW keeps in float32
 _AT_ONCE = 4  # shards that surely hold what they keep at the same time: the most that there are without being asked for
@@ -20,6 +21,8 @@ def check_fits(needed: int, what: str, remedy: str, *settings: str, on_host: boo
 
     ``needed`` is a lower bound: what is refused could not have run. It may be any integer.
     """
+    if needed < _WORTH_ASKING:
+        return
     there = host_memory() if on_host else device_memory()
     if there is not None and needed > there:
         message = f"{what} needs at least {in_bytes(needed)} of memory, and {in_bytes(there)} are there: {remedy}"
