@@ -47,6 +47,14 @@ def test_the_same_seed_finds_the_same_and_resuming_a_finished_run_repeats_its_en
     program.good(*words, "--out", "one", "--overwrite")
 
 
+def test_a_run_in_shards_ends_the_same_where_there_is_one_core(program: Program) -> None:
+    first = program.good("add", "--out", "runs", *TINY, *SHORT, OPENBLAS_NUM_THREADS="2")
+    log = log_of(program.folder / "runs" / "add-gpt")
+    again = program.good("add", "--out", "runs", "--resume", OPENBLAS_NUM_THREADS="1")
+    assert [line for line in first.splitlines() if line.startswith("    ")][-5:] == again.splitlines()[-5:]
+    assert log_of(program.folder / "runs" / "add-gpt") == log
+
+
 def test_sorting_is_learned(program: Program) -> None:
     words = ["sort", "--num-layers", "2", "--d-model", "36", "--steps", "250", "--eval-every", "250", "--warmup", "20"]
     program.good(*words, "--out", "runs")
