@@ -53,9 +53,11 @@ class TextConfig:
     wordpieces: int = setting(1000, "tokens of the WordPiece vocabulary")
     window: int = setting(32, "tokens that the model sees at once")
     masked: float = setting(0.3, "the share of the tokens that are hidden")
-    marks: str = setting("", "the two marks to tell apart by the sentence before them (default: ? and ., or the likeliest two)")
-    classify_steps: int = setting(300, "training steps of each classifier; 0 trains none")
-    classify_learning_rate: float = setting(3e-4, "peak learning rate of the classifiers")
+    marks: str = setting(
+        "", "the two marks to tell apart by the sentence before them (default: ? and ., or the likeliest two)", changeable=True
+    )
+    classify_steps: int = setting(300, "training steps of each classifier; 0 trains none", changeable=True)
+    classify_learning_rate: float = setting(3e-4, "peak learning rate of the classifiers", changeable=True)
 
     def __post_init__(self) -> None:
         if self.window < 1:
