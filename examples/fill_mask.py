@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import math
 import re
 import sys
 import unicodedata
@@ -42,6 +41,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
     from tinyformer.decoding import evaluating, log_softmax
     from tinyformer.masking import MaskedBatches, Masking, masked_token_loss
     from tinyformer.runs import RunFolder, load_weights
+    from tinyformer.schema import check_fields
     from tinyformer.tokenizers import WordPieceTokenizer, load_tokenizer
     from tinyformer.tokenizers.wordpiece import SPECIAL
     from tinyformer.training import Trainer, TrainingConfig
@@ -63,19 +63,22 @@ class TextConfig:
     window: int = setting(32, "tokens that the model sees at once")
     masked: float = setting(0.3, "the share of the tokens that are hidden")
     marks: str = setting(
-        "", "two marks to tell apart by what stands before them (default: the text's ? and ., or the likeliest two)"
+        "",
+        "two marks to tell apart by what stands before them (default: the text's ? and ., or the likeliest two)",
+        changeable=True,
     )
-    classify_steps: int = setting(300, "training steps of each classifier; 0 trains none")
-    classify_learning_rate: float = setting(3e-4, "peak learning rate of the classifiers")
+    classify_steps: int = setting(300, "training steps of each classifier; 0 trains none", changeable=True)
+    classify_learning_rate: float = setting(3e-4, "peak learning rate of the classifiers", changeable=True)
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for name, least in (("wordpieces", len(SPECIAL) + 1), ("window", 1), ("classify_steps", 0)):
             if getattr(self, name) < least:
                 raise SettingError(f"{name} must be at least {least}, not {getattr(self, name)}")
         if not 0 < self.masked <= 1:
             raise SettingError(f"masked must be above 0 and at most 1, not {self.masked}")
-        if not 0 <= self.classify_learning_rate < math.inf:
-            raise SettingError(f"classify_learning_rate must be a number not below 0, not {self.classify_learning_rate}")
+        if self.classify_learning_rate < 0:
+            raise SettingError(f"classify_learning_rate must be at least 0, not {self.classify_learning_rate}")
         if self.marks and not (len(set(self.marks)) == len(self.marks) == 2 and all(map(_is_mark, self.marks))):
             raise SettingError(f"marks must be two different punctuation characters, such as ?., not {self.marks!r}")
 

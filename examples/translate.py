@@ -66,8 +66,8 @@ class TaskConfig:
     vocab_size: int = setting(8000, "tokens of the byte-pair vocabulary, one for both languages")
     lowercase: bool = setting(False, "read and write lower case only")
     max_tokens: int = setting(100, "pairs with a longer side are left out; no translation is longer")
-    length_penalty: float = setting(0.6, "how much beam search favours long translations; 0: not at all")
-    label_smoothing: float = setting(0.1, "how far the targets are mixed with the uniform distribution")
+    length_penalty: float = setting(0.6, "how much beam search favours long translations; 0: not at all", changeable=True)
+    label_smoothing: float = setting(0.1, "how far the targets are mixed with the uniform distribution", changeable=True)
     validation: int = setting(500, "pairs held out to validate with")
     test: int = setting(500, "pairs held out to score with at the end")
 

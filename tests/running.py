@@ -61,15 +61,17 @@ class Program:
         result = self(*words, typed=typed, **variables)
         assert result.returncode == 0, result.stderr
         assert "Traceback" not in result.stderr
+        assert "\r" not in result.stdout + result.stderr  # no terminal, no bar
         return result.stdout
 
     def bad(self, *words: str, typed: str | bytes = "", **variables: str) -> str:
-        """What it says where the user made a mistake: a line or two after the progress bars, and never a traceback."""
+        """What it says where the user made a mistake: a line or two after the lines of progress, and never a traceback."""
         result = self(*words, typed=typed, **variables)
         assert result.returncode == 2, result.stderr
         assert "Traceback" not in result.stderr
-        bars, start, message = result.stderr.rpartition("error: ")
-        others = [line for line in re.split(r"[\r\n]", bars) if line and not line.startswith("learning merges")]
+        assert "\r" not in result.stderr  # no terminal, no bar
+        before, start, message = result.stderr.rpartition("error: ")
+        others = [line for line in before.splitlines() if not re.match("(learning merges|training): ", line)]
         assert not others, result.stderr
         assert start
         assert message.rstrip("\n").count("\n") <= 1, result.stderr

@@ -237,15 +237,25 @@ class PairBatches:
 
     def get_state(self) -> dict[str, Any]:
         """Where ``sample`` stands: the random state at the epoch's start, and how many of its batches were taken."""
-        return {"epoch": self._epoch_state, "place": self._place, "started": bool(self._epoch)}
+        started = bool(self._epoch)
+        return {"epoch": self._epoch_state, "place": self._place, "started": started, "batch_size": self.batch_size}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on from what ``get_state`` returned."""
+        """Go on from what ``get_state`` returned; where that was of another batch size, with the next epoch. Raises KeyError,
+        TypeError or ValueError for what is no such state."""
         self._rng.bit_generator.state = self._epoch_state = state["epoch"]
         self._epoch, self._place = [], 0
-        if state["started"]:
+        started, place = state["started"], state["place"]
+        if not isinstance(started, bool) or type(place) is not int or place < 0:
+            raise ValueError(f"its batches cannot have the place {place!r} in an epoch")
+        if started:
             self._start_epoch()
-            self._place = state["place"]
+            if state.get("batch_size", self.batch_size) != self.batch_size:  # states of before do not say it
+                self._epoch_state = dict(self._rng.bit_generator.state)
+                self._epoch, place = [], 0
+        if place > len(self._epoch):
+            raise ValueError(f"its batches cannot have the place {place} in an epoch of {len(self._epoch)}")
+        self._place = place
 
 
 def _lengths(pair: EncodedPair) -> tuple[int, int]:

@@ -69,7 +69,7 @@ def test_sorting_is_learned(program: Program) -> None:
         (["multiply"], "there is no task 'multiply': choose among sort, copy, add"),
         (["sort", "--model", "rnn"], "invalid choice: 'rnn'"),
         (["sort", "--num-heads", "5"], "num_heads=5 does not divide d_model=48"),
-        (["sort", "--steps", "0"], "steps must be at least 1, not 0"),
+        (["sort", "--steps", "0"], "--steps must be at least 1, not 0"),
         (["sort", "--steps", "many"], "invalid int value: 'many'"),
         (["sort", "--resume", "--overwrite"], "not allowed with"),
     ],
@@ -83,7 +83,9 @@ def test_a_run_that_is_there_already(program: Program) -> None:
     words = ["add", "--out", "runs", *TINY, *SHORT]
     program.good(*words)
     assert "holds a run already" in program.bad(*words)
-    assert "leave out --steps" in program.bad("add", "--out", "runs", "--resume", "--steps", "7")
+    message = program.bad("add", "--out", "runs", "--resume", "--steps", "7")
+    assert message.endswith("add-gpt: leave out --steps, or start a new run, or say --resume-changed\n")
+    assert "runs2 holds no run of add, sort to resume: check --out" in program.bad("add", "sort", "--out", "runs2", "--resume")
     (program.folder / "runs/add-gpt/config.json").write_text("{}", encoding="utf-8")
     assert "config.json is damaged" in program.bad("add", "--out", "runs", "--resume")
 

@@ -165,7 +165,7 @@ def test_interrupted_and_resumed_is_the_uninterrupted_run(program: Program) -> N
     assert 100 <= step < 1000
     # The command that it says is one that a shell takes as it stands.
     again = f"python {program.script} --out 'two parts' --resume\n"
-    assert printed.endswith(f"Stopped after step {step} and saved. Go on with: {again}")
+    assert printed.endswith(f"Stopped by Ctrl-C after step {step} and saved. Go on with: {again}")
     assert "sample.txt" not in entries(parts)
 
     assert "Best validation loss" in program.good("--out", "two parts", "--resume")
@@ -182,15 +182,19 @@ def test_a_finished_run_resumed_ends_as_before(copied: Program) -> None:
 @pytest.mark.parametrize(
     ("words", "flags"),
     [
-        (["--steps", "30"], "--steps"),
-        (["--steps", "2000"], "--steps"),  # what the default is, but not what this run was told
-        (["--d-model", "32", "--dropout", "0.5", "--seed", "3"], "--d-model, --dropout, --seed"),
-        (["--positions", "rotary", "--norm", "rms", "--tokenizer", "bpe"], "--positions, --norm, --tokenizer"),
+        (["--steps", "30"], "--steps, or start a new run, or say --resume-changed"),
+        (["--steps", "2000"], "--steps, or start a new run, or say --resume-changed"),  # the default, but not this run's
+        (["--d-model", "32", "--dropout", "0.5"], "--d-model, --dropout, or start a new run"),
+        (["--seed", "3", "--steps", "30"], "--seed, or start a new run"),
+        (["--positions", "rotary", "--norm", "rms"], "--positions, --norm, or start a new run"),
+        (["--tokenizer", "bpe"], "--tokenizer, or start a new run"),
     ],
 )
 def test_resuming_with_other_settings(finished: Program, words: list[str], flags: str) -> None:
+    before = contents(finished.folder / "run")
     message = finished.bad("--out", "run", "--resume", *words)
-    assert f"--resume goes on with the settings of run: leave out {flags}, or start a new run" in message
+    assert message == f"--resume goes on with the settings of run: leave out {flags}\n"
+    assert contents(finished.folder / "run") == before
 
 
 def test_resuming_with_the_same_settings_again(copied: Program) -> None:
@@ -221,7 +225,7 @@ def test_resuming_no_run(program: Program) -> None:
         ("config.json", b"{}", "config.json is damaged"),
         ("config.json", b'{"model": [], "training": {}, "data": {}}', "config.json is damaged"),
         ("tokenizer.json", b"{}", "tokenizer.json holds no tokenizer"),
-        ("tokenizer.json", b'{"kind": "char"}', "tokenizer.json is not a character tokenizer's file"),
+        ("tokenizer.json", b'{"kind": "char"}', "tokenizer.json is damaged: characters must be a list, not None"),
     ],
 )
 def test_resuming_a_damaged_run(copied: Program, file: str, content: bytes | None, message: str) -> None:
@@ -307,7 +311,8 @@ def test_a_sample_of_a_checkpoint_that_does_not_fit(copied: Program) -> None:
     settings = json.loads(path.read_text(encoding="utf-8"))
     settings["model"]["d_model"] = 32
     path.write_text(json.dumps(settings), encoding="utf-8")
-    assert "does not fit the model in run" in copied.bad("sample", "--out", "run")
+    message = copied.bad("sample", "--out", "run").replace("\\", "/")
+    assert message == "run/config.json says 32 for model.d_model, but best.safetensors was trained with 16: put that back\n"
     settings["model"]["vocab_size"] += 1
     path.write_text(json.dumps(settings), encoding="utf-8")
     assert "tokenizer.json has 28 tokens, but the model 29" in copied.bad("sample", "--out", "run")
@@ -339,14 +344,14 @@ def test_texts_that_will_not_do(program: Program, content: bytes | None, message
     ("words", "message"),
     [
         (["--num-heads", "3"], "num_heads=3 does not divide d_model=16"),
-        (["--steps", "0"], "steps must be at least 1, not 0"),
-        (["--batch-size", "0"], "batch_size must be at least 1, not 0"),
+        (["--steps", "0"], "--steps must be at least 1, not 0"),
+        (["--batch-size", "0"], "--batch-size must be at least 1, not 0"),
         (["--dropout", "1"], "dropout must be at least 0 and less than 1"),
         (["--positions", "absolute"], "positions must be one of learned, sinusoidal, rotary, not 'absolute'"),
         (["--norm", "batch"], "norm must be one of layer, rms, not 'batch'"),
         (["--activation", "tanh"], "activation must be one of relu, gelu, gelu_exact, swiglu, not 'tanh'"),
         (["--tokenizer", "word"], "tokenizer must be char or bpe, not 'word'"),
-        (["--learning-rate", "nan"], "learning_rate must be a number not below 0"),
+        (["--learning-rate", "nan"], "--learning-rate must be a finite number, not nan"),
         (["--dtype", "half"], "dtype must be one of float32, bfloat16, not 'half'"),
         (["--steps", "many"], "invalid int value: 'many'"),
         (["--color"], "unrecognized arguments: --color"),
@@ -436,7 +441,7 @@ def test_help_shows_every_setting_with_its_default(finished: Program) -> None:
             shown += 1
     assert shown == sum(len(dataclasses.fields(kind)) for kind in kinds) - 1
     assert "--data" in text
-    assert "(default: runs/char_gpt)" in text
+    assert "(default: runs/char_gpt, or for --data its name behind that)" in text
     assert "sample --help" in text
 
 

@@ -208,7 +208,7 @@ def test_interrupted_and_resumed_is_the_uninterrupted_run(program: Program) -> N
     assert 60 <= step < 300
     # The command that it says is one that a shell takes as it stands.
     again = f"python {program.script} --out 'two parts' --resume\n"
-    assert printed.endswith(f"Stopped after step {step} and saved. Go on with: {again}")
+    assert printed.endswith(f"Stopped by Ctrl-C after step {step} and saved. Go on with: {again}")
     assert "sample.txt" not in entries(parts)
 
     assert "Best validation loss" in program.good("--out", "two parts", "--resume", "--beam", "2")
@@ -217,8 +217,17 @@ def test_interrupted_and_resumed_is_the_uninterrupted_run(program: Program) -> N
 
 
 def test_resuming_with_other_settings(finished: Program) -> None:
-    message = finished.bad("--out", "run", "--resume", "--steps", "30", "--d-model", "32", "--vocab-size", "300")
-    assert "--resume goes on with the settings of run: leave out --vocab-size, --d-model, --steps, or start" in message
+    for words, said in (
+        (
+            ["--steps", "30", "--d-model", "32", "--vocab-size", "300", "--test", "6"],
+            "--vocab-size, --test, or start a new run",
+        ),
+        (["--steps", "30", "--d-model", "32"], "--d-model, or start a new run"),
+        (["--steps", "30", "--schedule", "noam"], "--steps, --schedule, or start a new run, or say --resume-changed"),
+        (["--length-penalty", "0"], "--length-penalty, or start a new run, or say --resume-changed"),
+    ):
+        message = finished.bad("--out", "run", "--resume", *words)
+        assert message == f"--resume goes on with the settings of run: leave out {said}\n"
 
 
 def test_resuming_with_other_sentences(copied: Program) -> None:
@@ -380,7 +389,7 @@ def test_pairs_that_will_not_do(program: Program, content: bytes | None, message
         (["--data", "pairs.tsv", "--source", "a.en", "--target", "a.en"], "give either --data, or --source and --target"),
         (["--test-source", "a.en", "--test-target", "a.en"], "there are no sentences to train on"),
         (["--source", "a.en", "--target", "cut.gz"], "cut.gz is not a whole gzip file"),
-        (["--source", "a.en", "--target", "."], "Is a directory"),
+        (["--source", "a.en", "--target", "."], ". is not a regular file but a folder: pass a file of sentences"),
     ],
 )
 def test_files_that_do_not_go_together(program: Program, words: list[str], message: str) -> None:
@@ -396,16 +405,20 @@ def test_files_that_do_not_go_together(program: Program, words: list[str], messa
     [
         (["--num-heads", "3"], "num_heads=3 does not divide d_model=16"),
         (["--vocab-size", "200"], "has at least 259 tokens (the 256 bytes), not 200"),
-        (["--test", "0"], "test must be at least 1, not 0"),
-        (["--validation", "-1"], "validation must be at least 1, not -1"),
-        (["--max-tokens", "0"], "max_tokens must be at least 1, not 0"),
-        (["--length-penalty", "-1"], "length_penalty must be a number not below 0, not -1"),
-        (["--label-smoothing", "nan"], "label_smoothing must be from 0 to 1, not nan"),
+        (["--test", "0"], "--test must be at least 1, not 0"),
+        (["--validation", "-1"], "--validation must be at least 1, not -1"),
+        (["--max-tokens", "0"], "--max-tokens must be at least 1, not 0"),
+        (["--length-penalty", "-1"], "--length-penalty must be at least 0, not -1"),
+        (["--label-smoothing", "nan"], "--label-smoothing must be a finite number, not nan"),
+        (["--label-smoothing", "2"], "--label-smoothing must be from 0 to 1, not 2.0"),
         (["--beam", "0"], "the beam must be 1 to 280 wide"),
         (["--beam", "281"], "the beam must be 1 to 280 wide"),
-        (["--average", "0"], "average must be at least 1, not 0"),
-        (["--schedule", "step"], "schedule must be one of cosine, linear, constant, noam, not 'step'"),
-        (["--positions", "learned", "--max-length", "30"], "max_length must be more than max_tokens, 30"),
+        (["--average", "0"], "--average must be at least 1, not 0"),
+        (["--schedule", "step"], "--schedule must be one of cosine, linear, constant, noam, not 'step'"),
+        (
+            ["--positions", "learned", "--max-length", "30"],
+            "--max-length must be more than 30, the longest sentence, as its end needs a place, too",
+        ),
         (["--resume", "--overwrite"], "not allowed with argument"),
         (["--resume"], "config.json does not exist: is run the folder of a run?"),
     ],
@@ -442,7 +455,7 @@ def wider(path: Path) -> None:
     [
         ("config.json", truncate, "config.json is damaged"),
         ("config.json", lambda path: path.write_text('{"task": []}'), "config.json is damaged"),
-        ("config.json", wider, "does not fit"),
+        ("config.json", wider, "config.json says 32 for model.d_model, but "),
         ("tokenizer.json", Path.unlink, "tokenizer.json does not exist"),
         ("tokenizer.json", truncate, "tokenizer.json is damaged"),
         ("tokenizer.json", lambda path: path.write_text("{}"), "tokenizer.json holds no tokenizer"),
