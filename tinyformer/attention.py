@@ -14,9 +14,9 @@ from tinyformer.errors import SettingError
 from tinyformer.positions import RotaryPositions
 from tinytensor import Tensor, kernels, multi_head_attention, scaled_dot_product_attention
 from tinytensor.backend import xp
+from tinytensor.calling import wrap
 from tinytensor.functional import attention_of_arrays, join_heads, queries_keys_values, softmax_of_seen
 from tinytensor.nn import Dropout, Linear, Module
-from tinytensor.op import wrap
 
 
 def padding_mask(ids: Tensor, pad: int) -> Tensor:

@@ -26,7 +26,7 @@ from tinyformer.schema import check_fields
 from tinyformer.transformer import Transformer
 from tinytensor import Tensor
 from tinytensor.backend import host
-from tinytensor.engine import quietly
+from tinytensor.modes import quietly
 
 
 class evaluating:

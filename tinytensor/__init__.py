@@ -8,7 +8,7 @@ from tinytensor.backend import BackendError
 from tinytensor.backend import name as backend_name
 from tinytensor.checkpoint import checkpoint
 from tinytensor.creation import arange, eye, full, full_like, linspace, ones, ones_like, tensor, zeros, zeros_like
-from tinytensor.engine import detect_anomaly, enable_grad, full_precision, no_grad
+from tinytensor.modes import detect_anomaly, enable_grad, full_precision, no_grad
 from tinytensor.functional import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,

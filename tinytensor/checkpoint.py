@@ -9,9 +9,12 @@ from typing import Any, NamedTuple
 
 from tinytensor import random
 from tinytensor.backend import owner
-from tinytensor.engine import Node, arrays_in, backpropagate, check_unchanged, enable_grad, modes
+from tinytensor.calling import wrap
+from tinytensor.changes import arrays_in, check_unchanged, next_number
+from tinytensor.engine import Node, backpropagate
 from tinytensor.fused import alias
-from tinytensor.op import Op, wrap
+from tinytensor.modes import enable_grad, modes
+from tinytensor.op import Op
 from tinytensor.tensor import Tensor
 
 
@@ -60,7 +63,7 @@ def _run(
     function: Callable[..., Tensor], arrays: Sequence[Any], are_tensors: Sequence[bool], parents: Sequence[Node | None]
 ) -> tuple[Tensor, _Region]:
     """The function's result for tensors of these arrays, which have these nodes, and the graph that it made."""
-    first = Node.next_number()
+    first = next_number()
     inputs = [wrap(x, parent) if is_tensor else x for x, is_tensor, parent in zip(arrays, are_tensors, parents)]
     inputs = [x if parent is None else alias(x) for x, parent in zip(inputs, parents)]
     out = function(*inputs)

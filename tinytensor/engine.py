@@ -13,156 +13,21 @@ What an op is, and where its gradient rules come from, stands in op.py.
 
 from __future__ import annotations
 
-import functools
-import inspect
-import itertools
 import os
-import threading
 import traceback
 import weakref
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ContextDecorator, ExitStack, contextmanager
+from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tinytensor.backend import BackendError, DType, is_floating, owner, quiet, xp
+from tinytensor.backend import DType, is_floating, xp
+from tinytensor.changes import check_unchanged, next_number
+from tinytensor.modes import modes, quietly, switched
 from tinytensor.summation import sum_over
 
 if TYPE_CHECKING:
-    from tinytensor.backend import Array
     from tinytensor.op import Op
     from tinytensor.tensor import Tensor
-    from tinytensor.trace import Tape
-
-
-# ------------------------------------------------------------------------------------------------------------ modes
-
-
-def _full_precision_everywhere() -> bool:
-    value = os.environ.get("TINYTENSOR_TF32", "") or "1"
-    if value not in ("0", "1"):
-        raise BackendError(f"TINYTENSOR_TF32={value!r} is neither '1' (the default) nor '0' (products in full float32)")
-    return value == "0"
-
-
-class _Modes(threading.local):
-    """Switches that hold for one thread."""
-
-    recording = True
-    detecting_anomalies = False
-    quiet = False  # inside ``quietly``
-    tape: Tape | None = None  # what ``trace`` writes the calls of ops to
-    full_precision = _full_precision_everywhere()
-
-
-modes = _Modes()
-
-
-class _mode(ContextDecorator):
-    """A context, or decorator, in which one of the switches has another value. A class, as it is entered at each op or token
-    and a generator takes three times as long."""
-
-    __slots__ = ("before", "name", "value")
-
-    def __init__(self, name: str, value: Any):
-        self.name = name
-        self.value = value
-        self.before: list[Any] = []  # a list, as one context may be entered inside itself
-
-    def _recreate_cm(self) -> _mode:
-        return _mode(self.name, self.value)  # a decorated function may call itself, or run in several threads
-
-    def __call__(self, function: Any) -> Any:
-        """The function with this mode inside. A generator has it while it runs, and its caller not between two items."""
-        return self._around_items(function) if inspect.isgeneratorfunction(function) else super().__call__(function)
-
-    def _around_items(self, function: Any) -> Any:
-        @functools.wraps(function)
-        def generate(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-            items = function(*args, **kwargs)
-            resume, given = items.send, None
-            while True:
-                with self._recreate_cm():
-                    try:
-                        item = resume(given)
-                    except StopIteration as end:
-                        return end.value
-                try:
-                    resume, given = items.send, (yield item)
-                except BaseException as error:  # thrown in by the caller, or GeneratorExit as it closes this
-                    resume, given = items.throw, error
-
-        return generate
-
-    def __enter__(self) -> None:
-        self.before.append(getattr(modes, self.name))
-        setattr(modes, self.name, self.value)
-
-    def __exit__(self, *error: object) -> None:
-        setattr(modes, self.name, self.before.pop())
-
-
-def no_grad() -> Any:
-    """A context (or decorator) in which this thread records nothing: results do not require gradients."""
-    return _mode("recording", False)
-
-
-def enable_grad() -> Any:
-    """A context (or decorator) that records again inside ``no_grad``."""
-    return _mode("recording", True)
-
-
-def detect_anomaly() -> Any:
-    """A context in which the first NaN or infinity, in an op's output or in a gradient, raises FloatingPointError.
-
-    The error names the op and the line that called it. Every result is checked, so this is slow: use it to find a
-    fault, not to train.
-    """
-    return _mode("detecting_anomalies", True)
-
-
-def full_precision() -> Any:
-    """A context in which this thread's float32 products are computed in float32.
-
-    On a GPU they are by default computed in TF32, as the field does to train: several times as fast, with 10 bits of the
-    factors' mantissas in place of 23, added up in float32. TINYTENSOR_TF32=0 has the effect of this context everywhere. On
-    NumPy, and for other dtypes, there is no difference.
-    """
-    return _mode("full_precision", True)
-
-
-@contextmanager
-def quietly() -> Iterator[None]:
-    """A context without floating-point warnings, for many ops together: entering it costs as much as a small op."""
-    with quiet(), _mode("quiet", True):
-        yield
-
-
-def taping(tape: Tape | None) -> Any:
-    """A context in which this thread's calls of ops are written to a tape, or none."""
-    return _mode("tape", tape)
-
-
-def leaving(values: Any) -> Any:
-    """Arrays or tensors, one or a tuple of them, whose values are about to leave the ops. Raises TypeError where a function
-    that is being traced computed them."""
-    if modes.tape is not None:
-        modes.tape.refuse_values_of(values)
-    return values
-
-
-def same_modes() -> Callable[[], Any]:
-    """A maker of contexts in which another thread has the modes that this thread has now."""
-    values = {name: getattr(modes, name) for name in ("recording", "detecting_anomalies", "full_precision")}
-
-    @contextmanager
-    def entered() -> Iterator[None]:
-        with ExitStack() as stack:
-            for name, value in values.items():
-                stack.enter_context(_mode(name, value))
-            yield
-
-    return entered
 
 
 # ------------------------------------------------------------------------------------------------------------ nodes
@@ -172,7 +37,6 @@ class Node:
     """One recorded call of an op, or, where ``op`` is None, a leaf: a tensor that a user asked gradients for."""
 
     __slots__ = ("dtype", "line", "number", "op", "parents", "saved", "shape", "tensor")
-    _counter = itertools.count(1)
 
     def __init__(self, op: Op | None, parents: tuple[Node | None, ...], saved: Any, shape: tuple[int, ...], dtype: DType):
         self.op = op
@@ -180,14 +44,9 @@ class Node:
         self.saved = saved  # what the rules of those inputs need
         self.shape = shape
         self.dtype = dtype
-        self.number = next(Node._counter)
+        self.number = next_number()
         self.tensor: weakref.ref[Tensor] | None = None  # leaves only: whose ``.grad`` it is; weak, so that no cycle arises
         self.line = calling_line() if modes.detecting_anomalies and op is not None else ""
-
-    @classmethod
-    def next_number(cls) -> int:
-        """A number that all nodes made from now on are above."""
-        return next(cls._counter)
 
     def release(self) -> None:
         """Forget what was saved and where it came from; a second backward through here is then an error."""
@@ -203,69 +62,6 @@ def leaf(tensor: Tensor) -> Node:
     node = Node(None, (), None, array.shape, array.dtype)
     node.tensor = weakref.ref(tensor)
     return node
-
-
-# ------------------------------------------------------------------------------------------------- changes in place
-
-
-class _Change:
-    """When some memory was last changed in place: after all nodes of lower numbers were recorded."""
-
-    __slots__ = ("memory", "number")
-    latest = 0  # of all
-
-    def __init__(self, memory: Array):
-        key = id(memory)
-        self.memory = weakref.ref(memory, lambda _: _changes.pop(key, None))
-        self.number = 0
-
-
-_changes: dict[int, _Change] = {}  # by the identity of the array whose memory it is
-_changing = threading.Lock()  # the threads of an optimizer's step note their changes at once
-
-
-def note_change(array: Array) -> None:
-    """Note that the memory of an array, and so what every view of it shows, was changed in place: a graph recorded before
-    refuses to run backward through what it saved there."""
-    memory = owner(array)
-    with _changing:
-        change = _changes.get(id(memory))
-        if change is None:
-            change = _changes[id(memory)] = _Change(memory)
-        change.number = _Change.latest = Node.next_number()
-
-
-def check_unchanged(node: Node, saved: Any) -> None:
-    """Raises RuntimeError where an array of those saved was changed in place since the node was recorded."""
-    if node.number > _Change.latest:  # as all nodes of a training step are
-        return
-    for array in arrays_in(saved):
-        change = _changes.get(id(owner(array)))
-        if change is not None and change.number > node.number:
-            assert node.op is not None
-            raise RuntimeError(
-                f"backward through {node.op.name!r}, but values that it used were changed in place since (by an optimizer's "
-                "step, assign, load_state_dict or an initialiser): run the forward pass again"
-            )
-
-
-_PLAIN = {type(None), bool, int, float, str}
-
-
-def arrays_in(value: Any) -> list[Array]:
-    """The arrays in a value and in the dicts, tuples and lists in it."""
-    found, waiting = [], [value]
-    for value in waiting:  # which grows
-        kind = type(value)
-        if kind is xp.ndarray:
-            found.append(value)
-        elif kind in _PLAIN:  # what most values are, and quick to know
-            continue
-        elif isinstance(value, dict):
-            waiting.extend(value.values())
-        elif isinstance(value, (tuple, list)):
-            waiting.extend(value)
-    return found
 
 
 # --------------------------------------------------------------------------------------------------------- backward
@@ -351,7 +147,7 @@ def backpropagate(
     found: dict[Node, Any] = {}
     pending = _Pending(in_place=not create_graph)
     pending.add(root, gradient, fresh=False)
-    with quietly(), _mode("recording", create_graph):
+    with quietly(), switched("recording", create_graph):
         while pending.newest() >= oldest:
             node, g, owned = pending.pop()
             is_wanted = node.op is None if targets is None else node in targets

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels, random
 from tinytensor.backend import default_dtype, host, is_array, is_floating, is_host_array, xp
+from tinytensor.calling import wrap
 from tinytensor.fused import fused
-from tinytensor.op import each_time, wrap
+from tinytensor.op import each_time
 from tinytensor.ops import (
     abs,
     astype,

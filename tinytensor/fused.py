@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from tinytensor.backend import Array, DType, default_dtype, host, is_array, is_floating, xp
+from tinytensor.calling import explain, wrap
 from tinytensor.engine import Node, backpropagate
-from tinytensor.op import Function, Op, explain, op, wrap
+from tinytensor.op import Function, Op, op
 
 float16 = host.dtype(host.float16)
 
@@ -35,8 +36,8 @@ def fused(
 class FusedOp(Op):
     """A composite of ops, its ``reference``, that hand-written kernels compute in one pass each way.
 
-    ``kernel_forward(needed, **arguments) -> (out, statistics)`` and ``kernel_backward(g, statistics, needed, **arguments) ->
-    gradients``, one for each input, where ``needed`` says which are wanted: without any, forward need keep no statistics.
+    ``kernel_forward(needed, *arguments) -> (out, residuals)`` and ``kernel_backward(g, residuals, needed, **arguments) ->
+    gradients``, one for each input, where ``needed`` says which are wanted: without any, forward need keep no residuals.
     First-order gradients come from the kernels; for higher orders the reference is replayed, and differentiated like any
     other expression. Inputs reach both in one floating-point dtype, and never in float16, where squares and sums soon overflow:
     what is float16 is computed in float32.
@@ -60,51 +61,43 @@ class FusedOp(Op):
         self.check = check
         self.usual = [default_dtype] * len(inputs)
 
-    def _compute(self, values: dict[str, Any], needed: Sequence[bool]) -> tuple[Array, Any]:
-        dtype = self._convert(values)
+    def compute(self, arguments: list[Any], needed: Sequence[bool]) -> tuple[Any, Any]:
+        dtype = self._convert(arguments)
         try:
             if self.check is not None:
-                self.check(*[values[name] for name in self.inputs])
-            out, statistics = self.kernel_forward(needed, **values)
+                self.check(*[arguments[place] for place in self.input_places])
+            out, residuals = self.kernel_forward(needed, *arguments)
         except (ValueError, IndexError, TypeError) as error:
-            raise explain(self, values, error) from None
-        out = xp.asarray(out)
-        return out.astype(float16) if dtype == float16 and not self.is_loss else out, statistics
+            raise explain(self, arguments, error) from error
+        return out.astype(float16) if dtype == float16 and not self.is_loss else out, residuals
 
-    def _promote(self, arrays: list[Any]) -> list[Any]:
-        return arrays  # ``_convert`` brings all inputs to one dtype
+    def promoted(self, arrays: list[Any]) -> list[Any]:
+        return arrays  # ``compute`` brings all inputs to one dtype
 
-    def _rounded(self, out: Array, values: dict[str, Any], arrays: Sequence[Any]) -> Array:
+    def rounded(self, out: Array, arrays: Sequence[Any]) -> Array:
         return out
 
-    def _convert(self, values: dict[str, Any]) -> DType:
+    def _convert(self, arguments: list[Any]) -> DType:
         """Bring the inputs to the dtype that the kernels compute in; return the one that the inputs have in common."""
-        if [getattr(values[name], "dtype", default_dtype) for name in self.inputs] == self.usual:
+        if [getattr(arguments[place], "dtype", default_dtype) for place in self.input_places] == self.usual:
             return default_dtype
-        arrays = {name: values[name] for name in self.inputs if is_array(values[name])}
+        arrays = {place: arguments[place] for place in self.input_places if is_array(arguments[place])}
         floating = [x.dtype for x in arrays.values() if is_floating(x.dtype)]
         common = functools.reduce(xp.promote_types, floating) if floating else default_dtype
         computed_in = default_dtype if common == float16 else common
-        values.update({name: x.astype(computed_in, copy=False) for name, x in arrays.items()})
+        for place, x in arrays.items():
+            arguments[place] = x.astype(computed_in, copy=False)
         return common
 
-    def _forward_only(self, *arrays: Any) -> Any:
-        if self.check is not None:
-            self.check(*arrays[: len(self.inputs)])
-        return self.kernel_forward(self.nothing, *arrays)[0]
-
-    def _run(self, values: dict[str, Any]) -> Any:
-        return self._compute(values, self.nothing)[0]
-
-    def _saved(self, values: dict[str, Any], out: Array, kept: Any, parents: tuple[Node | None, ...]) -> Any:
-        return values, kept
+    def saved(self, arguments: Sequence[Any], out: Array, residuals: Any, needed: tuple[bool, ...]) -> Any:
+        return dict(zip(self.names, arguments)), residuals
 
     def backward(self, node: Node, g: Any, create_graph: bool) -> Sequence[Any]:
-        values, statistics = node.saved
+        values, residuals = node.saved
         needed = [parent is not None for parent in node.parents]
         if not create_graph:
             g = g.astype(default_dtype) if g.dtype == float16 else g
-            return self.kernel_backward(g, statistics, needed, **values)
+            return self.kernel_backward(g, residuals, needed, **values)
         # Fresh aliases of the inputs: where one input was computed from another, each still gets its own gradient only.
         values = dict(values)
         for name, parent in zip(self.inputs, node.parents):

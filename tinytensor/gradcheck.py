@@ -7,7 +7,7 @@ from typing import Any
 
 from tinytensor import random
 from tinytensor.backend import host
-from tinytensor.engine import full_precision
+from tinytensor.modes import full_precision
 from tinytensor.tensor import Tensor, grad, is_differentiable
 
 

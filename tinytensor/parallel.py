@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import threadpoolctl
 
-from tinytensor import backend, engine, random
+from tinytensor import backend, engine, modes, random
 from tinytensor.backend import host
 from tinytensor.tensor import Tensor, accumulate, leaf_gradients
 
@@ -54,8 +54,8 @@ def run(function: Callable[[Shard], Result], shards: Sequence[Shard]) -> list[Re
     number of shards give the same numbers. The first error of a shard is raised here, after all have ended. Inside a shard,
     where all cores have work already, shards run one after the other, and in a function that is traced, too.
     """
-    if len(shards) < 2 or engine.modes.tape is not None:
-        with engine.quietly():
+    if len(shards) < 2 or modes.modes.tracer is not None:
+        with modes.quietly():
             return [function(shard) for shard in shards]
     seeds = random.generator().integers(0, 2**63, len(shards))
     work = _as_shard(function)
@@ -100,12 +100,12 @@ def backward(loss: Callable[[Shard], Tensor], shards: Sequence[Shard]) -> Tensor
 
 def _as_shard(function: Callable[[Shard], Result]) -> Callable[[Shard, int], Result]:
     """The function as a thread is to call it: with the modes of the thread that is here now, and random numbers of its own."""
-    same_modes = engine.same_modes()
+    same_modes = modes.same_modes()
 
     def call(shard: Shard, seed: int) -> Result:
         before, _here.is_a_shard = _here.is_a_shard, True
         try:
-            with same_modes(), engine.quietly(), random.using(host.random.default_rng(seed)):
+            with same_modes(), modes.quietly(), random.using(host.random.default_rng(seed)):
                 return function(shard)
         finally:
             _here.is_a_shard = before

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tinytensor.backend import host
-from tinytensor.engine import modes
+from tinytensor.modes import modes
 from tinytensor.tensor import Tensor
 
 Shape = int | Sequence[int]
@@ -33,7 +33,7 @@ def seed(value: int) -> None:
 
 def generator() -> host.random.Generator:
     """The generator that this thread draws from. Raises RuntimeError in a function that is being traced."""
-    if modes.tape is not None:
+    if modes.tracer is not None:
         raise RuntimeError("a traced function would draw the same random numbers in each call: pass them in as a tensor")
     return _current.generator or _shared
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tinytensor import engine, op, ops
+from tinytensor import calling, engine, ops
 from tinytensor.backend import (
     Array,
     DType,
@@ -23,6 +23,7 @@ from tinytensor.backend import (
     to_numpy,
     xp,
 )
+from tinytensor.modes import enable_grad, leaving, modes
 
 
 def as_array(data: Any, dtype: DType = None) -> Array:
@@ -31,7 +32,7 @@ def as_array(data: Any, dtype: DType = None) -> Array:
     Python floats become float32 and arrays keep their dtype, unless ``dtype`` says otherwise. Raises TypeError for what
     is not made of numbers.
     """
-    data = engine.leaving(data.data if isinstance(data, Tensor) else data)
+    data = leaving(data.data if isinstance(data, Tensor) else data)
     if is_array(data) and not is_host_array(data):
         return xp.array(data, dtype=dtype)
     try:
@@ -134,13 +135,13 @@ class Tensor:
 
     def numpy(self) -> Any:
         """The values as a NumPy array: shared memory on the CPU, a copy from a GPU."""
-        return to_numpy(engine.leaving(self.data))
+        return to_numpy(leaving(self.data))
 
     def item(self) -> Any:
         """The value of a tensor of one element, as a Python number."""
         if self.size != 1:
             raise ValueError(f"item() needs a tensor of one element, not of shape {self.shape}")
-        return engine.leaving(self.data).item()
+        return leaving(self.data).item()
 
     def tolist(self) -> Any:
         """The values as nested Python lists."""
@@ -185,7 +186,7 @@ class Tensor:
     def __bool__(self) -> bool:
         if self.size != 1:
             raise ValueError(f"the truth of a tensor of shape {self.shape} is ambiguous: use .any() or .all()")
-        return bool(engine.leaving(self.data))
+        return bool(leaving(self.data))
 
     def __float__(self) -> float:
         return float(self.item())
@@ -226,13 +227,13 @@ class Tensor:
                 "x[i] = y on a tensor that gradients flow through would lose them: build the result with "
                 "tt.where or tt.concatenate (or change x.detach(), or a leaf under .data)"
             )
-        if engine.modes.recording and _requires_grad(value):
+        if modes.recording and _requires_grad(value):
             raise RuntimeError(
                 "x[i] = y would lose the gradient of y, which requires one: build the result with tt.where or "
                 "tt.concatenate, or assign y.detach()"
             )
         changed = self.data.copy()
-        engine.leaving((self.data, index, value))
+        leaving((self.data, index, value))
         changed[ops.indexing.as_index(index)] = value if isinstance(value, (int, float)) else as_array(value, self.dtype)
         self.data = changed
 
@@ -393,7 +394,7 @@ class Tensor:
     isinf, isclose, allclose = ops.isinf, ops.isclose, ops.allclose
 
 
-op.Tensor = Tensor
+calling.Tensor = Tensor
 
 
 def _rebuild(kind: type[Tensor], array: Any, requires_grad: bool) -> Tensor:
@@ -416,7 +417,7 @@ def _requires_grad(value: Any) -> bool:
 
 def _seed(output: Tensor, gradient: Tensor | None, create_graph: bool) -> tuple[engine.Node, Any]:
     """The node to start from, and the gradient that starts there, of the kind that the rules will be fed."""
-    if engine.modes.tape is not None:
+    if modes.tracer is not None:
         raise RuntimeError("no gradients can be computed in a function that is being traced: compute them outside")
     if output.node is None:
         raise RuntimeError(
@@ -446,7 +447,7 @@ _accumulating = threading.Lock()  # threads may run backward into the same leave
 
 def accumulate(gradients: Mapping[engine.Node, Any]) -> None:
     """Add gradients, arrays that nobody else holds or tensors, to the ``.grad`` of their leaves."""
-    with _accumulating, engine.enable_grad():
+    with _accumulating, enable_grad():
         for leaf, value in gradients.items():
             tensor = None if leaf.tensor is None else leaf.tensor()
             if tensor is None or tensor.node is not leaf:  # it is gone, or was frozen or converted since

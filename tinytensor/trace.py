@@ -1,4 +1,4 @@
-"""A function of tensors, run once and written down as the list of kernels it called; from then on that list runs.
+"""A function of tensors, run once and written down as a program: the list of kernels it called. From then on the list runs.
 
 What lies between two kernels in an ordinary call (modules, checks, a tensor around each array) takes longer than the kernels
 themselves where these are small, as when a text is written token by token.
@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from tinytensor.backend import bool_dtype, default_dtype, host, xp
-from tinytensor.engine import modes, no_grad, quietly, taping
+from tinytensor.calling import bind, wrap
 from tinytensor.fused import FusedOp
-from tinytensor.op import Function, Op, wrap
+from tinytensor.modes import modes, no_grad, quietly, tracing
+from tinytensor.op import Function, Op
 from tinytensor.tensor import Tensor
 
 
@@ -37,7 +38,7 @@ def trace(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def traced(*inputs: Tensor) -> Tensor:
         if not all(isinstance(x, Tensor) for x in inputs):
             raise TypeError("a traced function takes tensors: make numbers and arrays tensors with tt.tensor(...)")
-        if modes.detecting_anomalies or modes.tape is not None:  # each op is looked at, or this is part of another trace
+        if modes.detecting_anomalies or modes.tracer is not None:  # each op is looked at, or this is part of another trace
             with no_grad():
                 return function(*inputs)
         kind = tuple([(x.data.shape, x.data.dtype) for x in inputs])
@@ -45,10 +46,10 @@ def trace(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
             if kind in programs:
                 return wrap(programs[kind].run([x.data for x in inputs]))
             inputs = tuple([wrap(x.data[...]) for x in inputs])  # arrays of their own, that are nothing else besides
-            tape = Tape(inputs)
-            with taping(tape):
+            tracer = Tracer(inputs)
+            with tracing(tracer):
                 out = function(*inputs)
-            programs[kind] = tape.program(out)
+            programs[kind] = tracer.program(out)
         return out
 
     return traced
@@ -59,7 +60,7 @@ class Step(NamedTuple):
 
     kernel: Callable[..., Any]
     arguments: tuple[int, ...]
-    is_fused: bool  # so that the kernel returns statistics, too
+    is_fused: bool  # so that the kernel returns residuals, too
     result: int
 
 
@@ -81,8 +82,8 @@ class Program(NamedTuple):
         return values[self.result]
 
 
-class Tape:
-    """What is written while a function runs: every op hands its call over to ``call``."""
+class Tracer:
+    """Writes down what a function does while it runs: every op hands its call over to ``call``."""
 
     def __init__(self, inputs: Sequence[Tensor]):
         self._values: list[Any] = []  # all of them are kept, so that no other object takes an identity
@@ -93,20 +94,20 @@ class Tape:
 
     def call(self, op: Op, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
         """Call the op, and write down how to do so again."""
-        with taping(None):  # what an op calls in turn is its own affair
+        with tracing(None):  # what an op calls in turn is its own affair
             out = op(*args, **settings)
-        kernel, arguments, is_fused = op.forward, [*args, *settings.values()], False
+        arguments = bind(op, args, settings)
         if not isinstance(out, Tensor):  # of arrays
             for value in arguments:
                 self._refuse_arrays(value)
             return out
-        if _is_plain(op, arguments, out):
-            values = {**op.defaults, **dict(zip(op.names, args)), **settings}
-            arguments = [values[name] for name in op.names]
-            if isinstance(op, FusedOp):
-                kernel, arguments, is_fused = op.kernel_forward, [op.nothing, *arguments], True
-        else:
-            kernel = _general(op, arguments, list(settings), out.shape)
+        kernel, is_fused = op.forward, False
+        if not _is_plain(op, arguments, out):
+            if op.several:
+                arguments = [*arguments[0], *arguments[1:]]
+            kernel = _general(op, arguments, out.shape)
+        elif isinstance(op, FusedOp):
+            kernel, arguments, is_fused = op.kernel_forward, [op.nothing, *arguments], True
         self.write(kernel, arguments, out, is_fused)
         return out
 
@@ -192,18 +193,21 @@ def _is_plain(op: Op, arguments: Sequence[Any], out: Tensor) -> bool:
     how many elements come out."""
     dtypes = {x.dtype for x in arguments if isinstance(x, (Tensor, host.generic))}
     has_mask = bool_dtype in [x.dtype for x in arguments if type(x) is xp.ndarray]
-    return not op.variadic and not has_mask and dtypes == {default_dtype} and out.dtype in (default_dtype, bool_dtype)
+    return not op.several and not has_mask and dtypes == {default_dtype} and out.dtype in (default_dtype, bool_dtype)
 
 
-def _general(op: Op, arguments: Sequence[Any], names: Sequence[str], shape: tuple[int, ...]) -> Callable[..., Any]:
-    """The whole op as a kernel: it converts what must be converted. Of its arguments the last ones have these names. Its result
-    had this shape in the first call, and later steps may be made for no other."""
+def _general(op: Op, arguments: Sequence[Any], shape: tuple[int, ...]) -> Callable[..., Any]:
+    """The whole op as a kernel: it converts what must be converted. Its result had this shape in the first call, and later
+    steps may be made for no other."""
     are_tensors = [isinstance(x, Tensor) for x in arguments]
-    first_named = len(arguments) - len(names)
+    num_settings = len(op.names) - 1
 
     def call(*arrays: Any) -> Any:
         given = [wrap(x) if is_tensor else x for x, is_tensor in zip(arrays, are_tensors)]
-        out = op(*given[:first_named], **dict(zip(names, given[first_named:]))).data
+        if op.several:
+            end = len(given) - num_settings
+            given = [given[:end], *given[end:]]
+        out = op(*given).data
         if out.shape != shape:
             raise ValueError(
                 f"a traced function cannot choose by values how many elements there are: {op.name} gave {shape} in its first "
@@ -220,11 +224,11 @@ def opaque(function: Function) -> Function:
 
     @functools.wraps(function)
     def call(*given: Any) -> Tensor:
-        tape = modes.tape
-        with taping(None), no_grad():
+        tracer = modes.tracer
+        with tracing(None), no_grad():
             out = wrap(function(*[x.data if isinstance(x, Tensor) else x for x in given]))
-        if tape is not None:
-            tape.write(function, given, out)
+        if tracer is not None:
+            tracer.write(function, given, out)
         return out
 
     return cast(Function, call)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tinytensor as tt
-from tinytensor import backend, engine, kernels
+from tinytensor import backend, kernels
 from tinytensor.backend import from_numpy, to_numpy, xp
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
@@ -261,15 +261,15 @@ def error_of_a_product() -> float:
 def test_tf32_by_default_and_full_precision_where_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     exact = 2.0 ** -(TF32_BITS + 6)
     assert error_of_a_product() < exact, "the tests run in full precision"
-    monkeypatch.setattr(engine.modes, "full_precision", False)
+    monkeypatch.setattr(modes.modes, "full_precision", False)
     assert exact < error_of_a_product() < 2.0 ** -(TF32_BITS - 4)
     with tt.full_precision():
         assert error_of_a_product() < exact
         errors: list[float] = []
-        same = engine.same_modes()
+        same = modes.same_modes()
 
         def in_a_thread() -> None:
-            engine.modes.full_precision = False
+            modes.modes.full_precision = False
             with same():
                 errors.append(error_of_a_product())
 
@@ -282,29 +282,29 @@ def test_tf32_by_default_and_full_precision_where_asked(monkeypatch: pytest.Monk
 
 @on_cublas
 def test_tf32_leaves_other_dtypes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine.modes, "full_precision", False)
+    monkeypatch.setattr(modes.modes, "full_precision", False)
     for dtype in ("float64", "float16", "bfloat16"):
         a, b = random_array((2, 3, 4), dtype), random_array((4, 5), dtype)
         check(kernels.matmul(a, b), a, b, dtype)
 
 
 def test_gradients_are_checked_in_full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine.modes, "full_precision", False)
+    monkeypatch.setattr(modes.modes, "full_precision", False)
     seen = []
 
     def f(x: tt.Tensor) -> tt.Tensor:
-        seen.append(engine.modes.full_precision)
+        seen.append(modes.modes.full_precision)
         return x * x
 
     tt.gradcheck(f, tt.tensor([1.0, 2.0], dtype="float64", requires_grad=True))
-    assert seen and all(seen) and not engine.modes.full_precision
+    assert seen and all(seen) and not modes.modes.full_precision
 
 
 @pytest.mark.parametrize(("value", "expected"), [(None, False), ("", False), ("1", False), ("0", True)])
 def test_the_environment_variable(python: Any, value: str | None, expected: bool) -> None:
     change = "os.environ.pop('TINYTENSOR_TF32')" if value is None else f"os.environ['TINYTENSOR_TF32'] = '{value}'"
     run = python(
-        f"import os; {change}; from tinytensor import engine; print(engine.modes.full_precision)", TINYTENSOR_BACKEND="numpy"
+        f"import os; {change}; from tinytensor import modes; print(modes.modes.full_precision)", TINYTENSOR_BACKEND="numpy"
     )
     assert run.stdout.strip() == str(expected), run.stderr
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from tinytensor import ops
 from tinytensor.backend import Array, is_floating
-from tinytensor.engine import note_change
+from tinytensor.changes import note_change
 from tinytensor.tensor import Tensor, as_array
 
 Self = TypeVar("Self", bound="Module")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels
 from tinytensor.backend import from_numpy, host, index_dtype, is_array, is_host_array, scatter_add, xp
-from tinytensor.engine import Part, modes
+from tinytensor.engine import Part
+from tinytensor.modes import modes
 from tinytensor.op import op
 from tinytensor.ops.shapes import moveaxis, normalize_axes, normalize_axis, reshape
 

@@ -115,14 +115,14 @@ def _einsum_gradients(
         known = set(output).union(*others)
         left_out = [axis for axis, letter in enumerate(term) if letter not in known or shape[axis] == 1]
         kept = "".join([letter for axis, letter in enumerate(term) if axis not in left_out])
-        part = _einsum(g, *[a for j, a in enumerate(arrays) if j != i], terms=(output, *others), output=kept)
+        part = _einsum([g, *[a for j, a in enumerate(arrays) if j != i]], (output, *others), kept)
         part = expand_dims(part, left_out) if left_out else part
         gradients.append(part if tuple(part.shape) == tuple(shape) else broadcast_to(part, shape))
     return gradients
 
 
-@op(arrays=_einsum_gradients)
-def _einsum(*arrays: Any, terms: tuple[str, ...] = (), output: str = "") -> Any:
+@op(several=True, arrays=_einsum_gradients)
+def _einsum(arrays: Sequence[Any], terms: tuple[str, ...], output: str) -> Any:
     return xp.einsum(f"{','.join(terms)}->{output}", *map(widened, arrays), optimize=True)
 
 
@@ -139,7 +139,7 @@ def einsum(subscripts: str, *tensors: Tensor) -> Tensor:
             term, x = _diagonal(term, x)
         terms[i] = term
         operands.append(x)
-    return _einsum(*operands, terms=tuple(terms), output=output)
+    return _einsum(operands, tuple(terms), output)
 
 
 def _parse(subscripts: str, tensors: tuple[Tensor, ...]) -> tuple[list[str], str]:

@@ -113,8 +113,8 @@ def _split_like(g: Any, shapes: list[tuple[int, ...]], axis: int) -> list[Any]:
     return split(g, [int(end) for end in ends], axis)
 
 
-@op(arrays=lambda g, arrays_shape, axis: _split_like(g, arrays_shape, axis))
-def _concatenate(*arrays: Any, axis: int = 0) -> Tensor:
+@op(several=True, arrays=lambda g, arrays_shape, axis: _split_like(g, arrays_shape, axis))
+def _concatenate(arrays: Sequence[Any], axis: int = 0) -> Tensor:
     return xp.concatenate(arrays, axis)
 
 
@@ -124,7 +124,7 @@ def concatenate(tensors: Sequence[Tensor], axis: int | None = 0) -> Tensor:
         tensors, axis = [t.reshape(-1) for t in tensors], 0
     if not tensors:
         raise ValueError("concatenate needs at least one tensor")
-    return _concatenate(*tensors, axis=axis)
+    return _concatenate(tensors, axis)
 
 
 def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:

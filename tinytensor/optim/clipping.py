@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from tinytensor import kernels
 from tinytensor.backend import is_host_array, quiet, xp
-from tinytensor.engine import note_change
+from tinytensor.changes import note_change
 from tinytensor.optim.optimizers import tensors_in
 from tinytensor.tensor import Tensor
 

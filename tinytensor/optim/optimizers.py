@@ -8,7 +8,7 @@ from typing import Any
 
 from tinytensor import kernels, parallel
 from tinytensor.backend import default_dtype, host, quiet, xp
-from tinytensor.engine import note_change
+from tinytensor.changes import note_change
 from tinytensor.nn.module import Parameter
 from tinytensor.tensor import Tensor
 

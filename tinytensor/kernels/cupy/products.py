@@ -5,7 +5,7 @@ CuPy's own ``@`` copies the transposed operands of a batch, has no TF32 there, a
 all else is strides. Only what fits no such layout (every second element, reversed axes) is copied first.
 
 cuBLAS counts in columns, so a matrix whose rows are contiguous is to it the transposed one: out = a b in rows is computed as
-outᵀ = bᵀ aᵀ. Numbers of float32 are multiplied in TF32, unless ``engine.full_precision`` says otherwise; those of bfloat16 and
+outᵀ = bᵀ aᵀ. Numbers of float32 are multiplied in TF32, unless ``tt.full_precision`` says otherwise; those of bfloat16 and
 float16 are added up in float32.
 """
 
@@ -21,7 +21,7 @@ from cupy import cuda
 from cupy_backends.cuda.libs import cublas
 
 from tinytensor.backend import host, xp
-from tinytensor.engine import modes
+from tinytensor.modes import modes
 
 _HALF = (cublas.CUBLAS_COMPUTE_32F, cublas.CUBLAS_COMPUTE_32F, "float32")
 

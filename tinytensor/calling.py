@@ -1,0 +1,145 @@
+"""Calling an op: its arguments are put in order, tensors give their arrays, the function runs, and the call is recorded.
+
+An op is called with tensors, or by a gradient rule with raw arrays. There is one way for each, and what the arguments are
+decides between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from tinytensor.backend import Array, default_dtype, host, is_array, is_floating, is_host_array, quiet, xp
+from tinytensor.engine import Node, calling_line, check_finite
+from tinytensor.modes import modes
+
+if TYPE_CHECKING:
+    from tinytensor.op import Op
+    from tinytensor.tensor import Tensor as TensorClass
+
+# tensor.py sets this to its class: ops make tensors, and tensors have ops for methods.
+Tensor = cast("type[TensorClass]", None)
+
+
+def wrap(array: Array, node: Node | None = None) -> TensorClass:
+    """A tensor around an array, computed by the call that ``node`` records."""
+    return Tensor._wrap(array, node)
+
+
+def call(op: Op, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
+    """The op's result for these arguments: a tensor, or for raw arrays an array."""
+    if modes.tracer is not None:
+        return modes.tracer.call(op, args, settings)
+    arguments = bind(op, args, settings)
+    for x in arguments[0] if op.several else arguments:
+        if isinstance(x, Tensor):
+            return _with_tensors(op, arguments)
+    if type(arguments[0]) is not xp.ndarray and not any(map(is_array, arguments[0] if op.several else arguments)):
+        kinds = ", ".join(type(x).__name__ for x in args) or "nothing"
+        raise TypeError(f"{op.name} needs a tensor and got {kinds}: make one with tt.tensor(...)")
+    return op.compute(arguments, op.nothing)[0]
+
+
+def bind(op: Op, args: tuple[Any, ...], settings: dict[str, Any]) -> list[Any]:
+    """The arguments in the order of the function's parameters, with its defaults. Raises TypeError where they do not fit."""
+    given = len(args)
+    if given == len(op.names) and not settings:
+        return list(args)
+    if given > len(op.names):
+        raise TypeError(f"{op.name}() takes {len(op.names)} arguments, but {given} were given")
+    arguments = [*args, *op.defaults[given:]]
+    for name, value in settings.items():
+        place = op.places.get(name, -1)
+        if place < given:
+            problem = f"it got {name!r} twice" if place >= 0 else f"it has no argument {name!r}, but {', '.join(op.names)}"
+            raise explain(op, args, TypeError(problem))
+        arguments[place] = value
+    if missing := [name for name in op.required[given:] if name not in settings]:
+        raise explain(op, args, TypeError(f"it needs {', '.join(missing)}, too"))
+    return arguments
+
+
+def _with_tensors(op: Op, arguments: list[Any]) -> TensorClass:
+    arrays: list[Any] = []
+    parents: list[Node | None] = []
+    is_usual = True  # all tensors are in float32, so that nothing is to be converted
+    for x in arguments[0] if op.several else [arguments[place] for place in op.input_places]:
+        if isinstance(x, Tensor):
+            arrays.append(x.data)
+            parents.append(x.node)
+            is_usual = is_usual and x.data.dtype is default_dtype
+        else:
+            arrays.append(_number(op, x))
+            parents.append(None)
+    if not is_usual:
+        arrays = op.promoted(arrays)
+    if op.several:
+        arguments[0] = arrays
+    else:
+        for place, array in zip(op.input_places, arrays):
+            arguments[place] = array
+    for place in op.setting_places:
+        if isinstance(arguments[place], Tensor):
+            arguments[place] = _setting(op, place, arguments[place])
+
+    recording = modes.recording and op.differentiable and any(parents)
+    needed = tuple([parent is not None for parent in parents]) if recording else op.nothing
+    if modes.quiet:
+        out, residuals = op.compute(arguments, needed)
+    else:
+        with quiet():
+            out, residuals = op.compute(arguments, needed)
+    if type(out) is not xp.ndarray:
+        out = xp.asarray(out)
+    if not is_usual:
+        out = op.rounded(out, arrays)
+
+    node = None
+    if recording and is_floating(out.dtype):
+        node = Node(op, tuple(parents), op.saved(arguments, out, residuals, needed), out.shape, out.dtype)
+    if modes.detecting_anomalies:
+        check_finite(out, f"the output of {op.name!r}, called at {node.line if node else calling_line()},")
+    return wrap(out, node)
+
+
+def _number(op: Op, value: Any) -> Any:
+    """An operand that is no tensor: None (an input left out) or a number. Arrays are refused, not guessed about."""
+    if value is None or type(value) in (int, float, bool):
+        return value
+    if isinstance(value, host.generic):
+        return value.item()
+    kind = "an array" if is_array(value) or is_host_array(value) else f"a {type(value).__name__}"
+    raise TypeError(f"{op.name} got a tensor and {kind}: make it a tensor with tt.tensor(...) first")
+
+
+def _setting(op: Op, place: int, value: TensorClass) -> Array:
+    """The array of a tensor that the op has no gradient rule for. If one is expected, better an error than silence."""
+    if value.node is not None and op.differentiable and modes.recording:
+        name = op.names[place]
+        raise TypeError(f"{op.name} gives no gradient to {name!r}, but it requires one: pass {name}.detach()")
+    return value.data
+
+
+# ----------------------------------------------------------------------------------------------------------- errors
+
+# What NumPy and CuPy say, and what to say instead; {} is their own text.
+_REMEDIES = {
+    "could not be broadcast|not broadcastable|non-broadcastable|shape mismatch|axis remapping": (
+        "these do not broadcast; compare them from the last axis: each pair must be equal, or one of them 1"
+    ),
+    "is out of bounds for array of dimension": "{}: axes run from -ndim to ndim - 1",
+    "zero-size array to reduction": "there is nothing to choose from, as an axis has length 0",
+    "'bfloat16' not understood": "NumPy has no bfloat16; with CuPy it needs the package ml_dtypes: pip install ml_dtypes",
+    "NoneType": "an operand is missing, or None: give it a tensor or a number",
+}
+
+
+def explain(op: Op, arguments: Sequence[Any], error: Exception) -> Exception:
+    """The same kind of error, in one line that names the op, the shapes and, where there is a usual one, the remedy."""
+    operands = [x for value in arguments for x in (value if isinstance(value, (tuple, list)) else [value])]
+    shapes = ", ".join(f"{tuple(v.shape)}" for v in operands if hasattr(v, "shape"))
+    reason = str(error).strip()
+    remedy = next((r for said, r in _REMEDIES.items() if any(part in reason for part in said.split("|"))), "{}")
+    reason = remedy.format(reason)
+    kind = next(k for k in (IndexError, TypeError, ValueError) if isinstance(error, k))
+    return kind(f"{op.name} of shapes {shapes}: {reason}" if shapes else f"{op.name}: {reason}")
