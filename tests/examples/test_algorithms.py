@@ -76,9 +76,7 @@ def test_a_run_that_is_there_already(program: Program) -> None:
     assert "holds a run already" in program.bad(*words)
     message = program.bad("add", "--out", "runs", "--resume", "--steps", "7")
     assert message.endswith("add-gpt: leave out --steps, or start a new run, or say --resume-changed\n")
-    assert "runs2 holds no run of add, sort to resume: check --out" in program.bad(
-        "add", "sort", "--out", "runs2", "--resume"
-    )
+    assert "runs2 holds no run of add, sort to resume: check --out" in program.bad("add", "sort", "--out", "runs2", "--resume")
     (program.folder / "runs/add-gpt/config.json").write_text("{}", encoding="utf-8")
     assert "config.json is damaged" in program.bad("add", "--out", "runs", "--resume")
 

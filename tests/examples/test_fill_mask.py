@@ -125,7 +125,10 @@ def test_a_text_without_marks_trains_no_classifier(program: Program) -> None:
         (["--data", "text.txt", "--marks", "?"], "marks must be two different marks"),
         (["--data", "text.txt", "--window", "0"], "window must be at least 1, not 0"),
         (["--data", "text.txt", "--window", "100000"], "too few for windows of 100000"),
-        (["--data", "text.txt", "--window", "20", "--max-length", "20"], "--max-length must be at least 22, the window and two marks around it"),
+        (
+            ["--data", "text.txt", "--window", "20", "--max-length", "20"],
+            "--max-length must be at least 22, the window and two marks around it",
+        ),
         (["--data", "text.txt", "--wordpieces", "9"], "at least"),
         (["--data", "text.txt", "--steps", "0"], "--steps must be at least 1, not 0"),
         (["fill", "--out", "none", "a [MASK]"], "config.json does not exist"),

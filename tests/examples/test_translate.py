@@ -25,7 +25,16 @@ MODEL = ["--d-model", "16", "--num-heads", "2", "--d-inner", "16", "--encoder-la
 TASK = ["--vocab-size", "280", "--max-tokens", "30", "--validation", "6", "--test", "5", "--batch-size", "8"]
 SHORT = ["--steps", "12", "--eval-every", "6", "--log-every", "3", "--warmup", "4", "--beam", "2"]
 TINY = [*MODEL, *TASK, *SHORT]
-FILES = ["attention.png", "attention_heads.png", "best.safetensors", "config.json", "latest.safetensors", "log.csv", "loss.png", "sample.txt"]
+FILES = [
+    "attention.png",
+    "attention_heads.png",
+    "best.safetensors",
+    "config.json",
+    "latest.safetensors",
+    "log.csv",
+    "loss.png",
+    "sample.txt",
+]
 FILES += ["tokenizer.json"]
 LONGER = ["--steps", "300", "--eval-every", "100", "--learning-rate", "1e-2", "--dropout", "0"]
 FIRST_RUN = ["--data", "pairs.tsv", "--out", "run", *TINY, *LONGER]
@@ -216,7 +225,10 @@ def test_interrupted_and_resumed_is_the_uninterrupted_run(program: Program) -> N
 
 def test_resuming_with_other_settings(finished: Program) -> None:
     for words, said in (
-        (["--steps", "30", "--d-model", "32", "--vocab-size", "300", "--test", "6"], "--vocab-size, --test, or start a new run"),
+        (
+            ["--steps", "30", "--d-model", "32", "--vocab-size", "300", "--test", "6"],
+            "--vocab-size, --test, or start a new run",
+        ),
         (["--steps", "30", "--d-model", "32"], "--d-model, or start a new run"),
         (["--steps", "30", "--schedule", "noam"], "--steps, --schedule, or start a new run, or say --resume-changed"),
         (["--length-penalty", "0"], "--length-penalty, or start a new run, or say --resume-changed"),
@@ -378,7 +390,10 @@ def test_files_that_do_not_go_together(program: Program, words: list[str], messa
         (["--beam", "281"], "the beam must be 1 to 280 wide"),
         (["--average", "0"], "--average must be at least 1, not 0"),
         (["--schedule", "step"], "--schedule must be one of cosine, linear, constant, noam, not 'step'"),
-        (["--positions", "learned", "--max-length", "30"], "--max-length must be more than 30, the longest sentence, as its end needs a place, too"),
+        (
+            ["--positions", "learned", "--max-length", "30"],
+            "--max-length must be more than 30, the longest sentence, as its end needs a place, too",
+        ),
         (["--resume", "--overwrite"], "not allowed with argument"),
         (["--resume"], "config.json does not exist: is run the folder of a run?"),
     ],
