@@ -13,7 +13,6 @@ from __future__ import annotations
 import abc
 import argparse
 import hashlib
-import importlib.util
 import sys
 import time
 from collections.abc import Sequence
@@ -22,6 +21,9 @@ from typing import Any
 
 import measure
 from measure import Side, SideError
+
+from tinyformer.command_line import Parser
+from tinyformer.errors import plain_errors
 
 OURS, THEIRS = "tinyformer", "Hugging Face"
 TRAIN, ENCODE = "learning the merges", "encoding the text"
@@ -146,38 +148,34 @@ def report(results: dict[str, Any]) -> str:
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        description="Time byte-pair encoding beside Hugging Face's, in turns. Needs their library: pip install tokenizers.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        allow_abbrev=False,
+    parser = Parser(
+        description='Time byte-pair encoding beside Hugging Face\'s, in turns. Needs their library: pip install -e ".[bench]".'
     )
     parser.add_argument("--data", metavar="PATH", help="a UTF-8 text file or a folder of them; Tiny Shakespeare if not given")
     parser.add_argument("--merges", type=measure.positive, default=10_000, metavar="INT", help="merges to learn")
     parser.add_argument("--turns", type=measure.positive, default=7, metavar="INT", help="turns of each side")
     parser.add_argument("--output", type=measure.output_file, metavar="FILE", help="write the results to FILE.md or FILE.json")
     arguments = parser.parse_args(words)
-    if importlib.util.find_spec("tokenizers") is None:
-        parser.error("tokenizers is not installed: pip install tokenizers")
+    measure.require(parser, "tokenizers")
     return arguments
 
 
+@plain_errors()
 def main() -> None:
     """Measure, print, and write."""
     from tinyformer.data import default_text, read_text
-    from tinyformer.errors import plain_errors
 
     arguments = parse()
-    with plain_errors():
-        text, name = (read_text(arguments.data), arguments.data) if arguments.data else default_text()
-        try:
-            results = run(text, 256 + arguments.merges, arguments.turns)
-        except SideError as error:
-            sys.exit(f"error: {error}")
-        title = f"Byte-pair encoding of {name}: {len(text):,} characters, up to {arguments.merges:,} merges"
-        print(f"{title}\n\n{report(results)}")
-        if arguments.output:
-            everything = measure.described(results, "regex", "tokenizers", "tinytensor")
-            measure.write_results(arguments.output, title, report(results), everything)
+    text, name = (read_text(arguments.data), arguments.data) if arguments.data else default_text()
+    try:
+        results = run(text, 256 + arguments.merges, arguments.turns)
+    except SideError as error:
+        sys.exit(f"error: {error}")
+    title = f"Byte-pair encoding of {name}: {len(text):,} characters, up to {arguments.merges:,} merges"
+    print(f"{title}\n\n{report(results)}")
+    if arguments.output:
+        everything = measure.described(results, "regex", "tokenizers", "tinytensor")
+        measure.write_results(arguments.output, title, report(results), everything)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from configurations import GPTS, GPTConfiguration
 from measure import Side, SideError, Times, TorchSide, Worker
 
 from tinyformer.command_line import Parser
+from tinyformer.errors import plain_errors
 
 NOISE = 0.05  # added to every weight: biases that are all 0 and norms that are all 1 would hide a mistake in copying them
 
@@ -263,7 +264,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line, with the task that it describes as ``task``."""
     parser = Parser(
         description="Time greedy decoding by tinyformer's GPT beside Hugging Face's GPT-2, in turns. Needs PyTorch, "
-        'transformers and threadpoolctl: pip install "tinytensor[bench]".',
+        'transformers and threadpoolctl: pip install -e ".[bench]".',
         epilog="The configurations: "
         + "; ".join(f"{name}: {c.shape()}" for name, c in GPTS.items())
         + ". OPENBLAS_NUM_THREADS and OMP_NUM_THREADS limit the threads.",
@@ -298,6 +299,7 @@ def _task(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Tas
     return Task(configuration, arguments.batch, prompt, new)
 
 
+@plain_errors()
 def main() -> None:
     """Measure, print, and write."""
     arguments = parse()

@@ -318,7 +318,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = Parser(
         description="Run the tests on this machine's GPU, and measure tinyformer there beside PyTorch and Hugging Face. Needs "
-        'TINYTENSOR_BACKEND=cupy, and pip install "tinytensor[cuda13,test,bench]".'
+        'TINYTENSOR_BACKEND=cupy, and pip install -e ".[cuda13,test,bench]".'
     )
     parser.add_argument("--quick", action="store_true", help="a smoke run: everything once, too short to be a measurement")
     parser.add_argument(
@@ -333,11 +333,12 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     return arguments
 
 
+@plain_errors()
 def main(words: Sequence[str] | None = None) -> None:
     """Measure, print and write, part by part."""
     arguments = parse(words)
-    with plain_errors():  # no GPU, or no CuPy
-        import tinytensor  # noqa: F401
+    import tinytensor  # noqa: F401 -- no GPU, or no CuPy, is an error now and not in every side
+
     with Worker("tinyformer", Machine) as worker:
         machine = worker.call("machine")
     title = "On a GPU" + (" (a smoke run: no measurement)" if arguments.quick else "")

@@ -23,6 +23,8 @@ import measure
 from measure import SideError, Worker
 from train_step import Setup, described, make_parser, setup_of, start
 
+from tinyformer.errors import plain_errors
+
 
 @dataclass(frozen=True)
 class Change:
@@ -107,6 +109,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     return arguments
 
 
+@plain_errors()
 def main() -> None:
     """Measure, print, and write."""
     arguments = parse()

@@ -33,6 +33,8 @@ from tqdm import tqdm
 
 Times = list[list[float]]  # the seconds of each timed step, by turn
 
+SECONDS_BETWEEN_LINES = 5.0  # of progress, where standard error is a file or a pipe
+
 # ------------------------------------------------------------------------------------------------------------- sides
 
 
@@ -119,12 +121,13 @@ class Worker:
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, make, arguments))
-        self._process.start()
+        with _ctrl_c_ignored():
+            self._process.start()
         theirs.close()  # so that the end of the process is the end of the pipe
         try:
             self._receive()
-        except BaseException:
-            self._end()
+        except BaseException as error:
+            self._end(type(error))
             raise
 
     def call(self, method: str, *arguments: Any) -> Any:
@@ -145,9 +148,11 @@ class Worker:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._end()
+        self._end(kind)
 
-    def _end(self) -> None:
+    def _end(self, kind: type[BaseException] | None) -> None:
+        if kind is KeyboardInterrupt:  # who interrupts does not wait for a turn's end
+            self._process.terminate()
         self._connection.close()
         self._process.join(timeout=5)
         if self._process.is_alive():
@@ -155,9 +160,19 @@ class Worker:
             self._process.join()
 
 
+@contextmanager
+def _ctrl_c_ignored() -> Iterator[None]:
+    """A context whose new processes ignore Ctrl-C from their first moment: it reaches the whole group, and the first process
+    ends the others."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _serve(connection: Connection, make: Callable[..., Side], arguments: Sequence[Any]) -> None:
     """Answer calls until the other end closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the first process ends this one
     try:
         try:
             side = make(*arguments)
@@ -204,13 +219,20 @@ def take_turns(workers: Mapping[str, Worker], turns: int, steps: int, settle: in
     same other."""
     names = list(workers)
     times: dict[str, Times] = {name: [] for name in names}
-    with tqdm(total=turns * len(names), unit="turn", dynamic_ncols=True, desc="taking turns") as bar:
+    in_a_terminal = sys.stderr.isatty()
+    said = time.monotonic()
+    what = "taking turns"
+    with tqdm(total=turns * len(names), unit="turn", dynamic_ncols=True, desc=what, disable=not in_a_terminal) as bar:
         for turn in range(turns):
             first = turn % len(names)
             for name in names[first:] + names[:first]:
                 times[name].append(workers[name].call("turn", settle, steps))
                 bar.update()
-            bar.set_postfix_str(", ".join(f"{name} {1000 * statistics.median(times[name][-1]):.1f} ms" for name in names))
+            medians = ", ".join(f"{name} {1000 * statistics.median(times[name][-1]):.1f} ms" for name in names)
+            bar.set_postfix_str(medians)
+            if not in_a_terminal and time.monotonic() - said >= SECONDS_BETWEEN_LINES:
+                print(f"{what}: {turn + 1} of {turns}, {medians}", file=sys.stderr, flush=True)
+                said = time.monotonic()
     return times
 
 
@@ -377,6 +399,8 @@ def output_file(text: str) -> Path:
         raise argparse.ArgumentTypeError(f"{text!r} must end in .md or .json")
     if not path.parent.is_dir():
         raise argparse.ArgumentTypeError(f"the folder {path.parent} does not exist")
+    if path.is_dir():  # found out now, not when all has been measured
+        raise argparse.ArgumentTypeError(f"{text!r} is a folder")
     return path
 
 
@@ -404,10 +428,11 @@ def probability(text: str) -> float:
 
 
 def require(parser: argparse.ArgumentParser, *packages: str) -> None:
-    """End with an error where a package of the bench extra is not installed."""
+    """End with an error where a package of the bench extra, or pytest, is not installed."""
     for package in packages:
         if importlib.util.find_spec(package) is None:
-            parser.error(f'{package} is not installed: pip install "tinytensor[bench]"')
+            extra = "test" if package == "pytest" else "bench"
+            parser.error(f'{package} is not installed: pip install -e ".[{extra}]"')
 
 
 def write_results(path: Path, title: str, report: str, results: Mapping[str, Any]) -> None:

@@ -27,6 +27,7 @@ from configurations import CONFIGURATIONS
 from measure import Side, SideError, TorchSide, Worker
 
 from tinyformer.command_line import Parser
+from tinyformer.errors import plain_errors
 
 OURS, THEIRS = "tinytensor", "PyTorch"
 DROPOUT = 0.1
@@ -489,7 +490,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     ops = (*INPUTS, *OPTIMIZERS)
     parser = Parser(
         description="Time forward and backward of single ops of tinytensor beside PyTorch's, in turns. Needs PyTorch: "
-        'pip install "tinytensor[bench]".',
+        'pip install -e ".[bench]".',
         epilog=f"The ops: {', '.join(ops)}. The configurations are train_step.py's.",
     )
     several: dict[str, Any] = {"nargs": "+", "metavar": "NAME"}
@@ -503,6 +504,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     return arguments
 
 
+@plain_errors()
 def main() -> None:
     """Measure, print, and write."""
     arguments = parse()

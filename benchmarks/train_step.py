@@ -33,6 +33,7 @@ from configurations import CONFIGURATIONS, Configuration
 from measure import Side, SideError, Times, TorchSide, Worker
 
 from tinyformer.command_line import Parser
+from tinyformer.errors import plain_errors
 
 LEARNING_RATE, BETAS, WEIGHT_DECAY, CLIP = 1e-3, (0.9, 0.99), 0.1, 1.0
 
@@ -355,7 +356,7 @@ def make_parser(description: str, turns: int) -> argparse.ArgumentParser:
     """A parser of what every benchmark of training steps asks."""
     lines = [f"{name}: {c.shape()}, batch {c.batch_size}, dropout {c.dropout:g}" for name, c in CONFIGURATIONS.items()]
     parser = Parser(
-        description=f'{description} Needs PyTorch and threadpoolctl: pip install "tinytensor[bench]".',
+        description=f'{description} Needs PyTorch and threadpoolctl: pip install -e ".[bench]".',
         epilog="The configurations: " + "; ".join(lines) + ".",
     )
     parser.add_argument("--configuration", choices=CONFIGURATIONS, default="A", help="the size of the model")
@@ -393,6 +394,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     return arguments
 
 
+@plain_errors()
 def main() -> None:
     """Measure, print, and write."""
     arguments = parse()

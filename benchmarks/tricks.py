@@ -30,6 +30,7 @@ from measure import SideError, Times, Worker
 from train_step import Tinyformer
 
 from tinyformer.command_line import Parser
+from tinyformer.errors import plain_errors
 
 ALL, NONE = "all tricks", "none of them"
 GIVEN_BACK, IN_ONE = "freed memory given back", "batch not cut into shards"
@@ -308,6 +309,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
+@plain_errors()
 def main() -> None:
     """Measure, print, and write."""
     arguments = parse()

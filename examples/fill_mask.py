@@ -11,6 +11,7 @@ import argparse
 import dataclasses
 import re
 import sys
+import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -18,6 +19,8 @@ from typing import Any
 from tinyformer.errors import SettingError, UserError, plain_errors
 
 with plain_errors():  # a missing package or GPU is told in a line, too
+    from tqdm import tqdm
+
     import tinytensor as tt
     from tinyformer import plots
     from tinyformer.bert import BertConfig, BertForClassification, BertForMaskedLM
@@ -38,11 +41,17 @@ with plain_errors():  # a missing package or GPU is told in a line, too
     from tinyformer.decoding import evaluating, log_softmax
     from tinyformer.masking import MaskedBatches, Masking, masked_token_loss
     from tinyformer.runs import RunFolder, load_weights
+    from tinyformer.schema import check_fields
     from tinyformer.tokenizers import WordPieceTokenizer, load_tokenizer
+    from tinyformer.tokenizers.wordpiece import SPECIAL
     from tinyformer.training import Trainer, TrainingConfig
     from tinytensor.backend import host
 
 SENTENCES = ("To be or [MASK] to be", "My [MASK], I will obey the king.", "Where is thy [MASK]?", "I pray [MASK], sir, speak.")
+# What ends a sentence in scripts around the world, or a part of one, or opens one, as Spanish does.
+QUESTION_MARKS = "?？؟\u037e፧"
+FULL_STOPS = ".。．｡।۔።။។։"
+OTHER_MARKS = "!:;！：；؛…‥⋯‼⁇⁈⁉॥¿¡"
 CODE = ("for i in [MASK](len(names)):", "return [MASK]", "[MASK] os", "if x is [MASK]:")
 
 
@@ -54,18 +63,24 @@ class TextConfig:
     window: int = setting(32, "tokens that the model sees at once")
     masked: float = setting(0.3, "the share of the tokens that are hidden")
     marks: str = setting(
-        "", "the two marks to tell apart by the sentence before them (default: ? and ., or the likeliest two)", changeable=True
+        "",
+        "two marks to tell apart by what stands before them (default: the text's ? and ., or the likeliest two)",
+        changeable=True,
     )
     classify_steps: int = setting(300, "training steps of each classifier; 0 trains none", changeable=True)
     classify_learning_rate: float = setting(3e-4, "peak learning rate of the classifiers", changeable=True)
 
     def __post_init__(self) -> None:
-        if self.window < 1:
-            raise UserError(f"window must be at least 1, not {self.window}")
-        if self.classify_steps < 0 or self.classify_learning_rate < 0:
-            raise UserError("classify_steps and classify_learning_rate must not be negative")
-        if self.marks and len(set(self.marks)) != 2:
-            raise UserError(f"marks must be two different marks, such as ?., not {self.marks!r}")
+        check_fields(self)
+        for name, least in (("wordpieces", len(SPECIAL) + 1), ("window", 1), ("classify_steps", 0)):
+            if getattr(self, name) < least:
+                raise SettingError(f"{name} must be at least {least}, not {getattr(self, name)}")
+        if not 0 < self.masked <= 1:
+            raise SettingError(f"masked must be above 0 and at most 1, not {self.masked}")
+        if self.classify_learning_rate < 0:
+            raise SettingError(f"classify_learning_rate must be at least 0, not {self.classify_learning_rate}")
+        if self.marks and not (len(set(self.marks)) == len(self.marks) == 2 and all(map(_is_mark, self.marks))):
+            raise SettingError(f"marks must be two different punctuation characters, such as ?., not {self.marks!r}")
 
 
 # A model of a laptop's size, in place of BERT-base. BERT's own norms and positions learn from far more text than this: here
@@ -222,7 +237,11 @@ def classify(
             model.bert.load_state_dict(pretrained.bert.state_dict())
         own = RunFolder(folder.path / start.replace(" ", "-"))
         own.create({"training": config}, overwrite=True)
-        if not Trainer(model, batches, config, own, class_loss).train():
+        try:
+            finished = Trainer(model, batches, config, own, class_loss).train()
+        except UserError as error:  # its learning rate has a flag of its own here
+            raise UserError(str(error).replace("--learning-rate", "--classify-learning-rate")) from None
+        if not finished:
             return
         load_weights(model, own.best)
         right = accuracy(model, LabelledBatches(training, test, tokenizer.special["[PAD]"], 1).validation_batches())
@@ -232,26 +251,42 @@ def classify(
 
 
 def _two_marks(text: str) -> str:
-    """Question mark and full stop where the text has questions, otherwise the two marks that most lines end with."""
-    if min(len(_sentences(text, "?.", mark)) for mark in "?.") >= 200:
-        return "?."
-    ends = Counter(line[-1] for line in text.split("\n") if line and not line[-1].isalnum() and not line[-1].isspace())
+    """The text's commonest question mark and full stop where it has sentences enough of both, otherwise the two marks that
+    most of its lines end with."""
+    question, stop = (max(marks, key=text.count) for marks in (QUESTION_MARKS, FULL_STOPS))
+    if min(map(len, _sentences(text, question + stop).values())) >= 200:
+        return question + stop
+    ends = Counter(line[-1] for line in text.split("\n") if line and _is_mark(line[-1]))
     return "".join(mark for mark, _ in ends.most_common(2)) if len(ends) > 1 else "?."
 
 
-def _sentences(text: str, marks: str, mark: str) -> list[str]:
-    """What stands before each ``mark``, from the mark or the empty line before it."""
-    others = re.escape(".?!:;" + marks)
-    return re.findall(rf"([^{others}]+?){re.escape(mark)}", text.replace("\n\n", "."))
+def _is_mark(character: str) -> bool:
+    """Whether it is punctuation or another sign: no letter, accent, digit, space or control character."""
+    return unicodedata.category(character)[0] in "PS"
+
+
+def _sentences(text: str, marks: str) -> dict[str, list[str]]:
+    """For each of the ``marks``, what stands before it, from the mark or the empty line before that. An empty line ends a
+    sentence as a full stop does. Takes time in proportion to the text's length, whatever is in it."""
+    ends = re.escape(QUESTION_MARKS + FULL_STOPS + OTHER_MARKS + marks)
+    pieces = re.split(rf"(\n\n|[{ends}])", text)
+    found: dict[str, list[str]] = {mark: [] for mark in marks}
+    for sentence, end in zip(pieces[::2], pieces[1::2]):
+        mark = "." if end == "\n\n" else end
+        if sentence and mark in found:
+            found[mark].append(sentence)
+    return found
 
 
 def _labelled(text: str, marks: str, tokenizer: WordPieceTokenizer, text_config: TextConfig, seed: int) -> list[Labelled]:
     """As many sentences of each mark, without it, shuffled; those of fewer than three tokens or too many are left out."""
     start, end = tokenizer.special["[CLS]"], tokenizer.special["[SEP]"]
     classes = []
-    for label, mark in enumerate(marks):
-        encoded = {tuple(tokenizer.encode(sentence).tolist()) for sentence in _sentences(text, marks, mark)}
-        classes.append([([start, *ids, end], label) for ids in sorted(encoded) if 3 <= len(ids) <= text_config.window])
+    for label, sentences in enumerate(_sentences(text, marks).values()):
+        bar = tqdm(set(sentences), desc="reading sentences", unit="sentence", leave=False, delay=1, disable=None)
+        encoded = {tuple(tokenizer.encode(sentence).tolist()) for sentence in bar}
+        fitting = sorted(ids for ids in encoded if 3 <= len(ids) <= text_config.window)
+        classes.append([([start, *ids, end], label) for ids in fitting])
     rng = host.random.default_rng(seed)
     size = min(map(len, classes))
     drawn = [examples[i] for examples in classes for i in rng.permutation(len(examples))[:size]]

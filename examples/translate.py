@@ -240,7 +240,7 @@ def train(arguments: argparse.Namespace) -> None:
         with plots.if_possible():
             note = _note_on_losses(translator.task.label_smoothing, translator.model.config.dropout)
             plots.loss_curve(trainer.rows, folder.curve, title="Translation", note=note)
-            print(f"Drew {folder.curve}, {draw_attention(translator, test[0][0], folder)}")
+            print("Drew {}, {} and {}".format(folder.curve, *draw_attention(translator, test[0][0], folder)))
         print(f"Translate with: {next_command(arguments.out, DEFAULT_OUT, 'translate')}")
 
 
@@ -333,14 +333,14 @@ def _note_on_losses(label_smoothing: float, dropout: float) -> str:
     if not reasons:
         return ""
     return (
-        f"The training loss is measured with {' and '.join(reasons)}, the validation loss without: so the first may lie above "
-        "the second all the time."
+        f"The training loss is measured with {' and '.join(reasons)}, the validation loss without: "
+        "the training loss may stay above it all the time."
     )
 
 
-def draw_attention(translator: Translator, sentence: str, folder: RunFolder) -> str:
+def draw_attention(translator: Translator, sentence: str, folder: RunFolder) -> tuple[Path, Path]:
     """Draw encoder, decoder and cross-attention for a sentence and its translation: the mean over the heads of every layer,
-    and every head. Returns the names of both pictures."""
+    and every head. Returns the paths of both pictures."""
     ids = translator.encode(sentence)
     written = translator.search([sentence], beam=1)[0][0].ids
     target = [translator.specials.start, *written]
@@ -352,7 +352,7 @@ def draw_attention(translator: Translator, sentence: str, folder: RunFolder) -> 
     source_tokens, target_tokens = [[cut(i).decode("utf-8", "backslashreplace") for i in row] for row in (ids, target)]
     means = plots.attention_means(shown, source_tokens, target_tokens, folder.attention)
     heads = plots.attention_maps(shown, source_tokens, target_tokens, folder.attention_heads)
-    return f"{means} and {heads}"
+    return means, heads
 
 
 # --------------------------------------------------------------------------------------------------------- translating
@@ -376,7 +376,7 @@ def translate(arguments: argparse.Namespace) -> None:
         for hypothesis in hypotheses:
             print(*[f"{hypothesis.score:.3f}"] * (arguments.n_best > 1), translator.text(hypothesis), sep="\t")
         if arguments.heat_map:
-            print(f"Drew {draw_attention(translator, sentence, folder)}")
+            print("Drew {} and {}".format(*draw_attention(translator, sentence, folder)))
 
 
 def _typed() -> Iterator[str]:

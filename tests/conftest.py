@@ -1,11 +1,135 @@
-"""All tests run in full precision, as their tolerances ask for; those of TF32 switch it on where they need it."""
+"""How the tests are run: in full precision, as their tolerances ask for (those of TF32 switch it on where they need it); a
+whole run on all cores; and without the tests that mean nothing here, which the last lines name."""
+
+from __future__ import annotations
 
 import os
+import shutil
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
 
 os.environ.setdefault("TINYTENSOR_TF32", "0")
 
+STANDIN = "PYTHONPATH=tests/standin TINYTENSOR_BACKEND=cupy pytest -n auto"
 
-def pytest_addoption(parser):
+
+def _backend_is(name: str) -> bool:
+    from tinytensor import backend  # not before it is needed: some tests run where tinytensor does not
+
+    return backend.name == name
+
+
+def on_the_standin() -> bool:
+    """Whether the backend is the stand-in for CuPy."""
+    return _backend_is("cupy") and hasattr(sys.modules["cupy"], "kernel_launches")
+
+
+# What a test may need (``@pytest.mark.needs("cupy")``): whether it is here; the tests that are left out where it is not; and
+# how to run those.
+NEEDS = {
+    "standin": (on_the_standin, "of CUDA kernels and of what crosses to a GPU, for the stand-in for CuPy alone", STANDIN),
+    "cupy": (lambda: _backend_is("cupy"), "of bfloat16 and cuBLAS, which NumPy lacks", STANDIN),
+    "numpy": (lambda: _backend_is("numpy"), "for NumPy alone", "TINYTENSOR_BACKEND=numpy pytest"),
+    "dot": (lambda: shutil.which("dot") is not None, "of pictures by Graphviz's program `dot`", "apt install graphviz"),
+}
+left_out = pytest.StashKey[Counter[tuple[str, str]]]()  # by what they need: how many tests, and how many files of tests
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--programs", type=int, default=600, help="how many random programs test_programs.py runs")
     parser.addoption("--seed", type=int, default=0, help="the number of the first random program")
     parser.addoption("--mutations", type=int, default=60, help="how often test_mutated_files.py damages each file")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[left_out] = Counter()
+    config.addinivalue_line("markers", f"needs(what): run only where there is {', '.join(NEEDS)} (tests/conftest.py)")
+
+
+# ------------------------------------------------------------------------------------------------------ several processes
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def is_whole(config: pytest.Config) -> bool:
+    """Whether folders are run, rather than a few files, and nobody watches or debugs a single process."""
+    watched = any(config.getoption(name, False) for name in ("usepdb", "trace", "collectonly", "lf"))
+    watched = watched or config.getoption("capture") == "no"
+    return not watched and any(os.path.isdir(word) for word in config.args)
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads its options
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """A whole run takes a process for each core, where pytest-xdist is installed; ``-n`` says otherwise, and so does a GPU,
+    which cannot be shared without end. Fewer threads for each: together they have no more cores."""
+    if not config.pluginmanager.hasplugin("xdist") or hasattr(config, "workerinput"):
+        return
+    option = config.option
+    on_a_gpu = os.environ.get("TINYTENSOR_BACKEND") == "cupy"
+    if option.numprocesses is None and option.dist == "no" and not option.tx and is_whole(config) and not on_a_gpu:
+        option.numprocesses = cores() if cores() > 1 else 0  # on a single core, a second process is time lost
+    if option.numprocesses:
+        if option.dist == "no":
+            option.dist = "worksteal"  # neighbours stay together, as they share fixtures; no process idles at the end
+        workers = option.numprocesses if isinstance(option.numprocesses, int) else cores()
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", str(max(1, cores() // workers)))
+
+
+# ----------------------------------------------------------------------------------------------------- tests that are left out
+
+
+class LeftOut(pytest.Module):
+    """A file of tests of kernels that are not here: it is not even imported."""
+
+    def collect(self) -> list[pytest.Item]:
+        self.config.stash[left_out]["standin", "file"] += 1
+        return []
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    if module_path.name.startswith("test_cuda_") and not on_the_standin():
+        return LeftOut.from_parent(parent, path=module_path)
+    return None  # as pytest does
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests that need what is not here; ``-k`` and the like come first."""
+    here = {what: present() for what, (present, _, _) in NEEDS.items() if any(needs(item, what) for item in items)}
+    out = {item: what for item in items for what, present in here.items() if not present and needs(item, what)}
+    config.stash[left_out].update((what, "test") for what in out.values())
+    if out:
+        config.hook.pytest_deselected(items=list(out))
+        items[:] = [item for item in items if item not in out]
+
+
+def needs(item: pytest.Item, what: str) -> bool:
+    return any(mark.args == (what,) for mark in item.iter_markers("needs"))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):  # one of several processes
+        session.config.workeroutput["left_out"] = list(session.config.stash[left_out].items())
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Every process leaves out the same."""
+    node.config.stash[left_out] |= Counter(dict(getattr(node, "workeroutput", {}).get("left_out", [])))
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """A line for each need: how much was left out, and how to run it."""
+    found = config.stash[left_out]
+    for what, (_, which, command) in NEEDS.items():
+        counts = [f"{count} {kind}{'s' * (count > 1)}" for kind in ("test", "file") if (count := found[what, kind])]
+        if counts:
+            terminalreporter.write_line(f"left out: {' and '.join(counts)} {which}: {command}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import csv
 import os
 import re
@@ -10,13 +11,30 @@ import subprocess
 import sys
 from pathlib import Path
 
+from forked import Forks
+
 from tinyformer.runs import load_checkpoint
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
+_forks: dict[Path, Forks] = {}  # by the script
+
+
+def forks_of(script: Path, environment: dict[str, str]) -> Forks | None:
+    """The process whose forks are runs of the script in this environment; None where there is none of this environment."""
+    if script not in _forks:
+        _forks[script] = Forks(script, environment)
+        atexit.register(_forks[script].close)
+    return _forks[script] if _forks[script].environment == environment else None
+
+
 class Program:
-    """An example of this checkout, run in a folder of its own, which relative paths are in."""
+    """An example of this checkout, run in a folder of its own, which relative paths are in.
+
+    Most runs are forks (see forked.py); those that ask for help, that have variables of their own or that are interrupted are
+    new processes.
+    """
 
     def __init__(self, name: str, folder: Path, environment: dict[str, str]):
         self.script = ROOT / "examples" / name
@@ -29,9 +47,14 @@ class Program:
     def __call__(self, *words: str, typed: str | bytes = "", **variables: str) -> subprocess.CompletedProcess[str]:
         given = typed.encode() if isinstance(typed, str) else typed
         environment = {**self.environment, **variables}
+        forks = None if variables or "--help" in words or not hasattr(os, "fork") else forks_of(self.script, environment)
         command = [sys.executable, str(self.script), *words]
-        result = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, input=given, check=False)
-        return subprocess.CompletedProcess(command, result.returncode, result.stdout.decode(), result.stderr.decode())
+        if forks:
+            status, out, errors = forks.run(words, self.folder, given)
+        else:
+            result = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, input=given, check=False)
+            status, out, errors = result.returncode, result.stdout, result.stderr
+        return subprocess.CompletedProcess(command, status, out.decode(), errors.decode())
 
     def good(self, *words: str, typed: str | bytes = "", **variables: str) -> str:
         """What it prints where all goes well."""

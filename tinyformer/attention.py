@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import tinytensor as tt
-from tinyformer.errors import UserError
+from tinyformer.errors import SettingError
 from tinyformer.positions import RotaryPositions
 from tinytensor import Tensor, kernels, multi_head_attention, scaled_dot_product_attention
 from tinytensor.backend import xp
@@ -22,6 +22,13 @@ from tinytensor.op import wrap
 def padding_mask(ids: Tensor, pad: int) -> Tensor:
     """The mask (batch, 1, 1, length) that lets every query see the tokens of ``ids`` (batch, length) that are not ``pad``."""
     return (ids != pad).reshape(ids.shape[0], 1, 1, ids.shape[1])
+
+
+def check_heads(num_heads: int, d_model: int) -> None:
+    """Raise SettingError unless so many heads share the width evenly."""
+    if num_heads < 1 or d_model % num_heads:
+        message = f"num_heads={num_heads} does not divide d_model={d_model}: choose heads that do"
+        raise SettingError(message, "num_heads", "d_model")
 
 
 class KeyValueCache:
@@ -72,7 +79,7 @@ class MultiHeadAttention(Module):
     """Every position looks at others through ``num_heads`` attentions, each over d_model / num_heads dimensions.
 
     With ``cross``, queries come from x, keys and values from ``memory``. ``dropout`` acts on the attention weights. Raises
-    UserError where the heads do not divide the width.
+    SettingError where the heads do not divide the width.
     """
 
     def __init__(
@@ -84,8 +91,7 @@ class MultiHeadAttention(Module):
         cross: bool = False,
         rotary: RotaryPositions | None = None,
     ):
-        if num_heads < 1 or d_model % num_heads:
-            raise UserError(f"{num_heads} heads do not divide the width {d_model}: choose num_heads so that they do")
+        check_heads(num_heads, d_model)
         self.num_heads = num_heads
         self.rotary = rotary
         self.cross = cross

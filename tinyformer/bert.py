@@ -10,7 +10,9 @@ import tinytensor as tt
 from tinyformer.attention import padding_mask
 from tinyformer.blocks import BlockConfig, at_least_one
 from tinyformer.command_line import setting, settings_from
+from tinyformer.memory import check_model_fits
 from tinyformer.positions import absolute_positions, check_absolute
+from tinyformer.schema import check_fields
 from tinyformer.transformer import Stack, check_batch
 from tinytensor import Tensor
 from tinytensor.nn import Dropout, Embedding, LayerNorm, Linear, Module, Parameter, init
@@ -18,7 +20,7 @@ from tinytensor.nn import Dropout, Embedding, LayerNorm, Linear, Module, Paramet
 
 @dataclass(frozen=True)
 class BertConfig:
-    """The shape of a BERT; the defaults are BERT-base's. Raises UserError for one that makes no model."""
+    """The shape of a BERT; the defaults are BERT-base's. Raises SettingError for one that makes no model."""
 
     vocab_size: int = 30522
     pad: int = 0
@@ -33,6 +35,7 @@ class BertConfig:
     norm_first: bool = setting(False, "norms before the sub-layers instead of after the residual sums")
 
     def __post_init__(self) -> None:
+        check_fields(self)
         at_least_one(self, "vocab_size", "num_segments", "max_length", "num_layers")
         check_absolute(self.positions)
         _ = self.block  # making the block's configuration checks the rest
@@ -41,6 +44,18 @@ class BertConfig:
     def block(self) -> BlockConfig:
         """The configuration of each block: the settings that it shares with the model, and the exact gelu."""
         return settings_from(BlockConfig, vars(self), activation="gelu_exact", norm_eps=1e-12)
+
+    def num_parameters(self) -> int:
+        """How many parameters ``Bert`` has, found without making it."""
+        width = int(self.d_model)
+        positions = int(self.max_length) if self.positions == "learned" else 0
+        embeddings = (int(self.vocab_size) + int(self.num_segments) + positions) * width
+        norms = self.block.norm_parameters() * (2 if self.norm_first else 1)
+        return embeddings + int(self.num_layers) * self.block.block_parameters() + norms + width * width + width
+
+    def saved_numbers(self) -> int:
+        """How many numbers training keeps of each token of a batch, at least."""
+        return int(self.num_layers) * self.block.saved_numbers()
 
     def initialise(self, module: Module) -> None:
         """BERT's first weights: normal, biases zero. Its standard deviation, 0.02, suits its width of 768; in a narrower
@@ -52,9 +67,11 @@ class BertConfig:
 
 
 class Bert(Module):
-    """The encoder: embeddings of token, position and segment, normed; then blocks in which every token sees every other."""
+    """The encoder: embeddings of token, position and segment, normed; then blocks in which every token sees every other.
+    Raises SettingError where it does not fit in memory."""
 
     def __init__(self, config: BertConfig):
+        check_model_fits(config.num_parameters(), config.num_layers, "d_model", "d_inner", "num_layers", "max_length")
         self.config = config
         self.token_embedding = Embedding(config.vocab_size, config.d_model)
         self.position_embedding = absolute_positions(config.positions, config.max_length, config.d_model)
@@ -84,6 +101,7 @@ class BertForMaskedLM(Module):
     """Bert with the head that predicts tokens: a layer, gelu and norm, then the token embedding as output, with a bias."""
 
     def __init__(self, config: BertConfig):
+        self.config = config
         self.bert = Bert(config)
         self.transform = Linear(config.d_model, config.d_model)
         self.norm = LayerNorm(config.d_model, config.block.norm_eps)
@@ -104,6 +122,7 @@ class BertForClassification(Module):
     """Bert with a linear layer over what stands for the whole text."""
 
     def __init__(self, config: BertConfig, num_classes: int):
+        self.config = config
         self.bert = Bert(config)
         self.dropout = Dropout(config.dropout)
         self.output = Linear(config.d_model, num_classes)

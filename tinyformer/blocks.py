@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import tinytensor as tt
-from tinyformer.attention import KeyValueCache, MultiHeadAttention
-from tinyformer.errors import UserError
+from tinyformer.attention import KeyValueCache, MultiHeadAttention, check_heads
+from tinyformer.errors import SettingError
 from tinyformer.positions import RotaryPositions
+from tinyformer.schema import check_fields
 from tinytensor import Tensor
 from tinytensor.nn import Dropout, LayerNorm, Linear, Module, RMSNorm
 
@@ -22,15 +23,21 @@ NORMS = ("layer", "rms")
 
 
 def at_least_one(config: object, *names: str) -> None:
-    """Raise UserError where one of these settings is below 1."""
+    """Raise SettingError where one of these settings is below 1."""
     for name in names:
         if getattr(config, name) < 1:
-            raise UserError(f"{name} must be at least 1, not {getattr(config, name)}")
+            raise SettingError(f"{name} must be at least 1, not {getattr(config, name)}")
+
+
+def one_of(config: object, name: str, choices: Iterable[str]) -> None:
+    """Raise SettingError where this setting is none of the choices."""
+    if getattr(config, name) not in choices:
+        raise SettingError(f"{name} must be one of {', '.join(choices)}, not {getattr(config, name)!r}")
 
 
 @dataclass(frozen=True)
 class BlockConfig:
-    """What the blocks of a model have in common. Raises UserError for a choice that does not exist."""
+    """What the blocks of a model have in common. Raises SettingError for a choice that does not exist."""
 
     d_model: int
     num_heads: int
@@ -43,20 +50,37 @@ class BlockConfig:
     norm_eps: float = 1e-5
 
     def __post_init__(self) -> None:
+        check_fields(self)
         at_least_one(self, "d_model", "num_heads", "d_inner")
-        if self.d_model % self.num_heads:
-            raise UserError(f"num_heads={self.num_heads} does not divide d_model={self.d_model}: choose heads that do")
+        check_heads(self.num_heads, self.d_model)
         if not 0.0 <= self.dropout < 1.0:
-            raise UserError(f"dropout must be at least 0 and less than 1, not {self.dropout}")
-        for name, choices in (("norm", NORMS), ("activation", tuple(ACTIVATIONS))):
-            if getattr(self, name) not in choices:
-                raise UserError(f"{name} must be one of {', '.join(choices)}, not {getattr(self, name)!r}")
+            raise SettingError(f"dropout must be at least 0 and less than 1, not {self.dropout}")
+        one_of(self, "norm", NORMS)
+        one_of(self, "activation", ACTIVATIONS)
 
     def make_norm(self) -> Module:
         """A norm of the chosen kind."""
         if self.norm == "rms":
             return RMSNorm(self.d_model, self.norm_eps)
         return LayerNorm(self.d_model, self.norm_eps, self.bias)
+
+    def norm_parameters(self) -> int:
+        """How many parameters a norm has."""
+        return int(self.d_model) * (2 if self.norm == "layer" and self.bias else 1)
+
+    def block_parameters(self, cross_attention: bool = False) -> int:
+        """How many parameters a block has."""
+        width, inner = int(self.d_model), int(self.d_inner)
+        attentions, inner_layers = (2 if cross_attention else 1), (2 if self.activation == "swiglu" else 1)
+        weights = 4 * width * width * attentions + (inner_layers + 1) * width * inner
+        biases = 4 * width * attentions + inner_layers * inner + width if self.bias else 0
+        return weights + biases + (attentions + 1) * self.norm_parameters()
+
+    def saved_numbers(self) -> int:
+        """How many numbers a block keeps of each token from forward to backward, at least: what its layers multiply with
+        their weights, queries, keys and values, and what the activation is computed from."""
+        inner = {"relu": 1, "swiglu": 3}.get(self.activation, 2)
+        return 6 * int(self.d_model) + inner * int(self.d_inner)
 
 
 class FeedForward(Module):

@@ -35,6 +35,10 @@ class LabelledBatches:
         """The next training batch."""
         return self._batch([self.training[i] for i in self._rng.integers(0, len(self.training), self.batch_size)])
 
+    def largest_batch(self) -> int:
+        """How many tokens the largest training batch has, at least."""
+        return int(self.batch_size) * min(len(ids) for ids, _ in self.training)
+
     def validation_batches(self, batch_size: int = 64) -> Iterator[Batch]:
         """Every validation text once, in order."""
         for first in range(0, len(self.validation), batch_size):

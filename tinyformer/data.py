@@ -297,6 +297,10 @@ class TextBatches:
         starts = self._rng.integers(0, len(self.training) - self.block_size, self.batch_size)
         return self._batch(self.training, from_numpy(starts))
 
+    def largest_batch(self) -> int:
+        """How many tokens the largest training batch has, at least."""
+        return int(self.batch_size) * int(self.block_size)
+
     def validation_batches(self, batch_size: int = 64) -> Iterator[Batch]:
         """Every target of the validation split exactly once, in windows side by side; the last may be shorter."""
         full = (len(self.validation) - 1) // self.block_size

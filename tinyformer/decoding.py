@@ -19,9 +19,10 @@ from weakref import WeakKeyDictionary
 import tinytensor as tt
 from tinyformer.blocks import Cache
 from tinyformer.command_line import setting
-from tinyformer.data import check_ids
-from tinyformer.errors import UserError
+from tinyformer.data import check_counts, check_ids
+from tinyformer.errors import SettingError, UserError
 from tinyformer.gpt import GPT
+from tinyformer.schema import check_fields
 from tinyformer.transformer import Transformer
 from tinytensor import Tensor
 from tinytensor.backend import host
@@ -130,6 +131,7 @@ class TransformerDecoder:
     tokens it can take in all. Raises UserError for a source without tokens, and where an id is none."""
 
     def __init__(self, model: Transformer, source: Any, max_tokens: int, use_cache: bool = True):
+        check_counts(max_tokens=max_tokens)
         self.model = model
         self.evaluating = evaluating(model)
         self.max_tokens = max_tokens
@@ -179,7 +181,7 @@ def _last_target_logits(
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is picked. Raises UserError for settings that make no sense.
+    """How the next token is picked. Raises SettingError for settings that make no sense.
 
     ``temperature`` divides the logits: below 1 is more careful, 0 is greedy (the likeliest token, of equals the first).
     ``top_k`` keeps only the k likeliest tokens (0, or more than there are: all); ``top_p`` then the fewest whose probabilities
@@ -194,14 +196,14 @@ class Sampling:
     seed: int = setting(1337, "the same seed picks the same tokens")
 
     def __post_init__(self) -> None:
-        if not 0 <= self.temperature < math.inf:
-            raise UserError(f"the temperature must be 0 (greedy) or more, not {self.temperature}")
-        if self.top_k < 0:
-            raise UserError(f"top_k must not be negative, not {self.top_k}")
+        check_fields(self)
+        if self.temperature < 0:
+            raise SettingError(f"temperature must be 0 (greedy) or more, not {self.temperature}")
         if not 0 < self.top_p <= 1:
-            raise UserError(f"top_p must be above 0 and at most 1, not {self.top_p}")
-        if self.seed < 0:
-            raise UserError(f"the seed must not be negative, not {self.seed}")
+            raise SettingError(f"top_p must be above 0 and at most 1, not {self.top_p}")
+        for name in ("top_k", "seed"):
+            if getattr(self, name) < 0:
+                raise SettingError(f"{name} must not be negative, but it is {getattr(self, name)}")
 
     def pick(self, logits: Any, rng: Any) -> int:
         """One token id from logits (vocab_size,), a NumPy array. Raises UserError where they say nothing: NaN, or infinite."""
@@ -356,10 +358,13 @@ def beam_search(
     ended, or no unfinished one can still beat its n-th best; texts that reach ``max_tokens`` without an end count as
     finished. Raises UserError for settings that make no sense, and where the logits are NaN or infinite.
     """
-    if batch_size < 0 or not math.isfinite(alpha):
-        raise UserError(f"beam search needs a batch_size of at least 0 and a finite alpha, not {batch_size} and {alpha}")
-    if min(beam, max_tokens, n_best) < 1 or n_best > beam:
-        raise UserError(f"beam search needs 1 <= n_best <= beam and max_tokens >= 1, not {n_best}, {beam}, {max_tokens}")
+    check_counts(beam=beam, max_tokens=max_tokens, n_best=n_best)
+    if n_best > beam:
+        raise SettingError(f"n_best must be at most beam, {beam}, not {n_best}", "n_best", "beam")
+    if batch_size < 0:
+        raise SettingError(f"batch_size must not be negative, but it is {batch_size}")
+    if not math.isfinite(alpha):
+        raise SettingError(f"alpha must be a finite number, not {alpha}")
     searches = [_Row(beam, n_best, alpha, max_tokens, end) for _ in range(batch_size)]
     new = host.full((batch_size, 1), start, dtype=host.int64)
     alive = list(range(batch_size))  # the searches that still go on, in the order of the decoder's rows

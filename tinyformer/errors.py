@@ -31,6 +31,11 @@ class SettingError(UserError):
         return re.sub(rf"\b({words})\b", lambda found: "--" + found[0].replace("_", "-"), str(self))
 
 
+def shortened(text: str, limit: int = 400) -> str:
+    """Text that came from elsewhere, for a message: not more than so many characters."""
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
 @contextmanager
 def plain_errors() -> Iterator[None]:
     """For a script: show a user's mistake as ``error: ...`` on standard error and exit with status 2, without a traceback.

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tinyformer.errors import UserError
+from tinyformer.errors import UserError, shortened
 from tinytensor.io import write_text
 
 
@@ -21,7 +21,7 @@ def damaged(what: object) -> Iterator[None]:
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError) as error:
-        raise UserError(f"{what} is damaged: {error}") from None
+        raise UserError(f"{what} is damaged: {shortened(str(error))}") from None
 
 
 def parse_json(text: str) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except UserError:
         raise
     except ValueError as error:
-        raise UserError(f"{path} is damaged: {error}") from None
+        raise UserError(f"{path} is damaged: {shortened(str(error))}") from None
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:

@@ -6,17 +6,19 @@ import math
 from dataclasses import dataclass
 
 import tinytensor as tt
-from tinyformer.blocks import Block, BlockConfig, Cache, at_least_one
+from tinyformer.blocks import Block, BlockConfig, Cache, at_least_one, one_of
 from tinyformer.command_line import setting
-from tinyformer.errors import UserError
+from tinyformer.errors import SettingError
+from tinyformer.memory import check_cache_fits, check_model_fits
 from tinyformer.positions import KINDS, LearnedPositions, RotaryPositions, SinusoidalPositions, add_positions
+from tinyformer.schema import check_fields
 from tinytensor import Tensor
 from tinytensor.nn import Dropout, Embedding, Linear, Module, ModuleList, init
 
 
 @dataclass(frozen=True)
 class GPTConfig:
-    """The shape of a GPT. Raises UserError for values that make no model."""
+    """The shape of a GPT. Raises SettingError for values that make no model."""
 
     vocab_size: int
     block_size: int = setting(64, "the longest context, in tokens")
@@ -30,12 +32,13 @@ class GPTConfig:
     activation: str = setting("gelu", "relu, gelu (the tanh form), gelu_exact or swiglu")
 
     def __post_init__(self) -> None:
+        check_fields(self)
         at_least_one(self, "vocab_size", "block_size", "num_layers")
         heads = self.block.num_heads  # making the block's configuration checks the rest
-        if self.positions not in KINDS:
-            raise UserError(f"positions must be one of {', '.join(KINDS)}, not {self.positions!r}")
+        one_of(self, "positions", KINDS)
         if self.positions == "rotary" and self.d_model // heads % 2:
-            raise UserError(f"rotary positions need an even width a head, not {self.d_model // heads}")
+            message = f"d_model / num_heads must be even for rotary positions, not {self.d_model // heads}"
+            raise SettingError(message, "d_model", "num_heads")
 
     @property
     def block(self) -> BlockConfig:
@@ -44,11 +47,23 @@ class GPTConfig:
             self.d_model, self.num_heads, 4 * self.d_model, self.dropout, self.bias, self.norm, True, self.activation
         )
 
+    def num_parameters(self) -> int:
+        """How many parameters the model has, found without making it."""
+        positions = int(self.block_size) if self.positions == "learned" else 0
+        embeddings = (int(self.vocab_size) + positions) * int(self.d_model)
+        return embeddings + int(self.num_layers) * self.block.block_parameters() + self.block.norm_parameters()
+
+    def saved_numbers(self) -> int:
+        """How many numbers training keeps of each token of a batch, at least."""
+        return int(self.num_layers) * self.block.saved_numbers()
+
 
 class GPT(Module):
-    """Token and position embeddings, pre-norm blocks, a last norm, and the token embedding again as the output layer."""
+    """Token and position embeddings, pre-norm blocks, a last norm, and the token embedding again as the output layer. Raises
+    SettingError where it does not fit in memory."""
 
     def __init__(self, config: GPTConfig):
+        check_model_fits(config.num_parameters(), config.num_layers, "d_model", "num_layers", "block_size")
         self.config = config
         self.token_embedding = Embedding(config.vocab_size, config.d_model)
         self.position_embedding: Module | None = None
@@ -109,5 +124,7 @@ class GPT(Module):
         return self.norm(x)
 
     def new_cache(self) -> Cache:
-        """An empty cache for this model, for up to block_size tokens."""
+        """An empty cache for this model, for up to block_size tokens. Raises SettingError where it does not fit in memory."""
+        numbers = 2 * int(self.config.num_layers) * int(self.config.block_size) * int(self.config.d_model)
+        check_cache_fits(numbers, self.token_embedding.weight.dtype, "block_size")
         return Cache(self.config.num_layers, self.config.block_size)

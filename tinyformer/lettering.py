@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import unicodedata
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 LONGEST = 120  # characters of a text that are looked at: no picture has room for more
 NARROWEST = 0.25  # ems that a character counts at least: marks that are drawn on each other must not be endless
 SPACE, ELLIPSIS, CIRCLE = "␣", "…", "◌"  # CIRCLE carries a mark that has no letter under it
 NAMED = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
-INVISIBLE = {"Cc", "Cf", "Cs", "Zl", "Zp", "Zs"}  # categories of Unicode: controls, formats, surrogates, separators
+# Unicode's controls, formats, surrogates and separators; and private characters, which mean something else in each font.
+UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp", "Zs", "Co"}
 PLAIN = {ELLIPSIS, SPACE, CIRCLE, *map(chr, range(33, 127))}  # what labels may hold beside their own characters
 BOXES = ("last resort", "lastresort", "unicode bmp fallback")  # fonts that have a box for every character
 
@@ -26,16 +29,18 @@ class Lettering:
         from matplotlib.font_manager import FontProperties, findfont
 
         characters = PLAIN.union(*(text[:LONGEST] for text in texts))
-        characters = {c for c in characters if unicodedata.category(c) not in INVISIBLE}
+        characters = {c for c in characters if unicodedata.category(c) not in UNSEEN}
         properties = FontProperties()
         self.families: list[str] = list(properties.get_family())
         self._widths = _widths(findfont(properties), characters)
-        self._own = set(self._widths)  # what matplotlib's font has
-        for family in _families_with(characters - self._own):
-            found = _widths(findfont(FontProperties(family=[family])), characters - self._widths.keys())
-            if found:
-                self.families.append(family)
-                self._widths |= found
+        self._font = dict.fromkeys(self._widths, 0)  # which of the fonts has a character
+        with fonts_of_any_weight():
+            for family in _families_with(characters - self._widths.keys()):
+                found = _widths(findfont(FontProperties(family=[family])), characters - self._widths.keys())
+                if found:
+                    self._font |= dict.fromkeys(found, len(self.families))
+                    self._widths |= found
+                    self.families.append(family)
         self._widths[" "] = NARROWEST
 
     def token(self, text: str, widest: float) -> str:
@@ -47,7 +52,7 @@ class Lettering:
 
     def line(self, text: str, widest: float) -> str:
         """Words on one line, at most ``widest`` ems wide (and an ellipsis)."""
-        return self._fitted(" ".join(text[:LONGEST].split()), widest)
+        return self._fitted(" ".join(text.split()), widest)
 
     def width(self, shown: str) -> float:
         """How many ems wide the characters of a label are, each at least NARROWEST."""
@@ -55,14 +60,15 @@ class Lettering:
 
     def _fitted(self, text: str, widest: float) -> str:
         """The beginning of the text that is not too wide; an escape is a word of its own."""
-        shown, width, apart = "", 0.0, False
-        for i, part in enumerate(self._parts(text[:LONGEST])):
-            escaped = len(part) > 1
-            part = " " * (i > 0 and (escaped or apart)) + part
+        shown, width, after_escape = "", 0.0, False
+        for part in self._parts(text[:LONGEST]):
+            escape = len(part) > 1
+            if (escape or after_escape) and shown and not shown.endswith(" ") and part != " ":
+                part = " " + part
             width += self.width(part)
             if width > widest:
                 return shown + ELLIPSIS
-            shown, apart = shown + part, escaped
+            shown, after_escape = shown + part, escape
         return shown + ELLIPSIS * (len(text) > LONGEST)
 
     def _parts(self, text: str) -> Iterator[str]:
@@ -70,21 +76,39 @@ class Lettering:
         base = ""
         for c in text:
             mark = unicodedata.category(c).startswith("M")
-            # A letter and its mark are one picture, which must come from one font.
-            if c in self._widths and not (mark and (base in self._own) != (c in self._own)):
+            # A letter and its marks are drawn as one, which needs one font.
+            if c in self._widths and not (mark and self._font.get(base) != self._font[c]):
                 yield c
             else:
                 yield NAMED.get(c, f"U+{ord(c):04X}")
             base = base if mark else c
 
 
+@contextmanager
+def fonts_of_any_weight() -> Iterator[None]:
+    """A context in which matplotlib takes a font that is a little lighter or bolder without a word in its log: it takes many
+    a regular font for a bold one."""
+    log = logging.getLogger("matplotlib.font_manager")
+    log.addFilter(_not_of_weights)
+    try:
+        yield
+    finally:
+        log.removeFilter(_not_of_weights)
+
+
+def _not_of_weights(record: logging.LogRecord) -> bool:
+    return "find font weight" not in record.getMessage()
+
+
 def _families_with(characters: set[str]) -> Iterator[str]:
-    """The families on this system, sans serif first, whose regular font has some of the characters, until all were found."""
+    """The families on this system, sans serif first, whose regular font has some of the characters, until
+    all were found."""
     from matplotlib.font_manager import fontManager
 
+    upright: list[Any] = [face for face in fontManager.ttflist if face.style == "normal"]
     faces: dict[str, Any] = {}
-    for face in fontManager.ttflist:
-        if (face.style, face.weight) == ("normal", 400) and not face.name.lower().startswith(BOXES):
+    for face in sorted(upright, key=lambda face: abs(face.weight - 400)):
+        if not face.name.lower().startswith(BOXES):
             faces.setdefault(face.name, face)
     for name in sorted(faces, key=lambda name: ("sans" not in name.lower(), name)):
         if not characters:
@@ -101,7 +125,8 @@ def _widths(path: Any, characters: Iterable[str], face: int | None = None) -> di
 
     face = getattr(path, "face_index", 0) if face is None else face  # 0, too, where matplotlib knows only one in a file
     try:
-        font = FT2Font(str(path), **({"face_index": face} if face else {}))
+        options: dict[str, Any] = {"face_index": face} if face else {}
+        font = FT2Font(str(path), **options)
     except (OSError, RuntimeError):  # gone or damaged since matplotlib listed it
         return {}
     font.set_size(100, 72)

@@ -102,6 +102,10 @@ class MaskedBatches:
         starts = self._rng.integers(0, len(self.training) - self.window + 1, self.batch_size)
         return self._batch(self.training[starts[:, None] + host.arange(self.window)], self._rng)
 
+    def largest_batch(self) -> int:
+        """How many tokens the largest training batch has, at least."""
+        return int(self.batch_size) * (int(self.window) + 2)
+
     def validation_batches(self, batch_size: int = 64) -> Iterator[MaskedBatch]:
         """Every window of the validation split, side by side."""
         rng = host.random.default_rng(self.seed)

@@ -5,7 +5,14 @@ from __future__ import annotations
 import math
 
 from tinyformer.errors import SettingError, UserError
+from tinytensor.backend import DType, default_dtype
 from tinytensor.memory import device_memory, host_memory
+from tinytensor.nn import Module
+
+_WORTH_ASKING = 1 << 26  # bytes; to ask the system takes a millisecond, as long as a small model takes for a token
+_LEAST_BLOCK = 3000  # bytes that a block of any width takes, as Python's objects
+_MOMENTS = 8  # bytes of a parameter's two moments, which AdamW keeps in float32
+_AT_ONCE = 4  # shards that surely hold what they keep at the same time: the most that there are without being asked for
 
 
 def check_fits(needed: int, what: str, remedy: str, *settings: str, on_host: bool = False) -> None:
@@ -14,10 +21,55 @@ def check_fits(needed: int, what: str, remedy: str, *settings: str, on_host: boo
 
     ``needed`` is a lower bound: what is refused could not have run. It may be any integer.
     """
+    if needed < _WORTH_ASKING:
+        return
     there = host_memory() if on_host else device_memory()
     if there is not None and needed > there:
         message = f"{what} needs at least {in_bytes(needed)} of memory, and {in_bytes(there)} are there: {remedy}"
         raise SettingError(message, *settings) if settings else UserError(message)
+
+
+def check_model_fits(num_parameters: int, num_blocks: int, *settings: str) -> None:
+    """Raise SettingError where not even a model's weights fit in memory; ``settings`` are those that make it so large."""
+    needed = default_dtype.itemsize * num_parameters + _LEAST_BLOCK * int(num_blocks)
+    check_fits(needed, "a model of this size", f"choose a smaller {_either(settings)}", *settings)
+
+
+def check_cache_fits(numbers: int, dtype: DType, setting: str) -> None:
+    """Raise SettingError where a cache of keys and values for one text does not fit in memory."""
+    check_fits(dtype.itemsize * numbers, f"a cache for this {setting}", "choose a smaller one", setting)
+
+
+def check_training_fits(model: Module, batches: object, shards: int = 1) -> None:
+    """Raise SettingError where training surely does not fit in memory: weights, gradients, AdamW's two moments, and what is
+    kept of a batch from forward to backward, as far as the model's configuration (``saved_numbers``) and the batches
+    (``largest_batch``) say how much that is."""
+    check_fits(
+        training_memory(model, batches, shards),
+        "training this model with this batch_size",
+        "choose a smaller one, which a larger accumulation makes up for, or a smaller model",
+        "batch_size",
+        "accumulation",
+    )
+
+
+def training_memory(model: Module, batches: object, shards: int = 1) -> int:
+    """A lower bound for the bytes that training takes: more than half of what was measured. What is kept of a batch is
+    there when the first gradients are not yet, and gone when all are."""
+    parameters = list(model.parameters())
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    gradients = sum(parameter.size * parameter.dtype.itemsize for parameter in trained)
+    kept = 0
+    if len(trained) == len(parameters) > 0 and hasattr(batches, "largest_batch"):
+        numbers = getattr(getattr(model, "config", None), "saved_numbers", lambda: 0)() * batches.largest_batch()
+        # Of many shards some have ended when others begin.
+        kept = parameters[0].dtype.itemsize * numbers * _AT_ONCE // max(_AT_ONCE, shards)
+    weights = sum(parameter.size * parameter.dtype.itemsize for parameter in parameters)
+    return weights + _MOMENTS * sum(parameter.size for parameter in trained) + max(gradients, kept)
+
+
+def _either(names: tuple[str, ...]) -> str:
+    return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 def in_bytes(count: int) -> str:

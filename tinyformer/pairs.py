@@ -206,6 +206,10 @@ class PairBatches:
         self._place += 1
         return self._batch(self._epoch[self._place - 1])
 
+    def largest_batch(self) -> int:
+        """How many tokens of both languages the largest training batch has, at least: no fewer than the mean."""
+        return sum(len(source) + len(target) + 2 for source, target in self.training) // len(self)
+
     def _start_epoch(self) -> None:
         """Shuffle; then sort by length within stretches of many batches, so that a batch has little padding but no two
         epochs have the same batches; then shuffle the batches."""

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tinyformer.lettering import Lettering
+from tinyformer.lettering import Lettering, fonts_of_any_weight
 from tinytensor import Tensor
 from tinytensor.io import atomic_write
 
@@ -32,7 +32,7 @@ def loss_curve(rows: Sequence[dict[str, Any]], path: str | Path, title: str = ""
 
     lines = textwrap.wrap(note, 110)
     lettering = Lettering([title, *lines])
-    words = {"fontfamily": lettering.families, "parse_math": False}
+    words: dict[str, Any] = {"fontfamily": lettering.families, "parse_math": False}
     figure = Figure(figsize=(8, 4.5 + 0.15 * len(lines)), layout="constrained")
     axes = figure.add_subplot()
     trained = [(row["step"], row["train_loss"]) for row in rows if row["train_loss"] is not None]
@@ -51,8 +51,12 @@ def loss_curve(rows: Sequence[dict[str, Any]], path: str | Path, title: str = ""
         axes.legend(frameon=False)
     if lines:
         figure.supxlabel("\n".join(lettering.line(line, 70) for line in lines), fontsize=8, color="#475569", **words)
-    with atomic_write(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=120)
+    _save(figure, path, 120)
+
+
+def _save(figure: Any, path: str | Path, dpi: float) -> None:
+    with atomic_write(path) as temporary, fonts_of_any_weight():
+        figure.savefig(temporary, format="png", dpi=dpi)
 
 
 # ------------------------------------------------------------------------------------------------------ attention
@@ -62,6 +66,8 @@ CELL = 0.11  # inches that a token takes on an axis, so that its label has room
 WIDEST = 12  # ems of a token's label
 RESOLUTION, MOST_PIXELS = 110, 6000  # pixels an inch, and a side
 WIDEST_TITLE = 30  # ems
+MOST_LABELS = 3000  # of keys on a page, as each takes about a millisecond; but FEWEST_LABELS an axis, if it has as many tokens
+FEWEST_LABELS = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,21 +129,22 @@ def _axes_of(name: str, source: Sequence[str], target: Sequence[str]) -> tuple[t
 
 
 HOW_TO_READ = (
-    "Each row is a query: the token that looks. Each column is a key: a token that it may look at. Each row sums to 1; white is "
-    "0, dark blue is 1."
+    "Each row is a query: the token that looks. Each column is a key: a token that it may look at. Each row sums to 1; white "
+    "is 0, dark blue is 1."
 )
 
 
 def _draw_page(rows: Sequence[Row], heading: str, longest: float, path: str | Path) -> Path:
     """Draw rows of panels, none with a side of more than ``longest`` inches, with a heading over all.
 
-    The places are computed, not found by matplotlib, which takes minutes for thousands of labels.
+    The places are computed: matplotlib, asked to find them, draws all labels several times.
     """
     from matplotlib.figure import Figure
 
     texts = [text for row in rows for text in (*row.queries[1], *row.keys[1], *(panel.title for panel in row.panels))]
     lettering = Lettering(texts)
-    axes = [(_Axis(lettering, *row.queries, longest), _Axis(lettering, *row.keys, longest)) for row in rows]
+    most = max(MOST_LABELS // sum(len(row.panels) for row in rows), FEWEST_LABELS)
+    axes = [tuple(_Axis(lettering, *tokens, longest, most) for tokens in (row.queries, row.keys)) for row in rows]
     columns = max(len(row.panels) for row in rows)
     left = max(queries.room for queries, _ in axes) + 0.1
     titles = [LETTERS * lettering.width(lettering.line(panel.title, WIDEST_TITLE)) for row in rows for panel in row.panels]
@@ -155,17 +162,16 @@ def _draw_page(rows: Sequence[Row], heading: str, longest: float, path: str | Pa
             place = (x / width, bottom / height, keys.side / width, queries.side / height)
             _draw_panel(figure.add_axes(place), panel, lettering, queries if i == 0 else None, keys)
         top = bottom - keys.room - 0.1
-    with atomic_write(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=min(RESOLUTION, MOST_PIXELS / max(width, height)))
+    _save(figure, path, min(RESOLUTION, MOST_PIXELS / max(width, height)))
     return Path(path)
 
 
 class _Axis:
     """The tokens of a panel's axis: how long it is, which labels it has, and their room, in inches."""
 
-    def __init__(self, lettering: Lettering, what: str, tokens: Sequence[str], longest: float):
+    def __init__(self, lettering: Lettering, what: str, tokens: Sequence[str], longest: float, most: int):
         self.side = min(max(CELL * len(tokens), 1.5), longest)
-        every = math.ceil(CELL * len(tokens) / longest) or 1
+        every = math.ceil(len(tokens) / min(most, longest / CELL)) or 1
         self.places = range(0, len(tokens), every)
         self.labels = [lettering.token(tokens[i], WIDEST) for i in self.places]
         self.note = f"{what} tokens" + (f", 1 in {every} labelled" if every > 1 else "")
@@ -174,7 +180,7 @@ class _Axis:
 
 def _draw_panel(axes: Any, panel: Panel, lettering: Lettering, queries: _Axis | None, keys: _Axis) -> None:
     """Draw a panel's weights; without ``queries`` it is not the first of its row, which has their labels."""
-    small = {"fontsize": 6, "fontfamily": lettering.families, "parse_math": False}  # a $ is a token, no formula
+    small: dict[str, Any] = {"fontsize": 6, "fontfamily": lettering.families, "parse_math": False}  # a $ is a token, no formula
     axes.imshow(panel.weights, cmap="Blues", vmin=0, vmax=1, aspect="auto")
     axes.tick_params(length=2, pad=1)
     axes.set_xticks(keys.places, keys.labels, rotation=90, **small)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import tinytensor as tt
-from tinyformer.errors import UserError
+from tinyformer.errors import SettingError
 from tinytensor import Tensor
 from tinytensor.backend import host
 from tinytensor.nn import Embedding, Module
@@ -76,9 +76,9 @@ def _add_later_positions(x: Any, positions: Any, cache: Cache) -> Any:
 
 
 def check_absolute(kind: str) -> None:
-    """Raise UserError unless these are positions that are added to the embeddings."""
+    """Raise SettingError unless these are positions that are added to the embeddings."""
     if kind not in ("sinusoidal", "learned"):
-        raise UserError(f"positions must be sinusoidal or learned, not {kind!r}")
+        raise SettingError(f"positions must be sinusoidal or learned, not {kind!r}")
 
 
 def absolute_positions(kind: str, max_length: int, d_model: int) -> SinusoidalPositions | LearnedPositions:

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 import tinytensor as tt
 from tinyformer.command_line import changed_settings, is_changeable
-from tinyformer.errors import UserError
+from tinyformer.errors import UserError, shortened
 from tinyformer.files import as_json, damaged, parse_json, read_json, write_json
 from tinyformer.lock import locked
 from tinyformer.schema import read_dataclass
@@ -234,7 +234,7 @@ def _differences(trained: Any, found: Any, key: str = "") -> Iterator[tuple[str,
         for name, value in trained.items():
             yield from _differences(value, found.get(name), f"{key}.{name}" if key else name)
     elif type(trained) is not type(found) or trained != found:
-        yield key, json.dumps(trained), json.dumps(found)
+        yield key, shortened(json.dumps(trained), 80), shortened(json.dumps(found), 80)
 
 
 def _fingerprint(path: Path) -> str | None:
@@ -299,8 +299,7 @@ def put_weights(model: Module, weights: Mapping[str, Tensor], path: Path) -> Non
     try:
         model.load_state_dict(weights)
     except ValueError as error:
-        reason = str(error) if len(str(error)) <= 400 else f"{str(error)[:400]}..."
-        raise UserError(f"{path} does not fit the model in {path.parent}: {reason}") from None
+        raise UserError(f"{path} does not fit the model in {path.parent}: {shortened(str(error))}") from None
 
 
 def _holds(own: Any, given: Any) -> bool:

@@ -11,7 +11,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from tinyformer.errors import SettingError, UserError
+from tinyformer.errors import SettingError, UserError, shortened
 
 Made = TypeVar("Made")
 
@@ -39,18 +39,18 @@ def read_value(kind: Any, value: Any, name: str) -> Any:
         return {key: read_value(parts[1], item, f"{name}[{key!r}]") for key, item in value.items()}
     elif origin is None and _fits(kind, value):
         return float(value) if kind is float else value
-    raise UserError(f"{name} must be {_in_words(kind)}, not {_shortened(value)}")
+    raise UserError(f"{name} must be {_in_words(kind)}, not {_shown(value)}")
 
 
 def read_dataclass(kind: type[Made], value: Any, name: str = "") -> Made:
     """A dataclass from a JSON object that has a value for each field without a default, and no others. Raises UserError that
     names the first key that is missing, unknown, or of another type, and what the dataclass itself raises."""
     if not isinstance(value, Mapping):
-        raise UserError(f"{name or 'it'} must be an object of settings, not {_shortened(value)}")
+        raise UserError(f"{name or 'it'} must be an object of settings, not {_shown(value)}")
     hints = _hints(kind)  # type: ignore[arg-type]
     for key in value:
         if key not in hints:
-            raise UserError(f"{_joined(name, str(key))} is not known here: it may be of another version")
+            raise UserError(f"{_joined(name, shortened(str(key), 40))} is not known here: it may be of another version")
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if required and field.name not in value:
@@ -67,7 +67,7 @@ def check_fields(config: Any) -> None:
         kind, value = hints[field.name], getattr(config, field.name)
         kinds = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
         if not any(_fits(one, value) for one in kinds):
-            raise SettingError(f"{field.name} must be {_in_words(kind)}, not {_shortened(value)}")
+            raise SettingError(f"{field.name} must be {_in_words(kind)}, not {_shown(value)}")
 
 
 def _fits(kind: Any, value: Any) -> bool:
@@ -116,10 +116,10 @@ def _in_words(kind: Any) -> str:
     )
 
 
-def _shortened(value: Any, limit: int = 40) -> str:
+def _shown(value: Any, limit: int = 40) -> str:
     """A value as a message shows it."""
     try:
         shown = repr(value)
     except (RecursionError, ValueError):  # nested too deeply, or an integer of too many digits to print
         shown = f"a {type(value).__name__} that is too large to show"
-    return shown if len(shown) <= limit else shown[: limit - 3] + "..."
+    return shortened(shown, limit)

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import tinytensor as tt
 from tinyformer.command_line import setting
 from tinyformer.decoding import evaluating
-from tinyformer.errors import SettingError, UserError
+from tinyformer.errors import SettingError, UserError, shortened
 from tinyformer.files import damaged
 from tinyformer.gpt import GPT
 from tinyformer.progress import Progress, show_progress
@@ -442,7 +442,7 @@ class Trainer:
             tt.random.set_state(found.random)
             self.batches.set_state(found.batches)
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError, IndexError) as error:
-            raise UserError(f"{latest} does not fit this run: {error}") from None
+            raise UserError(f"{latest} does not fit this run: {shortened(str(error))}") from None
         self.step, self.seconds, self.total_seconds = found.step, found.seconds, found.total_seconds
         self.rows = [dataclasses.asdict(row) for row in found.rows]
         self.best_loss = math.inf if found.best_loss is None else found.best_loss

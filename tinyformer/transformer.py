@@ -9,15 +9,17 @@ import tinytensor as tt
 from tinyformer.attention import padding_mask
 from tinyformer.blocks import Block, BlockConfig, Cache, at_least_one
 from tinyformer.command_line import setting, settings_from
-from tinyformer.errors import UserError
+from tinyformer.errors import SettingError
+from tinyformer.memory import check_cache_fits, check_model_fits
 from tinyformer.positions import absolute_positions, add_positions, check_absolute
+from tinyformer.schema import check_fields
 from tinytensor import Tensor
 from tinytensor.nn import Dropout, Embedding, Linear, Module, ModuleList, init
 
 
 @dataclass(frozen=True)
 class TransformerConfig:
-    """The shape of an encoder-decoder; the defaults are the paper's base model. Raises UserError for one that makes none."""
+    """The shape of an encoder-decoder; the defaults are the paper's base model. Raises SettingError for one that makes none."""
 
     source_vocab_size: int
     target_vocab_size: int
@@ -37,17 +39,36 @@ class TransformerConfig:
     tie_output: bool = setting(True, "the target embedding is the output layer, too")
 
     def __post_init__(self) -> None:
+        check_fields(self)
         at_least_one(self, "source_vocab_size", "target_vocab_size", "encoder_layers", "decoder_layers", "max_length")
         _ = self.block  # making the block's configuration checks the rest
         check_absolute(self.positions)
         if self.share_embeddings and self.source_vocab_size != self.target_vocab_size:
             both = f"{self.source_vocab_size} and {self.target_vocab_size}"
-            raise UserError(f"sharing embeddings needs one vocabulary for both languages, but they have {both} tokens")
+            raise SettingError(f"share_embeddings needs one vocabulary for both languages, but they have {both} tokens")
 
     @property
     def block(self) -> BlockConfig:
         """The configuration of each block: the settings that it shares with the model."""
         return settings_from(BlockConfig, vars(self))
+
+    def num_parameters(self) -> int:
+        """How many parameters the model has, found without making it."""
+        width, source, target = int(self.d_model), int(self.source_vocab_size), int(self.target_vocab_size)
+        tables = target if self.share_embeddings else source + target
+        tables += 0 if self.tie_output else target
+        tables += 2 * int(self.max_length) if self.positions == "learned" else 0
+        norms = 2 * self.block.norm_parameters() if self.norm_first else 0
+        encoder = int(self.encoder_layers) * self.block.block_parameters()
+        decoder = int(self.decoder_layers) * self.block.block_parameters(cross_attention=True)
+        return tables * width + norms + encoder + decoder
+
+    def saved_numbers(self) -> int:
+        """How many numbers training keeps of each token of a batch, at least: of the encoder's tokens or of the decoder's.
+        Cross-attention has keys and values of the former, queries and what it mixes for the latter."""
+        block, width = self.block.saved_numbers(), int(self.d_model)
+        encoder, decoder = int(self.encoder_layers), int(self.decoder_layers)
+        return min(encoder * block + decoder * 2 * width, decoder * (block + 3 * width))
 
 
 def check_batch(ids: Tensor, what: str) -> None:
@@ -93,9 +114,13 @@ class Stack(Module):
 
 
 class Transformer(Module):
-    """Encoder, decoder and output layer. ``forward`` is for training; ``encode`` and ``decode`` for translating."""
+    """Encoder, decoder and output layer. ``forward`` is for training; ``encode`` and ``decode`` for translating. Raises
+    SettingError where it does not fit in memory."""
 
     def __init__(self, config: TransformerConfig):
+        layers = config.encoder_layers + config.decoder_layers
+        settings = ("d_model", "d_inner", "encoder_layers", "decoder_layers", "max_length")
+        check_model_fits(config.num_parameters(), layers, *settings)
         self.config = config
         source = Embedding(config.source_vocab_size, config.d_model)
         target = source if config.share_embeddings else Embedding(config.target_vocab_size, config.d_model)
@@ -161,5 +186,8 @@ class Transformer(Module):
         return self.target_embedding.tokens.weight if self.output is None else self.output.weight
 
     def new_cache(self, capacity: int, memory_length: int) -> Cache:
-        """An empty cache for up to ``capacity`` target tokens over a memory of that length."""
+        """An empty cache for up to ``capacity`` target tokens over a memory of that length. Raises SettingError where it does
+        not fit in memory."""
+        numbers = 2 * int(self.config.decoder_layers) * int(capacity) * int(self.config.d_model)
+        check_cache_fits(numbers, self.target_embedding.tokens.weight.dtype, "max_tokens")
         return Cache(self.config.decoder_layers, capacity, memory_length)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from tinytensor.backend import bfloat16, from_numpy, host
+from tinytensor.memory import host_memory
 from tinytensor.tensor import Tensor
 
 PathLike = str | os.PathLike[str]
@@ -90,19 +91,11 @@ def _read_header(path: PathLike, file: BinaryIO) -> bytes:
     beginning = file.read(8)
     length = int.from_bytes(beginning, "little")
     size = os.fstat(file.fileno()).st_size
-    if size > _physical_memory():
+    if size > (host_memory() or size):
         raise FileError(f"{path} does not fit in memory: it has {size:,} bytes")
     if size < 8 or length > min(size - 8, _LONGEST_HEADER):
         raise _not_whole(path, f"a header of {length:,} bytes cannot be in a file of {size:,}")
     return beginning + file.read(length)
-
-
-def _physical_memory() -> float:
-    """Bytes; infinitely many where the system does not say."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):  # as on Windows
-        return float("inf")
 
 
 def _verify(path: PathLike, header: bytes, file: BinaryIO) -> None:

@@ -47,6 +47,15 @@ def test_the_same_seed_finds_the_same_and_resuming_a_finished_run_repeats_its_en
     program.good(*words, "--out", "one", "--overwrite")
 
 
+def test_a_run_in_shards_ends_the_same_where_there_is_one_core(program: Program) -> None:
+    first = program.good("add", "--out", "runs", *TINY, *SHORT, OPENBLAS_NUM_THREADS="2")
+    log = log_of(program.folder / "runs" / "add-gpt")
+    again = program.good("add", "--out", "runs", "--resume", OPENBLAS_NUM_THREADS="1")
+    answers = [[line for line in text.splitlines() if line.startswith("    ")] for text in (first, again)]
+    assert answers[0] == answers[1] and len(answers[0]) == 5
+    assert log_of(program.folder / "runs" / "add-gpt") == log
+
+
 def test_sorting_is_learned(program: Program) -> None:
     words = ["sort", "--num-layers", "2", "--d-model", "36", "--steps", "250", "--eval-every", "250", "--warmup", "20"]
     program.good(*words, "--out", "runs")

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import math
 import random
+import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
-from running import Program, entries, log_of, result_of, validation_losses
+from running import ROOT, Program, entries, log_of, result_of, validation_losses
 
+from tinyformer.errors import SettingError
 from tinyformer.runs import load_checkpoint
 from tinyformer.tokenizers import CharTokenizer
 
@@ -121,13 +128,10 @@ def test_a_text_without_marks_trains_no_classifier(program: Program) -> None:
     [
         (["--data", "none.txt"], "none.txt does not exist"),
         (["--data", "text.txt", "--num-heads", "5"], "num_heads=5 does not divide d_model=128"),
-        (["--data", "text.txt", "--masked", "2"], "share of masked tokens must be above 0"),
-        (["--data", "text.txt", "--marks", "?"], "marks must be two different marks"),
-        (["--data", "text.txt", "--window", "0"], "window must be at least 1, not 0"),
-        (["--data", "text.txt", "--window", "100000"], "too few for windows of 100000"),
+        (["--data", "text.txt", "--window", "100000"], "windows of 100000: use a longer one, or a smaller --window"),
         (
             ["--data", "text.txt", "--window", "20", "--max-length", "20"],
-            "--max-length must be at least 22, the window and two marks around it",
+            "--max-length must be at least 22, the window and two",
         ),
         (["--data", "text.txt", "--wordpieces", "9"], "at least"),
         (["--data", "text.txt", "--steps", "0"], "--steps must be at least 1, not 0"),
@@ -139,6 +143,115 @@ def test_a_text_without_marks_trains_no_classifier(program: Program) -> None:
 def test_mistakes(program: Program, words: list[str], message: str) -> None:
     assert message in program.bad(*words)
     assert entries(program.folder) == ["text.txt"]
+
+
+def test_a_setting_that_cannot_be_is_refused_at_the_start(program: Program) -> None:
+    message = program.bad("--data", "text.txt", "--classify-learning-rate", "nan")
+    assert message == "--classify-learning-rate must be a number not below 0, not nan\n"
+    assert entries(program.folder) == ["text.txt"]
+
+
+def test_a_classifier_that_fails_names_its_own_learning_rate(program: Program) -> None:
+    result = program(*FIRST_RUN, "--classify-learning-rate", "1e30")
+    assert result.returncode == 2
+    assert "a lower --classify-learning-rate " in result.stderr
+
+
+# ---------------------------------------------------------------------------------------------- the example as a module
+
+
+@pytest.fixture(scope="module")
+def example() -> Iterator[ModuleType]:
+    """examples/fill_mask.py as a module."""
+    spec = importlib.util.spec_from_file_location("fill_mask", ROOT / "examples" / EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["fill_mask"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["fill_mask"]
+
+
+MARKS = "--marks must be two different punctuation characters, such as ?., not "
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("wordpieces", 5, "--wordpieces must be at least 6, not 5"),
+        ("wordpieces", -1, "--wordpieces must be at least 6, not -1"),
+        ("window", 0, "--window must be at least 1, not 0"),
+        ("window", -3, "--window must be at least 1, not -3"),
+        ("masked", 0.0, "--masked must be above 0 and at most 1, not 0.0"),
+        ("masked", 1.01, "--masked must be above 0 and at most 1, not 1.01"),
+        ("masked", math.nan, "--masked must be above 0 and at most 1, not nan"),
+        ("masked", -math.inf, "--masked must be above 0 and at most 1, not -inf"),
+        ("marks", "?", f"{MARKS}'?'"),
+        ("marks", "??", f"{MARKS}'??'"),
+        ("marks", "?.!", f"{MARKS}'?.!'"),
+        ("marks", "??.", f"{MARKS}'??.'"),
+        ("marks", "? ", f"{MARKS}'? '"),
+        ("marks", "a.", f"{MARKS}'a.'"),
+        ("marks", "?\n", f"{MARKS}'?\\n'"),
+        ("marks", "?\udcff", f"{MARKS}'?\\udcff'"),  # what a byte that is no UTF-8 becomes on a command line
+        ("classify_steps", -1, "--classify-steps must be at least 0, not -1"),
+        ("classify_learning_rate", math.nan, "--classify-learning-rate must be a number not below 0, not nan"),
+        ("classify_learning_rate", math.inf, "--classify-learning-rate must be a number not below 0, not inf"),
+        ("classify_learning_rate", -1.0, "--classify-learning-rate must be a number not below 0, not -1.0"),
+    ],
+)
+def test_settings_that_cannot_be(example: ModuleType, name: str, value: object, message: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        example.TextConfig(**{name: value})
+    assert caught.value.as_flags() == message
+
+
+def test_sentences_stand_before_their_marks(example: ModuleType) -> None:
+    text = "Who? I am. A: b; c! d?\n\nno mark\n\nlast? ?.end"
+    assert example._sentences(text, "?.") == {"?": ["Who", " d", "last", " "], ".": [" I am", "no mark"]}
+    assert example._sentences(text, "!b") == {"!": [" c"], "b": [" "]}
+    assert example._sentences("你是谁？我是。好！吧？\n\n诗", "？。") == {"？": ["你是谁", "吧"], "。": ["我是"]}
+    assert example._sentences("Sí. ¿Qué hora es? Pero ¿por qué?", "?.") == {"?": ["Qué hora es", "por qué"], ".": ["Sí"]}
+    assert example._sentences("a]b^c-d\\e", "-]") == {"-": ["b^c"], "]": ["a"]}
+
+
+@pytest.mark.parametrize("piece", ["emma\n", "no marks ", "a: ", "诗", "a\n\n", "?", "Why? So. "])
+def test_cutting_takes_time_in_proportion_to_the_text(example: ModuleType, piece: str) -> None:
+    text = piece * (20_000 // len(piece))
+    before = time.process_time()
+    example._sentences(text, example._two_marks(text))
+    assert time.process_time() - before < 2  # milliseconds; a search that begins anew at each character takes 10 seconds
+
+
+@pytest.mark.parametrize("marks", ["?.", "？。", "?。", "？．", "?｡", "؟.", "؟۔", "?।", "\u037e.", "፧።"])
+def test_the_question_mark_and_full_stop_are_those_of_the_text(example: ModuleType, marks: str) -> None:
+    question, stop = marks
+    # Dialogues end their paragraphs with a quotation mark: an empty line after it is no full stop of theirs.
+    text = f"「ab cd{question}」\n\n「ef gh{stop}」\n\n" * 200 + "3.14 " + "a? " * 9
+    assert example._two_marks(text) == marks
+
+
+def test_a_text_of_few_questions_is_asked_for_what_ends_its_lines(example: ModuleType) -> None:
+    assert example._two_marks("x = f(\n1)\n2)\n" * 300 + "why?\n" * 100) == ")("
+    assert example._two_marks("x = 1\n" * 300) == "?."
+    vowels = "कि\nकी\nकि,\nकी,\nकि!\n"  # vowel signs are no letters to Python, and no marks
+    assert example._two_marks(vowels * 100) == ",!"
+
+
+def test_chinese_is_classified_by_its_own_marks(program: Program) -> None:
+    rng = random.Random(0)
+    draw = "狐狗猫看爱棕懒小鸟山水火"
+    made = []
+    for _ in range(1000):
+        asks = rng.random() < 0.5
+        made.append(f"{'谁' if asks else '我'}{''.join(rng.choices(draw, k=rng.randint(3, 5)))}{'？' if asks else '。'}")
+    (program.folder / "text.txt").write_text("".join(made), encoding="utf-8")
+    learned = ["--steps", "20", "--batch-size", "16", "--classify-steps", "60", "--classify-learning-rate", "1e-2"]
+    printed = program.good("--data", "text.txt", "--out", "run", *TINY, *learned)
+    assert "Which mark ended a sentence, ？ or 。?" in printed
+    line = next(line for line in printed.splitlines() if line.startswith("from scratch: "))
+    assert float(line.split()[2]) > 90
 
 
 def test_sentences_that_cannot_be_filled(copied: Program) -> None:

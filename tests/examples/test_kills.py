@@ -19,7 +19,7 @@ RUN = ["--data", "text.txt", "--out", "run"]
 STEPS = ["--steps", "120", "--eval-every", "10", "--log-every", "5", "--average", "3", "--dropout", "0.1"]
 SEED = 20
 # Each is a new process, of which importing NumPy takes the longest. The first one always comes in time.
-KILLS = [signal.SIGKILL, signal.SIGTERM, signal.SIGKILL, signal.SIGKILL] if os.name == "posix" else []
+KILLS = [signal.SIGKILL, signal.SIGTERM, signal.SIGKILL] if os.name == "posix" else []
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs a signal that cannot be caught")
 

@@ -131,7 +131,8 @@ def attempt(read: Callable[[], Any], path: Path, original: Any, what: str) -> No
         message = str(error)
         assert message.count("\n") <= 1, (what, message)
         assert len(message) < 900, (what, message)
-        if not isinstance(error, OSError):
+        # Settings that could be, but do not fit the data, are told by their own names.
+        if path.name in ("tokenizer.json", "best.safetensors", "latest.safetensors") and not isinstance(error, OSError):
             assert path.name in message or path.parent.name in message, (what, message)
     else:
         assert original is None or found == original, what

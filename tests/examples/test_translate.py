@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from running import ROOT, Program, contents, entries, log_of, result_of, validation_losses
 
-from tinyformer.runs import load_checkpoint
+from tinyformer.runs import RunFolder, load_checkpoint
 from tinyformer.tokenizers import BPETokenizer, CharTokenizer
 from tinyformer.training import TrainingConfig
 from tinyformer.transformer import TransformerConfig
@@ -25,17 +25,9 @@ MODEL = ["--d-model", "16", "--num-heads", "2", "--d-inner", "16", "--encoder-la
 TASK = ["--vocab-size", "280", "--max-tokens", "30", "--validation", "6", "--test", "5", "--batch-size", "8"]
 SHORT = ["--steps", "12", "--eval-every", "6", "--log-every", "3", "--warmup", "4", "--beam", "2"]
 TINY = [*MODEL, *TASK, *SHORT]
-FILES = [
-    "attention.png",
-    "attention_heads.png",
-    "best.safetensors",
-    "config.json",
-    "latest.safetensors",
-    "log.csv",
-    "loss.png",
-    "sample.txt",
-]
-FILES += ["tokenizer.json"]
+PICTURES = ["attention.png", "attention_heads.png", "loss.png"]
+FILES = [*PICTURES, "best.safetensors", "config.json", "latest.safetensors", "log.csv", "sample.txt", "tokenizer.json"]
+FILES.sort()
 LONGER = ["--steps", "300", "--eval-every", "100", "--learning-rate", "1e-2", "--dropout", "0"]
 FIRST_RUN = ["--data", "pairs.tsv", "--out", "run", *TINY, *LONGER]
 
@@ -87,8 +79,9 @@ def test_a_run_leaves_its_files_and_says_what_it_does(first_run: tuple[Path, str
         "vocab_size": 280, "lowercase": False, "max_tokens": 30, "length_penalty": 0.6, "label_smoothing": 0.1, "validation": 6,
         "test": 5,
     }  # fmt: skip
-    for name in ("loss.png", "attention.png"):
+    for name in PICTURES:
         assert (run / name).read_bytes().startswith(b"\x89PNG")
+    assert "\nDrew {}, {} and {}\n".format(*(Path("run") / name for name in (PICTURES[2], *PICTURES[:2]))) in printed
     # Each held-out sentence is there once, as it was given, and as it was shown.
     given = dict(some_pairs())
     sample = sample_of(run)
@@ -122,7 +115,7 @@ def test_without_what_is_optional_it_trains_and_says_what_is_missing(program: Pr
     assert printed.count("greedy: (no scores: they need sacrebleu, pip install sacrebleu)\n") == 1
     assert "beam" not in printed  # a beam of 1 is greedy, which is there already
     assert "no pictures drawn: they need matplotlib, pip install matplotlib" in printed
-    assert entries(program.folder / "run") == sorted(set(FILES) - {"loss.png", "attention.png", "attention_heads.png"})
+    assert entries(program.folder / "run") == sorted(set(FILES) - set(PICTURES))
     message = program.bad("translate", "--out", "run", "--heat-map", "red dog", **bare)
     assert message == "the package 'matplotlib' is not installed: pip install matplotlib\n"
 
@@ -289,12 +282,44 @@ def test_the_length_penalty_is_the_runs(copied: Program) -> None:
     assert all(best[0][text] < best[1][text] < 0 for text in shared if text)
 
 
-def test_a_map_of_the_attention(copied: Program) -> None:
-    path = copied.folder / "run/attention.png"
-    path.unlink()
+def test_maps_of_the_attention(copied: Program) -> None:
+    paths = [copied.folder / "run" / name for name in ("attention.png", "attention_heads.png")]
+    for path in paths:
+        path.unlink()
     printed = copied.good("translate", "--out", "run", "--heat-map", "$red$ dog 日本")
     assert printed.splitlines()[1] == f"Drew {Path('run/attention.png')} and {Path('run/attention_heads.png')}"
-    assert path.read_bytes().startswith(b"\x89PNG")
+    for path in paths:
+        assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_maps_have_each_token_and_parts_of_characters_as_bytes(finished: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    example = script()
+    drawn: list[Any] = []
+    for name in ("attention_means", "attention_maps"):
+        monkeypatch.setattr(example["plots"], name, lambda *arguments: drawn.append(arguments) or arguments[-1])
+    folder = RunFolder(finished.folder / "run")
+    translator = example["open_run"](folder)
+    assert example["draw_attention"](translator, "red dog é", folder) == (folder.attention, folder.attention_heads)
+    for maps, source, target, _ in drawn:
+        assert "".join(source) == "red dog \\xc3\\xa9[EOS]"
+        assert source[-4:] == [" ", "\\xc3", "\\xa9", "[EOS]"]
+        assert target[0] == "[BOS]"
+        shapes = {name: weights.shape for name, weights in maps.items()}
+        s, t = len(source), len(target)
+        assert shapes == {
+            "encoder.blocks.0.attention": (2, s, s), "decoder.blocks.0.attention": (2, t, t),
+            "decoder.blocks.0.cross_attention": (2, t, s),
+        }  # fmt: skip
+
+
+def test_the_picture_of_the_losses_says_why_the_training_loss_may_be_the_higher(first_run: tuple[Path, str]) -> None:
+    note = script()["_note_on_losses"]
+    assert note(0.0, 0.0) == ""
+    assert "measured with label smoothing (0.1), the validation loss without" in note(0.1, 0.0)
+    assert "measured with dropout (0.2), the validation loss without" in note(0.0, 0.2)
+    assert "measured with label smoothing (0.1) and dropout (0.2), the" in note(0.1, 0.2)
+    # This run smooths labels: the note is on its picture, under the curves, which take 540 rows.
+    assert int.from_bytes((first_run[0] / "run/loss.png").read_bytes()[20:24], "big") > 540
 
 
 def test_a_translation_is_one_line_without_special_tokens(finished: Program) -> None:
@@ -392,7 +417,7 @@ def test_files_that_do_not_go_together(program: Program, words: list[str], messa
         (["--schedule", "step"], "--schedule must be one of cosine, linear, constant, noam, not 'step'"),
         (
             ["--positions", "learned", "--max-length", "30"],
-            "--max-length must be more than 30, the longest sentence, as its end needs a place, too",
+            "--max-length must be more than 30, the longest sentence, as its end",
         ),
         (["--resume", "--overwrite"], "not allowed with argument"),
         (["--resume"], "config.json does not exist: is run the folder of a run?"),

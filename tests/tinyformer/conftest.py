@@ -36,3 +36,13 @@ def text_ids() -> np.ndarray:
 def bits() -> Callable[[Mapping[str, Tensor]], dict[str, bytes]]:
     """The exact bytes of named tensors: equal bytes are equal numbers without any tolerance."""
     return lambda tensors: {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
+
+
+@pytest.fixture
+def shipped_fonts_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever fonts this system has, matplotlib finds those that it ships."""
+    from matplotlib import get_data_path
+    from matplotlib.font_manager import fontManager
+
+    shipped = [face for face in fontManager.ttflist if face.fname.startswith(get_data_path())]
+    monkeypatch.setattr(fontManager, "ttflist", shipped)

@@ -9,7 +9,7 @@ import pytest
 
 import tinytensor as tt
 from tinyformer.attention import KeyValueCache, MultiHeadAttention, attention_weights, padding_mask, recording_attention
-from tinyformer.errors import UserError
+from tinyformer.errors import SettingError
 from tinyformer.positions import RotaryPositions
 from tinytensor.backend import to_numpy, xp
 
@@ -146,7 +146,7 @@ def test_dropout_acts_in_training_only(x: np.ndarray) -> None:
 
 @pytest.mark.parametrize("num_heads", [5, 0, -2])
 def test_heads_that_do_not_divide_the_width(num_heads: int) -> None:
-    with pytest.raises(UserError, match=f"{num_heads} heads do not divide the width 12"):
+    with pytest.raises(SettingError, match=f"num_heads={num_heads} does not divide d_model=12"):
         MultiHeadAttention(12, num_heads)
 
 

@@ -21,7 +21,7 @@ from tinyformer.decoding import (
     log_softmax,
     sample,
 )
-from tinyformer.errors import UserError
+from tinyformer.errors import SettingError, UserError
 from tinyformer.transformer import Transformer, TransformerConfig
 
 START, END = 1, 2
@@ -306,20 +306,29 @@ def test_a_gpt_beyond_its_block(make_gpt) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"beam": 0}, {"beam": -1}, {"max_tokens": 0}, {"n_best": 0}, {"n_best": 4, "beam": 3}], ids=str
+    ("changes", "message"),
+    [
+        ({"beam": 0}, "beam must be at least 1, not 0"),
+        ({"beam": -1}, "beam must be at least 1, not -1"),
+        ({"beam": 2.0}, "beam must be an integer, not 2.0"),
+        ({"max_tokens": 0}, "max_tokens must be at least 1, not 0"),
+        ({"n_best": 0}, "n_best must be at least 1, not 0"),
+        ({"n_best": 4, "beam": 3}, "n_best must be at most beam, 3, not 4"),
+        ({"batch_size": -1}, "batch_size must not be negative, but it is -1"),
+        ({"alpha": math.nan}, "alpha must be a finite number, not nan"),
+        ({"alpha": math.inf}, "alpha must be a finite number, not inf"),
+    ],
 )
-def test_settings_that_make_no_sense(changes: dict[str, int]) -> None:
-    with pytest.raises(UserError, match="beam search needs 1 <= n_best <= beam and max_tokens >= 1"):
-        beam_search(Tree(5, [0]), START, END, 1, **changes)
+def test_settings_that_make_no_sense(changes: dict[str, float], message: str) -> None:
+    with pytest.raises(SettingError, match=message) as caught:
+        beam_search(Tree(5, [0]), START, END, **{"batch_size": 1, **changes})
+    assert caught.value.names == tuple(changes)
 
 
 def test_no_rows() -> None:
     decoder = Tree(5, [])
     assert beam_search(decoder, START, END, batch_size=0) == []
     assert decoder.steps == 0
-    for changes in ({"batch_size": -1}, {"alpha": math.nan}, {"alpha": math.inf}):
-        with pytest.raises(UserError, match="a batch_size of at least 0 and a finite alpha"):
-            beam_search(decoder, START, END, **{"batch_size": 0, **changes})
 
 
 @pytest.mark.parametrize("beam", [1, 2, 9])

@@ -10,7 +10,7 @@ import pytest
 
 import tinytensor as tt
 from tinyformer.bert import Bert, BertConfig, BertForClassification, BertForMaskedLM
-from tinyformer.errors import UserError
+from tinyformer.errors import SettingError
 from tinytensor.nn import Module
 from tinytensor.optim import AdamW
 
@@ -257,14 +257,36 @@ def test_classifies_one_batch() -> None:
         ({"max_length": 0}, "max_length must be at least 1, not 0"),
         ({"num_layers": 0}, "num_layers must be at least 1, not 0"),
         ({"d_inner": 0}, "d_inner must be at least 1, not 0"),
+        ({"num_heads": 2.0}, "num_heads must be an integer, not 2.0"),
+        ({"d_model": True}, "d_model must be an integer, not True"),
+        ({"dropout": math.inf}, "dropout must be a finite number, not inf"),
+        ({"dropout": "0.1"}, "dropout must be a finite number, not '0.1'"),
+        ({"dropout": math.nan}, "dropout must be a finite number, not nan"),
         ({"dropout": 1.0}, "dropout must be at least 0 and less than 1, not 1.0"),
         ({"positions": "rotary"}, "positions must be sinusoidal or learned, not 'rotary'"),
     ],
 )
 def test_settings_that_make_no_model(changes: dict[str, float], message: str) -> None:
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(SettingError) as caught:
         BertConfig(**changes)
     assert message in str(caught.value)
+    assert next(iter(changes)) in caught.value.names
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
+def test_parameters_are_counted_without_making_the_model(positions: str, norm_first: bool) -> None:
+    model = make(positions=positions, norm_first=norm_first)
+    assert model.config.num_parameters() == model.num_parameters()
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("name", ["d_model", "d_inner", "num_layers", "max_length", "vocab_size"])
+def test_a_model_that_cannot_fit_in_memory_is_refused_before_it_is_made(name: str) -> None:
+    config = BertConfig(**{"num_heads": 1, name: 10**18})
+    for make_model in (Bert, BertForMaskedLM, lambda config: BertForClassification(config, 2)):
+        with pytest.raises(SettingError, match=r"a model of this size needs at least .* are there: choose a smaller d_model"):
+            make_model(config)
 
 
 def test_a_text_that_is_too_long() -> None:

@@ -18,11 +18,11 @@ from tinyformer.gpt import GPT, GPTConfig
 from tinyformer.runs import RunFolder, load_checkpoint
 from tinyformer.training import Trainer, TrainingConfig
 from tinyformer.transformer import Transformer, TransformerConfig
-from tinytensor import Tensor, backend
+from tinytensor import Tensor
 from tinytensor.engine import Node
 from tinytensor.nn import Module
 
-needs_bfloat16 = pytest.mark.skipif(backend.bfloat16 is None, reason="NumPy has no bfloat16")
+needs_bfloat16 = pytest.mark.needs("cupy")
 
 
 def ids(*shape: int) -> Tensor:
@@ -249,7 +249,7 @@ def test_its_weights_write_text_in_float32_too(tmp_path: Any, text_ids: np.ndarr
         assert len(list(generate(m, [1, 2], 12, Sampling(temperature=0.8, seed=1)))) == 12
 
 
-@pytest.mark.skipif(tt.backend_name != "numpy", reason="for NumPy")
+@pytest.mark.needs("numpy")
 def test_numpy_refuses_bfloat16(tmp_path: Any, text_ids: np.ndarray) -> None:
     with pytest.raises(UserError, match=r"needs a GPU.*TINYTENSOR_BACKEND=cupy"):
         make_trainer(tmp_path / "run", text_ids, dtype="bfloat16")

@@ -9,7 +9,7 @@ import pytest
 
 import tinytensor as tt
 from tinyformer.blocks import Block, BlockCache, BlockConfig, Cache, FeedForward
-from tinyformer.errors import UserError
+from tinyformer.errors import SettingError
 from tinytensor.backend import to_numpy
 
 
@@ -170,12 +170,14 @@ def test_the_norms_epsilon_is_passed_on(x: np.ndarray) -> None:
     ("changes", "message"),
     [
         ({"norm": "batch"}, "norm must be one of layer, rms, not 'batch'"),
+        ({"norm_eps": math.inf}, "norm_eps must be a finite number, not inf"),
         ({"activation": "tanh"}, "activation must be one of relu, gelu, gelu_exact, swiglu, not 'tanh'"),
     ],
 )
 def test_choices_that_do_not_exist(changes: dict[str, str], message: str) -> None:
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(SettingError, match=message) as caught:
         config(**changes)
+    assert caught.value.names == tuple(changes)
 
 
 def test_a_block_with_a_cache(x: np.ndarray) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 import tinytensor as tt
 from tinyformer.decoding import GPTDecoder, Sampling, TransformerDecoder, evaluating, generate, sample, stream_text
-from tinyformer.errors import UserError
+from tinyformer.errors import SettingError, UserError
 from tinyformer.transformer import Transformer, TransformerConfig
 
 
@@ -341,19 +341,21 @@ def test_arguments_that_make_no_sense(model, arguments: dict[str, object], messa
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"temperature": -0.1}, r"the temperature must be 0 \(greedy\) or more, not -0.1"),
-        ({"temperature": math.nan}, r"the temperature must be 0 \(greedy\) or more, not nan"),
-        ({"temperature": math.inf}, r"the temperature must be 0 \(greedy\) or more, not inf"),
-        ({"top_k": -2}, "top_k must not be negative, not -2"),
+        ({"temperature": -0.1}, r"temperature must be 0 \(greedy\) or more, not -0.1"),
+        ({"temperature": math.nan}, "temperature must be a finite number, not nan"),
+        ({"temperature": math.inf}, "temperature must be a finite number, not inf"),
+        ({"top_k": -2}, "top_k must not be negative, but it is -2"),
+        ({"top_k": 2.0}, "top_k must be an integer, not 2.0"),
         ({"top_p": 0.0}, "top_p must be above 0 and at most 1, not 0.0"),
         ({"top_p": 1.5}, "top_p must be above 0 and at most 1, not 1.5"),
-        ({"top_p": math.nan}, "top_p must be above 0 and at most 1, not nan"),
-        ({"seed": -1}, "the seed must not be negative, not -1"),
+        ({"top_p": math.nan}, "top_p must be a finite number, not nan"),
+        ({"seed": -1}, "seed must not be negative, but it is -1"),
     ],
 )
 def test_settings_that_make_no_sense(settings: dict[str, float], message: str) -> None:
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(SettingError, match=message) as caught:
         Sampling(**settings)
+    assert caught.value.names == tuple(settings)
 
 
 # ---------------------------------------------------------------------------------------------------------- top p

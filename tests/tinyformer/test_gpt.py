@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tinytensor as tt
-from tinyformer.errors import UserError
+from tinyformer.errors import SettingError
 from tinyformer.gpt import GPT, GPTConfig
 from tinytensor.optim import AdamW
 
@@ -273,17 +273,56 @@ def test_every_parameter_gets_a_gradient(make_gpt, choices: dict[str, str]) -> N
         ({"vocab_size": 0}, "vocab_size must be at least 1, not 0"),
         ({"dropout": 1.0}, "dropout must be at least 0 and less than 1, not 1.0"),
         ({"dropout": -0.1}, "dropout must be at least 0 and less than 1, not -0.1"),
-        ({"dropout": math.nan}, "dropout must be at least 0 and less than 1, not nan"),
+        ({"num_heads": 2.0}, "num_heads must be an integer, not 2.0"),
+        ({"d_model": True}, "d_model must be an integer, not True"),
+        ({"dropout": math.inf}, "dropout must be a finite number, not inf"),
+        ({"dropout": "0.1"}, "dropout must be a finite number, not '0.1'"),
+        ({"dropout": math.nan}, "dropout must be a finite number, not nan"),
         ({"positions": "absolute"}, "positions must be one of learned, sinusoidal, rotary, not 'absolute'"),
-        ({"positions": "rotary", "d_model": 12}, "rotary positions need an even width a head, not 3"),
+        ({"positions": "rotary", "d_model": 12}, "d_model / num_heads must be even for rotary positions, not 3"),
         ({"norm": "batch"}, "norm must be one of layer, rms, not 'batch'"),
         ({"activation": "tanh"}, "activation must be one of relu, gelu, gelu_exact, swiglu, not 'tanh'"),
     ],
 )
 def test_settings_that_make_no_model(changes: dict[str, float], message: str) -> None:
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(SettingError) as caught:
         GPTConfig(**{"vocab_size": 10, **changes})
     assert message in str(caught.value)
+    assert next(reversed(changes)) in caught.value.names
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+@pytest.mark.parametrize("activation", ["gelu", "swiglu"])
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "rotary"])
+def test_parameters_are_counted_without_making_the_model(make_gpt, positions, activation, norm, bias) -> None:
+    model = make_gpt(positions=positions, activation=activation, norm=norm, bias=bias)
+    assert model.config.num_parameters() == model.num_parameters()
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"d_model": 10**18},
+        {"num_layers": 10**8},
+        {"num_layers": 10**8, "d_model": 1, "num_heads": 1},  # of which Python's objects are more than the weights
+        {"block_size": 10**30},
+        {"d_model": np.int64(2**40)},
+        {"vocab_size": 10**400},
+    ],
+    ids=str,
+)
+def test_a_model_that_cannot_fit_in_memory_is_refused_before_it_is_made(changes: dict[str, int]) -> None:
+    config = GPTConfig(**{"vocab_size": 65, **changes})
+    with pytest.raises(SettingError, match=r"a model of this size needs at least .* are there: choose a smaller d_model"):
+        GPT(config)
+
+
+def test_a_cache_that_cannot_fit_in_memory_is_refused() -> None:
+    model = GPT(GPTConfig(5, 10**15, 1, 1, 2, positions="sinusoidal"))
+    with pytest.raises(SettingError, match="a cache for this block_size needs at least 16,000 TB"):
+        model.new_cache()
 
 
 def test_state_dict_round_trip(make_gpt, bits) -> None:

@@ -4,14 +4,29 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tracemalloc
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from tinyformer import memory
+from tinyformer.bert import BertConfig, BertForClassification, BertForMaskedLM
+from tinyformer.classification import LabelledBatches, class_loss
+from tinyformer.data import TextBatches
 from tinyformer.errors import SettingError, UserError
-from tinyformer.memory import check_fits, in_bytes
+from tinyformer.gpt import GPT, GPTConfig
+from tinyformer.masking import MaskedBatches, Masking, masked_token_loss
+from tinyformer.memory import check_fits, check_training_fits, in_bytes, training_memory
+from tinyformer.pairs import PairBatches, Specials, translation_loss
+from tinyformer.runs import RunFolder
+from tinyformer.training import Trainer, TrainingConfig, next_token_loss
+from tinyformer.transformer import Transformer, TransformerConfig
 from tinytensor import memory as system
+from tinytensor.nn import Linear, Module
 
 
 @pytest.mark.parametrize(
@@ -49,6 +64,89 @@ def test_what_does_not_fit_is_told_with_what_there_is(monkeypatch: pytest.Monkey
 def test_where_nothing_is_known_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "device_memory", lambda: None)
     check_fits(10**400, "this", "no")
+
+
+# ---------------------------------------------------------------------------------------------------------- training
+
+IDS = np.random.default_rng(0).integers(5, 60, 3000)
+
+
+def a_gpt(**changes: object) -> tuple[Module, Any, Any]:
+    config = GPTConfig(**{"vocab_size": 60, "block_size": 32, "num_layers": 2, "num_heads": 2, "d_model": 64, **changes})
+    return GPT(config), TextBatches(IDS, 32, 32), next_token_loss
+
+
+def a_wide_gpt() -> tuple[Module, Any, Any]:
+    """One whose weights are more than what is kept of a batch."""
+    return GPT(GPTConfig(60, 8, 2, 2, 256)), TextBatches(IDS, 8, 2), next_token_loss
+
+
+def a_transformer() -> tuple[Module, Any, Any]:
+    model = Transformer(TransformerConfig(60, 60, 0, 64, 2, 2, 2, 256))
+    pairs = [(IDS[i : i + 20].tolist(), IDS[i : i + 20].tolist()) for i in range(100)]
+    return model, PairBatches(pairs, pairs[:10], Specials(0, 1, 2), 64), translation_loss(0.1, 0)
+
+
+def a_bert() -> tuple[Module, Any, Any]:
+    model = BertForMaskedLM(BertConfig(60, 0, 2, 34, 2, 2, 64, 256))
+    return model, MaskedBatches(IDS, Masking(60, 3, [0, 1, 2]), 1, 2, 32, 32), masked_token_loss
+
+
+def a_classifier() -> tuple[Module, Any, Any]:
+    model = BertForClassification(BertConfig(60, 0, 2, 34, 2, 2, 64, 256), 2)
+    texts = [(IDS[i : i + 30 + i % 4].tolist(), i % 2) for i in range(100)]
+    return model, LabelledBatches(texts, texts, 0, 32), class_loss
+
+
+SMALL: dict[str, Callable[[], tuple[Module, Any, Any]]] = {
+    "gelu": a_gpt,
+    "relu": partial(a_gpt, activation="relu"),
+    "swiglu": partial(a_gpt, activation="swiglu", norm="rms"),
+    "rotary": partial(a_gpt, positions="rotary", dropout=0.1),
+    "wide": a_wide_gpt,
+    "transformer": a_transformer,
+    "bert": a_bert,
+    "classifier": a_classifier,
+}
+
+
+@pytest.mark.parametrize("shards", [2, 16])
+@pytest.mark.parametrize("kind", SMALL)
+def test_training_takes_what_is_said_and_not_more_than_twice_that(kind: str, shards: int, tmp_path: Path) -> None:
+    tracemalloc.start()
+    try:
+        model, batches, loss = SMALL[kind]()
+        trainer = Trainer(model, batches, TrainingConfig(shards=shards), RunFolder(tmp_path), loss)
+        bound = training_memory(model, batches, shards)
+        tracemalloc.reset_peak()
+        for _ in range(2):  # the optimizer's moments are there from the second step on
+            trainer.train_step()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert bound < peak
+    if shards < 4:  # of more not all are at work at once
+        assert peak < 2.2 * bound
+
+
+def test_a_frozen_model_keeps_nothing_that_is_known() -> None:
+    model, batches, _ = a_gpt()
+    for parameter in model.parameters():
+        parameter.requires_grad = False
+    assert training_memory(model, batches) == 4 * model.num_parameters()
+
+
+def test_other_models_and_batches_have_weights_at_least() -> None:
+    assert training_memory(Linear(10, 10), object()) == 16 * 110
+
+
+def test_training_that_cannot_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, batches, _ = a_gpt()
+    check_training_fits(model, batches, 2)
+    batches.batch_size = 10**30
+    with pytest.raises(SettingError, match=r"training this model with this batch_size needs at least .* are there") as caught:
+        check_training_fits(model, batches, 2)
+    assert "--accumulation" in caught.value.as_flags()
 
 
 # --------------------------------------------------------------------------------------------- what the system says

@@ -99,9 +99,9 @@ def test_a_zipped_file_is_unpacked_only_as_far_as_it_fits_in_memory(
 
 
 def test_a_list_of_empty_lines_is_larger_than_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "a.txt").write_bytes(b"\n" * 1000)
-    monkeypatch.setattr(memory, "host_memory", lambda: 10_000)
-    with pytest.raises(UserError, match="needs at least 11 kB"):
+    (tmp_path / "a.txt").write_bytes(b"\n" * 10_000_000)
+    monkeypatch.setattr(memory, "host_memory", lambda: 100_000_000)
+    with pytest.raises(UserError, match="needs at least 110 MB"):
         read_lines(tmp_path / "a.txt")
 
 

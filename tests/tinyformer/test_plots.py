@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import tinytensor as tt
-from tinyformer.plots import attention_maps, if_possible, loss_curve
+from tinyformer import plots
+from tinyformer.plots import attention_maps, attention_means, if_possible, loss_curve
 
 pytest.importorskip("matplotlib")
 
@@ -70,6 +71,27 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return saved
 
 
+def test_a_note_stands_under_the_curves(tmp_path: Path, figures: list[Any]) -> None:
+    note = "The training loss is measured with label smoothing (0.1), the validation loss without. " * 2
+    for options in ({}, {"note": note}, {"note": "短い"}):
+        loss_curve([row(0, None, 3.0), row(20, 2.0, 1.0)], tmp_path / "loss.png", **options)
+    without, with_note, _ = figures
+    assert without.get_supxlabel() == ""
+    assert with_note.get_supxlabel().replace("\n", " ") == note.strip()
+    assert with_note.get_supxlabel().count("\n") == 1
+    assert with_note.get_figheight() > without.get_figheight()  # it takes no room from the curves
+
+
+def test_a_title_may_have_any_characters(tmp_path: Path, figures: list[Any], shipped_fonts_only: None) -> None:
+    for title in ("GPT on $x^$", "GPT 中文\n\x00", "Titel " * 10_000):
+        loss_curve([row(0, None, 3.0)], tmp_path / "loss.png", title)
+    first, second, third = (figure.axes[0].get_title() for figure in figures)
+    assert (first, second) == ("GPT on $x^$", "GPT U+4E2D U+6587 U+0000")
+    assert third.startswith("Titel Titel ")
+    assert third.endswith("…")
+    assert len(third) < 130
+
+
 def weights(heads: int, queries: int, keys: int, seed: int = 0) -> Any:
     return np.random.default_rng(seed).dirichlet(np.ones(keys), (heads, queries)).astype(np.float32)
 
@@ -85,21 +107,106 @@ def test_attention_maps_are_drawn_for_each_layer_and_head(tmp_path: Path, figure
     assert attention_maps({name: tt.tensor(m) for name, m in maps.items()}, source, target, path) == path
     assert path.read_bytes().startswith(b"\x89PNG")
     assert [p.name for p in tmp_path.iterdir()] == ["attention.png"]  # the temporary file is gone
-    drawn = [axes for axes in figures[0].axes if axes.axison]
-    assert [axes.get_title() for axes in drawn] == [f"{n}, head {h + 1}" for n, m in maps.items() for h in range(len(m))]
+    drawn = figures[0].axes
+    assert [axes.get_title("left") for axes in drawn] == [f"{n}, head {h + 1}" for n, m in maps.items() for h in range(len(m))]
     for axes, expected in zip(drawn, [head for layer in maps.values() for head in layer]):
         np.testing.assert_array_equal(axes.images[0].get_array(), expected)
         assert axes.images[0].get_clim() == (0, 1)  # so that colors mean the same everywhere
-    labels = [
-        ([t.get_text() for t in axes.get_yticklabels()], [t.get_text() for t in axes.get_xticklabels()]) for axes in drawn
-    ]
-    assert labels == [(source, source)] * 2 + [(target, target)] * 2 + [(target, source)]
+    # The first of a row has the labels of its queries, each panel those of its keys.
+    assert labels(drawn, "y") == [source, [], target, [], target]
+    assert labels(drawn, "x") == [source, source, target, target, source]
+
+
+def labels(panels: list[Any], axis: str) -> list[list[str]]:
+    """The labels on an axis of each panel."""
+    return [[label.get_text() for label in getattr(axes, f"get_{axis}ticklabels")()] for axes in panels]
+
+
+def test_the_mean_over_the_heads_has_a_page_of_its_own(tmp_path: Path, figures: list[Any]) -> None:
+    shapes = {"encoder.blocks.{}.attention": (4, 2, 2), "decoder.blocks.{}.cross_attention": (4, 3, 2)}
+    maps = {name.format(layer): weights(*shape, seed=layer) for layer in range(3) for name, shape in shapes.items()}
+    path = tmp_path / "attention.png"
+    assert attention_means({name: tt.tensor(m) for name, m in maps.items()}, ["a", "b"], ["x", "y", "z"], path) == path
+    assert path.read_bytes().startswith(b"\x89PNG")
+    drawn = figures[0].axes
+    assert [axes.get_title("left") for axes in drawn] == [name.format(layer) for name in shapes for layer in range(3)]
+    for axes in drawn:
+        np.testing.assert_allclose(axes.images[0].get_array(), maps[axes.get_title("left")].mean(axis=0), rtol=1e-6)
+    # A row for each kind of attention, a column for each layer.
+    lefts, bottoms = zip(*((round(axes.get_position().x0, 6), round(axes.get_position().y0, 6)) for axes in drawn))
+    assert lefts[:3] == lefts[3:]
+    assert (len(set(lefts)), len(set(bottoms))) == (3, 2)
+    assert "mean over the heads" in figures[0].texts[0].get_text().replace("\n", " ")
+
+
+def test_the_picture_says_which_axis_is_which(tmp_path: Path, figures: list[Any]) -> None:
+    names = ["encoder.blocks.0.attention", "decoder.blocks.0.attention", "decoder.blocks.0.cross_attention"]
+    maps = dict(zip(names, (tt.tensor(weights(1, *shape)) for shape in ((2, 2), (3, 3), (3, 2)))))
+    for draw in (attention_maps, attention_means):
+        draw(maps, ["a", "b"], ["x", "y", "z"], tmp_path / "attention.png")
+    for figure in figures:
+        said = [(axes.get_ylabel(), axes.get_xlabel()) for axes in figure.axes]
+        source, target = "source tokens", "target tokens"
+        wanted = [(source, source), (target, target), (target, source)]
+        assert said == [(f"queries: {queries}", f"keys: {keys}") for queries, keys in wanted]
+        assert "Each row is a query" in figure.texts[0].get_text().replace("\n", " ")
 
 
 def test_tokens_that_look_like_formulas_are_drawn_as_they_are(tmp_path: Path, figures: list[Any]) -> None:
     tokens = ["$$", "$\\", "$x^$"]
     attention_maps({"encoder": tt.tensor(weights(1, 3, 3))}, tokens, [], tmp_path / "a.png")
-    assert [label.get_text() for label in figures[0].axes[0].get_xticklabels()] == tokens
+    assert labels(figures[0].axes, "x") == labels(figures[0].axes, "y") == [tokens]
+
+
+def test_tokens_may_have_any_characters(tmp_path: Path, figures: list[Any], shipped_fonts_only: None) -> None:
+    # Warnings are errors here, as everywhere in these tests.
+    tokens = ["中文", " ", "\n", "\u200b", "\ud800", "😀", "מילה", "\u0301", "", "a\u0301\u0302"]
+    attention_maps({"encoder": tt.tensor(weights(1, 10, 10))}, tokens, [], tmp_path / "a.png")
+    shown = ["U+4E2D U+6587", "␣", "\\n", "U+200B", "U+D800", "😀", "מילה", "◌\u0301", "(empty)", "a\u0301\u0302"]
+    assert labels(figures[0].axes, "x") == labels(figures[0].axes, "y") == [shown]
+
+
+def test_long_tokens_are_cut(tmp_path: Path, figures: list[Any]) -> None:
+    tokens = [" " + "a" * 100_000, "dog", "W" * 99, "\u0301" * 100_000]
+    attention_maps({"encoder": tt.tensor(weights(1, 4, 4))}, tokens, [], tmp_path / "a.png")
+    ((first, second, third, fourth),) = labels(figures[0].axes, "x")
+    assert first == "␣" + (len(first) - 2) * "a" + "…"
+    assert second == "dog"
+    assert third == (len(third) - 1) * "W" + "…"
+    assert 9 < len(third) < len(first) < 25  # a W is wider than an a
+    assert len(fourth) < 51
+    # The labels leave the panel its place, and they fit into theirs.
+    figure = figures[0]
+    place = figure.axes[0].get_position()
+    assert place.width * figure.get_figwidth() == pytest.approx(1.5)
+    edges = [label.get_window_extent().x0 for label in figure.axes[0].get_yticklabels()]
+    edges += [label.get_window_extent().y0 for label in figure.axes[0].get_xticklabels()]
+    assert min(edges) > 0
+
+
+def test_of_many_tokens_some_are_labelled(tmp_path: Path, figures: list[Any]) -> None:
+    tokens = [str(i) for i in range(500)]
+    maps = {"encoder": tt.tensor(weights(2, 500, 500))}
+    for draw in (attention_means, attention_maps):
+        draw(maps, tokens, [], tmp_path / "a.png")
+    for figure, every in zip(figures, (8, 19)):
+        assert labels(figure.axes, "x")[0] == tokens[::every]
+        assert list(figure.axes[0].get_xticks()) == list(range(0, 500, every))
+        assert figure.axes[0].get_xlabel() == f"keys: source tokens, 1 in {every} labelled"
+        assert max(figure.get_size_inches()) < 10
+
+
+def test_a_page_of_many_panels_stays_within_bounds(tmp_path: Path, figures: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.image import imread
+
+    maps = {f"encoder.blocks.{i}.attention": tt.tensor(weights(1, 12, 12)) for i in range(30)}
+    tokens = list("abcdefghijkl")
+    attention_maps(maps, tokens, [], tmp_path / "a.png")
+    assert 5990 <= max(imread(tmp_path / "a.png").shape) <= 6000  # it would be 7169
+    monkeypatch.setattr(plots, "MOST_LABELS", 3)  # a panel, as where there are a thousand
+    attention_maps({"encoder": tt.tensor(weights(1, 12, 12))}, tokens, [], tmp_path / "a.png")
+    # Not only 3, but as many as FEWEST_LABELS (8) allow at even distances.
+    assert [labels(figure.axes, "x")[-1] for figure in figures] == [tokens, list("acegik")]
 
 
 def test_drawing_if_possible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -220,18 +220,13 @@ def test_a_changed_run_is_resumed_bit_for_bit(stopped: Path, tmp_path: Path, cha
     assert whole.step == change.get("steps", 12)
     assert config_of(tmp_path / "whole") == {**TRAINING, **config_of(stopped), **change}
     # It stops at once, and later; each time it goes on by what is saved.
-    for at, given in (
-        (0, {"resume": "changed", **change}),
-        (1, {"resume": True}),
-        (3, {"resume": True}),
-        (0, {"resume": True}),
-    ):
-        if given["resume"] == "changed":
+    for at in (None, 1, 3, 0):
+        if at is None:
             with RunFolder(tmp_path / "parts").held() as folder:
-                trainer = prepare(folder, False, given)
+                trainer = prepare(folder, False, {"resume": "changed", **change})
                 assert trainer.step == 5
         else:
-            trainer = run(tmp_path / "parts", at, **given)
+            trainer = run(tmp_path / "parts", at, resume=True)
         group = trainer.optimizer.param_groups[0]
         assert group["lr"] == change.get("learning_rate", 1e-2)
         assert group["weight_decay"] == change.get("weight_decay", 0.1)
@@ -297,8 +292,8 @@ def test_settings_edited_by_hand_are_taken_over_if_told(stopped: Path, copied: P
     with pytest.raises(UserError) as caught:
         run(copied, resume=True)
     assert str(caught.value) == (
-        f"{copied / 'config.json'} says 0.03 for training.learning_rate, but latest.safetensors was trained with 0.01: put that "
-        "back, or take it over with --resume-changed"
+        f"{copied / 'config.json'} says 0.03 for training.learning_rate, but latest.safetensors was trained with 0.01: "
+        "put that back, or take it over with --resume-changed"
     )
     assert contents(copied) == before
     run(copied, 2, resume="changed")

@@ -510,6 +510,8 @@ def test_overwrite_removes_the_runs_files_and_no_others_and_not_at_once(tmp_path
     files = [folder.best, folder.latest, folder.log, folder.curve, folder.sample, folder.tokenizer, folder.settings]
     for file in (*files, folder.attention, folder.weights(7)):
         file.write_text("old")
+    for picture in (folder.attention, folder.attention_heads):
+        picture.write_text("old")
     (tmp_path / "notes.txt").write_text("mine")
     before = contents(tmp_path)
     folder.create({"new": 1}, overwrite=True)

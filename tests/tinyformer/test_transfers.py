@@ -24,7 +24,7 @@ from tinyformer.training import Trainer, TrainingConfig, evaluate, next_token_lo
 from tinyformer.transformer import Transformer, TransformerConfig
 from tinytensor.backend import from_numpy, xp
 
-pytestmark = pytest.mark.skipif(not hasattr(xp, "uploads"), reason="only the stand-in for CuPy counts")
+pytestmark = pytest.mark.needs("standin")
 
 BATCH = 4
 RNG = np.random.default_rng(0)

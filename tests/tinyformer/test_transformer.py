@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import tinytensor as tt
-from tinyformer.errors import UserError
+from tinyformer.decoding import TransformerDecoder
+from tinyformer.errors import SettingError
 from tinyformer.pairs import PairBatch, translation_loss
 from tinyformer.runs import RunFolder, load_weights
 from tinyformer.training import Trainer, TrainingConfig, evaluate
@@ -334,17 +335,51 @@ def test_the_trainer_trains_it_and_resumes(tmp_path: Path, bits) -> None:
         ({"source_vocab_size": 0}, "source_vocab_size must be at least 1, not 0"),
         ({"target_vocab_size": 0}, "target_vocab_size must be at least 1, not 0"),
         ({"dropout": 1.0}, "dropout must be at least 0 and less than 1, not 1.0"),
-        ({"dropout": math.nan}, "dropout must be at least 0 and less than 1, not nan"),
+        ({"num_heads": 2.0}, "num_heads must be an integer, not 2.0"),
+        ({"d_model": True}, "d_model must be an integer, not True"),
+        ({"dropout": math.inf}, "dropout must be a finite number, not inf"),
+        ({"dropout": "0.1"}, "dropout must be a finite number, not '0.1'"),
+        ({"dropout": math.nan}, "dropout must be a finite number, not nan"),
         ({"positions": "rotary"}, "positions must be sinusoidal or learned, not 'rotary'"),
         ({"norm": "batch"}, "norm must be one of layer, rms, not 'batch'"),
         ({"activation": "tanh"}, "activation must be one of relu, gelu, gelu_exact, swiglu, not 'tanh'"),
-        ({"share_embeddings": True}, "one vocabulary for both languages, but they have 13 and 11 tokens"),
+        ({"share_embeddings": True}, "share_embeddings needs one vocabulary for both languages, but they have 13 and 11"),
     ],
 )
 def test_settings_that_make_no_model(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(SettingError) as caught:
         TransformerConfig(**{**SMALL, **changes})
     assert message in str(caught.value)
+    assert next(iter(changes)) in caught.value.names
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"norm": "rms"},
+        {"norm_first": True, "positions": "learned"},
+        {"tie_output": False, "activation": "swiglu"},
+        {"share_embeddings": True, "source_vocab_size": 11},
+    ],
+    ids=str,
+)
+def test_parameters_are_counted_without_making_the_model(changes: dict[str, Any]) -> None:
+    model = make(**changes)
+    assert model.config.num_parameters() == model.num_parameters()
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("name", ["d_model", "d_inner", "encoder_layers", "decoder_layers", "target_vocab_size"])
+def test_a_model_that_cannot_fit_in_memory_is_refused_before_it_is_made(name: str) -> None:
+    config = TransformerConfig(**{**SMALL, name: 10**18})
+    with pytest.raises(SettingError, match=r"a model of this size needs at least .* are there: choose a smaller d_model"):
+        Transformer(config)
+
+
+def test_a_cache_that_cannot_fit_in_memory_is_refused() -> None:
+    with pytest.raises(SettingError, match=r"a cache for this max_tokens needs at least 10\^\d+ bytes"):
+        TransformerDecoder(make(), [[3, 4]], max_tokens=10**30)
 
 
 def test_sentences_longer_than_the_learned_positions() -> None:

@@ -172,14 +172,14 @@ def test_the_check_of_imports_sees_them(tmp_path):
         assert set(imports(file)) == {"numpy"}
 
 
-@pytest.mark.skipif(backend.name != "numpy", reason="the host's arrays are the backend's only on NumPy")
+@pytest.mark.needs("numpy")  # elsewhere, the host's arrays are not the backend's
 def test_scatter_add_adds_up_repeated_indices():
     target = backend.xp.zeros(3)
     backend.scatter_add(target, backend.xp.asarray([0, 2, 0]), backend.xp.asarray([1.0, 2.0, 3.0]))
     assert target.tolist() == [4, 0, 2]
 
 
-@pytest.mark.skipif(backend.bfloat16 is None, reason="NumPy has no bfloat16")
+@pytest.mark.needs("cupy")
 def test_scatter_add_rounds_a_sum_of_bfloat16_once():
     target = backend.xp.ones(3, backend.bfloat16)
     values = backend.xp.ones(600, backend.bfloat16)  # one by one they would stop at 256

@@ -275,7 +275,7 @@ def test_message_where_nothing_is_recorded(name):
         test_message(*messages[name])
 
 
-@pytest.mark.skipif(tt.backend_name != "numpy", reason="a GPU does not look")
+@pytest.mark.needs("numpy")  # a GPU does not look
 @pytest.mark.parametrize(("act", "kind", "says"), OUT_OF_RANGE.values(), ids=OUT_OF_RANGE)
 def test_message_of_an_index_out_of_range(act, kind, says):
     test_message(act, kind, says)

@@ -1,7 +1,6 @@
 """Drawing the recorded graph."""
 
 import re
-import shutil
 import sys
 
 import numpy as np
@@ -106,7 +105,7 @@ def test_without_the_dot_program(ask, tmp_path, monkeypatch):
     assert "multiply" in drawing.source
 
 
-@pytest.mark.skipif(shutil.which("dot") is None, reason="needs Graphviz's program")
+@pytest.mark.needs("dot")
 def test_with_the_dot_program():
     assert b"<svg" in tt.draw_graph(leaf(1.0) * 2).pipe(format="svg")
 

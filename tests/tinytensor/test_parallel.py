@@ -299,9 +299,9 @@ def in_a_fork(function: Callable[[], bool], seconds: float = 30.0) -> bool:
     return False
 
 
-needs_fork = pytest.mark.skipif(
-    not hasattr(os, "fork") or tt.backend_name != "numpy", reason="needs fork, which a GPU's context does not survive"
-)
+def needs_fork(test: Callable[[], None]) -> Callable[[], None]:
+    """A GPU's context does not survive a fork."""
+    return pytest.mark.needs("numpy")(pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")(test))
 
 
 @needs_fork

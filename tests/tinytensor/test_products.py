@@ -21,7 +21,7 @@ BITS = {"float64": 52, "float32": 23, "float16": 10, "bfloat16": 7}
 TF32_BITS = 10
 DTYPES = ["float32", "float64"] if backend.name == "numpy" else list(BITS)  # NumPy adds short ones up in short ones
 
-on_cublas = pytest.mark.skipif(backend.name != "cupy", reason="NumPy has its own products")
+on_cublas = pytest.mark.needs("cupy")
 
 
 def random_array(shape: tuple[int, ...], dtype: str, seed: int = 0) -> Any:
@@ -111,12 +111,15 @@ def test_dtypes_are_promoted() -> None:
 
 @pytest.mark.parametrize(
     ("a", "b", "out"),
-    [((3, 4), (3, 4), None), ((2, 3, 4), (3, 4, 5), None), ((3, 4), (4, 5), (5, 3)), ((3, 4), (4, 5), (1, 3, 5))],
+    [
+        ((3, 4), (3, 4), None),
+        ((2, 3, 4), (3, 4, 5), None),
+        ((3, 4), (4, 5), (5, 3)),
+        pytest.param((3, 4), (4, 5), (1, 3, 5), marks=on_cublas),  # NumPy broadcasts to out
+    ],
 )
 def test_shapes_that_do_not_fit(a: Any, b: Any, out: Any) -> None:
     given_out = None if out is None else xp.zeros(out, "float32")
-    if out == (1, 3, 5) and backend.name == "numpy":
-        pytest.skip("NumPy broadcasts to out")
     with pytest.raises(ValueError):
         kernels.matmul(random_array(a, "float32"), random_array(b, "float32"), out=given_out)
 
@@ -183,12 +186,11 @@ LAYOUTS: dict[str, tuple[Any, list[tuple[str, int]]]] = {
 }
 
 
-@on_cublas
+@pytest.mark.needs("standin")  # which keeps a list of the calls
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_what_lies_well_is_read_as_it_lies(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    cublas = pytest.importorskip("cupy_backends.cuda.libs.cublas")
-    if not hasattr(cublas, "calls"):
-        pytest.skip("only the stand-in keeps a list of its calls")
+    from cupy_backends.cuda.libs import cublas
+
     make, calls = LAYOUTS[name]
     a, b = make()
     monkeypatch.setattr(kernels.cupy.products, "_with_copies", None)

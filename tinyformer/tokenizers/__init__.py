@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tinyformer.errors import UserError
+from tinyformer.errors import UserError, shortened
 from tinyformer.files import read_json
 from tinyformer.tokenizers.base import Tokenizer
 from tinyformer.tokenizers.bpe import BPETokenizer
@@ -23,7 +23,8 @@ def load_tokenizer(path: str | Path, vocab_size: int | None = None) -> Tokenizer
     kind = read_json(Path(path)).get("kind")
     tokenizers = [one for one in TOKENIZERS if one.kind == kind]
     if not tokenizers:
-        raise UserError(f"{path} holds no tokenizer: its kind is {kind!r}, not 'char', 'word', 'bpe' or 'wordpiece'")
+        known = "'char', 'word', 'bpe' or 'wordpiece'"
+        raise UserError(f"{path} holds no tokenizer: its kind is {shortened(repr(kind), 40)}, not {known}")
     tokenizer = tokenizers[0].load(path)
     if vocab_size is not None and tokenizer.vocab_size != vocab_size:
         raise UserError(f"{path} has {tokenizer.vocab_size} tokens, but the model {vocab_size}")

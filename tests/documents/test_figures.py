@@ -1,0 +1,340 @@
+"""Every figure that the README tells of a measurement is the one of its results file.
+
+Its sentences are made again from the files, and must be there word for word; so must its tables and what programs printed. A
+figure that none of that accounts for is an error, too: it has no source.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+@cache
+def read(name: str) -> str:
+    """A results file's text; a folder's is that of its README.md."""
+    path = RESULTS / name
+    return (path / "README.md" if path.is_dir() else path).read_text(encoding="utf-8")
+
+
+def in_a_line(text: str) -> str:
+    """The text with one space for each stretch of white space, as a sentence runs over lines."""
+    return " ".join(text.split())
+
+
+def tables(text: str) -> list[list[list[str]]]:
+    """The cells, without the signs of bold type and code, of each Markdown table: its header, then its rows."""
+    found = []
+    for block in re.findall(r"(?:^\|.*\|\n)+", f"{text}\n", flags=re.MULTILINE):
+        rows = [[re.sub("[*`]", "", cell).strip() for cell in line.strip("|").split("|")] for line in block.splitlines()]
+        found.append([row for row in rows if not all(re.fullmatch(r":?-+:?", cell) for cell in row)])
+    return found
+
+
+def cell(name: str, row: str, column: str, *, table: int = 0, after: str = "") -> float:
+    """The number at the start of a cell of a results file. ``row`` is its first cell, or several between bars; of tables that
+    have such a row and column, the one with that index; of columns of one name, the first ``after`` another."""
+    names = row.split(" | ")
+    found = []
+    for header, *rows in tables(read(name)):
+        first = header.index(after) + 1 if after and after in header else 0
+        if column in header[first:]:
+            found += [cells[header.index(column, first)] for cells in rows if cells[: len(names)] == names]
+    assert len(found) > table, f"{name} has no {column!r} of {row!r}"
+    start = re.match(r"[\d.]+", found[table].replace(",", ""))
+    assert start, f"{found[table]!r} is no number"
+    return float(start[0])
+
+
+def number(name: str, pattern: str) -> float:
+    """The number that the pattern's group finds in a results file."""
+    found = re.search(pattern, in_a_line(read(name)))
+    assert found, f"{name} says nothing like {pattern}"
+    return float(found[1].replace(",", ""))
+
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PRINTED = re.findall(r"```text\n(.*?)```", README, flags=re.DOTALL)
+PROSE = in_a_line(re.sub(r"```[^`]*```|^\|.*\|$", "", README, flags=re.MULTILINE))
+
+# -------------------------------------------------------------------------------------------------------------- tables
+
+QUARTILE, MEDIAN, MEMORY = "fastest quartile ms", "median ms", "peak MB"
+STEPS = {  # the README's names of what the files are about
+    "train_step_A.md": "A: GPT, 4 layers, 4 heads, 128 wide, block 64, batch 12 (the default run's)",
+    "train_step_B.md": "B: GPT, 6 layers, 6 heads, 192 wide, block 128, batch 16",
+    "train_step_C.md": "C: GPT, 6 layers, 6 heads, 384 wide, block 256, batch 8",
+    "train_step_C_dropout.md": "C with dropout 0.2",
+    "train_step_D.md": "D: encoder-decoder, 3 + 3 layers, 256 wide, batch 128, lengths 24, vocabularies 8000",
+}
+SIDES = ("PyTorch eager", "PyTorch compiled")
+
+
+def step_row(name: str, label: str) -> list[str]:
+    """A model's row in the README's table of training steps: over the better of PyTorch's two sides, whichever it is."""
+    time, medians = (max(cell(name, side, column) for side in SIDES) for column in ("of fastest quartiles", "of medians"))
+    memory = cell(name, "tinyformer", MEMORY) / min(cell(name, side, MEMORY) for side in SIDES)
+    return [label, f"{cell(name, 'tinyformer', QUARTILE):.3g}", f"{time:.2f} ({medians:.2f})", f"{memory:.2f}"]
+
+
+TRICKS = {  # the README's names of the files' rows
+    "memory kept": "freed memory given back",
+    "shards (products then use both cores)": "batch not cut into shards",
+    "layer norm's kernel": "layer norm not fused",
+    "gelu's kernel": "gelu not fused",
+    "heads as views": "attention's heads cut and joined by ops",
+    "attention's kernel, and heads as views": "attention not fused",
+    "all of this, and the rest of the list there": "none of them",
+}
+
+
+def ratio(configuration: str, row: str) -> float:
+    """The time of a step without a trick over that of one with all."""
+    return cell(f"tricks_{configuration}.md", row, "ratio of fastest quartiles")
+
+
+def test_the_tables_are_those_of_the_results() -> None:
+    speeds = [["model", "ms", "time", "peak memory"], *(step_row(*item) for item in STEPS.items())]
+    without = [["without", "A", "C"], *([k, f"{ratio('A', v):.2f}", f"{ratio('C', v):.2f}"] for k, v in TRICKS.items())]
+    assert tables(README) == [speeds, without]
+
+
+@pytest.mark.parametrize(("name", "label"), [item for item in STEPS.items() if "GPT" in item[1]])
+def test_the_models_of_the_table_are_those_that_were_measured(name: str, label: str) -> None:
+    settings = label.partition("GPT, ")[2].removesuffix(" (the default run's)")
+    assert f"\n{settings}, no dropout; " in read(name)
+
+
+# ----------------------------------------------------------------------------------------------------- what was printed
+
+
+def test_the_character_model_printed_this() -> None:
+    lines = [f"GPT with {cell('ops.md', 'AdamW | A', 'shapes'):,.0f} parameters on numpy; run folder runs/char_gpt"]
+    for step, loss, perplexity, *_ in tables(read("char_gpt"))[0][1:]:
+        lines.append(f"step {step:>5}: validation loss {loss}, perplexity {perplexity}")
+    printed, _, sample = PRINTED[0].partition("\n\n")
+    assert printed.splitlines() == lines
+    assert sample in read("char_gpt/sample.txt")
+
+
+def test_the_translator_printed_this() -> None:
+    share, *dates = PRINTED[1].splitlines()
+    right, of = (number("translate_dates", rf"\| greedy \| {figures} ") for figures in (r"(\d+) of \d+", r"\d+ of (\d+)"))
+    assert share == f"greedy: {right:.0f} of {of:.0f} exactly right ({100 * right / of:.2f} %)"
+    assert dates
+    assert [date for date in dates if date not in read("translate_dates").splitlines()] == []
+
+
+def test_programs_printed_nothing_else() -> None:
+    assert len(PRINTED) == 2
+
+
+# ----------------------------------------------------------------------------------------------------------- sentences
+
+
+def steps(name: str, row: str, column: str) -> list[float]:
+    """The cell of each of configurations A to C."""
+    return [cell(f"{name}_{configuration}.md", row, column) for configuration in "ABC"]
+
+
+def ours(name: str) -> list[float]:
+    """Tokens a second: tinyformer's, Hugging Face's, and compiled; of the fastest quartiles, then of medians."""
+    sides = ("tinyformer", "Hugging Face", "Hugging Face compiled")
+    return [cell(name, side, "tokens/s", after=after) for after in (QUARTILE, MEDIAN) for side in sides]
+
+
+def other_tricks() -> float:
+    """By how much, in percent, a step's time changes at most without a trick that the README's table leaves out."""
+    others = [
+        float(cells[4])
+        for configuration in "AC"
+        for cells in tables(read(f"tricks_{configuration}.md"))[0][1:]
+        if cells[0] not in TRICKS.values()
+    ]
+    return max(abs(100 * ratio - 100) for ratio in others)
+
+
+FILL, DATES, HAND = "fill_mask", "translate_dates", "by_hand.md"
+PRODUCTS = "share of ceiling"
+HALF = "forward and backward of half of A's batch, ms"
+ALONE, BESIDE, BOTH = (
+    "in one thread",
+    "in one thread, beside another process that does the same",
+    "both halves, in two threads of one process",
+)
+
+# What the README says, with the figures left out, and where they are from.
+SENTENCES: list[tuple[str, Callable[[], list[float]]]] = [
+    (
+        "other seeds end at {:.2f} and {:.2f} (`benchmarks/results/char_gpt/`), and nanoGPT at {:.2f}.",
+        lambda: [
+            cell("char_gpt", "2000", "seed 1"),
+            cell("char_gpt", "2000", "seed 2"),
+            number("char_gpt", r"nanoGPT's own estimate on 20 batches after the same 2000 steps is ([\d.]+\d)"),
+        ],
+    ),
+    (
+        "{:.1f} million parameters, {:.0f} steps",
+        lambda: [cell("ops.md", "AdamW | A", "shapes") / 1e6, number("char_gpt", r"batch 12, (\d+) steps")],
+    ),
+    (
+        "Of {:.0f} held-out dates {:.0f} come out right (`benchmarks/results/translate_dates`):",
+        lambda: [number(DATES, r"(\d+) held-out dates"), cell(DATES, "greedy", "exactly right")],
+    ),
+    (
+        "With beam 5 it reaches {:.1f} BLEU on Multi30k German to English after {:.0f} epochs, {:.1f} on English to German "
+        "with {:.1f} million parameters, and {:.1f} on Tatoeba's English to Italian",
+        lambda: [
+            cell("translate_multi30k", "beam 5", "BLEU"),
+            number("translate_multi30k", r"batches of 128, (\d+) epochs"),
+            cell("translate_multi30k", "beam 5, --length-penalty 1.5", "BLEU"),
+            number("translate_multi30k", r"([\d.]+) million parameters"),
+            cell("translate_tatoeba", "beam 5", "BLEU"),
+        ],
+    ),
+    (
+        '"My [MASK], I will obey the king." is *lord* ({:.1f} %), *father*, *heart*.',
+        lambda: [number(FILL, r"My \[MASK\], I will obey the king\. lord ([\d.]+) %, father [\d.]+ %, heart ")],
+    ),
+    (
+        "{:.1f} % of {:.0f} held-out ones are right starting from those weights, {:.1f} % from scratch "
+        "(`benchmarks/results/fill_mask/`).",
+        lambda: [
+            cell(FILL, "question or statement, from these weights", ""),
+            number(FILL, r"The sentences to classify are (\d+)"),
+            cell(FILL, "question or statement, from scratch", ""),
+        ],
+    ),
+    (
+        "All {:.0f} sorting problems (drawn from {:.0f} held-out ones) and {:.0f} copying problems come out right, and "
+        "{:.0f} of {:.0f} two-digit additions",
+        lambda: [
+            cell("algorithms", "sort six digits of three kinds", "right"),
+            number("algorithms", r"\| 5000 of 5000 \(draws from (\d+) held-out problems\) \|"),
+            cell("algorithms", "copy ten digits", "right"),
+            cell("algorithms", "add two numbers of two digits", "right"),
+            number("algorithms", r"\| 1000 of (\d+), and 9000 of 9000 trained on \|"),
+        ],
+    ),
+    (
+        "two runs an hour later gave {:.2f}, too ({:.1f} and {:.1f} ms), and one half an hour before, of nearly the same "
+        "revision, {:.2f} ({:.1f} ms).",
+        lambda: [
+            cell(HAND, "an hour after train_step_A.md, twice", "time over PyTorch's"),
+            cell(HAND, "an hour after train_step_A.md, twice", "ms"),
+            number(HAND, r"twice \| [\d.]+ and ([\d.]+) \|"),
+            cell(HAND, "half an hour before, of nearly the same revision", "time over PyTorch's"),
+            cell(HAND, "half an hour before, of nearly the same revision", "ms"),
+        ],
+    ),
+    (
+        "in a slow spell half a batch takes {:.1f} ms in one thread, {:.1f} beside another process that does the same, but "
+        "both halves in two threads of one process {:.1f} ms, with {:.0f} to {:.0f} waits a step; in a fast one it is {:.1f} "
+        "and {:.1f}.",
+        lambda: [
+            *(cell(HAND, row, "slow spell") for row in (ALONE, BESIDE, BOTH)),
+            *(number(HAND, rf"waited for Python's lock {found} times a step") for found in (r"(\d+) to \d+", r"\d+ to (\d+)")),
+            *(cell(HAND, row, "fast spell") for row in (ALONE, BOTH)),
+        ],
+    ),
+    (
+        "Of the rate of the products alone, tinyformer's step reaches {:.2f} (A) to {:.2f} (C), PyTorch's {:.2f} to {:.2f}.",
+        lambda: [
+            *(steps("train_step", "tinyformer", PRODUCTS)[i] for i in (0, 2)),
+            *(pick(share for side in SIDES for share in steps("train_step", side, PRODUCTS)) for pick in (min, max)),
+        ],
+    ),
+    (
+        "configuration A {:,.0f} tokens a second against {:,.0f} ({:,.0f} with a static cache and `torch.compile`)",
+        lambda: ours("generate_A.md")[:3],
+    ),
+    (
+        "C {:,.0f} against {:,.0f} ({:,.0f}); medians {:,.0f} against {:,.0f} ({:,.0f}), and {:,.0f} against {:,.0f} "
+        "({:,.0f}).",
+        lambda: [*ours("generate_C.md")[:3], *ours("generate_A.md")[3:], *ours("generate_C.md")[3:]],
+    ),
+    (
+        "At C a token reads {:.0f} MB of weights: their products alone take about {:.1f} ms of its {:.1f}, and just reading as "
+        "much, on both cores, about {:.0f} ms.",
+        lambda: [
+            6 * 12 * 384**2 * 4 / 1e6,  # of each block four matrices for attention and eight inside, of 4-byte numbers
+            cell(HAND, "its matrix products alone", "ms"),
+            cell("generate_C.md", "tinyformer", QUARTILE) / number("generate_C.md", r"configuration C: (\d+) tokens"),
+            cell(HAND, "reading as much memory as its weights, on both cores", "ms"),
+        ],
+    ),
+    (
+        "from one thread to two a step takes {:.2f} of its time",
+        lambda: [cell("growth_A.md", "threads 1 to 2", "tinyformer")],
+    ),
+    (
+        "Tracing writes {:.2f} times as many tokens a second at A, {:.2f} at C (`generate.py --untraced`).",
+        lambda: [number(f"generate_{c}.md", r"as tinyformer untraced \(fastest quartiles ([\d.]+)\)") for c in "AC"],
+    ),
+    (
+        "The rest of the list is within the noise, up to {:.0f} % in these runs",
+        lambda: [other_tricks()],
+    ),
+    (
+        "(D: {:.2f} of PyTorch's time for both, and no {:.0f} MB of logits)",
+        lambda: [
+            cell("ops.md", "linear_cross_entropy | D", "ratio of fastest quartiles"),
+            128 * 24 * 8000 * 4 / 1e6,  # batch, length and vocabulary, of 4-byte numbers
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize(("sentence", "figures"), SENTENCES, ids=[sentence[:40] for sentence, _ in SENTENCES])
+def test_a_sentence_has_the_figures_of_the_results(sentence: str, figures: Callable[[], list[float]]) -> None:
+    assert sentence.format(*figures()) in PROSE
+
+
+# What is told in words, or beside other words: in the README, and in the file.
+WORDS = [
+    ("in about a minute on a task whose data it makes itself", "translate_dates", "trained in 48 s"),
+    ("in about three minutes, and shows what it thinks", "fill_mask", "took 3 minutes and 10 seconds in all"),
+    ("about three minutes of computing", "algorithms", "2 min 55 s of them computing"),
+    ('"I love you very much." is "Ti amo molto."', "translate_tatoeba", "I love you very much. -> Ti amo molto."),
+    ("beside PyTorch 2.13 on the same two cores of an AMD EPYC", "train_step_A.md", "on AMD EPYC with 2 cores"),
+    ("beside PyTorch 2.13 on the same two cores of an AMD EPYC", "train_step_A.md", "torch 2.13.0+cpu"),
+]
+
+
+@pytest.mark.parametrize(("sentence", "name", "source"), WORDS)
+def test_words_are_those_of_the_results(sentence: str, name: str, source: str) -> None:
+    assert sentence in PROSE
+    assert source in in_a_line(read(name))
+
+
+def test_times_in_words_are_about_what_was_measured() -> None:
+    assert "2000 steps, a little over a minute on two cores." in PROSE
+    assert 60 < 2000 * cell("train_step_A.md", "tinyformer", QUARTILE) / 1000 < 75
+    assert "on this processor OpenBLAS takes about half of MKL's time for a linear layer (`benchmarks/results/ops.md`)" in PROSE
+    ratios = [cell("ops.md", f"linear | {configuration}", "ratio of fastest quartiles") for configuration in "ACD"]
+    assert all(0.45 < ratio < 0.55 for ratio in ratios)
+
+
+CHOSEN = ("Python 3.10 or later", "PyTorch 2.13")  # figures that nothing measured
+UNITS = "ms|s|seconds|minutes|MB|GB|million|times|tokens|points|tests|BLEU|of \\d"
+MEASURED = rf"\d[\d,]*\.\d+|\d+(?:,\d{{3}})+|\d+ (?:%|(?:{UNITS})\b)"
+
+
+def unexplained(prose: str) -> list[str]:
+    """What looks like a measured figure in the prose, and is in no sentence above, nor in code."""
+    known = [sentence.format(*figures()) for sentence, figures in SENTENCES]
+    for phrase in [*known, *CHOSEN]:
+        prose = prose.replace(phrase, "")
+    return re.findall(MEASURED, re.sub(r"`[^`]*`", "", prose))
+
+
+def test_no_figure_is_without_a_source() -> None:
+    assert unexplained(PROSE) == []
+    assert unexplained(f"{PROSE} It takes 3.5 ms, 12 % more, 20 ms and 3,000 tokens.") == ["3.5", "12 %", "20 ms", "3,000"]
