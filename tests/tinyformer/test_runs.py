@@ -776,8 +776,12 @@ def test_settings_and_log_survive_a_full_disk(tmp_path: Path, monkeypatch: pytes
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match="No space left") as caught:
         folder.write_log([dict.fromkeys(LOG_COLUMNS, 1)])
+    assert caught.value.filename == str(folder.log)  # which the system does not say
+    with pytest.raises(OSError, match="No space left") as caught:
+        folder.keep_changes()
+    assert caught.value.filename == str(folder.settings)
     assert (folder.settings.read_bytes(), folder.log.read_bytes()) == before
     assert json.loads(before[0]) == {"step": 1}
     assert entries(tmp_path) == ["config.json", "log.csv"]
