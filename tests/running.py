@@ -61,7 +61,7 @@ class Program:
         result = self(*words, typed=typed, **variables)
         assert result.returncode == 0, result.stderr
         assert "Traceback" not in result.stderr
-        assert "\r" not in result.stdout + result.stderr  # no terminal, no bar
+        assert "\r" not in result.stderr  # no terminal, no bar
         return result.stdout
 
     def bad(self, *words: str, typed: str | bytes = "", **variables: str) -> str:

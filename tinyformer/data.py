@@ -275,7 +275,7 @@ class TextBatches:
         cut = int(len(ids) * (1.0 - validation_share))
         if min(cut, len(ids) - cut) < block_size + 1:
             over, under = min(validation_share, 1.0 - validation_share).as_integer_ratio()
-            need = (block_size + 1) * under // over + 2  # in integers, as block_size may be beyond all floats
+            need = (int(block_size) + 1) * under // over + 2  # in integers, as block_size may be beyond all floats
             raise SettingError(
                 f"the text has {len(ids)} tokens, too few for windows of {block_size}: "
                 f"use at least {need}, or a smaller block_size",

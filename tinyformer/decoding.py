@@ -203,7 +203,7 @@ class Sampling:
             raise SettingError(f"top_p must be above 0 and at most 1, not {self.top_p}")
         for name in ("top_k", "seed"):
             if getattr(self, name) < 0:
-                raise SettingError(f"{name} must not be negative, but it is {getattr(self, name)}")
+                raise SettingError(f"{name} must be at least 0, not {getattr(self, name)}")
 
     def pick(self, logits: Any, rng: Any) -> int:
         """One token id from logits (vocab_size,), a NumPy array. Raises UserError where they say nothing: NaN, or infinite."""
@@ -362,7 +362,7 @@ def beam_search(
     if n_best > beam:
         raise SettingError(f"n_best must be at most beam, {beam}, not {n_best}", "n_best", "beam")
     if batch_size < 0:
-        raise SettingError(f"batch_size must not be negative, but it is {batch_size}")
+        raise SettingError(f"batch_size must be at least 0, not {batch_size}")
     if not math.isfinite(alpha):
         raise SettingError(f"alpha must be a finite number, not {alpha}")
     searches = [_Row(beam, n_best, alpha, max_tokens, end) for _ in range(batch_size)]

@@ -25,7 +25,7 @@ class GPTConfig:
     num_layers: int = setting(4, "blocks")
     num_heads: int = setting(4, "attention heads in a block; must divide the width")
     d_model: int = setting(128, "the width: numbers for each position")
-    dropout: float = setting(0.0, "probability of dropping, while training")
+    dropout: float = setting(0.0, "probability of dropping, while training", changeable=True)
     bias: bool = setting(False, "biases in linear layers and norms")
     positions: str = setting("learned", "learned, sinusoidal or rotary")
     norm: str = setting("layer", "layer or rms")

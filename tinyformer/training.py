@@ -20,6 +20,7 @@ from tinyformer.decoding import evaluating
 from tinyformer.errors import SettingError, UserError, shortened
 from tinyformer.files import damaged
 from tinyformer.gpt import GPT
+from tinyformer.memory import check_training_fits
 from tinyformer.progress import Progress, show_progress
 from tinyformer.runs import RunFolder, load_checkpoint, put_weights, save_checkpoint
 from tinyformer.schema import check_fields, read_dataclass
@@ -224,6 +225,7 @@ class Trainer:
     ):
         self.on_evaluation = on_evaluation  # says something about the model as it is now, such as a sample
         self.model = model.astype(_training_dtype(config.dtype))
+        check_training_fits(model, batches, config.shards)
         self.batches = batches
         self.config = config
         self.folder = folder

@@ -127,11 +127,11 @@ def test_a_text_without_marks_trains_no_classifier(program: Program) -> None:
     ("words", "message"),
     [
         (["--data", "none.txt"], "none.txt does not exist"),
-        (["--data", "text.txt", "--num-heads", "5"], "num_heads=5 does not divide d_model=128"),
+        (["--data", "text.txt", "--num-heads", "5"], "--num-heads=5 does not divide --d-model=128"),
         (["--data", "text.txt", "--window", "100000"], "windows of 100000: use a longer one, or a smaller --window"),
         (
             ["--data", "text.txt", "--window", "20", "--max-length", "20"],
-            "--max-length must be at least 22, the window and two",
+            "--max-length must be at least 22, the window",
         ),
         (["--data", "text.txt", "--wordpieces", "9"], "at least"),
         (["--data", "text.txt", "--steps", "0"], "--steps must be at least 1, not 0"),
@@ -147,7 +147,7 @@ def test_mistakes(program: Program, words: list[str], message: str) -> None:
 
 def test_a_setting_that_cannot_be_is_refused_at_the_start(program: Program) -> None:
     message = program.bad("--data", "text.txt", "--classify-learning-rate", "nan")
-    assert message == "--classify-learning-rate must be a number not below 0, not nan\n"
+    assert message == "--classify-learning-rate must be a finite number, not nan\n"
     assert entries(program.folder) == ["text.txt"]
 
 
@@ -185,8 +185,8 @@ MARKS = "--marks must be two different punctuation characters, such as ?., not "
         ("window", -3, "--window must be at least 1, not -3"),
         ("masked", 0.0, "--masked must be above 0 and at most 1, not 0.0"),
         ("masked", 1.01, "--masked must be above 0 and at most 1, not 1.01"),
-        ("masked", math.nan, "--masked must be above 0 and at most 1, not nan"),
-        ("masked", -math.inf, "--masked must be above 0 and at most 1, not -inf"),
+        ("masked", math.nan, "--masked must be a finite number, not nan"),
+        ("masked", -math.inf, "--masked must be a finite number, not -inf"),
         ("marks", "?", f"{MARKS}'?'"),
         ("marks", "??", f"{MARKS}'??'"),
         ("marks", "?.!", f"{MARKS}'?.!'"),
@@ -196,9 +196,9 @@ MARKS = "--marks must be two different punctuation characters, such as ?., not "
         ("marks", "?\n", f"{MARKS}'?\\n'"),
         ("marks", "?\udcff", f"{MARKS}'?\\udcff'"),  # what a byte that is no UTF-8 becomes on a command line
         ("classify_steps", -1, "--classify-steps must be at least 0, not -1"),
-        ("classify_learning_rate", math.nan, "--classify-learning-rate must be a number not below 0, not nan"),
-        ("classify_learning_rate", math.inf, "--classify-learning-rate must be a number not below 0, not inf"),
-        ("classify_learning_rate", -1.0, "--classify-learning-rate must be a number not below 0, not -1.0"),
+        ("classify_learning_rate", math.nan, "--classify-learning-rate must be a finite number, not nan"),
+        ("classify_learning_rate", math.inf, "--classify-learning-rate must be a finite number, not inf"),
+        ("classify_learning_rate", -1.0, "--classify-learning-rate must be at least 0, not -1.0"),
     ],
 )
 def test_settings_that_cannot_be(example: ModuleType, name: str, value: object, message: str) -> None:
@@ -243,11 +243,11 @@ def test_chinese_is_classified_by_its_own_marks(program: Program) -> None:
     rng = random.Random(0)
     draw = "狐狗猫看爱棕懒小鸟山水火"
     made = []
-    for _ in range(1000):
+    for _ in range(500):
         asks = rng.random() < 0.5
         made.append(f"{'谁' if asks else '我'}{''.join(rng.choices(draw, k=rng.randint(3, 5)))}{'？' if asks else '。'}")
     (program.folder / "text.txt").write_text("".join(made), encoding="utf-8")
-    learned = ["--steps", "20", "--batch-size", "16", "--classify-steps", "60", "--classify-learning-rate", "1e-2"]
+    learned = ["--steps", "2", "--batch-size", "16", "--classify-steps", "30", "--classify-learning-rate", "2e-2"]
     printed = program.good("--data", "text.txt", "--out", "run", *TINY, *learned)
     assert "Which mark ended a sentence, ？ or 。?" in printed
     line = next(line for line in printed.splitlines() if line.startswith("from scratch: "))

@@ -298,7 +298,8 @@ def test_maps_have_each_token_and_parts_of_characters_as_bytes(finished: Program
     for name in ("attention_means", "attention_maps"):
         monkeypatch.setattr(example["plots"], name, lambda *arguments: drawn.append(arguments) or arguments[-1])
     folder = RunFolder(finished.folder / "run")
-    translator = example["open_run"](folder)
+    kinds = {"task": example["TaskConfig"], "model": example["TransformerConfig"]}
+    translator = example["open_run"](folder, *(folder.read_part(name, kind) for name, kind in kinds.items()))
     assert example["draw_attention"](translator, "red dog é", folder) == (folder.attention, folder.attention_heads)
     for maps, source, target, _ in drawn:
         assert "".join(source) == "red dog \\xc3\\xa9[EOS]"
@@ -339,8 +340,8 @@ def test_a_translation_is_one_line_without_special_tokens(finished: Program) -> 
         (["x " * 31], "tokens, more than the 30 of this run"),
         (["red dog", "--beam", "9999"], "the beam must be 1 to 280 wide, as there are as many tokens, not 9999"),
         (["red dog", "--beam", "0"], "the beam must be 1 to 280 wide"),
-        (["red dog", "--beam", "2", "--n-best", "3"], "beam search needs 1 <= n_best <= beam"),
-        (["red dog", "--n-best", "0"], "beam search needs 1 <= n_best <= beam"),
+        (["red dog", "--beam", "2", "--n-best", "3"], "--n-best must be at most --beam, 2, not 3"),
+        (["red dog", "--n-best", "0"], "--n-best must be at least 1, not 0"),
         (["red dog", "--out", "nothing"], "config.json does not exist: is nothing the folder of a run?"),
         (["red dog", "--steps", "3"], "unrecognized arguments: --steps 3"),
     ],
@@ -403,7 +404,7 @@ def test_files_that_do_not_go_together(program: Program, words: list[str], messa
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--num-heads", "3"], "num_heads=3 does not divide d_model=16"),
+        (["--num-heads", "3"], "--num-heads=3 does not divide --d-model=16"),
         (["--vocab-size", "200"], "has at least 259 tokens (the 256 bytes), not 200"),
         (["--test", "0"], "--test must be at least 1, not 0"),
         (["--validation", "-1"], "--validation must be at least 1, not -1"),

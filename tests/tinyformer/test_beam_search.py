@@ -314,7 +314,7 @@ def test_a_gpt_beyond_its_block(make_gpt) -> None:
         ({"max_tokens": 0}, "max_tokens must be at least 1, not 0"),
         ({"n_best": 0}, "n_best must be at least 1, not 0"),
         ({"n_best": 4, "beam": 3}, "n_best must be at most beam, 3, not 4"),
-        ({"batch_size": -1}, "batch_size must not be negative, but it is -1"),
+        ({"batch_size": -1}, "batch_size must be at least 0, not -1"),
         ({"alpha": math.nan}, "alpha must be a finite number, not nan"),
         ({"alpha": math.inf}, "alpha must be a finite number, not inf"),
     ],

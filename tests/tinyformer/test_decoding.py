@@ -344,12 +344,12 @@ def test_arguments_that_make_no_sense(model, arguments: dict[str, object], messa
         ({"temperature": -0.1}, r"temperature must be 0 \(greedy\) or more, not -0.1"),
         ({"temperature": math.nan}, "temperature must be a finite number, not nan"),
         ({"temperature": math.inf}, "temperature must be a finite number, not inf"),
-        ({"top_k": -2}, "top_k must not be negative, but it is -2"),
+        ({"top_k": -2}, "top_k must be at least 0, not -2"),
         ({"top_k": 2.0}, "top_k must be an integer, not 2.0"),
         ({"top_p": 0.0}, "top_p must be above 0 and at most 1, not 0.0"),
         ({"top_p": 1.5}, "top_p must be above 0 and at most 1, not 1.5"),
         ({"top_p": math.nan}, "top_p must be a finite number, not nan"),
-        ({"seed": -1}, "seed must not be negative, but it is -1"),
+        ({"seed": -1}, "seed must be at least 0, not -1"),
     ],
 )
 def test_settings_that_make_no_sense(settings: dict[str, float], message: str) -> None:

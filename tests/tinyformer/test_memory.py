@@ -26,6 +26,8 @@ from tinyformer.runs import RunFolder
 from tinyformer.training import Trainer, TrainingConfig, next_token_loss
 from tinyformer.transformer import Transformer, TransformerConfig
 from tinytensor import memory as system
+from tinytensor.backend import name as backend_name
+from tinytensor.backend import xp
 from tinytensor.nn import Linear, Module
 
 
@@ -156,6 +158,16 @@ def test_this_machine_has_memory() -> None:
     there = system.host_memory()
     assert there is not None
     assert 10**7 < there < 10**15
+
+
+def test_tensors_have_the_devices_memory() -> None:
+    there = system.device_memory()
+    assert there is not None
+    if backend_name == "numpy":
+        assert abs(there - (system.host_memory() or 0)) < 10**9  # other processes go on
+    else:
+        free, total = xp.cuda.runtime.memGetInfo()
+        assert free <= there <= total
 
 
 @pytest.fixture
