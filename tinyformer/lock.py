@@ -13,7 +13,6 @@ from pathlib import Path
 
 from tinyformer.errors import UserError
 
-
 # What file systems say that have no locks, as some that are shared over a network: there, runs must do without.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 

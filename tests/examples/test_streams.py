@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import shlex
 import shutil
 import signal
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import Program, contents, entries, result_of
+from running import ROOT, Program, contents, entries, result_of
 
 from tinyformer.runs import load_checkpoint
 
@@ -50,6 +51,22 @@ def in_a_shell(program: Program, words: list[str], redirections: str) -> subproc
     return subprocess.run(
         ["sh", "-c", command], cwd=program.folder, env=program.environment, capture_output=True, text=True, check=False
     )
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_folder_is_named_after_the_data(name: str) -> None:
+    script = runpy.run_path(str(ROOT / "examples" / name), run_name="imported")
+    default = script["DEFAULT_OUT"]
+    assert default == f"runs/{name[:-3]}"
+    assert script["parse"]([]).out == default
+    assert script["parse"](["--resume"]).out == default
+    assert script["parse"](["--out", "here"]).out == "here"
+    if name == "translate.py":
+        assert script["parse"](["--source", "a/train.de", "--target", "train.en"]).out == f"{default}-train.de"
+    if name != "algorithms.py":
+        assert script["parse"](["--data", "texts/my.txt"]).out == f"{default}-my"
+        assert script["parse"](["--data", "texts/my.txt", "--resume"]).out == f"{default}-my"
+        assert script["parse"](["--data", "texts/my.txt", "--out", "here"]).out == "here"
 
 
 @pytest.mark.parametrize("name", COMMANDS)

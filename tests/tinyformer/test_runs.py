@@ -300,7 +300,7 @@ def until_killed(last: int, made: bool, work: Any) -> bool:
 
 
 def fill(folder: RunFolder, text: str) -> None:
-    for file in (folder.tokenizer, folder.best, folder.latest, folder.log):
+    for file in (folder.tokenizer, folder.latest):
         file.write_text(text)
 
 
@@ -320,7 +320,7 @@ def tidy(path: Path) -> None:
 def old_run(path: Path) -> dict[str, str]:
     folder = settled(path, run="old")
     fill(folder, "old")
-    for file in (folder.curve, folder.attention, folder.sample, folder.weights(3), path / "notes.txt"):
+    for file in (folder.sample, folder.weights(3), path / "notes.txt"):
         file.write_text("old")
     return contents(path)
 
