@@ -465,6 +465,24 @@ def test_settings_that_were_edited(
     assert str(caught.value).endswith(", or take it over with --resume-changed") == can_change
 
 
+@pytest.mark.parametrize("settings", [3, [], "settings", True])
+def test_a_checkpoint_that_says_no_settings(tmp_path: Path, settings: object) -> None:
+    folder, state = resumable(tmp_path, model=Model(3), speed=Speed())
+    with pytest.raises(UserError) as caught:
+        folder.check_identity({**state, "settings": settings}, folder.best)
+    assert str(caught.value) == f"{folder.best} is damaged: its settings are no object"
+
+
+def test_settings_that_are_too_long_to_show(tmp_path: Path) -> None:
+    folder, state = resumable(tmp_path, model=Model(3), speed=Speed(), data={"name": "a" * 10_000})
+    edit(folder.settings, data__name=["b"] * 10_000)
+    with pytest.raises(
+        UserError, match=r'config.json says \["b", .*\.\.\. for data\.name, but .* with "aaa.*\.\.\.: put'
+    ) as caught:
+        RunFolder(tmp_path).check_identity(state, folder.latest)
+    assert len(str(caught.value)) < 600
+
+
 def test_a_tokenizer_that_was_exchanged(tmp_path: Path) -> None:
     folder, state = resumable(tmp_path, model=Model(3), speed=Speed())
     for damage in (lambda path: path.write_text("another"), Path.unlink):
@@ -709,6 +727,15 @@ def test_weights_of_half_the_width_are_taken_as_they_are(tmp_path: Path) -> None
     load_weights(model, path)
     assert model.weight.tolist() == [[1.0] * 3] * 2
     assert model.weight.dtype == "float32"
+    # A model of half the width takes float32, rounded, but nothing wider.
+    model = Linear(3, 2).astype("float16")
+    save_model(path, Linear(3, 2))
+    load_weights(model, path)
+    assert model.weight.dtype == "float16"
+    doubles = {"model/weight": tt.ones((2, 3)).astype("float64"), "model/bias": tt.zeros((2,)).astype("float64")}
+    tt.save(doubles, path, {"state": json.dumps({"kind": "best"})})
+    with pytest.raises(UserError, match="is of float64, but the model's is of float16"):
+        load_weights(model, path)
 
 
 def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
