@@ -202,7 +202,7 @@ def _learn(name: str, arguments: argparse.Namespace, folder: RunFolder) -> bool:
     _test(name, model, training, held_out, rng)
     _show(task, model, held_out[:5])
     with plots.if_possible():
-        plots.loss_curve(trainer.rows, folder.curve, title=f"{name}, {kind}")
+        plots.loss_curve(trainer.rows, folder.curve, title=f"{name}, {kind}", note=plots.note_on_losses(config.dropout))
         print(f"Drew {folder.curve}")
     return True
 

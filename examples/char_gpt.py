@@ -67,7 +67,8 @@ def train(arguments: argparse.Namespace) -> None:
             f"at step {trainer.best_step}."
         )
         with plots.if_possible():
-            plots.loss_curve(trainer.rows, folder.curve, title="GPT")
+            note = plots.note_on_losses(trainer.model.config.dropout)
+            plots.loss_curve(trainer.rows, folder.curve, title="GPT", note=note)
             print(f"Drew {folder.curve}")
         print("A sample of 500 tokens:\n")
         load_weights(trainer.model, folder.best)

@@ -171,7 +171,8 @@ def report(run: Run, folder: RunFolder) -> None:
         f"{100 * share:.1f} % of them right (always {tokenizer.decode([commonest])!r}: {100 * guess:.1f} %)."
     )
     with plots.if_possible():
-        plots.loss_curve(trainer.rows, folder.curve, title="Masked tokens")
+        note = plots.note_on_losses(trainer.model.bert.config.dropout)
+        plots.loss_curve(trainer.rows, folder.curve, title="Masked tokens", note=note)
         print(f"Drew {folder.curve}")
     for sentence in _to_fill(run.source.name, batches.validation, tokenizer):
         if len(tokenizer.encode(sentence, allow_special=True)) <= run.text_config.window:

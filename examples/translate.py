@@ -238,7 +238,7 @@ def train(arguments: argparse.Namespace) -> None:
         load_weights(translator.model, folder.best)
         _report(translator, test, kind, folder, arguments.beam)
         with plots.if_possible():
-            note = _note_on_losses(translator.task.label_smoothing, translator.model.config.dropout)
+            note = plots.note_on_losses(translator.model.config.dropout, translator.task.label_smoothing)
             plots.loss_curve(trainer.rows, folder.curve, title="Translation", note=note)
             print("Drew {}, {} and {}".format(folder.curve, *draw_attention(translator, test[0][0], folder)))
         print(f"Translate with: {next_command(arguments.out, DEFAULT_OUT, 'translate')}")
@@ -325,17 +325,6 @@ def _report(translator: Translator, test: Sequence[Pair], kind: str, folder: Run
     lines = [f"{s}\t{ours}\t{t}" for s, ours, t in zip(sources, found, references)]
     write_text(folder.sample, "\n".join(["source\tours\treference", *lines]) + "\n")
     print(_side_by_side(test[:8], found))
-
-
-def _note_on_losses(label_smoothing: float, dropout: float) -> str:
-    """Why the training loss may lie above the validation loss, if there is a reason."""
-    reasons = [f"label smoothing ({label_smoothing:g})"] * (label_smoothing > 0) + [f"dropout ({dropout:g})"] * (dropout > 0)
-    if not reasons:
-        return ""
-    return (
-        f"The training loss is measured with {' and '.join(reasons)}, the validation loss without: "
-        "the training loss may stay above it all the time."
-    )
 
 
 def draw_attention(translator: Translator, sentence: str, folder: RunFolder) -> tuple[Path, Path]:

@@ -25,6 +25,17 @@ def if_possible() -> Iterator[None]:
         print("(no pictures drawn: they need matplotlib, pip install matplotlib)")
 
 
+def note_on_losses(dropout: float, label_smoothing: float = 0.0) -> str:
+    """Why the training loss may lie above the validation loss, if there is a reason."""
+    reasons = [f"label smoothing ({label_smoothing:g})"] * (label_smoothing > 0) + [f"dropout ({dropout:g})"] * (dropout > 0)
+    if not reasons:
+        return ""
+    return (
+        f"The training loss is measured with {' and '.join(reasons)}, the validation loss without: "
+        "the training loss may stay above it all the time."
+    )
+
+
 def loss_curve(rows: Sequence[dict[str, Any]], path: str | Path, title: str = "", note: str = "") -> None:
     """Draw training and validation loss against steps, from a log's rows, to a PNG; ``note`` stands under it in small
     letters. Raises ImportError without matplotlib."""

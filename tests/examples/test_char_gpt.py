@@ -184,7 +184,7 @@ def test_a_finished_run_resumed_ends_as_before(copied: Program) -> None:
     [
         (["--steps", "30"], "--steps, or start a new run, or say --resume-changed"),
         (["--steps", "2000"], "--steps, or start a new run, or say --resume-changed"),  # the default, but not this run's
-        (["--d-model", "32", "--dropout", "0.5"], "--d-model, --dropout, or start a new run"),
+        (["--d-model", "32", "--dropout", "0.5"], "--d-model, or start a new run"),
         (["--seed", "3", "--steps", "30"], "--seed, or start a new run"),
         (["--positions", "rotary", "--norm", "rms"], "--positions, --norm, or start a new run"),
         (["--tokenizer", "bpe"], "--tokenizer, or start a new run"),

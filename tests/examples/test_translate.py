@@ -314,11 +314,6 @@ def test_maps_have_each_token_and_parts_of_characters_as_bytes(finished: Program
 
 
 def test_the_picture_of_the_losses_says_why_the_training_loss_may_be_the_higher(first_run: tuple[Path, str]) -> None:
-    note = script()["_note_on_losses"]
-    assert note(0.0, 0.0) == ""
-    assert "measured with label smoothing (0.1), the validation loss without" in note(0.1, 0.0)
-    assert "measured with dropout (0.2), the validation loss without" in note(0.0, 0.2)
-    assert "measured with label smoothing (0.1) and dropout (0.2), the" in note(0.1, 0.2)
     # This run smooths labels: the note is on its picture, under the curves, which take 540 rows.
     assert int.from_bytes((first_run[0] / "run/loss.png").read_bytes()[20:24], "big") > 540
 

@@ -225,3 +225,10 @@ def test_matplotlib_is_not_imported_before_it_is_needed() -> None:
     # It is an optional package: a run without it must train all the same.
     program = "import sys, tinyformer.plots; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_why_the_training_loss_may_be_the_higher() -> None:
+    assert plots.note_on_losses(0.0) == ""
+    assert "measured with label smoothing (0.1), the validation loss without" in plots.note_on_losses(0.0, 0.1)
+    assert "measured with dropout (0.2), the validation loss without" in plots.note_on_losses(0.2)
+    assert "measured with label smoothing (0.1) and dropout (0.2), the" in plots.note_on_losses(0.2, 0.1)
