@@ -404,8 +404,6 @@ class Trainer:
         self.model.load_state_dict(own)
 
     def _save_latest(self) -> None:
-        if self.step == 0 and self.folder.replaces and self.stopped_by:
-            return  # the run that is there is worth more
         self._read_losses()
         state = {
             "kind": "latest",
@@ -424,7 +422,7 @@ class Trainer:
         groups = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
         save_checkpoint(self.folder.latest, groups, state)
         self.folder.write_log(self.rows)
-        if self.step > 0 or not self.folder.replaces:
+        if self.step > 0 or not self.folder.replaces:  # before its first step, another run is worth more
             self.folder.settle()
 
     def resume(self) -> None:
