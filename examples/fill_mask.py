@@ -236,15 +236,17 @@ def classify(
         model = BertForClassification(pretrained.bert.config, len(marks))
         if start == "pretrained":
             model.bert.load_state_dict(pretrained.bert.state_dict())
-        own = RunFolder(folder.path / start.replace(" ", "-"))
-        own.create({"training": config}, overwrite=True)
-        try:
-            finished = Trainer(model, batches, config, own, class_loss).train()
-        except UserError as error:  # its learning rate has a flag of its own here
-            raise UserError(str(error).replace("--learning-rate", "--classify-learning-rate")) from None
-        if not finished:
-            return
-        load_weights(model, own.best)
+        with RunFolder(folder.path / start.replace(" ", "-")).held() as own:
+            own.create({"training": config}, overwrite=True)
+            trainer = Trainer(model, batches, config, own, class_loss)
+            try:
+                finished = trainer.train()
+            except UserError as error:  # its learning rate has a flag of its own here
+                raise UserError(str(error).replace("--learning-rate", "--classify-learning-rate")) from None
+            if not finished:
+                print(f"Stopped by {trainer.stopped_by} in the middle of a classifier: --resume trains them anew.")
+                return
+            load_weights(model, own.best)
         right = accuracy(model, LabelledBatches(training, test, tokenizer.special["[PAD]"], 1).validation_batches())
         results.append(f"{start}: {100 * right:.1f} % of the held-out sentences right")
     print("\n".join([*results, f"always the same mark: {100 * share:.1f} %"]))

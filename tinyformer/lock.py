@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shlex
 import socket
@@ -11,6 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tinyformer.errors import UserError
+
+# What file systems say that have no locks, as some that are shared over a network: there, runs must do without.
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
 @contextlib.contextmanager
@@ -65,7 +69,11 @@ def _lock(file: int) -> None:
     else:
         import fcntl
 
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
 
 
 def _is_at(file: int, path: Path) -> bool:

@@ -202,6 +202,8 @@ class RunFolder:
         """Raises UserError where the settings or the tokenizer here are not those that a checkpoint's state names."""
         if state.get("settings") is None:  # from before there were such entries, or of no run
             return
+        if not isinstance(state["settings"], Mapping):
+            raise UserError(f"{path} is damaged: its settings are no object")
         for key, trained, found in _differences(state["settings"], self.read_settings()):
             can_change = self._can_change(key)
             if not (self.changes and can_change):

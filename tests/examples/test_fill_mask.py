@@ -108,6 +108,17 @@ def test_resume(finished: Program, copied: Program) -> None:
     assert "holds a run already" in copied.bad(*FIRST_RUN)
 
 
+def test_what_a_killed_classifier_left_is_removed(copied: Program) -> None:
+    folder = copied.folder / "run" / "from-scratch"
+    expected = entries(folder)
+    (folder / f".latest.safetensors.{'0' * 16}.tmp").write_bytes(b"half of it")
+    for name in (".new", ".complete"):  # killed while it was written, and while it was put in another's place
+        (folder / name).mkdir()
+        (folder / name / "config.json").write_text("{}", encoding="utf-8")
+    copied.good("--out", "run", "--resume")
+    assert entries(folder) == expected
+
+
 def test_one_classifier_starts_from_what_was_learned_and_one_does_not(copied: Program) -> None:
     copied.good(*FIRST_RUN, "--overwrite", "--classify-learning-rate", "0", "--classify-steps", "1")
     learned, pretrained, scratch = (

@@ -413,7 +413,7 @@ def test_files_that_do_not_go_together(program: Program, words: list[str], messa
         (["--schedule", "step"], "--schedule must be one of cosine, linear, constant, noam, not 'step'"),
         (
             ["--positions", "learned", "--max-length", "30"],
-            "--max-length must be more than 30, the longest sentence, as its end needs a place, too",
+            "--max-length must be more than 30, the longest sentence, as its end",
         ),
         (["--resume", "--overwrite"], "not allowed with argument"),
         (["--resume"], "config.json does not exist: is run the folder of a run?"),

@@ -300,7 +300,7 @@ def until_killed(last: int, made: bool, work: Any) -> bool:
 
 
 def fill(folder: RunFolder, text: str) -> None:
-    for file in (folder.tokenizer, folder.best, folder.latest, folder.log):
+    for file in (folder.tokenizer, folder.latest):
         file.write_text(text)
 
 
@@ -320,7 +320,7 @@ def tidy(path: Path) -> None:
 def old_run(path: Path) -> dict[str, str]:
     folder = settled(path, run="old")
     fill(folder, "old")
-    for file in (folder.curve, folder.attention, folder.sample, folder.weights(3), path / "notes.txt"):
+    for file in (folder.sample, folder.weights(3), path / "notes.txt"):
         file.write_text("old")
     return contents(path)
 
@@ -463,6 +463,24 @@ def test_settings_that_were_edited(
         folder.check_identity(state, folder.latest)
     assert str(caught.value).startswith(f"{folder.settings} {message}")
     assert str(caught.value).endswith(", or take it over with --resume-changed") == can_change
+
+
+@pytest.mark.parametrize("settings", [3, [], "settings", True])
+def test_a_checkpoint_that_says_no_settings(tmp_path: Path, settings: object) -> None:
+    folder, state = resumable(tmp_path, model=Model(3), speed=Speed())
+    with pytest.raises(UserError) as caught:
+        folder.check_identity({**state, "settings": settings}, folder.best)
+    assert str(caught.value) == f"{folder.best} is damaged: its settings are no object"
+
+
+def test_settings_that_are_too_long_to_show(tmp_path: Path) -> None:
+    folder, state = resumable(tmp_path, model=Model(3), speed=Speed(), data={"name": "a" * 10_000})
+    edit(folder.settings, data__name=["b"] * 10_000)
+    with pytest.raises(
+        UserError, match=r'config.json says \["b", .*\.\.\. for data\.name, but .* with "aaa.*\.\.\.: put'
+    ) as caught:
+        RunFolder(tmp_path).check_identity(state, folder.latest)
+    assert len(str(caught.value)) < 600
 
 
 def test_a_tokenizer_that_was_exchanged(tmp_path: Path) -> None:
@@ -709,6 +727,15 @@ def test_weights_of_half_the_width_are_taken_as_they_are(tmp_path: Path) -> None
     load_weights(model, path)
     assert model.weight.tolist() == [[1.0] * 3] * 2
     assert model.weight.dtype == "float32"
+    # A model of half the width takes float32, rounded, but nothing wider.
+    model = Linear(3, 2).astype("float16")
+    save_model(path, Linear(3, 2))
+    load_weights(model, path)
+    assert model.weight.dtype == "float16"
+    doubles = {"model/weight": tt.ones((2, 3)).astype("float64"), "model/bias": tt.zeros((2,)).astype("float64")}
+    tt.save(doubles, path, {"state": json.dumps({"kind": "best"})})
+    with pytest.raises(UserError, match="is of float64, but the model's is of float16"):
+        load_weights(model, path)
 
 
 def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
@@ -776,8 +803,12 @@ def test_settings_and_log_survive_a_full_disk(tmp_path: Path, monkeypatch: pytes
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match="No space left") as caught:
         folder.write_log([dict.fromkeys(LOG_COLUMNS, 1)])
+    assert caught.value.filename == str(folder.log)  # which the system does not say
+    with pytest.raises(OSError, match="No space left") as caught:
+        folder.keep_changes()
+    assert caught.value.filename == str(folder.settings)
     assert (folder.settings.read_bytes(), folder.log.read_bytes()) == before
     assert json.loads(before[0]) == {"step": 1}
     assert entries(tmp_path) == ["config.json", "log.csv"]
