@@ -26,7 +26,23 @@ GPT = ["--data", "text.txt", "--num-layers", "1", "--block-size", "8", *SMALL]
 COMMANDS = {
     "char_gpt.py": (GPT, ["sample", "--length", "5"]),
     "translate.py": (
-        ["--encoder-layers", "1", "--decoder-layers", "1", "--d-inner", "8", "--validation", "9", "--test", "9", *SMALL],
+        [
+            "--data",
+            "pairs.tsv",
+            "--encoder-layers",
+            "1",
+            "--decoder-layers",
+            "1",
+            "--d-inner",
+            "8",
+            "--vocab-size",
+            "270",
+            "--validation",
+            "6",
+            "--test",
+            "6",
+            *SMALL,
+        ],
         ["translate"],  # what is typed: nothing
     ),
     "fill_mask.py": (
@@ -42,6 +58,8 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs a shell that c
 def write_data(folder: Path) -> None:
     lines = (" ".join(WORDS[(i * j) % len(WORDS)] for j in range(8)) for i in range(60))
     (folder / "text.txt").write_text("\n".join(lines), encoding="utf-8")
+    pairs = (f"{WORDS[i % 13]} {WORDS[i // 13]}\t{WORDS[i // 13]} {WORDS[i % 13]}" for i in range(60))
+    (folder / "pairs.tsv").write_text("\n".join(pairs), encoding="utf-8")
 
 
 FIRST_RUN = [*GPT, "--out", "run"]
