@@ -21,8 +21,9 @@ def locked(path: Path) -> Iterator[None]:
     """
     file = _take(path)
     try:
-        os.ftruncate(file, 0)
-        os.pwrite(file, _this_process().encode("utf-8", "replace"), 0)
+        with contextlib.suppress(OSError):  # the disk is full: a lock without a name is one, too
+            os.ftruncate(file, 0)
+            os.pwrite(file, _this_process().encode("utf-8", "replace"), 0)
         yield
     finally:
         with contextlib.suppress(OSError):  # removed while it is held: nobody else's can be meant

@@ -265,12 +265,12 @@ class Trainer:
     # ------------------------------------------------------------------------------------------------- the loop
 
     def train(self) -> bool:
-        """Train to the last step; False where it was told to stop before, after a checkpoint: by Ctrl-C, SIGTERM or SIGHUP, or
-        as nobody reads its output any more. ``stopped_by`` then says which.
+        """Train to the last step; False where it was told to stop meanwhile, after a checkpoint: by Ctrl-C, SIGTERM or SIGHUP,
+        or as nobody reads its output any more. ``stopped_by`` then says which; it may have been while the last step was taken.
 
         Raises UserError at a loss that is NaN or infinite; the checkpoints then are from before it.
         """
-        config = self.config
+        config, self.stopped_by = self.config, None
         self.model.train()
         began, before = time.perf_counter(), self.total_seconds
         bar = show_progress("training", config.steps, "step", self.step)
@@ -302,7 +302,7 @@ class Trainer:
                 self.seconds += time.perf_counter() - since
                 self.total_seconds = before + time.perf_counter() - began
                 self._save_latest()
-        return self.step == config.steps
+        return self.stopped_by is None
 
     def _stop(self, by: str) -> None:
         """Stop after the step that is being taken."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -97,6 +98,17 @@ def test_a_lock_file_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     # Its holder has taken it, but has not yet written who it is.
     path = tmp_path / ".lock"
     monkeypatch.setattr(lock, "_this_process", lambda: "")
+    with locked(path), pytest.raises(UserError, match="is being written by another process: wait"), locked(path):
+        pass
+
+
+def test_a_full_disk_locks_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / ".lock"
+
+    def full(*given: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full)
     with locked(path), pytest.raises(UserError, match="is being written by another process: wait"), locked(path):
         pass
 
