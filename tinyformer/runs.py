@@ -151,9 +151,18 @@ class RunFolder:
 
     # ------------------------------------------------------------------------------------------------- a run that is there
 
+    def is_there(self) -> bool:
+        """Whether there is a run, even one whose process was killed while it put its files in their places."""
+        return any(path.exists() for path in (self.settings, self._complete, self._moving))
+
     def read_settings(self) -> dict[str, Any]:
         """What ``create`` wrote."""
         if self._settings is None:
+            if self.is_there() and not self.settings.exists():
+                raise UserError(
+                    f"the files of the run in {self.path} are not all in their places, as the process that moved them there "
+                    "was killed, or is at it now: --resume mends it"
+                )
             self._settings = read_json(self.settings)
         return self._settings
 

@@ -20,7 +20,7 @@ from tinyformer.decoding import evaluating
 from tinyformer.errors import SettingError, UserError, shortened
 from tinyformer.files import damaged
 from tinyformer.gpt import GPT
-from tinyformer.memory import check_training_fits
+from tinyformer.memory import check_drawn_fit, check_training_fits
 from tinyformer.progress import Progress, show_progress
 from tinyformer.runs import RunFolder, load_checkpoint, put_weights, save_checkpoint
 from tinyformer.schema import check_fields, read_dataclass
@@ -32,6 +32,7 @@ from tinytensor.optim import AdamW, Constant, Cosine, InverseSquareRoot, Linear,
 DTYPES = ("float32", "bfloat16")
 SCHEDULES = ("cosine", "linear", "constant", "noam")
 MOST_SHARDS = 1024
+MOST_STEPS = 10**15  # nobody takes as many, and all that is reckoned from them is still exact
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,8 @@ class TrainingConfig:
         for name in ("learning_rate", "min_learning_rate", "warmup", "weight_decay", "clip", "seed", "shards"):
             if getattr(self, name) < 0:
                 raise SettingError(f"{name} must be at least 0, not {getattr(self, name)}")
+        if self.steps > MOST_STEPS:
+            raise SettingError(f"steps must be at most {MOST_STEPS:,}")
         if self.shards > MOST_SHARDS:
             raise SettingError(f"shards must be at most {MOST_SHARDS}, as each is a thread, not {self.shards}")
         if self.schedule not in SCHEDULES:
@@ -226,6 +229,7 @@ class Trainer:
         self.on_evaluation = on_evaluation  # says something about the model as it is now, such as a sample
         self.model = model.astype(_training_dtype(config.dtype))
         check_training_fits(model, batches, config.shards)
+        check_drawn_fit(batches, config.accumulation)
         self.batches = batches
         self.config = config
         self.folder = folder

@@ -245,6 +245,19 @@ def test_what_killed_processes_left_is_removed(tmp_path: Path) -> None:
     assert old.read_settings() == {"step": 1}
 
 
+def test_a_run_that_is_only_half_in_its_place_is_there(tmp_path: Path) -> None:
+    folder = settled(tmp_path / "run", step=1)
+    half = folder._moving
+    half.mkdir()
+    folder.settings.rename(half / "config.json")
+    assert RunFolder(tmp_path / "run").is_there()
+    with pytest.raises(UserError, match=r"the files of the run in .*run are not all in their places.*: --resume mends it$"):
+        RunFolder(tmp_path / "run").read_settings()
+    with RunFolder(tmp_path / "run").held() as mended:
+        assert mended.read_settings() == {"step": 1}
+    assert not RunFolder(tmp_path / "another").is_there()
+
+
 class Killed(OSError):
     """What stands for a kill: from then on no file can be changed, whatever tries to tidy up."""
 

@@ -990,6 +990,7 @@ def test_resuming_from_best_is_refused(make_trainer) -> None:
         ({"batch_size": True}, "batch_size must be an integer, not True"),
         ({"learning_rate": 10**400}, "learning_rate must be a finite number, not 1000"),
         ({"dtype": None}, "dtype must be text, not None"),
+        ({"steps": 10**400}, "steps must be at most 1,000,000,000,000,000"),
         ({"shards": 1025}, "shards must be at most 1024, as each is a thread, not 1025"),
     ],
 )
