@@ -107,9 +107,7 @@ def train(arguments: argparse.Namespace) -> None:
             stopped_by = classify(run.trainer.model, run.tokenizer, run.text, run.text_config, run.trainer.config, folder)
             if stopped_by:
                 again = next_command(arguments.out, DEFAULT_OUT, "--resume")
-                print(
-                    f"Stopped by {stopped_by}. What fills in words is whole; train the classifiers from their start with: {again}"
-                )
+                print(f"Stopped by {stopped_by}. What fills in words is whole; the classifiers are trained anew with: {again}")
                 return
         print(f"\nFill in more with: {next_command(arguments.out, DEFAULT_OUT, 'fill')} 'a sentence with a [MASK]'")
 

@@ -132,7 +132,7 @@ def test_ctrl_c_stops_a_classifier_and_says_so(copied: Program) -> None:
     printed = copied.interrupted("step   100:", *FIRST_RUN, "--overwrite", "--classify-steps", "600")
     assert "Stopped by Ctrl-C. What fills in words is whole" in printed
     again = f"python {copied.script} --resume --out run"
-    assert printed.endswith(f"train the classifiers from their start with: {again}\n")
+    assert printed.endswith(f"the classifiers are trained anew with: {again}\n")
     assert "Fill in more" not in printed
     assert "\npretrained: " in copied.good("--out", "run", "--resume-changed", "--classify-steps", "6")
 

@@ -156,7 +156,7 @@ def test_batches_that_are_drawn_at_once_must_fit() -> None:
     check_drawn_fit(batches, 1000)
     check_drawn_fit(object(), 1)
     for accumulation in (10**12, 10**400):
-        with pytest.raises(SettingError, match="^drawing the batches of this accumulation needs at least") as caught:
+        with pytest.raises(SettingError, match=r"^drawing the batches of this accumulation needs at least") as caught:
             check_drawn_fit(batches, accumulation)
         assert "--accumulation" in caught.value.as_flags()
 
@@ -243,8 +243,28 @@ def test_free_memory_and_swap_and_what_the_process_has(pretend: Path) -> None:
             },
             0,
         ),
+        (
+            {  # what it has in memory can be put into swap
+                "proc/self/cgroup": "0::/job\n",
+                "sys/fs/cgroup/job/memory.max": "1000\n",
+                "sys/fs/cgroup/job/memory.current": "1500\n",
+                "sys/fs/cgroup/job/memory.swap.max": "900\n",
+                "sys/fs/cgroup/job/memory.swap.current": "100\n",
+            },
+            800,
+        ),
+        (
+            {
+                "proc/self/cgroup": "0::/job\n",
+                "sys/fs/cgroup/job/memory.max": "1000\n",
+                "sys/fs/cgroup/job/memory.current": "400\n",
+                "sys/fs/cgroup/job/memory.swap.max": "max\n",
+                "sys/fs/cgroup/job/memory.swap.current": "100\n",
+            },
+            600 + 100 * 1024,
+        ),
     ],
-    ids=["no limit", "version 2", "version 1", "beyond"],
+    ids=["no limit", "version 2", "version 1", "beyond", "some swap", "any swap"],
 )
 def test_the_limits_of_containers_count(files: dict[str, str], left: int, pretend: Path) -> None:
     write(pretend, MACHINE | files)
