@@ -4,8 +4,8 @@
 to go on as if it had never stopped: weights, optimizer state, random states, and the log so far, in one file, so that
 they always belong together. Both say which settings and which tokenizer they were trained with.
 
-A run that is new is written to the folder's ``.tinyformer.new`` until its first checkpoint, or, where it replaces another, until it has
-trained a step: a run that never got so far leaves nothing, and the one before it stays.
+A run that is new is written to the folder's ``.tinyformer.new`` until its first checkpoint, or, where it replaces another,
+until it has trained a step: a run that never got so far leaves nothing, and the one before it stays.
 """
 
 from __future__ import annotations
