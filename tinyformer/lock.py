@@ -25,8 +25,9 @@ def locked(path: Path) -> Iterator[None]:
     """
     file = _take(path)
     try:
-        os.ftruncate(file, 0)
-        os.pwrite(file, _this_process().encode("utf-8", "replace"), 0)
+        with contextlib.suppress(OSError):  # the disk is full: a lock without a name is one, too
+            os.ftruncate(file, 0)
+            os.write(file, _this_process().encode("utf-8", "replace"))
         yield
     finally:
         with contextlib.suppress(OSError):  # removed while it is held: nobody else's can be meant
@@ -85,5 +86,5 @@ def _is_at(file: int, path: Path) -> bool:
 
 def _this_process() -> str:
     """How the holder is named to others."""
-    words = shlex.join(["python", *sys.argv])
+    words = " ".join(shlex.join(["python", *sys.argv]).split())
     return f"process {os.getpid()} on {socket.gethostname()} ({words if len(words) <= 80 else words[:77] + '...'})"

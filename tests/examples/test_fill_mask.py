@@ -6,6 +6,7 @@ import importlib.util
 import json
 import math
 import random
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ import pytest
 from running import ROOT, Program, entries, log_of, result_of, validation_losses
 
 from tinyformer.errors import SettingError
-from tinyformer.runs import load_checkpoint
+from tinyformer.runs import RunFolder, load_checkpoint
 from tinyformer.tokenizers import CharTokenizer
 
 EXAMPLE = "fill_mask.py"
@@ -127,6 +128,24 @@ def test_one_classifier_starts_from_what_was_learned_and_one_does_not(copied: Pr
     )
     name = "bert.token_embedding.weight"
     assert pretrained[name].tolist() == learned[name].tolist() != scratch[name].tolist()
+
+
+def test_what_a_kill_left_of_a_classifier_is_removed(copied: Program) -> None:
+    own = copied.folder / "run" / "from-scratch"
+    before = entries(own)
+    shutil.copytree(own, own / RunFolder(own)._complete.name)
+    (own / ".latest.safetensors.0123456789abcdef.tmp").write_text("half of it")
+    assert "\nfrom scratch: " in copied.good("--out", "run", "--resume")
+    assert entries(own) == before
+
+
+def test_ctrl_c_stops_a_classifier_and_says_so(copied: Program) -> None:
+    printed = copied.interrupted("step   100:", *FIRST_RUN, "--overwrite", "--classify-steps", "600")
+    assert "Stopped by Ctrl-C. What fills in words is whole" in printed
+    again = f"python {copied.script} --resume --out run"
+    assert printed.endswith(f"the classifiers are trained anew with: {again}\n")
+    assert "Fill in more" not in printed
+    assert "\npretrained: " in copied.good("--out", "run", "--resume-changed", "--classify-steps", "6")
 
 
 def test_a_text_without_marks_trains_no_classifier(program: Program) -> None:

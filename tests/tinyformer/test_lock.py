@@ -102,6 +102,17 @@ def test_a_lock_file_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         pass
 
 
+def test_a_full_disk_locks_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / ".lock"
+
+    def full(*given: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with locked(path), pytest.raises(UserError, match="is being written by another process: wait"), locked(path):
+        pass
+
+
 def test_a_lock_file_that_was_removed_after_it_was_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Between our opening it and our taking it, its holder ended and removed it, and a third has made another.
     path = tmp_path / ".lock"

@@ -43,7 +43,7 @@ def test_create_makes_the_folder_and_those_above_it(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "a" / "b")
     folder.create({"model": {"width": 3}, "name": "ö"})
     assert folder.read_settings() == {"model": {"width": 3}, "name": "ö"}
-    assert entries(folder.path) == [".new"]  # until it has a checkpoint
+    assert entries(folder.path) == [".tinyformer.new"]  # until it has a checkpoint
     folder.settle()
     assert entries(folder.path) == ["config.json"]
     assert folder.settings == folder.path / "config.json"
@@ -223,6 +223,28 @@ def test_folders_into_which_nothing_came_are_gone_again(tmp_path: Path) -> None:
     assert entries(tmp_path / "a" / "b" / "c") == ["config.json"]
 
 
+def test_folders_of_a_users_own_stay(tmp_path: Path) -> None:
+    for name in (".new", ".complete", ".moving"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("somebody else's")
+    settled(tmp_path, step=1)
+    with RunFolder(tmp_path).held():
+        pass
+    assert entries(tmp_path) == [".complete", ".moving", ".new", "config.json"]
+    assert all((tmp_path / name / "config.json").exists() for name in (".new", ".complete", ".moving"))
+
+
+def test_a_link_that_leads_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("nowhere")
+    with pytest.raises(UserError, match=r"link is a link to nowhere, which does not exist: make that folder first"):
+        RunFolder(tmp_path / "link").held().__enter__()
+    (tmp_path / "nowhere").mkdir()
+    with RunFolder(tmp_path / "link").held() as folder:
+        folder.create({})
+        folder.settle()
+    assert entries(tmp_path / "nowhere") == ["config.json"]
+
+
 def test_a_run_that_does_not_get_to_a_checkpoint_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(MemoryError), RunFolder(tmp_path / "run").held() as folder:
         folder.create({})
@@ -236,13 +258,26 @@ def test_what_killed_processes_left_is_removed(tmp_path: Path) -> None:
     expected = contents(tmp_path)
     (tmp_path / f".latest.safetensors.{'0' * 16}.tmp").write_text("half of it")
     (tmp_path / ".lock").write_text("process 1 on a machine")
-    (tmp_path / ".new").mkdir()
-    (tmp_path / ".new" / "latest.safetensors").write_text("the beginning of another")
+    (tmp_path / ".tinyformer.new").mkdir()
+    (tmp_path / ".tinyformer.new" / "latest.safetensors").write_text("the beginning of another")
     (tmp_path / ".hidden").write_text("somebody else's")
     with RunFolder(tmp_path).held():
         assert set(entries(tmp_path)) == {".lock", ".hidden", *expected}
     assert contents(tmp_path) == {".hidden": "somebody else's", **expected}
     assert old.read_settings() == {"step": 1}
+
+
+def test_a_run_that_is_only_half_in_its_place_is_there(tmp_path: Path) -> None:
+    folder = settled(tmp_path / "run", step=1)
+    half = folder._moving
+    half.mkdir()
+    folder.settings.rename(half / "config.json")
+    assert RunFolder(tmp_path / "run").is_there()
+    with pytest.raises(UserError, match=r"the files of the run in .*run are not all in their places.*: --resume mends it$"):
+        RunFolder(tmp_path / "run").read_settings()
+    with RunFolder(tmp_path / "run").held() as mended:
+        assert mended.read_settings() == {"step": 1}
+    assert not RunFolder(tmp_path / "another").is_there()
 
 
 class Killed(OSError):
