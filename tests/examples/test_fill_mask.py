@@ -113,7 +113,7 @@ def test_what_a_killed_classifier_left_is_removed(copied: Program) -> None:
     folder = copied.folder / "run" / "from-scratch"
     expected = entries(folder)
     (folder / f".latest.safetensors.{'0' * 16}.tmp").write_bytes(b"half of it")
-    for name in (".new", ".complete"):  # killed while it was written, and while it was put in another's place
+    for name in (".tinyformer.new", ".tinyformer.complete"):  # killed before and while it took its place
         (folder / name).mkdir()
         (folder / name / "config.json").write_text("{}", encoding="utf-8")
     copied.good("--out", "run", "--resume")

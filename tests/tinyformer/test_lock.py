@@ -108,7 +108,7 @@ def test_a_full_disk_locks_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     def full(*given: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(os, "pwrite", full)
+    monkeypatch.setattr(os, "write", full)
     with locked(path), pytest.raises(UserError, match="is being written by another process: wait"), locked(path):
         pass
 
