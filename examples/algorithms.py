@@ -257,7 +257,7 @@ def parse(words: list[str]) -> argparse.Namespace:
 def main(words: list[str]) -> None:
     """Learn one task after the other."""
     arguments = parse(words)
-    if arguments.resume and not any(folder_of(task, arguments).settings.exists() for task in arguments.tasks):
+    if arguments.resume and not any(folder_of(task, arguments).is_there() for task in arguments.tasks):
         raise UserError(f"{arguments.out} holds no run of {', '.join(arguments.tasks)} to resume: check --out")
     for number, task in enumerate(arguments.tasks):
         if number:

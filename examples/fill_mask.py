@@ -104,7 +104,11 @@ def train(arguments: argparse.Namespace) -> None:
             return
         report(run, folder)
         if run.text_config.classify_steps:
-            classify(run.trainer.model, run.tokenizer, run.text, run.text_config, run.trainer.config, folder)
+            stopped_by = classify(run.trainer.model, run.tokenizer, run.text, run.text_config, run.trainer.config, folder)
+            if stopped_by:
+                again = next_command(arguments.out, DEFAULT_OUT, "--resume")
+                print(f"Stopped by {stopped_by}. What fills in words is whole; the classifiers are trained anew with: {again}")
+                return
         print(f"\nFill in more with: {next_command(arguments.out, DEFAULT_OUT, 'fill')} 'a sentence with a [MASK]'")
 
 
@@ -206,8 +210,9 @@ def classify(
     text_config: TextConfig,
     config: TrainingConfig,
     folder: RunFolder,
-) -> None:
-    """Tell which of two marks a sentence ended with: once from the weights that filled in words, once from scratch."""
+) -> str | None:
+    """Tell which of two marks a sentence ended with: once from the weights that filled in words, once from scratch. What it
+    was told to stop by, if it was."""
     # The end of the text, where no hidden words were learned from, tests; the last part of the rest chooses the best weights.
     cuts = [int(0.8 * len(text)), int(0.9 * len(text))]
     parts = [text[: cuts[0]], text[cuts[0] : cuts[1]], text[cuts[1] :]]
@@ -217,7 +222,7 @@ def classify(
     test = [(ids, label) for ids, label in test if tuple(ids) not in known]
     if min(len(training), len(validation), len(test)) < 10:
         print(f"\n(Too few sentences end with {' or '.join(marks)} to learn to tell which.)")
-        return
+        return None
     share = max(Counter(label for _, label in test).values()) / len(test)
     print(
         f"\nWhich mark ended a sentence, {' or '.join(marks)}? {len(training):,} sentences to learn from, {len(test):,} to test"
@@ -236,19 +241,21 @@ def classify(
         model = BertForClassification(pretrained.bert.config, len(marks))
         if start == "pretrained":
             model.bert.load_state_dict(pretrained.bert.state_dict())
-        own = RunFolder(folder.path / start.replace(" ", "-"))
-        own.create({"training": config}, overwrite=True)
-        try:
-            finished = Trainer(model, batches, config, own, class_loss).train()
-        except UserError as error:  # its learning rate has a flag of its own here
-            raise UserError(str(error).replace("--learning-rate", "--classify-learning-rate")) from None
-        if not finished:
-            return
-        load_weights(model, own.best)
+        with RunFolder(folder.path / start.replace(" ", "-")).held() as own:
+            own.create({"training": config}, overwrite=True)
+            trainer = Trainer(model, batches, config, own, class_loss)
+            try:
+                finished = trainer.train()
+            except UserError as error:  # its learning rate has a flag of its own here
+                raise UserError(str(error).replace("--learning-rate", "--classify-learning-rate")) from None
+            if not finished:
+                return trainer.stopped_by
+            load_weights(model, own.best)
         right = accuracy(model, LabelledBatches(training, test, tokenizer.special["[PAD]"], 1).validation_batches())
         results.append(f"{start}: {100 * right:.1f} % of the held-out sentences right")
     print("\n".join([*results, f"always the same mark: {100 * share:.1f} %"]))
     _show(model, test[:6], tokenizer, marks)
+    return None
 
 
 def _two_marks(text: str) -> str:

@@ -76,8 +76,8 @@ class TaskConfig:
         for name in ("max_tokens", "validation", "test"):
             if getattr(self, name) < 1:
                 raise SettingError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.length_penalty < 0:
-            raise SettingError(f"length_penalty must be at least 0, not {self.length_penalty}")
+        if not 0 <= self.length_penalty <= 50:  # a power, which has to stay a number
+            raise SettingError(f"length_penalty must be from 0 to 50, not {self.length_penalty}")
         if not 0 <= self.label_smoothing <= 1:
             raise SettingError(f"label_smoothing must be from 0 to 1, not {self.label_smoothing}")
 
@@ -265,6 +265,7 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, 
         translator = new_translator({**defaults["model"], **given}, task, config, split[0])
     tokenizer, specials = translator.tokenizer, translator.specials
     translator.check_beam(arguments.beam)
+    translator.model.new_cache(task.max_tokens + 1, 0)  # what cannot be translated with is not trained
 
     cut = [encode_pairs(part, tokenizer.encode, tokenizer.encode, task.max_tokens) for part in split]
     (training, validation, test), (training_ids, validation_ids, _) = zip(*cut)

@@ -44,7 +44,7 @@ def read_text(path: str | Path) -> str:
         raise UserError(f"the folder {path} has no files: pass a text file, or a folder of them")
     sizes = [check_file(file, wanted) for file in files]
     check_fits(READING * sum(sizes), f"the text in {path}", "pass --data a shorter one", on_host=True)
-    text = "\n".join(decoded(file, file.read_bytes()).replace("\r\n", "\n") for file in files)
+    text = "\n".join(decoded(file, read_bytes(file)).replace("\r\n", "\n") for file in files)
     if not text.strip():
         raise UserError(f"{path} is empty: pass --data a text to learn from")
     return text
@@ -74,6 +74,14 @@ def check_file(path: str | Path, wanted: str) -> int:
         kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
         raise UserError(f"{path} is not a regular file but {kinds.get(stat.S_IFMT(found.st_mode), 'a device')}: {wanted}")
     return found.st_size
+
+
+def read_bytes(path: str | Path) -> bytes:
+    """A file's content. Raises OSError that names the file; the system's own does not, where it could be opened."""
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from None
 
 
 def _files_in(folder: Path) -> list[Path]:

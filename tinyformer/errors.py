@@ -48,7 +48,11 @@ def plain_errors() -> Iterator[None]:
     """
     _mend_streams()
     try:
-        yield
+        try:
+            yield
+        except SystemExit:  # as after --help
+            sys.stdout.flush()
+            raise
         sys.stdout.flush()
     except KeyboardInterrupt:
         _end("\ninterrupted", 130)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shlex
 import socket
@@ -11,6 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tinyformer.errors import UserError
+
+# What file systems say that have no locks, as some that are shared over a network: there, runs must do without.
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
 @contextlib.contextmanager
@@ -21,8 +25,9 @@ def locked(path: Path) -> Iterator[None]:
     """
     file = _take(path)
     try:
-        os.ftruncate(file, 0)
-        os.pwrite(file, _this_process().encode("utf-8", "replace"), 0)
+        with contextlib.suppress(OSError):  # the disk is full: a lock without a name is one, too
+            os.ftruncate(file, 0)
+            os.write(file, _this_process().encode("utf-8", "replace"))
         yield
     finally:
         with contextlib.suppress(OSError):  # removed while it is held: nobody else's can be meant
@@ -65,7 +70,11 @@ def _lock(file: int) -> None:
     else:
         import fcntl
 
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
 
 
 def _is_at(file: int, path: Path) -> bool:
@@ -77,5 +86,5 @@ def _is_at(file: int, path: Path) -> bool:
 
 def _this_process() -> str:
     """How the holder is named to others."""
-    words = shlex.join(["python", *sys.argv])
+    words = " ".join(shlex.join(["python", *sys.argv]).split())
     return f"process {os.getpid()} on {socket.gethostname()} ({words if len(words) <= 80 else words[:77] + '...'})"

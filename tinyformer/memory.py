@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 
 from tinyformer.errors import SettingError, UserError
-from tinytensor.backend import DType, default_dtype
+from tinytensor.backend import DType, default_dtype, index_dtype
 from tinytensor.memory import device_memory, host_memory
 from tinytensor.nn import Module
 
 _WORTH_ASKING = 1 << 26  # bytes; to ask the system takes a millisecond, as long as a small model takes for a token
 _LEAST_BLOCK = 3000  # bytes that a block of any width takes, as Python's objects
+_LEAST_BATCH = 500  # bytes that a batch of any size takes, as Python's objects
 _MOMENTS = 8  # bytes of a parameter's two moments, which AdamW keeps in float32
 _AT_ONCE = 4  # shards that surely hold what they keep at the same time: the most that there are without being asked for
 
@@ -51,6 +52,13 @@ def check_training_fits(model: Module, batches: object, shards: int = 1) -> None
         "batch_size",
         "accumulation",
     )
+
+
+def check_drawn_fit(batches: object, accumulation: int) -> None:
+    """Raise SettingError where the batches of one step, which are all drawn before the first is used, do not fit in memory."""
+    tokens = batches.largest_batch() if hasattr(batches, "largest_batch") else 0
+    needed = int(accumulation) * (_LEAST_BATCH + index_dtype.itemsize * tokens)
+    check_fits(needed, "drawing the batches of this accumulation", "choose a smaller one", "accumulation")
 
 
 def training_memory(model: Module, batches: object, shards: int = 1) -> int:

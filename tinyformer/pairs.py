@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import tinytensor as tt
-from tinyformer.data import READING, Rows, check_counts, check_file, decoded
+from tinyformer.data import READING, Rows, check_counts, check_file, decoded, read_bytes
 from tinyformer.errors import UserError
 from tinyformer.memory import check_fits
 from tinyformer.transformer import Transformer
@@ -41,7 +41,7 @@ def _check_size(path: str | Path, needed: int) -> None:
 
 def _read(path: str | Path, size: int) -> bytes:
     _check_size(path, READING * size)
-    return Path(path).read_bytes()
+    return read_bytes(path)
 
 
 def _unpacked(path: str | Path) -> bytearray:

@@ -4,8 +4,8 @@
 to go on as if it had never stopped: weights, optimizer state, random states, and the log so far, in one file, so that
 they always belong together. Both say which settings and which tokenizer they were trained with.
 
-A run that is new is written to the folder's ``.new`` until its first checkpoint, or, where it replaces another, until it has
-trained a step: a run that never got so far leaves nothing, and the one before it stays.
+A run that is new is written to the folder's ``.tinyformer.new`` until its first checkpoint, or, where it replaces another,
+until it has trained a step: a run that never got so far leaves nothing, and the one before it stays.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class RunFolder:
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
-        self._new = self.path / ".new"  # written, but not yet to be kept
-        self._complete = self.path / ".complete"  # to be kept, while the run before it is removed
-        self._moving = self.path / ".moving"  # to be kept, on the way to its place
+        self._new = self.path / ".tinyformer.new"  # written, but not yet to be kept
+        self._complete = self.path / ".tinyformer.complete"  # to be kept, while the run before it is removed
+        self._moving = self.path / ".tinyformer.moving"  # to be kept, on the way to its place
         self._use(self.path)
         self._settings: dict[str, Any] | None = None  # as JSON has them
         self._tokenizer_print: str | None = None
@@ -86,9 +86,8 @@ class RunFolder:
     def held(self) -> Iterator[RunFolder]:
         """This folder, which no other process may hold meanwhile; made if it is not there, and gone again if nothing came into
         it. What a run that was killed left half-written is removed. Raises UserError that names the other process."""
+        self._check_path()
         made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
-        if self.path.exists() and not self.path.is_dir():
-            raise UserError(f"{self.path} is a file, not a folder: choose another --out")
         self.path.mkdir(parents=True, exist_ok=True)
         try:
             with locked(self.path / ".lock"):
@@ -101,6 +100,12 @@ class RunFolder:
             with suppress(OSError):  # the first that is not empty ends it
                 for folder in made:
                     folder.rmdir()
+
+    def _check_path(self) -> None:
+        if self.path.exists() and not self.path.is_dir():
+            raise UserError(f"{self.path} is a file, not a folder: choose another --out")
+        if self.path.is_symlink() and not self.path.exists():
+            raise UserError(f"{self.path} is a link to {os.readlink(self.path)}, which does not exist: make that folder first")
 
     def _tidy(self) -> None:
         """Remove what a process that was killed could not remove."""
@@ -117,8 +122,7 @@ class RunFolder:
     def create(self, settings: Mapping[str, Any], overwrite: bool = False) -> None:
         """Begin a run with these settings, dataclasses or values for JSON by name. Raises UserError where a run is there
         already, unless ``overwrite``: then that run's files stay until ``settle``."""
-        if self.path.exists() and not self.path.is_dir():
-            raise UserError(f"{self.path} is a file, not a folder: choose another --out")
+        self._check_path()
         self._drop_new()
         self.replaces = bool(self._files())
         if self.replaces and not overwrite:
@@ -151,9 +155,18 @@ class RunFolder:
 
     # ------------------------------------------------------------------------------------------------- a run that is there
 
+    def is_there(self) -> bool:
+        """Whether there is a run, even one whose process was killed while it put its files in their places."""
+        return any(path.exists() for path in (self.settings, self._complete, self._moving))
+
     def read_settings(self) -> dict[str, Any]:
         """What ``create`` wrote."""
         if self._settings is None:
+            if self.is_there() and not self.settings.exists():
+                raise UserError(
+                    f"the files of the run in {self.path} are not all in their places, as the process that moved them there "
+                    "was killed, or is at it now: --resume mends it"
+                )
             self._settings = read_json(self.settings)
         return self._settings
 
@@ -202,6 +215,8 @@ class RunFolder:
         """Raises UserError where the settings or the tokenizer here are not those that a checkpoint's state names."""
         if state.get("settings") is None:  # from before there were such entries, or of no run
             return
+        if not isinstance(state["settings"], Mapping):
+            raise UserError(f"{path} is damaged: its settings are no object")
         for key, trained, found in _differences(state["settings"], self.read_settings()):
             can_change = self._can_change(key)
             if not (self.changes and can_change):

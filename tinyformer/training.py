@@ -20,7 +20,7 @@ from tinyformer.decoding import evaluating
 from tinyformer.errors import SettingError, UserError, shortened
 from tinyformer.files import damaged
 from tinyformer.gpt import GPT
-from tinyformer.memory import check_training_fits
+from tinyformer.memory import check_drawn_fit, check_training_fits
 from tinyformer.progress import Progress, show_progress
 from tinyformer.runs import RunFolder, load_checkpoint, put_weights, save_checkpoint
 from tinyformer.schema import check_fields, read_dataclass
@@ -32,6 +32,7 @@ from tinytensor.optim import AdamW, Constant, Cosine, InverseSquareRoot, Linear,
 DTYPES = ("float32", "bfloat16")
 SCHEDULES = ("cosine", "linear", "constant", "noam")
 MOST_SHARDS = 1024
+MOST_STEPS = 10**15  # nobody takes as many, and all that is reckoned from them is still exact
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,8 @@ class TrainingConfig:
         for name in ("learning_rate", "min_learning_rate", "warmup", "weight_decay", "clip", "seed", "shards"):
             if getattr(self, name) < 0:
                 raise SettingError(f"{name} must be at least 0, not {getattr(self, name)}")
+        if self.steps > MOST_STEPS:
+            raise SettingError(f"steps must be at most {MOST_STEPS:,}")
         if self.shards > MOST_SHARDS:
             raise SettingError(f"shards must be at most {MOST_SHARDS}, as each is a thread, not {self.shards}")
         if self.schedule not in SCHEDULES:
@@ -226,6 +229,7 @@ class Trainer:
         self.on_evaluation = on_evaluation  # says something about the model as it is now, such as a sample
         self.model = model.astype(_training_dtype(config.dtype))
         check_training_fits(model, batches, config.shards)
+        check_drawn_fit(batches, config.accumulation)
         self.batches = batches
         self.config = config
         self.folder = folder
@@ -265,12 +269,12 @@ class Trainer:
     # ------------------------------------------------------------------------------------------------- the loop
 
     def train(self) -> bool:
-        """Train to the last step; False where it was told to stop before, after a checkpoint: by Ctrl-C, SIGTERM or SIGHUP, or
-        as nobody reads its output any more. ``stopped_by`` then says which.
+        """Train to the last step; False where it was told to stop meanwhile, after a checkpoint: by Ctrl-C, SIGTERM or SIGHUP,
+        or as nobody reads its output any more. ``stopped_by`` then says which; it may have been while the last step was taken.
 
         Raises UserError at a loss that is NaN or infinite; the checkpoints then are from before it.
         """
-        config = self.config
+        config, self.stopped_by = self.config, None
         self.model.train()
         began, before = time.perf_counter(), self.total_seconds
         bar = show_progress("training", config.steps, "step", self.step)
@@ -302,7 +306,7 @@ class Trainer:
                 self.seconds += time.perf_counter() - since
                 self.total_seconds = before + time.perf_counter() - began
                 self._save_latest()
-        return self.step == config.steps
+        return self.stopped_by is None
 
     def _stop(self, by: str) -> None:
         """Stop after the step that is being taken."""
@@ -404,8 +408,6 @@ class Trainer:
         self.model.load_state_dict(own)
 
     def _save_latest(self) -> None:
-        if self.step == 0 and self.folder.replaces and self.stopped_by:
-            return  # the run that is there is worth more
         self._read_losses()
         state = {
             "kind": "latest",
@@ -424,7 +426,7 @@ class Trainer:
         groups = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
         save_checkpoint(self.folder.latest, groups, state)
         self.folder.write_log(self.rows)
-        if self.step > 0 or not self.folder.replaces:
+        if self.step > 0 or not self.folder.replaces:  # before its first step, another run is worth more
             self.folder.settle()
 
     def resume(self) -> None:

@@ -28,8 +28,9 @@ def gradcheck(
 
     ``inputs`` are float64 tensors; those that require gradients are checked. The gradient is taken with a RANDOM cotangent
     (the sum of f's output would hide faults in softmax and the norms, whose gradients then vanish). ``order=2`` checks
-    the gradient of the gradient the same way, by differences of the first; a graph that is missing counts as zero, and
-    so is found out. An element passes within ``atol + rtol * the largest element`` of its difference.
+    the gradient of the gradient the same way, by differences of the first (taken without a graph, by the kernels where there
+    are any); a graph that is missing counts as zero, and so is found out. An element passes within ``atol + rtol * the largest
+    element`` of its difference.
     """
     if order not in (1, 2):
         raise ValueError(f"gradcheck checks order 1 or 2, not {order}")
@@ -42,15 +43,15 @@ def gradcheck(
     with full_precision():
         cotangent = _random_like(f(*given))
 
-        def pulled_back(*point: Tensor) -> list[Tensor]:
-            return _gradients(f(*point), [point[i] for i in checked], cotangent, create_graph=order == 2)
+        def pulled_back(*point: Tensor, create_graph: bool = False) -> list[Tensor]:
+            return _gradients(f(*point), [point[i] for i in checked], cotangent, create_graph)
 
         if order == 1:
             analytic = pulled_back(*given)
             numeric = [_differences(lambda *p: [(f(*p), cotangent)], given, i, eps) for i in checked]
         else:
             second = [_random_like(g) for g in pulled_back(*given)]
-            pairs = [(g, c) for g, c in zip(pulled_back(*given), second) if g.requires_grad]
+            pairs = [(g, c) for g, c in zip(pulled_back(*given, create_graph=True), second) if g.requires_grad]
             total = sum((g * c).sum() for g, c in pairs) if pairs else None
             points = [given[i] for i in checked]
             analytic = _gradients(total, points, None, False) if isinstance(total, Tensor) else [_zeros(x) for x in points]

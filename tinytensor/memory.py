@@ -55,10 +55,20 @@ def _of_control_groups() -> list[int]:
             most, used = _text(folder / limit).strip(), _text(folder / use).strip()
             if most.isdecimal() and used.isdecimal():  # "max" is no limit
                 numbers = _numbers(folder / "memory.stat")
-                left.append(max(0, int(most) - int(used) + sum(numbers.get(name, 0) for name in files)))
+                free = int(most) - int(used) + sum(numbers.get(name, 0) for name in files)
+                left.append(max(0, free) + _swap_of(folder))
             if folder == root:
                 break
     return left
+
+
+def _swap_of(folder: Path) -> int:
+    """What a group of version 2 may still put into swap, which its limit of memory does not count."""
+    most, used = _text(folder / "memory.swap.max").strip(), _text(folder / "memory.swap.current").strip()
+    free = 1024 * _numbers(Path("/proc/meminfo")).get("SwapFree:", 0)
+    if most.isdecimal() and used.isdecimal():
+        return min(free, max(0, int(most) - int(used)))
+    return free if most == "max" else 0
 
 
 def _of_address_space() -> int | None:

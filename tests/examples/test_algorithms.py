@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from running import ROOT, Program, entries, log_of, validation_losses
 
+from tinyformer.runs import RunFolder
+
 EXAMPLE = "algorithms.py"
 TINY = ["--num-layers", "1", "--num-heads", "2", "--d-model", "16", "--batch-size", "8", "--warmup", "2"]
 SHORT = ["--steps", "6", "--eval-every", "3", "--log-every", "3"]
@@ -86,6 +88,12 @@ def test_a_run_that_is_there_already(program: Program) -> None:
     message = program.bad("add", "--out", "runs", "--resume", "--steps", "7")
     assert message.endswith("add-gpt: leave out --steps, or start a new run, or say --resume-changed\n")
     assert "runs2 holds no run of add, sort to resume: check --out" in program.bad("add", "sort", "--out", "runs2", "--resume")
+    half = RunFolder(program.folder / "runs/add-gpt")._moving
+    half.mkdir()
+    for name in ("config.json", "latest.safetensors"):  # killed while it put its files in their places
+        (program.folder / "runs/add-gpt" / name).rename(half / name)
+    assert "held-out problems right" in program.good("add", "--out", "runs", "--resume")
+    assert not half.exists()
     (program.folder / "runs/add-gpt/config.json").write_text("{}", encoding="utf-8")
     assert "config.json is damaged" in program.bad("add", "--out", "runs", "--resume")
 

@@ -197,6 +197,44 @@ def test_resuming_with_other_settings(finished: Program, words: list[str], flags
     assert contents(finished.folder / "run") == before
 
 
+def test_resuming_with_changed_settings(copied: Program) -> None:
+    resume = ["--out", "run", "--resume-changed"]
+    for words, said in (
+        (["--seed", "3", "--steps", "30"], "a run cannot change --seed on its way: leave that out, or start a new run"),
+        (["--dtype", "bfloat16"], "a run cannot change --dtype on its way: leave that out, or start a new run"),
+        (["--d-model", "32"], "a run cannot change --d-model on its way: leave that out, or start a new run"),
+        (["--steps", "19"], "--steps must be at least the 20 that were taken already, not 19"),
+        (["--batch-size", "0"], "--batch-size must be at least 1, not 0"),
+    ):
+        before = contents(copied.folder / "run")
+        assert copied.bad(*resume, *words) == f"{said}\n"
+        assert contents(copied.folder / "run") == before
+    changes = {"steps": 24, "batch_size": 3, "learning_rate": 0.05, "weight_decay": 0.2, "shards": 2}
+    flags = [word for name, value in changes.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    assert "Best validation loss" in copied.good(*resume, *flags)
+    settings = json.loads((copied.folder / "run/config.json").read_text(encoding="utf-8"))["training"]
+    assert {name: settings[name] for name in changes} == changes
+    assert [row["step"] for row in log_of(copied.folder / "run")] == ["0", "5", "10", "15", "20", "24"]
+    after = result_of(copied.folder / "run")
+    copied.good("--out", "run", "--resume")  # which has nothing left to do
+    assert result_of(copied.folder / "run") == after
+    assert copied.good("sample", "--out", "run", "--length", "5")
+
+
+def test_settings_edited_by_hand(copied: Program) -> None:
+    path = copied.folder / "run/config.json"
+    settings = json.loads(path.read_text(encoding="utf-8"))
+    settings["training"]["steps"] = 25
+    path.write_text(json.dumps(settings), encoding="utf-8")
+    assert copied.bad("--out", "run", "--resume").replace("\\", "/") == (
+        "run/config.json says 25 for training.steps, but latest.safetensors was trained with 20: put that back, or take it "
+        "over with --resume-changed\n"
+    )
+    copied.good("--out", "run", "--resume-changed")
+    assert log_of(copied.folder / "run")[-1]["step"] == "25"
+    copied.good("--out", "run", "--resume")
+
+
 def test_resuming_with_the_same_settings_again(copied: Program) -> None:
     copied.good("--data", "text.txt", "--out", "run", *TINY, *SHORT, "--resume")
 
@@ -414,9 +452,10 @@ def test_a_gpu_too_small_to_write(finished: Program) -> None:
 
 def test_a_loss_that_is_no_number(program: Program) -> None:
     words = ["--data", "text.txt", "--out", "run", *TINY, "--steps", "100", "--learning-rate", "1e30", "--clip", "0"]
-    result = program(*words, "--warmup", "0", PYTHONWARNINGS="ignore")
+    result = program(*words, "--warmup", "0")
     assert result.returncode == 2
     assert "Traceback" not in result.stderr
+    assert "Warning" not in result.stderr
     last = result.stderr.splitlines()[-1]
     assert last.startswith("error: the ")
     assert " at step " in last

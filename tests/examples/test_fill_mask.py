@@ -6,6 +6,7 @@ import importlib.util
 import json
 import math
 import random
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ import pytest
 from running import ROOT, Program, entries, log_of, result_of, validation_losses
 
 from tinyformer.errors import SettingError
-from tinyformer.runs import load_checkpoint
+from tinyformer.runs import RunFolder, load_checkpoint
 from tinyformer.tokenizers import CharTokenizer
 
 EXAMPLE = "fill_mask.py"
@@ -108,6 +109,17 @@ def test_resume(finished: Program, copied: Program) -> None:
     assert "holds a run already" in copied.bad(*FIRST_RUN)
 
 
+def test_what_a_killed_classifier_left_is_removed(copied: Program) -> None:
+    folder = copied.folder / "run" / "from-scratch"
+    expected = entries(folder)
+    (folder / f".latest.safetensors.{'0' * 16}.tmp").write_bytes(b"half of it")
+    for name in (".tinyformer.new", ".tinyformer.complete"):  # killed before and while it took its place
+        (folder / name).mkdir()
+        (folder / name / "config.json").write_text("{}", encoding="utf-8")
+    copied.good("--out", "run", "--resume")
+    assert entries(folder) == expected
+
+
 def test_one_classifier_starts_from_what_was_learned_and_one_does_not(copied: Program) -> None:
     copied.good(*FIRST_RUN, "--overwrite", "--classify-learning-rate", "0", "--classify-steps", "1")
     learned, pretrained, scratch = (
@@ -116,6 +128,24 @@ def test_one_classifier_starts_from_what_was_learned_and_one_does_not(copied: Pr
     )
     name = "bert.token_embedding.weight"
     assert pretrained[name].tolist() == learned[name].tolist() != scratch[name].tolist()
+
+
+def test_what_a_kill_left_of_a_classifier_is_removed(copied: Program) -> None:
+    own = copied.folder / "run" / "from-scratch"
+    before = entries(own)
+    shutil.copytree(own, own / RunFolder(own)._complete.name)
+    (own / ".latest.safetensors.0123456789abcdef.tmp").write_text("half of it")
+    assert "\nfrom scratch: " in copied.good("--out", "run", "--resume")
+    assert entries(own) == before
+
+
+def test_ctrl_c_stops_a_classifier_and_says_so(copied: Program) -> None:
+    printed = copied.interrupted("step   100:", *FIRST_RUN, "--overwrite", "--classify-steps", "600")
+    assert "Stopped by Ctrl-C. What fills in words is whole" in printed
+    again = f"python {copied.script} --resume --out run"
+    assert printed.endswith(f"the classifiers are trained anew with: {again}\n")
+    assert "Fill in more" not in printed
+    assert "\npretrained: " in copied.good("--out", "run", "--resume-changed", "--classify-steps", "6")
 
 
 def test_a_text_without_marks_trains_no_classifier(program: Program) -> None:

@@ -258,6 +258,53 @@ def test_a_fault_of_the_program_keeps_its_traceback(error: Exception) -> None:
         raise error
 
 
+@pytest.mark.parametrize(("options", "shown"), [([], False), (["-W", "default"], True)])  # who asks for them sees them
+def test_warnings_of_numbers_that_overflow_are_for_those_who_ask(options: list[str], shown: bool) -> None:
+    program = """
+import numpy
+from tinyformer.errors import plain_errors
+with plain_errors():
+    numpy.float32(1e30) * numpy.float32(1e30)
+"""
+    result = subprocess.run([sys.executable, *options, "-c", program], capture_output=True, check=True)
+    assert (b"RuntimeWarning: overflow" in result.stderr) == shown
+    assert result.stderr == b"" or shown
+
+
+END = """
+from tinyformer.errors import plain_errors
+with plain_errors():
+    print("what it has to say")
+    {last}
+"""
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+@pytest.mark.parametrize("last", ["pass", "raise SystemExit(0)", "raise SystemExit(2)"])  # the second as after --help
+def test_standard_output_is_full(last: str) -> None:
+    with open("/dev/full", "wb") as full:
+        program = END.format(last=last)
+        held_back = {**os.environ, "PYTHONUNBUFFERED": ""}  # so that the end is the first to notice
+        result = subprocess.run(
+            [sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, env=held_back, check=False
+        )
+    assert result.stderr == b"error: standard output: No space left on device\n"
+    assert result.returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("last", "status", "errors"), [("raise SystemExit(0)", 1, b""), ("raise KeyboardInterrupt", 130, b"\ninterrupted\n")]
+)
+def test_a_reader_who_has_left_when_it_ends(last: str, status: int, errors: bytes) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    program = END.format(last=last)
+    held_back = {**os.environ, "PYTHONUNBUFFERED": ""}  # so that the end is the first to notice
+    result = subprocess.run([sys.executable, "-c", program], stdout=write, stderr=subprocess.PIPE, env=held_back, check=False)
+    os.close(write)
+    assert (result.returncode, result.stderr) == (status, errors)
+
+
 @pytest.mark.parametrize("lines", [1, 100_000])  # held back in a buffer until the end, or too many for one
 def test_a_reader_who_has_left_is_no_error(lines: int) -> None:
     program = f"""

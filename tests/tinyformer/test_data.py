@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import http.server
 import json
@@ -533,3 +534,15 @@ def test_ids_are_checked_where_a_text_is_loaded_or_continued(make_gpt: Callable[
         MaskedBatches(np.arange(100) % 10, Masking(9, 3, [0]), 1, 2, 5, 2)
     with pytest.raises(UserError, match="id 11 is outside"):
         next(generate(make_gpt(), [1, 11], 3))
+
+
+def test_a_file_that_opens_but_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "text.txt").write_text("some text")
+
+    def failing(path: Path) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(Path, "read_bytes", failing)
+    with pytest.raises(OSError, match="Input/output error") as caught:
+        read_text(tmp_path / "text.txt")
+    assert caught.value.filename == str(tmp_path / "text.txt")

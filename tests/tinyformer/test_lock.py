@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -101,6 +102,17 @@ def test_a_lock_file_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         pass
 
 
+def test_a_full_disk_locks_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / ".lock"
+
+    def full(*given: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "write", full)
+    with locked(path), pytest.raises(UserError, match="is being written by another process: wait"), locked(path):
+        pass
+
+
 def test_a_lock_file_that_was_removed_after_it_was_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Between our opening it and our taking it, its holder ended and removed it, and a third has made another.
     path = tmp_path / ".lock"
@@ -119,6 +131,21 @@ def test_a_lock_file_that_was_removed_after_it_was_opened(tmp_path: Path, monkey
     with locked(path):
         assert len(taken) == 2  # the first was of no use: nobody else would look at it
         assert path.read_text(encoding="utf-8").startswith("process ")
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP])
+def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    fcntl = pytest.importorskip("fcntl")
+
+    def refuse(file: int, how: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with locked(tmp_path / ".lock"):
+        assert (tmp_path / ".lock").exists()
+    monkeypatch.setattr(fcntl, "flock", lambda file, how: os.close(-1))  # any other fault is one
+    with pytest.raises(OSError, match="Bad file"), locked(tmp_path / ".lock"):
+        pass
 
 
 @pytest.mark.parametrize("rounds", [20])

@@ -20,7 +20,7 @@ from tinyformer.data import TextBatches
 from tinyformer.errors import SettingError, UserError
 from tinyformer.gpt import GPT, GPTConfig
 from tinyformer.masking import MaskedBatches, Masking, masked_token_loss
-from tinyformer.memory import check_fits, check_training_fits, in_bytes, training_memory
+from tinyformer.memory import check_drawn_fit, check_fits, check_training_fits, in_bytes, training_memory
 from tinyformer.pairs import PairBatches, Specials, translation_loss
 from tinyformer.runs import RunFolder
 from tinyformer.training import Trainer, TrainingConfig, next_token_loss
@@ -151,6 +151,22 @@ def test_training_that_cannot_fit_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     assert "--accumulation" in caught.value.as_flags()
 
 
+def test_batches_that_are_drawn_at_once_must_fit() -> None:
+    _, batches, _ = a_gpt()
+    check_drawn_fit(batches, 1000)
+    check_drawn_fit(object(), 1)
+    for accumulation in (10**12, 10**400):
+        with pytest.raises(SettingError, match=r"^drawing the batches of this accumulation needs at least") as caught:
+            check_drawn_fit(batches, accumulation)
+        assert "--accumulation" in caught.value.as_flags()
+
+
+def test_a_trainer_looks_at_what_it_will_draw(tmp_path: Path) -> None:
+    model, batches, loss_function = a_gpt()
+    with pytest.raises(SettingError, match="accumulation"):
+        Trainer(model, batches, TrainingConfig(accumulation=10**12), RunFolder(tmp_path), loss_function)
+
+
 # --------------------------------------------------------------------------------------------- what the system says
 
 
@@ -227,8 +243,28 @@ def test_free_memory_and_swap_and_what_the_process_has(pretend: Path) -> None:
             },
             0,
         ),
+        (
+            {  # what it has in memory can be put into swap
+                "proc/self/cgroup": "0::/job\n",
+                "sys/fs/cgroup/job/memory.max": "1000\n",
+                "sys/fs/cgroup/job/memory.current": "1500\n",
+                "sys/fs/cgroup/job/memory.swap.max": "900\n",
+                "sys/fs/cgroup/job/memory.swap.current": "100\n",
+            },
+            800,
+        ),
+        (
+            {
+                "proc/self/cgroup": "0::/job\n",
+                "sys/fs/cgroup/job/memory.max": "1000\n",
+                "sys/fs/cgroup/job/memory.current": "400\n",
+                "sys/fs/cgroup/job/memory.swap.max": "max\n",
+                "sys/fs/cgroup/job/memory.swap.current": "100\n",
+            },
+            600 + 100 * 1024,
+        ),
     ],
-    ids=["no limit", "version 2", "version 1", "beyond"],
+    ids=["no limit", "version 2", "version 1", "beyond", "some swap", "any swap"],
 )
 def test_the_limits_of_containers_count(files: dict[str, str], left: int, pretend: Path) -> None:
     write(pretend, MACHINE | files)

@@ -43,7 +43,7 @@ def test_create_makes_the_folder_and_those_above_it(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "a" / "b")
     folder.create({"model": {"width": 3}, "name": "ö"})
     assert folder.read_settings() == {"model": {"width": 3}, "name": "ö"}
-    assert entries(folder.path) == [".new"]  # until it has a checkpoint
+    assert entries(folder.path) == [".tinyformer.new"]  # until it has a checkpoint
     folder.settle()
     assert entries(folder.path) == ["config.json"]
     assert folder.settings == folder.path / "config.json"
@@ -223,6 +223,28 @@ def test_folders_into_which_nothing_came_are_gone_again(tmp_path: Path) -> None:
     assert entries(tmp_path / "a" / "b" / "c") == ["config.json"]
 
 
+def test_folders_of_a_users_own_stay(tmp_path: Path) -> None:
+    for name in (".new", ".complete", ".moving"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("somebody else's")
+    settled(tmp_path, step=1)
+    with RunFolder(tmp_path).held():
+        pass
+    assert entries(tmp_path) == [".complete", ".moving", ".new", "config.json"]
+    assert all((tmp_path / name / "config.json").exists() for name in (".new", ".complete", ".moving"))
+
+
+def test_a_link_that_leads_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("nowhere")
+    with pytest.raises(UserError, match=r"link is a link to nowhere, which does not exist: make that folder first"):
+        RunFolder(tmp_path / "link").held().__enter__()
+    (tmp_path / "nowhere").mkdir()
+    with RunFolder(tmp_path / "link").held() as folder:
+        folder.create({})
+        folder.settle()
+    assert entries(tmp_path / "nowhere") == ["config.json"]
+
+
 def test_a_run_that_does_not_get_to_a_checkpoint_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(MemoryError), RunFolder(tmp_path / "run").held() as folder:
         folder.create({})
@@ -236,13 +258,26 @@ def test_what_killed_processes_left_is_removed(tmp_path: Path) -> None:
     expected = contents(tmp_path)
     (tmp_path / f".latest.safetensors.{'0' * 16}.tmp").write_text("half of it")
     (tmp_path / ".lock").write_text("process 1 on a machine")
-    (tmp_path / ".new").mkdir()
-    (tmp_path / ".new" / "latest.safetensors").write_text("the beginning of another")
+    (tmp_path / ".tinyformer.new").mkdir()
+    (tmp_path / ".tinyformer.new" / "latest.safetensors").write_text("the beginning of another")
     (tmp_path / ".hidden").write_text("somebody else's")
     with RunFolder(tmp_path).held():
         assert set(entries(tmp_path)) == {".lock", ".hidden", *expected}
     assert contents(tmp_path) == {".hidden": "somebody else's", **expected}
     assert old.read_settings() == {"step": 1}
+
+
+def test_a_run_that_is_only_half_in_its_place_is_there(tmp_path: Path) -> None:
+    folder = settled(tmp_path / "run", step=1)
+    half = folder._moving
+    half.mkdir()
+    folder.settings.rename(half / "config.json")
+    assert RunFolder(tmp_path / "run").is_there()
+    with pytest.raises(UserError, match=r"the files of the run in .*run are not all in their places.*: --resume mends it$"):
+        RunFolder(tmp_path / "run").read_settings()
+    with RunFolder(tmp_path / "run").held() as mended:
+        assert mended.read_settings() == {"step": 1}
+    assert not RunFolder(tmp_path / "another").is_there()
 
 
 class Killed(OSError):
@@ -300,7 +335,7 @@ def until_killed(last: int, made: bool, work: Any) -> bool:
 
 
 def fill(folder: RunFolder, text: str) -> None:
-    for file in (folder.tokenizer, folder.best, folder.latest, folder.log):
+    for file in (folder.tokenizer, folder.latest):
         file.write_text(text)
 
 
@@ -320,7 +355,7 @@ def tidy(path: Path) -> None:
 def old_run(path: Path) -> dict[str, str]:
     folder = settled(path, run="old")
     fill(folder, "old")
-    for file in (folder.curve, folder.attention, folder.sample, folder.weights(3), path / "notes.txt"):
+    for file in (folder.sample, folder.weights(3), path / "notes.txt"):
         file.write_text("old")
     return contents(path)
 
@@ -463,6 +498,24 @@ def test_settings_that_were_edited(
         folder.check_identity(state, folder.latest)
     assert str(caught.value).startswith(f"{folder.settings} {message}")
     assert str(caught.value).endswith(", or take it over with --resume-changed") == can_change
+
+
+@pytest.mark.parametrize("settings", [3, [], "settings", True])
+def test_a_checkpoint_that_says_no_settings(tmp_path: Path, settings: object) -> None:
+    folder, state = resumable(tmp_path, model=Model(3), speed=Speed())
+    with pytest.raises(UserError) as caught:
+        folder.check_identity({**state, "settings": settings}, folder.best)
+    assert str(caught.value) == f"{folder.best} is damaged: its settings are no object"
+
+
+def test_settings_that_are_too_long_to_show(tmp_path: Path) -> None:
+    folder, state = resumable(tmp_path, model=Model(3), speed=Speed(), data={"name": "a" * 10_000})
+    edit(folder.settings, data__name=["b"] * 10_000)
+    with pytest.raises(
+        UserError, match=r'config.json says \["b", .*\.\.\. for data\.name, but .* with "aaa.*\.\.\.: put'
+    ) as caught:
+        RunFolder(tmp_path).check_identity(state, folder.latest)
+    assert len(str(caught.value)) < 600
 
 
 def test_a_tokenizer_that_was_exchanged(tmp_path: Path) -> None:
@@ -709,6 +762,15 @@ def test_weights_of_half_the_width_are_taken_as_they_are(tmp_path: Path) -> None
     load_weights(model, path)
     assert model.weight.tolist() == [[1.0] * 3] * 2
     assert model.weight.dtype == "float32"
+    # A model of half the width takes float32, rounded, but nothing wider.
+    model = Linear(3, 2).astype("float16")
+    save_model(path, Linear(3, 2))
+    load_weights(model, path)
+    assert model.weight.dtype == "float16"
+    doubles = {"model/weight": tt.ones((2, 3)).astype("float64"), "model/bias": tt.zeros((2,)).astype("float64")}
+    tt.save(doubles, path, {"state": json.dumps({"kind": "best"})})
+    with pytest.raises(UserError, match="is of float64, but the model's is of float16"):
+        load_weights(model, path)
 
 
 def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
@@ -776,8 +838,12 @@ def test_settings_and_log_survive_a_full_disk(tmp_path: Path, monkeypatch: pytes
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match="No space left") as caught:
         folder.write_log([dict.fromkeys(LOG_COLUMNS, 1)])
+    assert caught.value.filename == str(folder.log)  # which the system does not say
+    with pytest.raises(OSError, match="No space left") as caught:
+        folder.keep_changes()
+    assert caught.value.filename == str(folder.settings)
     assert (folder.settings.read_bytes(), folder.log.read_bytes()) == before
     assert json.loads(before[0]) == {"step": 1}
     assert entries(tmp_path) == ["config.json", "log.csv"]

@@ -639,6 +639,29 @@ def test_a_second_interrupt_stops_at_once(make_trainer, text_ids: np.ndarray) ->
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_a_signal_in_the_last_step_is_not_forgotten(make_trainer, bits) -> None:
+    expected = make_trainer("whole")
+    expected.train()
+    trainer = make_trainer("parts")
+    trainer.on_evaluation = lambda: signal.raise_signal(signal.SIGINT) if trainer.step == trainer.config.steps else ""
+    assert trainer.train() is False  # what would come after it is not begun
+    assert trainer.step == trainer.config.steps
+    assert "Ctrl-C after step 20 and saved" in trainer.farewell("python example.py")
+    last = make_trainer("parts")
+    last.resume()
+    assert last.train() is True
+    assert outcome(last, bits) == outcome(expected, bits)
+
+
+def test_a_trainer_that_was_stopped_may_go_on(make_trainer, text_ids: np.ndarray, bits) -> None:
+    expected = make_trainer("whole")
+    expected.train()
+    trainer = make_trainer("parts", Interrupting(text_ids, 7))
+    assert trainer.train() is False
+    assert trainer.train() is True
+    assert outcome(trainer, bits) == outcome(expected, bits)
+
+
 @pytest.mark.parametrize("interrupt_at", [7, 0])
 def test_ctrl_c_means_what_it_did_before_and_after(make_trainer, text_ids: np.ndarray, interrupt_at: int) -> None:
     before = signal.getsignal(signal.SIGINT)
@@ -965,8 +988,9 @@ def test_resuming_from_best_is_refused(make_trainer) -> None:
         ({"steps": 2.0}, "steps must be an integer, not 2.0"),
         ({"steps": "20"}, "steps must be an integer, not '20'"),
         ({"batch_size": True}, "batch_size must be an integer, not True"),
-        ({"learning_rate": 10**400}, "learning_rate must be a finite number, not 1000"),
+        pytest.param({"learning_rate": 10**400}, "learning_rate must be a finite number, not 1000", id="huge"),
         ({"dtype": None}, "dtype must be text, not None"),
+        ({"steps": 10**400}, "steps must be at most 1,000,000,000,000,000"),
         ({"shards": 1025}, "shards must be at most 1024, as each is a thread, not 1025"),
     ],
 )

@@ -1,0 +1,94 @@
+"""kill -9 and SIGTERM at random moments: whatever comes, the run ends as one that was left alone, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from running import Program, entries, result_of
+
+EXAMPLE = "char_gpt.py"
+MODEL = ["--num-layers", "1", "--num-heads", "2", "--d-model", "16", "--block-size", "8", "--batch-size", "4"]
+RUN = ["--data", "text.txt", "--out", "run"]
+STEPS = ["--steps", "60", "--eval-every", "6", "--log-every", "3", "--average", "2", "--dropout", "0.1"]
+SEED = 20
+# Each is a new process, of which importing NumPy takes the longest. The first one always comes in time.
+KILLS = [signal.SIGKILL, signal.SIGTERM, signal.SIGKILL] if os.name == "posix" else []
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs a signal that cannot be caught")
+
+
+def write_data(folder: Path) -> None:
+    rng = random.Random(0)
+    words = "the quick brown fox jumps over a lazy dog and then it sleeps".split()
+    (folder / "text.txt").write_text("\n".join(" ".join(rng.choices(words, k=8)) for _ in range(60)), encoding="utf-8")
+
+
+def begin(program: Program, *words: str) -> subprocess.Popen[str]:
+    command = [sys.executable, str(program.script), *words]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen(command, cwd=program.folder, env=program.environment, **pipes)
+
+
+def kill(process: subprocess.Popen[str], how: signal.Signals, after: float) -> tuple[int, str]:
+    """Send a signal some time after the first line that it prints; its exit status, and all it printed."""
+    assert process.stdout is not None
+    first = process.stdout.readline()
+    time.sleep(after)
+    process.send_signal(how)
+    rest, _ = process.communicate()
+    return process.returncode, first + rest
+
+
+def test_kills_at_random_moments(program: Program) -> None:
+    whole = begin(program, "--data", "text.txt", "--out", "whole", *MODEL, *STEPS)
+    assert whole.stdout is not None
+    whole.stdout.readline()
+    since = time.monotonic()
+    _, printed = whole.communicate()
+    assert whole.returncode == 0, printed
+    length = time.monotonic() - since
+    run = program.folder / "run"
+    rng = random.Random(SEED)
+    statuses = []
+    for how in KILLS:
+        begun = (run / "latest.safetensors").exists()
+        process = begin(program, *RUN, "--resume") if begun else begin(program, *RUN, *MODEL, *STEPS)
+        status, printed = kill(process, how, rng.uniform(0.0, 0.25) * length)
+        assert "Traceback" not in printed, printed
+        assert "error: " not in printed, printed
+        if status == 0 and "Stopped by" in printed:
+            assert how == signal.SIGTERM
+            assert "Stopped by SIGTERM after step " in printed
+            assert printed.endswith("--out run --resume\n")
+        statuses.append(status)
+    assert statuses[0] == -signal.SIGKILL
+    begun = (run / "latest.safetensors").exists()
+    program.good(*RUN, "--resume") if begun else program.good(*RUN, *MODEL, *STEPS)
+    assert entries(run) == entries(program.folder / "whole")  # no temporary file, no lock
+    assert result_of(run) == result_of(program.folder / "whole")
+
+
+def test_a_kill_while_another_run_is_replaced(program: Program) -> None:
+    """The old run, or the new one: never none, and never a part of each."""
+    program.good(*RUN, *MODEL, "--steps", "4")
+    old = result_of(program.folder / "run")
+    rng = random.Random(SEED)
+    for _ in range(2):
+        process = begin(program, *RUN, *MODEL, *STEPS, "--seed", "7", "--overwrite")
+        status, printed = kill(process, signal.SIGKILL, rng.random() / 20)
+        assert status in (0, -signal.SIGKILL), printed
+        program.bad(*RUN, "--resume", "--seed", "9")  # a start that changes nothing, but tidies up
+        files = entries(program.folder / "run")
+        assert not [name for name in files if name.startswith(".")]
+        if result_of(program.folder / "run") != old:
+            program.good(*RUN, "--resume")
+            program.good("--data", "text.txt", "--out", "apart", *MODEL, *STEPS, "--seed", "7")
+            assert result_of(program.folder / "run") == result_of(program.folder / "apart")
+            break

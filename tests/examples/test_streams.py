@@ -1,0 +1,195 @@
+"""What the examples are run in: closed or full streams, a terminal that is closed, a reader who leaves, a second process."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import shlex
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running import ROOT, Program, contents, entries, result_of
+
+from tinyformer.runs import load_checkpoint
+
+EXAMPLE = "char_gpt.py"
+WORDS = "the quick brown fox jumps over a lazy dog and then it sleeps".split()
+SMALL = ["--num-heads", "2", "--d-model", "8", "--batch-size", "4", "--steps", "4", "--eval-every", "2"]
+GPT = ["--data", "text.txt", "--num-layers", "1", "--block-size", "8", *SMALL]
+COMMANDS = {
+    "char_gpt.py": (GPT, ["sample", "--length", "5"]),
+    "translate.py": (
+        [
+            "--data",
+            "pairs.tsv",
+            "--encoder-layers",
+            "1",
+            "--decoder-layers",
+            "1",
+            "--d-inner",
+            "8",
+            "--vocab-size",
+            "270",
+            "--validation",
+            "6",
+            "--test",
+            "6",
+            *SMALL,
+        ],
+        ["translate"],  # what is typed: nothing
+    ),
+    "fill_mask.py": (
+        ["--data", "text.txt", "--num-layers", "1", "--wordpieces", "60", "--window", "8", "--classify-steps", "0", *SMALL],
+        ["fill", "the [MASK] fox"],
+    ),
+    "algorithms.py": (["add", "--num-layers", "1", *SMALL], None),
+}
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs a shell that closes streams")
+
+
+def write_data(folder: Path) -> None:
+    lines = (" ".join(WORDS[(i * j) % len(WORDS)] for j in range(8)) for i in range(60))
+    (folder / "text.txt").write_text("\n".join(lines), encoding="utf-8")
+    pairs = (f"{WORDS[i % 13]} {WORDS[i // 13]}\t{WORDS[i // 13]} {WORDS[i % 13]}" for i in range(60))
+    (folder / "pairs.tsv").write_text("\n".join(pairs), encoding="utf-8")
+
+
+FIRST_RUN = [*GPT, "--out", "run"]
+
+
+def in_a_shell(program: Program, words: list[str], redirections: str) -> subprocess.CompletedProcess[str]:
+    command = f"{shlex.join([sys.executable, str(program.script), *words])} {redirections}"
+    return subprocess.run(
+        ["sh", "-c", command], cwd=program.folder, env=program.environment, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_folder_is_named_after_the_data(name: str) -> None:
+    script = runpy.run_path(str(ROOT / "examples" / name), run_name="imported")
+    default = script["DEFAULT_OUT"]
+    assert default == f"runs/{name[:-3]}"
+    assert script["parse"]([]).out == default
+    assert script["parse"](["--resume"]).out == default
+    assert script["parse"](["--out", "here"]).out == "here"
+    if name == "translate.py":
+        assert script["parse"](["--source", "a/train.de", "--target", "train.en"]).out == f"{default}-train.de"
+    if name != "algorithms.py":
+        assert script["parse"](["--data", "texts/my.txt"]).out == f"{default}-my"
+        assert script["parse"](["--data", "texts/my.txt", "--resume"]).out == f"{default}-my"
+        assert script["parse"](["--data", "texts/my.txt", "--out", "here"]).out == "here"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_closed_streams(name: str, tmp_path: Path, environment: dict[str, str]) -> None:
+    write_data(tmp_path)
+    program = Program(name, tmp_path, environment)
+    train, use = COMMANDS[name]
+    result = in_a_shell(program, [*train, "--out", "run"], "<&- >&- 2>&-")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+    folder = program.folder / "run" / ("add-gpt" if name == "algorithms.py" else "")
+    assert load_checkpoint(folder / "latest.safetensors", "latest")[1]["step"] == 4
+    assert {"best.safetensors", "loss.png"} <= set(entries(folder))
+    if use:
+        result = in_a_shell(program, [*use, "--out", "run"], "<&- >&-")
+        assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_a_mistake_with_closed_streams(finished: Program) -> None:
+    result = in_a_shell(finished, FIRST_RUN, "<&- >&-")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert re.fullmatch("error: run holds a run already: .*\n", result.stderr)
+    assert in_a_shell(finished, ["--steps", "many"], "<&- >&- 2>&-").returncode == 2
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+def test_standard_output_is_full(finished: Program) -> None:
+    before = contents(finished.folder / "run")
+    result = in_a_shell(finished, ["sample", "--out", "run", "--length", "5"], "> /dev/full")
+    assert result.stderr == "error: standard output: No space left on device\n"
+    assert result.returncode == 2
+    assert contents(finished.folder / "run") == before
+
+
+def check_saved(program: Program) -> None:
+    """The run was saved where it was stopped, and goes on from there."""
+    latest = program.folder / "run" / "latest.safetensors"
+    step = load_checkpoint(latest, "latest")[1]["step"]
+    assert step > 0
+    assert not [name for name in entries(program.folder / "run") if name.startswith(".")]
+    program.good("--out", "run", "--resume-changed", "--steps", str(step + 3))
+    assert load_checkpoint(latest, "latest")[1]["step"] == step + 3
+
+
+LONG = [*GPT, "--steps", "1000000", "--eval-every", "1000000"]  # longer than any machine could make unseen
+
+
+def begin(program: Program, *words: str, **pipes: Any) -> subprocess.Popen[bytes]:
+    command = [sys.executable, str(program.script), *words, "--out", "run"]
+    return subprocess.Popen(command, cwd=program.folder, env=program.environment, **pipes)
+
+
+def test_a_reader_who_leaves_ends_in_a_saved_run(program: Program) -> None:
+    process = begin(program, *LONG, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # ... 2>&1 | head -n 5
+    assert process.stdout is not None
+    lines = [process.stdout.readline().decode() for _ in range(5)]
+    assert "step     0: " in "".join(lines)
+    process.stdout.close()
+    assert process.wait() == 1
+    check_saved(program)
+
+
+def test_a_terminal_that_is_closed_ends_in_a_saved_run(program: Program) -> None:
+    fcntl, pty, termios = (pytest.importorskip(name) for name in ("fcntl", "pty", "termios"))
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+
+    def take_the_terminal() -> None:
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
+    process = begin(program, *LONG, **streams, start_new_session=True, preexec_fn=take_the_terminal)
+    os.close(theirs)
+    shown = b""
+    while not re.search(rb" [1-9]\d*/1000000 ", shown):  # the bar, after a few steps
+        shown += os.read(ours, 1000)
+    os.close(ours)  # which sends SIGHUP, too
+    process.wait()
+    assert process.returncode in (0, 1, 2)  # not killed by it; there is nobody to be told
+    assert b"Traceback" not in shown
+    check_saved(program)
+
+
+@pytest.mark.parametrize("flag", ["--overwrite", "--resume"])
+def test_two_processes_in_one_folder(copied: Program, flag: str) -> None:
+    # The first is one that overwrites, or goes on; the second is told of it, whatever it would do.
+    more = ["--steps", "1000000", "--eval-every", "1000000"]
+    first = [*GPT, *more, "--overwrite"] if flag == "--overwrite" else ["--resume-changed", *more]
+    process = begin(copied, *first, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stderr is not None
+    assert b"training: step " in process.stderr.readline()
+    before = {name: content for name, content in contents(copied.folder / "run").items() if name != ".lock"}
+    for words in ([*GPT, "--overwrite"], ["--resume"], GPT):
+        message = copied.bad(*words, "--out", "run")
+        assert message.startswith(f"run is being written by process {process.pid} on ")
+        assert message.endswith(": wait until it ends, or choose another --out\n")
+    after = {name: content for name, content in contents(copied.folder / "run").items() if name != ".lock"}
+    assert after == before
+    process.send_signal(signal.SIGTERM)
+    printed, errors = process.communicate()
+    assert process.returncode == 0, errors
+    step = load_checkpoint(copied.folder / "run" / "latest.safetensors", "latest")[1]["step"]
+    assert f"Stopped by SIGTERM after step {step} and saved. Go on with: ".encode() in printed
+    assert ".lock" not in entries(copied.folder / "run")
+    shutil.copytree(copied.folder / "run", copied.folder / "again")
+    for name in ("run", "again"):
+        copied.good("--out", name, "--resume-changed", "--steps", str(step + 3))
+    assert result_of(copied.folder / "run") == result_of(copied.folder / "again")
