@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tinytensor as tt
-from tinytensor import backend, kernels
+from tinytensor import backend, kernels, modes
 from tinytensor.backend import from_numpy, to_numpy, xp
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
