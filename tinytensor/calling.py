@@ -54,7 +54,7 @@ def bind(op: Op, args: tuple[Any, ...], settings: dict[str, Any]) -> list[Any]:
             problem = f"it got {name!r} twice" if place >= 0 else f"it has no argument {name!r}, but {', '.join(op.names)}"
             raise explain(op, args, TypeError(problem))
         arguments[place] = value
-    if missing := [name for name in op.required[given:] if name not in settings]:
+    if missing := [name for name in op.required[given:] if name not in settings and name not in op.inputs]:
         raise explain(op, args, TypeError(f"it needs {', '.join(missing)}, too"))
     return arguments
 
