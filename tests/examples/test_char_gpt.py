@@ -157,12 +157,12 @@ def test_a_file_in_the_folders_place(program: Program) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="needs a signal sent to another process")
 def test_interrupted_and_resumed_is_the_uninterrupted_run(program: Program) -> None:
-    words = ["--data", "text.txt", *TINY, "--steps", "1000", "--eval-every", "100", "--dropout", "0.1"]
+    words = ["--data", "text.txt", *TINY, "--steps", "500", "--eval-every", "50", "--dropout", "0.1"]
     program.good(*words, "--out", "whole")
-    printed = program.interrupted("step   100:", *words, "--out", "two parts")
+    printed = program.interrupted("step    50:", *words, "--out", "two parts")
     parts = program.folder / "two parts"
     step = load_checkpoint(parts / "latest.safetensors", "latest")[1]["step"]
-    assert 100 <= step < 1000
+    assert 50 <= step < 500
     # The command that it says is one that a shell takes as it stands.
     again = f"python {program.script} --out 'two parts' --resume\n"
     assert printed.endswith(f"Stopped by Ctrl-C after step {step} and saved. Go on with: {again}")

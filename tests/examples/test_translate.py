@@ -200,12 +200,12 @@ def test_a_run_is_not_replaced_unless_told(copied: Program) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="needs a signal sent to another process")
 def test_interrupted_and_resumed_is_the_uninterrupted_run(program: Program) -> None:
-    words = ["--data", "pairs.tsv", *TINY, "--steps", "300", "--eval-every", "60", "--average", "2"]
+    words = ["--data", "pairs.tsv", *TINY, "--steps", "200", "--eval-every", "40", "--average", "2"]
     program.good(*words, "--out", "whole")
-    printed = program.interrupted("step    60:", *words, "--out", "two parts")
+    printed = program.interrupted("step    40:", *words, "--out", "two parts")
     parts = program.folder / "two parts"
     step = load_checkpoint(parts / "latest.safetensors", "latest")[1]["step"]
-    assert 60 <= step < 300
+    assert 40 <= step < 200
     # The command that it says is one that a shell takes as it stands.
     again = f"python {program.script} --out 'two parts' --resume\n"
     assert printed.endswith(f"Stopped by Ctrl-C after step {step} and saved. Go on with: {again}")

@@ -321,15 +321,16 @@ def test_a_file_that_is_larger_than_memory(tmp_path):
 # ------------------------------------------------------------------------------------------------------------- the checksum
 
 
-def test_every_flipped_bit_is_found(tmp_path):
+def test_a_flipped_bit_of_every_byte_is_found(tmp_path):
     path = tmp_path / "file"
     tt.save({"x": tt.tensor([1.5, -2.0]), "y": tt.tensor([True])}, path, {"state": "{}"})
     expected = {"x": [1.5, -2.0], "y": [True]}
     content = path.read_bytes()
     key = content.index(b"tinytensor.sha256")
     unnoticed = []
+    rng = np.random.default_rng(0)
     for place in range(len(content)):
-        for bit in range(8):
+        for bit in range(8) if place < 8 else [int(rng.integers(8))]:
             path.write_bytes(content[:place] + bytes([content[place] ^ 1 << bit]) + content[place + 1 :])
             try:
                 back = tt.load(path)
