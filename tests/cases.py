@@ -17,10 +17,13 @@ from typing import Any
 import numpy as np
 
 import tinytensor as tt
-from tinytensor import kernels
+from tinytensor import functional, kernels, ops
 from tinytensor.op import all_ops
 
 inf, nan = math.inf, math.nan
+
+# What a user may call: the names that the files of ops/ and functional.py list.
+FUNCTIONS = {name for file in [functional, *vars(ops).values()] for name in getattr(file, "__all__", [])}
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,10 @@ from tinytensor.ops.shapes import normalize_axes, split
 if TYPE_CHECKING:
     from tinytensor.tensor import Tensor
 
+__all__ = [
+    "elu", "glu", "leaky_relu", "log_softmax", "logsigmoid", "relu", "silu", "softmax", "softplus",
+]  # fmt: skip
+
 
 @op(x=lambda g, out: where(out <= 0, 0.0, g))  # where and no product, as 0 times an infinite g would be NaN
 def relu(x: Tensor) -> Tensor:

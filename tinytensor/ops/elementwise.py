@@ -15,6 +15,15 @@ from tinytensor.op import op
 if TYPE_CHECKING:
     from tinytensor.tensor import Tensor
 
+__all__ = [
+    "abs", "add", "allclose", "arccos", "arcsin", "arctan", "bitwise_and", "bitwise_or", "bitwise_xor", "ceil", "clip",
+    "copy", "cos", "cosh", "divide", "equal", "erf", "exp", "exp2", "expm1", "floor", "floor_divide", "greater",
+    "greater_equal", "invert", "isclose", "isfinite", "isinf", "isnan", "less", "less_equal", "log", "log1p", "log2",
+    "log10", "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor", "masked_fill", "maximum", "minimum",
+    "multiply", "negative", "not_equal", "power", "reciprocal", "remainder", "round", "rsqrt", "sigmoid", "sign", "sin",
+    "sinh", "sqrt", "square", "subtract", "tan", "tanh", "trunc", "where",
+]  # fmt: skip
+
 
 def _is_number(value: Any) -> bool:
     """Whether it is one of Python's numbers. (NumPy's float64, to which arrays without axes turn in rules, is a ``float``.)"""

@@ -17,6 +17,11 @@ from tinytensor.ops.shapes import moveaxis, normalize_axes, normalize_axis, resh
 if TYPE_CHECKING:
     from tinytensor.tensor import Tensor
 
+__all__ = [
+    "argsort", "diag", "diagonal", "embedding", "getitem", "index_add", "one_hot", "scatter", "sort", "sum_rows", "take",
+    "take_along_axis", "topk",
+]  # fmt: skip
+
 
 def _is_basic(index: Any) -> bool:
     """True for ints, slices, None and ellipsis: what selects each element at most once, and gives a view."""

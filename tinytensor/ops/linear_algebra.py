@@ -16,6 +16,10 @@ from tinytensor.summation import widened
 if TYPE_CHECKING:
     from tinytensor.tensor import Tensor
 
+__all__ = [
+    "einsum", "linear", "matmul", "outer", "tensordot",
+]  # fmt: skip
+
 
 def T(x: Any) -> Any:
     """The last two axes exchanged."""

@@ -27,6 +27,11 @@ from tinytensor.summation import running_sum, sum_over, widened
 if TYPE_CHECKING:
     from tinytensor.tensor import Tensor
 
+__all__ = [
+    "all", "any", "argmax", "argmin", "astype", "cummax", "cummin", "cumprod", "cumsum", "logsumexp", "max", "mean", "min",
+    "norm", "prod", "std", "sum", "var",
+]  # fmt: skip
+
 
 def _spread(reduced: Any, ndim: int, axis: Axes, keepdims: bool) -> Any:
     """A reduced value with its reduced axes back as length 1, so that it broadcasts against what was reduced."""

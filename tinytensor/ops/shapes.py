@@ -13,6 +13,11 @@ from tinytensor.op import op
 if TYPE_CHECKING:
     from tinytensor.tensor import Tensor
 
+__all__ = [
+    "broadcast_to", "concatenate", "expand_dims", "flip", "hstack", "moveaxis", "pad", "repeat", "reshape", "roll", "split",
+    "squeeze", "stack", "swapaxes", "tile", "transpose", "tril", "triu", "vstack",
+]  # fmt: skip
+
 Axes = int | Sequence[int] | None
 
 
