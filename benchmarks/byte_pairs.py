@@ -163,7 +163,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
 @plain_errors()
 def main() -> None:
     """Measure, print, and write."""
-    from tinyformer.data import default_text, read_text
+    from tinyformer.data.reading import default_text, read_text
 
     arguments = parse()
     text, name = (read_text(arguments.data), arguments.data) if arguments.data else default_text()

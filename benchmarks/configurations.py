@@ -129,9 +129,9 @@ class GPTConfiguration(Configuration):
 
     def tinyformer(self) -> tuple[Any, list[Any], Any]:
         import tinytensor as tt
-        from tinyformer.data import Batch
-        from tinyformer.gpt import GPT, GPTConfig
-        from tinyformer.training import next_token_loss
+        from tinyformer.data.batches import Batch
+        from tinyformer.models.gpt import GPT, GPTConfig
+        from tinyformer.training.losses import next_token_loss
 
         batches = [Batch(tt.tensor(ids), tt.tensor(targets), targets.size) for ids, targets in self.batches()]
         return GPT(GPTConfig(**self.model())), batches, next_token_loss
@@ -204,8 +204,9 @@ class TransformerConfiguration(Configuration):
 
     def tinyformer(self) -> tuple[Any, list[Any], Any]:
         import tinytensor as tt
-        from tinyformer.pairs import PairBatch, translation_loss
-        from tinyformer.transformer import Transformer, TransformerConfig
+        from tinyformer.data.pairs import PairBatch
+        from tinyformer.models.transformer import Transformer, TransformerConfig
+        from tinyformer.training.losses import translation_loss
 
         batches = [
             PairBatch(tt.tensor(source), tt.tensor(inputs), tt.tensor(outputs), int((outputs != PAD).sum()))

@@ -59,8 +59,9 @@ class Tinyformer(Side):
     def __init__(self, task: Task, traced: bool = True):
         super().__init__()
         import tinytensor as tt
-        from tinyformer.decoding import GPTDecoder, Sampling, sample
-        from tinyformer.gpt import GPT, GPTConfig
+        from tinyformer.decoding.decoders import GPTDecoder
+        from tinyformer.decoding.sampling import Sampling, sample
+        from tinyformer.models.gpt import GPT, GPTConfig
 
         self.imported()
         if not traced:

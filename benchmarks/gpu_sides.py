@@ -110,11 +110,14 @@ class Learner(OnCuPy):
     def __init__(self, configuration: GPTConfiguration, dtype: str, steps: int, data: str | None):
         super().__init__()
         import tinytensor as tt
-        from tinyformer.data import TextBatches, open_text
-        from tinyformer.gpt import GPT, GPTConfig
-        from tinyformer.runs import RunFolder
+        from tinyformer.data.reading import open_text
+        from tinyformer.data.text import TextBatches
+        from tinyformer.models.gpt import GPT, GPTConfig
         from tinyformer.tokenizers import CharTokenizer
-        from tinyformer.training import Trainer, TrainingConfig, evaluate
+        from tinyformer.training.config import TrainingConfig
+        from tinyformer.training.evaluation import evaluate
+        from tinyformer.training.runs import RunFolder
+        from tinyformer.training.trainer import Trainer
 
         self.imported()
         self.evaluate = evaluate

@@ -60,9 +60,11 @@ class Tinyformer(Side):
     def __init__(self, configuration: Configuration, shards: int = 0, dtype: str = "float32"):
         super().__init__()
         import tinytensor as tt
-        from tinyformer import pairs  # noqa: F401  before imported(), as it is what D needs most of all
-        from tinyformer.runs import RunFolder
-        from tinyformer.training import Trainer, TrainingConfig, evaluate
+        from tinyformer.data import pairs  # noqa: F401  before imported(), as it is what D needs most of all
+        from tinyformer.training.config import TrainingConfig
+        from tinyformer.training.evaluation import evaluate
+        from tinyformer.training.runs import RunFolder
+        from tinyformer.training.trainer import Trainer
 
         self.imported()
         self.evaluate = evaluate

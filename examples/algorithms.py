@@ -21,13 +21,18 @@ from tinyformer.errors import UserError, plain_errors
 with plain_errors():  # a missing package or GPU is told in a line, too
     import tinytensor as tt
     from tinyformer import plots
-    from tinyformer.command_line import Parser, add_run_flags, add_settings, as_flags, setting, settings_from
-    from tinyformer.decoding import GPTDecoder, Sampling, TransformerDecoder, sample
-    from tinyformer.gpt import GPT, GPTConfig
-    from tinyformer.pairs import PairBatch, PairBatches, Specials, padded, translation_loss
-    from tinyformer.runs import RunFolder, load_weights
-    from tinyformer.training import Trainer, TrainingConfig
-    from tinyformer.transformer import Transformer, TransformerConfig
+    from tinyformer.command_line import Parser, add_run_flags, add_settings, as_flags
+    from tinyformer.data.batches import padded
+    from tinyformer.data.pairs import PairBatch, PairBatches, Specials
+    from tinyformer.decoding.decoders import GPTDecoder, TransformerDecoder
+    from tinyformer.decoding.sampling import Sampling, sample
+    from tinyformer.models.gpt import GPT, GPTConfig
+    from tinyformer.models.transformer import Transformer, TransformerConfig
+    from tinyformer.settings import setting, settings_from
+    from tinyformer.training.config import TrainingConfig
+    from tinyformer.training.losses import translation_loss
+    from tinyformer.training.runs import RunFolder, load_weights
+    from tinyformer.training.trainer import Trainer
     from tinytensor.backend import host
 
 Problem = tuple[list[int], list[int]]  # the digits of a question and of its answer

@@ -18,23 +18,18 @@ from tinyformer.errors import SettingError, plain_errors
 with plain_errors():  # a missing package or GPU is told in a line, too
     import tinytensor as tt
     from tinyformer import plots
-    from tinyformer.command_line import (
-        Parser,
-        add_run_flags,
-        add_settings,
-        folder_for,
-        next_command,
-        parse_command,
-        setting,
-        settings_from,
-        some_path,
-    )
-    from tinyformer.data import TextBatches, TextSource, open_text
-    from tinyformer.decoding import Sampling, generate, stream_text
-    from tinyformer.gpt import GPT, GPTConfig
-    from tinyformer.runs import RunFolder, load_weights
+    from tinyformer.command_line import Parser, add_run_flags, add_settings, folder_for, next_command, parse_command, some_path
+    from tinyformer.data.reading import TextSource, open_text
+    from tinyformer.data.text import TextBatches
+    from tinyformer.decoding.sampling import Sampling, generate
+    from tinyformer.decoding.streaming import stream_text
+    from tinyformer.models.gpt import GPT, GPTConfig
+    from tinyformer.settings import setting, settings_from
     from tinyformer.tokenizers import BPETokenizer, CharTokenizer, load_tokenizer
-    from tinyformer.training import Trainer, TrainingConfig, perplexity
+    from tinyformer.training.config import TrainingConfig
+    from tinyformer.training.evaluation import perplexity
+    from tinyformer.training.runs import RunFolder, load_weights
+    from tinyformer.training.trainer import Trainer
     from tinytensor.io import write_text
 
 

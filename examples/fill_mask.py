@@ -23,8 +23,6 @@ with plain_errors():  # a missing package or GPU is told in a line, too
 
     import tinytensor as tt
     from tinyformer import plots
-    from tinyformer.bert import BertConfig, BertForClassification, BertForMaskedLM
-    from tinyformer.classification import Labelled, LabelledBatches, accuracy, class_loss
     from tinyformer.command_line import (
         Parser,
         add_run_flags,
@@ -33,18 +31,23 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         folder_for,
         next_command,
         parse_command,
-        setting,
-        settings_from,
         some_path,
     )
-    from tinyformer.data import STANDARD_LIBRARY, TextSource, open_text
-    from tinyformer.decoding import evaluating, log_softmax
-    from tinyformer.masking import MaskedBatches, Masking, masked_token_loss
-    from tinyformer.runs import RunFolder, load_weights
+    from tinyformer.data.labelled import Labelled, LabelledBatches
+    from tinyformer.data.masking import MaskedBatches, Masking
+    from tinyformer.data.reading import STANDARD_LIBRARY, TextSource, open_text
+    from tinyformer.decoding.beam_search import log_softmax
+    from tinyformer.models.bert import BertConfig, BertForClassification, BertForMaskedLM
+    from tinyformer.models.evaluating import evaluating
     from tinyformer.schema import check_fields
+    from tinyformer.settings import setting, settings_from
     from tinyformer.tokenizers import WordPieceTokenizer, load_tokenizer
     from tinyformer.tokenizers.wordpiece import SPECIAL
-    from tinyformer.training import Trainer, TrainingConfig
+    from tinyformer.training.config import TrainingConfig
+    from tinyformer.training.evaluation import accuracy
+    from tinyformer.training.losses import class_loss, masked_token_loss
+    from tinyformer.training.runs import RunFolder, load_weights
+    from tinyformer.training.trainer import Trainer
     from tinytensor.backend import host
 
 SENTENCES = ("To be or [MASK] to be", "My [MASK], I will obey the king.", "Where is thy [MASK]?", "I pray [MASK], sir, speak.")

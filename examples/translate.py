@@ -20,7 +20,6 @@ from tinyformer.errors import SettingError, UserError, plain_errors
 with plain_errors():  # a missing package or GPU is told in a line, too
     import tinytensor as tt
     from tinyformer import plots
-    from tinyformer.attention import recording_attention
     from tinyformer.command_line import (
         Parser,
         add_run_flags,
@@ -29,31 +28,33 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         folder_for,
         next_command,
         parse_command,
-        setting,
-        settings_from,
         some_path,
     )
-    from tinyformer.data import fingerprint
-    from tinyformer.dates import dates
-    from tinyformer.decoding import Hypothesis, TransformerDecoder, beam_search
-    from tinyformer.pairs import (
+    from tinyformer.data.batches import padded
+    from tinyformer.data.dates import dates
+    from tinyformer.data.pairs import (
         Pair,
         PairBatches,
         Specials,
         encode_pairs,
-        padded,
         read_tsv,
         read_two_files,
         split_pairs,
-        translation_loss,
         without_empty,
     )
+    from tinyformer.data.reading import fingerprint
+    from tinyformer.decoding.beam_search import Hypothesis, beam_search
+    from tinyformer.decoding.decoders import TransformerDecoder
+    from tinyformer.models.attention import recording_attention
+    from tinyformer.models.transformer import Transformer, TransformerConfig
     from tinyformer.progress import show_progress
-    from tinyformer.runs import RunFolder, load_weights
     from tinyformer.schema import check_fields
+    from tinyformer.settings import setting, settings_from
     from tinyformer.tokenizers import BPETokenizer, load_tokenizer
-    from tinyformer.training import Trainer, TrainingConfig
-    from tinyformer.transformer import Transformer, TransformerConfig
+    from tinyformer.training.config import TrainingConfig
+    from tinyformer.training.losses import translation_loss
+    from tinyformer.training.runs import RunFolder, load_weights
+    from tinyformer.training.trainer import Trainer
     from tinytensor.io import write_text
 
 PAD, START, END = "[PAD]", "[BOS]", "[EOS]"

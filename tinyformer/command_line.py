@@ -10,15 +10,7 @@ import sys
 import textwrap
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
-
-Settings = TypeVar("Settings")
-
-
-def setting(default: Any, help: str, changeable: bool = False) -> Any:
-    """A dataclass field that ``add_settings`` turns into a flag with this help text. A ``changeable`` one may be another when a
-    run is resumed with --resume-changed."""
-    return dataclasses.field(default=default, metadata={"help": help, "changeable": changeable})
+from typing import Any
 
 
 class _Help(argparse.ArgumentDefaultsHelpFormatter):
@@ -61,23 +53,6 @@ def add_settings(parser: argparse.ArgumentParser, kind: type, title: str) -> Non
 
 def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
-
-
-def settings_from(kind: type[Settings], values: Mapping[str, Any], **more: Any) -> Settings:
-    """The dataclass from a mapping (such as ``vars(arguments)``) that may hold other things, too."""
-    names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    return kind(**{name: value for name, value in values.items() if name in names}, **more)
-
-
-def changed_settings(kind: type, values: Mapping[str, Any], saved: Any) -> list[str]:
-    """The settings of ``kind`` in ``values`` (such as ``vars(arguments)``) that are not what ``saved`` says."""
-    names = [field.name for field in dataclasses.fields(kind)]
-    return [name for name in names if name in values and values[name] != getattr(saved, name)]
-
-
-def is_changeable(kind: type, name: str) -> bool:
-    """Whether a resumed run may have another value of this setting."""
-    return any(field.name == name and field.metadata.get("changeable", False) for field in dataclasses.fields(kind))
 
 
 def as_flags(settings: Mapping[str, Any]) -> str:

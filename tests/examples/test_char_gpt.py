@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from running import ROOT, Program, contents, entries, log_of, result_of, validation_losses
 
-from tinyformer.gpt import GPTConfig
-from tinyformer.runs import load_checkpoint
-from tinyformer.training import TrainingConfig
+from tinyformer.models.gpt import GPTConfig
+from tinyformer.training.config import TrainingConfig
+from tinyformer.training.runs import load_checkpoint
 
 EXAMPLE = "char_gpt.py"
 TINY = ["--num-layers", "1", "--num-heads", "2", "--d-model", "16", "--block-size", "8", "--batch-size", "4"]

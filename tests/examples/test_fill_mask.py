@@ -17,8 +17,8 @@ import pytest
 from running import ROOT, Program, entries, log_of, result_of, validation_losses
 
 from tinyformer.errors import SettingError
-from tinyformer.runs import RunFolder, load_checkpoint
 from tinyformer.tokenizers import CharTokenizer
+from tinyformer.training.runs import RunFolder, load_checkpoint
 
 EXAMPLE = "fill_mask.py"
 MODEL = ["--num-layers", "1", "--num-heads", "2", "--d-model", "16", "--d-inner", "32", "--window", "8"]

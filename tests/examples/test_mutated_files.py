@@ -23,11 +23,11 @@ from mutations import mutated, with_another_value
 from running import ROOT
 
 import tinytensor as tt
-from tinyformer.data import read_text
+from tinyformer.data.pairs import read_tsv, read_two_files
+from tinyformer.data.reading import read_text
 from tinyformer.errors import UserError
-from tinyformer.pairs import read_tsv, read_two_files
-from tinyformer.runs import RunFolder
 from tinyformer.tokenizers import BPETokenizer, CharTokenizer, WordPieceTokenizer, WordTokenizer, load_tokenizer
+from tinyformer.training.runs import RunFolder
 from tinytensor.io import load_with_metadata
 
 EXPECTED = (UserError, tt.FileError, OSError)  # what scripts show in a line

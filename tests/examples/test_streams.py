@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from running import ROOT, Program, contents, entries, result_of
 
-from tinyformer.runs import load_checkpoint
+from tinyformer.training.runs import load_checkpoint
 
 EXAMPLE = "char_gpt.py"
 WORDS = "the quick brown fox jumps over a lazy dog and then it sleeps".split()

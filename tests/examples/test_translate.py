@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from running import ROOT, Program, contents, entries, log_of, result_of, validation_losses
 
-from tinyformer.runs import RunFolder, load_checkpoint
+from tinyformer.models.transformer import TransformerConfig
 from tinyformer.tokenizers import BPETokenizer, CharTokenizer
-from tinyformer.training import TrainingConfig
-from tinyformer.transformer import TransformerConfig
+from tinyformer.training.config import TrainingConfig
+from tinyformer.training.runs import RunFolder, load_checkpoint
 
 EXAMPLE = "translate.py"
 MODEL = ["--d-model", "16", "--num-heads", "2", "--d-inner", "16", "--encoder-layers", "1", "--decoder-layers", "1"]

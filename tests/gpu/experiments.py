@@ -17,11 +17,14 @@ import numpy as np
 from op_cases import OPS, exact
 
 import tinytensor as tt
-from tinyformer.data import TextBatches
-from tinyformer.decoding import GPTDecoder, Sampling, sample
-from tinyformer.gpt import GPT, GPTConfig
-from tinyformer.runs import RunFolder
-from tinyformer.training import Trainer, TrainingConfig, evaluate
+from tinyformer.data.text import TextBatches
+from tinyformer.decoding.decoders import GPTDecoder
+from tinyformer.decoding.sampling import Sampling, sample
+from tinyformer.models.gpt import GPT, GPTConfig
+from tinyformer.training.config import TrainingConfig
+from tinyformer.training.evaluation import evaluate
+from tinyformer.training.runs import RunFolder
+from tinyformer.training.trainer import Trainer
 from tinytensor import kernels, nn, optim
 from tinytensor.backend import xp
 

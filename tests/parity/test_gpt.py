@@ -12,10 +12,12 @@ from torch_gpt import adamw_for as twin_adamw_for
 from torch_gpt import copy_weights
 
 import tinytensor as tt
-from tinyformer.data import Batch
-from tinyformer.gpt import GPT, GPTConfig
-from tinyformer.runs import RunFolder
-from tinyformer.training import Trainer, TrainingConfig, adamw_for, next_token_loss
+from tinyformer.data.batches import Batch
+from tinyformer.models.gpt import GPT, GPTConfig
+from tinyformer.training.config import TrainingConfig, adamw_for
+from tinyformer.training.losses import next_token_loss
+from tinyformer.training.runs import RunFolder
+from tinyformer.training.trainer import Trainer
 from tinytensor.optim import Cosine, clip_grad_norm
 
 STEPS = 10

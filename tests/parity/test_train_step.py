@@ -19,7 +19,7 @@ from torch_gpt import copy_weights
 from train_step import Products, PyTorch, Setup, Tinyformer, parse
 
 import tinytensor as tt
-from tinyformer.decoding import evaluating
+from tinyformer.models.evaluating import evaluating
 
 GPT = GPTConfiguration(num_layers=2, num_heads=2, d_model=16, block_size=12, batch_size=6)
 TRANSFORMER = TransformerConfiguration(

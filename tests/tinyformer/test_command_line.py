@@ -12,21 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tinyformer.command_line import (
-    Parser,
-    add_run_flags,
-    add_settings,
-    as_flags,
-    changed_settings,
-    folder_for,
-    is_changeable,
-    next_command,
-    parse_command,
-    setting,
-    settings_from,
-)
+from tinyformer.command_line import Parser, add_run_flags, add_settings, as_flags, folder_for, next_command, parse_command
 from tinyformer.errors import SettingError, UserError, plain_errors
 from tinyformer.files import read_json, write_json
+from tinyformer.settings import changed_settings, is_changeable, setting, settings_from
 
 
 @dataclass(frozen=True)

@@ -14,17 +14,19 @@ import numpy as np
 import pytest
 
 from tinyformer import memory
-from tinyformer.bert import BertConfig, BertForClassification, BertForMaskedLM
-from tinyformer.classification import LabelledBatches, class_loss
-from tinyformer.data import TextBatches
+from tinyformer.data.labelled import LabelledBatches
+from tinyformer.data.masking import MaskedBatches, Masking
+from tinyformer.data.pairs import PairBatches, Specials
+from tinyformer.data.text import TextBatches
 from tinyformer.errors import SettingError, UserError
-from tinyformer.gpt import GPT, GPTConfig
-from tinyformer.masking import MaskedBatches, Masking, masked_token_loss
 from tinyformer.memory import check_drawn_fit, check_fits, check_training_fits, in_bytes, training_memory
-from tinyformer.pairs import PairBatches, Specials, translation_loss
-from tinyformer.runs import RunFolder
-from tinyformer.training import Trainer, TrainingConfig, next_token_loss
-from tinyformer.transformer import Transformer, TransformerConfig
+from tinyformer.models.bert import BertConfig, BertForClassification, BertForMaskedLM
+from tinyformer.models.gpt import GPT, GPTConfig
+from tinyformer.models.transformer import Transformer, TransformerConfig
+from tinyformer.training.config import TrainingConfig
+from tinyformer.training.losses import class_loss, masked_token_loss, next_token_loss, translation_loss
+from tinyformer.training.runs import RunFolder
+from tinyformer.training.trainer import Trainer
 from tinytensor import memory as system
 from tinytensor.backend import name as backend_name
 from tinytensor.backend import xp

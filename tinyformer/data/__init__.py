@@ -1,0 +1,1 @@
+"""From files to batches: reading texts and sentence pairs, masking tokens, padding."""

@@ -1,0 +1,152 @@
+"""A model that writes: a ``Decoder`` takes the newest tokens of each row of a batch and returns the logits for the next.
+
+Sampling and beam search work with any decoder. They work on NumPy arrays on the CPU, where picking tokens is cheap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import tinytensor as tt
+from tinyformer.data.batches import check_ids
+from tinyformer.errors import UserError
+from tinyformer.models.caches import Cache
+from tinyformer.models.evaluating import evaluating
+from tinyformer.models.gpt import GPT
+from tinyformer.models.transformer import Transformer
+from tinyformer.settings import check_counts
+from tinytensor import Tensor
+from tinytensor.backend import host
+from tinytensor.modes import quietly
+from tinytensor.nn import Module
+
+
+class Decoder(Protocol):
+    """The state of a batch of texts that are being written: another batch needs a decoder of its own."""
+
+    def next_logits(self, new: Any) -> Any:
+        """Take the newest ids (batch, count), return the logits (batch, vocab_size) for what comes next."""
+
+    def select(self, rows: Any) -> None:
+        """Go on with these rows of the batch, in this order, some perhaps several times."""
+
+
+class GPTDecoder:
+    """Writes with a GPT. While all tokens fit its context they are cached; after that, each step sees the last block_size
+    tokens anew, as their positions shift."""
+
+    def __init__(self, model: GPT, use_cache: bool = True):
+        self.model = model
+        self.ids: Any = None  # those that count: at most block_size
+        self.cache: Cache | None = model.new_cache() if use_cache else None
+        cache, logits = self.cache, _last_logits(model, model)
+        self._logits = logits
+        self._logits_of_one_token: Any = tt.trace(lambda ids: logits(ids, cache))
+
+    def next_logits(self, new: Any) -> Any:
+        """The logits (batch, vocab_size) after the new ids (batch, count). Raises UserError for a first one that is none, and
+        for another number of rows than before."""
+        block_size = self.model.config.block_size
+        ids, new = _joined(self.ids, new, self.model.config.vocab_size)
+        if self.cache is not None and ids.shape[1] > block_size:
+            self.cache = self._logits_of_one_token = None  # what was traced holds the cache, too
+        if self.cache is None:
+            ids = ids[:, -block_size:]
+            logits = self._logits(tt.tensor(ids), None)
+        elif new.shape[1] == 1:
+            logits = self._logits_of_one_token(tt.tensor(new))
+        else:
+            logits = self._logits(tt.tensor(new), self.cache)
+        self.ids = ids  # not before, as the model may refuse them
+        return logits.numpy()
+
+    def select(self, rows: Any) -> None:
+        """Go on with these rows of the batch."""
+        self.ids = None if self.ids is None else self.ids[rows]
+        if self.cache is not None:
+            self.cache.select(rows)
+
+
+def _joined(ids: Any, new: Any, vocab_size: int) -> tuple[Any, Any]:
+    """The ids so far, None at first, with the new ones after them; and the new ones alone."""
+    if ids is None:
+        first = batch_of_ids(new, "prompts")
+        check_ids(first, vocab_size)
+        return first, first
+    if len(new) != len(ids):
+        raise UserError(f"a decoder that writes {len(ids)} texts got ids for {len(new)}: make a new one for other texts")
+    return host.concatenate([ids, new], axis=1), new
+
+
+def _last_logits(model: Module, logits: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The function's logits for the last position alone, computed in evaluation mode and not recorded."""
+    in_evaluation = evaluating(model)
+
+    def last(*inputs: Any) -> Tensor:
+        with tt.no_grad(), quietly(), in_evaluation:
+            return logits(*inputs)[:, -1]
+
+    return last
+
+
+class TransformerDecoder:
+    """Translates with an encoder-decoder: encodes ``source`` (batch, length) once, then writes. ``max_tokens`` is how many
+    tokens it can take in all. Raises UserError for a source without tokens, and where an id is none."""
+
+    def __init__(self, model: Transformer, source: Any, max_tokens: int, use_cache: bool = True):
+        check_counts(max_tokens=max_tokens)
+        self.model = model
+        self.max_tokens = max_tokens
+        source = batch_of_ids(source, "sources")
+        check_ids(source, model.config.source_vocab_size)
+        with tt.no_grad(), evaluating(model):
+            self.memory, self.memory_mask = model.encode(tt.tensor(source))
+        self.ids: Any = None
+        self.cache = model.new_cache(max_tokens, self.memory.shape[1]) if use_cache else None
+        cache, memory, logits = self.cache, self.memory, _last_logits(model, model.decode)
+        self._logits = logits
+        self._logits_of_one_token = tt.trace(lambda ids, memory_mask: logits(ids, memory, memory_mask, cache))
+
+    def next_logits(self, new: Any) -> Any:
+        """The logits (batch, vocab_size) after the new ids (batch, count). Raises UserError for a first one that is none, for
+        another number of rows than the source has, and past ``max_tokens``."""
+        if len(new) != len(self.memory):
+            raise UserError(f"a decoder of {len(self.memory)} sources got ids for {len(new)}: it needs a row for each")
+        ids, new = _joined(self.ids, new, self.model.config.target_vocab_size)
+        if ids.shape[1] > self.max_tokens:
+            raise UserError(f"this decoder takes {self.max_tokens} tokens, not {ids.shape[1]}: raise its max_tokens")
+        seen = tt.tensor(ids if self.cache is None else new)
+        if self.cache is not None and self.cache.length and seen.shape[1] == 1:  # the cache holds what the memory is read for
+            logits = self._logits_of_one_token(seen, self.memory_mask)
+        else:
+            logits = self._logits(seen, self.memory, self.memory_mask, self.cache)
+        self.ids = ids  # not before, as the model may refuse them
+        return logits.numpy()
+
+    def select(self, rows: Any) -> None:
+        """Go on with these rows of the batch."""
+        self.ids = None if self.ids is None else self.ids[rows]
+        index = tt.tensor(rows)
+        self.memory, self.memory_mask = self.memory[index], self.memory_mask[index]
+        if self.cache is not None:
+            self.cache.select(rows)
+
+
+def batch_of_ids(given: Any, what: str) -> Any:
+    """An int64 array (batch, length) of token ids, at least one a row. Raises UserError for anything else."""
+    given = given.numpy() if isinstance(given, Tensor) else given
+    lengths = sorted({len(row) for row in given if hasattr(row, "__len__")})
+    if len(lengths) > 1:
+        raise UserError(
+            f"the {what} have from {lengths[0]} to {lengths[-1]} tokens: a batch needs equal lengths, so take together only "
+            "those that have one length"
+        )
+    ids = host.asarray(given)
+    if ids.ndim != 2:
+        raise UserError(f"the {what} must be (batch, length), not of shape {ids.shape}")
+    if lengths == [0]:
+        raise UserError(f"the {what[:-1]} is empty: give at least one token")
+    if ids.dtype.kind not in "iu":
+        raise UserError(f"token ids are integers, not {ids.dtype}: a tokenizer encodes a text as such")
+    return ids.astype(host.int64)

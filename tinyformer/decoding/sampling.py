@@ -1,0 +1,122 @@
+"""Picking the next token: greedily or at random, with temperature, top-k and top-p."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tinyformer.decoding.decoders import Decoder, GPTDecoder, batch_of_ids
+from tinyformer.errors import SettingError, UserError
+from tinyformer.models.gpt import GPT
+from tinyformer.schema import check_fields
+from tinyformer.settings import setting
+from tinytensor import Tensor
+from tinytensor.backend import host
+
+# -------------------------------------------------------------------------------------------------- picking a token
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is picked. Raises SettingError for settings that make no sense.
+
+    ``temperature`` divides the logits: below 1 is more careful, 0 is greedy (the likeliest token, of equals the first).
+    ``top_k`` keeps only the k likeliest tokens (0, or more than there are: all); ``top_p`` then the fewest whose probabilities
+    reach p together (Holtzman et al. 2020; 1 keeps all). Of tokens that are equally likely both keep those with the smaller
+    ids, so that never more than k remain, and ``top_k=1`` is greedy. (Hugging Face keeps all that are as likely as the k-th.)
+    The same ``seed`` picks the same tokens.
+    """
+
+    temperature: float = setting(1.0, "below 1 is more careful, 0 is greedy")
+    top_k: int = setting(0, "choose among the k likeliest tokens only; 0: among all")
+    top_p: float = setting(1.0, "choose among the fewest tokens whose probabilities reach p together")
+    seed: int = setting(1337, "the same seed picks the same tokens")
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.temperature < 0:
+            raise SettingError(f"temperature must be 0 (greedy) or more, not {self.temperature}")
+        if not 0 < self.top_p <= 1:
+            raise SettingError(f"top_p must be above 0 and at most 1, not {self.top_p}")
+        for name in ("top_k", "seed"):
+            if getattr(self, name) < 0:
+                raise SettingError(f"{name} must be at least 0, not {getattr(self, name)}")
+
+    def pick(self, logits: Any, rng: Any) -> int:
+        """One token id from logits (vocab_size,), a NumPy array. Raises UserError where they say nothing: NaN, or infinite."""
+        likeliest = int(logits.argmax())  # a NaN counts as the highest
+        if not math.isfinite(logits[likeliest]):
+            raise _impossible(logits[likeliest])
+        if self.temperature == 0:
+            return likeliest
+        weights = self._weights(logits.astype(host.float64))
+        # Where the cumulative weight passes a uniform number: as choice() does, but exact for weights that do not sum to 1.
+        cumulative = host.cumsum(weights)
+        return int(host.searchsorted(cumulative, rng.random() * cumulative[-1], side="right"))
+
+    def _weights(self, logits: Any) -> Any:
+        """Unnormalised probabilities, 0 for the tokens that top_k and top_p leave out."""
+        with host.errstate(over="ignore"):
+            weights = host.exp((logits - logits.max()) / self.temperature)
+        kept = min(self.top_k, len(logits)) if self.top_k else len(logits)
+        if kept == len(logits) and self.top_p == 1:
+            return weights
+        order = host.argsort(-logits, kind="stable")
+        if self.top_p < 1:  # a sum may seem to reach 1 before its end
+            reached = host.cumsum(weights[order[:kept]])
+            kept = min(kept, 1 + int(host.searchsorted(reached, self.top_p * reached[-1], side="left")))
+        weights[order[kept:]] = 0.0
+        return weights
+
+
+def _impossible(best: float) -> UserError:
+    """What to say where the highest of a token's logits is no finite number."""
+    problem = "-inf for every token, so that none is possible"
+    if math.isnan(best):
+        problem = "NaN: its training diverged (try a lower learning rate), or its weights are damaged"
+    elif best > 0:
+        problem = "infinite: numbers grew too large for their dtype"
+    return UserError(f"the model's outputs are {problem}; tt.detect_anomaly() names the op where such a value first comes up")
+
+
+def sample(decoder: Decoder, prompts: Any, num_tokens: int, sampling: Sampling, end: int | None = None) -> Iterator[Any]:
+    """Continue ``prompts`` (batch, length) by up to ``num_tokens`` tokens: yields the ids of each step, (batch,).
+
+    A row that has written ``end`` goes on with it, and once all have, the iteration stops. Raises UserError for prompts that
+    are empty, or of different lengths, and for a negative number of tokens.
+    """
+    if num_tokens < 0:
+        raise UserError(f"the length must not be negative, not {num_tokens}")
+    return _sample(decoder, batch_of_ids(prompts, "prompts"), num_tokens, sampling, end) if len(prompts) else iter(())
+
+
+def _sample(decoder: Decoder, prompts: Any, num_tokens: int, sampling: Sampling, end: int | None) -> Iterator[Any]:
+    rng = host.random.default_rng(sampling.seed)
+    new, finished = prompts, host.zeros(len(prompts), dtype=bool)
+    for _ in range(num_tokens):
+        logits = decoder.next_logits(new)
+        picked = [end if over else sampling.pick(row, rng) for row, over in zip(logits, finished)]
+        ids = host.array(picked, dtype=host.int64)
+        yield ids
+        finished |= ids == end if end is not None else False
+        if finished.all():
+            return
+        new = ids[:, None]
+
+
+def generate(
+    model: GPT,
+    prompt: Sequence[int],
+    num_tokens: int,
+    sampling: Sampling | None = None,
+    end: int | None = None,
+    use_cache: bool = True,
+) -> Iterator[int]:
+    """Continue ``prompt`` (token ids, at least one) with a GPT by up to ``num_tokens`` ids, yielded one by one; it stops
+    after ``end``. Raises UserError for an empty prompt or a negative length."""
+    sampling = Sampling() if sampling is None else sampling
+    ids = batch_of_ids([prompt.numpy() if isinstance(prompt, Tensor) else prompt], "prompts")
+    steps = sample(GPTDecoder(model, use_cache), ids, num_tokens, sampling, end)
+    return (int(ids[0]) for ids in steps)

@@ -1,0 +1,194 @@
+"""The Transformer of "Attention Is All You Need" (Vaswani et al. 2017): an encoder reads, a decoder writes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import tinytensor as tt
+from tinyformer.errors import SettingError
+from tinyformer.memory import check_cache_fits, check_model_fits
+from tinyformer.models.attention import padding_mask
+from tinyformer.models.blocks import Block, BlockConfig
+from tinyformer.models.caches import Cache
+from tinyformer.models.positions import absolute_positions, add_positions, check_absolute
+from tinyformer.schema import check_fields
+from tinyformer.settings import at_least_one, setting, settings_from
+from tinytensor import Tensor
+from tinytensor.nn import Dropout, Embedding, Linear, Module, ModuleList, init
+
+
+@dataclass(frozen=True)
+class TransformerConfig:
+    """The shape of an encoder-decoder; the defaults are the paper's base model. Raises SettingError for one that makes none."""
+
+    source_vocab_size: int
+    target_vocab_size: int
+    source_pad: int = 0
+    d_model: int = setting(512, "the width: numbers for each position")
+    num_heads: int = setting(8, "attention heads in a block; must divide the width")
+    encoder_layers: int = setting(6, "blocks of the encoder")
+    decoder_layers: int = setting(6, "blocks of the decoder")
+    d_inner: int = setting(2048, "the width inside the feed-forward networks")
+    dropout: float = setting(0.1, "probability of dropping, while training", changeable=True)
+    positions: str = setting("sinusoidal", "sinusoidal or learned")
+    max_length: int = setting(512, "the longest sentence, in tokens, with learned positions")
+    norm: str = setting("layer", "layer or rms")
+    norm_first: bool = setting(False, "norms before the sub-layers instead of after the residual sums")
+    activation: str = setting("relu", "relu, gelu (the tanh form), gelu_exact or swiglu")
+    share_embeddings: bool = setting(False, "one embedding for both languages, which then have one vocabulary")
+    tie_output: bool = setting(True, "the target embedding is the output layer, too")
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        at_least_one(self, "source_vocab_size", "target_vocab_size", "encoder_layers", "decoder_layers", "max_length")
+        _ = self.block  # making the block's configuration checks the rest
+        check_absolute(self.positions)
+        if self.share_embeddings and self.source_vocab_size != self.target_vocab_size:
+            both = f"{self.source_vocab_size} and {self.target_vocab_size}"
+            raise SettingError(f"share_embeddings needs one vocabulary for both languages, but they have {both} tokens")
+
+    @property
+    def block(self) -> BlockConfig:
+        """The configuration of each block: the settings that it shares with the model."""
+        return settings_from(BlockConfig, vars(self))
+
+    def num_parameters(self) -> int:
+        """How many parameters the model has, found without making it."""
+        width, source, target = int(self.d_model), int(self.source_vocab_size), int(self.target_vocab_size)
+        tables = target if self.share_embeddings else source + target
+        tables += 0 if self.tie_output else target
+        tables += 2 * int(self.max_length) if self.positions == "learned" else 0
+        norms = 2 * self.block.norm_parameters() if self.norm_first else 0
+        encoder = int(self.encoder_layers) * self.block.block_parameters()
+        decoder = int(self.decoder_layers) * self.block.block_parameters(cross_attention=True)
+        return tables * width + norms + encoder + decoder
+
+    def saved_numbers(self) -> int:
+        """How many numbers training keeps of each token of a batch, at least: of the encoder's tokens or of the decoder's.
+        Cross-attention has keys and values of the former, queries and what it mixes for the latter."""
+        block, width = self.block.saved_numbers(), int(self.d_model)
+        encoder, decoder = int(self.encoder_layers), int(self.decoder_layers)
+        return min(encoder * block + decoder * 2 * width, decoder * (block + 3 * width))
+
+
+def check_batch(ids: Tensor, what: str) -> None:
+    """Raise ValueError unless the ids are (batch, length)."""
+    if ids.ndim != 2:
+        raise ValueError(f"the {what} must be (batch, length), not of shape {ids.shape}: one text is a batch of one, ids[None]")
+
+
+class TokenAndPosition(Module):
+    """Token embeddings times sqrt(d_model), plus positions, then dropout (sections 3.4, 3.5 and 5.4)."""
+
+    def __init__(self, tokens: Embedding, config: TransformerConfig):
+        self.tokens = tokens
+        self.scale = math.sqrt(config.d_model)
+        self.positions = absolute_positions(config.positions, config.max_length, config.d_model)
+        self.dropout = Dropout(config.dropout)
+
+    def forward(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
+        """Ids (batch, length), which follow those that the cache holds -> (batch, length, d_model)."""
+        return self.dropout(add_positions(self.tokens(ids) * self.scale, self.positions, cache))
+
+
+class Stack(Module):
+    """Blocks one after the other, and with ``norm_first`` a norm at the end, as the sum was never normed."""
+
+    def __init__(self, config: BlockConfig, num_layers: int, cross_attention: bool = False):
+        self.blocks = ModuleList(Block(config, cross_attention) for _ in range(num_layers))
+        self.norm = config.make_norm() if config.norm_first else None
+
+    def forward(
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        is_causal: bool = False,
+        memory: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        """(batch, length, d_model) -> the same; arguments as for ``Block``."""
+        for i, block in enumerate(self.blocks):
+            x = block(x, mask, is_causal, memory, memory_mask, None if cache is None else cache.blocks[i])
+        return x if self.norm is None else self.norm(x)
+
+
+class Transformer(Module):
+    """Encoder, decoder and output layer. ``forward`` is for training; ``encode`` and ``decode`` for translating. Raises
+    SettingError where it does not fit in memory."""
+
+    def __init__(self, config: TransformerConfig):
+        layers = config.encoder_layers + config.decoder_layers
+        settings = ("d_model", "d_inner", "encoder_layers", "decoder_layers", "max_length")
+        check_model_fits(config.num_parameters(), layers, *settings)
+        self.config = config
+        source = Embedding(config.source_vocab_size, config.d_model)
+        target = source if config.share_embeddings else Embedding(config.target_vocab_size, config.d_model)
+        self.source_embedding = TokenAndPosition(source, config)
+        self.target_embedding = TokenAndPosition(target, config)
+        self.encoder = Stack(config.block, config.encoder_layers)
+        self.decoder = Stack(config.block, config.decoder_layers, cross_attention=True)
+        self.output = None if config.tie_output else Linear(config.d_model, config.target_vocab_size, bias=False)
+        self.apply(self._initialise)
+
+    def _initialise(self, module: Module) -> None:
+        """Xavier for matrices; embeddings such that times sqrt(d_model) they have variance 1."""
+        if isinstance(module, Embedding):
+            init.normal_(module.weight, std=self.config.d_model**-0.5)
+        elif isinstance(module, Linear):
+            init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                init.zeros_(module.bias)
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        """Ids (batch, source length) and (batch, target length) -> logits for the token after each target token,
+        (batch, target length, target_vocab_size). Padding, after the tokens, is not attended to."""
+        memory, memory_mask = self.encode(source)
+        return self.decode(target, memory, memory_mask)
+
+    def encode(self, source: Tensor) -> tuple[Tensor, Tensor]:
+        """Source ids (batch, length) -> the memory (batch, length, d_model), and the mask of what is not padding."""
+        check_batch(source, "source ids")
+        mask = padding_mask(source, self.config.source_pad)
+        return self.encoder(self.source_embedding(source), mask), mask
+
+    def decode(self, target: Tensor, memory: Tensor, memory_mask: Tensor, cache: Cache | None = None) -> Tensor:
+        """Logits for the token after each of ``target`` (batch, length). With a ``cache``, target holds only new tokens.
+
+        Padding after a target needs no mask, as no token looks at those that follow.
+        """
+        return tt.linear(self._features(target, memory, memory_mask, cache), self._output_weight())
+
+    def loss(
+        self,
+        source: Tensor,
+        target_inputs: Tensor,
+        target_outputs: Tensor,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+        reduction: str = "mean",
+    ) -> Tensor:
+        """The cross-entropy of ``forward``'s logits for ``target_outputs`` (batch, target length), which are not counted where
+        they are ``ignore_index``. The logits never exist all at once: with large vocabularies they would be most of the memory.
+        """
+        features = self._features(target_inputs, *self.encode(source))
+        return tt.linear_cross_entropy(
+            features, self._output_weight(), target_outputs, ignore_index, label_smoothing, reduction
+        )
+
+    def _features(self, target: Tensor, memory: Tensor, memory_mask: Tensor, cache: Cache | None = None) -> Tensor:
+        """What the output layer reads: (batch, target length, d_model)."""
+        check_batch(target, "target ids")
+        x = self.target_embedding(target, cache)
+        return self.decoder(x, is_causal=True, memory=memory, memory_mask=memory_mask, cache=cache)
+
+    def _output_weight(self) -> Tensor:
+        return self.target_embedding.tokens.weight if self.output is None else self.output.weight
+
+    def new_cache(self, capacity: int, memory_length: int) -> Cache:
+        """An empty cache for up to ``capacity`` target tokens over a memory of that length. Raises SettingError where it does
+        not fit in memory."""
+        numbers = 2 * int(self.config.decoder_layers) * int(capacity) * int(self.config.d_model)
+        check_cache_fits(numbers, self.target_embedding.tokens.weight.dtype, "max_tokens")
+        return Cache(self.config.decoder_layers, capacity, memory_length)
