@@ -1,0 +1,85 @@
+"""Loops over arrays in Python, compiled by Numba when they are first called.
+
+A compiled loop makes one pass over memory where NumPy makes one for each operation, and other threads run meanwhile. A loop is
+compiled once for float32 and once for float64, if it is called with both: in its text ``real`` is the type of its arrays'
+numbers, and the file's own constants have that type, too. So ``real(0.5) * x`` stays in float32.
+"""
+
+from __future__ import annotations
+
+import dis
+import threading
+import types
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+
+real = numpy.float64  # what a reader's editor sees; ``Loop`` puts the arrays' own type in its place
+
+_compiling = threading.RLock()
+
+
+class Loop:
+    """A function that is compiled at its first call for a dtype, together with the loops that it calls."""
+
+    def __init__(self, function: Callable[..., Any], reorder: bool):
+        self.function = function
+        self.reorder = reorder
+        self.compiled: dict[Any, Callable[..., Any]] = {}
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Call it with arrays and numbers. The first argument is an array; its dtype is that of all floating-point numbers."""
+        dtype = arguments[0].dtype
+        given = [dtype.type(x) if type(x) is float else x for x in arguments]
+        return (self.compiled.get(dtype) or self.compile(dtype))(*given)
+
+    def compile(self, dtype: Any) -> Callable[..., Any]:
+        """The machine code for arrays of this dtype."""
+        import numba
+
+        with _compiling:
+            if dtype not in self.compiled:
+                # Products and sums may be contracted to one instruction; ``reorder`` lets sums be added up in any order. All
+                # other liberties, which would lose NaN, infinity or -0.0, are not taken.
+                liberties = {"contract", "reassoc"} if self.reorder else {"contract"}
+                options = {"nogil": True, "cache": True, "error_model": "numpy", "fastmath": liberties}
+                self.compiled[dtype] = numba.njit(**options)(self._for(dtype))
+        return self.compiled[dtype]
+
+    def _for(self, dtype: Any) -> Callable[..., Any]:
+        """The function with this dtype's constants and loops for its globals."""
+        own: dict[str, Any] = {"real": dtype.type}
+        for name in {step.argval for step in dis.get_instructions(self.function) if step.opname == "LOAD_GLOBAL"}:
+            value = self.function.__globals__.get(name)
+            if isinstance(value, (Loop, ByDtype)):
+                own[name] = value.compile(dtype)
+            elif type(value) is float:
+                own[name] = dtype.type(value)
+        function = types.FunctionType(self.function.__code__, {**self.function.__globals__, **own}, self.function.__name__)
+        function.__qualname__, function.__module__ = self.function.__qualname__, self.function.__module__
+        return function
+
+
+class ByDtype:
+    """A function that other loops call, and that is another one for each dtype."""
+
+    def __init__(self, **choices: Loop):
+        self.choices = choices
+
+    def compile(self, dtype: Any) -> Callable[..., Any]:
+        """The machine code of the one for this dtype."""
+        return self.choices[dtype.name].compile(dtype)
+
+    def __call__(self, *arguments: Any) -> Any:
+        raise TypeError("only loops call this function")
+
+
+def loop(function: Callable[..., Any]) -> Loop:
+    """Declare a function of arrays, numbers and loops over them as one to compile."""
+    return Loop(function, reorder=False)
+
+
+def reduction(function: Callable[..., Any]) -> Loop:
+    """``loop``, with sums that may be added up in any order, as NumPy's are: only so can they be vectorised."""
+    return Loop(function, reorder=True)

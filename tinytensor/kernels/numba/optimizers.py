@@ -1,0 +1,97 @@
+"""Optimizer steps, one pass over parameter, gradient and moments; kernels/numpy/optimizers.py has the contracts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy
+
+from tinytensor.kernels.numba.compiling import loop, real
+from tinytensor.kernels.numpy import optimizers as in_numpy
+
+Arrays = Sequence[Any]
+
+
+@loop
+def _adam(
+    p: Any,
+    g: Any,
+    m: Any,
+    v: Any,
+    beta1: float,
+    beta2: float,
+    rate: float,
+    root_factor: float,
+    eps: float,
+    kept: float,
+    added: float,
+) -> None:
+    for i in range(p.size):
+        slope = g[i] + p[i] * added
+        m[i] = m[i] * beta1 + slope * (real(1) - beta1)
+        v[i] = v[i] * beta2 + slope * slope * (real(1) - beta2)
+        p[i] = p[i] * kept - rate * (m[i] / (math.sqrt(v[i]) * root_factor + eps))
+
+
+def adam_step(
+    parameters: Arrays,
+    gradients: Arrays,
+    firsts: Arrays,
+    seconds: Arrays,
+    masters: Arrays,
+    step: int,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    weight_decay: float,
+    decoupled: bool,
+) -> None:
+    """One step of Adam or AdamW."""
+    if not _are_plain(parameters, gradients, firsts, seconds, masters):
+        settings = (step, lr, beta1, beta2, eps, weight_decay, decoupled)
+        in_numpy.adam_step(parameters, gradients, firsts, seconds, masters, *settings)
+        return
+    rate, root_factor = lr / (1.0 - beta1**step), 1.0 / math.sqrt(1.0 - beta2**step)
+    kept, added = (1.0 - lr * weight_decay, 0.0) if decoupled else (1.0, float(weight_decay))
+    numbers = [float(x) for x in (beta1, beta2, rate, root_factor, eps, kept, added)]
+    for arrays in zip(parameters, gradients, firsts, seconds):
+        _adam(*[x.reshape(-1) for x in arrays], *numbers)
+
+
+def _are_plain(*lists: Arrays) -> bool:
+    """Whether the loops can change these arrays: all have one dtype, and lie in one piece."""
+    *arrays, masters = lists
+    return not masters and all(x.flags.c_contiguous and x.dtype == arrays[0][0].dtype for xs in arrays for x in xs)
+
+
+@loop
+def _sgd(p: Any, g: Any, v: Any, lr: float, momentum: float, fresh: float, ahead: bool, added: float) -> None:
+    for i in range(p.size):
+        slope = g[i] + p[i] * added
+        v[i] = v[i] * momentum + slope * fresh
+        p[i] = p[i] - lr * (slope + momentum * v[i] if ahead else v[i])
+
+
+def sgd_step(
+    parameters: Arrays,
+    gradients: Arrays,
+    velocities: Arrays,
+    masters: Arrays,
+    is_first: bool,
+    lr: float,
+    momentum: float,
+    dampening: float,
+    nesterov: bool,
+    weight_decay: float,
+) -> None:
+    """One step of gradient descent with momentum."""
+    if is_first or not momentum or not _are_plain(parameters, gradients, velocities, masters):
+        settings = (is_first, lr, momentum, dampening, nesterov, weight_decay)
+        in_numpy.sgd_step(parameters, gradients, velocities, masters, *settings)
+        return
+    numbers = (float(lr), float(momentum), 1.0 - dampening, bool(nesterov), float(weight_decay))
+    for arrays in zip(parameters, gradients, velocities):
+        _sgd(*[x.reshape(-1) for x in arrays], *numbers)
