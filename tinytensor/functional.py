@@ -13,6 +13,7 @@ from tinytensor import kernels, random
 from tinytensor.backend import default_dtype, host, is_array, is_floating, is_host_array, xp
 from tinytensor.calling import wrap
 from tinytensor.fused import fused
+from tinytensor.kernels.numpy.dropout import RandomKey
 from tinytensor.op import each_time
 from tinytensor.ops import (
     abs,
@@ -100,7 +101,7 @@ def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-5) -> Tens
 # -------------------------------------------------------------------------------------------------------- activations
 
 
-@fused(kernels.gelu_forward, kernels.gelu_backward, inputs=("x",))
+@fused(kernels.gelu_tanh_forward, kernels.gelu_tanh_backward, inputs=("x",))
 def _gelu_tanh(x: Tensor) -> Tensor:
     return x * 0.5 * (tanh((x + x * x * x * 0.044715) * math.sqrt(2.0 / math.pi)) + 1.0)
 
@@ -127,9 +128,9 @@ def gelu(x: Tensor, approximate: str = "none") -> Tensor:
 
 
 @fused(kernels.dropout_forward, kernels.dropout_backward, inputs=("x", "residual"))
-def _dropout(x: Any, residual: Any, key: tuple[int, int], probability: float) -> Any:
-    keep = kernels.keep_mask(key, x.shape, probability)
-    out = where(keep, x * kernels.survivors_scale(probability), 0.0)
+def _dropout(x: Any, residual: Any, random_key: RandomKey, keep_probability: float) -> Any:
+    keep = kernels.keep_mask(random_key, x.shape, keep_probability)
+    out = where(keep, x * kernels.survivors_scale(keep_probability), 0.0)
     return out if residual is None else out + residual
 
 
@@ -139,15 +140,15 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True, residual: Tensor |
 
     Raises ValueError unless 0 <= p <= 1, and for a residual of another shape.
     """
-    _check_probability(p)
+    _check_dropout_p(p)
     if residual is not None and residual.shape != x.shape:
         raise ValueError(f"dropout: the residual has shape {residual.shape} and x {x.shape}: they must be the same")
     if training and p:
-        return _dropout(x, residual, random.dropout_key(), 1.0 - p)
+        return _dropout(x, residual, random.random_key(), 1.0 - p)
     return x if residual is None else residual + x
 
 
-def _check_probability(p: float) -> None:
+def _check_dropout_p(p: float) -> None:
     if not 0.0 <= p <= 1.0:
         raise ValueError(f"a dropout probability lies between 0 and 1, not at {p}")
 
@@ -164,14 +165,14 @@ def _attention(
     mask: Any,
     is_causal: bool,
     scale: float,
-    dropout_key: tuple[int, int] | None,
+    random_key: RandomKey | None,
     keep_probability: float,
 ) -> Any:
     scores = matmul(query * scale, swapaxes(key, -1, -2))
     weights = softmax_of_seen(scores if bias is None else scores + bias, mask, is_causal, bias is not None)
-    if dropout_key is not None:
+    if random_key is not None:
         *lead, length, keys = weights.shape
-        keep = kernels.keep_mask(dropout_key, (*lead, keys, length), keep_probability)
+        keep = kernels.keep_mask(random_key, (*lead, keys, length), keep_probability)
         weights = where(keep.swapaxes(-1, -2), weights * kernels.survivors_scale(keep_probability), 0.0)
     return matmul(weights, value)
 
@@ -261,11 +262,11 @@ def _bias_and_mask(mask: Tensor | None) -> tuple[Tensor | None, Any]:
 
 def _settings(
     is_causal: bool, queries: int, width: int, dropout_p: float, scale: float | None = None
-) -> tuple[bool, float, tuple[int, int] | None, float]:
+) -> tuple[bool, float, RandomKey | None, float]:
     """What the kernels of attention take after their inputs and the mask. A single query sees all keys, causal or not."""
     scale = 1.0 / math.sqrt(width or 1) if scale is None else scale
-    dropout_key = random.dropout_key() if dropout_p else None
-    return is_causal and queries > 1, scale, dropout_key, 1.0 - dropout_p
+    random_key = random.random_key() if dropout_p else None
+    return is_causal and queries > 1, scale, random_key, 1.0 - dropout_p
 
 
 def _check_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float) -> None:
@@ -281,7 +282,7 @@ def _check_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | N
 
 
 def _check_settings(mask: Any, dropout_p: float) -> None:
-    _check_probability(dropout_p)
+    _check_dropout_p(dropout_p)
     if mask is not None and mask.dtype.kind != "b" and not is_floating(mask.dtype):
         raise TypeError(
             f"an attention mask is boolean (True = may attend) or floating-point (added to the scores), not {mask.dtype}: "
@@ -320,11 +321,11 @@ def _multi_head_attention(
     mask: Any,
     is_causal: bool,
     scale: float,
-    dropout_key: tuple[int, int] | None,
+    random_key: RandomKey | None,
     keep_probability: float,
 ) -> Any:
     heads = queries_keys_values(projected, memory, num_heads)
-    return join_heads(_attention(*heads, bias, mask, is_causal, scale, dropout_key, keep_probability))
+    return join_heads(_attention(*heads, bias, mask, is_causal, scale, random_key, keep_probability))
 
 
 def multi_head_attention(

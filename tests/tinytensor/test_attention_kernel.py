@@ -78,9 +78,9 @@ def inputs(query, key, dtype="float64"):
     return [rng.standard_normal(shape).astype(dtype) for shape in (query, key, (*key[:-1], 3))]
 
 
-def settings(mask=None, dropout_key=None, is_causal=False, bias=None):
+def settings(mask=None, random_key=None, is_causal=False, bias=None):
     """The op's settings, arrays being the backend's, and the bias a tensor."""
-    dropout = {"dropout_key": dropout_key, "keep_probability": 1.0 if dropout_key is None else 0.8}
+    dropout = {"random_key": random_key, "keep_probability": 1.0 if random_key is None else 0.8}
     return {"bias": bias, "mask": None if mask is None else xp.asarray(mask), "is_causal": is_causal, "scale": 0.7, **dropout}
 
 
@@ -98,9 +98,9 @@ def test_blocks_give_what_the_formula_gives(cut_into, query, key, cut, most_kept
     cut_into(cut, most_kept)
     arrays = inputs(query, key)
     scores = (*query[:-1], key[-2])
-    for (label, mask), dropout_key, is_causal in itertools.product(masks(scores).items(), (None, (7, 8)), (False, True)):
-        chosen = settings(mask, dropout_key, is_causal)
-        label += ", dropout" * (dropout_key is not None) + ", causal" * is_causal
+    for (label, mask), random_key, is_causal in itertools.product(masks(scores).items(), (None, (7, 8)), (False, True)):
+        chosen = settings(mask, random_key, is_causal)
+        label += ", dropout" * (random_key is not None) + ", causal" * is_causal
         for fast, slow in zip(results(fused, arrays, **chosen), results(fused.reference, arrays, **chosen), strict=True):
             np.testing.assert_allclose(fast.numpy(), slow.numpy(), rtol=0, atol=1e-10, err_msg=label)
 

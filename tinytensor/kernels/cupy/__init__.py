@@ -1,6 +1,6 @@
 """The GPU kernels: CUDA C++ in ``.cu`` files, each with a thin wrapper in Python. See ``common.cuh`` for how to add one.
 
-Of bfloat16 inputs a forward kernel's output is bfloat16, but that of cross-entropy, a loss, float32; statistics are float32.
+Of bfloat16 inputs a forward kernel's output is bfloat16, but that of cross-entropy, a loss, float32; residuals are float32.
 Gradients may be either: the engine gives each its tensor's dtype.
 """
 
@@ -17,7 +17,7 @@ from tinytensor.kernels.cupy.cross_entropy import (
 )
 from tinytensor.kernels.cupy.dropout import dropout_backward, dropout_forward, keep_mask
 from tinytensor.kernels.cupy.erf import erf
-from tinytensor.kernels.cupy.gelu import gelu_backward, gelu_exact_backward, gelu_exact_forward, gelu_forward
+from tinytensor.kernels.cupy.gelu import gelu_exact_backward, gelu_exact_forward, gelu_tanh_backward, gelu_tanh_forward
 from tinytensor.kernels.cupy.normalization import (
     layer_norm_backward,
     layer_norm_forward,
@@ -44,10 +44,10 @@ __all__ = [
     "dropout_backward",
     "dropout_forward",
     "erf",
-    "gelu_backward",
     "gelu_exact_backward",
     "gelu_exact_forward",
-    "gelu_forward",
+    "gelu_tanh_backward",
+    "gelu_tanh_forward",
     "global_norm",
     "join_heads",
     "keep_mask",

@@ -30,7 +30,7 @@ from tinytensor.kernels.numpy.attention import (
     transposed,
     without_empty_blocks,
 )
-from tinytensor.kernels.numpy.dropout import Key, survivors_scale
+from tinytensor.kernels.numpy.dropout import RandomKey, survivors_scale
 
 _BLOCK = 1 << 26  # scores in a block: 256 MiB of float32, more than enough to keep a GPU busy
 _QUERIES = 256  # a block has at least so many queries
@@ -50,7 +50,7 @@ class _Attention:
         mask: Any,
         is_causal: bool,
         scale: float,
-        dropout_key: Key | None,
+        random_key: RandomKey | None,
         keep_probability: float,
     ) -> None:
         self.dtype = query.dtype
@@ -63,7 +63,7 @@ class _Attention:
         for broadcast in (self.bias, self.mask):
             check_mask(broadcast, (*self.lead[: None if self.has_lead else 0], self.queries, self.keys))
         self.scale = float(scale)
-        self.dropout_key, self.keep_probability = dropout_key, keep_probability
+        self.random_key, self.keep_probability = random_key, keep_probability
         self.keep_scale = survivors_scale(keep_probability)
 
     def blocks(self) -> Iterator[Block]:
@@ -105,14 +105,14 @@ class _Attention:
 
     def bits(self, block: Block) -> Any:
         """Which of a block's weights dropout keeps, a bit each: (heads, tiles of queries, keys); None without dropout."""
-        if self.dropout_key is None:
+        if self.random_key is None:
             return None
         heads, tiles = math.prod(self.query[block.batch].shape[:-2]), -(-_length(block) // _TILE)
         bits = xp.empty((heads, tiles, block.keys.stop), host.uint32)
         if bits.size:
             launch = kernel("attention.cu", "keep_bits_of_tiles", self.dtype)
             first_head = block.batch.start * math.prod(self.lead[1:])
-            keep = keep_arguments(self.dropout_key, self.keep_probability)
+            keep = keep_arguments(self.random_key, self.keep_probability)
             places = (first_head, block.queries.start, self.queries, self.keys)
             grid, threads = (heads * tiles, -(-block.keys.stop // 64)), 64
             launch(grid, threads, bits, self._dropped_heads(), *keep, tiles, block.keys.stop, self._seen(block), *places)
@@ -191,12 +191,12 @@ def attention_forward(
     mask: Any,
     is_causal: bool,
     scale: float,
-    dropout_key: Key | None,
+    random_key: RandomKey | None,
     keep_probability: float,
 ) -> tuple[Any, Any]:
     """softmax(query keyᵀ scale + bias) value over (..., T, D), (..., S, D), (..., S, D_v); keeps weights that are not too many,
     with dropout's bits. The settings are those of ``kernels/numpy/attention.py``."""
-    parts = _Attention(query, key, value, bias, mask, is_causal, scale, dropout_key, keep_probability)
+    parts = _Attention(query, key, value, bias, mask, is_causal, scale, random_key, keep_probability)
     out = joinable((*parts.query.shape[:-1], value.shape[-1]), parts.dtype)
     kept: list[Any] | None = [] if any(needed) and parts.queries * parts.keys <= _KEPT else None
     for block in parts.blocks():
@@ -210,7 +210,7 @@ def attention_forward(
 
 def attention_backward(
     g: Any,
-    statistics: Any,
+    residuals: Any,
     needed: Sequence[bool],
     query: Any,
     key: Any,
@@ -219,13 +219,13 @@ def attention_backward(
     mask: Any,
     is_causal: bool,
     scale: float,
-    dropout_key: Key | None,
+    random_key: RandomKey | None,
     keep_probability: float,
     into: Sequence[Any] = (None, None, None),
 ) -> Sequence[Any]:
     """With P the weights, and dP = g valueᵀ where dropout kept them: dS = P (dP - rowsum(dP P)), times the scale for query and
     key. Their gradients and the value's are written ``into`` arrays that the caller has, or else new ones."""
-    parts = _Attention(query, key, value, bias, mask, is_causal, scale, dropout_key, keep_probability)
+    parts = _Attention(query, key, value, bias, mask, is_causal, scale, random_key, keep_probability)
     query, key, value, scale = parts.query, parts.key, parts.value, parts.scale
     d_bias = None
     if needed[3]:  # the scores' gradient is wanted as it is, so the scale comes last
@@ -239,12 +239,12 @@ def attention_backward(
     ]
     for i, block in enumerate(parts.blocks()):
         rows, columns, is_first = _rows(block), _columns(block), block.queries.stop == parts.queries
-        if statistics is not None:
-            weights, bits = statistics[i]
+        if residuals is not None:
+            weights, bits = residuals[i]
         else:
             weights, _ = parts.weights(block, None, is_kept=True)
             bits = parts.bits(block)
-        d_scores, dropped = parts.d_scores(block, weights, g[rows], bits, is_kept=statistics is not None, scale=scale)
+        d_scores, dropped = parts.d_scores(block, weights, g[rows], bits, is_kept=residuals is not None, scale=scale)
         if d_query is not None:
             matmul(d_scores, key[columns], d_query[rows])
         if d_key is not None:

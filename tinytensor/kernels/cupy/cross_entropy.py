@@ -59,7 +59,7 @@ def cross_entropy_forward(
 
 def cross_entropy_backward(
     g: Any,
-    statistics: tuple[Any, Any],
+    residuals: tuple[Any, Any],
     needed: Sequence[bool],
     logits: Any,
     targets: Any,
@@ -70,7 +70,7 @@ def cross_entropy_backward(
     """softmax(logits) - the target distribution, scaled a row."""
     g, logits, rows, classes = contiguous(g), contiguous(logits), targets.size, logits.shape[-1]
     d_logits = xp.empty(logits.shape, logits.dtype)
-    arrays = (g, logits, _flat(targets, classes), *statistics, d_logits)
+    arrays = (g, logits, _flat(targets, classes), *residuals, d_logits)
     settings = (int(reduction == "none"), ignore_index, float(label_smoothing), rows, classes)
     kernel(_FILE, "backward", logits.dtype)(*_row_grid(rows, classes), *arrays, *settings)
     return (d_logits,)
@@ -129,7 +129,7 @@ def _losses(
 
 def linear_cross_entropy_backward(
     g: Any,
-    statistics: tuple[Any, Any],
+    residuals: tuple[Any, Any],
     needed: Sequence[bool],
     x: Any,
     weight: Any,
@@ -139,7 +139,7 @@ def linear_cross_entropy_backward(
     reduction: str,
 ) -> Sequence[Any]:
     """What the forward pass kept, times g, and for the mean divided by how many rows count."""
-    (d_x, d_weight), count = statistics
+    (d_x, d_weight), count = residuals
     return _scaled(d_x, g, count, x), _scaled(d_weight, g, count, weight)
 
 

@@ -36,11 +36,11 @@ def gelu_exact_backward(g: Any, p: None, needed: Sequence[bool], x: Any) -> Sequ
     return _backward("exact_backward", g, x)
 
 
-def gelu_forward(needed: Sequence[bool], x: Any) -> tuple[Any, None]:
+def gelu_tanh_forward(needed: Sequence[bool], x: Any) -> tuple[Any, None]:
     """x p in the tanh form, and nothing for the backward pass."""
     return _forward("tanh_forward", x)
 
 
-def gelu_backward(g: Any, p: None, needed: Sequence[bool], x: Any) -> Sequence[Any]:
+def gelu_tanh_backward(g: Any, p: None, needed: Sequence[bool], x: Any) -> Sequence[Any]:
     """g p (1 + 2 (1 - p) x u'), with u' = sqrt(2/pi) (1 + 3 * 0.044715 x^2)."""
     return _backward("tanh_backward", g, x)

@@ -88,7 +88,7 @@ def kernel(file: str, name: str, dtype: Any) -> Callable[..., None]:
 
 
 def accumulator(dtype: Any) -> Any:
-    """The dtype that kernels on arrays of this dtype compute in, for the sums and statistics that they keep."""
+    """The dtype that kernels on arrays of this dtype compute in, for the sums and residuals that they keep."""
     return numpy.dtype(_type(dtype)[2])
 
 

@@ -45,10 +45,10 @@ def layer_norm_forward(needed: Sequence[bool], x: Any, weight: Any, bias: Any, e
 
 
 def layer_norm_backward(
-    g: Any, statistics: tuple[Any, Any], needed: Sequence[bool], x: Any, weight: Any, bias: Any, eps: float
+    g: Any, residuals: tuple[Any, Any], needed: Sequence[bool], x: Any, weight: Any, bias: Any, eps: float
 ) -> Sequence[Any]:
     """With n the normalised x and h = g * weight: dx = (h - mean(h) - n mean(h n)) rstd, dweight = sum(g n), dbias = sum(g)."""
-    g, x, (mean, rstd) = contiguous(g), contiguous(x), statistics
+    g, x, (mean, rstd) = contiguous(g), contiguous(x), residuals
     d_x = None
     if needed[0]:
         rows, width = _shape(x)

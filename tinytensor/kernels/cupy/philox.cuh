@@ -3,13 +3,13 @@
 
 using Word = unsigned long long;
 
-struct Key {
+struct RandomKey {
     Word first, second;
 };
 
 // An element is kept where its byte is below `whole`, or equal to it and its further 64 bits are below `part`.
 struct Keep {
-    Key key;
+    RandomKey key;
     Word part;
     unsigned int whole;
 };
@@ -19,7 +19,7 @@ struct Words {
 };
 
 // A block of the key's stream: Philox 4x64-10 (Salmon et al. 2011, section 3.3).
-__device__ inline Words philox(Key key, Word block) {
+__device__ inline Words philox(RandomKey key, Word block) {
     constexpr Word left = 0xd2e7470ee14c6c93, right = 0xca5a826395121157;
     Word a = block + 1, b = 0, c = 0, d = 0;
     for (int round = 0; round < 10; round++) {

@@ -9,7 +9,7 @@ from tinytensor.kernels.numpy.cross_entropy import (
 )
 from tinytensor.kernels.numpy.dropout import dropout_backward, dropout_forward, keep_mask, survivors_scale
 from tinytensor.kernels.numpy.erf import erf
-from tinytensor.kernels.numpy.gelu import gelu_backward, gelu_exact_backward, gelu_exact_forward, gelu_forward
+from tinytensor.kernels.numpy.gelu import gelu_exact_backward, gelu_exact_forward, gelu_tanh_backward, gelu_tanh_forward
 from tinytensor.kernels.numpy.heads import (
     join_heads,
     multi_head_attention_backward,
@@ -36,10 +36,10 @@ __all__ = [
     "dropout_backward",
     "dropout_forward",
     "erf",
-    "gelu_backward",
     "gelu_exact_backward",
     "gelu_exact_forward",
-    "gelu_forward",
+    "gelu_tanh_backward",
+    "gelu_tanh_forward",
     "global_norm",
     "join_heads",
     "keep_mask",

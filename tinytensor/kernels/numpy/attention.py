@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from tinytensor import kernels
 from tinytensor.backend import host, xp
-from tinytensor.kernels.numpy.dropout import Key, keep_mask, survivors_scale
+from tinytensor.kernels.numpy.dropout import RandomKey, keep_mask, survivors_scale
 
 _HIDDEN = -math.inf  # added to scores that may not be attended
 _BLOCK = 1 << 17  # scores in a block: 512 KiB, about half a core's cache
@@ -136,20 +136,20 @@ def attention_forward(
     mask: Any,
     is_causal: bool,
     scale: float,
-    dropout_key: Key | None,
+    random_key: RandomKey | None,
     keep_probability: float,
 ) -> tuple[Any, Any]:
     """softmax(query keyᵀ scale + bias) value over (..., T, D), (..., S, D), (..., S, D_v).
 
     ``bias`` (or None) broadcasts to (..., T, S), and -inf in it hides a key from a query; so does ``mask`` (boolean, True =
     may attend, or None). ``is_causal`` lets a query see the keys up to its own place, counted from the end. A row that may
-    attend to nothing gives zeros. ``dropout_key`` is that of the dropout mask of the weights, in the order (..., S, T), or
+    attend to nothing gives zeros. ``random_key`` is that of the dropout mask of the weights, in the order (..., S, T), or
     None: then ``keep_probability`` is 1.
     """
-    if query.shape[-2] == 1 and mask is None and bias is None and dropout_key is None and not any(needed):
+    if query.shape[-2] == 1 and mask is None and bias is None and random_key is None and not any(needed):
         return _one_query(query, key, value, scale), None
     has_lead = max(query.ndim, key.ndim, value.ndim) > 2
-    keep, keep_scale = _survivors(query, key, dropout_key, keep_probability), survivors_scale(keep_probability)
+    keep, keep_scale = _survivors(query, key, random_key, keep_probability), survivors_scale(keep_probability)
     mask, is_causal = without_empty_blocks(mask, is_causal, query.shape[-2], key.shape[-2])
     query, key, value = same_lead(query * scale, key, value)
     for broadcast in (bias, mask):
@@ -188,7 +188,7 @@ def _one_query(query: Any, key: Any, value: Any, scale: float) -> Any:
 
 def attention_backward(
     g: Any,
-    statistics: tuple[Any, ...],
+    residuals: tuple[Any, ...],
     needed: Sequence[bool],
     query: Any,
     key: Any,
@@ -197,7 +197,7 @@ def attention_backward(
     mask: Any,
     is_causal: bool,
     scale: float,
-    dropout_key: Key | None,
+    random_key: RandomKey | None,
     keep_probability: float,
     into: Sequence[Any] = (None, None, None),
 ) -> Sequence[Any]:
@@ -206,7 +206,7 @@ def attention_backward(
     The weights W here are not normalised, P = W / total: so g is, in their place. The gradients of query, key and value are
     written ``into`` arrays that the caller has, or else new ones.
     """
-    kept, largest, inverse, out, keep = statistics
+    kept, largest, inverse, out, keep = residuals
     mask, is_causal = without_empty_blocks(mask, is_causal, query.shape[-2], key.shape[-2])
     query, key, value = same_lead(query * scale, key, value)
     scaled_key = key * scale
@@ -258,12 +258,12 @@ def _exp(scores: Any, largest: Any) -> None:
     xp.exp(scores, out=scores)
 
 
-def _survivors(query: Any, key: Any, dropout_key: Key | None, keep_probability: float) -> Any:
+def _survivors(query: Any, key: Any, random_key: RandomKey | None, keep_probability: float) -> Any:
     """Which weights dropout keeps, (..., S, T); None without dropout."""
-    if dropout_key is None:
+    if random_key is None:
         return None
     lead = host.broadcast_shapes(query.shape[:-2], key.shape[:-2])
-    return keep_mask(dropout_key, (*lead, key.shape[-2], query.shape[-2]), keep_probability)
+    return keep_mask(random_key, (*lead, key.shape[-2], query.shape[-2]), keep_probability)
 
 
 def _dropped(weights: Any, keep: Any, block: Block) -> Any:

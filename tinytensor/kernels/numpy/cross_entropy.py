@@ -33,7 +33,7 @@ def cross_entropy_forward(
 
 def cross_entropy_backward(
     g: Any,
-    statistics: tuple[Any, Any],
+    residuals: tuple[Any, Any],
     needed: Sequence[bool],
     logits: Any,
     targets: Any,
@@ -42,7 +42,7 @@ def cross_entropy_backward(
     reduction: str,
 ) -> Sequence[Any]:
     """softmax(logits) - the target distribution, scaled a row."""
-    total, count = statistics
+    total, count = residuals
     rows, kept, target = _flat(logits, targets, ignore_index)
     scale = g.reshape(-1) * kept
     if reduction == "mean":
@@ -108,7 +108,7 @@ def linear_cross_entropy_forward(
 
 def linear_cross_entropy_backward(
     g: Any,
-    statistics: tuple[Any, Any],
+    residuals: tuple[Any, Any],
     needed: Sequence[bool],
     x: Any,
     weight: Any,
@@ -118,7 +118,7 @@ def linear_cross_entropy_backward(
     reduction: str,
 ) -> Sequence[Any]:
     """What the forward pass kept, times g."""
-    d_x, d_weight = statistics
+    d_x, d_weight = residuals
     return None if d_x is None else (d_x * g).reshape(x.shape), None if d_weight is None else d_weight * g
 
 

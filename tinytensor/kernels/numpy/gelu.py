@@ -49,7 +49,7 @@ def _parts(size: int) -> Iterator[slice]:
     return (slice(first, first + _BLOCK) for first in range(0, size, _BLOCK))
 
 
-def gelu_forward(needed: Sequence[bool], x: Any) -> tuple[Any, Any]:
+def gelu_tanh_forward(needed: Sequence[bool], x: Any) -> tuple[Any, Any]:
     """x p, and for the backward pass p."""
     cubic, scale, one, half = _arrays(x.dtype)
     p = xp.empty(x.shape, x.dtype)
@@ -69,7 +69,7 @@ def _arrays(dtype: Any) -> tuple[Any, ...]:
     return tuple([xp.asarray(c, dtype) for c in (_SCALE * _CUBIC, _SCALE, 1.0, 0.5)])
 
 
-def gelu_backward(g: Any, p: Any, needed: Sequence[bool], x: Any) -> Sequence[Any]:
+def gelu_tanh_backward(g: Any, p: Any, needed: Sequence[bool], x: Any) -> Sequence[Any]:
     """g p (1 + 2 (1 - p) x u'), with u' = sqrt(2/pi) (1 + 3 * 0.044715 x^2)."""
     out = xp.empty(x.shape, x.dtype)
     g, p, x, flat = g.reshape(-1), p.reshape(-1), x.reshape(-1), out.reshape(-1)

@@ -10,7 +10,7 @@ from typing import Any
 
 from tinytensor import kernels
 from tinytensor.backend import xp
-from tinytensor.kernels.numpy.dropout import Key
+from tinytensor.kernels.numpy.dropout import RandomKey
 
 
 def split_heads(packed: Any, parts: int, num_heads: int) -> Any:
@@ -44,21 +44,21 @@ def multi_head_attention_forward(
     mask: Any,
     is_causal: bool,
     scale: float,
-    dropout_key: Key | None,
+    random_key: RandomKey | None,
     keep_probability: float,
 ) -> tuple[Any, Any]:
     """``attention_forward`` of the heads, joined; its settings are the last five."""
     has_memory = memory is not None
     query, key, value = queries_keys_values(projected, memory, num_heads, has_memory)
     wanted = (needed[0], needed[has_memory], needed[has_memory], needed[2])
-    settings = (mask, is_causal, scale, dropout_key, keep_probability)
-    out, statistics = kernels.attention_forward(wanted, query, key, value, bias, *settings)
-    return join_heads(out), statistics
+    settings = (mask, is_causal, scale, random_key, keep_probability)
+    out, residuals = kernels.attention_forward(wanted, query, key, value, bias, *settings)
+    return join_heads(out), residuals
 
 
 def multi_head_attention_backward(
     g: Any,
-    statistics: Any,
+    residuals: Any,
     needed: Sequence[bool],
     projected: Any,
     memory: Any,
@@ -67,7 +67,7 @@ def multi_head_attention_backward(
     mask: Any,
     is_causal: bool,
     scale: float,
-    dropout_key: Key | None,
+    random_key: RandomKey | None,
     keep_probability: float,
 ) -> Sequence[Any]:
     """``attention_backward``, which writes each gradient to its place in that of a whole projection."""
@@ -79,6 +79,6 @@ def multi_head_attention_backward(
     query, key, value = queries_keys_values(projected, memory, num_heads, has_memory)
     wanted = [*[x is not None for x in into], needed[2]]
     (g,) = split_heads(g, 1, num_heads)
-    settings = (mask, is_causal, scale, dropout_key, keep_probability)
-    *_, d_bias = kernels.attention_backward(g, statistics, wanted, query, key, value, bias, *settings, into)
+    settings = (mask, is_causal, scale, random_key, keep_probability)
+    *_, d_bias = kernels.attention_backward(g, residuals, wanted, query, key, value, bias, *settings, into)
     return d_projected, d_memory, d_bias

@@ -64,10 +64,10 @@ def layer_norm_forward(needed: Sequence[bool], x: Any, weight: Any, bias: Any, e
 
 
 def layer_norm_backward(
-    g: Any, statistics: tuple[Any, Any], needed: Sequence[bool], x: Any, weight: Any, bias: Any, eps: float
+    g: Any, residuals: tuple[Any, Any], needed: Sequence[bool], x: Any, weight: Any, bias: Any, eps: float
 ) -> Sequence[Any]:
     """With n the normalised x and h = g * weight: dx = (h - mean(h) - n mean(h n)) rstd, dweight = sum(g n), dbias = sum(g)."""
-    mean, rstd = statistics
+    mean, rstd = residuals
     g_rows = _matrix(g)
     normalized = _matrix(x) - mean
     normalized *= rstd
