@@ -10,9 +10,11 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels, random
-from tinytensor.backend import default_dtype, host, is_array, is_floating, is_host_array, xp
+from tinytensor.backend import default_dtype, is_array, is_floating, is_host_array, xp
 from tinytensor.calling import wrap
 from tinytensor.fused import fused
+from tinytensor.kernels.heads import join_heads, queries_keys_values
+from tinytensor.kernels.masks import causal_array, lowest
 from tinytensor.kernels.numpy.dropout import RandomKey
 from tinytensor.op import each_time
 from tinytensor.ops import (
@@ -48,7 +50,6 @@ from tinytensor.ops import (
     swapaxes,
     take_along_axis,
     tanh,
-    transpose,
     where,
 )
 
@@ -183,7 +184,7 @@ def softmax_of_seen(scores: Tensor, mask: Any = None, is_causal: bool = False, m
     if mask is not None and is_floating(mask.dtype):
         scores, mask, may_be_hidden = scores + mask, None, True
     if is_causal:
-        causal = _causal_array(*scores.shape[-2:])
+        causal = causal_array(*scores.shape[-2:])
         mask = causal if mask is None else mask & (causal if is_array(mask) else wrap(causal))
     if mask is not None:
         scores = where(mask, scores, -math.inf)
@@ -191,15 +192,11 @@ def softmax_of_seen(scores: Tensor, mask: Any = None, is_causal: bool = False, m
         return softmax(scores)
     if scores.dtype.itemsize == 2:  # half precision, which soon loses what is added up
         return astype(softmax_of_seen(astype(scores, default_dtype), may_be_hidden=True), scores.dtype)
-    # With a finite maximum exp(-inf - maximum) is 0, and no row becomes NaN. It cancels out, so it needs no gradient.
-    largest = maximum(scores.detach().max(-1, keepdims=True), float(host.finfo(scores.dtype).min))
+    # The maximum cancels out, so it needs no gradient.
+    largest = maximum(scores.detach().max(-1, keepdims=True), lowest(scores.dtype))
     weights = exp(scores - largest)
     total = sum(weights, -1, keepdims=True)
     return weights / where(total == 0.0, 1.0, total)
-
-
-def _causal_array(queries: int, keys: int) -> Any:
-    return xp.arange(keys)[None, :] <= xp.arange(queries)[:, None] + (keys - queries)
 
 
 def causal_mask(queries: int, keys: int | None = None) -> Tensor:
@@ -208,7 +205,7 @@ def causal_mask(queries: int, keys: int | None = None) -> Tensor:
     With more keys than queries (a cache holds the earlier ones), the last query stands at the last key; with fewer, the first
     queries see none.
     """
-    return wrap(_causal_array(queries, queries if keys is None else keys))
+    return wrap(causal_array(queries, queries if keys is None else keys))
 
 
 def scaled_dot_product_attention(
@@ -288,28 +285,6 @@ def _check_settings(mask: Any, dropout_p: float) -> None:
             f"an attention mask is boolean (True = may attend) or floating-point (added to the scores), not {mask.dtype}: "
             "compare it, as in mask > 0"
         )
-
-
-def split_heads(packed: Tensor, parts: int, num_heads: int) -> list[Tensor]:
-    """(batch, length, parts * width) -> that many tensors (batch, heads, length, width / heads)."""
-    batch, length, width = packed.shape
-    cut = reshape(packed, (batch, length, parts, num_heads, width // (parts * num_heads)))
-    return [transpose(cut[:, :, part], (0, 2, 1, 3)) for part in range(parts)]
-
-
-def join_heads(x: Tensor) -> Tensor:
-    """(batch, heads, length, width) -> (batch, length, heads * width)."""
-    batch, heads, length, width = x.shape
-    return reshape(transpose(x, (0, 2, 1, 3)), (batch, length, heads * width))
-
-
-def queries_keys_values(projected: Tensor, memory: Tensor | None, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The heads in what ``multi_head_attention`` takes, each (batch, heads, length, width / heads)."""
-    if memory is None:
-        query, key, value = split_heads(projected, 3, num_heads)
-    else:
-        (query,), (key, value) = split_heads(projected, 1, num_heads), split_heads(memory, 2, num_heads)
-    return query, key, value
 
 
 @fused(kernels.multi_head_attention_forward, kernels.multi_head_attention_backward, inputs=("projected", "memory", "bias"))

@@ -91,6 +91,28 @@ def test_the_work_is_cut_as_these_tests_mean_it_to_be(cut_into, cut):
     assert len(blocks(x, x, True)) == cut[2]
 
 
+@cuts
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_the_first_block_of_a_sequence_sees_all_its_keys(cut_into, cut, is_causal):
+    cut_into(cut, 0)
+    query, key = [xp.zeros(shape) for shape in SHAPES["cache"]]
+    sequences = {}
+    for block in blocks(query, key, is_causal):
+        sequences.setdefault(block.batch.start, []).append(block)
+    for first, *others in sequences.values():
+        assert first.is_first and (first.keys.start, first.keys.stop) == (0, 14)
+        assert not any(block.is_first for block in others)
+
+
+@pytest.mark.parametrize(("most_kept", "are_saved"), [(9 * 14, True), (9 * 14 - 1, False)])
+def test_weights_are_saved_up_to_so_many_scores_of_a_head(cut_into, most_kept, are_saved):
+    cut_into(CUTS["one block"], most_kept)
+    arrays = [xp.asarray(a) for a in inputs(*SHAPES["cache"])]
+    _, residuals = kernel.attention_forward((True,) * 4, *arrays, **settings())
+    saved = residuals.weights if tt.backend_name == "numpy" else residuals
+    assert (saved is not None) == are_saved
+
+
 @pytest.mark.parametrize(("query", "key"), SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("most_kept", [0, 1 << 18], ids=["weights again", "weights kept"])
 @cuts

@@ -15,6 +15,13 @@ from tinytensor.kernels.cupy.products import matmul
 
 pytest.importorskip("ml_dtypes")
 
+
+@pytest.fixture(autouse=True)
+def numpy_kernels_multiply_with_cublas(monkeypatch):
+    """CuPy's own product of a batch is refused by the stand-in."""
+    monkeypatch.setattr("tinytensor.kernels.numpy.attention.matmul", matmul)
+
+
 RANDOM_KEY = (0x0123456789ABCDEF, 0xFEDCBA9876543210)
 ALL = [True, True, True, False]  # but not of a bias
 

@@ -8,7 +8,12 @@ from __future__ import annotations
 
 from cupy import where
 
-from tinytensor.kernels.cupy.attention import attention_backward, attention_forward
+from tinytensor.kernels.cupy.attention import (
+    attention_backward,
+    attention_forward,
+    multi_head_attention_backward,
+    multi_head_attention_forward,
+)
 from tinytensor.kernels.cupy.cross_entropy import (
     cross_entropy_backward,
     cross_entropy_forward,
@@ -27,13 +32,8 @@ from tinytensor.kernels.cupy.normalization import (
 from tinytensor.kernels.cupy.optimizers import adam_step, global_norm, scale_all, sgd_step
 from tinytensor.kernels.cupy.products import linear, matmul
 from tinytensor.kernels.cupy.sum_rows import sum_rows
-from tinytensor.kernels.numpy import (
-    join_heads,
-    multi_head_attention_backward,
-    multi_head_attention_forward,
-    queries_keys_values,
-    survivors_scale,
-)
+from tinytensor.kernels.heads import join_heads, queries_keys_values
+from tinytensor.kernels.numpy.dropout import survivors_scale
 
 __all__ = [
     "adam_step",
