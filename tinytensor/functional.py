@@ -10,9 +10,12 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels, random
-from tinytensor.backend import default_dtype, host, is_array, is_floating, is_host_array, xp
+from tinytensor.backend import default_dtype, is_array, is_floating, is_host_array, xp
 from tinytensor.calling import wrap
 from tinytensor.fused import fused
+from tinytensor.kernels.heads import join_heads, queries_keys_values
+from tinytensor.kernels.masks import causal_array, lowest
+from tinytensor.kernels.numpy.dropout import RandomKey
 from tinytensor.op import each_time
 from tinytensor.ops import (
     abs,
@@ -47,7 +50,6 @@ from tinytensor.ops import (
     swapaxes,
     take_along_axis,
     tanh,
-    transpose,
     where,
 )
 
@@ -100,7 +102,7 @@ def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-5) -> Tens
 # -------------------------------------------------------------------------------------------------------- activations
 
 
-@fused(kernels.gelu_forward, kernels.gelu_backward, inputs=("x",))
+@fused(kernels.gelu_tanh_forward, kernels.gelu_tanh_backward, inputs=("x",))
 def _gelu_tanh(x: Tensor) -> Tensor:
     return x * 0.5 * (tanh((x + x * x * x * 0.044715) * math.sqrt(2.0 / math.pi)) + 1.0)
 
@@ -127,9 +129,9 @@ def gelu(x: Tensor, approximate: str = "none") -> Tensor:
 
 
 @fused(kernels.dropout_forward, kernels.dropout_backward, inputs=("x", "residual"))
-def _dropout(x: Any, residual: Any, key: tuple[int, int], probability: float) -> Any:
-    keep = kernels.keep_mask(key, x.shape, probability)
-    out = where(keep, x * kernels.survivors_scale(probability), 0.0)
+def _dropout(x: Any, residual: Any, random_key: RandomKey, keep_probability: float) -> Any:
+    keep = kernels.keep_mask(random_key, x.shape, keep_probability)
+    out = where(keep, x * kernels.survivors_scale(keep_probability), 0.0)
     return out if residual is None else out + residual
 
 
@@ -139,15 +141,15 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True, residual: Tensor |
 
     Raises ValueError unless 0 <= p <= 1, and for a residual of another shape.
     """
-    _check_probability(p)
+    _check_dropout_p(p)
     if residual is not None and residual.shape != x.shape:
         raise ValueError(f"dropout: the residual has shape {residual.shape} and x {x.shape}: they must be the same")
     if training and p:
-        return _dropout(x, residual, random.dropout_key(), 1.0 - p)
+        return _dropout(x, residual, random.random_key(), 1.0 - p)
     return x if residual is None else residual + x
 
 
-def _check_probability(p: float) -> None:
+def _check_dropout_p(p: float) -> None:
     if not 0.0 <= p <= 1.0:
         raise ValueError(f"a dropout probability lies between 0 and 1, not at {p}")
 
@@ -164,14 +166,14 @@ def _attention(
     mask: Any,
     is_causal: bool,
     scale: float,
-    dropout_key: tuple[int, int] | None,
+    random_key: RandomKey | None,
     keep_probability: float,
 ) -> Any:
     scores = matmul(query * scale, swapaxes(key, -1, -2))
     weights = softmax_of_seen(scores if bias is None else scores + bias, mask, is_causal, bias is not None)
-    if dropout_key is not None:
+    if random_key is not None:
         *lead, length, keys = weights.shape
-        keep = kernels.keep_mask(dropout_key, (*lead, keys, length), keep_probability)
+        keep = kernels.keep_mask(random_key, (*lead, keys, length), keep_probability)
         weights = where(keep.swapaxes(-1, -2), weights * kernels.survivors_scale(keep_probability), 0.0)
     return matmul(weights, value)
 
@@ -182,7 +184,7 @@ def softmax_of_seen(scores: Tensor, mask: Any = None, is_causal: bool = False, m
     if mask is not None and is_floating(mask.dtype):
         scores, mask, may_be_hidden = scores + mask, None, True
     if is_causal:
-        causal = _causal_array(*scores.shape[-2:])
+        causal = causal_array(*scores.shape[-2:])
         mask = causal if mask is None else mask & (causal if is_array(mask) else wrap(causal))
     if mask is not None:
         scores = where(mask, scores, -math.inf)
@@ -190,15 +192,11 @@ def softmax_of_seen(scores: Tensor, mask: Any = None, is_causal: bool = False, m
         return softmax(scores)
     if scores.dtype.itemsize == 2:  # half precision, which soon loses what is added up
         return astype(softmax_of_seen(astype(scores, default_dtype), may_be_hidden=True), scores.dtype)
-    # With a finite maximum exp(-inf - maximum) is 0, and no row becomes NaN. It cancels out, so it needs no gradient.
-    largest = maximum(scores.detach().max(-1, keepdims=True), float(host.finfo(scores.dtype).min))
+    # The maximum cancels out, so it needs no gradient.
+    largest = maximum(scores.detach().max(-1, keepdims=True), lowest(scores.dtype))
     weights = exp(scores - largest)
     total = sum(weights, -1, keepdims=True)
     return weights / where(total == 0.0, 1.0, total)
-
-
-def _causal_array(queries: int, keys: int) -> Any:
-    return xp.arange(keys)[None, :] <= xp.arange(queries)[:, None] + (keys - queries)
 
 
 def causal_mask(queries: int, keys: int | None = None) -> Tensor:
@@ -207,7 +205,7 @@ def causal_mask(queries: int, keys: int | None = None) -> Tensor:
     With more keys than queries (a cache holds the earlier ones), the last query stands at the last key; with fewer, the first
     queries see none.
     """
-    return wrap(_causal_array(queries, queries if keys is None else keys))
+    return wrap(causal_array(queries, queries if keys is None else keys))
 
 
 def scaled_dot_product_attention(
@@ -261,11 +259,11 @@ def _bias_and_mask(mask: Tensor | None) -> tuple[Tensor | None, Any]:
 
 def _settings(
     is_causal: bool, queries: int, width: int, dropout_p: float, scale: float | None = None
-) -> tuple[bool, float, tuple[int, int] | None, float]:
+) -> tuple[bool, float, RandomKey | None, float]:
     """What the kernels of attention take after their inputs and the mask. A single query sees all keys, causal or not."""
     scale = 1.0 / math.sqrt(width or 1) if scale is None else scale
-    dropout_key = random.dropout_key() if dropout_p else None
-    return is_causal and queries > 1, scale, dropout_key, 1.0 - dropout_p
+    random_key = random.random_key() if dropout_p else None
+    return is_causal and queries > 1, scale, random_key, 1.0 - dropout_p
 
 
 def _check_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float) -> None:
@@ -281,34 +279,12 @@ def _check_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | N
 
 
 def _check_settings(mask: Any, dropout_p: float) -> None:
-    _check_probability(dropout_p)
+    _check_dropout_p(dropout_p)
     if mask is not None and mask.dtype.kind != "b" and not is_floating(mask.dtype):
         raise TypeError(
             f"an attention mask is boolean (True = may attend) or floating-point (added to the scores), not {mask.dtype}: "
             "compare it, as in mask > 0"
         )
-
-
-def split_heads(packed: Tensor, parts: int, num_heads: int) -> list[Tensor]:
-    """(batch, length, parts * width) -> that many tensors (batch, heads, length, width / heads)."""
-    batch, length, width = packed.shape
-    cut = reshape(packed, (batch, length, parts, num_heads, width // (parts * num_heads)))
-    return [transpose(cut[:, :, part], (0, 2, 1, 3)) for part in range(parts)]
-
-
-def join_heads(x: Tensor) -> Tensor:
-    """(batch, heads, length, width) -> (batch, length, heads * width)."""
-    batch, heads, length, width = x.shape
-    return reshape(transpose(x, (0, 2, 1, 3)), (batch, length, heads * width))
-
-
-def queries_keys_values(projected: Tensor, memory: Tensor | None, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The heads in what ``multi_head_attention`` takes, each (batch, heads, length, width / heads)."""
-    if memory is None:
-        query, key, value = split_heads(projected, 3, num_heads)
-    else:
-        (query,), (key, value) = split_heads(projected, 1, num_heads), split_heads(memory, 2, num_heads)
-    return query, key, value
 
 
 @fused(kernels.multi_head_attention_forward, kernels.multi_head_attention_backward, inputs=("projected", "memory", "bias"))
@@ -320,11 +296,11 @@ def _multi_head_attention(
     mask: Any,
     is_causal: bool,
     scale: float,
-    dropout_key: tuple[int, int] | None,
+    random_key: RandomKey | None,
     keep_probability: float,
 ) -> Any:
     heads = queries_keys_values(projected, memory, num_heads)
-    return join_heads(_attention(*heads, bias, mask, is_causal, scale, dropout_key, keep_probability))
+    return join_heads(_attention(*heads, bias, mask, is_causal, scale, random_key, keep_probability))
 
 
 def multi_head_attention(

@@ -77,7 +77,7 @@ class Dropout(Module):
     """Dropout with probability p while training; see ``functional.dropout``."""
 
     def __init__(self, p: float = 0.5):
-        functional._check_probability(p)
+        functional._check_dropout_p(p)
         self.p = p
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
