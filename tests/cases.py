@@ -22,8 +22,8 @@ from tinytensor.op import all_ops
 
 inf, nan = math.inf, math.nan
 
-# What a user may call: the names that the files of ops/ and functional.py list.
-FUNCTIONS = {name for file in [functional, *vars(ops).values()] for name in getattr(file, "__all__", [])}
+# What a user may call: the names that the files of ops/ and functional/ list.
+FUNCTIONS = {name for file in [*vars(functional).values(), *vars(ops).values()] for name in getattr(file, "__all__", [])}
 
 
 @dataclass(frozen=True)
