@@ -87,15 +87,15 @@ def test_heads_are_cut_from_tensors_as_from_arrays(with_memory):
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal((2, 5, 12 if with_memory else 36)), rng.standard_normal((2, 7, 24)) if with_memory else None]
     tensors = [None if a is None else tt.tensor(a) for a in arrays]
-    cut = functional.queries_keys_values(*tensors, 3)
-    assert functional.queries_keys_values is kernels.queries_keys_values
+    cut = functional.attention.queries_keys_values(*tensors, 3)
+    assert functional.attention.queries_keys_values is kernels.queries_keys_values
     raw = kernels.queries_keys_values(*[None if a is None else xp.asarray(a) for a in arrays], 3)
     for tensor, array, length in zip(cut, raw, (5, 7, 7) if with_memory else (5, 5, 5), strict=True):
         assert tensor.shape == array.shape == (2, 3, length, 4)
         np.testing.assert_array_equal(tensor.numpy(), to_numpy(array))
         assert array.base is not None  # a view
     np.testing.assert_array_equal(to_numpy(kernels.join_heads(raw[0])), arrays[0][..., :12])
-    np.testing.assert_array_equal(functional.join_heads(cut[0]).numpy(), arrays[0][..., :12])
+    np.testing.assert_array_equal(functional.attention.join_heads(cut[0]).numpy(), arrays[0][..., :12])
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(3, 3), (2, 4), (4, 2), (1, 5), (0, 3), (3, 0)])
