@@ -38,6 +38,9 @@ HEADS_BY_OPS = "attention's heads cut and joined by ops"
 WHOLE = 1 << 62  # elements in a block: more than there ever are
 PAGE_FAULTS = "page faults"  # counted like calls
 ATTENTION = "tinytensor.kernels.numpy.attention"
+ACTIVATIONS = "tinytensor.ops.activations"
+HEADS = "tinytensor.functional.attention"
+LOSSES = "tinytensor.functional.classification"
 OPTIMIZERS = "tinytensor.kernels.numpy.optimizers"
 
 # ------------------------------------------------------------------------------------------------------------ switches
@@ -51,10 +54,10 @@ def replace(module: str, name: str, value: Any) -> None:
 
 
 def without_fusing(*names: str) -> None:
-    """Let tinytensor.functional use the references of these fused ops."""
-    functional = importlib.import_module("tinytensor.functional")
+    """Let tinytensor use the references of these fused ops, named with their modules."""
     for name in names:
-        replace(functional.__name__, name, getattr(functional, name).reference)
+        module, _, function = name.rpartition(".")
+        replace(module, function, getattr(importlib.import_module(module), function).reference)
 
 
 def without_shards() -> None:
@@ -138,17 +141,19 @@ TRICKS = {
     "warnings silenced op by op": Trick(
         lambda: replace("tinytensor.engine", "quietly", nullcontext), "tinytensor.backend.quiet"
     ),
-    "layer norm not fused": Trick(lambda: without_fusing("layer_norm"), "tinytensor.functional.layer_norm"),
-    "gelu not fused": Trick(lambda: without_fusing("_gelu_tanh"), "tinytensor.functional._gelu_tanh"),
-    HEADS_BY_OPS: Trick(lambda: without_fusing("_multi_head_attention"), "tinytensor.functional._multi_head_attention"),
+    "layer norm not fused": Trick(
+        lambda: without_fusing("tinytensor.functional.layer_norm"), "tinytensor.functional.normalization.layer_norm"
+    ),
+    "gelu not fused": Trick(lambda: without_fusing(f"{ACTIVATIONS}._gelu_tanh"), f"{ACTIVATIONS}._gelu_tanh"),
+    HEADS_BY_OPS: Trick(lambda: without_fusing(f"{HEADS}._multi_head_attention"), f"{HEADS}._multi_head_attention"),
     "attention not fused": Trick(
-        lambda: without_fusing("_multi_head_attention", "_attention"), "tinytensor.functional._attention"
+        lambda: without_fusing(f"{HEADS}._multi_head_attention", f"{HEADS}._attention"), f"{HEADS}._attention"
     ),
     "loss apart from the output layer": Trick(
-        lambda: without_fusing("_linear_cross_entropy"), "tinytensor.functional._linear_cross_entropy"
+        lambda: without_fusing(f"{LOSSES}._linear_cross_entropy"), f"{LOSSES}._linear_cross_entropy"
     ),
     "loss not fused at all": Trick(
-        lambda: without_fusing("_linear_cross_entropy", "_cross_entropy"), "tinytensor.functional._cross_entropy"
+        lambda: without_fusing(f"{LOSSES}._linear_cross_entropy", f"{LOSSES}._cross_entropy"), f"{LOSSES}._cross_entropy"
     ),
     "attention not in blocks": Trick(without_blocks_of_attention, f"{ATTENTION}._scores", more=False),
     "attention's heads not joined in memory": Trick(with_heads_apart, f"{ATTENTION}.joinable", more=False),

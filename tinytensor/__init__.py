@@ -9,7 +9,11 @@ from tinytensor.backend import name as backend_name
 from tinytensor.checkpoint import checkpoint
 from tinytensor.creation import arange, eye, full, full_like, linspace, ones, ones_like, tensor, zeros, zeros_like
 from tinytensor.modes import detect_anomaly, enable_grad, full_precision, no_grad
-from tinytensor.functional import *
+from tinytensor.functional.attention import *
+from tinytensor.functional.classification import *
+from tinytensor.functional.losses import *
+from tinytensor.functional.normalization import *
+from tinytensor.functional.regularization import *
 from tinytensor.gradcheck import GradcheckError, gradcheck
 from tinytensor.graph import draw_graph
 from tinytensor.io import FileError, load, save

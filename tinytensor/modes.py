@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ContextDecorator, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from tinytensor.backend import BackendError, quiet
+from tinytensor.backend import quiet
+from tinytensor.precision import precision
 
 if TYPE_CHECKING:
     from tinytensor.trace import Tracer
-
-
-def _full_precision_everywhere() -> bool:
-    value = os.environ.get("TINYTENSOR_TF32", "") or "1"
-    if value not in ("0", "1"):
-        raise BackendError(f"TINYTENSOR_TF32={value!r} is neither '1' (the default) nor '0' (products in full float32)")
-    return value == "0"
 
 
 class _Modes(threading.local):
@@ -30,7 +23,14 @@ class _Modes(threading.local):
     detecting_anomalies = False
     quiet = False  # inside ``quietly``
     tracer: Tracer | None = None  # what ``trace`` lets write down the calls of ops
-    full_precision = _full_precision_everywhere()
+
+    @property
+    def full_precision(self) -> bool:  # stored where the kernels can read it
+        return precision.is_full
+
+    @full_precision.setter
+    def full_precision(self, value: bool) -> None:
+        precision.is_full = value
 
 
 modes = _Modes()

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from tinytensor.backend import Array, default_dtype, is_array, is_floating, wide, xp
 from tinytensor.calling import call, explain, wrap
-from tinytensor.modes import modes
 
 if TYPE_CHECKING:
     from tinytensor.engine import Node
@@ -201,15 +200,3 @@ def _apart(gradients: Sequence[Any], g: Any, saved: Sequence[Any]) -> Sequence[A
         held.add(id(gradient))
         apart.append(gradient)
     return apart
-
-
-def each_time(check: Callable[..., None]) -> Callable[..., None]:
-    """Declare a check of arrays' values, which a traced function makes in each of its calls, and not in the first alone."""
-
-    @functools.wraps(check)
-    def checked(*given: Any) -> None:
-        check(*given)
-        if modes.tracer is not None:
-            modes.tracer.write_check(check, given)
-
-    return checked

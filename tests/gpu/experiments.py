@@ -58,14 +58,14 @@ def wide(x: tt.Tensor) -> Any:
 
 
 def masks() -> Found:
-    """Dropout's masks, for keys, shapes and probabilities of many kinds."""
+    """Dropout's masks, for many random keys, shapes and probabilities of keeping."""
     shapes = [by_size((1_000_003,), (5_003,)), (3, 0, 4), (), (2, 3, 5, 7), by_size((16, 6, 256, 256), (2, 3, 16, 16))]
     found = {}
-    for key in ((0, 0), (1, 2), (2**64 - 1, 2**63 + 12345)):
-        for probability in (0.8, 0.5, 1 / 3, 1 / 512, 0.0, 1.0):
+    for random_key in ((0, 0), (1, 2), (2**64 - 1, 2**63 + 12345)):
+        for keep_probability in (0.8, 0.5, 1 / 3, 1 / 512, 0.0, 1.0):
             for shape in shapes:
-                mask = tt.tensor(kernels.keep_mask(key, shape, probability)).numpy()
-                found[f"{key}, {probability}, {shape}"] = mask
+                mask = tt.tensor(kernels.keep_mask(random_key, shape, keep_probability)).numpy()
+                found[f"{random_key}, {keep_probability}, {shape}"] = mask
     return found
 
 

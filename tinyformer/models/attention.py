@@ -15,7 +15,7 @@ from tinyformer.models.caches import KeyValueCache
 from tinyformer.models.positions import RotaryPositions
 from tinytensor import Tensor, kernels, multi_head_attention, scaled_dot_product_attention
 from tinytensor.calling import wrap
-from tinytensor.functional import attention_of_arrays, join_heads, queries_keys_values, softmax_of_seen
+from tinytensor.functional.attention import attention_of_arrays, join_heads, queries_keys_values, softmax_of_seen
 from tinytensor.nn import Dropout, Linear, Module
 
 

@@ -1,7 +1,8 @@
-"""The slot behind which hand-written kernels live: the same functions and signatures for every backend.
+"""The slot for hand-written kernels: every backend fills it with the same functions and signatures.
 
-Kernels take and return raw arrays, never tensors. ``numpy`` holds the readable versions; they use only what NumPy and
-CuPy share, so ``cupy`` can take any of them over until it has a faster one.
+Kernels take and return raw arrays, never tensors. Of the rest of the library they import only what lies below them, which is
+``backend``, ``precision`` and ``summation``. ``numpy`` holds the readable kernels and ``cupy`` the GPU kernels. What both need
+is in the files of this folder, or ``cupy`` imports it from ``numpy``.
 """
 
 from tinytensor import backend

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from tinytensor import functional, ops
+from tinytensor.checks import check_probability
 from tinytensor.creation import ones, zeros
 from tinytensor.nn.module import Module, Parameter
 from tinytensor.random import normal, uniform
@@ -77,7 +78,7 @@ class Dropout(Module):
     """Dropout with probability p while training; see ``functional.dropout``."""
 
     def __init__(self, p: float = 0.5):
-        functional._check_probability(p)
+        check_probability(p)
         self.p = p
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:

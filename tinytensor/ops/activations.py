@@ -1,12 +1,16 @@
-"""The nonlinear functions of neural networks that are plain ops; those with kernels of their own are in functional.py."""
+"""The activations: the nonlinear functions of neural networks, all but ``tanh``, which is among the hyperbolic functions."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, cast
 
+from tinytensor import kernels
 from tinytensor.backend import wide, xp
+from tinytensor.checks import check_tensors
+from tinytensor.fused import fused
 from tinytensor.op import op
-from tinytensor.ops.elementwise import exp, sigmoid, where
+from tinytensor.ops.elementwise import erf, exp, sigmoid, tanh, where
 from tinytensor.ops.reductions import sum
 from tinytensor.ops.shapes import normalize_axes, split
 
@@ -14,7 +18,7 @@ if TYPE_CHECKING:
     from tinytensor.tensor import Tensor
 
 __all__ = [
-    "elu", "glu", "leaky_relu", "log_softmax", "logsigmoid", "relu", "silu", "softmax", "softplus",
+    "elu", "gelu", "glu", "leaky_relu", "log_softmax", "logsigmoid", "relu", "silu", "softmax", "softplus",
 ]  # fmt: skip
 
 
@@ -46,6 +50,29 @@ def softplus(x: Tensor) -> Tensor:
 def logsigmoid(x: Tensor) -> Tensor:
     """log(sigmoid(x)), exact where the sigmoid itself would round to 0."""
     return xp.minimum(x, 0) - xp.log1p(xp.exp(-xp.absolute(x)))
+
+
+@fused(kernels.gelu_tanh_forward, kernels.gelu_tanh_backward, inputs=("x",))
+def _gelu_tanh(x: Tensor) -> Tensor:
+    return x * 0.5 * (tanh((x + x * x * x * 0.044715) * math.sqrt(2.0 / math.pi)) + 1.0)
+
+
+@fused(kernels.gelu_exact_forward, kernels.gelu_exact_backward, inputs=("x",))
+def _gelu_exact(x: Tensor) -> Tensor:
+    return x * 0.5 * (erf(x * math.sqrt(0.5)) + 1.0)
+
+
+def gelu(x: Tensor, approximate: str = "none") -> Tensor:
+    """x times the probability that a standard normal number is below x (Hendrycks and Gimpel 2016).
+
+    ``approximate="none"`` computes that with erf; ``"tanh"`` is the approximation that GPT-2 was trained with.
+    """
+    check_tensors("gelu", x=x)
+    if approximate == "tanh":
+        return _gelu_tanh(x)
+    if approximate != "none":
+        raise ValueError(f"gelu: approximate must be 'none' or 'tanh', not {approximate!r}")
+    return _gelu_exact(x)
 
 
 def silu(x: Tensor) -> Tensor:

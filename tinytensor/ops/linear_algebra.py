@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels
 from tinytensor.backend import xp
+from tinytensor.kernels.rows import as_rows
 from tinytensor.op import op
 from tinytensor.ops.indexing import diagonal
 from tinytensor.ops.shapes import broadcast_to, expand_dims, normalize_axes, reshape, swapaxes, transpose
@@ -26,15 +27,10 @@ def T(x: Any) -> Any:
     return swapaxes(x, -1, -2)
 
 
-def _rows(x: Any) -> Any:
-    """All leading axes of an array in one: (..., n) -> (count, n)."""
-    return x if x.ndim == 2 else x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
-
-
 def _times(x: Any, y: Any) -> Any:
     """x @ y on arrays; where y is one matrix for the whole batch that is one large product, faster than many small ones."""
     if y.ndim == 2 and x.ndim != 2:
-        flat = kernels.matmul(_rows(x), y)
+        flat = kernels.matmul(as_rows(x), y)
         return flat.reshape((*x.shape[:-1], y.shape[-1]))
     return kernels.matmul(x, y)
 
@@ -53,7 +49,7 @@ def _matmul(x: Any, y: Any) -> Any:
 @op(x=lambda g, y: _matmul(y, T(g)), y=lambda g, x: _matmul(x, g))
 def _rows_matmul(x: Any, y: Any) -> Any:
     """rows(x)ᵀ rows(y): the gradient of a matrix that was the same for all rows is one product, not a batch of them."""
-    return kernels.matmul(_rows(x).T, _rows(y))
+    return kernels.matmul(as_rows(x).T, as_rows(y))
 
 
 def matmul(x: Tensor, y: Tensor) -> Tensor:

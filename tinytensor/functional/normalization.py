@@ -1,0 +1,48 @@
+"""Normalisation over the last axis."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tinytensor import kernels
+from tinytensor.fused import fused
+from tinytensor.ops import mean, rsqrt, square
+
+if TYPE_CHECKING:
+    from tinytensor.tensor import Tensor
+
+__all__ = [
+    "layer_norm",
+    "rms_norm",
+]
+
+
+def _check_rows(x: Any, weight: Any, bias: Any = None) -> None:
+    """Refuse a weight or bias that would broadcast, as kernels add their gradients up over rows alone, and on a GPU read them
+    by the row."""
+    row = x.shape[-1:]
+    for parameter in (weight, bias):
+        if not row or (parameter is not None and getattr(parameter, "shape", None) != row):
+            raise ValueError(
+                "x needs a last axis, its rows, and weight and bias have the shape of a row: reshape them to (width,), or "
+                "multiply and add in steps of their own"
+            )
+
+
+@fused(kernels.layer_norm_forward, kernels.layer_norm_backward, inputs=("x", "weight", "bias"), check=_check_rows)
+def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
+    """Shift and scale each row (the last axis) to mean 0 and variance 1, then times ``weight`` plus ``bias``, both (width,).
+
+    The variance is the biased one, and eps is added to it under the root (Ba, Kiros and Hinton 2016, equation 4).
+    """
+    centred = x - mean(x, -1, keepdims=True)
+    out = centred * rsqrt(mean(square(centred), -1, keepdims=True) + eps)
+    out = out if weight is None else out * weight
+    return out if bias is None else out + bias
+
+
+@fused(kernels.rms_norm_forward, kernels.rms_norm_backward, inputs=("x", "weight"), check=_check_rows)
+def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-5) -> Tensor:
+    """Scale each row (the last axis) to a mean square of 1, then times ``weight`` (width,) (Zhang and Sennrich 2019)."""
+    out = x * rsqrt(mean(square(x), -1, keepdims=True) + eps)
+    return out if weight is None else out * weight
