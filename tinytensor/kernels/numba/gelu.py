@@ -10,7 +10,6 @@ import numpy
 
 from tinytensor.kernels.numba.compiling import loop, real
 from tinytensor.kernels.numba.exponential import exp
-from tinytensor.kernels.numpy import gelu as in_numpy
 
 _SCALE = math.sqrt(2.0 / math.pi)
 _CUBIC = 0.044715
@@ -33,7 +32,7 @@ def _backward(g: Any, p: Any, x: Any, out: Any) -> None:
         out[i] = g[i] * below * (real(1) + real(2) * ((real(1) - below) * slope) * v)
 
 
-def gelu_forward(needed: Sequence[bool], x: Any) -> tuple[Any, Any]:
+def gelu_tanh_forward(needed: Sequence[bool], x: Any) -> tuple[Any, Any]:
     """x p, and for the backward pass p."""
     x = numpy.ascontiguousarray(x)
     p, out = numpy.empty_like(x), numpy.empty_like(x)
@@ -41,7 +40,7 @@ def gelu_forward(needed: Sequence[bool], x: Any) -> tuple[Any, Any]:
     return out, p
 
 
-def gelu_backward(g: Any, p: Any, needed: Sequence[bool], x: Any) -> Sequence[Any]:
+def gelu_tanh_backward(g: Any, p: Any, needed: Sequence[bool], x: Any) -> Sequence[Any]:
     """g times the slope."""
     out = numpy.empty(x.shape, x.dtype)
     _backward(g.reshape(-1), p.reshape(-1), x.reshape(-1), out.reshape(-1))

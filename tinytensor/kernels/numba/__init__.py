@@ -1,0 +1,23 @@
+"""The CPU kernels as loops that Numba compiles: one pass over memory each, during which other threads run."""
+
+from tinytensor.kernels.numba.attention import (
+    attention_backward,
+    attention_forward,
+    multi_head_attention_backward,
+    multi_head_attention_forward,
+)
+from tinytensor.kernels.numba.cross_entropy import (
+    cross_entropy_backward,
+    cross_entropy_forward,
+    linear_cross_entropy_forward,
+)
+from tinytensor.kernels.numba.dropout import dropout_backward, dropout_forward
+from tinytensor.kernels.numba.gelu import gelu_tanh_backward, gelu_tanh_forward
+from tinytensor.kernels.numba.normalization import (
+    layer_norm_backward,
+    layer_norm_forward,
+    rms_norm_backward,
+    rms_norm_forward,
+)
+from tinytensor.kernels.numba.optimizers import adam_step, sgd_step
+from tinytensor.kernels.numba.sum_rows import sum_rows

@@ -1,0 +1,111 @@
+"""Softmax cross-entropy, one row after the other; kernels/numpy/cross_entropy.py has the contracts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy
+
+from tinytensor.kernels.numba.compiling import reduction, real
+from tinytensor.kernels.numba.exponential import exp
+from tinytensor.kernels.numpy.cross_entropy import with_output_layer
+
+
+@reduction
+def _row_losses(rows: Any, targets: Any, ignore_index: int, smoothing: float, losses: Any, total: Any) -> None:
+    count, classes = rows.shape
+    for i in range(count):
+        losses[i] = total[i] = real(0)
+        if targets[i] == ignore_index:
+            continue
+        largest = rows[i, 0]
+        for j in range(classes):
+            largest = rows[i, j] if rows[i, j] > largest else largest
+        weights, sum_of_logits = real(0), real(0)
+        for j in range(classes):
+            weights += exp(rows[i, j] - largest)
+            sum_of_logits += rows[i, j]
+        total[i] = math.log(weights) + largest
+        losses[i] = total[i] - rows[i, targets[i]]
+        if smoothing != real(0):
+            losses[i] = (real(1) - smoothing) * losses[i] + smoothing * (total[i] - sum_of_logits / real(classes))
+
+
+@reduction
+def _row_gradients(rows: Any, targets: Any, ignore_index: int, smoothing: float, scale: Any, total: Any, out: Any) -> None:
+    count, classes = rows.shape
+    for i in range(count):
+        if targets[i] == ignore_index:
+            out[i] = real(0)
+            continue
+        for j in range(classes):
+            out[i, j] = (exp(rows[i, j] - total[i]) - smoothing / real(classes)) * scale[i]
+        out[i, targets[i]] -= (real(1) - smoothing) * scale[i]
+
+
+@reduction
+def _replace_by_gradients(logits: Any, targets: Any, scale: Any, smoothing: float) -> Any:
+    rows, classes = logits.shape
+    loss = real(0)
+    for i in range(rows):
+        largest = logits[i, 0]
+        for j in range(classes):
+            largest = logits[i, j] if logits[i, j] > largest else largest
+        right = logits[i, targets[i]] - largest
+        weights, sum_of_logits = real(0), real(0)
+        for j in range(classes):
+            sum_of_logits += logits[i, j] - largest
+            logits[i, j] = exp(logits[i, j] - largest)
+            weights += logits[i, j]
+        mean = sum_of_logits / real(classes) if smoothing != real(0) else real(0)
+        loss += scale[i] * (math.log(weights) - (real(1) - smoothing) * right - smoothing * mean)
+        for j in range(classes):
+            logits[i, j] = logits[i, j] * (scale[i] / weights) - smoothing / real(classes) * scale[i]
+        logits[i, targets[i]] -= (real(1) - smoothing) * scale[i]
+    return loss
+
+
+def cross_entropy_forward(
+    needed: Sequence[bool], logits: Any, targets: Any, ignore_index: int, label_smoothing: float, reduction: str
+) -> tuple[Any, Any]:
+    """logsumexp(logits) - logits[target] for each row. Saves the logsumexp, and how many rows count."""
+    rows, target = _rows(logits), numpy.ascontiguousarray(targets).reshape(-1)
+    losses, total = numpy.empty(len(rows), rows.dtype), numpy.empty(len(rows), rows.dtype)
+    _row_losses(rows, target, int(ignore_index), float(label_smoothing), losses, total)
+    count = max(int((target != ignore_index).sum()), 1)
+    if reduction == "none":
+        return losses.reshape(targets.shape), (total, count)
+    return losses.sum() / count if reduction == "mean" else losses.sum(), (total, count)
+
+
+def cross_entropy_backward(
+    g: Any,
+    residuals: tuple[Any, Any],
+    needed: Sequence[bool],
+    logits: Any,
+    targets: Any,
+    ignore_index: int,
+    label_smoothing: float,
+    reduction: str,
+) -> Sequence[Any]:
+    """softmax(logits) minus the target distribution, times the scale of each row."""
+    total, count = residuals
+    rows, target = _rows(logits), numpy.ascontiguousarray(targets).reshape(-1)
+    scale = numpy.broadcast_to(g.reshape(-1), target.shape) / rows.dtype.type(count if reduction == "mean" else 1)
+    out = numpy.empty_like(rows)
+    _row_gradients(rows, target, int(ignore_index), float(label_smoothing), scale, total, out)
+    return (out.reshape(logits.shape),)
+
+
+def _rows(logits: Any) -> Any:
+    return numpy.ascontiguousarray(logits).reshape(-1, logits.shape[-1])
+
+
+def loss_and_gradient(logits: Any, target: Any, scale: Any, label_smoothing: float) -> tuple[Any, Any]:
+    """The sum of the rows' losses times ``scale``, and its gradient, which takes the logits' memory."""
+    return _replace_by_gradients(logits, numpy.ascontiguousarray(target), scale, float(label_smoothing)), logits
+
+
+linear_cross_entropy_forward = with_output_layer(loss_and_gradient)
