@@ -64,26 +64,38 @@ def _joined(x: Any) -> Any:
     return numpy.ascontiguousarray(x).reshape(-1, *x.shape[-2:])
 
 
+def _write_back(joined: Any, x: Any) -> None:
+    """Bring what was computed in ``_joined(x)`` to x, where that is a copy, as products of views need not be contiguous."""
+    if not x.flags.c_contiguous:
+        x[...] = joined.reshape(x.shape)
+
+
 def _weigh(scores: Any, seen_by_first: int | None, floor: float | None) -> tuple[Any, Any]:
     shape = (*scores.shape[:-2], 1, scores.shape[-1])
     largest, total = numpy.empty(shape, scores.dtype), numpy.empty(shape, scores.dtype)
     seen = scores.shape[-2] if seen_by_first is None else seen_by_first
-    _find_largest(_joined(scores), seen, -math.inf if floor is None else floor, _joined(largest))
-    _exponentiate(_joined(scores), seen, _joined(largest), _joined(total))
+    joined = _joined(scores)
+    _find_largest(joined, seen, -math.inf if floor is None else floor, _joined(largest))
+    _exponentiate(joined, seen, _joined(largest), _joined(total))
+    _write_back(joined, scores)
     return largest, total
 
 
 def _weigh_again(scores: Any, seen_by_first: int | None, largest: Any) -> None:
     seen = scores.shape[-2] if seen_by_first is None else seen_by_first
     largest = _joined(numpy.broadcast_to(largest, (*scores.shape[:-2], 1, scores.shape[-1])))
-    _exponentiate(_joined(scores), seen, largest, numpy.empty_like(largest))
+    joined = _joined(scores)
+    _exponentiate(joined, seen, largest, numpy.empty_like(largest))
+    _write_back(joined, scores)
 
 
 def _to_scores(d_weights: Any, keep: Any, total: Any, weights: Any) -> None:
+    joined = _joined(d_weights)
     if keep is None:
-        _subtract_and_multiply(_joined(d_weights), _joined(total), _joined(weights))
+        _subtract_and_multiply(joined, _joined(total), _joined(weights))
     else:
-        _drop_subtract_and_multiply(_joined(d_weights), _joined(keep), _joined(total), _joined(weights))
+        _drop_subtract_and_multiply(joined, _joined(keep), _joined(total), _joined(weights))
+    _write_back(joined, d_weights)
 
 
 _PASSES = in_numpy.Passes(_weigh, _weigh_again, _to_scores)

@@ -34,8 +34,7 @@ def _backward(g: Any, p: Any, x: Any, out: Any) -> None:
 
 def gelu_tanh_forward(needed: Sequence[bool], x: Any) -> tuple[Any, Any]:
     """x p, and for the backward pass p."""
-    x = numpy.ascontiguousarray(x)
-    p, out = numpy.empty_like(x), numpy.empty_like(x)
+    p, out = numpy.empty(x.shape, x.dtype), numpy.empty(x.shape, x.dtype)
     _forward(x.reshape(-1), p.reshape(-1), out.reshape(-1))
     return out, p
 

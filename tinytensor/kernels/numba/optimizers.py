@@ -50,21 +50,31 @@ def adam_step(
     decoupled: bool,
 ) -> None:
     """One step of Adam or AdamW."""
-    if not _are_plain(parameters, gradients, firsts, seconds, masters):
-        settings = (step, lr, beta1, beta2, eps, weight_decay, decoupled)
-        in_numpy.adam_step(parameters, gradients, firsts, seconds, masters, *settings)
-        return
     rate, root_factor = lr / (1.0 - beta1**step), 1.0 / math.sqrt(1.0 - beta2**step)
     kept, added = (1.0 - lr * weight_decay, 0.0) if decoupled else (1.0, float(weight_decay))
     numbers = [float(x) for x in (beta1, beta2, rate, root_factor, eps, kept, added)]
-    for arrays in zip(parameters, gradients, firsts, seconds):
-        _adam(*[x.reshape(-1) for x in arrays], *numbers)
+    for arrays in zip(*_current(parameters, gradients, masters), firsts, seconds):
+        _adam(*map(_flat, arrays), *numbers)
+    _round(masters, parameters)
 
 
-def _are_plain(*lists: Arrays) -> bool:
-    """Whether the loops can change these arrays: all have one dtype, and lie in one piece."""
-    *arrays, masters = lists
-    return not masters and all(x.flags.c_contiguous and x.dtype == arrays[0][0].dtype for xs in arrays for x in xs)
+def _current(parameters: Arrays, gradients: Arrays, masters: Arrays) -> tuple[Arrays, Arrays]:
+    """What a step changes, and the gradients in the same dtype: the parameters, or where they are narrow their masters."""
+    if not masters:
+        return parameters, gradients
+    return [in_numpy.current(m, p) for m, p in zip(masters, parameters)], [g.astype(masters[0].dtype) for g in gradients]
+
+
+def _round(masters: Arrays, parameters: Arrays) -> None:
+    for master, parameter in zip(masters, parameters):
+        parameter[...] = master.astype(parameter.dtype)
+
+
+def _flat(x: Any) -> Any:
+    """A view of x as one axis. Raises AttributeError where that would be a copy, as a step changes x itself."""
+    flat = x.view()
+    flat.shape = (x.size,)
+    return flat
 
 
 @loop
@@ -88,10 +98,11 @@ def sgd_step(
     weight_decay: float,
 ) -> None:
     """One step of gradient descent with momentum."""
-    if is_first or not momentum or not _are_plain(parameters, gradients, velocities, masters):
+    if is_first or not momentum:
         settings = (is_first, lr, momentum, dampening, nesterov, weight_decay)
         in_numpy.sgd_step(parameters, gradients, velocities, masters, *settings)
         return
     numbers = (float(lr), float(momentum), 1.0 - dampening, bool(nesterov), float(weight_decay))
-    for arrays in zip(parameters, gradients, velocities):
-        _sgd(*[x.reshape(-1) for x in arrays], *numbers)
+    for arrays in zip(*_current(parameters, gradients, masters), velocities):
+        _sgd(*map(_flat, arrays), *numbers)
+    _round(masters, parameters)
