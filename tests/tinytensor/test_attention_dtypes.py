@@ -7,6 +7,7 @@ import pytest
 
 import tinytensor as tt
 from tinytensor import functional
+from tinytensor.kernels.masks import causal_array
 from tinytensor.kernels.numpy import attention as numpy_attention
 
 attention = tt.scaled_dot_product_attention
@@ -104,7 +105,7 @@ def test_what_is_kept_of_causal_masks_is_bounded_in_bytes():
     for length in range(1, numpy_attention._SQUARE + 1):
         kept[length] = original(length, np.dtype("float64")).nbytes
     assert numpy_attention._triangle.cache_info().maxsize * max(kept.values()) <= 1 << 23
-    assert not hasattr(functional._causal_array, "cache_info")
+    assert not hasattr(causal_array, "cache_info")
 
 
 @pytest.mark.parametrize("lengths", [(130, 130), (300, 320), (255, 255)], ids=str)
