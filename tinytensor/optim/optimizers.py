@@ -94,26 +94,29 @@ class Optimizer:
                 p.grad = None
 
     def step(self, scale: float = 1.0, threads: int = 1) -> None:
-        """Change every parameter that has a gradient and is not frozen. ``scale`` multiplies the learning rates: a schedule's
-        value. The parameters are shared out among so many ``threads``, which changes nothing but the time it takes."""
+        """Change every parameter that has a gradient and is not frozen.
+
+        ``scale``, the value of a schedule, multiplies the learning rates. The parameters are divided among ``threads`` threads,
+        which changes only the time it takes.
+        """
         states = iter(self.state)
         updates = []
         for group in self.param_groups:
             settings = _settings(group)
             lr = settings["lr"] * float(scale)
             updates += [(p, state, settings, lr) for p, state in zip(group["params"], states) if _learns(p)]
-        shares: list[list[Any]] = [[] for _ in range(threads)]
+        of_threads: list[list[Any]] = [[] for _ in range(threads)]
         sizes = [0] * threads
         for update in sorted(updates, key=lambda update: update[0].size, reverse=True):
             least = sizes.index(min(sizes))
-            shares[least].append(update)
+            of_threads[least].append(update)
             sizes[least] += update[0].size
-        parallel.call_together([partial(self._update_all, share) for share in shares])
-        for p, *_ in updates:  # here, as threads would only wait for one another
+        parallel.call_together([partial(self._update_all, own) for own in of_threads])
+        for p, *_ in updates:  # not in the threads, which would only wait for each other
             note_change(p.data)
 
     def _update_all(self, updates: list[Any]) -> None:
-        """Change the parameters, in as few calls of ``update`` as their groups, dtypes and states allow."""
+        """Change the parameters. Those of the same group, dtype, step count and state names take one call of ``update``."""
         alike: dict[Any, list[Any]] = {}
         for p, state, group, lr in updates:
             kind = (id(group), p.data.dtype.num, state.get("steps"), *sorted(state))
@@ -128,8 +131,10 @@ class Optimizer:
                 self.update([p.data for p in parameters], [p.grad.data for p in parameters], states, group, lr)
 
     def update(self, parameters: Arrays, gradients: Arrays, states: States, group: dict[str, Any], lr: float) -> None:
-        """Change these parameters' arrays in place. All are of one group and dtype, with the same names and count in their
-        states. Every optimizer writes its own."""
+        """Change these parameters' arrays in place. Every optimizer defines this method.
+
+        All the parameters have the same group and dtype, and their states have the same names and step count.
+        """
         raise TypeError(f"{type(self).__name__} has no update method: write one")
 
     # ------------------------------------------------------------------------------------------ saving and loading
