@@ -15,15 +15,12 @@ encoder-decoder has three in a pair of layers: of the source, of the target, and
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 BATCHES = 16  # different batches, used in turn
 LABEL_SMOOTHING = 0.1  # of the encoder-decoder
 PAD = 0
-
-Self = TypeVar("Self", bound="Sizes")
 
 
 @dataclass(frozen=True)
@@ -38,15 +35,6 @@ class Sizes:
     dropout: float = 0.0
     vocab_size: int = 65
     attentions_in_a_layer: ClassVar[int] = 1
-
-    def times(self: Self, batch: int = 1, block: int = 1, layers: int = 1) -> Self:
-        """The same with this many times as many sequences in a batch, tokens in a sequence, and layers."""
-        return dataclasses.replace(
-            self,
-            batch_size=batch * self.batch_size,
-            block_size=block * self.block_size,
-            num_layers=layers * self.num_layers,
-        )
 
     def shape(self) -> str:
         """The model's size in words."""

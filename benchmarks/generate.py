@@ -14,7 +14,7 @@ tinyformer itself without ``tt.trace``.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, cast
@@ -114,7 +114,7 @@ class HuggingFace(TorchSide):
 
     def load(self, weights: dict[str, Any]) -> None:
         """Start from tinyformer's values. Raises RuntimeError that lists every name or shape that differs."""
-        renamed = {_gpt2_name(name): self.torch.tensor(_gpt2_layout(name, a)) for name, a in weights.items()}
+        renamed = {name: self.torch.tensor(array) for name, array in gpt2_weights(weights)}
         self.model.transformer.load_state_dict(renamed)  # the output layer is the token embedding on both sides
 
     def step(self) -> Any:
@@ -139,17 +139,15 @@ _IN_A_BLOCK = {
 }
 
 
-def _gpt2_name(name: str) -> str:
-    module, _, kind = name.rpartition(".")
-    if not module.startswith("blocks."):
-        return f"{_OUTSIDE_BLOCKS[module]}.{kind}"
-    _, number, layer = module.split(".", 2)
-    return f"h.{number}.{_IN_A_BLOCK[layer]}.{kind}"
-
-
-def _gpt2_layout(name: str, array: Any) -> Any:
-    """The matrices of GPT-2's linear layers are (inputs, outputs); those of the embeddings are as here."""
-    return array.T if name.startswith("blocks.") and array.ndim == 2 else array
+def gpt2_weights(weights: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """GPT-2's names and values of the same. The matrices of its linear layers are (inputs, outputs), its embeddings as here."""
+    for name, array in weights.items():
+        module, _, kind = name.rpartition(".")
+        if module in _OUTSIDE_BLOCKS:
+            yield f"{_OUTSIDE_BLOCKS[module]}.{kind}", array
+        else:
+            _, number, layer = module.split(".", 2)
+            yield f"h.{number}.{_IN_A_BLOCK[layer]}.{kind}", array.T
 
 
 def run(task: Task, sides: measure.Sides, turns: int, steps: int, warm_up: int, same: float = 1.0) -> str:

@@ -24,9 +24,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +37,6 @@ from measure import SideError, Worker
 
 TORCH_DEVICE = "cuda"
 CHARACTERS = "shakespeare_char"  # the configuration that all parts measure
-TARGETS = {  # the most that it should be, and what
-    "step": (1.5, "the ratio of the medians, in TF32 over "),
-    "loss": (0.01, "bfloat16's distance from float32, in the "),
-    "start": (5.0, "seconds with compiled kernels cached"),
-}
 OURS, NARROW = "tinyformer, TF32", "tinyformer, bfloat16"
 EAGER, MIXED, COMPILED = "PyTorch eager, TF32", "PyTorch eager, bfloat16", "PyTorch compiled, bfloat16"
 TINYFORMER: dict[str, str] = {OURS: "float32", NARROW: "bfloat16"}  # the dtype
@@ -134,10 +128,11 @@ class Learner:
         return list(map(float, losses)), self.evaluate(trainer.model, trainer.batches), self.source.name
 
 
-class Report:
-    """The sections so far, and what could not be measured."""
+class Measurement:
+    """The parts of what is measured, each a method; the sections of their report so far, and what could not be measured."""
 
-    def __init__(self) -> None:
+    def __init__(self, amount: Amount, data: str | None):
+        self.amount, self.data = amount, data
         self.sections: list[str] = []
         self.failures: list[str] = []
 
@@ -155,34 +150,40 @@ class Report:
             self.failures.append(f"{what} was not measured: {lines[0]} {lines[-1] if len(lines) > 1 else ''}".strip())
             print(error, file=sys.stderr)
 
-    def text(self) -> str:
+    def report(self) -> str:
         """All of it."""
-        failures = ["## Not measured\n\n" + "\n".join(f"- {failure}" for failure in self.failures)] if self.failures else []
+        failures = ["## Not measured", "\n".join(f"- {failure}" for failure in self.failures)] if self.failures else []
         return "\n\n".join([*self.sections, *failures])
 
+    def tests(self) -> None:
+        """The tests, and what they say at the end."""
+        command = [sys.executable, "-m", "pytest", "-rfE", "--tb=short", *self.amount.tests]
+        root = Path(__file__).resolve().parents[1]
+        process = subprocess.run(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        print(process.stdout)
+        lines = [line for line in process.stdout.splitlines() if line]
+        failed = [f"- {line}" for line in lines if line.startswith(("FAILED", "ERROR"))]
+        last = lines[-1].strip("= ") if lines else "pytest said nothing"
+        self.add(f"Tests: {' '.join(self.amount.tests)}", last, *(["\n".join(failed)] if failed else []))
+        if process.returncode:
+            self.failures.append(f"not all tests passed: {last}")
 
-def run_tests(amount: Amount, report: Report) -> None:
-    """The tests, and what they say at the end."""
-    command = [sys.executable, "-m", "pytest", "-rfE", "--tb=short", *amount.tests]
-    root = Path(__file__).resolve().parents[1]
-    process = subprocess.run(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    print(process.stdout)
-    lines = [line for line in process.stdout.splitlines() if line]
-    failed = [f"- {line}" for line in lines if line.startswith(("FAILED", "ERROR"))]
-    last = lines[-1].strip("= ") if lines else "pytest said nothing"
-    report.add(f"Tests: {' '.join(amount.tests)}", last, *(["\n".join(failed)] if failed else []))
-    if process.returncode:
-        report.failures.append(f"not all tests passed: {last}")
+    def steps(self) -> None:
+        """A training step of both libraries."""
+        for name, configuration in GPU_GPTS.items():
+            with ExitStack() as stack, self.attempt(f"{name}: a training step"):
+                self._step(stack, name, configuration)
 
+    def _step(self, stack: ExitStack, name: str, configuration: GPTConfiguration) -> None:
+        amount = self.amount
+        ours = (on_cupy, amount.steps, train_step.Tinyformer, configuration, 1)
+        theirs = (on_torch, amount.steps, TORCH_DEVICE, "high", train_step.PyTorch, configuration)
+        sides: dict[str, tuple[Any, ...]] = {side: (*ours, dtype) for side, dtype in TINYFORMER.items()}
+        sides |= {side: (*theirs, *options) for side, options in PYTORCH.items()}
 
-def measure_steps(name: str, configuration: GPTConfiguration, amount: Amount, report: Report) -> None:
-    """A training step of both libraries."""
-    ours = (on_cupy, amount.steps, train_step.Tinyformer, configuration, 1)
-    theirs = (on_torch, amount.steps, TORCH_DEVICE, "high", train_step.PyTorch, configuration)
-    sides: dict[str, tuple[Any, ...]] = {side: (*ours, dtype) for side, dtype in TINYFORMER.items()}
-    sides |= {side: (*theirs, *options) for side, options in PYTORCH.items()}
-    with ExitStack() as stack, report.attempt(f"{name}: a training step"):
-        attempt = lambda side: report.attempt(f"{name}: {side}")  # noqa: E731
+        def attempt(side: str) -> AbstractContextManager[None]:
+            return self.attempt(f"{name}: {side}")
+
         workers = train_step.start(stack, configuration, sides, amount.warm_up, ROUNDING, attempt)
         memory = measure.call_all(workers, "device_memory")
         times = measure.take_turns(workers, amount.turns, amount.blocks, settle=amount.warm_up)
@@ -191,90 +192,92 @@ def measure_steps(name: str, configuration: GPTConfiguration, amount: Amount, re
             speed = f"{configuration.num_tokens() / seconds.median:,.0f}"
             rows.append([side, *seconds.milliseconds(digits=2), speed, *map(measure.megabytes, memory[side])])
         rivals = [side for side in times if side in PYTORCH]
-        target = []
-        if name == CHARACTERS and EAGER in times:
-            target = _against_target(times[OURS].median / times[EAGER].median, "step", EAGER)
-        report.add(
+        self.add(
             f"A training step, {name}",
             configuration.described(),
             measure.table(["", *measure.TIMES, "tokens/s", "tensors MB", "pool MB", "driver MB"], rows),
             MEMORY,
             *[measure.ratio_table(times, side, rivals) for side in times if side in TINYFORMER],
-            *target,
         )
+        if name == CHARACTERS and EAGER in times:
+            ratio = times[OURS].median / times[EAGER].median
+            self.sections.append(_target(f"the ratio of the medians, in TF32 over {EAGER}", ratio, 1.5))
 
-
-def _against_target(value: float, target: str, detail: str = "") -> list[str]:
-    most, what = TARGETS[target]
-    return [f"Target: {what}{detail} at most {most:g}. It is {value:.4g}: **{'met' if value <= most else 'NOT met'}**."]
-
-
-def measure_losses(configuration: GPTConfiguration, amount: Amount, data: str | None, report: Report) -> None:
-    """The same run in float32 and in bfloat16."""
-    with report.attempt("bfloat16's losses"):
-        last = max(1, amount.losses // 6)
+    def losses(self) -> None:
+        """The same run in float32 and in bfloat16."""
+        steps = self.amount.losses
+        last = max(1, steps // 6)
         ends = {}
-        for side, dtype in TINYFORMER.items():
-            with Worker(side, Learner, configuration, dtype, amount.losses, data) as worker:
-                losses, validation, text = worker.call("learn")
-            ends[side] = (statistics.fmean(losses[-last:]), validation)
-        distances = [abs(a - b) for a, b in zip(ends[OURS], ends[NARROW])]
-        rows = [[side, f"{training:.4f}", f"{validation:.4f}"] for side, (training, validation) in ends.items()]
-        report.add(
-            f"bfloat16 beside float32 after {amount.losses} steps of {CHARACTERS}",
-            f"The text is {text}; batches and dropout masks are the same.",
-            measure.table(["", f"training loss, mean of the last {last}", "validation loss"], rows),
-            *_against_target(distances[0], "loss", "training loss"),
-            *_against_target(distances[1], "loss", "validation loss"),
-        )
+        with self.attempt("bfloat16's losses"):
+            for side, dtype in TINYFORMER.items():
+                with Worker(side, Learner, GPU_GPTS[CHARACTERS], dtype, steps, self.data) as worker:
+                    losses, validation, text = worker.call("learn")
+                ends[side] = (statistics.fmean(losses[-last:]), validation)
+            distances = [abs(a - b) for a, b in zip(ends[OURS], ends[NARROW])]
+            rows = [[side, f"{training:.4f}", f"{validation:.4f}"] for side, (training, validation) in ends.items()]
+            self.add(
+                f"bfloat16 beside float32 after {steps} steps of {CHARACTERS}",
+                f"The text is {text}; batches and dropout masks are the same.",
+                measure.table(["", f"training loss, mean of the last {last}", "validation loss"], rows),
+                _target("bfloat16's distance from float32, in the training loss", distances[0], 0.01),
+                _target("bfloat16's distance from float32, in the validation loss", distances[1], 0.01),
+            )
 
+    def generation(self) -> None:
+        """Greedy decoding of both libraries, in float32."""
+        for batch in (1, 64):
+            task = generate.Task(GPU_GPTS[CHARACTERS], batch, prompt_length=8, new_tokens=self.amount.new_tokens)
+            sides: measure.Sides = {
+                generate.OURS: (on_cupy, 1, generate.Tinyformer, task),
+                generate.THEIRS: (on_torch, 1, TORCH_DEVICE, "highest", generate.HuggingFace, task),
+            }
+            with self.attempt(f"generation, batch {batch}"), measure.environment({"TINYTENSOR_TF32": "0"}):
+                # Where two logits are as good as equal, rounding decides; so not all rows have to be the same.
+                found = generate.run(task, sides, self.amount.continuations, steps=1, warm_up=1, same=0.9)
+                what = f"{task.new_tokens} tokens after {task.prompt_length}, float32 without TF32."
+                self.add(f"Greedy decoding, {CHARACTERS}, batch {batch}", what, found)
 
-def measure_generation(configuration: GPTConfiguration, batch: int, amount: Amount, report: Report) -> None:
-    """Greedy decoding of both libraries, in float32."""
-    task = generate.Task(configuration, batch, prompt_length=8, new_tokens=amount.new_tokens)
-    sides: measure.Sides = {
-        generate.OURS: (on_cupy, 1, generate.Tinyformer, task),
-        generate.THEIRS: (on_torch, 1, TORCH_DEVICE, "highest", generate.HuggingFace, task),
-    }
-    with report.attempt(f"generation, batch {batch}"), measure.environment({"TINYTENSOR_TF32": "0"}):
-        # Where two logits are as good as equal, rounding decides; so not all rows have to be the same.
-        found = generate.run(task, sides, amount.continuations, steps=1, warm_up=1, same=0.9)
-        what = f"{task.new_tokens} tokens after {task.prompt_length}, float32 without TF32; at least 9 of 10 rows are the same."
-        report.add(f"Greedy decoding, {CHARACTERS}, batch {batch}", what, found)
-
-
-def measure_start(configuration: GPTConfiguration, report: Report) -> None:
-    """How long a process takes until it has done a training step: the first ever, and then again."""
-    with report.attempt("the start"), tempfile.TemporaryDirectory() as folder, measure.environment({"CUPY_CACHE_DIR": folder}):
+    def start(self) -> None:
+        """How long a process takes until it has done a training step: the first ever, and then again."""
         rows = []
-        for what in ("no kernel compiled yet", "compiled kernels cached"):
-            start = time.perf_counter()
-            with Worker(OURS, train_step.Tinyformer, configuration, 1) as worker:
-                made = time.perf_counter() - start
-                worker.call("losses", 1)
-                stepped = time.perf_counter() - start
-            rows.append([what, f"{made:.2f}", f"{stepped:.2f}"])
-        report.add(
-            f"From the start of a process to the end of its first training step, {CHARACTERS}",
-            measure.table(["", "imports, model and batches, s", "and the first step, s"], rows),
-            *_against_target(stepped, "start"),
-        )
+        with (
+            self.attempt("the start"),
+            tempfile.TemporaryDirectory() as folder,
+            measure.environment({"CUPY_CACHE_DIR": folder}),
+        ):
+            for what in ("no kernel compiled yet", "compiled kernels cached"):
+                start = time.perf_counter()
+                with Worker(OURS, train_step.Tinyformer, GPU_GPTS[CHARACTERS], 1) as worker:
+                    made = time.perf_counter() - start
+                    worker.call("losses", 1)
+                    stepped = time.perf_counter() - start
+                rows.append([what, f"{made:.2f}", f"{stepped:.2f}"])
+            self.add(
+                f"From the start of a process to the end of its first training step, {CHARACTERS}",
+                measure.table(["", "imports, model and batches, s", "and the first step, s"], rows),
+                _target("seconds with compiled kernels cached", stepped, 5.0),
+            )
 
+    def kernels(self) -> None:
+        """Where a step's time goes."""
+        for name, configuration in GPU_GPTS.items():
+            for dtype in TINYFORMER.values():
+                with self.attempt(f"{name}: kernels in {dtype}"):
+                    self._kernels(f"{name}, {dtype}", (on_cupy, 1, train_step.Tinyformer, configuration, 1, dtype))
 
-def measure_kernels(name: str, configuration: GPTConfiguration, dtype: str, amount: Amount, report: Report) -> None:
-    """Where a step's time goes."""
-    steps, side = amount.profiled, (on_cupy, 1, train_step.Tinyformer, configuration, 1, dtype)
-    with report.attempt(f"{name}: kernels in {dtype}"), Worker(OURS, *side) as worker:
-        worker.call("losses", amount.warm_up)
-        kernels, whole = worker.call("kernel_times", steps)
+    def _kernels(self, what: str, side: tuple[Any, ...]) -> None:
+        steps = self.amount.profiled
+        with Worker(OURS, *side) as worker:
+            worker.call("losses", self.amount.warm_up)
+            kernels, whole = worker.call("kernel_times", steps)
         ordered = sorted(kernels.items(), key=lambda item: -item[1][1])
         elsewhere = whole - sum(milliseconds for _, milliseconds in kernels.values())
         rows = [
             [kernel, f"{count / steps:g}", f"{milliseconds / steps:.3f}", f"{milliseconds / whole:.1%}"]
             for kernel, (count, milliseconds) in [*ordered, ("everything else", (0, elsewhere))]
         ]
-        report.add(
-            f"Where a step's time goes, {name}, {dtype}",
+        self.add(
+            f"Where a step's time goes, {what}",
             f"Between events before and after each call of a kernel; a step with them takes {whole / steps:.2f} ms. "
             "Where the GPU waits for Python, that counts, too.",
             measure.table(["kernel", "calls a step", "ms a step", "fraction"], rows),
@@ -284,19 +287,8 @@ def measure_kernels(name: str, configuration: GPTConfiguration, dtype: str, amou
 PARTS = ("tests", "steps", "losses", "generation", "start", "kernels")
 
 
-def parts(amount: Amount, data: str | None, report: Report) -> Iterator[tuple[str, Callable[[], None]]]:
-    """Every part, and what measures it."""
-    characters = GPU_GPTS[CHARACTERS]
-    yield "tests", partial(run_tests, amount, report)
-    for name, configuration in GPU_GPTS.items():
-        yield "steps", partial(measure_steps, name, configuration, amount, report)
-    yield "losses", partial(measure_losses, characters, amount, data, report)
-    for batch in (1, 64):
-        yield "generation", partial(measure_generation, characters, batch, amount, report)
-    yield "start", partial(measure_start, characters, report)
-    for name, configuration in GPU_GPTS.items():
-        for dtype in TINYFORMER.values():
-            yield "kernels", partial(measure_kernels, name, configuration, dtype, amount, report)
+def _target(what: str, value: float, most: float) -> str:
+    return f"Target: {what} at most {most:g}. It is {value:.4g}: **{'met' if value <= most else 'NOT met'}**."
 
 
 def describe_gpu() -> str:
@@ -335,17 +327,17 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     """Measure, write after each part, and print."""
     arguments = parse()
-    report = Report()
-    report.add("The GPU", describe_gpu())
+    measurement = Measurement(QUICK if arguments.quick else Amount(), arguments.data)
+    measurement.add("The GPU", describe_gpu())
     title = "On a GPU" + (" (a smoke run: no measurement)" if arguments.quick else "")
-    for part, run in parts(QUICK if arguments.quick else Amount(), arguments.data, report):
+    for part in PARTS:
         if part in arguments.parts:
-            run()
+            getattr(measurement, part)()
             if arguments.output:
                 packages = ("numpy", "cupy-cuda13x", "cupy-cuda12x", "torch", "transformers")
-                measure.write(arguments.output, title, report.text(), *packages)
-    print(f"{title}\n\n{report.text()}")
-    sys.exit(1 if report.failures else 0)
+                measure.write(arguments.output, title, measurement.report(), *packages)
+    print(f"{title}\n\n{measurement.report()}")
+    sys.exit(1 if measurement.failures else 0)
 
 
 if __name__ == "__main__":

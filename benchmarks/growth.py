@@ -40,17 +40,18 @@ def changes(base: Setup, largest_block: int) -> list[Change]:
     instead of one."""
     sizes = base.configuration
 
-    def larger(what: str, before: int, **factor: int) -> Change:
-        (times,) = factor.values()
-        return Change(f"{what} {before} to {times * before}", base, replace(base, configuration=sizes.times(**factor)))
+    def larger(what: str, name: str, times: int = 2) -> Change:
+        before = getattr(sizes, name)
+        after = replace(sizes, **{name: times * before})
+        return Change(f"{what} {before} to {times * before}", base, replace(base, configuration=after))
 
-    found, times = [larger("batch", sizes.batch_size, batch=2)], 2
-    while times * sizes.block_size <= largest_block:
-        found.append(larger("block", sizes.block_size, block=times))
-        times *= 2
-    found.append(larger("layers", sizes.num_layers, layers=2))
-    found.append(Change("threads 1 to 2", replace(base, threads=1), replace(base, threads=2)))
-    return found
+    doublings = range(1, (largest_block // sizes.block_size).bit_length())
+    return [
+        larger("batch", "batch_size"),
+        *[larger("block", "block_size", 2**n) for n in doublings],
+        larger("layers", "num_layers"),
+        Change("threads 1 to 2", replace(base, threads=1), replace(base, threads=2)),
+    ]
 
 
 def run(change: Change, turns: int, steps: int, warm_up: int) -> dict[str, tuple[Times, Times]]:

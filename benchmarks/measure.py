@@ -23,11 +23,12 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import cached_property
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from configurations import Sizes
 from tqdm import tqdm
@@ -205,16 +206,9 @@ def call_all(workers: Mapping[str, Worker], method: str, *arguments: Any) -> dic
     return {name: worker.call(method, *arguments) for name, worker in workers.items()}
 
 
-@contextmanager
-def environment(variables: Mapping[str, str]) -> Iterator[None]:
+def environment(variables: Mapping[str, str]) -> AbstractContextManager[Any]:
     """A context with these variables set, for the processes that are started in it."""
-    before = dict(os.environ)
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
+    return mock.patch.dict(os.environ, variables)
 
 
 def thread_variables(count: int | None) -> dict[str, str]:

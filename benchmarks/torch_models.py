@@ -7,7 +7,8 @@ start as PyTorch's layers make them; ``load_weights`` gives them tinyformer's.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -50,34 +51,36 @@ class Attention(nn.Module):
         return cut.permute(2, 0, 3, 1, 4).unbind()
 
 
-class FeedForward(nn.Module):
-    """Two linear layers with a nonlinearity between them, gelu (the tanh form) or relu."""
+class Block(nn.Module):
+    """A block of a GPT (pre-norm, gelu) or of the encoder-decoder (post-norm, relu); with ``cross``, one of its decoder."""
 
-    def __init__(self, d_model: int, d_inner: int, bias: bool, activation: str):
+    def __init__(
+        self, d_model: int, num_heads: int, d_inner: int, dropout: float, bias: bool, pre_norm: bool, cross: bool = False
+    ):
         super().__init__()
-        self.expand = nn.Linear(d_model, d_inner, bias)
-        self.contract = nn.Linear(d_inner, d_model, bias)
-        self.activation = activation
-
-    def forward(self, x: Tensor) -> Tensor:
-        inner = self.expand(x)
-        return self.contract(F.relu(inner) if self.activation == "relu" else F.gelu(inner, approximate="tanh"))
-
-
-class GPTBlock(nn.Module):
-    """A pre-norm block."""
-
-    def __init__(self, d_model: int, num_heads: int, dropout: float, bias: bool):
-        super().__init__()
+        self.pre_norm = pre_norm
         self.attention_norm = nn.LayerNorm(d_model, bias=bias)
         self.attention = Attention(d_model, num_heads, dropout, bias)
+        if cross:
+            self.cross_attention_norm = nn.LayerNorm(d_model, bias=bias)
+            self.cross_attention = Attention(d_model, num_heads, dropout, bias, cross=True)
         self.feed_forward_norm = nn.LayerNorm(d_model, bias=bias)
-        self.feed_forward = FeedForward(d_model, 4 * d_model, bias, "gelu")
+        expand, contract = nn.Linear(d_model, d_inner, bias), nn.Linear(d_inner, d_model, bias)
+        activation = nn.GELU("tanh") if pre_norm else nn.ReLU()
+        self.feed_forward = nn.Sequential(OrderedDict(expand=expand, activation=activation, contract=contract))
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.dropout(self.attention(self.attention_norm(x), is_causal=True))
-        return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
+    def forward(self, x: Tensor, mask: Tensor | None = None, memory: Tensor | None = None) -> Tensor:
+        """Without a mask, or with a memory (then the mask is the memory's), no token of x sees those after it."""
+        is_causal = mask is None or memory is not None
+        own_mask = None if is_causal else mask
+        x = self._add(x, self.attention_norm, lambda y: self.attention(y, own_mask, is_causal))
+        if memory is not None:
+            x = self._add(x, self.cross_attention_norm, lambda y: self.cross_attention(y, mask, memory=memory))
+        return self._add(x, self.feed_forward_norm, self.feed_forward)
+
+    def _add(self, x: Tensor, norm: nn.LayerNorm, layer: Callable[[Tensor], Tensor]) -> Tensor:
+        return x + self.dropout(layer(norm(x))) if self.pre_norm else norm(x + self.dropout(layer(x)))
 
 
 class GPT(nn.Module):
@@ -97,7 +100,8 @@ class GPT(nn.Module):
         self.token_embedding = nn.Embedding(vocab_size, d_model)
         self.position_embedding = nn.Embedding(block_size, d_model)
         self.dropout = nn.Dropout(dropout)
-        self.blocks = nn.ModuleList(GPTBlock(d_model, num_heads, dropout, bias) for _ in range(num_layers))
+        sizes = (d_model, num_heads, 4 * d_model, dropout, bias)
+        self.blocks = nn.ModuleList(Block(*sizes, pre_norm=True) for _ in range(num_layers))
         self.norm = nn.LayerNorm(d_model, bias=bias)
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -128,30 +132,6 @@ class Embedding(nn.Module):
         return self.dropout(embedded + self.get_buffer("positions")[: ids.shape[1]])
 
 
-class TransformerBlock(nn.Module):
-    """A post-norm block of the encoder or, with ``cross``, of the decoder."""
-
-    def __init__(self, d_model: int, num_heads: int, d_inner: int, dropout: float, cross: bool):
-        super().__init__()
-        self.attention_norm = nn.LayerNorm(d_model)
-        self.attention = Attention(d_model, num_heads, dropout, bias=True)
-        if cross:
-            self.cross_attention_norm = nn.LayerNorm(d_model)
-            self.cross_attention = Attention(d_model, num_heads, dropout, bias=True, cross=True)
-        self.feed_forward_norm = nn.LayerNorm(d_model)
-        self.feed_forward = FeedForward(d_model, d_inner, bias=True, activation="relu")
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, x: Tensor, mask: Tensor, memory: Tensor | None = None) -> Tensor:
-        """With a memory, causal. A target's padding comes after it, where no token of it looks."""
-        if memory is None:
-            x = self.attention_norm(x + self.dropout(self.attention(x, mask)))
-        else:
-            x = self.attention_norm(x + self.dropout(self.attention(x, is_causal=True)))
-            x = self.cross_attention_norm(x + self.dropout(self.cross_attention(x, mask, memory=memory)))
-        return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
-
-
 class Transformer(nn.Module):
     """tinyformer's ``Transformer``; the arguments are fields of its ``TransformerConfig``, with that class's defaults for the
     rest. ``max_length`` says how long the table of positions is."""
@@ -176,8 +156,8 @@ class Transformer(nn.Module):
         self.target_embedding = Embedding(target_vocab_size, d_model, dropout, max_length)
 
         def stack(layers: int, cross: bool) -> nn.ModuleDict:
-            blocks = [TransformerBlock(d_model, num_heads, d_inner, dropout, cross) for _ in range(layers)]
-            return nn.ModuleDict({"blocks": nn.ModuleList(blocks)})
+            sizes = (d_model, num_heads, d_inner, dropout, True)
+            return nn.ModuleDict({"blocks": nn.ModuleList(Block(*sizes, pre_norm=False, cross=cross) for _ in range(layers))})
 
         self.encoder, self.decoder = stack(encoder_layers, cross=False), stack(decoder_layers, cross=True)
 

@@ -148,18 +148,13 @@ class Products(Side):
 
         self.run = parallel.run
         # With one shard BLAS splits each product. With one thread the two ways are the same.
-        self.ways = [_products(configuration, shards) for shards in sorted({1, parallel.default_shards()})]
-        self.shards = self.ways[0]
+        ways = [_products(configuration, shards) for shards in sorted({1, parallel.default_shards()})]
+        self.shards = min(ways, key=self.fastest)
 
-    def choose(self, trials: int) -> None:
-        """Take the faster way from now on."""
-
-        def fastest(way: list[list[Product]]) -> float:
-            self.shards = way
-            return min(self.turn(1, trials))
-
-        self.shards = min(self.ways, key=fastest)
-        self.ways = [self.shards]
+    def fastest(self, way: list[list[Product]]) -> float:
+        """The seconds of the fastest of five steps this way."""
+        self.shards = way
+        return min(self.turn(settle=1, steps=5))
 
     def step(self) -> None:
         self.run(_multiply, self.shards)
@@ -248,7 +243,6 @@ def run(setup: Setup, turns: int, steps: int, warm_up: int) -> str:
         workers = start(stack, configuration, setup.sides(), warm_up)
         models = list(workers)
         workers |= measure.start_all(stack, {PRODUCTS: (Products, configuration)})
-        workers[PRODUCTS].call("choose", warm_up)
         times = measure.take_turns(workers, turns, steps)
         libraries = measure.library_list(workers)
         memory = {name: workers[name].call("memory") for name in models}

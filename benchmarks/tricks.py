@@ -15,15 +15,17 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib
 import math
+import pkgutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
+from operator import attrgetter
 from typing import Any
 
 import measure
+import numpy
 from configurations import GPTS, Configuration
 from measure import SideError, Worker
 from train_step import Tinyformer
@@ -35,88 +37,15 @@ PAGE_FAULTS = "page faults"  # counted like calls
 FUNCTIONAL = "tinytensor.functional"
 ATTENTION = "tinytensor.kernels.numpy.attention"
 OPTIMIZERS = "tinytensor.kernels.numpy.optimizers"
-Switch = Callable[[], None]
-
-
-def replace(module: str, name: str, value: Any) -> None:
-    """Set a module's attribute. Raises AttributeError where there is none of that name to replace."""
-    found = importlib.import_module(module)
-    getattr(found, name)
-    setattr(found, name, value)
-
-
-def replaced(module: str, value: Any, *names: str) -> Switch:
-    """A switch that sets these attributes of a module."""
-
-    def switch() -> None:
-        for name in names:
-            replace(module, name, value)
-
-    return switch
-
-
-def not_fused(*names: str) -> Switch:
-    """A switch that lets tinytensor.functional use the references of these fused ops."""
-
-    def switch() -> None:
-        for name in names:
-            replace(FUNCTIONAL, name, getattr(importlib.import_module(FUNCTIONAL), name).reference)
-
-    return switch
-
-
-def one_shard() -> None:
-    """One thread for the batch and the optimizer, and in it products that use all threads of BLAS."""
-    replace("tinytensor.parallel", "default_shards", lambda: 1)
-
-
-def silence_each_op() -> None:
-    """Warnings are silenced in every op, and not once for a shard."""
-    for module in ("modes", "engine"):
-        replace(f"tinytensor.{module}", "quietly", nullcontext)
-
-
-def whole_gradients_of_pieces() -> None:
-    """The gradient of a piece is an array of its tensor's size, zero but for the piece."""
-    indexing: Any = importlib.import_module("tinytensor.ops.indexing")
-    indexing._getitem.rules["x"] = lambda g, x_shape, index: indexing._scatter(g, index, x_shape)
-
-
-def embedding_row_by_row() -> None:
-    """The gradient of an embedding is added up row by row."""
-    from tinytensor.backend import scatter_add, xp
-
-    def sum_rows(rows: Any, ids: Any, num_rows: int) -> Any:
-        out = xp.zeros((num_rows, rows.shape[-1]), dtype=rows.dtype)
-        scatter_add(out, ids, rows)
-        return out
-
-    replace("tinytensor.kernels", "sum_rows", sum_rows)
-
-
-def heads_apart() -> None:
-    """Attention's outputs and gradients lie in memory as they are indexed, head by head."""
-    from tinytensor.backend import xp
-
-    replace(ATTENTION, "joinable", xp.empty)
-
-
-def optimizer_in_one_thread() -> None:
-    """All parameters are updated by the thread that asks for it."""
-    from tinytensor.optim import Optimizer
-
-    step: Any = Optimizer.step
-    Optimizer.step = lambda self, scale=1.0, threads=1: step(self, scale, threads=1)  # type: ignore[method-assign]
 
 
 @dataclasses.dataclass(frozen=True)
 class Trick:
-    """How to do without it, and which function is then called more often in a step, or else less often."""
+    """How to do without it, and the function that is then called more often in a step, or else less often."""
 
-    switch: Switch
     function: str
+    changes: Mapping[str, Callable[[Any], Any]]  # by the name of what is replaced: from what it is to what it becomes
     more: bool = True
-    variables: Mapping[str, str] = dataclasses.field(default_factory=dict)  # of the environment
     is_part: bool = False  # of another trick, or it saves memory rather than time
 
     def shows(self, before: Mapping[str, int], after: Mapping[str, int]) -> bool:
@@ -125,44 +54,74 @@ class Trick:
         return b > a if self.more else b < a
 
 
-def _nothing() -> None:
-    pass
+def replace(name: str, change: Callable[[Any], Any]) -> None:
+    """Replace an attribute of a module or class. Raises AttributeError where there is none of that name."""
+    place, _, attribute = name.rpartition(".")
+    owner = pkgutil.resolve_name(place)
+    setattr(owner, attribute, change(getattr(owner, attribute)))
+
+
+def not_fused(*names: str, is_part: bool = False) -> Trick:
+    """The references of these fused ops in their place; the last is the one that is then called."""
+    changes = {f"{FUNCTIONAL}.{name}": attrgetter("reference") for name in names}
+    return Trick(f"{FUNCTIONAL}.{names[-1]}", changes, is_part=is_part)
+
+
+def whole_gradient(g: Any, x_shape: Any, index: Any) -> Any:
+    """The gradient of x[index] as an array of the shape of x, zero but for the piece."""
+    return pkgutil.resolve_name("tinytensor.ops.indexing._scatter")(g, index, x_shape)
+
+
+def sum_rows(rows: Any, ids: Any, num_rows: int) -> Any:
+    """The gradient of an embedding, added up row by row."""
+    from tinytensor.backend import scatter_add
+
+    out = numpy.zeros((num_rows, rows.shape[-1]), dtype=rows.dtype)
+    scatter_add(out, ids, rows)
+    return out
 
 
 TRICKS = {
-    GIVEN_BACK: Trick(_nothing, PAGE_FAULTS, variables={"TINYTENSOR_KEEP_MEMORY": "0"}),
-    IN_ONE: Trick(one_shard, "tinytensor.parallel.one_blas_thread", more=False),
-    "optimizer in one thread": Trick(optimizer_in_one_thread, "tinytensor.optim.optimizers.update", is_part=True),
-    "warnings silenced op by op": Trick(silence_each_op, "tinytensor.backend.quiet"),
-    "layer norm not fused": Trick(not_fused("layer_norm"), f"{FUNCTIONAL}.layer_norm"),
-    "gelu not fused": Trick(not_fused("_gelu_tanh"), f"{FUNCTIONAL}._gelu_tanh"),
-    "attention's heads cut and joined by ops": Trick(
-        not_fused("_multi_head_attention"), f"{FUNCTIONAL}._multi_head_attention", is_part=True
+    GIVEN_BACK: Trick(PAGE_FAULTS, {}),  # by a variable of the environment
+    IN_ONE: Trick(
+        "tinytensor.parallel.one_blas_thread", {"tinytensor.parallel.default_shards": lambda _: lambda: 1}, more=False
     ),
-    "attention not fused": Trick(not_fused("_multi_head_attention", "_attention"), f"{FUNCTIONAL}._attention"),
-    "loss apart from the output layer": Trick(
-        not_fused("_linear_cross_entropy"), f"{FUNCTIONAL}._linear_cross_entropy", is_part=True
+    "optimizer in one thread": Trick(
+        "tinytensor.optim.optimizers.update",
+        {"tinytensor.optim.Optimizer.step": lambda step: lambda self, scale=1.0, threads=1: step(self, scale, threads=1)},
+        is_part=True,
     ),
-    "loss not fused at all": Trick(not_fused("_linear_cross_entropy", "_cross_entropy"), f"{FUNCTIONAL}._cross_entropy"),
-    "attention not in blocks": Trick(replaced(ATTENTION, WHOLE, "_BLOCK", "_QUERIES"), f"{ATTENTION}._scores", more=False),
-    "attention's heads not joined in memory": Trick(heads_apart, f"{ATTENTION}.joinable", more=False),
-    "attention's weights computed again": Trick(replaced(ATTENTION, 0, "_KEPT"), f"{ATTENTION}._scores", is_part=True),
-    "gradients of pieces not added in place": Trick(whole_gradients_of_pieces, "tinytensor.engine._add_part", more=False),
-    "embedding's gradient row by row": Trick(embedding_row_by_row, "tinytensor.backend.scatter_add"),
-    "optimizer not in blocks": Trick(replaced(OPTIMIZERS, WHOLE, "_BLOCK"), f"{OPTIMIZERS}._blocks", more=False),
+    "warnings silenced op by op": Trick(
+        "tinytensor.backend.quiet", {f"tinytensor.{module}.quietly": lambda _: nullcontext for module in ("modes", "engine")}
+    ),
+    "layer norm not fused": not_fused("layer_norm"),
+    "gelu not fused": not_fused("_gelu_tanh"),
+    "attention's heads cut and joined by ops": not_fused("_multi_head_attention", is_part=True),
+    "attention not fused": not_fused("_multi_head_attention", "_attention"),
+    "loss apart from the output layer": not_fused("_linear_cross_entropy", is_part=True),
+    "loss not fused at all": not_fused("_linear_cross_entropy", "_cross_entropy"),
+    "attention not in blocks": Trick(
+        f"{ATTENTION}._scores", {f"{ATTENTION}.{size}": lambda _: WHOLE for size in ("_BLOCK", "_QUERIES")}, more=False
+    ),
+    "attention's heads not joined in memory": Trick(
+        f"{ATTENTION}.joinable", {f"{ATTENTION}.joinable": lambda _: numpy.empty}, more=False
+    ),
+    "attention's weights computed again": Trick(f"{ATTENTION}._scores", {f"{ATTENTION}._KEPT": lambda _: 0}, is_part=True),
+    "gradients of pieces not added in place": Trick(
+        "tinytensor.engine._add_part",
+        {"tinytensor.ops.indexing._getitem.rules": lambda _: {"x": whole_gradient}},
+        more=False,
+    ),
+    "embedding's gradient row by row": Trick(
+        "tinytensor.backend.scatter_add", {"tinytensor.kernels.sum_rows": lambda _: sum_rows}
+    ),
+    "optimizer not in blocks": Trick(f"{OPTIMIZERS}._blocks", {f"{OPTIMIZERS}._BLOCK": lambda _: WHOLE}, more=False),
 }
 NONE_OF = [name for name, trick in TRICKS.items() if not trick.is_part]
-
-
-def _switch_all() -> None:
-    for name in NONE_OF:
-        TRICKS[name].switch()
-
-
 VARIANTS = {
-    ALL: Trick(_nothing, "", more=False),
+    ALL: Trick("", {}),
     **TRICKS,
-    NONE: Trick(_switch_all, PAGE_FAULTS, variables=TRICKS[GIVEN_BACK].variables),
+    NONE: Trick(PAGE_FAULTS, {name: change for trick in NONE_OF for name, change in TRICKS[trick].changes.items()}),
 }
 
 
@@ -170,12 +129,9 @@ class Variant(Tinyformer):
     """tinyformer's training step without a trick."""
 
     def __init__(self, configuration: Configuration, name: str):
-        VARIANTS[name].switch()
+        for place, change in VARIANTS[name].changes.items():
+            replace(place, change)
         super().__init__(configuration)
-
-    def shards(self) -> int:
-        """The parts that a batch is cut into."""
-        return int(self.trainer.shards)
 
     def calls(self) -> dict[str, int]:
         """How often this thread calls each of the library's functions in a step, and the process's page faults in another."""
@@ -197,33 +153,28 @@ class Variant(Tinyformer):
         return dict(counted)
 
 
-def run(configuration: Configuration, names: Sequence[str], turns: int, steps: int, warm_up: int) -> str:
-    """Measure the step with all tricks and these variants: a table, those that change nothing here, and the libraries."""
+def run(configuration: Configuration, turns: int, steps: int, warm_up: int) -> str:
+    """Measure all variants: a table, those that change nothing here, and the libraries."""
     with ExitStack() as stack:
         workers: dict[str, Worker] = {}
-        for name in (ALL, *names):
-            with measure.environment(VARIANTS[name].variables):
+        for name in VARIANTS:
+            with measure.environment({"TINYTENSOR_KEEP_MEMORY": "0"} if name in (GIVEN_BACK, NONE) else {}):
                 workers |= measure.start_all(stack, {name: (Variant, configuration, name)})
         _check_losses(measure.call_all(workers, "losses", warm_up))
         calls = measure.call_all(workers, "calls")
-        idle = [name for name in names if not VARIANTS[name].shows(calls[ALL], calls[name])]
-        if {NONE, IN_ONE} <= calls.keys():
-            _check_all_off(calls, [name for name in NONE_OF if name in names and name not in idle])
+        idle = [name for name in VARIANTS if name != ALL and not VARIANTS[name].shows(calls[ALL], calls[name])]
+        _check_all_off(calls, [name for name in NONE_OF if name not in idle])
         timed = {name: worker for name, worker in workers.items() if name not in idle}
         times = measure.take_turns(timed, turns, steps)
         memory = measure.call_all(timed, "memory")
-        shards, libraries = workers[ALL].call("shards"), measure.library_list({ALL: workers[ALL]})
+        libraries = measure.library_list({ALL: workers[ALL]})
     head = ["", *measure.TIMES, "ratio of medians", "ratio of fastest quartiles", "peak MB", "page faults"]
     rows = []
     for name, side in times.items():
-        cells = [
-            *side.milliseconds(),
-            *side.over(times[ALL]),
-            measure.megabytes(memory[name][0]),
-            str(calls[name][PAGE_FAULTS]),
-        ]
+        peak, _ = memory[name]
+        cells = [*side.milliseconds(), *side.over(times[ALL]), measure.megabytes(peak), str(calls[name][PAGE_FAULTS])]
         rows.append([name, *cells])
-    notes = [f"Ratios are to the step with {ALL}, which cuts a batch into {shards}. Page faults are those of one step."]
+    notes = [f"Ratios are to the step with {ALL}. Page faults are those of one step."]
     if idle:
         notes.append(f"Without effect here, and so not timed: {', '.join(idle)}.")
     return "\n\n".join([measure.table(head, rows), *notes, libraries])
@@ -255,11 +206,9 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     """Measure, print, and write."""
     arguments = parse()
-    names = [name for name in VARIANTS if name != ALL]
-    report = run(GPTS[arguments.configuration], names, arguments.turns, arguments.steps, arguments.warm_up)
-    measure.publish(
-        arguments.output, f"A training step without each trick, configuration {arguments.configuration}", report, "numpy"
-    )
+    report = run(GPTS[arguments.configuration], arguments.turns, arguments.steps, arguments.warm_up)
+    title = f"A training step without each trick, configuration {arguments.configuration}"
+    measure.publish(arguments.output, title, report, "numpy")
 
 
 if __name__ == "__main__":

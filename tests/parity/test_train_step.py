@@ -21,6 +21,7 @@ from train_step import Products, PyTorch, Setup, Tinyformer, parse, setup_of
 
 import tinytensor as tt
 from tinyformer.decoding import evaluating
+from tinytensor import parallel
 
 GPT = GPTConfiguration(num_layers=2, num_heads=2, d_model=16, block_size=12, batch_size=6)
 TRANSFORMER = TransformerConfiguration(
@@ -36,6 +37,11 @@ def sides(configuration, weights=None):
         ours.model.load_state_dict({name: tt.tensor(array) for name, array in weights.items()})
     theirs.load(ours.weights())
     return ours, theirs
+
+
+def times(configuration, **factors):
+    """The same with this many times as much of each."""
+    return dataclasses.replace(configuration, **{name: n * getattr(configuration, name) for name, n in factors.items()})
 
 
 def dropouts(side, probability):
@@ -152,8 +158,8 @@ def test_what_cannot_be_is_refused(words, capsys):
 
 
 @both_kinds
-def test_times_reach_the_models_and_the_batches(configuration):
-    larger = configuration.times(batch=2, block=3, layers=2)
+def test_sizes_reach_the_models_and_the_batches(configuration):
+    larger = times(configuration, batch_size=2, block_size=3, num_layers=2)
     ours, theirs = sides(larger)
     assert ours.first_loss() == pytest.approx(theirs.first_loss(), rel=1e-5)
     assert all(array.shape == (12, 36) for array in larger.batches()[0])
@@ -200,9 +206,9 @@ def test_the_environment_is_as_before(monkeypatch):
 
 
 @both_kinds
-@pytest.mark.parametrize("times", [{}, {"layers": 2}, {"block": 2, "batch": 3}], ids=str)
-def test_operations_are_what_pytorch_counts(configuration, times):
-    configuration = configuration.times(**times)
+@pytest.mark.parametrize("factors", [{}, {"num_layers": 2}, {"block_size": 2, "batch_size": 3}], ids=str)
+def test_operations_are_what_pytorch_counts(configuration, factors):
+    configuration = times(configuration, **factors)
     model = configuration.pytorch()
     arrays = [torch.tensor(a) for a in configuration.batches()[0]]
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
@@ -218,13 +224,12 @@ def test_both_ways_of_the_products_do_all_of_them(configuration):
 
 
 def test_the_faster_way_of_the_products_is_taken(monkeypatch):
-    side = Products(GPT)
-    slow, fast = train_step._products(GPT, 1), train_step._products(GPT, 2)
-    side.ways = [slow, fast]
-    monkeypatch.setattr(side, "turn", lambda settle, steps: [2.0] * steps if side.shards is slow else [1.0] * steps)
-    side.choose(3)
-    assert side.shards is fast and side.libraries()[0].startswith("2 shards")
-    side.step()
+    monkeypatch.setattr(parallel, "default_shards", lambda: 2)
+    for shards in (1, 2):
+        monkeypatch.setattr(Products, "turn", lambda side, settle, steps: [1.0 + (len(side.shards) != shards)] * steps)  # noqa: B023
+        side = Products(GPT)
+        assert len(side.shards) == shards and side.libraries()[0].startswith("2 shards") == (shards == 2)
+        side.step()
 
 
 # ---------------------------------------------------------------------------------------------------------- the scripts
@@ -282,7 +287,7 @@ def test_growth_goes_on_after_a_change_that_fails(monkeypatch, tmp_path, capsys)
 
 
 def test_growth_measures_both_setups_of_a_change():
-    change = growth.Change("batch", Setup(GPT, threads=1), Setup(GPT.times(batch=8), threads=1))
+    change = growth.Change("batch", Setup(GPT, threads=1), Setup(times(GPT, batch_size=8), threads=1))
     found = growth.run(change, turns=2, steps=1, warm_up=1)
     assert set(found) == {train_step.OURS, train_step.EAGER}
     assert all(len(times.turns) == 2 and times.fastest_quartile > 0 for side in found.values() for times in side)
