@@ -87,6 +87,9 @@ class Tinyformer(Training):
         """The model's values as NumPy arrays."""
         return {name: value.numpy() for name, value in self.model.state_dict().items()}
 
+    def load(self, weights: Mapping[str, Any]) -> None:
+        """Keep its own weights: the same seed made them."""
+
     def first_loss(self) -> float:
         """The loss of the first batch, without dropout."""
         trainer = self.trainer
