@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import byte_pairs
 import generate
 import gpu
 import growth
@@ -62,7 +61,7 @@ def test_a_switch_that_fits_the_library_no_more_is_an_error():
 # ---------------------------------------------------------------------------------------------------- the command lines
 
 ROOT = Path(__file__).resolve().parents[2]
-BENCHMARKS = [byte_pairs, generate, gpu, growth, ops, train_step, tricks]
+BENCHMARKS = [generate, gpu, growth, ops, train_step, tricks]
 benchmarks = pytest.mark.parametrize("benchmark", BENCHMARKS, ids=lambda module: module.__name__)
 
 
@@ -107,7 +106,6 @@ def test_a_file_that_cannot_be_written_or_ctrl_c_is_one_line(benchmark, capsys, 
 @pytest.mark.parametrize(
     ("benchmark", "package"),
     [
-        (byte_pairs, "tokenizers"),
         (generate, "transformers"),
         (growth, "torch"),
         (ops, "torch"),
