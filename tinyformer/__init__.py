@@ -5,7 +5,7 @@
 - ``data``: from files to batches.
 - ``training``: the loop, losses, evaluation, and a run's folder.
 - ``decoding``: from logits to text.
-- Beside these rooms: settings and command lines, errors, files, pictures, progress, memory.
+- Beside these rooms: settings, command lines and scripts, errors, files, pictures, progress, memory.
 
 ``from tinyformer import GPT`` works for every name below, and loads only the files that this name needs.
 """
@@ -16,16 +16,31 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the table below
-    from tinyformer.data.batches import Batch, Batches
+    from tinyformer.command_line import (
+        Commands,
+        Parser,
+        add_pair_flags,
+        add_run_flags,
+        add_settings,
+        add_text_flag,
+        as_flags,
+        next_command,
+        typed_lines,
+    )
+    from tinyformer.data.batches import Batch, Batches, padded
+    from tinyformer.data.dates import dates
     from tinyformer.data.labelled import LabelledBatches
     from tinyformer.data.masking import MaskedBatches, Masking
-    from tinyformer.data.pairs import PairBatches, Specials, encode_pairs, read_tsv, read_two_files, split_pairs
+    from tinyformer.data.pair_files import PairFiles, find_specials, one_line
+    from tinyformer.data.pairs import PairBatch, PairBatches, Specials, encode_pairs, read_tsv, read_two_files, split_pairs
     from tinyformer.data.reading import default_text, open_text, read_text
+    from tinyformer.data.sentences import is_mark, labelled_sentences, likely_marks, sentences_before
     from tinyformer.data.text import TextBatches
-    from tinyformer.decoding.beam_search import Hypothesis, beam_search
+    from tinyformer.decoding.beam_search import Hypothesis, beam_search, log_softmax
     from tinyformer.decoding.decoders import Decoder, GPTDecoder, TransformerDecoder
     from tinyformer.decoding.sampling import Sampling, generate, sample
     from tinyformer.decoding.streaming import stream_text
+    from tinyformer.decoding.translating import Translator
     from tinyformer.errors import SettingError, UserError, plain_errors
     from tinyformer.models.attention import MultiHeadAttention, recording_attention
     from tinyformer.models.bert import Bert, BertConfig, BertForClassification, BertForMaskedLM
@@ -33,6 +48,9 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.models.evaluating import evaluating
     from tinyformer.models.gpt import GPT, GPTConfig
     from tinyformer.models.transformer import Transformer, TransformerConfig
+    from tinyformer.schema import check_fields
+    from tinyformer.scripts import RunSetup
+    from tinyformer.settings import at_least_one, setting, settings_from
     from tinyformer.tokenizers import (
         BPETokenizer,
         CharTokenizer,
@@ -44,20 +62,25 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.training.config import TrainingConfig
     from tinyformer.training.evaluation import accuracy, evaluate, perplexity
     from tinyformer.training.losses import class_loss, masked_token_loss, next_token_loss, translation_loss
-    from tinyformer.training.runs import RunFolder
+    from tinyformer.training.runs import RunFolder, load_weights
     from tinyformer.training.trainer import Trainer
 
 _NAMES = {
-    "data.batches": "Batch Batches",
+    "command_line": "Commands Parser add_pair_flags add_run_flags add_settings add_text_flag as_flags next_command typed_lines",
+    "data.batches": "Batch Batches padded",
+    "data.dates": "dates",
     "data.labelled": "LabelledBatches",
     "data.masking": "MaskedBatches Masking",
-    "data.pairs": "PairBatches Specials encode_pairs read_tsv read_two_files split_pairs",
+    "data.pair_files": "PairFiles find_specials one_line",
+    "data.pairs": "PairBatch PairBatches Specials encode_pairs read_tsv read_two_files split_pairs",
     "data.reading": "default_text open_text read_text",
+    "data.sentences": "is_mark labelled_sentences likely_marks sentences_before",
     "data.text": "TextBatches",
-    "decoding.beam_search": "Hypothesis beam_search",
+    "decoding.beam_search": "Hypothesis beam_search log_softmax",
     "decoding.decoders": "Decoder GPTDecoder TransformerDecoder",
     "decoding.sampling": "Sampling generate sample",
     "decoding.streaming": "stream_text",
+    "decoding.translating": "Translator",
     "errors": "SettingError UserError plain_errors",
     "models.attention": "MultiHeadAttention recording_attention",
     "models.bert": "Bert BertConfig BertForClassification BertForMaskedLM",
@@ -65,11 +88,14 @@ _NAMES = {
     "models.evaluating": "evaluating",
     "models.gpt": "GPT GPTConfig",
     "models.transformer": "Transformer TransformerConfig",
+    "schema": "check_fields",
+    "scripts": "RunSetup",
+    "settings": "at_least_one setting settings_from",
     "tokenizers": "BPETokenizer CharTokenizer Tokenizer WordPieceTokenizer WordTokenizer load_tokenizer",
     "training.config": "TrainingConfig",
     "training.evaluation": "accuracy evaluate perplexity",
     "training.losses": "class_loss masked_token_loss next_token_loss translation_loss",
-    "training.runs": "RunFolder",
+    "training.runs": "RunFolder load_weights",
     "training.trainer": "Trainer",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}

@@ -30,9 +30,7 @@ class RunSetup:
         setup.begin(trainer, tokenizer)
     """
 
-    def __init__(
-        self, folder: RunFolder, arguments: argparse.Namespace, kinds: Mapping[str, type], resume: bool | None = None
-    ):
+    def __init__(self, folder: RunFolder, arguments: argparse.Namespace, kinds: Mapping[str, type], resume: bool | None = None):
         """Read the settings of a run that is resumed.
 
         ``arguments``: the parsed flags, those of ``add_run_flags`` among them. ``kinds``: the dataclasses of the settings, by
@@ -64,9 +62,10 @@ class RunSetup:
         return part
 
     def text(self, path: str | None) -> tuple[str, TextSource]:
-        """The text at ``path`` and where it came from. Without a path it is Tiny Shakespeare, or for a resumed run its own text.
+        """The text at ``path``, and where it came from.
 
-        Raises UserError where a resumed run was trained on another text.
+        Without a path it is Tiny Shakespeare, and for a resumed run the text that it was trained on. Raises UserError where a
+        resumed run was trained on another text.
         """
         if self.is_resumed:
             source = self.folder.read_part("data", TextSource)
@@ -76,7 +75,7 @@ class RunSetup:
         return text, source
 
     def files(self, kind: type[Settings]) -> Settings:
-        """The files that the flags name, as a dataclass of paths. A resumed run whose flags name none has those it began with."""
+        """The files that the flags name, as a dataclass of paths. Where they name none, a resumed run has those of its start."""
         files = settings_from(kind, vars(self._arguments))
         if self.is_resumed:
             return files if files != kind() else self.folder.read_part("files", kind)

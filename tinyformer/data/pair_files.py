@@ -71,7 +71,8 @@ def one_line(text: str, lowercase: bool = False) -> str:
 def find_specials(special: Mapping[str, int], names: Sequence[str]) -> Specials:
     """The ids of the padding, start and end token.
 
-    ``special``: a tokenizer's ids of special tokens. ``names``: the names of these three. Raises UserError where one is missing.
+    ``special``: a tokenizer's ids of special tokens, by their names. ``names``: those of these three. Raises UserError where one
+    is missing.
     """
     missing = [name for name in names if name not in special]
     if missing:
