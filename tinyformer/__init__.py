@@ -5,7 +5,7 @@
 - ``data``: from files to batches.
 - ``training``: the loop, losses, evaluation, and a run's folder.
 - ``decoding``: from logits to text.
-- Beside these rooms: settings, command lines and scripts, errors, files, pictures, progress, memory.
+- Beside these rooms: scripts and their command lines, translation, settings, errors, files, pictures, progress, memory.
 
 ``from tinyformer import GPT`` works for every name below, and loads only the files that this name needs.
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.data.dates import dates
     from tinyformer.data.labelled import LabelledBatches
     from tinyformer.data.masking import MaskedBatches, Masking
-    from tinyformer.data.pair_files import PairFiles, find_specials, one_line
+    from tinyformer.data.pair_files import PairFiles, one_line
     from tinyformer.data.pairs import PairBatch, PairBatches, Specials, encode_pairs, read_tsv, read_two_files, split_pairs
     from tinyformer.data.reading import default_text, open_text, read_text
     from tinyformer.data.sentences import is_mark, labelled_sentences, likely_marks, sentences_before
@@ -40,7 +40,6 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.decoding.decoders import Decoder, GPTDecoder, TransformerDecoder
     from tinyformer.decoding.sampling import Sampling, generate, sample
     from tinyformer.decoding.streaming import stream_text
-    from tinyformer.decoding.translating import Translator
     from tinyformer.errors import SettingError, UserError, plain_errors
     from tinyformer.models.attention import MultiHeadAttention, recording_attention
     from tinyformer.models.bert import Bert, BertConfig, BertForClassification, BertForMaskedLM
@@ -64,6 +63,7 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.training.losses import class_loss, masked_token_loss, next_token_loss, translation_loss
     from tinyformer.training.runs import RunFolder, load_weights
     from tinyformer.training.trainer import Trainer
+    from tinyformer.translation import TranslationConfig, Translator, specials_of
 
 _NAMES = {
     "command_line": "Commands Parser add_pair_flags add_run_flags add_settings add_text_flag as_flags next_command typed_lines",
@@ -71,7 +71,7 @@ _NAMES = {
     "data.dates": "dates",
     "data.labelled": "LabelledBatches",
     "data.masking": "MaskedBatches Masking",
-    "data.pair_files": "PairFiles find_specials one_line",
+    "data.pair_files": "PairFiles one_line",
     "data.pairs": "PairBatch PairBatches Specials encode_pairs read_tsv read_two_files split_pairs",
     "data.reading": "default_text open_text read_text",
     "data.sentences": "is_mark labelled_sentences likely_marks sentences_before",
@@ -80,7 +80,6 @@ _NAMES = {
     "decoding.decoders": "Decoder GPTDecoder TransformerDecoder",
     "decoding.sampling": "Sampling generate sample",
     "decoding.streaming": "stream_text",
-    "decoding.translating": "Translator",
     "errors": "SettingError UserError plain_errors",
     "models.attention": "MultiHeadAttention recording_attention",
     "models.bert": "Bert BertConfig BertForClassification BertForMaskedLM",
@@ -97,6 +96,7 @@ _NAMES = {
     "training.losses": "class_loss masked_token_loss next_token_loss translation_loss",
     "training.runs": "RunFolder load_weights",
     "training.trainer": "Trainer",
+    "translation": "TranslationConfig Translator specials_of",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 

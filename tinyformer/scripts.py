@@ -75,7 +75,7 @@ class RunSetup:
         return text, source
 
     def files(self, kind: type[Settings]) -> Settings:
-        """The files that the flags name, as a dataclass of paths. Where they name none, a resumed run has those of its start."""
+        """The files that the flags name, as a dataclass of paths. Where they name none, a resumed run has its own."""
         files = settings_from(kind, vars(self._arguments))
         if self.is_resumed:
             return files if files != kind() else self.folder.read_part("files", kind)

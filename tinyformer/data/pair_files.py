@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tinyformer.data.pairs import Pair, Specials, read_tsv, read_two_files, split_pairs, without_empty
+from tinyformer.data.pairs import Pair, read_tsv, read_two_files, split_pairs, without_empty
 from tinyformer.errors import UserError
 
 
@@ -66,15 +65,3 @@ def one_line(text: str, lowercase: bool = False) -> str:
     """The text with single spaces between its words, in lower case if ``lowercase``."""
     text = " ".join(text.split())
     return text.lower() if lowercase else text
-
-
-def find_specials(special: Mapping[str, int], names: Sequence[str]) -> Specials:
-    """The ids of the padding, start and end token.
-
-    ``special``: a tokenizer's ids of special tokens, by their names. ``names``: those of these three. Raises UserError where one
-    is missing.
-    """
-    missing = [name for name in names if name not in special]
-    if missing:
-        raise UserError(f"the tokenizer lacks {', '.join(missing)}: it is not one of a translation run")
-    return Specials(*(special[name] for name in names))
