@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import sys
 from collections.abc import Iterable
 
 from tinyformer import plain_errors
@@ -33,7 +32,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         Tokenizer,
         Trainer,
         TrainingConfig,
-        add_run_flags,
+        add_run_settings,
         add_settings,
         add_text_flag,
         generate,
@@ -42,6 +41,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         next_command,
         perplexity,
         plots,
+        run_command,
         setting,
         settings_from,
         stream_text,
@@ -162,10 +162,7 @@ def parse(words: list[str]) -> argparse.Namespace:
         description="Train a GPT on a text. `char_gpt.py sample --help` tells how to write with it.",
     )
     add_text_flag(training)
-    add_run_flags(training, DEFAULT_OUT)
-    add_settings(training, GPTConfig, "model")
-    add_settings(training, TextConfig, "tokens")
-    add_settings(training, TrainingConfig, "training")
+    add_run_settings(training, DEFAULT_OUT, model=GPTConfig, tokens=TextConfig, training=TrainingConfig)
     sampling = commands.add_use(sample, help="write with a trained model", description="Write with a trained model.")
     sampling.add_argument("--prompt", help="the text to go on from (default: a new line)", metavar="TEXT")
     sampling.add_argument("--length", help="tokens to write", type=int, default=500, metavar="INT")
@@ -175,6 +172,4 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    with plain_errors():
-        parsed = parse(sys.argv[1:])
-        parsed.run(parsed)
+    run_command(parse)

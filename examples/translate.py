@@ -12,7 +12,6 @@ python examples/translate.py translate --out runs/it "I love you." # translate; 
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -34,8 +33,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         Translator,
         UserError,
         add_pair_flags,
-        add_run_flags,
-        add_settings,
+        add_run_settings,
         as_flags,
         dates,
         encode_pairs,
@@ -44,6 +42,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         next_command,
         plots,
         recording_attention,
+        run_command,
         specials_of,
         split_pairs,
         translation_loss,
@@ -216,10 +215,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     )
     add_pair_flags(training)
     training.add_argument("--beam", help="the width of the beam that scores the end", type=int, default=5, metavar="INT")
-    add_run_flags(training, DEFAULT_OUT)
-    add_settings(training, TranslationConfig, "task")
-    add_settings(training, TransformerConfig, "model")
-    add_settings(training, TrainingConfig, "training")
+    add_run_settings(training, DEFAULT_OUT, task=TranslationConfig, model=TransformerConfig, training=TrainingConfig)
     using = commands.add_use(translate, help="translate with a trained model", description="Translate sentences.")
     using.add_argument("sentences", help="what to translate; without any, they are read one by one", nargs="*")
     using.add_argument("--beam", help="the width of the beam; 1 is greedy", type=int, default=5, metavar="INT")
@@ -229,6 +225,4 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    with plain_errors():
-        parsed = parse(sys.argv[1:])
-        parsed.run(parsed)
+    run_command(parse)

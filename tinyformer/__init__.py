@@ -21,10 +21,12 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
         Parser,
         add_pair_flags,
         add_run_flags,
+        add_run_settings,
         add_settings,
         add_text_flag,
         as_flags,
         next_command,
+        run_command,
         typed_lines,
     )
     from tinyformer.data.batches import Batch, Batches, padded
@@ -34,10 +36,11 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.data.pair_files import PairFiles, one_line
     from tinyformer.data.pairs import PairBatch, PairBatches, Specials, encode_pairs, read_tsv, read_two_files, split_pairs
     from tinyformer.data.reading import default_text, open_text, read_text
-    from tinyformer.data.sentences import is_mark, labelled_sentences, likely_marks, sentences_before
+    from tinyformer.data.sentences import check_marks, labelled_sentences, likely_marks, sentence_parts, sentences_before
     from tinyformer.data.text import TextBatches
     from tinyformer.decoding.beam_search import Hypothesis, beam_search, log_softmax
     from tinyformer.decoding.decoders import Decoder, GPTDecoder, TransformerDecoder
+    from tinyformer.decoding.filling import fill_masks, hide_words
     from tinyformer.decoding.sampling import Sampling, generate, sample
     from tinyformer.decoding.streaming import stream_text
     from tinyformer.errors import SettingError, UserError, plain_errors
@@ -66,7 +69,7 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.translation import TranslationConfig, Translator, specials_of
 
 _NAMES = {
-    "command_line": "Commands Parser add_pair_flags add_run_flags add_settings add_text_flag as_flags next_command typed_lines",
+    "command_line": "Commands Parser add_pair_flags add_run_flags add_run_settings add_settings add_text_flag as_flags next_command run_command typed_lines",
     "data.batches": "Batch Batches padded",
     "data.dates": "dates",
     "data.labelled": "LabelledBatches",
@@ -74,10 +77,11 @@ _NAMES = {
     "data.pair_files": "PairFiles one_line",
     "data.pairs": "PairBatch PairBatches Specials encode_pairs read_tsv read_two_files split_pairs",
     "data.reading": "default_text open_text read_text",
-    "data.sentences": "is_mark labelled_sentences likely_marks sentences_before",
+    "data.sentences": "check_marks labelled_sentences likely_marks sentence_parts sentences_before",
     "data.text": "TextBatches",
     "decoding.beam_search": "Hypothesis beam_search log_softmax",
     "decoding.decoders": "Decoder GPTDecoder TransformerDecoder",
+    "decoding.filling": "fill_masks hide_words",
     "decoding.sampling": "Sampling generate sample",
     "decoding.streaming": "stream_text",
     "errors": "SettingError UserError plain_errors",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tinyformer.errors import UserError
+from tinyformer.errors import UserError, plain_errors
 
 # -------------------------------------------------------------------------------------------------------- settings
 
@@ -121,6 +121,13 @@ def add_run_flags(parser: argparse.ArgumentParser, out: str, help: str = "the ru
     )
 
 
+def add_run_settings(parser: argparse.ArgumentParser, out: str, **kinds: type) -> None:
+    """Give the parser ``add_run_flags``, then ``add_settings`` for each dataclass; its keyword is the title of its flags."""
+    add_run_flags(parser, out)
+    for title, kind in kinds.items():
+        add_settings(parser, kind, title)
+
+
 def folder_for(out: str, data: str | None) -> str:
     """The folder of a run that is given none: ``out``, followed by the name of the user's own data if there are any."""
     if data is None:
@@ -142,11 +149,9 @@ class Commands:
 
         commands = Commands("my_script.py", "Train a model, and sample from it.", "runs/my_script")
         training = commands.add(train, help="train", description="Train a model.")
-        add_run_flags(training, commands.out)
-        add_settings(training, TrainingConfig, "training")
+        add_run_settings(training, commands.out, model=GPTConfig, training=TrainingConfig)
         sampling = commands.add_use(sample, help="write with a trained model", description="Write.")
-        arguments = commands.parse(sys.argv[1:])
-        arguments.run(arguments)
+        run_command(commands.parse)
     """
 
     def __init__(self, script: str, description: str, out: str):
@@ -183,6 +188,13 @@ def parse_command(parser: argparse.ArgumentParser, commands: Container[str], wor
 def next_command(out: str, default: str, *words: str) -> str:
     """A command of this script for the run in ``out``, to be pasted into a shell. It does not name the ``default`` folder."""
     return shlex.join(["python", sys.argv[0], *words, *([] if out == default else ["--out", out])])
+
+
+def run_command(parse: Callable[[list[str]], argparse.Namespace]) -> None:
+    """Run the command that the script was called with. Mistakes are told as ``plain_errors`` says."""
+    with plain_errors():
+        arguments = parse(sys.argv[1:])
+        arguments.run(arguments)
 
 
 def typed_lines(prompt: str) -> Iterator[str]:

@@ -11,6 +11,7 @@ from typing import Any
 from tqdm import tqdm
 
 from tinyformer.data.labelled import Labelled
+from tinyformer.errors import SettingError
 from tinytensor.backend import host
 
 # Marks of scripts around the world: those that end a question, those that end a statement, and others that end a part of a
@@ -38,6 +39,12 @@ def likely_marks(text: str) -> str:
 def is_mark(character: str) -> bool:
     """Whether a character is punctuation or another sign: no letter, accent, digit, space or control character."""
     return unicodedata.category(character)[0] in "PS"
+
+
+def check_marks(marks: str) -> None:
+    """Raise SettingError unless these are two different marks."""
+    if not (len(set(marks)) == len(marks) == 2 and all(map(is_mark, marks))):
+        raise SettingError(f"marks must be two different punctuation characters, such as ?., not {marks!r}")
 
 
 def sentences_before(text: str, marks: str) -> dict[str, list[str]]:
@@ -74,3 +81,17 @@ def labelled_sentences(
     size = min(map(len, classes))
     drawn = [examples[i] for examples in classes for i in rng.permutation(len(examples))[:size]]
     return [drawn[i] for i in rng.permutation(len(drawn))]
+
+
+def sentence_parts(
+    text: str, marks: str, encode: Callable[[str], Any], start: int, end: int, longest: int, seed: int = 0
+) -> tuple[list[Labelled], list[Labelled], list[Labelled]]:
+    """Labelled sentences to train on (from the first 80 % of a text), to validate with (10 %) and to test with (10 %).
+
+    The arguments are those of ``labelled_sentences``. A sentence to test with is in no other part.
+    """
+    cuts = [0, int(0.8 * len(text)), int(0.9 * len(text)), len(text)]
+    parts = [text[first:last] for first, last in zip(cuts, cuts[1:])]
+    training, validation, test = [labelled_sentences(part, marks, encode, start, end, longest, seed) for part in parts]
+    known = {tuple(ids) for ids, _ in training + validation}
+    return training, validation, [(ids, label) for ids, label in test if tuple(ids) not in known]
