@@ -35,16 +35,17 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         add_run_settings,
         add_settings,
         add_text_flag,
+        draw_losses,
         generate,
         load_tokenizer,
         load_weights,
         next_command,
         perplexity,
-        plots,
         run_command,
         setting,
         settings_from,
         stream_text,
+        train_to_end,
     )
     from tinytensor.io import write_text
 
@@ -96,18 +97,14 @@ def train(arguments: argparse.Namespace) -> None:
     """Train, or go on training, and end with a sample."""
     with RunFolder(arguments.out).held() as folder:
         trainer, tokenizer = prepare(folder, arguments)
-        if not trainer.train():
-            print(trainer.farewell(next_command(arguments.out, DEFAULT_OUT)))
+        if not train_to_end(trainer, next_command(arguments.out, DEFAULT_OUT)):
             return
         print(
             f"\nTrained in {trainer.total_seconds:.0f} s, {trainer.seconds:.0f} of them for training steps. "
             f"Best validation loss {trainer.best_loss:.4f}, perplexity {perplexity(trainer.best_loss):.2f}, "
             f"at step {trainer.best_step}."
         )
-        with plots.if_possible():
-            note = plots.note_on_losses(trainer.model.config.dropout)
-            plots.loss_curve(trainer.rows, folder.curve, title="GPT", note=note)
-            print(f"Drew {folder.curve}")
+        draw_losses(trainer, "GPT", trainer.model.config.dropout)
         print("A sample of 500 tokens:\n")
         load_weights(trainer.model, folder.best)
         prompt = tokenizer.encode(opening(tokenizer))

@@ -28,7 +28,6 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         RunFolder,
         RunSetup,
         SettingError,
-        Tokenizer,
         Trainer,
         TrainingConfig,
         UserError,
@@ -37,9 +36,11 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         add_run_settings,
         add_text_flag,
         as_flags,
+        at_least,
         check_fields,
         check_marks,
         class_loss,
+        draw_losses,
         evaluating,
         fill_masks,
         hide_words,
@@ -48,10 +49,11 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         load_weights,
         masked_token_loss,
         next_command,
-        plots,
         run_command,
         sentence_parts,
         setting,
+        train_to_end,
+        with_wordpieces,
     )
     from tinyformer.data.reading import STANDARD_LIBRARY
     from tinyformer.tokenizers.wordpiece import SPECIAL
@@ -90,17 +92,11 @@ class TextConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        least = {"wordpieces": len(SPECIAL) + 1, "window": 1, "classify_steps": 0, "classify_learning_rate": 0}
-        for name, smallest in least.items():
-            if getattr(self, name) < smallest:
-                raise SettingError(f"{name} must be at least {smallest}, not {getattr(self, name)}")
+        at_least(self, wordpieces=len(SPECIAL) + 1, window=1, classify_steps=0, classify_learning_rate=0)
         if not 0 < self.masked <= 1:
             raise SettingError(f"masked must be above 0 and at most 1, not {self.masked}")
         if self.marks:
             check_marks(self.marks)
-
-
-# -------------------------------------------------------------------------------------------------- filling in words
 
 
 def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, WordPieceTokenizer, TextConfig, str, str]:
@@ -113,24 +109,24 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, 
     config = setup.settings(TrainingConfig, TRAINING)
     text, source = setup.text(arguments.data)
     tokenizer = setup.tokenizer(lambda: WordPieceTokenizer.train(text, text_config.wordpieces, progress=True))
-    special = with_wordpieces(tokenizer, folder).special
+    special = with_wordpieces(tokenizer, folder.tokenizer).special
     longest = text_config.window + 2  # with [CLS] and [SEP] around it
-    model_defaults = {"max_length": longest, **MODEL}
-    model_config = setup.settings(BertConfig, model_defaults, vocab_size=tokenizer.vocab_size, pad=special["[PAD]"])
+    found = {"vocab_size": tokenizer.vocab_size, "pad": special["[PAD]"]}
+    model_config = setup.settings(BertConfig, {"max_length": longest, **MODEL}, **found)
     if model_config.max_length < longest:
         raise SettingError(f"max_length must be at least {longest}, the window and two marks around it")
 
     tt.seed(config.seed)
     ids = tokenizer.encode(text)
     masking = Masking(tokenizer.vocab_size, special["[MASK]"], special.values(), text_config.masked)
-    start, end = special["[CLS]"], special["[SEP]"]
-    batches = MaskedBatches(ids, masking, start, end, text_config.window, config.batch_size, config.seed)
+    around = special["[CLS]"], special["[SEP]"]
+    batches = MaskedBatches(ids, masking, *around, text_config.window, config.batch_size, config.seed)
     model = BertForMaskedLM(model_config)
     trainer = Trainer(model, batches, config, folder, masked_token_loss)
     setup.begin(trainer, tokenizer)
 
-    held_out = len(batches.validation)
-    print(f"{source.name}: {len(ids):,} tokens of {tokenizer.vocab_size:,} kinds; the last {held_out:,} validate")
+    held_out = f"the last {len(batches.validation):,} validate"
+    print(f"{source.name}: {len(ids):,} tokens of {tokenizer.vocab_size:,} kinds; {held_out}")
     print(f"BERT with {model.num_parameters():,} parameters on {tt.backend_name}; run folder {folder.path}")
     return trainer, tokenizer, text_config, text, source.name
 
@@ -139,8 +135,7 @@ def train(arguments: argparse.Namespace) -> None:
     """Learn to fill in hidden tokens; then use what was learned to classify sentences."""
     with RunFolder(arguments.out).held() as folder:
         trainer, tokenizer, text_config, text, name = prepare(folder, arguments)
-        if not trainer.train():
-            print(trainer.farewell(next_command(arguments.out, DEFAULT_OUT)))
+        if not train_to_end(trainer, next_command(arguments.out, DEFAULT_OUT)):
             return
         model, batches = trainer.model, trainer.batches
         load_weights(model, folder.best)
@@ -151,16 +146,12 @@ def train(arguments: argparse.Namespace) -> None:
             f"\nTrained in {trainer.total_seconds:.0f} s. Held-out text: loss {trainer.best_loss:.4f} a hidden token, "
             f"{100 * share:.1f} % of them right (always {tokenizer.decode([commonest])!r}: {100 * guess:.1f} %)."
         )
-        with plots.if_possible():
-            note = plots.note_on_losses(model.bert.config.dropout)
-            plots.loss_curve(trainer.rows, folder.curve, title="Masked tokens", note=note)
-            print(f"Drew {folder.curve}")
+        draw_losses(trainer, "Masked tokens", model.bert.config.dropout)
         for sentence in SENTENCES.get(name) or hide_words(tokenizer.decode(batches.validation)):
             if len(tokenizer.encode(sentence, allow_special=True)) <= text_config.window:
                 show(model, tokenizer, sentence)
 
-        stopped_by = classify(trainer, tokenizer, text, text_config) if text_config.classify_steps else None
-        if stopped_by:
+        if text_config.classify_steps and (stopped_by := classify(trainer, tokenizer, text, text_config)):
             again = next_command(arguments.out, DEFAULT_OUT, "--resume")
             print(f"Stopped by {stopped_by}. What fills in words is whole; the classifiers are trained anew with: {again}")
         else:
@@ -179,21 +170,11 @@ def fill(arguments: argparse.Namespace) -> None:
     """Fill in with a trained model."""
     folder = RunFolder(arguments.out)
     config = folder.read_part("model", BertConfig)
-    tokenizer = with_wordpieces(load_tokenizer(folder.tokenizer, config.vocab_size), folder)
+    tokenizer = with_wordpieces(load_tokenizer(folder.tokenizer, config.vocab_size), folder.tokenizer)
     model = BertForMaskedLM(config)
     load_weights(model, folder.best)
     for sentence in arguments.sentences:
         show(model, tokenizer, sentence, arguments.best)
-
-
-def with_wordpieces(tokenizer: Tokenizer, folder: RunFolder) -> WordPieceTokenizer:
-    """The tokenizer. Raises UserError for one of another kind, which is not that of a run of this script."""
-    if not isinstance(tokenizer, WordPieceTokenizer):
-        raise UserError(f"{folder.tokenizer} has no WordPieces: it is not the tokenizer of this run")
-    return tokenizer
-
-
-# ------------------------------------------------------------------------------------------------------- classifying
 
 
 def classify(pretraining: Trainer, tokenizer: WordPieceTokenizer, text: str, text_config: TextConfig) -> str | None:
@@ -205,14 +186,11 @@ def classify(pretraining: Trainer, tokenizer: WordPieceTokenizer, text: str, tex
     marks = text_config.marks or likely_marks(text)
     around = special["[CLS]"], special["[SEP]"]
     training, validation, test = sentence_parts(text, marks, tokenizer.encode, *around, text_config.window, config.seed)
+    either = " or ".join(marks)
     if min(len(training), len(validation), len(test)) < 10:
-        print(f"\n(Too few sentences end with {' or '.join(marks)} to learn to tell which.)")
+        print(f"\n(Too few sentences end with {either} to learn to tell which.)")
         return None
-    counts = f"{len(training):,} sentences to learn from, {len(test):,} to test"
-    print(f"\nWhich mark ended a sentence, {' or '.join(marks)}? {counts}")
-    steps, rate = text_config.classify_steps, text_config.classify_learning_rate
-    warmup, every = min(config.warmup, steps // 10), max(steps // 6, 1)
-    config = dataclasses.replace(config, steps=steps, learning_rate=rate, warmup=warmup, eval_every=every)
+    print(f"\nWhich mark ended a sentence, {either}? {len(training):,} sentences to learn from, {len(test):,} to test")
     results = []
     for start in ("from scratch", "pretrained"):
         tt.seed(config.seed)
@@ -220,16 +198,9 @@ def classify(pretraining: Trainer, tokenizer: WordPieceTokenizer, text: str, tex
         model = BertForClassification(pretraining.model.bert.config, len(marks))
         if start == "pretrained":
             model.bert.load_state_dict(pretraining.model.bert.state_dict())
-        with RunFolder(pretraining.folder.path / start.replace(" ", "-")).held() as folder:
-            folder.create({"training": config}, overwrite=True)
-            trainer = Trainer(model, batches, config, folder, class_loss)
-            try:
-                finished = trainer.train()
-            except UserError as error:  # its learning rate has a flag of its own here
-                raise UserError(str(error).replace("--learning-rate", "--classify-learning-rate")) from None
-            if not finished:
-                return trainer.stopped_by
-            load_weights(model, folder.best)
+        stopped_by = train_classifier(model, batches, pretraining, start.replace(" ", "-"), text_config)
+        if stopped_by:
+            return stopped_by
         right = accuracy(model, LabelledBatches(training, test, special["[PAD]"], 1).validation_batches())
         results.append(f"{start}: {100 * right:.1f} % of the held-out sentences right")
     commonest = max(Counter(label for _, label in test).values()) / len(test)
@@ -242,18 +213,31 @@ def classify(pretraining: Trainer, tokenizer: WordPieceTokenizer, text: str, tex
     return None
 
 
-# ------------------------------------------------------------------------------------------------------ command line
+def train_classifier(
+    model: BertForClassification, batches: LabelledBatches, pretraining: Trainer, name: str, text_config: TextConfig
+) -> str | None:
+    """Train a classifier in a folder of its own, and give it the best weights. Returns what it was stopped by, if it was."""
+    steps, rate = text_config.classify_steps, text_config.classify_learning_rate
+    warmup, every = min(pretraining.config.warmup, steps // 10), max(steps // 6, 1)
+    config = dataclasses.replace(pretraining.config, steps=steps, learning_rate=rate, warmup=warmup, eval_every=every)
+    with RunFolder(pretraining.folder.path / name).held() as folder:
+        folder.create({"training": config}, overwrite=True)
+        trainer = Trainer(model, batches, config, folder, class_loss)
+        try:
+            trainer.train()
+        except UserError as error:  # its learning rate has a flag of its own here
+            raise UserError(str(error).replace("--learning-rate", "--classify-learning-rate")) from None
+        if trainer.stopped_by is None:
+            load_weights(model, folder.best)
+    return trainer.stopped_by
 
 
 def parse(words: list[str]) -> argparse.Namespace:
     """The command line; without a command it is ``train``."""
     commands = Commands("fill_mask.py", "Train a small BERT on a text, and fill in hidden words with it.", DEFAULT_OUT)
-    training = commands.add(
-        train,
-        help="train (what runs without a command)",
-        description=f"Train a small BERT on a text. Its defaults, where they differ from those shown below: "
-        f"{as_flags({**MODEL, **TRAINING})}.",
-    )
+    defaults = as_flags({**MODEL, **TRAINING})
+    about = f"Train a small BERT on a text. Its defaults, where they differ from those shown below: {defaults}."
+    training = commands.add(train, help="train (what runs without a command)", description=about)
     add_text_flag(training)
     add_run_settings(training, DEFAULT_OUT, text=TextConfig, model=BertConfig, training=TrainingConfig)
     filling = commands.add_use(fill, help="fill in with a trained model", description="Fill in hidden words.")

@@ -45,6 +45,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         run_command,
         specials_of,
         split_pairs,
+        train_to_end,
         translation_loss,
         typed_lines,
     )
@@ -119,8 +120,7 @@ def train(arguments: argparse.Namespace) -> None:
     """Train, or go on training; then score the held-out pairs, and draw what the model looked at."""
     with RunFolder(arguments.out).held() as folder:
         trainer, translator, test, kind = prepare(folder, arguments)
-        if not trainer.train():
-            print(trainer.farewell(next_command(arguments.out, DEFAULT_OUT)))
+        if not train_to_end(trainer, next_command(arguments.out, DEFAULT_OUT)):
             return
         best = f"Best validation loss {trainer.best_loss:.4f} at step {trainer.best_step}."
         print(f"\nTrained in {trainer.total_seconds:.0f} s, {trainer.seconds:.0f} of them for training steps. {best}")

@@ -40,7 +40,7 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.data.text import TextBatches
     from tinyformer.decoding.beam_search import Hypothesis, beam_search, log_softmax
     from tinyformer.decoding.decoders import Decoder, GPTDecoder, TransformerDecoder
-    from tinyformer.decoding.filling import fill_masks, hide_words
+    from tinyformer.decoding.filling import fill_masks, hide_words, with_wordpieces
     from tinyformer.decoding.sampling import Sampling, generate, sample
     from tinyformer.decoding.streaming import stream_text
     from tinyformer.errors import SettingError, UserError, plain_errors
@@ -51,8 +51,8 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.models.gpt import GPT, GPTConfig
     from tinyformer.models.transformer import Transformer, TransformerConfig
     from tinyformer.schema import check_fields
-    from tinyformer.scripts import RunSetup
-    from tinyformer.settings import at_least_one, setting, settings_from
+    from tinyformer.scripts import RunSetup, draw_losses, train_to_end
+    from tinyformer.settings import at_least, at_least_one, setting, settings_from
     from tinyformer.tokenizers import (
         BPETokenizer,
         CharTokenizer,
@@ -69,7 +69,8 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.translation import TranslationConfig, Translator, specials_of
 
 _NAMES = {
-    "command_line": "Commands Parser add_pair_flags add_run_flags add_run_settings add_settings add_text_flag as_flags next_command run_command typed_lines",
+    "command_line": "Commands Parser add_pair_flags add_run_flags add_run_settings add_settings add_text_flag as_flags "
+    "next_command run_command typed_lines",
     "data.batches": "Batch Batches padded",
     "data.dates": "dates",
     "data.labelled": "LabelledBatches",
@@ -81,7 +82,7 @@ _NAMES = {
     "data.text": "TextBatches",
     "decoding.beam_search": "Hypothesis beam_search log_softmax",
     "decoding.decoders": "Decoder GPTDecoder TransformerDecoder",
-    "decoding.filling": "fill_masks hide_words",
+    "decoding.filling": "fill_masks hide_words with_wordpieces",
     "decoding.sampling": "Sampling generate sample",
     "decoding.streaming": "stream_text",
     "errors": "SettingError UserError plain_errors",
@@ -92,8 +93,8 @@ _NAMES = {
     "models.gpt": "GPT GPTConfig",
     "models.transformer": "Transformer TransformerConfig",
     "schema": "check_fields",
-    "scripts": "RunSetup",
-    "settings": "at_least_one setting settings_from",
+    "scripts": "RunSetup draw_losses train_to_end",
+    "settings": "at_least at_least_one setting settings_from",
     "tokenizers": "BPETokenizer CharTokenizer Tokenizer WordPieceTokenizer WordTokenizer load_tokenizer",
     "training.config": "TrainingConfig",
     "training.evaluation": "accuracy evaluate perplexity",

@@ -1,4 +1,4 @@
-"""What a training script needs so that the same lines start a new run and resume an old one."""
+"""What training scripts share: the same lines start a new run and resume an old one, stop early, and draw the losses."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from tinyformer import plots
 from tinyformer.data.reading import TextSource, fingerprint, open_text
 from tinyformer.errors import UserError
 from tinyformer.settings import settings_from
@@ -106,3 +107,18 @@ class RunSetup:
         self.folder.create(self._parts, self._arguments.overwrite)
         if tokenizer is not None:
             tokenizer.save(self.folder.tokenizer)
+
+
+def train_to_end(trainer: Trainer, command: str) -> bool:
+    """Train to the last step. Where training is stopped before, say that ``command --resume`` goes on, and return False."""
+    if not trainer.train():
+        print(trainer.farewell(command))
+        return False
+    return True
+
+
+def draw_losses(trainer: Trainer, title: str, dropout: float) -> None:
+    """Draw the run's losses to a picture in its folder. Without matplotlib, say that it is missing."""
+    with plots.if_possible():
+        plots.loss_curve(trainer.rows, trainer.folder.curve, title=title, note=plots.note_on_losses(dropout))
+        print(f"Drew {trainer.folder.curve}")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import tinytensor as tt
 from tinyformer.decoding.beam_search import log_softmax
@@ -12,7 +13,7 @@ from tinyformer.models.evaluating import evaluating
 from tinytensor.backend import host
 
 if TYPE_CHECKING:
-    from tinyformer.tokenizers import WordPieceTokenizer
+    from tinyformer.tokenizers import Tokenizer, WordPieceTokenizer
 
 
 def fill_masks(
@@ -36,6 +37,13 @@ def fill_masks(
         scores = log_softmax(model(inputs, places=inputs == special["[MASK]"]).numpy().astype(host.float64))
     rows = [((-row).argsort(kind="stable")[:best], row) for row in scores]
     return [[(tokenizer.tokens[i], float(host.exp(row[i]))) for i in likeliest] for likeliest, row in rows]
+
+
+def with_wordpieces(tokenizer: Tokenizer, path: str | Path) -> WordPieceTokenizer:
+    """The tokenizer, which was read from ``path``. Raises UserError for one of another kind."""
+    if tokenizer.kind != "wordpiece":
+        raise UserError(f"{path} has no WordPieces: it is not the tokenizer of this run")
+    return cast("WordPieceTokenizer", tokenizer)
 
 
 def hide_words(text: str, passages: int = 4) -> list[str]:
