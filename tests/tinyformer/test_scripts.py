@@ -88,14 +88,16 @@ def test_a_new_run_has_the_scripts_defaults_and_the_flags_over_them(capsys: pyte
     assert Path("run/loss.png").exists()
 
 
-def test_a_resumed_run_has_its_own_settings_text_and_tokenizer() -> None:
+def test_a_resumed_run_has_its_own_settings_text_and_tokenizer(capsys: pytest.CaptureFixture[str]) -> None:
     whole = train(parse(*NEW, "--d-model", "12", "--steps", "6"))
     train(parse("--data", "text.txt", "--out", "parts", "--d-model", "12"))
     parts = train(parse("--out", "parts", "--resume-changed", "--steps", "6"))
     assert settings_of("parts")["model"] == settings_of("run")["model"]
     assert parts.step == whole.step == 6
     assert parts.model.config.d_model == 12
-    again = train(parse("--out", "run", "--resume"))  # which is at its end already
+    capsys.readouterr()
+    again = train(parse("--out", "run", "--resume"))
+    assert "validation loss" not in capsys.readouterr().out  # it is at its end already
     assert [row["validation_loss"] for row in again.rows] == [row["validation_loss"] for row in whole.rows]
     for name, tensor in whole.model.state_dict().items():
         assert (tensor == again.model.state_dict()[name]).all()
