@@ -51,6 +51,13 @@ def at_least_one(config: object, *names: str) -> None:
             raise SettingError(f"{name} must be at least 1, not {getattr(config, name)}")
 
 
+def at_least(config: object, **least: float) -> None:
+    """Raise SettingError where a setting is below what its keyword says."""
+    for name, smallest in least.items():
+        if getattr(config, name) < smallest:
+            raise SettingError(f"{name} must be at least {smallest}, not {getattr(config, name)}")
+
+
 def one_of(config: object, name: str, choices: Iterable[str]) -> None:
     """Raise SettingError where this setting is none of the choices."""
     if getattr(config, name) not in choices:

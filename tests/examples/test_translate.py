@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 from running import ROOT, Program, contents, entries, log_of, result_of, validation_losses
 
+from tinyformer.decoding.beam_search import Hypothesis
 from tinyformer.models.transformer import TransformerConfig
 from tinyformer.tokenizers import BPETokenizer, CharTokenizer
 from tinyformer.training.config import TrainingConfig
 from tinyformer.training.runs import RunFolder, load_checkpoint
+from tinyformer.translation import TranslationConfig, Translator
 
 EXAMPLE = "translate.py"
 MODEL = ["--d-model", "16", "--num-heads", "2", "--d-inner", "16", "--encoder-layers", "1", "--decoder-layers", "1"]
@@ -298,8 +300,7 @@ def test_maps_have_each_token_and_parts_of_characters_as_bytes(finished: Program
     for name in ("attention_means", "attention_maps"):
         monkeypatch.setattr(example["plots"], name, lambda *arguments: drawn.append(arguments) or arguments[-1])
     folder = RunFolder(finished.folder / "run")
-    kinds = {"task": example["TaskConfig"], "model": example["TransformerConfig"]}
-    translator = example["open_run"](folder, *(folder.read_part(name, kind) for name, kind in kinds.items()))
+    translator = example["open_run"](folder)
     assert example["draw_attention"](translator, "red dog é", folder) == (folder.attention, folder.attention_heads)
     for maps, source, target, _ in drawn:
         assert "".join(source) == "red dog \\xc3\\xa9[EOS]"
@@ -320,11 +321,10 @@ def test_the_picture_of_the_losses_says_why_the_training_loss_may_be_the_higher(
 
 def test_a_translation_is_one_line_without_special_tokens(finished: Program) -> None:
     # What an early model writes may have new lines and tokens such as [PAD], which are no words.
-    example = script()
     tokenizer = BPETokenizer.train("a b\n", 259, special=("[PAD]", "[BOS]", "[EOS]"))
     ids = [*tokenizer.encode(" a\n\tb\n"), tokenizer.special["[PAD]"], *tokenizer.encode("c")]
-    translator = example["Translator"](None, tokenizer, example["TaskConfig"]())
-    assert translator.text(example["Hypothesis"](tuple(int(i) for i in ids), 0.0)) == "a b c"
+    translator = Translator(None, tokenizer, TranslationConfig())
+    assert translator.text(Hypothesis(tuple(int(i) for i in ids), 0.0)) == "a b c"
 
 
 @pytest.mark.parametrize(
@@ -484,7 +484,7 @@ def script() -> dict[str, Any]:
 def test_help_shows_every_setting_with_its_default(finished: Program) -> None:
     text = " ".join(finished.good("--help").split())
     shown = 0
-    for kind in (script()["TaskConfig"], TransformerConfig, TrainingConfig):
+    for kind in (TranslationConfig, TransformerConfig, TrainingConfig):
         for field in dataclasses.fields(kind):
             if "help" in field.metadata:
                 assert f"{field.metadata['help']} (default: {field.default})" in text
