@@ -76,7 +76,7 @@ def sizes_of(name: str) -> Sizes:
     configuration = CONFIGURATIONS[name]
     model, width = configuration.model(), configuration.d_model
     vocabulary = model.get("vocab_size") or model["target_vocab_size"]
-    inner_width = model.get("d_inner", 4 * width)
+    inner_width = model.get("d_ff", 4 * width)
     return Sizes(configuration.batch_size, configuration.block_size, width, inner_width, configuration.num_heads, vocabulary)
 
 

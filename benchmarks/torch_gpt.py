@@ -48,17 +48,17 @@ class Attention(nn.Module):
 class FeedForward(nn.Module):
     """Two linear layers with a nonlinearity between them, gelu (the tanh form) or relu."""
 
-    def __init__(self, d_model: int, d_inner: int, bias: bool, activation: str):
+    def __init__(self, d_model: int, d_ff: int, bias: bool, activation: str):
         super().__init__()
-        self.expand = nn.Linear(d_model, d_inner, bias)
-        self.contract = nn.Linear(d_inner, d_model, bias)
+        self.up = nn.Linear(d_model, d_ff, bias)
+        self.down = nn.Linear(d_ff, d_model, bias)
         self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, length, d_model) -> the same."""
-        inner = self.expand(x)
+        inner = self.up(x)
         inner = F.relu(inner) if self.activation == "relu" else F.gelu(inner, approximate="tanh")
-        return self.contract(inner)
+        return self.down(inner)
 
 
 class Block(nn.Module):

@@ -36,14 +36,14 @@ class Embedding(nn.Module):
 class Block(nn.Module):
     """A post-norm block of the encoder or, with ``cross``, of the decoder: causal, and attending to the memory, too."""
 
-    def __init__(self, d_model: int, num_heads: int, d_inner: int, dropout: float, cross: bool):
+    def __init__(self, d_model: int, num_heads: int, d_ff: int, dropout: float, cross: bool):
         super().__init__()
         self.attention_norm = nn.LayerNorm(d_model)
         self.attention = Attention(d_model, num_heads, dropout, bias=True)
         self.cross_attention_norm = nn.LayerNorm(d_model) if cross else None
         self.cross_attention = Attention(d_model, num_heads, dropout, bias=True, cross=True) if cross else None
         self.feed_forward_norm = nn.LayerNorm(d_model)
-        self.feed_forward = FeedForward(d_model, d_inner, bias=True, activation="relu")
+        self.feed_forward = FeedForward(d_model, d_ff, bias=True, activation="relu")
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, source_mask: Tensor, memory: Tensor | None = None) -> Tensor:
@@ -60,9 +60,9 @@ class Block(nn.Module):
 class Stack(nn.Module):
     """Blocks one after the other."""
 
-    def __init__(self, d_model: int, num_heads: int, d_inner: int, dropout: float, num_layers: int, cross: bool = False):
+    def __init__(self, d_model: int, num_heads: int, d_ff: int, dropout: float, num_layers: int, cross: bool = False):
         super().__init__()
-        self.blocks = nn.ModuleList(Block(d_model, num_heads, d_inner, dropout, cross) for _ in range(num_layers))
+        self.blocks = nn.ModuleList(Block(d_model, num_heads, d_ff, dropout, cross) for _ in range(num_layers))
 
     def forward(self, x: Tensor, source_mask: Tensor, memory: Tensor | None = None) -> Tensor:
         """(batch, length, d_model) -> the same; arguments as for ``Block``."""
@@ -87,7 +87,7 @@ class Transformer(nn.Module):
         num_heads: int,
         encoder_layers: int,
         decoder_layers: int,
-        d_inner: int,
+        d_ff: int,
         max_length: int,
         dropout: float = 0.0,
         label_smoothing: float = 0.0,
@@ -97,8 +97,8 @@ class Transformer(nn.Module):
         self.label_smoothing = label_smoothing
         self.source_embedding = Embedding(source_vocab_size, d_model, dropout, max_length)
         self.target_embedding = Embedding(target_vocab_size, d_model, dropout, max_length)
-        self.encoder = Stack(d_model, num_heads, d_inner, dropout, encoder_layers)
-        self.decoder = Stack(d_model, num_heads, d_inner, dropout, decoder_layers, cross=True)
+        self.encoder = Stack(d_model, num_heads, d_ff, dropout, encoder_layers)
+        self.decoder = Stack(d_model, num_heads, d_ff, dropout, decoder_layers, cross=True)
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """Ids (batch, length) -> logits for the token after each of the target, (batch, length, target_vocab_size)."""

@@ -123,7 +123,7 @@ def make_model(kind: str, config: ModelConfig, length: int) -> GPT | Transformer
     """A GPT for ``length`` tokens in all, or an encoder-decoder."""
     if kind == "gpt":
         return GPT(settings_from(GPTConfig, dataclasses.asdict(config), vocab_size=VOCAB_SIZE, block_size=length))
-    given = {**dataclasses.asdict(config), "d_inner": 4 * config.d_model, "norm_first": True, "source_pad": PAD}
+    given = {**dataclasses.asdict(config), "d_ff": 4 * config.d_model, "norm_first": True, "source_pad": PAD}
     layers = {"encoder_layers": config.num_layers, "decoder_layers": config.num_layers}
     sizes = {"source_vocab_size": VOCAB_SIZE, "target_vocab_size": VOCAB_SIZE}
     return Transformer(settings_from(TransformerConfig, given, **layers, **sizes))
@@ -200,7 +200,7 @@ def _learn(name: str, arguments: argparse.Namespace, folder: RunFolder) -> bool:
     print(f"{kind} with {model.num_parameters():,} parameters on {tt.backend_name}; run folder {folder.path}")
     if not trainer.train():
         again = shlex.join(["python", sys.argv[0], *arguments.words])
-        print(trainer.farewell(again))
+        print(trainer.stop_message(again))
         return False
     load_weights(model, folder.best)
     print(f"Trained in {trainer.total_seconds:.0f} s; the best weights are those of step {trainer.best_step}.")

@@ -54,7 +54,7 @@ def train(arguments: argparse.Namespace) -> None:
     with RunFolder(arguments.out).held() as folder:
         trainer, tokenizer = prepare(folder, arguments)
         if not trainer.train():
-            print(trainer.farewell(next_command(arguments.out, DEFAULT_OUT)))
+            print(trainer.stop_message(next_command(arguments.out, DEFAULT_OUT)))
             return
         print(
             f"\nTrained in {trainer.total_seconds:.0f} s, {trainer.seconds:.0f} of them for training steps. "

@@ -101,13 +101,13 @@ class Files:
 
 # The built-in task: a small Transformer, a few minutes.
 DATES = {
-    "model": {"d_model": 64, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 2, "d_inner": 256, "norm_first": True},
+    "model": {"d_model": 64, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 2, "d_ff": 256, "norm_first": True},
     "training": {"steps": 1500, "batch_size": 64, "learning_rate": 2e-3, "warmup": 100, "weight_decay": 0.0, "beta2": 0.98},
     "task": {"vocab_size": 400},
 }
 # Real languages: the size of the Multi30k Transformer in the literature.
 LANGUAGES = {
-    "model": {"d_model": 256, "num_heads": 8, "encoder_layers": 3, "decoder_layers": 3, "d_inner": 512, "norm_first": True},
+    "model": {"d_model": 256, "num_heads": 8, "encoder_layers": 3, "decoder_layers": 3, "d_ff": 512, "norm_first": True},
     "training": {"steps": 3000, "batch_size": 128, "learning_rate": 1e-3, "warmup": 400, "weight_decay": 0.01, "beta2": 0.98},
     "task": {},
 }
@@ -232,7 +232,7 @@ def train(arguments: argparse.Namespace) -> None:
     with RunFolder(arguments.out).held() as folder:
         trainer, translator, test, kind = prepare(folder, arguments)
         if not trainer.train():
-            print(trainer.farewell(next_command(arguments.out, DEFAULT_OUT)))
+            print(trainer.stop_message(next_command(arguments.out, DEFAULT_OUT)))
             return
         best = f"Best validation loss {trainer.best_loss:.4f} at step {trainer.best_step}."
         print(f"\nTrained in {trainer.total_seconds:.0f} s, {trainer.seconds:.0f} of them for training steps. {best}")

@@ -48,17 +48,18 @@ def check_training_fits(model: Module, batches: object, shards: int = 1) -> None
     check_fits(
         training_memory(model, batches, shards),
         "training this model with this batch_size",
-        "choose a smaller one, which a larger accumulation makes up for, or a smaller model",
+        "choose a smaller one, which more gradient_accumulation_steps make up for, or a smaller model",
         "batch_size",
-        "accumulation",
+        "gradient_accumulation_steps",
     )
 
 
-def check_drawn_fit(batches: object, accumulation: int) -> None:
+def check_drawn_fit(batches: object, batches_per_step: int) -> None:
     """Raise SettingError where the batches of one step, which are all drawn before the first is used, do not fit in memory."""
     tokens = batches.largest_batch() if hasattr(batches, "largest_batch") else 0
-    needed = int(accumulation) * (_LEAST_BATCH + index_dtype.itemsize * tokens)
-    check_fits(needed, "drawing the batches of this accumulation", "choose a smaller one", "accumulation")
+    needed = int(batches_per_step) * (_LEAST_BATCH + index_dtype.itemsize * tokens)
+    setting = "gradient_accumulation_steps"
+    check_fits(needed, f"drawing the batches of so many {setting}", "choose fewer", setting)
 
 
 def training_memory(model: Module, batches: object, shards: int = 1) -> int:

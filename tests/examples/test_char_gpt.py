@@ -14,8 +14,8 @@ import pytest
 from running import ROOT, Program, contents, entries, log_of, result_of, validation_losses
 
 from tinyformer.models.gpt import GPTConfig
+from tinyformer.training.checkpoints import load_checkpoint
 from tinyformer.training.config import TrainingConfig
-from tinyformer.training.runs import load_checkpoint
 
 EXAMPLE = "char_gpt.py"
 TINY = ["--num-layers", "1", "--num-heads", "2", "--d-model", "16", "--block-size", "8", "--batch-size", "4"]
@@ -387,7 +387,7 @@ def test_texts_that_will_not_do(program: Program, content: bytes | None, message
         (["--dropout", "1"], "dropout must be at least 0 and less than 1"),
         (["--positions", "absolute"], "positions must be one of learned, sinusoidal, rotary, not 'absolute'"),
         (["--norm", "batch"], "norm must be one of layer, rms, not 'batch'"),
-        (["--activation", "tanh"], "activation must be one of relu, gelu, gelu_exact, swiglu, not 'tanh'"),
+        (["--activation", "tanh"], "activation must be one of relu, gelu_tanh, gelu_exact, swiglu, not 'tanh'"),
         (["--tokenizer", "word"], "tokenizer must be char or bpe, not 'word'"),
         (["--learning-rate", "nan"], "--learning-rate must be a finite number, not nan"),
         (["--dtype", "half"], "dtype must be one of float32, bfloat16, not 'half'"),
@@ -439,7 +439,7 @@ def test_a_gpu_too_small_to_train(program: Program) -> None:
     what, remedy = result.stderr.splitlines()[-2:]
     asked = r"[\d.]+ MiB of GPU memory were asked for, and 1.50 GiB of 2.00 GiB are free"
     assert re.fullmatch(f"error: there is not enough memory for this: {asked}", what)
-    assert "--batch-size" in remedy and "--accumulation" in remedy and "--block-size" in remedy
+    assert "--batch-size" in remedy and "--gradient-accumulation-steps" in remedy and "--block-size" in remedy
     assert load_checkpoint(program.folder / "run/latest.safetensors", "latest")[1]["step"] == 0
 
 

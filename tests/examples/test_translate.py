@@ -17,11 +17,12 @@ from running import ROOT, Program, contents, entries, log_of, result_of, validat
 
 from tinyformer.models.transformer import TransformerConfig
 from tinyformer.tokenizers import BPETokenizer, CharTokenizer
+from tinyformer.training.checkpoints import load_checkpoint
 from tinyformer.training.config import TrainingConfig
-from tinyformer.training.runs import RunFolder, load_checkpoint
+from tinyformer.training.runs import RunFolder
 
 EXAMPLE = "translate.py"
-MODEL = ["--d-model", "16", "--num-heads", "2", "--d-inner", "16", "--encoder-layers", "1", "--decoder-layers", "1"]
+MODEL = ["--d-model", "16", "--num-heads", "2", "--d-ff", "16", "--encoder-layers", "1", "--decoder-layers", "1"]
 TASK = ["--vocab-size", "280", "--max-tokens", "30", "--validation", "6", "--test", "5", "--batch-size", "8"]
 SHORT = ["--steps", "12", "--eval-every", "6", "--log-every", "3", "--warmup", "4", "--beam", "2"]
 TINY = [*MODEL, *TASK, *SHORT]

@@ -150,23 +150,25 @@ def test_training_that_cannot_fit_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     batches.batch_size = 10**30
     with pytest.raises(SettingError, match=r"training this model with this batch_size needs at least .* are there") as caught:
         check_training_fits(model, batches, 2)
-    assert "--accumulation" in caught.value.as_flags()
+    assert "--gradient-accumulation-steps" in caught.value.as_flags()
 
 
 def test_batches_that_are_drawn_at_once_must_fit() -> None:
     _, batches, _ = a_gpt()
     check_drawn_fit(batches, 1000)
     check_drawn_fit(object(), 1)
-    for accumulation in (10**12, 10**400):
-        with pytest.raises(SettingError, match=r"^drawing the batches of this accumulation needs at least") as caught:
-            check_drawn_fit(batches, accumulation)
-        assert "--accumulation" in caught.value.as_flags()
+    for batches_per_step in (10**12, 10**400):
+        with pytest.raises(
+            SettingError, match=r"^drawing the batches of so many gradient_accumulation_steps needs at least"
+        ) as caught:
+            check_drawn_fit(batches, batches_per_step)
+        assert "--gradient-accumulation-steps" in caught.value.as_flags()
 
 
 def test_a_trainer_looks_at_what_it_will_draw(tmp_path: Path) -> None:
     model, batches, loss_function = a_gpt()
-    with pytest.raises(SettingError, match="accumulation"):
-        Trainer(model, batches, TrainingConfig(accumulation=10**12), RunFolder(tmp_path), loss_function)
+    with pytest.raises(SettingError, match="gradient_accumulation_steps"):
+        Trainer(model, batches, TrainingConfig(gradient_accumulation_steps=10**12), RunFolder(tmp_path), loss_function)
 
 
 # --------------------------------------------------------------------------------------------- what the system says

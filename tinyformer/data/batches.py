@@ -59,10 +59,10 @@ class Batches(Protocol):
         """Go on from what ``get_state`` returned."""
 
 
-def check_share(validation_share: float) -> None:
+def check_fraction(validation_fraction: float) -> None:
     """Raise SettingError unless both splits get some of a text."""
-    if not 0.0 < validation_share < 1.0:
-        raise SettingError(f"validation_share must be above 0 and below 1, not {validation_share}")
+    if not 0.0 < validation_fraction < 1.0:
+        raise SettingError(f"validation_fraction must be above 0 and below 1, not {validation_fraction}")
 
 
 def check_batch_fits(batch_size: int, tokens: int) -> None:

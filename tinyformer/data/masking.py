@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import tinytensor as tt
-from tinyformer.data.batches import Batch, check_batch_fits, check_ids, check_share
+from tinyformer.data.batches import Batch, check_batch_fits, check_fraction, check_ids
 from tinyformer.errors import SettingError, UserError
 from tinyformer.settings import check_counts
 from tinytensor.backend import host
@@ -24,15 +24,15 @@ class MaskedBatch(Batch):
 
 
 class Masking:
-    """How tokens are hidden: ``share`` of each row's, of which 80 % become the mask token, 10 % any ordinary token, and 10 %
+    """How tokens are hidden: ``fraction`` of each row's, of which 80 % become the mask token, 10 % any ordinary token, and 10 %
     stay as they are. ``special`` ids are never hidden, and never stand in for another."""
 
-    def __init__(self, vocab_size: int, mask: int, special: Iterable[int], share: float = 0.15):
-        if not 0.0 < share <= 1.0:
-            raise UserError(f"the share of masked tokens must be above 0 and at most 1, not {share}")
+    def __init__(self, vocab_size: int, mask: int, special: Iterable[int], fraction: float = 0.15):
+        if not 0.0 < fraction <= 1.0:
+            raise UserError(f"the fraction of masked tokens must be above 0 and at most 1, not {fraction}")
         self.vocab_size = vocab_size
         self.mask = mask
-        self.share = share
+        self.fraction = fraction
         self.special = host.array(sorted({mask, *special}))
         self.ordinary = host.setdiff1d(host.arange(vocab_size), self.special)
         if not len(self.ordinary):
@@ -40,10 +40,10 @@ class Masking:
 
     def __call__(self, ids: Any, rng: Any) -> tuple[Any, Any]:
         """Ids (batch, length), a NumPy array -> what the model reads, and the targets: the ids that were hidden, IGNORED
-        elsewhere. Of each row the same share is chosen, but at least one token, if it has any that is not special."""
+        elsewhere. Of each row the same fraction is chosen, but at least one token, if it has any that is not special."""
         order = host.where(host.isin(ids, self.special), 2.0, rng.random(ids.shape))
         ordinary = (order < 1.0).sum(axis=1, keepdims=True)
-        count = host.minimum(host.maximum(host.rint(self.share * ordinary), 1), ordinary)
+        count = host.minimum(host.maximum(host.rint(self.fraction * ordinary), 1), ordinary)
         chosen = order.argsort(axis=1).argsort(axis=1) < count
         fate = rng.random(ids.shape)
         inputs = host.where(chosen & (fate < 0.8), self.mask, ids)
@@ -55,7 +55,7 @@ class MaskedBatches:
     """Windows of a text between a ``start`` and an ``end`` token, with hidden tokens: random windows to train on, hidden
     anew each time; and the whole of a validation text, always hidden in the same way, so that losses can be compared.
 
-    The last ``validation_share`` of the ids is the validation split; what does not fill a window at its end is left out.
+    The last ``validation_fraction`` of the ids is the validation split; what does not fill a window at its end is left out.
     Raises UserError where a split has no window, and for an id outside of the vocabulary.
     """
 
@@ -68,11 +68,11 @@ class MaskedBatches:
         window: int,
         batch_size: int,
         seed: int = 0,
-        validation_share: float = 0.1,
+        validation_fraction: float = 0.1,
     ):
         check_counts(window=window, batch_size=batch_size)
-        check_share(validation_share)
-        cut = int(len(ids) * (1.0 - validation_share))
+        check_fraction(validation_fraction)
+        cut = int(len(ids) * (1.0 - validation_fraction))
         if min(cut, len(ids) - cut) < window:
             raise SettingError(
                 f"the text has {len(ids)} tokens, too few for windows of {window}: use a longer one, or a smaller window",

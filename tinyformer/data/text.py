@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import tinytensor as tt
-from tinyformer.data.batches import Batch, check_batch_fits, check_ids, check_share
+from tinyformer.data.batches import Batch, check_batch_fits, check_fraction, check_ids
 from tinyformer.errors import SettingError
 from tinyformer.settings import check_counts
 from tinytensor import Tensor
@@ -16,7 +16,7 @@ from tinytensor.backend import Array, from_numpy, host, xp
 class TextBatches:
     """Random windows of a training text, and the whole of a validation text, in order.
 
-    The last ``validation_share`` of the ids is the validation split. Raises UserError where a split is shorter than one
+    The last ``validation_fraction`` of the ids is the validation split. Raises UserError where a split is shorter than one
     window or a batch does not fit in memory, and for an id outside of ``vocab_size``, if that is given: a GPU does not notice.
     """
 
@@ -26,14 +26,14 @@ class TextBatches:
         block_size: int,
         batch_size: int,
         seed: int = 0,
-        validation_share: float = 0.1,
+        validation_fraction: float = 0.1,
         vocab_size: int | None = None,
     ):
         check_counts(block_size=block_size, batch_size=batch_size)
-        check_share(validation_share)
-        cut = int(len(ids) * (1.0 - validation_share))
+        check_fraction(validation_fraction)
+        cut = int(len(ids) * (1.0 - validation_fraction))
         if min(cut, len(ids) - cut) < block_size + 1:
-            over, under = min(validation_share, 1.0 - validation_share).as_integer_ratio()
+            over, under = min(validation_fraction, 1.0 - validation_fraction).as_integer_ratio()
             need = (int(block_size) + 1) * under // over + 2  # in integers, as block_size may be beyond all floats
             raise SettingError(
                 f"the text has {len(ids)} tokens, too few for windows of {block_size}: "

@@ -29,7 +29,7 @@ class BertConfig:
     num_layers: int = setting(12, "blocks")
     num_heads: int = setting(12, "attention heads in a block; must divide the width")
     d_model: int = setting(768, "the width: numbers for each position")
-    d_inner: int = setting(3072, "the width inside the feed-forward networks")
+    d_ff: int = setting(3072, "the width inside the feed-forward networks")
     dropout: float = setting(0.1, "probability of dropping, while training", changeable=True)
     positions: str = setting("learned", "learned or sinusoidal")
     norm_first: bool = setting(False, "norms before the sub-layers instead of after the residual sums")
@@ -71,7 +71,7 @@ class Bert(Module):
     Raises SettingError where it does not fit in memory."""
 
     def __init__(self, config: BertConfig):
-        check_model_fits(config.num_parameters(), config.num_layers, "d_model", "d_inner", "num_layers", "max_length")
+        check_model_fits(config.num_parameters(), config.num_layers, "d_model", "d_ff", "num_layers", "max_length")
         self.config = config
         self.token_embedding = Embedding(config.vocab_size, config.d_model)
         self.position_embedding = absolute_positions(config.positions, config.max_length, config.d_model)

@@ -56,8 +56,8 @@ class BlockCache:
     """The caches of one block: of its self-attention, and of its cross-attention, which is filled once."""
 
     def __init__(self, capacity: int, memory_length: int = 0):
-        self.own = KeyValueCache(capacity)
-        self.crossed = KeyValueCache(memory_length)
+        self.self_attention = KeyValueCache(capacity)
+        self.cross_attention = KeyValueCache(memory_length)
 
 
 class Cache:
@@ -70,10 +70,10 @@ class Cache:
     @property
     def length(self) -> int:
         """The number of tokens so far."""
-        return self.blocks[0].own.length
+        return self.blocks[0].self_attention.length
 
     def select(self, rows: object) -> None:
         """Keep these rows of the batch, in this order."""
         for block in self.blocks:
-            block.own.select(rows)
-            block.crossed.select(rows)
+            block.self_attention.select(rows)
+            block.cross_attention.select(rows)

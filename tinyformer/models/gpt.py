@@ -30,7 +30,7 @@ class GPTConfig:
     bias: bool = setting(False, "biases in linear layers and norms")
     positions: str = setting("learned", "learned, sinusoidal or rotary")
     norm: str = setting("layer", "layer or rms")
-    activation: str = setting("gelu", "relu, gelu (the tanh form), gelu_exact or swiglu")
+    activation: str = setting("gelu_tanh", "relu, gelu_tanh, gelu_exact or swiglu")
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -92,7 +92,7 @@ class GPT(Module):
             if module.bias is not None:
                 init.zeros_(module.bias)
         if isinstance(module, Block):
-            for layer in (module.attention.output, module.feed_forward.contract):
+            for layer in (module.attention.output, module.feed_forward.down):
                 init.normal_(layer.weight, std=std / math.sqrt(2 * self.config.num_layers))
 
     def forward(self, ids: Tensor, cache: Cache | None = None) -> Tensor:

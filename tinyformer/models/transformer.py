@@ -29,13 +29,13 @@ class TransformerConfig:
     num_heads: int = setting(8, "attention heads in a block; must divide the width")
     encoder_layers: int = setting(6, "blocks of the encoder")
     decoder_layers: int = setting(6, "blocks of the decoder")
-    d_inner: int = setting(2048, "the width inside the feed-forward networks")
+    d_ff: int = setting(2048, "the width inside the feed-forward networks")
     dropout: float = setting(0.1, "probability of dropping, while training", changeable=True)
     positions: str = setting("sinusoidal", "sinusoidal or learned")
     max_length: int = setting(512, "the longest sentence, in tokens, with learned positions")
     norm: str = setting("layer", "layer or rms")
     norm_first: bool = setting(False, "norms before the sub-layers instead of after the residual sums")
-    activation: str = setting("relu", "relu, gelu (the tanh form), gelu_exact or swiglu")
+    activation: str = setting("relu", "relu, gelu_tanh, gelu_exact or swiglu")
     share_embeddings: bool = setting(False, "one embedding for both languages, which then have one vocabulary")
     tie_output: bool = setting(True, "the target embedding is the output layer, too")
 
@@ -120,7 +120,7 @@ class Transformer(Module):
 
     def __init__(self, config: TransformerConfig):
         layers = config.encoder_layers + config.decoder_layers
-        settings = ("d_model", "d_inner", "encoder_layers", "decoder_layers", "max_length")
+        settings = ("d_model", "d_ff", "encoder_layers", "decoder_layers", "max_length")
         check_model_fits(config.num_parameters(), layers, *settings)
         self.config = config
         source = Embedding(config.source_vocab_size, config.d_model)

@@ -25,7 +25,7 @@ class TrainingConfig:
 
     steps: int = setting(2000, "training steps", changeable=True)
     batch_size: int = setting(12, "sequences in a batch", changeable=True)
-    accumulation: int = setting(1, "batches whose gradients make one step", changeable=True)
+    gradient_accumulation_steps: int = setting(1, "batches whose gradients make one step", changeable=True)
     learning_rate: float = setting(1e-3, "peak learning rate of AdamW", changeable=True)
     schedule: str = setting(
         "cosine", "how the learning rate falls after the warm-up: cosine, linear, constant or noam", changeable=True
@@ -51,7 +51,7 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        for name in ("steps", "batch_size", "accumulation", "eval_every", "log_every", "average"):
+        for name in ("steps", "batch_size", "gradient_accumulation_steps", "eval_every", "log_every", "average"):
             if getattr(self, name) < 1:
                 raise SettingError(f"{name} must be at least 1, not {getattr(self, name)}")
         for name in ("learning_rate", "min_learning_rate", "warmup", "weight_decay", "clip", "seed", "shards"):

@@ -21,15 +21,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-import tinytensor as tt
 from tinyformer.errors import UserError, shortened
-from tinyformer.files import as_json, damaged, parse_json, read_json, write_json
+from tinyformer.files import as_json, damaged, read_json, write_json
+from tinyformer.old_names import with_new_names
 from tinyformer.schema import read_dataclass
 from tinyformer.settings import changed_settings, is_changeable
+from tinyformer.training.checkpoints import load_checkpoint, put_weights
 from tinyformer.training.lock import locked
-from tinytensor import FileError, Tensor, save
-from tinytensor.backend import is_floating
-from tinytensor.io import atomic_write, load_with_metadata, remove_stale
+from tinytensor.io import atomic_write, remove_stale
 from tinytensor.nn import Module
 
 LOG_COLUMNS = ("step", "learning_rate", "train_loss", "validation_loss", "gradient_norm", "seconds")
@@ -110,7 +109,7 @@ class RunFolder:
     def _tidy(self) -> None:
         """Remove what a process that was killed could not remove."""
         remove_stale(self.path)
-        self._finish_settling()
+        self._finish_moving()
         self._drop_new()
 
     def _drop_new(self) -> None:
@@ -121,7 +120,7 @@ class RunFolder:
 
     def create(self, settings: Mapping[str, Any], overwrite: bool = False) -> None:
         """Begin a run with these settings, dataclasses or values for JSON by name. Raises UserError where a run is there
-        already, unless ``overwrite``: then that run's files stay until ``settle``."""
+        already, unless ``overwrite``: then that run's files stay until ``move_into_place``."""
         self._check_path()
         self._drop_new()
         self.replaces = bool(self._files())
@@ -134,16 +133,16 @@ class RunFolder:
         self._parts = {name: type(part) for name, part in settings.items() if dataclasses.is_dataclass(part)}
         write_json(self.settings, self._settings or {})
 
-    def settle(self) -> None:
+    def move_into_place(self) -> None:
         """Put the files of a new run in their places, and remove those of the run that was there before."""
         if self._inside == self._new:
             self._use(self.path)
             self._new.rename(self._complete)
-            self._finish_settling()
+            self._finish_moving()
             self.replaces = False
 
-    def _finish_settling(self) -> None:
-        """Do what is left to do of ``settle``, at which a process may have been killed anywhere."""
+    def _finish_moving(self) -> None:
+        """Do what is left to do of ``move_into_place``, at which a process may have been killed anywhere."""
         if self._complete.exists():
             for file in self._files():
                 file.unlink()
@@ -167,7 +166,8 @@ class RunFolder:
                     f"the files of the run in {self.path} are not all in their places, as the process that moved them there "
                     "was killed, or is at it now: --resume mends it"
                 )
-            self._settings = read_json(self.settings)
+            with damaged(self.settings):
+                self._settings = with_new_names(read_json(self.settings))
         return self._settings
 
     def read_part(self, name: str, kind: type[Settings]) -> Settings:
@@ -255,73 +255,6 @@ def _differences(trained: Any, found: Any, key: str = "") -> Iterator[tuple[str,
 def _fingerprint(path: Path) -> str | None:
     """The SHA-256 of a file; None where there is none."""
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
-
-
-# -------------------------------------------------------------------------------------------------------- checkpoints
-
-
-def save_checkpoint(path: Path, groups: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> None:
-    """Write named groups of tensors and a JSON ``state`` to one file. Raises UserError, and leaves the file that was
-    there, where there is no space or no permission, and where a value is NaN or infinite."""
-    tensors = {f"{group}/{name}": tensor for group, members in groups.items() for name, tensor in members.items()}
-    if name := _not_finite(tensors):
-        raise UserError(f"{name} became NaN or infinite: {path} is not written, and the checkpoint before it is as it was")
-    try:
-        save(tensors, path, {"state": json.dumps(state)})
-    except OSError as error:
-        reason = error.strerror or error
-        raise UserError(f"the checkpoint {path} could not be written ({reason}); the one before it is as it was") from None
-
-
-def load_checkpoint(path: Path, kind: str) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-    """What ``save_checkpoint`` wrote. Raises UserError where the file is missing, damaged or not a checkpoint of ``kind``
-    (a value that its state holds), and where a value is NaN or infinite."""
-    try:
-        tensors, metadata = load_with_metadata(path)
-        state = parse_json(metadata["state"])
-    except FileError as error:
-        raise UserError(str(error)) from None
-    except (KeyError, ValueError):
-        raise UserError(f"{path} is not a checkpoint of tinyformer: it holds tensors, but no training state") from None
-    if state.get("kind") != kind:
-        raise UserError(f"{path} is not a checkpoint of the kind {kind!r}")
-    if name := _not_finite(tensors):
-        raise UserError(f"{path} is damaged: {name} has values that are NaN or infinite")
-    groups: dict[str, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        group, _, member = name.partition("/")
-        groups.setdefault(group, {})[member] = tensor
-    return groups, state
-
-
-def _not_finite(tensors: Mapping[str, Tensor]) -> str | None:
-    """The name of a tensor that has a value which is NaN or infinite."""
-    floating = [name for name, tensor in tensors.items() if is_floating(tensor.dtype)]
-    if not floating:
-        return None
-    with tt.no_grad():
-        finite = tt.stack([tensors[name].isfinite().all() for name in floating]).tolist()  # read but once, at the end
-    return next((name for name, good in zip(floating, finite) if not good), None)
-
-
-def put_weights(model: Module, weights: Mapping[str, Tensor], path: Path) -> None:
-    """Give a model the weights of a checkpoint. Raises UserError where they do not fit, or only by losing some: integers for
-    weights, or float64 for float32."""
-    for name, own in model.state_dict().items():
-        given = weights.get(name)
-        if given is not None and not _holds(own.dtype, given.dtype):
-            raise UserError(f"{path} is damaged: {name} is of {given.dtype}, but the model's is of {own.dtype}")
-    try:
-        model.load_state_dict(weights)
-    except ValueError as error:
-        raise UserError(f"{path} does not fit the model in {path.parent}: {shortened(str(error))}") from None
-
-
-def _holds(own: Any, given: Any) -> bool:
-    """Whether a tensor of one dtype takes another's values as they are; a narrow float takes float32's, rounded."""
-    if is_floating(own):
-        return is_floating(given) and given.itemsize <= max(own.itemsize, 4)
-    return bool(given == own)
 
 
 def load_weights(model: Module, path: Path) -> dict[str, Any]:

@@ -17,12 +17,13 @@ from tinyformer.files import damaged
 from tinyformer.memory import check_drawn_fit, check_training_fits
 from tinyformer.progress import Progress, show_progress
 from tinyformer.schema import read_dataclass
+from tinyformer.training.checkpoints import load_checkpoint, put_weights, save_checkpoint
 from tinyformer.training.config import TrainingConfig, adamw_for, training_dtype
 from tinyformer.training.evaluation import evaluate, perplexity
 from tinyformer.training.losses import LossFunction, next_token_loss
-from tinyformer.training.progressed import Progressed
-from tinyformer.training.runs import RunFolder, load_checkpoint, put_weights, save_checkpoint
+from tinyformer.training.runs import RunFolder
 from tinyformer.training.signals import stop_on_signals
+from tinyformer.training.state import TrainingState
 from tinytensor import Tensor, parallel
 from tinytensor.nn import Module
 from tinytensor.optim import clip_grad_norm
@@ -46,7 +47,7 @@ class Trainer:
         self.on_evaluation = on_evaluation  # says something about the model as it is now, such as a sample
         self.model = model.astype(training_dtype(config.dtype))
         check_training_fits(model, batches, config.shards)
-        check_drawn_fit(batches, config.accumulation)
+        check_drawn_fit(batches, config.gradient_accumulation_steps)
         self.batches = batches
         self.config = config
         self.folder = folder
@@ -67,7 +68,7 @@ class Trainer:
 
     def train_step(self) -> tuple[Tensor, Tensor, int]:
         """One optimizer step: the mean loss, the gradient's norm before clipping, and the number of targets."""
-        drawn = [self.batches.sample() for _ in range(self.config.accumulation)]
+        drawn = [self.batches.sample() for _ in range(self.config.gradient_accumulation_steps)]
         count = sum(batch.num_targets for batch in drawn)
         self.optimizer.zero_grad()
         mean_loss: Tensor = tt.zeros(())
@@ -80,8 +81,8 @@ class Trainer:
         self.step += 1
         return mean_loss, norm, count
 
-    def _part_of_the_loss(self, share: float, shard: Any) -> Tensor:
-        return self.loss_function(self.model, shard) * share
+    def _part_of_the_loss(self, fraction: float, shard: Any) -> Tensor:
+        return self.loss_function(self.model, shard) * fraction
 
     # ------------------------------------------------------------------------------------------------- the loop
 
@@ -136,7 +137,7 @@ class Trainer:
         except OSError as error:
             self._stop(f"the end of its output ({error.strerror})")
 
-    def farewell(self, command: str) -> str:
+    def stop_message(self, command: str) -> str:
         """What to say where ``train`` stopped before the end, and ``command --resume`` goes on."""
         if self.step == 0 and self.folder.replaces:
             return f"Stopped by {self.stopped_by} before its first step: {self.folder.path} is as it was."
@@ -244,7 +245,7 @@ class Trainer:
         save_checkpoint(self.folder.latest, groups, state)
         self.folder.write_log(self.rows)
         if self.step > 0 or not self.folder.replaces:  # before its first step, another run is worth more
-            self.folder.settle()
+            self.folder.move_into_place()
 
     def resume(self) -> None:
         """Go on from the folder's latest checkpoint exactly, with the optimizer's settings from there, too; or with settings
@@ -252,7 +253,7 @@ class Trainer:
         latest = self.folder.latest
         groups, state = load_checkpoint(latest, "latest")
         with damaged(latest):
-            found = read_dataclass(Progressed, state)
+            found = read_dataclass(TrainingState, state)
         self.folder.check_identity(state, latest)
         if found.step > self.config.steps:
             raise SettingError(f"steps must be at least the {found.step} that were taken already, not {self.config.steps}")

@@ -94,7 +94,7 @@ def spread(model: Any) -> Any:
 def make_transformer() -> Callable[[int], Transformer]:
     def make(seed: int) -> Transformer:
         tt.seed(seed)
-        sizes = {"d_model": 8, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1, "d_inner": 8}
+        sizes = {"d_model": 8, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1, "d_ff": 8}
         return spread(Transformer(TransformerConfig(7, 7, **sizes)))
 
     return make

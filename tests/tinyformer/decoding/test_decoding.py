@@ -468,7 +468,7 @@ def make_transformer() -> Callable[..., Transformer]:
 
     def make(seed: int = 0, **changes: object) -> Transformer:
         tt.seed(seed)
-        sizes = {"d_model": 16, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 2, "d_inner": 24}
+        sizes = {"d_model": 16, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 2, "d_ff": 24}
         return spread(Transformer(TransformerConfig(11, 11, **{**sizes, **changes})))
 
     return make

@@ -22,9 +22,10 @@ from tinyformer.data.text import TextBatches
 from tinyformer.errors import SettingError, UserError
 from tinyformer.models.gpt import GPT, GPTConfig
 from tinyformer.settings import settings_from
+from tinyformer.training.checkpoints import load_checkpoint
 from tinyformer.training.config import TrainingConfig
 from tinyformer.training.losses import next_token_loss
-from tinyformer.training.runs import RunFolder, load_checkpoint, load_weights
+from tinyformer.training.runs import RunFolder, load_weights
 from tinyformer.training.trainer import Trainer
 from tinytensor.io import load_with_metadata
 
@@ -156,7 +157,7 @@ def test_a_run_that_is_stopped_before_its_first_step_does_not_either(copied: Pat
 
         trainer.batches.validation_batches = validation_batches
         assert trainer.train() is False
-        assert trainer.farewell("python it.py") == f"Stopped by SIGTERM before its first step: {copied} is as it was."
+        assert trainer.stop_message("python it.py") == f"Stopped by SIGTERM before its first step: {copied} is as it was."
     assert contents(copied) == before
     assert entries(copied) == sorted(before)
 
@@ -166,7 +167,7 @@ def test_a_run_that_took_a_step_takes_the_others_place(copied: Path, tmp_path: P
     (copied / "weights-00000004.safetensors").write_text("of the other")
     trainer = run(copied, steps, overwrite=True, seed=7)
     assert entries(copied) == FILES
-    assert trainer.farewell("python it.py") == (
+    assert trainer.stop_message("python it.py") == (
         f"Stopped by Ctrl-C after step {steps} and saved. Go on with: python it.py --resume"
     )
     assert config_of(copied)["seed"] == 7
@@ -205,7 +206,7 @@ def test_a_run_that_replaces_none_is_saved_before_its_first_step(tmp_path: Path)
         {"steps": 15},
         {"steps": 10},
         {"batch_size": 3},
-        {"accumulation": 2},
+        {"gradient_accumulation_steps": 2},
         {"weight_decay": 0.5},
         {"beta1": 0.5, "beta2": 0.9},
         {"clip": 0.01},
@@ -343,7 +344,7 @@ def test_a_signal_ends_in_a_saved_run(tmp_path: Path, stopped: Path, name: str) 
     trainer = run(tmp_path / "run", 5, lambda trainer: signal.raise_signal(number))
     assert not trainer.finished
     said = {"SIGINT": "Ctrl-C"}.get(name, name)
-    assert trainer.farewell("python it.py").startswith(f"Stopped by {said} after step 5 and saved. ")
+    assert trainer.stop_message("python it.py").startswith(f"Stopped by {said} after step 5 and saved. ")
     assert result_of(tmp_path / "run") == result_of(stopped)
     assert {one: signal.getsignal(getattr(signal, one)) for one in before} == before
 

@@ -19,7 +19,8 @@ import pytest
 import tinytensor as tt
 from tinyformer.errors import SettingError, UserError
 from tinyformer.settings import setting
-from tinyformer.training.runs import LOG_COLUMNS, RunFolder, load_checkpoint, load_weights, save_checkpoint
+from tinyformer.training.checkpoints import load_checkpoint, save_checkpoint
+from tinyformer.training.runs import LOG_COLUMNS, RunFolder, load_weights
 from tinytensor.nn import Linear
 
 
@@ -44,7 +45,7 @@ def test_create_makes_the_folder_and_those_above_it(tmp_path: Path) -> None:
     folder.create({"model": {"width": 3}, "name": "ö"})
     assert folder.read_settings() == {"model": {"width": 3}, "name": "ö"}
     assert entries(folder.path) == [".tinyformer.new"]  # until it has a checkpoint
-    folder.settle()
+    folder.move_into_place()
     assert entries(folder.path) == ["config.json"]
     assert folder.settings == folder.path / "config.json"
     assert RunFolder(tmp_path / "a" / "b").read_settings() == {"model": {"width": 3}, "name": "ö"}
@@ -71,7 +72,7 @@ def settled(path: Path, **settings: object) -> RunFolder:
     """A run of these settings, as another process would find it."""
     folder = RunFolder(path)
     folder.create(settings, overwrite=True)
-    folder.settle()
+    folder.move_into_place()
     return RunFolder(path)
 
 
@@ -219,7 +220,7 @@ def test_folders_into_which_nothing_came_are_gone_again(tmp_path: Path) -> None:
     assert entries(tmp_path / "a") == []
     with RunFolder(tmp_path / "a" / "b" / "c").held() as folder:
         folder.create({})
-        folder.settle()
+        folder.move_into_place()
     assert entries(tmp_path / "a" / "b" / "c") == ["config.json"]
 
 
@@ -241,7 +242,7 @@ def test_a_link_that_leads_nowhere(tmp_path: Path) -> None:
     (tmp_path / "nowhere").mkdir()
     with RunFolder(tmp_path / "link").held() as folder:
         folder.create({})
-        folder.settle()
+        folder.move_into_place()
     assert entries(tmp_path / "nowhere") == ["config.json"]
 
 
@@ -343,7 +344,7 @@ def replace_run(path: Path) -> None:
     with RunFolder(path).held() as folder:
         folder.create({"run": "new"}, overwrite=True)
         fill(folder, "new")
-        folder.settle()
+        folder.move_into_place()
         folder.sample.write_text("new")  # what comes at the end of a run
 
 
@@ -461,7 +462,7 @@ def test_a_new_run_in_the_same_folder_is_another(tmp_path: Path) -> None:
         folder.create({"model": Model(3)}, overwrite=True)
         folder.tokenizer.write_text(text)
         prints.append(folder.identity(lasting=True)["tokenizer"])
-        folder.settle()
+        folder.move_into_place()
     assert prints == [hashlib.sha256(text).hexdigest() for text in (b"one tokenizer", b"another")]
 
 
@@ -572,11 +573,11 @@ def test_overwrite_removes_the_runs_files_and_no_others_and_not_at_once(tmp_path
     assert folder.read_settings() == {"new": 1}
     assert contents(tmp_path) == before
     assert folder.kept_weights() == []  # its own
-    folder.settle()
+    folder.move_into_place()
     assert not folder.replaces
     assert entries(tmp_path) == ["config.json", "notes.txt"]
     assert RunFolder(tmp_path).read_settings() == {"new": 1}
-    folder.settle()  # once is enough
+    folder.move_into_place()  # once is enough
     assert entries(tmp_path) == ["config.json", "notes.txt"]
 
 
@@ -585,7 +586,7 @@ def test_a_folder_with_other_files_will_do(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.create({})
     assert not folder.replaces
-    folder.settle()
+    folder.move_into_place()
     assert entries(tmp_path) == ["config.json", "notes.txt"]
 
 

@@ -22,7 +22,7 @@ class LogRow:
 
 
 @dataclass(frozen=True)
-class Progressed:
+class TrainingState:
     """How far a run is: what ``latest.safetensors`` says beside its tensors. Raises UserError for what cannot be."""
 
     kind: str
