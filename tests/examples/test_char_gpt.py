@@ -322,7 +322,7 @@ def test_an_unknown_character_in_the_prompt(finished: Program) -> None:
         (["--prompt", ""], "the prompt is empty"),
         (["--temperature", "-1"], "--temperature must be 0 (greedy) or more, not -1.0"),
         (["--temperature", "nan"], "--temperature must be a finite number, not nan"),
-        (["--length", "-1"], "the length must not be negative"),
+        (["--length", "-1"], "the length must be at least 0"),
         (["--top-k", "-1"], "--top-k must be at least 0, not -1"),
         (["--top-p", "0"], "--top-p must be above 0 and at most 1, not 0.0"),
         (["--seed", "-1"], "--seed must be at least 0, not -1"),
@@ -353,7 +353,7 @@ def test_a_sample_of_a_checkpoint_that_does_not_fit(copied: Program) -> None:
     assert message == "run/config.json says 32 for model.d_model, but best.safetensors was trained with 16: put that back\n"
     settings["model"]["vocab_size"] += 1
     path.write_text(json.dumps(settings), encoding="utf-8")
-    assert "tokenizer.json has 28 tokens, but the model 29" in copied.bad("sample", "--out", "run")
+    assert "tokenizer.json has 28 tokens, but the model has 29" in copied.bad("sample", "--out", "run")
 
 
 # ---------------------------------------------------------------------------------------------------------- mistakes

@@ -458,7 +458,7 @@ def wider(path: Path) -> None:
         ("tokenizer.json", Path.unlink, "tokenizer.json does not exist"),
         ("tokenizer.json", truncate, "tokenizer.json is damaged"),
         ("tokenizer.json", lambda path: path.write_text("{}"), "tokenizer.json holds no tokenizer"),
-        ("tokenizer.json", another_vocabulary, "tokenizer.json has 259 tokens, but the model 280"),
+        ("tokenizer.json", another_vocabulary, "tokenizer.json has 259 tokens, but the model has 280"),
         ("tokenizer.json", without_special_tokens, "the tokenizer lacks [PAD], [BOS], [EOS]"),
         ("tokenizer.json", letters, "the tokenizer lacks [PAD], [BOS], [EOS]"),
         ("*.safetensors", Path.unlink, "safetensors does not exist"),

@@ -102,7 +102,7 @@ def test_a_setting_that_differs_is_still_found(tmp_path: Path) -> None:
     stored = {"model": {**BEFORE["model"], "d_inner": 32}}
     folder = folder_of_before(tmp_path / "run", BEFORE, stored)
     _, state = load_checkpoint(folder.best, "best")
-    with pytest.raises(UserError, match="config.json says 16 for model.d_ff, but best.safetensors was trained with 32"):
+    with pytest.raises(UserError, match=r"config.json says 16 for model.d_ff, but best.safetensors was trained with 32"):
         folder.check_identity(state, folder.best)
 
 

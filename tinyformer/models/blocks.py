@@ -1,4 +1,4 @@
-"""What Transformers are stacked from: attention, then a feed-forward network, each around a residual connection."""
+"""The blocks of a Transformer: attention, then a feed-forward network, each with a residual connection around it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NORMS = ("layer", "rms")
 
 @dataclass(frozen=True)
 class BlockConfig:
-    """What the blocks of a model have in common. Raises SettingError for a choice that does not exist."""
+    """The settings that all blocks of a model share. Raises SettingError for a value that is not allowed."""
 
     d_model: int
     num_heads: int
@@ -48,17 +48,17 @@ class BlockConfig:
         one_of(self, "activation", ACTIVATIONS)
 
     def make_norm(self) -> Module:
-        """A norm of the chosen kind."""
+        """A new norm layer of the kind that ``norm`` names."""
         if self.norm == "rms":
             return RMSNorm(self.d_model, self.norm_eps)
         return LayerNorm(self.d_model, self.norm_eps, self.bias)
 
     def norm_parameters(self) -> int:
-        """How many parameters a norm has."""
+        """The number of parameters of one norm layer."""
         return int(self.d_model) * (2 if self.norm == "layer" and self.bias else 1)
 
     def block_parameters(self, cross_attention: bool = False) -> int:
-        """How many parameters a block has."""
+        """The number of parameters of one block."""
         width, inner = int(self.d_model), int(self.d_ff)
         attentions, inner_layers = (2 if cross_attention else 1), (2 if self.activation == "swiglu" else 1)
         weights = 4 * width * width * attentions + (inner_layers + 1) * width * inner
@@ -66,16 +66,16 @@ class BlockConfig:
         return weights + biases + (attentions + 1) * self.norm_parameters()
 
     def saved_numbers(self) -> int:
-        """How many numbers a block keeps of each token from forward to backward, at least: what its layers multiply with
-        their weights, queries, keys and values, and what the activation is computed from."""
+        """A lower bound for how many numbers a block keeps for each token between forward and backward: the inputs of its
+        linear layers, the queries, keys and values, and the inputs of the activation."""
         inner = {"relu": 1, "swiglu": 3}.get(self.activation, 2)
         return 6 * int(self.d_model) + inner * int(self.d_ff)
 
 
 class FeedForward(Module):
-    """Two linear layers with a nonlinearity between them, the same at every position; the inner one is wider.
+    """Two linear layers with an activation between them: up to the width d_ff, and down again. Each position is treated alike.
 
-    With "swiglu" a third one gates the inner layer: down(silu(gate(x)) * up(x)) (Shazeer 2020, equation 6).
+    With the activation "swiglu" there is a third layer, the gate: down(silu(gate(x)) * up(x)) (Shazeer 2020, equation 6).
     """
 
     def __init__(self, config: BlockConfig):
@@ -92,10 +92,10 @@ class FeedForward(Module):
 
 
 class Block(Module):
-    """Self-attention, with ``cross_attention`` attention over a memory, and a feed-forward network.
+    """Self-attention, then with ``cross_attention`` attention over a memory, then a feed-forward network.
 
-    Around each is a residual connection with a norm and, on what is added, dropout: x + dropout(f(norm(x))) with
-    ``norm_first`` (Radford et al. 2019), else norm(x + dropout(f(x))) (Vaswani et al. 2017, section 5.4).
+    Each of these sub-layers f has a residual connection, a norm and dropout. With ``norm_first`` a sub-layer computes
+    x + dropout(f(norm(x))) (Radford et al. 2019), else norm(x + dropout(f(x))) (Vaswani et al. 2017, section 5.4).
     """
 
     def __init__(self, config: BlockConfig, cross_attention: bool = False, rotary: RotaryPositions | None = None):
@@ -120,7 +120,7 @@ class Block(Module):
         memory_mask: Tensor | None = None,
         cache: BlockCache | None = None,
     ) -> Tensor:
-        """(batch, length, d_model) -> the same; masks as in ``MultiHeadAttention``."""
+        """(batch, length, d_model) -> the same shape. The masks are those of ``MultiHeadAttention``."""
         own_cache, memory_cache = (None, None) if cache is None else (cache.self_attention, cache.cross_attention)
         x = self._residual(x, self.attention_norm, lambda y: self.attention(y, mask, is_causal, cache=own_cache))
         if self.cross_attention is not None and self.cross_attention_norm is not None:

@@ -335,7 +335,7 @@ def test_outputs_that_say_nothing(beam: int) -> None:
 
             with pytest.raises(UserError, match=f"the model's outputs are {message}"):
                 beam_search(Broken(4, [0]), START, END, 1, beam=beam, max_tokens=4)
-    with pytest.raises(UserError, match="the model's outputs are -inf for every token, so that none is possible"):
+    with pytest.raises(UserError, match="the model's outputs are -inf for every token, so that no token is possible"):
         log_softmax(np.full((2, 3), -np.inf))
 
 

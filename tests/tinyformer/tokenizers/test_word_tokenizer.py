@@ -201,7 +201,7 @@ def test_the_file_that_the_next_test_damages_is_good(tmp_path: Path) -> None:
         ({"words": "ab"}, "words must be a list, not 'ab'"),
         ({"words": ["a", 3]}, "words[1] must be text, not 3"),
         ({"words": []}, "at least one word"),
-        ({"words": ["a", "a"]}, "there twice"),
+        ({"words": ["a", "a"]}, "occurs twice"),
         ({"words": ["a", ""]}, "is empty"),
         ({"special": ["[UNK]"]}, "a name twice"),
         ({"special": [""]}, "not empty"),

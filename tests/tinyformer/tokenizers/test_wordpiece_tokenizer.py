@@ -175,7 +175,7 @@ def test_the_file_that_the_next_test_damages_is_good(tmp_path: Path) -> None:
         ({"tokens": "abc"}, "tokens must be a list, not 'abc'"),
         ({"tokens": [*SPECIAL, 3]}, "tokens[5] must be text, not 3"),
         ({"tokens": [*SPECIAL[1:], "a"]}, "lacks the special tokens [PAD]"),
-        ({"tokens": [*SPECIAL, "a", "a"]}, "there twice"),
+        ({"tokens": [*SPECIAL, "a", "a"]}, "occurs twice"),
         ({"tokens": [*SPECIAL, "a", ""]}, "is empty"),
         ({"special": ["[BOS]"]}, "lacks the special tokens [BOS]"),
         ({"special": ["[CLS]"]}, "a name twice"),
@@ -212,7 +212,7 @@ def test_bert_vocabulary(tmp_path: Path, end: str, last: bool) -> None:
     ("content", "message"),
     [
         (b"the\nof\n", "lacks the special tokens [PAD], [UNK], [CLS], [SEP], [MASK]"),
-        ("\n".join([*SPECIAL, "a", "a"]).encode(), "there twice"),
+        ("\n".join([*SPECIAL, "a", "a"]).encode(), "occurs twice"),
         (b"", "lacks the special tokens"),
         (b"\xff\xfe\x00", "not UTF-8"),
     ],
