@@ -182,8 +182,8 @@ def test_a_finished_run_resumed_ends_as_before(copied: Program) -> None:
 @pytest.mark.parametrize(
     ("words", "flags"),
     [
-        (["--steps", "30"], "--steps, or start a new run, or say --resume-changed"),
-        (["--steps", "2000"], "--steps, or start a new run, or say --resume-changed"),  # the default, but not this run's
+        (["--steps", "30"], "--steps, or start a new run, or pass --resume-changed"),
+        (["--steps", "2000"], "--steps, or start a new run, or pass --resume-changed"),  # the default, but not this run's
         (["--d-model", "32", "--dropout", "0.5"], "--d-model, or start a new run"),
         (["--seed", "3", "--steps", "30"], "--seed, or start a new run"),
         (["--positions", "rotary", "--norm", "rms"], "--positions, --norm, or start a new run"),
@@ -200,10 +200,10 @@ def test_resuming_with_other_settings(finished: Program, words: list[str], flags
 def test_resuming_with_changed_settings(copied: Program) -> None:
     resume = ["--out", "run", "--resume-changed"]
     for words, said in (
-        (["--seed", "3", "--steps", "30"], "a run cannot change --seed on its way: leave that out, or start a new run"),
-        (["--dtype", "bfloat16"], "a run cannot change --dtype on its way: leave that out, or start a new run"),
-        (["--d-model", "32"], "a run cannot change --d-model on its way: leave that out, or start a new run"),
-        (["--steps", "19"], "--steps must be at least the 20 that were taken already, not 19"),
+        (["--seed", "3", "--steps", "30"], "a resumed run cannot change --seed: leave that out, or start a new run"),
+        (["--dtype", "bfloat16"], "a resumed run cannot change --dtype: leave that out, or start a new run"),
+        (["--d-model", "32"], "a resumed run cannot change --d-model: leave that out, or start a new run"),
+        (["--steps", "19"], "--steps must be at least 20, the number taken already, not 19"),
         (["--batch-size", "0"], "--batch-size must be at least 1, not 0"),
     ):
         before = contents(copied.folder / "run")

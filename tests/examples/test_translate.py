@@ -224,8 +224,8 @@ def test_resuming_with_other_settings(finished: Program) -> None:
             "--vocab-size, --test, or start a new run",
         ),
         (["--steps", "30", "--d-model", "32"], "--d-model, or start a new run"),
-        (["--steps", "30", "--schedule", "noam"], "--steps, --schedule, or start a new run, or say --resume-changed"),
-        (["--length-penalty", "0"], "--length-penalty, or start a new run, or say --resume-changed"),
+        (["--steps", "30", "--schedule", "noam"], "--steps, --schedule, or start a new run, or pass --resume-changed"),
+        (["--length-penalty", "0"], "--length-penalty, or start a new run, or pass --resume-changed"),
     ):
         message = finished.bad("--out", "run", "--resume", *words)
         assert message == f"--resume goes on with the settings of run: leave out {said}\n"

@@ -23,7 +23,8 @@ class Rows:
     the number of targets in all rows."""
 
     def split(self: Self, parts: int) -> list[Self]:
-        """Cut the rows into ``parts`` shards of equal size, give or take one row. There are fewer shards if there are fewer rows.
+        """Cut the rows into ``parts`` shards of equal size, give or take one row. There are fewer shards if there are fewer
+        rows.
 
         Each shard keeps the number of targets of the whole batch, because the mean loss is over the whole batch.
         """

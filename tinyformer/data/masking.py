@@ -27,8 +27,8 @@ class MaskedBatch(Batch):
 
 
 class Masking:
-    """Hides a ``fraction`` of the tokens of each row. Of these, 80 % become the mask token, 10 % become a random ordinary token,
-    and 10 % stay as they are. ``special`` ids are never hidden, and never replace another token.
+    """Hides a ``fraction`` of the tokens of each row. Of these, 80 % become the mask token, 10 % become a random ordinary
+    token, and 10 % stay as they are. ``special`` ids are never hidden, and never replace another token.
 
     Raises UserError for a fraction that is not allowed, and if the vocabulary has no ordinary tokens.
     """

@@ -46,8 +46,8 @@ def _read(path: str | Path, size: int) -> bytes:
 
 
 def _unpacked(path: str | Path) -> bytearray:
-    """The content of a gzip file. It may be a thousand times larger than the file, which does not say how large. So whenever the
-    content has doubled, this checks that it fits in memory."""
+    """The content of a gzip file. It may be a thousand times larger than the file, which does not say how large. So whenever
+    the content has doubled, this checks that it fits in memory."""
     content = bytearray()
     checked = 1 << 24
     with gzip.open(path, "rb") as file:
@@ -206,8 +206,8 @@ class PairBatches:
         return sum(len(source) + len(target) + 2 for source, target in self.training) // len(self)
 
     def _start_epoch(self) -> None:
-        """Shuffle the pairs, sort them by length within stretches of 100 batches, and shuffle the batches. So a batch has little
-        padding, and yet the batches of every epoch are different."""
+        """Shuffle the pairs, sort them by length within stretches of 100 batches, and shuffle the batches. So a batch has
+        little padding, and yet the batches of every epoch are different."""
         self._epoch_state = dict(self._rng.bit_generator.state)
         pairs = [self.training[int(i)] for i in self._rng.permutation(len(self.training))]
         stretch = 100 * self.batch_size

@@ -82,8 +82,8 @@ def read_bytes(path: str | Path) -> bytes:
 
 
 def _files_in(folder: Path) -> list[Path]:
-    """The files in a folder and its subfolders, in the order of their names. Raises UserError for a link that leads nowhere, and
-    OSError for a folder that may not be read: otherwise their texts would be missing without notice."""
+    """The files in a folder and its subfolders, in the order of their names. Raises UserError for a link that leads nowhere,
+    and OSError for a folder that may not be read: otherwise their texts would be missing without notice."""
     found = []
     for place, folders, names in os.walk(folder, onerror=_refuse):
         folders[:] = [name for name in folders if not name.startswith(".")]

@@ -17,8 +17,8 @@ class TextBatches:
     """Training batches are random windows of the text. Validation takes the whole validation split, in order.
 
     The last ``validation_fraction`` of the ids is the validation split. Raises UserError if a split is shorter than one window,
-    and if a batch does not fit in memory. If ``vocab_size`` is given, it also raises UserError for an id that is not below it; a
-    GPU would not notice such an id.
+    and if a batch does not fit in memory. If ``vocab_size`` is given, it also raises UserError for an id that is not below it;
+    a GPU would not notice such an id.
     """
 
     def __init__(

@@ -93,8 +93,8 @@ def _last_logits(model: Module, logits: Callable[..., Tensor]) -> Callable[..., 
 class TransformerDecoder:
     """A decoder for an encoder-decoder. It encodes ``source`` (batch, length) once, then it writes.
 
-    It takes up to ``max_tokens`` tokens in all. Raises UserError if the source has no tokens, and for a number that is not an id of
-    the source vocabulary.
+    It takes up to ``max_tokens`` tokens in all. Raises UserError if the source has no tokens, and for a number that is not an
+    id of the source vocabulary.
     """
 
     def __init__(self, model: Transformer, source: Any, max_tokens: int, use_cache: bool = True):

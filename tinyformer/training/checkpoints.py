@@ -1,4 +1,5 @@
-"""Checkpoints: named tensors and a state in one file, which is replaced whole, so that it is never half-written."""
+"""Checkpoints: named tensors and a JSON state in one file. A file is always replaced as a whole, so it is never
+half-written."""
 
 from __future__ import annotations
 
@@ -18,21 +19,26 @@ from tinytensor.nn import Module
 
 
 def save_checkpoint(path: Path, groups: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> None:
-    """Write named groups of tensors and a JSON ``state`` to one file. Raises UserError, and leaves the file that was
-    there, where there is no space or no permission, and where a value is NaN or infinite."""
+    """Write named groups of tensors and a JSON ``state`` to one file.
+
+    Raises UserError if the file cannot be written, as without space or permission, and if a value is NaN or infinite. Then the
+    file that was there before stays.
+    """
     tensors = {f"{group}/{name}": tensor for group, members in groups.items() for name, tensor in members.items()}
     if name := _not_finite(tensors):
-        raise UserError(f"{name} became NaN or infinite: {path} is not written, and the checkpoint before it is as it was")
+        raise UserError(f"{name} became NaN or infinite: {path} is not written, and the checkpoint before it stays as it was")
     try:
         save(tensors, path, {"state": json.dumps(state)})
     except OSError as error:
         reason = error.strerror or error
-        raise UserError(f"the checkpoint {path} could not be written ({reason}); the one before it is as it was") from None
+        raise UserError(f"the checkpoint {path} could not be written ({reason}); the one before it stays as it was") from None
 
 
 def load_checkpoint(path: Path, kind: str) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-    """What ``save_checkpoint`` wrote. Raises UserError where the file is missing, damaged or not a checkpoint of ``kind``
-    (a value that its state holds), and where a value is NaN or infinite."""
+    """The groups of tensors and the state that ``save_checkpoint`` wrote. Old names in them are replaced by new ones.
+
+    Raises UserError if the file is missing or damaged, if its state is not of this ``kind``, and if a value is NaN or infinite.
+    """
     try:
         tensors, metadata = load_with_metadata(path)
         state = parse_json(metadata["state"])
@@ -55,18 +61,18 @@ def load_checkpoint(path: Path, kind: str) -> tuple[dict[str, dict[str, Tensor]]
 
 
 def _not_finite(tensors: Mapping[str, Tensor]) -> str | None:
-    """The name of a tensor that has a value which is NaN or infinite."""
+    """The name of the first tensor that has a NaN or infinite value; None if there is none."""
     floating = [name for name, tensor in tensors.items() if is_floating(tensor.dtype)]
     if not floating:
         return None
     with tt.no_grad():
-        finite = tt.stack([tensors[name].isfinite().all() for name in floating]).tolist()  # read but once, at the end
+        finite = tt.stack([tensors[name].isfinite().all() for name in floating]).tolist()  # a GPU is waited for only once
     return next((name for name, good in zip(floating, finite) if not good), None)
 
 
 def put_weights(model: Module, weights: Mapping[str, Tensor], path: Path) -> None:
-    """Give a model the weights of a checkpoint. Raises UserError where they do not fit, or only by losing some: integers for
-    weights, or float64 for float32."""
+    """Put the weights of a checkpoint into a model. Raises UserError if their names or shapes do not fit, or if their dtype
+    does not: integers for weights, or float64 for float32."""
     for name, own in model.state_dict().items():
         given = weights.get(name)
         if given is not None and not _holds(own.dtype, given.dtype):
@@ -78,7 +84,8 @@ def put_weights(model: Module, weights: Mapping[str, Tensor], path: Path) -> Non
 
 
 def _holds(own: Any, given: Any) -> bool:
-    """Whether a tensor of one dtype takes another's values as they are; a narrow float takes float32's, rounded."""
+    """Whether a tensor of the dtype ``own`` can take values of the dtype ``given``. It can if no value changes; besides, a
+    narrow float such as bfloat16 takes those of float32, which are rounded."""
     if is_floating(own):
         return is_floating(given) and given.itemsize <= max(own.itemsize, 4)
     return bool(given == own)

@@ -513,7 +513,7 @@ def test_the_shards_of_rows_have_the_gradient_of_the_whole(parts: int) -> None:
 
 @pytest.mark.parametrize(("ids", "wrong"), [([0, 3, 11, 2], 11), ([[0, -1]], -1), (np.array([10, 12]), 12)])
 def test_an_id_outside_of_the_vocabulary(ids: object, wrong: int) -> None:
-    with pytest.raises(UserError, match=f"id {wrong} is outside of the vocabulary: its 11 ids start at 0"):
+    with pytest.raises(UserError, match=f"id {wrong} is outside of the vocabulary: its ids are 0 to 10"):
         check_ids(ids, 11)
     check_ids(ids, 13) if wrong > 0 else check_ids([], 11)
 

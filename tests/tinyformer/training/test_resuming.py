@@ -157,7 +157,7 @@ def test_a_run_that_is_stopped_before_its_first_step_does_not_either(copied: Pat
 
         trainer.batches.validation_batches = validation_batches
         assert trainer.train() is False
-        assert trainer.stop_message("python it.py") == f"Stopped by SIGTERM before its first step: {copied} is as it was."
+        assert trainer.stop_message("python it.py") == f"Stopped by SIGTERM before its first step: {copied} stays as it was."
     assert contents(copied) == before
     assert entries(copied) == sorted(before)
 
@@ -280,7 +280,7 @@ def test_fewer_steps_than_were_taken(copied: Path, steps: int) -> None:
     before = contents(copied)
     with pytest.raises(SettingError) as caught:
         run(copied, resume="changed", steps=steps)
-    assert caught.value.as_flags() == f"--steps must be at least the 5 that were taken already, not {steps}"
+    assert caught.value.as_flags() == f"--steps must be at least 5, the number taken already, not {steps}"
     assert contents(copied) == before
     assert run(copied, resume="changed", steps=5).finished
 
@@ -298,7 +298,7 @@ def test_settings_edited_by_hand_are_taken_over_if_told(stopped: Path, copied: P
         run(copied, resume=True)
     assert str(caught.value) == (
         f"{copied / 'config.json'} says 0.03 for training.learning_rate, but latest.safetensors was trained with 0.01: "
-        "put that back, or take it over with --resume-changed"
+        "put that back, or keep the change with --resume-changed"
     )
     assert contents(copied) == before
     run(copied, 2, resume="changed")
@@ -446,7 +446,7 @@ ROW = {"step": 3, "learning_rate": 0.1, "train_loss": 1.0, "validation_loss": No
         ({"step": True}, "step must be an integer, not True"),
         ({"step": 5.0}, "step must be an integer, not 5.0"),
         ({"step": -1}, "best_step is 4, and step -1"),
-        ({"step": 10**30, "rows": []}, "steps must be at least the 1000000000000000000000000000000 that were taken already"),
+        ({"step": 10**30, "rows": []}, "steps must be at least 1000000000000000000000000000000, the number taken already"),
         ({"best_loss": "low"}, "best_loss must be a finite number or null, not 'low'"),
         ({"best_step": 6}, "best_step is 6, and step 5"),
         ({"seconds": None}, "seconds must be a finite number, not None"),
@@ -460,10 +460,10 @@ ROW = {"step": 3, "learning_rate": 0.1, "train_loss": 1.0, "validation_loss": No
         ({"rows": [{**ROW, "train_loss": "x"}]}, "rows[0].train_loss must be a finite number or null, not 'x'"),
         ({"rows": [{"step": 3}]}, "rows[0].learning_rate is missing"),
         ({"rows": [{**ROW, "colour": 3}]}, "rows[0].colour is not known here: it may be of another version"),
-        ({"rows": [ROW, ROW]}, "the steps of its rows do not rise from 0 to its own"),
-        ({"rows": [{**ROW, "step": 6}]}, "the steps of its rows do not rise from 0 to its own"),
+        ({"rows": [ROW, ROW]}, "the steps of its rows do not rise from 0 to its own step"),
+        ({"rows": [{**ROW, "step": 6}]}, "the steps of its rows do not rise from 0 to its own step"),
         ({"unread": [[5, 1.0]]}, "unread[0] must be a list of 3, not [5, 1.0]"),
-        ({"unread": [[6, 1.0, 1.0]]}, "unread has steps that were not yet taken"),
+        ({"unread": [[6, 1.0, 1.0]]}, "unread has steps that were not taken yet"),
         ({"random": None}, "random must be an object, not None"),
         ({"random": {"bit_generator": "MT19937"}}, "does not fit this run: "),
         ({"batches": {}}, "does not fit this run: "),

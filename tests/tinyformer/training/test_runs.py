@@ -181,8 +181,8 @@ def test_a_resumed_run_takes_over_what_it_can_change_if_told(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"seed": 2}, "a run cannot change --seed on its way: leave that out, or start a new run"),
-        ({"rate": 0.75, "seed": 2}, "a run cannot change --seed on its way: leave that out, or start a new run"),
+        ({"seed": 2}, "a resumed run cannot change --seed: leave that out, or start a new run"),
+        ({"rate": 0.75, "seed": 2}, "a resumed run cannot change --seed: leave that out, or start a new run"),
         ({"steps": 0}, "steps must be at least 1, not 0"),
     ],
 )
@@ -274,7 +274,7 @@ def test_a_run_that_is_only_half_in_its_place_is_there(tmp_path: Path) -> None:
     half.mkdir()
     folder.settings.rename(half / "config.json")
     assert RunFolder(tmp_path / "run").is_there()
-    with pytest.raises(UserError, match=r"the files of the run in .*run are not all in their places.*: --resume mends it$"):
+    with pytest.raises(UserError, match=r"some files of the run in .*run are not in place yet.*\. --resume moves the rest$"):
         RunFolder(tmp_path / "run").read_settings()
     with RunFolder(tmp_path / "run").held() as mended:
         assert mended.read_settings() == {"step": 1}
@@ -498,7 +498,7 @@ def test_settings_that_were_edited(
     with pytest.raises(UserError) as caught:
         folder.check_identity(state, folder.latest)
     assert str(caught.value).startswith(f"{folder.settings} {message}")
-    assert str(caught.value).endswith(", or take it over with --resume-changed") == can_change
+    assert str(caught.value).endswith(", or keep the change with --resume-changed") == can_change
 
 
 @pytest.mark.parametrize("settings", [3, [], "settings", True])
@@ -723,7 +723,7 @@ def test_values_that_are_no_numbers_are_not_saved(tmp_path: Path, name: str, val
     groups[group][member] = tt.tensor([0.0, value, 1.0])
     with pytest.raises(UserError) as caught:
         save_checkpoint(path, groups, {"kind": "latest"})
-    said = f"{name} became NaN or infinite: {path} is not written, and the checkpoint before it is as it was"
+    said = f"{name} became NaN or infinite: {path} is not written, and the checkpoint before it stays as it was"
     assert str(caught.value) == said
     assert path.read_bytes() == whole
     assert entries(tmp_path) == ["latest.safetensors"]
@@ -804,7 +804,7 @@ def test_a_full_disk_keeps_the_checkpoint_that_was_there(tmp_path: Path) -> None
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     message = str(caught.value)
     assert str(path) in message
-    assert "could not be written (File too large); the one before it is as it was" in message
+    assert "could not be written (File too large); the one before it stays as it was" in message
     assert path.read_bytes() == whole
     assert entries(tmp_path) == ["best.safetensors"]  # and no half-written file beside it
 
