@@ -394,7 +394,7 @@ def test_texts_that_will_not_do(program: Program, content: bytes | None, message
         (["--steps", "many"], "invalid int value: 'many'"),
         (["--color"], "unrecognized arguments: --color"),
         (["poetry"], "unrecognized arguments: poetry"),
-        (["--d-model", str(10**15)], "a model of this size needs at least 10^31 bytes of memory, and "),
+        (["--d-model", str(10**15)], "a model of this size needs at least 10^31 bytes of memory, but there are "),
     ],
 )
 def test_settings_that_will_not_do(program: Program, words: list[str], message: str) -> None:

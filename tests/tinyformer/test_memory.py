@@ -56,9 +56,9 @@ def test_what_does_not_fit_is_told_with_what_there_is(monkeypatch: pytest.Monkey
     monkeypatch.setattr(memory, "device_memory", lambda: 21 * 10**9)
     monkeypatch.setattr(memory, "host_memory", lambda: 10**9)
     check_fits(21 * 10**9, "this", "no")
-    with pytest.raises(UserError, match=r"^this needs at least 22 GB of memory, and 21 GB are there: make it smaller$"):
+    with pytest.raises(UserError, match=r"^this needs at least 22 GB of memory, but there are 21 GB: make it smaller$"):
         check_fits(22 * 10**9, "this", "make it smaller")
-    with pytest.raises(UserError, match=r"2\.0 GB of memory, and 1\.0 GB are there"):
+    with pytest.raises(UserError, match=r"2\.0 GB of memory, but there are 1\.0 GB"):
         check_fits(2 * 10**9, "this", "make it smaller", on_host=True)
     with pytest.raises(SettingError) as caught:
         check_fits(10**400, "this", "choose a smaller batch_size", "batch_size")
@@ -148,7 +148,7 @@ def test_training_that_cannot_fit_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     model, batches, _ = a_gpt()
     check_training_fits(model, batches, 2)
     batches.batch_size = 10**30
-    with pytest.raises(SettingError, match=r"training this model with this batch_size needs at least .* are there") as caught:
+    with pytest.raises(SettingError, match=r"training this model with this batch_size needs at least .* there are ") as caught:
         check_training_fits(model, batches, 2)
     assert "--gradient-accumulation-steps" in caught.value.as_flags()
 

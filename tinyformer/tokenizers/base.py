@@ -90,5 +90,5 @@ def load_saved(make: Callable[..., Made], path: str | Path, kind: str, name: str
     with damaged(path):
         for key in saved:
             if key not in kinds and key != "kind":
-                raise UserError(f"{key} is not known here: it may be of another version")
+                raise UserError(f"{key} is not known: the file may be of another version")
         return make(**{key: read_value(kinds[key], saved.get(key), key) for key in kinds})

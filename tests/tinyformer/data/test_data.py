@@ -162,7 +162,7 @@ def test_a_file_that_is_larger_than_memory_is_refused_before_it_is_read(tmp_path
     with open(tmp_path / "large", "wb") as file:
         file.truncate(10 * 10**12)  # a sparse file
     for path in (tmp_path / "large", tmp_path):
-        with pytest.raises(UserError, match=r"needs at least 30 TB of memory, and .* are there: pass --data a shorter one"):
+        with pytest.raises(UserError, match=r"needs at least 30 TB of memory, but there are .*: pass --data a shorter one"):
             read_text(path)
 
 

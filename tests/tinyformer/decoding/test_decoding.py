@@ -580,7 +580,7 @@ def test_the_end_of_a_gpts_text(model) -> None:
 @pytest.mark.parametrize(
     ("prompts", "message"),
     [
-        ([[1, 2, 3], [4, 5]], "the prompts have from 2 to 3 tokens: a batch needs equal lengths"),
+        ([[1, 2, 3], [4, 5]], "the prompts have from 2 to 3 tokens: all texts of a batch must have the same length"),
         ([np.arange(3), np.arange(2)], "the prompts have from 2 to 3 tokens"),
         ([[1], []], "the prompts have from 0 to 1 tokens"),
         ([[], []], "the prompt is empty"),

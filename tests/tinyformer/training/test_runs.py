@@ -92,7 +92,7 @@ def test_parts_come_back_as_they_were(tmp_path: Path) -> None:
         ({"model": None}, "model must be an object of settings, not None"),
         ({"model": []}, "model must be an object of settings, not []"),
         ({"model": {"depth": 5}}, "model.width is missing"),
-        ({"model": {"width": 3, "height": 5}}, "model.height is not known here: it may be of another version"),
+        ({"model": {"width": 3, "height": 5}}, "model.height is not known: the file may be of another version"),
         ({"model": {"width": 3.0}}, "model.width must be an integer, not 3.0"),
         ({"model": {"width": True}}, "model.width must be an integer, not True"),
     ],
@@ -110,8 +110,8 @@ def test_a_part_that_is_not_there_or_is_another(tmp_path: Path, settings: dict[s
         (b"", "Expecting value"),
         (b"[]", "it holds no JSON object"),
         (b'{"model": {"width": 3}, "model": {"width": 4}}', "it has the key 'model' twice"),
-        (b'{"model": {"width": NaN}}', "NaN is no number in JSON"),
-        (b'{"model": {"width": -Infinity}}', "-Infinity is no number in JSON"),
+        (b'{"model": {"width": NaN}}', "NaN is not a number in JSON"),
+        (b'{"model": {"width": -Infinity}}', "-Infinity is not a number in JSON"),
         (b'{"model": ' + b"[" * 100_000, "it is nested too deeply"),
         (b'{"model": {"width": ' + b"9" * 5000 + b"}}", "limit"),
         (b"\xff\xfe", "'utf-8' codec"),
@@ -129,12 +129,12 @@ def test_settings_that_are_no_settings(tmp_path: Path, content: bytes, message: 
 
 def test_settings_that_are_no_file(tmp_path: Path) -> None:
     (tmp_path / "config.json").mkdir()
-    with pytest.raises(UserError, match=r"config\.json is no regular file"):
+    with pytest.raises(UserError, match=r"config\.json is not a regular file"):
         RunFolder(tmp_path).read_settings()
     (tmp_path / "config.json").rmdir()
     if hasattr(os, "mkfifo"):
         os.mkfifo(tmp_path / "config.json")
-        with pytest.raises(UserError, match=r"config\.json is no regular file"):  # and nobody waits for a writer
+        with pytest.raises(UserError, match=r"config\.json is not a regular file"):  # and nobody waits for a writer
             RunFolder(tmp_path).read_settings()
 
 
@@ -159,7 +159,7 @@ def test_a_resumed_run_refuses_flags_that_would_change_it(tmp_path: Path) -> Non
     with pytest.raises(UserError) as caught:
         folder.resumed("speed", Speed, {"rate": 0.5, "steps": 3, "resume": True})
     assert str(caught.value) == (
-        f"--resume goes on with the settings of {folder.path}: leave out --rate, --steps, or start a new run, or say "
+        f"--resume goes on with the settings of {folder.path}: leave out --rate, --steps, or start a new run, or pass "
         "--resume-changed"
     )
     assert not folder.changes
