@@ -57,7 +57,7 @@ def check_training_fits(model: Module, batches: object, shards: int = 1) -> None
     )
 
 
-def check_drawn_fit(batches: object, batches_per_step: int) -> None:
+def check_step_fits(batches: object, batches_per_step: int) -> None:
     """Raise SettingError if the batches of one step do not fit in memory. All are drawn before the first is used."""
     tokens = batches.largest_batch() if hasattr(batches, "largest_batch") else 0
     needed = int(batches_per_step) * (_LEAST_BATCH + index_dtype.itemsize * tokens)

@@ -47,9 +47,14 @@ def check_counts(**counts: Any) -> None:
 
 def at_least_one(config: object, *names: str) -> None:
     """Raise SettingError if one of these settings is below 1."""
-    for name in names:
-        if getattr(config, name) < 1:
-            raise SettingError(f"{name} must be at least 1, not {getattr(config, name)}")
+    at_least(config, **dict.fromkeys(names, 1))
+
+
+def at_least(config: object, **least: float) -> None:
+    """Raise SettingError if a setting is below the value that its keyword gives."""
+    for name, smallest in least.items():
+        if getattr(config, name) < smallest:
+            raise SettingError(f"{name} must be at least {smallest}, not {getattr(config, name)}")
 
 
 def one_of(config: object, name: str, choices: Iterable[str]) -> None:

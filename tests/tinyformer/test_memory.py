@@ -19,7 +19,7 @@ from tinyformer.data.masking import MaskedBatches, Masking
 from tinyformer.data.pairs import PairBatches, Specials
 from tinyformer.data.text import TextBatches
 from tinyformer.errors import SettingError, UserError
-from tinyformer.memory import check_drawn_fit, check_fits, check_training_fits, in_bytes, training_memory
+from tinyformer.memory import check_fits, check_step_fits, check_training_fits, in_bytes, training_memory
 from tinyformer.models.bert import BertConfig, BertForClassification, BertForMaskedLM
 from tinyformer.models.gpt import GPT, GPTConfig
 from tinyformer.models.transformer import Transformer, TransformerConfig
@@ -155,13 +155,13 @@ def test_training_that_cannot_fit_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_batches_that_are_drawn_at_once_must_fit() -> None:
     _, batches, _ = a_gpt()
-    check_drawn_fit(batches, 1000)
-    check_drawn_fit(object(), 1)
+    check_step_fits(batches, 1000)
+    check_step_fits(object(), 1)
     for batches_per_step in (10**12, 10**400):
         with pytest.raises(
             SettingError, match=r"^drawing the batches of so many gradient_accumulation_steps needs at least"
         ) as caught:
-            check_drawn_fit(batches, batches_per_step)
+            check_step_fits(batches, batches_per_step)
         assert "--gradient-accumulation-steps" in caught.value.as_flags()
 
 

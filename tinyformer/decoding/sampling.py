@@ -11,7 +11,7 @@ from tinyformer.decoding.decoders import Decoder, GPTDecoder, batch_of_ids
 from tinyformer.errors import SettingError, UserError
 from tinyformer.models.gpt import GPT
 from tinyformer.schema import check_fields
-from tinyformer.settings import setting
+from tinyformer.settings import at_least, setting
 from tinytensor import Tensor
 from tinytensor.backend import host
 
@@ -43,9 +43,7 @@ class Sampling:
             raise SettingError(f"temperature must be 0 (greedy) or more, not {self.temperature}")
         if not 0 < self.top_p <= 1:
             raise SettingError(f"top_p must be above 0 and at most 1, not {self.top_p}")
-        for name in ("top_k", "seed"):
-            if getattr(self, name) < 0:
-                raise SettingError(f"{name} must be at least 0, not {getattr(self, name)}")
+        at_least(self, top_k=0, seed=0)
 
     def pick(self, logits: Any, rng: Any) -> int:
         """One token id, picked from logits (vocab_size,), a NumPy array. Raises UserError if the highest logit is NaN or

@@ -86,7 +86,7 @@ class MultiHeadAttention(Module):
         call, which then needs no ``memory``. Raises ValueError if a cross-attention has neither memory nor a filled cache.
         """
         projected = self.query(x) if self.cross else self.query_key_value(x)
-        key_value = self._of_memory(memory, cache) if self.cross else None
+        key_value = self._project_memory(memory, cache) if self.cross else None
         dropout_p = self.dropout.p if self.training else 0.0
         if cache is not None:
             mixed = _attend_with_cache(projected, key_value, mask, is_causal, dropout_p, self, cache)
@@ -101,7 +101,7 @@ class MultiHeadAttention(Module):
             mixed = join_heads(scaled_dot_product_attention(query, key, value, mask, is_causal, dropout_p))
         return self.output(mixed)
 
-    def _of_memory(self, memory: Tensor | None, cache: KeyValueCache | None) -> Tensor | None:
+    def _project_memory(self, memory: Tensor | None, cache: KeyValueCache | None) -> Tensor | None:
         """The memory's keys and values in one tensor, (batch, memory length, 2 * d_model); None if the cache has them."""
         if cache is not None and cache.length:
             return None

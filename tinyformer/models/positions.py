@@ -39,9 +39,9 @@ class SinusoidalPositions(Module):
 
     def forward(self, length: int, start: int = 0) -> Tensor:
         """The positions start to start + length - 1: (length, d_model)."""
-        return self.reaching(start + length)[start : start + length]
+        return self.table_for(start + length)[start : start + length]
 
-    def reaching(self, length: int) -> Tensor:
+    def table_for(self, length: int) -> Tensor:
         """The table, with at least ``length`` positions."""
         table = self.table
         if length > table.shape[0]:
@@ -55,9 +55,9 @@ class LearnedPositions(Embedding):
 
     def forward(self, length: int, start: int = 0) -> Tensor:  # type: ignore[override]
         """The positions start to start + length - 1: (length, d_model). Raises ValueError past the last."""
-        return self.reaching(start + length)[start : start + length]
+        return self.table_for(start + length)[start : start + length]
 
-    def reaching(self, length: int) -> Tensor:
+    def table_for(self, length: int) -> Tensor:
         """The table, with at least ``length`` positions. Raises ValueError if it has fewer."""
         if length > self.weight.shape[0]:
             raise ValueError(f"there are {len(self.weight)} learned positions: {length} tokens are too many, crop them")
@@ -73,7 +73,7 @@ def add_positions(x: Tensor, positions: Any, cache: Cache | None = None) -> Tens
 def _add_later_positions(x: Any, positions: Any, cache: Cache) -> Any:
     start = cache.length
     stop = start + x.shape[1]
-    return x + positions.reaching(stop).data[start:stop]
+    return x + positions.table_for(stop).data[start:stop]
 
 
 def check_absolute(kind: str) -> None:

@@ -9,8 +9,8 @@ import regex
 from tinyformer.errors import UserError
 from tinyformer.tokenizers.base import checked_text
 
-PAD, UNKNOWN = "[PAD]", "[UNK]"
-START, END = "[BOS]", "[EOS]"  # the ends of a sequence that is generated
+PADDING, UNKNOWN = "[PAD]", "[UNK]"
+BEGIN, END = "[BOS]", "[EOS]"  # the ends of a sequence that is generated
 CLASSIFY, SEPARATE, MASK = "[CLS]", "[SEP]", "[MASK]"  # BERT's: the start and the end of a text, and a hidden token
 
 

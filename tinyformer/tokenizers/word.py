@@ -12,10 +12,10 @@ import regex
 from tinyformer.errors import UserError
 from tinyformer.files import write_json
 from tinyformer.tokenizers.base import checked, checked_text, load_saved, texts_of
-from tinyformer.tokenizers.special import END, PAD, START, UNKNOWN, cut_at_special, skippable, special_names
+from tinyformer.tokenizers.special import BEGIN, END, PADDING, UNKNOWN, cut_at_special, skippable, special_names
 from tinytensor.backend import host
 
-SPECIAL = (PAD, UNKNOWN, START, END)
+SPECIAL = (PADDING, UNKNOWN, BEGIN, END)
 
 # A word is a run of letters, with their accents, and digits; or any other single mark. White space is left out.
 WORDS = regex.compile(r"[\p{L}\p{M}\p{N}]+|[^\s\p{L}\p{M}\p{N}]")

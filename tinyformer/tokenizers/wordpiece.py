@@ -17,10 +17,10 @@ from tinyformer.errors import UserError
 from tinyformer.files import damaged, write_json
 from tinyformer.tokenizers.base import checked, checked_text, load_saved, texts_of
 from tinyformer.tokenizers.merging import Pair, learn_merges
-from tinyformer.tokenizers.special import CLASSIFY, MASK, PAD, SEPARATE, UNKNOWN, cut_at_special, skippable, special_names
+from tinyformer.tokenizers.special import CLASSIFY, MASK, PADDING, SEPARATE, UNKNOWN, cut_at_special, skippable, special_names
 from tinytensor.backend import host
 
-SPECIAL = (PAD, UNKNOWN, CLASSIFY, SEPARATE, MASK)
+SPECIAL = (PADDING, UNKNOWN, CLASSIFY, SEPARATE, MASK)
 
 
 class WordPieceTokenizer:

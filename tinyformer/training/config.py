@@ -8,7 +8,7 @@ from typing import Any
 import tinytensor as tt
 from tinyformer.errors import SettingError
 from tinyformer.schema import check_fields
-from tinyformer.settings import setting
+from tinyformer.settings import at_least, one_of, setting
 from tinytensor.backend import bfloat16, default_dtype
 from tinytensor.nn import Module
 from tinytensor.optim import AdamW, Constant, Cosine, InverseSquareRoot, Linear, Schedule
@@ -51,20 +51,14 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        for name in ("steps", "batch_size", "gradient_accumulation_steps", "eval_every", "log_every", "average"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"{name} must be at least 1, not {getattr(self, name)}")
-        for name in ("learning_rate", "min_learning_rate", "warmup", "weight_decay", "clip", "seed", "shards"):
-            if getattr(self, name) < 0:
-                raise SettingError(f"{name} must be at least 0, not {getattr(self, name)}")
+        at_least(self, steps=1, batch_size=1, gradient_accumulation_steps=1, eval_every=1, log_every=1, average=1)
+        at_least(self, learning_rate=0, min_learning_rate=0, warmup=0, weight_decay=0, clip=0, seed=0, shards=0)
         if self.steps > MOST_STEPS:
             raise SettingError(f"steps must be at most {MOST_STEPS:,}")
         if self.shards > MOST_SHARDS:
             raise SettingError(f"shards must be at most {MOST_SHARDS}, as each is a thread, not {self.shards}")
-        if self.schedule not in SCHEDULES:
-            raise SettingError(f"schedule must be one of {', '.join(SCHEDULES)}, not {self.schedule!r}")
-        if self.dtype not in DTYPES:
-            raise SettingError(f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}")
+        one_of(self, "schedule", SCHEDULES)
+        one_of(self, "dtype", DTYPES)
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise SettingError(f"{name} must be at least 0 and less than 1, not {getattr(self, name)}")

@@ -14,7 +14,7 @@ import tinytensor as tt
 from tinyformer.data.batches import Batches
 from tinyformer.errors import SettingError, UserError, shortened
 from tinyformer.files import damaged
-from tinyformer.memory import check_drawn_fit, check_training_fits
+from tinyformer.memory import check_step_fits, check_training_fits
 from tinyformer.progress import Progress, show_progress
 from tinyformer.schema import read_dataclass
 from tinyformer.training.checkpoints import load_checkpoint, put_weights, save_checkpoint
@@ -49,7 +49,7 @@ class Trainer:
         self.on_evaluation = on_evaluation
         self.model = model.astype(training_dtype(config.dtype))
         check_training_fits(model, batches, config.shards)
-        check_drawn_fit(batches, config.gradient_accumulation_steps)
+        check_step_fits(batches, config.gradient_accumulation_steps)
         self.batches = batches
         self.config = config
         self.folder = folder

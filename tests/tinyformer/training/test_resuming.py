@@ -269,7 +269,8 @@ def test_a_finished_run_takes_more_steps(copied: Path) -> None:
 def test_what_a_run_cannot_change(copied: Path, change: dict[str, Any], resume: Any) -> None:
     before = contents(copied)
     (name,) = [f"--{name}".replace("_", "-") for name in change if name != "learning_rate"]
-    start = "a resumed run cannot change" if resume == "changed" else f"--resume goes on with the settings of {copied}: leave out"
+    refused = f"--resume goes on with the settings of {copied}: leave out"
+    start = "a resumed run cannot change" if resume == "changed" else refused
     with pytest.raises(UserError, match=f"^{start} {name}[ ,:]"):
         run(copied, resume=resume, **change)
     assert contents(copied) == before
