@@ -227,8 +227,8 @@ def test_settings_edited_by_hand(copied: Program) -> None:
     settings["training"]["steps"] = 25
     path.write_text(json.dumps(settings), encoding="utf-8")
     assert copied.bad("--out", "run", "--resume").replace("\\", "/") == (
-        "run/config.json says 25 for training.steps, but latest.safetensors was trained with 20: put that back, or take it "
-        "over with --resume-changed\n"
+        "run/config.json says 25 for training.steps, but latest.safetensors was trained with 20: put that back, or keep the "
+        "change with --resume-changed\n"
     )
     copied.good("--out", "run", "--resume-changed")
     assert log_of(copied.folder / "run")[-1]["step"] == "25"

@@ -42,7 +42,7 @@ class Masking:
         self.special = host.array(sorted({mask, *special}))
         self.ordinary = host.setdiff1d(host.arange(vocab_size), self.special)
         if not len(self.ordinary):
-            raise UserError("a vocabulary of special tokens only leaves nothing to mask")
+            raise UserError("the vocabulary has only special tokens, so there is nothing to mask")
 
     def __call__(self, ids: Any, rng: Any) -> tuple[Any, Any]:
         """Ids (batch, length), a NumPy array -> the inputs that the model reads, and the targets: the ids that were hidden, and

@@ -242,14 +242,14 @@ class PairBatches:
         self._epoch, self._place = [], 0
         started, place = state["started"], state["place"]
         if not isinstance(started, bool) or type(place) is not int or place < 0:
-            raise ValueError(f"its batches cannot have the place {place!r} in an epoch")
+            raise ValueError(f"its batches cannot be at place {place!r} of an epoch")
         if started:
             self._start_epoch()
             if state.get("batch_size", self.batch_size) != self.batch_size:  # states of early versions lack it
                 self._epoch_state = dict(self._rng.bit_generator.state)
                 self._epoch, place = [], 0
         if place > len(self._epoch):
-            raise ValueError(f"its batches cannot have the place {place} in an epoch of {len(self._epoch)}")
+            raise ValueError(f"its batches cannot be at place {place} of an epoch of {len(self._epoch)}")
         self._place = place
 
 

@@ -52,7 +52,7 @@ def status(path: str | Path, wanted: str) -> os.stat_result:
     """The status of the file or folder at a path. Links are followed. Raises UserError if there is none; ``wanted`` is the end
     of the message and says what to do."""
     if not os.fspath(path):
-        raise UserError(f"an empty name is no path: {wanted}")
+        raise UserError(f"an empty name is not a path: {wanted}")
     try:
         return os.stat(path)
     except FileNotFoundError:

@@ -58,7 +58,7 @@ class GPTDecoder:
             logits = self._logits_of_one_token(tt.tensor(new))
         else:
             logits = self._logits(tt.tensor(new), self.cache)
-        self.ids = ids  # not before, as the model may refuse them
+        self.ids = ids  # only now, as the model may refuse them
         return logits.numpy()
 
     def select(self, rows: Any) -> None:
@@ -124,7 +124,7 @@ class TransformerDecoder:
             logits = self._logits_of_one_token(seen, self.memory_mask)
         else:
             logits = self._logits(seen, self.memory, self.memory_mask, self.cache)
-        self.ids = ids  # not before, as the model may refuse them
+        self.ids = ids  # only now, as the model may refuse them
         return logits.numpy()
 
     def select(self, rows: Any) -> None:

@@ -106,7 +106,7 @@ class MultiHeadAttention(Module):
         if cache is not None and cache.length:
             return None
         if memory is None:
-            raise ValueError("cross-attention needs a memory to look at")
+            raise ValueError("cross-attention needs a memory to attend to")
         return self.key_value(memory)
 
     def extra_repr(self) -> str:

@@ -30,7 +30,7 @@ class BertConfig:
     num_heads: int = setting(12, "attention heads in a block; must divide the width")
     d_model: int = setting(768, "the width: numbers for each position")
     d_ff: int = setting(3072, "the width inside the feed-forward networks")
-    dropout: float = setting(0.1, "probability of dropping, while training", changeable=True)
+    dropout: float = setting(0.1, "probability of dropping a value while training", changeable=True)
     positions: str = setting("learned", "learned or sinusoidal")
     norm_first: bool = setting(False, "norms before the sub-layers instead of after the residual sums")
 

@@ -1,4 +1,4 @@
-"""GPT: a decoder-only Transformer that predicts the next token (Radford et al. 2019). Read from top to bottom."""
+"""GPT: a decoder-only Transformer that predicts the next token (Radford et al. 2019). Read it from top to bottom."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class GPTConfig:
     num_layers: int = setting(4, "blocks")
     num_heads: int = setting(4, "attention heads in a block; must divide the width")
     d_model: int = setting(128, "the width: numbers for each position")
-    dropout: float = setting(0.0, "probability of dropping, while training", changeable=True)
+    dropout: float = setting(0.0, "probability of dropping a value while training", changeable=True)
     bias: bool = setting(False, "biases in linear layers and norms")
     positions: str = setting("learned", "learned, sinusoidal or rotary")
     norm: str = setting("layer", "layer or rms")

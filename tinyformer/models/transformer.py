@@ -31,7 +31,7 @@ class TransformerConfig:
     encoder_layers: int = setting(6, "blocks of the encoder")
     decoder_layers: int = setting(6, "blocks of the decoder")
     d_ff: int = setting(2048, "the width inside the feed-forward networks")
-    dropout: float = setting(0.1, "probability of dropping, while training", changeable=True)
+    dropout: float = setting(0.1, "probability of dropping a value while training", changeable=True)
     positions: str = setting("sinusoidal", "sinusoidal or learned")
     max_length: int = setting(512, "the longest sentence, in tokens, with learned positions")
     norm: str = setting("layer", "layer or rms")

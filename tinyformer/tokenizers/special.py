@@ -24,7 +24,7 @@ def special_names(names: Iterable[str]) -> list[str]:
     for name in names:
         checked_text(name)
     if len(set(names)) < len(names):
-        raise UserError(f"the special tokens have a name twice: {', '.join(names)}")
+        raise UserError(f"the special tokens have the same name twice: {', '.join(names)}")
     return names
 
 

@@ -230,7 +230,7 @@ class RunFolder:
         if state.get("settings") is None:  # it is of an early version, or of no run
             return
         if not isinstance(state["settings"], Mapping):
-            raise UserError(f"{path} is damaged: its settings are no object")
+            raise UserError(f"{path} is damaged: its settings are not an object")
         for key, trained, found in _differences(state["settings"], self.read_settings()):
             can_change = self._can_change(key)
             if not (self.changes and can_change):

@@ -77,7 +77,7 @@ def test_an_empty_file(tmp_path: Path, content: str) -> None:
 def test_an_empty_name_is_not_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "default_text", lambda: ("to be", "Tiny Shakespeare"))
     for read in (read_text, open_text, lambda path: TextSource(None, "x", "y").read_again("run", path)):
-        with pytest.raises(UserError, match="an empty name is no path: pass --data"):
+        with pytest.raises(UserError, match="an empty name is not a path: pass --data"):
             read("")
 
 

@@ -66,7 +66,7 @@ def test_what_is_no_file_of_sentences(tmp_path: Path) -> None:
             read_lines(tmp_path / name)
     with pytest.raises(UserError, match="broken is a link to nowhere, which does not exist"):
         read_lines(tmp_path / "broken")
-    with pytest.raises(UserError, match="an empty name is no path"):
+    with pytest.raises(UserError, match="an empty name is not a path"):
         read_lines("")
     with pytest.raises(UserError, match=r"'a\\x00b' cannot be a path"):
         read_lines("a\0b")

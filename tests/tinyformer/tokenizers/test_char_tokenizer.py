@@ -157,7 +157,7 @@ def test_the_file_that_the_next_test_damages_is_good(tmp_path: Path) -> None:
         (json.dumps({**good_file(), "characters": ["a", "a"]}), "is damaged"),
         (json.dumps({**good_file(), "special": "<s>"}), "is damaged: special must be a list or null, not '<s>'"),
         (json.dumps({**good_file(), "special": ["<s>", 3]}), "is damaged: special[1] must be text, not 3"),
-        (json.dumps({**good_file(), "special": ["<s>", "<s>"]}), "is damaged: the special tokens have a name twice"),
+        (json.dumps({**good_file(), "special": ["<s>", "<s>"]}), "is damaged: the special tokens have the same name twice"),
     ],
 )
 def test_a_foreign_or_damaged_file(tmp_path: Path, content: str, message: str) -> None:

@@ -203,7 +203,7 @@ def test_the_file_that_the_next_test_damages_is_good(tmp_path: Path) -> None:
         ({"words": []}, "at least one word"),
         ({"words": ["a", "a"]}, "occurs twice"),
         ({"words": ["a", ""]}, "is empty"),
-        ({"special": ["[UNK]"]}, "a name twice"),
+        ({"special": ["[UNK]"]}, "the same name twice"),
         ({"special": [""]}, "not empty"),
         ({"unknown": "maybe"}, "use 'token' or 'error'"),
         ({"unknown": None}, "unknown must be text, not None"),

@@ -178,7 +178,7 @@ def test_the_file_that_the_next_test_damages_is_good(tmp_path: Path) -> None:
         ({"tokens": [*SPECIAL, "a", "a"]}, "occurs twice"),
         ({"tokens": [*SPECIAL, "a", ""]}, "is empty"),
         ({"special": ["[BOS]"]}, "lacks the special tokens [BOS]"),
-        ({"special": ["[CLS]"]}, "a name twice"),
+        ({"special": ["[CLS]"]}, "the same name twice"),
         ({"special": None}, "special must be a list, not None"),
         ({"lowercase": "false"}, "lowercase must be true or false, not 'false'"),
         ({"longest_word": "100"}, "longest_word must be an integer, not '100'"),

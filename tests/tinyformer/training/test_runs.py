@@ -506,7 +506,7 @@ def test_a_checkpoint_that_says_no_settings(tmp_path: Path, settings: object) ->
     folder, state = resumable(tmp_path, model=Model(3), speed=Speed())
     with pytest.raises(UserError) as caught:
         folder.check_identity({**state, "settings": settings}, folder.best)
-    assert str(caught.value) == f"{folder.best} is damaged: its settings are no object"
+    assert str(caught.value) == f"{folder.best} is damaged: its settings are not an object"
 
 
 def test_settings_that_are_too_long_to_show(tmp_path: Path) -> None:
