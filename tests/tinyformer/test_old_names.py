@@ -115,6 +115,11 @@ def test_a_file_with_both_names_is_damaged(tmp_path: Path, file: str) -> None:
         load_weights(Transformer(TransformerConfig(**SIZES, d_ff=16)), folder.best)
 
 
+def test_a_folder_without_settings(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^\S*config\.json does not exist: is \S* the folder of a run\?$"):
+        RunFolder(tmp_path).read_settings()
+
+
 def test_no_old_name_is_written(tmp_path: Path) -> None:
     config = TransformerConfig(**SIZES, d_ff=16, activation="gelu_tanh")
     with RunFolder(tmp_path / "run").held() as folder:

@@ -174,8 +174,9 @@ class RunFolder:
                     f"some files of the run in {self.path} are not in place yet: the process that moves them was killed, or is "
                     "still at work. --resume moves the rest"
                 )
+            found = read_json(self.settings)
             with damaged(self.settings):
-                self._settings = with_new_names(read_json(self.settings))
+                self._settings = with_new_names(found)
         return self._settings
 
     def read_part(self, name: str, kind: type[Settings]) -> Settings:
@@ -258,7 +259,7 @@ class RunFolder:
 
 
 def _differences(trained: Any, found: Any, key: str = "") -> Iterator[tuple[str, str, str]]:
-    """The settings in ``trained`` that ``found`` does not have or has otherwise: (a key such as model.num_heads, the value in
+    """The settings in ``trained`` that are missing or different in ``found``: (a key such as model.num_heads, the value in
     ``trained``, the value in ``found``)."""
     if isinstance(trained, Mapping) and isinstance(found, Mapping):
         for name, value in trained.items():
