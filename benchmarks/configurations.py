@@ -114,7 +114,7 @@ class TransformerConfiguration(Sizes):
 
     dropout: float = 0.1
     vocab_size: int = 8000
-    d_inner: int = 512
+    d_ff: int = 512
     attentions_in_a_layer: ClassVar[int] = 3
 
     def model(self) -> dict[str, Any]:
@@ -127,14 +127,14 @@ class TransformerConfiguration(Sizes):
             "num_heads": self.num_heads,
             "encoder_layers": self.num_layers,
             "decoder_layers": self.num_layers,
-            "d_inner": self.d_inner,
+            "d_ff": self.d_ff,
             "dropout": self.dropout,
         }
 
     def shape(self) -> str:
         return (
             f"Encoder and decoder of {self.num_layers} layers each, {self.num_heads} heads, {self.d_model} wide, "
-            f"{self.d_inner} inside, sources and targets of {self.block_size}, vocabularies of {self.vocab_size}"
+            f"{self.d_ff} inside, sources and targets of {self.block_size}, vocabularies of {self.vocab_size}"
         )
 
     def batches(self) -> list[tuple[Any, ...]]:
@@ -176,7 +176,7 @@ class TransformerConfiguration(Sizes):
         d = self.d_model
         own = [(3 * d, d), (d, d)]
         between = [(d, d), (2 * d, d), (d, d)]  # query; key and value; output
-        feed_forward = [(self.d_inner, d), (d, self.d_inner)]
+        feed_forward = [(self.d_ff, d), (d, self.d_ff)]
         return (2 * own + between + 2 * feed_forward) * self.num_layers + [(self.vocab_size, d)]
 
 

@@ -135,8 +135,8 @@ _IN_A_BLOCK = {
     "attention.query_key_value": "attn.c_attn",
     "attention.output": "attn.c_proj",
     "feed_forward_norm": "ln_2",
-    "feed_forward.expand": "mlp.c_fc",
-    "feed_forward.contract": "mlp.c_proj",
+    "feed_forward.up": "mlp.c_fc",
+    "feed_forward.down": "mlp.c_proj",
 }
 
 

@@ -74,7 +74,7 @@ class Case:
             "batch": configuration.batch_size,
             "length": configuration.block_size,
             "width": configuration.d_model,
-            "inner": getattr(configuration, "d_inner", 4 * configuration.d_model),
+            "inner": getattr(configuration, "d_ff", 4 * configuration.d_model),
             "heads": configuration.num_heads,
             "head_width": configuration.d_model // configuration.num_heads,
             "vocabulary": configuration.vocab_size,

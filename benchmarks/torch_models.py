@@ -55,7 +55,7 @@ class Block(nn.Module):
     """A block of a GPT (pre-norm, gelu) or of the encoder-decoder (post-norm, relu); with ``cross``, one of its decoder."""
 
     def __init__(
-        self, d_model: int, num_heads: int, d_inner: int, dropout: float, bias: bool, pre_norm: bool, cross: bool = False
+        self, d_model: int, num_heads: int, d_ff: int, dropout: float, bias: bool, pre_norm: bool, cross: bool = False
     ):
         super().__init__()
         self.pre_norm = pre_norm
@@ -65,9 +65,9 @@ class Block(nn.Module):
             self.cross_attention_norm = nn.LayerNorm(d_model, bias=bias)
             self.cross_attention = Attention(d_model, num_heads, dropout, bias, cross=True)
         self.feed_forward_norm = nn.LayerNorm(d_model, bias=bias)
-        expand, contract = nn.Linear(d_model, d_inner, bias), nn.Linear(d_inner, d_model, bias)
+        up, down = nn.Linear(d_model, d_ff, bias), nn.Linear(d_ff, d_model, bias)
         activation = nn.GELU("tanh") if pre_norm else nn.ReLU()
-        self.feed_forward = nn.Sequential(OrderedDict(expand=expand, activation=activation, contract=contract))
+        self.feed_forward = nn.Sequential(OrderedDict(up=up, activation=activation, down=down))
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor | None = None, memory: Tensor | None = None) -> Tensor:
@@ -145,7 +145,7 @@ class Transformer(nn.Module):
         num_heads: int,
         encoder_layers: int,
         decoder_layers: int,
-        d_inner: int,
+        d_ff: int,
         max_length: int,
         dropout: float = 0.0,
         label_smoothing: float = 0.0,
@@ -156,7 +156,7 @@ class Transformer(nn.Module):
         self.target_embedding = Embedding(target_vocab_size, d_model, dropout, max_length)
 
         def stack(layers: int, cross: bool) -> nn.ModuleDict:
-            sizes = (d_model, num_heads, d_inner, dropout, True)
+            sizes = (d_model, num_heads, d_ff, dropout, True)
             return nn.ModuleDict({"blocks": nn.ModuleList(Block(*sizes, pre_norm=False, cross=cross) for _ in range(layers))})
 
         self.encoder, self.decoder = stack(encoder_layers, cross=False), stack(decoder_layers, cross=True)

@@ -107,7 +107,7 @@ def make_model(kind: str, config: ModelConfig, length: int) -> GPT | Transformer
     """A GPT for ``length`` tokens in all, or an encoder-decoder."""
     if kind == "gpt":
         return GPT(settings_from(GPTConfig, dataclasses.asdict(config), vocab_size=VOCAB_SIZE, block_size=length))
-    given = {**dataclasses.asdict(config), "d_inner": 4 * config.d_model, "norm_first": True, "source_pad": PAD}
+    given = {**dataclasses.asdict(config), "d_ff": 4 * config.d_model, "norm_first": True, "source_pad": PAD}
     layers = {"encoder_layers": config.num_layers, "decoder_layers": config.num_layers}
     sizes = {"source_vocab_size": VOCAB_SIZE, "target_vocab_size": VOCAB_SIZE}
     return Transformer(settings_from(TransformerConfig, given, **layers, **sizes))

@@ -62,7 +62,7 @@ DEFAULT_OUT = "runs/fill_mask"
 # A model of a laptop's size, in place of BERT-base. BERT's own norms and positions need far more text than this to learn from:
 # here they would long stay at guessing each word by how frequent it is.
 MODEL = {
-    "num_layers": 2, "num_heads": 4, "d_model": 128, "d_inner": 512, "dropout": 0.0, "norm_first": True,
+    "num_layers": 2, "num_heads": 4, "d_model": 128, "d_ff": 512, "dropout": 0.0, "norm_first": True,
     "positions": "sinusoidal",
 }  # fmt: skip
 TRAINING = {"steps": 2500, "batch_size": 64, "learning_rate": 3e-3, "weight_decay": 0.01, "beta2": 0.98}
@@ -81,7 +81,7 @@ class TextConfig:
 
     wordpieces: int = setting(1000, "tokens of the WordPiece vocabulary")
     window: int = setting(32, "tokens that the model sees at once")
-    masked: float = setting(0.3, "the share of the tokens that are hidden")
+    masked: float = setting(0.3, "the fraction of the tokens that are hidden")
     marks: str = setting(
         "",
         "two marks to tell apart by what stands before them (default: the text's ? and ., or the likeliest two)",

@@ -56,13 +56,13 @@ Pairs = Sequence[tuple[str, str]]  # sentences and their translations
 DEFAULT_OUT = "runs/translate"
 # The settings for dates: a small Transformer.
 DATES = {
-    "model": {"d_model": 64, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 2, "d_inner": 256, "norm_first": True},
+    "model": {"d_model": 64, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 2, "d_ff": 256, "norm_first": True},
     "training": {"steps": 1500, "batch_size": 64, "learning_rate": 2e-3, "warmup": 100, "weight_decay": 0.0, "beta2": 0.98},
     "task": {"vocab_size": 400},
 }
 # The settings for real languages: the size of the Multi30k Transformer in the literature.
 LANGUAGES = {
-    "model": {"d_model": 256, "num_heads": 8, "encoder_layers": 3, "decoder_layers": 3, "d_inner": 512, "norm_first": True},
+    "model": {"d_model": 256, "num_heads": 8, "encoder_layers": 3, "decoder_layers": 3, "d_ff": 512, "norm_first": True},
     "training": {"steps": 3000, "batch_size": 128, "learning_rate": 1e-3, "warmup": 400, "weight_decay": 0.01, "beta2": 0.98},
     "task": {},
 }

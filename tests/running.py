@@ -13,7 +13,7 @@ from pathlib import Path
 
 from forked import Forks
 
-from tinyformer.training.runs import load_checkpoint
+from tinyformer.training.checkpoints import load_checkpoint
 
 ROOT = Path(__file__).resolve().parents[1]
 

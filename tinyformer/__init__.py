@@ -1,13 +1,13 @@
 """tinyformer: Transformers on tinytensor.
 
-- ``models``: the networks, and what they are built of.
+- ``models``: the networks, and the parts that they are built from.
 - ``tokenizers``: from text to ids and back.
 - ``data``: from files to batches.
-- ``training``: the loop, losses, evaluation, and a run's folder.
+- ``training``: the loop, losses, evaluation, and the folder of a run with its checkpoints.
 - ``decoding``: from logits to text.
 - Beside these rooms: scripts and their command lines, translation, settings, errors, files, pictures, progress, memory.
 
-``from tinyformer import GPT`` works for every name below, and loads only the files that this name needs.
+``from tinyformer import GPT`` works for every name below, and loads only the files that the name needs.
 """
 
 from __future__ import annotations
@@ -105,13 +105,13 @@ _NAMES = {
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 
-if not TYPE_CHECKING:  # which would take any name to be there
+if not TYPE_CHECKING:  # with __getattr__, a type checker would accept any name
 
     def __getattr__(name: str) -> Any:
         if name not in _HOMES:
             raise AttributeError(f"module 'tinyformer' has no attribute {name!r}")
         value = getattr(importlib.import_module(f"tinyformer.{_HOMES[name]}"), name)
-        globals()[name] = value  # found at once from now on
+        globals()[name] = value  # so that the next use finds it without this function
         return value
 
     def __dir__() -> list[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tinyformer.errors import UserError, plain_errors
+from tinyformer.old_names import new_value, old_names
 
 # -------------------------------------------------------------------------------------------------------- settings
 
@@ -49,11 +50,23 @@ def add_settings(parser: argparse.ArgumentParser, kind: type, title: str) -> Non
         if "help" not in field.metadata:
             continue
         kind_of = type(field.default)
-        how: dict[str, Any] = {"type": kind_of, "metavar": kind_of.__name__.upper()}
+        how: dict[str, Any] = {"type": _reader(field.name, kind_of), "metavar": kind_of.__name__.upper()}
         if kind_of is bool:
             how = {"action": argparse.BooleanOptionalAction}
         text = f"{field.metadata['help']} (default: {field.default})"
         group.add_argument(_flag(field.name), default=argparse.SUPPRESS, help=text, **how)
+        for old in map(_flag, old_names(field.name)):  # such as --d-inner for --d-ff
+            group.add_argument(old, dest=field.name, default=argparse.SUPPRESS, help=argparse.SUPPRESS, **how)
+
+
+def _reader(name: str, kind: type) -> Callable[[str], Any]:
+    """What turns a flag's text into the setting's value."""
+
+    def read(text: str) -> Any:
+        return new_value(name, kind(text))
+
+    read.__name__ = kind.__name__  # argparse names it in its messages
+    return read
 
 
 def _flag(name: str) -> str:

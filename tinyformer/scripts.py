@@ -112,7 +112,7 @@ class RunSetup:
 def train_to_end(trainer: Trainer, command: str) -> bool:
     """Train to the last step. Where training is stopped before, say that ``command --resume`` goes on, and return False."""
     if not trainer.train():
-        print(trainer.farewell(command))
+        print(trainer.stop_message(command))
         return False
     return True
 

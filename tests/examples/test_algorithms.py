@@ -86,7 +86,7 @@ def test_a_run_that_is_there_already(program: Program) -> None:
     program.good(*words)
     assert "holds a run already" in program.bad(*words)
     message = program.bad("add", "--out", "runs", "--resume", "--steps", "7")
-    assert message.endswith("add-gpt: leave out --steps, or start a new run, or say --resume-changed\n")
+    assert message.endswith("add-gpt: leave out --steps, or start a new run, or pass --resume-changed\n")
     assert "runs2 holds no run of add, sort to resume: check --out" in program.bad("add", "sort", "--out", "runs2", "--resume")
     half = RunFolder(program.folder / "runs/add-gpt")._moving
     half.mkdir()

@@ -17,10 +17,11 @@ from running import ROOT, Program, entries, log_of, result_of, validation_losses
 
 from tinyformer.errors import SettingError
 from tinyformer.tokenizers import CharTokenizer
-from tinyformer.training.runs import RunFolder, load_checkpoint
+from tinyformer.training.checkpoints import load_checkpoint
+from tinyformer.training.runs import RunFolder
 
 EXAMPLE = "fill_mask.py"
-MODEL = ["--num-layers", "1", "--num-heads", "2", "--d-model", "16", "--d-inner", "32", "--window", "8"]
+MODEL = ["--num-layers", "1", "--num-heads", "2", "--d-model", "16", "--d-ff", "32", "--window", "8"]
 TINY = [*MODEL, "--batch-size", "4", "--wordpieces", "100", "--warmup", "2", "--classify-steps", "6"]
 SHORT = ["--steps", "8", "--eval-every", "4", "--log-every", "2"]
 FILES = ["best.safetensors", "config.json", "latest.safetensors", "log.csv", "loss.png", "tokenizer.json"]

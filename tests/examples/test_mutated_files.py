@@ -84,14 +84,14 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Example]:
     (folder / "text.txt").write_text(". ".join(lines), encoding="utf-8")
     (folder / "pairs.tsv").write_text("".join(f"{line}\t{line.upper()}\n" for line in lines), encoding="utf-8")
     text, pairs = ["--data", str(folder / "text.txt")], ["--data", str(folder / "pairs.tsv")]
-    layers = ["--encoder-layers", "1", "--decoder-layers", "1", "--d-inner", "16"]
+    layers = ["--encoder-layers", "1", "--decoder-layers", "1", "--d-ff", "16"]
     return {
         "char_gpt": Example(
             "char_gpt", folder / "c", text, [*SMALL, "--num-layers", "1", "--block-size", "8"], ["sample", "--length", "9"]
         ),
         "fill_mask": Example(
             "fill_mask", folder / "f", text,
-            [*SMALL, "--num-layers", "1", "--d-inner", "16", "--window", "8", "--wordpieces", "60", "--classify-steps", "0"],
+            [*SMALL, "--num-layers", "1", "--d-ff", "16", "--window", "8", "--wordpieces", "60", "--classify-steps", "0"],
             ["fill", "the [MASK] dog"],
         ),
         "translate": Example(

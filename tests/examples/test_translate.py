@@ -18,12 +18,13 @@ from running import ROOT, Program, contents, entries, log_of, result_of, validat
 from tinyformer.decoding.beam_search import Hypothesis
 from tinyformer.models.transformer import TransformerConfig
 from tinyformer.tokenizers import BPETokenizer, CharTokenizer
+from tinyformer.training.checkpoints import load_checkpoint
 from tinyformer.training.config import TrainingConfig
-from tinyformer.training.runs import RunFolder, load_checkpoint
+from tinyformer.training.runs import RunFolder
 from tinyformer.translation import TranslationConfig, Translator
 
 EXAMPLE = "translate.py"
-MODEL = ["--d-model", "16", "--num-heads", "2", "--d-inner", "16", "--encoder-layers", "1", "--decoder-layers", "1"]
+MODEL = ["--d-model", "16", "--num-heads", "2", "--d-ff", "16", "--encoder-layers", "1", "--decoder-layers", "1"]
 TASK = ["--vocab-size", "280", "--max-tokens", "30", "--validation", "6", "--test", "5", "--batch-size", "8"]
 SHORT = ["--steps", "12", "--eval-every", "6", "--log-every", "3", "--warmup", "4", "--beam", "2"]
 TINY = [*MODEL, *TASK, *SHORT]
@@ -225,8 +226,8 @@ def test_resuming_with_other_settings(finished: Program) -> None:
             "--vocab-size, --test, or start a new run",
         ),
         (["--steps", "30", "--d-model", "32"], "--d-model, or start a new run"),
-        (["--steps", "30", "--schedule", "noam"], "--steps, --schedule, or start a new run, or say --resume-changed"),
-        (["--length-penalty", "0"], "--length-penalty, or start a new run, or say --resume-changed"),
+        (["--steps", "30", "--schedule", "noam"], "--steps, --schedule, or start a new run, or pass --resume-changed"),
+        (["--length-penalty", "0"], "--length-penalty, or start a new run, or pass --resume-changed"),
     ):
         message = finished.bad("--out", "run", "--resume", *words)
         assert message == f"--resume goes on with the settings of run: leave out {said}\n"
@@ -457,7 +458,7 @@ def wider(path: Path) -> None:
         ("tokenizer.json", Path.unlink, "tokenizer.json does not exist"),
         ("tokenizer.json", truncate, "tokenizer.json is damaged"),
         ("tokenizer.json", lambda path: path.write_text("{}"), "tokenizer.json holds no tokenizer"),
-        ("tokenizer.json", another_vocabulary, "tokenizer.json has 259 tokens, but the model 280"),
+        ("tokenizer.json", another_vocabulary, "tokenizer.json has 259 tokens, but the model has 280"),
         ("tokenizer.json", without_special_tokens, "the tokenizer lacks [PAD], [BOS], [EOS]"),
         ("tokenizer.json", letters, "the tokenizer lacks [PAD], [BOS], [EOS]"),
         ("*.safetensors", Path.unlink, "safetensors does not exist"),

@@ -200,7 +200,7 @@ def test_ten_steps_of_the_trainer_with_accumulation(sizes, tmp_path):
     ours, theirs = twins(bias=True)
     parts = [[tokens(100 * step + i, batch=n) for i, n in enumerate(sizes)] for step in range(STEPS)]
     batches = Given([our_batch(windows) for step in parts for windows in step])
-    settings = dataclasses.replace(TRAINING, accumulation=len(sizes))
+    settings = dataclasses.replace(TRAINING, gradient_accumulation_steps=len(sizes))
     trainer = Trainer(ours, batches, settings, RunFolder(tmp_path))
     set_eps(trainer.optimizer)
     reference = their_optimizer(theirs)

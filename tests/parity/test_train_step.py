@@ -25,7 +25,7 @@ from tinytensor import parallel
 
 GPT = GPTConfiguration(num_layers=2, num_heads=2, d_model=16, block_size=12, batch_size=6)
 TRANSFORMER = TransformerConfiguration(
-    num_layers=2, num_heads=2, d_model=16, block_size=12, batch_size=6, dropout=0.0, d_inner=24, vocab_size=30
+    num_layers=2, num_heads=2, d_model=16, block_size=12, batch_size=6, dropout=0.0, d_ff=24, vocab_size=30
 )
 both_kinds = pytest.mark.parametrize("configuration", [GPT, TRANSFORMER], ids=["GPT", "encoder-decoder"])
 

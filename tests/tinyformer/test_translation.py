@@ -9,7 +9,7 @@ from tinyformer import SettingError, Transformer, TransformerConfig, Translation
 from tinyformer.tokenizers import BPETokenizer
 
 PAIRS = [("red dog", "perro rojo"), ("blue cat sees é", "gato azul")]
-SHAPE = {"d_model": 8, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1, "d_inner": 8}
+SHAPE = {"d_model": 8, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1, "d_ff": 8}
 
 
 def make(task: TranslationConfig, **shape: object) -> Translator:

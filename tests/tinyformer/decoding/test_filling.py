@@ -17,7 +17,7 @@ def tokenizer() -> WordPieceTokenizer:
 @pytest.fixture(scope="module")
 def model(tokenizer: WordPieceTokenizer) -> BertForMaskedLM:
     tt.seed(0)
-    shape = {"num_layers": 1, "num_heads": 2, "d_model": 8, "d_inner": 16, "max_length": 12}
+    shape = {"num_layers": 1, "num_heads": 2, "d_model": 8, "d_ff": 16, "max_length": 12}
     return BertForMaskedLM(BertConfig(tokenizer.vocab_size, tokenizer.special["[PAD]"], **shape))
 
 
