@@ -139,7 +139,7 @@ TRICKS = {
     IN_ONE: Trick(without_shards, "tinytensor.parallel.one_blas_thread", more=False),
     "optimizer in one thread": Trick(with_one_thread_for_the_optimizer, "tinytensor.optim.optimizers.update"),
     "warnings silenced op by op": Trick(
-        lambda: replace("tinytensor.engine", "quietly", nullcontext), "tinytensor.backend.quiet"
+        lambda: replace("tinytensor.engine", "without_warnings", nullcontext), "tinytensor.backend.no_warnings"
     ),
     "layer norm not fused": Trick(
         lambda: without_fusing("tinytensor.functional.layer_norm"), "tinytensor.functional.normalization.layer_norm"

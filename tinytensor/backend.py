@@ -201,6 +201,6 @@ def _gibibytes(count: int) -> str:
     return f"{count / 2**30:.2f} GiB" if count >= 2**27 else f"{count / 2**20:.1f} MiB"
 
 
-def quiet() -> AbstractContextManager[Any]:
+def no_warnings() -> AbstractContextManager[Any]:
     """A context without floating-point warnings, as on GPUs: log(0) is an answer, and ``tt.detect_anomaly`` finds accidents."""
     return numpy.errstate(all="ignore") if xp is numpy else nullcontext()

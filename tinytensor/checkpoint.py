@@ -37,7 +37,7 @@ def checkpoint(function: Callable[..., Tensor], *inputs: Any) -> Tensor:
     if out.node is None:
         return out
     saved = _Saved(function, arrays, are_tensors, generator, region.outer, region.memories)
-    return wrap(out.data, Node(_again, (*parents, *region.outer), saved, out.shape, out.dtype))
+    return wrap(out.data, Node(_checkpoint_op, (*parents, *region.outer), saved, out.shape, out.dtype))
 
 
 class _Saved(NamedTuple):
@@ -91,7 +91,7 @@ def _region(first: int, starts: list[Node | None], end: Node | None) -> _Region:
     return _Region(starts, sorted(outer, key=lambda node: node.number), [weakref.ref(m) for m in memories.values()])
 
 
-class _Again(Op):
+class _CheckpointOp(Op):
     """The op of a checkpoint's node: its backward runs the function again, recording, and goes back through that."""
 
     def __init__(self) -> None:
@@ -113,8 +113,8 @@ class _Again(Op):
             )
         wanted = [*region.starts, *outer]
         known = [n for n in wanted if n is not None]
-        found = backpropagate(out.node, g, known, ends=True, retain_graph=create_graph, create_graph=create_graph)
+        found = backpropagate(out.node, g, known, stop_at_wanted=True, retain_graph=create_graph, create_graph=create_graph)
         return [None if n is None else found.get(n) for n in wanted]
 
 
-_again = _Again()
+_checkpoint_op = _CheckpointOp()

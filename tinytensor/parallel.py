@@ -55,7 +55,7 @@ def run(function: Callable[[Shard], Result], shards: Sequence[Shard]) -> list[Re
     where all cores have work already, shards run one after the other, and in a function that is traced, too.
     """
     if len(shards) < 2 or modes.modes.tracer is not None:
-        with modes.quietly():
+        with modes.without_warnings():
             return [function(shard) for shard in shards]
     seeds = random.generator().integers(0, 2**63, len(shards))
     work = _as_shard(function)
@@ -100,12 +100,12 @@ def backward(loss: Callable[[Shard], Tensor], shards: Sequence[Shard]) -> Tensor
 
 def _as_shard(function: Callable[[Shard], Result]) -> Callable[[Shard, int], Result]:
     """The function as a thread is to call it: with the modes of the thread that is here now, and random numbers of its own."""
-    same_modes = modes.same_modes()
+    capture_modes = modes.capture_modes()
 
     def call(shard: Shard, seed: int) -> Result:
         before, _here.is_a_shard = _here.is_a_shard, True
         try:
-            with same_modes(), modes.quietly(), random.using(host.random.default_rng(seed)):
+            with capture_modes(), modes.without_warnings(), random.using(host.random.default_rng(seed)):
                 return function(shard)
         finally:
             _here.is_a_shard = before

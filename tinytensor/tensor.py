@@ -23,7 +23,7 @@ from tinytensor.backend import (
     to_numpy,
     xp,
 )
-from tinytensor.modes import enable_grad, leaving, modes
+from tinytensor.modes import enable_grad, modes, read_values
 
 
 def as_array(data: Any, dtype: DType = None) -> Array:
@@ -32,7 +32,7 @@ def as_array(data: Any, dtype: DType = None) -> Array:
     Python floats become float32 and arrays keep their dtype, unless ``dtype`` says otherwise. Raises TypeError for what
     is not made of numbers.
     """
-    data = leaving(data.data if isinstance(data, Tensor) else data)
+    data = read_values(data.data if isinstance(data, Tensor) else data)
     if is_array(data) and not is_host_array(data):
         return xp.array(data, dtype=dtype)
     try:
@@ -135,13 +135,13 @@ class Tensor:
 
     def numpy(self) -> Any:
         """The values as a NumPy array: shared memory on the CPU, a copy from a GPU."""
-        return to_numpy(leaving(self.data))
+        return to_numpy(read_values(self.data))
 
     def item(self) -> Any:
         """The value of a tensor of one element, as a Python number."""
         if self.size != 1:
             raise ValueError(f"item() needs a tensor of one element, not of shape {self.shape}")
-        return leaving(self.data).item()
+        return read_values(self.data).item()
 
     def tolist(self) -> Any:
         """The values as nested Python lists."""
@@ -186,7 +186,7 @@ class Tensor:
     def __bool__(self) -> bool:
         if self.size != 1:
             raise ValueError(f"the truth of a tensor of shape {self.shape} is ambiguous: use .any() or .all()")
-        return bool(leaving(self.data))
+        return bool(read_values(self.data))
 
     def __float__(self) -> float:
         return float(self.item())
@@ -233,7 +233,7 @@ class Tensor:
                 "tt.concatenate, or assign y.detach()"
             )
         changed = self.data.copy()
-        leaving((self.data, index, value))
+        read_values((self.data, index, value))
         changed[ops.indexing.as_index(index)] = value if isinstance(value, (int, float)) else as_array(value, self.dtype)
         self.data = changed
 
@@ -477,7 +477,7 @@ def grad(
     retain_graph: bool | None = None,
     allow_unused: bool = False,
 ) -> Any:
-    """The gradients of ``output`` with respect to ``inputs`` (one or several), leaving every ``.grad`` alone.
+    """The gradients of ``output`` with respect to ``inputs`` (one or several), and leave every ``.grad`` alone.
 
     Returns a tensor for a tensor, a list for a sequence, each of its input's shape and dtype. ``create_graph`` makes them
     differentiable. An input that the output does not depend on raises RuntimeError, or with ``allow_unused`` gives None.

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 from tinytensor.backend import bool_dtype, default_dtype, host, xp
 from tinytensor.calling import bind, wrap
 from tinytensor.fused import FusedOp
-from tinytensor.modes import modes, no_grad, quietly, tracing
+from tinytensor.modes import modes, no_grad, tracing, without_warnings
 from tinytensor.op import Function, Op
 from tinytensor.tensor import Tensor
 
@@ -42,7 +42,7 @@ def trace(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
             with no_grad():
                 return function(*inputs)
         kind = tuple([(x.data.shape, x.data.dtype) for x in inputs])
-        with no_grad(), quietly():
+        with no_grad(), without_warnings():
             if kind in programs:
                 return wrap(programs[kind].run([x.data for x in inputs]))
             inputs = tuple([wrap(x.data[...]) for x in inputs])  # arrays of their own, that are nothing else besides

@@ -813,7 +813,7 @@ def test_a_rule_whose_gradient_does_not_fit_is_named(rule, says, create_graph):
 def test_a_rule_of_many_operands_returns_a_gradient_for_each():
     total = Op(lambda xs: sum(xs[1:], start=xs[0]), {"xs": lambda g: [g]}, several=True)
     del all_ops[total.name]
-    with pytest.raises(ValueError, match="'<lambda>' returned 1 gradients: it has 2 operands"):
+    with pytest.raises(ValueError, match="'<lambda>' returned 1 gradients for 2 operands"):
         total([leaf(1.0), leaf(2.0)]).sum().backward()
 
 
@@ -843,19 +843,30 @@ def test_what_was_saved_is_not_added_to_and_not_handed_out(rule, create_graph):
     assert out.tolist() == value
 
 
-@pytest.mark.parametrize("view", [False, True])
-def test_one_array_returned_for_two_inputs_is_the_gradient_of_each(view):
-    returned = []
+ONE_ARRAY_FOR_TWO_INPUTS = {
+    "twice": (lambda new: new, lambda new: new),
+    "and a view of it": (lambda new: new, lambda new: new[:]),
+    "after a view of it": (lambda new: new[:], lambda new: new),
+    "two views": (lambda new: new[:], lambda new: new[:]),
+}
+
+
+@pytest.mark.parametrize("names", ["ab", "ba"])  # the later one is added first on the way back
+@pytest.mark.parametrize("returns", ONE_ARRAY_FOR_TWO_INPUTS.values(), ids=ONE_ARRAY_FOR_TWO_INPUTS)
+def test_one_array_returned_for_two_inputs_is_the_gradient_of_each(returns, names):
+    new = []
 
     def first(g, y):
-        returned.append(g * y)
-        return returned[-1]
+        new.append(g * y)
+        return returns[0](new[-1])
 
-    both = Op(lambda x, y: x * y, {"x": first, "y": lambda g: returned[-1][:] if view else returned[-1]})
+    both = Op(lambda x, y: x * y, {"x": first, "y": lambda g: returns[1](new[-1])})
     del all_ops[both.name]
     x, y = leaf(1.0, 2.0), leaf(3.0, 4.0)
-    a, b = x * 1.0, y * 1.0
-    (both(a, b) + a * 10.0 + b * 100.0).sum().backward()
+    inputs = {"a": x * 1.0, "b": y * 1.0}
+    a, b = inputs.values()
+    others = sum(inputs[name] * (10.0 if name == "a" else 100.0) for name in names)
+    (both(a, b) + others).sum().backward()
     assert x.grad.tolist() == [13.0, 14.0]
     assert y.grad.tolist() == [103.0, 104.0]
     x.grad = y.grad = None

@@ -7,6 +7,7 @@ import pytest
 
 import tinytensor as tt
 from tinytensor import nn
+from tinytensor.op import Op, all_ops
 
 x = tt.ones((2, 3))  # a constant of shape (2, 3)
 w = tt.tensor(np.ones((2, 3)), requires_grad=True)
@@ -300,6 +301,31 @@ def test_an_error_does_not_show_the_librarys_own_chain():
     with pytest.raises(ValueError) as caught:
         x + ones(2, 4)
     assert caught.value.__suppress_context__
+
+
+FAULTS = {
+    "a type": (TypeError, "'NoneType' object is not subscriptable"),
+    "a number of arguments": (TypeError, "f() takes 1 positional argument but 2 were given"),
+    "a value": (ValueError, "shape mismatch between what we made and what we wanted"),
+    "a division": (ZeroDivisionError, "division by zero"),
+    "a name": (AttributeError, "'Fault' object has no attribute 'x'"),
+}
+
+
+@pytest.mark.parametrize(("kind", "text"), FAULTS.values(), ids=FAULTS)
+def test_a_fault_in_a_forward_function_is_not_disguised(kind, text):
+    fault = kind(text)
+
+    def forward(x):
+        raise fault
+
+    faulty = Op(forward, {"x": lambda g: g})
+    del all_ops[faulty.name]
+    with pytest.raises(kind) as caught:
+        faulty(w)
+    assert text in str(caught.value)
+    assert "operand is missing" not in str(caught.value)
+    assert fault in (caught.value, caught.value.__cause__)
 
 
 def test_numpy_numbers_are_numbers_on_either_side():

@@ -673,7 +673,7 @@ def test_constant():
 
 
 def test_linear():
-    schedule = optim.Linear(warmup=10, steps=110, final=0.2)
+    schedule = optim.LinearDecay(warmup=10, steps=110, final=0.2)
     np.testing.assert_allclose([schedule(i) for i in (10, 60, 110, 500)], [1, 0.6, 0.2, 0.2])
     assert 0 < schedule(0) < schedule(9) < 1
 
@@ -695,7 +695,7 @@ def test_inverse_square_root():
 
 
 @pytest.mark.parametrize(
-    "schedule", [optim.Linear(warmup=5, steps=5), optim.Cosine(warmup=5, steps=3), optim.InverseSquareRoot(warmup=0)]
+    "schedule", [optim.LinearDecay(warmup=5, steps=5), optim.Cosine(warmup=5, steps=3), optim.InverseSquareRoot(warmup=0)]
 )
 def test_degenerate_schedules_stay_finite(schedule):
     assert all(math.isfinite(schedule(i)) and schedule(i) >= 0 for i in range(20))

@@ -266,7 +266,7 @@ def test_tf32_by_default_and_full_precision_where_asked(monkeypatch: pytest.Monk
     with tt.full_precision():
         assert error_of_a_product() < exact
         errors: list[float] = []
-        same = modes.same_modes()
+        same = modes.capture_modes()
 
         def in_a_thread() -> None:
             modes.modes.full_precision = False

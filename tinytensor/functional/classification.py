@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tinytensor import kernels
 from tinytensor.backend import is_floating, is_host_array, xp
 from tinytensor.calling import wrap
-from tinytensor.checks import check_tensors, each_time
+from tinytensor.checks import check_tensors, value_check
 from tinytensor.functional.losses import at_least_float32, check_reduction, reduce
 from tinytensor.fused import fused
 from tinytensor.ops import expand_dims, linear, log_softmax, mean, reshape, sum, take_along_axis, where
@@ -174,7 +174,7 @@ def _check_smoothing(label_smoothing: float) -> None:
         raise ValueError(f"label smoothing lies between 0 and 1, not at {label_smoothing}")
 
 
-@each_time
+@value_check
 def _check_classes(operation: str, targets: Any, classes: int, ignore_index: int) -> None:
     if targets.dtype.kind not in "iu":
         raise TypeError(f"{operation}: targets are integers (classes), not {targets.dtype}")

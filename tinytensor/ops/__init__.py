@@ -5,6 +5,7 @@ gradient, too. Each file lists its public functions in ``__all__``: these are fu
 """
 
 from tinytensor.ops.activations import *
+from tinytensor.ops.comparisons import *
 from tinytensor.ops.elementwise import *
 from tinytensor.ops.indexing import *
 from tinytensor.ops.linear_algebra import *

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from tinytensor import kernels, parallel
-from tinytensor.backend import default_dtype, host, quiet, xp
+from tinytensor.backend import default_dtype, host, no_warnings, xp
 from tinytensor.changes import note_change
 from tinytensor.nn.module import Parameter
 from tinytensor.tensor import Tensor
@@ -124,7 +124,7 @@ class Optimizer:
                 for p, state in zip(parameters, states):
                     if "master" not in state:
                         state["master"] = p.data.astype(default_dtype)
-            with quiet():
+            with no_warnings():
                 self.update([p.data for p in parameters], [p.grad.data for p in parameters], states, group, lr)
 
     def update(self, parameters: Arrays, gradients: Arrays, states: States, group: dict[str, Any], lr: float) -> None:

@@ -37,7 +37,7 @@ class Constant(Schedule):
 
 
 @dataclass(frozen=True)
-class Linear(Schedule):
+class LinearDecay(Schedule):
     """Falls in a straight line from 1 at the end of the warm-up to ``final`` at step ``steps``, and stays there."""
 
     steps: int = 1000
