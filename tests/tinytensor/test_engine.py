@@ -1008,5 +1008,5 @@ def test_a_decorated_generator_has_its_mode_while_it_runs():
 @pytest.mark.parametrize("value", [5.0, [1.0, 2.0], np.ones(2)])
 def test_a_gradient_set_by_hand_is_a_tensor(value):
     x = leaf(1.0, 2.0)
-    with pytest.raises(TypeError, match=f"a gradient is a tensor, not a {type(value).__name__}"):
+    with pytest.raises(TypeError, match=f"a gradient must be a tensor, not a {type(value).__name__}"):
         x.grad = value

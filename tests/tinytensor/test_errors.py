@@ -364,5 +364,5 @@ def test_targets_are_integers_of_any_length():
     for dtype in ("uint8", "int8", "uint16", "int32", "uint64"):  # -100, which none of the unsigned holds, is ignored
         assert tt.cross_entropy(logits, ids.astype(dtype)).item() == want
     for loss in (tt.cross_entropy, tt.nll_loss):
-        with pytest.raises(TypeError, match="targets are integers"):
+        with pytest.raises(TypeError, match="targets must be integers"):
             loss(logits, ids > 0)

@@ -373,7 +373,7 @@ def test_the_checksum_is_that_of_the_file_with_zeros_for_it(tmp_path):
 
 @pytest.mark.parametrize("metadata", [{"a": 1}, {1: "a"}])
 def test_metadata_that_is_no_text_is_not_written(metadata, tmp_path):
-    with pytest.raises(TypeError, match="metadata is text by name"):
+    with pytest.raises(TypeError, match="metadata must be text by name"):
         tt.save({"x": tt.ones(1)}, tmp_path / "file", metadata)
     assert list(tmp_path.iterdir()) == []
 

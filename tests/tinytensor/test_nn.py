@@ -707,7 +707,7 @@ def test_sequential_and_module_list():
     ids=["a list", "a function", "a class", "a parameter", "None"],
 )
 def test_lists_of_modules_hold_nothing_else(make):
-    with pytest.raises(TypeError, match=r"(Sequential|ModuleList) holds modules, such as nn\.ReLU\(\), not a"):
+    with pytest.raises(TypeError, match=r"(Sequential|ModuleList) takes modules, such as nn\.ReLU\(\), not a"):
         make()
 
 

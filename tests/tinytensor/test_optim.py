@@ -326,7 +326,7 @@ def test_settings_that_do_not_fit_are_refused_and_change_nothing():
         optim.SGD(parts, momentum=0.5).state_dict(),
     ):
         before = {name: t.tolist() for name, t in good.items()}
-        with pytest.raises(ValueError, match=r"AdamW|lr must|betas are"):
+        with pytest.raises(ValueError, match=r"AdamW|lr must|betas must"):
             optimizer.load_state_dict({**bad, "0.first": tt.ones(1) * 9})
         assert {name: t.tolist() for name, t in optimizer.state_dict().items()} == before
 
@@ -627,7 +627,11 @@ BAD = {
     "nesterov with dampening": (lambda p: optim.SGD([p], momentum=0.9, dampening=0.1, nesterov=True), ValueError, "dampening"),
     "a constant": (lambda p: optim.SGD([tt.ones(1)]), TypeError, "nn.Parameter(...)"),
     "an array": (lambda p: optim.SGD([np.ones(1)]), TypeError, "model.parameters(), not a ndarray"),
-    "one parameter": (lambda p: optim.SGD(p), TypeError, "several parameters, not one alone: pass model.parameters(), or [p]"),
+    "one parameter": (
+        lambda p: optim.SGD(p),
+        TypeError,
+        "not a single one: pass model.parameters() or [p]",
+    ),
     "one matrix": (lambda p: optim.AdamW(nn.Parameter(tt.ones((2, 2)))), TypeError, "or [p]"),
     "a module": (lambda p: optim.SGD(nn.Linear(1, 1)), TypeError, "model.parameters(), not a Linear"),
     "a list of modules": (lambda p: optim.SGD(nn.Sequential(nn.Linear(1, 1))), TypeError, "model.parameters(), not a Linear"),
@@ -636,11 +640,15 @@ BAD = {
     "a set": (lambda p: optim.SGD({p}), TypeError, "a list or model.parameters(), not a set"),
     "nothing": (lambda p: optim.SGD(None), TypeError, "model.parameters(), not a NoneType"),
     "no parameters of a model": (lambda p: optim.SGD(nn.ReLU().parameters()), ValueError, "model.parameters()"),
-    "a computed tensor": (lambda p: optim.SGD([p * 2]), ValueError, "was computed, by 'multiply'"),
-    "a view": (lambda p: optim.SGD([p[0]]), ValueError, "was computed, by 'getitem'"),
-    "a computed tensor of a group": (lambda p: optim.SGD([{"params": [p]}, {"params": p * 2}]), ValueError, "was computed"),
+    "a computed tensor": (lambda p: optim.SGD([p * 2]), ValueError, "a tensor that 'multiply' computed"),
+    "a view": (lambda p: optim.SGD([p[0]]), ValueError, "a tensor that 'getitem' computed"),
+    "a computed tensor of a group": (
+        lambda p: optim.SGD([{"params": [p]}, {"params": p * 2}]),
+        ValueError,
+        "a tensor that 'multiply' computed",
+    ),
     "a group without parameters": (lambda p: optim.SGD([{"lr": 1.0}]), ValueError, "'params'"),
-    "a group that is none": (lambda p: optim.SGD([{"params": [p]}, p]), ValueError, "each group is a dict"),
+    "a group that is none": (lambda p: optim.SGD([{"params": [p]}, p]), ValueError, "each group must be a dict"),
     "lr that is no number": (lambda p: optim.SGD([p], lr=math.nan), ValueError, "lr"),
     "negative momentum": (lambda p: optim.SGD([p], momentum=-0.5), ValueError, "momentum"),
     "negative eps": (lambda p: optim.Adam([p], eps=-1e-8), ValueError, "eps"),

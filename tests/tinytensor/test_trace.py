@@ -201,7 +201,7 @@ def test_gradients_are_refused(create_graph):
             y = (x * x).sum()
         return tt.grad(y, x, create_graph=create_graph) + x
 
-    with pytest.raises(RuntimeError, match="no gradients"):
+    with pytest.raises(RuntimeError, match="cannot compute gradients"):
         tt.trace(function)(normal(3))
 
 
@@ -218,7 +218,7 @@ def test_values_that_choose_how_many_elements_there_are():
     traced = tt.trace(lambda x: x[x > 0].sum() / x[x > 0].size)
     traced(tt.tensor([1.0, -1.0, 2.0]))
     assert traced(tt.tensor([3.0, 5.0, -1.0])).item() == 4.0
-    with pytest.raises(ValueError, match=r"how many elements there are: getitem gave \(2,\) in its first call and \(3,\) now"):
+    with pytest.raises(ValueError, match=r"how many elements there are: getitem gave \(2,\) in the first call and \(3,\) now"):
         traced(tt.tensor([1.0, 2.0, 3.0]))
 
 
@@ -245,7 +245,7 @@ def test_classes_are_checked_in_each_call():
             assert traced(x, tt.tensor(chosen)).item() == loss(x, tt.tensor(chosen)).item()
         for wrong in (-1, 9):
             if is_host_array(x.data):
-                with pytest.raises(IndexError, match=f"^{name}: target {wrong} is no class"):
+                with pytest.raises(IndexError, match=f"^{name}: target {wrong} is not a class"):
                     traced(x, tt.tensor([0, wrong, 1]))
         assert len(calls) == 1
 

@@ -1,4 +1,4 @@
-"""Clipping gradients by their norm."""
+"""Gradient clipping by norm."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from tinytensor.tensor import Tensor
 
 
 def clip_grad_norm(parameters: Tensor | Iterable[Tensor], max_norm: float) -> Tensor:
-    """Scale all gradients together, in place, so that their norm, taken as one vector, is at most ``max_norm`` (Pascanu et
-    al. 2013); an infinite ``max_norm`` changes nothing. ``parameters`` are several or one; those without a gradient, as
-    frozen ones are, do not count.
+    """Scale all gradients in place, by one factor, so that their norm as one vector is at most ``max_norm`` (Pascanu et al.
+    2013).
 
-    Returns the norm before, as a tensor of one element (reading it would make a GPU wait). NaN and infinite norms are
-    returned like any other, for the caller to look at.
+    ``parameters`` is one or several. Parameters without a gradient, such as frozen ones, do not count. An infinite
+    ``max_norm`` changes nothing.
+
+    Returns the norm before clipping as a tensor of one element: reading it would make the program wait for a GPU. A norm may
+    be NaN or infinite, which the caller should check.
     """
     max_norm = float(max_norm)
     if not max_norm > 0:
@@ -30,8 +32,8 @@ def clip_grad_norm(parameters: Tensor | Iterable[Tensor], max_norm: float) -> Te
         norm = kernels.global_norm(gradients)
         if max_norm < math.inf:
             scale = xp.minimum(max_norm / (norm + 1e-6), 1.0)
-            if not is_host_array(scale) or scale != 1.0:  # looking at a GPU's number would wait for it
-                kernels.scale_all(list({id(g): g for g in gradients}.values()), scale)  # a gradient that two share but once
+            if not is_host_array(scale) or scale != 1.0:  # comparing a number on a GPU would wait for it
+                kernels.scale_all(list({id(g): g for g in gradients}.values()), scale)  # a shared gradient only once
                 for gradient in gradients:
                     note_change(gradient)
     return Tensor._wrap(xp.asarray(norm))
