@@ -1,6 +1,7 @@
 """tinytensor: tensors with reverse-mode automatic differentiation on NumPy or CuPy.
 
-Read the source in this order: engine, op, calling, ops, tensor, functional, fused.
+Read the source in this order, as the README says: engine, op, calling, ops (elementwise first), tensor, functional, fused,
+kernels/numpy, trace.
 """
 
 from tinytensor import functional, nn, optim, parallel, random

@@ -1,7 +1,7 @@
 """The Tensor: an array, and the node that says how it was computed.
 
 Most ops are also methods; the list is at the end of the class. These are functions only: ops on lists of tensors
-(``concatenate``, ``stack``, ``einsum``, ...), ops that have an operator (``equal``, ``bitwise_and``, ...), the ``logical_`` ops,
+(``concatenate``, ``stack``, ``einsum``, ...), ops with an operator (``equal``, ``bitwise_and``, ...), the ``logical_`` ops, and
 ``where``, ``scatter``, ``sum_rows``, ``diag``, ``embedding``, ``linear``, ``tensordot``, ``gelu``, and those of functional/.
 
 A tensor is a value. ``x += y`` makes a new tensor, and ``x[i] = y`` gives x a changed copy of its array. So neither changes

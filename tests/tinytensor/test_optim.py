@@ -630,7 +630,7 @@ BAD = {
     "one parameter": (
         lambda p: optim.SGD(p),
         TypeError,
-        "not a single one: pass model.parameters() or [p]",
+        "SGD takes several parameters, not a single one: pass model.parameters() or [p]",
     ),
     "one matrix": (lambda p: optim.AdamW(nn.Parameter(tt.ones((2, 2)))), TypeError, "or [p]"),
     "a module": (lambda p: optim.SGD(nn.Linear(1, 1)), TypeError, "model.parameters(), not a Linear"),

@@ -1,4 +1,4 @@
-"""The functions of neural networks: attention, losses, normalization and dropout, written as compositions of ops.
+"""The functions of neural networks: attention, losses, normalisation and dropout, written as compositions of ops.
 
 If a function is declared with ``@fused``, its body is the definition, and hand-written kernels do the work. Tests check that
 the two are equal. Higher derivatives are computed through the body, and ``function.reference`` calls it.

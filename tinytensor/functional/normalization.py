@@ -1,4 +1,4 @@
-"""Normalization over the last axis: ``layer_norm`` and ``rms_norm``."""
+"""Normalisation over the last axis: ``layer_norm`` and ``rms_norm``."""
 
 from __future__ import annotations
 

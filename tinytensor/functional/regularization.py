@@ -1,4 +1,4 @@
-"""Regularization: ``dropout``."""
+"""Regularisation: ``dropout``."""
 
 from __future__ import annotations
 

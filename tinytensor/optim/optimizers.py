@@ -91,7 +91,7 @@ class Optimizer:
     def zero_grad(self) -> None:
         """Forget the gradients of all parameters."""
         for p in self._parameters():
-            if p.grad is not None:  # a frozen parameter has none, and refuses one
+            if p.grad is not None:  # a frozen parameter has none
                 p.grad = None
 
     def step(self, scale: float = 1.0, threads: int = 1) -> None:
