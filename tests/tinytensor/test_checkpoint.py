@@ -1,4 +1,4 @@
-"""Gradient checkpointing: the same values and gradients, and less kept."""
+"""Gradient checkpointing: it gives the same values and gradients, and keeps less."""
 
 import gc
 

@@ -1,4 +1,4 @@
-"""Elementwise ops beside the table of cases: dtypes, Python's operators and functions, and what NumPy's functions say."""
+"""Elementwise ops, in addition to the table of cases: dtypes, Python's operators and functions, and NumPy's functions."""
 
 import copy
 import itertools

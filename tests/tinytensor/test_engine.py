@@ -22,7 +22,7 @@ def leaf(*values, dtype="float64"):
 
 
 def saved(x):
-    """The names of what the op that made x saved."""
+    """The names of the values that x's op saved."""
     return set(x.node.saved)
 
 
@@ -98,7 +98,7 @@ def test_grad_stops_at_what_was_asked_for():
     x = leaf(2.0)
     h = x * x
     tt.grad((h * 3).sum(), h)
-    h.sum().backward()  # what led to h was not passed, and so not freed
+    h.sum().backward()  # backward did not go beyond h, so nothing behind it was freed
     assert x.grad.tolist() == [4]
 
 
@@ -106,7 +106,7 @@ def test_grad_does_not_pass_what_is_older_than_all_that_was_asked_for():
     x = leaf(2.0)
     older = tt.exp(x)
     h = older * 2
-    tt.grad((h * 3 + older).sum(), h)  # a way around h leads to the older result, too
+    tt.grad((h * 3 + older).sum(), h)  # another path, not through h, also leads to the older result
     older.sum().backward()
     assert x.grad.tolist() == [np.exp(2.0)]
 
@@ -337,7 +337,7 @@ def test_a_chain_of_20_000_ops_dropped_without_backward():
     for _ in range(20_000):
         y = y * 1.0
     assert living_nodes() >= before + 20_000
-    del y  # frees the chain node by node, which must not run out of stack
+    del y  # this frees the chain node by node, without recursion
     assert living_nodes() == before + 1
 
 
@@ -382,7 +382,7 @@ def test_modes_as_decorators():
         return x * x
 
     assert not plain().requires_grad
-    assert not plain().requires_grad  # a decorator serves more than one call
+    assert not plain().requires_grad  # the decorated function may be called several times
     with tt.no_grad():
         assert recorded().requires_grad
     assert (x * x).requires_grad
@@ -468,7 +468,7 @@ def test_a_parameter_changed_after_the_forward_pass_is_refused(change):
     change(p)
     with pytest.raises(RuntimeError, match=r"'multiply'.*changed in place.*forward pass again"):
         y.backward()
-    (p * p).sum().backward()  # run again, all is well
+    (p * p).sum().backward()  # after a new forward pass there is no error
 
 
 def test_a_parameter_changed_through_a_view_is_refused():
@@ -555,7 +555,7 @@ def test_detach():
 
 
 def next_line():
-    """Where this was called, plus one: what an error for the line below should name."""
+    """The line after the call of this function, which the error for that line should name."""
     import inspect
 
     frame = inspect.currentframe().f_back
@@ -724,7 +724,7 @@ def test_gradcheck_finds_a_wrong_gradient():
 
 
 def test_gradcheck_finds_a_gradient_that_is_right_but_not_differentiable():
-    # The rule computes the right number outside of the graph, so that the second derivative silently is 0.
+    # The rule computes the right number outside of the graph, so the second derivative is 0 without an error.
     cut = Op(lambda x: x * x, {"x": lambda g, x: g * 2.0 * (x.detach() if isinstance(x, tt.Tensor) else x)})
     del all_ops[cut.name]
     x = leaf(3.0, 4.0)
@@ -734,7 +734,7 @@ def test_gradcheck_finds_a_gradient_that_is_right_but_not_differentiable():
 
 
 def test_gradcheck_looks_through_a_sum_that_hides_faults():
-    # softmax's gradient of a plain sum is 0, whatever the rule does: a random cotangent is not fooled.
+    # The gradient of a plain sum of softmax is 0, whatever the rule does. A random cotangent finds the fault.
     fake = Op(lambda x: tt.softmax(tt.Tensor._wrap(x)).data, {"x": lambda g, out: out * (g - g.mean())})
     del all_ops[fake.name]
     with pytest.raises(tt.GradcheckError):
@@ -785,7 +785,7 @@ def test_a_decorated_function_can_call_itself():
 
 
 def user_op(rule, forward=lambda x: x * x / 2.0):
-    """An op of a user's own, which is not in the table of all ops."""
+    """An op that a user makes. It is not in the table of all ops."""
     made = Op(forward, {"x": rule})
     del all_ops[made.name]
     return made
@@ -945,7 +945,7 @@ def test_threads_add_to_one_gradient_and_lose_nothing():
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)  # so that they meet often
+    sys.setswitchinterval(1e-6)  # so that threads switch often
     try:
         for thread in threads:
             thread.start()
@@ -989,7 +989,7 @@ def test_a_decorated_generator_has_its_mode_while_it_runs():
 
     items = records(2)
     assert next(items) is False
-    assert (x * 2.0).requires_grad  # its caller records
+    assert (x * 2.0).requires_grad  # the caller records
     assert items.send("a value") is False
     with pytest.raises(StopIteration, match="the end"):
         next(items)

@@ -1,4 +1,4 @@
-"""Bad input: every error names the op, what it got, and what to do instead."""
+"""Wrong input: every error names the op, what it got, and what to do instead."""
 
 import re
 
@@ -206,7 +206,7 @@ MIXING = {
     "gradient number": (lambda: (w * 2).backward(2.0), TypeError, ["gradient", "float", make_it]),
 }
 
-# A GPU wraps these around in silence: to look at its values would be to wait for it.
+# A GPU wraps these indices around without an error: checking values there would make the program wait.
 OUT_OF_RANGE = {
     "index array": (lambda: x[[0, 5]], IndexError, ["getitem", "(2, 3)", "5", "size 2"]),
     "take": (lambda: x.take([9], axis=0), IndexError, ["(2, 3)", "9"]),
@@ -276,7 +276,7 @@ def test_message_where_nothing_is_recorded(name):
         test_message(*messages[name])
 
 
-@pytest.mark.needs("numpy")  # a GPU does not look
+@pytest.mark.needs("numpy")  # values on a GPU are not checked
 @pytest.mark.parametrize(("act", "kind", "says"), OUT_OF_RANGE.values(), ids=OUT_OF_RANGE)
 def test_message_of_an_index_out_of_range(act, kind, says):
     test_message(act, kind, says)
@@ -353,7 +353,7 @@ def test_numpy_integers_are_axes():
 @pytest.mark.parametrize("shape", [(), (1,), (1, 3), (2, 3), (2, 1), (2, 1, 3)], ids=str)
 @pytest.mark.parametrize("recording", [True, False])
 def test_a_norms_weight_does_not_broadcast(norm, shape, recording):
-    """The gradient is summed over rows: a weight of another shape would get that of one row."""
+    """The gradient is summed over rows, so a weight of another shape would get a gradient of the shape of a row."""
     with tt.enable_grad() if recording else tt.no_grad(), pytest.raises(ValueError, match="the shape of a row"):
         norm(tt.tensor(np.ones((2, 3)), requires_grad=True), tt.ones(shape))
 
@@ -361,7 +361,7 @@ def test_a_norms_weight_does_not_broadcast(norm, shape, recording):
 def test_targets_are_integers_of_any_length():
     logits = tt.tensor([[1.0, 2.0], [3.0, 4.0]])
     want = tt.cross_entropy(logits, ids).item()
-    for dtype in ("uint8", "int8", "uint16", "int32", "uint64"):  # -100, which none of the unsigned holds, is ignored
+    for dtype in ("uint8", "int8", "uint16", "int32", "uint64"):  # unsigned dtypes cannot hold -100, the index that is ignored
         assert tt.cross_entropy(logits, ids.astype(dtype)).item() == want
     for loss in (tt.cross_entropy, tt.nll_loss):
         with pytest.raises(TypeError, match="targets must be integers"):
