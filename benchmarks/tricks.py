@@ -93,7 +93,8 @@ TRICKS = {
         is_part=True,
     ),
     "warnings silenced op by op": Trick(
-        "tinytensor.backend.quiet", {f"tinytensor.{module}.quietly": lambda _: nullcontext for module in ("modes", "engine")}
+        "tinytensor.backend.no_warnings",
+        {f"tinytensor.{module}.without_warnings": lambda _: nullcontext for module in ("modes", "engine")},
     ),
     "layer norm not fused": Trick(
         "tinytensor.functional.normalization.layer_norm", {"tinytensor.functional.layer_norm": attrgetter("reference")}

@@ -73,7 +73,7 @@ def of(package: str, names: str) -> tuple[str, ...]:
 ABOVE = {
     "tinytensor": ("tinyformer",),
     "tinytensor.kernels": tuple(
-        f"tinytensor.{n}" for n in "modes changes engine calling op ops tensor functional fused nn".split()
+        f"tinytensor.{n}" for n in "modes changes checks engine calling op ops tensor functional fused nn".split()
     ),
     "tinytensor.ops": ("tinytensor.tensor", "tinytensor.nn"),
     "tinyformer.models": of("tinyformer", "tokenizers data training decoding command_line"),

@@ -18,7 +18,7 @@ from tinyformer.models.transformer import Transformer
 from tinyformer.settings import check_counts
 from tinytensor import Tensor
 from tinytensor.backend import host
-from tinytensor.modes import quietly
+from tinytensor.modes import without_warnings
 from tinytensor.nn import Module
 
 
@@ -84,7 +84,7 @@ def _last_logits(model: Module, logits: Callable[..., Tensor]) -> Callable[..., 
     in_evaluation = evaluating(model)
 
     def last(*inputs: Any) -> Tensor:
-        with tt.no_grad(), quietly(), in_evaluation:
+        with tt.no_grad(), without_warnings(), in_evaluation:
             return logits(*inputs)[:, -1]
 
     return last

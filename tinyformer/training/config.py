@@ -11,7 +11,7 @@ from tinyformer.schema import check_fields
 from tinyformer.settings import at_least, one_of, setting
 from tinytensor.backend import bfloat16, default_dtype
 from tinytensor.nn import Module
-from tinytensor.optim import AdamW, Constant, Cosine, InverseSquareRoot, Linear, Schedule
+from tinytensor.optim import AdamW, Constant, Cosine, InverseSquareRoot, LinearDecay, Schedule
 
 DTYPES = ("float32", "bfloat16")
 SCHEDULES = ("cosine", "linear", "constant", "noam")
@@ -69,7 +69,7 @@ class TrainingConfig:
         if self.schedule == "cosine":
             return Cosine(self.warmup, self.steps, final)
         if self.schedule == "linear":
-            return Linear(self.warmup, self.steps, final)
+            return LinearDecay(self.warmup, self.steps, final)
         if self.schedule == "noam":
             return InverseSquareRoot(self.warmup, d_model=1 / max(self.warmup, 1))  # with this width its peak is 1
         return Constant(self.warmup)

@@ -1,4 +1,4 @@
-"""Clipping gradients by their norm."""
+"""Gradient clipping by norm."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 
 from tinytensor import kernels
-from tinytensor.backend import is_host_array, quiet, xp
+from tinytensor.backend import is_host_array, no_warnings, xp
 from tinytensor.changes import note_change
 from tinytensor.optim.optimizers import tensors_in
 from tinytensor.tensor import Tensor
@@ -25,7 +25,7 @@ def clip_grad_norm(parameters: Tensor | Iterable[Tensor], max_norm: float) -> Te
     gradients = [p.grad.data for p in tensors_in("clip_grad_norm", parameters) if p.grad is not None]
     if not gradients:
         return Tensor(0.0)
-    with quiet():
+    with no_warnings():
         norm = kernels.global_norm(gradients)
         if max_norm < math.inf:
             scale = xp.minimum(max_norm / (norm + 1e-6), 1.0)
