@@ -151,7 +151,7 @@ def test_the_paths_of_a_run() -> None:
     setup = RunSetup(folder, parse("--data", "text.txt", "--out", "run"), {})
     assert setup.files(Paths) == Paths("text.txt")
     folder.create({"files": Paths("text.txt")})
-    folder.settle()
+    folder.move_into_place()
     for words, paths in (([], Paths("text.txt")), (["--data", "moved.txt"], Paths("moved.txt"))):
         assert RunSetup(RunFolder("run"), parse(*words, "--out", "run", "--resume"), {}).files(Paths) == paths
 
