@@ -172,7 +172,7 @@ def learn(name: str, arguments: argparse.Namespace) -> bool:
             return False
         load_weights(model, folder.best)
         print(f"Trained in {trainer.total_seconds:.0f} s; the best weights are those of step {trainer.best_step}.")
-        test(name, model, training, held_out, rng)
+        score(name, model, training, held_out, rng)
         show(task, model, held_out[:5])
         draw_losses(trainer, f"{name}, {kind}", model_config.dropout)
         return True
@@ -183,7 +183,7 @@ def folder_of(name: str, arguments: argparse.Namespace) -> RunFolder:
     return RunFolder(f"{arguments.out}/{name}-{arguments.model or TASKS[name].model}")
 
 
-def test(name: str, model: GPT | Transformer, training: list[Problem], held_out: list[Problem], rng: Any) -> None:
+def score(name: str, model: GPT | Transformer, training: list[Problem], held_out: list[Problem], rng: Any) -> None:
     """Say how many answers are exactly right. A task with few problems is asked some of them several times."""
     checked, what = held_out[: TASKS[name].checked], "held-out"
     if len(checked) < TASKS[name].checked:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tinyformer import plots
 from tinyformer.data.reading import TextSource, fingerprint, open_text
 from tinyformer.errors import UserError
 from tinyformer.settings import settings_from
-from tinyformer.tokenizers import Tokenizer, load_tokenizer
 from tinyformer.training.runs import RunFolder
 from tinyformer.training.trainer import Trainer
+
+if TYPE_CHECKING:
+    from tinyformer.tokenizers import Tokenizer
 
 Settings = TypeVar("Settings")
 
@@ -93,6 +95,8 @@ class RunSetup:
 
     def tokenizer(self, train: Callable[[], Tokenizer]) -> Tokenizer:
         """What ``train`` makes, or the resumed run's own tokenizer."""
+        from tinyformer.tokenizers import load_tokenizer  # not every script has a tokenizer, and this takes a while
+
         return load_tokenizer(self.folder.tokenizer) if self.is_resumed else train()
 
     def begin(self, trainer: Trainer, tokenizer: Tokenizer | None = None) -> None:

@@ -1,7 +1,7 @@
 """What the tests of the examples share: a folder to run an example in, and a finished run.
 
-A module of tests sets EXAMPLE (the script), ``write_data`` (which writes the data into a folder) and FIRST_RUN (the words of
-the finished run).
+A module of tests sets EXAMPLE (the script), ``write_data`` (which writes data into a folder) and FIRST_RUN (the words of the
+finished run).
 """
 
 from __future__ import annotations

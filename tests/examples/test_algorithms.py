@@ -1,4 +1,4 @@
-"""examples/algorithms.py as its users run it, with tiny settings; and its tasks."""
+"""examples/algorithms.py as its users run it, with tiny settings, and the problems of its tasks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FILES = ["best.safetensors", "config.json", "latest.safetensors", "log.csv", "lo
 
 
 def write_data(folder: Path) -> None:
-    """It makes its problems itself."""
+    """Nothing: the script makes its problems itself."""
 
 
 @pytest.mark.parametrize("model", ["gpt", "encoder-decoder"])

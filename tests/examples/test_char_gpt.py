@@ -1,4 +1,4 @@
-"""examples/char_gpt.py as its users run it: from a command line, with what goes right and what goes wrong."""
+"""examples/char_gpt.py as its users run it from a command line, with and without mistakes."""
 
 from __future__ import annotations
 
@@ -426,7 +426,7 @@ def test_cupy_without_cupy(program: Program) -> None:
 
 
 def gpu_with(limit: int) -> dict[str, str]:
-    """The variables of a run on the stand-in for CuPy, whose GPU has no room for arrays of more bytes."""
+    """The variables of a run on the stand-in for CuPy. Its GPU has no room for an array of more bytes."""
     paths = os.pathsep.join([str(ROOT / "tests" / "standin"), str(ROOT)])
     return {"TINYTENSOR_BACKEND": "cupy", "PYTHONPATH": paths, "CUPY_GPU_MEMORY_LIMIT": str(limit)}
 

@@ -29,7 +29,7 @@ FIRST_RUN = ["--data", "text.txt", "--out", "run", *TINY, *SHORT]
 
 
 def some_text(sentences: int = 500) -> str:
-    """Sentences of which those that ask begin with a word of their own."""
+    """Questions and statements, which begin with different words."""
     rng = random.Random(0)
     words = ["fox", "dog", "cat", "sees", "likes", "brown", "lazy", "small", "bird"]
     made = []

@@ -1,4 +1,4 @@
-"""What the examples are run in: closed or full streams, a terminal that is closed, a reader who leaves, a second process."""
+"""Examples in all surroundings: closed or full streams, a closed terminal, a reader who leaves, a second process."""
 
 from __future__ import annotations
 

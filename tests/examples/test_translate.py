@@ -1,4 +1,4 @@
-"""examples/translate.py as its users run it: from a command line, with what goes right and what goes wrong."""
+"""examples/translate.py as its users run it from a command line, with and without mistakes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FIRST_RUN = ["--data", "pairs.tsv", "--out", "run", *TINY, *LONGER]
 
 
 def some_pairs(count: int = 60) -> list[tuple[str, str]]:
-    """Different sentences and their words, each translated in its place."""
+    """Different sentences, and their translations word by word."""
     english = "red blue small dog cat bird sees likes".split()
     spanish = dict(zip(english, "rojo azul pequeño perro gato pájaro ve quiere".split()))
     rng = random.Random(0)
@@ -478,7 +478,7 @@ def test_runs_that_are_damaged(copied: Program, file: str, damage, message: str)
 
 
 def script() -> dict[str, Any]:
-    """What the script defines."""
+    """The names that the script defines."""
     return runpy.run_path(str(ROOT / "examples" / EXAMPLE), run_name="translate")
 
 
