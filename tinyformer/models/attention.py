@@ -26,7 +26,7 @@ from tinyformer.models.caches import KeyValueCache
 from tinyformer.models.positions import RotaryPositions
 from tinytensor import Tensor, kernels, multi_head_attention, scaled_dot_product_attention
 from tinytensor.calling import wrap
-from tinytensor.functional.attention import attention_of_arrays, join_heads, queries_keys_values, softmax_of_seen
+from tinytensor.functional.attention import attention_of_arrays, join_heads, masked_softmax, queries_keys_values
 from tinytensor.nn import Dropout, Linear, Module
 
 
@@ -140,7 +140,7 @@ def _attend_with_cache(
 def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
     """The attention weights (batch, heads, length, keys): how much of each value goes into the result of each query."""
     scores = query @ key.swapaxes(-1, -2) * (query.shape[-1] ** -0.5)
-    return softmax_of_seen(scores, mask, is_causal)
+    return masked_softmax(scores, mask, is_causal)
 
 
 @contextmanager

@@ -41,7 +41,7 @@ def _attention(
     keep_probability: float,
 ) -> Any:
     scores = matmul(query * scale, swapaxes(key, -1, -2))
-    weights = softmax_of_seen(scores if bias is None else scores + bias, mask, is_causal, bias is not None)
+    weights = masked_softmax(scores if bias is None else scores + bias, mask, is_causal, bias is not None)
     if random_key is not None:
         *lead, length, keys = weights.shape
         keep = kernels.keep_mask(random_key, (*lead, keys, length), keep_probability)
@@ -49,7 +49,7 @@ def _attention(
     return matmul(weights, value)
 
 
-def softmax_of_seen(scores: Tensor, mask: Any = None, is_causal: bool = False, may_be_hidden: bool = False) -> Tensor:
+def masked_softmax(scores: Tensor, mask: Any = None, is_causal: bool = False, may_be_hidden: bool = False) -> Tensor:
     """The softmax of scores (..., T, S) over the keys that a query may see. A query that may see none gets zeros.
 
     ``mask`` and ``is_causal`` are as in ``scaled_dot_product_attention``. ``may_be_hidden`` says that scores may be -inf.
@@ -64,7 +64,7 @@ def softmax_of_seen(scores: Tensor, mask: Any = None, is_causal: bool = False, m
     elif not may_be_hidden:
         return softmax(scores)
     if scores.dtype.itemsize == 2:  # in half precision a sum loses digits
-        return astype(softmax_of_seen(astype(scores, default_dtype), may_be_hidden=True), scores.dtype)
+        return astype(masked_softmax(astype(scores, default_dtype), may_be_hidden=True), scores.dtype)
     # The maximum is finite: then exp(-inf - maximum) is 0, and no row is NaN. It cancels out, so it needs no gradient.
     largest = maximum(scores.detach().max(-1, keepdims=True), lowest(scores.dtype))
     weights = exp(scores - largest)
