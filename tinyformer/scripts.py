@@ -61,7 +61,7 @@ class RunSetup:
         part: Settings = self._parts[name]
         for field, value in found.items():
             if field.endswith("vocab_size") and getattr(part, field) != value:
-                raise UserError(f"{self.folder.tokenizer} has {value} tokens, but the model {getattr(part, field)}")
+                raise UserError(f"{self.folder.tokenizer} has {value} tokens, but the model has {getattr(part, field)}")
         return part
 
     def text(self, path: str | None) -> tuple[str, TextSource]:
