@@ -1,6 +1,7 @@
 """tinytensor: tensors with reverse-mode automatic differentiation on NumPy or CuPy.
 
-Read the source in this order: engine, op, calling, ops, tensor, functional, fused.
+Read the source in this order, as the README says: engine, op, calling, ops (elementwise first), tensor, functional, fused,
+kernels/numpy, trace.
 """
 
 from tinytensor import functional, nn, optim, parallel, random
@@ -18,6 +19,7 @@ from tinytensor.gradcheck import GradcheckError, gradcheck
 from tinytensor.graph import draw_graph
 from tinytensor.io import FileError, load, save
 from tinytensor.ops.activations import *
+from tinytensor.ops.comparisons import *
 from tinytensor.ops.elementwise import *
 from tinytensor.ops.indexing import *
 from tinytensor.ops.linear_algebra import *

@@ -1,7 +1,9 @@
-"""Calling an op: its arguments are put in order, tensors give their arrays, the function runs, and the call is recorded.
+"""What happens when an op is called.
 
-An op is called with tensors, or by a gradient rule with raw arrays. There is one way for each, and what the arguments are
-decides between them.
+The arguments are put in order, tensors are replaced by their arrays, the op's function runs, and the call is recorded.
+
+A user calls an op with tensors; a gradient rule may call it with raw arrays. Each case has one path, and the arguments
+decide which one is taken.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from tinytensor.backend import Array, default_dtype, host, is_array, is_floating, is_host_array, quiet, xp
+from tinytensor.backend import Array, default_dtype, host, is_array, is_floating, is_host_array, no_warnings, xp
 from tinytensor.engine import Node, calling_line, check_finite
 from tinytensor.modes import modes
 
@@ -17,17 +19,17 @@ if TYPE_CHECKING:
     from tinytensor.op import Op
     from tinytensor.tensor import Tensor as TensorClass
 
-# tensor.py sets this to its class: ops make tensors, and tensors have ops for methods.
+# tensor.py puts its class here. It cannot be imported: ops make tensors, and tensors have ops as methods.
 Tensor = cast("type[TensorClass]", None)
 
 
 def wrap(array: Array, node: Node | None = None) -> TensorClass:
-    """A tensor around an array, computed by the call that ``node`` records."""
+    """A tensor that holds this array. ``node`` records the call that computed it; None if nothing was recorded."""
     return Tensor._wrap(array, node)
 
 
 def call(op: Op, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
-    """The op's result for these arguments: a tensor, or for raw arrays an array."""
+    """The op's result: a tensor if an argument is a tensor, an array if all are raw arrays."""
     if modes.tracer is not None:
         return modes.tracer.call(op, args, settings)
     arguments = bind(op, args, settings)
@@ -41,7 +43,10 @@ def call(op: Op, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
 
 
 def bind(op: Op, args: tuple[Any, ...], settings: dict[str, Any]) -> list[Any]:
-    """The arguments in the order of the function's parameters, with its defaults. Raises TypeError where they do not fit."""
+    """The arguments in the order of the function's parameters, with its defaults filled in.
+
+    Raises TypeError if there are too many, if a name is unknown or given twice, and if a required setting is missing.
+    """
     given = len(args)
     if given == len(op.names) and not settings:
         return list(args)
@@ -51,27 +56,27 @@ def bind(op: Op, args: tuple[Any, ...], settings: dict[str, Any]) -> list[Any]:
     for name, value in settings.items():
         place = op.places.get(name, -1)
         if place < given:
-            problem = f"it got {name!r} twice" if place >= 0 else f"it has no argument {name!r}, but {', '.join(op.names)}"
+            problem = f"it got {name!r} twice" if place >= 0 else f"it has no {name!r}; its arguments are {', '.join(op.names)}"
             raise explain(op, args, TypeError(problem))
         arguments[place] = value
     if missing := [name for name in op.required[given:] if name not in settings and name not in op.inputs]:
-        raise explain(op, args, TypeError(f"it needs {', '.join(missing)}, too"))
+        raise explain(op, args, TypeError(f"it also needs {', '.join(missing)}"))
     return arguments
 
 
 def _with_tensors(op: Op, arguments: list[Any]) -> TensorClass:
     arrays: list[Any] = []
     parents: list[Node | None] = []
-    is_usual = True  # all tensors are in float32, so that nothing is to be converted
+    all_default = True  # all tensors are in float32, so nothing has to be converted
     for x in arguments[0] if op.several else [arguments[place] for place in op.input_places]:
         if isinstance(x, Tensor):
             arrays.append(x.data)
             parents.append(x.node)
-            is_usual = is_usual and x.data.dtype is default_dtype
+            all_default = all_default and x.data.dtype is default_dtype
         else:
             arrays.append(_number(op, x))
             parents.append(None)
-    if not is_usual:
+    if not all_default:
         arrays = op.promoted(arrays)
     if op.several:
         arguments[0] = arrays
@@ -84,14 +89,14 @@ def _with_tensors(op: Op, arguments: list[Any]) -> TensorClass:
 
     recording = modes.recording and op.differentiable and any(parents)
     needed = tuple([parent is not None for parent in parents]) if recording else op.nothing
-    if modes.quiet:
+    if modes.warnings_off:
         out, residuals = op.compute(arguments, needed)
     else:
-        with quiet():
+        with no_warnings():
             out, residuals = op.compute(arguments, needed)
     if type(out) is not xp.ndarray:
         out = xp.asarray(out)
-    if not is_usual:
+    if not all_default:
         out = op.rounded(out, arrays)
 
     node = None
@@ -103,7 +108,7 @@ def _with_tensors(op: Op, arguments: list[Any]) -> TensorClass:
 
 
 def _number(op: Op, value: Any) -> Any:
-    """An operand that is no tensor: None (an input left out) or a number. Arrays are refused, not guessed about."""
+    """An operand that is not a tensor: a Python number, or None for an input that was left out. Raises TypeError for others."""
     if value is None or type(value) in (int, float, bool):
         return value
     if isinstance(value, host.generic):
@@ -113,7 +118,7 @@ def _number(op: Op, value: Any) -> Any:
 
 
 def _setting(op: Op, place: int, value: TensorClass) -> Array:
-    """The array of a tensor that the op has no gradient rule for. If one is expected, better an error than silence."""
+    """The array of a tensor that is given for a setting. Settings get no gradient: TypeError if this tensor requires one."""
     if value.node is not None and op.differentiable and modes.recording:
         name = op.names[place]
         raise TypeError(f"{op.name} gives no gradient to {name!r}, but it requires one: pass {name}.detach()")
@@ -122,24 +127,25 @@ def _setting(op: Op, place: int, value: TensorClass) -> Array:
 
 # ----------------------------------------------------------------------------------------------------------- errors
 
-# What NumPy and CuPy say, and what to say instead; {} is their own text.
+# Parts of what NumPy and CuPy say, and what we say before it.
 _REMEDIES = {
     "could not be broadcast|not broadcastable|non-broadcastable|shape mismatch|axis remapping": (
         "these do not broadcast; compare them from the last axis: each pair must be equal, or one of them 1"
     ),
-    "is out of bounds for array of dimension": "{}: axes run from -ndim to ndim - 1",
-    "zero-size array to reduction": "there is nothing to choose from, as an axis has length 0",
+    "is out of bounds for array of dimension": "axes run from -ndim to ndim - 1",
+    "zero-size array to reduction": "there is nothing to choose from, because an axis has length 0",
     "'bfloat16' not understood": "NumPy has no bfloat16; with CuPy it needs the package ml_dtypes: pip install ml_dtypes",
     "NoneType": "an operand is missing, or None: give it a tensor or a number",
 }
 
 
 def explain(op: Op, arguments: Sequence[Any], error: Exception) -> Exception:
-    """The same kind of error, in one line that names the op, the shapes and, where there is a usual one, the remedy."""
+    """An error of the same kind, in one line: the op, the shapes, a remedy if there is a usual one, and the original text."""
     operands = [x for value in arguments for x in (value if isinstance(value, (tuple, list)) else [value])]
     shapes = ", ".join(f"{tuple(v.shape)}" for v in operands if hasattr(v, "shape"))
-    reason = str(error).strip()
-    remedy = next((r for said, r in _REMEDIES.items() if any(part in reason for part in said.split("|"))), "{}")
-    reason = remedy.format(reason)
+    reason = " ".join(str(error).split())
+    remedy = next((r for said, r in _REMEDIES.items() if any(part in reason for part in said.split("|"))), "")
+    if remedy and ("NoneType" not in reason or any(x is None for x in operands)):  # else None is a fault of our own
+        reason = f"{remedy} ({reason})"
     kind = next(k for k in (IndexError, TypeError, ValueError) if isinstance(error, k))
     return kind(f"{op.name} of shapes {shapes}: {reason}" if shapes else f"{op.name}: {reason}")

@@ -1,4 +1,7 @@
-"""Changes in place: which memory was changed when, so that no graph goes backward through values that are no longer there."""
+"""Changes in place: when was which memory changed?
+
+With the answer, backward can refuse to use saved values that have been overwritten.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,15 @@ _counter = itertools.count(1)
 
 
 def next_number() -> int:
-    """The next number of the one count that all nodes and all changes in place share: of two, the larger came later."""
+    """The next number of one count, which nodes and changes in place share: the larger of two numbers came later."""
     return next(_counter)
 
 
 class _Change:
-    """When some memory was last changed in place: after all nodes of lower numbers were recorded."""
+    """When some memory was last changed in place: its number is larger than those of all nodes recorded before."""
 
     __slots__ = ("memory", "number")
-    latest = 0  # of all
+    latest = 0  # the number of the latest change of any memory
 
     def __init__(self, memory: Array):
         key = id(memory)
@@ -32,13 +35,15 @@ class _Change:
         self.number = 0
 
 
-_changes: dict[int, _Change] = {}  # by the identity of the array whose memory it is
-_changing = threading.Lock()  # the threads of an optimizer's step note their changes at once
+_changes: dict[int, _Change] = {}  # by the id() of the array that owns the memory
+_changing = threading.Lock()  # several threads of an optimizer's step may note changes at the same time
 
 
 def note_change(array: Array) -> None:
-    """Note that the memory of an array, and so what every view of it shows, was changed in place: a graph recorded before
-    refuses to run backward through what it saved there."""
+    """Note that an array's memory was changed in place, and with it every view of that memory.
+
+    A graph that was recorded before, and that saved this memory, then refuses to run backward.
+    """
     memory = owner(array)
     with _changing:
         change = _changes.get(id(memory))
@@ -48,16 +53,16 @@ def note_change(array: Array) -> None:
 
 
 def check_unchanged(node: Node, saved: Any) -> None:
-    """Raises RuntimeError where an array of those saved was changed in place since the node was recorded."""
-    if node.number > _Change.latest:  # as all nodes of a training step are
+    """Raise RuntimeError if one of the saved arrays was changed in place after the node was recorded."""
+    if node.number > _Change.latest:  # true of all nodes in a training step
         return
     for array in arrays_in(saved):
         change = _changes.get(id(owner(array)))
         if change is not None and change.number > node.number:
             assert node.op is not None
             raise RuntimeError(
-                f"backward through {node.op.name!r}, but values that it used were changed in place since (by an optimizer's "
-                "step, assign, load_state_dict or an initialiser): run the forward pass again"
+                f"backward through {node.op.name!r}, but values that it used were changed in place since then (by an "
+                "optimizer's step, assign, load_state_dict or an initialiser): run the forward pass again"
             )
 
 
@@ -67,11 +72,11 @@ _PLAIN = {type(None), bool, int, float, str}
 def arrays_in(value: Any) -> list[Array]:
     """The arrays in a value and in the dicts, tuples and lists in it."""
     found, waiting = [], [value]
-    for value in waiting:  # which grows
+    for value in waiting:  # the list grows meanwhile
         kind = type(value)
         if kind is xp.ndarray:
             found.append(value)
-        elif kind in _PLAIN:  # what most values are, and quick to know
+        elif kind in _PLAIN:  # most values are plain, and this test is quick
             continue
         elif isinstance(value, dict):
             waiting.extend(value.values())

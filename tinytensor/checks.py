@@ -10,6 +10,7 @@ from tinytensor.modes import modes
 
 
 def check_tensors(operation: str, **operands: Any) -> None:
+    """Raise TypeError for an operand that is not a tensor."""
     for name, value in operands.items():
         if not hasattr(value, "node"):
             raise TypeError(
@@ -18,17 +19,21 @@ def check_tensors(operation: str, **operands: Any) -> None:
 
 
 def check_probability(p: float) -> None:
+    """Raise ValueError unless 0 <= p <= 1."""
     if not 0.0 <= p <= 1.0:
-        raise ValueError(f"a dropout probability lies between 0 and 1, not at {p}")
+        raise ValueError(f"a dropout probability must lie between 0 and 1, not at {p}")
 
 
-def each_time(check: Callable[..., None]) -> Callable[..., None]:
-    """Declare a check of arrays' values, which a traced function makes in each of its calls, and not in the first alone."""
+def value_check(check: Callable[..., None]) -> Callable[..., None]:
+    """Declare a function that checks the values of arrays. A traced function repeats such a check in every call.
+
+    (Every other check, such as one of shapes, runs only while the function is traced.)
+    """
 
     @functools.wraps(check)
-    def checked(*given: Any) -> None:
+    def check_and_trace(*given: Any) -> None:
         check(*given)
         if modes.tracer is not None:
             modes.tracer.write_check(check, given)
 
-    return checked
+    return check_and_trace

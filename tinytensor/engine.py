@@ -1,14 +1,14 @@
 """Reverse-mode automatic differentiation: what is recorded, and how gradients flow back.
 
-Two ideas carry it:
+It rests on two ideas:
 
-* A ``Node`` is one recorded call of an op. Nodes point at the nodes they came from and hold arrays, never tensors (a leaf
-  knows its own by a weak reference), so the graph has no reference cycles: it is freed the moment the last tensor that needs
-  it goes away.
-* Every node gets the next number, so a node's number is larger than those of all its ancestors. Backward therefore is a
-  heap that always pops the largest number: no sort, no recursion.
+* A ``Node`` is one recorded call of an op. It points at the nodes of its inputs and holds arrays, not tensors. (A leaf has a
+  weak reference to its tensor; a checkpoint's node also holds its function.) So the graph has no reference cycles, and it is
+  freed as soon as the last tensor that needs it is gone.
+* Every node gets the next number, so its number is larger than those of all its ancestors. Backward therefore needs no sort
+  and no recursion: a heap gives the node with the largest number first.
 
-What an op is, and where its gradient rules come from, stands in op.py.
+See op.py for what an op is and how its gradient rules are declared.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tinytensor.backend import DType, is_floating, xp
 from tinytensor.changes import check_unchanged, next_number
-from tinytensor.modes import modes, quietly, switched
+from tinytensor.modes import Switched, modes, without_warnings
 from tinytensor.summation import sum_over
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Node:
-    """One recorded call of an op, or, where ``op`` is None, a leaf: a tensor that a user asked gradients for."""
+    """One recorded call of an op. If ``op`` is None it is a leaf: a tensor that a user asked gradients for."""
 
     __slots__ = ("dtype", "line", "number", "op", "parents", "saved", "shape", "tensor")
 
@@ -45,11 +45,11 @@ class Node:
         self.shape = shape
         self.dtype = dtype
         self.number = next_number()
-        self.tensor: weakref.ref[Tensor] | None = None  # leaves only: whose ``.grad`` it is; weak, so that no cycle arises
+        self.tensor: weakref.ref[Tensor] | None = None  # only of a leaf: the tensor that gets the ``.grad``
         self.line = calling_line() if modes.detecting_anomalies and op is not None else ""
 
     def release(self) -> None:
-        """Forget what was saved and where it came from; a second backward through here is then an error."""
+        """Forget the saved values and the parents. A second backward through this node is then an error."""
         self.parents = ()
         self.saved = None
 
@@ -68,35 +68,37 @@ def leaf(tensor: Tensor) -> Node:
 
 
 class Part(NamedTuple):
-    """A gradient that is zero but for the elements at ``index``, which selects none of them twice."""
+    """A gradient that is 0 except for the elements at ``index``. The index selects no element twice."""
 
     index: Any
     values: Any
 
 
 class _Pending:
-    """The gradients on their way, by node. ``pop`` gives the newest node, whose gradient then is complete: everything that
-    was computed from it is newer."""
+    """The gradients that have not been used yet, by node.
+
+    ``pop`` gives the newest node. Its gradient is complete, because everything that was computed from the node is newer.
+    """
 
     def __init__(self, in_place: bool):
         self._heap: list[int] = []
         self._nodes: dict[int, Node] = {}
         self._gradients: dict[int, Any] = {}
         self._in_place = in_place
-        self._owned: set[int] = set()  # whose gradient nobody else holds, so that it may be added to in place
+        self._owned: set[int] = set()  # nodes whose gradient nobody else holds, so it may be changed in place
 
     def newest(self) -> int:
-        """The number of the node that ``pop`` would give; 0 when there is none."""
+        """The number of the node that ``pop`` would give; 0 if there is none."""
         return -self._heap[0] if self._heap else 0
 
     def add(self, node: Node, gradient: Any, fresh: bool) -> None:
-        """Let a gradient flow to the node, added to what has come before. ``fresh``: it was just made for this."""
+        """Add a gradient to those that have reached the node. ``fresh``: it may be a new array that nobody else holds."""
         n = node.number
         if isinstance(gradient, Part):
             self._add_part(node, gradient)
         elif n not in self._gradients:
             self._put(node, gradient)
-            fresh = fresh and isinstance(gradient, xp.ndarray) and gradient.base is None  # a view belongs to another
+            fresh = fresh and isinstance(gradient, xp.ndarray) and gradient.base is None  # a view shares another's memory
             if fresh and self._in_place:
                 self._owned.add(n)
         elif n in self._owned:
@@ -111,7 +113,7 @@ class _Pending:
         heappush(self._heap, -node.number)
 
     def _add_part(self, node: Node, part: Part) -> None:
-        """Add a part to its elements alone: pieces cut from one tensor then share one array of gradients."""
+        """Add a part to its own elements only, so that all pieces cut from one tensor share one array of gradients."""
         n = node.number
         if n in self._gradients:
             if n not in self._owned:
@@ -123,7 +125,7 @@ class _Pending:
         self._owned.add(n)
 
     def pop(self) -> tuple[Node, Any, bool]:
-        """The newest node, its gradient, and whether nobody else holds that."""
+        """The newest node, its gradient, and whether the gradient is an array that nobody else holds."""
         n = -heappop(self._heap)
         return self._nodes.pop(n), self._gradients.pop(n), n in self._owned
 
@@ -133,27 +135,27 @@ def backpropagate(
     gradient: Any,
     wanted: Sequence[Node] | None = None,
     *,
-    ends: bool = False,
+    stop_at_wanted: bool = False,
     retain_graph: bool = False,
     create_graph: bool = False,
 ) -> dict[Node, Any]:
-    """Send ``gradient`` back from ``root``; return the gradients that arrive at ``wanted`` (by default, at every leaf).
+    """Send ``gradient`` back from ``root``. Return the gradients that arrive at the ``wanted`` nodes (None: at every leaf).
 
-    ``gradient`` is an array, or a tensor with ``create_graph``; so are the results. With ``ends`` nothing flows on past a
-    wanted node. Nothing outside is touched, but that each node passed is released unless ``retain_graph``.
+    ``gradient`` and the results are arrays; with ``create_graph`` they are tensors. With ``stop_at_wanted`` no gradient flows
+    on beyond a wanted node. Every node on the way is released unless ``retain_graph``; nothing else is changed.
     """
     targets = None if wanted is None else set(wanted)
     oldest = 1 if wanted is None else min((node.number for node in wanted), default=root.number + 1)
     found: dict[Node, Any] = {}
     pending = _Pending(in_place=not create_graph)
     pending.add(root, gradient, fresh=False)
-    with quietly(), switched("recording", create_graph):
+    with without_warnings(), Switched("recording", create_graph):
         while pending.newest() >= oldest:
             node, g, owned = pending.pop()
             is_wanted = node.op is None if targets is None else node in targets
             if is_wanted:
                 found[node] = g if create_graph or owned else g.copy()
-            if node.op is None or (is_wanted and (ends or node.number == oldest)):
+            if node.op is None or (is_wanted and (stop_at_wanted or node.number == oldest)):
                 continue
             _check_node(node)
             for parent, contribution in zip(node.parents, node.op.backward(node, g, create_graph)):
@@ -168,14 +170,14 @@ def backpropagate(
 
 
 def _fit(gradient: Any, parent: Node, node: Node) -> Any:
-    """Give a gradient of ``node`` its tensor's shape and dtype: the one place that undoes broadcasting and type promotion."""
+    """Give a gradient the shape and dtype of its tensor. Only here are broadcasting and type promotion undone."""
     if getattr(gradient, "shape", None) != parent.shape:
         gradient = _unbroadcast(gradient, parent, node)
     return gradient if gradient.dtype == parent.dtype else gradient.astype(parent.dtype)
 
 
 def _unbroadcast(gradient: Any, parent: Node, node: Node) -> Any:
-    """A gradient summed over the axes along which its tensor was broadcast. Raises ValueError where that is not its shape."""
+    """The gradient, summed over the axes along which its tensor was broadcast. Raises ValueError if the shapes do not fit."""
     shape: Any = getattr(gradient, "shape", None)
     extra = -1 if shape is None else len(shape) - len(parent.shape)
     pairs = [] if extra < 0 else list(zip(shape[extra:], parent.shape))
@@ -184,7 +186,7 @@ def _unbroadcast(gradient: Any, parent: Node, node: Node) -> Any:
         returned = f"a {type(gradient).__name__}" if shape is None else f"shape {shape}"
         raise ValueError(
             f"the gradient rule of {node.op.name!r} for {node.op.input_name(node.parents.index(parent))} of shape "
-            f"{parent.shape} returned {returned}: it must return an array that broadcasting could have made of that shape"
+            f"{parent.shape} returned {returned}: it must return an array of that shape, or of one that it broadcasts to"
         )
     if extra:
         gradient = _summed(gradient, tuple(range(extra)), keepdims=False)
@@ -201,22 +203,23 @@ def _check_node(node: Node) -> None:
     assert node.op is not None
     if node.saved is None:
         raise RuntimeError(
-            f"backward through {node.op.name!r} a second time, but its saved values were freed by the first: "
+            f"backward through {node.op.name!r} a second time, but the first one freed its saved values: "
             "pass retain_graph=True to the first backward, or run the forward pass again"
         )
     check_unchanged(node, node.saved)
 
 
 def check_finite(value: Any, what: str) -> None:
+    """Raise FloatingPointError if a value, or a gradient, has an element that is NaN or infinite; ``what`` names it."""
     value = value.values if isinstance(value, Part) else value
     array = value.data if hasattr(value, "node") else value
     if is_floating(array.dtype) and not bool(xp.isfinite(array).all()):
         kind = "NaN" if bool(xp.isnan(array).any()) else "infinite"
-        raise FloatingPointError(f"{what} is {kind}: the first such value since detect_anomaly() was entered")
+        raise FloatingPointError(f"{what} is {kind}: it is the first such value since detect_anomaly() was entered")
 
 
 def calling_line() -> str:
-    """The line of the user's code that led here: the innermost one outside this package."""
+    """The line of the user's code that led here: the innermost one outside of this package."""
     package = os.path.dirname(__file__) + os.sep
     frames = [f for f in traceback.extract_stack() if not f.filename.startswith(package)]
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "an unknown line"

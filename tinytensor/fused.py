@@ -1,4 +1,4 @@
-"""Fused ops: a composite of ops whose body is the definition, and whose work a pair of hand-written kernels does."""
+"""Fused ops. A fused op is defined by a composite of ops, and a pair of hand-written kernels does its work."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ def fused(
     is_loss: bool = False,
     check: Callable[..., None] | None = None,
 ) -> Callable[[Function], Function]:
-    """Declare the decorated composite as a fused op; ``inputs`` are the parameters that get gradients. A loss stays float32
-    where the inputs are of half precision. ``check``, called with the inputs, raises ValueError for shapes that do not fit.
+    """Declare the decorated composite as a fused op, computed by the kernels ``forward`` and ``backward``.
 
-    The kernels' contract stands with ``FusedOp``.
+    ``inputs`` names the parameters that get gradients. With ``is_loss`` the output stays float32 where the inputs have half
+    precision. ``check`` is called with the inputs and raises ValueError for shapes that do not fit. ``FusedOp`` states what the
+    kernels must do.
     """
 
     def declare(reference: Function) -> Function:
@@ -34,13 +35,15 @@ def fused(
 
 
 class FusedOp(Op):
-    """A composite of ops, its ``reference``, that hand-written kernels compute in one pass each way.
+    """An op defined by a composite of ops, its ``reference``. Hand-written kernels compute it in one pass each way.
 
-    ``kernel_forward(needed, *arguments) -> (out, residuals)`` and ``kernel_backward(g, residuals, needed, **arguments) ->
-    gradients``, one for each input, where ``needed`` says which are wanted: without any, forward need keep no residuals.
-    First-order gradients come from the kernels; for higher orders the reference is replayed, and differentiated like any
-    other expression. Inputs reach both in one floating-point dtype, and never in float16, where squares and sums soon overflow:
-    what is float16 is computed in float32.
+    ``kernel_forward(needed, *arguments)`` returns the output and the residuals, which are what the backward pass needs besides
+    the arguments. ``kernel_backward(g, residuals, needed, **arguments)`` returns one gradient for each input. ``needed`` says
+    which inputs need a gradient. If none does, the forward kernel need not save any residuals.
+
+    First-order gradients come from the kernels. For higher orders the reference is run again and differentiated like any other
+    expression. Both get their inputs in one floating-point dtype. It is never float16, where squares and sums soon overflow:
+    float16 inputs are computed in float32.
     """
 
     def __init__(
@@ -78,7 +81,7 @@ class FusedOp(Op):
         return out
 
     def _convert(self, arguments: list[Any]) -> DType:
-        """Bring the inputs to the dtype that the kernels compute in; return the one that the inputs have in common."""
+        """Convert the inputs to the dtype that the kernels compute in. Return the dtype that the inputs promote to."""
         if [getattr(arguments[place], "dtype", default_dtype) for place in self.input_places] == self.usual:
             return default_dtype
         arrays = {place: arguments[place] for place in self.input_places if is_array(arguments[place])}
@@ -98,7 +101,7 @@ class FusedOp(Op):
         if not create_graph:
             g = g.astype(default_dtype) if g.dtype == float16 else g
             return self.kernel_backward(g, residuals, needed, **values)
-        # Fresh aliases of the inputs: where one input was computed from another, each still gets its own gradient only.
+        # Each input gets a new alias. So an input from which another one was computed still gets only its own gradient.
         values = dict(values)
         for name, parent in zip(self.inputs, node.parents):
             if parent is not None:

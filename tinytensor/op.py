@@ -1,14 +1,21 @@
 """What an operation is: a forward function on arrays, and one gradient rule for each of its inputs.
 
-A rule's parameter NAMES say what it needs, and only that is saved: ``g`` (the incoming gradient), an input's name, ``out``,
-``<input>_shape``, or one of the op's settings. A rule returns the gradient of its input: ``g`` itself, a view, or a new array,
-of the input's shape or of one that broadcasting made of it. It may also return a saved array, which is then copied, as the
-engine adds to gradients in place. No rule mentions broadcasting or dtypes: the engine undoes both in one place.
+The NAMES of a rule's parameters say what it needs: ``g`` (the incoming gradient), an input's name, ``out``,
+``<input>_shape``, or one of the op's settings. Nothing else is saved.
 
-Rules are polymorphic. On an ordinary backward pass they are fed raw arrays and nothing is recorded; with
-``create_graph=True`` they are fed tensors, and so record themselves: that gives derivatives of every order.
+A rule returns the gradient of its input, and changes none of its arguments. What it may return:
 
-What happens when an op is called stands in calling.py.
+* an array (for tensors a tensor) of the input's shape, or of a shape that the input broadcasts to. The engine sums it down to
+  the input's shape and converts it to the input's dtype, so no rule mentions broadcasting or dtypes.
+* a new array, ``g`` itself, a saved array, or a view of these. The engine adds to gradients in place, but only to new arrays:
+  it never adds to ``g`` or a view of it, and it gets a copy of what is saved or was also returned for another input.
+* None, if no gradient flows to this input.
+* an ``engine.Part``, if it got arrays: a gradient that is 0 except for some elements.
+
+It must not return a Python number or another shape (ValueError), or an array that something outside of the graph keeps.
+
+One rule serves derivatives of every order. On an ordinary backward pass it gets raw arrays, and nothing is recorded. With
+``create_graph=True`` it gets tensors, so its own ops are recorded. A rule therefore uses operators and ops, not ``xp``.
 """
 
 from __future__ import annotations
@@ -33,10 +40,11 @@ all_ops: dict[str, Op] = {}
 def op(*, floating: bool = False, several: bool = False, **rules: Callable[..., Any]) -> Callable[[Function], Function]:
     """Declare a function on arrays as a differentiable op on tensors: ``@op(x=lambda g, out: g * out)``.
 
-    Each keyword is an input of the function and its gradient rule. Parameters without a rule are settings: they get no
-    gradient. The result takes tensors, or, inside a rule on an ordinary backward pass, raw arrays. A ``floating`` op computes
-    with floating-point numbers alone: integers and booleans reach its function as float32. The first argument of an op of
-    ``several`` tensors is a sequence of them; its one rule returns a gradient for each.
+    Each keyword names an input of the function and gives its gradient rule. Parameters without a rule are settings, which get
+    no gradient. The op takes tensors (or raw arrays, as a rule may pass them).
+
+    ``floating``: the function computes with floating-point numbers only; integers and booleans reach it as float32.
+    ``several``: the first argument is a sequence of tensors, and the one rule returns a gradient for each of them.
     """
 
     def declare(forward: Function) -> Function:
@@ -72,16 +80,16 @@ class Op:
         self.inputs = inputs or tuple(n for n in self.names if n in rules) or tuple(self.required)
         self.input_places = [self.places[name] for name in self.inputs]
         self.setting_places = [place for name, place in self.places.items() if name not in self.inputs]
-        self.nothing = (False,) * len(self.inputs)  # which gradients are needed where none is
+        self.nothing = (False,) * len(self.inputs)  # what ``needed`` is when no input needs a gradient
         self._check_rules()
         all_ops[self.name] = self
 
     def _check_rules(self) -> None:
         known = {"g", "out", *self.names, *(f"{n}_shape" for n in self.names)}
         for name in self.rules:
-            strange = [n for n in self.needs[name] if n not in known]
-            if name not in self.names or strange:
-                raise TypeError(f"{self.name}: the rule for {name!r} asks for {strange or name}, which the op does not have")
+            unknown = [n for n in self.needs[name] if n not in known]
+            if name not in self.names or unknown:
+                raise TypeError(f"{self.name}: the rule for {name!r} asks for {unknown or name}, which the op does not have")
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"
@@ -94,21 +102,27 @@ class Op:
         return call(self, args, settings)
 
     def input_name(self, place: int) -> str:
-        """What to call the input of that number in an error."""
+        """What an error message calls this input."""
         return f"operand {place}" if self.several else repr(self.inputs[place])
 
-    # -- forward: what calling.py asks of an op, and a FusedOp answers in other ways
+    # -- forward: these are called in calling.py, and FusedOp overrides them
 
     def compute(self, arguments: list[Any], needed: Sequence[bool]) -> tuple[Any, Any]:
-        """The output for arrays, and what else the gradients ``needed`` want saved: nothing, but for a fused op."""
+        """The output for these arrays, and residuals that the gradients in ``needed`` use (None: only fused ops have any).
+
+        NumPy's errors about shapes, indices and types are raised again with the op's name; the original one is their cause.
+        """
         try:
             return self.forward(*arguments), None
         except (ValueError, IndexError, TypeError) as error:
             raise explain(self, arguments, error) from error
 
     def promoted(self, arrays: list[Any]) -> list[Any]:
-        """Convert integer operands, where that must be: to the floating type of the others (NumPy would turn int64 and float32
-        to float64), or to float32 where the op needs floating-point numbers, or a Python number is one."""
+        """Convert the integer operands, if they must be converted.
+
+        Next to floating-point operands they get the dtype of those (NumPy would make float64 of int64 and float32). Alone they
+        become float32 if the op needs floating-point numbers, or if a Python number among the operands is a float.
+        """
         dtypes = {x.dtype for x in arrays if hasattr(x, "dtype")}
         floating = [d for d in dtypes if is_floating(d)]
         if len(floating) == len(dtypes):
@@ -122,8 +136,10 @@ class Op:
         return [x.astype(dtype) if hasattr(x, "dtype") and not is_floating(x.dtype) else x for x in arrays]
 
     def rounded(self, out: Array, arrays: Sequence[Any]) -> Array:
-        """The output, in half precision if all floats that went in are: sums are computed in float32, and with a Python number
-        the array packages compute bfloat16 in float32, too."""
+        """The output, in half precision if all floating-point inputs were: some functions return float32 for these.
+
+        (Sums are computed in float32, and so is bfloat16 with a Python number.)
+        """
         floating = {x.dtype for x in arrays if hasattr(x, "dtype") and is_floating(x.dtype)}
         if len(floating) != 1 or "dtype" in self.places or not is_floating(out.dtype):
             return out
@@ -131,7 +147,7 @@ class Op:
         return out if wide(dtype) is None else out.astype(dtype, copy=False)
 
     def saved(self, arguments: Sequence[Any], out: Array, residuals: Any, needed: tuple[bool, ...]) -> Any:
-        """Only what the rules of the inputs that need a gradient name."""
+        """The values that the rules of the inputs in ``needed`` name, and nothing else."""
         values = {}
         for name, place, of_shape in self._to_save(needed):
             values[name] = out if place is None else _shape_of(arguments[place]) if of_shape else arguments[place]
@@ -139,8 +155,8 @@ class Op:
 
     @functools.lru_cache(maxsize=4096)  # noqa: B019 (ops live as long as the program)
     def _to_save(self, needed: tuple[bool, ...]) -> list[tuple[str, int | None, bool]]:
-        """What those rules name, but for the gradient that comes in: its name, its place among the arguments (None: the output)
-        and whether it is a shape."""
+        """What those rules name except ``g``: the name, its place among the arguments (None for ``out``), and whether it is a
+        shape."""
         rules = self.inputs if self.several else [name for name, wanted in zip(self.inputs, needed) if wanted]
         names = sorted({n for name in rules for n in self.needs[name]} - {"g"})
         return [
@@ -150,7 +166,7 @@ class Op:
     # -- backward
 
     def backward(self, node: Node, g: Any, create_graph: bool) -> Sequence[Any]:
-        """The gradient for each of the node's parents; None where a parent is None."""
+        """The gradient for each of the node's parents; None for a parent that is None."""
         saved = {**node.saved, "g": g}
         if create_graph:
             saved = self._as_tensors(node, saved)
@@ -159,8 +175,8 @@ class Op:
             gradients: Sequence[Any] = self.rules[name](*[saved[n] for n in self.needs[name]])
             if len(gradients) != len(node.parents):
                 raise ValueError(
-                    f"the gradient rule of {self.name!r} returned {len(gradients)} gradients: it has {len(node.parents)} "
-                    "operands, each of which needs one (or None)"
+                    f"the gradient rule of {self.name!r} returned {len(gradients)} gradients for {len(node.parents)} operands: "
+                    "it must return one for each (or None)"
                 )
         else:
             gradients = [
@@ -169,10 +185,10 @@ class Op:
             ]
         if create_graph:
             return gradients
-        return _apart(gradients, g, [*saved.values(), *(saved.get(self.inputs[0], ()) if self.several else ())])
+        return _copy_shared(gradients, g, [*saved.values(), *(saved.get(self.inputs[0], ()) if self.several else ())])
 
     def _as_tensors(self, node: Node, saved: dict[str, Any]) -> dict[str, Any]:
-        """The saved arrays as tensors that know where they came from, so that the rules record themselves."""
+        """The saved arrays as tensors with their nodes, so that what the rules compute from them is recorded."""
         if "out" in saved:
             saved["out"] = wrap(saved["out"], node)
         if self.several:
@@ -189,14 +205,18 @@ def _shape_of(value: Any) -> Any:
     return [v.shape for v in value] if isinstance(value, (tuple, list)) else getattr(value, "shape", ())
 
 
-def _apart(gradients: Sequence[Any], g: Any, saved: Sequence[Any]) -> Sequence[Any]:
-    """What rules returned, with copies in place of arrays that were saved, or returned twice: the engine adds to gradients in
-    place, and knows by itself only that g, which many rules return as it is, belongs to another."""
+def _copy_shared(gradients: Sequence[Any], g: Any, saved: Sequence[Any]) -> Sequence[Any]:
+    """The gradients, with a copy of each whose memory is saved or was returned before: the engine adds to new arrays in place.
+
+    ``g`` and its views are not copied: many rules return them, and the engine knows that it must not add to them.
+    """
     held = set(map(id, saved))
-    apart = []
+    separate = []
     for gradient in gradients:
-        if gradient is not None and gradient is not g and id(gradient) in held and is_array(gradient):
-            gradient = gradient.copy()
-        held.add(id(gradient))
-        apart.append(gradient)
-    return apart
+        if is_array(gradient):
+            memory = gradient if gradient.base is None else gradient.base
+            if memory is not g and memory is not g.base:
+                gradient = gradient.copy() if id(memory) in held else gradient
+                held.add(id(memory))
+        separate.append(gradient)
+    return separate

@@ -15,7 +15,7 @@ from tinytensor.backend import BackendError
 def _is_full_everywhere() -> bool:
     value = os.environ.get("TINYTENSOR_TF32", "") or "1"
     if value not in ("0", "1"):
-        raise BackendError(f"TINYTENSOR_TF32={value!r} is neither '1' (the default) nor '0' (products in full float32)")
+        raise BackendError(f"TINYTENSOR_TF32={value!r} must be '1' (the default) or '0' (products in full float32)")
     return value == "0"
 
 

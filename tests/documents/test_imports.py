@@ -70,17 +70,16 @@ def of(package: str, names: str) -> tuple[str, ...]:
 
 
 # What each may not import: what is built on it, and rooms beside it that it does not need.
+SCRIPTS = "command_line scripts translation"
 ABOVE = {
     "tinytensor": ("tinyformer",),
-    "tinytensor.kernels": tuple(
-        f"tinytensor.{n}" for n in "modes changes engine calling op ops tensor functional fused nn".split()
-    ),
+    "tinytensor.kernels": of("tinytensor", "modes changes checks engine calling op ops tensor functional fused nn"),
     "tinytensor.ops": ("tinytensor.tensor", "tinytensor.nn"),
-    "tinyformer.models": of("tinyformer", "tokenizers data training decoding command_line"),
-    "tinyformer.tokenizers": of("tinyformer", "models data training decoding command_line"),
-    "tinyformer.data": of("tinyformer", "models tokenizers training decoding command_line"),
-    "tinyformer.training": ("tinyformer.tokenizers", "tinyformer.decoding"),
-    "tinyformer.decoding": ("tinyformer.tokenizers", "tinyformer.training", "tinyformer.command_line"),
+    "tinyformer.models": of("tinyformer", f"tokenizers data training decoding {SCRIPTS}"),
+    "tinyformer.tokenizers": of("tinyformer", f"models data training decoding {SCRIPTS}"),
+    "tinyformer.data": of("tinyformer", f"models tokenizers training decoding {SCRIPTS}"),
+    "tinyformer.training": of("tinyformer", f"tokenizers decoding {SCRIPTS}"),
+    "tinyformer.decoding": of("tinyformer", f"tokenizers training {SCRIPTS}"),
 }
 
 

@@ -1,4 +1,4 @@
-"""Attention's inputs of all dtypes and odd shapes, its masks of both kinds, and what its caches hold."""
+"""Attention: inputs of all dtypes and unusual shapes, both kinds of masks, and what its caches hold."""
 
 import math
 

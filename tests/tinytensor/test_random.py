@@ -42,7 +42,7 @@ def test_using_a_generator_of_ones_own():
         own = tt.random.normal(3).tolist()
         with tt.random.using(np.random.default_rng(99)):
             assert tt.random.normal(3).tolist() == own
-    assert tt.random.normal(3).tolist() == expected  # the shared generator did not move
+    assert tt.random.normal(3).tolist() == expected  # the shared generator did not advance
 
 
 def test_a_generator_of_ones_own_is_the_threads():

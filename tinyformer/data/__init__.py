@@ -1,1 +1,1 @@
-"""From files to batches: reading texts and sentence pairs, masking tokens, padding."""
+"""Data: reading texts and sentence pairs, masking tokens, and making batches."""

@@ -1,4 +1,4 @@
-"""What all batches of ids have in common: cut into shards, padded, checked."""
+"""What all batches of ids share: cutting into shards, padding, and checks."""
 
 from __future__ import annotations
 
@@ -19,12 +19,15 @@ Self = TypeVar("Self", bound="Rows")
 
 @dataclass
 class Rows:
-    """The base of batches: dataclasses of tensors and NumPy arrays with a row for each sequence, and how many targets there
-    are in all."""
+    """The base of every batch: a dataclass whose tensors and NumPy arrays have one row for each sequence. ``num_targets`` is
+    the number of targets in all rows."""
 
     def split(self: Self, parts: int) -> list[Self]:
-        """The rows cut into ``parts`` shards of as many rows, give or take one; fewer where there are fewer rows. A shard
-        has its whole batch's number of targets, as that is what a mean loss is over."""
+        """Cut the rows into ``parts`` shards of equal size, give or take one row. There are fewer shards if there are fewer
+        rows.
+
+        Each shard keeps the number of targets of the whole batch, because the mean loss is over the whole batch.
+        """
         if parts == 1:
             return [self]
         columns = {f.name: value for f in fields(self) if isinstance(value := getattr(self, f.name), (Tensor, host.ndarray))}
@@ -36,7 +39,7 @@ class Rows:
 
 @dataclass
 class Batch(Rows):
-    """Token ids (batch, length), the ids one place later, and how many targets there are."""
+    """Inputs: token ids (batch, length). Targets: the ids one position later, or one class for each row."""
 
     inputs: Tensor
     targets: Tensor
@@ -44,45 +47,49 @@ class Batch(Rows):
 
 
 class Batches(Protocol):
-    """Where batches come from."""
+    """A source of batches to train on and to validate with."""
 
     def sample(self) -> Any:
         """The next training batch."""
 
     def validation_batches(self) -> Iterator[Any]:
-        """The whole validation split."""
+        """The whole validation split, in batches."""
 
     def get_state(self) -> dict[str, Any]:
-        """Where ``sample`` stands: values for JSON."""
+        """The state of ``sample``, as values for JSON."""
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on from what ``get_state`` returned."""
+        """Continue from a state that ``get_state`` returned."""
 
 
-def check_share(validation_share: float) -> None:
-    """Raise SettingError unless both splits get some of a text."""
-    if not 0.0 < validation_share < 1.0:
-        raise SettingError(f"validation_share must be above 0 and below 1, not {validation_share}")
+def check_fraction(validation_fraction: float) -> None:
+    """Raise SettingError unless the fraction leaves something for both splits."""
+    if not 0.0 < validation_fraction < 1.0:
+        raise SettingError(f"validation_fraction must be above 0 and below 1, not {validation_fraction}")
 
 
 def check_batch_fits(batch_size: int, tokens: int) -> None:
-    """Raise SettingError where already the ids of a batch, rows of so many tokens and where they come from, do not fit in
-    memory. What a model needs for it is far more, and is checked elsewhere."""
+    """Raise SettingError if the ids of a batch, with ``tokens`` in each row, do not fit in memory.
+
+    This counts only the ids and their positions in the text. A model needs far more for a batch, which is checked elsewhere.
+    """
     needed = 2 * index_dtype.itemsize * int(batch_size) * int(tokens)
     check_fits(needed, "a batch of this batch_size", "choose a smaller one", "batch_size")
 
 
 def check_ids(ids: Any, vocab_size: int) -> None:
-    """Raises UserError unless all ids, a NumPy array or a sequence, are 0 to vocab_size - 1. Models check them on the CPU
-    alone: on a GPU that would mean to wait for it."""
+    """Raise UserError unless all ids, a NumPy array or a sequence, are from 0 to vocab_size - 1.
+
+    Models check their ids only on the CPU, because a check on a GPU would have to wait for it.
+    """
     ids = host.asarray(ids)
     wrong = ids[(ids < 0) | (ids >= vocab_size)]
     if wrong.size:
-        raise UserError(f"the token id {int(wrong.flat[0])} is outside of the vocabulary: its {vocab_size} ids start at 0")
+        raise UserError(f"the token id {int(wrong.flat[0])} is outside of the vocabulary: its ids are 0 to {vocab_size - 1}")
 
 
 def padded(rows: Sequence[Sequence[int]], pad: int) -> Any:
-    """Rows of ids as one NumPy array (batch, length of the longest), shorter ones filled up with ``pad``."""
+    """Rows of ids as one NumPy array (batch, length of the longest row). Shorter rows are filled up with ``pad``."""
     out = host.full((len(rows), max(map(len, rows))), pad, dtype=host.int64)
     for row, ids in zip(out, rows):
         row[: len(ids)] = ids

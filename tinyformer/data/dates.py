@@ -1,4 +1,4 @@
-"""A translation task that needs no data: dates in words, in several styles, to ISO form."""
+"""A translation task that needs no files: from dates in words, in several styles, to ISO dates."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ ORDINALS += "fifteenth sixteenth seventeenth eighteenth nineteenth twentieth".sp
 
 
 def number_in_words(n: int) -> str:
-    """0 to 99."""
+    """The name of a number from 0 to 99."""
     return ONES[n] if n < 20 else TENS[n // 10] + (f"-{ONES[n % 10]}" if n % 10 else "")
 
 
 def ordinal_in_words(n: int) -> str:
-    """1 to 31."""
+    """The ordinal of a number from 1 to 31."""
     return ORDINALS[n] if n <= 20 else f"{TENS[n // 10]}-{ORDINALS[n % 10]}" if n % 10 else "thirtieth"
 
 
 def year_in_words(year: int) -> str:
-    """1900 to 2099, as they are said: nineteen oh five, two thousand and seven, twenty twenty-four."""
+    """A year from 1900 to 2099 as it is spoken: nineteen oh five, two thousand and seven, twenty twenty-four."""
     century, rest = divmod(year, 100)
     if 2000 <= year < 2010:
         return "two thousand" + (f" and {ONES[rest]}" if rest else "")
@@ -34,7 +34,7 @@ def year_in_words(year: int) -> str:
 
 
 def date_in_words(day: date, rng: random.Random) -> str:
-    """The date in one of several styles."""
+    """The date in one of several styles, chosen at random."""
     month, short = MONTHS[day.month - 1], MONTHS[day.month - 1][:3]
     ending = {1: "st", 2: "nd", 3: "rd"}.get(day.day % 10 if day.day not in (11, 12, 13) else 0, "th")
     return rng.choice(
@@ -53,7 +53,7 @@ def date_in_words(day: date, rng: random.Random) -> str:
 
 
 def dates(count: int = 20_000, seed: int = 0) -> list[tuple[str, str]]:
-    """That many different pairs of a date in words and in ISO form, from 1900 to 2099."""
+    """``count`` different pairs of a date in words and the same date in ISO form, from 1900 to 2099."""
     rng = random.Random(seed)
     pairs: dict[str, str] = {}
     while len(pairs) < count:

@@ -1,4 +1,4 @@
-"""Texts with labels: batches of them, and how often a model is right."""
+"""Batches of texts with labels."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from tinyformer.errors import UserError
 from tinyformer.settings import check_counts
 from tinytensor.backend import host
 
-Labelled = tuple[Sequence[int], int]  # a text's ids and its class
+Labelled = tuple[Sequence[int], int]  # the ids of a text, and its class
 
 
 class LabelledBatches:
-    """Padded batches of labelled texts: drawn at random to train on, and all those to validate with."""
+    """Padded batches of labelled texts. Training batches are drawn at random; validation takes every text in order.
+
+    Raises UserError if there are no texts to train on or to validate with, and if a batch does not fit in memory.
+    """
 
     def __init__(self, training: Sequence[Labelled], validation: Sequence[Labelled], pad: int, batch_size: int, seed: int = 0):
         if not training or not validation:
@@ -33,7 +36,7 @@ class LabelledBatches:
         return self._batch([self.training[i] for i in self._rng.integers(0, len(self.training), self.batch_size)])
 
     def largest_batch(self) -> int:
-        """How many tokens the largest training batch has, at least."""
+        """A lower bound for the number of tokens in the largest training batch."""
         return int(self.batch_size) * min(len(ids) for ids, _ in self.training)
 
     def validation_batches(self, batch_size: int = 64) -> Iterator[Batch]:
@@ -46,9 +49,9 @@ class LabelledBatches:
         return Batch(tt.tensor(ids), tt.tensor([label for _, label in texts]), len(texts))
 
     def get_state(self) -> dict[str, Any]:
-        """Where ``sample`` stands: values for JSON."""
+        """The state of the random choice of texts, as values for JSON."""
         return dict(self._rng.bit_generator.state)
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on from what ``get_state`` returned."""
+        """Continue from a state that ``get_state`` returned."""
         self._rng.bit_generator.state = state

@@ -1,4 +1,4 @@
-"""Masked language modelling (Devlin et al. 2019): some tokens are hidden, and the model is to say what they were."""
+"""Masked language modelling (Devlin et al. 2019): some tokens are hidden, and the model predicts what they were."""
 
 from __future__ import annotations
 
@@ -7,43 +7,49 @@ from dataclasses import dataclass
 from typing import Any
 
 import tinytensor as tt
-from tinyformer.data.batches import Batch, check_batch_fits, check_ids, check_share
+from tinyformer.data.batches import Batch, check_batch_fits, check_fraction, check_ids
 from tinyformer.errors import SettingError, UserError
 from tinyformer.settings import check_counts
 from tinytensor.backend import host
 
-IGNORED = -100  # the target where nothing is asked: cross_entropy leaves it out
+IGNORED = -100  # the target of a token that is not hidden: cross_entropy leaves it out
 
 
 @dataclass
 class MaskedBatch(Batch):
-    """What the model reads, what was hidden from it, IGNORED elsewhere, and where that is: ``hidden``, booleans (batch,
-    length) on the host, as to look for them on a GPU would mean to wait for it."""
+    """The inputs that the model reads, and the targets: the ids that were hidden, and IGNORED elsewhere.
+
+    ``hidden``, booleans (batch, length), says which tokens are hidden. It is a NumPy array on the host, because searching for
+    them on a GPU would have to wait for it.
+    """
 
     hidden: Any
 
 
 class Masking:
-    """How tokens are hidden: ``share`` of each row's, of which 80 % become the mask token, 10 % any ordinary token, and 10 %
-    stay as they are. ``special`` ids are never hidden, and never stand in for another."""
+    """Hides a ``fraction`` of the tokens of each row. Of these, 80 % become the mask token, 10 % become a random ordinary
+    token, and 10 % stay as they are. ``special`` ids are never hidden, and never replace another token.
 
-    def __init__(self, vocab_size: int, mask: int, special: Iterable[int], share: float = 0.15):
-        if not 0.0 < share <= 1.0:
-            raise UserError(f"the share of masked tokens must be above 0 and at most 1, not {share}")
+    Raises UserError for a fraction that is not allowed, and if the vocabulary has no ordinary tokens.
+    """
+
+    def __init__(self, vocab_size: int, mask: int, special: Iterable[int], fraction: float = 0.15):
+        if not 0.0 < fraction <= 1.0:
+            raise UserError(f"the fraction of masked tokens must be above 0 and at most 1, not {fraction}")
         self.vocab_size = vocab_size
         self.mask = mask
-        self.share = share
+        self.fraction = fraction
         self.special = host.array(sorted({mask, *special}))
         self.ordinary = host.setdiff1d(host.arange(vocab_size), self.special)
         if not len(self.ordinary):
-            raise UserError("a vocabulary of special tokens only leaves nothing to mask")
+            raise UserError("the vocabulary has only special tokens, so there is nothing to mask")
 
     def __call__(self, ids: Any, rng: Any) -> tuple[Any, Any]:
-        """Ids (batch, length), a NumPy array -> what the model reads, and the targets: the ids that were hidden, IGNORED
-        elsewhere. Of each row the same share is chosen, but at least one token, if it has any that is not special."""
+        """Ids (batch, length), a NumPy array -> the inputs that the model reads, and the targets: the ids that were hidden, and
+        IGNORED elsewhere. The same fraction of each row is hidden, but at least one token if the row has an ordinary one."""
         order = host.where(host.isin(ids, self.special), 2.0, rng.random(ids.shape))
         ordinary = (order < 1.0).sum(axis=1, keepdims=True)
-        count = host.minimum(host.maximum(host.rint(self.share * ordinary), 1), ordinary)
+        count = host.minimum(host.maximum(host.rint(self.fraction * ordinary), 1), ordinary)
         chosen = order.argsort(axis=1).argsort(axis=1) < count
         fate = rng.random(ids.shape)
         inputs = host.where(chosen & (fate < 0.8), self.mask, ids)
@@ -52,11 +58,12 @@ class Masking:
 
 
 class MaskedBatches:
-    """Windows of a text between a ``start`` and an ``end`` token, with hidden tokens: random windows to train on, hidden
-    anew each time; and the whole of a validation text, always hidden in the same way, so that losses can be compared.
+    """Windows of a text with hidden tokens, between a ``start`` and an ``end`` token.
 
-    The last ``validation_share`` of the ids is the validation split; what does not fill a window at its end is left out.
-    Raises UserError where a split has no window, and for an id outside of the vocabulary.
+    Training takes random windows and hides other tokens each time. Validation takes the whole validation split and always hides
+    the same tokens, so that losses can be compared. The last ``validation_fraction`` of the ids is the validation split; ids at
+    its end that do not fill a window are left out. Raises UserError if a split is shorter than one window, for an id outside of
+    the vocabulary, and if a batch does not fit in memory.
     """
 
     def __init__(
@@ -68,11 +75,11 @@ class MaskedBatches:
         window: int,
         batch_size: int,
         seed: int = 0,
-        validation_share: float = 0.1,
+        validation_fraction: float = 0.1,
     ):
         check_counts(window=window, batch_size=batch_size)
-        check_share(validation_share)
-        cut = int(len(ids) * (1.0 - validation_share))
+        check_fraction(validation_fraction)
+        cut = int(len(ids) * (1.0 - validation_fraction))
         if min(cut, len(ids) - cut) < window:
             raise SettingError(
                 f"the text has {len(ids)} tokens, too few for windows of {window}: use a longer one, or a smaller window",
@@ -95,11 +102,11 @@ class MaskedBatches:
         return self._batch(self.training[starts[:, None] + host.arange(self.window)], self._rng)
 
     def largest_batch(self) -> int:
-        """How many tokens the largest training batch has, at least."""
+        """A lower bound for the number of tokens in the largest training batch."""
         return int(self.batch_size) * (int(self.window) + 2)
 
     def validation_batches(self, batch_size: int = 64) -> Iterator[MaskedBatch]:
-        """Every window of the validation split, side by side."""
+        """Every window of the validation split once, in order."""
         rng = host.random.default_rng(self.seed)
         full = len(self.validation) // self.window
         windows = self.validation[: full * self.window].reshape(full, self.window)
@@ -113,9 +120,9 @@ class MaskedBatches:
         return MaskedBatch(tt.tensor(inputs), tt.tensor(targets), int(hidden.sum()), hidden)
 
     def get_state(self) -> dict[str, Any]:
-        """Where the random choices stand: values for JSON."""
+        """The state of the random choices, as values for JSON."""
         return dict(self._rng.bit_generator.state)
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on from what ``get_state`` returned."""
+        """Continue from a state that ``get_state`` returned."""
         self._rng.bit_generator.state = state

@@ -1,4 +1,4 @@
-"""Parallel corpora: pairs of a sentence and its translation, read, split without leaks, and cut into padded batches."""
+"""Parallel corpora: reading pairs of a sentence and its translation, splitting them without leaks, and making batches."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ Pair = tuple[str, str]
 
 
 def read_lines(path: str | Path) -> list[str]:
-    """The lines of a UTF-8 file, which may be gzipped (.gz). Raises UserError that names the file and what is wrong."""
+    """The lines of a UTF-8 file, which may be gzipped (.gz). Raises UserError if the file cannot be read, and says why."""
     size = check_file(path, "pass a file of sentences")
     try:
         content = _unpacked(path) if Path(path).suffix == ".gz" else _read(path, size)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise UserError(f"{path} is not a whole gzip file: {error}") from None
     text = decoded(path, content)
-    _check_size(path, READING * len(content) + 8 * content.count(b"\n"))  # a list has 8 bytes for each
+    _check_size(path, READING * len(content) + 8 * content.count(b"\n"))  # a list takes 8 bytes for each line
     return text.removesuffix("\n").split("\n") if text else []
 
 
@@ -46,8 +46,8 @@ def _read(path: str | Path, size: int) -> bytes:
 
 
 def _unpacked(path: str | Path) -> bytearray:
-    """What a gzip file holds. It does not say how much that is, and it may be a thousand times the file: so each time that it
-    has doubled, it is checked to fit in memory."""
+    """The content of a gzip file. It may be a thousand times larger than the file, which does not say how large. So whenever
+    the content has doubled, this checks that it fits in memory."""
     content = bytearray()
     checked = 1 << 24
     with gzip.open(path, "rb") as file:
@@ -60,7 +60,8 @@ def _unpacked(path: str | Path) -> bytearray:
 
 
 def read_tsv(path: str | Path) -> list[Pair]:
-    """Pairs from a file with a sentence, a tab and its translation on each line; further columns are ignored."""
+    """Pairs from a file with a sentence, a tab and its translation on each line. Further columns are ignored. Raises UserError
+    for a line without a tab."""
     pairs = []
     for number, line in enumerate(read_lines(path), start=1):
         columns = line.rstrip("\r").split("\t")
@@ -74,7 +75,7 @@ def read_tsv(path: str | Path) -> list[Pair]:
 
 
 def read_two_files(source: str | Path, target: str | Path) -> list[Pair]:
-    """Pairs from two files, line by line. Raises UserError where they have different numbers of lines."""
+    """Pairs from two files, line by line. Raises UserError if the files have different numbers of lines."""
     sources, targets = read_lines(source), read_lines(target)
     if len(sources) != len(targets):
         raise UserError(
@@ -84,16 +85,17 @@ def read_two_files(source: str | Path, target: str | Path) -> list[Pair]:
 
 
 def without_empty(pairs: Sequence[Pair]) -> tuple[list[Pair], int]:
-    """The pairs of which neither side is empty, and how many were left out."""
+    """The pairs without an empty side, and the number of the other pairs."""
     kept = [pair for pair in pairs if pair[0] and pair[1]]
     return kept, len(pairs) - len(kept)
 
 
 def split_pairs(pairs: Sequence[Pair], held_out: Sequence[int], seed: int = 0) -> list[list[Pair]]:
-    """Shuffle and split: the pairs to train on, then, for each number in ``held_out``, at least that many others.
+    """Shuffle the pairs and split them. Returns the training pairs, and then for each number in ``held_out`` a part with at
+    least so many pairs.
 
-    All translations of one source sentence go to the same part, so that no part holds a question whose answer another
-    part gives away. Raises UserError where too few pairs remain.
+    All translations of a source sentence go to the same part: otherwise training would see answers of the held-out parts.
+    Raises UserError if there are too few pairs.
     """
     groups: dict[str, list[Pair]] = {}
     for pair in dict.fromkeys(pairs):
@@ -116,7 +118,7 @@ def split_pairs(pairs: Sequence[Pair], held_out: Sequence[int], seed: int = 0) -
 
 
 def _counted(pairs: Sequence[Pair], sources: Sequence[str]) -> str:
-    """How many pairs there are, and where one sentence has several translations, or the same several times, what counts."""
+    """The number of pairs for a message; and the number of different sources, if it is smaller, as that is what counts."""
     same = f", with only {len(sources)} different source sentences," if len(sources) < len(pairs) else ""
     return f"{len(pairs)} pairs{same}"
 
@@ -126,7 +128,7 @@ def _counted(pairs: Sequence[Pair], sources: Sequence[str]) -> str:
 
 @dataclass
 class PairBatch(Rows):
-    """Padded ids: what the encoder reads, what the decoder reads (from the start token on), and what it should say."""
+    """Padded ids: what the encoder reads, what the decoder reads (with a start token first), and what it should predict."""
 
     source: Tensor
     target_inputs: Tensor
@@ -136,7 +138,7 @@ class PairBatch(Rows):
 
 @dataclass(frozen=True)
 class Specials:
-    """The ids of the special tokens of both languages, which agree on them."""
+    """The ids of the special tokens. They are the same in both languages."""
 
     pad: int
     start: int
@@ -152,7 +154,7 @@ def encode_pairs(
     encode_target: Callable[[str], Any],
     max_tokens: int,
 ) -> tuple[list[Pair], list[EncodedPair]]:
-    """The pairs of which neither side has more than ``max_tokens`` tokens, as text and as ids."""
+    """The pairs in which neither side has more than ``max_tokens`` tokens: as text, and as ids."""
     kept, encoded = [], []
     for pair in pairs:
         ids = [int(i) for i in encode_source(pair[0])], [int(i) for i in encode_target(pair[1])]
@@ -165,7 +167,7 @@ def encode_pairs(
 class PairBatches:
     """Batches of pairs of similar length. Every epoch takes each training pair once, in a new order.
 
-    ``batch_size`` is the number of pairs in a batch.
+    ``batch_size`` is the number of pairs in a batch. Raises UserError if there are no pairs to train on or to validate with.
     """
 
     def __init__(
@@ -200,12 +202,12 @@ class PairBatches:
         return self._batch(self._epoch[self._place - 1])
 
     def largest_batch(self) -> int:
-        """How many tokens of both languages the largest training batch has, at least: no fewer than the mean."""
+        """A lower bound for the number of tokens, of both languages, in the largest training batch: the mean of all batches."""
         return sum(len(source) + len(target) + 2 for source, target in self.training) // len(self)
 
     def _start_epoch(self) -> None:
-        """Shuffle; then sort by length within stretches of many batches, so that a batch has little padding but no two
-        epochs have the same batches; then shuffle the batches."""
+        """Shuffle the pairs, sort them by length within stretches of 100 batches, and shuffle the batches. So a batch has
+        little padding, and yet the batches of every epoch are different."""
         self._epoch_state = dict(self._rng.bit_generator.state)
         pairs = [self.training[int(i)] for i in self._rng.permutation(len(self.training))]
         stretch = 100 * self.batch_size
@@ -224,30 +226,30 @@ class PairBatches:
         )
 
     def validation_batches(self) -> Iterator[PairBatch]:
-        """Every validation pair once, those of similar length together."""
+        """Every validation pair once, in batches of similar length."""
         for i in range(0, len(self.validation), self.batch_size):
             yield self._batch(self.validation[i : i + self.batch_size])
 
     def get_state(self) -> dict[str, Any]:
-        """Where ``sample`` stands: the random state at the epoch's start, and how many of its batches were taken."""
+        """The state of ``sample``: the random state at the start of the epoch, and how many of its batches were taken."""
         started = bool(self._epoch)
         return {"epoch": self._epoch_state, "place": self._place, "started": started, "batch_size": self.batch_size}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on from what ``get_state`` returned; where that was of another batch size, with the next epoch. Raises KeyError,
-        TypeError or ValueError for what is no such state."""
+        """Continue from a state that ``get_state`` returned. If it has another batch size, continue with the next epoch. Raises
+        KeyError, TypeError or ValueError for any other state."""
         self._rng.bit_generator.state = self._epoch_state = state["epoch"]
         self._epoch, self._place = [], 0
         started, place = state["started"], state["place"]
         if not isinstance(started, bool) or type(place) is not int or place < 0:
-            raise ValueError(f"its batches cannot have the place {place!r} in an epoch")
+            raise ValueError(f"its batches cannot be at place {place!r} of an epoch")
         if started:
             self._start_epoch()
-            if state.get("batch_size", self.batch_size) != self.batch_size:  # states of before do not say it
+            if state.get("batch_size", self.batch_size) != self.batch_size:  # states of early versions lack it
                 self._epoch_state = dict(self._rng.bit_generator.state)
                 self._epoch, place = [], 0
         if place > len(self._epoch):
-            raise ValueError(f"its batches cannot have the place {place} in an epoch of {len(self._epoch)}")
+            raise ValueError(f"its batches cannot be at place {place} of an epoch of {len(self._epoch)}")
         self._place = place
 
 

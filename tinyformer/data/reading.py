@@ -1,4 +1,4 @@
-"""Text: where it comes from, and how it is cut into batches."""
+"""Reading texts: from files and folders, from the network, and again when a run is resumed."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ STANDARD_LIBRARY = "Python's standard library"
 
 
 def read_text(path: str | Path) -> str:
-    """A UTF-8 file's text, or that of all files in a folder, in the order of their names, hidden ones left out. Links to files
-    are followed, those to folders are not; what is no file, such as a pipe, is left out.
+    """The text of a UTF-8 file, or of all files in a folder and its subfolders, in the order of their names.
 
-    Raises UserError for what is missing, empty, not UTF-8, no file at all, or does not fit in memory, naming the file.
+    In a folder, hidden files and anything but regular files, such as pipes, are left out. Links to files are followed, links to
+    folders are not. Raises UserError, which names the file, if it is missing, empty, not UTF-8, not a regular file, or does not
+    fit in memory.
     """
     wanted = "pass --data a text file or a folder of them"
     found = status(path, wanted)
@@ -44,13 +45,14 @@ def read_text(path: str | Path) -> str:
     return text
 
 
-READING = 3  # bytes of memory for each that is read, at least: what was read, the text, and what is made of it
+READING = 3  # bytes of memory for each byte of a file, at least: the bytes, the text, and what is made of the text
 
 
 def status(path: str | Path, wanted: str) -> os.stat_result:
-    """What is at a path, links followed. Raises UserError where there is nothing; ``wanted`` says what to do about it."""
+    """The status of the file or folder at a path. Links are followed. Raises UserError if there is none; ``wanted`` is the end
+    of the message and says what to do."""
     if not os.fspath(path):
-        raise UserError(f"an empty name is no path: {wanted}")
+        raise UserError(f"an empty name is not a path: {wanted}")
     try:
         return os.stat(path)
     except FileNotFoundError:
@@ -62,7 +64,7 @@ def status(path: str | Path, wanted: str) -> os.stat_result:
 
 
 def check_file(path: str | Path, wanted: str) -> int:
-    """A regular file's size. Raises UserError for anything else: from a pipe or a device reading may never end."""
+    """The size of a regular file. Raises UserError for anything else: reading from a pipe or a device may never end."""
     found = status(path, wanted)
     if not stat.S_ISREG(found.st_mode):
         kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
@@ -71,7 +73,8 @@ def check_file(path: str | Path, wanted: str) -> int:
 
 
 def read_bytes(path: str | Path) -> bytes:
-    """A file's content. Raises OSError that names the file; the system's own does not, where it could be opened."""
+    """The content of a file. Raises OSError that names the file: the error of a failed read, unlike that of a failed open, does
+    not name it by itself."""
     try:
         return Path(path).read_bytes()
     except OSError as error:
@@ -79,8 +82,8 @@ def read_bytes(path: str | Path) -> bytes:
 
 
 def _files_in(folder: Path) -> list[Path]:
-    """The files below a folder in the order of their names. Raises UserError for a link that leads nowhere, and OSError for a
-    folder that may not be read: their texts would be missed in silence."""
+    """The files in a folder and its subfolders, in the order of their names. Raises UserError for a link that leads nowhere,
+    and OSError for a folder that may not be read: otherwise their texts would be missing without notice."""
     found = []
     for place, folders, names in os.walk(folder, onerror=_refuse):
         folders[:] = [name for name in folders if not name.startswith(".")]
@@ -94,7 +97,8 @@ def _refuse(error: OSError) -> None:
 
 
 def decoded(path: str | Path, content: bytes | bytearray) -> str:
-    """The text of a UTF-8 file's content, without a byte order mark. Raises UserError that names the file and the byte."""
+    """The text in the content of a UTF-8 file, without a byte order mark. Raises UserError, which names the file and the byte,
+    if it is not UTF-8."""
     try:
         return content.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
@@ -102,25 +106,25 @@ def decoded(path: str | Path, content: bytes | bytearray) -> str:
 
 
 def cache_folder() -> Path:
-    """Where downloads are kept: $TINYFORMER_CACHE, else tinyformer in the user's cache folder."""
+    """The folder for downloads: $TINYFORMER_CACHE if it is set, else "tinyformer" in the user's cache folder."""
     chosen = os.environ.get("TINYFORMER_CACHE")
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(chosen) if chosen else base / "tinyformer"
 
 
 def download(url: str, sha256: str, timeout: float = 10.0) -> Path:
-    """The file at ``url``, from the cache after the first time. Raises OSError (no network, no such file, no space) or
-    UserError where its checksum is not ``sha256``."""
+    """The path of the file at ``url``, which is downloaded once and then kept in the cache. Raises OSError if that fails (no
+    network, no such file, no space), and UserError if its checksum is not ``sha256``."""
     path = cache_folder() / sha256[:16] / url.rsplit("/", 1)[-1]
     if path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() == sha256:
         return path
     try:
         with urllib.request.urlopen(url, timeout=timeout) as response:
             content = response.read()
-    except http.client.HTTPException as error:  # such as a connection that ends too soon
+    except http.client.HTTPException as error:  # such as a connection that ends too early
         raise OSError(f"{type(error).__name__}: {error}") from None
     if hashlib.sha256(content).hexdigest() != sha256:
-        raise UserError(f"what came from {url} is not the file expected (its checksum differs): try again, or pass --data")
+        raise UserError(f"the download from {url} is not the expected file (its checksum differs): try again, or pass --data")
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as temporary:
         temporary.write_bytes(content)
@@ -128,8 +132,8 @@ def download(url: str, sha256: str, timeout: float = 10.0) -> Path:
 
 
 def default_text() -> tuple[str, str]:
-    """A text to learn from without being given one, and where it came from: Tiny Shakespeare, or, with no network,
-    the sources of Python's standard library."""
+    """The text for a user who gives none, and its name: Tiny Shakespeare or, without a network, the sources of Python's
+    standard library."""
     try:
         return read_text(download(TINY_SHAKESPEARE, TINY_SHAKESPEARE_SHA256)), "Tiny Shakespeare"
     except (OSError, UserError) as error:
@@ -142,27 +146,28 @@ def default_text() -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class TextSource:
-    """Where the text of a run came from; ``path`` is None for a default one."""
+    """Where the text of a run came from. ``path`` is None for a default text."""
 
     path: str | None
     name: str
     sha256: str
 
     def read_again(self, run: str | Path, moved_to: str | None = None) -> str:
-        """The text that ``run`` was trained on, perhaps from where it is now. Raises UserError for any other text."""
+        """The text that ``run`` was trained on, read from ``moved_to`` if it is at another place now. Raises UserError for any
+        other text."""
         path = self.path if moved_to is None else moved_to
         if path is not None:
             text = read_text(path)
         else:
             text = standard_library_text() if self.name == STANDARD_LIBRARY else default_text()[0]
         if fingerprint(text) != self.sha256:
-            raise UserError(f"the text is not the one that {run} was trained on ({self.name}): --resume needs that one")
+            raise UserError(f"the text is not the one that {run} was trained on ({self.name}): --resume needs the same text")
         return text
 
 
 def open_text(path: str | None) -> tuple[str, TextSource]:
-    """The text at a path, or a default one without it, and where it came from. Raises UserError as ``read_text`` does, and for
-    a path that cannot be written down as UTF-8, as a run's settings hold it."""
+    """The text at a path, or a default text if it is None, and where it came from. Raises UserError as ``read_text`` does, and
+    for a path that is not UTF-8, as it could not be written to the settings of a run."""
     if path is not None and not _is_text(path):
         raise UserError(f"the name {path!r} is not UTF-8: rename it")
     text, name = default_text() if path is None else (read_text(path), path)
@@ -170,17 +175,18 @@ def open_text(path: str | None) -> tuple[str, TextSource]:
 
 
 def _is_text(path: str) -> bool:
-    """False where a path has bytes that are no UTF-8: Python keeps them as halves of characters."""
+    """Whether a path is UTF-8. Python keeps other bytes as halves of surrogate pairs."""
     return path == path.encode("utf-8", "ignore").decode("utf-8")
 
 
 def fingerprint(text: str) -> str:
-    """The SHA-256 of a text: tells whether a resumed run has the one that it had."""
+    """The SHA-256 of a text. It shows whether a resumed run reads the same text as before."""
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
 
 
 def standard_library_text(limit: int = 1_100_000) -> str:
-    """The ASCII sources at the top of Python's standard library, in the order of their names, up to ``limit`` characters."""
+    """The sources at the top level of Python's standard library that are ASCII, in the order of their names, up to ``limit``
+    characters. Raises UserError if there are none."""
     parts: list[str] = []
     for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):
         source = path.read_bytes()
@@ -189,5 +195,5 @@ def standard_library_text(limit: int = 1_100_000) -> str:
         if sum(map(len, parts)) >= limit:
             break
     if not parts:
-        raise UserError("this Python comes without its library's sources: pass --data a text file")
+        raise UserError("this Python comes without the sources of its library: pass --data a text file")
     return "\n".join(parts)[:limit]

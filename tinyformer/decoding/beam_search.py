@@ -1,4 +1,4 @@
-"""Beam search: the best texts that were found, several at a time."""
+"""Beam search: it extends several texts at once and keeps the best of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tinyformer.decoding.decoders import Decoder
-from tinyformer.decoding.sampling import _impossible
+from tinyformer.decoding.sampling import useless_logits
 from tinyformer.errors import SettingError
 from tinyformer.settings import check_counts
 from tinytensor.backend import host
@@ -18,14 +18,14 @@ from tinytensor.backend import host
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A text that beam search found: its ids, without the start and the end, and its score, higher being better."""
+    """A text that beam search found: its ids, without the start and end tokens, and its score. A higher score is better."""
 
     ids: tuple[int, ...]
     score: float
 
 
 def length_normalised(log_probability: float, length: int, alpha: float) -> float:
-    """log P / ((5 + length) / 6)^alpha (Wu et al. 2016, equation 14): without it, short texts would always win."""
+    """log P / ((5 + length) / 6)^alpha (Wu et al. 2016, equation 14). Without this, short texts would always win."""
     return log_probability / ((5 + length) / 6) ** alpha
 
 
@@ -39,12 +39,12 @@ def beam_search(
     alpha: float = 0.6,
     n_best: int = 1,
 ) -> list[list[Hypothesis]]:
-    """The best texts for each row of the decoder's batch, best first, at most ``n_best``.
+    """For each row of the decoder's batch the best texts, at most ``n_best``, best first.
 
-    Keeps the ``beam`` likeliest unfinished texts a row, by the sum of their log-probabilities. A text that ends is kept
-    aside with its length-normalised score (the end token counts in its length). A row is done when ``beam`` texts have
-    ended, or no unfinished one can still beat its n-th best; texts that reach ``max_tokens`` without an end count as
-    finished. Raises UserError for settings that make no sense, and where the logits are NaN or infinite.
+    Each step keeps the ``beam`` likeliest unfinished texts of a row, by the sum of their log-probabilities. A text that ends
+    is put aside with its length-normalised score; the end token counts in its length. A row is done when ``beam`` texts have
+    ended, or when no unfinished text can still beat its n-th best. Texts that reach ``max_tokens`` without an end count as
+    finished. Raises SettingError for a setting that is not allowed, and UserError if the logits are NaN or infinite.
     """
     check_counts(beam=beam, max_tokens=max_tokens, n_best=n_best)
     if n_best > beam:
@@ -55,7 +55,7 @@ def beam_search(
         raise SettingError(f"alpha must be a finite number, not {alpha}")
     searches = [_Row(beam, n_best, alpha, max_tokens, end) for _ in range(batch_size)]
     new = host.full((batch_size, 1), start, dtype=host.int64)
-    alive = list(range(batch_size))  # the searches that still go on, in the order of the decoder's rows
+    alive = list(range(batch_size))  # the searches that are not done, in the order of the decoder's rows
     for _ in range(max_tokens if batch_size else 0):
         log_probabilities = log_softmax(decoder.next_logits(new).astype(host.float64))
         rows, tokens, still, first = [], [], [], 0
@@ -77,16 +77,16 @@ def beam_search(
 
 
 def log_softmax(logits: Any) -> Any:
-    """The logarithms of the probabilities, along the last axis of a NumPy array. Raises UserError where they are NaN."""
+    """The log-probabilities along the last axis of a NumPy array. Raises UserError if the highest logit is NaN or infinite."""
     best = logits.max(axis=-1, keepdims=True)
     if not host.isfinite(best).all():
-        raise _impossible(best[~host.isfinite(best)][0])
+        raise useless_logits(best[~host.isfinite(best)][0])
     shifted = logits - best
     return shifted - host.log(host.exp(shifted).sum(axis=-1, keepdims=True))
 
 
 class _Row:
-    """The beam of one row."""
+    """The search for one row of the batch."""
 
     def __init__(self, beam: int, n_best: int, alpha: float, max_tokens: int, end: int):
         self.width = beam
@@ -95,26 +95,26 @@ class _Row:
         self.max_tokens = max_tokens
         self.end = end
         self.beams: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
-        self.finished: list[tuple[float, tuple[int, ...]]] = []  # a heap: the worst of the n best first
+        self.finished: list[tuple[float, tuple[int, ...]]] = []  # a heap of the n best, the worst of them first
         self.num_finished = 0
 
     def advance(self, log_probabilities: Any) -> tuple[list[int], list[int]]:
-        """Extend each text by each token and keep the best: which texts they came from, and their new tokens; none when
-        the row is done."""
+        """Extend each text by each token, and keep the best. Returns for each of these the number of the text that it extends,
+        and its new token; both lists are empty when the row is done."""
         totals = host.array([score for score, _ in self.beams])[:, None] + log_probabilities
         vocab_size = totals.shape[1]
         flat = totals.reshape(-1)
-        count = min(self.width * 2, len(flat))  # at most `width` of them are ends, so `width` unfinished ones remain
+        count = min(self.width * 2, len(flat))  # at most `width` of these are ends, so enough remain
         order = host.argsort(-flat, kind="stable")[:count]
         extended: list[tuple[float, tuple[int, ...]]] = []
         parents: list[int] = []
         for place, candidate in enumerate(int(c) for c in order):
-            if flat[candidate] == -host.inf:  # impossible, and so are the rest
+            if flat[candidate] == -host.inf:  # it has probability 0, and so have the rest
                 break
             parent, token = divmod(candidate, vocab_size)
             ids = self.beams[parent][1]
             if token == self.end:
-                if place < self.width:  # an end outside the beam would not have been taken
+                if place < self.width:  # an end counts only among the `width` best
                     self._finish(float(flat[candidate]), ids, len(ids) + 1)
             elif len(extended) < self.width:
                 extended.append((float(flat[candidate]), (*ids, token)))
@@ -133,8 +133,9 @@ class _Row:
             heapq.heappop(self.finished)
 
     def _done(self) -> bool:
-        """As many texts have ended as the beam is wide (so a beam of 1 is greedy), or no unfinished one can still enter the
-        n best: log-probabilities only fall, and the score is highest at the shortest or the longest length."""
+        """Whether the row is done: as many texts have ended as the beam is wide (so a beam of 1 is greedy), or no unfinished
+        text can still enter the n best. For that bound: log-probabilities only fall, and the score is highest at the shortest
+        or at the longest length."""
         if not self.beams or self.num_finished >= self.width:
             return True
         lengths = (len(self.beams[0][1]) + 1, self.max_tokens)

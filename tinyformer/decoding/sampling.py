@@ -1,4 +1,4 @@
-"""Picking the next token: greedily or at random, with temperature, top-k and top-p."""
+"""Sampling: picking the next token, greedily or at random, with temperature, top-k and top-p."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tinyformer.decoding.decoders import Decoder, GPTDecoder, batch_of_ids
 from tinyformer.errors import SettingError, UserError
 from tinyformer.models.gpt import GPT
 from tinyformer.schema import check_fields
-from tinyformer.settings import setting
+from tinyformer.settings import at_least, setting
 from tinytensor import Tensor
 from tinytensor.backend import host
 
@@ -20,18 +20,21 @@ from tinytensor.backend import host
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is picked. Raises SettingError for settings that make no sense.
+    """How the next token is picked. Raises SettingError for a value that is not allowed.
 
-    ``temperature`` divides the logits: below 1 is more careful, 0 is greedy (the likeliest token, of equals the first).
-    ``top_k`` keeps only the k likeliest tokens (0, or more than there are: all); ``top_p`` then the fewest whose probabilities
-    reach p together (Holtzman et al. 2020; 1 keeps all). Of tokens that are equally likely both keep those with the smaller
-    ids, so that never more than k remain, and ``top_k=1`` is greedy. (Hugging Face keeps all that are as likely as the k-th.)
-    The same ``seed`` picks the same tokens.
+    - ``temperature`` divides the logits. Below 1 the choice is more careful. 0 is greedy: the likeliest token, or the first of
+      several that are equally likely.
+    - ``top_k`` keeps only the k likeliest tokens. 0 keeps all.
+    - ``top_p`` then keeps the fewest tokens whose probabilities together reach p (Holtzman et al. 2020). 1 keeps all.
+    - The same ``seed`` picks the same tokens.
+
+    Among equally likely tokens, both top_k and top_p keep those with the smaller ids. So there are never more than k, and
+    ``top_k=1`` is greedy. (Hugging Face keeps all tokens that are as likely as the k-th.)
     """
 
-    temperature: float = setting(1.0, "below 1 is more careful, 0 is greedy")
-    top_k: int = setting(0, "choose among the k likeliest tokens only; 0: among all")
-    top_p: float = setting(1.0, "choose among the fewest tokens whose probabilities reach p together")
+    temperature: float = setting(1.0, "divides the logits; below 1 is more careful, 0 is greedy")
+    top_k: int = setting(0, "choose only among the k likeliest tokens; 0: among all")
+    top_p: float = setting(1.0, "choose only among the fewest tokens whose probabilities together reach p")
     seed: int = setting(1337, "the same seed picks the same tokens")
 
     def __post_init__(self) -> None:
@@ -40,55 +43,55 @@ class Sampling:
             raise SettingError(f"temperature must be 0 (greedy) or more, not {self.temperature}")
         if not 0 < self.top_p <= 1:
             raise SettingError(f"top_p must be above 0 and at most 1, not {self.top_p}")
-        for name in ("top_k", "seed"):
-            if getattr(self, name) < 0:
-                raise SettingError(f"{name} must be at least 0, not {getattr(self, name)}")
+        at_least(self, top_k=0, seed=0)
 
     def pick(self, logits: Any, rng: Any) -> int:
-        """One token id from logits (vocab_size,), a NumPy array. Raises UserError where they say nothing: NaN, or infinite."""
-        likeliest = int(logits.argmax())  # a NaN counts as the highest
+        """One token id, picked from logits (vocab_size,), a NumPy array. Raises UserError if the highest logit is NaN or
+        infinite."""
+        likeliest = int(logits.argmax())  # NumPy takes a NaN for the highest
         if not math.isfinite(logits[likeliest]):
-            raise _impossible(logits[likeliest])
+            raise useless_logits(logits[likeliest])
         if self.temperature == 0:
             return likeliest
         weights = self._weights(logits.astype(host.float64))
-        # Where the cumulative weight passes a uniform number: as choice() does, but exact for weights that do not sum to 1.
+        # Pick where the cumulative weight passes a uniform random number. NumPy's choice() does the same, but needs weights
+        # that sum to exactly 1.
         cumulative = host.cumsum(weights)
         return int(host.searchsorted(cumulative, rng.random() * cumulative[-1], side="right"))
 
     def _weights(self, logits: Any) -> Any:
-        """Unnormalised probabilities, 0 for the tokens that top_k and top_p leave out."""
+        """Unnormalised probabilities. They are 0 for the tokens that top_k and top_p leave out."""
         with host.errstate(over="ignore"):
             weights = host.exp((logits - logits.max()) / self.temperature)
         kept = min(self.top_k, len(logits)) if self.top_k else len(logits)
         if kept == len(logits) and self.top_p == 1:
             return weights
         order = host.argsort(-logits, kind="stable")
-        if self.top_p < 1:  # a sum may seem to reach 1 before its end
+        if self.top_p < 1:  # at 1 rounding could leave tokens out, as a sum may reach 1 before its last term
             reached = host.cumsum(weights[order[:kept]])
             kept = min(kept, 1 + int(host.searchsorted(reached, self.top_p * reached[-1], side="left")))
         weights[order[kept:]] = 0.0
         return weights
 
 
-def _impossible(best: float) -> UserError:
-    """What to say where the highest of a token's logits is no finite number."""
-    problem = "-inf for every token, so that none is possible"
-    if math.isnan(best):
+def useless_logits(highest: float) -> UserError:
+    """The error for logits from which no token can be picked, because the highest of them is NaN or infinite."""
+    problem = "-inf for every token, so that no token is possible"
+    if math.isnan(highest):
         problem = "NaN: its training diverged (try a lower learning rate), or its weights are damaged"
-    elif best > 0:
+    elif highest > 0:
         problem = "infinite: numbers grew too large for their dtype"
-    return UserError(f"the model's outputs are {problem}; tt.detect_anomaly() names the op where such a value first comes up")
+    return UserError(f"the model's outputs are {problem}; tt.detect_anomaly() names the op where such a value first appears")
 
 
 def sample(decoder: Decoder, prompts: Any, num_tokens: int, sampling: Sampling, end: int | None = None) -> Iterator[Any]:
-    """Continue ``prompts`` (batch, length) by up to ``num_tokens`` tokens: yields the ids of each step, (batch,).
+    """Continue ``prompts`` (batch, length) by up to ``num_tokens`` tokens. Yields the ids of each step, (batch,).
 
-    A row that has written ``end`` goes on with it, and once all have, the iteration stops. Raises UserError for prompts that
-    are empty, or of different lengths, and for a negative number of tokens.
+    A row that has written ``end`` gets only ``end`` from then on. The iteration stops when all rows have written it. Raises
+    UserError if the prompts are empty or of different lengths, and if num_tokens is negative.
     """
     if num_tokens < 0:
-        raise UserError(f"the length must not be negative, not {num_tokens}")
+        raise UserError(f"the length must be at least 0, not {num_tokens}")
     return _sample(decoder, batch_of_ids(prompts, "prompts"), num_tokens, sampling, end) if len(prompts) else iter(())
 
 
@@ -114,8 +117,8 @@ def generate(
     end: int | None = None,
     use_cache: bool = True,
 ) -> Iterator[int]:
-    """Continue ``prompt`` (token ids, at least one) with a GPT by up to ``num_tokens`` ids, yielded one by one; it stops
-    after ``end``. Raises UserError for an empty prompt or a negative length."""
+    """Continue ``prompt``, at least one token id, with a GPT. Yields up to ``num_tokens`` ids one by one, and stops after
+    ``end``. Raises UserError if the prompt is empty or num_tokens is negative."""
     sampling = Sampling() if sampling is None else sampling
     ids = batch_of_ids([prompt.numpy() if isinstance(prompt, Tensor) else prompt], "prompts")
     steps = sample(GPTDecoder(model, use_cache), ids, num_tokens, sampling, end)

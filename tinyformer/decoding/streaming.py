@@ -1,4 +1,4 @@
-"""The text of ids as they come."""
+"""Streaming: the text of ids while they are generated."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 
-class Tokenizer(Protocol):
-    """What turns ids into text."""
+class TextDecoder(Protocol):
+    """The part of a tokenizer that is needed here."""
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of the ids."""
 
 
-def stream_text(tokenizer: Tokenizer, ids: Iterable[int]) -> Iterator[str]:
-    """The text of ids as they come, in pieces: as soon as a piece is sure, also where a character spans several tokens.
+def stream_text(tokenizer: TextDecoder, ids: Iterable[int]) -> Iterator[str]:
+    """The text of ids in pieces, each as soon as it is complete. A character may span several tokens.
 
-    For tokenizers whose pieces make the text as they are (characters, byte pairs), without spaces to guess between them.
+    This works for tokenizers whose pieces, put together, are the text: characters and byte pairs. It does not for those that
+    have to guess the spaces between words.
     """
     decode_bytes = getattr(tokenizer, "decode_bytes", None)
     if decode_bytes is None:

@@ -1,6 +1,17 @@
-"""Multi-head attention (Vaswani et al. 2017, section 3.2.2), its masks, and the cache that makes decoding fast.
+"""Multi-head attention (Vaswani et al. 2017, section 3.2.2) and its padding mask.
 
-One convention everywhere: a mask is boolean, and True = may attend; or it is floating-point, and is added to the scores.
+Every mask follows one convention: a boolean mask is True where a query may attend to a key; a floating-point mask is added to
+the scores.
+
+``MultiHeadAttention.forward`` takes one of three routes, which compute the same:
+
+1. Fused: one op from the projected queries, keys and values to the mixed values. This is the route of training, and of
+   evaluation without a cache.
+2. In steps: split into heads, rotate, record, attend, join the heads. It runs where the fused op cannot: with rotary positions,
+   and while ``recording_attention`` keeps the weights for a picture.
+3. With a cache: ``_attend_with_cache`` runs when decoding passes a cache. It works on arrays, and no gradient flows through it.
+   ``tt.trace`` records it as one opaque step, because it changes the cache each time it runs. It also rotates and records where
+   that is asked for.
 """
 
 from __future__ import annotations
@@ -15,27 +26,27 @@ from tinyformer.models.caches import KeyValueCache
 from tinyformer.models.positions import RotaryPositions
 from tinytensor import Tensor, kernels, multi_head_attention, scaled_dot_product_attention
 from tinytensor.calling import wrap
-from tinytensor.functional.attention import attention_of_arrays, join_heads, queries_keys_values, softmax_of_seen
+from tinytensor.functional.attention import attention_of_arrays, join_heads, masked_softmax, queries_keys_values
 from tinytensor.nn import Dropout, Linear, Module
 
 
 def padding_mask(ids: Tensor, pad: int) -> Tensor:
-    """The mask (batch, 1, 1, length) that lets every query see the tokens of ``ids`` (batch, length) that are not ``pad``."""
+    """The mask (batch, 1, 1, length) for ``ids`` (batch, length): every query may see every token that is not ``pad``."""
     return (ids != pad).reshape(ids.shape[0], 1, 1, ids.shape[1])
 
 
 def check_heads(num_heads: int, d_model: int) -> None:
-    """Raise SettingError unless so many heads share the width evenly."""
+    """Raise SettingError unless the number of heads divides the width."""
     if num_heads < 1 or d_model % num_heads:
-        message = f"num_heads={num_heads} does not divide d_model={d_model}: choose heads that do"
+        message = f"num_heads={num_heads} does not divide d_model={d_model}: choose a number that does"
         raise SettingError(message, "num_heads", "d_model")
 
 
 class MultiHeadAttention(Module):
-    """Every position looks at others through ``num_heads`` attentions, each over d_model / num_heads dimensions.
+    """Each position attends to others through ``num_heads`` heads. Each head has d_model / num_heads dimensions.
 
-    With ``cross``, queries come from x, keys and values from ``memory``. ``dropout`` acts on the attention weights. Raises
-    SettingError where the heads do not divide the width.
+    With ``cross``, the queries come from x, and the keys and values from ``memory``. ``dropout`` acts on the attention weights.
+    Raises SettingError if num_heads does not divide d_model.
     """
 
     def __init__(
@@ -68,13 +79,14 @@ class MultiHeadAttention(Module):
         memory: Tensor | None = None,
         cache: KeyValueCache | None = None,
     ) -> Tensor:
-        """x (batch, length, d_model) -> the same; with ``cross``, over memory (batch, memory length, d_model).
+        """x (batch, length, d_model) -> the same shape. With ``cross``, x attends to memory (batch, memory length, d_model).
 
-        ``mask`` broadcasts to (batch, heads, length, keys). With a ``cache``, x holds only the tokens that are new, and
-        ``is_causal`` counts from the end; a cross-attention's cache holds the memory's keys and values after the first call.
+        ``mask`` broadcasts to (batch, heads, length, keys). With a ``cache``, x holds only the new tokens, and ``is_causal``
+        takes them to be the last ones. The cache of a cross-attention holds the keys and values of the memory after the first
+        call, which then needs no ``memory``. Raises ValueError if a cross-attention has neither memory nor a filled cache.
         """
         projected = self.query(x) if self.cross else self.query_key_value(x)
-        key_value = self._of_memory(memory, cache) if self.cross else None
+        key_value = self._project_memory(memory, cache) if self.cross else None
         dropout_p = self.dropout.p if self.training else 0.0
         if cache is not None:
             mixed = _attend_with_cache(projected, key_value, mask, is_causal, dropout_p, self, cache)
@@ -89,12 +101,12 @@ class MultiHeadAttention(Module):
             mixed = join_heads(scaled_dot_product_attention(query, key, value, mask, is_causal, dropout_p))
         return self.output(mixed)
 
-    def _of_memory(self, memory: Tensor | None, cache: KeyValueCache | None) -> Tensor | None:
-        """The memory's keys and values beside each other; None where the cache has them."""
+    def _project_memory(self, memory: Tensor | None, cache: KeyValueCache | None) -> Tensor | None:
+        """The memory's keys and values in one tensor, (batch, memory length, 2 * d_model); None if the cache has them."""
         if cache is not None and cache.length:
             return None
         if memory is None:
-            raise ValueError("cross-attention needs a memory to look at")
+            raise ValueError("cross-attention needs a memory to attend to")
         return self.key_value(memory)
 
     def extra_repr(self) -> str:
@@ -111,8 +123,10 @@ def _attend_with_cache(
     layer: MultiHeadAttention,
     cache: KeyValueCache,
 ) -> Any:
-    """``layer``'s attention to all that the cache holds, with what is added to it: nothing, where a cross-attention has no new
-    keys and values."""
+    """Add the new keys and values to the cache, and let the new queries of ``layer`` attend to everything in it.
+
+    ``key_value`` is None for a cross-attention whose cache is filled already: then nothing is added.
+    """
     query, key, value = kernels.queries_keys_values(projected, key_value, layer.num_heads, layer.cross)
     if layer.rotary is not None:
         query, key = [layer.rotary.rotate(wrap(x), cache.length).data for x in (query, key)]
@@ -124,14 +138,17 @@ def _attend_with_cache(
 
 
 def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
-    """How much each query looks at each key, (batch, heads, length, keys): what attention mixes the values with."""
+    """The attention weights (batch, heads, length, keys): how much of each value goes into the result of each query."""
     scores = query @ key.swapaxes(-1, -2) * (query.shape[-1] ** -0.5)
-    return softmax_of_seen(scores, mask, is_causal)
+    return masked_softmax(scores, mask, is_causal)
 
 
 @contextmanager
 def recording_attention(model: Module) -> Iterator[dict[str, list[Tensor]]]:
-    """A context that records the attention weights of every call of every attention in the model, by the layer's name."""
+    """A context that records the attention weights of every call, in one list for each attention layer of the model.
+
+    The dict that it yields has the names of the layers as keys. No gradients are recorded inside the context.
+    """
     layers = {name: m for name, m in model.named_modules() if isinstance(m, MultiHeadAttention)}
     recorded: dict[str, list[Tensor]] = {name: [] for name in layers}
     try:

@@ -1,4 +1,4 @@
-"""BERT: an encoder-only Transformer that fills in masked tokens and classifies texts (Devlin et al. 2019)."""
+"""BERT: an encoder-only Transformer that fills in masked tokens, or classifies texts (Devlin et al. 2019)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tinytensor.nn import Dropout, Embedding, LayerNorm, Linear, Module, Paramet
 
 @dataclass(frozen=True)
 class BertConfig:
-    """The shape of a BERT; the defaults are BERT-base's. Raises SettingError for one that makes no model."""
+    """The shape of a BERT. The defaults are those of BERT-base. Raises SettingError for a value that is not allowed."""
 
     vocab_size: int = 30522
     pad: int = 0
@@ -29,8 +29,8 @@ class BertConfig:
     num_layers: int = setting(12, "blocks")
     num_heads: int = setting(12, "attention heads in a block; must divide the width")
     d_model: int = setting(768, "the width: numbers for each position")
-    d_inner: int = setting(3072, "the width inside the feed-forward networks")
-    dropout: float = setting(0.1, "probability of dropping, while training", changeable=True)
+    d_ff: int = setting(3072, "the width inside the feed-forward networks")
+    dropout: float = setting(0.1, "probability of dropping a value while training", changeable=True)
     positions: str = setting("learned", "learned or sinusoidal")
     norm_first: bool = setting(False, "norms before the sub-layers instead of after the residual sums")
 
@@ -38,15 +38,15 @@ class BertConfig:
         check_fields(self)
         at_least_one(self, "vocab_size", "num_segments", "max_length", "num_layers")
         check_absolute(self.positions)
-        _ = self.block  # making the block's configuration checks the rest
+        _ = self.block  # building the block's configuration checks the other settings
 
     @property
     def block(self) -> BlockConfig:
-        """The configuration of each block: the settings that it shares with the model, and the exact gelu."""
+        """The configuration of each block: the model's settings of the same names, and the exact gelu."""
         return settings_from(BlockConfig, vars(self), activation="gelu_exact", norm_eps=1e-12)
 
     def num_parameters(self) -> int:
-        """How many parameters ``Bert`` has, found without making it."""
+        """The number of parameters of ``Bert``, computed without building it."""
         width = int(self.d_model)
         positions = int(self.max_length) if self.positions == "learned" else 0
         embeddings = (int(self.vocab_size) + int(self.num_segments) + positions) * width
@@ -54,12 +54,12 @@ class BertConfig:
         return embeddings + int(self.num_layers) * self.block.block_parameters() + norms + width * width + width
 
     def saved_numbers(self) -> int:
-        """How many numbers training keeps of each token of a batch, at least."""
+        """A lower bound for how many numbers training keeps for each token of a batch."""
         return int(self.num_layers) * self.block.saved_numbers()
 
     def initialise(self, module: Module) -> None:
-        """BERT's first weights: normal, biases zero. Its standard deviation, 0.02, suits its width of 768; in a narrower
-        model outputs of that size start out small and learn slowly, so it grows as 1/sqrt(width)."""
+        """Initialise as BERT does: normal weights, zero biases. BERT's standard deviation of 0.02 suits its width of 768. In a
+        narrower model it would make small outputs and slow learning, so the standard deviation grows as 1/sqrt(width)."""
         if isinstance(module, (Linear, Embedding)):
             init.normal_(module.weight, std=0.02 * math.sqrt(768 / self.d_model))
         if isinstance(module, Linear) and module.bias is not None:
@@ -67,11 +67,11 @@ class BertConfig:
 
 
 class Bert(Module):
-    """The encoder: embeddings of token, position and segment, normed; then blocks in which every token sees every other.
-    Raises SettingError where it does not fit in memory."""
+    """The encoder. It adds the embeddings of token, position and segment, applies a norm, and then the blocks, in which every
+    token sees every other. Raises SettingError if the model does not fit in memory."""
 
     def __init__(self, config: BertConfig):
-        check_model_fits(config.num_parameters(), config.num_layers, "d_model", "d_inner", "num_layers", "max_length")
+        check_model_fits(config.num_parameters(), config.num_layers, "d_model", "d_ff", "num_layers", "max_length")
         self.config = config
         self.token_embedding = Embedding(config.vocab_size, config.d_model)
         self.position_embedding = absolute_positions(config.positions, config.max_length, config.d_model)
@@ -83,22 +83,22 @@ class Bert(Module):
         self.apply(config.initialise)
 
     def forward(self, ids: Tensor, segments: Tensor | None = None) -> Tensor:
-        """Ids and segments (batch, length) -> (batch, length, d_model). Padding is not attended to."""
+        """Ids and segments (batch, length) -> (batch, length, d_model). No token attends to padding."""
         check_batch(ids, "ids")
         segments = tt.zeros_like(ids) if segments is None else segments
         x = self.token_embedding(ids) + self.segment_embedding(segments)
         if self.config.positions == "sinusoidal":
-            x = x * math.sqrt(self.config.d_model)  # beside sines of size 1, small embeddings would be lost
+            x = x * math.sqrt(self.config.d_model)  # otherwise the embeddings would be tiny beside sines of size 1
         x = self.norm(x + self.position_embedding(ids.shape[1]))
         return self.encoder(self.dropout(x), padding_mask(ids, self.config.pad))
 
     def pool(self, encoded: Tensor) -> Tensor:
-        """What stands for the whole text: the first token's vector through a layer and tanh, (batch, d_model)."""
+        """One vector for the whole text, (batch, d_model): the first token's vector after a linear layer and tanh."""
         return tt.tanh(self.pooler(encoded[:, 0]))
 
 
 class BertForMaskedLM(Module):
-    """Bert with the head that predicts tokens: a layer, gelu and norm, then the token embedding as output, with a bias."""
+    """Bert with the head that predicts tokens: a linear layer, gelu, a norm, then the token embedding and a bias as output."""
 
     def __init__(self, config: BertConfig):
         self.config = config
@@ -109,8 +109,11 @@ class BertForMaskedLM(Module):
         config.initialise(self.transform)
 
     def forward(self, ids: Tensor, segments: Tensor | None = None, places: Any = None) -> Tensor:
-        """Ids (batch, length) -> logits for the token at each place, (batch, length, vocab_size); with ``places``, an index
-        into (batch, length), only for the n places that it picks, (n, vocab_size), which spares the head the others."""
+        """Ids (batch, length) -> logits for the token at each position, (batch, length, vocab_size).
+
+        ``places`` is an index into (batch, length). With it, only the n positions that it picks get logits, (n, vocab_size),
+        and the head computes no others.
+        """
         x = self.bert(ids, segments)
         if places is not None:
             x = x[places]  # (n, d_model)
@@ -119,7 +122,7 @@ class BertForMaskedLM(Module):
 
 
 class BertForClassification(Module):
-    """Bert with a linear layer over what stands for the whole text."""
+    """Bert with a linear layer that reads the vector of the whole text."""
 
     def __init__(self, config: BertConfig, num_classes: int):
         self.config = config

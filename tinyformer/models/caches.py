@@ -1,4 +1,4 @@
-"""The keys and values of the tokens so far, kept so that decoding computes each once."""
+"""Caches for decoding: they keep the keys and values of earlier tokens, so that each is computed once."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from tinytensor.backend import xp
 
 
 class KeyValueCache:
-    """The keys and values of one attention layer for the tokens so far, in memory that is set aside once.
+    """The keys and values of one attention layer for all tokens so far.
 
-    ``append`` adds those of new tokens and returns all. Holds arrays, not tensors: no gradient flows through a cache.
+    Memory for ``capacity`` tokens is allocated once. ``append`` takes and returns arrays of the backend, not tensors, because
+    no gradient flows through a cache.
     """
 
     def __init__(self, capacity: int):
@@ -20,9 +21,9 @@ class KeyValueCache:
         self._stored: tuple[Any, Any] | None = None
 
     def append(self, key: Any, value: Any) -> tuple[Any, Any]:
-        """Add keys and values (batch, heads, new, d_head); return those of all tokens so far.
+        """Add the keys and values (batch, heads, new tokens, d_head) of new tokens. Return those of all tokens so far.
 
-        Raises ValueError where the capacity is exceeded, and for another batch than before.
+        Raises ValueError if the cache has no room for them, or if the batch has another size than before.
         """
         end = self.length + key.shape[2]
         if end > self.capacity:
@@ -32,7 +33,7 @@ class KeyValueCache:
             shape = (batch, heads, self.capacity, width)
             self._stored = xp.zeros(shape, key.dtype), xp.zeros(shape, value.dtype)
         keys, values = self._stored
-        if len(key) != len(keys):  # one row would be stored for all
+        if len(key) != len(keys):  # otherwise a batch of one row would be broadcast to all rows
             raise ValueError(f"a cache of {len(keys)} texts got keys of {len(key)}: it needs a new one for other texts")
         keys[:, :, self.length : end] = key
         values[:, :, self.length : end] = value
@@ -40,28 +41,28 @@ class KeyValueCache:
         return self.read()
 
     def read(self) -> tuple[Any, Any]:
-        """The keys and values of all tokens so far."""
+        """The keys and values of all tokens so far, each (batch, heads, length, d_head)."""
         assert self._stored is not None, "nothing was appended to this cache"
         keys, values = self._stored
         return keys[:, :, : self.length], values[:, :, : self.length]
 
     def select(self, rows: Any) -> None:
-        """Keep these rows of the batch, in this order, some perhaps several times: what beam search needs."""
+        """Keep these rows of the batch, in this order. A row may occur several times, as beam search needs."""
         if self._stored is not None:
             index = tt.tensor(rows).data
             self._stored = self._stored[0][index], self._stored[1][index]
 
 
 class BlockCache:
-    """The caches of one block: of its self-attention, and of its cross-attention, which is filled once."""
+    """The caches of one block. The cache of its cross-attention is filled once, by the first call."""
 
     def __init__(self, capacity: int, memory_length: int = 0):
-        self.own = KeyValueCache(capacity)
-        self.crossed = KeyValueCache(memory_length)
+        self.self_attention = KeyValueCache(capacity)
+        self.cross_attention = KeyValueCache(memory_length)
 
 
 class Cache:
-    """The caches of a model's blocks; ``length`` is how many tokens they hold."""
+    """The caches of all blocks of a model, for up to ``capacity`` tokens."""
 
     def __init__(self, num_blocks: int, capacity: int, memory_length: int = 0):
         self.blocks = [BlockCache(capacity, memory_length) for _ in range(num_blocks)]
@@ -69,11 +70,11 @@ class Cache:
 
     @property
     def length(self) -> int:
-        """The number of tokens so far."""
-        return self.blocks[0].own.length
+        """The number of tokens that the cache holds."""
+        return self.blocks[0].self_attention.length
 
     def select(self, rows: object) -> None:
-        """Keep these rows of the batch, in this order."""
+        """Keep these rows of the batch, in this order. A row may occur several times."""
         for block in self.blocks:
-            block.own.select(rows)
-            block.crossed.select(rows)
+            block.self_attention.select(rows)
+            block.cross_attention.select(rows)

@@ -1,4 +1,4 @@
-"""A context in which a model evaluates: dropout is off."""
+"""A context in which a model is evaluated: dropout is off."""
 
 from __future__ import annotations
 
@@ -9,11 +9,20 @@ from weakref import WeakKeyDictionary
 import tinytensor as tt
 
 
-class evaluating:
-    """A context in which the model is in evaluation mode; the mode that each of its modules was in comes back afterwards, when
-    the last of several threads has left it. It can be entered again and again: so it looks for the modules only once."""
+def evaluating(model: tt.nn.Module) -> EvaluationMode:
+    """A context in which the model is in evaluation mode: ``with evaluating(model): ...``."""
+    return EvaluationMode(model)
+
+
+class EvaluationMode:
+    """The context that ``evaluating`` returns. It may be entered many times, and by several threads at once.
+
+    When the last thread has left, each module is in the mode again that it was in before. The modules are looked up once, when
+    the context is made.
+    """
 
     _lock = threading.Lock()
+    # Of each model that is being evaluated: how many contexts are open, and the modules that were in training mode before.
     _inside: ClassVar[WeakKeyDictionary[tt.nn.Module, tuple[int, list[tt.nn.Module]]]] = WeakKeyDictionary()
 
     def __init__(self, model: tt.nn.Module):
@@ -38,4 +47,5 @@ class evaluating:
 
 def _set_training(modules: list[tt.nn.Module], mode: bool) -> None:
     for module in modules:
-        vars(module)["training"] = mode  # a text sets it hundreds of times, and a module looks at what it is to hold
+        # Written past Module.__setattr__, which checks every value: decoding one text sets the mode hundreds of times.
+        vars(module)["training"] = mode

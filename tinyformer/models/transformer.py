@@ -20,7 +20,8 @@ from tinytensor.nn import Dropout, Embedding, Linear, Module, ModuleList, init
 
 @dataclass(frozen=True)
 class TransformerConfig:
-    """The shape of an encoder-decoder; the defaults are the paper's base model. Raises SettingError for one that makes none."""
+    """The shape of an encoder-decoder. The defaults are the paper's base model. Raises SettingError for a value that is not
+    allowed."""
 
     source_vocab_size: int
     target_vocab_size: int
@@ -29,20 +30,20 @@ class TransformerConfig:
     num_heads: int = setting(8, "attention heads in a block; must divide the width")
     encoder_layers: int = setting(6, "blocks of the encoder")
     decoder_layers: int = setting(6, "blocks of the decoder")
-    d_inner: int = setting(2048, "the width inside the feed-forward networks")
-    dropout: float = setting(0.1, "probability of dropping, while training", changeable=True)
+    d_ff: int = setting(2048, "the width inside the feed-forward networks")
+    dropout: float = setting(0.1, "probability of dropping a value while training", changeable=True)
     positions: str = setting("sinusoidal", "sinusoidal or learned")
     max_length: int = setting(512, "the longest sentence, in tokens, with learned positions")
     norm: str = setting("layer", "layer or rms")
     norm_first: bool = setting(False, "norms before the sub-layers instead of after the residual sums")
-    activation: str = setting("relu", "relu, gelu (the tanh form), gelu_exact or swiglu")
-    share_embeddings: bool = setting(False, "one embedding for both languages, which then have one vocabulary")
-    tie_output: bool = setting(True, "the target embedding is the output layer, too")
+    activation: str = setting("relu", "relu, gelu_tanh, gelu_exact or swiglu")
+    share_embeddings: bool = setting(False, "one embedding for both languages, which then share one vocabulary")
+    tie_output: bool = setting(True, "use the target embedding as the output layer, too")
 
     def __post_init__(self) -> None:
         check_fields(self)
         at_least_one(self, "source_vocab_size", "target_vocab_size", "encoder_layers", "decoder_layers", "max_length")
-        _ = self.block  # making the block's configuration checks the rest
+        _ = self.block  # building the block's configuration checks the other settings
         check_absolute(self.positions)
         if self.share_embeddings and self.source_vocab_size != self.target_vocab_size:
             both = f"{self.source_vocab_size} and {self.target_vocab_size}"
@@ -50,11 +51,11 @@ class TransformerConfig:
 
     @property
     def block(self) -> BlockConfig:
-        """The configuration of each block: the settings that it shares with the model."""
+        """The configuration of each block: the model's settings of the same names."""
         return settings_from(BlockConfig, vars(self))
 
     def num_parameters(self) -> int:
-        """How many parameters the model has, found without making it."""
+        """The number of parameters of the model, computed without building it."""
         width, source, target = int(self.d_model), int(self.source_vocab_size), int(self.target_vocab_size)
         tables = target if self.share_embeddings else source + target
         tables += 0 if self.tie_output else target
@@ -65,8 +66,8 @@ class TransformerConfig:
         return tables * width + norms + encoder + decoder
 
     def saved_numbers(self) -> int:
-        """How many numbers training keeps of each token of a batch, at least: of the encoder's tokens or of the decoder's.
-        Cross-attention has keys and values of the former, queries and what it mixes for the latter."""
+        """A lower bound for how many numbers training keeps for each token of a batch, whether the encoder or the decoder reads
+        it. Cross-attention keeps keys and values for the encoder's tokens, and queries and results for the decoder's."""
         block, width = self.block.saved_numbers(), int(self.d_model)
         encoder, decoder = int(self.encoder_layers), int(self.decoder_layers)
         return min(encoder * block + decoder * 2 * width, decoder * (block + 3 * width))
@@ -88,12 +89,12 @@ class TokenAndPosition(Module):
         self.dropout = Dropout(config.dropout)
 
     def forward(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
-        """Ids (batch, length), which follow those that the cache holds -> (batch, length, d_model)."""
+        """Ids (batch, length) -> (batch, length, d_model). The ids follow the tokens that the cache holds, if there is one."""
         return self.dropout(add_positions(self.tokens(ids) * self.scale, self.positions, cache))
 
 
 class Stack(Module):
-    """Blocks one after the other, and with ``norm_first`` a norm at the end, as the sum was never normed."""
+    """Blocks one after the other. With ``norm_first`` a norm follows the last block, whose sum is not normed yet."""
 
     def __init__(self, config: BlockConfig, num_layers: int, cross_attention: bool = False):
         self.blocks = ModuleList(Block(config, cross_attention) for _ in range(num_layers))
@@ -108,19 +109,21 @@ class Stack(Module):
         memory_mask: Tensor | None = None,
         cache: Cache | None = None,
     ) -> Tensor:
-        """(batch, length, d_model) -> the same; arguments as for ``Block``."""
+        """(batch, length, d_model) -> the same shape. The arguments are those of ``Block``."""
         for i, block in enumerate(self.blocks):
             x = block(x, mask, is_causal, memory, memory_mask, None if cache is None else cache.blocks[i])
         return x if self.norm is None else self.norm(x)
 
 
 class Transformer(Module):
-    """Encoder, decoder and output layer. ``forward`` is for training; ``encode`` and ``decode`` for translating. Raises
-    SettingError where it does not fit in memory."""
+    """Encoder, decoder and output layer. ``forward`` is for training; ``encode`` and ``decode`` are for translating.
+
+    Raises SettingError if the model does not fit in memory.
+    """
 
     def __init__(self, config: TransformerConfig):
         layers = config.encoder_layers + config.decoder_layers
-        settings = ("d_model", "d_inner", "encoder_layers", "decoder_layers", "max_length")
+        settings = ("d_model", "d_ff", "encoder_layers", "decoder_layers", "max_length")
         check_model_fits(config.num_parameters(), layers, *settings)
         self.config = config
         source = Embedding(config.source_vocab_size, config.d_model)
@@ -133,7 +136,7 @@ class Transformer(Module):
         self.apply(self._initialise)
 
     def _initialise(self, module: Module) -> None:
-        """Xavier for matrices; embeddings such that times sqrt(d_model) they have variance 1."""
+        """Xavier for linear layers. Embeddings have variance 1 / d_model, so that it is 1 after scaling by sqrt(d_model)."""
         if isinstance(module, Embedding):
             init.normal_(module.weight, std=self.config.d_model**-0.5)
         elif isinstance(module, Linear):
@@ -143,20 +146,21 @@ class Transformer(Module):
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """Ids (batch, source length) and (batch, target length) -> logits for the token after each target token,
-        (batch, target length, target_vocab_size). Padding, after the tokens, is not attended to."""
+        (batch, target length, target_vocab_size). Padding must follow the tokens; no token attends to it."""
         memory, memory_mask = self.encode(source)
         return self.decode(target, memory, memory_mask)
 
     def encode(self, source: Tensor) -> tuple[Tensor, Tensor]:
-        """Source ids (batch, length) -> the memory (batch, length, d_model), and the mask of what is not padding."""
+        """Source ids (batch, length) -> the memory (batch, length, d_model), and its padding mask (batch, 1, 1, length)."""
         check_batch(source, "source ids")
         mask = padding_mask(source, self.config.source_pad)
         return self.encoder(self.source_embedding(source), mask), mask
 
     def decode(self, target: Tensor, memory: Tensor, memory_mask: Tensor, cache: Cache | None = None) -> Tensor:
-        """Logits for the token after each of ``target`` (batch, length). With a ``cache``, target holds only new tokens.
+        """Target ids (batch, length) -> logits for the token after each, (batch, length, target_vocab_size).
 
-        Padding after a target needs no mask, as no token looks at those that follow.
+        With a ``cache``, the target holds only new tokens. Padding at the end of a target needs no mask, because no token
+        attends to later ones.
         """
         return tt.linear(self._features(target, memory, memory_mask, cache), self._output_weight())
 
@@ -169,8 +173,10 @@ class Transformer(Module):
         label_smoothing: float = 0.0,
         reduction: str = "mean",
     ) -> Tensor:
-        """The cross-entropy of ``forward``'s logits for ``target_outputs`` (batch, target length), which are not counted where
-        they are ``ignore_index``. The logits never exist all at once: with large vocabularies they would be most of the memory.
+        """The cross-entropy of ``forward``'s logits for ``target_outputs`` (batch, target length). Outputs that equal
+        ``ignore_index`` do not count.
+
+        The logits are computed in parts, never all at once: with a large vocabulary they would take most of the memory.
         """
         features = self._features(target_inputs, *self.encode(source))
         return tt.linear_cross_entropy(
@@ -178,7 +184,7 @@ class Transformer(Module):
         )
 
     def _features(self, target: Tensor, memory: Tensor, memory_mask: Tensor, cache: Cache | None = None) -> Tensor:
-        """What the output layer reads: (batch, target length, d_model)."""
+        """The input of the output layer: (batch, target length, d_model)."""
         check_batch(target, "target ids")
         x = self.target_embedding(target, cache)
         return self.decoder(x, is_causal=True, memory=memory, memory_mask=memory_mask, cache=cache)
@@ -187,8 +193,8 @@ class Transformer(Module):
         return self.target_embedding.tokens.weight if self.output is None else self.output.weight
 
     def new_cache(self, capacity: int, memory_length: int) -> Cache:
-        """An empty cache for up to ``capacity`` target tokens over a memory of that length. Raises SettingError where it does
-        not fit in memory."""
+        """An empty cache for up to ``capacity`` target tokens and a memory of ``memory_length`` tokens. Raises SettingError if
+        it does not fit in memory."""
         numbers = 2 * int(self.config.decoder_layers) * int(capacity) * int(self.config.d_model)
         check_cache_fits(numbers, self.target_embedding.tokens.weight.dtype, "max_tokens")
         return Cache(self.config.decoder_layers, capacity, memory_length)

@@ -1,1 +1,1 @@
-"""The training loop, and a run's folder: settings, losses, evaluation, checkpoints, exact resume."""
+"""Training: the loop, settings, losses, evaluation, the folder of a run, and checkpoints."""

@@ -1,4 +1,4 @@
-"""A lock on a folder, so that no two processes write one run."""
+"""A lock on a folder, so that two processes never write the same run."""
 
 from __future__ import annotations
 
@@ -13,30 +13,31 @@ from pathlib import Path
 
 from tinyformer.errors import UserError
 
-# What file systems say that have no locks, as some that are shared over a network: there, runs must do without.
+# The errors of file systems without locks, as some network file systems are. Runs there are not locked.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock file ``path``, whose folder is there. Raises UserError that names the process that holds it.
+    """A context that holds the lock file ``path``. Its folder must exist. Raises UserError if another process holds the lock,
+    and names that process.
 
-    The system lets go of a lock when its process ends, however it ends; so a lock file that is found lying about is free.
+    The system releases a lock when its process ends, however it ends. So a lock file that was left behind is not locked.
     """
     file = _take(path)
     try:
-        with contextlib.suppress(OSError):  # the disk is full: a lock without a name is one, too
+        with contextlib.suppress(OSError):  # where the disk is full, the lock holds even without its owner's name
             os.ftruncate(file, 0)
             os.write(file, _this_process().encode("utf-8", "replace"))
         yield
     finally:
-        with contextlib.suppress(OSError):  # removed while it is held: nobody else's can be meant
+        with contextlib.suppress(OSError):  # it is removed while it is still held, so it cannot be another process's
             path.unlink()
         os.close(file)
 
 
 def _take(path: Path) -> int:
-    """The open lock file, held."""
+    """Open and lock the lock file. Returns its file descriptor."""
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
@@ -52,15 +53,15 @@ def _take(path: Path) -> int:
         except BaseException:
             os.close(file)
             raise
-        os.close(file)  # its holder removed it after we opened it: there may be another by now
+        os.close(file)  # its holder removed it after we opened it: try again, there may be a new one
 
 
 def _lock(file: int) -> None:
-    """Raises BlockingIOError where another process holds it."""
+    """Lock an open file. Raises BlockingIOError if another process holds the lock."""
     if sys.platform == "win32":
         import msvcrt
 
-        os.lseek(file, 1 << 30, os.SEEK_SET)  # a byte behind all that is written, as a locked one cannot be read
+        os.lseek(file, 1 << 30, os.SEEK_SET)  # a byte after the text, as locked bytes cannot be read
         try:
             msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
         except PermissionError:
@@ -85,6 +86,6 @@ def _is_at(file: int, path: Path) -> bool:
 
 
 def _this_process() -> str:
-    """How the holder is named to others."""
+    """This process's name in the messages of others."""
     words = " ".join(shlex.join(["python", *sys.argv]).split())
     return f"process {os.getpid()} on {socket.gethostname()} ({words if len(words) <= 80 else words[:77] + '...'})"

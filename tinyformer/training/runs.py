@@ -1,11 +1,13 @@
-"""A run's folder: its settings, its log, its two checkpoints. Each file is replaced whole, so none is ever half-written.
+"""The folder of a run: its settings, its tokenizer, its log and its checkpoints.
 
-``best.safetensors`` holds the weights with the lowest validation loss. ``latest.safetensors`` holds all that a run needs
-to go on as if it had never stopped: weights, optimizer state, random states, and the log so far, in one file, so that
-they always belong together. Both say which settings and which tokenizer they were trained with.
+``best.safetensors`` holds the weights with the lowest validation loss. ``latest.safetensors`` holds the weights, the state of
+the optimizer, the random states and the log so far: with config.json, tokenizer.json and the same data, a run goes on from it
+as if it had never stopped. Both checkpoints also store which settings and which tokenizer they were trained with. If weights
+are averaged, ``weights-STEP.safetensors`` hold those of the last evaluations. Each file is replaced as a whole, so none is ever
+half-written.
 
-A run that is new is written to the folder's ``.tinyformer.new`` until its first checkpoint, or, where it replaces another,
-until it has trained a step: a run that never got so far leaves nothing, and the one before it stays.
+The files of a new run are written to ``.tinyformer.new`` in the folder first. They move into place at the first checkpoint or,
+if they replace another run, after the first step. So a run that fails earlier leaves nothing behind, and the other run stays.
 """
 
 from __future__ import annotations
@@ -21,15 +23,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-import tinytensor as tt
 from tinyformer.errors import UserError, shortened
-from tinyformer.files import as_json, damaged, parse_json, read_json, write_json
+from tinyformer.files import as_json, damaged, read_json, write_json
+from tinyformer.old_names import with_new_names
 from tinyformer.schema import read_dataclass
 from tinyformer.settings import changed_settings, is_changeable
+from tinyformer.training.checkpoints import load_checkpoint, put_weights
 from tinyformer.training.lock import locked
-from tinytensor import FileError, Tensor, save
-from tinytensor.backend import is_floating
-from tinytensor.io import atomic_write, load_with_metadata, remove_stale
+from tinytensor.io import atomic_write, remove_stale
 from tinytensor.nn import Module
 
 LOG_COLUMNS = ("step", "learning_rate", "train_loss", "validation_loss", "gradient_norm", "seconds")
@@ -38,22 +39,22 @@ Settings = TypeVar("Settings")
 
 
 class RunFolder:
-    """The paths of a run, and how its files are written and read."""
+    """The folder of a run: the paths of its files, and methods that write and read them."""
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
-        self._new = self.path / ".tinyformer.new"  # written, but not yet to be kept
-        self._complete = self.path / ".tinyformer.complete"  # to be kept, while the run before it is removed
-        self._moving = self.path / ".tinyformer.moving"  # to be kept, on the way to its place
+        self._new = self.path / ".tinyformer.new"  # the files of a new run, before its first step
+        self._complete = self.path / ".tinyformer.complete"  # the same, while the files of the run that it replaces are removed
+        self._moving = self.path / ".tinyformer.moving"  # the same, while they are moved into place
         self._use(self.path)
-        self._settings: dict[str, Any] | None = None  # as JSON has them
-        self._tokenizer_print: str | None = None
-        self._parts: dict[str, type] = {}  # the dataclasses of the settings' parts
-        self.replaces = False  # whether there is another run that this one is to replace
-        self.changes = False  # whether a resumed run takes over settings that are not those it was trained with
+        self._settings: dict[str, Any] | None = None  # the content of config.json
+        self._tokenizer_hash: str | None = None
+        self._parts: dict[str, type] = {}  # the dataclass of each part of the settings
+        self.replaces = False  # whether this run is about to replace another one in the folder
+        self.changes = False  # whether a resumed run may change settings that it was trained with
 
     def _use(self, folder: Path) -> None:
-        """The run's files are in this folder from now on."""
+        """From now on, the files of the run are in this folder."""
         self._inside = folder
         self.settings = folder / "config.json"
         self.tokenizer = folder / "tokenizer.json"
@@ -66,38 +67,41 @@ class RunFolder:
         self.sample = folder / "sample.txt"
 
     def _files(self) -> list[Path]:
-        """The files of a run, of those that are there."""
+        """The files of the run that exist."""
         checkpoints = [self.best, self.latest, *self.kept_weights()]
         pictures = [self.curve, self.attention, self.attention_heads]
         files = [self.settings, self.tokenizer, self.log, self.sample, *checkpoints, *pictures]
         return [file for file in files if file.exists()]
 
     def weights(self, step: int) -> Path:
-        """Where the weights at a step are kept for averaging."""
+        """The path of the weights at a step, which are kept for averaging."""
         return self._inside / f"weights-{step:08d}.safetensors"
 
     def kept_weights(self) -> list[Path]:
-        """The weights that are kept for averaging, oldest first."""
+        """The paths of the weights that are kept for averaging, oldest first."""
         return sorted(self._inside.glob("weights-*.safetensors"))
 
     # ----------------------------------------------------------------------------------------------------- one writer
 
     @contextmanager
     def held(self) -> Iterator[RunFolder]:
-        """This folder, which no other process may hold meanwhile; made if it is not there, and gone again if nothing came into
-        it. What a run that was killed left half-written is removed. Raises UserError that names the other process."""
+        """A context that locks this folder against other processes.
+
+        The folder is made if it does not exist, and removed in the end if it is empty. Half-written files of a run that was
+        killed are removed. Raises UserError if another process holds the folder, and names that process.
+        """
         self._check_path()
         made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
         self.path.mkdir(parents=True, exist_ok=True)
         try:
             with locked(self.path / ".lock"):
-                self._tidy()
+                self._clean_up()
                 try:
                     yield self
                 finally:
                     self._drop_new()
         finally:
-            with suppress(OSError):  # the first that is not empty ends it
+            with suppress(OSError):  # stop at the first folder that is not empty
                 for folder in made:
                     folder.rmdir()
 
@@ -107,10 +111,10 @@ class RunFolder:
         if self.path.is_symlink() and not self.path.exists():
             raise UserError(f"{self.path} is a link to {os.readlink(self.path)}, which does not exist: make that folder first")
 
-    def _tidy(self) -> None:
-        """Remove what a process that was killed could not remove."""
+    def _clean_up(self) -> None:
+        """Finish or remove what a process that was killed left unfinished."""
         remove_stale(self.path)
-        self._finish_settling()
+        self._finish_moving()
         self._drop_new()
 
     def _drop_new(self) -> None:
@@ -120,8 +124,11 @@ class RunFolder:
     # ----------------------------------------------------------------------------------------------------- a new run
 
     def create(self, settings: Mapping[str, Any], overwrite: bool = False) -> None:
-        """Begin a run with these settings, dataclasses or values for JSON by name. Raises UserError where a run is there
-        already, unless ``overwrite``: then that run's files stay until ``settle``."""
+        """Begin a new run. ``settings`` maps names to dataclasses or other values that JSON can hold.
+
+        Raises UserError if the folder holds a run already, unless ``overwrite``. In that case the files of the old run stay
+        until ``move_into_place``.
+        """
         self._check_path()
         self._drop_new()
         self.replaces = bool(self._files())
@@ -130,20 +137,20 @@ class RunFolder:
             raise UserError(f"{self.path} holds a run already: {what}--overwrite replaces it, --out starts another")
         self._new.mkdir(parents=True, exist_ok=True)
         self._use(self._new)
-        self._settings, self._tokenizer_print = json.loads(as_json(settings)), None
+        self._settings, self._tokenizer_hash = json.loads(as_json(settings)), None
         self._parts = {name: type(part) for name, part in settings.items() if dataclasses.is_dataclass(part)}
         write_json(self.settings, self._settings or {})
 
-    def settle(self) -> None:
-        """Put the files of a new run in their places, and remove those of the run that was there before."""
+    def move_into_place(self) -> None:
+        """Move the files of a new run into place, and remove those of the run that was there before."""
         if self._inside == self._new:
             self._use(self.path)
             self._new.rename(self._complete)
-            self._finish_settling()
+            self._finish_moving()
             self.replaces = False
 
-    def _finish_settling(self) -> None:
-        """Do what is left to do of ``settle``, at which a process may have been killed anywhere."""
+    def _finish_moving(self) -> None:
+        """Finish ``move_into_place``, also after a process was killed at any point of it."""
         if self._complete.exists():
             for file in self._files():
                 file.unlink()
@@ -156,22 +163,25 @@ class RunFolder:
     # ------------------------------------------------------------------------------------------------- a run that is there
 
     def is_there(self) -> bool:
-        """Whether there is a run, even one whose process was killed while it put its files in their places."""
+        """Whether the folder holds a run, even one whose process was killed while it moved files into place."""
         return any(path.exists() for path in (self.settings, self._complete, self._moving))
 
     def read_settings(self) -> dict[str, Any]:
-        """What ``create`` wrote."""
+        """The settings that ``create`` wrote, with new names for old ones. Raises UserError if they are missing or damaged."""
         if self._settings is None:
             if self.is_there() and not self.settings.exists():
                 raise UserError(
-                    f"the files of the run in {self.path} are not all in their places, as the process that moved them there "
-                    "was killed, or is at it now: --resume mends it"
+                    f"some files of the run in {self.path} are not in place yet: the process that moves them was killed, or is "
+                    "still at work. --resume moves the rest"
                 )
-            self._settings = read_json(self.settings)
+            found = read_json(self.settings)
+            with damaged(self.settings):
+                self._settings = with_new_names(found)
         return self._settings
 
     def read_part(self, name: str, kind: type[Settings]) -> Settings:
-        """The dataclass that ``create`` wrote under this name. Raises UserError where there is none, or not of this kind."""
+        """The dataclass of this ``kind`` that ``create`` wrote under this name. Raises UserError if it is missing or
+        damaged."""
         settings = self.read_settings()
         with damaged(self.settings):
             if name not in settings:
@@ -180,8 +190,11 @@ class RunFolder:
             return read_dataclass(kind, settings[name], name)
 
     def resumed(self, name: str, kind: type[Settings], given: Mapping[str, Any]) -> Settings:
-        """A part of the settings of a run to be resumed, where ``given`` are the flags. Raises UserError for a flag that would
-        change it, unless ``given["resume"]`` is "changed": then those that a run can change are."""
+        """One part of the settings of a run that is resumed. ``given`` are the parsed flags.
+
+        Raises UserError for a flag that would change a setting. If ``given["resume"]`` is "changed", the flags change the
+        settings that a run can change, and only others raise UserError.
+        """
         part = self.read_part(name, kind)
         changed = changed_settings(kind, given, part)
         fixed = [field for field in changed if not is_changeable(kind, field)]
@@ -190,41 +203,43 @@ class RunFolder:
         if changed and not self.changes:
             raise UserError(
                 f"--resume goes on with the settings of {self.path}: leave out {flags}, or start a new run"
-                + ("" if fixed else ", or say --resume-changed")
+                + ("" if fixed else ", or pass --resume-changed")
             )
         if fixed:
-            raise UserError(f"a run cannot change {flags} on its way: leave that out, or start a new run")
+            raise UserError(f"a resumed run cannot change {flags}: leave that out, or start a new run")
         part = dataclasses.replace(part, **{field: given[field] for field in changed})  # type: ignore[type-var]
         self.read_settings()[name] = json.loads(as_json({"part": part}))["part"]
         return part
 
     def identity(self, lasting: bool) -> dict[str, Any]:
-        """What a checkpoint says of the run that it belongs to: all settings, or, if ``lasting``, those that no resumed run can
-        change; and the SHA-256 of the tokenizer's file. Nothing, where a run has no settings."""
+        """What a checkpoint stores about the run that it belongs to: the settings and the SHA-256 of the tokenizer's file.
+
+        With ``lasting``, only the settings that a resumed run cannot change. Empty if the run has no settings.
+        """
         if self._settings is None:
             return {}
         settings = {name: self._lasting(name, part) if lasting else part for name, part in self._settings.items()}
-        self._tokenizer_print = self._tokenizer_print or _fingerprint(self.tokenizer)
-        return {"settings": settings, "tokenizer": self._tokenizer_print}
+        self._tokenizer_hash = self._tokenizer_hash or _sha256(self.tokenizer)
+        return {"settings": settings, "tokenizer": self._tokenizer_hash}
 
     def _lasting(self, name: str, part: Any) -> Any:
         kind = self._parts.get(name)
         return part if kind is None else {key: value for key, value in part.items() if not is_changeable(kind, key)}
 
     def check_identity(self, state: Mapping[str, Any], path: Path) -> None:
-        """Raises UserError where the settings or the tokenizer here are not those that a checkpoint's state names."""
-        if state.get("settings") is None:  # from before there were such entries, or of no run
+        """Raise UserError unless the settings and the tokenizer in this folder are those that a checkpoint's state stores."""
+        if state.get("settings") is None:  # it is of an early version, or of no run
             return
         if not isinstance(state["settings"], Mapping):
-            raise UserError(f"{path} is damaged: its settings are no object")
+            raise UserError(f"{path} is damaged: its settings are not an object")
         for key, trained, found in _differences(state["settings"], self.read_settings()):
             can_change = self._can_change(key)
             if not (self.changes and can_change):
                 raise UserError(
                     f"{self.settings} says {found} for {key}, but {path.name} was trained with {trained}: put that back"
-                    + (", or take it over with --resume-changed" if can_change else "")
+                    + (", or keep the change with --resume-changed" if can_change else "")
                 )
-        if state.get("tokenizer") != _fingerprint(self.tokenizer):
+        if state.get("tokenizer") != _sha256(self.tokenizer):
             raise UserError(f"{self.tokenizer} is not the tokenizer that {path.name} was trained with: put that one back")
 
     def _can_change(self, key: str) -> bool:
@@ -232,11 +247,11 @@ class RunFolder:
         return part in self._parts and is_changeable(self._parts[part], name)
 
     def keep_changes(self) -> None:
-        """Write the settings that ``resumed`` changed."""
+        """Write the settings that ``resumed`` changed to config.json."""
         write_json(self.settings, self.read_settings())
 
     def write_log(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write the log as CSV: an empty cell where a row has no such number."""
+        """Write the log as CSV. A cell is empty if its row has no such number."""
         with atomic_write(self.log) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, LOG_COLUMNS, lineterminator="\n")
             writer.writeheader()
@@ -244,7 +259,8 @@ class RunFolder:
 
 
 def _differences(trained: Any, found: Any, key: str = "") -> Iterator[tuple[str, str, str]]:
-    """What is not as it was, of what there was: its key, such as model.num_heads, what it was and what it is."""
+    """The settings in ``trained`` that are missing or different in ``found``: (a key such as model.num_heads, the value in
+    ``trained``, the value in ``found``)."""
     if isinstance(trained, Mapping) and isinstance(found, Mapping):
         for name, value in trained.items():
             yield from _differences(value, found.get(name), f"{key}.{name}" if key else name)
@@ -252,81 +268,14 @@ def _differences(trained: Any, found: Any, key: str = "") -> Iterator[tuple[str,
         yield key, shortened(json.dumps(trained), 80), shortened(json.dumps(found), 80)
 
 
-def _fingerprint(path: Path) -> str | None:
-    """The SHA-256 of a file; None where there is none."""
+def _sha256(path: Path) -> str | None:
+    """The SHA-256 of a file; None if there is no file."""
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
 
 
-# -------------------------------------------------------------------------------------------------------- checkpoints
-
-
-def save_checkpoint(path: Path, groups: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> None:
-    """Write named groups of tensors and a JSON ``state`` to one file. Raises UserError, and leaves the file that was
-    there, where there is no space or no permission, and where a value is NaN or infinite."""
-    tensors = {f"{group}/{name}": tensor for group, members in groups.items() for name, tensor in members.items()}
-    if name := _not_finite(tensors):
-        raise UserError(f"{name} became NaN or infinite: {path} is not written, and the checkpoint before it is as it was")
-    try:
-        save(tensors, path, {"state": json.dumps(state)})
-    except OSError as error:
-        reason = error.strerror or error
-        raise UserError(f"the checkpoint {path} could not be written ({reason}); the one before it is as it was") from None
-
-
-def load_checkpoint(path: Path, kind: str) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-    """What ``save_checkpoint`` wrote. Raises UserError where the file is missing, damaged or not a checkpoint of ``kind``
-    (a value that its state holds), and where a value is NaN or infinite."""
-    try:
-        tensors, metadata = load_with_metadata(path)
-        state = parse_json(metadata["state"])
-    except FileError as error:
-        raise UserError(str(error)) from None
-    except (KeyError, ValueError):
-        raise UserError(f"{path} is not a checkpoint of tinyformer: it holds tensors, but no training state") from None
-    if state.get("kind") != kind:
-        raise UserError(f"{path} is not a checkpoint of the kind {kind!r}")
-    if name := _not_finite(tensors):
-        raise UserError(f"{path} is damaged: {name} has values that are NaN or infinite")
-    groups: dict[str, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        group, _, member = name.partition("/")
-        groups.setdefault(group, {})[member] = tensor
-    return groups, state
-
-
-def _not_finite(tensors: Mapping[str, Tensor]) -> str | None:
-    """The name of a tensor that has a value which is NaN or infinite."""
-    floating = [name for name, tensor in tensors.items() if is_floating(tensor.dtype)]
-    if not floating:
-        return None
-    with tt.no_grad():
-        finite = tt.stack([tensors[name].isfinite().all() for name in floating]).tolist()  # read but once, at the end
-    return next((name for name, good in zip(floating, finite) if not good), None)
-
-
-def put_weights(model: Module, weights: Mapping[str, Tensor], path: Path) -> None:
-    """Give a model the weights of a checkpoint. Raises UserError where they do not fit, or only by losing some: integers for
-    weights, or float64 for float32."""
-    for name, own in model.state_dict().items():
-        given = weights.get(name)
-        if given is not None and not _holds(own.dtype, given.dtype):
-            raise UserError(f"{path} is damaged: {name} is of {given.dtype}, but the model's is of {own.dtype}")
-    try:
-        model.load_state_dict(weights)
-    except ValueError as error:
-        raise UserError(f"{path} does not fit the model in {path.parent}: {shortened(str(error))}") from None
-
-
-def _holds(own: Any, given: Any) -> bool:
-    """Whether a tensor of one dtype takes another's values as they are; a narrow float takes float32's, rounded."""
-    if is_floating(own):
-        return is_floating(given) and given.itemsize <= max(own.itemsize, 4)
-    return bool(given == own)
-
-
 def load_weights(model: Module, path: Path) -> dict[str, Any]:
-    """Put a checkpoint's weights into the model; its state is returned. Raises UserError where they do not fit, or where the
-    settings or the tokenizer beside it are not those that it was trained with."""
+    """Put the weights of a checkpoint into the model. Returns the checkpoint's state. Raises UserError if the weights do not
+    fit, or if the settings or the tokenizer in its folder are not those that it was trained with."""
     groups, state = load_checkpoint(path, "best" if path.name.startswith("best") else "latest")
     RunFolder(path.parent).check_identity(state, path)
     put_weights(model, groups.get("model", {}), path)

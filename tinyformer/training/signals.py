@@ -1,4 +1,4 @@
-"""Ctrl-C and its like: asked to stop, training ends its step first."""
+"""Signals such as Ctrl-C: training finishes its step before it stops."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from typing import Any
 
 @contextmanager
 def stop_on_signals(stop: Callable[[str], None]) -> Iterator[None]:
-    """Call ``stop`` at Ctrl-C, SIGTERM and SIGHUP, so that a step is finished before training stops; a second Ctrl-C interrupts
-    at once. A signal that is ignored, as SIGHUP under nohup, stays so. Signals reach the main thread only."""
+    """A context that calls ``stop`` with the signal's name at Ctrl-C, SIGTERM and SIGHUP, so that training can finish its step.
+
+    A second Ctrl-C interrupts at once. A signal that was ignored before, such as SIGHUP under nohup, stays ignored. In any
+    other than the main thread this does nothing, because Python delivers signals only to the main thread.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""The training loop: schedule, accumulation, clipping, whole-split evaluation, checkpoints, exact resume."""
+"""The training loop: schedule, gradient accumulation, clipping, evaluation, checkpoints, and exact resuming."""
 
 from __future__ import annotations
 
@@ -14,24 +14,27 @@ import tinytensor as tt
 from tinyformer.data.batches import Batches
 from tinyformer.errors import SettingError, UserError, shortened
 from tinyformer.files import damaged
-from tinyformer.memory import check_drawn_fit, check_training_fits
+from tinyformer.memory import check_step_fits, check_training_fits
 from tinyformer.progress import Progress, show_progress
 from tinyformer.schema import read_dataclass
+from tinyformer.training.checkpoints import load_checkpoint, put_weights, save_checkpoint
 from tinyformer.training.config import TrainingConfig, adamw_for, training_dtype
 from tinyformer.training.evaluation import evaluate, perplexity
 from tinyformer.training.losses import LossFunction, next_token_loss
-from tinyformer.training.progressed import Progressed
-from tinyformer.training.runs import RunFolder, load_checkpoint, put_weights, save_checkpoint
+from tinyformer.training.runs import RunFolder
 from tinyformer.training.signals import stop_on_signals
+from tinyformer.training.state import TrainingState
 from tinytensor import Tensor, parallel
 from tinytensor.nn import Module
 from tinytensor.optim import clip_grad_norm
 
 
 class Trainer:
-    """Trains a model on batches and keeps its folder up to date. ``train()`` runs to the end, or until it is told to stop.
+    """Trains a model on batches, and keeps the run's folder up to date. ``train()`` runs to the end, or until it is stopped.
 
-    The model is converted to the configuration's dtype. Raises UserError where the backend cannot train in that.
+    ``on_evaluation`` returns a text about the model as it is now, such as a sample, which is shown after each evaluation. The
+    model is converted to the dtype of ``config``. Raises SettingError if the backend cannot train in it, and if training does
+    not fit in memory.
     """
 
     def __init__(
@@ -43,10 +46,10 @@ class Trainer:
         loss_function: LossFunction = next_token_loss,
         on_evaluation: Callable[[], str] | None = None,
     ):
-        self.on_evaluation = on_evaluation  # says something about the model as it is now, such as a sample
+        self.on_evaluation = on_evaluation
         self.model = model.astype(training_dtype(config.dtype))
         check_training_fits(model, batches, config.shards)
-        check_drawn_fit(batches, config.accumulation)
+        check_step_fits(batches, config.gradient_accumulation_steps)
         self.batches = batches
         self.config = config
         self.folder = folder
@@ -57,22 +60,23 @@ class Trainer:
         self.step = 0
         self.best_loss = math.inf
         self.best_step = 0
-        self.seconds = 0.0  # of the training steps
-        self.total_seconds = 0.0  # evaluations and checkpoints included
+        self.seconds = 0.0  # spent on training steps
+        self.total_seconds = 0.0  # those of evaluations and checkpoints included
         self.stopped_by: str | None = None
         self.rows: list[dict[str, Any]] = []
-        self._unread: list[tuple[int, Any, Any]] = []  # (step, loss, gradient norm) since the log's last row, on the device
+        self._unread: list[tuple[int, Any, Any]] = []  # (step, loss, gradient norm) since the log's last row, still on a GPU
 
     # ------------------------------------------------------------------------------------------------- one step
 
     def train_step(self) -> tuple[Tensor, Tensor, int]:
-        """One optimizer step: the mean loss, the gradient's norm before clipping, and the number of targets."""
-        drawn = [self.batches.sample() for _ in range(self.config.accumulation)]
+        """Take one optimizer step. Returns the mean loss, the norm of the gradient before clipping, and the number of
+        targets."""
+        drawn = [self.batches.sample() for _ in range(self.config.gradient_accumulation_steps)]
         count = sum(batch.num_targets for batch in drawn)
         self.optimizer.zero_grad()
         mean_loss: Tensor = tt.zeros(())
         for batch in drawn:
-            # Each batch counts by its number of targets: the sum is the mean over all of them, as in one large batch.
+            # Each batch counts by its number of targets. So the sum is the mean over all targets, as in one large batch.
             part = partial(self._part_of_the_loss, batch.num_targets / count)
             mean_loss = mean_loss + parallel.backward(part, batch.split(self.shards))
         norm = clip_grad_norm(self.model.parameters(), self.config.clip or math.inf)
@@ -80,17 +84,15 @@ class Trainer:
         self.step += 1
         return mean_loss, norm, count
 
-    def _part_of_the_loss(self, share: float, shard: Any) -> Tensor:
-        return self.loss_function(self.model, shard) * share
+    def _part_of_the_loss(self, fraction: float, shard: Any) -> Tensor:
+        return self.loss_function(self.model, shard) * fraction
 
     # ------------------------------------------------------------------------------------------------- the loop
 
     def train(self) -> bool:
-        """Train to the last step; False where it was told to stop meanwhile, after a checkpoint: by Ctrl-C, SIGTERM or SIGHUP,
-        or as nobody reads its output any more. ``stopped_by`` then says which; it may have been while the last step was taken.
-
-        Raises UserError at a loss that is NaN or infinite; the checkpoints then are from before it.
-        """
+        """Train to the last step. Returns False if training was stopped: by Ctrl-C, SIGTERM or SIGHUP, or because its output
+        cannot be written any more. Then ``stopped_by`` says by what, and a checkpoint was written. Raises UserError if a loss
+        is NaN or infinite; the checkpoints are then from before that step."""
         config, self.stopped_by = self.config, None
         self.model.train()
         began, before = time.perf_counter(), self.total_seconds
@@ -104,8 +106,8 @@ class Trainer:
                 loss, norm, count = self.train_step()
                 self._unread.append((self.step, loss, norm))
                 steps, tokens = steps + 1, tokens + count
-                self._tell(bar.update)
-                if self.folder.replaces:  # once it has taken a step, the run may take another's place
+                self._print(bar.update)
+                if self.folder.replaces:  # after its first step, the run may replace another
                     self._save_latest()
                 if self._due(config.log_every) or self._due(config.eval_every):
                     self._read_losses()
@@ -123,37 +125,37 @@ class Trainer:
                 self.seconds += time.perf_counter() - since
                 self.total_seconds = before + time.perf_counter() - began
                 self._save_latest()
-        return self.stopped_by is None
+        return self.stopped_by is None  # it may have been stopped in the last step, too
 
     def _stop(self, by: str) -> None:
-        """Stop after the step that is being taken."""
+        """Ask training to stop after the current step."""
         self.stopped_by = self.stopped_by or by
 
-    def _tell(self, tell: Callable[..., object], *what: str) -> None:
-        """Show something. Where that cannot be, as when the terminal was closed, training stops and is saved."""
+    def _print(self, write: Callable[..., object], *text: str) -> None:
+        """Show a text with ``write``. If that fails, as when the terminal was closed, training stops and is saved."""
         try:
-            tell(*what)
+            write(*text)
         except OSError as error:
             self._stop(f"the end of its output ({error.strerror})")
 
-    def farewell(self, command: str) -> str:
-        """What to say where ``train`` stopped before the end, and ``command --resume`` goes on."""
+    def stop_message(self, command: str) -> str:
+        """The message after ``train`` was stopped. ``command --resume`` continues the run."""
         if self.step == 0 and self.folder.replaces:
-            return f"Stopped by {self.stopped_by} before its first step: {self.folder.path} is as it was."
+            return f"Stopped by {self.stopped_by} before its first step: {self.folder.path} stays as it was."
         return f"Stopped by {self.stopped_by} after step {self.step} and saved. Go on with: {command} --resume"
 
     def _due(self, every: int) -> bool:
         return self.step % every == 0 or self.step == self.config.steps
 
     def _show(self, bar: Progress, seconds_a_step: float, tokens_a_second: float) -> None:
-        self._tell(
+        self._print(
             bar.set_postfix_str,
             f"loss {self._last('train_loss'):.3f}, val {self._last('validation_loss'):.3f}, "
             f"{1000 * seconds_a_step:.0f} ms/step, {tokens_a_second:,.0f} tokens/s",
         )
 
     def _read_losses(self) -> None:
-        """Fetch the losses and gradient norms since the log's last row; only here does a GPU have to be waited for."""
+        """Fetch the losses and gradient norms since the log's last row. Only here does training wait for a GPU."""
         self._unread = [(step, float(loss), float(norm)) for step, loss, norm in self._unread]
         for step, loss, norm in self._unread:
             self._check("loss", loss, step)
@@ -162,19 +164,19 @@ class Trainer:
     def _check(self, what: str, value: float, step: int) -> None:
         if not math.isfinite(value):
             raise UserError(
-                f"the {what} became {value} at step {step}: training stops. What {self.folder.path} holds is from before "
-                "that; a lower --learning-rate or --clip 1 usually helps"
+                f"the {what} became {value} at step {step}: training stops. The checkpoints in {self.folder.path} are from "
+                "before that; a lower --learning-rate or --clip 1 usually helps"
             )
 
     def _log(self) -> None:
-        """Add to the log the mean loss since its last row and the last gradient norm."""
+        """Add the mean loss since the log's last row, and the last gradient norm, to the log."""
         row = self._row()
         row["train_loss"] = sum(loss for _, loss, _ in self._unread) / len(self._unread)
         row["gradient_norm"] = self._unread[-1][2]
         self._unread = []
 
     def _row(self) -> dict[str, Any]:
-        """The log's row of the current step."""
+        """The log's row of the current step, which is added if there is none."""
         if not self.rows or self.rows[-1]["step"] != self.step:
             rate = self.optimizer.param_groups[0]["lr"] * self.schedule(max(self.step - 1, 0))
             empty = {"train_loss": None, "validation_loss": None, "gradient_norm": None}
@@ -188,16 +190,16 @@ class Trainer:
         loss = evaluate(self.model, self.batches, self.loss_function, self.shards)
         self._check("validation loss", loss, self.step)
         self._row()["validation_loss"] = loss
-        self._tell(bar.write, f"step {self.step:5d}: validation loss {loss:.4f}, perplexity {perplexity(loss):.2f}")
+        self._print(bar.write, f"step {self.step:5d}: validation loss {loss:.4f}, perplexity {perplexity(loss):.2f}")
         if loss < self.best_loss:
             self._save_best(loss)
-        if self.config.average > 1 and self.step > 0:  # the first weights know nothing
+        if self.config.average > 1 and self.step > 0:  # the untrained weights are not averaged
             self._keep_weights()
             if self.step == self.config.steps:
                 self._try_average(bar)
         if self.on_evaluation is not None and self.step:
-            self._tell(bar.write, self.on_evaluation())
-        bar.unpause()  # so that the time left is reckoned from the steps alone
+            self._print(bar.write, self.on_evaluation())
+        bar.unpause()  # the time left is computed from the steps alone
 
     # ------------------------------------------------------------------------------------------------ checkpoints
 
@@ -207,19 +209,19 @@ class Trainer:
         save_checkpoint(self.folder.best, {"model": self.model.state_dict()}, state)
 
     def _keep_weights(self) -> None:
-        """Write this evaluation's weights beside those of the last ones, and drop what is older than the average goes back."""
+        """Save the weights of this evaluation for averaging, and remove those that are too old for it."""
         save_checkpoint(self.folder.weights(self.step), {"model": self.model.state_dict()}, {"kind": "weights"})
         for old in self.folder.kept_weights()[: -self.config.average]:
             old.unlink()
 
     def _try_average(self, bar: Progress) -> None:
-        """Evaluate the mean of the kept weights, and make it the best if it is. The model's own weights stay as they are."""
+        """Evaluate the mean of the kept weights, and save it as the best if it is. The model's own weights do not change."""
         own = {name: tensor.copy() for name, tensor in self.model.state_dict().items()}
         states = [load_checkpoint(path, "weights")[0]["model"] for path in self.folder.kept_weights()]
         self.model.load_state_dict({name: _mean([s[name] for s in states]) for name in own})
         loss = evaluate(self.model, self.batches, self.loss_function, self.shards)
         mean = f"the mean of the last {len(states)} weights"
-        self._tell(bar.write, f"{mean}: validation loss {loss:.4f}, perplexity {perplexity(loss):.2f}")
+        self._print(bar.write, f"{mean}: validation loss {loss:.4f}, perplexity {perplexity(loss):.2f}")
         if loss < self.best_loss:
             self._save_best(loss)
         self.model.load_state_dict(own)
@@ -243,19 +245,22 @@ class Trainer:
         groups = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
         save_checkpoint(self.folder.latest, groups, state)
         self.folder.write_log(self.rows)
-        if self.step > 0 or not self.folder.replaces:  # before its first step, another run is worth more
-            self.folder.settle()
+        if self.step > 0 or not self.folder.replaces:  # a run without a step must not replace another
+            self.folder.move_into_place()
 
     def resume(self) -> None:
-        """Go on from the folder's latest checkpoint exactly, with the optimizer's settings from there, too; or with settings
-        that were changed on purpose. Raises UserError where it is missing, damaged, another's, or of other settings."""
+        """Go on exactly from the folder's latest checkpoint, which also has the optimizer's settings. With --resume-changed,
+        use the changed settings instead.
+
+        Raises UserError if the checkpoint is missing, damaged, of another model, or of other settings.
+        """
         latest = self.folder.latest
         groups, state = load_checkpoint(latest, "latest")
         with damaged(latest):
-            found = read_dataclass(Progressed, state)
+            found = read_dataclass(TrainingState, state)
         self.folder.check_identity(state, latest)
         if found.step > self.config.steps:
-            raise SettingError(f"steps must be at least the {found.step} that were taken already, not {self.config.steps}")
+            raise SettingError(f"steps must be at least {found.step}, the number taken already, not {self.config.steps}")
         put_weights(self.model, groups.get("model", {}), latest)
         own = [{name: group[name] for name in ("lr", "betas", "weight_decay")} for group in self.optimizer.param_groups]
         try:
@@ -269,7 +274,7 @@ class Trainer:
         self.best_loss = math.inf if found.best_loss is None else found.best_loss
         self.best_step, self._unread = found.best_step, list(found.unread)
         changed_shards = self.config.shards if self.folder.changes else 0
-        self.shards = changed_shards or found.shards  # another number would round, and drop, differently
+        self.shards = changed_shards or found.shards  # another number rounds differently, and draws other dropout masks
         if self.folder.changes:
             for group, settings in zip(self.optimizer.param_groups, own):
                 group.update(settings)
@@ -278,12 +283,12 @@ class Trainer:
 
 
 def _mean(tensors: list[Tensor]) -> Tensor:
-    return sum(tensors[1:], tensors[0].astype("float32")) / len(tensors)  # bfloat16 would round each sum
+    return sum(tensors[1:], tensors[0].astype("float32")) / len(tensors)  # sums in bfloat16 would be rounded each time
 
 
 @contextmanager
 def _closing(bar: Progress) -> Iterator[None]:
-    """Ends the bar at the end, if there still is a terminal for it."""
+    """A context that closes the bar in the end, even if its terminal is gone."""
     try:
         yield
     finally:

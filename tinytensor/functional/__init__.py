@@ -1,10 +1,10 @@
-"""The functions of neural networks, written out as plain compositions of ops.
+"""The functions of neural networks: attention, losses, normalisation and dropout, written as compositions of ops.
 
-Where a function carries ``@fused``, its body is the definition and hand-written kernels do the work: the two are tested
-to be equal, the body is what higher derivatives go through, and ``function.reference`` calls it.
+If a function is declared with ``@fused``, its body is the definition, and hand-written kernels do the work. Tests check that
+the two are equal. Higher derivatives are computed through the body, and ``function.reference`` calls it.
 
-Each file lists its public functions in ``__all__``. The activations and other ops of neural networks are in ops/, and can
-be had from here, too.
+Each file lists its public functions in ``__all__``. What is an op is in ops/: all activations (activations.py), ``embedding``,
+``linear``, ``one_hot`` and so on. They are also available from here.
 """
 
 from tinytensor.functional.attention import *

@@ -1,4 +1,7 @@
-"""Attention, in one head and in several."""
+"""Attention with one head (``scaled_dot_product_attention``) and with several (``multi_head_attention``), and causal masks.
+
+A boolean mask means True = may attend, everywhere. A row that may attend to nothing gives zeros, never NaN.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ def _attention(
     keep_probability: float,
 ) -> Any:
     scores = matmul(query * scale, swapaxes(key, -1, -2))
-    weights = softmax_of_seen(scores if bias is None else scores + bias, mask, is_causal, bias is not None)
+    weights = masked_softmax(scores if bias is None else scores + bias, mask, is_causal, bias is not None)
     if random_key is not None:
         *lead, length, keys = weights.shape
         keep = kernels.keep_mask(random_key, (*lead, keys, length), keep_probability)
@@ -46,9 +49,11 @@ def _attention(
     return matmul(weights, value)
 
 
-def softmax_of_seen(scores: Tensor, mask: Any = None, is_causal: bool = False, may_be_hidden: bool = False) -> Tensor:
-    """The softmax of scores (..., T, S) over the keys that a query may see; zeros where it may see none. ``mask`` as in
-    ``scaled_dot_product_attention``; ``may_be_hidden``: some scores may be -inf already."""
+def masked_softmax(scores: Tensor, mask: Any = None, is_causal: bool = False, may_be_hidden: bool = False) -> Tensor:
+    """The softmax of scores (..., T, S) over the keys that a query may see. A query that may see none gets zeros.
+
+    ``mask`` and ``is_causal`` are as in ``scaled_dot_product_attention``. ``may_be_hidden`` says that scores may be -inf.
+    """
     if mask is not None and is_floating(mask.dtype):
         scores, mask, may_be_hidden = scores + mask, None, True
     if is_causal:
@@ -58,9 +63,9 @@ def softmax_of_seen(scores: Tensor, mask: Any = None, is_causal: bool = False, m
         scores = where(mask, scores, -math.inf)
     elif not may_be_hidden:
         return softmax(scores)
-    if scores.dtype.itemsize == 2:  # half precision, which soon loses what is added up
-        return astype(softmax_of_seen(astype(scores, default_dtype), may_be_hidden=True), scores.dtype)
-    # The maximum cancels out, so it needs no gradient.
+    if scores.dtype.itemsize == 2:  # in half precision a sum loses digits
+        return astype(masked_softmax(astype(scores, default_dtype), may_be_hidden=True), scores.dtype)
+    # The maximum is finite: then exp(-inf - maximum) is 0, and no row is NaN. It cancels out, so it needs no gradient.
     largest = maximum(scores.detach().max(-1, keepdims=True), lowest(scores.dtype))
     weights = exp(scores - largest)
     total = sum(weights, -1, keepdims=True)
@@ -68,10 +73,10 @@ def softmax_of_seen(scores: Tensor, mask: Any = None, is_causal: bool = False, m
 
 
 def causal_mask(queries: int, keys: int | None = None) -> Tensor:
-    """The boolean mask (queries, keys), True = may attend, that lets each query see the keys up to its own place.
+    """The boolean mask (queries, keys), True = may attend, with which each query sees the keys up to its own position.
 
-    With more keys than queries (a cache holds the earlier ones), the last query stands at the last key; with fewer, the first
-    queries see none.
+    The last query is at the position of the last key. So there may be more keys than queries, as with a cache of earlier keys.
+    If there are fewer, the first queries see no key.
     """
     return wrap(causal_array(queries, queries if keys is None else keys))
 
@@ -87,26 +92,31 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """softmax(query @ keyᵀ * scale) @ value (Vaswani et al. 2017, equation 1).
 
-    Shapes: query (..., T, D), key (..., S, D), value (..., S, D_v) -> (..., T, D_v). ``mask`` broadcasts to (..., T, S) and is
-    boolean, True = may attend, or floating-point: then it is added to the scores (after ``scale``), -inf hides a key, and it
-    gets a gradient where it requires one, as a learned bias does. A row that may attend to nothing gives zeros, and gets
-    zero gradients. ``is_causal``, with or without a mask, lets query t see keys up to t (counted from the end where S > T, as
-    with a cache). ``scale`` is 1/sqrt(D) by default. ``dropout_p`` drops attention weights: pass 0 when not training.
+    Shapes: query (..., T, D), key (..., S, D), value (..., S, D_v) -> (..., T, D_v).
 
-    Inputs of several dtypes, a floating-point mask among them, are brought to the one that they promote to.
+    ``mask`` broadcasts to (..., T, S). It is boolean, with True = may attend, or floating-point. A floating-point mask is added
+    to the scaled scores; -inf hides a key. It gets a gradient if it requires one, so it may be a learned bias. A row that may
+    attend to nothing gives zeros, and its gradients are zeros.
+
+    ``is_causal``: query t only sees keys up to t, and only those that a mask allows. If S > T, as with a cache, the last query
+    is at the last key. ``dropout_p``: the probability of dropping an attention weight; pass 0 when not training. ``scale`` is
+    1/sqrt(D) by default.
+
+    Inputs of different dtypes, including a floating-point mask, are converted to the dtype that they promote to. Raises
+    ValueError for shapes that do not fit, and TypeError for a mask of integers.
     """
     check_tensors("attention", query=query, key=key, value=value, **({} if mask is None else {"mask": mask}))
     _check_attention(query, key, value, mask, dropout_p)
     bias, seen = _bias_and_mask(mask)
     settings = _settings(is_causal, query.shape[-2], query.shape[-1], dropout_p, scale)
-    if not key.shape[-2]:  # of no values the sum is zero, whatever the weights
+    if not key.shape[-2]:  # the sum of no values is zero, whatever the weights are
         scores = matmul(query * settings[1], swapaxes(key, -1, -2))
         return matmul(scores if bias is None else scores + bias, value)
     return _attention(query, key, value, bias, seen, *settings)
 
 
 def attention_of_arrays(query: Any, key: Any, value: Any, mask: Any, is_causal: bool, dropout_p: float) -> Any:
-    """``scaled_dot_product_attention`` of arrays whose shapes fit, for those who already have arrays."""
+    """``scaled_dot_product_attention`` for arrays. Their shapes are not checked, and no gradients flow."""
     _check_settings(mask, dropout_p)
     settings = _settings(is_causal, query.shape[-2], query.shape[-1], dropout_p)
     if query.dtype is key.dtype is value.dtype is default_dtype and (mask is None or mask.dtype.kind == "b"):
@@ -119,7 +129,7 @@ _NOTHING = (False, False, False, False)
 
 
 def _bias_and_mask(mask: Tensor | None) -> tuple[Tensor | None, Any]:
-    """A floating-point mask as what to add to the scores, a boolean one as its array."""
+    """(bias, None) for a floating-point mask, which is added to the scores, and (None, array) for a boolean one."""
     if mask is None:
         return None, None
     return (mask, None) if is_floating(mask.dtype) else (None, mask.data)
@@ -128,7 +138,7 @@ def _bias_and_mask(mask: Tensor | None) -> tuple[Tensor | None, Any]:
 def _settings(
     is_causal: bool, queries: int, width: int, dropout_p: float, scale: float | None = None
 ) -> tuple[bool, float, RandomKey | None, float]:
-    """What the kernels of attention take after their inputs and the mask. A single query sees all keys, causal or not."""
+    """The arguments of attention's kernels that follow the inputs and the mask. A single query sees all keys, causal or not."""
     scale = 1.0 / math.sqrt(width or 1) if scale is None else scale
     random_key = random.random_key() if dropout_p else None
     return is_causal and queries > 1, scale, random_key, 1.0 - dropout_p
@@ -150,7 +160,7 @@ def _check_settings(mask: Any, dropout_p: float) -> None:
     check_probability(dropout_p)
     if mask is not None and mask.dtype.kind != "b" and not is_floating(mask.dtype):
         raise TypeError(
-            f"an attention mask is boolean (True = may attend) or floating-point (added to the scores), not {mask.dtype}: "
+            f"an attention mask must be boolean (True = may attend) or floating-point (added to the scores), not {mask.dtype}: "
             "compare it, as in mask > 0"
         )
 
@@ -181,9 +191,10 @@ def multi_head_attention(
 ) -> Tensor:
     """``scaled_dot_product_attention`` in each of ``num_heads`` parts of the width (Vaswani et al. 2017, section 3.2.2).
 
-    ``projected`` (batch, length, 3 * width) holds queries, keys and values beside each other, as one linear layer makes them;
-    with a ``memory`` (batch, keys, 2 * width), which holds keys and values, it is the queries alone (batch, length, width).
-    The result is (batch, length, width). ``mask`` broadcasts to (batch, heads, length, keys); all else is as there.
+    Without ``memory``, ``projected`` (batch, length, 3 * width) holds queries, keys and values side by side, as one linear
+    layer makes them. With a ``memory`` (batch, keys, 2 * width) of keys and values, ``projected`` (batch, length, width) holds
+    only the queries. The result is (batch, length, width). ``mask`` broadcasts to (batch, heads, length, keys). The other
+    arguments and the errors are those of ``scaled_dot_product_attention``.
     """
     operands = {"projected": projected, "memory": memory, "mask": mask}
     check_tensors("multi_head_attention", **{name: x for name, x in operands.items() if x is not None})
@@ -201,6 +212,11 @@ def _check_heads(projected: Tensor, num_heads: int, memory: Tensor | None) -> No
     parts = 3 if memory is None else 1
     shape, of_memory = projected.shape, None if memory is None else memory.shape
     if len(shape) != 3 or num_heads < 1 or shape[2] % (parts * num_heads):
-        raise ValueError(f"multi_head_attention: {shape} is no (batch, length, {parts} * width) that {num_heads} heads divide")
+        raise ValueError(
+            f"multi_head_attention: projected {shape} must be (batch, length, {parts} * width), with a width that {num_heads} "
+            "heads divide"
+        )
     if of_memory is not None and (len(of_memory) != 3 or of_memory[0] != shape[0] or of_memory[2] != 2 * shape[2]):
-        raise ValueError(f"multi_head_attention: the memory of queries {shape} is (batch, keys, 2 * width), not {of_memory}")
+        raise ValueError(
+            f"multi_head_attention: the memory for queries {shape} must be (batch, keys, 2 * width), not {of_memory}"
+        )

@@ -1,4 +1,4 @@
-"""Losses of a classifier, whose target says which class is right."""
+"""Losses for classification: a target names the right class, or gives a probability for each class."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tinytensor import kernels
 from tinytensor.backend import is_floating, is_host_array, xp
 from tinytensor.calling import wrap
-from tinytensor.checks import check_tensors, each_time
+from tinytensor.checks import check_tensors, value_check
 from tinytensor.functional.losses import at_least_float32, check_reduction, reduce
 from tinytensor.fused import fused
 from tinytensor.ops import expand_dims, linear, log_softmax, mean, reshape, sum, take_along_axis, where
@@ -26,7 +26,7 @@ __all__ = [
 def _cross_entropy(logits: Any, targets: Any, ignore_index: int, label_smoothing: float, reduction: str) -> Any:
     kept = targets != ignore_index
     target = where(kept, targets, 0)
-    logits = where(kept.reshape((*kept.shape, 1)), logits, 0.0)  # of an ignored row nothing is read, not even NaN
+    logits = where(kept.reshape((*kept.shape, 1)), logits, 0.0)  # an ignored row has no effect, even if it is NaN
     log_probability = log_softmax(at_least_float32(logits))
     losses = -take_along_axis(log_probability, target.reshape((*target.shape, 1)), -1).reshape(targets.shape)
     if label_smoothing:
@@ -45,16 +45,18 @@ def cross_entropy(
     reduction: str = "mean",
     weight: Tensor | None = None,
 ) -> Tensor:
-    """-log softmax(logits)[target], the softmax being over the last axis.
+    """-log softmax(logits)[target], with the softmax over the last axis.
 
-    logits: (..., classes). targets: integers (...), of which those equal to ``ignore_index`` count neither in the sum nor
-    in the mean; or probabilities (..., classes). ``label_smoothing`` e mixes the target with the uniform distribution:
-    (1 - e) target + e/classes (Szegedy et al. 2016). ``reduction``: mean, sum or none. The mean over no rows at all is 0.
-    ``weight`` (classes,) is what each class counts; the mean is then over the targets' weights (with probabilities, as in
-    PyTorch, over the rows). With weights or probabilities the loss is composed of ops, without a kernel.
-    Of half precision the loss is float32, as every loss here.
-    Raises ValueError for shapes that do not fit and IndexError for a target that is no class; on a GPU, where to look would
-    mean to wait, such a target's loss is NaN.
+    logits: (..., classes). targets: integers (...), or probabilities (..., classes). Targets equal to ``ignore_index`` count
+    neither in the sum nor in the mean. ``label_smoothing`` e mixes the target with the uniform distribution:
+    (1 - e) target + e/classes (Szegedy et al. 2016). The mean over no rows is 0.
+
+    ``weight`` (classes,) gives each class a weight. The mean is then divided by the sum of the targets' weights (for
+    probabilities by the number of rows, as in PyTorch). With weights or probabilities the loss is composed of ops, without a
+    kernel. For inputs of half precision the loss is float32.
+
+    Raises ValueError for shapes that do not fit, and IndexError for a target that is not a class. Targets on a GPU are not
+    checked, because the program would have to wait; there the loss of a wrong target is NaN.
     """
     check_tensors("cross_entropy", logits=logits, targets=targets)
     check_reduction(reduction)
@@ -66,10 +68,10 @@ def cross_entropy(
     if is_floating(targets.dtype):
         return _soft_cross_entropy(logits, targets, label_smoothing, reduction, weight)
     if targets.dtype.kind not in "iu":
-        raise TypeError(f"cross_entropy: targets are integers (classes) or floats (probabilities), not {targets.dtype}")
+        raise TypeError(f"cross_entropy: targets must be integers (classes) or floats (probabilities), not {targets.dtype}")
     if logits.ndim == 0 or logits.shape[:-1] != targets.shape:
         raise ValueError(
-            f"cross_entropy: logits {logits.shape} must be the targets' shape {targets.shape} "
+            f"cross_entropy: logits {logits.shape} must have the targets' shape {targets.shape} "
             "and one more axis at the end, the classes"
         )
     _check_classes("cross_entropy", targets.data, logits.shape[-1], ignore_index)
@@ -81,7 +83,7 @@ def cross_entropy(
 def _weighted_cross_entropy(
     logits: Tensor, targets: Any, ignore_index: int, label_smoothing: float, reduction: str, weight: Tensor
 ) -> Tensor:
-    """``cross_entropy`` where classes count differently: smoothing takes each class by its own weight, too."""
+    """``cross_entropy`` with a weight for each class. Label smoothing uses the weights as well."""
     kept = wrap(targets != ignore_index)
     logits = where(expand_dims(kept, -1), at_least_float32(logits), 0.0)
     log_probability = log_softmax(logits)
@@ -93,7 +95,7 @@ def _weighted_cross_entropy(
 
 
 def _weights_of(targets: Any, weight: Tensor | None, ignore_index: int) -> Tensor:
-    """What each row counts: its target's weight (1 without weights), and 0 where it is ignored."""
+    """The weight of each row: that of its target (1 without weights), and 0 for an ignored row."""
     kept = targets != ignore_index
     if weight is None:
         return wrap(kept.astype("float32"))
@@ -101,7 +103,7 @@ def _weights_of(targets: Any, weight: Tensor | None, ignore_index: int) -> Tenso
 
 
 def _weighted(losses: Tensor, weights: Tensor, reduction: str) -> Tensor:
-    """The losses reduced, the mean being over the weights; over none at all it is 0."""
+    """The reduced losses. The mean is divided by the sum of the weights; if that is 0, so is the mean."""
     if reduction != "mean":
         return reduce(losses, reduction)
     total = sum(weights)
@@ -115,10 +117,10 @@ def nll_loss(
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:
-    """-log_probabilities[target], the negative log-likelihood: ``cross_entropy`` of what went through ``log_softmax``.
+    """-log_probabilities[target], the negative log-likelihood. After ``log_softmax`` it equals ``cross_entropy``.
 
-    log_probabilities: (..., classes). targets: integers (...). ``weight`` (classes,), ``ignore_index`` and the errors are as
-    in ``cross_entropy``.
+    log_probabilities: (..., classes). targets: integers (...). ``weight`` (classes,), ``ignore_index``, ``reduction`` and the
+    errors are as in ``cross_entropy``.
     """
     check_tensors(
         "nll_loss", log_probabilities=log_probabilities, targets=targets, **({} if weight is None else {"weight": weight})
@@ -127,8 +129,8 @@ def nll_loss(
     shape = log_probabilities.shape
     if not shape or shape[:-1] != targets.shape or (weight is not None and weight.shape != shape[-1:]):
         raise ValueError(
-            f"nll_loss: log-probabilities {shape} must be the targets' shape {targets.shape} and one more axis at the end, the "
-            "classes" + ("" if weight is None else f", of which each has a weight: {weight.shape}")
+            f"nll_loss: log-probabilities {shape} must have the targets' shape {targets.shape} and one more axis at the end, "
+            "the classes" + ("" if weight is None else f", of which each has a weight: {weight.shape}")
         )
     _check_classes("nll_loss", targets.data, shape[-1], ignore_index)
     weights = _weights_of(targets.data, weight, ignore_index)
@@ -151,18 +153,18 @@ def linear_cross_entropy(
     label_smoothing: float = 0.0,
     reduction: str = "mean",
 ) -> Tensor:
-    """``cross_entropy`` of the logits x @ weight.T, without ever holding them all.
+    """``cross_entropy`` of the logits x @ weight.T, without all of them in memory at the same time.
 
-    x: (..., width). weight: (classes, width). targets: integers (...). The rest is as in ``cross_entropy``, but that the
-    reduction is mean or sum.
+    x: (..., width). weight: (classes, width). targets: integers (...). ``reduction`` is "mean" or "sum". The other arguments
+    and the errors are as in ``cross_entropy``.
     """
     check_tensors("linear_cross_entropy", x=x, weight=weight, targets=targets)
     if reduction not in ("mean", "sum"):
-        raise ValueError(f"linear_cross_entropy: the reduction is 'mean' or 'sum', not {reduction!r}")
+        raise ValueError(f"linear_cross_entropy: the reduction must be 'mean' or 'sum', not {reduction!r}")
     _check_smoothing(label_smoothing)
     if weight.ndim != 2 or x.ndim == 0 or x.shape[-1] != weight.shape[1] or x.shape[:-1] != targets.shape:
         raise ValueError(
-            f"linear_cross_entropy: x {x.shape} must be the targets' shape {targets.shape} and one more axis at the end, as "
+            f"linear_cross_entropy: x {x.shape} must have the targets' shape {targets.shape} and one more axis at the end, as "
             f"at_least_float32 as the weight {weight.shape}"
         )
     _check_classes("linear_cross_entropy", targets.data, weight.shape[0], ignore_index)
@@ -171,18 +173,20 @@ def linear_cross_entropy(
 
 def _check_smoothing(label_smoothing: float) -> None:
     if not 0.0 <= label_smoothing <= 1.0:
-        raise ValueError(f"label smoothing lies between 0 and 1, not at {label_smoothing}")
+        raise ValueError(f"label smoothing must lie between 0 and 1, not at {label_smoothing}")
 
 
-@each_time
+@value_check
 def _check_classes(operation: str, targets: Any, classes: int, ignore_index: int) -> None:
     if targets.dtype.kind not in "iu":
-        raise TypeError(f"{operation}: targets are integers (classes), not {targets.dtype}")
+        raise TypeError(f"{operation}: targets must be integers (classes), not {targets.dtype}")
     if not is_host_array(targets):
-        return  # a check of GPU values would wait for the device
+        return  # checking values on a GPU would make the program wait for it
     wrong = ((targets < 0) | (targets >= classes)) & (targets != ignore_index)
     if wrong.any():
-        raise IndexError(f"{operation}: target {int(targets[wrong][0])} is no class: there are {classes}, 0 to {classes - 1}")
+        raise IndexError(
+            f"{operation}: target {int(targets[wrong][0])} is not a class: there are {classes}, from 0 to {classes - 1}"
+        )
 
 
 def _soft_cross_entropy(

@@ -1,4 +1,7 @@
-"""Losses of a prediction and a target of one shape, and what all losses share."""
+"""Losses whose prediction and target have the same shape, and the helpers that all losses share.
+
+A loss is computed in float32 if its inputs are integers or of half precision. ``reduction`` is "mean", "sum" or "none".
+"""
 
 from __future__ import annotations
 
@@ -23,21 +26,23 @@ __all__ = [
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """x in float32 where it is no floating-point number, or of half precision: a loss is float32."""
+    """x, converted to float32 if it is of half precision or not floating-point."""
     return x if is_floating(x.dtype) and x.dtype.itemsize > 2 else astype(x, "float32")
 
 
 def reduce(losses: Tensor, reduction: str) -> Tensor:
+    """The mean or the sum of the losses, or for "none" the losses themselves."""
     return losses if reduction == "none" else mean(losses) if reduction == "mean" else sum(losses)
 
 
 def check_reduction(reduction: str) -> None:
+    """Raise ValueError unless it is "mean", "sum" or "none"."""
     if reduction not in ("mean", "sum", "none"):
-        raise ValueError(f"a reduction is 'mean', 'sum' or 'none', not {reduction!r}")
+        raise ValueError(f"the reduction must be 'mean', 'sum' or 'none', not {reduction!r}")
 
 
 def _pair(operation: str, prediction: Tensor, target: Tensor, reduction: str) -> tuple[Tensor, Tensor]:
-    """A loss's two inputs, of one shape, in the dtype it is computed in."""
+    """The two inputs of a loss, in the dtype in which it is computed. Raises ValueError unless they have the same shape."""
     check_tensors(operation, prediction=prediction, target=target)
     check_reduction(reduction)
     if prediction.shape != target.shape:
@@ -46,20 +51,22 @@ def _pair(operation: str, prediction: Tensor, target: Tensor, reduction: str) ->
 
 
 def mse_loss(prediction: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """(prediction - target) squared, two tensors of one shape."""
+    """The squared difference of two tensors of the same shape."""
     prediction, target = _pair("mse_loss", prediction, target, reduction)
     return reduce(square(prediction - target), reduction)
 
 
 def l1_loss(prediction: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """|prediction - target|, two tensors of one shape."""
+    """The absolute difference of two tensors of the same shape."""
     prediction, target = _pair("l1_loss", prediction, target, reduction)
     return reduce(abs(prediction - target), reduction)
 
 
 def huber_loss(prediction: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0) -> Tensor:
-    """The half of the squared difference d up to ``delta``, and from there on its tangent, delta (|d| - delta / 2), which
-    outliers pull less (Huber 1964)."""
+    """d * d / 2 where the difference d is at most ``delta``, and its tangent delta (|d| - delta / 2) beyond (Huber 1964).
+
+    Outliers have less influence than on the squared difference. Raises ValueError unless delta is positive.
+    """
     if delta <= 0:
         raise ValueError(f"huber_loss: delta must be positive, not {delta}")
     prediction, target = _pair("huber_loss", prediction, target, reduction)
@@ -69,18 +76,20 @@ def huber_loss(prediction: Tensor, target: Tensor, reduction: str = "mean", delt
 
 
 def smooth_l1_loss(prediction: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0) -> Tensor:
-    """|d| - beta / 2 of the difference d, rounded off below ``beta`` to a parabola: the Huber loss over beta. With
-    beta = 0 it is ``l1_loss``."""
+    """|d| - beta / 2 where the difference d is larger than ``beta``, and a parabola below: the Huber loss divided by beta.
+
+    With beta = 0 it is ``l1_loss``. Raises ValueError if beta is negative.
+    """
     if beta < 0:
         raise ValueError(f"smooth_l1_loss: beta must not be negative, but is {beta}")
     return huber_loss(prediction, target, reduction, beta) / beta if beta else l1_loss(prediction, target, reduction)
 
 
 def kl_div(input: Tensor, target: Tensor, reduction: str = "mean", log_target: bool = False) -> Tensor:
-    """target (log target - input), the divergence of Kullback and Leibler (1951), of two tensors of one shape.
+    """target (log target - input), the divergence of Kullback and Leibler (1951), for two tensors of the same shape.
 
-    ``input`` holds log-probabilities, and ``target`` probabilities, or with ``log_target`` their logarithms. The mean is over
-    all elements; "batchmean" is the sum over the length of the first axis, the divergence as it is defined.
+    ``input`` holds log-probabilities. ``target`` holds probabilities, or with ``log_target`` their logarithms. "mean" is over
+    all elements. "batchmean" is the sum divided by the length of the first axis, which is the divergence as it is defined.
     """
     batch = reduction == "batchmean"
     input, target = _pair("kl_div", input, target, "sum" if batch else reduction)
@@ -89,7 +98,7 @@ def kl_div(input: Tensor, target: Tensor, reduction: str = "mean", log_target: b
 
 
 def _x_log_x(x: Tensor) -> Tensor:
-    """x log x, and 0 where x is 0, with the gradient log x + 1 elsewhere."""
+    """x log x, and 0 where x is 0. The gradient is 0 there, and log x + 1 elsewhere."""
     return where(x == 0, 0.0, x * log(where(x == 0, 1.0, x)))
 
 
@@ -100,13 +109,13 @@ def binary_cross_entropy_with_logits(
     weight: Tensor | None = None,
     pos_weight: Tensor | None = None,
 ) -> Tensor:
-    """-t log p - (1 - t) log(1 - p) with p = sigmoid(logits) and targets t in 0..1, without overflow.
+    """-t log p - (1 - t) log(1 - p), for p = sigmoid(logits) and targets t from 0 to 1, without overflow.
 
-    ``pos_weight`` multiplies the first term, and ``weight`` each loss; both broadcast against the logits. The mean is over all
-    elements.
+    ``pos_weight`` multiplies the first term and ``weight`` multiplies each loss. Both broadcast to the shape of the logits. The
+    mean is over all elements.
     """
     logits, targets = _pair("binary_cross_entropy_with_logits", logits, targets, reduction)
-    # softplus(-x) = -log p and softplus(x) = -log(1 - p), so nothing cancels, however sure and right the logits are.
+    # softplus(-x) = -log p and softplus(x) = -log(1 - p), so no digits cancel even where the loss is nearly 0.
     positive = targets if pos_weight is None else targets * _factor("pos_weight", pos_weight, logits)
     losses = positive * softplus(-logits) + (1.0 - targets) * softplus(logits)
     return reduce(losses if weight is None else losses * _factor("weight", weight, logits), reduction)
@@ -115,9 +124,10 @@ def binary_cross_entropy_with_logits(
 def binary_cross_entropy(
     probabilities: Tensor, targets: Tensor, reduction: str = "mean", weight: Tensor | None = None
 ) -> Tensor:
-    """-t log p - (1 - t) log(1 - p) of probabilities p and targets t in 0..1, each logarithm at least -100, as in PyTorch.
+    """-t log p - (1 - t) log(1 - p), for probabilities p and targets t from 0 to 1. Each logarithm is at least -100, as in
+    PyTorch.
 
-    Where the probabilities are a sigmoid's, ``binary_cross_entropy_with_logits`` keeps more digits.
+    If the probabilities come from a sigmoid, ``binary_cross_entropy_with_logits`` is more accurate.
     """
     p, targets = _pair("binary_cross_entropy", probabilities, targets, reduction)
     losses = -targets * clip(log(p), -100.0) - (1.0 - targets) * clip(log1p(-p), -100.0)
@@ -125,7 +135,7 @@ def binary_cross_entropy(
 
 
 def _factor(name: str, weight: Tensor, like: Tensor) -> Tensor:
-    """A weight that broadcasts to the losses. Raises ValueError for one that would enlarge them."""
+    """A weight in the dtype of the losses. Raises ValueError unless it broadcasts to their shape."""
     check_tensors("binary_cross_entropy", **{name: weight})
     fits = all(n in (1, of) for n, of in zip(weight.shape[::-1], like.shape[::-1]))
     if weight.ndim > like.ndim or not fits:

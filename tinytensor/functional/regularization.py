@@ -1,4 +1,4 @@
-"""Dropout."""
+"""Regularisation: ``dropout``."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def _dropout(x: Any, residual: Any, random_key: RandomKey, keep_probability: flo
 
 
 def dropout(x: Tensor, p: float = 0.5, training: bool = True, residual: Tensor | None = None) -> Tensor:
-    """While ``training``, set each element to 0 with probability p and scale the others by 1/(1 - p), so that the expected
-    value stays (Srivastava et al. 2014); otherwise x itself. A ``residual`` of x's shape is added to the result.
+    """In ``training``, set each element to 0 with probability p and multiply the others by 1/(1 - p), which keeps the expected
+    value (Srivastava et al. 2014). Otherwise the result is x itself. A ``residual`` of x's shape is added to the result.
 
-    Raises ValueError unless 0 <= p <= 1, and for a residual of another shape.
+    Raises ValueError unless 0 <= p <= 1, and if the residual has another shape than x.
     """
     check_probability(p)
     if residual is not None and residual.shape != x.shape:
-        raise ValueError(f"dropout: the residual has shape {residual.shape} and x {x.shape}: they must be the same")
+        raise ValueError(f"dropout: the residual has shape {residual.shape} and x has {x.shape}: they must be the same")
     if training and p:
         return _dropout(x, residual, random.random_key(), 1.0 - p)
     return x if residual is None else residual + x

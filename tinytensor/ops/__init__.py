@@ -1,10 +1,12 @@
-"""The ops: forward functions with their gradient rules, by kind.
+"""The ops: forward functions and their gradient rules, by kind.
 
-Read ``elementwise`` first. A function with ``@op`` has gradient rules; a function without is made of other ops, and so has a
-gradient, too. Each file lists its public functions in ``__all__``: these are functions of tinytensor.
+Read ``elementwise`` first. A function with ``@op`` has gradient rules, unless it is declared with ``@op()``. A function without
+it is made of other ops, and gets its gradient from them. Each file lists its public functions in ``__all__``; users find them
+in ``tinytensor``.
 """
 
 from tinytensor.ops.activations import *
+from tinytensor.ops.comparisons import *
 from tinytensor.ops.elementwise import *
 from tinytensor.ops.indexing import *
 from tinytensor.ops.linear_algebra import *

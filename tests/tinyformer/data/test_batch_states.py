@@ -99,16 +99,16 @@ def test_pairs_states_of_before_go_on_in_their_epoch() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"place": 6}, "its batches cannot have the place 6 in an epoch of 5"),
-        ({"place": 10**30}, "its batches cannot have the place 1000000000000000000000000000000 in an epoch of 5"),
-        ({"place": -1}, "its batches cannot have the place -1"),
-        ({"place": 2.0}, "its batches cannot have the place 2.0"),
-        ({"place": True}, "its batches cannot have the place True"),
-        ({"place": "2"}, "its batches cannot have the place '2'"),
-        ({"place": None}, "its batches cannot have the place None"),
-        ({"started": 1}, "its batches cannot have the place 3"),
-        ({"started": None}, "its batches cannot have the place 3"),
-        ({"started": False}, "its batches cannot have the place 3 in an epoch of 0"),
+        ({"place": 6}, "its batches cannot be at place 6 of an epoch of 5"),
+        ({"place": 10**30}, "its batches cannot be at place 1000000000000000000000000000000 of an epoch of 5"),
+        ({"place": -1}, "its batches cannot be at place -1"),
+        ({"place": 2.0}, "its batches cannot be at place 2.0"),
+        ({"place": True}, "its batches cannot be at place True"),
+        ({"place": "2"}, "its batches cannot be at place '2'"),
+        ({"place": None}, "its batches cannot be at place None"),
+        ({"started": 1}, "its batches cannot be at place 3"),
+        ({"started": None}, "its batches cannot be at place 3"),
+        ({"started": False}, "its batches cannot be at place 3 of an epoch of 0"),
     ],
 )
 def test_places_where_pairs_cannot_be(changes: dict[str, Any], message: str) -> None:

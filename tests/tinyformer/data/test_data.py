@@ -77,7 +77,7 @@ def test_an_empty_file(tmp_path: Path, content: str) -> None:
 def test_an_empty_name_is_not_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "default_text", lambda: ("to be", "Tiny Shakespeare"))
     for read in (read_text, open_text, lambda path: TextSource(None, "x", "y").read_again("run", path)):
-        with pytest.raises(UserError, match="an empty name is no path: pass --data"):
+        with pytest.raises(UserError, match="an empty name is not a path: pass --data"):
             read("")
 
 
@@ -162,7 +162,7 @@ def test_a_file_that_is_larger_than_memory_is_refused_before_it_is_read(tmp_path
     with open(tmp_path / "large", "wb") as file:
         file.truncate(10 * 10**12)  # a sparse file
     for path in (tmp_path / "large", tmp_path):
-        with pytest.raises(UserError, match=r"needs at least 30 TB of memory, and .* are there: pass --data a shorter one"):
+        with pytest.raises(UserError, match=r"needs at least 30 TB of memory, but there are .*: pass --data a shorter one"):
             read_text(path)
 
 
@@ -375,13 +375,13 @@ def test_a_batch_is_windows_of_the_training_text_and_their_successors() -> None:
 
 def test_every_window_can_be_drawn() -> None:
     # 19 training ids have 11 windows of 8 with a target more: the first and the last must be among them.
-    some = batches(38, validation_share=0.5)
+    some = batches(38, validation_fraction=0.5)
     assert len(some.training) == 19
     starts = {int(start) for _ in range(100) for start in some.sample().inputs.numpy()[:, 0]}
     assert starts == set(range(11))
 
 
-# The last share is 10 %: 200 ids leave 20, so two windows of 8 and a tail of 3; 250 leave 25: three and no tail.
+# The last fraction is 10 %: 200 ids leave 20, so two windows of 8 and a tail of 3; 250 leave 25: three and no tail.
 @pytest.mark.parametrize("n", [90, 100, 170, 180, 190, 200, 250, 251, 1000])
 @pytest.mark.parametrize("batch_size", [1, 2, 64])
 def test_every_validation_target_exactly_once_and_in_order(n: int, batch_size: int) -> None:
@@ -401,7 +401,7 @@ def test_every_validation_target_exactly_once_and_in_order(n: int, batch_size: i
 
 
 def test_both_splits_together_are_the_text() -> None:
-    some = batches(123, validation_share=0.3)
+    some = batches(123, validation_fraction=0.3)
     assert some.training.tolist() + some.validation.tolist() == list(range(123))
     assert len(some.validation) == 37
 
@@ -431,19 +431,19 @@ def test_validation_does_not_disturb_the_choice_of_windows() -> None:
     assert one.sample().inputs.tolist() == two.sample().inputs.tolist()
 
 
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("fraction", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize("block_size", [1, 8, 64])
-def test_a_text_that_is_too_short_is_told_how_long_it_must_be(block_size: int, share: float) -> None:
+def test_a_text_that_is_too_short_is_told_how_long_it_must_be(block_size: int, fraction: float) -> None:
     with pytest.raises(UserError, match=f"too few for windows of {block_size}: use at least") as caught:
-        batches(block_size, block_size, validation_share=share)
+        batches(block_size, block_size, validation_fraction=fraction)
     assert f"has {block_size} tokens" in str(caught.value)
     need = int(str(caught.value).split("at least ")[1].split(",")[0])
     # What it says is enough, and not more than twice what is.
-    some = batches(need, block_size, validation_share=share)
+    some = batches(need, block_size, validation_fraction=fraction)
     assert list(some.validation_batches())
     some.sample()
     with pytest.raises(UserError):
-        batches(need // 2 - 1, block_size, validation_share=share)
+        batches(need // 2 - 1, block_size, validation_fraction=fraction)
 
 
 @pytest.mark.parametrize(
@@ -456,8 +456,8 @@ def test_a_text_that_is_too_short_is_told_how_long_it_must_be(block_size: int, s
         ({"block_size": 0}, "block_size must be at least 1, not 0"),
         ({"block_size": 10**30}, f"too few for windows of {10**30}: use at least 9999999999999999"),
         ({"block_size": 10**400}, "or a smaller block_size"),
-        ({"validation_share": 0.0}, "validation_share must be above 0 and below 1, not 0.0"),
-        ({"validation_share": 1.0}, "validation_share must be above 0 and below 1, not 1.0"),
+        ({"validation_fraction": 0.0}, "validation_fraction must be above 0 and below 1, not 0.0"),
+        ({"validation_fraction": 1.0}, "validation_fraction must be above 0 and below 1, not 1.0"),
     ],
 )
 def test_settings_that_make_no_batches(options: dict[str, float], message: str) -> None:
@@ -513,7 +513,7 @@ def test_the_shards_of_rows_have_the_gradient_of_the_whole(parts: int) -> None:
 
 @pytest.mark.parametrize(("ids", "wrong"), [([0, 3, 11, 2], 11), ([[0, -1]], -1), (np.array([10, 12]), 12)])
 def test_an_id_outside_of_the_vocabulary(ids: object, wrong: int) -> None:
-    with pytest.raises(UserError, match=f"id {wrong} is outside of the vocabulary: its 11 ids start at 0"):
+    with pytest.raises(UserError, match=f"id {wrong} is outside of the vocabulary: its ids are 0 to 10"):
         check_ids(ids, 11)
     check_ids(ids, 13) if wrong > 0 else check_ids([], 11)
 

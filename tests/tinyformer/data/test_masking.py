@@ -22,8 +22,8 @@ SPECIAL = (PAD, START, END, MASK)
 VOCAB = 50
 
 
-def masking(share: float = 0.15) -> Masking:
-    return Masking(VOCAB, MASK, SPECIAL, share)
+def masking(fraction: float = 0.15) -> Masking:
+    return Masking(VOCAB, MASK, SPECIAL, fraction)
 
 
 def batches(n: int = 500, window: int = 10, batch_size: int = 4, **options: object) -> MaskedBatches:
@@ -60,15 +60,15 @@ def test_targets_stand_at_hidden_places_only_and_the_rest_is_as_it_was() -> None
     np.testing.assert_array_equal(targets[hidden], ids[hidden])
 
 
-@pytest.mark.parametrize("share", [0.15, 0.5, 1.0])
-def test_special_tokens_are_never_hidden(share: float) -> None:
+@pytest.mark.parametrize("fraction", [0.15, 0.5, 1.0])
+def test_special_tokens_are_never_hidden(fraction: float) -> None:
     rng = np.random.default_rng(3)
     ids = rng.integers(0, VOCAB, (200, 20))  # special tokens are everywhere, the mask token too
-    inputs, targets = masking(share)(ids, rng)
+    inputs, targets = masking(fraction)(ids, rng)
     special = np.isin(ids, SPECIAL)
     assert (targets[special] == IGNORED).all()
     np.testing.assert_array_equal(inputs[special], ids[special])
-    if share == 1.0:
+    if fraction == 1.0:
         assert (targets[~special] != IGNORED).all()
 
 
@@ -79,10 +79,10 @@ def test_short_rows_hide_one_token_and_rows_without_ordinary_tokens_none() -> No
         assert targets.tolist() == [[IGNORED, 7, IGNORED, IGNORED], [IGNORED] * 4]
 
 
-@pytest.mark.parametrize("share", [0.0, -0.1, 1.1])
-def test_a_share_that_is_none(share: float) -> None:
-    with pytest.raises(UserError, match="share of masked tokens"):
-        masking(share)
+@pytest.mark.parametrize("fraction", [0.0, -0.1, 1.1])
+def test_a_fraction_that_cannot_be(fraction: float) -> None:
+    with pytest.raises(UserError, match="fraction of masked tokens"):
+        masking(fraction)
 
 
 def test_a_vocabulary_of_special_tokens_only() -> None:
@@ -114,7 +114,7 @@ def test_a_batch_is_windows_of_the_training_text_between_start_and_end() -> None
 
 
 def test_every_window_can_be_drawn() -> None:
-    some = MaskedBatches(np.arange(4, 30), masking(), START, END, 10, 4, validation_share=0.5)
+    some = MaskedBatches(np.arange(4, 30), masking(), START, END, 10, 4, validation_fraction=0.5)
     firsts = {int(i) for _ in range(100) for i in originals(some.sample())[:, 1]}
     assert firsts == {4, 5, 6, 7}  # 13 ids to train on have 4 windows of 10
 
@@ -149,7 +149,7 @@ def test_the_state_goes_through_json_and_goes_on_exactly() -> None:
         ({"batch_size": 0}, "batch_size must be at least 1, not 0"),
         ({"batch_size": 10**30}, r"a batch of this batch_size needs at least 10\^\d+ bytes"),
         ({"window": 10**30}, f"too few for windows of {10**30}: use a longer one, or a smaller window"),
-        ({"validation_share": 1.0}, "validation_share must be above 0 and below 1"),
+        ({"validation_fraction": 1.0}, "validation_fraction must be above 0 and below 1"),
     ],
 )
 def test_settings_that_make_no_batches(options: dict[str, float], message: str) -> None:
@@ -160,7 +160,7 @@ def test_settings_that_make_no_batches(options: dict[str, float], message: str) 
 
 def test_the_loss_is_the_mean_over_the_hidden_tokens() -> None:
     tt.seed(0)
-    sizes = {"max_length": 12, "num_layers": 1, "num_heads": 2, "d_model": 16, "d_inner": 16, "dropout": 0.0}
+    sizes = {"max_length": 12, "num_layers": 1, "num_heads": 2, "d_model": 16, "d_ff": 16, "dropout": 0.0}
     model = BertForMaskedLM(BertConfig(VOCAB, **sizes))
     batch = batches().sample()
     expected = tt.cross_entropy(model(batch.inputs), batch.targets, ignore_index=IGNORED)

@@ -66,7 +66,7 @@ def test_what_is_no_file_of_sentences(tmp_path: Path) -> None:
             read_lines(tmp_path / name)
     with pytest.raises(UserError, match="broken is a link to nowhere, which does not exist"):
         read_lines(tmp_path / "broken")
-    with pytest.raises(UserError, match="an empty name is no path"):
+    with pytest.raises(UserError, match="an empty name is not a path"):
         read_lines("")
     with pytest.raises(UserError, match=r"'a\\x00b' cannot be a path"):
         read_lines("a\0b")
@@ -76,7 +76,7 @@ def test_what_is_no_file_of_sentences(tmp_path: Path) -> None:
 def test_a_file_that_is_larger_than_memory_is_refused_before_it_is_read(tmp_path: Path) -> None:
     with open(tmp_path / "large", "wb") as file:
         file.truncate(10 * 10**12)  # a sparse file
-    with pytest.raises(UserError, match=r"large needs at least 30 TB of memory, and .* are there: pass a shorter one"):
+    with pytest.raises(UserError, match=r"large needs at least 30 TB of memory, but there are .*: pass a shorter one"):
         read_lines(tmp_path / "large")
 
 
@@ -91,7 +91,7 @@ def test_a_zipped_file_is_unpacked_only_as_far_as_it_fits_in_memory(
     monkeypatch.setattr(memory, "host_memory", lambda: there)
     tracemalloc.start()
     try:
-        with pytest.raises(UserError, match=r"a\.gz needs at least \d+ MB of memory, and 200 MB are there"):
+        with pytest.raises(UserError, match=r"a\.gz needs at least \d+ MB of memory, but there are 200 MB"):
             read_lines(tmp_path / "a.gz")
         assert tracemalloc.get_traced_memory()[1] < there
     finally:

@@ -94,7 +94,7 @@ def spread(model: Any) -> Any:
 def make_transformer() -> Callable[[int], Transformer]:
     def make(seed: int) -> Transformer:
         tt.seed(seed)
-        sizes = {"d_model": 8, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1, "d_inner": 8}
+        sizes = {"d_model": 8, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1, "d_ff": 8}
         return spread(Transformer(TransformerConfig(7, 7, **sizes)))
 
     return make
@@ -335,7 +335,7 @@ def test_outputs_that_say_nothing(beam: int) -> None:
 
             with pytest.raises(UserError, match=f"the model's outputs are {message}"):
                 beam_search(Broken(4, [0]), START, END, 1, beam=beam, max_tokens=4)
-    with pytest.raises(UserError, match="the model's outputs are -inf for every token, so that none is possible"):
+    with pytest.raises(UserError, match="the model's outputs are -inf for every token, so that no token is possible"):
         log_softmax(np.full((2, 3), -np.inf))
 
 

@@ -328,7 +328,7 @@ def test_decoders_take_lists_and_rows_before_the_first_token(model, make_transfo
     [
         ({"prompt": []}, "the prompt is empty"),
         ({"prompt": np.zeros(0, np.int64)}, "the prompt is empty"),
-        ({"num_tokens": -1}, "the length must not be negative, not -1"),
+        ({"num_tokens": -1}, "the length must be at least 0, not -1"),
         ({"prompt": [1.0, 2.0]}, "token ids are integers, not float64"),
         ({"prompt": [True]}, "token ids are integers, not bool"),
         ({"prompt": ["a"]}, "token ids are integers, not <U1"),
@@ -468,7 +468,7 @@ def make_transformer() -> Callable[..., Transformer]:
 
     def make(seed: int = 0, **changes: object) -> Transformer:
         tt.seed(seed)
-        sizes = {"d_model": 16, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 2, "d_inner": 24}
+        sizes = {"d_model": 16, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 2, "d_ff": 24}
         return spread(Transformer(TransformerConfig(11, 11, **{**sizes, **changes})))
 
     return make
@@ -580,7 +580,7 @@ def test_the_end_of_a_gpts_text(model) -> None:
 @pytest.mark.parametrize(
     ("prompts", "message"),
     [
-        ([[1, 2, 3], [4, 5]], "the prompts have from 2 to 3 tokens: a batch needs equal lengths"),
+        ([[1, 2, 3], [4, 5]], "the prompts have from 2 to 3 tokens: all texts of a batch must have the same length"),
         ([np.arange(3), np.arange(2)], "the prompts have from 2 to 3 tokens"),
         ([[1], []], "the prompts have from 0 to 1 tokens"),
         ([[], []], "the prompt is empty"),
@@ -595,7 +595,7 @@ def test_the_end_of_a_gpts_text(model) -> None:
 def test_prompts_that_are_none(prompts: object, message: str) -> None:
     with pytest.raises(UserError, match=message):  # at once, as with generate
         sample(Table(np.zeros((5, 5))), prompts, 3, Sampling())
-    with pytest.raises(UserError, match="the length must not be negative, not -2"):
+    with pytest.raises(UserError, match="the length must be at least 0, not -2"):
         sample(Table(np.zeros((5, 5))), [[1]], -2, Sampling())
 
 
@@ -640,7 +640,7 @@ def test_decoders_refuse_what_does_not_fit_them(model, make_transformer, use_cac
         with pytest.raises(UserError, match=f"a decoder of 3 sources got ids for {rows}"):
             decoder.next_logits(np.ones((rows, 1), np.int64))
     list(sample(decoder, [[1]] * 3, 2, Sampling()))
-    with pytest.raises(UserError, match="this decoder takes 2 tokens, not 3: raise its max_tokens"):
+    with pytest.raises(UserError, match="this decoder takes 2 tokens, not 3: pass it a larger max_tokens"):
         decoder.next_logits(np.ones((3, 1), np.int64))
     gpt = GPTDecoder(model, use_cache)
     list(sample(gpt, [[1]] * 3, 2, Sampling()))

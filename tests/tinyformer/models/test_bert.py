@@ -14,7 +14,7 @@ from tinyformer.models.bert import Bert, BertConfig, BertForClassification, Bert
 from tinytensor.nn import Module
 from tinytensor.optim import AdamW
 
-SMALL = {"vocab_size": 13, "max_length": 8, "num_layers": 2, "num_heads": 2, "d_model": 16, "d_inner": 24, "dropout": 0.0}
+SMALL = {"vocab_size": 13, "max_length": 8, "num_layers": 2, "num_heads": 2, "d_model": 16, "d_ff": 24, "dropout": 0.0}
 PAD = 0
 
 
@@ -38,12 +38,12 @@ def random_ids(*shape: int, seed: int = 0) -> np.ndarray:
 
 def expected_parameters(c: BertConfig) -> int:
     """Counted on paper: three embeddings and a norm; layers of four matrices, two more and two norms; the pooler."""
-    d, inner = c.d_model, c.d_inner
+    d, inner = c.d_model, c.d_ff
     layer = 4 * (d * d + d) + d * inner + inner + inner * d + d + 2 * 2 * d
     return (c.vocab_size + c.max_length + c.num_segments) * d + 2 * d + c.num_layers * layer + d * d + d
 
 
-@pytest.mark.parametrize("changes", [{}, {"num_segments": 3, "num_layers": 1}, {"d_model": 32, "d_inner": 7, "max_length": 5}])
+@pytest.mark.parametrize("changes", [{}, {"num_segments": 3, "num_layers": 1}, {"d_model": 32, "d_ff": 7, "max_length": 5}])
 def test_parameter_count(changes: dict[str, int]) -> None:
     assert make(**changes).num_parameters() == expected_parameters(BertConfig(**{**SMALL, **changes}))
 
@@ -70,7 +70,7 @@ def test_the_heads_add_few_parameters() -> None:
 @pytest.mark.parametrize(("width", "std"), [(768, 0.02), (192, 0.04)])
 def test_first_weights(kind: type[Module], arguments: tuple[int, ...], width: int, std: float) -> None:
     # BERT's standard deviation at BERT's width, and at a quarter of it twice that.
-    model = make(kind, *arguments, d_model=width, num_layers=1, d_inner=128, vocab_size=200)
+    model = make(kind, *arguments, d_model=width, num_layers=1, d_ff=128, vocab_size=200)
     for name, parameter in model.named_parameters():
         values = parameter.numpy()
         if values.ndim == 2:
@@ -256,7 +256,7 @@ def test_classifies_one_batch() -> None:
         ({"num_segments": 0}, "num_segments must be at least 1, not 0"),
         ({"max_length": 0}, "max_length must be at least 1, not 0"),
         ({"num_layers": 0}, "num_layers must be at least 1, not 0"),
-        ({"d_inner": 0}, "d_inner must be at least 1, not 0"),
+        ({"d_ff": 0}, "d_ff must be at least 1, not 0"),
         ({"num_heads": 2.0}, "num_heads must be an integer, not 2.0"),
         ({"d_model": True}, "d_model must be an integer, not True"),
         ({"dropout": math.inf}, "dropout must be a finite number, not inf"),
@@ -281,11 +281,11 @@ def test_parameters_are_counted_without_making_the_model(positions: str, norm_fi
 
 
 @pytest.mark.timeout(10)
-@pytest.mark.parametrize("name", ["d_model", "d_inner", "num_layers", "max_length", "vocab_size"])
+@pytest.mark.parametrize("name", ["d_model", "d_ff", "num_layers", "max_length", "vocab_size"])
 def test_a_model_that_cannot_fit_in_memory_is_refused_before_it_is_made(name: str) -> None:
     config = BertConfig(**{"num_heads": 1, name: 10**18})
     for make_model in (Bert, BertForMaskedLM, lambda config: BertForClassification(config, 2)):
-        with pytest.raises(SettingError, match=r"a model of this size needs at least .* are there: choose a smaller d_model"):
+        with pytest.raises(SettingError, match=r"a model of this size needs .* there are .*: choose a smaller d_model"):
             make_model(config)
 
 

@@ -15,8 +15,9 @@ from tinyformer.errors import UserError
 from tinyformer.models.bert import BertConfig, BertForClassification, BertForMaskedLM
 from tinyformer.models.gpt import GPT, GPTConfig
 from tinyformer.models.transformer import Transformer, TransformerConfig
+from tinyformer.training.checkpoints import load_checkpoint
 from tinyformer.training.config import TrainingConfig
-from tinyformer.training.runs import RunFolder, load_checkpoint
+from tinyformer.training.runs import RunFolder
 from tinyformer.training.trainer import Trainer
 from tinytensor import Tensor
 from tinytensor.engine import Node
@@ -44,13 +45,13 @@ def logits_loss(**choices: Any) -> tuple[Module, Any]:
 
 
 def transformer_loss(**choices: Any) -> tuple[Module, Any]:
-    sizes = {"source_vocab_size": 11, "target_vocab_size": 11, "d_model": 16, "num_heads": 2, "d_inner": 24}
+    sizes = {"source_vocab_size": 11, "target_vocab_size": 11, "d_model": 16, "num_heads": 2, "d_ff": 24}
     model = Transformer(TransformerConfig(**{**sizes, "encoder_layers": 2, "decoder_layers": 2, **choices}))
     source = tt.concatenate([ids(3, 5), tt.zeros((3, 2), dtype="int64")], axis=1)
     return model, lambda: tt.cross_entropy(model(source, ids(3, 8)), ids(3, 8), label_smoothing=0.1)
 
 
-BERT = {"vocab_size": 11, "max_length": 8, "num_layers": 2, "num_heads": 2, "d_model": 16, "d_inner": 24}
+BERT = {"vocab_size": 11, "max_length": 8, "num_layers": 2, "num_heads": 2, "d_model": 16, "d_ff": 24}
 
 
 def masked_loss(**choices: Any) -> tuple[Module, Any]:

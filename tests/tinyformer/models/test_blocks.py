@@ -30,7 +30,7 @@ def x() -> np.ndarray:
 
 
 def config(**changes: object) -> BlockConfig:
-    return BlockConfig(**{"d_model": 12, "num_heads": 3, "d_inner": 20, **changes})
+    return BlockConfig(**{"d_model": 12, "num_heads": 3, "d_ff": 20, **changes})
 
 
 def randomised(module):
@@ -45,9 +45,9 @@ def randomised(module):
 def test_feed_forward(x: np.ndarray, bias: bool) -> None:
     layer = randomised(FeedForward(config(bias=bias)))
     p = {name: value.numpy().astype(np.float64) for name, value in layer.named_parameters()}
-    inner = gelu_by_hand(x @ p["expand.weight"].T + p.get("expand.bias", 0.0))
-    expected = inner @ p["contract.weight"].T + p.get("contract.bias", 0.0)
-    assert p["expand.weight"].shape == (20, 12)
+    inner = gelu_by_hand(x @ p["up.weight"].T + p.get("up.bias", 0.0))
+    expected = inner @ p["down.weight"].T + p.get("down.bias", 0.0)
+    assert p["up.weight"].shape == (20, 12)
     np.testing.assert_allclose(layer(tt.tensor(x)).numpy(), expected, rtol=1e-4, atol=1e-4)
 
 
@@ -103,7 +103,7 @@ def test_block_drops_what_its_parts_add_in_training_only(x: np.ndarray, norm_fir
 erf = np.vectorize(math.erf, otypes=[float])
 BY_HAND = {
     "relu": lambda x: np.maximum(x, 0.0),
-    "gelu": gelu_by_hand,
+    "gelu_tanh": gelu_by_hand,
     "gelu_exact": lambda x: x * 0.5 * (1 + erf(x / np.sqrt(2))),
     "swiglu": lambda x: x / (1 + np.exp(-x)),
 }
@@ -119,11 +119,11 @@ def test_activations(x: np.ndarray, activation: str, bias: bool) -> None:
         return values @ p[f"{name}.weight"].T + p.get(f"{name}.bias", 0.0)
 
     if activation == "swiglu":
-        inner = BY_HAND[activation](linear("gate", x)) * linear("expand", x)
+        inner = BY_HAND[activation](linear("gate", x)) * linear("up", x)
     else:
         assert "gate.weight" not in p
-        inner = BY_HAND[activation](linear("expand", x))
-    np.testing.assert_allclose(layer(tt.tensor(x)).numpy(), linear("contract", inner), rtol=1e-4, atol=1e-4)
+        inner = BY_HAND[activation](linear("up", x))
+    np.testing.assert_allclose(layer(tt.tensor(x)).numpy(), linear("down", inner), rtol=1e-4, atol=1e-4)
 
 
 def in_order(block: Block, x: tt.Tensor, **options: object) -> tt.Tensor:
@@ -172,7 +172,7 @@ def test_the_norms_epsilon_is_passed_on(x: np.ndarray) -> None:
     [
         ({"norm": "batch"}, "norm must be one of layer, rms, not 'batch'"),
         ({"norm_eps": math.inf}, "norm_eps must be a finite number, not inf"),
-        ({"activation": "tanh"}, "activation must be one of relu, gelu, gelu_exact, swiglu, not 'tanh'"),
+        ({"activation": "tanh"}, "activation must be one of relu, gelu_tanh, gelu_exact, swiglu, not 'tanh'"),
     ],
 )
 def test_choices_that_do_not_exist(changes: dict[str, str], message: str) -> None:
@@ -202,9 +202,12 @@ def test_a_cache_selects_in_every_block(x: np.ndarray) -> None:
         for block, part in zip(blocks, cache.blocks):
             block(tt.tensor(x), is_causal=True, memory=memory, cache=part)
     assert cache.length == 5
-    kept = [[[to_numpy(x).copy() for x in half.read()] for half in (part.own, part.crossed)] for part in cache.blocks]
+    kept = [
+        [[to_numpy(x).copy() for x in half.read()] for half in (part.self_attention, part.cross_attention)]
+        for part in cache.blocks
+    ]
     cache.select(np.array([1, 1, 0]))
     for part, halves in zip(cache.blocks, kept):
-        for half, pair in zip((part.own, part.crossed), halves):
+        for half, pair in zip((part.self_attention, part.cross_attention), halves):
             for now, before in zip(half.read(), pair):
                 np.testing.assert_array_equal(to_numpy(now), before[[1, 1, 0]])

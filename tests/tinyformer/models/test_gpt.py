@@ -132,7 +132,7 @@ def test_the_embeddings_are_dropped_too(make_gpt) -> None:
     # With blocks that add nothing, whatever is random is what goes into them.
     model = make_gpt(dropout=0.5)
     for block in model.blocks:
-        for layer in (block.attention.output, block.feed_forward.contract):
+        for layer in (block.attention.output, block.feed_forward.down):
             layer.weight.assign(np.zeros(layer.weight.shape, np.float32))
     ids = random_ids(2, 8)
     assert np.abs(model(ids).numpy() - model(ids).numpy()).max() > 0
@@ -182,7 +182,7 @@ def test_with_a_cache_the_logits_are_the_same(make_gpt, choices: dict[str, str],
 
 def test_sinusoidal_positions_are_added_to_scaled_embeddings(make_gpt) -> None:
     model = make_gpt(num_layers=1, positions="sinusoidal")
-    for layer in (model.blocks[0].attention.output, model.blocks[0].feed_forward.contract):
+    for layer in (model.blocks[0].attention.output, model.blocks[0].feed_forward.down):
         layer.weight.assign(np.zeros(layer.weight.shape, np.float32))  # a block that adds nothing
     weight = model.token_embedding.weight.numpy().astype(np.float64)
     places = np.arange(3)[:, None] / 10000 ** (np.arange(8) / 8)
@@ -217,12 +217,12 @@ def test_first_weights_are_gpt2s(d_model: int, layers: int) -> None:
         elif kind[1] == "bias":
             assert (values == 0.0).all(), name
         else:
-            residual = kind[0] in ("output", "contract")  # the two layers of a block that add to the residual stream
+            residual = kind[0] in ("output", "down")  # the two layers of a block that add to the residual stream
             std = 0.02 if "embedding" in kind[0] else linear_std / math.sqrt(2 * layers) if residual else linear_std
             seen.add((kind[0], residual))
             assert values.std() == pytest.approx(std, rel=0.03), name  # the smallest matrix has 8,192 numbers: 0.8 %
             assert abs(values.mean()) < 5 * std / math.sqrt(values.size), name
-    assert {name for name, residual in seen if residual} == {"output", "contract"}
+    assert {name for name, residual in seen if residual} == {"output", "down"}
     assert len(seen) == 6
 
 
@@ -281,7 +281,7 @@ def test_every_parameter_gets_a_gradient(make_gpt, choices: dict[str, str]) -> N
         ({"positions": "absolute"}, "positions must be one of learned, sinusoidal, rotary, not 'absolute'"),
         ({"positions": "rotary", "d_model": 12}, "d_model / num_heads must be even for rotary positions, not 3"),
         ({"norm": "batch"}, "norm must be one of layer, rms, not 'batch'"),
-        ({"activation": "tanh"}, "activation must be one of relu, gelu, gelu_exact, swiglu, not 'tanh'"),
+        ({"activation": "tanh"}, "activation must be one of relu, gelu_tanh, gelu_exact, swiglu, not 'tanh'"),
     ],
 )
 def test_settings_that_make_no_model(changes: dict[str, float], message: str) -> None:
@@ -293,7 +293,7 @@ def test_settings_that_make_no_model(changes: dict[str, float], message: str) ->
 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("norm", ["layer", "rms"])
-@pytest.mark.parametrize("activation", ["gelu", "swiglu"])
+@pytest.mark.parametrize("activation", ["gelu_tanh", "swiglu"])
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal", "rotary"])
 def test_parameters_are_counted_without_making_the_model(make_gpt, positions, activation, norm, bias) -> None:
     model = make_gpt(positions=positions, activation=activation, norm=norm, bias=bias)
@@ -315,7 +315,7 @@ def test_parameters_are_counted_without_making_the_model(make_gpt, positions, ac
 )
 def test_a_model_that_cannot_fit_in_memory_is_refused_before_it_is_made(changes: dict[str, int]) -> None:
     config = GPTConfig(**{"vocab_size": 65, **changes})
-    with pytest.raises(SettingError, match=r"a model of this size needs at least .* are there: choose a smaller d_model"):
+    with pytest.raises(SettingError, match=r"a model of this size needs at least .* there are .*: choose a smaller d_model"):
         GPT(config)
 
 

@@ -30,7 +30,7 @@ SMALL = {
     "num_heads": 2,
     "encoder_layers": 2,
     "decoder_layers": 2,
-    "d_inner": 24,
+    "d_ff": 24,
     "dropout": 0.0,
 }
 PAD = 0
@@ -80,12 +80,12 @@ def expected_parameters(embeddings: int, d: int, inner: int, encoder: int, decod
         ({"source_vocab_size": 11, "share_embeddings": True, "tie_output": False}, 2 * 11 * 16),
         ({"positions": "learned", "max_length": 9}, 13 * 16 + 11 * 16 + 2 * 9 * 16),
         ({"norm_first": True}, 13 * 16 + 11 * 16),
-        ({"d_model": 64, "d_inner": 7, "encoder_layers": 1, "decoder_layers": 3}, 13 * 64 + 11 * 64),
+        ({"d_model": 64, "d_ff": 7, "encoder_layers": 1, "decoder_layers": 3}, 13 * 64 + 11 * 64),
     ],
 )
 def test_parameter_count(changes: dict[str, Any], embeddings: int) -> None:
     c = TransformerConfig(**{**SMALL, **changes})
-    expected = expected_parameters(embeddings, c.d_model, c.d_inner, c.encoder_layers, c.decoder_layers, c.norm_first)
+    expected = expected_parameters(embeddings, c.d_model, c.d_ff, c.encoder_layers, c.decoder_layers, c.norm_first)
     assert make(**changes).num_parameters() == expected
 
 
@@ -93,7 +93,7 @@ def test_the_formula_gives_the_size_of_the_papers_base_model() -> None:
     # Embeddings shared by source, target and output, as in the paper, over its 37,000 byte pairs. The formula is held to
     # real models above, so a quarter of a gigabyte need not be filled.
     c = TransformerConfig(37_000, 37_000, share_embeddings=True)
-    assert expected_parameters(37_000 * c.d_model, c.d_model, c.d_inner, c.encoder_layers, c.decoder_layers) == 63_082_496
+    assert expected_parameters(37_000 * c.d_model, c.d_model, c.d_ff, c.encoder_layers, c.decoder_layers) == 63_082_496
     assert (c.num_heads, c.dropout, c.positions, c.norm_first, c.activation, c.tie_output) == (
         8,
         0.1,
@@ -106,7 +106,7 @@ def test_the_formula_gives_the_size_of_the_papers_base_model() -> None:
 
 def test_first_weights() -> None:
     # So that an embedding times sqrt(d_model) has about the size of a position, and a layer keeps the size of its input.
-    model = make(d_model=64, d_inner=128, source_vocab_size=200)
+    model = make(d_model=64, d_ff=128, source_vocab_size=200)
     state = {name: value.numpy() for name, value in model.state_dict().items()}
     assert (state["source_embedding.tokens.weight"] * math.sqrt(64)).std() == pytest.approx(1.0, rel=0.03)
     for name, values in state.items():
@@ -298,7 +298,7 @@ class FirstWords:
 
 
 def test_the_trainer_trains_it_and_resumes(tmp_path: Path, bits) -> None:
-    config = TrainingConfig(steps=40, warmup=5, learning_rate=1e-2, eval_every=20, accumulation=2)
+    config = TrainingConfig(steps=40, warmup=5, learning_rate=1e-2, eval_every=20, gradient_accumulation_steps=2)
 
     def trainer(folder: str, batches: FirstWords) -> Trainer:
         (tmp_path / folder).mkdir(exist_ok=True)
@@ -333,7 +333,7 @@ def test_the_trainer_trains_it_and_resumes(tmp_path: Path, bits) -> None:
         ({"encoder_layers": 0}, "encoder_layers must be at least 1, not 0"),
         ({"decoder_layers": -1}, "decoder_layers must be at least 1, not -1"),
         ({"d_model": 0}, "d_model must be at least 1, not 0"),
-        ({"d_inner": 0}, "d_inner must be at least 1, not 0"),
+        ({"d_ff": 0}, "d_ff must be at least 1, not 0"),
         ({"max_length": 0}, "max_length must be at least 1, not 0"),
         ({"source_vocab_size": 0}, "source_vocab_size must be at least 1, not 0"),
         ({"target_vocab_size": 0}, "target_vocab_size must be at least 1, not 0"),
@@ -345,7 +345,7 @@ def test_the_trainer_trains_it_and_resumes(tmp_path: Path, bits) -> None:
         ({"dropout": math.nan}, "dropout must be a finite number, not nan"),
         ({"positions": "rotary"}, "positions must be sinusoidal or learned, not 'rotary'"),
         ({"norm": "batch"}, "norm must be one of layer, rms, not 'batch'"),
-        ({"activation": "tanh"}, "activation must be one of relu, gelu, gelu_exact, swiglu, not 'tanh'"),
+        ({"activation": "tanh"}, "activation must be one of relu, gelu_tanh, gelu_exact, swiglu, not 'tanh'"),
         ({"share_embeddings": True}, "share_embeddings needs one vocabulary for both languages, but they have 13 and 11"),
     ],
 )
@@ -373,10 +373,10 @@ def test_parameters_are_counted_without_making_the_model(changes: dict[str, Any]
 
 
 @pytest.mark.timeout(10)
-@pytest.mark.parametrize("name", ["d_model", "d_inner", "encoder_layers", "decoder_layers", "target_vocab_size"])
+@pytest.mark.parametrize("name", ["d_model", "d_ff", "encoder_layers", "decoder_layers", "target_vocab_size"])
 def test_a_model_that_cannot_fit_in_memory_is_refused_before_it_is_made(name: str) -> None:
     config = TransformerConfig(**{**SMALL, name: 10**18})
-    with pytest.raises(SettingError, match=r"a model of this size needs at least .* are there: choose a smaller d_model"):
+    with pytest.raises(SettingError, match=r"a model of this size needs at least .* there are .*: choose a smaller d_model"):
         Transformer(config)
 
 

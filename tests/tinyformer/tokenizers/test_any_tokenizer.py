@@ -218,7 +218,7 @@ def test_load_tokenizer(tmp_path: Path, kind: str) -> None:
     assert (tmp_path / "again.json").read_bytes() == (tmp_path / "t.json").read_bytes()
     size = tokenizer.vocab_size
     assert load_tokenizer(tmp_path / "t.json", size).vocab_size == size
-    with pytest.raises(UserError, match=rf"t\.json has {size} tokens, but the model {size + 1}"):
+    with pytest.raises(UserError, match=rf"t\.json has {size} tokens, but the model has {size + 1}"):
         load_tokenizer(tmp_path / "t.json", size + 1)
 
 

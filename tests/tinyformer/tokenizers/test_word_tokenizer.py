@@ -201,14 +201,14 @@ def test_the_file_that_the_next_test_damages_is_good(tmp_path: Path) -> None:
         ({"words": "ab"}, "words must be a list, not 'ab'"),
         ({"words": ["a", 3]}, "words[1] must be text, not 3"),
         ({"words": []}, "at least one word"),
-        ({"words": ["a", "a"]}, "there twice"),
+        ({"words": ["a", "a"]}, "occurs twice"),
         ({"words": ["a", ""]}, "is empty"),
-        ({"special": ["[UNK]"]}, "a name twice"),
+        ({"special": ["[UNK]"]}, "the same name twice"),
         ({"special": [""]}, "not empty"),
         ({"unknown": "maybe"}, "use 'token' or 'error'"),
         ({"unknown": None}, "unknown must be text, not None"),
         ({"lowercase": 1}, "lowercase must be true or false, not 1"),
-        ({"size": 2}, "size is not known here: it may be of another version"),
+        ({"size": 2}, "size is not known: the file may be of another version"),
     ],
 )
 def test_a_foreign_or_damaged_file(tmp_path: Path, changes: dict[str, object], message: str) -> None:

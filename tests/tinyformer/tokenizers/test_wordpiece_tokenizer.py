@@ -175,15 +175,15 @@ def test_the_file_that_the_next_test_damages_is_good(tmp_path: Path) -> None:
         ({"tokens": "abc"}, "tokens must be a list, not 'abc'"),
         ({"tokens": [*SPECIAL, 3]}, "tokens[5] must be text, not 3"),
         ({"tokens": [*SPECIAL[1:], "a"]}, "lacks the special tokens [PAD]"),
-        ({"tokens": [*SPECIAL, "a", "a"]}, "there twice"),
+        ({"tokens": [*SPECIAL, "a", "a"]}, "occurs twice"),
         ({"tokens": [*SPECIAL, "a", ""]}, "is empty"),
         ({"special": ["[BOS]"]}, "lacks the special tokens [BOS]"),
-        ({"special": ["[CLS]"]}, "a name twice"),
+        ({"special": ["[CLS]"]}, "the same name twice"),
         ({"special": None}, "special must be a list, not None"),
         ({"lowercase": "false"}, "lowercase must be true or false, not 'false'"),
         ({"longest_word": "100"}, "longest_word must be an integer, not '100'"),
         ({"longest_word": True}, "longest_word must be an integer, not True"),
-        ({"size": 6}, "size is not known here: it may be of another version"),
+        ({"size": 6}, "size is not known: the file may be of another version"),
     ],
 )
 def test_a_foreign_or_damaged_file(tmp_path: Path, changes: dict[str, object], message: str) -> None:
@@ -212,7 +212,7 @@ def test_bert_vocabulary(tmp_path: Path, end: str, last: bool) -> None:
     ("content", "message"),
     [
         (b"the\nof\n", "lacks the special tokens [PAD], [UNK], [CLS], [SEP], [MASK]"),
-        ("\n".join([*SPECIAL, "a", "a"]).encode(), "there twice"),
+        ("\n".join([*SPECIAL, "a", "a"]).encode(), "occurs twice"),
         (b"", "lacks the special tokens"),
         (b"\xff\xfe\x00", "not UTF-8"),
     ],

@@ -22,9 +22,10 @@ from tinyformer.data.text import TextBatches
 from tinyformer.errors import SettingError, UserError
 from tinyformer.models.gpt import GPT, GPTConfig
 from tinyformer.settings import settings_from
+from tinyformer.training.checkpoints import load_checkpoint
 from tinyformer.training.config import TrainingConfig
 from tinyformer.training.losses import next_token_loss
-from tinyformer.training.runs import RunFolder, load_checkpoint, load_weights
+from tinyformer.training.runs import RunFolder, load_weights
 from tinyformer.training.trainer import Trainer
 from tinytensor.io import load_with_metadata
 
@@ -156,7 +157,7 @@ def test_a_run_that_is_stopped_before_its_first_step_does_not_either(copied: Pat
 
         trainer.batches.validation_batches = validation_batches
         assert trainer.train() is False
-        assert trainer.farewell("python it.py") == f"Stopped by SIGTERM before its first step: {copied} is as it was."
+        assert trainer.stop_message("python it.py") == f"Stopped by SIGTERM before its first step: {copied} stays as it was."
     assert contents(copied) == before
     assert entries(copied) == sorted(before)
 
@@ -166,7 +167,7 @@ def test_a_run_that_took_a_step_takes_the_others_place(copied: Path, tmp_path: P
     (copied / "weights-00000004.safetensors").write_text("of the other")
     trainer = run(copied, steps, overwrite=True, seed=7)
     assert entries(copied) == FILES
-    assert trainer.farewell("python it.py") == (
+    assert trainer.stop_message("python it.py") == (
         f"Stopped by Ctrl-C after step {steps} and saved. Go on with: python it.py --resume"
     )
     assert config_of(copied)["seed"] == 7
@@ -205,7 +206,7 @@ def test_a_run_that_replaces_none_is_saved_before_its_first_step(tmp_path: Path)
         {"steps": 15},
         {"steps": 10},
         {"batch_size": 3},
-        {"accumulation": 2},
+        {"gradient_accumulation_steps": 2},
         {"weight_decay": 0.5},
         {"beta1": 0.5, "beta2": 0.9},
         {"clip": 0.01},
@@ -268,8 +269,9 @@ def test_a_finished_run_takes_more_steps(copied: Path) -> None:
 def test_what_a_run_cannot_change(copied: Path, change: dict[str, Any], resume: Any) -> None:
     before = contents(copied)
     (name,) = [f"--{name}".replace("_", "-") for name in change if name != "learning_rate"]
-    start = "a run cannot change" if resume == "changed" else f"--resume goes on with the settings of {copied}: leave out"
-    with pytest.raises(UserError, match=f"^{start} {name}[ ,]"):
+    refused = f"--resume goes on with the settings of {copied}: leave out"
+    start = "a resumed run cannot change" if resume == "changed" else refused
+    with pytest.raises(UserError, match=f"^{start} {name}[ ,:]"):
         run(copied, resume=resume, **change)
     assert contents(copied) == before
 
@@ -279,7 +281,7 @@ def test_fewer_steps_than_were_taken(copied: Path, steps: int) -> None:
     before = contents(copied)
     with pytest.raises(SettingError) as caught:
         run(copied, resume="changed", steps=steps)
-    assert caught.value.as_flags() == f"--steps must be at least the 5 that were taken already, not {steps}"
+    assert caught.value.as_flags() == f"--steps must be at least 5, the number taken already, not {steps}"
     assert contents(copied) == before
     assert run(copied, resume="changed", steps=5).finished
 
@@ -297,7 +299,7 @@ def test_settings_edited_by_hand_are_taken_over_if_told(stopped: Path, copied: P
         run(copied, resume=True)
     assert str(caught.value) == (
         f"{copied / 'config.json'} says 0.03 for training.learning_rate, but latest.safetensors was trained with 0.01: "
-        "put that back, or take it over with --resume-changed"
+        "put that back, or keep the change with --resume-changed"
     )
     assert contents(copied) == before
     run(copied, 2, resume="changed")
@@ -343,7 +345,7 @@ def test_a_signal_ends_in_a_saved_run(tmp_path: Path, stopped: Path, name: str) 
     trainer = run(tmp_path / "run", 5, lambda trainer: signal.raise_signal(number))
     assert not trainer.finished
     said = {"SIGINT": "Ctrl-C"}.get(name, name)
-    assert trainer.farewell("python it.py").startswith(f"Stopped by {said} after step 5 and saved. ")
+    assert trainer.stop_message("python it.py").startswith(f"Stopped by {said} after step 5 and saved. ")
     assert result_of(tmp_path / "run") == result_of(stopped)
     assert {one: signal.getsignal(getattr(signal, one)) for one in before} == before
 
@@ -445,7 +447,7 @@ ROW = {"step": 3, "learning_rate": 0.1, "train_loss": 1.0, "validation_loss": No
         ({"step": True}, "step must be an integer, not True"),
         ({"step": 5.0}, "step must be an integer, not 5.0"),
         ({"step": -1}, "best_step is 4, and step -1"),
-        ({"step": 10**30, "rows": []}, "steps must be at least the 1000000000000000000000000000000 that were taken already"),
+        ({"step": 10**30, "rows": []}, "steps must be at least 1000000000000000000000000000000, the number taken already"),
         ({"best_loss": "low"}, "best_loss must be a finite number or null, not 'low'"),
         ({"best_step": 6}, "best_step is 6, and step 5"),
         ({"seconds": None}, "seconds must be a finite number, not None"),
@@ -458,18 +460,18 @@ ROW = {"step": 3, "learning_rate": 0.1, "train_loss": 1.0, "validation_loss": No
         ({"rows": [{**ROW, "step": "3"}]}, "rows[0].step must be an integer, not '3'"),
         ({"rows": [{**ROW, "train_loss": "x"}]}, "rows[0].train_loss must be a finite number or null, not 'x'"),
         ({"rows": [{"step": 3}]}, "rows[0].learning_rate is missing"),
-        ({"rows": [{**ROW, "colour": 3}]}, "rows[0].colour is not known here: it may be of another version"),
-        ({"rows": [ROW, ROW]}, "the steps of its rows do not rise from 0 to its own"),
-        ({"rows": [{**ROW, "step": 6}]}, "the steps of its rows do not rise from 0 to its own"),
+        ({"rows": [{**ROW, "colour": 3}]}, "rows[0].colour is not known: the file may be of another version"),
+        ({"rows": [ROW, ROW]}, "the steps of its rows do not rise from 0 to its own step"),
+        ({"rows": [{**ROW, "step": 6}]}, "the steps of its rows do not rise from 0 to its own step"),
         ({"unread": [[5, 1.0]]}, "unread[0] must be a list of 3, not [5, 1.0]"),
-        ({"unread": [[6, 1.0, 1.0]]}, "unread has steps that were not yet taken"),
+        ({"unread": [[6, 1.0, 1.0]]}, "unread has steps that were not taken yet"),
         ({"random": None}, "random must be an object, not None"),
         ({"random": {"bit_generator": "MT19937"}}, "does not fit this run: "),
         ({"batches": {}}, "does not fit this run: "),
         ({"batches": []}, "batches must be an object, not []"),
         ({"settings": []}, "settings must be an object or null, not []"),
         ({"tokenizer": 3}, "tokenizer must be text or null, not 3"),
-        ({"more": 3}, "more is not known here: it may be of another version"),
+        ({"more": 3}, "more is not known: the file may be of another version"),
     ],
     ids=str,
 )

@@ -19,7 +19,8 @@ import pytest
 import tinytensor as tt
 from tinyformer.errors import SettingError, UserError
 from tinyformer.settings import setting
-from tinyformer.training.runs import LOG_COLUMNS, RunFolder, load_checkpoint, load_weights, save_checkpoint
+from tinyformer.training.checkpoints import load_checkpoint, save_checkpoint
+from tinyformer.training.runs import LOG_COLUMNS, RunFolder, load_weights
 from tinytensor.nn import Linear
 
 
@@ -44,7 +45,7 @@ def test_create_makes_the_folder_and_those_above_it(tmp_path: Path) -> None:
     folder.create({"model": {"width": 3}, "name": "ö"})
     assert folder.read_settings() == {"model": {"width": 3}, "name": "ö"}
     assert entries(folder.path) == [".tinyformer.new"]  # until it has a checkpoint
-    folder.settle()
+    folder.move_into_place()
     assert entries(folder.path) == ["config.json"]
     assert folder.settings == folder.path / "config.json"
     assert RunFolder(tmp_path / "a" / "b").read_settings() == {"model": {"width": 3}, "name": "ö"}
@@ -71,7 +72,7 @@ def settled(path: Path, **settings: object) -> RunFolder:
     """A run of these settings, as another process would find it."""
     folder = RunFolder(path)
     folder.create(settings, overwrite=True)
-    folder.settle()
+    folder.move_into_place()
     return RunFolder(path)
 
 
@@ -91,7 +92,7 @@ def test_parts_come_back_as_they_were(tmp_path: Path) -> None:
         ({"model": None}, "model must be an object of settings, not None"),
         ({"model": []}, "model must be an object of settings, not []"),
         ({"model": {"depth": 5}}, "model.width is missing"),
-        ({"model": {"width": 3, "height": 5}}, "model.height is not known here: it may be of another version"),
+        ({"model": {"width": 3, "height": 5}}, "model.height is not known: the file may be of another version"),
         ({"model": {"width": 3.0}}, "model.width must be an integer, not 3.0"),
         ({"model": {"width": True}}, "model.width must be an integer, not True"),
     ],
@@ -109,8 +110,8 @@ def test_a_part_that_is_not_there_or_is_another(tmp_path: Path, settings: dict[s
         (b"", "Expecting value"),
         (b"[]", "it holds no JSON object"),
         (b'{"model": {"width": 3}, "model": {"width": 4}}', "it has the key 'model' twice"),
-        (b'{"model": {"width": NaN}}', "NaN is no number in JSON"),
-        (b'{"model": {"width": -Infinity}}', "-Infinity is no number in JSON"),
+        (b'{"model": {"width": NaN}}', "NaN is not a number in JSON"),
+        (b'{"model": {"width": -Infinity}}', "-Infinity is not a number in JSON"),
         (b'{"model": ' + b"[" * 100_000, "it is nested too deeply"),
         (b'{"model": {"width": ' + b"9" * 5000 + b"}}", "limit"),
         (b"\xff\xfe", "'utf-8' codec"),
@@ -128,12 +129,12 @@ def test_settings_that_are_no_settings(tmp_path: Path, content: bytes, message: 
 
 def test_settings_that_are_no_file(tmp_path: Path) -> None:
     (tmp_path / "config.json").mkdir()
-    with pytest.raises(UserError, match=r"config\.json is no regular file"):
+    with pytest.raises(UserError, match=r"config\.json is not a regular file"):
         RunFolder(tmp_path).read_settings()
     (tmp_path / "config.json").rmdir()
     if hasattr(os, "mkfifo"):
         os.mkfifo(tmp_path / "config.json")
-        with pytest.raises(UserError, match=r"config\.json is no regular file"):  # and nobody waits for a writer
+        with pytest.raises(UserError, match=r"config\.json is not a regular file"):  # and nobody waits for a writer
             RunFolder(tmp_path).read_settings()
 
 
@@ -158,7 +159,7 @@ def test_a_resumed_run_refuses_flags_that_would_change_it(tmp_path: Path) -> Non
     with pytest.raises(UserError) as caught:
         folder.resumed("speed", Speed, {"rate": 0.5, "steps": 3, "resume": True})
     assert str(caught.value) == (
-        f"--resume goes on with the settings of {folder.path}: leave out --rate, --steps, or start a new run, or say "
+        f"--resume goes on with the settings of {folder.path}: leave out --rate, --steps, or start a new run, or pass "
         "--resume-changed"
     )
     assert not folder.changes
@@ -180,8 +181,8 @@ def test_a_resumed_run_takes_over_what_it_can_change_if_told(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"seed": 2}, "a run cannot change --seed on its way: leave that out, or start a new run"),
-        ({"rate": 0.75, "seed": 2}, "a run cannot change --seed on its way: leave that out, or start a new run"),
+        ({"seed": 2}, "a resumed run cannot change --seed: leave that out, or start a new run"),
+        ({"rate": 0.75, "seed": 2}, "a resumed run cannot change --seed: leave that out, or start a new run"),
         ({"steps": 0}, "steps must be at least 1, not 0"),
     ],
 )
@@ -219,7 +220,7 @@ def test_folders_into_which_nothing_came_are_gone_again(tmp_path: Path) -> None:
     assert entries(tmp_path / "a") == []
     with RunFolder(tmp_path / "a" / "b" / "c").held() as folder:
         folder.create({})
-        folder.settle()
+        folder.move_into_place()
     assert entries(tmp_path / "a" / "b" / "c") == ["config.json"]
 
 
@@ -241,7 +242,7 @@ def test_a_link_that_leads_nowhere(tmp_path: Path) -> None:
     (tmp_path / "nowhere").mkdir()
     with RunFolder(tmp_path / "link").held() as folder:
         folder.create({})
-        folder.settle()
+        folder.move_into_place()
     assert entries(tmp_path / "nowhere") == ["config.json"]
 
 
@@ -273,7 +274,7 @@ def test_a_run_that_is_only_half_in_its_place_is_there(tmp_path: Path) -> None:
     half.mkdir()
     folder.settings.rename(half / "config.json")
     assert RunFolder(tmp_path / "run").is_there()
-    with pytest.raises(UserError, match=r"the files of the run in .*run are not all in their places.*: --resume mends it$"):
+    with pytest.raises(UserError, match=r"some files of the run in .*run are not in place yet.*\. --resume moves the rest$"):
         RunFolder(tmp_path / "run").read_settings()
     with RunFolder(tmp_path / "run").held() as mended:
         assert mended.read_settings() == {"step": 1}
@@ -343,7 +344,7 @@ def replace_run(path: Path) -> None:
     with RunFolder(path).held() as folder:
         folder.create({"run": "new"}, overwrite=True)
         fill(folder, "new")
-        folder.settle()
+        folder.move_into_place()
         folder.sample.write_text("new")  # what comes at the end of a run
 
 
@@ -461,7 +462,7 @@ def test_a_new_run_in_the_same_folder_is_another(tmp_path: Path) -> None:
         folder.create({"model": Model(3)}, overwrite=True)
         folder.tokenizer.write_text(text)
         prints.append(folder.identity(lasting=True)["tokenizer"])
-        folder.settle()
+        folder.move_into_place()
     assert prints == [hashlib.sha256(text).hexdigest() for text in (b"one tokenizer", b"another")]
 
 
@@ -497,7 +498,7 @@ def test_settings_that_were_edited(
     with pytest.raises(UserError) as caught:
         folder.check_identity(state, folder.latest)
     assert str(caught.value).startswith(f"{folder.settings} {message}")
-    assert str(caught.value).endswith(", or take it over with --resume-changed") == can_change
+    assert str(caught.value).endswith(", or keep the change with --resume-changed") == can_change
 
 
 @pytest.mark.parametrize("settings", [3, [], "settings", True])
@@ -505,7 +506,7 @@ def test_a_checkpoint_that_says_no_settings(tmp_path: Path, settings: object) ->
     folder, state = resumable(tmp_path, model=Model(3), speed=Speed())
     with pytest.raises(UserError) as caught:
         folder.check_identity({**state, "settings": settings}, folder.best)
-    assert str(caught.value) == f"{folder.best} is damaged: its settings are no object"
+    assert str(caught.value) == f"{folder.best} is damaged: its settings are not an object"
 
 
 def test_settings_that_are_too_long_to_show(tmp_path: Path) -> None:
@@ -572,11 +573,11 @@ def test_overwrite_removes_the_runs_files_and_no_others_and_not_at_once(tmp_path
     assert folder.read_settings() == {"new": 1}
     assert contents(tmp_path) == before
     assert folder.kept_weights() == []  # its own
-    folder.settle()
+    folder.move_into_place()
     assert not folder.replaces
     assert entries(tmp_path) == ["config.json", "notes.txt"]
     assert RunFolder(tmp_path).read_settings() == {"new": 1}
-    folder.settle()  # once is enough
+    folder.move_into_place()  # once is enough
     assert entries(tmp_path) == ["config.json", "notes.txt"]
 
 
@@ -585,7 +586,7 @@ def test_a_folder_with_other_files_will_do(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.create({})
     assert not folder.replaces
-    folder.settle()
+    folder.move_into_place()
     assert entries(tmp_path) == ["config.json", "notes.txt"]
 
 
@@ -722,7 +723,7 @@ def test_values_that_are_no_numbers_are_not_saved(tmp_path: Path, name: str, val
     groups[group][member] = tt.tensor([0.0, value, 1.0])
     with pytest.raises(UserError) as caught:
         save_checkpoint(path, groups, {"kind": "latest"})
-    said = f"{name} became NaN or infinite: {path} is not written, and the checkpoint before it is as it was"
+    said = f"{name} became NaN or infinite: {path} is not written, and the checkpoint before it stays as it was"
     assert str(caught.value) == said
     assert path.read_bytes() == whole
     assert entries(tmp_path) == ["latest.safetensors"]
@@ -803,7 +804,7 @@ def test_a_full_disk_keeps_the_checkpoint_that_was_there(tmp_path: Path) -> None
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     message = str(caught.value)
     assert str(path) in message
-    assert "could not be written (File too large); the one before it is as it was" in message
+    assert "could not be written (File too large); the one before it stays as it was" in message
     assert path.read_bytes() == whole
     assert entries(tmp_path) == ["best.safetensors"]  # and no half-written file beside it
 

@@ -20,10 +20,11 @@ from tinyformer.data.text import TextBatches
 from tinyformer.errors import SettingError, UserError
 from tinyformer.models.gpt import GPT, GPTConfig
 from tinyformer.models.transformer import Transformer, TransformerConfig
+from tinyformer.training.checkpoints import load_checkpoint
 from tinyformer.training.config import SCHEDULES, TrainingConfig, adamw_for
 from tinyformer.training.evaluation import evaluate, perplexity
 from tinyformer.training.losses import next_token_loss, translation_loss
-from tinyformer.training.runs import LOG_COLUMNS, RunFolder, load_checkpoint, load_weights
+from tinyformer.training.runs import LOG_COLUMNS, RunFolder, load_weights
 from tinyformer.training.trainer import Trainer
 from tinytensor import parallel
 from tinytensor.io import load_with_metadata
@@ -83,7 +84,7 @@ def random_batch(rows: int, seed: int = 0) -> np.ndarray:
 def test_accumulated_batches_are_one_large_batch(make_trainer, rows: list[int]) -> None:
     ids = random_batch(sum(rows))
     parts = [batch(part) for part in np.split(ids, np.cumsum(rows)[:-1])]
-    several = make_trainer(batches=GivenBatches(parts), dropout=0.0, accumulation=len(parts), clip=0.0)
+    several = make_trainer(batches=GivenBatches(parts), dropout=0.0, gradient_accumulation_steps=len(parts), clip=0.0)
     at_once = make_trainer(batches=GivenBatches([batch(ids)]), dropout=0.0, clip=0.0)
     loss, norm, count = several.train_step()
     expected_loss, expected_norm, expected_count = at_once.train_step()
@@ -164,7 +165,7 @@ def test_matrices_decay_and_biases_and_norms_do_not(make_gpt) -> None:
 @pytest.mark.parametrize("shards", [1, 3])
 def test_a_step_leaves_no_garbage(make_trainer, shards: int) -> None:
     # Reference cycles would keep a step's arrays until the collector runs, long after they are of no use.
-    trainer = make_trainer(accumulation=2, shards=shards)
+    trainer = make_trainer(gradient_accumulation_steps=2, shards=shards)
     trainer.train_step()
     gc.collect()
     gc.disable()
@@ -408,7 +409,7 @@ def test_only_as_many_weights_are_kept_as_are_averaged(make_trainer) -> None:
         trainer.folder.create({})
     trainer.folder.create({}, overwrite=True)
     assert trainer.folder.kept_weights() == []
-    trainer.folder.settle()
+    trainer.folder.move_into_place()
     assert [path.name for path in trainer.folder.path.iterdir()] == ["config.json"]
 
 
@@ -460,25 +461,25 @@ def outcome(trainer: Trainer, bits: Any) -> dict[str, Any]:
 # In the middle of a row of the log; just before, at and after a row, an evaluation and checkpoint; at the first and the
 # last step; and several times.
 @pytest.mark.parametrize("interruptions", [[7], [4], [5], [6], [9], [10], [11], [1], [19], [3, 4, 12], [1, 1, 1]])
-@pytest.mark.parametrize("accumulation", [1, 2])
+@pytest.mark.parametrize("accumulated", [1, 2])
 def test_interrupted_and_resumed_is_bit_for_bit_uninterrupted(
-    make_trainer, text_ids: np.ndarray, bits, interruptions: list[int], accumulation: int
+    make_trainer, text_ids: np.ndarray, bits, interruptions: list[int], accumulated: int
 ) -> None:
-    whole = make_trainer("whole", accumulation=accumulation)
+    whole = make_trainer("whole", gradient_accumulation_steps=accumulated)
     assert whole.train() is True
     expected = outcome(whole, bits)
 
     reached = 0
     for n, steps in enumerate(interruptions):
-        batches = Interrupting(text_ids, steps * accumulation)
-        trainer = make_trainer("parts", batches, accumulation=accumulation)
+        batches = Interrupting(text_ids, steps * accumulated)
+        trainer = make_trainer("parts", batches, gradient_accumulation_steps=accumulated)
         if n > 0:
             trainer.resume()
         assert trainer.train() is False
         reached += steps
         assert trainer.step == reached  # the step in which Ctrl-C came was finished, and none begun after it
         assert load_checkpoint(trainer.folder.latest, "latest")[1]["step"] == reached
-    last = make_trainer("parts", accumulation=accumulation)
+    last = make_trainer("parts", gradient_accumulation_steps=accumulated)
     last.resume()
     assert last.train() is True
     actual = outcome(last, bits)
@@ -507,7 +508,7 @@ def make_translator(tmp_path: Path) -> Callable[..., Trainer]:
 
     def make(folder: str, interrupt_at: int = 0) -> Trainer:
         tt.seed(config.seed)
-        sizes = {"d_model": 8, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1, "d_inner": 8}
+        sizes = {"d_model": 8, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1, "d_ff": 8}
         model = Transformer(TransformerConfig(11, 11, dropout=0.3, share_embeddings=True, **sizes))
         batches = InterruptingPairs(pairs[:20], pairs[20:], Specials(0, 1, 2), config.batch_size, config.seed)
         batches.countdown = interrupt_at
@@ -650,7 +651,7 @@ def test_a_signal_in_the_last_step_is_not_forgotten(make_trainer, bits) -> None:
     trainer.on_evaluation = lambda: signal.raise_signal(signal.SIGINT) if trainer.step == trainer.config.steps else ""
     assert trainer.train() is False  # what would come after it is not begun
     assert trainer.step == trainer.config.steps
-    assert "Ctrl-C after step 20 and saved" in trainer.farewell("python example.py")
+    assert "Ctrl-C after step 20 and saved" in trainer.stop_message("python example.py")
     last = make_trainer("parts")
     last.resume()
     assert last.train() is True
@@ -678,23 +679,28 @@ def test_ctrl_c_means_what_it_did_before_and_after(make_trainer, text_ids: np.nd
 
 
 @pytest.mark.parametrize("shards", [2, 3, 4, 9])
-@pytest.mark.parametrize("accumulation", [1, 2])
-def test_a_step_of_shards_is_a_step(make_trainer, shards: int, accumulation: int) -> None:
-    drawn = [batch(random_batch(rows)) for rows in (4, 3)[:accumulation]]
+@pytest.mark.parametrize("accumulated", [1, 2])
+def test_a_step_of_shards_is_a_step(make_trainer, shards: int, accumulated: int) -> None:
+    drawn = [batch(random_batch(rows)) for rows in (4, 3)[:accumulated]]
     rows: list[int] = []
 
     def loss_function(model: Any, shard: Any) -> Any:
         rows.append(len(shard.inputs))
         return next_token_loss(model, shard)
 
-    given = {"loss_function": loss_function, "dropout": 0.0, "clip": 0.0, "accumulation": accumulation}
+    given = {
+        "loss_function": loss_function,
+        "dropout": 0.0,
+        "clip": 0.0,
+        "gradient_accumulation_steps": accumulated,
+    }
     trainers = [make_trainer(batches=GivenBatches(drawn), shards=n, **given) for n in (1, shards)]
     (loss, norm, count), (sharded_loss, sharded_norm, sharded_count) = [trainer.train_step() for trainer in trainers]
     model = make_trainer(dropout=0.0).model
     mean = sum(float(next_token_loss(model, b)) * b.num_targets for b in drawn) / count
     assert float(loss) == pytest.approx(mean, abs=1e-6)
     assert sharded_count == count
-    assert len(rows) == accumulation + sum(min(shards, n) for n in (4, 3)[:accumulation])
+    assert len(rows) == accumulated + sum(min(shards, n) for n in (4, 3)[:accumulated])
     assert float(sharded_loss) == pytest.approx(float(loss), abs=1e-6)
     assert float(sharded_norm) == pytest.approx(float(norm), abs=1e-6)
     plain, sharded = [trainer.model for trainer in trainers]
@@ -974,7 +980,7 @@ def test_resuming_from_best_is_refused(make_trainer) -> None:
     [
         ({"steps": 0}, "steps must be at least 1, not 0"),
         ({"batch_size": -1}, "batch_size must be at least 1, not -1"),
-        ({"accumulation": 0}, "accumulation must be at least 1, not 0"),
+        ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps must be at least 1, not 0"),
         ({"eval_every": 0}, "eval_every must be at least 1, not 0"),
         ({"log_every": 0}, "log_every must be at least 1, not 0"),
         ({"learning_rate": -1e-3}, "learning_rate must be at least 0, not -0.001"),

@@ -70,19 +70,19 @@ def gpt_and_text(make_gpt: Any, **options: Any) -> tuple[Any, Any, Any]:
 
 
 def bert_and_masked_text(make_gpt: Any) -> tuple[Any, Any, Any]:
-    model = BertForMaskedLM(BertConfig(11, max_length=12, num_layers=1, d_inner=16, **SMALL))
+    model = BertForMaskedLM(BertConfig(11, max_length=12, num_layers=1, d_ff=16, **SMALL))
     return model, MaskedBatches(IDS, Masking(11, 3, (0, 1, 2)), 1, 2, 10, BATCH), masked_token_loss
 
 
 def bert_and_labels(make_gpt: Any) -> tuple[Any, Any, Any]:
     texts = [(RNG.integers(4, 11, n % 7 + 2).tolist(), n % 3) for n in range(200)]
-    model = BertForClassification(BertConfig(11, max_length=12, num_layers=1, d_inner=16, **SMALL), 3)
+    model = BertForClassification(BertConfig(11, max_length=12, num_layers=1, d_ff=16, **SMALL), 3)
     return model, LabelledBatches(texts[:50], texts[50:], 0, BATCH), class_loss
 
 
 def transformer_and_pairs(make_gpt: Any) -> tuple[Any, Any, Any]:
     pairs = [(RNG.integers(3, 11, n % 5 + 1).tolist(), RNG.integers(3, 11, n % 4 + 1).tolist()) for n in range(60)]
-    model = Transformer(TransformerConfig(11, 11, encoder_layers=1, decoder_layers=1, d_inner=16, **SMALL))
+    model = Transformer(TransformerConfig(11, 11, encoder_layers=1, decoder_layers=1, d_ff=16, **SMALL))
     return model, PairBatches(pairs[:30], pairs[30:], Specials(0, 1, 2), BATCH), translation_loss(0.1, 0)
 
 
@@ -99,7 +99,7 @@ def make_trainer(request: Any, make_gpt: Any, tmp_path: Path) -> Callable[..., T
     return make
 
 
-@pytest.mark.parametrize("settings", [{}, {"accumulation": 3, "clip": 0.0}])
+@pytest.mark.parametrize("settings", [{}, {"gradient_accumulation_steps": 3, "clip": 0.0}])
 def test_a_step_waits_for_nothing(make_trainer: Callable[..., Trainer], settings: dict[str, Any]) -> None:
     trainer = make_trainer(**settings)
     trainer.model.train()

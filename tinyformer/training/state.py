@@ -1,4 +1,4 @@
-"""How far a run is: what a checkpoint says beside its tensors."""
+"""The state of a run: what its latest checkpoint stores beside the tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tinyformer.training.config import MOST_SHARDS
 
 @dataclass(frozen=True)
 class LogRow:
-    """A row of the log; None where there is no such number."""
+    """A row of the log. None stands for a number that was not measured at that step."""
 
     step: int
     learning_rate: float
@@ -22,8 +22,12 @@ class LogRow:
 
 
 @dataclass(frozen=True)
-class Progressed:
-    """How far a run is: what ``latest.safetensors`` says beside its tensors. Raises UserError for what cannot be."""
+class TrainingState:
+    """The state that ``latest.safetensors`` stores beside its tensors. Raises UserError if its values contradict each other.
+
+    ``unread`` are the (step, loss, gradient norm) since the last row of the log. Fields with defaults are missing in files of
+    early versions.
+    """
 
     kind: str
     step: int
@@ -34,7 +38,7 @@ class Progressed:
     batches: dict[str, Any]
     rows: list[LogRow]
     unread: list[tuple[int, float, float]]
-    shards: int = 1  # once there was but one
+    shards: int = 1
     total_seconds: float = 0.0
     settings: dict[str, Any] | None = None
     tokenizer: str | None = None
@@ -44,9 +48,9 @@ class Progressed:
         if not 0 <= self.best_step <= self.step:
             raise UserError(f"best_step is {self.best_step}, and step {self.step}")
         if any(a >= b for a, b in zip([-1, *steps], [*steps, self.step + 1])):
-            raise UserError("the steps of its rows do not rise from 0 to its own")
+            raise UserError("the steps of its rows do not rise from 0 to its own step")
         if any(not 0 < step <= self.step for step, _, _ in self.unread):
-            raise UserError("unread has steps that were not yet taken")
+            raise UserError("unread has steps that were not taken yet")
         if not 1 <= self.shards <= MOST_SHARDS:
             raise UserError(f"shards is {self.shards}")
         if min(self.seconds, self.total_seconds) < 0:
