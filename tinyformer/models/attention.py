@@ -7,11 +7,11 @@ the scores.
 
 1. Fused: one op from the projected queries, keys and values to the mixed values. This is the route of training, and of
    evaluation without a cache.
-2. In steps: split into heads, rotate, record, attend, join the heads. It runs where the fused op cannot: with rotary positions,
-   and while ``recording_attention`` keeps the weights for a picture.
+2. In steps: split into heads, rotate, record the weights, attend, join the heads. It runs where the fused op cannot: with
+   rotary positions, and while ``recording_attention`` keeps the weights for a picture.
 3. With a cache: ``_attend_with_cache`` runs when decoding passes a cache. It works on arrays, and no gradient flows through it.
-   ``tt.trace`` records it as one opaque step, because it changes the cache each time it runs. It also rotates and records where
-   that is asked for.
+   ``tt.trace`` writes it down as one opaque step, because it changes the cache each time it runs. Like the route in steps, it
+   can rotate, and keep the weights for a picture.
 """
 
 from __future__ import annotations
