@@ -2,7 +2,7 @@
 
 The arguments are put in order, tensors are replaced by their arrays, the op's function runs, and the call is recorded.
 
-A user calls an op with tensors. A gradient rule may call it with raw arrays; then nothing is converted or recorded.
+That is what happens to tensors. A gradient rule may call an op with raw arrays; then nothing is replaced or recorded.
 """
 
 from __future__ import annotations

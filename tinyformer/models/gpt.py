@@ -35,7 +35,7 @@ class GPTConfig:
     def __post_init__(self) -> None:
         check_fields(self)
         at_least_one(self, "vocab_size", "block_size", "num_layers")
-        heads = self.block.num_heads  # ``block`` makes a BlockConfig, which checks the settings that it shares with this one
+        heads = self.block.num_heads  # ``block`` makes a BlockConfig, which checks its settings
         one_of(self, "positions", KINDS)
         if self.positions == "rotary" and self.d_model // heads % 2:
             message = f"d_model / num_heads must be even for rotary positions, not {self.d_model // heads}"

@@ -92,7 +92,7 @@ class Trainer:
     def train(self) -> bool:
         """Train to the last step. Returns True if nothing stopped it.
 
-        Ctrl-C, SIGTERM and SIGHUP stop it, and so does a terminal to which it cannot write any more. Then ``stopped_by`` names
+        Ctrl-C, SIGTERM and SIGHUP stop it, and so does an output to which it cannot write any more. Then ``stopped_by`` names
         the cause, and a checkpoint was written. Raises UserError if a loss or the gradient's norm is NaN or infinite; the
         checkpoints are then from before that step.
         """
@@ -254,8 +254,8 @@ class Trainer:
     def resume(self) -> None:
         """Go on exactly from the folder's latest checkpoint.
 
-        The optimizer's settings and the number of shards are those of the checkpoint; with --resume-changed, those of the
-        configuration.
+        The optimizer's settings and the number of shards come from the checkpoint; with --resume-changed, from the
+        configuration (shards 0: still from the checkpoint).
 
         Raises UserError if the checkpoint is missing, damaged, of another model, or of other settings.
         """
