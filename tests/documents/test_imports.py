@@ -69,7 +69,7 @@ def of(package: str, names: str) -> tuple[str, ...]:
     return tuple(f"{package}.{name}" for name in names.split())
 
 
-# What each may not import: what is built on it, and rooms beside it that it does not need.
+# What each may not import: what is built on it, and packages beside it that it does not need.
 SCRIPTS = "command_line scripts translation"
 ABOVE = {
     "tinytensor": ("tinyformer",),
