@@ -1,9 +1,7 @@
 """What happens when an op is called.
 
 The arguments are put in order, tensors are replaced by their arrays, the op's function runs, and the call is recorded.
-
-A user calls an op with tensors; a gradient rule may call it with raw arrays. Each case has one path, and the arguments
-decide which one is taken.
+A gradient rule may call an op with raw arrays: then nothing is replaced or recorded.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ def call(op: Op, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
     if type(arguments[0]) is not xp.ndarray and not any(map(is_array, arguments[0] if op.several else arguments)):
         kinds = ", ".join(type(x).__name__ for x in args) or "nothing"
         raise TypeError(f"{op.name} needs a tensor and got {kinds}: make one with tt.tensor(...)")
-    return op.compute(arguments, op.nothing)[0]
+    return op.compute(arguments, op.none_needed)[0]
 
 
 def bind(op: Op, args: tuple[Any, ...], settings: dict[str, Any]) -> list[Any]:
@@ -65,6 +63,7 @@ def bind(op: Op, args: tuple[Any, ...], settings: dict[str, Any]) -> list[Any]:
 
 
 def _with_tensors(op: Op, arguments: list[Any]) -> TensorClass:
+    """The op's result where at least one input is a tensor. The call is recorded if a gradient can flow back through it."""
     if op.several:
         arguments[0] = list(arguments[0])  # arrays are put into it, and the caller's list stays as it is
     operands = arguments[0] if op.several else arguments
@@ -88,7 +87,7 @@ def _with_tensors(op: Op, arguments: list[Any]) -> TensorClass:
             arguments[place] = _setting(op, place, arguments[place])
 
     recording = modes.recording and op.differentiable and any(parents)
-    needed = tuple([parent is not None for parent in parents]) if recording else op.nothing
+    needed = tuple([parent is not None for parent in parents]) if recording else op.none_needed
     if modes.warnings_off:
         out, residuals = op.compute(arguments, needed)
     else:
@@ -127,7 +126,7 @@ def _setting(op: Op, place: int, value: TensorClass) -> Array:
 
 # ----------------------------------------------------------------------------------------------------------- errors
 
-# Parts of what NumPy and CuPy say, and what we say before it.
+# Parts of the error messages of NumPy and CuPy, and the remedy that is put before them.
 _REMEDIES = {
     "could not be broadcast|not broadcastable|non-broadcastable|shape mismatch|axis remapping": (
         "these do not broadcast; compare them from the last axis: each pair must be equal, or one of them 1"
@@ -145,7 +144,7 @@ def explain(op: Op, arguments: Sequence[Any], error: Exception) -> Exception:
     shapes = ", ".join(f"{tuple(v.shape)}" for v in operands if hasattr(v, "shape"))
     reason = " ".join(str(error).split())
     remedy = next((r for said, r in _REMEDIES.items() if any(part in reason for part in said.split("|"))), "")
-    if remedy and ("NoneType" not in reason or any(x is None for x in operands)):  # else None is a fault of our own
+    if remedy and ("NoneType" not in reason or any(x is None for x in operands)):  # otherwise the None is a bug in this library
         reason = f"{remedy} ({reason})"
     kind = next(k for k in (IndexError, TypeError, ValueError) if isinstance(error, k))
     return kind(f"{op.name} of shapes {shapes}: {reason}" if shapes else f"{op.name}: {reason}")

@@ -1,6 +1,6 @@
 """Softmax cross-entropy for class indices. It stores one number for each row, and never the log-probabilities.
 
-Fused with the output layer it does not store the logits either: they are computed, used and forgotten for some rows at a time.
+Fused with the output layer it does not store the logits either: they are computed and used for one chunk of rows at a time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tinytensor.kernels.numpy.products import matmul
 def cross_entropy_forward(
     needed: Sequence[bool], logits: Any, targets: Any, ignore_index: int, label_smoothing: float, reduction: str
 ) -> tuple[Any, Any]:
-    """logsumexp(logits) - logits[target] for each row. Saves the logsumexp, and how many rows count."""
+    """logsumexp(logits) - logits[target] for each row. Saves each row's logsumexp, and the number of rows that count."""
     rows, kept, target = _flat(logits, targets, ignore_index)
     largest = rows.max(axis=1, keepdims=True)
     e = rows - largest
@@ -68,7 +68,7 @@ def _flat(logits: Any, targets: Any, ignore_index: int) -> tuple[Any, Any, Any]:
 
 # ------------------------------------------------------------------------------------- together with the output layer
 
-_CHUNK = 1 << 22  # logits at a time: 16 MiB. With smaller chunks a large weight's gradient is added to more often
+_CHUNK = 1 << 22  # logits at a time: 16 MiB. Each chunk adds to the weight's whole gradient, so smaller ones cost more
 
 
 def linear_cross_entropy_forward(
@@ -82,8 +82,8 @@ def linear_cross_entropy_forward(
 ) -> tuple[Any, Any]:
     """The cross-entropy of the logits x weightᵀ.
 
-    The loss is one number, so its gradients are known up to one factor. They are computed here, while a chunk's logits are
-    there, and saved.
+    The loss is one number, so its gradients are known up to one factor, the incoming gradient. They are computed here, while a
+    chunk's logits are in memory, and saved.
     """
     rows, kept, target = _flat(x, targets, ignore_index)
     count = max(int(kept.sum()), 1) if reduction == "mean" else 1
