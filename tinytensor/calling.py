@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from tinytensor.backend import Array, default_dtype, host, is_array, is_floating, is_host_array, no_warnings, xp
-from tinytensor.engine import Node, calling_line, check_finite
+from tinytensor.checks import calling_line
+from tinytensor.engine import Node, check_finite
 from tinytensor.modes import modes
 
 if TYPE_CHECKING:
@@ -65,24 +66,24 @@ def bind(op: Op, args: tuple[Any, ...], settings: dict[str, Any]) -> list[Any]:
 
 def _with_tensors(op: Op, arguments: list[Any]) -> TensorClass:
     """The op's result where at least one input is a tensor. The call is recorded if a gradient can flow back through it."""
-    arrays: list[Any] = []
+    if op.several:
+        arguments[0] = list(arguments[0])  # arrays are put into it, and the caller's list stays as it is
+    operands = arguments[0] if op.several else arguments
+    places: Sequence[int] = range(len(operands)) if op.several else op.input_places
     parents: list[Node | None] = []
     all_default = True  # all tensors are in float32, so nothing has to be converted
-    for x in arguments[0] if op.several else [arguments[place] for place in op.input_places]:
+    for place in places:
+        x = operands[place]
         if isinstance(x, Tensor):
-            arrays.append(x.data)
+            operands[place] = x.data
             parents.append(x.node)
             all_default = all_default and x.data.dtype is default_dtype
         else:
-            arrays.append(_number(op, x))
+            operands[place] = _number(op, x)
             parents.append(None)
     if not all_default:
-        arrays = op.promoted(arrays)
-    if op.several:
-        arguments[0] = arrays
-    else:
-        for place, array in zip(op.input_places, arrays):
-            arguments[place] = array
+        for place, array in zip(places, op.promoted([operands[place] for place in places])):
+            operands[place] = array
     for place in op.setting_places:
         if isinstance(arguments[place], Tensor):
             arguments[place] = _setting(op, place, arguments[place])
@@ -97,14 +98,14 @@ def _with_tensors(op: Op, arguments: list[Any]) -> TensorClass:
     if type(out) is not xp.ndarray:
         out = xp.asarray(out)
     if not all_default:
-        out = op.rounded(out, arrays)
+        out = op.rounded(out, [operands[place] for place in places])
 
     node = None
     if recording and is_floating(out.dtype):
         node = Node(op, tuple(parents), op.saved(arguments, out, residuals, needed), out.shape, out.dtype)
     if modes.detecting_anomalies:
         check_finite(out, f"the output of {op.name!r}, called at {node.line if node else calling_line()},")
-    return wrap(out, node)
+    return Tensor._wrap(out, node)
 
 
 def _number(op: Op, value: Any) -> Any:

@@ -74,6 +74,8 @@ class Op:
         self.needs = {n: tuple(inspect.signature(rule).parameters) for n, rule in rules.items()}
         self.differentiable = bool(rules)
         parameters = inspect.signature(forward).parameters
+        if not parameters or any(p.kind not in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters.values()):
+            raise TypeError(f"{self.name} cannot be an op: it needs parameters, without * or **; see ``several`` of @op")
         self.names = tuple(parameters)
         self.places = {name: place for place, name in enumerate(self.names)}
         self.required = [n for n, p in parameters.items() if p.default is p.empty]
@@ -158,10 +160,7 @@ class Op:
 
     @functools.lru_cache(maxsize=4096)  # noqa: B019 (ops live as long as the program)
     def _to_save(self, needed: tuple[bool, ...]) -> list[tuple[str, int | None, bool]]:
-        """What the rules of the ``needed`` inputs name, except ``g``.
-
-        For each: its name, its place among the arguments (None for ``out``), and whether it is a shape.
-        """
+        """What these inputs' rules name except ``g``: the name, its place (None for ``out``), and whether it is a shape."""
         inputs = self.inputs if self.several else [name for name, wanted in zip(self.inputs, needed) if wanted]
         names = sorted({n for name in inputs for n in self.needs[name]} - {"g"})
         return [
@@ -220,7 +219,7 @@ def _copy_shared(gradients: Sequence[Any], g: Any, saved: Sequence[Any]) -> Sequ
     for gradient in gradients:
         if is_array(gradient):
             memory = gradient if gradient.base is None else gradient.base
-            if memory is not g and memory is not g.base:
+            if gradient is g.base or (memory is not g and memory is not g.base):  # what a view g shows may be a saved array
                 gradient = gradient.copy() if id(memory) in held else gradient
                 held.add(id(memory))
         separate.append(gradient)
