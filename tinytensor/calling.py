@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from tinytensor.backend import Array, default_dtype, host, is_array, is_floating, is_host_array, no_warnings, xp
-from tinytensor.engine import Node, calling_line, check_finite
+from tinytensor.checks import calling_line
+from tinytensor.engine import Node, check_finite
 from tinytensor.modes import modes
 
 if TYPE_CHECKING:

@@ -13,8 +13,6 @@ See op.py for what an op is and how its gradient rules are declared.
 
 from __future__ import annotations
 
-import os
-import traceback
 import weakref
 from collections.abc import Sequence
 from heapq import heappop, heappush
@@ -22,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tinytensor.backend import DType, is_floating, xp
 from tinytensor.changes import check_unchanged, next_number
+from tinytensor.checks import calling_line
 from tinytensor.modes import Switched, modes, without_warnings
 from tinytensor.summation import sum_over
 
@@ -217,10 +216,3 @@ def check_finite(value: Any, what: str) -> None:
     if is_floating(array.dtype) and not bool(xp.isfinite(array).all()):
         kind = "NaN" if bool(xp.isnan(array).any()) else "infinite"
         raise FloatingPointError(f"{what} is {kind}: it is the first such value since detect_anomaly() was entered")
-
-
-def calling_line() -> str:
-    """The line of the user's code that led here: the innermost one outside of this package."""
-    package = os.path.dirname(__file__) + os.sep
-    frames = [f for f in traceback.extract_stack() if not f.filename.startswith(package)]
-    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "an unknown line"

@@ -158,7 +158,7 @@ class Op:
 
     @functools.lru_cache(maxsize=4096)  # noqa: B019 (ops live as long as the program)
     def _to_save(self, needed: tuple[bool, ...]) -> list[tuple[str, int | None, bool]]:
-        """What those rules name except ``g``: the name, its place (None for ``out``), and whether it is a shape."""
+        """What these inputs' rules name except ``g``: the name, its place (None for ``out``), and whether it is a shape."""
         inputs = self.inputs if self.several else [name for name, wanted in zip(self.inputs, needed) if wanted]
         names = sorted({n for name in inputs for n in self.needs[name]} - {"g"})
         return [
