@@ -94,7 +94,7 @@ TRICKS = {
     ),
     "warnings silenced op by op": Trick(
         "tinytensor.backend.no_warnings",
-        {f"tinytensor.{module}.without_warnings": lambda _: nullcontext for module in ("modes", "engine")},
+        {f"tinytensor.{module}.without_warnings": lambda _: nullcontext for module in ("modes", "engine", "parallel")},
     ),
     "layer norm not fused": Trick(
         "tinytensor.functional.normalization.layer_norm", {"tinytensor.functional.layer_norm": attrgetter("reference")}

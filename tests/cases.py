@@ -1,8 +1,8 @@
 """A table of cases for every op: the function, its inputs, and the NumPy expression that it must equal.
 
-``test_ops.py`` runs the same checks on each case, so a new op needs lines in this table and nothing else. Inputs stay away
-from the points where a derivative does not exist, as finite differences mean nothing there; what the library promises AT
-those points stands in PROMISES, with gradients worked out by hand.
+``test_ops.py`` runs the same checks on each case. A new op needs lines here. Unless it is in UNARY or BINARY, it also needs
+a line in ``programs/lines.py``. Inputs stay away from the points where a derivative does not exist, because finite
+differences mean nothing there. What the library promises at those points is in PROMISES, with gradients worked out by hand.
 """
 
 from __future__ import annotations

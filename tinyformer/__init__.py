@@ -5,7 +5,7 @@
 - ``data``: from files to batches.
 - ``training``: the loop, losses, evaluation, and the folder of a run with its checkpoints.
 - ``decoding``: from logits to text.
-- Beside these rooms: scripts and their command lines, translation, settings, errors, files, pictures, progress, memory.
+- Beside these packages: scripts and their command lines, translation, settings, errors, files, pictures, progress, memory.
 
 ``from tinyformer import GPT`` works for every name below, and loads only the files that the name needs.
 """

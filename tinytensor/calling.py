@@ -1,9 +1,7 @@
 """What happens when an op is called.
 
 The arguments are put in order, tensors are replaced by their arrays, the op's function runs, and the call is recorded.
-
-A user calls an op with tensors; a gradient rule may call it with raw arrays. Each case has one path, and the arguments
-decide which one is taken.
+A gradient rule may call an op with raw arrays: then nothing is replaced or recorded.
 """
 
 from __future__ import annotations
@@ -12,7 +10,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from tinytensor.backend import Array, default_dtype, host, is_array, is_floating, is_host_array, no_warnings, xp
-from tinytensor.engine import Node, calling_line, check_finite
+from tinytensor.checks import calling_line
+from tinytensor.engine import Node, check_finite
 from tinytensor.modes import modes
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ def call(op: Op, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
     if type(arguments[0]) is not xp.ndarray and not any(map(is_array, arguments[0] if op.several else arguments)):
         kinds = ", ".join(type(x).__name__ for x in args) or "nothing"
         raise TypeError(f"{op.name} needs a tensor and got {kinds}: make one with tt.tensor(...)")
-    return op.compute(arguments, op.nothing)[0]
+    return op.compute(arguments, op.none_needed)[0]
 
 
 def bind(op: Op, args: tuple[Any, ...], settings: dict[str, Any]) -> list[Any]:
@@ -65,30 +64,31 @@ def bind(op: Op, args: tuple[Any, ...], settings: dict[str, Any]) -> list[Any]:
 
 
 def _with_tensors(op: Op, arguments: list[Any]) -> TensorClass:
-    arrays: list[Any] = []
+    """The op's result where at least one input is a tensor. The call is recorded if a gradient can flow back through it."""
+    if op.several:
+        arguments[0] = list(arguments[0])  # arrays are put into it, and the caller's list stays as it is
+    operands = arguments[0] if op.several else arguments
+    places: Sequence[int] = range(len(operands)) if op.several else op.input_places
     parents: list[Node | None] = []
     all_default = True  # all tensors are in float32, so nothing has to be converted
-    for x in arguments[0] if op.several else [arguments[place] for place in op.input_places]:
+    for place in places:
+        x = operands[place]
         if isinstance(x, Tensor):
-            arrays.append(x.data)
+            operands[place] = x.data
             parents.append(x.node)
             all_default = all_default and x.data.dtype is default_dtype
         else:
-            arrays.append(_number(op, x))
+            operands[place] = _number(op, x)
             parents.append(None)
     if not all_default:
-        arrays = op.promoted(arrays)
-    if op.several:
-        arguments[0] = arrays
-    else:
-        for place, array in zip(op.input_places, arrays):
-            arguments[place] = array
+        for place, array in zip(places, op.promoted([operands[place] for place in places])):
+            operands[place] = array
     for place in op.setting_places:
         if isinstance(arguments[place], Tensor):
             arguments[place] = _setting(op, place, arguments[place])
 
     recording = modes.recording and op.differentiable and any(parents)
-    needed = tuple([parent is not None for parent in parents]) if recording else op.nothing
+    needed = tuple([parent is not None for parent in parents]) if recording else op.none_needed
     if modes.warnings_off:
         out, residuals = op.compute(arguments, needed)
     else:
@@ -97,14 +97,14 @@ def _with_tensors(op: Op, arguments: list[Any]) -> TensorClass:
     if type(out) is not xp.ndarray:
         out = xp.asarray(out)
     if not all_default:
-        out = op.rounded(out, arrays)
+        out = op.rounded(out, [operands[place] for place in places])
 
     node = None
     if recording and is_floating(out.dtype):
         node = Node(op, tuple(parents), op.saved(arguments, out, residuals, needed), out.shape, out.dtype)
     if modes.detecting_anomalies:
         check_finite(out, f"the output of {op.name!r}, called at {node.line if node else calling_line()},")
-    return wrap(out, node)
+    return Tensor._wrap(out, node)
 
 
 def _number(op: Op, value: Any) -> Any:
@@ -127,7 +127,7 @@ def _setting(op: Op, place: int, value: TensorClass) -> Array:
 
 # ----------------------------------------------------------------------------------------------------------- errors
 
-# Parts of what NumPy and CuPy say, and what we say before it.
+# Parts of the error messages of NumPy and CuPy, and the remedy that is put before them.
 _REMEDIES = {
     "could not be broadcast|not broadcastable|non-broadcastable|shape mismatch|axis remapping": (
         "these do not broadcast; compare them from the last axis: each pair must be equal, or one of them 1"
@@ -145,7 +145,7 @@ def explain(op: Op, arguments: Sequence[Any], error: Exception) -> Exception:
     shapes = ", ".join(f"{tuple(v.shape)}" for v in operands if hasattr(v, "shape"))
     reason = " ".join(str(error).split())
     remedy = next((r for said, r in _REMEDIES.items() if any(part in reason for part in said.split("|"))), "")
-    if remedy and ("NoneType" not in reason or any(x is None for x in operands)):  # else None is a fault of our own
+    if remedy and ("NoneType" not in reason or any(x is None for x in operands)):  # otherwise the None is a bug in this library
         reason = f"{remedy} ({reason})"
     kind = next(k for k in (IndexError, TypeError, ValueError) if isinstance(error, k))
     return kind(f"{op.name} of shapes {shapes}: {reason}" if shapes else f"{op.name}: {reason}")

@@ -1,8 +1,10 @@
-"""Checks of arguments that several functions share."""
+"""Checks of arguments that several functions share, and the line of the user's code for their messages."""
 
 from __future__ import annotations
 
 import functools
+import os
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -37,3 +39,10 @@ def value_check(check: Callable[..., None]) -> Callable[..., None]:
             modes.tracer.write_check(check, given)
 
     return check_and_trace
+
+
+def calling_line() -> str:
+    """The line of the user's code that led here: the innermost one outside of this package."""
+    package = os.path.dirname(__file__) + os.sep
+    frames = [f for f in traceback.extract_stack() if not f.filename.startswith(package)]
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "an unknown line"

@@ -5,16 +5,14 @@ It rests on two ideas:
 * A ``Node`` is one recorded call of an op. It points at the nodes of its inputs and holds arrays, not tensors. (A leaf has a
   weak reference to its tensor; a checkpoint's node also holds its function.) So the graph has no reference cycles, and it is
   freed as soon as the last tensor that needs it is gone.
-* Every node gets the next number, so its number is larger than those of all its ancestors. Backward therefore needs no sort
-  and no recursion: a heap gives the node with the largest number first.
+* Nodes are numbered in the order in which they are made, so a node's number is larger than those of all its ancestors.
+  Backward therefore needs no sort and no recursion: a heap gives the node with the largest number first.
 
 See op.py for what an op is and how its gradient rules are declared.
 """
 
 from __future__ import annotations
 
-import os
-import traceback
 import weakref
 from collections.abc import Sequence
 from heapq import heappop, heappush
@@ -22,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tinytensor.backend import DType, is_floating, xp
 from tinytensor.changes import check_unchanged, next_number
+from tinytensor.checks import calling_line
 from tinytensor.modes import Switched, modes, without_warnings
 from tinytensor.summation import sum_over
 
@@ -87,12 +86,12 @@ class _Pending:
         self._in_place = in_place
         self._owned: set[int] = set()  # nodes whose gradient nobody else holds, so it may be changed in place
 
-    def newest(self) -> int:
+    def newest_number(self) -> int:
         """The number of the node that ``pop`` would give; 0 if there is none."""
         return -self._heap[0] if self._heap else 0
 
     def add(self, node: Node, gradient: Any, fresh: bool) -> None:
-        """Add a gradient to those that have reached the node. ``fresh``: it may be a new array that nobody else holds."""
+        """Add a gradient to those that have reached the node. ``fresh`` is False if others are known to hold the gradient."""
         n = node.number
         if isinstance(gradient, Part):
             self._add_part(node, gradient)
@@ -113,7 +112,7 @@ class _Pending:
         heappush(self._heap, -node.number)
 
     def _add_part(self, node: Node, part: Part) -> None:
-        """Add a part to its own elements only, so that all pieces cut from one tensor share one array of gradients."""
+        """Add a part to its own elements only. So all pieces that were cut from one tensor share one array of gradients."""
         n = node.number
         if n in self._gradients:
             if n not in self._owned:
@@ -150,14 +149,14 @@ def backpropagate(
     pending = _Pending(in_place=not create_graph)
     pending.add(root, gradient, fresh=False)
     with without_warnings(), Switched("recording", create_graph):
-        while pending.newest() >= oldest:
+        while pending.newest_number() >= oldest:
             node, g, owned = pending.pop()
             is_wanted = node.op is None if targets is None else node in targets
             if is_wanted:
                 found[node] = g if create_graph or owned else g.copy()
             if node.op is None or (is_wanted and (stop_at_wanted or node.number == oldest)):
                 continue
-            _check_node(node)
+            _check_saved(node)
             for parent, contribution in zip(node.parents, node.op.backward(node, g, create_graph)):
                 if parent is not None and contribution is not None:
                     fitted = contribution if isinstance(contribution, Part) else _fit(contribution, parent, node)
@@ -199,7 +198,8 @@ def _summed(gradient: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
     return sum_up(gradient, axes, keepdims)
 
 
-def _check_node(node: Node) -> None:
+def _check_saved(node: Node) -> None:
+    """Raise RuntimeError if the node's saved values were released, or changed in place."""
     assert node.op is not None
     if node.saved is None:
         raise RuntimeError(
@@ -216,10 +216,3 @@ def check_finite(value: Any, what: str) -> None:
     if is_floating(array.dtype) and not bool(xp.isfinite(array).all()):
         kind = "NaN" if bool(xp.isnan(array).any()) else "infinite"
         raise FloatingPointError(f"{what} is {kind}: it is the first such value since detect_anomaly() was entered")
-
-
-def calling_line() -> str:
-    """The line of the user's code that led here: the innermost one outside of this package."""
-    package = os.path.dirname(__file__) + os.sep
-    frames = [f for f in traceback.extract_stack() if not f.filename.startswith(package)]
-    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "an unknown line"

@@ -1,4 +1,4 @@
-"""Fused ops. A fused op is defined by a composite of ops, and a pair of hand-written kernels does its work."""
+"""Fused ops. A composite of ops defines a fused op, and a pair of hand-written kernels computes it."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class FusedOp(Op):
     which inputs need a gradient. If none does, the forward kernel need not save any residuals.
 
     First-order gradients come from the kernels. For higher orders the reference is run again and differentiated like any other
-    expression. Both get their inputs in one floating-point dtype. It is never float16, where squares and sums soon overflow:
-    float16 inputs are computed in float32.
+    expression. The kernels and the reference get all inputs in one floating-point dtype. It is never float16, where squares and
+    sums soon overflow: float16 inputs are converted to float32.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class FusedOp(Op):
         self.kernel_backward = kernel_backward
         self.is_loss = is_loss
         self.check = check
-        self.usual = [default_dtype] * len(inputs)
+        self.usual_dtypes = [default_dtype] * len(inputs)
 
     def compute(self, arguments: list[Any], needed: Sequence[bool]) -> tuple[Any, Any]:
         dtype = self._convert(arguments)
@@ -82,7 +82,7 @@ class FusedOp(Op):
 
     def _convert(self, arguments: list[Any]) -> DType:
         """Convert the inputs to the dtype that the kernels compute in. Return the dtype that the inputs promote to."""
-        if [getattr(arguments[place], "dtype", default_dtype) for place in self.input_places] == self.usual:
+        if [getattr(arguments[place], "dtype", default_dtype) for place in self.input_places] == self.usual_dtypes:
             return default_dtype
         arrays = {place: arguments[place] for place in self.input_places if is_array(arguments[place])}
         floating = [x.dtype for x in arrays.values() if is_floating(x.dtype)]
@@ -101,7 +101,8 @@ class FusedOp(Op):
         if not create_graph:
             g = g.astype(default_dtype) if g.dtype == float16 else g
             return self.kernel_backward(g, residuals, needed, **values)
-        # Each input gets a new alias. So an input from which another one was computed still gets only its own gradient.
+        # Each input gets a new alias, at which its gradient is collected. So if one input was computed from another, the other
+        # does not get the gradient that flows through the first as well.
         values = dict(values)
         for name, parent in zip(self.inputs, node.parents):
             if parent is not None:

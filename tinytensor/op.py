@@ -5,12 +5,12 @@ The NAMES of a rule's parameters say what it needs: ``g`` (the incoming gradient
 
 A rule returns the gradient of its input, and changes none of its arguments. What it may return:
 
-* an array (for tensors a tensor) of the input's shape, or of a shape that the input broadcasts to. The engine sums it down to
-  the input's shape and converts it to the input's dtype, so no rule mentions broadcasting or dtypes.
-* a new array, ``g`` itself, a saved array, or a view of these. The engine adds to gradients in place, but only to new arrays:
-  it never adds to ``g`` or a view of it, and it gets a copy of what is saved or was also returned for another input.
+* An array, or a tensor if it got tensors. Its shape is the input's, or one that the input broadcasts to. The engine sums it
+  down to the input's shape and converts it to the input's dtype, so no rule mentions broadcasting or dtypes. The array may be
+  new, ``g`` itself, a saved array, or a view of these. The engine adds to gradients in place, but only to new arrays: it never
+  adds to ``g`` or a view of it, and it gets a copy of an array that is saved or was also returned for another input.
 * None, if no gradient flows to this input.
-* an ``engine.Part``, if it got arrays: a gradient that is 0 except for some elements.
+* An ``engine.Part``, if it got arrays: a gradient that is 0 except for some elements.
 
 It must not return a Python number or another shape (ValueError), or an array that something outside of the graph keeps.
 
@@ -41,7 +41,8 @@ def op(*, floating: bool = False, several: bool = False, **rules: Callable[..., 
     """Declare a function on arrays as a differentiable op on tensors: ``@op(x=lambda g, out: g * out)``.
 
     Each keyword names an input of the function and gives its gradient rule. Parameters without a rule are settings, which get
-    no gradient. The op takes tensors (or raw arrays, as a rule may pass them).
+    no gradient. An op without any rule, ``@op()``, has no gradients; its inputs are the parameters without a default. The op
+    takes tensors, or raw arrays when a gradient rule calls it.
 
     ``floating``: the function computes with floating-point numbers only; integers and booleans reach it as float32.
     ``several``: the first argument is a sequence of tensors, and the one rule returns a gradient for each of them.
@@ -73,6 +74,8 @@ class Op:
         self.needs = {n: tuple(inspect.signature(rule).parameters) for n, rule in rules.items()}
         self.differentiable = bool(rules)
         parameters = inspect.signature(forward).parameters
+        if not parameters or any(p.kind not in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters.values()):
+            raise TypeError(f"{self.name} cannot be an op: it needs parameters, without * or **; see ``several`` of @op")
         self.names = tuple(parameters)
         self.places = {name: place for place, name in enumerate(self.names)}
         self.required = [n for n, p in parameters.items() if p.default is p.empty]
@@ -80,7 +83,7 @@ class Op:
         self.inputs = inputs or tuple(n for n in self.names if n in rules) or tuple(self.required)
         self.input_places = [self.places[name] for name in self.inputs]
         self.setting_places = [place for name, place in self.places.items() if name not in self.inputs]
-        self.nothing = (False,) * len(self.inputs)  # what ``needed`` is when no input needs a gradient
+        self.none_needed = (False,) * len(self.inputs)  # what ``needed`` is when no input needs a gradient
         self._check_rules()
         all_ops[self.name] = self
 
@@ -108,7 +111,7 @@ class Op:
     # -- forward: these are called in calling.py, and FusedOp overrides them
 
     def compute(self, arguments: list[Any], needed: Sequence[bool]) -> tuple[Any, Any]:
-        """The output for these arrays, and residuals that the gradients in ``needed`` use (None: only fused ops have any).
+        """The output for these arrays, and the residuals: None, or what a fused op's gradients need besides the arrays.
 
         NumPy's errors about shapes, indices and types are raised again with the op's name; the original one is their cause.
         """
@@ -136,9 +139,9 @@ class Op:
         return [x.astype(dtype) if hasattr(x, "dtype") and not is_floating(x.dtype) else x for x in arrays]
 
     def rounded(self, out: Array, arrays: Sequence[Any]) -> Array:
-        """The output, in half precision if all floating-point inputs were: some functions return float32 for these.
+        """The output, converted to half precision if all floating-point inputs have it.
 
-        (Sums are computed in float32, and so is bfloat16 with a Python number.)
+        Some functions return float32 for such inputs: sums do, and so does arithmetic of bfloat16 with a Python number.
         """
         floating = {x.dtype for x in arrays if hasattr(x, "dtype") and is_floating(x.dtype)}
         if len(floating) != 1 or "dtype" in self.places or not is_floating(out.dtype):
@@ -147,7 +150,7 @@ class Op:
         return out if wide(dtype) is None else out.astype(dtype, copy=False)
 
     def saved(self, arguments: Sequence[Any], out: Array, residuals: Any, needed: tuple[bool, ...]) -> Any:
-        """The values that the rules of the inputs in ``needed`` name, and nothing else."""
+        """The values that the rules of the ``needed`` inputs name, and nothing else."""
         values = {}
         for name, place, of_shape in self._to_save(needed):
             values[name] = out if place is None else _shape_of(arguments[place]) if of_shape else arguments[place]
@@ -155,10 +158,9 @@ class Op:
 
     @functools.lru_cache(maxsize=4096)  # noqa: B019 (ops live as long as the program)
     def _to_save(self, needed: tuple[bool, ...]) -> list[tuple[str, int | None, bool]]:
-        """What those rules name except ``g``: the name, its place among the arguments (None for ``out``), and whether it is a
-        shape."""
-        rules = self.inputs if self.several else [name for name, wanted in zip(self.inputs, needed) if wanted]
-        names = sorted({n for name in rules for n in self.needs[name]} - {"g"})
+        """What these inputs' rules name except ``g``: the name, its place (None for ``out``), and whether it is a shape."""
+        inputs = self.inputs if self.several else [name for name, wanted in zip(self.inputs, needed) if wanted]
+        names = sorted({n for name in inputs for n in self.needs[name]} - {"g"})
         return [
             (n, None, False) if n == "out" else (n, self.places[n.removesuffix("_shape")], n not in self.places) for n in names
         ]
@@ -207,15 +209,13 @@ def _shape_of(value: Any) -> Any:
 
 def _copy_shared(gradients: Sequence[Any], g: Any, saved: Sequence[Any]) -> Sequence[Any]:
     """The gradients, with a copy of each whose memory is saved or was returned before: the engine adds to new arrays in place.
-
-    ``g`` and its views are not copied: many rules return them, and the engine knows that it must not add to them.
-    """
+    ``g`` and its views are not copied: many rules return them, and the engine knows that it must not add to them."""
     held = set(map(id, saved))
     separate = []
     for gradient in gradients:
         if is_array(gradient):
             memory = gradient if gradient.base is None else gradient.base
-            if memory is not g and memory is not g.base:
+            if gradient is g.base or (memory is not g and memory is not g.base):  # what a view g shows may be a saved array
                 gradient = gradient.copy() if id(memory) in held else gradient
                 held.add(id(memory))
         separate.append(gradient)

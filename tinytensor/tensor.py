@@ -1,12 +1,13 @@
 """The Tensor: an array, and the node that says how it was computed.
 
 Most ops are also methods; the list is at the end of the class. These are functions only: ops on lists of tensors
-(``concatenate``, ``stack``, ``einsum``, ...), ops with an operator (``equal``, ``bitwise_and``, ...), the ``logical_`` ops, and
-``where``, ``scatter``, ``sum_rows``, ``diag``, ``embedding``, ``linear``, ``tensordot``, ``gelu``, and those of functional/.
+(``concatenate``, ``stack``, ``einsum``, ...), comparisons and bitwise ops, which have operators (``==``, ``&``, ...), the
+``logical_`` ops, ``where``, ``scatter``, ``sum_rows``, ``diag``, ``embedding``, ``linear``, ``tensordot`` and ``gelu``. So are
+the functions of functional/.
 
-A tensor is a value. ``x += y`` makes a new tensor, and ``x[i] = y`` gives x a changed copy of its array. So neither changes
-other tensors. Only these write into memory that tensors may share: ``Parameter.assign``, ``load_state_dict``, initialisers,
-optimizers, ``clip_grad_norm``, and whoever changes ``.data`` or the array from ``.numpy()``.
+``x += y`` makes a new tensor, and ``x[i] = y`` gives x a changed copy of its array. So neither changes another tensor that
+shares memory with x. Only these write into memory that tensors may share: ``Parameter.assign``, ``load_state_dict``,
+initialisers, optimizers, ``clip_grad_norm``, and code that changes ``.data`` or the array from ``.numpy()``.
 """
 
 from __future__ import annotations
@@ -166,7 +167,7 @@ class Tensor:
         retain = create_graph if retain_graph is None else retain_graph
         accumulate(engine.backpropagate(node, g, retain_graph=retain, create_graph=create_graph))
 
-    # ---------------------------------------------------------------------------------------------- Python's own
+    # ----------------------------------------------------------------------------------- operators and protocols
 
     def __repr__(self) -> str:
         values = host.array2string(to_numpy(self.data), separator=", ", prefix="tensor(", precision=4, threshold=100)
@@ -473,8 +474,8 @@ def accumulate(gradients: Mapping[engine.Node, Any]) -> None:
 def _with_own_memory(gradient: Any) -> Tensor:
     """A gradient as a tensor that shares its memory with nothing.
 
-    An array is one that nobody else holds. A tensor, which is a recorded gradient, is copied: it may share its memory with
-    another gradient, or with what a user passed to ``backward``.
+    An array is not copied, because nobody else holds it. A tensor is a recorded gradient. It is copied, because it may share
+    its memory with another gradient, or with the tensor that a user passed to ``backward``.
     """
     if isinstance(gradient, Tensor):
         return Tensor._wrap(gradient.data.copy(), gradient.node)

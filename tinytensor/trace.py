@@ -39,14 +39,14 @@ def trace(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def traced(*inputs: Tensor) -> Tensor:
         if not all(isinstance(x, Tensor) for x in inputs):
             raise TypeError("a traced function takes tensors: make numbers and arrays tensors with tt.tensor(...)")
-        if modes.detecting_anomalies or modes.tracer is not None:  # every op is checked, or this is part of another trace
+        if modes.detecting_anomalies or modes.tracer is not None:  # the ops are checked, or another trace needs them
             with no_grad():
                 return function(*inputs)
         kind = tuple([(x.data.shape, x.data.dtype) for x in inputs])
         with no_grad(), without_warnings():
             if kind in programs:
                 return wrap(programs[kind].run([x.data for x in inputs]))
-            inputs = tuple([wrap(x.data[...]) for x in inputs])  # new array objects, so that an identity means one input
+            inputs = tuple([wrap(x.data[...]) for x in inputs])  # new array objects, so that each input has its own id()
             tracer = Tracer(inputs)
             with tracing(tracer):
                 out = function(*inputs)
@@ -108,7 +108,7 @@ class Tracer:
                 arguments = [*arguments[0], *arguments[1:]]
             kernel = _general(op, arguments, out.shape)
         elif isinstance(op, FusedOp):
-            kernel, arguments, is_fused = op.kernel_forward, [op.nothing, *arguments], True
+            kernel, arguments, is_fused = op.kernel_forward, [op.none_needed, *arguments], True
         self.write(kernel, arguments, out, is_fused)
         return out
 
@@ -144,9 +144,9 @@ class Tracer:
         return Program(self._steps, known[self._num_inputs :], result)
 
     def refuse_values_of(self, value: Any) -> None:
-        """Raise TypeError if a step computed this array or tensor, if it is an input, or if it contains such a one.
+        """Raise TypeError if this array or tensor is an input or was computed by a step, or if it contains such an array.
 
-        Its values are about to be read outside of ops.
+        This is called where its values are about to be read outside of ops.
         """
         array = value.data if isinstance(value, Tensor) else value
         if self._slots.get(id(array)) in self._computed:
@@ -167,7 +167,7 @@ class Tracer:
         return self._slots[id(value)] if id(value) in self._slots else self._add(value)
 
     def _refuse_arrays(self, value: Any) -> None:
-        """Raise TypeError for an array that belongs to no tensor: it may have been computed from an input, as ``sort`` does."""
+        """Raise TypeError for an array that belongs to no tensor: it may have been computed from an input without ops."""
         if isinstance(value, (xp.ndarray, host.ndarray)):
             raise TypeError(
                 f"trace cannot see where an array of shape {value.shape} comes from: use ops on tensors (without arrays as "
@@ -195,8 +195,8 @@ def _parts(value: Any) -> Sequence[Any]:
 
 
 def _is_plain(op: Op, arguments: Sequence[Any], out: Tensor) -> bool:
-    """Whether the op did nothing but call its kernel. Then there was nothing to convert before or after it, and no boolean
-    array that decides how many elements the result has."""
+    """Whether the op did nothing but call its kernel: nothing was converted before or after it, and no argument is a boolean
+    array, which might decide how many elements the result has."""
     dtypes = {x.dtype for x in arguments if isinstance(x, (Tensor, host.generic))}
     has_mask = bool_dtype in [x.dtype for x in arguments if type(x) is xp.ndarray]
     return not op.several and not has_mask and dtypes == {default_dtype} and out.dtype in (default_dtype, bool_dtype)

@@ -69,7 +69,7 @@ def of(package: str, names: str) -> tuple[str, ...]:
     return tuple(f"{package}.{name}" for name in names.split())
 
 
-# What each may not import: what is built on it, and rooms beside it that it does not need.
+# What each may not import: what is built on it, and packages beside it that it does not need.
 SCRIPTS = "command_line scripts translation"
 ABOVE = {
     "tinytensor": ("tinyformer",),
@@ -93,3 +93,11 @@ def test_nothing_imports_what_is_built_on_it(package):
     assert inside
     upward = [(name, other) for name in inside for other in GRAPH[name] for above in ABOVE[package] if within(other, above)]
     assert upward == []
+
+
+def test_every_import_names_its_file():
+    """``from tinyformer import GPT`` inside of tinyformer, or a relative import, would hide from these tests what it loads."""
+    whole = [name for name in FILES if name.partition(".")[0] in GRAPH[name]]
+    nodes = {name: ast.walk(ast.parse(file.read_text(encoding="utf-8"))) for name, file in FILES.items()}
+    relative = [name for name in FILES for node in nodes[name] if isinstance(node, ast.ImportFrom) and node.level]
+    assert whole == relative == []

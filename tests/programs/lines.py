@@ -298,7 +298,7 @@ TABLE: dict[str, Line | list[Line]] = {
 LINES: dict[str, list[Line]] = {
     name: lines if isinstance(lines, list) else [lines] for names, lines in TABLE.items() for name in names.split()
 }
-# An op of elements that has no line above is drawn as its row in tests/cases.py says.
+# An op that has no line above is drawn as its row in tests/cases.py says.
 OF_ONE = {cases.positive: "(tt.abs({f}) + 0.5)", cases.unit: "tt.sigmoid({f})"}
 OF_TWO = {cases.positive: "(tt.abs({other}) + 0.5)", cases.nonzero: "{divisor}"}
 for name, _, _, draw in cases.UNARY:
@@ -306,3 +306,5 @@ for name, _, _, draw in cases.UNARY:
         LINES.setdefault(name, [f"tt.OP({OF_ONE.get(draw, '{f}')})"])
 for name, _, _, left, right in cases.BINARY:
     LINES.setdefault(name, [f"tt.OP({OF_ONE.get(left, '{f}')}, {OF_TWO.get(right, '{other}')})"])
+for name, *_ in cases.REDUCTIONS:
+    LINES.setdefault(name, ["tt.OP({n}{over})"])

@@ -166,7 +166,7 @@ OF_CLASSES: dict[str, Callable[..., Any]] = {  # whose targets must stay integer
     "linear_cross_entropy": lambda x, w, t, **k: cases.cross_entropy(x @ w.T, t, **k),
     "nll_loss": nll_loss,
 }
-BY_ROW = {name: want for name, _, want, *_ in [*cases.UNARY, *cases.BINARY]}
+BY_ROW = {name: want for name, _, want, *_ in [*cases.UNARY, *cases.BINARY, *cases.REDUCTIONS]}
 
 
 class Reference:

@@ -127,7 +127,7 @@ def test_a_tokenizer_that_does_not_fit_the_model() -> None:
     CharTokenizer("abc").save("run/tokenizer.json")
     setup = RunSetup(RunFolder("run"), parse("--out", "run", "--resume"), KINDS)
     tokenizer = setup.tokenizer(lambda: pytest.fail("a resumed run trains no tokenizer"))
-    with pytest.raises(UserError, match=r"tokenizer\.json has 3 tokens, but the model 28$"):
+    with pytest.raises(UserError, match=r"tokenizer\.json has 3 tokens, but the model has 28$"):
         setup.settings(GPTConfig, vocab_size=tokenizer.vocab_size)
 
 

@@ -699,6 +699,12 @@ def test_a_new_op_is_one_line_of_calculus():
     assert tt.gradcheck(cube, x, order=2)
 
 
+@pytest.mark.parametrize("forward", [lambda: 0, lambda *x: x[0], lambda x, **k: x, lambda x, *, k: x * k], ids=range(4))
+def test_a_function_whose_arguments_have_no_fixed_order_is_no_op(forward):
+    with pytest.raises(TypeError, match=r"<lambda> cannot be an op: it needs parameters, without \* or \*\*"):
+        Op(forward, {})
+
+
 def test_a_rule_that_asks_for_what_the_op_lacks_is_refused():
     with pytest.raises(TypeError, match=r"cube.*'y'"):
 
@@ -841,6 +847,16 @@ def test_what_was_saved_is_not_added_to_and_not_handed_out(rule, create_graph):
     tt.optim.clip_grad_norm([x], 0.1)
     assert x.tolist() == [1.0, 2.0, 3.0]
     assert out.tolist() == value
+
+
+def test_what_was_saved_is_not_added_to_when_g_is_a_view_of_it():
+    x = leaf(1.0, 2.0, 3.0)
+    y = x * 1.0
+    f = Op(lambda x, z: x + z, {"x": lambda g, x: x, "z": lambda g: g})
+    del all_ops[f.name]
+    f(y, y * 1.0).backward(y.detach()[:])  # y gets two gradients: the saved array, and that of y * 1.0
+    assert y.tolist() == [1.0, 2.0, 3.0]
+    assert x.grad.tolist() == [2.0, 4.0, 6.0]
 
 
 ONE_ARRAY_FOR_TWO_INPUTS = {

@@ -87,6 +87,11 @@ SHAPES = {
         ValueError,
         ["cross_entropy", "probabilities", "(2,)", "(2, 3)"],
     ),
+    "linear_cross_entropy": (
+        lambda: tt.linear_cross_entropy(x, ones(4, 5), tt.arange(2)),
+        ValueError,
+        ["linear_cross_entropy", "(2, 3)", "(2,)", "at the end, as wide as the weight (4, 5)"],
+    ),
     "mse_loss": (lambda: tt.mse_loss(x, ones(3)), ValueError, ["mse_loss", "(2, 3)", "(3,)"]),
     "binary": (lambda: tt.binary_cross_entropy_with_logits(x, ones(3)), ValueError, ["binary", "(2, 3)", "(3,)"]),
     "attention widths": (lambda: attention(x, ones(4, 2), ones(4, 2)), ValueError, ["attention", "(2, 3)", "(4, 2)", "width"]),

@@ -277,3 +277,10 @@ def test_float32_erf_and_gelu_are_right_to_the_last_digits():
     x = x[np.abs(x) < 5.5]  # beyond, values are below 1e-7, with a small absolute but not relative error
     exact = np.array([v / 2 * math.erfc(-v / math.sqrt(2)) for v in x.astype(float)])
     np.testing.assert_allclose(tt.gelu(tt.tensor(x)).numpy(), exact, rtol=2e-4, atol=0)
+
+
+@pytest.mark.parametrize("axis", [0, 1, None])
+def test_a_generator_of_tensors_is_joined_like_a_list(axis):
+    x, y = tt.ones((2, 3)), tt.zeros((2, 3))
+    expected = tt.concatenate([x, y], axis).tolist()
+    assert tt.concatenate((part for part in (x, y)), axis).tolist() == expected

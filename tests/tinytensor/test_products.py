@@ -311,4 +311,4 @@ def test_the_environment_variable(python: Any, value: str | None, expected: bool
 
 def test_another_value_of_the_environment_variable(python: Any) -> None:
     run = python("import tinytensor", TINYTENSOR_BACKEND="numpy", TINYTENSOR_TF32="maybe")
-    assert run.returncode and "BackendError: TINYTENSOR_TF32='maybe' is neither '1'" in run.stderr
+    assert run.returncode and "BackendError: TINYTENSOR_TF32='maybe' must be '1' (the default) or '0'" in run.stderr

@@ -13,8 +13,6 @@ from tinyformer.errors import SettingError
 from tinyformer.settings import check_counts
 from tinytensor.backend import host
 
-# ------------------------------------------------------------------------------------------------------ beam search
-
 
 @dataclass(frozen=True)
 class Hypothesis:
@@ -25,7 +23,7 @@ class Hypothesis:
 
 
 def length_normalised(log_probability: float, length: int, alpha: float) -> float:
-    """log P / ((5 + length) / 6)^alpha (Wu et al. 2016, equation 14). Without this, short texts would always win."""
+    """log P / ((5 + length) / 6)^alpha (Wu et al. 2016, equation 14). Without it, short texts would have an advantage."""
     return log_probability / ((5 + length) / 6) ** alpha
 
 
@@ -53,7 +51,7 @@ def beam_search(
         raise SettingError(f"batch_size must be at least 0, not {batch_size}")
     if not math.isfinite(alpha):
         raise SettingError(f"alpha must be a finite number, not {alpha}")
-    searches = [_Row(beam, n_best, alpha, max_tokens, end) for _ in range(batch_size)]
+    searches = [_Search(beam, n_best, alpha, max_tokens, end) for _ in range(batch_size)]
     new = host.full((batch_size, 1), start, dtype=host.int64)
     alive = list(range(batch_size))  # the searches that are not done, in the order of the decoder's rows
     for _ in range(max_tokens if batch_size else 0):
@@ -85,7 +83,7 @@ def log_softmax(logits: Any) -> Any:
     return shifted - host.log(host.exp(shifted).sum(axis=-1, keepdims=True))
 
 
-class _Row:
+class _Search:
     """The search for one row of the batch."""
 
     def __init__(self, beam: int, n_best: int, alpha: float, max_tokens: int, end: int):
@@ -99,8 +97,8 @@ class _Row:
         self.num_finished = 0
 
     def advance(self, log_probabilities: Any) -> tuple[list[int], list[int]]:
-        """Extend each text by each token, and keep the best. Returns for each of these the number of the text that it extends,
-        and its new token; both lists are empty when the row is done."""
+        """Extend each text by each token, and keep the best. Returns two lists: for each kept text, the number of the text that
+        it extends, and its new token. Both are empty when the row is done."""
         totals = host.array([score for score, _ in self.beams])[:, None] + log_probabilities
         vocab_size = totals.shape[1]
         flat = totals.reshape(-1)
@@ -134,8 +132,11 @@ class _Row:
 
     def _done(self) -> bool:
         """Whether the row is done: as many texts have ended as the beam is wide (so a beam of 1 is greedy), or no unfinished
-        text can still enter the n best. For that bound: log-probabilities only fall, and the score is highest at the shortest
-        or at the longest length."""
+        text can still enter the n best.
+
+        A text that grows cannot become more probable. So its score can reach at most what its present probability gives at the
+        shortest or at the longest possible length, whichever is higher.
+        """
         if not self.beams or self.num_finished >= self.width:
             return True
         lengths = (len(self.beams[0][1]) + 1, self.max_tokens)

@@ -45,8 +45,11 @@ class GPTDecoder:
         self._logits_of_one_token: Any = tt.trace(lambda ids: logits(ids, cache))
 
     def next_logits(self, new: Any) -> Any:
-        """The logits (batch, vocab_size) after the new ids (batch, count). Raises UserError if the first ids are not ids of the
-        vocabulary, and if the number of rows differs from before."""
+        """The logits (batch, vocab_size) after the new ids (batch, count).
+
+        The ids of the first call are checked: UserError if they are not ids of the vocabulary. Later calls raise UserError if
+        the number of rows differs from before.
+        """
         block_size = self.model.config.block_size
         ids, new = _joined(self.ids, new, self.model.config.vocab_size)
         if self.cache is not None and ids.shape[1] > block_size:
@@ -112,8 +115,11 @@ class TransformerDecoder:
         self._logits_of_one_token = tt.trace(lambda ids, memory_mask: logits(ids, memory, memory_mask, cache))
 
     def next_logits(self, new: Any) -> Any:
-        """The logits (batch, vocab_size) after the new ids (batch, count). Raises UserError if the first ids are not ids of the
-        vocabulary, if the source has another number of rows, and after more than ``max_tokens`` tokens."""
+        """The logits (batch, vocab_size) after the new ids (batch, count).
+
+        The ids of the first call are checked: UserError if they are not ids of the vocabulary. Every call raises UserError if
+        the source has another number of rows, and after more than ``max_tokens`` tokens.
+        """
         if len(new) != len(self.memory):
             raise UserError(f"a decoder of {len(self.memory)} sources got ids for {len(new)}: pass one row for each source")
         ids, new = _joined(self.ids, new, self.model.config.target_vocab_size)
@@ -137,8 +143,8 @@ class TransformerDecoder:
 
 
 def batch_of_ids(given: Any, what: str) -> Any:
-    """The token ids as an int64 array (batch, length). Raises UserError if they are no such batch, or without any token.
-    ``what`` names them in messages."""
+    """The token ids as an int64 array (batch, length). Raises UserError if they do not make such an array, and if they have no
+    tokens. ``what`` names them in messages."""
     given = given.numpy() if isinstance(given, Tensor) else given
     lengths = sorted({len(row) for row in given if hasattr(row, "__len__")})
     if len(lengths) > 1:

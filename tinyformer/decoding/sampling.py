@@ -88,7 +88,8 @@ def sample(decoder: Decoder, prompts: Any, num_tokens: int, sampling: Sampling, 
     """Continue ``prompts`` (batch, length) by up to ``num_tokens`` tokens. Yields the ids of each step, (batch,).
 
     A row that has written ``end`` gets only ``end`` from then on. The iteration stops when all rows have written it. Raises
-    UserError if the prompts are empty or of different lengths, and if num_tokens is negative.
+    UserError if the prompts have no tokens or different lengths, and if num_tokens is negative. A batch without rows yields
+    nothing.
     """
     if num_tokens < 0:
         raise UserError(f"the length must be at least 0, not {num_tokens}")
@@ -100,7 +101,7 @@ def _sample(decoder: Decoder, prompts: Any, num_tokens: int, sampling: Sampling,
     new, finished = prompts, host.zeros(len(prompts), dtype=bool)
     for _ in range(num_tokens):
         logits = decoder.next_logits(new)
-        picked = [end if over else sampling.pick(row, rng) for row, over in zip(logits, finished)]
+        picked = [end if is_finished else sampling.pick(row, rng) for row, is_finished in zip(logits, finished)]
         ids = host.array(picked, dtype=host.int64)
         yield ids
         finished |= ids == end if end is not None else False
@@ -117,7 +118,7 @@ def generate(
     end: int | None = None,
     use_cache: bool = True,
 ) -> Iterator[int]:
-    """Continue ``prompt``, at least one token id, with a GPT. Yields up to ``num_tokens`` ids one by one, and stops after
+    """Continue ``prompt``, one token id or more, with a GPT. Yields up to ``num_tokens`` ids one by one, and stops after
     ``end``. Raises UserError if the prompt is empty or num_tokens is negative."""
     sampling = Sampling() if sampling is None else sampling
     ids = batch_of_ids([prompt.numpy() if isinstance(prompt, Tensor) else prompt], "prompts")

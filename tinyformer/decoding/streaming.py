@@ -17,8 +17,8 @@ class TextDecoder(Protocol):
 def stream_text(tokenizer: TextDecoder, ids: Iterable[int]) -> Iterator[str]:
     """The text of ids in pieces, each as soon as it is complete. A character may span several tokens.
 
-    This works for tokenizers whose pieces, put together, are the text: characters and byte pairs. It does not for those that
-    have to guess the spaces between words.
+    This works for tokenizers whose pieces, put together, are the text: characters and byte pairs. It does not work for those
+    that have to guess the spaces between words.
     """
     decode_bytes = getattr(tokenizer, "decode_bytes", None)
     if decode_bytes is None:

@@ -7,11 +7,11 @@ the scores.
 
 1. Fused: one op from the projected queries, keys and values to the mixed values. This is the route of training, and of
    evaluation without a cache.
-2. In steps: split into heads, rotate, record, attend, join the heads. It runs where the fused op cannot: with rotary positions,
-   and while ``recording_attention`` keeps the weights for a picture.
+2. In steps: split into heads, rotate, record the weights, attend, join the heads. It runs where the fused op cannot: with
+   rotary positions, and while ``recording_attention`` keeps the weights for a picture.
 3. With a cache: ``_attend_with_cache`` runs when decoding passes a cache. It works on arrays, and no gradient flows through it.
-   ``tt.trace`` records it as one opaque step, because it changes the cache each time it runs. It also rotates and records where
-   that is asked for.
+   ``tt.trace`` writes it down as one opaque step, because it changes the cache each time it runs. Like the route in steps, it
+   can rotate, and keep the weights for a picture.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ import tinytensor as tt
 from tinyformer.errors import SettingError
 from tinyformer.models.caches import KeyValueCache
 from tinyformer.models.positions import RotaryPositions
-from tinytensor import Tensor, kernels, multi_head_attention, scaled_dot_product_attention
+from tinytensor import Tensor, multi_head_attention, scaled_dot_product_attention
 from tinytensor.calling import wrap
-from tinytensor.functional.attention import attention_of_arrays, join_heads, masked_softmax, queries_keys_values
+from tinytensor.functional.attention import attention_of_arrays, masked_softmax
+from tinytensor.kernels.heads import join_heads, queries_keys_values
 from tinytensor.nn import Dropout, Linear, Module
 
 
@@ -127,14 +128,14 @@ def _attend_with_cache(
 
     ``key_value`` is None for a cross-attention whose cache is filled already: then nothing is added.
     """
-    query, key, value = kernels.queries_keys_values(projected, key_value, layer.num_heads, layer.cross)
+    query, key, value = queries_keys_values(projected, key_value, layer.num_heads, layer.cross)
     if layer.rotary is not None:
         query, key = [layer.rotary.rotate(wrap(x), cache.length).data for x in (query, key)]
     keys, values = cache.read() if key is None else cache.append(key, value)
     if layer._recorded is not None:
         seen = None if mask is None else wrap(mask)
         layer._recorded.append(attention_weights(wrap(query), wrap(keys), seen, is_causal))
-    return kernels.join_heads(attention_of_arrays(query, keys, values, mask, is_causal, dropout_p))
+    return join_heads(attention_of_arrays(query, keys, values, mask, is_causal, dropout_p))
 
 
 def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None = None, is_causal: bool = False) -> Tensor:

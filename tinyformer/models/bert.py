@@ -38,11 +38,11 @@ class BertConfig:
         check_fields(self)
         at_least_one(self, "vocab_size", "num_segments", "max_length", "num_layers")
         check_absolute(self.positions)
-        _ = self.block  # building the block's configuration checks the other settings
+        _ = self.block  # makes a BlockConfig, which checks the settings that it shares with this one
 
     @property
     def block(self) -> BlockConfig:
-        """The configuration of each block: the model's settings of the same names, and the exact gelu."""
+        """The configuration of each block: the model's settings of the same names, and BERT's activation and norm_eps."""
         return settings_from(BlockConfig, vars(self), activation="gelu_exact", norm_eps=1e-12)
 
     def num_parameters(self) -> int:
@@ -59,7 +59,7 @@ class BertConfig:
 
     def initialise(self, module: Module) -> None:
         """Initialise as BERT does: normal weights, zero biases. BERT's standard deviation of 0.02 suits its width of 768. In a
-        narrower model it would make small outputs and slow learning, so the standard deviation grows as 1/sqrt(width)."""
+        narrower model it would make small outputs and slow learning, so here it is 0.02 * sqrt(768 / width)."""
         if isinstance(module, (Linear, Embedding)):
             init.normal_(module.weight, std=0.02 * math.sqrt(768 / self.d_model))
         if isinstance(module, Linear) and module.bias is not None:

@@ -73,7 +73,7 @@ class BlockConfig:
 
 
 class FeedForward(Module):
-    """Two linear layers with an activation between them: up to the width d_ff, and down again. Each position is treated alike.
+    """Two linear layers, up to the width d_ff and down again, with an activation between them. All positions are treated alike.
 
     With the activation "swiglu" there is a third layer, the gate: down(silu(gate(x)) * up(x)) (Shazeer 2020, equation 6).
     """
@@ -125,8 +125,8 @@ class Block(Module):
         x = self._residual(x, self.attention_norm, lambda y: self.attention(y, mask, is_causal, cache=own_cache))
         if self.cross_attention is not None and self.cross_attention_norm is not None:
             attend = self.cross_attention
-            look = lambda y: attend(y, memory_mask, memory=memory, cache=memory_cache)  # noqa: E731
-            x = self._residual(x, self.cross_attention_norm, look)
+            to_memory = lambda y: attend(y, memory_mask, memory=memory, cache=memory_cache)  # noqa: E731
+            x = self._residual(x, self.cross_attention_norm, to_memory)
         return self._residual(x, self.feed_forward_norm, self.feed_forward)
 
     def _residual(self, x: Tensor, norm: Module, f: Callable[[Tensor], Tensor]) -> Tensor:

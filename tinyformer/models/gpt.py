@@ -35,7 +35,7 @@ class GPTConfig:
     def __post_init__(self) -> None:
         check_fields(self)
         at_least_one(self, "vocab_size", "block_size", "num_layers")
-        heads = self.block.num_heads  # building the block's configuration checks the other settings
+        heads = self.block.num_heads  # ``block`` makes a BlockConfig, which checks its settings
         one_of(self, "positions", KINDS)
         if self.positions == "rotary" and self.d_model // heads % 2:
             message = f"d_model / num_heads must be even for rotary positions, not {self.d_model // heads}"
@@ -85,9 +85,9 @@ class GPT(Module):
     def _initialise(self, module: Module) -> None:
         """Initialise as GPT-2 does: normal weights, zero biases.
 
-        The layers whose output is added to the residual stream start smaller by sqrt(2 * num_layers), as there are
-        2 * num_layers such additions. GPT-2's standard deviation of 0.02 suits its width of 768. In a narrower model it would
-        make small outputs and slow learning, so the standard deviation of linear layers grows as 1/sqrt(width).
+        There are 2 * num_layers layers whose output is added to the residual stream. Their weights are smaller by a factor of
+        sqrt(2 * num_layers). GPT-2's standard deviation of 0.02 suits its width of 768. In a narrower model it would make small
+        outputs and slow learning, so here the standard deviation of linear layers is 0.02 * sqrt(768 / width).
         """
         std = 0.02 * math.sqrt(768 / self.config.d_model)
         if isinstance(module, Embedding):

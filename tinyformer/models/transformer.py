@@ -43,7 +43,7 @@ class TransformerConfig:
     def __post_init__(self) -> None:
         check_fields(self)
         at_least_one(self, "source_vocab_size", "target_vocab_size", "encoder_layers", "decoder_layers", "max_length")
-        _ = self.block  # building the block's configuration checks the other settings
+        _ = self.block  # makes a BlockConfig, which checks the settings that it shares with this one
         check_absolute(self.positions)
         if self.share_embeddings and self.source_vocab_size != self.target_vocab_size:
             both = f"{self.source_vocab_size} and {self.target_vocab_size}"
@@ -66,8 +66,8 @@ class TransformerConfig:
         return tables * width + norms + encoder + decoder
 
     def saved_numbers(self) -> int:
-        """A lower bound for how many numbers training keeps for each token of a batch, whether the encoder or the decoder reads
-        it. Cross-attention keeps keys and values for the encoder's tokens, and queries and results for the decoder's."""
+        """A lower bound for how many numbers training keeps for each token of a batch, of the source or of the target.
+        Cross-attention keeps keys and values for the encoder's tokens, and queries and results for the decoder's."""
         block, width = self.block.saved_numbers(), int(self.d_model)
         encoder, decoder = int(self.encoder_layers), int(self.decoder_layers)
         return min(encoder * block + decoder * 2 * width, decoder * (block + 3 * width))
@@ -94,7 +94,7 @@ class TokenAndPosition(Module):
 
 
 class Stack(Module):
-    """Blocks one after the other. With ``norm_first`` a norm follows the last block, whose sum is not normed yet."""
+    """Blocks one after the other. With ``norm_first`` a norm follows the last block, because a block's sum is not normed."""
 
     def __init__(self, config: BlockConfig, num_layers: int, cross_attention: bool = False):
         self.blocks = ModuleList(Block(config, cross_attention) for _ in range(num_layers))

@@ -64,7 +64,7 @@ class Trainer:
         self.total_seconds = 0.0  # those of evaluations and checkpoints included
         self.stopped_by: str | None = None
         self.rows: list[dict[str, Any]] = []
-        self._unread: list[tuple[int, Any, Any]] = []  # (step, loss, gradient norm) since the log's last row, still on a GPU
+        self._unread: list[tuple[int, Any, Any]] = []  # (step, loss, gradient norm) since the log's last row; may be on a GPU
 
     # ------------------------------------------------------------------------------------------------- one step
 
@@ -76,7 +76,7 @@ class Trainer:
         self.optimizer.zero_grad()
         mean_loss: Tensor = tt.zeros(())
         for batch in drawn:
-            # Each batch counts by its number of targets. So the sum is the mean over all targets, as in one large batch.
+            # Each batch is weighted by its number of targets. So the sum is the mean over all targets, as in one large batch.
             part = partial(self._part_of_the_loss, batch.num_targets / count)
             mean_loss = mean_loss + parallel.backward(part, batch.split(self.shards))
         norm = clip_grad_norm(self.model.parameters(), self.config.clip or math.inf)
@@ -90,9 +90,12 @@ class Trainer:
     # ------------------------------------------------------------------------------------------------- the loop
 
     def train(self) -> bool:
-        """Train to the last step. Returns False if training was stopped: by Ctrl-C, SIGTERM or SIGHUP, or because its output
-        cannot be written any more. Then ``stopped_by`` says by what, and a checkpoint was written. Raises UserError if a loss
-        is NaN or infinite; the checkpoints are then from before that step."""
+        """Train to the last step. Returns True if nothing stopped it.
+
+        Ctrl-C, SIGTERM and SIGHUP stop it, and so does an output to which it cannot write any more. Then ``stopped_by`` names
+        the cause, and a checkpoint was written. Raises UserError if a loss or the gradient's norm is NaN or infinite; the
+        checkpoints are then from before that step.
+        """
         config, self.stopped_by = self.config, None
         self.model.train()
         began, before = time.perf_counter(), self.total_seconds
@@ -132,7 +135,7 @@ class Trainer:
         self.stopped_by = self.stopped_by or by
 
     def _print(self, write: Callable[..., object], *text: str) -> None:
-        """Show a text with ``write``. If that fails, as when the terminal was closed, training stops and is saved."""
+        """Call ``write``, which prints a text or the bar. If that fails, as when the terminal was closed, training stops."""
         try:
             write(*text)
         except OSError as error:
@@ -158,10 +161,10 @@ class Trainer:
         """Fetch the losses and gradient norms since the log's last row. Only here does training wait for a GPU."""
         self._unread = [(step, float(loss), float(norm)) for step, loss, norm in self._unread]
         for step, loss, norm in self._unread:
-            self._check("loss", loss, step)
-            self._check("gradient's norm", norm, step)
+            self._check_finite("loss", loss, step)
+            self._check_finite("gradient's norm", norm, step)
 
-    def _check(self, what: str, value: float, step: int) -> None:
+    def _check_finite(self, what: str, value: float, step: int) -> None:
         if not math.isfinite(value):
             raise UserError(
                 f"the {what} became {value} at step {step}: training stops. The checkpoints in {self.folder.path} are from "
@@ -176,7 +179,7 @@ class Trainer:
         self._unread = []
 
     def _row(self) -> dict[str, Any]:
-        """The log's row of the current step, which is added if there is none."""
+        """The log's row of the current step. It is added if the log has none."""
         if not self.rows or self.rows[-1]["step"] != self.step:
             rate = self.optimizer.param_groups[0]["lr"] * self.schedule(max(self.step - 1, 0))
             empty = {"train_loss": None, "validation_loss": None, "gradient_norm": None}
@@ -188,7 +191,7 @@ class Trainer:
 
     def _evaluate(self, bar: Progress) -> None:
         loss = evaluate(self.model, self.batches, self.loss_function, self.shards)
-        self._check("validation loss", loss, self.step)
+        self._check_finite("validation loss", loss, self.step)
         self._row()["validation_loss"] = loss
         self._print(bar.write, f"step {self.step:5d}: validation loss {loss:.4f}, perplexity {perplexity(loss):.2f}")
         if loss < self.best_loss:
@@ -249,8 +252,10 @@ class Trainer:
             self.folder.move_into_place()
 
     def resume(self) -> None:
-        """Go on exactly from the folder's latest checkpoint, which also has the optimizer's settings. With --resume-changed,
-        use the changed settings instead.
+        """Go on exactly from the folder's latest checkpoint.
+
+        The optimizer's settings and the number of shards come from the checkpoint; with --resume-changed, from the
+        configuration (shards 0: still from the checkpoint).
 
         Raises UserError if the checkpoint is missing, damaged, of another model, or of other settings.
         """

@@ -3,8 +3,8 @@
 If a function is declared with ``@fused``, its body is the definition, and hand-written kernels do the work. Tests check that
 the two are equal. Higher derivatives are computed through the body, and ``function.reference`` calls it.
 
-Each file lists its public functions in ``__all__``. What is an op is in ops/: all activations (activations.py), ``embedding``,
-``linear``, ``one_hot`` and so on. They are also available from here.
+Each file lists its public functions in ``__all__``. Activations, ``embedding``, ``linear``, ``one_hot`` and other ops of neural
+networks are defined in ops/, and are also available from here.
 """
 
 from tinytensor.functional.attention import *

@@ -1,6 +1,6 @@
 """Attention with one head (``scaled_dot_product_attention``) and with several (``multi_head_attention``), and causal masks.
 
-A boolean mask means True = may attend, everywhere. A row that may attend to nothing gives zeros, never NaN.
+In every boolean mask here, True = may attend. A query that may attend to no key gives zeros, never NaN.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ def scaled_dot_product_attention(
     Shapes: query (..., T, D), key (..., S, D), value (..., S, D_v) -> (..., T, D_v).
 
     ``mask`` broadcasts to (..., T, S). It is boolean, with True = may attend, or floating-point. A floating-point mask is added
-    to the scaled scores; -inf hides a key. It gets a gradient if it requires one, so it may be a learned bias. A row that may
-    attend to nothing gives zeros, and its gradients are zeros.
+    to the scaled scores; -inf hides a key. It gets a gradient if it requires one, so it may be a learned bias. A query
+    that may attend to no key gives zeros, and its gradients are zeros.
 
     ``is_causal``: query t only sees keys up to t, and only those that a mask allows. If S > T, as with a cache, the last query
     is at the last key. ``dropout_p``: the probability of dropping an attention weight; pass 0 when not training. ``scale`` is
@@ -117,7 +117,7 @@ def scaled_dot_product_attention(
 
 def attention_of_arrays(query: Any, key: Any, value: Any, mask: Any, is_causal: bool, dropout_p: float) -> Any:
     """``scaled_dot_product_attention`` for arrays. Their shapes are not checked, and no gradients flow."""
-    _check_settings(mask, dropout_p)
+    _check_mask_and_dropout(mask, dropout_p)
     settings = _settings(is_causal, query.shape[-2], query.shape[-1], dropout_p)
     if query.dtype is key.dtype is value.dtype is default_dtype and (mask is None or mask.dtype.kind == "b"):
         return kernels.attention_forward(_NOTHING, query, key, value, None, mask, *settings)[0]
@@ -145,7 +145,7 @@ def _settings(
 
 
 def _check_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float) -> None:
-    _check_settings(mask, dropout_p)
+    _check_mask_and_dropout(mask, dropout_p)
     of_query, of_key, of_value = query.data.shape, key.data.shape, value.data.shape
     problem = ""
     if min(len(of_query), len(of_key), len(of_value)) < 2:
@@ -156,7 +156,7 @@ def _check_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | N
         raise ValueError(f"{problem}: query {of_query}, key {of_key}, value {of_value}")
 
 
-def _check_settings(mask: Any, dropout_p: float) -> None:
+def _check_mask_and_dropout(mask: Any, dropout_p: float) -> None:
     check_probability(dropout_p)
     if mask is not None and mask.dtype.kind != "b" and not is_floating(mask.dtype):
         raise TypeError(
@@ -199,7 +199,7 @@ def multi_head_attention(
     operands = {"projected": projected, "memory": memory, "mask": mask}
     check_tensors("multi_head_attention", **{name: x for name, x in operands.items() if x is not None})
     _check_heads(projected, num_heads, memory)
-    _check_settings(mask, dropout_p)
+    _check_mask_and_dropout(mask, dropout_p)
     queries, keys = projected.shape[1], (projected if memory is None else memory).shape[1]
     if not keys:
         return join_heads(scaled_dot_product_attention(*queries_keys_values(projected, memory, num_heads), mask))

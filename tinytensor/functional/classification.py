@@ -165,7 +165,7 @@ def linear_cross_entropy(
     if weight.ndim != 2 or x.ndim == 0 or x.shape[-1] != weight.shape[1] or x.shape[:-1] != targets.shape:
         raise ValueError(
             f"linear_cross_entropy: x {x.shape} must have the targets' shape {targets.shape} and one more axis at the end, as "
-            f"at_least_float32 as the weight {weight.shape}"
+            f"wide as the weight {weight.shape}"
         )
     _check_classes("linear_cross_entropy", targets.data, weight.shape[0], ignore_index)
     return _linear_cross_entropy(x, weight, targets.data, ignore_index, label_smoothing, reduction)

@@ -63,7 +63,7 @@ def l1_loss(prediction: Tensor, target: Tensor, reduction: str = "mean") -> Tens
 
 
 def huber_loss(prediction: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0) -> Tensor:
-    """d * d / 2 where the difference d is at most ``delta``, and its tangent delta (|d| - delta / 2) beyond (Huber 1964).
+    """d * d / 2 where the difference d is from -delta to delta, and beyond the tangent delta (|d| - delta / 2) (Huber 1964).
 
     Outliers have less influence than on the squared difference. Raises ValueError unless delta is positive.
     """
@@ -76,7 +76,7 @@ def huber_loss(prediction: Tensor, target: Tensor, reduction: str = "mean", delt
 
 
 def smooth_l1_loss(prediction: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0) -> Tensor:
-    """|d| - beta / 2 where the difference d is larger than ``beta``, and a parabola below: the Huber loss divided by beta.
+    """|d| - beta / 2 where |d| is larger than ``beta``, for the difference d, else d * d / (2 beta): huber_loss / beta.
 
     With beta = 0 it is ``l1_loss``. Raises ValueError if beta is negative.
     """

@@ -1,10 +1,10 @@
-"""The slot for hand-written kernels: every backend fills it with the same functions and signatures.
+"""Hand-written kernels. Every backend has the same functions with the same signatures.
 
-Kernels take and return raw arrays, never tensors. Of the rest of the library they import only what lies below them, which is
-``backend``, ``precision`` and ``summation``. ``numpy`` holds the readable kernels, ``numba`` compiled loops in the place of some
-of them, and ``cupy`` the GPU kernels. What several need is in the files of this folder, or imported from ``numpy``.
+Kernels take and return raw arrays, never tensors. They import nothing of the library but ``backend``, ``precision`` and
+``summation``. ``numpy`` holds the readable kernels, ``numba`` compiled loops that replace some of them, and ``cupy`` the GPU
+kernels. What several of them need is in the files of this folder, or is imported from ``numpy``.
 
-On the CPU the compiled loops are used where Numba is installed; TINYTENSOR_KERNELS=numpy or numba chooses.
+The compiled loops are used where Numba is installed. TINYTENSOR_KERNELS=numpy or numba chooses.
 """
 
 import importlib.util
@@ -32,5 +32,6 @@ if name == "cupy":
     from tinytensor.kernels.cupy import *
 else:
     from tinytensor.kernels.numpy import *
+
     if name == "numba":
         from tinytensor.kernels.numba import *

@@ -1,6 +1,6 @@
 """Multi-head attention on projections as linear layers make them: the heads are cut out as views, and joined again.
 
-Cutting and joining by recorded ops would take ten nodes of the graph, and each of their gradients a copy.
+If recorded ops cut and joined the heads, they would be ten nodes of the graph, and the gradient of each would take a copy.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ def split_heads(packed: Any, parts: int, num_heads: int) -> Any:
 
 
 def join_heads(x: Any) -> Any:
-    """(batch, heads, length, width) -> (batch, length, heads * width). An array made by ``joinable`` is not copied."""
+    """(batch, heads, length, width) -> (batch, length, heads * width). It copies, unless x
+    was made by ``joinable`` (numpy/attention.py)."""
     batch, heads, length, width = x.shape
     return x.transpose(0, 2, 1, 3).reshape(batch, length, heads * width)
 
@@ -31,8 +32,9 @@ def join_heads(x: Any) -> Any:
 def queries_keys_values(projected: Any, memory: Any, num_heads: int, has_memory: bool | None = None) -> tuple[Any, Any, Any]:
     """The queries, keys and values in what ``multi_head_attention`` takes, each (batch, heads, length, width / heads).
 
-    Without a memory all three come from ``projected``; with one, the keys and values come from ``memory``. What would come from
-    None is None. ``has_memory`` need only be given where ``memory`` may be None although there is one.
+    Without a memory all three come from ``projected``; with one, the keys and values come from ``memory``. Where the array that
+    they would come from is None, they are None. Pass ``has_memory=True`` if there is a memory but ``memory`` may be None here,
+    as where its gradient is not needed.
     """
     if has_memory is None:
         has_memory = memory is not None

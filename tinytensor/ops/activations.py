@@ -1,6 +1,6 @@
-"""The activations of neural networks: every one of them is here, also those with kernels of their own (``gelu``).
+"""The activations of neural networks, except ``sigmoid`` and ``tanh``, which are in elementwise.py.
 
-Only ``sigmoid`` and ``tanh`` are in elementwise.py, because they are functions of calculus that other rules use.
+``gelu`` has kernels of its own; the others are computed by the functions here.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def softplus(x: Tensor) -> Tensor:
 
 @op(floating=True, x=lambda g, x: g * sigmoid(-x))
 def logsigmoid(x: Tensor) -> Tensor:
-    """log(sigmoid(x)), exact even where sigmoid(x) would round to 0."""
+    """log(sigmoid(x)), accurate even where sigmoid(x) would round to 0."""
     return xp.minimum(x, 0) - xp.log1p(xp.exp(-xp.absolute(x)))
 
 
@@ -108,7 +108,7 @@ def softmax(x: Tensor, axis: int = -1) -> Tensor:
 
 @op(floating=True, x=lambda g, out, axis: g - exp(out) * sum(g, axis, keepdims=True))
 def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
-    """log(softmax(x)) along ``axis``, exact even where the softmax would round to 0."""
+    """log(softmax(x)) along ``axis``, accurate even where the softmax would round to 0."""
     axes = axis if x.ndim else normalize_axes(axis, 0)
     shifted = _shifted(x, axes)
     return cast("Tensor", shifted - xp.log(xp.sum(xp.exp(shifted), axis=axes, keepdims=True, dtype=wide(shifted.dtype))))

@@ -1,9 +1,9 @@
-"""Elementwise ops on numbers. Each is one line of calculus: the rule above a function is its derivative, as in a textbook.
+"""Elementwise ops on numbers. The rule above a function is its derivative, mostly one line as in a textbook.
 
 Operands broadcast as in NumPy. The engine sums a gradient back to its operand's shape, so no rule mentions shapes.
 
-Comparisons, logic and bitwise ops are in comparisons.py, activations in activations.py. (``sigmoid`` and ``tanh`` are here:
-they are functions of calculus that other rules use.)
+Comparisons, logic and bitwise ops are in comparisons.py, activations in activations.py. But ``tanh`` is here, beside the other
+hyperbolic functions, and so is ``sigmoid``, because the rule of ``logaddexp`` uses it.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def multiply(x: Tensor, y: Tensor | float) -> Tensor:
 
 
 def _divide_gradient_of_divisor(g: Any, x: Any, y: Any) -> Any:
-    """-g * x / (y * y), computed without y * y, which easily underflows or overflows."""
+    """-g * x / (y * y), computed without the product y * y, which easily underflows or overflows."""
     d = _safe_divisor(g, y)
     return -g * (x / d / d)
 
@@ -211,7 +211,7 @@ def exp(x: Tensor) -> Tensor:
 
 @op(floating=True, x=lambda g, out: g * (out + 1.0))
 def expm1(x: Tensor) -> Tensor:
-    """e ** x - 1, exact for small x."""
+    """e ** x - 1, accurate even for small x."""
     return xp.expm1(x)
 
 
@@ -241,7 +241,7 @@ def log10(x: Tensor) -> Tensor:
 
 @op(floating=True, x=lambda g, x: g / _safe_divisor(g, x + 1.0))
 def log1p(x: Tensor) -> Tensor:
-    """log(1 + x), exact for small x."""
+    """log(1 + x), accurate even for small x."""
     return xp.log1p(x)
 
 
@@ -340,20 +340,22 @@ def where(condition: Any, x: Tensor | float, y: Tensor | float) -> Tensor:
 
 
 def _choice_gradient(g: Any, loses: Any, ties: Any) -> Any:
-    """The gradient of a choice: 0 for the operand that loses, g / 2 for a tie, else g. So both get g where one is NaN, as in
-    PyTorch."""
+    """The gradient of a choice: 0 for the operand that loses, g / 2 for a tie, else g.
+
+    Where one operand is NaN, neither loses and there is no tie. So both get g, as in PyTorch.
+    """
     return where(loses, 0.0, where(ties, 0.5 * g, g))
 
 
 @op(x=lambda g, x, y: _choice_gradient(g, x < y, x == y), y=lambda g, x, y: _choice_gradient(g, y < x, x == y))
 def maximum(x: Tensor, y: Tensor | float) -> Tensor:
-    """The larger of x and y. In a tie each gets half of the gradient. If one is NaN, so is the result, and each gets all."""
+    """The larger of x and y. In a tie each gets half of the gradient. If one is NaN, the result is NaN, and both get all."""
     return xp.maximum(x, y)
 
 
 @op(x=lambda g, x, y: _choice_gradient(g, x > y, x == y), y=lambda g, x, y: _choice_gradient(g, y > x, x == y))
 def minimum(x: Tensor, y: Tensor | float) -> Tensor:
-    """The smaller of x and y. In a tie each gets half of the gradient. If one is NaN, so is the result, and each gets all."""
+    """The smaller of x and y. In a tie each gets half of the gradient. If one is NaN, the result is NaN, and both get all."""
     return xp.minimum(x, y)
 
 

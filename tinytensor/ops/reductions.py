@@ -1,4 +1,4 @@
-"""Ops that make one number of many elements: reductions, and running sums and products.
+"""Reductions, which make one number of many elements; running sums, products and extremes; and ``astype``.
 
 ``axis`` is None (all axes), one axis, or several. With ``keepdims`` the reduced axes stay, with length 1.
 """
@@ -307,6 +307,9 @@ def any(x: Any, axis: Axes = None, keepdims: bool = False) -> Tensor:
 def all(x: Any, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """True where every element over ``axis`` is true (not 0)."""
     return xp.all(x, axis=_axes(axis, x), keepdims=keepdims)
+
+
+# --------------------------------------------------------------------------------------------------------- conversion
 
 
 @op(x=lambda g: g)

@@ -132,7 +132,7 @@ def concatenate(tensors: Sequence[Tensor], axis: int | None = 0) -> Tensor:
         tensors, axis = [t.reshape(-1) for t in tensors], 0
     if not tensors:
         raise ValueError("concatenate needs at least one tensor")
-    return _concatenate(tensors, axis)
+    return _concatenate(list(tensors), axis)  # a list, because a generator can be read only once
 
 
 def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:

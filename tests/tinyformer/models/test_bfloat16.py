@@ -225,7 +225,7 @@ def test_weights_are_averaged_in_float32(tmp_path: Any, text_ids: np.ndarray, mo
         weight.assign(tt.full(weight.shape, value))
         trainer._keep_weights()
     weight.assign(tt.tensor(own))
-    monkeypatch.setattr(trainer, "evaluate", lambda model, *_: averaged.append(weight.tolist()) or 9.0)
+    monkeypatch.setattr("tinyformer.training.trainer.evaluate", lambda model, *_: averaged.append(weight.tolist()) or 9.0)
     trainer.best_loss = 1.0
     trainer._try_average(Silent())
     assert set(np.ravel(averaged)) == {86.0}

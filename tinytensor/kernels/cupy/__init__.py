@@ -1,7 +1,7 @@
 """The GPU kernels: CUDA C++ in ``.cu`` files, each with a thin wrapper in Python. See ``common.cuh`` for how to add one.
 
-Of bfloat16 inputs a forward kernel's output is bfloat16, but that of cross-entropy, a loss, float32; residuals are float32.
-Gradients may be either: the engine gives each its tensor's dtype.
+From bfloat16 inputs a forward kernel makes a bfloat16 output; only the cross-entropy, a loss, is float32. Residuals are
+float32. Gradients may have either dtype: the engine converts each to its tensor's dtype.
 """
 
 from __future__ import annotations

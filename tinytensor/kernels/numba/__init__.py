@@ -21,3 +21,24 @@ from tinytensor.kernels.numba.normalization import (
 )
 from tinytensor.kernels.numba.optimizers import adam_step, sgd_step
 from tinytensor.kernels.numba.sum_rows import sum_rows
+
+__all__ = [
+    "adam_step",
+    "attention_backward",
+    "attention_forward",
+    "cross_entropy_backward",
+    "cross_entropy_forward",
+    "dropout_backward",
+    "dropout_forward",
+    "gelu_tanh_backward",
+    "gelu_tanh_forward",
+    "layer_norm_backward",
+    "layer_norm_forward",
+    "linear_cross_entropy_forward",
+    "multi_head_attention_backward",
+    "multi_head_attention_forward",
+    "rms_norm_backward",
+    "rms_norm_forward",
+    "sgd_step",
+    "sum_rows",
+]

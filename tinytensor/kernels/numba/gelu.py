@@ -33,14 +33,14 @@ def _backward(g: Any, p: Any, x: Any, out: Any) -> None:
 
 
 def gelu_tanh_forward(needed: Sequence[bool], x: Any) -> tuple[Any, Any]:
-    """x p, and for the backward pass p."""
+    """x cdf. Saves cdf."""
     p, out = numpy.empty(x.shape, x.dtype), numpy.empty(x.shape, x.dtype)
     _forward(x.reshape(-1), p.reshape(-1), out.reshape(-1))
     return out, p
 
 
-def gelu_tanh_backward(g: Any, p: Any, needed: Sequence[bool], x: Any) -> Sequence[Any]:
+def gelu_tanh_backward(g: Any, cdf: Any, needed: Sequence[bool], x: Any) -> Sequence[Any]:
     """g times the slope."""
     out = numpy.empty(x.shape, x.dtype)
-    _backward(g.reshape(-1), p.reshape(-1), x.reshape(-1), out.reshape(-1))
+    _backward(g.reshape(-1), cdf.reshape(-1), x.reshape(-1), out.reshape(-1))
     return (out,)

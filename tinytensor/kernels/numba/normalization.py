@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy
 
-from tinytensor.kernels.numba.compiling import reduction, real
+from tinytensor.kernels.numba.compiling import real, reduction
 
 
 def _matrix(x: Any) -> Any:
@@ -39,9 +39,7 @@ def _layer_norm(x: Any, weight: Any, bias: Any, eps: float, out: Any, mean: Any,
 
 
 @reduction
-def _layer_norm_gradients(
-    g: Any, x: Any, weight: Any, mean: Any, rstd: Any, d_x: Any, d_weight: Any, d_bias: Any
-) -> None:
+def _layer_norm_gradients(g: Any, x: Any, weight: Any, mean: Any, rstd: Any, d_x: Any, d_weight: Any, d_bias: Any) -> None:
     rows, width = x.shape
     share = real(1) / real(width)
     for i in range(rows):

@@ -6,8 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy
-
 from tinytensor.kernels.numba.compiling import loop, real
 from tinytensor.kernels.numpy import optimizers as in_numpy
 

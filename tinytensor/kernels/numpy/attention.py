@@ -5,7 +5,7 @@ What makes it fast:
 * The scores are stored transposed, (..., S, T). A maximum or a sum over the keys then runs over whole rows of queries, which
   vectorises. Over a short last axis it would not.
 * The work is cut into blocks: of a few sequences, and where sequences are long also of queries. A block's scores stay in the
-  processor's cache. Where attention is causal, a block reads only the keys before its end.
+  processor's cache. Where attention is causal, a block reads only the keys up to its last query.
 * The division of softmax is applied to the outputs, because there are fewer of them than weights.
 * Where a head has more than 512 x 512 scores, the weights are not saved: the backward pass computes them again. So memory grows
   with the length and not with its square.
@@ -28,7 +28,7 @@ _HIDDEN = -math.inf  # added to the scores of keys that a query may not see
 _BLOCK = 1 << 17  # about as many scores are in a block: 512 KiB, half of a core's cache
 _QUERIES = 64  # the fewest queries of a block: with fewer the products get small
 _KEPT = 512 * 512  # the most scores of a head whose weights are saved
-_SQUARE = 128  # the most queries whose causal penalty is cached
+_SQUARE = 128  # the most queries of one cached causal penalty, see _hide_later_keys
 
 
 class Block(NamedTuple):
@@ -37,8 +37,8 @@ class Block(NamedTuple):
     batch: slice
     queries: slice
     keys: slice
-    # The first block of its sequences sees all of their keys, so it must set the gradients of keys and values, to which the
-    # other blocks add: what no block has set is memory that was never initialised.
+    # Whether this is the first block of its sequences. The first one has their last queries, so it sees all of their keys. It
+    # sets the gradients of keys and values, whose memory is not initialised, and the other blocks add to them.
     is_first: bool
 
     @property
@@ -65,7 +65,7 @@ class Residuals(NamedTuple):
 def blocks(
     query: Any, key: Any, is_causal: bool, scores_in_block: int, fewest_queries: int, most_saved: int
 ) -> Iterator[Block]:
-    """All blocks of the work. The blocks of a sequence come in the order of ``Block.is_first``: last queries first.
+    """All blocks of the work. Of each sequence, the block with the last queries comes first (see ``Block.is_first``).
 
     A block has about ``scores_in_block`` scores, and at least ``fewest_queries`` queries if the sequence has as many. A long
     sequence is cut where its attention is causal, or where a head has more than ``most_saved`` scores.

@@ -1,6 +1,6 @@
 """Softmax cross-entropy for class indices. It stores one number for each row, and never the log-probabilities.
 
-Fused with the output layer it does not store the logits either: they are computed, used and forgotten for some rows at a time.
+Fused with the output layer it does not store the logits either: they are computed and used for one chunk of rows at a time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tinytensor.kernels.numpy.products import matmul
 def cross_entropy_forward(
     needed: Sequence[bool], logits: Any, targets: Any, ignore_index: int, label_smoothing: float, reduction: str
 ) -> tuple[Any, Any]:
-    """logsumexp(logits) - logits[target] for each row. Saves the logsumexp, and how many rows count."""
+    """logsumexp(logits) - logits[target] for each row. Saves each row's logsumexp, and the number of rows that count."""
     rows, kept, target = _flat(logits, targets, ignore_index)
     largest = rows.max(axis=1, keepdims=True)
     e = rows - largest
@@ -68,66 +68,7 @@ def _flat(logits: Any, targets: Any, ignore_index: int) -> tuple[Any, Any, Any]:
 
 # ------------------------------------------------------------------------------------- together with the output layer
 
-_CHUNK = 1 << 22  # logits at a time: 16 MiB. With smaller chunks a large weight's gradient is added to more often
-
-
-def with_output_layer(loss_and_gradient: Callable[..., tuple[Any, Any]]) -> Callable[..., tuple[Any, Any]]:
-    """The kernel ``linear_cross_entropy_forward``, made from a function of a chunk's logits like ``_loss_and_gradient``."""
-
-    def linear_cross_entropy_forward(
-        needed: Sequence[bool],
-        x: Any,
-        weight: Any,
-        targets: Any,
-        ignore_index: int,
-        label_smoothing: float,
-        reduction: str,
-    ) -> tuple[Any, Any]:
-        """The cross-entropy of the logits x weightᵀ.
-
-        The loss is one number, so its gradients are known up to one factor. They are computed here, while a chunk's logits are
-        there, and saved.
-        """
-        rows, kept, target = _flat(x, targets, ignore_index)
-        count = max(int(kept.sum()), 1) if reduction == "mean" else 1
-        scale = kept.astype(rows.dtype)
-        scale /= count
-        ignored = ~kept
-        any_ignored = ignored.any()
-        loss = xp.zeros((), rows.dtype)
-        d_x = xp.empty(rows.shape, rows.dtype) if needed[0] else None
-        d_weight = xp.zeros(weight.shape, weight.dtype) if needed[1] else None
-        size = max(1, _CHUNK // max(1, weight.shape[0]))
-        for first in range(0, len(rows), size):
-            part = slice(first, first + size)
-            logits = matmul(rows[part], weight.T)
-            if any_ignored:
-                logits[ignored[part]] = 0  # an ignored row counts for nothing, even if it holds NaN
-            chunk_loss, d_logits = loss_and_gradient(logits, target[part], scale[part], label_smoothing)
-            loss += chunk_loss
-            if d_x is not None:
-                matmul(d_logits, weight, out=d_x[part])
-            if d_weight is not None:
-                d_weight += matmul(d_logits.T, rows[part])
-        return loss, (d_x, d_weight)
-
-    return linear_cross_entropy_forward
-
-
-def linear_cross_entropy_backward(
-    g: Any,
-    residuals: tuple[Any, Any],
-    needed: Sequence[bool],
-    x: Any,
-    weight: Any,
-    targets: Any,
-    ignore_index: int,
-    label_smoothing: float,
-    reduction: str,
-) -> Sequence[Any]:
-    """The gradients that the forward pass saved, times g."""
-    d_x, d_weight = residuals
-    return None if d_x is None else (d_x * g).reshape(x.shape), None if d_weight is None else d_weight * g
+_CHUNK = 1 << 22  # logits at a time: 16 MiB. Each chunk adds to the weight's whole gradient, so smaller ones cost more
 
 
 def _loss_and_gradient(logits: Any, target: Any, scale: Any, label_smoothing: float) -> tuple[Any, Any]:
@@ -147,4 +88,56 @@ def _loss_and_gradient(logits: Any, target: Any, scale: Any, label_smoothing: fl
     return xp.dot(losses, scale), logits
 
 
-linear_cross_entropy_forward = with_output_layer(_loss_and_gradient)
+def linear_cross_entropy_forward(
+    needed: Sequence[bool],
+    x: Any,
+    weight: Any,
+    targets: Any,
+    ignore_index: int,
+    label_smoothing: float,
+    reduction: str,
+    loss_and_gradient: Callable[..., tuple[Any, Any]] = _loss_and_gradient,
+) -> tuple[Any, Any]:
+    """The cross-entropy of the logits x weightᵀ.
+
+    The loss is one number, so its gradients are known up to one factor, the incoming gradient. They are computed here, while a
+    chunk's logits are in memory, and saved.
+    """
+    rows, kept, target = _flat(x, targets, ignore_index)
+    count = max(int(kept.sum()), 1) if reduction == "mean" else 1
+    scale = kept.astype(rows.dtype)
+    scale /= count
+    ignored = ~kept
+    any_ignored = ignored.any()
+    loss = xp.zeros((), rows.dtype)
+    d_x = xp.empty(rows.shape, rows.dtype) if needed[0] else None
+    d_weight = xp.zeros(weight.shape, weight.dtype) if needed[1] else None
+    size = max(1, _CHUNK // max(1, weight.shape[0]))
+    for first in range(0, len(rows), size):
+        part = slice(first, first + size)
+        logits = matmul(rows[part], weight.T)
+        if any_ignored:
+            logits[ignored[part]] = 0  # an ignored row counts for nothing, even if it holds NaN
+        chunk_loss, d_logits = loss_and_gradient(logits, target[part], scale[part], label_smoothing)
+        loss += chunk_loss
+        if d_x is not None:
+            matmul(d_logits, weight, out=d_x[part])
+        if d_weight is not None:
+            d_weight += matmul(d_logits.T, rows[part])
+    return loss, (d_x, d_weight)
+
+
+def linear_cross_entropy_backward(
+    g: Any,
+    residuals: tuple[Any, Any],
+    needed: Sequence[bool],
+    x: Any,
+    weight: Any,
+    targets: Any,
+    ignore_index: int,
+    label_smoothing: float,
+    reduction: str,
+) -> Sequence[Any]:
+    """The gradients that the forward pass saved, times g."""
+    d_x, d_weight = residuals
+    return None if d_x is None else (d_x * g).reshape(x.shape), None if d_weight is None else d_weight * g

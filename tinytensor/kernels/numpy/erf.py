@@ -41,7 +41,7 @@ def _from_unit(u: Any) -> Any:
 
 
 def erf(x: Any) -> Any:
-    """erf(x), right to about 1e-15 in float64 and to about 2e-7 in the shorter types."""
+    """erf(x), right to about 1e-15 in float64 and to about 2e-7 in the narrower dtypes."""
     flat = x.reshape(-1)
     out = xp.empty(flat.shape, dtype=x.dtype if x.dtype.kind == "f" else "float32")
     for first in range(0, flat.size, _BLOCK):
@@ -53,7 +53,7 @@ def erf(x: Any) -> Any:
 def normal_distribution(x: Any) -> Any:
     """The probability that a standard normal number is below x, which is (1 + erf(x / sqrt(2))) / 2.
 
-    In the shorter types it is computed in a form where 1 and -1 do not cancel if x is far below 0.
+    In the narrower dtypes the form 1 / (1 + exp(-2a)) is used, because 1 + erf would lose all digits if x is far below 0.
     """
     if x.dtype == "float64":
         return (1.0 + erf(x * math.sqrt(0.5))) * 0.5
@@ -68,7 +68,7 @@ _FLAT = 4.2  # here erf differs from 1 by 3e-9, which float32 cannot represent
 
 
 @functools.cache
-def _exponent() -> tuple[float, ...]:
+def _polynomial() -> tuple[float, ...]:
     """The coefficients of atanh(erf(x)) / x as a polynomial in x*x, for x up to _FLAT. It is smooth, so few terms suffice."""
 
     def ratio(u: Any) -> Any:
@@ -81,13 +81,13 @@ def _exponent() -> tuple[float, ...]:
 
 
 def _atanh_erf(x: Any) -> Any:
-    """The number whose tanh is erf(x), in float32. This is several times faster than the way of float64.
+    """The number whose tanh is erf(x), in float32. This is several times faster than the series of float64.
 
-    Beyond _FLAT it is a straight line, where tanh is 1 to the last bit.
+    Beyond _FLAT it is a straight line, on which tanh is 1 to the last bit.
     """
     x = xp.asarray(x, dtype="float32")
     squared = xp.minimum(x * x, _FLAT * _FLAT)
-    *others, highest = _exponent()
+    *others, highest = _polynomial()
     out = squared * highest
     for coefficient in reversed(others[1:]):
         out += coefficient

@@ -19,7 +19,7 @@ def _rows_or_vector(x: Any) -> Any:
     return x.reshape(-1) if x.size == x.shape[-1] else as_rows(x)
 
 
-# For short rows, products are several times faster than sum and mean.
+# The means below are computed as products: for short rows these are several times faster than NumPy's sum and mean.
 
 
 @functools.lru_cache(maxsize=64)
@@ -34,7 +34,7 @@ def _row_mean(a: Any) -> Any:
     return mean if a.ndim == 1 else mean[:, None]
 
 
-def _row_dot(a: Any, b: Any) -> Any:
+def _row_mean_of_product(a: Any, b: Any) -> Any:
     """The mean of a * b along each row, as a column. The product is never stored."""
     fraction = 1.0 / max(a.shape[-1], 1)
     return a.dot(b) * fraction if a.ndim == 1 else xp.vecdot(a, b)[:, None] * fraction
@@ -42,10 +42,10 @@ def _row_dot(a: Any, b: Any) -> Any:
 
 def _rstd(rows: Any, eps: float) -> Any:
     """1 / sqrt(mean(x^2) + eps) of each row, as a column."""
-    return 1.0 / xp.sqrt(_row_dot(rows, rows) + eps)
+    return 1.0 / xp.sqrt(_row_mean_of_product(rows, rows) + eps)
 
 
-def _column_sum(a: Any, b: Any) -> Any:
+def _column_sum_of_product(a: Any, b: Any) -> Any:
     """The sum of a * b over the rows."""
     return xp.einsum("ij,ij->j", a, b)
 
@@ -72,13 +72,13 @@ def layer_norm_backward(
     g_rows = as_rows(g)
     normalized = as_rows(x) - mean
     normalized *= rstd
-    d_weight = _column_sum(g_rows, normalized) if needed[1] else None
+    d_weight = _column_sum_of_product(g_rows, normalized) if needed[1] else None
     d_bias = g_rows.sum(axis=0) if needed[2] else None
     d_x = None
     if needed[0]:
         h = g_rows if weight is None else g_rows * weight
         d_x = h - _row_mean(h)
-        normalized *= _row_dot(h, normalized)
+        normalized *= _row_mean_of_product(h, normalized)
         d_x -= normalized
         d_x *= rstd
         d_x = d_x.reshape(x.shape)
@@ -99,11 +99,11 @@ def rms_norm_backward(g: Any, rstd: Any, needed: Sequence[bool], x: Any, weight:
     """With n the normalised x and h = g * weight: dx = (h - n mean(h n)) rstd, dweight = sum(g n)."""
     g_rows = as_rows(g)
     normalized = as_rows(x) * rstd
-    d_weight = _column_sum(g_rows, normalized) if needed[1] else None
+    d_weight = _column_sum_of_product(g_rows, normalized) if needed[1] else None
     d_x = None
     if needed[0]:
         h = g_rows if weight is None else g_rows * weight
-        normalized *= _row_dot(h, normalized)
+        normalized *= _row_mean_of_product(h, normalized)
         d_x = h - normalized
         d_x *= rstd
         d_x = d_x.reshape(x.shape)

@@ -1,7 +1,7 @@
 """Optimizer steps and gradient norms over lists of raw arrays, in place.
 
-The kernels take lists so that a GPU can do all the work in one launch. Here the arrays are done one by one, and some rows of
-each at a time: these rows stay in the processor's cache until they are done.
+The kernels take lists so that a GPU can do all the work in one launch. Here the arrays are done one by one. Adam does some
+rows of an array at a time, so that they stay in the processor's cache until they are done.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def adam_step(
 def current(master: Any, parameter: Any) -> Any:
     """The master, brought up to date in place.
 
-    Where it does not round to the parameter, something else has written to the parameter, such as load_state_dict or an
-    initialiser. There the master starts again from the parameter.
+    Normally an element of the master rounds to the parameter's element. Where it does not, something else has written to the
+    parameter, such as load_state_dict or an initialiser. There the master starts again from the parameter.
     """
     kept = master.astype(parameter.dtype) == parameter
     master[...] = xp.where(kept, master, parameter.astype(master.dtype))

@@ -1,4 +1,4 @@
-"""Products of matrices: NumPy's own. It calls BLAS, which reads transposed and strided operands without a copy."""
+"""Products of matrices, by NumPy. NumPy calls BLAS, which reads transposed matrices without a copy."""
 
 from __future__ import annotations
 

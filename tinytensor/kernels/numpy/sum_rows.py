@@ -14,7 +14,7 @@ def sum_rows(rows: Any, ids: Any, num_rows: int) -> Any:
     """For each i below num_rows, the sum of the ``rows`` (..., width) whose id is i: (num_rows, width).
 
     Sorting brings equal ids together. Each frequent id then takes one sum. For the rare ids, the first rows of all of them are
-    added in one step, then all second rows, and so on. That makes a few large steps, where ``numpy.add.at`` takes one a row.
+    added in one step, then all second rows, and so on. So there are a few large steps. ``numpy.add.at`` takes one for each row.
     """
     rows, width = widened(rows), rows.shape[-1]
     out = xp.zeros((num_rows, width), dtype=rows.dtype)
