@@ -12,7 +12,7 @@ from tinytensor.kernels.numba.cross_entropy import (
     linear_cross_entropy_forward,
 )
 from tinytensor.kernels.numba.dropout import dropout_backward, dropout_forward
-from tinytensor.kernels.numba.gelu import gelu_tanh_backward, gelu_tanh_forward
+from tinytensor.kernels.numba.gelu import gelu_exact_backward, gelu_exact_forward, gelu_tanh_backward, gelu_tanh_forward
 from tinytensor.kernels.numba.normalization import (
     layer_norm_backward,
     layer_norm_forward,
@@ -30,6 +30,8 @@ __all__ = [
     "cross_entropy_forward",
     "dropout_backward",
     "dropout_forward",
+    "gelu_exact_backward",
+    "gelu_exact_forward",
     "gelu_tanh_backward",
     "gelu_tanh_forward",
     "layer_norm_backward",

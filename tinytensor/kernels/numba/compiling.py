@@ -56,6 +56,8 @@ class Loop:
                 own[name] = value.compile(dtype)
             elif type(value) is float:
                 own[name] = dtype.type(value)
+            elif type(value) is tuple:
+                own[name] = tuple([dtype.type(x) for x in value])
         function = types.FunctionType(self.function.__code__, {**self.function.__globals__, **own}, self.function.__name__)
         function.__qualname__, function.__module__ = self.function.__qualname__, self.function.__module__
         return function

@@ -174,7 +174,7 @@ class Passes(NamedTuple):
     weigh: Callable[[Any, int | None, float | None], tuple[Any, Any]]
     # (scores, seen by the first query, largest): replaces the scores by the same weights again.
     weigh_again: Callable[[Any, int | None, Any], None]
-    # (gradient of the weights, keep or None, total, weights): replaces the gradient of the dropped weights by that of the scores.
+    # (gradient of the dropped weights, keep or None, total, weights): replaces that gradient by that of the scores.
     to_scores: Callable[[Any, Any, Any, Any], None]
 
 
