@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy
 
+from tinytensor.kernels.numba.cache import in_folder
+
 real = numpy.float64  # what a reader's editor sees; ``Loop`` puts the arrays' own type in its place
 
 _compiling = threading.RLock()
@@ -44,7 +46,9 @@ class Loop:
                 # other liberties, which would lose NaN, infinity or -0.0, are not taken.
                 liberties = {"contract", "reassoc"} if self.reorder else {"contract"}
                 options = {"nogil": True, "cache": True, "error_model": "numpy", "fastmath": liberties}
-                self.compiled[dtype] = numba.njit(**options)(self._for(dtype))
+                function = self._for(dtype)
+                with in_folder():
+                    self.compiled[dtype] = numba.njit(**options)(function)
         return self.compiled[dtype]
 
     def _for(self, dtype: Any) -> Callable[..., Any]:
