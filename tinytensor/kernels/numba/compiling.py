@@ -25,9 +25,9 @@ _compiling = threading.RLock()
 class Loop:
     """A function that is compiled at its first call for a dtype, together with the loops that it calls."""
 
-    def __init__(self, function: Callable[..., Any], reorder: bool):
+    def __init__(self, function: Callable[..., Any], liberties: set[str]):
         self.function = function
-        self.reorder = reorder
+        self.liberties = liberties  # what LLVM may do to floating-point arithmetic; none of them loses NaN, infinity or -0.0
         self.compiled: dict[Any, Callable[..., Any]] = {}
 
     def __call__(self, *arguments: Any) -> Any:
@@ -42,10 +42,7 @@ class Loop:
 
         with _compiling:
             if dtype not in self.compiled:
-                # Products and sums may be contracted to one instruction; ``reorder`` lets sums be added up in any order. All
-                # other liberties, which would lose NaN, infinity or -0.0, are not taken.
-                liberties = {"contract", "reassoc"} if self.reorder else {"contract"}
-                options = {"nogil": True, "cache": True, "error_model": "numpy", "fastmath": liberties}
+                options = {"nogil": True, "cache": True, "error_model": "numpy", "fastmath": self.liberties}
                 function = self._for(dtype)
                 with in_folder():
                     self.compiled[dtype] = numba.njit(**options)(function)
@@ -82,10 +79,16 @@ class ByDtype:
 
 
 def loop(function: Callable[..., Any]) -> Loop:
-    """Declare a function of arrays, numbers and loops over them as one to compile."""
-    return Loop(function, reorder=False)
+    """Declare a function of arrays, numbers and loops over them as one to compile. A product and a sum may be one instruction,
+    which rounds once."""
+    return Loop(function, {"contract"})
+
+
+def exact_loop(function: Callable[..., Any]) -> Loop:
+    """``loop``, with every operation rounded as NumPy rounds it."""
+    return Loop(function, set())
 
 
 def reduction(function: Callable[..., Any]) -> Loop:
     """``loop``, with sums that may be added up in any order, as NumPy's are: only so can they be vectorised."""
-    return Loop(function, reorder=True)
+    return Loop(function, {"contract", "reassoc"})

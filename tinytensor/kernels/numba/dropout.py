@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy
 
-from tinytensor.kernels.numba.compiling import loop
+from tinytensor.kernels.numba.compiling import exact_loop
 from tinytensor.kernels.numpy.dropout import RandomKey, keep_mask, survivors_scale
 
 
-@loop
+@exact_loop
 def _drop(x: Any, keep: Any, scale: float, out: Any) -> None:
     for i in range(x.size):
         out[i] = x[i] * keep[i] * scale
 
 
-@loop
+@exact_loop
 def _drop_and_add(x: Any, residual: Any, keep: Any, scale: float, out: Any) -> None:
     for i in range(x.size):
         out[i] = x[i] * keep[i] * scale + residual[i]

@@ -21,33 +21,33 @@ _BLOCK = 512  # elements whose polynomials are computed together, in the fastest
 
 
 @loop
-def _forward(x: Any, p: Any, out: Any) -> None:
+def _tanh_forward(x: Any, cdf: Any, out: Any) -> None:
     for i in range(x.size):
         v = x[i]
         # (1 + tanh(u)) / 2 = 1 / (1 + e^(-2u))
-        p[i] = real(1) / (real(1) + exp(real(-2) * _SCALE * (v + _CUBIC * v * v * v)))
-        out[i] = v * p[i]
+        cdf[i] = real(1) / (real(1) + exp(real(-2) * _SCALE * (v + _CUBIC * v * v * v)))
+        out[i] = v * cdf[i]
 
 
 @loop
-def _backward(g: Any, p: Any, x: Any, out: Any) -> None:
+def _tanh_backward(g: Any, cdf: Any, x: Any, out: Any) -> None:
     for i in range(x.size):
-        v, below = x[i], p[i]
+        v, below = x[i], cdf[i]
         slope = _SCALE * (real(1) + real(3) * _CUBIC * v * v)
         out[i] = g[i] * below * (real(1) + real(2) * ((real(1) - below) * slope) * v)
 
 
 def gelu_tanh_forward(needed: Sequence[bool], x: Any) -> tuple[Any, Any]:
     """x cdf. Saves cdf."""
-    p, out = numpy.empty(x.shape, x.dtype), numpy.empty(x.shape, x.dtype)
-    _forward(x.reshape(-1), p.reshape(-1), out.reshape(-1))
-    return out, p
+    cdf, out = numpy.empty(x.shape, x.dtype), numpy.empty(x.shape, x.dtype)
+    _tanh_forward(x.reshape(-1), cdf.reshape(-1), out.reshape(-1))
+    return out, cdf
 
 
 def gelu_tanh_backward(g: Any, cdf: Any, needed: Sequence[bool], x: Any) -> Sequence[Any]:
     """g times the slope."""
     out = numpy.empty(x.shape, x.dtype)
-    _backward(g.reshape(-1), cdf.reshape(-1), x.reshape(-1), out.reshape(-1))
+    _tanh_backward(g.reshape(-1), cdf.reshape(-1), x.reshape(-1), out.reshape(-1))
     return (out,)
 
 

@@ -14,10 +14,10 @@ Arrays = Sequence[Any]
 
 @loop
 def _adam(
-    p: Any,
-    g: Any,
-    m: Any,
-    v: Any,
+    parameter: Any,
+    gradient: Any,
+    first: Any,
+    second: Any,
     beta1: float,
     beta2: float,
     rate: float,
@@ -26,11 +26,11 @@ def _adam(
     kept: float,
     added: float,
 ) -> None:
-    for i in range(p.size):
-        slope = g[i] + p[i] * added
-        m[i] = m[i] * beta1 + slope * (real(1) - beta1)
-        v[i] = v[i] * beta2 + slope * slope * (real(1) - beta2)
-        p[i] = p[i] * kept - rate * (m[i] / (math.sqrt(v[i]) * root_factor + eps))
+    for i in range(parameter.size):
+        slope = gradient[i] + parameter[i] * added
+        first[i] = first[i] * beta1 + slope * (real(1) - beta1)
+        second[i] = second[i] * beta2 + slope * slope * (real(1) - beta2)
+        parameter[i] = parameter[i] * kept - rate * (first[i] / (math.sqrt(second[i]) * root_factor + eps))
 
 
 def adam_step(
@@ -76,11 +76,13 @@ def _flat(x: Any) -> Any:
 
 
 @loop
-def _sgd(p: Any, g: Any, v: Any, lr: float, momentum: float, fresh: float, ahead: bool, added: float) -> None:
-    for i in range(p.size):
-        slope = g[i] + p[i] * added
-        v[i] = v[i] * momentum + slope * fresh
-        p[i] = p[i] - lr * (slope + momentum * v[i] if ahead else v[i])
+def _sgd(
+    parameter: Any, gradient: Any, velocity: Any, lr: float, momentum: float, fresh: float, ahead: bool, added: float
+) -> None:
+    for i in range(parameter.size):
+        slope = gradient[i] + parameter[i] * added
+        velocity[i] = velocity[i] * momentum + slope * fresh
+        parameter[i] = parameter[i] - lr * (slope + momentum * velocity[i] if ahead else velocity[i])
 
 
 def sgd_step(
