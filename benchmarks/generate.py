@@ -1,33 +1,31 @@
 """Greedy decoding with a key-value cache: tinyformer's GPT beside Hugging Face's GPT-2 of the same shape and weights.
 
 python benchmarks/generate.py                        # configuration A, one prompt of 8 tokens, until the context is full
-python benchmarks/generate.py --configuration C --batch 8 --compile --output benchmarks/results/generate_C.md
+python benchmarks/generate.py --configuration C --compile --untraced --output benchmarks/results/generate_C.md
 
 What is timed is a whole continuation, the prompt's own pass included. Both sides compute in float32 and must write the same
 tokens before anything is timed. The weights are random, so the texts mean nothing, but no token costs more or less for that.
 
 Hugging Face's side is what its users get: ``GPT2LMHeadModel.generate`` with GPT-2's own settings and its default cache,
-which grows with the text. ``--compile`` adds a side, the same with a cache of fixed size and the model compiled, and
-``--untraced`` tinyformer itself without ``tt.trace``.
+which grows with the text. ``--compile`` adds the same with a cache of fixed size and the model compiled, and ``--untraced``
+tinyformer itself without ``tt.trace``.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, cast
 
 import measure
 from configurations import GPTS, GPTConfiguration
-from measure import Side, SideError, Times, TorchSide, Worker
-
-from tinyformer.command_line import Parser
-from tinyformer.errors import plain_errors
+from measure import Side, SideError, TorchSide
 
 NOISE = 0.05  # added to every weight: biases that are all 0 and norms that are all 1 would hide a mistake in copying them
+PROMPT_LENGTH = 8
+OURS, THEIRS = "tinyformer", "Hugging Face"
 
 
 @dataclass(frozen=True)
@@ -39,10 +37,6 @@ class Task:
     prompt_length: int
     new_tokens: int
 
-    def model(self) -> dict[str, Any]:
-        """The arguments of tinyformer's model; GPT-2 has biases."""
-        return {**self.configuration.model(), "bias": True}
-
     def prompts(self) -> Any:
         """Random ids (batch, prompt_length), the same on every call."""
         import numpy
@@ -50,24 +44,21 @@ class Task:
         return numpy.random.default_rng(0).integers(0, self.configuration.vocab_size, (self.batch, self.prompt_length))
 
 
-# ------------------------------------------------------------------------------------------------------------- sides
-
-
 class Tinyformer(Side):
     """Greedy sampling by tinyformer's decoder."""
 
     def __init__(self, task: Task, traced: bool = True):
-        super().__init__()
         import tinytensor as tt
-        from tinyformer.decoding import GPTDecoder, Sampling, sample
-        from tinyformer.gpt import GPT, GPTConfig
+        from tinyformer.decoding.decoders import GPTDecoder
+        from tinyformer.decoding.sampling import Sampling, sample
+        from tinyformer.models.gpt import GPT, GPTConfig
 
         self.imported()
         if not traced:
             tt.trace = lambda function: function
         self.sample, self.decoder, self.greedy = sample, GPTDecoder, Sampling(temperature=0)
         tt.seed(0)
-        self.model = GPT(GPTConfig(**task.model()))
+        self.model = GPT(GPTConfig(**{**task.configuration.model(), "bias": True}))  # GPT-2 has biases
         for parameter in self.model.parameters():
             parameter.assign(parameter + tt.random.normal(parameter.shape, std=NOISE))
         self.prompts, self.new_tokens = task.prompts(), task.new_tokens
@@ -92,14 +83,23 @@ class Tinyformer(Side):
 class HuggingFace(TorchSide):
     """``generate`` of Hugging Face's GPT-2; compiled, with the cache of fixed size that compiling needs."""
 
-    def __init__(self, task: Task, compiled: bool, device: str = "cpu"):
-        super().__init__()
+    def __init__(self, task: Task, compiled: bool = False, device: str = "cpu"):
         import torch
         import transformers
 
         self.imported()
         self.torch, library = torch, cast(Any, transformers)  # whose own annotations leave much out
-        self.model = library.GPT2LMHeadModel(gpt2_config(task.configuration)).eval().to(device)
+        configuration = task.configuration
+        config = library.GPT2Config(
+            vocab_size=configuration.vocab_size,
+            n_positions=configuration.block_size,
+            n_embd=configuration.d_model,
+            n_layer=configuration.num_layers,
+            n_head=configuration.num_heads,
+            bos_token_id=None,  # GPT-2's own lie outside this vocabulary
+            eos_token_id=None,
+        )
+        self.model = library.GPT2LMHeadModel(config).eval().to(device)
         if compiled:
             self.model.forward = torch.compile(self.model.forward)
         self.settings = library.GenerationConfig(
@@ -114,8 +114,9 @@ class HuggingFace(TorchSide):
         self.mask = torch.ones_like(self.prompts)
 
     def load(self, weights: dict[str, Any]) -> None:
-        """Start from tinyformer's values."""
-        load_weights(weights, self.model)
+        """Start from tinyformer's values. Raises RuntimeError that lists every name or shape that differs."""
+        renamed = {name: self.torch.tensor(array) for name, array in gpt2_weights(weights)}
+        self.model.transformer.load_state_dict(renamed)  # the output layer is the token embedding on both sides
 
     def step(self) -> Any:
         """One continuation: the prompts and what follows."""
@@ -127,21 +128,6 @@ class HuggingFace(TorchSide):
         return self.step()[:, self.prompts.shape[1] :].tolist()
 
 
-def gpt2_config(configuration: GPTConfiguration) -> Any:
-    """Hugging Face's configuration of a GPT-2 of this size. It stays GPT-2's in all else."""
-    from transformers import GPT2Config
-
-    return GPT2Config(
-        vocab_size=configuration.vocab_size,
-        n_positions=configuration.block_size,
-        n_embd=configuration.d_model,
-        n_layer=configuration.num_layers,
-        n_head=configuration.num_heads,
-        bos_token_id=None,  # GPT-2's own lie outside this vocabulary
-        eos_token_id=None,
-    )
-
-
 # tinyformer's names -> GPT-2's. Those of a block stand behind "blocks.N." and "h.N.".
 _OUTSIDE_BLOCKS = {"token_embedding": "wte", "position_embedding": "wpe", "norm": "ln_f"}
 _IN_A_BLOCK = {
@@ -149,175 +135,80 @@ _IN_A_BLOCK = {
     "attention.query_key_value": "attn.c_attn",
     "attention.output": "attn.c_proj",
     "feed_forward_norm": "ln_2",
-    "feed_forward.expand": "mlp.c_fc",
-    "feed_forward.contract": "mlp.c_proj",
+    "feed_forward.up": "mlp.c_fc",
+    "feed_forward.down": "mlp.c_proj",
 }
 
 
-def load_weights(weights: Mapping[str, Any], model: Any) -> None:
-    """Give Hugging Face's GPT-2 the values of tinyformer's GPT, as NumPy arrays. Raises RuntimeError that lists every name
-    or shape that differs. The output layer needs no copy, as it is the token embedding on both sides."""
-    import torch
-
-    model.transformer.load_state_dict({_gpt2_name(name): torch.tensor(_gpt2_layout(name, a)) for name, a in weights.items()})
-
-
-def _gpt2_name(name: str) -> str:
-    module, _, kind = name.rpartition(".")
-    if not module.startswith("blocks."):
-        return f"{_OUTSIDE_BLOCKS[module]}.{kind}"
-    _, number, layer = module.split(".", 2)
-    return f"h.{number}.{_IN_A_BLOCK[layer]}.{kind}"
+def gpt2_weights(weights: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """GPT-2's names and values of the same. The matrices of its linear layers are (inputs, outputs), its embeddings as here."""
+    for name, array in weights.items():
+        module, _, kind = name.rpartition(".")
+        if module in _OUTSIDE_BLOCKS:
+            yield f"{_OUTSIDE_BLOCKS[module]}.{kind}", array
+        else:
+            _, number, layer = module.split(".", 2)
+            yield f"h.{number}.{_IN_A_BLOCK[layer]}.{kind}", array.T
 
 
-def _gpt2_layout(name: str, array: Any) -> Any:
-    """The matrices of GPT-2's linear layers are (inputs, outputs); those of the embeddings are as here."""
-    return array.T if name.startswith("blocks.") and array.ndim == 2 else array
-
-
-# -------------------------------------------------------------------------------------------------------- measurement
-
-OURS, THEIRS, COMPILED, UNTRACED = "tinyformer", "Hugging Face", "Hugging Face compiled", "tinyformer untraced"
-
-
-def run(task: Task, turns: int, steps: int, warm_up: int, compiled: bool, untraced: bool) -> dict[str, Any]:
-    """Measure all sides; everything that the report shows."""
-    sides: dict[str, tuple[Any, ...]] = {OURS: (Tinyformer, task), THEIRS: (HuggingFace, task, False)}
-    if compiled:
-        sides[COMPILED] = (HuggingFace, task, True)
-    if untraced:
-        sides[UNTRACED] = (Tinyformer, task, False)
+def run(task: Task, sides: measure.Sides, turns: int, steps: int, warm_up: int, same: float = 1.0) -> str:
+    """Measure all sides, of which the first is ours: a table of them, one of ratios, the speed-ups in words, and the libraries.
+    Raises SideError where another side writes fewer than this fraction of the rows as we do."""
     with ExitStack() as stack:
         workers = measure.start_all(stack, sides)
-        rivals = [name for name in sides if name != OURS]
-        _check_same_tokens(workers, rivals)
-        for worker in workers.values():
-            worker.call("turn", warm_up, 1)
+        ours, *rivals = workers
+        weights = workers[ours].call("weights")
+        for rival in rivals:
+            workers[rival].call("load", weights)
+        measure.call_all(workers, "forget_peak")  # the weights on their way between processes are no part of decoding
+        written = measure.call_all(workers, "continuation")
+        for rival in rivals:
+            equal = sum(a == b for a, b in zip(written[ours], written[rival], strict=True))
+            if equal < same * task.batch:
+                raise SideError(f"{rival} writes other tokens than {ours}: only {equal} of {task.batch} rows are the same")
+        measure.call_all(workers, "turn", warm_up, 1)
         times = measure.take_turns(workers, turns, steps)
-        memory = {name: worker.call("memory") for name, worker in workers.items()}
-        libraries = {name: worker.call("libraries") for name, worker in workers.items()}
-    return {
-        "sides": {name: _side(task, times[name], *memory[name]) for name in sides},
-        "ratios": {name: measure.compare(times[OURS], times[name]) for name in rivals},
-        "libraries": libraries,
-    }
-
-
-def _check_same_tokens(workers: Mapping[str, Worker], rivals: Sequence[str]) -> None:
-    """Copy our weights to the others and let all write. Raises SideError where another's tokens differ from ours."""
-    weights = workers[OURS].call("weights")
-    for name in rivals:
-        workers[name].call("load", weights)
-    for worker in workers.values():
-        worker.call("forget_peak")  # the weights on their way between processes are no part of decoding
-    ours = workers[OURS].call("continuation")
-    for name in rivals:
-        theirs = workers[name].call("continuation")
-        for row, (a, b) in enumerate(zip(ours, theirs, strict=True)):
-            if a != b:
-                place = next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
-                raise SideError(f"{name} writes other tokens than {OURS}, from token {place + 1} of row {row + 1} on")
-
-
-def _side(task: Task, times: Times, imported: int, peak: int) -> dict[str, Any]:
-    tokens = task.batch * task.new_tokens
-    return {
-        "median_ms": 1000 * measure.median(times),
-        "fastest_quartile_ms": 1000 * measure.fastest_quartile(times),
-        "median_tokens_per_second": tokens / measure.median(times),
-        "fastest_quartile_tokens_per_second": tokens / measure.fastest_quartile(times),
-        "imported_bytes": imported,
-        "peak_bytes": peak,
-    }
-
-
-# ------------------------------------------------------------------------------------------------------------- report
-
-
-def report(results: dict[str, Any]) -> str:
-    """Two tables, the speed-up in words, and what they were measured with."""
+        memory = measure.call_all(workers, "memory")
+        libraries = measure.library_list(workers)
     head = ["", "median ms", "tokens/s", "fastest quartile ms", "tokens/s", "peak MB", "MB after imports"]
-    rows = [
-        [
-            name,
-            f"{side['median_ms']:.1f}",
-            f"{side['median_tokens_per_second']:,.0f}",
-            f"{side['fastest_quartile_ms']:.1f}",
-            f"{side['fastest_quartile_tokens_per_second']:,.0f}",
-            measure.megabytes(side["peak_bytes"]),
-            measure.megabytes(side["imported_bytes"]),
-        ]
-        for name, side in results["sides"].items()
-    ]
-    ratios = results["ratios"]
-    tables = [measure.table(head, rows), measure.ratio_table(OURS, ratios)]
-    speed_ups = [_speed_up(name, ratio) for name, ratio in ratios.items()]
-    return "\n\n".join([*tables, "\n".join(speed_ups), measure.library_list(results["libraries"])])
-
-
-def _speed_up(name: str, ratio: Mapping[str, Any]) -> str:
-    medians, fastest = 1 / ratio["medians"], 1 / ratio["fastest_quartiles"]
-    return f"- {OURS} writes {medians:.2f} times as many tokens a second as {name} (fastest quartiles {fastest:.2f})"
+    rows = []
+    for name, side in times.items():
+        median, fastest = side.milliseconds()
+        speeds = [f"{task.batch * task.new_tokens / seconds:,.0f}" for seconds in (side.median, side.fastest_quartile)]
+        rows.append([name, median, speeds[0], fastest, speeds[1], *map(measure.megabytes, memory[name])])
+    speed_ups = []
+    for rival in rivals:
+        medians, fastest = times[rival].over(times[ours])
+        speed_ups.append(f"- {ours} writes {medians} times as many tokens a second as {rival} (fastest quartiles {fastest})")
+    return "\n\n".join([measure.table(head, rows), measure.ratio_table(times, ours, rivals), "\n".join(speed_ups), libraries])
 
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line, with the task that it describes as ``task``."""
-    parser = Parser(
-        description="Time greedy decoding by tinyformer's GPT beside Hugging Face's GPT-2, in turns. Needs PyTorch, "
-        'transformers and threadpoolctl: pip install -e ".[bench]".',
-        epilog="The configurations: "
-        + "; ".join(f"{name}: {c.shape()}" for name, c in GPTS.items())
-        + ". OPENBLAS_NUM_THREADS and OMP_NUM_THREADS limit the threads.",
-    )
-    parser.add_argument("--configuration", choices=GPTS, default="A", help="the size of the model")
-    parser.add_argument("--batch", type=measure.positive, default=1, metavar="INT", help="prompts continued together")
-    parser.add_argument("--prompt-length", type=measure.positive, default=8, metavar="INT", help="tokens of each prompt")
-    parser.add_argument(
-        "--new-tokens", type=measure.positive, metavar="INT", help="tokens to write (default: until the context is full)"
-    )
-    parser.add_argument("--turns", type=measure.positive, default=20, metavar="INT", help="turns of each side")
-    parser.add_argument("--steps", type=measure.positive, default=3, metavar="INT", help="timed continuations in a turn")
-    parser.add_argument("--warm-up", type=measure.positive, default=3, metavar="INT", help="continuations before them")
+    """The command line."""
+    about = "Time greedy decoding by tinyformer's GPT beside Hugging Face's GPT-2, in turns; a step is a whole continuation."
+    parser = measure.make_parser(about, GPTS, turns=20, steps=3, warm_up=3)
     parser.add_argument("--compile", action="store_true", help="measure torch.compile, too (needs a C++ compiler)")
     parser.add_argument("--untraced", action="store_true", help="measure tinyformer without tt.trace, too")
-    parser.add_argument("--output", type=measure.output_file, metavar="FILE", help="write the results to FILE.md or FILE.json")
-    arguments = parser.parse_args(words)
-    arguments.task = _task(parser, arguments)
-    measure.require(parser, "torch", "transformers", "threadpoolctl")
-    return arguments
+    return measure.parse(parser, words, "torch", "transformers", "threadpoolctl")
 
 
-def _task(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Task:
-    """What the arguments ask for; ends with an error where it does not fit the model's context."""
-    configuration = GPTS[arguments.configuration]
-    prompt, block = arguments.prompt_length, configuration.block_size
-    if prompt >= block:
-        parser.error(f"a prompt of {prompt} tokens leaves no room in a context of {block}: shorten --prompt-length")
-    new = arguments.new_tokens or block - prompt
-    if prompt + new > block:
-        parser.error(f"{prompt} tokens of prompt and {new} new ones do not fit a context of {block}: shorten --new-tokens")
-    return Task(configuration, arguments.batch, prompt, new)
-
-
-@plain_errors()
+@measure.script()
 def main() -> None:
     """Measure, print, and write."""
     arguments = parse()
-    task = arguments.task
-    try:
-        results = run(task, arguments.turns, arguments.steps, arguments.warm_up, arguments.compile, arguments.untraced)
-    except SideError as error:
-        sys.exit(f"error: {error}")
+    configuration = GPTS[arguments.configuration]
+    task = Task(configuration, 1, PROMPT_LENGTH, new_tokens=configuration.block_size - PROMPT_LENGTH)
+    sides: dict[str, tuple[Any, ...]] = {OURS: (Tinyformer, task), THEIRS: (HuggingFace, task)}
+    if arguments.compile:
+        sides[f"{THEIRS} compiled"] = (HuggingFace, task, True)
+    if arguments.untraced:
+        sides[f"{OURS} untraced"] = (Tinyformer, task, False)
+    report = run(task, sides, arguments.turns, arguments.steps, arguments.warm_up)
     title = (
         f"Greedy decoding, configuration {arguments.configuration}: {task.new_tokens} tokens "
         f"after a prompt of {task.prompt_length}, batch {task.batch}"
     )
-    text = report(results)
-    print(f"{title}\n\n{text}")
-    if arguments.output:
-        sizes = {"batch": task.batch, "prompt_length": task.prompt_length, "new_tokens": task.new_tokens}
-        everything = measure.described({"model": task.model(), **sizes, **results}, "numpy", "torch", "transformers")
-        measure.write_results(arguments.output, title, text, everything)
+    measure.publish(arguments.output, title, report, "numpy", "torch", "transformers")
 
 
 if __name__ == "__main__":

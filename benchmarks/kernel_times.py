@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
+from unittest import mock
 
 from tinytensor import backend, kernels
 from tinytensor.fused import FusedOp
@@ -20,10 +20,8 @@ def watched(before: Callable[[str], Any], after: Callable[[], Any] = lambda: Non
     """A context in which ``before(name)`` and ``after()`` are called round every call of a kernel."""
     places: list[tuple[Any, str]] = [(kernels, name) for name in NAMES]
     places += [(op, f"kernel_{way}") for op in all_ops.values() if isinstance(op, FusedOp) for way in ("forward", "backward")]
-    originals = [(place, name, getattr(place, name)) for place, name in places]
 
     def hooked(kernel: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(kernel)
         def run(*arguments: Any, **named: Any) -> Any:
             before(kernel.__name__)
             try:
@@ -33,13 +31,10 @@ def watched(before: Callable[[str], Any], after: Callable[[], Any] = lambda: Non
 
         return run
 
-    for place, name, kernel in originals:
-        setattr(place, name, hooked(kernel))
-    try:
+    with ExitStack() as stack:
+        for place, name in places:
+            stack.enter_context(mock.patch.object(place, name, hooked(getattr(place, name))))
         yield
-    finally:
-        for place, name, kernel in originals:
-            setattr(place, name, kernel)
 
 
 Times = dict[str, tuple[int, float]]  # by a kernel's name: its calls, and the milliseconds of all of them

@@ -1,8 +1,8 @@
-"""What every benchmark here shares: sides that take turns, statistics of their times, and a description of the machine.
+"""The harness of every benchmark here: sides that take turns, statistics of their times, tables, and the command line.
 
-Each side of a comparison lives in a process of its own. So a library changes no other's threads or memory allocator, and
-a side's peak memory is its own. The sides take short turns, one after the other, so that a slow spell of the machine
-falls on all of them; whoever looks at one pair of turns sees two measurements from the same second.
+Each side of a comparison lives in a process of its own. So no library changes another's threads or memory allocator, and a
+side's peak memory is its own. The sides take short turns, one after the other, so that a slow spell of the machine falls on
+all of them, and each pair of turns is two measurements from the same second.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import argparse
 import datetime
 import importlib.metadata
 import importlib.util
-import json
 import multiprocessing
 import os
 import platform
 import shlex
+import shutil
 import signal
 import statistics
 import subprocess
@@ -23,43 +23,42 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from functools import cached_property
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import TracebackType
 from typing import Any
+from unittest import mock
 
+from configurations import Sizes
 from tqdm import tqdm
 
-Times = list[list[float]]  # the seconds of each timed step, by turn
+from tinyformer.command_line import Parser
+from tinyformer.errors import plain_errors
 
 SECONDS_BETWEEN_LINES = 5.0  # of progress, where standard error is a file or a pipe
-
-# ------------------------------------------------------------------------------------------------------------- sides
 
 
 class Side:
     """One of the things compared. A subclass imports what it needs in ``__init__``, then calls ``imported``."""
 
-    block = 1  # steps that are timed together, for sides whose device works on while the next steps are queued
-
-    def __init__(self) -> None:
-        self.baseline = 0
+    block = 1  # steps that are timed together, for a device that works on while the next steps are queued
+    baseline = 0  # bytes of memory that the imports alone took
 
     def imported(self) -> None:
-        """Note the memory that the imports alone took."""
+        """Note the memory that the imports took."""
         self.baseline = peak_memory()
 
     def step(self) -> Any:
-        """One unit of the work that is timed. Every side writes its own."""
-        raise TypeError(f"{type(self).__name__} has no step method: write one")
+        """One unit of the work that is timed."""
+        raise NotImplementedError
 
     def finish(self) -> None:
-        """Wait until a device has done all steps. The CPU has when they return."""
+        """Wait until a device has done all steps. On the CPU they are done when they return."""
 
     def turn(self, settle: int, steps: int) -> list[float]:
         """The seconds of a step, in each of ``steps`` blocks of them, after ``settle`` steps that are not timed: during those,
-        another side's idle threads still spin on the cores and its data lies in the caches."""
+        another side's idle threads still spin on the cores, and its data lies in the caches."""
         for _ in range(settle):
             self.step()
         self.finish()
@@ -73,11 +72,11 @@ class Side:
         return seconds
 
     def memory(self) -> tuple[int, int]:
-        """Bytes after the imports, and at the highest."""
-        return self.baseline, peak_memory()
+        """Bytes at the highest, and after the imports."""
+        return peak_memory(), self.baseline
 
     def forget_peak(self) -> None:
-        """Let the highest count from now on: what comes before the work is done. Only Linux can; elsewhere, nothing happens."""
+        """Count the peak from now on. Only Linux can do that; elsewhere nothing happens."""
         with suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5")
 
@@ -100,13 +99,28 @@ class TorchSide(Side):
 
 def peak_memory() -> int:
     """The most bytes of memory that this process has held."""
-    try:  # Linux's ru_maxrss starts from that of the process which started this one, VmHWM does not
+    try:  # Linux's ru_maxrss starts from that of the parent process, VmHWM does not
         lines = Path("/proc/self/status").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
     except (OSError, StopIteration):
         import resource
 
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def thread_pools() -> list[str]:
+    """The thread pools of the libraries that this process has loaded: "openblas 0.3.31, 2 threads"."""
+    from threadpoolctl import threadpool_info
+
+    def described(pool: Mapping[str, Any]) -> str:
+        return f"{pool['internal_api']} {pool['version'] or 'of unknown version'}, {counted(pool['num_threads'], 'thread')}"
+
+    return sorted(set(map(described, threadpool_info())))
+
+
+def counted(number: int, what: str) -> str:
+    """A number of things in words: "1 thread", "2 threads"."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 class SideError(Exception):
@@ -116,22 +130,27 @@ class SideError(Exception):
 class Worker:
     """A process that holds one side, made there by ``make(*arguments)``; a context that ends the process."""
 
-    def __init__(self, name: str, make: Callable[..., Side], *arguments: Any):
+    def __init__(self, name: str, make: Callable[..., Any], *arguments: Any):
         self.name = name
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, make, arguments))
-        with _ctrl_c_ignored():
+        self._process = context.Process(target=_serve, args=(theirs,))
+        # Ctrl-C reaches every process of the group. The new one ignores it from its first moment: this one ends it.
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
             self._process.start()
+        finally:
+            signal.signal(signal.SIGINT, before)
         theirs.close()  # so that the end of the process is the end of the pipe
         try:
-            self._receive()
+            self.call(None, make, *arguments)
         except BaseException as error:
-            self._end(type(error))
+            self.__exit__(type(error))
             raise
 
-    def call(self, method: str, *arguments: Any) -> Any:
-        """Call the side's method and wait for what it returns. Raises SideError where it fails."""
+    def call(self, method: str | None, *arguments: Any) -> Any:
+        """Call the side's method and wait for what it returns; without a name, make the side. Raises SideError where the
+        call fails."""
         self._connection.send((method, arguments))
         return self._receive()
 
@@ -147,11 +166,8 @@ class Worker:
     def __enter__(self) -> Worker:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._end(kind)
-
-    def _end(self, kind: type[BaseException] | None) -> None:
-        if kind is KeyboardInterrupt:  # who interrupts does not wait for a turn's end
+    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
+        if kind is KeyboardInterrupt:  # do not wait for the end of a turn
             self._process.terminate()
         self._connection.close()
         self._process.join(timeout=5)
@@ -160,198 +176,99 @@ class Worker:
             self._process.join()
 
 
-@contextmanager
-def _ctrl_c_ignored() -> Iterator[None]:
-    """A context whose new processes ignore Ctrl-C from their first moment: it reaches the whole group, and the first process
-    ends the others."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _serve(connection: Connection, make: Callable[..., Side], arguments: Sequence[Any]) -> None:
-    """Answer calls until the other end closes."""
-    try:
-        try:
-            side = make(*arguments)
-            connection.send((True, None))
-        except Exception:
-            connection.send((False, traceback.format_exc()))
-            return
+def _serve(connection: Connection) -> None:
+    """Answer calls, the first of which makes the side, until the other end closes."""
+    side: Any = None
+    with suppress(EOFError, OSError):
         while True:
-            method, given = connection.recv()
+            method, arguments = connection.recv()
             try:
-                answer = (True, getattr(side, method)(*given))
+                if method is None:
+                    make, *rest = arguments
+                    side, answer = make(*rest), None
+                else:
+                    answer = getattr(side, method)(*arguments)
+                connection.send((True, answer))
             except Exception:
-                answer = (False, traceback.format_exc())
-            connection.send(answer)
-    except (EOFError, OSError):
-        return
+                connection.send((False, traceback.format_exc()))
 
 
-def start_all(stack: ExitStack, sides: Mapping[str, tuple[Any, ...]]) -> dict[str, Worker]:
-    """A worker for each name, from (class, argument, ...); ``stack`` ends them."""
+Sides = Mapping[str, tuple[Any, ...]]  # (class, argument, ...) by name
+
+
+def start_all(stack: ExitStack, sides: Sides) -> dict[str, Worker]:
+    """A worker for each side; ``stack`` ends them."""
     return {name: stack.enter_context(Worker(name, *side)) for name, side in sides.items()}
 
 
-@contextmanager
-def environment(variables: Mapping[str, str]) -> Iterator[None]:
+def call_all(workers: Mapping[str, Worker], method: str, *arguments: Any) -> dict[str, Any]:
+    """What the method of each side returns, one after the other."""
+    return {name: worker.call(method, *arguments) for name, worker in workers.items()}
+
+
+def environment(variables: Mapping[str, str]) -> AbstractContextManager[Any]:
     """A context with these variables set, for the processes that are started in it."""
-    before = dict(os.environ)
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
+    return mock.patch.dict(os.environ, variables)
 
 
 def thread_variables(count: int | None) -> dict[str, str]:
-    """The variables that tell the libraries, when they are loaded, to use so many threads; none for None."""
+    """The variables that tell libraries, when they are loaded, how many threads to use; none for None."""
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
     return {} if count is None else dict.fromkeys(names, str(count))
+
+
+TIMES = ("median ms", "fastest quartile ms")
+
+
+class Times:
+    """The seconds of a side's timed steps, in each of its turns."""
+
+    def __init__(self) -> None:
+        self.turns: list[list[float]] = []
+
+    @cached_property
+    def _ordered(self) -> list[float]:
+        return sorted(seconds for turn in self.turns for seconds in turn)
+
+    @property
+    def median(self) -> float:
+        """The median step."""
+        return statistics.median(self._ordered)
+
+    @property
+    def fastest_quartile(self) -> float:
+        """The mean of the fastest quarter of the steps: the machine undisturbed, yet no single lucky step."""
+        return statistics.fmean(self._ordered[: max(1, len(self._ordered) // 4)])
+
+    def milliseconds(self, digits: int = 1) -> list[str]:
+        """The cells of a table under ``TIMES``."""
+        return [f"{1000 * seconds:.{digits}f}" for seconds in (self.median, self.fastest_quartile)]
+
+    def over(self, others: Times) -> list[str]:
+        """The ratios of the medians and of the fastest quartiles, for a table."""
+        return [f"{self.median / others.median:.2f}", f"{self.fastest_quartile / others.fastest_quartile:.2f}"]
 
 
 def take_turns(workers: Mapping[str, Worker], turns: int, steps: int, settle: int = 1) -> dict[str, Times]:
     """Let the workers run one after the other, ``turns`` times. Who goes first rotates, so that nobody always follows the
     same other."""
     names = list(workers)
-    times: dict[str, Times] = {name: [] for name in names}
+    times = {name: Times() for name in names}
     in_a_terminal = sys.stderr.isatty()
-    said = time.monotonic()
+    last_line = time.monotonic()
     what = "taking turns"
     with tqdm(total=turns * len(names), unit="turn", dynamic_ncols=True, desc=what, disable=not in_a_terminal) as bar:
         for turn in range(turns):
             first = turn % len(names)
             for name in names[first:] + names[:first]:
-                times[name].append(workers[name].call("turn", settle, steps))
+                times[name].turns.append(workers[name].call("turn", settle, steps))
                 bar.update()
-            medians = ", ".join(f"{name} {1000 * statistics.median(times[name][-1]):.1f} ms" for name in names)
+            medians = ", ".join(f"{name} {1000 * statistics.median(times[name].turns[-1]):.1f} ms" for name in names)
             bar.set_postfix_str(medians)
-            if not in_a_terminal and time.monotonic() - said >= SECONDS_BETWEEN_LINES:
+            if not in_a_terminal and time.monotonic() - last_line >= SECONDS_BETWEEN_LINES:
                 print(f"{what}: {turn + 1} of {turns}, {medians}", file=sys.stderr, flush=True)
-                said = time.monotonic()
+                last_line = time.monotonic()
     return times
-
-
-# --------------------------------------------------------------------------------------------------------- statistics
-
-
-def all_steps(times: Times) -> list[float]:
-    """The steps of all turns."""
-    return [seconds for turn in times for seconds in turn]
-
-
-def median(times: Times) -> float:
-    """The median step."""
-    return statistics.median(all_steps(times))
-
-
-def fastest_quartile(times: Times) -> float:
-    """The mean of the fastest quarter of the steps: the machine undisturbed, yet no single lucky step."""
-    ordered = sorted(all_steps(times))
-    return statistics.fmean(ordered[: max(1, len(ordered) // 4)])
-
-
-def quartiles(values: Sequence[float]) -> tuple[float, float]:
-    """The values below which a quarter, and three quarters, of them lie."""
-    if len(values) < 2:
-        return values[0], values[0]
-    lower, _, upper = statistics.quantiles(values, n=4, method="inclusive")
-    return lower, upper
-
-
-def compare(ours: Times, theirs: Times) -> dict[str, Any]:
-    """Our time over theirs, below 1 where we are faster: of the medians, of the fastest quartiles, and the interquartile
-    range of the ratios of each pair of turns."""
-    pairs = [statistics.median(a) / statistics.median(b) for a, b in zip(ours, theirs)]
-    return {
-        "medians": median(ours) / median(theirs),
-        "fastest_quartiles": fastest_quartile(ours) / fastest_quartile(theirs),
-        "pairs_interquartile": quartiles(pairs),
-        "pairs": len(pairs),
-    }
-
-
-# ------------------------------------------------------------------------------------------------------- descriptions
-
-
-def machine() -> dict[str, Any]:
-    """The processor, its cores that this process may use, and the system."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return {"cpu": _cpu_model(), "cores": cores, "system": f"{platform.system()} {platform.machine()}"}
-
-
-def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or "unknown"
-
-
-def versions(*packages: str) -> dict[str, str]:
-    """Python's version and those of installed packages."""
-    found = {"python": platform.python_version()}
-    for package in packages:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            found[package] = "not installed"
-    return found
-
-
-def revision() -> str:
-    """The commit of the code measured, and whether it was changed since; "unknown" outside a repository."""
-    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty= (changed since)"]
-    try:
-        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-
-
-def thread_pools() -> list[str]:
-    """The thread pools of the libraries that this process has loaded: "openblas 0.3.31, 2 threads"."""
-    from threadpoolctl import threadpool_info
-
-    pools = threadpool_info()
-    found = {
-        f"{pool['internal_api']} {pool['version'] or 'of unknown version'}, {counted(pool['num_threads'], 'thread')}"
-        for pool in pools
-    }
-    return sorted(found)
-
-
-def counted(number: int, what: str) -> str:
-    """A number of things in words: "1 thread", "2 threads"."""
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
-# Variables that change how fast things run: the libraries' threads, their own settings, and glibc's memory allocator.
-SETTINGS = ("TINYTENSOR_", "OPENBLAS_", "OMP_", "MKL_", "MALLOC_")
-
-
-def command() -> str:
-    """The command line that runs this again, with the environment's variables that matter."""
-    variables = [f"{name}={shlex.quote(value)}" for name, value in sorted(os.environ.items()) if name.startswith(SETTINGS)]
-    return " ".join([*variables, "python", os.path.relpath(sys.argv[0]), *map(shlex.quote, sys.argv[1:])])
-
-
-def described(results: Mapping[str, Any], *packages: str) -> dict[str, Any]:
-    """The results, with where, when and with what they were measured."""
-    return {
-        "command": command(),
-        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        "revision": revision(),
-        "machine": machine(),
-        "versions": versions(*packages),
-        **results,
-    }
-
-
-# ------------------------------------------------------------------------------------------------------------- output
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -366,25 +283,21 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([line(head), line(rule), *map(line, rows)])
 
 
-def ratio_table(ours: str, ratios: Mapping[str, Mapping[str, Any]]) -> str:
-    """A row for each rival's ``compare``."""
-    head = [f"time of {ours} over", "of medians", "of fastest quartiles", "pairs' interquartile", "pairs"]
-    rows = [
-        [
-            name,
-            f"{ratio['medians']:.2f}",
-            f"{ratio['fastest_quartiles']:.2f}",
-            "{:.2f} to {:.2f}".format(*ratio["pairs_interquartile"]),
-            str(ratio["pairs"]),
-        ]
-        for name, ratio in ratios.items()
-    ]
-    return table(head, rows)
+def ratio_table(times: Mapping[str, Times], ours: str, rivals: Sequence[str]) -> str:
+    """Our time over each rival's, below 1 where we are faster: of the medians, of the fastest quartiles, and the
+    interquartile range of the ratios of each pair of turns."""
+    rows = []
+    for rival in rivals:
+        a, b = times[ours], times[rival]
+        pairs = [statistics.median(x) / statistics.median(y) for x, y in zip(a.turns, b.turns)]
+        quarters = statistics.quantiles(pairs, n=4, method="inclusive") if len(pairs) > 1 else 3 * pairs
+        rows.append([rival, *a.over(b), f"{quarters[0]:.2f} to {quarters[2]:.2f}", str(len(pairs))])
+    return table([f"time of {ours} over", "of medians", "of fastest quartiles", "pairs' interquartile", "pairs"], rows)
 
 
-def library_list(libraries: Mapping[str, Sequence[str]]) -> str:
+def library_list(workers: Mapping[str, Worker]) -> str:
     """A line for each side's ``libraries``."""
-    return "\n".join(f"- {name}: {'; '.join(pools)}" for name, pools in libraries.items())
+    return "\n".join(f"- {name}: {'; '.join(pools)}" for name, pools in call_all(workers, "libraries").items())
 
 
 def megabytes(count: int | None) -> str:
@@ -392,11 +305,82 @@ def megabytes(count: int | None) -> str:
     return "" if count is None else f"{count / 1e6:.0f}"
 
 
-def output_file(text: str) -> Path:
-    """A --output argument: a file that ends in .md or .json, in a folder that exists."""
+def publish(output: Path | None, title: str, report: str, *packages: str) -> None:
+    """Print the report; where there is a file for it, write it there."""
+    print(f"{title}\n\n{report}")
+    if output:
+        write(output, title, report, *packages)
+
+
+def write(output: Path, title: str, report: str, *packages: str) -> None:
+    """Write the report as Markdown, with where, when and with which versions of the packages it was measured."""
+    output.write_text(f"# {title}\n\n{report}\n\n{_circumstances(packages)}\n", encoding="utf-8")
+
+
+def _circumstances(packages: Sequence[str]) -> str:
+    date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    installed = {package.name: package.version for package in importlib.metadata.distributions()}
+    versions = [f"{name} {installed.get(name, 'not installed')}" for name in packages]
+    # Environment variables that change how fast things run: settings of the libraries and of glibc's memory allocator.
+    prefixes = ("TINYTENSOR_", "OPENBLAS_", "OMP_", "MKL_", "MALLOC_")
+    variables = [f"{name}={shlex.quote(value)}" for name, value in sorted(os.environ.items()) if name.startswith(prefixes)]
+    command = " ".join([*variables, "python", os.path.relpath(sys.argv[0]), *map(shlex.quote, sys.argv[1:])])
+    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty= (changed since)"]
+    revision = subprocess.run(git, capture_output=True, text=True).stdout.strip() if shutil.which("git") else ""
+    return (
+        f"Measured on {date} with `{command}` at revision {revision or 'unknown'}, on {_processor()} with {cores} cores "
+        f"({platform.system()} {platform.machine()}), {', '.join([f'python {platform.python_version()}', *versions])}."
+    )
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or "unknown"
+
+
+@contextmanager
+def script() -> Iterator[None]:
+    """For the main function of a benchmark: ``plain_errors``, and the same for a side that fails, with status 1."""
+    with plain_errors():
+        try:
+            yield
+        except SideError as error:
+            sys.exit(f"error: {error}")
+
+
+def make_parser(description: str, configurations: Mapping[str, Sizes] | None = None, **counts: int) -> Parser:
+    """A parser with --output, with --configuration for one of these, and with flags for the counts ``turns``, ``steps`` and
+    ``warm_up`` of these defaults."""
+    sizes = [f"{name}: {c.shape()}, batch {c.batch_size}, dropout {c.dropout:g}" for name, c in (configurations or {}).items()]
+    parser = Parser(description=description, epilog=f"The configurations: {'; '.join(sizes)}." if sizes else None)
+    if configurations:
+        parser.add_argument("--configuration", choices=configurations, default="A", help="the size of the model")
+    what = {"turns": "turns of each side", "steps": "timed steps in a turn", "warm_up": "steps before the first turn"}
+    for name, default in counts.items():
+        flag = "--" + name.replace("_", "-")
+        parser.add_argument(flag, type=positive, default=default, metavar="INT", help=what[name])
+    parser.add_argument("--output", type=_output_file, metavar="FILE.md", help="write the results to this file, too")
+    return parser
+
+
+def parse(parser: argparse.ArgumentParser, words: Sequence[str] | None, *packages: str) -> argparse.Namespace:
+    """The command line. Ends with an error where a package that is needed, of the bench extra or pytest, is not installed."""
+    arguments = parser.parse_args(words)
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            extra = "test" if package == "pytest" else "bench"
+            parser.error(f'{package} is not installed: pip install -e ".[{extra}]"')
+    return arguments
+
+
+def _output_file(text: str) -> Path:
     path = Path(text)
-    if path.suffix not in (".md", ".json"):
-        raise argparse.ArgumentTypeError(f"{text!r} must end in .md or .json")
+    if path.suffix != ".md":
+        raise argparse.ArgumentTypeError(f"{text!r} must end in .md")
     if not path.parent.is_dir():
         raise argparse.ArgumentTypeError(f"the folder {path.parent} does not exist")
     if path.is_dir():  # found out now, not when all has been measured
@@ -405,45 +389,15 @@ def output_file(text: str) -> Path:
 
 
 def positive(text: str) -> int:
-    """An argument that counts something."""
+    """The type of a flag that counts something."""
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
     return int(text)
 
 
-def zero_or_more(text: str) -> int:
-    """An argument that counts something, where 0 is a choice, too."""
-    return 0 if text == "0" else positive(text)
-
-
-def probability(text: str) -> float:
-    """An argument that says how often something is dropped: at least 0 and less than 1."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0.0 <= value < 1.0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 up to, but not including, 1")
-    return value
-
-
-def require(parser: argparse.ArgumentParser, *packages: str) -> None:
-    """End with an error where a package of the bench extra, or pytest, is not installed."""
-    for package in packages:
-        if importlib.util.find_spec(package) is None:
-            extra = "test" if package == "pytest" else "bench"
-            parser.error(f'{package} is not installed: pip install -e ".[{extra}]"')
-
-
-def write_results(path: Path, title: str, report: str, results: Mapping[str, Any]) -> None:
-    """Write the report, and where it was measured, as Markdown; or the results as JSON."""
-    if path.suffix == ".json":
-        text = json.dumps(results, indent=2) + "\n"
-    else:
-        on = results["machine"]
-        used = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
-        text = (
-            f"# {title}\n\n{report}\n\nMeasured on {results['date']} with `{results['command']}` at revision "
-            f"{results['revision']}, on {on['cpu']} with {on['cores']} cores ({on['system']}), {used}.\n"
-        )
-    path.write_text(text, encoding="utf-8")
+def fraction(text: str) -> float:
+    """The type of a flag that says how much is dropped: at least 0 and less than 1."""
+    with suppress(ValueError):
+        if 0.0 <= float(text) < 1.0:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 up to, but not including, 1")

@@ -3,17 +3,17 @@
 python benchmarks/ops.py                             # every op, at the sizes of every configuration
 python benchmarks/ops.py --only layer_norm --configuration A --output ops.md
 
-The sizes are those that the ops have in a training step of train_step.py's configurations. Both libraries compute the same
-from the same arrays, and their results and gradients must agree before anything is timed.
+The sizes are those that the ops have in a training step of the configurations (of D, in its decoder). Both libraries compute
+the same from the same arrays, and their results and gradients must agree before anything is timed.
 
-Each library uses one thread unless ``--threads`` says otherwise: what is compared is the kernels. In training tinytensor
-uses several cores by giving each a part of the batch (tinytensor/parallel.py), on which these ops run as they do here; with
-several ``--threads`` its products alone use them, while PyTorch's other ops do, too.
+Each library uses one thread: what is compared is the kernels. In training tinytensor uses several cores by giving each a part
+of the batch (tinytensor/parallel.py), on which these ops run as they do here.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import statistics
 import sys
@@ -26,9 +26,6 @@ import measure
 from configurations import CONFIGURATIONS
 from measure import Side, SideError, TorchSide, Worker
 
-from tinyformer.command_line import Parser
-from tinyformer.errors import plain_errors
-
 OURS, THEIRS = "tinytensor", "PyTorch"
 DROPOUT = 0.1
 LEARNING_RATE, BETAS, WEIGHT_DECAY = 1e-3, (0.9, 0.99), 0.1
@@ -36,384 +33,191 @@ SHRINKING = 0.9999  # each clipping is to this part of the last norm, so that ev
 SECONDS_A_TURN = 0.05  # what the slower side's turn takes, or MOST_STEPS steps where that is less
 MOST_STEPS = 100
 
-# --------------------------------------------------------------------------------------------------------------- sizes
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """What the shapes of an op's inputs follow from."""
-
-    batch: int
-    length: int
-    width: int
-    inner_width: int
-    heads: int
-    vocabulary: int
-
-    @property
-    def activations(self) -> tuple[int, int, int]:
-        """The shape of what flows between a model's layers."""
-        return self.batch, self.length, self.width
-
-    @property
-    def inner(self) -> tuple[int, int, int]:
-        """The shape of what flows inside the feed-forward network."""
-        return self.batch, self.length, self.inner_width
-
-    @property
-    def heads_apart(self) -> tuple[int, int, int, int]:
-        """The shape of queries, keys and values in the order in which a linear layer makes them."""
-        return self.batch, self.length, self.heads, self.width // self.heads
-
-    @property
-    def scores(self) -> tuple[int, int, int, int]:
-        """The shape of attention's weights."""
-        return self.batch, self.heads, self.length, self.length
-
-
-def sizes_of(name: str) -> Sizes:
-    """The sizes of a configuration: those of its decoder's layers, where it has an encoder, too."""
-    configuration = CONFIGURATIONS[name]
-    model, width = configuration.model(), configuration.d_model
-    vocabulary = model.get("vocab_size") or model["target_vocab_size"]
-    inner_width = model.get("d_inner", 4 * width)
-    return Sizes(configuration.batch_size, configuration.block_size, width, inner_width, configuration.num_heads, vocabulary)
-
-
-# -------------------------------------------------------------------------------------------------------------- inputs
-
-
-class Maker:
-    """Random arrays, the same in every process."""
-
-    def __init__(self) -> None:
-        import numpy
-
-        self.rng = numpy.random.default_rng(0)
-
-    def normal(self, *shape: int) -> Any:
-        """float32, standard normal."""
-        return self.rng.standard_normal(shape, dtype="float32")
-
-    def weight(self, outputs: int, inputs: int) -> Any:
-        """float32, so small that a linear layer's outputs are about as large as its inputs."""
-        return self.normal(outputs, inputs) * inputs**-0.5
-
-    def ids(self, sizes: Sizes) -> Any:
-        """A token for each position."""
-        return self.rng.integers(0, sizes.vocabulary, (sizes.batch, sizes.length))
-
-    def padding(self, sizes: Sizes) -> Any:
-        """The mask (batch, 1, 1, length) of sentences of all lengths from half the longest."""
-        import numpy
-
-        ends = self.rng.integers(sizes.length // 2, sizes.length + 1, (sizes.batch, 1, 1, 1))
-        return numpy.arange(sizes.length) < ends
-
-
-Arrays = dict[str, Any]
-Inputs = Callable[[Maker, Sizes], Arrays]
-
-
-def _queries_keys_values(make: Maker, sizes: Sizes) -> Arrays:
-    return {name: make.normal(*sizes.heads_apart) for name in ("query", "key", "value")}
-
-
-# By op, the arrays that it takes; those of floats get gradients.
-INPUTS: dict[str, Inputs] = {
-    "linear": lambda make, s: {
-        "x": make.normal(*s.activations),
-        "weight": make.weight(s.inner_width, s.width),
-        "bias": make.normal(s.inner_width),
-    },
-    "layer_norm": lambda make, s: {
-        "x": make.normal(*s.activations),
-        "weight": make.normal(s.width),
-        "bias": make.normal(s.width),
-    },
-    "rms_norm": lambda make, s: {"x": make.normal(*s.activations), "weight": make.normal(s.width)},
-    "gelu": lambda make, s: {"x": make.normal(*s.inner)},
-    "attention, causal": _queries_keys_values,
-    "attention, padding": lambda make, s: {**_queries_keys_values(make, s), "mask": make.padding(s)},
-    "softmax": lambda make, s: {"x": make.normal(*s.scores)},
-    "cross_entropy": lambda make, s: {"logits": make.normal(s.batch, s.length, s.vocabulary), "targets": make.ids(s)},
-    "linear_cross_entropy": lambda make, s: {
-        "x": make.normal(*s.activations),
-        "weight": make.weight(s.vocabulary, s.width),
-        "targets": make.ids(s),
-    },
-    "dropout": lambda make, s: {"x": make.normal(*s.activations)},
-    "embedding": lambda make, s: {"weight": make.normal(s.vocabulary, s.width), "ids": make.ids(s)},
-    "residual": lambda make, s: {"x": make.normal(*s.activations), "y": make.normal(*s.activations)},
+# By op, the shapes of what it takes. ``ids`` and ``targets`` are tokens and ``mask`` is padding; the rest gets gradients.
+ACTIVATIONS, HEADS, TOKENS = "batch length width", "batch length heads head_width", "batch length"
+INPUTS: dict[str, dict[str, str]] = {
+    "linear": {"x": ACTIVATIONS, "weight": "inner width", "bias": "inner"},
+    "layer_norm": {"x": ACTIVATIONS, "weight": "width", "bias": "width"},
+    "rms_norm": {"x": ACTIVATIONS, "weight": "width"},
+    "gelu": {"x": "batch length inner"},
+    "attention, causal": {"query": HEADS, "key": HEADS, "value": HEADS},
+    "attention, padding": {"query": HEADS, "key": HEADS, "value": HEADS, "mask": "batch 1 1 length"},
+    "softmax": {"x": "batch heads length length"},
+    "cross_entropy": {"logits": "batch length vocabulary", "targets": TOKENS},
+    "linear_cross_entropy": {"x": ACTIVATIONS, "weight": "vocabulary width", "targets": TOKENS},
+    "dropout": {"x": ACTIVATIONS},
+    "embedding": {"weight": "vocabulary width", "ids": TOKENS},
+    "residual": {"x": ACTIVATIONS, "y": ACTIVATIONS},
 }
 OPTIMIZERS = ("AdamW", "clip_grad_norm")
-
-
-Shapes = list[tuple[int, ...]]
+Arrays = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Case:
-    """An op at the sizes of a configuration."""
+    """An op at the sizes of a configuration, or an optimizer with the parameters of its model."""
 
     op: str
     configuration: str
 
     def arrays(self) -> Arrays:
-        """The op's inputs."""
-        return INPUTS[self.op](Maker(), sizes_of(self.configuration))
+        """Random inputs, the same in every process."""
+        import numpy
 
-    def shapes(self, parameters: Shapes) -> str:
-        """The inputs in words; those of an optimizer are the model's parameters, of these shapes."""
+        rng = numpy.random.default_rng(0)
+        configuration = CONFIGURATIONS[self.configuration]
         if self.op in OPTIMIZERS:
-            return f"{sum(map(math.prod, parameters)):,} parameters"
-        return ", ".join(f"{name} {'×'.join(map(str, array.shape))}" for name, array in self.arrays().items())
+            model, _, _ = configuration.tinyformer()
+            return {name: rng.standard_normal(p.shape, "float32") for name, p in model.named_parameters()}
+        sizes = {
+            "1": 1,
+            "batch": configuration.batch_size,
+            "length": configuration.block_size,
+            "width": configuration.d_model,
+            "inner": getattr(configuration, "d_ff", 4 * configuration.d_model),
+            "heads": configuration.num_heads,
+            "head_width": configuration.d_model // configuration.num_heads,
+            "vocabulary": configuration.vocab_size,
+        }
+        found: Arrays = {}
+        for name, words in INPUTS[self.op].items():
+            shape = [sizes[word] for word in words.split()]
+            if name in ("ids", "targets"):
+                found[name] = rng.integers(0, sizes["vocabulary"], shape)
+            elif name == "mask":  # of sentences of all lengths from half the longest
+                longest = sizes["length"]
+                found[name] = numpy.arange(longest) < rng.integers(longest // 2, longest + 1, (*shape[:-1], 1))
+            else:
+                found[name] = rng.standard_normal(shape, "float32")
+                if name == "weight" and len(shape) == 2:  # so that outputs are about as large as inputs
+                    found[name] *= shape[1] ** -0.5
+        return found
 
 
-# ----------------------------------------------------------------------------------------------------------- libraries
+class Library(Side):
+    """A side that works on one case after the other. Its library gives the three functions and, by name, the ops."""
+
+    functions: Mapping[str, Callable[..., Any]]
+    tensor: Callable[..., Any]  # (array, requires_grad=False)
+    optimizer: Callable[[Sequence[Any]], Any]  # AdamW for these parameters
+    clip: Callable[[Sequence[Any], float], Any]  # of the parameters' gradients; the norm before
+    work: Callable[[], Any]  # the current case's
+
+    def prepare(self, case: Case, arrays: Arrays) -> None:
+        """Go over to this case, with these inputs."""
+        import numpy
+
+        inputs = {name: self.tensor(a, requires_grad=a.dtype.kind == "f") for name, a in arrays.items()}
+        self.differentiated = {name: inputs[name] for name, a in arrays.items() if a.dtype.kind == "f"}
+        rng, leaves = numpy.random.default_rng(1), list(self.differentiated.values())
+        if case.op in OPTIMIZERS:
+            gradients = [rng.standard_normal(tuple(p.shape), "float32") for p in leaves]
+            for parameter, gradient in zip(leaves, gradients):
+                parameter.grad = self.tensor(gradient)
+            norm = math.sqrt(sum(float((g**2).sum()) for g in gradients))
+            norms = (norm * SHRINKING**n for n in itertools.count(1))
+            self.work = self.optimizer(leaves).step if case.op == "AdamW" else lambda: self.clip(leaves, next(norms))
+            return
+        function = self.functions[case.op]
+        shape = function(**inputs).shape
+        g = self.tensor(rng.standard_normal(shape, "float32")) if shape else None  # a loss starts from 1
+
+        def forward_and_backward() -> Any:
+            for x in leaves:
+                x.grad = None
+            out = function(**inputs)
+            out.backward(g)
+            return out
+
+        self.work = forward_and_backward
+
+    def step(self) -> Any:
+        return self.work()
+
+    def results(self) -> Arrays:
+        """What doing the work twice leaves: a single step of an optimizer would not show its moments."""
+        self.step()
+        out = self.step()
+        found = {} if out is None else {"output": out.detach().numpy()}
+        for name, x in self.differentiated.items():
+            found |= {name: x.detach().numpy(), f"gradient of {name}": x.grad.numpy()}
+        return found
 
 
-class Library:
-    """What the work below needs to know of a library."""
+def ops_of(attention: Callable[..., Any], ops: Mapping[str, Callable[..., Any]]) -> Mapping[str, Callable[..., Any]]:
+    """The ops with what is written alike for both libraries; ``attention`` takes heads that lie behind the tokens."""
 
-    functions: Mapping[str, Callable[..., Any]]  # by op
+    def heads_first(query: Any, key: Any, value: Any, mask: Any = None, is_causal: bool = False) -> Any:
+        query, key, value = (x.swapaxes(1, 2) for x in (query, key, value))
+        return attention(query, key, value, mask, is_causal=is_causal)
 
-    def tensor(self, array: Any, requires_grad: bool = False) -> Any:
-        """A tensor with the array's values."""
-        raise TypeError(f"{type(self).__name__} has no tensor method: write one")
-
-    def adamw(self, parameters: Sequence[Any]) -> Any:
-        """An optimizer for these parameters."""
-        raise TypeError(f"{type(self).__name__} has no adamw method: write one")
-
-    def clip(self, parameters: Sequence[Any], max_norm: float) -> Any:
-        """Clip the parameters' gradients."""
-        raise TypeError(f"{type(self).__name__} has no clip method: write one")
+    return {
+        **ops,
+        "attention, causal": lambda query, key, value: heads_first(query, key, value, is_causal=True),
+        "attention, padding": heads_first,
+        "residual": lambda x, y: x + y,
+    }
 
 
-class TinytensorLibrary(Library):
+class Tinytensor(Library):
     """tinytensor."""
 
     def __init__(self) -> None:
         import tinytensor as tt
+        from tinytensor import optim
 
-        def attention(query: Any, key: Any, value: Any, mask: Any = None, is_causal: bool = False) -> Any:
-            query, key, value = (x.swapaxes(1, 2) for x in (query, key, value))
-            return tt.scaled_dot_product_attention(query, key, value, mask, is_causal)
-
-        self.functions = {
+        ops: Mapping[str, Callable[..., Any]] = {
             "linear": tt.linear,
             "layer_norm": tt.layer_norm,
             "rms_norm": tt.rms_norm,
             "gelu": lambda x: tt.gelu(x, approximate="tanh"),
-            "attention, causal": lambda query, key, value: attention(query, key, value, is_causal=True),
-            "attention, padding": attention,
             "softmax": tt.softmax,
             "cross_entropy": tt.cross_entropy,
             "linear_cross_entropy": tt.linear_cross_entropy,
             "dropout": lambda x: tt.dropout(x, DROPOUT),
             "embedding": lambda weight, ids: tt.functional.embedding(ids, weight),
-            "residual": lambda x, y: x + y,
         }
-
-    def tensor(self, array: Any, requires_grad: bool = False) -> Any:
-        """A tensor, or, as only those can be optimized, a parameter."""
-        import tinytensor as tt
-
-        return tt.nn.Parameter(tt.tensor(array)) if requires_grad else tt.tensor(array)
-
-    def adamw(self, parameters: Sequence[Any]) -> Any:
-        """tinytensor's."""
-        from tinytensor.optim import AdamW
-
-        return AdamW(parameters, LEARNING_RATE, BETAS, weight_decay=WEIGHT_DECAY)
-
-    def clip(self, parameters: Sequence[Any], max_norm: float) -> Any:
-        """tinytensor's."""
-        from tinytensor.optim import clip_grad_norm
-
-        return clip_grad_norm(parameters, max_norm)
+        self.functions = ops_of(tt.scaled_dot_product_attention, ops)
+        # Only parameters can be optimized.
+        self.tensor = lambda a, requires_grad=False: tt.nn.Parameter(tt.tensor(a)) if requires_grad else tt.tensor(a)
+        self.optimizer = lambda parameters: optim.AdamW(parameters, LEARNING_RATE, BETAS, weight_decay=WEIGHT_DECAY)
+        self.clip = optim.clip_grad_norm
 
 
-class PyTorchLibrary(Library):
+class PyTorch(Library, TorchSide):
     """PyTorch, with its fastest AdamW (``fused``)."""
 
     def __init__(self) -> None:
         import torch
         import torch.nn.functional as F
 
-        def attention(query: Any, key: Any, value: Any, mask: Any = None, is_causal: bool = False) -> Any:
-            query, key, value = (x.transpose(1, 2) for x in (query, key, value))
-            return F.scaled_dot_product_attention(query, key, value, mask, is_causal=is_causal)
-
         def cross_entropy(logits: Any, targets: Any) -> Any:
             return F.cross_entropy(logits.flatten(0, -2), targets.flatten())
 
-        self.functions = {
+        ops: Mapping[str, Callable[..., Any]] = {
             "linear": F.linear,
             "layer_norm": lambda x, weight, bias: F.layer_norm(x, weight.shape, weight, bias),
             "rms_norm": lambda x, weight: F.rms_norm(x, weight.shape, weight, 1e-5),
             "gelu": lambda x: F.gelu(x, approximate="tanh"),
-            "attention, causal": lambda query, key, value: attention(query, key, value, is_causal=True),
-            "attention, padding": attention,
             "softmax": lambda x: torch.softmax(x, -1),
             "cross_entropy": cross_entropy,
             "linear_cross_entropy": lambda x, weight, targets: cross_entropy(F.linear(x, weight), targets),
             "dropout": lambda x: F.dropout(x, DROPOUT),
             "embedding": lambda weight, ids: F.embedding(ids, weight),
-            "residual": lambda x, y: x + y,
         }
-
-    def tensor(self, array: Any, requires_grad: bool = False) -> Any:
-        """A tensor."""
-        import torch
-
-        return torch.tensor(array, requires_grad=requires_grad)
-
-    def adamw(self, parameters: Sequence[Any]) -> Any:
-        """PyTorch's."""
-        import torch
-
-        return torch.optim.AdamW(parameters, lr=LEARNING_RATE, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True)
-
-    def clip(self, parameters: Sequence[Any], max_norm: float) -> Any:
-        """PyTorch's."""
-        import torch
-
-        return torch.nn.utils.clip_grad_norm_(parameters, max_norm)
-
-
-# ---------------------------------------------------------------------------------------------------------------- work
-
-
-class Differentiation:
-    """Forward and backward of an op, for a random gradient of its output."""
-
-    def __init__(self, library: Library, case: Case, parameters: Shapes):
-        self.function = library.functions[case.op]
-        arrays = case.arrays()
-        self.inputs = {name: library.tensor(a, requires_grad=a.dtype.kind == "f") for name, a in arrays.items()}
-        self.differentiated = {name: self.inputs[name] for name, a in arrays.items() if a.dtype.kind == "f"}
-        out = self.function(**self.inputs)
-        self.gradient = library.tensor(Maker().normal(*out.shape)) if out.shape else None  # a loss starts from 1
-
-    def run(self) -> Any:
-        """The output; the gradients are in the inputs' ``.grad``."""
-        for x in self.differentiated.values():
-            x.grad = None
-        out = self.function(**self.inputs)
-        out.backward(self.gradient)
-        return out
-
-    def results(self) -> Arrays:
-        """The output and the gradients."""
-        found = {"output": self.run().detach().numpy()}
-        return found | {f"gradient of {name}": x.grad.numpy() for name, x in self.differentiated.items()}
-
-
-class _Gradients:
-    """A model's parameters, with gradients."""
-
-    def __init__(self, library: Library, case: Case, parameters: Shapes):
-        make = Maker()
-        self.parameters = [library.tensor(make.normal(*shape), requires_grad=True) for shape in parameters]
-        for parameter in self.parameters:
-            parameter.grad = library.tensor(make.normal(*parameter.shape))
-
-    def gradients(self) -> Arrays:
-        """The gradients' values."""
-        return {f"gradient {i}": p.grad.numpy() for i, p in enumerate(self.parameters)}
-
-
-class Optimization(_Gradients):
-    """An optimizer's step for all parameters of a model, with gradients that stay the same."""
-
-    def __init__(self, library: Library, case: Case, parameters: Shapes):
-        super().__init__(library, case, parameters)
-        self.optimizer = library.adamw(self.parameters)
-
-    def run(self) -> None:
-        """A step."""
-        self.optimizer.step()
-
-    def results(self) -> Arrays:
-        """The parameters after two steps: the first alone would not show the moments."""
-        self.run()
-        self.run()
-        return {f"parameter {i}": p.detach().numpy() for i, p in enumerate(self.parameters)}
-
-
-class Clipping(_Gradients):
-    """Clipping the gradients of all parameters of a model."""
-
-    def __init__(self, library: Library, case: Case, parameters: Shapes):
-        super().__init__(library, case, parameters)
-        self.library = library
-        self.max_norm = sum(float((g**2).sum()) for g in self.gradients().values()) ** 0.5
-
-    def run(self) -> Any:
-        """The norm before; the next clipping is to a smaller one."""
-        self.max_norm *= SHRINKING
-        return self.library.clip(self.parameters, self.max_norm)
-
-    def results(self) -> Arrays:
-        """The norm and the clipped gradients."""
-        return {"norm": self.run().numpy(), **self.gradients()}
-
-
-WORK: dict[str, type[Optimization | Clipping]] = {"AdamW": Optimization, "clip_grad_norm": Clipping}
-
-
-class OpsSide(Side):
-    """A side that works on one case after the other."""
-
-    library: Library
-
-    def prepare(self, case: Case, parameters: Shapes) -> None:
-        """Go over to this case, of a model with parameters of these shapes."""
-        kind = WORK.get(case.op, Differentiation)
-        self.work: Differentiation | Optimization | Clipping = kind(self.library, case, parameters)
-
-    def step(self) -> Any:
-        """The case's work once."""
-        return self.work.run()
-
-    def results(self) -> Arrays:
-        """What the case's work computes, as NumPy arrays."""
-        return self.work.results()
-
-
-class Tinytensor(OpsSide):
-    """tinytensor."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.library = TinytensorLibrary()
-        self.imported()
-
-    def parameters(self, configuration: str) -> Shapes:
-        """The shapes of all parameters of its model."""
-        model, _, _ = CONFIGURATIONS[configuration].tinyformer()
-        return [p.shape for p in model.parameters()]
-
-
-class PyTorch(OpsSide, TorchSide):
-    """PyTorch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.library = PyTorchLibrary()
-        self.imported()
-
-
-# --------------------------------------------------------------------------------------------------------- measurement
+        self.functions = ops_of(F.scaled_dot_product_attention, ops)
+        self.tensor = torch.tensor
+        self.optimizer = lambda parameters: torch.optim.AdamW(
+            parameters, lr=LEARNING_RATE, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True
+        )
+        self.clip = torch.nn.utils.clip_grad_norm_
 
 
 def check(case: Case, ours: Arrays, theirs: Arrays) -> None:
     """Raise SideError unless the results agree to rounding; dropped elements are each library's own."""
     for name, a in ours.items():
         b = theirs[name]
-        both = _kept_by_both(case, a, b) if case.op == "dropout" else ...
+        both = _kept_by_both(case, a, b) if case.op == "dropout" and name != "x" else ...
         error, largest = abs(a[both] - b[both]).max(initial=0.0), abs(b).max(initial=0.0)
         if a.shape != b.shape or not error <= 2e-5 * largest:
             raise SideError(f"{case.op}, configuration {case.configuration}: {name} differs by {error:.3g} of {largest:.3g}")
@@ -421,102 +225,59 @@ def check(case: Case, ours: Arrays, theirs: Arrays) -> None:
 
 def _kept_by_both(case: Case, a: Any, b: Any) -> Any:
     for x in (a, b):
-        share = (x != 0).mean()
-        if abs(share - (1 - DROPOUT)) > 0.01:
-            raise SideError(f"dropout, configuration {case.configuration}: {share:.3f} were kept")
+        kept = (x != 0).mean()
+        if abs(kept - (1 - DROPOUT)) > 0.01:
+            raise SideError(f"dropout, configuration {case.configuration}: {kept:.3f} were kept")
     return (a != 0) & (b != 0)
 
 
-def run(chosen: Sequence[Case], turns: int, threads: int) -> dict[str, Any]:
-    """Measure every case; everything that the report shows."""
-    with ExitStack() as stack:
-        with measure.environment(measure.thread_variables(threads)):
-            workers = measure.start_all(stack, {OURS: (Tinytensor,), THEIRS: (PyTorch,)})
+def run(cases: Sequence[Case], turns: int) -> str:
+    """Measure every case: a table, and what multiplied matrices."""
+    with ExitStack() as stack, measure.environment(measure.thread_variables(1)):
+        workers = measure.start_all(stack, {OURS: (Tinytensor,), THEIRS: (PyTorch,)})
         rows = []
-        for number, case in enumerate(chosen):
-            print(f"{number + 1}/{len(chosen)} {case.op}, configuration {case.configuration}", file=sys.stderr)
+        for number, case in enumerate(cases):
+            print(f"{number + 1}/{len(cases)} {case.op}, configuration {case.configuration}", file=sys.stderr)
             rows.append(_measure(workers, case, turns))
-        libraries = {name: worker.call("libraries") for name, worker in workers.items()}
-    return {"ops": rows, "threads": threads, "libraries": libraries}
-
-
-def _measure(workers: Mapping[str, Worker], case: Case, turns: int) -> dict[str, Any]:
-    parameters = workers[OURS].call("parameters", case.configuration)
-    for worker in workers.values():
-        worker.call("prepare", case, parameters)
-    check(case, workers[OURS].call("results"), workers[THEIRS].call("results"))
-    steps = _steps(workers)
-    times = measure.take_turns(workers, turns, steps, settle=max(1, steps // 4))
-    return {
-        "op": case.op,
-        "configuration": case.configuration,
-        "shapes": case.shapes(parameters),
-        "steps": steps,
-        "median_ms": {name: 1000 * measure.median(t) for name, t in times.items()},
-        "fastest_quartile_ms": {name: 1000 * measure.fastest_quartile(t) for name, t in times.items()},
-        "ratio": measure.compare(times[OURS], times[THEIRS]),
-    }
-
-
-def _steps(workers: Mapping[str, Worker]) -> int:
-    """So many that a turn takes long enough to be free of what the other side left behind."""
-    slowest = max(statistics.median(worker.call("turn", 2, 3)) for worker in workers.values())
-    return min(MOST_STEPS, max(2, round(SECONDS_A_TURN / slowest)))
-
-
-# -------------------------------------------------------------------------------------------------------------- report
-
-
-def report(results: Mapping[str, Any]) -> str:
-    """A row for each case, and what they were measured with."""
+        libraries = measure.library_list(workers)
     head = ["op", "configuration", "shapes", f"{OURS} ms", f"{THEIRS} ms", "ratio of fastest quartiles", "ratio of medians"]
-    rows = [
-        [
-            row["op"],
-            row["configuration"],
-            row["shapes"],
-            *(f"{row['median_ms'][name]:.3f}" for name in (OURS, THEIRS)),
-            f"{row['ratio']['fastest_quartiles']:.2f}",
-            f"{row['ratio']['medians']:.2f}",
-        ]
-        for row in results["ops"]
-    ]
-    note = f"Forward and backward together, medians; ratios below 1 where {OURS} is faster. Threads: {results['threads']}."
-    return "\n\n".join([measure.table(head, rows), note, measure.library_list(results["libraries"])])
+    note = f"Forward and backward together, medians; ratios below 1 where {OURS} is faster. Threads: 1."
+    return "\n\n".join([measure.table(head, rows), note, libraries])
+
+
+def _measure(workers: Mapping[str, Worker], case: Case, turns: int) -> list[str]:
+    """The case's row."""
+    arrays = case.arrays()
+    measure.call_all(workers, "prepare", case, arrays)
+    check(case, *measure.call_all(workers, "results").values())
+    # Enough steps that a turn is free of what the other side left behind.
+    slowest = max(map(statistics.median, measure.call_all(workers, "turn", 2, 3).values()))
+    steps = min(MOST_STEPS, max(2, round(SECONDS_A_TURN / slowest)))
+    times = measure.take_turns(workers, turns, steps, settle=max(1, steps // 4))
+    ours, theirs = times[OURS], times[THEIRS]
+    shapes = ", ".join(f"{name} {'×'.join(map(str, array.shape))}" for name, array in arrays.items())
+    if case.op in OPTIMIZERS:
+        shapes = f"{sum(array.size for array in arrays.values()):,} parameters"
+    medians = [f"{1000 * side.median:.3f}" for side in (ours, theirs)]
+    return [case.op, case.configuration, shapes, *medians, *reversed(ours.over(theirs))]
 
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
+    parser = measure.make_parser("Time forward and backward of single ops of tinytensor beside PyTorch's, in turns.", turns=15)
     ops = (*INPUTS, *OPTIMIZERS)
-    parser = Parser(
-        description="Time forward and backward of single ops of tinytensor beside PyTorch's, in turns. Needs PyTorch: "
-        'pip install -e ".[bench]".',
-        epilog=f"The ops: {', '.join(ops)}. The configurations are train_step.py's.",
-    )
     several: dict[str, Any] = {"nargs": "+", "metavar": "NAME"}
     parser.add_argument("--configuration", **several, choices=CONFIGURATIONS, default=list(CONFIGURATIONS), help="whose sizes")
-    parser.add_argument("--only", **several, choices=ops, default=list(ops), help="these ops")
-    parser.add_argument("--turns", type=measure.positive, default=15, metavar="INT", help="turns of each side")
-    parser.add_argument("--threads", type=measure.positive, default=1, metavar="INT", help="threads of each library")
-    parser.add_argument("--output", type=measure.output_file, metavar="FILE", help="write the results to FILE.md or FILE.json")
-    arguments = parser.parse_args(words)
-    measure.require(parser, "torch", "threadpoolctl")
-    return arguments
+    parser.add_argument("--only", **several, choices=ops, default=list(ops), help=f"only these of {', '.join(ops)}")
+    return measure.parse(parser, words, "torch", "threadpoolctl")
 
 
-@plain_errors()
+@measure.script()
 def main() -> None:
     """Measure, print, and write."""
     arguments = parse()
-    chosen = [Case(op, configuration) for op in arguments.only for configuration in arguments.configuration]
-    try:
-        results = run(chosen, arguments.turns, arguments.threads)
-    except SideError as error:
-        sys.exit(f"error: {error}")
-    title, text = "Single ops, forward and backward", report(results)
-    print(f"{title}\n\n{text}")
-    if arguments.output:
-        measure.write_results(arguments.output, title, text, measure.described(results, "numpy", "torch"))
+    report = run([Case(op, name) for op in arguments.only for name in arguments.configuration], arguments.turns)
+    measure.publish(arguments.output, "Single ops, forward and backward", report, "numpy", "torch")
 
 
 if __name__ == "__main__":

@@ -6,120 +6,48 @@ python benchmarks/tricks.py --configuration C --output benchmarks/results/tricks
 Each variant lives in a process of its own, where one thing is switched off before the model is made: a fused op is replaced
 by its reference, or a constant by one that leaves nothing to cut. Nothing in the library is there for this benchmark alone.
 
-A variant is timed only where it is seen to do something else. So one step of each is traced, and the calls of the function
-that the trick saves, or needs, are compared with those of the step with all tricks (for memory, the page faults are). The
-losses of the first steps must stay the same to rounding, for which there is no dropout.
+A variant is timed only where it is seen to do something else: the calls, in one step, of the function that the trick saves or
+needs are compared with those of the step with all tricks (for memory, the page faults are). The losses of the first steps must
+stay the same to rounding, for which there is no dropout.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib
 import math
+import pkgutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 import measure
-from configurations import CONFIGURATIONS, Configuration
-from measure import SideError, Times, Worker
+import numpy
+from configurations import GPTS, Configuration
+from measure import SideError, Worker
 from train_step import Tinyformer
-
-from tinyformer.command_line import Parser
-from tinyformer.errors import plain_errors
 
 ALL, NONE = "all tricks", "none of them"
 GIVEN_BACK, IN_ONE = "freed memory given back", "batch not cut into shards"
-HEADS_BY_OPS = "attention's heads cut and joined by ops"
 WHOLE = 1 << 62  # elements in a block: more than there ever are
 PAGE_FAULTS = "page faults"  # counted like calls
 ATTENTION = "tinytensor.kernels.numpy.attention"
+ATTENTIONS = "tinytensor.functional.attention"
+LOSSES = "tinytensor.functional.classification"
 OPTIMIZERS = "tinytensor.kernels.numpy.optimizers"
 
-# ------------------------------------------------------------------------------------------------------------ switches
 
-
-def replace(module: str, name: str, value: Any) -> None:
-    """Set a module's attribute. Raises AttributeError where there is none of that name to replace."""
-    found = importlib.import_module(module)
-    getattr(found, name)
-    setattr(found, name, value)
-
-
-def without_fusing(*names: str) -> None:
-    """Let tinytensor.functional use the references of these fused ops."""
-    functional = importlib.import_module("tinytensor.functional")
-    for name in names:
-        replace(functional.__name__, name, getattr(functional, name).reference)
-
-
-def without_shards() -> None:
-    """One thread for the batch and the optimizer, and in it products that use all threads of BLAS."""
-    replace("tinytensor.parallel", "default_shards", lambda: 1)
-
-
-def without_blocks_of_attention() -> None:
-    """All sequences and all queries at once."""
-    replace(ATTENTION, "_BLOCK", WHOLE)
-    replace(ATTENTION, "_QUERIES", WHOLE)
-
-
-def without_parts() -> None:
-    """The gradient of a piece is an array of its tensor's size, zero but for the piece."""
-    from tinytensor.ops import indexing
-
-    getitem: Any = indexing._getitem
-    if getitem.needs["x"] != ("g", "x_shape", "index"):
-        raise TypeError(f"the rule of getitem needs {getitem.needs['x']} now: change this switch, too")
-    getitem.rules["x"] = lambda g, x_shape, index: indexing._scatter(g, index, x_shape)
-
-
-def without_sorting() -> None:
-    """The gradient of an embedding is added up row by row."""
-    from tinytensor.backend import scatter_add, xp
-
-    def sum_rows(rows: Any, ids: Any, num_rows: int) -> Any:
-        out = xp.zeros((num_rows, rows.shape[-1]), dtype=rows.dtype)
-        scatter_add(out, ids, rows)
-        return out
-
-    replace("tinytensor.kernels", "sum_rows", sum_rows)
-
-
-def with_heads_apart() -> None:
-    """Attention's outputs and gradients lie in memory as they are indexed, head by head."""
-    from tinytensor.backend import xp
-
-    replace(ATTENTION, "joinable", xp.empty)
-
-
-def with_one_thread_for_the_optimizer() -> None:
-    """All parameters are updated by the thread that asks for it."""
-    from tinytensor.optim import Optimizer
-
-    step: Any = Optimizer.step
-
-    def alone(self: Any, scale: float = 1.0, threads: int = 1) -> None:
-        step(self, scale, threads=1)
-
-    Optimizer.step = alone  # type: ignore[method-assign]
-
-
-# ------------------------------------------------------------------------------------------------------------ variants
-
-
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Trick:
-    """How to do without it, and which function is then called more often in a step, or else less often."""
+    """How to do without it, and the function that is then called more often in a step, or else less often."""
 
-    switch: Callable[[], None]
     function: str
+    changes: Mapping[str, Callable[[Any], Any]]  # by the name of what is replaced: from what it is to what it becomes
     more: bool = True
-    variables: Mapping[str, str] = field(default_factory=dict)  # of the environment
+    is_part: bool = False  # of another trick, or it saves memory rather than time
 
     def shows(self, before: Mapping[str, int], after: Mapping[str, int]) -> bool:
         """Whether the calls in a step show that the trick is off."""
@@ -127,52 +55,77 @@ class Trick:
         return b > a if self.more else b < a
 
 
-def _nothing() -> None:
-    pass
+def replace(name: str, change: Callable[[Any], Any]) -> None:
+    """Replace an attribute of a module or class. Raises AttributeError where there is none of that name."""
+    place, _, attribute = name.rpartition(".")
+    owner = pkgutil.resolve_name(place)
+    setattr(owner, attribute, change(getattr(owner, attribute)))
+
+
+def not_fused(file: str, *names: str, is_part: bool = False) -> Trick:
+    """The references of these fused ops of a file in their place; the last is the one that is then called."""
+    changes = {f"{file}.{name}": attrgetter("reference") for name in names}
+    return Trick(f"{file}.{names[-1]}", changes, is_part=is_part)
+
+
+def whole_gradient(g: Any, x_shape: Any, index: Any) -> Any:
+    """The gradient of x[index] as an array of the shape of x, zero but for the piece."""
+    return pkgutil.resolve_name("tinytensor.ops.indexing._scatter")(g, index, x_shape)
+
+
+def sum_rows(rows: Any, ids: Any, num_rows: int) -> Any:
+    """The gradient of an embedding, added up row by row."""
+    from tinytensor.backend import scatter_add
+
+    out = numpy.zeros((num_rows, rows.shape[-1]), dtype=rows.dtype)
+    scatter_add(out, ids, rows)
+    return out
 
 
 TRICKS = {
-    GIVEN_BACK: Trick(_nothing, PAGE_FAULTS, variables={"TINYTENSOR_KEEP_MEMORY": "0"}),
-    IN_ONE: Trick(without_shards, "tinytensor.parallel.one_blas_thread", more=False),
-    "optimizer in one thread": Trick(with_one_thread_for_the_optimizer, "tinytensor.optim.optimizers.update"),
+    GIVEN_BACK: Trick(PAGE_FAULTS, {}),  # by a variable of the environment
+    IN_ONE: Trick(
+        "tinytensor.parallel.one_blas_thread", {"tinytensor.parallel.default_shards": lambda _: lambda: 1}, more=False
+    ),
+    "optimizer in one thread": Trick(
+        "tinytensor.optim.optimizers.update",
+        {"tinytensor.optim.Optimizer.step": lambda step: lambda self, scale=1.0, threads=1: step(self, scale, threads=1)},
+        is_part=True,
+    ),
     "warnings silenced op by op": Trick(
-        lambda: replace("tinytensor.engine", "quietly", nullcontext), "tinytensor.backend.quiet"
+        "tinytensor.backend.no_warnings",
+        {f"tinytensor.{module}.without_warnings": lambda _: nullcontext for module in ("modes", "engine", "parallel")},
     ),
-    "layer norm not fused": Trick(lambda: without_fusing("layer_norm"), "tinytensor.functional.layer_norm"),
-    "gelu not fused": Trick(lambda: without_fusing("_gelu_tanh"), "tinytensor.functional._gelu_tanh"),
-    HEADS_BY_OPS: Trick(lambda: without_fusing("_multi_head_attention"), "tinytensor.functional._multi_head_attention"),
-    "attention not fused": Trick(
-        lambda: without_fusing("_multi_head_attention", "_attention"), "tinytensor.functional._attention"
+    "layer norm not fused": Trick(
+        "tinytensor.functional.normalization.layer_norm", {"tinytensor.functional.layer_norm": attrgetter("reference")}
     ),
-    "loss apart from the output layer": Trick(
-        lambda: without_fusing("_linear_cross_entropy"), "tinytensor.functional._linear_cross_entropy"
+    "gelu not fused": not_fused("tinytensor.ops.activations", "_gelu_tanh"),
+    "attention's heads cut and joined by ops": not_fused(ATTENTIONS, "_multi_head_attention", is_part=True),
+    "attention not fused": not_fused(ATTENTIONS, "_multi_head_attention", "_attention"),
+    "loss apart from the output layer": not_fused(LOSSES, "_linear_cross_entropy", is_part=True),
+    "loss not fused at all": not_fused(LOSSES, "_linear_cross_entropy", "_cross_entropy"),
+    "attention not in blocks": Trick(
+        f"{ATTENTION}._scores", {f"{ATTENTION}.{size}": lambda _: WHOLE for size in ("_BLOCK", "_QUERIES")}, more=False
     ),
-    "loss not fused at all": Trick(
-        lambda: without_fusing("_linear_cross_entropy", "_cross_entropy"), "tinytensor.functional._cross_entropy"
+    "attention's heads not joined in memory": Trick(
+        f"{ATTENTION}.joinable", {f"{ATTENTION}.joinable": lambda _: numpy.empty}, more=False
     ),
-    "attention not in blocks": Trick(without_blocks_of_attention, f"{ATTENTION}._scores", more=False),
-    "attention's heads not joined in memory": Trick(with_heads_apart, f"{ATTENTION}.joinable", more=False),
-    "attention's weights computed again": Trick(lambda: replace(ATTENTION, "_KEPT", 0), f"{ATTENTION}._scores"),
-    "gradients of pieces not added in place": Trick(without_parts, "tinytensor.engine._add_part", more=False),
-    "embedding's gradient row by row": Trick(without_sorting, "tinytensor.backend.scatter_add"),
-    "optimizer not in blocks": Trick(lambda: replace(OPTIMIZERS, "_BLOCK", WHOLE), f"{OPTIMIZERS}._blocks", more=False),
+    "attention's weights computed again": Trick(f"{ATTENTION}._scores", {f"{ATTENTION}._KEPT": lambda _: 0}, is_part=True),
+    "gradients of pieces not added in place": Trick(
+        "tinytensor.engine._add_part",
+        {"tinytensor.ops.indexing._getitem.rules": lambda _: {"x": whole_gradient}},
+        more=False,
+    ),
+    "embedding's gradient row by row": Trick(
+        "tinytensor.backend.scatter_add", {"tinytensor.kernels.sum_rows": lambda _: sum_rows}
+    ),
+    "optimizer not in blocks": Trick(f"{OPTIMIZERS}._blocks", {f"{OPTIMIZERS}._BLOCK": lambda _: WHOLE}, more=False),
 }
-
-
-# What is part of another trick, or saves memory rather than time.
-CONTAINED = (HEADS_BY_OPS, "loss apart from the output layer", "optimizer in one thread", "attention's weights computed again")
-NONE_OF = [name for name in TRICKS if name not in CONTAINED]
-
-
-def _switch_all() -> None:
-    for name in NONE_OF:
-        TRICKS[name].switch()
-
-
+NONE_OF = [name for name, trick in TRICKS.items() if not trick.is_part]
 VARIANTS = {
-    ALL: Trick(_nothing, "", more=False),
+    ALL: Trick("", {}),
     **TRICKS,
-    NONE: Trick(_switch_all, PAGE_FAULTS, variables=TRICKS[GIVEN_BACK].variables),
+    NONE: Trick(PAGE_FAULTS, {name: change for trick in NONE_OF for name, change in TRICKS[trick].changes.items()}),
 }
 
 
@@ -180,12 +133,9 @@ class Variant(Tinyformer):
     """tinyformer's training step without a trick."""
 
     def __init__(self, configuration: Configuration, name: str):
-        VARIANTS[name].switch()
+        for place, change in VARIANTS[name].changes.items():
+            replace(place, change)
         super().__init__(configuration)
-
-    def shards(self) -> int:
-        """The parts that a batch is cut into."""
-        return int(self.trainer.shards)
 
     def calls(self) -> dict[str, int]:
         """How often this thread calls each of the library's functions in a step, and the process's page faults in another."""
@@ -193,8 +143,7 @@ class Variant(Tinyformer):
 
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         self.step()
-        faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-        counted = Counter({PAGE_FAULTS: faults})
+        counted = Counter({PAGE_FAULTS: resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before})
 
         def note(frame: Any, event: str, argument: Any) -> None:
             if event == "call":
@@ -208,42 +157,38 @@ class Variant(Tinyformer):
         return dict(counted)
 
 
-# --------------------------------------------------------------------------------------------------------- measurement
-
-
-def start(stack: ExitStack, configuration: Configuration, name: str) -> Worker:
-    """A worker for the variant; ``stack`` ends it."""
-    with measure.environment(VARIANTS[name].variables):
-        return stack.enter_context(Worker(name, Variant, configuration, name))
-
-
-def run(configuration: Configuration, names: Sequence[str], turns: int, steps: int, warm_up: int) -> dict[str, Any]:
-    """Measure the step with all tricks and these variants; everything that the report shows."""
+def run(configuration: Configuration, turns: int, steps: int, warm_up: int) -> str:
+    """Measure all variants: a table, those that change nothing here, and the libraries."""
     with ExitStack() as stack:
-        workers = {name: start(stack, configuration, name) for name in (ALL, *names)}
-        losses = {name: worker.call("losses", warm_up) for name, worker in workers.items()}
-        for name in names:
-            _check_losses(name, losses[ALL], losses[name])
-        calls = {name: worker.call("calls") for name, worker in workers.items()}
-        shards = {name: worker.call("shards") for name, worker in workers.items()}
-        idle = [name for name in names if not VARIANTS[name].shows(calls[ALL], calls[name])]
-        if {NONE, IN_ONE} <= calls.keys():
-            _check_all_off(calls, [name for name in NONE_OF if name in names and name not in idle])
+        workers: dict[str, Worker] = {}
+        for name in VARIANTS:
+            with measure.environment({"TINYTENSOR_KEEP_MEMORY": "0"} if name in (GIVEN_BACK, NONE) else {}):
+                workers |= measure.start_all(stack, {name: (Variant, configuration, name)})
+        _check_losses(measure.call_all(workers, "losses", warm_up))
+        calls = measure.call_all(workers, "calls")
+        idle = [name for name in VARIANTS if name != ALL and not VARIANTS[name].shows(calls[ALL], calls[name])]
+        _check_all_off(calls, [name for name in NONE_OF if name not in idle])
         timed = {name: worker for name, worker in workers.items() if name not in idle}
         times = measure.take_turns(timed, turns, steps)
-        memory = {name: worker.call("memory")[1] for name, worker in timed.items()}
-        libraries = {ALL: workers[ALL].call("libraries")}
-    variants = {name: _variant(times[ALL], times[name]) for name in timed}
-    for name, variant in variants.items():
-        variant |= {"peak_bytes": memory[name], "page_faults": calls[name][PAGE_FAULTS], "shards": shards[name]}
-        variant["evidence"] = _evidence(name, calls[ALL], calls[name])
-    return {"variants": variants, "without_effect": idle, "libraries": libraries}
+        memory = measure.call_all(timed, "memory")
+        libraries = measure.library_list({ALL: workers[ALL]})
+    head = ["", *measure.TIMES, "ratio of medians", "ratio of fastest quartiles", "peak MB", "page faults"]
+    rows = []
+    for name, side in times.items():
+        peak, _ = memory[name]
+        cells = [*side.milliseconds(), *side.over(times[ALL]), measure.megabytes(peak), str(calls[name][PAGE_FAULTS])]
+        rows.append([name, *cells])
+    notes = [f"Ratios are to the step with {ALL}. Page faults are those of one step."]
+    if idle:
+        notes.append(f"Without effect here, and so not timed: {', '.join(idle)}.")
+    return "\n\n".join([measure.table(head, rows), *notes, libraries])
 
 
-def _check_losses(name: str, expected: Sequence[float], found: Sequence[float]) -> None:
-    for step, (a, b) in enumerate(zip(expected, found)):
-        if not math.isclose(a, b, rel_tol=1e-4):
-            raise SideError(f"{name}: the loss of step {step} is {b}, and with all tricks {a}")
+def _check_losses(losses: Mapping[str, Sequence[float]]) -> None:
+    for name, of_variant in losses.items():
+        for step, (a, b) in enumerate(zip(losses[ALL], of_variant)):
+            if not math.isclose(a, b, rel_tol=1e-4):
+                raise SideError(f"{name}: the loss of step {step} is {b}, and with all tricks {a}")
 
 
 def _check_all_off(calls: Mapping[str, Mapping[str, int]], expected: Sequence[str]) -> None:
@@ -255,74 +200,19 @@ def _check_all_off(calls: Mapping[str, Mapping[str, int]], expected: Sequence[st
             raise SideError(f"{NONE}: {name} by itself shows in the calls, but not here")
 
 
-def _variant(all_tricks: Times, times: Times) -> dict[str, Any]:
-    return {
-        "median_ms": 1000 * measure.median(times),
-        "fastest_quartile_ms": 1000 * measure.fastest_quartile(times),
-        "ratio": measure.compare(times, all_tricks),
-    }
-
-
-def _evidence(name: str, before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, Any]:
-    function = VARIANTS[name].function
-    return {"function": function, "with": before.get(function, 0), "without": after.get(function, 0)}
-
-
-# -------------------------------------------------------------------------------------------------------------- report
-
-
-def report(results: Mapping[str, Any]) -> str:
-    """A row for each variant, and those that change nothing here."""
-    head = ["", "median ms", "fastest quartile ms", "ratio of medians", "ratio of fastest quartiles", "peak MB", "page faults"]
-    rows = [
-        [
-            name,
-            f"{variant['median_ms']:.1f}",
-            f"{variant['fastest_quartile_ms']:.1f}",
-            f"{variant['ratio']['medians']:.2f}",
-            f"{variant['ratio']['fastest_quartiles']:.2f}",
-            measure.megabytes(variant["peak_bytes"]),
-            str(variant["page_faults"]),
-        ]
-        for name, variant in results["variants"].items()
-    ]
-    shards = results["variants"][ALL]["shards"]
-    note = f"Ratios are to the step with {ALL}, which cuts a batch into {shards}. Page faults are those of one step."
-    idle = ", ".join(results["without_effect"])
-    notes = [note, *([f"Without effect here, and so not timed: {idle}."] if idle else [])]
-    return "\n\n".join([measure.table(head, rows), *notes, measure.library_list(results["libraries"])])
-
-
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    names = [name for name in VARIANTS if name != ALL]
-    parser = Parser(
-        description="Time a training step of tinyformer's GPT without each of the things that make it fast.",
-        epilog="The variants: " + "; ".join(names) + ". OPENBLAS_NUM_THREADS limits the threads, and the shards with them.",
-    )
-    parser.add_argument("--configuration", choices=CONFIGURATIONS, default="A", help="the size of the model")
-    parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="VARIANT", help="these variants")
-    parser.add_argument("--turns", type=measure.positive, default=15, metavar="INT", help="turns of each variant")
-    parser.add_argument("--steps", type=measure.positive, default=4, metavar="INT", help="timed steps in a turn")
-    parser.add_argument("--warm-up", type=measure.positive, default=5, metavar="INT", help="steps before the first turn")
-    parser.add_argument("--output", type=measure.output_file, metavar="FILE", help="write the results to FILE.md or FILE.json")
-    return parser.parse_args(words)
+    about = "Time a training step of tinyformer's GPT without each of the things that make it fast."
+    return measure.parse(measure.make_parser(about, GPTS, turns=15, steps=4, warm_up=5), words, "threadpoolctl")
 
 
-@plain_errors()
+@measure.script()
 def main() -> None:
     """Measure, print, and write."""
     arguments = parse()
-    configuration = dataclasses.replace(CONFIGURATIONS[arguments.configuration], dropout=0.0)
-    try:
-        results = run(configuration, arguments.only, arguments.turns, arguments.steps, arguments.warm_up)
-    except SideError as error:
-        sys.exit(f"error: {error}")
-    title, text = f"A training step without each trick, configuration {arguments.configuration}", report(results)
-    print(f"{title}\n\n{text}")
-    if arguments.output:
-        everything = measure.described({"configuration": dataclasses.asdict(configuration), **results}, "numpy")
-        measure.write_results(arguments.output, title, text, everything)
+    report = run(GPTS[arguments.configuration], arguments.turns, arguments.steps, arguments.warm_up)
+    title = f"A training step without each trick, configuration {arguments.configuration}"
+    measure.publish(arguments.output, title, report, "numpy")
 
 
 if __name__ == "__main__":

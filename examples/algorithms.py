@@ -1,5 +1,7 @@
 """Teach small Transformers to sort, to copy and to add, and test them on problems they have never seen.
 
+All three together take about three minutes of computing on two cores.
+
 python examples/algorithms.py                            # sort and add with a GPT, copy with an encoder-decoder
 python examples/algorithms.py add                        # one of them
 python examples/algorithms.py sort --model encoder-decoder
@@ -10,64 +12,51 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import itertools
 import shlex
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tinyformer.errors import UserError, plain_errors
+from tinyformer import plain_errors
 
 with plain_errors():  # a missing package or GPU is told in a line, too
     import tinytensor as tt
-    from tinyformer import plots
-    from tinyformer.command_line import Parser, add_run_flags, add_settings, as_flags, setting, settings_from
-    from tinyformer.decoding import GPTDecoder, Sampling, TransformerDecoder, sample
-    from tinyformer.gpt import GPT, GPTConfig
-    from tinyformer.pairs import PairBatch, PairBatches, Specials, padded, translation_loss
-    from tinyformer.runs import RunFolder, load_weights
-    from tinyformer.training import Trainer, TrainingConfig
-    from tinyformer.transformer import Transformer, TransformerConfig
+    from tinyformer import (
+        GPT,
+        GPTConfig,
+        GPTDecoder,
+        PairBatch,
+        PairBatches,
+        Parser,
+        RunFolder,
+        RunSetup,
+        Sampling,
+        Specials,
+        Trainer,
+        TrainingConfig,
+        Transformer,
+        TransformerConfig,
+        TransformerDecoder,
+        UserError,
+        add_run_flags,
+        add_settings,
+        as_flags,
+        draw_losses,
+        load_weights,
+        padded,
+        run_command,
+        sample,
+        setting,
+        settings_from,
+        train_to_end,
+        translation_loss,
+    )
+    from tinyformer.data.problems import Problem, adding, copying, reversed_number, row_of_digits, sorting, two_numbers
     from tinytensor.backend import host
 
-Problem = tuple[list[int], list[int]]  # the digits of a question and of its answer
-
+DEFAULT_OUT = "runs/algorithms"
 # The digits are tokens 0 to 9. A GPT reads: question END START answer, and is to write: answer END.
 PAD, START, END, VOCAB_SIZE = 10, 11, 12, 13
-
-
-# ------------------------------------------------------------------------------------------------------------- tasks
-
-
-def sorting(rng: Any) -> list[Problem]:
-    """Every row of six digits from 0 to 2, and the same digits in order."""
-    return [(list(digits), sorted(digits)) for digits in itertools.product(range(3), repeat=6)]
-
-
-def copying(rng: Any) -> list[Problem]:
-    """Random rows of ten digits, to be written again as they are."""
-    return [(row, row) for row in host.unique(rng.integers(0, 10, (30_000, 10)), axis=0).tolist()]
-
-
-def adding(rng: Any) -> list[Problem]:
-    """Every sum of two numbers below 100; the answer begins with its ones, as one who adds by hand finds them."""
-    return [([*divmod(a, 10), *divmod(b, 10)], [int(d) for d in f"{a + b:03d}"[::-1]]) for a in range(100) for b in range(100)]
-
-
-def row_of_digits(digits: Sequence[int]) -> str:
-    """3 1 2"""
-    return " ".join(map(str, digits))
-
-
-def two_numbers(digits: Sequence[int]) -> str:
-    """85 + 50"""
-    a, b, c, d = digits
-    return f"{a}{b} + {c}{d}"
-
-
-def reversed_number(digits: Sequence[int]) -> str:
-    """135, for the digits 5 3 1"""
-    return "".join(map(str, digits[::-1])).lstrip("0") or "0"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +107,7 @@ def make_model(kind: str, config: ModelConfig, length: int) -> GPT | Transformer
     """A GPT for ``length`` tokens in all, or an encoder-decoder."""
     if kind == "gpt":
         return GPT(settings_from(GPTConfig, dataclasses.asdict(config), vocab_size=VOCAB_SIZE, block_size=length))
-    given = {**dataclasses.asdict(config), "d_inner": 4 * config.d_model, "norm_first": True, "source_pad": PAD}
+    given = {**dataclasses.asdict(config), "d_ff": 4 * config.d_model, "norm_first": True, "source_pad": PAD}
     layers = {"encoder_layers": config.num_layers, "decoder_layers": config.num_layers}
     sizes = {"source_vocab_size": VOCAB_SIZE, "target_vocab_size": VOCAB_SIZE}
     return Transformer(settings_from(TransformerConfig, given, **layers, **sizes))
@@ -153,74 +142,61 @@ def count_right(model: GPT | Transformer, problems: Sequence[Problem]) -> int:
 # ---------------------------------------------------------------------------------------------------------- training
 
 
+def learn(name: str, arguments: argparse.Namespace) -> bool:
+    """Train a model for a task, test it and show what it does. Returns False where it was told to stop before the end."""
+    task, kind = TASKS[name], arguments.model or TASKS[name].model
+    with folder_of(name, arguments).held() as folder:
+        resume = arguments.resume and folder.settings.exists()  # of several tasks, the last ones were perhaps not begun
+        setup = RunSetup(folder, arguments, {"model": ModelConfig, "training": TrainingConfig}, resume)
+        model_config = setup.settings(ModelConfig, task.settings)
+        config = setup.settings(TrainingConfig, task.settings)
+
+        tt.seed(config.seed)
+        rng = host.random.default_rng(config.seed)
+        problems = task.problems(rng)
+        problems = [problems[i] for i in rng.permutation(len(problems))]
+        held_out, training = problems[: task.held_out], problems[task.held_out :]
+        some = held_out[:200]  # which are enough to see how it is going
+        question, answer = training[0]
+        model = make_model(kind, model_config, len(question) + len(answer) + 2)
+        batches = PairBatches(training, held_out, Specials(PAD, START, END), config.batch_size, config.seed)
+        trainer = Trainer(
+            model, batches, config, folder, answer_loss if kind == "gpt" else translation_loss(0.0, PAD),
+            on_evaluation=lambda: f"    {count_right(model, some)} of {len(some)} held-out problems right",
+        )  # fmt: skip
+        setup.begin(trainer)
+        print(f"{name}: {len(training):,} problems to train on, {len(held_out):,} others to test with")
+        print(f"{kind} with {model.num_parameters():,} parameters on {tt.backend_name}; run folder {folder.path}")
+
+        if not train_to_end(trainer, shlex.join(["python", sys.argv[0], *arguments.words])):
+            return False
+        load_weights(model, folder.best)
+        print(f"Trained in {trainer.total_seconds:.0f} s; the best weights are those of step {trainer.best_step}.")
+        score(name, model, training, held_out, rng)
+        show(task, model, held_out[:5])
+        draw_losses(trainer, f"{name}, {kind}", model_config.dropout)
+        return True
+
+
 def folder_of(name: str, arguments: argparse.Namespace) -> RunFolder:
     """Where the run of a task is."""
     return RunFolder(f"{arguments.out}/{name}-{arguments.model or TASKS[name].model}")
 
 
-def learn(name: str, arguments: argparse.Namespace) -> bool:
-    """Train a model for a task, test it and show what it does; False where it was told to stop before the end."""
-    with folder_of(name, arguments).held() as folder:
-        return _learn(name, arguments, folder)
+def score(name: str, model: GPT | Transformer, training: list[Problem], held_out: list[Problem], rng: Any) -> None:
+    """Say how many answers are exactly right. A task with few problems is asked some of them several times."""
+    checked, what = held_out[: TASKS[name].checked], "held-out"
+    if len(checked) < TASKS[name].checked:
+        checked = [held_out[i] for i in rng.integers(0, len(held_out), TASKS[name].checked)]
+        what = f"draws from {len(held_out)} held-out"
+    right = count_right(model, checked)
+    print(f"{name}: {right:,} of {len(checked):,} {what} problems right ({100 * right / len(checked):.2f} %)")
+    known = training[:10_000]
+    print(f"{name}: {count_right(model, known):,} of {len(known):,} training problems right")
 
 
-def _learn(name: str, arguments: argparse.Namespace, folder: RunFolder) -> bool:
-    task, given = TASKS[name], vars(arguments)
-    kind = arguments.model or task.model
-    resumed = arguments.resume and folder.settings.exists()  # of several tasks, the last ones were perhaps not begun
-    if resumed:
-        config, training_config = folder.resumed("model", ModelConfig, given), folder.resumed("training", TrainingConfig, given)
-    else:
-        given = {**task.settings, **given}
-        config, training_config = settings_from(ModelConfig, given), settings_from(TrainingConfig, given)
-    tt.seed(training_config.seed)
-
-    rng = host.random.default_rng(training_config.seed)
-    problems = task.problems(rng)
-    problems = [problems[i] for i in rng.permutation(len(problems))]
-    held_out, training = problems[: task.held_out], problems[task.held_out :]
-    batches = PairBatches(training, held_out, Specials(PAD, START, END), training_config.batch_size, training_config.seed)
-    question, answer = training[0]
-    model = make_model(kind, config, len(question) + len(answer) + 2)
-    trainer = Trainer(
-        model, batches, training_config, folder, answer_loss if kind == "gpt" else translation_loss(0.0, PAD),
-        on_evaluation=lambda: f"    {count_right(model, held_out[:200])} of {len(held_out[:200])} held-out problems right",
-    )  # fmt: skip
-    if resumed:
-        trainer.resume()
-    else:
-        folder.create({"model": config, "training": training_config}, arguments.overwrite)
-
-    print(f"{name}: {len(training):,} problems to train on, {len(held_out):,} others to test with")
-    print(f"{kind} with {model.num_parameters():,} parameters on {tt.backend_name}; run folder {folder.path}")
-    if not trainer.train():
-        again = shlex.join(["python", sys.argv[0], *arguments.words])
-        print(trainer.farewell(again))
-        return False
-    load_weights(model, folder.best)
-    print(f"Trained in {trainer.total_seconds:.0f} s; the best weights are those of step {trainer.best_step}.")
-    _test(name, model, training, held_out, rng)
-    _show(task, model, held_out[:5])
-    with plots.if_possible():
-        plots.loss_curve(trainer.rows, folder.curve, title=f"{name}, {kind}", note=plots.note_on_losses(config.dropout))
-        print(f"Drew {folder.curve}")
-    return True
-
-
-def _test(name: str, model: GPT | Transformer, training: list[Problem], held_out: list[Problem], rng: Any) -> None:
-    """Say how many answers are exactly right; a task with few problems is asked some of them several times."""
-    checked = TASKS[name].checked
-    if len(held_out) < checked:
-        drawn, what = [held_out[i] for i in rng.integers(0, len(held_out), checked)], f"draws from {len(held_out)} held-out"
-    else:
-        drawn, what = held_out[:checked], "held-out"
-    right = count_right(model, drawn)
-    print(f"{name}: {right:,} of {len(drawn):,} {what} problems right ({100 * right / len(drawn):.2f} %)")
-    right = count_right(model, training[:10_000])
-    print(f"{name}: {right:,} of {len(training[:10_000]):,} training problems right")
-
-
-def _show(task: Task, model: GPT | Transformer, problems: Sequence[Problem]) -> None:
+def show(task: Task, model: GPT | Transformer, problems: Sequence[Problem]) -> None:
+    """Print some questions with the model's answers."""
     for (question, answer), ours in zip(problems, answers(model, problems)):
         verdict = "right" if ours == answer else f"wrong: it is {task.show_answer(answer)}"
         print(f"    {task.show_question(question)}  ->  {task.show_answer(ours)}   {verdict}")
@@ -229,11 +205,8 @@ def _show(task: Task, model: GPT | Transformer, problems: Sequence[Problem]) -> 
 # ------------------------------------------------------------------------------------------------------ command line
 
 
-DEFAULT_OUT = "runs/algorithms"
-
-
 def parse(words: list[str]) -> argparse.Namespace:
-    """The command line."""
+    """The command line, whose only command is to learn tasks."""
     described = "; ".join(f"{name}: {as_flags(task.settings)}" for name, task in TASKS.items())
     parser = Parser(
         prog="algorithms.py",
@@ -244,19 +217,19 @@ def parse(words: list[str]) -> argparse.Namespace:
     add_run_flags(parser, DEFAULT_OUT, "the folder of the runs' folders")
     add_settings(parser, ModelConfig, "model")
     add_settings(parser, TrainingConfig, "training")
+    parser.set_defaults(run=learn_all)
     arguments = parser.parse_args(words)
     for task in arguments.tasks:
         if task not in TASKS:
             parser.error(f"there is no task {task!r}: choose among {', '.join(TASKS)}")
-    arguments.tasks = list(dict.fromkeys(arguments.tasks or TASKS))
     arguments.out = arguments.out or DEFAULT_OUT
+    arguments.tasks = list(dict.fromkeys(arguments.tasks or TASKS))
     arguments.words = [word for word in words if word not in ("--resume", "--resume-changed", "--overwrite")]
     return arguments
 
 
-def main(words: list[str]) -> None:
-    """Learn one task after the other."""
-    arguments = parse(words)
+def learn_all(arguments: argparse.Namespace) -> None:
+    """Learn one task after the other, until one is stopped."""
     if arguments.resume and not any(folder_of(task, arguments).is_there() for task in arguments.tasks):
         raise UserError(f"{arguments.out} holds no run of {', '.join(arguments.tasks)} to resume: check --out")
     for number, task in enumerate(arguments.tasks):
@@ -267,5 +240,4 @@ def main(words: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    with plain_errors():
-        main(sys.argv[1:])
+    run_command(parse)

@@ -1,8 +1,8 @@
 """A table of cases for every op: the function, its inputs, and the NumPy expression that it must equal.
 
-``test_ops.py`` runs the same checks on each case, so a new op needs lines in this table and nothing else. Inputs stay away
-from the points where a derivative does not exist, as finite differences mean nothing there; what the library promises AT
-those points stands in PROMISES, with gradients worked out by hand.
+``test_ops.py`` runs the same checks on each case. A new op needs lines here. Unless it is in UNARY or BINARY, it also needs
+a line in ``programs/lines.py``. Inputs stay away from the points where a derivative does not exist, because finite
+differences mean nothing there. What the library promises at those points is in PROMISES, with gradients worked out by hand.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ from typing import Any
 import numpy as np
 
 import tinytensor as tt
-from tinytensor import kernels
+from tinytensor import functional, kernels, ops
 from tinytensor.op import all_ops
 
 inf, nan = math.inf, math.nan
+
+# What a user may call: the names that the files of ops/ and functional/ list.
+FUNCTIONS = {name for file in [*vars(functional).values(), *vars(ops).values()] for name in getattr(file, "__all__", [])}
 
 
 @dataclass(frozen=True)
@@ -776,18 +779,18 @@ def seeded(f: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def survivors(shape: tuple[int, ...], probability: float) -> Any:
-    """1 for the elements that ``seeded`` dropout keeps, over the probability, which keeps the expected value; 0 for others."""
-    return kept(seeded(tt.random.dropout_key)(), shape, probability) / probability
+def survivors(shape: tuple[int, ...], keep_probability: float) -> Any:
+    """1 for the elements that ``seeded`` dropout keeps, over ``keep_probability``, and 0 for the others."""
+    return kept(seeded(tt.random.random_key)(), shape, keep_probability) / keep_probability
 
 
-def kept(key: tuple[int, int], shape: tuple[int, ...], probability: float) -> Any:
-    """1 for the elements that a dropout key keeps, 0 for the others."""
-    return tt.tensor(kernels.keep_mask(key, shape, probability)).numpy().astype(float)
+def kept(random_key: tuple[int, int], shape: tuple[int, ...], keep_probability: float) -> Any:
+    """1 for the elements that a random key keeps, 0 for the others."""
+    return tt.tensor(kernels.keep_mask(random_key, shape, keep_probability)).numpy().astype(float)
 
 
 for shape in [(4, 5), (), (0, 3)]:
-    drop = {"key": (3, 4), "probability": 0.7}
+    drop = {"random_key": (3, 4), "keep_probability": 0.7}
     dropped = lambda x, residual=0.0: x * kept((3, 4), x.shape, 0.7) / 0.7 + residual  # noqa: E731
     fused("dropout", f"{shape}", dropped, normal(*shape), residual=None, **drop)
     for constant in [(), (0,), (1,)]:
@@ -800,7 +803,7 @@ for shape in [(4, 5), (), (0, 3)]:
             constant=constant,
             **drop,
         )
-fused("dropout", "certain", lambda x: x * 0, normal(3), residual=None, key=(3, 4), probability=0.0)
+fused("dropout", "certain", lambda x: x * 0, normal(3), residual=None, random_key=(3, 4), keep_probability=0.0)
 case("dropout", "p=0.3", seeded(lambda x: tt.dropout(x, 0.3)), lambda x: x * survivors(x.shape, 0.7), normal(4, 5))
 residuals = [seeded(lambda x, y: tt.dropout(x, 0.3, residual=y)), lambda x, y: x * survivors(x.shape, 0.7) + y]
 case("dropout", "p=0.3, residual", *residuals, normal(4, 5), normal(4, 5))
@@ -857,14 +860,22 @@ for label, shapes in ATTENTIONS.items():
         f = seeded(lambda *x, ours=ours: tt.scaled_dot_product_attention(*x, **ours))
         want = lambda *x, theirs=theirs: attention(*x, **theirs)  # noqa: E731
         case("scaled_dot_product_attention", f"{label}, {variant}", f, want, *[normal(*shape) for shape in shapes])
-    for mask, key, causal in itertools.product((None, some), (None, (5, 6)), (False, True)):
+    for mask, random_key, causal in itertools.product((None, some), (None, (5, 6)), (False, True)):
         allowed = (True if mask is None else mask) & (past if causal else True)
-        probability = 1.0 if key is None else 0.5
-        weight = 1.0 if key is None else kept(key, (*batch, s, t), 0.5).swapaxes(-1, -2) / 0.5  # keys before queries
+        keep_probability = 1.0 if random_key is None else 0.5
+        weight = (
+            1.0 if random_key is None else kept(random_key, (*batch, s, t), 0.5).swapaxes(-1, -2) / 0.5
+        )  # keys before queries
         want = lambda *x, m=allowed, w=weight: attention(*x, mask=m, scale=0.7, keep=w)  # noqa: E731
-        on = {", mask": mask is not None, ", dropout": key is not None, ", causal": causal}
+        on = {", mask": mask is not None, ", dropout": random_key is not None, ", causal": causal}
         three = [normal(*shape) for shape in shapes]
-        settings = {"mask": mask, "is_causal": causal, "scale": 0.7, "dropout_key": key, "keep_probability": probability}
+        settings = {
+            "mask": mask,
+            "is_causal": causal,
+            "scale": 0.7,
+            "random_key": random_key,
+            "keep_probability": keep_probability,
+        }
         variant = "".join(name for name, present in on.items() if present)
         fused("attention", f"{label}{variant}", want, *three, bias=None, **settings)
         fused("attention", f"{label}, bias{variant}", want, *three, hiding(*batch, t, s), **settings)
@@ -872,7 +883,7 @@ for shape in [(), (1,), (3,), (2, 1), (3, 1, 1), (2, 1, 1, 3), (1, 3, 2, 1), (2,
     four = [*[normal(2, 3, n, 2) for n in (2, 3, 3)], normal(*shape)]
     f = lambda q, k, v, bias: tt.scaled_dot_product_attention(q, k, v, bias)  # noqa: E731
     case("scaled_dot_product_attention", f"bias {shape}", f, attention, *four)
-settings = {"mask": None, "is_causal": False, "scale": 2**-0.5, "dropout_key": None, "keep_probability": 1.0}
+settings = {"mask": None, "is_causal": False, "scale": 2**-0.5, "random_key": None, "keep_probability": 1.0}
 for constant in [(0,), (1,), (2,), (0, 1), (1, 2), (0, 2)]:
     three = [normal(3, 2), normal(4, 2), normal(4, 3)]
     fused("attention", f"constant {constant}", attention, *three, constant=constant, bias=None, **settings)
@@ -942,20 +953,26 @@ for label, lengths in {"": (3, 3), ", one query": (1, 3), ", no queries": (0, 3)
             continue
         some, past = bools(t, keys), np.tri(t, keys, keys - t, dtype=bool)
         other = {"memory": None} if of == "itself" else {}
-        for mask, key, causal in itertools.product((None, some), (None, (5, 6)), (False, True)):
-            probability = 1.0 if key is None else 0.5
+        for mask, random_key, causal in itertools.product((None, some), (None, (5, 6)), (False, True)):
+            keep_probability = 1.0 if random_key is None else 0.5
             allowed = (True if mask is None else mask) & (past if causal else True)
-            weight = None if key is None else kept(key, (batch, 2, keys, t), 0.5).swapaxes(-1, -2) / 0.5
+            weight = None if random_key is None else kept(random_key, (batch, 2, keys, t), 0.5).swapaxes(-1, -2) / 0.5
             want = lambda *x, m=allowed, w=weight: by_heads(*x, mask=m, scale=0.7, keep=w)  # noqa: E731
             biased = lambda *x, m=allowed, w=weight: by_heads(*x[:-1], bias=x[-1], mask=m, scale=0.7, keep=w)  # noqa: E731
-            on = {", mask": mask is not None, ", dropout": key is not None, ", causal": causal}
-            settings = {"mask": mask, "is_causal": causal, "scale": 0.7, "dropout_key": key, "keep_probability": probability}
+            on = {", mask": mask is not None, ", dropout": random_key is not None, ", causal": causal}
+            settings = {
+                "mask": mask,
+                "is_causal": causal,
+                "scale": 0.7,
+                "random_key": random_key,
+                "keep_probability": keep_probability,
+            }
             variant = "".join(name for name, present in on.items() if present)
             fused("multi_head_attention", f"{of}{label}{variant}", want, *xs, bias=None, num_heads=2, **other, **settings)
             if of == "memory":
                 four = [*xs, hiding(2, t, keys)]
                 fused("multi_head_attention", f"{of}{label}, bias{variant}", biased, *four, num_heads=2, **settings)
-settings = {"mask": None, "is_causal": False, "scale": 2**-0.5, "dropout_key": None, "keep_probability": 1.0}
+settings = {"mask": None, "is_causal": False, "scale": 2**-0.5, "random_key": None, "keep_probability": 1.0}
 for constant in [(0,), (1,)]:
     two = [normal(2, 3, 4), normal(2, 5, 8)]
     options = {"bias": None, "num_heads": 2, "constant": constant}

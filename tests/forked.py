@@ -1,8 +1,8 @@
-"""Runs of a script in processes that are forked from one that has imported the libraries already.
+"""Runs of a script as forks of a process that has already imported the libraries.
 
-Importing NumPy, tinyformer and Matplotlib takes longer than the tiny runs of the tests do. A fork has all that a new process
-has: arguments, folder, input, output, exit status and memory of its own. What a start alone can show, such as a package that is
-missing or a variable that is read at import, needs a new process.
+Importing NumPy, tinyformer and Matplotlib takes longer than the tests' tiny runs. A fork has what a new process has: its own
+arguments, folder, input, output, exit status and memory. A test needs a new process only for what happens at the start, such as
+a package that is missing or a variable that is read at import.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from pathlib import Path
 
 
 class Forks:
-    """A process that imports what a script imports, and forks for each run."""
+    """A process that imports what a script imports, and then forks for each run."""
 
     def __init__(self, script: Path, environment: dict[str, str]):
         self.environment = environment
         command = [sys.executable, __file__, str(script)]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}  # what it says on standard error is shown
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}  # its standard error is ours
         self._process = subprocess.Popen(command, env=environment, start_new_session=True, **pipes)
 
     def run(self, words: Sequence[str], folder: Path, typed: bytes) -> tuple[int, bytes, bytes]:
-        """The exit status (as subprocess has it), standard output and standard error of ``script words``."""
+        """Run the script with these ``words``. Returns its exit status as subprocess does, its output and its errors."""
         assert self._process.stdin is not None and self._process.stdout is not None
         with ExitStack() as stack:
             files = [stack.enter_context(tempfile.NamedTemporaryFile()) for _ in range(3)]
@@ -41,7 +41,7 @@ class Forks:
                 self._process.stdin.write(json.dumps(request).encode() + b"\n")
                 self._process.stdin.flush()
                 status = int(self._process.stdout.readline())
-            except BaseException:  # such as a test's time that is over
+            except BaseException:  # such as a timeout of the test
                 os.killpg(self._process.pid, signal.SIGKILL)
                 raise
             return status, files[1].read(), files[2].read()
@@ -55,7 +55,7 @@ class Forks:
 
 
 def serve(script: str) -> None:
-    """Fork for each line of standard input, and answer with the exit status; the fork becomes the script."""
+    """Fork for each line of standard input, and print the fork's exit status. The fork runs the script."""
     import matplotlib.backends.backend_agg
     import matplotlib.figure  # noqa: F401
 
@@ -63,7 +63,7 @@ def serve(script: str) -> None:
 
     runpy.run_path(script, run_name="imported")
     gc.collect()
-    gc.freeze()  # a fork that looked through all this memory, as it does when it ends, would copy it
+    gc.freeze()  # a fork that ends collects garbage, and so would copy all this memory
     for line in sys.stdin.buffer:
         child = os.fork()
         if not child:
@@ -79,11 +79,11 @@ def serve(script: str) -> None:
         opened = os.open(file, mode)
         os.dup2(opened, number)
         os.close(opened)
-    sys.stdin = os.fdopen(0, encoding=sys.stdin.encoding, errors=sys.stdin.errors)  # the old one may have read ahead
+    sys.stdin = os.fdopen(0, encoding=sys.stdin.encoding, errors=sys.stdin.errors)  # the old object may have read ahead
     os.chdir(request["folder"])
     sys.argv = [script, *request["words"]]
     sys.path[0] = str(Path(script).parent)
-    tt.seed(int.from_bytes(os.urandom(8), "little"))  # as in a new process: unlike any other
+    tt.seed(int.from_bytes(os.urandom(8), "little"))  # a new process has a seed of its own, too
     runpy.run_path(script, run_name="__main__")
 
 

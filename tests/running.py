@@ -1,4 +1,4 @@
-"""How the tests run an example as its users do, and what a run leaves behind."""
+"""Running an example as its users do, and reading the files of a run."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from pathlib import Path
 
 from forked import Forks
 
-from tinyformer.runs import load_checkpoint
+from tinyformer.training.checkpoints import load_checkpoint
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
-_forks: dict[Path, Forks] = {}  # by the script
+_forks: dict[Path, Forks] = {}  # a process for each script
 
 
 def forks_of(script: Path, environment: dict[str, str]) -> Forks | None:
-    """The process whose forks are runs of the script in this environment; None where there is none of this environment."""
+    """The process whose forks run the script. None where it was started in another environment."""
     if script not in _forks:
         _forks[script] = Forks(script, environment)
         atexit.register(_forks[script].close)
@@ -30,16 +30,15 @@ def forks_of(script: Path, environment: dict[str, str]) -> Forks | None:
 
 
 class Program:
-    """An example of this checkout, run in a folder of its own, which relative paths are in.
+    """An example of this checkout, which runs in a folder of its own. Relative paths start there.
 
-    Most runs are forks (see forked.py); those that ask for help, that have variables of their own or that are interrupted are
-    new processes.
+    Most runs are forks (see forked.py). Runs that ask for help, have their own variables or are interrupted are new processes.
     """
 
     def __init__(self, name: str, folder: Path, environment: dict[str, str]):
         self.script = ROOT / "examples" / name
         self.folder = folder
-        # The runs are in folders of their own, where a relative path would lead elsewhere.
+        # Paths are made absolute, as a run is in another folder than the tests.
         paths = [str(Path(path).resolve()) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
         own = {"PYTHONPATH": os.pathsep.join([str(ROOT), *paths]), "PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8"}
         self.environment = {**environment, **own}
@@ -57,7 +56,7 @@ class Program:
         return subprocess.CompletedProcess(command, status, out.decode(), errors.decode())
 
     def good(self, *words: str, typed: str | bytes = "", **variables: str) -> str:
-        """What it prints where all goes well."""
+        """Run it, check that all goes well, and return what it prints."""
         result = self(*words, typed=typed, **variables)
         assert result.returncode == 0, result.stderr
         assert "Traceback" not in result.stderr
@@ -65,7 +64,10 @@ class Program:
         return result.stdout
 
     def bad(self, *words: str, typed: str | bytes = "", **variables: str) -> str:
-        """What it says where the user made a mistake: a line or two after the lines of progress, and never a traceback."""
+        """Run it, check that it refuses a user's mistake, and return the message.
+
+        The message is a line or two after the lines of progress, and there is no traceback.
+        """
         result = self(*words, typed=typed, **variables)
         assert result.returncode == 2, result.stderr
         assert "Traceback" not in result.stderr
@@ -78,7 +80,7 @@ class Program:
         return message
 
     def interrupted(self, line: str, *words: str) -> str:
-        """What it still prints where Ctrl-C comes after a line that starts like this."""
+        """Run it, interrupt it after a line that starts with ``line``, and return what it prints after that."""
         command = [sys.executable, str(self.script), *words]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "encoding": "utf-8"}
         process = subprocess.Popen(command, cwd=self.folder, env=self.environment, **pipes)
@@ -93,10 +95,10 @@ class Program:
         return rest
 
     def without(self, *packages: str) -> dict[str, str]:
-        """The variables of a run for which these packages are not installed."""
+        """The variables of a run that cannot import these packages."""
         absent = self.folder / "absent"
         absent.mkdir()
-        for name in packages:  # a package that cannot be imported stands before any real one
+        for name in packages:  # a module that fails comes before the real package on the path
             (absent / f"{name}.py").write_text(f"raise ModuleNotFoundError('none', name={name!r})\n")
         return {"PYTHONPATH": os.pathsep.join([str(absent), self.environment["PYTHONPATH"]])}
 
@@ -110,7 +112,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def log_of(run: Path) -> list[dict[str, str]]:
-    """The rows of a run's log, but for how long it took."""
+    """The rows of a run's log, without the seconds."""
     with open(run / "log.csv", newline="", encoding="utf-8") as file:
         return [{**row, "seconds": ""} for row in csv.DictReader(file)]
 
@@ -120,7 +122,7 @@ def validation_losses(run: Path) -> list[float]:
 
 
 def result_of(run: Path) -> dict[str, object]:
-    """What a run found: weights, optimizer, random states, log and sample, but for how long it took."""
+    """The result of a run: weights, optimizer, random states, log and sample, without the seconds."""
     latest, state = load_checkpoint(run / "latest.safetensors", "latest")
     best, best_state = load_checkpoint(run / "best.safetensors", "best")
     tensors = {

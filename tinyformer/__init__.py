@@ -1,1 +1,120 @@
-"""tinyformer: Transformers on tinytensor. Each module is one concept: gpt, attention, blocks, tokenizers, decoding, ..."""
+"""tinyformer: Transformers on tinytensor.
+
+- ``models``: the networks, and the parts that they are built from.
+- ``tokenizers``: from text to ids and back.
+- ``data``: from files to batches.
+- ``training``: the loop, losses, evaluation, and the folder of a run with its checkpoints.
+- ``decoding``: from logits to text.
+- Beside these packages: scripts and their command lines, translation, settings, errors, files, pictures, progress, memory.
+
+``from tinyformer import GPT`` works for every name below, and loads only the files that the name needs.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the table below
+    from tinyformer.command_line import (
+        Commands,
+        Parser,
+        add_pair_flags,
+        add_run_flags,
+        add_run_settings,
+        add_settings,
+        add_text_flag,
+        as_flags,
+        next_command,
+        run_command,
+        typed_lines,
+    )
+    from tinyformer.data.batches import Batch, Batches, padded
+    from tinyformer.data.dates import dates
+    from tinyformer.data.labelled import LabelledBatches
+    from tinyformer.data.masking import MaskedBatches, Masking
+    from tinyformer.data.pair_files import PairFiles, one_line
+    from tinyformer.data.pairs import PairBatch, PairBatches, Specials, encode_pairs, read_tsv, read_two_files, split_pairs
+    from tinyformer.data.reading import default_text, open_text, read_text
+    from tinyformer.data.sentences import check_marks, labelled_sentences, likely_marks, sentence_parts, sentences_before
+    from tinyformer.data.text import TextBatches
+    from tinyformer.decoding.beam_search import Hypothesis, beam_search, log_softmax
+    from tinyformer.decoding.decoders import Decoder, GPTDecoder, TransformerDecoder
+    from tinyformer.decoding.filling import fill_masks, hide_words, with_wordpieces
+    from tinyformer.decoding.sampling import Sampling, generate, sample
+    from tinyformer.decoding.streaming import stream_text
+    from tinyformer.errors import SettingError, UserError, plain_errors
+    from tinyformer.models.attention import MultiHeadAttention, recording_attention
+    from tinyformer.models.bert import Bert, BertConfig, BertForClassification, BertForMaskedLM
+    from tinyformer.models.blocks import Block, BlockConfig
+    from tinyformer.models.evaluating import evaluating
+    from tinyformer.models.gpt import GPT, GPTConfig
+    from tinyformer.models.transformer import Transformer, TransformerConfig
+    from tinyformer.schema import check_fields
+    from tinyformer.scripts import RunSetup, draw_losses, train_to_end
+    from tinyformer.settings import at_least, at_least_one, setting, settings_from
+    from tinyformer.tokenizers import (
+        BPETokenizer,
+        CharTokenizer,
+        Tokenizer,
+        WordPieceTokenizer,
+        WordTokenizer,
+        load_tokenizer,
+    )
+    from tinyformer.training.config import TrainingConfig
+    from tinyformer.training.evaluation import accuracy, evaluate, perplexity
+    from tinyformer.training.losses import class_loss, masked_token_loss, next_token_loss, translation_loss
+    from tinyformer.training.runs import RunFolder, load_weights
+    from tinyformer.training.trainer import Trainer
+    from tinyformer.translation import TranslationConfig, Translator, specials_of
+
+_NAMES = {
+    "command_line": "Commands Parser add_pair_flags add_run_flags add_run_settings add_settings add_text_flag as_flags "
+    "next_command run_command typed_lines",
+    "data.batches": "Batch Batches padded",
+    "data.dates": "dates",
+    "data.labelled": "LabelledBatches",
+    "data.masking": "MaskedBatches Masking",
+    "data.pair_files": "PairFiles one_line",
+    "data.pairs": "PairBatch PairBatches Specials encode_pairs read_tsv read_two_files split_pairs",
+    "data.reading": "default_text open_text read_text",
+    "data.sentences": "check_marks labelled_sentences likely_marks sentence_parts sentences_before",
+    "data.text": "TextBatches",
+    "decoding.beam_search": "Hypothesis beam_search log_softmax",
+    "decoding.decoders": "Decoder GPTDecoder TransformerDecoder",
+    "decoding.filling": "fill_masks hide_words with_wordpieces",
+    "decoding.sampling": "Sampling generate sample",
+    "decoding.streaming": "stream_text",
+    "errors": "SettingError UserError plain_errors",
+    "models.attention": "MultiHeadAttention recording_attention",
+    "models.bert": "Bert BertConfig BertForClassification BertForMaskedLM",
+    "models.blocks": "Block BlockConfig",
+    "models.evaluating": "evaluating",
+    "models.gpt": "GPT GPTConfig",
+    "models.transformer": "Transformer TransformerConfig",
+    "schema": "check_fields",
+    "scripts": "RunSetup draw_losses train_to_end",
+    "settings": "at_least at_least_one setting settings_from",
+    "tokenizers": "BPETokenizer CharTokenizer Tokenizer WordPieceTokenizer WordTokenizer load_tokenizer",
+    "training.config": "TrainingConfig",
+    "training.evaluation": "accuracy evaluate perplexity",
+    "training.losses": "class_loss masked_token_loss next_token_loss translation_loss",
+    "training.runs": "RunFolder load_weights",
+    "training.trainer": "Trainer",
+    "translation": "TranslationConfig Translator specials_of",
+}
+_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
+
+if not TYPE_CHECKING:  # with __getattr__, a type checker would accept any name
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'tinyformer' has no attribute {name!r}")
+        value = getattr(importlib.import_module(f"tinyformer.{_HOMES[name]}"), name)
+        globals()[name] = value  # so that the next use finds it without this function
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *_HOMES})
+
+    __all__ = sorted(_HOMES)

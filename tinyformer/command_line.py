@@ -1,4 +1,4 @@
-"""Settings as typed dataclasses, and their flags on a command line; what the command lines of the examples share."""
+"""Command lines of training scripts: settings as flags, the flags of a run, and commands such as ``train`` and ``sample``."""
 
 from __future__ import annotations
 
@@ -8,21 +8,18 @@ import re
 import shlex
 import sys
 import textwrap
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-Settings = TypeVar("Settings")
+from tinyformer.errors import UserError, plain_errors
+from tinyformer.old_names import new_value, old_names
 
-
-def setting(default: Any, help: str, changeable: bool = False) -> Any:
-    """A dataclass field that ``add_settings`` turns into a flag with this help text. A ``changeable`` one may be another when a
-    run is resumed with --resume-changed."""
-    return dataclasses.field(default=default, metadata={"help": help, "changeable": changeable})
+# -------------------------------------------------------------------------------------------------------- settings
 
 
 class _Help(argparse.ArgumentDefaultsHelpFormatter):
-    """Shows the defaults, but not that a switch is off unless it is given; does not cut a flag in two at its hyphens."""
+    """Shows the defaults, but none for a switch, which is always off by default. Never breaks a line inside a flag."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         return action.help if action.default is None or action.nargs == 0 else super()._get_help_string(action)
@@ -43,45 +40,41 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_settings(parser: argparse.ArgumentParser, kind: type, title: str) -> None:
-    """Give the parser a flag for each ``setting`` of the dataclass: d_model becomes --d-model.
+    """Give the parser a flag for each ``setting`` of the dataclass ``kind``: d_model becomes --d-model.
 
-    The parsed arguments hold only the flags that were given; ``settings_from`` leaves the rest to the dataclass.
+    ``title`` stands above these flags in --help. The parsed arguments hold only the flags that were given, and
+    ``settings_from`` makes a dataclass of them.
     """
     group = parser.add_argument_group(title)
     for field in dataclasses.fields(kind):
         if "help" not in field.metadata:
             continue
         kind_of = type(field.default)
-        how: dict[str, Any] = {"type": kind_of, "metavar": kind_of.__name__.upper()}
+        how: dict[str, Any] = {"type": _reader(field.name, kind_of), "metavar": kind_of.__name__.upper()}
         if kind_of is bool:
             how = {"action": argparse.BooleanOptionalAction}
         text = f"{field.metadata['help']} (default: {field.default})"
         group.add_argument(_flag(field.name), default=argparse.SUPPRESS, help=text, **how)
+        for old in map(_flag, old_names(field.name)):  # such as --d-inner for --d-ff
+            group.add_argument(old, dest=field.name, default=argparse.SUPPRESS, help=argparse.SUPPRESS, **how)
+
+
+def _reader(name: str, kind: type) -> Callable[[str], Any]:
+    """What turns a flag's text into the setting's value."""
+
+    def read(text: str) -> Any:
+        return new_value(name, kind(text))
+
+    read.__name__ = kind.__name__  # argparse names it in its messages
+    return read
 
 
 def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def settings_from(kind: type[Settings], values: Mapping[str, Any], **more: Any) -> Settings:
-    """The dataclass from a mapping (such as ``vars(arguments)``) that may hold other things, too."""
-    names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    return kind(**{name: value for name, value in values.items() if name in names}, **more)
-
-
-def changed_settings(kind: type, values: Mapping[str, Any], saved: Any) -> list[str]:
-    """The settings of ``kind`` in ``values`` (such as ``vars(arguments)``) that are not what ``saved`` says."""
-    names = [field.name for field in dataclasses.fields(kind)]
-    return [name for name in names if name in values and values[name] != getattr(saved, name)]
-
-
-def is_changeable(kind: type, name: str) -> bool:
-    """Whether a resumed run may have another value of this setting."""
-    return any(field.name == name and field.metadata.get("changeable", False) for field in dataclasses.fields(kind))
-
-
 def as_flags(settings: Mapping[str, Any]) -> str:
-    """Settings as one would give them: --d-model 64 --norm-first."""
+    """Settings as a user would type them: --d-model 64 --norm-first."""
     return " ".join(_as_flag(name, value) for name, value in settings.items())
 
 
@@ -91,18 +84,36 @@ def _as_flag(name: str, value: Any) -> str:
     return f"{_flag(name)} {value}"
 
 
-# -------------------------------------------------------------------------------------------------------- runs
+# -------------------------------------------------------------------------------------------------------- data and runs
 
 
 def some_path(text: str) -> str:
-    """The ``type`` of a flag for a path: an empty one, as from a variable of the shell that is not set, is refused."""
+    """The ``type`` of a flag for a path. An empty path is refused: it comes from a shell's variable that is not set."""
     if not text.strip():
         raise argparse.ArgumentTypeError("the path is empty")
     return text
 
 
+def add_text_flag(parser: argparse.ArgumentParser) -> None:
+    """Give the parser --data, for a text."""
+    text = "a UTF-8 text file or a folder of them (default: Tiny Shakespeare, downloaded once)"
+    parser.add_argument("--data", help=text, metavar="PATH", type=some_path)
+
+
+def add_pair_flags(parser: argparse.ArgumentParser) -> None:
+    """Give the parser a flag for each path of ``PairFiles``."""
+    files = parser.add_argument_group("data")
+    text = "a sentence, a tab and its translation on each line (.gz, too)"
+    files.add_argument("--data", help=text, type=some_path, metavar="FILE")
+    for part in ("", "validation-", "test-"):
+        default = " (default: pairs held out from the others)" if part else ""
+        for side in ("source", "target"):
+            text = f"{part.replace('-', ' ')}{side} sentences{default}"
+            files.add_argument(f"--{part}{side}", help=text, type=some_path, metavar="FILE")
+
+
 def add_run_flags(parser: argparse.ArgumentParser, out: str, help: str = "the run's folder") -> None:
-    """Give the parser --out, and for a run that is there already --resume, --resume-changed and --overwrite.
+    """Give the parser --out, and --resume, --resume-changed and --overwrite for a run that is already there.
 
     ``arguments.resume`` is False, True, or "changed".
     """
@@ -123,8 +134,15 @@ def add_run_flags(parser: argparse.ArgumentParser, out: str, help: str = "the ru
     )
 
 
+def add_run_settings(parser: argparse.ArgumentParser, out: str, **kinds: type) -> None:
+    """Give the parser ``add_run_flags``, then ``add_settings`` for each dataclass; its keyword is the title of its flags."""
+    add_run_flags(parser, out)
+    for title, kind in kinds.items():
+        add_settings(parser, kind, title)
+
+
 def folder_for(out: str, data: str | None) -> str:
-    """The folder of a run that was not told one: ``out``; for data of one's own ``out`` and their name."""
+    """The folder of a run that is given none: ``out``, followed by the name of the user's own data if there are any."""
     if data is None:
         return out
     name = re.sub(r"(\.(txt|tsv|gz))+$", "", Path(data).resolve().name)
@@ -132,11 +150,78 @@ def folder_for(out: str, data: str | None) -> str:
     return f"{out}-{name or 'data'}"
 
 
+# -------------------------------------------------------------------------------------------------------- commands
+
+
+class Commands:
+    """The command line of a script that trains a model and then uses it.
+
+    Its first command is ``train``, which also runs when the words name no command. ``out`` is the default folder of a run.
+
+    ::
+
+        commands = Commands("my_script.py", "Train a model, and sample from it.", "runs/my_script")
+        training = commands.add(train, help="train", description="Train a model.")
+        add_run_settings(training, commands.out, model=GPTConfig, training=TrainingConfig)
+        sampling = commands.add_use(sample, help="write with a trained model", description="Write.")
+        run_command(commands.parse)
+    """
+
+    def __init__(self, script: str, description: str, out: str):
+        self.out = out
+        self._parser = Parser(prog=script, description=description)
+        self._commands = self._parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+
+    def add(self, run: Callable[[argparse.Namespace], None], help: str, description: str) -> argparse.ArgumentParser:
+        """Add a command, whose flags the returned parser takes. It has the name of the function ``run``."""
+        command = self._commands.add_parser(run.__name__, help=help, description=description)
+        command.set_defaults(run=run)
+        return command
+
+    def add_use(self, run: Callable[[argparse.Namespace], None], help: str, description: str) -> argparse.ArgumentParser:
+        """Add a command that uses a trained model: it has the flag --out."""
+        command = self.add(run, help, description)
+        command.add_argument("--out", help="the run's folder", default=self.out, type=some_path, metavar="FOLDER")
+        return command
+
+    def parse(self, words: Sequence[str]) -> argparse.Namespace:
+        """The arguments; ``arguments.run(arguments)`` runs the command. Without --out, the data (--data or --source) name the
+        folder, as ``folder_for`` says."""
+        arguments = parse_command(self._parser, self._commands.choices, words)
+        data = getattr(arguments, "data", None) or getattr(arguments, "source", None)
+        arguments.out = arguments.out or folder_for(self.out, data)
+        return arguments
+
+
 def parse_command(parser: argparse.ArgumentParser, commands: Container[str], words: Sequence[str]) -> argparse.Namespace:
-    """Parse words that begin with one of the parser's ``commands``; without one, they are for ``train``."""
+    """Parse words that begin with one of the parser's ``commands``. Words that begin with none are for ``train``."""
     return parser.parse_args(words if words and words[0] in commands else ["train", *words])
 
 
 def next_command(out: str, default: str, *words: str) -> str:
-    """A command of this script for the run in ``out``, as a shell takes it; the default folder goes without saying."""
+    """A command of this script for the run in ``out``, to be pasted into a shell. It does not name the ``default`` folder."""
     return shlex.join(["python", sys.argv[0], *words, *([] if out == default else ["--out", out])])
+
+
+def run_command(parse: Callable[[list[str]], argparse.Namespace]) -> None:
+    """Run the command that the script was called with. Mistakes are told as ``plain_errors`` says."""
+    with plain_errors():
+        arguments = parse(sys.argv[1:])
+        arguments.run(arguments)
+
+
+def typed_lines(prompt: str) -> Iterator[str]:
+    """The lines that are typed or come from a pipe, until the input's end or an empty line. A terminal is shown the ``prompt``.
+
+    Raises UserError for bytes that are no text.
+    """
+    if sys.stdin.isatty():
+        print(prompt)
+    while True:
+        try:
+            line = sys.stdin.readline().strip()
+        except UnicodeDecodeError as error:
+            raise UserError(f"the input is not {error.encoding} text: convert it, as in iconv -t UTF-8") from None
+        if not line:
+            return
+        yield line

@@ -1,4 +1,7 @@
-"""Mistakes that a user can mend, told in a line or two. Imports nothing, so that it works when nothing else does."""
+"""Errors that a user can correct, shown in a line or two.
+
+This file imports only the standard library, so that it can report that another package does not load.
+"""
 
 from __future__ import annotations
 
@@ -14,37 +17,40 @@ from typing import NoReturn
 
 
 class UserError(ValueError):
-    """A setting, file or text that cannot be used; the message says which and what to do about it."""
+    """A setting, file or text cannot be used. The message says which, why, and what to do about it."""
 
 
 class SettingError(UserError):
-    """A setting that cannot be, named as in its dataclass; ``as_flags`` says it as a command line names it."""
+    """A setting has a value that is not allowed. The message uses the name in the dataclass, such as batch_size; ``as_flags``
+    uses the flag."""
 
     def __init__(self, message: str, *names: str):
-        """``names``: the settings that the message names; without any, the one that it begins with."""
+        """``names`` are the settings that the message names. Without any, it is the first word of the message."""
         super().__init__(message)
         self.names = names or (message.split(" ", 1)[0],)
 
     def as_flags(self) -> str:
-        """The message with --batch-size for batch_size."""
+        """The message with flags instead of names: --batch-size for batch_size."""
         words = "|".join(map(re.escape, self.names))
         return re.sub(rf"\b({words})\b", lambda found: "--" + found[0].replace("_", "-"), str(self))
 
 
 def shortened(text: str, limit: int = 400) -> str:
-    """Text that came from elsewhere, for a message: not more than so many characters."""
+    """A text from elsewhere for a message, cut to at most ``limit`` characters."""
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """For a script: show a user's mistake as ``error: ...`` on standard error and exit with status 2, without a traceback.
+    """A context for scripts: it shows an error of the user as ``error: ...`` on standard error, without a traceback, and exits
+    with status 2.
 
-    That covers UserError, files that cannot be read or written (OSError), packages or devices that are missing
-    (ImportError), and sizes that do not fit in memory (MemoryError). Anything else is a fault of the program and keeps its
-    traceback. Ctrl-C exits with status 130; where nobody reads the output any more (``| head``), the script just ends.
+    These errors are UserError, files that cannot be read or written (OSError), missing packages or devices (ImportError), and
+    sizes that do not fit in memory (MemoryError). Any other exception is a fault of the program and keeps its traceback. Ctrl-C
+    exits with status 130. If nobody reads the output any more, as in ``| head``, the script ends with status 1 and no message.
 
-    A standard stream that was closed is an empty one meanwhile, and a character that the console lacks is shown as ``?``.
+    Inside the context, a standard stream that was closed is replaced by an empty one, and a character that the console cannot
+    show is printed as ``?``.
     """
     _mend_streams()
     try:
@@ -68,12 +74,13 @@ def _mend_streams() -> None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-    if not sys.warnoptions:  # overflow, say: a loss that is no number is told in a line of its own
+    if not sys.warnoptions:  # such as overflow: if a loss becomes NaN, training says so itself
         warnings.filterwarnings("ignore", category=RuntimeWarning)
 
 
 def _end(message: str, status: int) -> NoReturn:
-    """Say a last thing, and exit. Either stream may be gone by now, and Python would complain of that when it closes them."""
+    """Print a last message, and exit. Either stream may be gone by now; Python would complain about that when it closes them,
+    so a broken stream is replaced."""
     for stream, text in ((sys.stdout, ""), (sys.stderr, message)):
         try:
             print(text, file=stream, end="\n" if text else "", flush=True)
@@ -89,7 +96,7 @@ def _in_words(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError):
         return f"the package {error.name!r} is not installed: pip install {error.name}"
     if isinstance(error, OSError) and error.strerror:
-        # Where the disk is full and no file is named, it was the output that could not be written.
+        # If the disk is full and the error names no file, the output could not be written.
         where = error.filename or ("standard output" if error.errno in (errno.ENOSPC, errno.EIO) else None)
         return f"{where}: {error.strerror}" if where else error.strerror
     if isinstance(error, MemoryError):
@@ -98,11 +105,11 @@ def _in_words(error: BaseException) -> str:
 
 
 def _out_of_memory(error: MemoryError) -> str:
-    """What was asked for; where a GPU ran out, what is free; and what needs less."""
-    backend = sys.modules.get("tinytensor.backend")  # not imported here: it may be what does not load
+    """The message for a lack of memory: how much was asked for, how much a GPU has free, and what needs less."""
+    backend = sys.modules.get("tinytensor.backend")  # not imported here, as it may be the module that does not load
     what = backend.out_of_memory(error) if backend else str(error)
     return (
         f"there is not enough memory for this{f': {what}' if what else ''}\n"
-        "A lower --batch-size (more --accumulation makes up for it), --block-size or a smaller model needs less; no checkpoint "
-        "was touched."
+        "A lower --batch-size (more --gradient-accumulation-steps make up for it), --block-size or a smaller model needs less; "
+        "no checkpoint was touched."
     )

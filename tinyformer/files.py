@@ -1,4 +1,4 @@
-"""Files of a run, read and written: JSON that is whole and of the right kind, or a UserError that names the file."""
+"""Reading and writing JSON files. Every failure to read one is a UserError that names the file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tinytensor.io import write_text
 
 @contextmanager
 def damaged(what: object) -> Iterator[None]:
-    """Whatever goes wrong inside is told as damage to ``what`` (a path, or several)."""
+    """A context that turns every usual error inside it into a UserError: ``what``, such as a path, is damaged."""
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError) as error:
@@ -25,7 +25,8 @@ def damaged(what: object) -> Iterator[None]:
 
 
 def parse_json(text: str) -> dict[str, Any]:
-    """The JSON object in a text. Raises ValueError for anything else: a key twice, NaN, lists nested by the thousand."""
+    """The JSON object in a text. Raises ValueError for anything else, and for an object with the same key twice, NaN, or too
+    deep nesting."""
     try:
         value = json.loads(text, parse_constant=_no_number, object_pairs_hook=_without_repeats)
     except RecursionError:
@@ -36,7 +37,7 @@ def parse_json(text: str) -> dict[str, Any]:
 
 
 def _no_number(name: str) -> Any:
-    raise ValueError(f"{name} is no number in JSON")
+    raise ValueError(f"{name} is not a number in JSON")
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -49,10 +50,10 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON file's object. Raises UserError that names the file where it is missing or is no such thing."""
+    """The object in a JSON file. Raises UserError, which names the file, if it is missing or damaged."""
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would be waited for, a device has no end
-            raise UserError(f"{path} is no regular file")
+        if not stat.S_ISREG(os.stat(path).st_mode):  # reading from a pipe or a device may never end
+            raise UserError(f"{path} is not a regular file")
         return parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path} does not exist: is {path.parent} the folder of a run?") from None
@@ -63,10 +64,10 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a JSON file, dataclasses as objects; an existing file stays until the new one is whole."""
+    """Write a JSON file. Dataclasses become objects. An existing file stays until the new one is complete."""
     write_text(path, as_json(value) + "\n")
 
 
 def as_json(value: Mapping[str, Any]) -> str:
-    """JSON for people to read: indented, dataclasses as objects."""
+    """JSON that is indented for people to read. Dataclasses become objects."""
     return json.dumps(value, indent=2, ensure_ascii=False, default=dataclasses.asdict)

@@ -1,4 +1,4 @@
-"""Text for a picture: what some font can draw as it is, all else as escapes such as U+4E2D. Needs matplotlib."""
+"""Text for a picture. A character that no font can draw becomes an escape such as U+4E2D. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-LONGEST = 120  # characters of a text that are looked at: no picture has room for more
-NARROWEST = 0.25  # ems that a character counts at least: marks that are drawn on each other must not be endless
-SPACE, ELLIPSIS, CIRCLE = "␣", "…", "◌"  # CIRCLE carries a mark that has no letter under it
+LONGEST = 120  # the most characters of a text: no picture has room for more
+NARROWEST = 0.25  # the least width of a character, in ems: a label of marks without a width must end, too
+SPACE, ELLIPSIS, CIRCLE = "␣", "…", "◌"  # a mark without a letter is drawn on the CIRCLE
 NAMED = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
-# Unicode's controls, formats, surrogates and separators; and private characters, which mean something else in each font.
+# Unicode's categories of characters without a picture: controls, formats, surrogates and separators. Private characters are
+# among them, as each font has other pictures for them.
 UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp", "Zs", "Co"}
-PLAIN = {ELLIPSIS, SPACE, CIRCLE, *map(chr, range(33, 127))}  # what labels may hold beside their own characters
-BOXES = ("last resort", "lastresort", "unicode bmp fallback")  # fonts that have a box for every character
+PLAIN = {ELLIPSIS, SPACE, CIRCLE, *map(chr, range(33, 127))}  # any label may need these, for escapes
+BOXES = ("last resort", "lastresort", "unicode bmp fallback")  # these fonts draw a box for every character
 
 
 class Lettering:
-    """The fonts of one picture, and how it writes what it is given.
+    """The fonts of one picture, and its texts as they can draw them.
 
-    ``texts``: all that will be written. ``families`` has matplotlib's font, and those others on this system that have what it
-    lacks. Raises ImportError without matplotlib.
+    ``texts`` are all texts that will be drawn. ``families`` are the names of the fonts: matplotlib's own, and others on this
+    system that have the characters it lacks. Raises ImportError without matplotlib.
     """
 
     def __init__(self, texts: Iterable[str]):
@@ -33,7 +34,7 @@ class Lettering:
         properties = FontProperties()
         self.families: list[str] = list(properties.get_family())
         self._widths = _widths(findfont(properties), characters)
-        self._font = dict.fromkeys(self._widths, 0)  # which of the fonts has a character
+        self._font = dict.fromkeys(self._widths, 0)  # for each character the number of the font that has it
         with fonts_of_any_weight():
             for family in _families_with(characters - self._widths.keys()):
                 found = _widths(findfont(FontProperties(family=[family])), characters - self._widths.keys())
@@ -44,22 +45,21 @@ class Lettering:
         self._widths[" "] = NARROWEST
 
     def token(self, text: str, widest: float) -> str:
-        """A token so that one sees what it is, spaces and control characters included, at most ``widest`` ems wide (and an
-        ellipsis)."""
+        """A token's label, which shows spaces and control characters, too. It is cut after ``widest`` ems, with an ellipsis."""
         if text[:1] in self._widths and unicodedata.category(text[0]).startswith("M"):
             text = CIRCLE + text
         return self._fitted(text.replace(" ", SPACE), widest) or "(empty)"
 
     def line(self, text: str, widest: float) -> str:
-        """Words on one line, at most ``widest`` ems wide (and an ellipsis)."""
+        """A text as one line. It is cut after ``widest`` ems, with an ellipsis."""
         return self._fitted(" ".join(text.split()), widest)
 
     def width(self, shown: str) -> float:
-        """How many ems wide the characters of a label are, each at least NARROWEST."""
+        """The width of a label in ems. Each character counts at least NARROWEST."""
         return sum(max(self._widths[c], NARROWEST) for c in shown)
 
     def _fitted(self, text: str, widest: float) -> str:
-        """The beginning of the text that is not too wide; an escape is a word of its own."""
+        """As much of the text's beginning as is not too wide. Spaces stand around an escape."""
         shown, width, after_escape = "", 0.0, False
         for part in self._parts(text[:LONGEST]):
             escape = len(part) > 1
@@ -72,11 +72,11 @@ class Lettering:
         return shown + ELLIPSIS * (len(text) > LONGEST)
 
     def _parts(self, text: str) -> Iterator[str]:
-        """Each character as it is drawn: itself or an escape."""
+        """Each character as it is drawn: as itself or as an escape."""
         base = ""
         for c in text:
             mark = unicodedata.category(c).startswith("M")
-            # A letter and its marks are drawn as one, which needs one font.
+            # A letter and its marks are drawn together, so one font must have them all.
             if c in self._widths and not (mark and self._font.get(base) != self._font[c]):
                 yield c
             else:
@@ -86,8 +86,10 @@ class Lettering:
 
 @contextmanager
 def fonts_of_any_weight() -> Iterator[None]:
-    """A context in which matplotlib takes a font that is a little lighter or bolder without a word in its log: it takes many
-    a regular font for a bold one."""
+    """A context in which matplotlib does not log that a font is lighter or bolder than the one asked for.
+
+    It often takes a regular font for a bold one, and would complain of it.
+    """
     log = logging.getLogger("matplotlib.font_manager")
     log.addFilter(_not_of_weights)
     try:
@@ -101,8 +103,7 @@ def _not_of_weights(record: logging.LogRecord) -> bool:
 
 
 def _families_with(characters: set[str]) -> Iterator[str]:
-    """The families on this system, sans serif first, whose regular font has some of the characters, until
-    all were found."""
+    """The families on this system whose regular font has some of the characters, sans serif first, until all are found."""
     from matplotlib.font_manager import fontManager
 
     upright: list[Any] = [face for face in fontManager.ttflist if face.style == "normal"]
@@ -120,14 +121,14 @@ def _families_with(characters: set[str]) -> Iterator[str]:
 
 
 def _widths(path: Any, characters: Iterable[str], face: int | None = None) -> dict[str, float]:
-    """The widths, in ems, of those characters that a font draws, with ink."""
+    """The widths in ems of the characters that a font draws. A character without ink is left out."""
     from matplotlib.ft2font import FT2Font
 
-    face = getattr(path, "face_index", 0) if face is None else face  # 0, too, where matplotlib knows only one in a file
+    face = getattr(path, "face_index", 0) if face is None else face  # an older matplotlib knows only the first face in a file
     try:
         options: dict[str, Any] = {"face_index": face} if face else {}
         font = FT2Font(str(path), **options)
-    except (OSError, RuntimeError):  # gone or damaged since matplotlib listed it
+    except (OSError, RuntimeError):  # the file was removed or damaged since matplotlib listed it
         return {}
     font.set_size(100, 72)
     widths = {}

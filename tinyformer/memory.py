@@ -1,4 +1,4 @@
-"""What would not fit in memory is refused before it is begun, with what it would need and what there is."""
+"""Checks, made before the work starts, that it can fit in memory. The errors say how much it needs and how much there is."""
 
 from __future__ import annotations
 
@@ -9,68 +9,75 @@ from tinytensor.backend import DType, default_dtype, index_dtype
 from tinytensor.memory import device_memory, host_memory
 from tinytensor.nn import Module
 
-_WORTH_ASKING = 1 << 26  # bytes; to ask the system takes a millisecond, as long as a small model takes for a token
-_LEAST_BLOCK = 3000  # bytes that a block of any width takes, as Python's objects
-_LEAST_BATCH = 500  # bytes that a batch of any size takes, as Python's objects
-_MOMENTS = 8  # bytes of a parameter's two moments, which AdamW keeps in float32
-_AT_ONCE = 4  # shards that surely hold what they keep at the same time: the most that there are without being asked for
+_WORTH_ASKING = 1 << 26  # bytes. To ask the system takes a millisecond, as long as a small model takes for a token
+_LEAST_BLOCK = 3000  # bytes of the Python objects of one block, whatever its width
+_LEAST_BATCH = 500  # bytes of the Python objects of one batch, whatever its size
+_MOMENTS = 8  # bytes of AdamW's two moments of one parameter, in float32
+_AT_ONCE = 4  # so many shards surely run at the same time: it is the largest default number of shards
 
 
 def check_fits(needed: int, what: str, remedy: str, *settings: str, on_host: bool = False) -> None:
-    """Raise UserError where ``needed`` bytes are more than there are for tensors, or ``on_host`` in main memory; with the
-    names of ``settings`` that the message has, SettingError.
+    """Raise UserError if there are fewer than ``needed`` bytes of memory for tensors, or with ``on_host`` of main memory. With
+    ``settings``, the names of settings in the message, it is a SettingError.
 
-    ``needed`` is a lower bound: what is refused could not have run. It may be any integer.
+    ``needed`` is a lower bound, so whatever is refused could not have run. It may be any integer, however large.
     """
     if needed < _WORTH_ASKING:
         return
     there = host_memory() if on_host else device_memory()
     if there is not None and needed > there:
-        message = f"{what} needs at least {in_bytes(needed)} of memory, and {in_bytes(there)} are there: {remedy}"
+        message = f"{what} needs at least {in_bytes(needed)} of memory, but there are {in_bytes(there)}: {remedy}"
         raise SettingError(message, *settings) if settings else UserError(message)
 
 
 def check_model_fits(num_parameters: int, num_blocks: int, *settings: str) -> None:
-    """Raise SettingError where not even a model's weights fit in memory; ``settings`` are those that make it so large."""
+    """Raise SettingError if the weights of a model alone do not fit in memory. ``settings`` are those that make it large."""
     needed = default_dtype.itemsize * num_parameters + _LEAST_BLOCK * int(num_blocks)
     check_fits(needed, "a model of this size", f"choose a smaller {_either(settings)}", *settings)
 
 
 def check_cache_fits(numbers: int, dtype: DType, setting: str) -> None:
-    """Raise SettingError where a cache of keys and values for one text does not fit in memory."""
+    """Raise SettingError if a cache of so many ``numbers`` does not fit in memory. It is the cache of one text, and ``setting``
+    is the setting that makes it large."""
     check_fits(dtype.itemsize * numbers, f"a cache for this {setting}", "choose a smaller one", setting)
 
 
 def check_training_fits(model: Module, batches: object, shards: int = 1) -> None:
-    """Raise SettingError where training surely does not fit in memory: weights, gradients, AdamW's two moments, and what is
-    kept of a batch from forward to backward, as far as the model's configuration (``saved_numbers``) and the batches
-    (``largest_batch``) say how much that is."""
+    """Raise SettingError if training surely does not fit in memory.
+
+    Counted are the weights, the gradients, AdamW's two moments, and what is kept for a batch between forward and backward. The
+    last is known if the model's configuration has ``saved_numbers`` and the batches have ``largest_batch``.
+    """
     check_fits(
         training_memory(model, batches, shards),
         "training this model with this batch_size",
-        "choose a smaller one, which a larger accumulation makes up for, or a smaller model",
+        "choose a smaller one, which more gradient_accumulation_steps make up for, or a smaller model",
         "batch_size",
-        "accumulation",
+        "gradient_accumulation_steps",
     )
 
 
-def check_drawn_fit(batches: object, accumulation: int) -> None:
-    """Raise SettingError where the batches of one step, which are all drawn before the first is used, do not fit in memory."""
+def check_step_fits(batches: object, batches_per_step: int) -> None:
+    """Raise SettingError if the batches of one step do not fit in memory. All are drawn before the first is used."""
     tokens = batches.largest_batch() if hasattr(batches, "largest_batch") else 0
-    needed = int(accumulation) * (_LEAST_BATCH + index_dtype.itemsize * tokens)
-    check_fits(needed, "drawing the batches of this accumulation", "choose a smaller one", "accumulation")
+    needed = int(batches_per_step) * (_LEAST_BATCH + index_dtype.itemsize * tokens)
+    setting = "gradient_accumulation_steps"
+    check_fits(needed, f"drawing the batches of so many {setting}", "choose fewer", setting)
 
 
 def training_memory(model: Module, batches: object, shards: int = 1) -> int:
-    """A lower bound for the bytes that training takes: more than half of what was measured. What is kept of a batch is
-    there when the first gradients are not yet, and gone when all are."""
+    """A lower bound for the bytes that training takes; measurements were less than twice as high.
+
+    It counts the larger of the gradients and what is kept for a batch, as these do not exist at the same time: the latter is
+    released while the gradients are made.
+    """
     parameters = list(model.parameters())
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     gradients = sum(parameter.size * parameter.dtype.itemsize for parameter in trained)
     kept = 0
     if len(trained) == len(parameters) > 0 and hasattr(batches, "largest_batch"):
         numbers = getattr(getattr(model, "config", None), "saved_numbers", lambda: 0)() * batches.largest_batch()
-        # Of many shards some have ended when others begin.
+        # If there are many shards, some end before others begin.
         kept = parameters[0].dtype.itemsize * numbers * _AT_ONCE // max(_AT_ONCE, shards)
     weights = sum(parameter.size * parameter.dtype.itemsize for parameter in parameters)
     return weights + _MOMENTS * sum(parameter.size for parameter in trained) + max(gradients, kept)
@@ -81,7 +88,7 @@ def _either(names: tuple[str, ...]) -> str:
 
 
 def in_bytes(count: int) -> str:
-    """A number of bytes for people: 512 bytes, 9.7 MB, 21 GB, 10^32 bytes."""
+    """A number of bytes for people to read: 512 bytes, 9.7 MB, 21 GB, 10^32 bytes."""
     if count >= 10**18:
         return f"10^{int(count.bit_length() * math.log10(2))} bytes"
     for power, unit in ((12, "TB"), (9, "GB"), (6, "MB"), (3, "kB")):

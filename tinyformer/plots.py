@@ -18,7 +18,7 @@ from tinytensor.io import atomic_write
 
 @contextmanager
 def if_possible() -> Iterator[None]:
-    """What is drawn inside is drawn where there is matplotlib; elsewhere a line says what is missing."""
+    """A context to draw pictures in. Without matplotlib nothing is drawn, and a line says that it is missing."""
     try:
         yield
     except ImportError:
@@ -26,7 +26,7 @@ def if_possible() -> Iterator[None]:
 
 
 def note_on_losses(dropout: float, label_smoothing: float = 0.0) -> str:
-    """Why the training loss may lie above the validation loss, if there is a reason."""
+    """A sentence that says why the training loss may lie above the validation loss. Empty where there is no reason."""
     reasons = [f"label smoothing ({label_smoothing:g})"] * (label_smoothing > 0) + [f"dropout ({dropout:g})"] * (dropout > 0)
     if not reasons:
         return ""
@@ -37,8 +37,10 @@ def note_on_losses(dropout: float, label_smoothing: float = 0.0) -> str:
 
 
 def loss_curve(rows: Sequence[dict[str, Any]], path: str | Path, title: str = "", note: str = "") -> None:
-    """Draw training and validation loss against steps, from a log's rows, to a PNG; ``note`` stands under it in small
-    letters. Raises ImportError without matplotlib."""
+    """Draw the training and validation losses of a log's rows to a PNG at ``path``.
+
+    ``note`` stands below the picture in small letters. Raises ImportError without matplotlib.
+    """
     from matplotlib.figure import Figure
 
     lines = textwrap.wrap(note, 110)
@@ -72,18 +74,19 @@ def _save(figure: Any, path: str | Path, dpi: float) -> None:
 
 # ------------------------------------------------------------------------------------------------------ attention
 
-LETTERS = 6 / 72  # inches: the size of a token's letters
-CELL = 0.11  # inches that a token takes on an axis, so that its label has room
-WIDEST = 12  # ems of a token's label
-RESOLUTION, MOST_PIXELS = 110, 6000  # pixels an inch, and a side
-WIDEST_TITLE = 30  # ems
-MOST_LABELS = 3000  # of keys on a page, as each takes about a millisecond; but FEWEST_LABELS an axis, if it has as many tokens
-FEWEST_LABELS = 8
+LETTERS = 6 / 72  # the size of a token's letters, in inches
+CELL = 0.11  # the room of a token on an axis, in inches: enough for its label
+WIDEST = 12  # the widest label of a token, in ems
+WIDEST_TITLE = 30  # the widest title of a panel, in ems
+RESOLUTION = 110  # pixels an inch
+MOST_PIXELS = 6000  # on each side of a page
+MOST_LABELS = 3000  # the most labels of keys on a page; each takes about a millisecond
+FEWEST_LABELS = 8  # the fewest that MOST_LABELS may leave on an axis with that many tokens
 
 
 @dataclasses.dataclass(frozen=True)
 class Panel:
-    """A picture of weights (queries, keys)."""
+    """A picture of attention weights (queries, keys), and its title."""
 
     title: str
     weights: Any
@@ -91,7 +94,7 @@ class Panel:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Panels beside each other, and what their queries and keys are ("source"), with the tokens."""
+    """Panels side by side. They have the same queries and keys: a name for each, such as "source", and the tokens."""
 
     panels: Sequence[Panel]
     queries: tuple[str, Sequence[str]]
@@ -101,8 +104,11 @@ class Row:
 def attention_means(
     maps: Mapping[str, Tensor], source_tokens: Sequence[str], target_tokens: Sequence[str], path: str | Path
 ) -> Path:
-    """Draw the mean over the heads of each layer's attention weights to a PNG: a row for each kind of attention, a column
-    for each layer. Takes what ``attention_maps`` takes; returns the path. Raises ImportError without matplotlib."""
+    """Draw the attention weights of each layer, as the mean over its heads, to a PNG. Returns its path.
+
+    The picture has a row for each kind of attention and a column for each layer. The arguments are those of
+    ``attention_maps``. Raises ImportError without matplotlib.
+    """
     kinds: dict[str, list[str]] = {}
     for name in maps:
         kinds.setdefault(re.sub(r"\d+", "", name), []).append(name)
@@ -116,11 +122,12 @@ def attention_means(
 def attention_maps(
     maps: Mapping[str, Tensor], source_tokens: Sequence[str], target_tokens: Sequence[str], path: str | Path
 ) -> Path:
-    """Draw attention weights, a row of pictures for each layer and a column for each head, to a PNG; returns its path.
+    """Draw the attention weights of each head to a PNG. Returns its path.
 
-    ``maps``: for each layer's name its weights (heads, queries, keys). The tokens stand on both axes: queries downwards,
-    keys to the right; encoder layers see the source, decoder layers the target, cross-attention one from the other. Long
-    tokens are cut, and of many only some are written. Raises ImportError without matplotlib.
+    The picture has a row for each layer and a column for each head. ``maps`` holds the weights (heads, queries, keys) by the
+    layer's name. The queries stand on the vertical axis and the keys on the horizontal one. In an encoder layer both are
+    source tokens, in a decoder layer target tokens; in cross-attention the queries are target tokens and the keys source
+    tokens. Long tokens are cut, and where there are many only some have labels. Raises ImportError without matplotlib.
     """
     rows = [
         Row(
@@ -133,7 +140,7 @@ def attention_maps(
 
 
 def _axes_of(name: str, source: Sequence[str], target: Sequence[str]) -> tuple[tuple[str, Sequence[str]], ...]:
-    """What a layer's queries and keys are, and their tokens."""
+    """The names and tokens of a layer's queries and keys."""
     if "cross_attention" in name:
         return ("target", target), ("source", source)
     return (("target", target),) * 2 if name.startswith("decoder") else (("source", source),) * 2
@@ -146,9 +153,9 @@ HOW_TO_READ = (
 
 
 def _draw_page(rows: Sequence[Row], heading: str, longest: float, path: str | Path) -> Path:
-    """Draw rows of panels, none with a side of more than ``longest`` inches, with a heading over all.
+    """Draw rows of panels below a heading. No side of a panel is longer than ``longest`` inches.
 
-    The places are computed: matplotlib, asked to find them, draws all labels several times.
+    The places of the panels are computed here. If matplotlib had to find them, it would draw all labels several times.
     """
     from matplotlib.figure import Figure
 
@@ -178,7 +185,7 @@ def _draw_page(rows: Sequence[Row], heading: str, longest: float, path: str | Pa
 
 
 class _Axis:
-    """The tokens of a panel's axis: how long it is, which labels it has, and their room, in inches."""
+    """An axis of a panel: its length and the room for its labels in inches, and which tokens have labels."""
 
     def __init__(self, lettering: Lettering, what: str, tokens: Sequence[str], longest: float, most: int):
         self.side = min(max(CELL * len(tokens), 1.5), longest)
@@ -190,7 +197,7 @@ class _Axis:
 
 
 def _draw_panel(axes: Any, panel: Panel, lettering: Lettering, queries: _Axis | None, keys: _Axis) -> None:
-    """Draw a panel's weights; without ``queries`` it is not the first of its row, which has their labels."""
+    """Draw a panel's weights. Only the first panel of a row has ``queries``: the labels of the vertical axis."""
     small: dict[str, Any] = {"fontsize": 6, "fontfamily": lettering.families, "parse_math": False}  # a $ is a token, no formula
     axes.imshow(panel.weights, cmap="Blues", vmin=0, vmax=1, aspect="auto")
     axes.tick_params(length=2, pad=1)

@@ -1,4 +1,4 @@
-"""How far a long task is: a bar on a terminal, and plain lines in a file or a pipe, where a bar would be one long line."""
+"""The progress of a long task: a bar on a terminal, or plain lines in a file or a pipe, where a bar would be one long line."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ SECONDS_BETWEEN_LINES = 10.0
 
 
 class Progress(Protocol):
-    """What a task tells of itself: steps done, what they came to, and lines to be kept. Leaving its context ends it."""
+    """A display of progress. A task reports its steps, results and lines of text to it. It is a context, whose end closes
+    it."""
 
     def update(self, n: float = 1) -> object:
-        """That many more steps are done."""
+        """Report ``n`` more steps."""
 
     def set_postfix_str(self, s: str) -> object:
-        """What is shown beside the steps: now, and until there is something newer."""
+        """Show this text beside the steps, until the next one."""
 
     def write(self, s: str) -> object:
-        """A line on standard output, with no bar through it."""
+        """Print a line on standard output, without breaking the bar."""
 
     def unpause(self) -> object:
-        """Something else took its time: what is left is reckoned from the steps alone."""
+        """Leave out the time since the last step when the time left is computed."""
 
     def __enter__(self) -> Progress: ...
 
@@ -35,8 +36,8 @@ class Progress(Protocol):
 
 
 def show_progress(what: str, total: int | None, unit: str, initial: int = 0, quiet: bool = False) -> Progress:
-    """The progress of ``total`` steps (None: nobody knows how many), of which ``initial`` were done before. ``quiet`` shows
-    nothing."""
+    """A display of the progress of ``total`` steps, or None if the number is unknown. ``initial`` steps were done before. With
+    ``quiet`` nothing is shown."""
     if quiet or (sys.stderr is not None and sys.stderr.isatty()):
         bar: Progress = tqdm(
             total=total, initial=initial, desc=what, unit=unit, dynamic_ncols=True, smoothing=0.1, disable=quiet
@@ -46,18 +47,18 @@ def show_progress(what: str, total: int | None, unit: str, initial: int = 0, qui
 
 
 class Lines:
-    """A line on standard error whenever there is something to show, else every ten seconds."""
+    """Shows progress as lines on standard error: one for every text, and otherwise one every ten seconds."""
 
     def __init__(self, what: str, total: int | None, unit: str, initial: int = 0):
         self.what = what
         self.total = total
         self.unit = unit
         self.done = self.initial = initial
-        self.spent = 0.0  # seconds of the steps alone
+        self.spent = 0.0  # seconds spent on steps alone
         self._since = self._last_line = time.monotonic()
 
     def update(self, n: float = 1) -> None:
-        """That many more steps are done."""
+        """Report ``n`` more steps."""
         self.done += int(n)
         now = time.monotonic()
         self.spent += now - self._since
@@ -66,15 +67,15 @@ class Lines:
             self._line("")
 
     def set_postfix_str(self, s: str) -> None:
-        """Show this, with the steps done."""
+        """Show this text with the number of steps."""
         self._line(f", {s}")
 
     def write(self, s: str) -> None:
-        """A line on standard output."""
+        """Print a line on standard output."""
         print(s, flush=True)
 
     def unpause(self) -> None:
-        """The time since the last step was spent on something else."""
+        """Leave out the time since the last step when the time left is computed."""
         self._since = time.monotonic()
 
     def _line(self, more: str) -> None:

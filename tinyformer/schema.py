@@ -1,4 +1,4 @@
-"""Values checked against type hints: what a file holds, and what a dataclass is given. The type hints are the schema."""
+"""Checks of values against type hints: of the content of JSON files, and of what a dataclass is given."""
 
 from __future__ import annotations
 
@@ -19,9 +19,12 @@ _WORDS = {int: "an integer", float: "a finite number", bool: "true or false", st
 
 
 def read_value(kind: Any, value: Any, name: str) -> Any:
-    """A value of a JSON file as its type hint ``kind`` has it: a dataclass from an object, a tuple from a list, a float from
-    any finite number. ``kind`` may be int, float, bool, str, None, Any, a union of such, list[...], tuple[...], dict[str, ...]
-    or a dataclass of such. Raises UserError that calls the value by its ``name``."""
+    """A value of a JSON file, converted to its type hint ``kind``: a dataclass from an object, a tuple from a list, a float
+    from any finite number.
+
+    ``kind`` may be int, float, bool, str, None, Any, a union of these, list[...], tuple[...], dict[str, ...], or a dataclass
+    with such fields. Raises UserError, which calls the value by its ``name``, if the value has another type.
+    """
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
         return value
@@ -43,14 +46,16 @@ def read_value(kind: Any, value: Any, name: str) -> Any:
 
 
 def read_dataclass(kind: type[Made], value: Any, name: str = "") -> Made:
-    """A dataclass from a JSON object that has a value for each field without a default, and no others. Raises UserError that
-    names the first key that is missing, unknown, or of another type, and what the dataclass itself raises."""
+    """A dataclass from a JSON object. The object must have a value for each field without a default, and no unknown keys.
+
+    Raises UserError for the first key that is missing, unknown, or of another type; and whatever the dataclass itself raises.
+    """
     if not isinstance(value, Mapping):
         raise UserError(f"{name or 'it'} must be an object of settings, not {_shown(value)}")
     hints = _hints(kind)  # type: ignore[arg-type]
     for key in value:
         if key not in hints:
-            raise UserError(f"{_joined(name, shortened(str(key), 40))} is not known here: it may be of another version")
+            raise UserError(f"{_joined(name, shortened(str(key), 40))} is not known: the file may be of another version")
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if required and field.name not in value:
@@ -60,8 +65,8 @@ def read_dataclass(kind: type[Made], value: Any, name: str = "") -> Made:
 
 
 def check_fields(config: Any) -> None:
-    """Raises SettingError for a field of a dataclass that is not what its type hint says: no number, a fraction for an integer,
-    an infinite float. Called first in ``__post_init__``, so that what follows may compare."""
+    """Raise SettingError if a field of a dataclass does not have the type of its hint, such as text for a number, 1.5 for an
+    integer, or an infinite float. Call it first in ``__post_init__``, so that the checks after it can compare numbers."""
     hints = _hints(type(config))  # type: ignore[arg-type]
     for field in dataclasses.fields(config):
         kind, value = hints[field.name], getattr(config, field.name)
@@ -71,7 +76,7 @@ def check_fields(config: Any) -> None:
 
 
 def _fits(kind: Any, value: Any) -> bool:
-    """Whether a value is of a simple type; lists, objects and the like are looked into elsewhere."""
+    """Whether a value has this type. The items of lists, objects and the like are not checked."""
     if kind is Any:
         return True
     if kind is bool:
@@ -91,7 +96,7 @@ def _fits(kind: Any, value: Any) -> bool:
 def _is_finite(value: numbers.Real) -> bool:
     try:
         return math.isfinite(value)
-    except OverflowError:  # an integer beyond all floats
+    except OverflowError:  # an integer that is too large for a float
         return False
 
 
@@ -117,9 +122,9 @@ def _in_words(kind: Any) -> str:
 
 
 def _shown(value: Any, limit: int = 40) -> str:
-    """A value as a message shows it."""
+    """A value for a message, shortened."""
     try:
         shown = repr(value)
-    except (RecursionError, ValueError):  # nested too deeply, or an integer of too many digits to print
+    except (RecursionError, ValueError):  # it is nested too deeply, or an integer with too many digits to print
         shown = f"a {type(value).__name__} that is too large to show"
     return shortened(shown, limit)

@@ -1,8 +1,8 @@
-"""The one place that chooses between NumPy and CuPy.
+"""The choice between NumPy and CuPy.
 
-``TINYTENSOR_BACKEND=numpy`` (the default) or ``cupy`` is read once, at import. Everything else in the library says
-``from tinytensor.backend import xp`` and never learns which array package it got. What the two packages spell
-differently stands in this file as a function; the hand-written kernels stand in ``kernels/numpy`` and ``kernels/cupy``.
+``TINYTENSOR_BACKEND=numpy`` (the default) or ``cupy`` is read once, at import. The rest of the library says
+``from tinytensor.backend import xp`` and need not know which of the two it got. Where they differ, a function in this file
+hides the difference. The hand-written kernels are in ``kernels/numpy`` and ``kernels/cupy``.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy
 
 from tinytensor.allocator import keep_freed_memory
 
-host = numpy  # for work that stays on the CPU, whichever the backend is: shapes, seeds, token ids
-Array = Any  # numpy.ndarray or cupy.ndarray: the two share their interface, not a base class
+host = numpy  # for work that stays on the CPU with either backend: shapes, seeds, token ids
+Array = Any  # numpy.ndarray or cupy.ndarray, which have no common base class
 DType = Any
 
 default_dtype = numpy.dtype(numpy.float32)
@@ -26,7 +26,7 @@ index_dtype = numpy.dtype(numpy.int64)
 
 
 class BackendError(ImportError):
-    """What TINYTENSOR_BACKEND or TINYTENSOR_TF32 asks for cannot be had; the message says what to do."""
+    """What TINYTENSOR_BACKEND or TINYTENSOR_TF32 asks for is not available; the message says what to do."""
 
 
 def _load_backend(name: str) -> Any:
@@ -45,16 +45,16 @@ _INSTALL = "pip install 'tinytensor[cuda13]' (or [cuda12])"
 
 
 def _load_cupy() -> Any:
-    """CuPy, if all that it needs is there. Raises BackendError, which says what is not and how to get it."""
+    """CuPy, if everything that it needs is there. Otherwise BackendError says what is missing and how to get it."""
     try:
         import cupy
     except ModuleNotFoundError as error:
         if error.name != "cupy":
-            raise BackendError(f"CuPy does not load, as the package {error.name!r} is missing: {_INSTALL}") from None
+            raise BackendError(f"CuPy does not load, because the package {error.name!r} is missing: {_INSTALL}") from None
         raise BackendError(f"CuPy is not installed: {_INSTALL}") from None
-    except ImportError as error:  # a wheel for another Python, or CUDA libraries that are gone
+    except ImportError as error:  # the wheel is for another Python, or CUDA libraries are missing
         reason = str(error).strip().splitlines()[-1]
-        raise BackendError(f"CuPy does not load ({reason}): install it anew, {_INSTALL}") from None
+        raise BackendError(f"CuPy does not load ({reason}): install it again, {_INSTALL}") from None
     _check_gpu(cupy.cuda.runtime)
     _check_libraries(cupy.cuda)
     return cupy
@@ -65,19 +65,19 @@ _NO_DEVICE = 100  # cudaErrorNoDevice
 
 
 def _check_gpu(runtime: Any) -> None:
-    """Raises BackendError unless there are a driver, new enough, and a GPU that this CUDA compiles for."""
+    """Raise BackendError unless there is a driver that is new enough, and a GPU that this CUDA can compile for."""
     needed = runtime.runtimeGetVersion()
     try:
         count = runtime.getDeviceCount()
     except runtime.CUDARuntimeError as error:
         if error.status == _INSUFFICIENT_DRIVER:
-            raise BackendError(_about_the_driver(runtime.driverGetVersion(), needed)) from None
+            raise BackendError(_driver_problem(runtime.driverGetVersion(), needed)) from None
         if error.status != _NO_DEVICE:
             raise BackendError(f"CUDA does not start ({error}): check that nvidia-smi lists a GPU") from None
         count = 0
     if not count:
         raise BackendError(
-            "CuPy finds no usable NVIDIA GPU: check that nvidia-smi lists one and CUDA_VISIBLE_DEVICES does not hide it"
+            "CuPy finds no usable NVIDIA GPU: check that nvidia-smi lists one and that CUDA_VISIBLE_DEVICES does not hide it"
         )
     device = runtime.getDeviceProperties(runtime.getDevice())
     lowest = (7, 5) if needed >= 13000 else (5, 0)  # CUDA 13 no longer compiles for Maxwell, Pascal and Volta
@@ -89,7 +89,7 @@ def _check_gpu(runtime: Any) -> None:
         )
 
 
-def _about_the_driver(found: int, needed: int) -> str:
+def _driver_problem(found: int, needed: int) -> str:
     if not found:
         return "CuPy finds no NVIDIA driver: install one, so that nvidia-smi lists a GPU"
     older = ", or pip install 'tinytensor[cuda12]'" if needed >= 13000 else ""
@@ -97,7 +97,7 @@ def _about_the_driver(found: int, needed: int) -> str:
 
 
 def _check_libraries(cuda: Any) -> None:
-    """Raises BackendError unless cuBLAS, which multiplies matrices, and NVRTC, which compiles kernels, are there."""
+    """Raise BackendError unless cuBLAS (which multiplies matrices) and NVRTC (which compiles kernels) are there."""
     try:
         library = "cuBLAS"
         from cupy_backends.cuda.libs import cublas  # noqa: F401
@@ -109,7 +109,7 @@ def _check_libraries(cuda: Any) -> None:
 
 
 def _version(number: int) -> str:
-    """CUDA's 12040 as 12.4."""
+    """CUDA's version number as text: 12040 is 12.4."""
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
@@ -118,7 +118,7 @@ xp: Any = _load_backend(name)
 
 
 def _find_bfloat16() -> DType:
-    """The dtype bfloat16, which the package ml_dtypes defines and CuPy computes with; None on NumPy or without the package."""
+    """The dtype bfloat16 of the package ml_dtypes, which CuPy can compute with. None on NumPy, and without the package."""
     if xp is numpy:
         return None
     try:
@@ -132,45 +132,45 @@ bfloat16: DType = _find_bfloat16()
 
 
 def is_array(value: object) -> bool:
-    """True for an array of the backend, or one of NumPy's scalars (what its reductions return)."""
+    """True for an array of the backend, and for a NumPy scalar, which NumPy's reductions return."""
     return isinstance(value, (xp.ndarray, numpy.generic))
 
 
 def is_host_array(value: object) -> bool:
-    """True for a NumPy array or scalar, whichever the backend is."""
+    """True for a NumPy array or scalar, with either backend."""
     return isinstance(value, (numpy.ndarray, numpy.generic))
 
 
 def from_numpy(array: Any, dtype: DType = None) -> Array:
-    """Copy a NumPy array (or anything ``numpy.asarray`` takes) to the backend's device."""
+    """An array of the backend with a copy of a NumPy array, or of anything that ``numpy.asarray`` takes."""
     return xp.array(numpy.asarray(array, dtype=dtype))
 
 
 def to_numpy(array: Array) -> Any:
-    """The values as a NumPy array: the same memory on the CPU, a copy from a GPU."""
+    """The values as a NumPy array. On the CPU it shares the array's memory; from a GPU it is a copy."""
     return numpy.asarray(array) if xp is numpy else xp.asnumpy(array)
 
 
 def owner(array: Array) -> Array:
-    """The array whose memory this one looks into: itself, unless it is a view."""
+    """The array that owns this array's memory: itself, unless it is a view."""
     while isinstance(array.base, xp.ndarray):
         array = array.base
     return array
 
 
 def is_floating(dtype: DType) -> bool:
-    """True for real floating-point types. (bfloat16 has the kind 'V' in NumPy; tensors hold no other of that.)"""
+    """True for real floating-point dtypes. (In NumPy bfloat16 has the kind 'V', and no other dtype of tensors has it.)"""
     return dtype.kind in "fV"
 
 
 def wide(dtype: DType) -> DType:
-    """The dtype to add up numbers of this one in: float32 for half precision, which soon loses what is added; None: its own."""
+    """The dtype in which numbers of this dtype are added up: float32 for half precision, else None, which means its own."""
     return default_dtype if is_floating(dtype) and dtype.itemsize < default_dtype.itemsize else None
 
 
 def scatter_add(target: Array, index: Any, values: Array) -> None:
-    """``target[index] += values`` in place, where repeated indices add up instead of the last one winning."""
-    if wide(target.dtype):  # each of many sums would be rounded, and CuPy adds no bfloat16 here
+    """``target[index] += values`` in place. Unlike that statement, it adds all values of a repeated index."""
+    if wide(target.dtype):  # half precision would round after each addition, and CuPy cannot add bfloat16 here
         sums = target.astype(default_dtype)
         scatter_add(sums, index, values.astype(default_dtype))
         target[...] = sums
@@ -179,18 +179,18 @@ def scatter_add(target: Array, index: Any, values: Array) -> None:
     else:
         import cupyx
 
-        if target.dtype == index_dtype:  # GPUs add unsigned 64-bit integers alone; in two's complement the sum is the same
+        if target.dtype == index_dtype:  # GPUs only add unsigned 64-bit integers; in two's complement the sum is the same
             target, values = target.view(numpy.uint64), values.astype(target.dtype).view(numpy.uint64)
         cupyx.scatter_add(target, index, values)
 
 
 def out_of_memory(error: MemoryError) -> str:
-    """What a MemoryError says; on a GPU how much was asked for, and how much is free there: CuPy's only says the first."""
+    """The text of a MemoryError. On a GPU it says how much was asked for and how much is free; CuPy's says only the first."""
     asked = re.search(r"allocating ([\d,]+) bytes", str(error))
     if xp is numpy or not asked:
         return str(error)
     free, total = xp.cuda.runtime.memGetInfo()
-    free += xp.get_default_memory_pool().free_bytes()  # CuPy keeps what was freed, in pieces that may be too small
+    free += xp.get_default_memory_pool().free_bytes()  # CuPy keeps freed memory, in pieces that may be too small
     return (
         f"{_gibibytes(int(asked[1].replace(',', '')))} of GPU memory were asked for, "
         f"and {_gibibytes(free)} of {_gibibytes(total)} are free"
@@ -201,6 +201,7 @@ def _gibibytes(count: int) -> str:
     return f"{count / 2**30:.2f} GiB" if count >= 2**27 else f"{count / 2**20:.1f} MiB"
 
 
-def quiet() -> AbstractContextManager[Any]:
-    """A context without floating-point warnings, as on GPUs: log(0) is an answer, and ``tt.detect_anomaly`` finds accidents."""
+def no_warnings() -> AbstractContextManager[Any]:
+    """A context without NumPy's floating-point warnings, which GPUs never give. log(0) is a valid result, and
+    ``tt.detect_anomaly`` finds faults."""
     return numpy.errstate(all="ignore") if xp is numpy else nullcontext()

@@ -1,4 +1,4 @@
-"""Gradient checkpointing (Chen et al. 2016): a part of the graph is forgotten, and made again for the backward pass."""
+"""Gradient checkpointing (Chen et al. 2016): a part of the graph is not kept, but recorded again for the backward pass."""
 
 from __future__ import annotations
 
@@ -9,20 +9,25 @@ from typing import Any, NamedTuple
 
 from tinytensor import random
 from tinytensor.backend import owner
-from tinytensor.engine import Node, arrays_in, backpropagate, check_unchanged, enable_grad, modes
+from tinytensor.calling import wrap
+from tinytensor.changes import arrays_in, check_unchanged, next_number
+from tinytensor.engine import Node, backpropagate
 from tinytensor.fused import alias
-from tinytensor.op import Op, wrap
+from tinytensor.modes import enable_grad, modes
+from tinytensor.op import Op
 from tinytensor.tensor import Tensor
 
 
 def checkpoint(function: Callable[..., Tensor], *inputs: Any) -> Tensor:
-    """``function(*inputs)``, of which only the inputs are kept for the backward pass, which calls the function once more.
+    """``function(*inputs)``. Only the inputs are kept for the backward pass, which calls the function a second time.
 
-    That trades memory for time: of a model's blocks, each checkpointed, the activations of one exist at a time, for a
-    further forward pass. ``function`` returns one tensor, and gradients also flow to whatever it uses without having it as
-    an input, such as a module's parameters. Random numbers repeat, so dropout may be inside. Raises TypeError for another
-    kind of result, and, in the backward pass, RuntimeError where a parameter, or what the function's gradients use, was
-    changed in place since, or where it now uses other tensors.
+    This trades time for memory. If each block of a model is checkpointed, only one block's activations exist at a time, and
+    the backward pass needs one more forward pass.
+
+    ``function`` returns one tensor. Gradients also flow to tensors that it uses without getting them as inputs, such as a
+    module's parameters. Random numbers repeat, so it may use dropout. Raises TypeError if it returns anything else. The
+    backward pass raises RuntimeError if a parameter, or a value that the function's gradients use, was changed in place, and
+    if the second call uses other tensors than the first.
     """
     if not modes.recording:
         return function(*inputs)
@@ -34,24 +39,24 @@ def checkpoint(function: Callable[..., Tensor], *inputs: Any) -> Tensor:
     if out.node is None:
         return out
     saved = _Saved(function, arrays, are_tensors, generator, region.outer, region.memories)
-    return wrap(out.data, Node(_again, (*parents, *region.outer), saved, out.shape, out.dtype))
+    return wrap(out.data, Node(_checkpoint_op, (*parents, *region.outer), saved, out.shape, out.dtype))
 
 
 class _Saved(NamedTuple):
-    """What a checkpoint's node keeps."""
+    """What a checkpoint's node saves."""
 
     function: Callable[..., Tensor]
-    arrays: list[Any]  # the inputs: arrays for tensors
+    arrays: list[Any]  # the inputs, with arrays in place of tensors
     are_tensors: list[bool]
     generator: Any
-    outer: list[Node]  # what gradients flow to besides the inputs
-    memories: list[weakref.ref[Any]]  # what the function's own nodes had saved: what still lives is in use elsewhere
+    outer: list[Node]  # the nodes that gradients flow to besides the inputs
+    memories: list[weakref.ref[Any]]  # what the function's nodes had saved; if it still exists, something else uses it too
 
 
 class _Region(NamedTuple):
-    """The part of the graph that a function made."""
+    """The part of the graph that the function recorded."""
 
-    starts: list[Node | None]  # one an input: a node of its own, even where the function uses the same tensor otherwise
+    starts: list[Node | None]  # a new node for each input, so that its gradient is apart from other uses of the same tensor
     outer: list[Node]
     memories: list[weakref.ref[Any]]
 
@@ -59,8 +64,8 @@ class _Region(NamedTuple):
 def _run(
     function: Callable[..., Tensor], arrays: Sequence[Any], are_tensors: Sequence[bool], parents: Sequence[Node | None]
 ) -> tuple[Tensor, _Region]:
-    """The function's result for tensors of these arrays, which have these nodes, and the graph that it made."""
-    first = Node.next_number()
+    """The function's result for these arrays, as tensors with the ``parents`` as nodes, and the graph that it recorded."""
+    first = next_number()
     inputs = [wrap(x, parent) if is_tensor else x for x, is_tensor, parent in zip(arrays, are_tensors, parents)]
     inputs = [x if parent is None else alias(x) for x, parent in zip(inputs, parents)]
     out = function(*inputs)
@@ -70,7 +75,7 @@ def _run(
 
 
 def _region(first: int, starts: list[Node | None], end: Node | None) -> _Region:
-    """All between the inputs' nodes and the result's, and the older nodes that it came from besides."""
+    """The nodes from the inputs to the result, and the older nodes that the result also depends on."""
     outer: dict[Node, None] = {}
     memories: dict[int, Any] = {}
     seen: set[Node | None] = {None, *starts}
@@ -88,8 +93,8 @@ def _region(first: int, starts: list[Node | None], end: Node | None) -> _Region:
     return _Region(starts, sorted(outer, key=lambda node: node.number), [weakref.ref(m) for m in memories.values()])
 
 
-class _Again(Op):
-    """The op of a checkpoint's node: its backward runs the function again, recording, and goes back through that."""
+class _CheckpointOp(Op):
+    """The op of a checkpoint's node. Its backward records the function again, and goes back through that graph."""
 
     def __init__(self) -> None:
         self.name = "checkpoint"
@@ -105,13 +110,13 @@ class _Again(Op):
             out, region = _run(function, arrays, are_tensors, node.parents[: len(arrays)])
         if out.node is None or region.outer != outer:
             raise RuntimeError(
-                "backward through 'checkpoint': its function, called again, uses other tensors than at first: let it depend "
-                "on its inputs alone, and not on a variable that has changed since"
+                "backward through 'checkpoint': the second call of its function uses other tensors than the first: let it "
+                "depend only on its inputs, and not on a variable that has changed meanwhile"
             )
         wanted = [*region.starts, *outer]
         known = [n for n in wanted if n is not None]
-        found = backpropagate(out.node, g, known, ends=True, retain_graph=create_graph, create_graph=create_graph)
+        found = backpropagate(out.node, g, known, stop_at_wanted=True, retain_graph=create_graph, create_graph=create_graph)
         return [None if n is None else found.get(n) for n in wanted]
 
 
-_again = _Again()
+_checkpoint_op = _CheckpointOp()

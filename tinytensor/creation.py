@@ -1,4 +1,4 @@
-"""Tensors from nothing but a shape, or from Python and NumPy values. float32 unless a dtype is given."""
+"""New tensors, from a shape or from the values of Python and NumPy. They are float32 where nothing else is said."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ def _leaf(array: Any, requires_grad: bool) -> Tensor:
 
 
 def tensor(data: Any, dtype: DType = None, requires_grad: bool = False) -> Tensor:
-    """A tensor with a copy of ``data``: numbers, nested lists, NumPy or CuPy arrays, tensors.
+    """A tensor with a copy of ``data``: a number, a nested list, a NumPy or CuPy array, or a tensor.
 
-    Python floats become float32; arrays keep their dtype. Raises TypeError for what is not numeric, and for integers
-    with ``requires_grad``.
+    Python floats become float32, and arrays keep their dtype. Raises TypeError for data that are not numbers or booleans, and
+    for integers with ``requires_grad``.
     """
     return Tensor(data, dtype, requires_grad)
 
 
 def zeros(shape: Shape, dtype: DType = default_dtype, requires_grad: bool = False) -> Tensor:
-    """All 0."""
+    """A tensor of zeros."""
     return _leaf(xp.zeros(shape, dtype), requires_grad)
 
 
 def ones(shape: Shape, dtype: DType = default_dtype, requires_grad: bool = False) -> Tensor:
-    """All 1."""
+    """A tensor of ones."""
     return _leaf(xp.ones(shape, dtype), requires_grad)
 
 
 def full(shape: Shape, value: float, dtype: DType = None, requires_grad: bool = False) -> Tensor:
-    """All ``value``; of the value's kind (bool, int64 or float32) without a dtype."""
+    """A tensor filled with ``value``. Without a dtype it is bool, int64 or float32, as the value is."""
     return _leaf(xp.full(shape, value, dtype or _dtype_of(value)), requires_grad)
 
 
 def arange(
     start: float, stop: float | None = None, step: float = 1, dtype: DType = None, requires_grad: bool = False
 ) -> Tensor:
-    """start, start + step, ... up to but without ``stop``; ``arange(n)`` counts from 0. int64 from integers."""
+    """start, start + step, ... up to but without ``stop``; ``arange(n)`` counts from 0. Integers give int64, else float32."""
     start, stop = (0, start) if stop is None else (start, stop)
     return _leaf(xp.arange(start, stop, step, dtype or _dtype_of(start + stop + step)), requires_grad)
 
@@ -52,27 +52,27 @@ def arange(
 def linspace(
     start: float, stop: float, num: int = 50, endpoint: bool = True, dtype: DType = default_dtype, requires_grad: bool = False
 ) -> Tensor:
-    """``num`` evenly spaced numbers from ``start`` to ``stop``, which is the last of them unless ``endpoint`` is False."""
+    """``num`` evenly spaced numbers from ``start`` to ``stop``. With ``endpoint=False`` they end before ``stop``."""
     return _leaf(xp.linspace(start, stop, num, endpoint=endpoint, dtype=dtype), requires_grad)
 
 
 def eye(n: int, m: int | None = None, dtype: DType = default_dtype, requires_grad: bool = False) -> Tensor:
-    """n by m (or n by n), 1 on the diagonal and 0 elsewhere."""
+    """The matrix (n, m), or (n, n) without m, with 1 on the diagonal and 0 elsewhere."""
     return _leaf(xp.eye(n, m, dtype=dtype), requires_grad)
 
 
 def zeros_like(x: Tensor, dtype: DType = None) -> Tensor:
-    """All 0, in the shape and dtype of x."""
+    """Zeros in the shape of x, and in its dtype unless another is given."""
     return zeros(x.shape, dtype or x.dtype)
 
 
 def ones_like(x: Tensor, dtype: DType = None) -> Tensor:
-    """All 1, in the shape and dtype of x."""
+    """Ones in the shape of x, and in its dtype unless another is given."""
     return ones(x.shape, dtype or x.dtype)
 
 
 def full_like(x: Tensor, value: float, dtype: DType = None) -> Tensor:
-    """All ``value``, in the shape and dtype of x."""
+    """A tensor filled with ``value``, in the shape of x, and in its dtype unless another is given."""
     return full(x.shape, value, dtype or x.dtype)
 
 

@@ -1,4 +1,4 @@
-"""Fused ops: a composite of ops whose body is the definition, and whose work a pair of hand-written kernels does."""
+"""Fused ops. A composite of ops defines a fused op, and a pair of hand-written kernels computes it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from tinytensor.backend import Array, DType, default_dtype, host, is_array, is_floating, xp
+from tinytensor.calling import explain, wrap
 from tinytensor.engine import Node, backpropagate
-from tinytensor.op import Function, Op, explain, op, wrap
+from tinytensor.op import Function, Op, op
 
 float16 = host.dtype(host.float16)
 
@@ -20,10 +21,11 @@ def fused(
     is_loss: bool = False,
     check: Callable[..., None] | None = None,
 ) -> Callable[[Function], Function]:
-    """Declare the decorated composite as a fused op; ``inputs`` are the parameters that get gradients. A loss stays float32
-    where the inputs are of half precision. ``check``, called with the inputs, raises ValueError for shapes that do not fit.
+    """Declare the decorated composite as a fused op, computed by the kernels ``forward`` and ``backward``.
 
-    The kernels' contract stands with ``FusedOp``.
+    ``inputs`` names the parameters that get gradients. With ``is_loss`` the output stays float32 where the inputs have half
+    precision. ``check`` is called with the inputs and raises ValueError for shapes that do not fit. ``FusedOp`` states what the
+    kernels must do.
     """
 
     def declare(reference: Function) -> Function:
@@ -33,13 +35,15 @@ def fused(
 
 
 class FusedOp(Op):
-    """A composite of ops, its ``reference``, that hand-written kernels compute in one pass each way.
+    """An op defined by a composite of ops, its ``reference``. Hand-written kernels compute it in one pass each way.
 
-    ``kernel_forward(needed, **arguments) -> (out, statistics)`` and ``kernel_backward(g, statistics, needed, **arguments) ->
-    gradients``, one for each input, where ``needed`` says which are wanted: without any, forward need keep no statistics.
-    First-order gradients come from the kernels; for higher orders the reference is replayed, and differentiated like any
-    other expression. Inputs reach both in one floating-point dtype, and never in float16, where squares and sums soon overflow:
-    what is float16 is computed in float32.
+    ``kernel_forward(needed, *arguments)`` returns the output and the residuals, which are what the backward pass needs besides
+    the arguments. ``kernel_backward(g, residuals, needed, **arguments)`` returns one gradient for each input. ``needed`` says
+    which inputs need a gradient. If none does, the forward kernel need not save any residuals.
+
+    First-order gradients come from the kernels. For higher orders the reference is run again and differentiated like any other
+    expression. The kernels and the reference get all inputs in one floating-point dtype. It is never float16, where squares and
+    sums soon overflow: float16 inputs are converted to float32.
     """
 
     def __init__(
@@ -58,54 +62,47 @@ class FusedOp(Op):
         self.kernel_backward = kernel_backward
         self.is_loss = is_loss
         self.check = check
-        self.usual = [default_dtype] * len(inputs)
+        self.usual_dtypes = [default_dtype] * len(inputs)
 
-    def _compute(self, values: dict[str, Any], needed: Sequence[bool]) -> tuple[Array, Any]:
-        dtype = self._convert(values)
+    def compute(self, arguments: list[Any], needed: Sequence[bool]) -> tuple[Any, Any]:
+        dtype = self._convert(arguments)
         try:
             if self.check is not None:
-                self.check(*[values[name] for name in self.inputs])
-            out, statistics = self.kernel_forward(needed, **values)
+                self.check(*[arguments[place] for place in self.input_places])
+            out, residuals = self.kernel_forward(needed, *arguments)
         except (ValueError, IndexError, TypeError) as error:
-            raise explain(self, values, error) from None
-        out = xp.asarray(out)
-        return out.astype(float16) if dtype == float16 and not self.is_loss else out, statistics
+            raise explain(self, arguments, error) from error
+        return out.astype(float16) if dtype == float16 and not self.is_loss else out, residuals
 
-    def _promote(self, arrays: list[Any]) -> list[Any]:
-        return arrays  # ``_convert`` brings all inputs to one dtype
+    def promoted(self, arrays: list[Any]) -> list[Any]:
+        return arrays  # ``compute`` brings all inputs to one dtype
 
-    def _rounded(self, out: Array, values: dict[str, Any], arrays: Sequence[Any]) -> Array:
+    def rounded(self, out: Array, arrays: Sequence[Any]) -> Array:
         return out
 
-    def _convert(self, values: dict[str, Any]) -> DType:
-        """Bring the inputs to the dtype that the kernels compute in; return the one that the inputs have in common."""
-        if [getattr(values[name], "dtype", default_dtype) for name in self.inputs] == self.usual:
+    def _convert(self, arguments: list[Any]) -> DType:
+        """Convert the inputs to the dtype that the kernels compute in. Return the dtype that the inputs promote to."""
+        if [getattr(arguments[place], "dtype", default_dtype) for place in self.input_places] == self.usual_dtypes:
             return default_dtype
-        arrays = {name: values[name] for name in self.inputs if is_array(values[name])}
+        arrays = {place: arguments[place] for place in self.input_places if is_array(arguments[place])}
         floating = [x.dtype for x in arrays.values() if is_floating(x.dtype)]
         common = functools.reduce(xp.promote_types, floating) if floating else default_dtype
         computed_in = default_dtype if common == float16 else common
-        values.update({name: x.astype(computed_in, copy=False) for name, x in arrays.items()})
+        for place, x in arrays.items():
+            arguments[place] = x.astype(computed_in, copy=False)
         return common
 
-    def _forward_only(self, *arrays: Any) -> Any:
-        if self.check is not None:
-            self.check(*arrays[: len(self.inputs)])
-        return self.kernel_forward(self.nothing, *arrays)[0]
-
-    def _run(self, values: dict[str, Any]) -> Any:
-        return self._compute(values, self.nothing)[0]
-
-    def _saved(self, values: dict[str, Any], out: Array, kept: Any, parents: tuple[Node | None, ...]) -> Any:
-        return values, kept
+    def saved(self, arguments: Sequence[Any], out: Array, residuals: Any, needed: tuple[bool, ...]) -> Any:
+        return dict(zip(self.names, arguments)), residuals
 
     def backward(self, node: Node, g: Any, create_graph: bool) -> Sequence[Any]:
-        values, statistics = node.saved
+        values, residuals = node.saved
         needed = [parent is not None for parent in node.parents]
         if not create_graph:
             g = g.astype(default_dtype) if g.dtype == float16 else g
-            return self.kernel_backward(g, statistics, needed, **values)
-        # Fresh aliases of the inputs: where one input was computed from another, each still gets its own gradient only.
+            return self.kernel_backward(g, residuals, needed, **values)
+        # Each input gets a new alias, at which its gradient is collected. So if one input was computed from another, the other
+        # does not get the gradient that flows through the first as well.
         values = dict(values)
         for name, parent in zip(self.inputs, node.parents):
             if parent is not None:

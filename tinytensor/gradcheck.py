@@ -1,4 +1,4 @@
-"""Are the gradients right? Compare them with finite differences."""
+"""gradcheck: are the gradients right? It compares them with finite differences."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from tinytensor import random
 from tinytensor.backend import host
-from tinytensor.engine import full_precision
+from tinytensor.modes import full_precision
 from tinytensor.tensor import Tensor, grad, is_differentiable
 
 
@@ -24,16 +24,17 @@ def gradcheck(
     rtol: float = 1e-6,
     atol: float = 1e-6,
 ) -> bool:
-    """Compare f's gradients with central differences: True, or raises GradcheckError that names the worst element.
+    """Compare f's gradients with central differences. Return True, or raise GradcheckError, which names the worst element.
 
-    ``inputs`` are float64 tensors; those that require gradients are checked. The gradient is taken with a RANDOM cotangent
-    (the sum of f's output would hide faults in softmax and the norms, whose gradients then vanish). ``order=2`` checks
-    the gradient of the gradient the same way, by differences of the first (taken without a graph, by the kernels where there
-    are any); a graph that is missing counts as zero, and so is found out. An element passes within ``atol + rtol * the largest
-    element`` of its difference.
+    ``inputs`` are float64 tensors; those that require gradients are checked. The gradient is taken with a RANDOM cotangent,
+    because the sum of f's output would hide faults in softmax and the norms, whose gradients then vanish.
+
+    ``order=2`` checks the gradient of the gradient in the same way, with differences of first-order gradients. Those are
+    computed without a graph, so by kernels if the function has any. A missing graph counts as a gradient of 0, and the check
+    fails. An element passes if it is within ``atol + rtol * the largest element`` of its difference.
     """
     if order not in (1, 2):
-        raise ValueError(f"gradcheck checks order 1 or 2, not {order}")
+        raise ValueError(f"gradcheck can check order 1 or 2, not {order}")
     given = [inputs] if isinstance(inputs, Tensor) else list(inputs)
     checked = [i for i, x in enumerate(given) if is_differentiable(x) and x.requires_grad]
     if not checked:
@@ -77,7 +78,7 @@ def _random_like(x: Tensor) -> Tensor:
 
 
 def _differences(outputs: Callable[..., Any], inputs: Sequence[Tensor], index: int, eps: float) -> Any:
-    """d/dx of the sum of output * cotangent, for each element of input number ``index``, by central differences."""
+    """The derivative of the sum of output * cotangent by each element of input ``index``, as central differences."""
     centre = inputs[index].numpy()
     slopes = host.zeros(centre.shape)
     for place in host.ndindex(*centre.shape):
@@ -96,7 +97,7 @@ def _compare(analytic: Any, numeric: Any, index: int, order: int, rtol: float, a
         return
     error = host.abs(analytic - numeric)
     allowed = atol + rtol * float(host.abs(numeric).max())
-    if not (error <= allowed).all():  # not: error > allowed, which NaN would pass
+    if not (error <= allowed).all():  # not (error > allowed).any(), because NaN would pass
         worst = int(host.argmax(host.where(host.isnan(error), host.inf, error)))
         place = tuple([int(i) for i in host.unravel_index(worst, error.shape)])
         raise GradcheckError(

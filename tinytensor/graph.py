@@ -1,4 +1,4 @@
-"""A picture of the recorded graph, with graphviz."""
+"""draw_graph: a picture of the recorded graph, made with graphviz."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from typing import Any
 
 from tinytensor import engine
 from tinytensor.backend import host, to_numpy
-from tinytensor.tensor import Tensor, _seed
+from tinytensor.tensor import Tensor, start_of_backward
 
 
 def draw_graph(output: Tensor, names: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]] = (), gradients: bool = False) -> Any:
-    """The graph that led to ``output``, as a ``graphviz.Digraph``: ops as ellipses, leaves as boxes, with their shapes.
+    """The graph that ``output`` was computed by, as a ``graphviz.Digraph``. Ops are ellipses, leaves are boxes.
 
-    ``names`` gives tensors their names: ``model.named_parameters()``, or ``{"x": x}``. With ``gradients``, each node also
-    shows the gradient of ``output`` that passes it (its value for one element, else its norm); ``output`` then has one
-    element. The graph is kept, so ``backward`` still works.
+    ``names`` names tensors in the picture: ``model.named_parameters()``, or ``{"x": x}``. With ``gradients`` each node also
+    shows the gradient of ``output``, which must have one element, by that node: a value for one element, else the norm. The
+    graph is kept, so ``backward`` still works.
 
-    A notebook shows the result by itself; ``.render("name")`` writes a file. Both need the ``dot`` program and say so
-    where it is missing; ``.source`` needs nothing. Raises RuntimeError where nothing was recorded, ImportError without
-    the graphviz package.
+    A notebook shows the result automatically; ``.render("name")`` writes a file. Both need the ``dot`` program, and an error
+    says so if it is missing; ``.source`` does not need it. Raises RuntimeError if nothing was recorded, and ImportError
+    without the graphviz package.
     """
     try:
         import graphviz
     except ImportError:
         raise ImportError("draw_graph needs the graphviz package: pip install graphviz") from None
     if output.node is None:
-        raise RuntimeError("nothing was recorded for this tensor: none of what it was computed from requires gradients")
+        raise RuntimeError("nothing was recorded for this tensor: nothing that it was computed from requires gradients")
     labels = {tensor.node: name for name, tensor in (names.items() if isinstance(names, Mapping) else names)}
     nodes = _ancestors(output.node)
     flowing: dict[engine.Node, Any] = {}
     if gradients:
-        start, g = _seed(output, None, create_graph=False)
+        start, g = start_of_backward(output, None, create_graph=False)
         flowing = engine.backpropagate(start, g, nodes, retain_graph=True)
 
     class Digraph(graphviz.Digraph):  # type: ignore[misc]
@@ -62,7 +62,7 @@ def draw_graph(output: Tensor, names: Mapping[str, Tensor] | Iterable[tuple[str,
 
 
 def _ancestors(root: engine.Node) -> list[engine.Node]:
-    """Every node that leads to ``root``, and itself, oldest first."""
+    """The root and all nodes that it was computed from, oldest first."""
     found = {root}
     waiting = [root]
     while waiting:
@@ -78,7 +78,7 @@ def _summary(gradient: Any) -> str:
 
 
 def _explained(run: Any, *args: Any, **kwargs: Any) -> Any:
-    """Run graphviz; say in one line what is missing where its program is not installed."""
+    """Run graphviz. Raises RuntimeError with a remedy if its program is not installed."""
     from graphviz.backend import ExecutableNotFound
 
     try:

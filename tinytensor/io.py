@@ -1,5 +1,6 @@
-"""Tensors in files, in the safetensors format: plain, fast, readable from every framework, and safe to open. Files that are
-written here also hold the SHA-256 of their content, so that damage is found.
+"""Tensors in files of the safetensors format, which is simple, fast, safe to open, and readable in every framework.
+
+Files that are written here also contain the SHA-256 checksum of their content, so that damage is found.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ PathLike = str | os.PathLike[str]
 
 
 class FileError(ValueError):
-    """A file is missing, damaged or of another kind; the message names it and says what to do."""
+    """A file is missing, damaged or of another kind. The message names the file and says what to do."""
 
 
 # --------------------------------------------------------------------------------------------------- whole files only
@@ -31,11 +32,11 @@ class FileError(ValueError):
 
 @contextlib.contextmanager
 def atomic_write(path: PathLike) -> Iterator[Path]:
-    """A temporary path beside ``path`` to write to; renamed to it at the end, removed if anything went wrong.
+    """A context that gives a temporary path to write to. At the end it is renamed to ``path``; after an error it is removed.
 
-    So a file of this name is always whole: the previous one, or the new one. Of several that write to it at once, in threads
-    or processes, each has a temporary path of its own, and the last one stays. Where the system does not say which file it
-    could not write, as with a full disk, the OSError gets the name ``path``.
+    So the file ``path`` is always complete: the previous one or the new one. If several threads or processes write to it at
+    the same time, each has its own temporary path, and the last one to finish wins. If the system does not say which file it
+    could not write, as for a full disk, the OSError gets the name ``path``.
     """
     target = Path(path)
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
@@ -54,7 +55,7 @@ def atomic_write(path: PathLike) -> Iterator[Path]:
 
 
 def write_text(path: PathLike, text: str) -> None:
-    """Write a UTF-8 file; an existing one stays as it is until the new one is whole. Raises OSError that names ``path``."""
+    """Write a UTF-8 file. An existing file is not touched until the new one is complete. An OSError names ``path``."""
     with atomic_write(path) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="\n")
 
@@ -63,8 +64,10 @@ _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.tmp", re.DOTALL)
 
 
 def remove_stale(folder: PathLike) -> list[Path]:
-    """Remove the temporary files that killed processes left in a folder, and return them; files of other names, and folders,
-    stay. Only for a folder that nobody writes to at this time: what is being written looks the same."""
+    """Remove the temporary files that killed processes left in a folder, and return their paths.
+
+    Other files, and folders, stay. Use it only while nobody writes to the folder: a file that is being written looks the same.
+    """
     removed = []
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
@@ -77,8 +80,8 @@ def remove_stale(folder: PathLike) -> list[Path]:
 
 # ------------------------------------------------------------------------------------------------------------ checksum
 
-# The SHA-256 of the whole file, as it is with zeros for the checksum's digits. It stands among the metadata, in the file's
-# header: eight bytes with the header's length, and JSON.
+# The SHA-256 of the whole file, computed with zeros in place of the checksum's digits. It is part of the metadata in the file's
+# header, which consists of eight bytes with the header's length, and JSON.
 _CHECKSUM = "tinytensor.sha256"
 _NO_DIGITS = b"0" * 64
 _DIGITS = re.compile(rb'"tinytensor\.sha256":"([0-9a-f]{64})"')
@@ -87,7 +90,7 @@ _PIECE = 1 << 20  # bytes that are hashed at a time
 
 
 def _read_header(path: PathLike, file: BinaryIO) -> bytes:
-    """The file's header with its length before it."""
+    """The file's header, with the eight bytes of its length."""
     beginning = file.read(8)
     length = int.from_bytes(beginning, "little")
     size = os.fstat(file.fileno()).st_size
@@ -99,7 +102,7 @@ def _read_header(path: PathLike, file: BinaryIO) -> bytes:
 
 
 def _verify(path: PathLike, header: bytes, file: BinaryIO) -> None:
-    """Raise FileError unless the checksum in the header is that of it and of the rest of the file."""
+    """Raise FileError unless the checksum in the header is right for the header and the rest of the file."""
     found = _DIGITS.search(header)
     if found:
         content = hashlib.sha256(header[: found.start(1)] + _NO_DIGITS + header[found.end(1) :])
@@ -114,7 +117,7 @@ def _not_whole(path: PathLike, reason: object) -> FileError:
 
 
 def _short(text: str) -> str:
-    """Text from a file, for a message of one line."""
+    """Text from a file, shortened and escaped for a message of one line."""
     text = text.encode("unicode_escape", "backslashreplace").decode("ascii")
     return text if len(text) <= 100 else text[:97] + "..."
 
@@ -123,10 +126,10 @@ def _short(text: str) -> str:
 
 
 def save(tensors: Mapping[str, Tensor], path: PathLike, metadata: Mapping[str, str] | None = None) -> None:
-    """Write named tensors, such as a ``state_dict()``, with optional text ``metadata``, to a safetensors file.
+    """Write named tensors, such as a ``state_dict()``, and optional ``metadata`` (text by name) to a safetensors file.
 
-    An existing file stays as it is until the new one is whole. Raises OSError where it cannot be written, and TypeError for
-    what is not named tensors.
+    An existing file is not touched until the new one is complete. Raises OSError if the file cannot be written, and TypeError
+    unless the tensors are tensors by name.
     """
     from safetensors.numpy import save as as_bytes
 
@@ -135,7 +138,7 @@ def save(tensors: Mapping[str, Tensor], path: PathLike, metadata: Mapping[str, s
     content = memoryview(as_bytes(arrays))
     end = 8 + int.from_bytes(content[:8], "little")
     described, values = json.loads(bytes(content[8:end])), content[end:]
-    # Put in here, as the library would write metadata in another order each time.
+    # The metadata are added here, because the safetensors library writes them in a different order each time.
     header = _packed({"__metadata__": {_CHECKSUM: _NO_DIGITS.decode(), **(metadata or {})}, **described})
     checksum = hashlib.sha256(header)
     checksum.update(values)
@@ -145,7 +148,7 @@ def save(tensors: Mapping[str, Tensor], path: PathLike, metadata: Mapping[str, s
 
 
 def _packed(described: Mapping[str, Any]) -> bytes:
-    """A header with its length before it, a multiple of 8 as the format asks for."""
+    """A header with the eight bytes of its length, padded to a multiple of 8 bytes as the format requires."""
     text = json.dumps(described, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
@@ -156,28 +159,28 @@ def _check(tensors: Any, metadata: Mapping[str, str]) -> None:
         raise TypeError(f"save takes tensors by name, such as model.state_dict(), not a {type(tensors).__name__}")
     for name, tensor in tensors.items():
         if not isinstance(name, str) or name == "__metadata__":
-            raise TypeError(f"save takes tensors by name, and {name!r} cannot be one")
+            raise TypeError(f"save takes tensors by name, and {name!r} cannot be a name")
         if not isinstance(tensor, Tensor):
             raise TypeError(f"save takes tensors, but {name!r} is a {type(tensor).__name__}: make it one with tt.tensor(...)")
     for key, value in metadata.items():
         if not isinstance(key, str) or not isinstance(value, str):
-            raise TypeError(f"metadata is text by name, but {key!r} is {value!r}")
+            raise TypeError(f"metadata must be text by name, but {key!r} is {value!r}")
 
 
 # --------------------------------------------------------------------------------------------------------------- reading
 
 
 def load(path: PathLike) -> dict[str, Tensor]:
-    """The named tensors of a safetensors file. Raises FileError where it is missing, damaged or something else, or where a
-    tensor in it has a dtype that there is not here, such as float8.
+    """The tensors of a safetensors file, by name.
 
-    Values in bfloat16 come back as float32 on NumPy, which has no such dtype: exactly, as float32 holds them all.
+    Raises FileError if the file is missing, damaged or of another kind, and if a tensor in it has a dtype that tensors here
+    cannot have, such as float8. On NumPy, which has no bfloat16, such values come back as float32, without any loss.
     """
     return load_with_metadata(path)[0]
 
 
 def load_with_metadata(path: PathLike) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The named tensors of a safetensors file, and its metadata."""
+    """The tensors of a safetensors file, by name, and its metadata. Raises FileError as ``load`` does."""
     try:
         with _open(path) as file:
             return _load(path, file)
@@ -190,7 +193,7 @@ def load_with_metadata(path: PathLike) -> tuple[dict[str, Tensor], dict[str, str
 
 
 def _open(path: PathLike) -> BinaryIO:
-    """The file, if it is a regular one: to open a FIFO would mean to wait for a writer."""
+    """The opened file. Raises FileError unless it is a regular file: opening a FIFO, for example, would wait for a writer."""
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
@@ -206,27 +209,27 @@ _DTYPES = ("F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U64", "U32",
 
 
 def _described(path: PathLike, header: bytes) -> tuple[dict[str, str], dict[str, str]]:
-    """The dtype of each tensor, as the header has it, and the metadata."""
+    """The dtype of each tensor, as the header names it, and the metadata."""
     try:
         described = json.loads(header, object_pairs_hook=_without_repeats)
         metadata = described.pop("__metadata__", {})
         dtypes = {name: about["dtype"] for name, about in described.items()}
         for text in (*dtypes, *dtypes.values(), *metadata, *metadata.values()):
-            text.encode("utf-8")  # half of a character, which JSON can hold, could not even be printed
+            text.encode("utf-8")  # fails for half of a surrogate pair, which JSON may contain and nobody could print
     except (ValueError, RecursionError, AttributeError, TypeError, KeyError) as error:
         raise _not_whole(path, f"its header does not say what its tensors are ({type(error).__name__})") from None
     for name, dtype in dtypes.items():
         if dtype not in _DTYPES:
             raise FileError(
-                f"{path}: the tensor {_short(name)!r} has the dtype {_short(dtype)}, which tensors here cannot hold: convert "
-                "it to float32, or another of theirs, where the file was written"
+                f"{path}: the tensor {_short(name)!r} has the dtype {_short(dtype)}, which tensors here cannot have: convert "
+                "it to float32, for example, with the program that wrote the file"
             )
     return dtypes, metadata
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found := dict(pairs)) < len(pairs):
-        raise ValueError("a name is there twice")
+        raise ValueError("a name occurs twice")
     return found
 
 
@@ -240,7 +243,7 @@ def _load(path: PathLike, file: BinaryIO) -> tuple[dict[str, Tensor], dict[str, 
             if metadata.pop(_CHECKSUM, None) is not None:
                 _verify(path, header, file)
             others = [name for name, dtype in dtypes.items() if dtype != "BF16"]
-            found = {name: Tensor._wrap(from_numpy(_sound(tensors.get_tensor(name)))) for name in others}
+            found = {name: Tensor._wrap(from_numpy(_checked_booleans(tensors.get_tensor(name)))) for name in others}
     except (SafetensorError, ValueError, OverflowError) as error:
         raise error if isinstance(error, FileError) else _not_whole(path, error) from None
     if "BF16" in dtypes.values():
@@ -248,15 +251,15 @@ def _load(path: PathLike, file: BinaryIO) -> tuple[dict[str, Tensor], dict[str, 
     return found, metadata
 
 
-def _sound(values: Any) -> Any:
-    """The values, unless they are booleans of another byte than 0 and 1."""
+def _checked_booleans(values: Any) -> Any:
+    """The values. Raises ValueError for booleans whose byte is neither 0 nor 1."""
     if values.dtype == bool and (values.view(host.uint8) > 1).any():
-        raise ValueError("a boolean in it is neither true nor false")
+        raise ValueError("it contains a boolean that is neither true nor false")
     return values
 
 
 def _load_bfloat16(path: PathLike) -> dict[str, Tensor]:
-    """The file's tensors in bfloat16, which is the first half of a float32."""
+    """The file's bfloat16 tensors. A bfloat16 number is the upper half of a float32."""
     from safetensors import deserialize
 
     found = {}

@@ -1,5 +1,8 @@
-"""How much memory there is for arrays, so that what cannot fit is refused before it is begun, instead of the process being
-killed half way. What is counted errs on the side of too much: nothing is refused that would have run."""
+"""How much memory is there for arrays?
+
+With the answer, work that cannot fit is refused before it starts; otherwise the system would kill the process in the middle.
+The estimate is rather too large than too small, so nothing is refused that would have run.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,10 @@ from tinytensor.backend import xp
 
 
 def host_memory() -> int | None:
-    """The bytes of main memory that this process can have: those that are free, or hold files that can be read again, and
-    those that it has already. None where the system does not say."""
+    """The bytes of main memory that this process can have, including those that it already has.
+
+    Memory that only caches files counts as free. None if the system does not say.
+    """
     own = _own_memory()
     limits = [_of_machine(), *_of_control_groups(), _of_address_space()]
     known = [limit for limit in limits if limit is not None]
@@ -20,7 +25,7 @@ def host_memory() -> int | None:
 
 
 def device_memory() -> int | None:
-    """The same where tensors are: on a GPU its free memory, and what CuPy's pool has already; else main memory."""
+    """The bytes that this process can have for tensors: on a GPU its free memory and what CuPy's pool has, else main memory."""
     if backend_name != "cupy":
         return host_memory()
     free, _ = xp.cuda.runtime.memGetInfo()
@@ -28,18 +33,18 @@ def device_memory() -> int | None:
 
 
 def _of_machine() -> int | None:
-    """Linux's estimate of what can be had without swapping, and the swap; elsewhere all memory that is built in."""
+    """On Linux its estimate of the available memory, plus the free swap. On other systems all memory of the machine."""
     numbers = _numbers(Path("/proc/meminfo"))
     if "MemAvailable:" in numbers:
         return 1024 * (numbers["MemAvailable:"] + numbers.get("SwapFree:", 0))
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):  # on Windows there is no sysconf
+    except (AttributeError, OSError, ValueError):  # Windows has no sysconf
         return None
 
 
 def _of_control_groups() -> list[int]:
-    """What containers and batch systems leave: for each group that this process is in, of either version, limit less use."""
+    """What containers and batch systems leave to this process: limit minus use, for each of its control groups (v1 and v2)."""
     left = []
     for line in _text(Path("/proc/self/cgroup")).splitlines():
         _, controllers, group = line.split(":", 2)
@@ -51,7 +56,7 @@ def _of_control_groups() -> list[int]:
         else:
             continue
         own = root / group.lstrip("/")
-        for folder in (own, *own.parents):  # a group is in those above it, too
+        for folder in (own, *own.parents):  # the limits of the groups above hold as well
             most, used = _text(folder / limit).strip(), _text(folder / use).strip()
             if most.isdecimal() and used.isdecimal():  # "max" is no limit
                 numbers = _numbers(folder / "memory.stat")
@@ -63,7 +68,7 @@ def _of_control_groups() -> list[int]:
 
 
 def _swap_of(folder: Path) -> int:
-    """What a group of version 2 may still put into swap, which its limit of memory does not count."""
+    """The swap that a group of version 2 may still use, which is not part of its memory limit."""
     most, used = _text(folder / "memory.swap.max").strip(), _text(folder / "memory.swap.current").strip()
     free = 1024 * _numbers(Path("/proc/meminfo")).get("SwapFree:", 0)
     if most.isdecimal() and used.isdecimal():
@@ -72,7 +77,7 @@ def _swap_of(folder: Path) -> int:
 
 
 def _of_address_space() -> int | None:
-    """What ulimit -v leaves."""
+    """What the limit of ``ulimit -v`` leaves."""
     try:
         import resource
     except ImportError:
@@ -85,7 +90,7 @@ def _of_address_space() -> int | None:
 
 
 def _own_memory() -> int:
-    """What this process has in memory; part of it may be free for the next arrays, as freed memory is kept."""
+    """The memory that this process has. Part of it may be free for new arrays, because freed memory is kept."""
     pages = _text(Path("/proc/self/statm")).split()
     return int(pages[1]) * os.sysconf("SC_PAGE_SIZE") if pages else 0
 
@@ -98,6 +103,6 @@ def _text(path: Path) -> str:
 
 
 def _numbers(path: Path) -> dict[str, int]:
-    """The lines of a file that are a name and a number."""
+    """The numbers in a file whose lines are a name and a number, by name."""
     lines = [line.split() for line in _text(path).splitlines()]
     return {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdecimal()}

@@ -1,10 +1,21 @@
 """What an operation is: a forward function on arrays, and one gradient rule for each of its inputs.
 
-A rule's parameter NAMES say what it needs, and only that is saved: ``g`` (the incoming gradient), an input's name, ``out``,
-``<input>_shape``, or one of the op's settings. No rule mentions broadcasting or dtypes: the engine undoes both in one place.
+The NAMES of a rule's parameters say what it needs: ``g`` (the incoming gradient), an input's name, ``out``,
+``<input>_shape``, or one of the op's settings. Nothing else is saved.
 
-Rules are polymorphic. On an ordinary backward pass they are fed raw arrays and nothing is recorded; with
-``create_graph=True`` they are fed tensors, and so record themselves: that gives derivatives of every order.
+A rule returns the gradient of its input, and changes none of its arguments. What it may return:
+
+* An array, or a tensor if it got tensors. Its shape is the input's, or one that the input broadcasts to. The engine sums it
+  down to the input's shape and converts it to the input's dtype, so no rule mentions broadcasting or dtypes. The array may be
+  new, ``g`` itself, a saved array, or a view of these. The engine adds to gradients in place, but only to new arrays: it never
+  adds to ``g`` or a view of it, and it gets a copy of an array that is saved or was also returned for another input.
+* None, if no gradient flows to this input.
+* An ``engine.Part``, if it got arrays: a gradient that is 0 except for some elements.
+
+It must not return a Python number or another shape (ValueError), or an array that something outside of the graph keeps.
+
+One rule serves derivatives of every order. On an ordinary backward pass it gets raw arrays, and nothing is recorded. With
+``create_graph=True`` it gets tensors, so its own ops are recorded. A rule therefore uses operators and ops, not ``xp``.
 """
 
 from __future__ import annotations
@@ -15,39 +26,30 @@ import types
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from tinytensor.backend import Array, default_dtype, host, is_array, is_floating, is_host_array, quiet, wide, xp
-from tinytensor.engine import Node, calling_line, check_finite, modes
+from tinytensor.backend import Array, default_dtype, is_array, is_floating, wide, xp
+from tinytensor.calling import call, explain, wrap
 
 if TYPE_CHECKING:
-    from tinytensor.tensor import Tensor as TensorClass
+    from tinytensor.engine import Node
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-# tensor.py sets this to its class: ops make tensors, and tensors have ops for methods.
-Tensor = cast("type[TensorClass]", None)
-
-
-def wrap(array: Array, node: Node | None = None) -> TensorClass:
-    """A tensor around an array, computed by the call that ``node`` records."""
-    return Tensor._wrap(array, node)
-
-
 all_ops: dict[str, Op] = {}
 
-_NUMBERS = {type(None), bool, int, float}  # what an operand may be beside a tensor
-_SETTINGS = {*_NUMBERS, str, slice, tuple, xp.ndarray}  # what a setting may be without a closer look
 
-
-def op(*, floating: bool = False, **rules: Callable[..., Any]) -> Callable[[Function], Function]:
+def op(*, floating: bool = False, several: bool = False, **rules: Callable[..., Any]) -> Callable[[Function], Function]:
     """Declare a function on arrays as a differentiable op on tensors: ``@op(x=lambda g, out: g * out)``.
 
-    Each keyword is an input of the function and its gradient rule. Parameters without a rule are settings: they get no
-    gradient. The result takes tensors, or, inside a rule on an ordinary backward pass, raw arrays. A ``floating`` op computes
-    with floating-point numbers alone: integers and booleans reach its function as float32.
+    Each keyword names an input of the function and gives its gradient rule. Parameters without a rule are settings, which get
+    no gradient. An op without any rule, ``@op()``, has no gradients; its inputs are the parameters without a default. The op
+    takes tensors, or raw arrays when a gradient rule calls it.
+
+    ``floating``: the function computes with floating-point numbers only; integers and booleans reach it as float32.
+    ``several``: the first argument is a sequence of tensors, and the one rule returns a gradient for each of them.
     """
 
     def declare(forward: Function) -> Function:
-        return cast(Function, Op(forward, rules, floating=floating))
+        return cast(Function, Op(forward, rules, floating=floating, several=several))
 
     return declare
 
@@ -61,32 +63,36 @@ class Op:
         rules: dict[str, Callable[..., Any]],
         inputs: tuple[str, ...] = (),
         floating: bool = False,
+        several: bool = False,
     ):
         functools.update_wrapper(self, forward)
         self.name = forward.__name__.lstrip("_")
         self.forward = forward
-        parameters = inspect.signature(forward).parameters
-        self.names = tuple(parameters)
-        self.defaults = {n: p.default for n, p in parameters.items() if p.default is not p.empty}
-        self.variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters.values())
-        required = [n for n, p in parameters.items() if p.default is p.empty]
-        self.inputs = inputs or tuple(n for n in self.names if n in rules) or tuple(required)
-        self.settings = {i for i, n in enumerate(self.names) if n not in self.inputs}  # where arguments get no gradient
-        self.setting_names = [self.names[i] for i in sorted(self.settings)]
-        self.differentiable = bool(rules)
-        self.nothing = [False] * len(self.inputs)  # which gradients are needed where none is
         self.floating = floating
+        self.several = several
         self.rules = rules
         self.needs = {n: tuple(inspect.signature(rule).parameters) for n, rule in rules.items()}
+        self.differentiable = bool(rules)
+        parameters = inspect.signature(forward).parameters
+        if not parameters or any(p.kind not in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters.values()):
+            raise TypeError(f"{self.name} cannot be an op: it needs parameters, without * or **; see ``several`` of @op")
+        self.names = tuple(parameters)
+        self.places = {name: place for place, name in enumerate(self.names)}
+        self.required = [n for n, p in parameters.items() if p.default is p.empty]
+        self.defaults = [None if p.default is p.empty else p.default for p in parameters.values()]
+        self.inputs = inputs or tuple(n for n in self.names if n in rules) or tuple(self.required)
+        self.input_places = [self.places[name] for name in self.inputs]
+        self.setting_places = [place for name, place in self.places.items() if name not in self.inputs]
+        self.none_needed = (False,) * len(self.inputs)  # what ``needed`` is when no input needs a gradient
         self._check_rules()
         all_ops[self.name] = self
 
     def _check_rules(self) -> None:
         known = {"g", "out", *self.names, *(f"{n}_shape" for n in self.names)}
         for name in self.rules:
-            strange = [n for n in self.needs[name] if n not in known]
-            if name not in self.names or strange:
-                raise TypeError(f"{self.name}: the rule for {name!r} asks for {strange or name}, which the op does not have")
+            unknown = [n for n in self.needs[name] if n not in known]
+            if name not in self.names or unknown:
+                raise TypeError(f"{self.name}: the rule for {name!r} asks for {unknown or name}, which the op does not have")
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"
@@ -95,107 +101,31 @@ class Op:
         """An op set on the Tensor class is a method."""
         return self if instance is None else types.MethodType(self, instance)
 
-    # -- forward
-
     def __call__(self, *args: Any, **settings: Any) -> Any:
-        if modes.tape is not None:
-            return modes.tape.call(self, args, settings)
-        if args and not settings and not self.variadic:
-            out = self._call_directly(args)
-            if out is not None:
-                return out
-        if self.variadic:
-            values = {**self.defaults, self.names[0]: args, **settings}
-            operands: Sequence[Any] = args
-        else:
-            if len(args) > len(self.names):
-                raise TypeError(f"{self.name}() takes {len(self.names)} arguments, but {len(args)} were given")
-            values = {**self.defaults, **dict(zip(self.names, args)), **settings}
-            operands = [values.get(n) for n in self.inputs]
-        if (args and isinstance(args[0], Tensor)) or any(isinstance(value, Tensor) for value in values.values()):
-            return self._record(values, operands)
-        if not any(is_array(value) for value in (*operands, *values.values())):
-            self._reject(args)
-        return self._run(values)
+        return call(self, args, settings)
 
-    def _call_directly(self, args: Sequence[Any]) -> Any:
-        """The short way, which rules and a model that writes token by token go most: for arrays alone, and for float32 tensors
-        that nothing is recorded of. None for all else, and where the call fails, so that the long way says why."""
-        if type(args[0]) is xp.ndarray:
-            for x in args:
-                if type(x) not in _SETTINGS:
-                    return None
-            return self._run_directly(args)
-        if modes.recording or modes.detecting_anomalies or not isinstance(args[0], Tensor):
-            return None
-        arrays = []
-        for place, x in enumerate(args):
-            if isinstance(x, Tensor) and x.data.dtype is default_dtype:
-                arrays.append(x.data)
-            elif type(x) in (_SETTINGS if place in self.settings else _NUMBERS):
-                arrays.append(x)
-            else:
-                return None
-        if modes.quiet:
-            out = self._run_directly(arrays)
-        else:
-            with quiet():
-                out = self._run_directly(arrays)
-        return None if out is None else Tensor._wrap(out if type(out) is xp.ndarray else xp.asarray(out))
+    def input_name(self, place: int) -> str:
+        """What an error message calls this input."""
+        return f"operand {place}" if self.several else repr(self.inputs[place])
 
-    def _run_directly(self, arrays: Sequence[Any]) -> Any:
+    # -- forward: these are called in calling.py, and FusedOp overrides them
+
+    def compute(self, arguments: list[Any], needed: Sequence[bool]) -> tuple[Any, Any]:
+        """The output for these arrays, and the residuals: None, or what a fused op's gradients need besides the arrays.
+
+        NumPy's errors about shapes, indices and types are raised again with the op's name; the original one is their cause.
+        """
         try:
-            return self._forward_only(*arrays)
-        except (ValueError, IndexError, TypeError):
-            return None
+            return self.forward(*arguments), None
+        except (ValueError, IndexError, TypeError) as error:
+            raise explain(self, arguments, error) from error
 
-    def _forward_only(self, *arrays: Any) -> Any:
-        return self.forward(*arrays)
+    def promoted(self, arrays: list[Any]) -> list[Any]:
+        """Convert the integer operands, if they must be converted.
 
-    def _record(self, values: dict[str, Any], operands: Sequence[Any]) -> TensorClass:
-        arrays, parents, is_usual = self._unwrap(operands)
-        if self.variadic:
-            values[self.names[0]] = tuple(arrays)
-        else:
-            values.update(zip(self.inputs, arrays))
-        for name in self.setting_names:
-            if isinstance(values[name], Tensor):
-                values[name] = self._setting(name, values[name])
-        recording = modes.recording and self.differentiable and any(parents)
-        needed = [parent is not None for parent in parents] if recording else self.nothing
-        if modes.quiet:
-            out, kept = self._compute(values, needed)
-        else:
-            with quiet():
-                out, kept = self._compute(values, needed)
-        if not is_usual:
-            out = self._rounded(out, values, arrays)
-        node = None
-        if recording and is_floating(out.dtype):
-            node = Node(self, parents, self._saved(values, out, kept, parents), out.shape, out.dtype)
-        if modes.detecting_anomalies:
-            check_finite(out, f"the output of {self.name!r}, called at {node.line if node else calling_line()},")
-        return wrap(out, node)
-
-    def _unwrap(self, operands: Sequence[Any]) -> tuple[list[Any], tuple[Node | None, ...], bool]:
-        """The operands' arrays, brought to one kind of dtype, the nodes of those that need gradients, and whether all are in
-        float32, as they usually are."""
-        arrays: list[Any] = []
-        parents: list[Node | None] = []
-        is_usual = True
-        for x in operands:
-            if isinstance(x, Tensor):
-                arrays.append(x.data)
-                parents.append(x.node)
-                is_usual = is_usual and x.data.dtype is default_dtype
-            else:
-                arrays.append(self._number(x))
-                parents.append(None)
-        return arrays if is_usual else self._promote(arrays), tuple(parents), is_usual
-
-    def _promote(self, arrays: list[Any]) -> list[Any]:
-        """Convert integer operands, where that must be: to the floating type of the others (NumPy would turn int64 and float32
-        to float64), or to float32 where the op needs floating-point numbers, or a Python number is one."""
+        Next to floating-point operands they get the dtype of those (NumPy would make float64 of int64 and float32). Alone they
+        become float32 if the op needs floating-point numbers, or if a Python number among the operands is a float.
+        """
         dtypes = {x.dtype for x in arrays if hasattr(x, "dtype")}
         floating = [d for d in dtypes if is_floating(d)]
         if len(floating) == len(dtypes):
@@ -208,85 +138,47 @@ class Op:
             return arrays
         return [x.astype(dtype) if hasattr(x, "dtype") and not is_floating(x.dtype) else x for x in arrays]
 
-    def _compute(self, values: dict[str, Any], needed: Sequence[bool]) -> tuple[Array, Any]:
-        """The output, and what else the gradients ``needed`` want kept (nothing, but for a fused op)."""
-        out = self._run(values)
-        return out if type(out) is xp.ndarray else xp.asarray(out), None
+    def rounded(self, out: Array, arrays: Sequence[Any]) -> Array:
+        """The output, converted to half precision if all floating-point inputs have it.
 
-    def _rounded(self, out: Array, values: dict[str, Any], arrays: Sequence[Any]) -> Array:
-        """The output, in half precision if all floats that went in are: sums are computed in float32, and with a Python number
-        the array packages compute bfloat16 in float32, too."""
+        Some functions return float32 for such inputs: sums do, and so does arithmetic of bfloat16 with a Python number.
+        """
         floating = {x.dtype for x in arrays if hasattr(x, "dtype") and is_floating(x.dtype)}
-        if len(floating) != 1 or "dtype" in values or not is_floating(out.dtype):
+        if len(floating) != 1 or "dtype" in self.places or not is_floating(out.dtype):
             return out
         (dtype,) = floating
         return out if wide(dtype) is None else out.astype(dtype, copy=False)
 
-    def _run(self, values: dict[str, Any]) -> Any:
-        try:
-            if self.variadic:
-                settings = {n: values[n] for n in self.names[1:]}
-                return self.forward(*values[self.names[0]], **settings)
-            return self.forward(**values)
-        except (ValueError, IndexError, TypeError) as error:
-            raise explain(self, values, error) from None
-
-    def _reject(self, args: Sequence[Any]) -> None:
-        kinds = ", ".join(type(a).__name__ for a in args) or "nothing"
-        raise TypeError(f"{self.name} needs a tensor and got {kinds}: make one with tt.tensor(...)")
-
-    def _number(self, value: Any) -> Any:
-        """An operand that is no tensor: None (an input left out) or a number. Arrays are refused, not guessed about."""
-        if value is None or type(value) in (int, float, bool):
-            return value
-        if isinstance(value, host.generic):
-            return value.item()
-        kind = "an array" if is_array(value) or is_host_array(value) else f"a {type(value).__name__}"
-        raise TypeError(f"{self.name} got a tensor and {kind}: make it a tensor with tt.tensor(...) first")
-
-    def _setting(self, name: str, value: TensorClass) -> Array:
-        """The array of a tensor that the op has no gradient rule for. If one is expected, better an error than silence."""
-        if value.node is not None and self.differentiable and modes.recording:
-            raise TypeError(f"{self.name} gives no gradient to {name!r}, but it requires one: pass {name}.detach()")
-        return value.data
-
-    def _saved(self, values: dict[str, Any], out: Array, kept: Any, parents: tuple[Node | None, ...]) -> Any:
-        """Only what the rules of the inputs that need a gradient name."""
-        saved = {}
-        for name in self._to_save(tuple([parent is not None for parent in parents])):
-            if name == "out":
-                saved[name] = out
-            elif name.endswith("_shape"):
-                saved[name] = _shape_of(values[name[:-6]])
-            else:
-                saved[name] = values[name]
-        return saved
+    def saved(self, arguments: Sequence[Any], out: Array, residuals: Any, needed: tuple[bool, ...]) -> Any:
+        """The values that the rules of the ``needed`` inputs name, and nothing else."""
+        values = {}
+        for name, place, of_shape in self._to_save(needed):
+            values[name] = out if place is None else _shape_of(arguments[place]) if of_shape else arguments[place]
+        return values
 
     @functools.lru_cache(maxsize=4096)  # noqa: B019 (ops live as long as the program)
-    def _to_save(self, needed: tuple[bool, ...]) -> set[str]:
-        """What the rules of the inputs whose gradients are needed name, but for the gradient that comes in."""
-        if self.variadic:
-            return set(self.needs[self.inputs[0]]) - {"g"}
-        return {n for name, wanted in zip(self.inputs, needed) if wanted for n in self.needs[name]} - {"g"}
-
-    def input_name(self, place: int) -> str:
-        """What to call the input of that number in an error."""
-        return f"operand {place}" if self.variadic else repr(self.inputs[place])
+    def _to_save(self, needed: tuple[bool, ...]) -> list[tuple[str, int | None, bool]]:
+        """What these inputs' rules name except ``g``: the name, its place (None for ``out``), and whether it is a shape."""
+        inputs = self.inputs if self.several else [name for name, wanted in zip(self.inputs, needed) if wanted]
+        names = sorted({n for name in inputs for n in self.needs[name]} - {"g"})
+        return [
+            (n, None, False) if n == "out" else (n, self.places[n.removesuffix("_shape")], n not in self.places) for n in names
+        ]
 
     # -- backward
 
     def backward(self, node: Node, g: Any, create_graph: bool) -> Sequence[Any]:
-        """The gradient for each of the node's parents; None where a parent is None."""
+        """The gradient for each of the node's parents; None for a parent that is None."""
         saved = {**node.saved, "g": g}
         if create_graph:
             saved = self._as_tensors(node, saved)
-        if self.variadic:
-            name = self.inputs[0]
+        if self.several:
+            (name,) = self.inputs
             gradients: Sequence[Any] = self.rules[name](*[saved[n] for n in self.needs[name]])
             if len(gradients) != len(node.parents):
                 raise ValueError(
-                    f"the gradient rule of {self.name!r} returned {len(gradients)} gradients: it has {len(node.parents)} "
-                    "operands, each of which needs one (or None)"
+                    f"the gradient rule of {self.name!r} returned {len(gradients)} gradients for {len(node.parents)} operands: "
+                    "it must return one for each (or None)"
                 )
         else:
             gradients = [
@@ -295,15 +187,15 @@ class Op:
             ]
         if create_graph:
             return gradients
-        return _apart(gradients, g, [*saved.values(), *(saved.get(self.names[0], ()) if self.variadic else ())])
+        return _copy_shared(gradients, g, [*saved.values(), *(saved.get(self.inputs[0], ()) if self.several else ())])
 
     def _as_tensors(self, node: Node, saved: dict[str, Any]) -> dict[str, Any]:
-        """The saved arrays as tensors that know where they came from, so that the rules record themselves."""
+        """The saved arrays as tensors with their nodes, so that what the rules compute from them is recorded."""
         if "out" in saved:
             saved["out"] = wrap(saved["out"], node)
-        if self.variadic:
-            if self.names[0] in saved:
-                saved[self.names[0]] = [wrap(a, p) for a, p in zip(saved[self.names[0]], node.parents)]
+        if self.several:
+            if self.inputs[0] in saved:
+                saved[self.inputs[0]] = [wrap(a, p) for a, p in zip(saved[self.inputs[0]], node.parents)]
             return saved
         for name, parent in zip(self.inputs, node.parents):
             if name in saved and is_array(saved[name]):
@@ -311,58 +203,20 @@ class Op:
         return saved
 
 
-def _apart(gradients: Sequence[Any], g: Any, saved: Sequence[Any]) -> Sequence[Any]:
-    """What rules returned, with copies in place of arrays that were saved, or returned twice: the engine adds to gradients in
-    place, and knows by itself only that g, which many rules return as it is, belongs to another."""
-    held = set(map(id, saved))
-    apart = []
-    for gradient in gradients:
-        if gradient is not None and gradient is not g and id(gradient) in held and is_array(gradient):
-            gradient = gradient.copy()
-        held.add(id(gradient))
-        apart.append(gradient)
-    return apart
-
-
-def each_time(check: Callable[..., None]) -> Callable[..., None]:
-    """Declare a check of arrays' values, which a traced function makes in each of its calls, and not in the first alone."""
-
-    @functools.wraps(check)
-    def call(*given: Any) -> None:
-        check(*given)
-        if modes.tape is not None:
-            modes.tape.write_check(check, given)
-
-    return call
-
-
-# ----------------------------------------------------------------------------------------------------------- errors
-
-
 def _shape_of(value: Any) -> Any:
     return [v.shape for v in value] if isinstance(value, (tuple, list)) else getattr(value, "shape", ())
 
 
-# What NumPy and CuPy say, and what to say instead; {} is their own text.
-_REMEDIES = {
-    "could not be broadcast|not broadcastable|non-broadcastable|shape mismatch|axis remapping": (
-        "these do not broadcast; compare them from the last axis: each pair must be equal, or one of them 1"
-    ),
-    "is out of bounds for array of dimension": "{}: axes run from -ndim to ndim - 1",
-    "zero-size array to reduction": "there is nothing to choose from, as an axis has length 0",
-    "'bfloat16' not understood": "NumPy has no bfloat16; with CuPy it needs the package ml_dtypes: pip install ml_dtypes",
-    "NoneType": "an operand is missing, or None: give it a tensor or a number",
-}
-
-
-def explain(operation: Op, values: dict[str, Any], error: Exception) -> Exception:
-    """The same kind of error, in one line that names the op, the shapes and, where there is a usual one, the remedy."""
-    operands: list[Any] = []
-    for value in values[operation.names[0]] if operation.variadic else [values.get(n) for n in operation.names]:
-        operands += value if isinstance(value, tuple) else [value]  # an index may be a tuple of arrays
-    shapes = ", ".join(f"{tuple(v.shape)}" for v in operands if hasattr(v, "shape"))
-    reason = str(error).strip()
-    remedy = next((r for said, r in _REMEDIES.items() if any(part in reason for part in said.split("|"))), "{}")
-    reason = remedy.format(reason)
-    kind = next(k for k in (IndexError, TypeError, ValueError) if isinstance(error, k))
-    return kind(f"{operation.name} of shapes {shapes}: {reason}" if shapes else f"{operation.name}: {reason}")
+def _copy_shared(gradients: Sequence[Any], g: Any, saved: Sequence[Any]) -> Sequence[Any]:
+    """The gradients, with a copy of each whose memory is saved or was returned before: the engine adds to new arrays in place.
+    ``g`` and its views are not copied: many rules return them, and the engine knows that it must not add to them."""
+    held = set(map(id, saved))
+    separate = []
+    for gradient in gradients:
+        if is_array(gradient):
+            memory = gradient if gradient.base is None else gradient.base
+            if gradient is g.base or (memory is not g and memory is not g.base):  # what a view g shows may be a saved array
+                gradient = gradient.copy() if id(memory) in held else gradient
+                held.add(id(memory))
+        separate.append(gradient)
+    return separate

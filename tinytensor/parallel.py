@@ -1,7 +1,7 @@
-"""A batch cut into shards, one thread each: how training uses several cores.
+"""How training uses several cores: the batch is split into shards, and each shard runs in a thread of its own.
 
-Splitting the batch hands work over twice a step. Splitting each product, as BLAS does by itself, hands it over hundreds of
-times, and leaves all that is not a product to one core. So here BLAS is held to one thread in each shard.
+When the batch is split, threads hand over work only twice in a step. BLAS by itself splits every matrix product: then they
+hand over work hundreds of times, and everything that is not a product runs on one core. So in a shard BLAS uses one thread.
 """
 
 from __future__ import annotations
@@ -18,44 +18,50 @@ import threadpoolctl
 
 from tinytensor import backend, engine, random
 from tinytensor.backend import host
+from tinytensor.modes import capture_modes, modes, without_warnings
 from tinytensor.tensor import Tensor, accumulate, leaf_gradients
 
 Shard = TypeVar("Shard")
 Result = TypeVar("Result")
 
 
-_MOST_SHARDS = 4  # by default: the shards of a small model spend a tenth of their time in Python, which runs one at a time
+_MOST_SHARDS = 4  # the default's maximum: shards of a small model spend a tenth of their time in Python, one at a time
 
 
 def default_shards() -> int:
-    """As many shards as BLAS would use threads, one a core or what OPENBLAS_NUM_THREADS or its like says, but at most 4, as
-    more pay for large models only; on a GPU, and inside a shard, 1."""
+    """The default number of shards: as many as BLAS would use threads, but at most 4; 1 on a GPU and inside of a shard.
+
+    BLAS uses one thread for each core, or what OPENBLAS_NUM_THREADS and similar variables say. More than 4 shards only help
+    large models.
+    """
     if backend.name != "numpy" or _here.is_a_shard:
         return 1
     return min(_blas.threads(), _MOST_SHARDS)
 
 
 class _Here(threading.local):
-    """What belongs to one thread."""
+    """The state of one thread."""
 
     def __init__(self) -> None:
         self.is_a_shard = False
-        self.blas_limits = 0  # how often it is inside ``one_blas_thread``
-        self.pools: dict[int, ThreadPoolExecutor] = {}  # by the number of threads
+        self.blas_limits = 0  # how many times it has entered ``one_blas_thread`` and not left it
+        self.pools: dict[int, ThreadPoolExecutor] = {}  # by their number of threads
 
 
 _here = _Here()
 
 
 def run(function: Callable[[Shard], Result], shards: Sequence[Shard]) -> list[Result]:
-    """``function`` of every shard, each in a thread of its own, which inherits ``no_grad`` and its like.
+    """The results of ``function`` for every shard. Each shard runs in a thread of its own, with this thread's modes
+    (``no_grad`` and so on).
 
-    With several shards each draws random numbers from a generator of its own, seeded by this thread's: the same seed and
-    number of shards give the same numbers. The first error of a shard is raised here, after all have ended. Inside a shard,
-    where all cores have work already, shards run one after the other, and in a function that is traced, too.
+    Each of several shards draws random numbers from its own generator, which this thread's generator seeds: the same seed and
+    number of shards give the same numbers. If a shard raises an error, it is raised here after all shards have ended (the
+    first of several). Inside of a shard, where all cores are busy, shards run one after the other; so they do in a function
+    that is being traced.
     """
-    if len(shards) < 2 or engine.modes.tape is not None:
-        with engine.quietly():
+    if len(shards) < 2 or modes.tracer is not None:
+        with without_warnings():
             return [function(shard) for shard in shards]
     seeds = random.generator().integers(0, 2**63, len(shards))
     work = _as_shard(function)
@@ -63,7 +69,10 @@ def run(function: Callable[[Shard], Result], shards: Sequence[Shard]) -> list[Re
 
 
 def call_together(functions: Sequence[Callable[[], Result]]) -> list[Result]:
-    """What the functions return, each called in a thread of its own, the first in this one; inside a shard, one by one."""
+    """The results of the functions. The first runs in this thread and each other one in a thread of its own.
+
+    Inside of a shard they run one after the other.
+    """
     if _here.is_a_shard or len(functions) < 2:
         return [function() for function in functions]
     with one_blas_thread():
@@ -71,16 +80,18 @@ def call_together(functions: Sequence[Callable[[], Result]]) -> list[Result]:
         try:
             first = functions[0]()
         finally:
-            wait(others)  # also after an error: nothing may go on behind the caller's back
+            wait(others)  # also after an error: no thread may go on when this function has ended
         return [first, *(other.result() for other in others)]
 
 
 def backward(loss: Callable[[Shard], Tensor], shards: Sequence[Shard]) -> Tensor:
-    """The sum of ``loss(shard)`` over the shards, without a history; its gradients are added to the ``.grad`` of every leaf,
-    as ``(loss(shard_1) + loss(shard_2) + ...).backward()`` would, with each shard's work in a thread of its own. Raises
-    ValueError where there are no shards."""
+    """The sum of ``loss(shard)`` over the shards, without a history. Its gradients are added to the ``.grad`` of every leaf.
+
+    It does what ``(loss(shard_1) + loss(shard_2) + ...).backward()`` does, but each shard's forward and backward pass runs in
+    a thread of its own. Raises ValueError if there are no shards.
+    """
     if len(shards) == 0:
-        raise ValueError("backward over shards needs at least one of them: of none there is no loss")
+        raise ValueError("backward over shards needs at least one shard: without any there is no loss")
 
     def value_and_gradients(shard: Shard) -> tuple[Tensor, dict[engine.Node, Any]]:
         value = loss(shard)
@@ -99,13 +110,13 @@ def backward(loss: Callable[[Shard], Tensor], shards: Sequence[Shard]) -> Tensor
 
 
 def _as_shard(function: Callable[[Shard], Result]) -> Callable[[Shard, int], Result]:
-    """The function as a thread is to call it: with the modes of the thread that is here now, and random numbers of its own."""
-    same_modes = engine.same_modes()
+    """The function as another thread calls it: with the modes that this thread has now, and with a random seed of its own."""
+    same_modes = capture_modes()
 
     def call(shard: Shard, seed: int) -> Result:
         before, _here.is_a_shard = _here.is_a_shard, True
         try:
-            with same_modes(), engine.quietly(), random.using(host.random.default_rng(seed)):
+            with same_modes(), without_warnings(), random.using(host.random.default_rng(seed)):
                 return function(shard)
         finally:
             _here.is_a_shard = before
@@ -115,12 +126,14 @@ def _as_shard(function: Callable[[Shard], Result]) -> Callable[[Shard, int], Res
 
 @functools.cache
 def _controller() -> threadpoolctl.ThreadpoolController:
-    return threadpoolctl.ThreadpoolController()  # it looks through all loaded libraries: once is enough
+    return threadpoolctl.ThreadpoolController()  # kept, because it searches all loaded libraries
 
 
 class _Blas:
-    """How many threads BLAS may use, which holds for the whole process: while anyone is inside ``one_blas_thread`` it is one,
-    and whoever leaves last gives it back what it had."""
+    """How many threads BLAS may use. This setting belongs to the whole process.
+
+    While any thread is inside ``one_blas_thread``, it is one. When the last one leaves, BLAS gets back the number it had.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -129,7 +142,7 @@ class _Blas:
         self._limit: Any = None
 
     def threads(self) -> int:
-        """As many as BLAS uses when nobody limits it here."""
+        """The number of threads that BLAS uses outside of ``one_blas_thread``."""
         with self._lock:
             return self._threads if self._inside else _blas_threads()
 
@@ -152,8 +165,8 @@ class _Blas:
                 self._lift()
 
     def after_fork(self) -> None:
-        """Go on in a forked child, where the thread that forked is the only one."""
-        self._lock = threading.Lock()  # the old one may be held by a thread that is no more
+        """Correct the state in a forked child, whose only thread is the one that forked."""
+        self._lock = threading.Lock()  # the old one may be held by a thread that no longer exists
         before, self._inside = self._inside, _here.blas_limits
         if before and not self._inside:
             self._lift()
@@ -169,7 +182,7 @@ def _blas_threads() -> int:
 
 
 def _let_this_thread_decide() -> None:
-    """Newer versions of threadpoolctl ignore all threads but the one that first set a limit. Here, it need not be the last."""
+    """Newer versions of threadpoolctl only obey the thread that first set a limit. Here the last thread may be another one."""
     if hasattr(threadpoolctl.OpenBLASController, "clear_controlling_thread"):
         threadpoolctl.OpenBLASController.clear_controlling_thread(force=True)
 
@@ -179,7 +192,7 @@ _blas = _Blas()
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """A context in which a product of matrices uses the thread that asks for it, and no other."""
+    """A context in which BLAS uses one thread: that of its caller."""
     _blas.enter()
     try:
         yield
@@ -188,14 +201,14 @@ def one_blas_thread() -> Iterator[None]:
 
 
 def _threads(count: int) -> ThreadPoolExecutor:
-    """Threads that wait for this thread's work; they are kept, as starting one takes as long as a small product."""
+    """Threads that wait for work from this thread. They are kept, because starting one takes as long as a small product."""
     if count not in _here.pools:
         _here.pools[count] = ThreadPoolExecutor(count, thread_name_prefix="shard")
     return _here.pools[count]
 
 
 def _after_fork() -> None:
-    """A forked child has none of its parent's threads, but what they held, and the pools that they served in."""
+    """A forked child has its parent's locks and thread pools, but not the parent's other threads."""
     _here.pools = {}
     _blas.after_fork()
 

@@ -1,6 +1,6 @@
-"""Random numbers. One generator, on the CPU whichever the backend is, so that a seed means the same weights everywhere.
+"""Random numbers. They come from one generator on the CPU, on either backend, so that a seed gives the same weights everywhere.
 
-Each thread may use a generator of its own (``using``): that is how parallel work repeats exactly.
+A thread may use a generator of its own (see ``using``). That makes parallel work exactly repeatable.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from tinytensor.backend import host
-from tinytensor.engine import modes
+from tinytensor.kernels.numpy.dropout import RandomKey
+from tinytensor.modes import modes
 from tinytensor.tensor import Tensor
 
 Shape = int | Sequence[int]
@@ -26,14 +27,14 @@ _current = _Current()
 
 
 def seed(value: int) -> None:
-    """Start the generator anew from ``value``: what follows repeats exactly."""
+    """Restart the generator from ``value``: from here on the same random numbers follow each time."""
     global _shared
     _shared = host.random.default_rng(value)
 
 
 def generator() -> host.random.Generator:
-    """The generator that this thread draws from. Raises RuntimeError in a function that is being traced."""
-    if modes.tape is not None:
+    """The generator that this thread draws from. Raises RuntimeError inside a function that is being traced."""
+    if modes.tracer is not None:
         raise RuntimeError("a traced function would draw the same random numbers in each call: pass them in as a tensor")
     return _current.generator or _shared
 
@@ -55,7 +56,7 @@ def get_state() -> dict[str, Any]:
 
 
 def set_state(state: dict[str, Any]) -> None:
-    """Go on from a state that ``get_state`` returned."""
+    """Continue from a state that ``get_state`` returned."""
     generator().bit_generator.state = state
 
 
@@ -66,24 +67,24 @@ def normal(shape: Shape, mean: float = 0.0, std: float = 1.0, requires_grad: boo
 
 
 def uniform(shape: Shape, low: float = 0.0, high: float = 1.0, requires_grad: bool = False) -> Tensor:
-    """float32 numbers, each as likely as the next, from ``low`` up to but without ``high``."""
+    """float32 numbers from the uniform distribution over ``low`` (included) to ``high`` (excluded)."""
     values = generator().random(shape, dtype=host.float32) * host.float32(high - low) + host.float32(low)
-    below = host.nextafter(host.float32(high), host.float32(low))  # rounding may reach ``high`` itself
+    below = host.nextafter(host.float32(high), host.float32(low))  # rounding may give ``high`` itself
     return Tensor(host.minimum(values, below), requires_grad=requires_grad)
 
 
 def integers(low: int, high: int, shape: Shape) -> Tensor:
-    """int64 numbers from ``low`` up to but without ``high``."""
+    """int64 numbers from ``low`` (included) to ``high`` (excluded)."""
     return Tensor(generator().integers(low, high, shape))
 
 
 def permutation(n: int) -> Tensor:
-    """0 to n - 1 in random order."""
+    """The numbers 0 to n - 1 in random order."""
     return Tensor(generator().permutation(n))
 
 
-def dropout_key() -> tuple[int, int]:
-    """128 random bits as two words: all that a dropout mask comes from, which ``kernels.keep_mask`` makes of them."""
+def random_key() -> RandomKey:
+    """128 random bits as two words. They determine a whole dropout mask, which ``kernels.keep_mask`` computes from them."""
     high = host.iinfo(host.uint64).max
     first, second = generator().integers(0, high, 2, dtype=host.uint64, endpoint=True).tolist()
     return first, second

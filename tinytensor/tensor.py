@@ -1,7 +1,13 @@
-"""The Tensor: an array and the node that says where it came from. Every op is a method of it, too.
+"""The Tensor: an array, and the node that says how it was computed.
 
-A tensor is a value. ``x += y`` makes a new tensor, and ``x[i] = y`` replaces x's array by a changed copy, so nothing that
-was computed from the old one, and no view of it, ever changes behind its back.
+Most ops are also methods; the list is at the end of the class. These are functions only: ops on lists of tensors
+(``concatenate``, ``stack``, ``einsum``, ...), comparisons and bitwise ops, which have operators (``==``, ``&``, ...), the
+``logical_`` ops, ``where``, ``scatter``, ``sum_rows``, ``diag``, ``embedding``, ``linear``, ``tensordot`` and ``gelu``. So are
+the functions of functional/.
+
+``x += y`` makes a new tensor, and ``x[i] = y`` gives x a changed copy of its array. So neither changes another tensor that
+shares memory with x. Only these write into memory that tensors may share: ``Parameter.assign``, ``load_state_dict``,
+initialisers, optimizers, ``clip_grad_norm``, and code that changes ``.data`` or the array from ``.numpy()``.
 """
 
 from __future__ import annotations
@@ -10,7 +16,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tinytensor import engine, op, ops
+from tinytensor import calling, engine, ops
 from tinytensor.backend import (
     Array,
     DType,
@@ -23,15 +29,16 @@ from tinytensor.backend import (
     to_numpy,
     xp,
 )
+from tinytensor.modes import enable_grad, modes, read_values
 
 
 def as_array(data: Any, dtype: DType = None) -> Array:
-    """A new array of the backend from a tensor, array, number or nested list.
+    """A new array of the backend, from a tensor, an array, a number or a nested list.
 
-    Python floats become float32 and arrays keep their dtype, unless ``dtype`` says otherwise. Raises TypeError for what
-    is not made of numbers.
+    Without ``dtype``, Python floats become float32 and arrays keep their dtype. Raises TypeError unless the data are numbers
+    or booleans, and ValueError for nested lists of different lengths.
     """
-    data = engine.leaving(data.data if isinstance(data, Tensor) else data)
+    data = read_values(data.data if isinstance(data, Tensor) else data)
     if is_array(data) and not is_host_array(data):
         return xp.array(data, dtype=dtype)
     try:
@@ -46,17 +53,17 @@ def as_array(data: Any, dtype: DType = None) -> Array:
 
 
 def _unwrapped(data: Any) -> Any:
-    """Lists with their tensors turned to NumPy arrays."""
+    """Nested lists with NumPy arrays in place of tensors."""
     if isinstance(data, Tensor):
         return data.numpy()
     return [_unwrapped(item) for item in data] if isinstance(data, (list, tuple)) else data
 
 
 class Tensor:
-    """An array that remembers how it was computed. Make one with ``tt.tensor``; README shows the first steps."""
+    """An array that remembers how it was computed. Make one with ``tt.tensor``; the README shows the first steps."""
 
     __slots__ = ("__weakref__", "_grad", "data", "node")
-    __array_priority__ = 1000  # so that CuPy hands `array + tensor` to Tensor.__radd__, which says what to do
+    __array_priority__ = 1000  # so that CuPy passes `array + tensor` on to Tensor.__radd__, whose error says what to do
 
     data: Array
     node: engine.Node | None
@@ -69,7 +76,7 @@ class Tensor:
 
     @classmethod
     def _wrap(cls, array: Array, node: engine.Node | None = None) -> Tensor:
-        """A tensor around an array of the backend, which is not copied."""
+        """A tensor that holds this array of the backend, without copying it."""
         tensor = object.__new__(Tensor)
         tensor.data = array
         tensor.node = node
@@ -105,27 +112,27 @@ class Tensor:
 
     @property
     def requires_grad(self) -> bool:
-        """Whether gradients flow back to this tensor, or through it."""
+        """Whether gradients flow to this tensor or through it."""
         return self.node is not None
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
         if self.node is not None and self.node.op is not None:
-            raise RuntimeError(f"this tensor was computed by {self.node.op.name!r}: use detach() for one without a history")
+            raise RuntimeError(f"this tensor was computed by {self.node.op.name!r}: detach() gives one without a history")
         if value != self.requires_grad:
             self.node = engine.leaf(self) if value else None
 
     @property
     def grad(self) -> Tensor | None:
-        """The gradient that ``backward`` has accumulated here; leaves only, None before."""
+        """The gradient that ``backward`` has accumulated. Only a leaf has one; it is None before the first ``backward``."""
         return self._grad
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
         if value is not None and (self.node is None or self.node.op is not None):
-            raise RuntimeError("only a leaf (made by tt.tensor(..., requires_grad=True), or a Parameter) holds a gradient")
+            raise RuntimeError("only a leaf (made by tt.tensor(..., requires_grad=True), or a Parameter) has a gradient")
         if value is not None and not isinstance(value, Tensor):
-            raise TypeError(f"a gradient is a tensor, not a {type(value).__name__}: make it one with tt.tensor(...)")
+            raise TypeError(f"a gradient must be a tensor, not a {type(value).__name__}: make it one with tt.tensor(...)")
         if value is not None and (value.shape != self.shape or value.dtype != self.dtype):
             raise ValueError(f"a gradient of {value.dtype}{value.shape} does not fit a tensor of {self.dtype}{self.shape}")
         self._grad = value
@@ -133,34 +140,34 @@ class Tensor:
     # ------------------------------------------------------------------------------------------------- its values
 
     def numpy(self) -> Any:
-        """The values as a NumPy array: shared memory on the CPU, a copy from a GPU."""
-        return to_numpy(engine.leaving(self.data))
+        """The values as a NumPy array. On the CPU it shares the tensor's memory; from a GPU it is a copy."""
+        return to_numpy(read_values(self.data))
 
     def item(self) -> Any:
-        """The value of a tensor of one element, as a Python number."""
+        """The value of a tensor of one element as a Python number."""
         if self.size != 1:
             raise ValueError(f"item() needs a tensor of one element, not of shape {self.shape}")
-        return engine.leaving(self.data).item()
+        return read_values(self.data).item()
 
     def tolist(self) -> Any:
         """The values as nested Python lists."""
         return self.numpy().tolist()
 
     def detach(self) -> Tensor:
-        """The same values without a history: gradients do not flow back through it."""
+        """The same values, in the same memory, without a history: no gradients flow back through the result."""
         return Tensor._wrap(self.data)
 
     def backward(self, gradient: Tensor | None = None, retain_graph: bool | None = None, create_graph: bool = False) -> None:
-        """Add to the ``.grad`` of every leaf the derivative of this tensor, times ``gradient``.
+        """Add the derivative of this tensor, times ``gradient``, to the ``.grad`` of every leaf.
 
-        A tensor of one element needs no ``gradient``. The graph is freed as it is passed, unless ``retain_graph`` (by
-        default what ``create_graph`` is). With ``create_graph`` the gradients are themselves differentiable.
+        A tensor of one element needs no ``gradient``. The graph is freed on the way unless ``retain_graph``, whose default is
+        ``create_graph``. With ``create_graph`` the gradients are themselves differentiable.
         """
-        node, g = _seed(self, gradient, create_graph)
+        node, g = start_of_backward(self, gradient, create_graph)
         retain = create_graph if retain_graph is None else retain_graph
         accumulate(engine.backpropagate(node, g, retain_graph=retain, create_graph=create_graph))
 
-    # ---------------------------------------------------------------------------------------------- Python's own
+    # ----------------------------------------------------------------------------------- operators and protocols
 
     def __repr__(self) -> str:
         values = host.array2string(to_numpy(self.data), separator=", ", prefix="tensor(", precision=4, threshold=100)
@@ -169,14 +176,14 @@ class Tensor:
         return f"tensor({values}{dtype}{history or ', requires_grad=True' * self.requires_grad})"
 
     def __format__(self, spec: str) -> str:
-        """``f"{loss:.4f}"``: a tensor of one element as its Python number."""
+        """``f"{loss:.4f}"``: a tensor of one element is formatted like its Python number."""
         if spec and self.size != 1:
-            raise TypeError(f"a format like {spec!r} is for a tensor of one element, not of {self.shape}: use .tolist()")
+            raise TypeError(f"a format like {spec!r} needs a tensor of one element, not of shape {self.shape}: use .tolist()")
         return format(self.item(), spec) if spec else repr(self)
 
     def __len__(self) -> int:
         if self.ndim == 0:
-            raise TypeError("a tensor of no dimensions has no length")
+            raise TypeError("a tensor with no dimensions has no length")
         return self.shape[0]
 
     def __iter__(self) -> Iterator[Tensor]:
@@ -184,8 +191,8 @@ class Tensor:
 
     def __bool__(self) -> bool:
         if self.size != 1:
-            raise ValueError(f"the truth of a tensor of shape {self.shape} is ambiguous: use .any() or .all()")
-        return bool(engine.leaving(self.data))
+            raise ValueError(f"the truth value of a tensor of shape {self.shape} is ambiguous: use .any() or .all()")
+        return bool(read_values(self.data))
 
     def __float__(self) -> float:
         return float(self.item())
@@ -195,25 +202,25 @@ class Tensor:
 
     def __index__(self) -> int:
         if self.dtype.kind not in "iu" or self.size != 1:
-            raise TypeError("only a tensor of one integer is an index")
+            raise TypeError("only a tensor of one integer can be used as an index")
         return int(self.item())
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
-        raise TypeError("a tensor does not turn into a NumPy array by itself: call .numpy()")
+        raise TypeError("a tensor is not converted to a NumPy array automatically: call .numpy()")
 
     def __array_ufunc__(self, ufunc: Any, method: str, *operands: Any, **settings: Any) -> Any:
-        """What NumPy calls for np.exp(x), and where one of its arrays or numbers stands on the left of an operator."""
+        """NumPy calls this for np.exp(x), and for an operator with a NumPy array or number on its left."""
         function = getattr(ops, ufunc.__name__, None)
         operands = tuple([x[()] if is_host_array(x) and x.ndim == 0 else x for x in operands])  # [()] makes it a number
         if function and method == "__call__" and any(isinstance(x, host.generic) for x in operands):
             return function(*operands)
-        raise _meant_for_arrays(ufunc.__name__)
+        raise _not_for_tensors(ufunc.__name__)
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        """What NumPy calls for np.sum(x) and its other functions on arrays. Those of a shape alone need no values."""
+        """NumPy calls this for np.sum(x) and its other functions on arrays. Those that only need the shape may run."""
         if function in (host.shape, host.ndim, host.size):
             return function.__wrapped__(*args, **kwargs)
-        raise _meant_for_arrays(function.__name__)
+        raise _not_for_tensors(function.__name__)
 
     __hash__ = object.__hash__
 
@@ -223,16 +230,16 @@ class Tensor:
     def __setitem__(self, index: Any, value: Any) -> None:
         if self.node is not None:
             raise RuntimeError(
-                "x[i] = y on a tensor that gradients flow through would lose them: build the result with "
-                "tt.where or tt.concatenate (or change x.detach(), or a leaf under .data)"
+                "x[i] = y would lose the gradients that flow through x: build the result with tt.where or tt.concatenate "
+                "(or change x.detach(), or the .data of a leaf)"
             )
-        if engine.modes.recording and _requires_grad(value):
+        if modes.recording and _requires_grad(value):
             raise RuntimeError(
-                "x[i] = y would lose the gradient of y, which requires one: build the result with tt.where or "
+                "x[i] = y would lose the gradient of y, which requires gradients: build the result with tt.where or "
                 "tt.concatenate, or assign y.detach()"
             )
         changed = self.data.copy()
-        engine.leaving((self.data, index, value))
+        read_values((self.data, index, value))
         changed[ops.indexing.as_index(index)] = value if isinstance(value, (int, float)) else as_array(value, self.dtype)
         self.data = changed
 
@@ -240,12 +247,12 @@ class Tensor:
         return _rebuild, (type(self), self.numpy(), self.requires_grad)
 
     def __copy__(self) -> Tensor:
-        """``copy.copy(x)``: of a leaf, or a Parameter, another leaf; of what was computed a recorded copy, as ``x.copy()``."""
+        """``copy.copy(x)``: a leaf or a Parameter gives another leaf; a computed tensor gives ``x.copy()``."""
         is_leaf = self.node is not None and self.node.op is None
         return _rebuild(type(self), self.data, self.requires_grad) if is_leaf or type(self) is not Tensor else self.copy()
 
     def __deepcopy__(self, memo: Any) -> Tensor:
-        """``copy.deepcopy(x)``: a tensor without a history. Raises RuntimeError for one that gradients flow through."""
+        """``copy.deepcopy(x)``: a tensor without a history. Raises RuntimeError for a tensor that has one."""
         if self.node is not None and self.node.op is not None:
             raise RuntimeError(
                 f"this tensor was computed by {self.node.op.name!r}, and a deep copy would lose its history: "
@@ -292,7 +299,7 @@ class Tensor:
     def __pow__(self, other: Any) -> Tensor:
         special = {2: ops.square, 0.5: ops.sqrt, -0.5: ops.rsqrt}.get(other) if isinstance(other, (int, float)) else None
         if special is None or (other == 2 and isinstance(other, float) and not is_floating(self.dtype)):
-            return ops.power(self, other)  # an integer to the power 2.0 is a float
+            return ops.power(self, other)  # an integer to the power 2.0 is floating-point
         return special(self)
 
     def __rpow__(self, other: Any) -> Tensor:
@@ -360,11 +367,12 @@ class Tensor:
     # -------------------------------------------------------------------------------------- the ops, as methods
 
     def reshape(self, *shape: Any) -> Tensor:
-        """The same elements in another shape: ``x.reshape(2, 3)`` or ``x.reshape((2, 3))``."""
+        """The same elements in another shape, as in ``x.reshape(2, 3)`` or ``x.reshape((2, 3))``."""
         return ops.reshape(self, shape[0] if len(shape) == 1 else shape)
 
     def transpose(self, *axes: Any) -> Tensor:
-        """The axes in another order: ``x.transpose(0, 2, 1)`` or ``x.transpose((0, 2, 1))``; reversed without any."""
+        """x with its axes in another order, as in ``x.transpose(0, 2, 1)`` or ``x.transpose((0, 2, 1))``. Without arguments
+        the order is reversed."""
         given: Sequence[int] | None = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes or None
         return ops.transpose(self, given)
 
@@ -393,14 +401,14 @@ class Tensor:
     isinf, isclose, allclose = ops.isinf, ops.isclose, ops.allclose
 
 
-op.Tensor = Tensor
+calling.Tensor = Tensor
 
 
 def _rebuild(kind: type[Tensor], array: Any, requires_grad: bool) -> Tensor:
     return kind(array, requires_grad=requires_grad)
 
 
-def _meant_for_arrays(name: str) -> TypeError:
+def _not_for_tensors(name: str) -> TypeError:
     return TypeError(
         f"NumPy's {name} got a tensor: use tinytensor's functions and make arrays tensors with tt.tensor(...), "
         "or take the values out with .numpy()"
@@ -408,19 +416,23 @@ def _meant_for_arrays(name: str) -> TypeError:
 
 
 def _requires_grad(value: Any) -> bool:
-    """Whether a tensor, or one of those in nested lists, requires gradients."""
+    """Whether the value is a tensor that requires gradients, or a nested list that holds one."""
     if isinstance(value, (list, tuple)):
         return any(_requires_grad(item) for item in value)
     return isinstance(value, Tensor) and value.node is not None
 
 
-def _seed(output: Tensor, gradient: Tensor | None, create_graph: bool) -> tuple[engine.Node, Any]:
-    """The node to start from, and the gradient that starts there, of the kind that the rules will be fed."""
-    if engine.modes.tape is not None:
-        raise RuntimeError("no gradients can be computed in a function that is being traced: compute them outside")
+def start_of_backward(output: Tensor, gradient: Tensor | None, create_graph: bool) -> tuple[engine.Node, Any]:
+    """The node that backward starts from, and the gradient there: an array, or with ``create_graph`` a tensor.
+
+    Raises RuntimeError if nothing was recorded, or if a function is being traced, and ValueError if the shape of ``gradient``
+    is wrong, or if there is none and ``output`` has several elements.
+    """
+    if modes.tracer is not None:
+        raise RuntimeError("a function that is being traced cannot compute gradients: compute them outside of it")
     if output.node is None:
         raise RuntimeError(
-            "no gradient flows from this tensor: nothing it was computed from requires one (requires_grad=True), "
+            "this tensor has no gradients to compute: nothing it was computed from requires them (requires_grad=True), "
             "or it was computed under no_grad"
         )
     if gradient is None:
@@ -430,38 +442,41 @@ def _seed(output: Tensor, gradient: Tensor | None, create_graph: bool) -> tuple[
     if not isinstance(gradient, Tensor):
         raise TypeError(f"the gradient must be a tensor, not {type(gradient).__name__}: make one with tt.tensor(...)")
     if gradient.shape != output.shape:
-        raise ValueError(f"the gradient has shape {gradient.shape}, but the tensor it belongs to {output.shape}")
+        raise ValueError(f"the gradient has shape {gradient.shape}, but its tensor has shape {output.shape}")
     if gradient.dtype != output.dtype:
         gradient = gradient.astype(output.dtype)
     return output.node, gradient if create_graph else gradient.data
 
 
 def leaf_gradients(output: Tensor) -> dict[engine.Node, Array]:
-    """The derivative of ``output``, of one element, by every leaf: new arrays. No ``.grad`` changes."""
-    return engine.backpropagate(*_seed(output, None, create_graph=False))
+    """The derivative of ``output``, which has one element, by every leaf, as new arrays. No ``.grad`` changes."""
+    return engine.backpropagate(*start_of_backward(output, None, create_graph=False))
 
 
-_accumulating = threading.Lock()  # threads may run backward into the same leaves
+_accumulating = threading.Lock()  # several threads may run backward into the same leaves
 
 
 def accumulate(gradients: Mapping[engine.Node, Any]) -> None:
-    """Add gradients, arrays that nobody else holds or tensors, to the ``.grad`` of their leaves."""
-    with _accumulating, engine.enable_grad():
+    """Add gradients to the ``.grad`` of their leaves. They are tensors, or arrays that nobody else holds."""
+    with _accumulating, enable_grad():
         for leaf, value in gradients.items():
             tensor = None if leaf.tensor is None else leaf.tensor()
-            if tensor is None or tensor.node is not leaf:  # it is gone, or was frozen or converted since
+            if tensor is None or tensor.node is not leaf:  # the tensor is gone, or it was frozen or converted meanwhile
                 continue
             if tensor._grad is None:
-                tensor._grad = _own(value)
+                tensor._grad = _with_own_memory(value)
             elif isinstance(value, Tensor):
                 tensor._grad = tensor._grad + value
             else:
                 tensor._grad = Tensor._wrap(tensor._grad.data + value)
 
 
-def _own(gradient: Any) -> Tensor:
-    """A gradient as a tensor with memory of its own. A recorded one, a tensor, may share its memory with another, or with what
-    a user passed to ``backward``, which a plain one, an array that nobody else holds, never does."""
+def _with_own_memory(gradient: Any) -> Tensor:
+    """A gradient as a tensor that shares its memory with nothing.
+
+    An array is not copied, because nobody else holds it. A tensor is a recorded gradient. It is copied, because it may share
+    its memory with another gradient, or with the tensor that a user passed to ``backward``.
+    """
     if isinstance(gradient, Tensor):
         return Tensor._wrap(gradient.data.copy(), gradient.node)
     return Tensor._wrap(xp.asarray(gradient))
@@ -476,17 +491,18 @@ def grad(
     retain_graph: bool | None = None,
     allow_unused: bool = False,
 ) -> Any:
-    """The gradients of ``output`` with respect to ``inputs`` (one or several), leaving every ``.grad`` alone.
+    """The gradients of ``output`` with respect to ``inputs``, one tensor or several. No ``.grad`` changes.
 
-    Returns a tensor for a tensor, a list for a sequence, each of its input's shape and dtype. ``create_graph`` makes them
-    differentiable. An input that the output does not depend on raises RuntimeError, or with ``allow_unused`` gives None.
+    Returns a tensor for a tensor and a list for a sequence. Each gradient has its input's shape and dtype. With
+    ``create_graph`` the gradients are themselves differentiable. An input that the output does not depend on raises
+    RuntimeError, or gives None with ``allow_unused``.
     """
     several = not isinstance(inputs, Tensor)
     targets: list[Tensor] = list(inputs) if several else [inputs]  # type: ignore[list-item]
     for i, x in enumerate(targets):
         if x.node is None:
             raise RuntimeError(f"input {i} of shape {x.shape} does not require gradients: make it with requires_grad=True")
-    node, g = _seed(output, gradient, create_graph)
+    node, g = start_of_backward(output, gradient, create_graph)
     retain = create_graph if retain_graph is None else retain_graph
     wanted = [x.node for x in targets if x.node is not None]
     found = engine.backpropagate(node, g, wanted, retain_graph=retain, create_graph=create_graph)
@@ -494,9 +510,11 @@ def grad(
     given: set[engine.Node] = set()
     for i, n in enumerate(wanted):
         if n not in found and not allow_unused:
-            raise RuntimeError(f"the output does not depend on input {i} of shape {n.shape}: pass allow_unused=True for None")
+            raise RuntimeError(
+                f"the output does not depend on input {i} of shape {n.shape}: with allow_unused=True its gradient is None"
+            )
         value = found.get(n)
-        results.append(None if value is None else _own(value.copy() if n in given else value))
+        results.append(None if value is None else _with_own_memory(value.copy() if n in given else value))
         given.add(n)
     return results if several else results[0]
 

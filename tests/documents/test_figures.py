@@ -235,9 +235,9 @@ SENTENCES: list[tuple[str, Callable[[], list[float]]]] = [
         ],
     ),
     (
-        "in a slow spell half a batch takes {:.1f} ms in one thread, {:.1f} beside another process that does the same, but "
-        "both halves in two threads of one process {:.1f} ms, with {:.0f} to {:.0f} waits a step; in a fast one it is {:.1f} "
-        "and {:.1f}.",
+        "When the machine was slow, half a batch took {:.1f} ms in one thread, and {:.1f} ms beside another process that did "
+        "the same. But both halves took {:.1f} ms in two threads of one process, which waited for the lock {:.0f} to {:.0f} "
+        "times a step. When the machine was fast, half a batch took {:.1f} ms in one thread, and both halves {:.1f} ms in two.",
         lambda: [
             *(cell(HAND, row, "slow spell") for row in (ALONE, BESIDE, BOTH)),
             *(number(HAND, rf"waited for Python's lock {found} times a step") for found in (r"(\d+) to \d+", r"\d+ to (\d+)")),
@@ -245,7 +245,7 @@ SENTENCES: list[tuple[str, Callable[[], list[float]]]] = [
         ],
     ),
     (
-        "Of the rate of the products alone, tinyformer's step reaches {:.2f} (A) to {:.2f} (C), PyTorch's {:.2f} to {:.2f}.",
+        "tinyformer's step reaches {:.2f} (A) to {:.2f} (C) of that rate, and PyTorch's {:.2f} to {:.2f}.",
         lambda: [
             *(steps("train_step", "tinyformer", PRODUCTS)[i] for i in (0, 2)),
             *(pick(share for side in SIDES for share in steps("train_step", side, PRODUCTS)) for pick in (min, max)),
@@ -261,12 +261,12 @@ SENTENCES: list[tuple[str, Callable[[], list[float]]]] = [
         lambda: [*ours("generate_C.md")[:3], *ours("generate_A.md")[3:], *ours("generate_C.md")[3:]],
     ),
     (
-        "At C a token reads {:.0f} MB of weights: their products alone take about {:.1f} ms of its {:.1f}, and just reading as "
-        "much, on both cores, about {:.0f} ms.",
+        "At C each token needs the {:.0f} MB of the weights. It takes {:.1f} ms, of which the matrix products take about "
+        "{:.1f}. Just reading as much memory, on both cores, takes about {:.0f} ms.",
         lambda: [
             6 * 12 * 384**2 * 4 / 1e6,  # of each block four matrices for attention and eight inside, of 4-byte numbers
-            cell(HAND, "its matrix products alone", "ms"),
             cell("generate_C.md", "tinyformer", QUARTILE) / number("generate_C.md", r"configuration C: (\d+) tokens"),
+            cell(HAND, "its matrix products alone", "ms"),
             cell(HAND, "reading as much memory as its weights, on both cores", "ms"),
         ],
     ),

@@ -1,6 +1,7 @@
-"""What the tests of the examples share: a folder to run one in, and a finished run.
+"""What the tests of the examples share: a folder to run an example in, and a finished run.
 
-A module of tests says which EXAMPLE it runs, what ``write_data`` puts into the folder, and with which words FIRST_RUN is made.
+A module of tests sets EXAMPLE (the script), ``write_data`` (which writes data into a folder) and FIRST_RUN (the words of the
+finished run).
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from running import Program
 
 @pytest.fixture(scope="session")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """The environment of every run: an empty cache, and a network where nobody answers."""
+    """The environment of every run: its cache is empty, and its network does not answer."""
     with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))  # a port that is taken but does not listen refuses at once
+        nobody.bind(("127.0.0.1", 0))  # a bound port that does not listen refuses at once
         yield {
             **{name: value for name, value in os.environ.items() if name.lower() not in ("no_proxy", "https_proxy")},
             "TINYFORMER_CACHE": str(tmp_path_factory.mktemp("cache")),
@@ -29,7 +30,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
 
 @pytest.fixture
 def program(request: pytest.FixtureRequest, tmp_path: Path, environment: dict[str, str]) -> Program:
-    """The example in a folder with nothing but its data."""
+    """The example in a folder with only its data."""
     request.module.write_data(tmp_path)
     return Program(request.module.EXAMPLE, tmp_path, environment)
 
@@ -38,7 +39,7 @@ def program(request: pytest.FixtureRequest, tmp_path: Path, environment: dict[st
 def first_run(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]
 ) -> tuple[Path, str]:
-    """A folder with data and a finished run in it, and what that run printed. Tests copy it before they change it."""
+    """A folder with data and a finished run, and what the run printed. A test copies the folder before it changes it."""
     folder = tmp_path_factory.mktemp("finished")
     request.module.write_data(folder)
     return folder, Program(request.module.EXAMPLE, folder, environment).good(*request.module.FIRST_RUN)
@@ -46,12 +47,12 @@ def first_run(
 
 @pytest.fixture
 def finished(request: pytest.FixtureRequest, first_run: tuple[Path, str], environment: dict[str, str]) -> Program:
-    """The finished run as it is, for what only reads it."""
+    """The finished run itself, for tests that only read it."""
     return Program(request.module.EXAMPLE, first_run[0], environment)
 
 
 @pytest.fixture
 def copied(request: pytest.FixtureRequest, first_run: tuple[Path, str], tmp_path: Path, environment: dict[str, str]) -> Program:
-    """A copy of the finished run, to change."""
+    """A copy of the finished run, for tests that change it."""
     shutil.copytree(first_run[0], tmp_path / "copy")
     return Program(request.module.EXAMPLE, tmp_path / "copy", environment)

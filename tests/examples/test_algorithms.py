@@ -1,4 +1,4 @@
-"""examples/algorithms.py as its users run it, with tiny settings; and its tasks."""
+"""examples/algorithms.py as its users run it, with tiny settings, and the problems of its tasks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from running import ROOT, Program, entries, log_of, validation_losses
 
-from tinyformer.runs import RunFolder
+from tinyformer.training.runs import RunFolder
 
 EXAMPLE = "algorithms.py"
 TINY = ["--num-layers", "1", "--num-heads", "2", "--d-model", "16", "--batch-size", "8", "--warmup", "2"]
@@ -18,7 +18,7 @@ FILES = ["best.safetensors", "config.json", "latest.safetensors", "log.csv", "lo
 
 
 def write_data(folder: Path) -> None:
-    """It makes its problems itself."""
+    """Nothing: the script makes its problems itself."""
 
 
 @pytest.mark.parametrize("model", ["gpt", "encoder-decoder"])
@@ -86,7 +86,7 @@ def test_a_run_that_is_there_already(program: Program) -> None:
     program.good(*words)
     assert "holds a run already" in program.bad(*words)
     message = program.bad("add", "--out", "runs", "--resume", "--steps", "7")
-    assert message.endswith("add-gpt: leave out --steps, or start a new run, or say --resume-changed\n")
+    assert message.endswith("add-gpt: leave out --steps, or start a new run, or pass --resume-changed\n")
     assert "runs2 holds no run of add, sort to resume: check --out" in program.bad("add", "sort", "--out", "runs2", "--resume")
     half = RunFolder(program.folder / "runs/add-gpt")._moving
     half.mkdir()

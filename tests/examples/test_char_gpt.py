@@ -1,4 +1,4 @@
-"""examples/char_gpt.py as its users run it: from a command line, with what goes right and what goes wrong."""
+"""examples/char_gpt.py as its users run it from a command line, with and without mistakes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from running import ROOT, Program, contents, entries, log_of, result_of, validation_losses
 
-from tinyformer.gpt import GPTConfig
-from tinyformer.runs import load_checkpoint
-from tinyformer.training import TrainingConfig
+from tinyformer.models.gpt import GPTConfig
+from tinyformer.training.checkpoints import load_checkpoint
+from tinyformer.training.config import TrainingConfig
 
 EXAMPLE = "char_gpt.py"
 TINY = ["--num-layers", "1", "--num-heads", "2", "--d-model", "16", "--block-size", "8", "--batch-size", "4"]
@@ -182,8 +182,8 @@ def test_a_finished_run_resumed_ends_as_before(copied: Program) -> None:
 @pytest.mark.parametrize(
     ("words", "flags"),
     [
-        (["--steps", "30"], "--steps, or start a new run, or say --resume-changed"),
-        (["--steps", "2000"], "--steps, or start a new run, or say --resume-changed"),  # the default, but not this run's
+        (["--steps", "30"], "--steps, or start a new run, or pass --resume-changed"),
+        (["--steps", "2000"], "--steps, or start a new run, or pass --resume-changed"),  # the default, but not this run's
         (["--d-model", "32", "--dropout", "0.5"], "--d-model, or start a new run"),
         (["--seed", "3", "--steps", "30"], "--seed, or start a new run"),
         (["--positions", "rotary", "--norm", "rms"], "--positions, --norm, or start a new run"),
@@ -200,10 +200,10 @@ def test_resuming_with_other_settings(finished: Program, words: list[str], flags
 def test_resuming_with_changed_settings(copied: Program) -> None:
     resume = ["--out", "run", "--resume-changed"]
     for words, said in (
-        (["--seed", "3", "--steps", "30"], "a run cannot change --seed on its way: leave that out, or start a new run"),
-        (["--dtype", "bfloat16"], "a run cannot change --dtype on its way: leave that out, or start a new run"),
-        (["--d-model", "32"], "a run cannot change --d-model on its way: leave that out, or start a new run"),
-        (["--steps", "19"], "--steps must be at least the 20 that were taken already, not 19"),
+        (["--seed", "3", "--steps", "30"], "a resumed run cannot change --seed: leave that out, or start a new run"),
+        (["--dtype", "bfloat16"], "a resumed run cannot change --dtype: leave that out, or start a new run"),
+        (["--d-model", "32"], "a resumed run cannot change --d-model: leave that out, or start a new run"),
+        (["--steps", "19"], "--steps must be at least 20, the number taken already, not 19"),
         (["--batch-size", "0"], "--batch-size must be at least 1, not 0"),
     ):
         before = contents(copied.folder / "run")
@@ -227,8 +227,8 @@ def test_settings_edited_by_hand(copied: Program) -> None:
     settings["training"]["steps"] = 25
     path.write_text(json.dumps(settings), encoding="utf-8")
     assert copied.bad("--out", "run", "--resume").replace("\\", "/") == (
-        "run/config.json says 25 for training.steps, but latest.safetensors was trained with 20: put that back, or take it "
-        "over with --resume-changed\n"
+        "run/config.json says 25 for training.steps, but latest.safetensors was trained with 20: put that back, or keep the "
+        "change with --resume-changed\n"
     )
     copied.good("--out", "run", "--resume-changed")
     assert log_of(copied.folder / "run")[-1]["step"] == "25"
@@ -322,7 +322,7 @@ def test_an_unknown_character_in_the_prompt(finished: Program) -> None:
         (["--prompt", ""], "the prompt is empty"),
         (["--temperature", "-1"], "--temperature must be 0 (greedy) or more, not -1.0"),
         (["--temperature", "nan"], "--temperature must be a finite number, not nan"),
-        (["--length", "-1"], "the length must not be negative"),
+        (["--length", "-1"], "the length must be at least 0"),
         (["--top-k", "-1"], "--top-k must be at least 0, not -1"),
         (["--top-p", "0"], "--top-p must be above 0 and at most 1, not 0.0"),
         (["--seed", "-1"], "--seed must be at least 0, not -1"),
@@ -353,7 +353,7 @@ def test_a_sample_of_a_checkpoint_that_does_not_fit(copied: Program) -> None:
     assert message == "run/config.json says 32 for model.d_model, but best.safetensors was trained with 16: put that back\n"
     settings["model"]["vocab_size"] += 1
     path.write_text(json.dumps(settings), encoding="utf-8")
-    assert "tokenizer.json has 28 tokens, but the model 29" in copied.bad("sample", "--out", "run")
+    assert "tokenizer.json has 28 tokens, but the model has 29" in copied.bad("sample", "--out", "run")
 
 
 # ---------------------------------------------------------------------------------------------------------- mistakes
@@ -387,14 +387,14 @@ def test_texts_that_will_not_do(program: Program, content: bytes | None, message
         (["--dropout", "1"], "dropout must be at least 0 and less than 1"),
         (["--positions", "absolute"], "positions must be one of learned, sinusoidal, rotary, not 'absolute'"),
         (["--norm", "batch"], "norm must be one of layer, rms, not 'batch'"),
-        (["--activation", "tanh"], "activation must be one of relu, gelu, gelu_exact, swiglu, not 'tanh'"),
+        (["--activation", "tanh"], "activation must be one of relu, gelu_tanh, gelu_exact, swiglu, not 'tanh'"),
         (["--tokenizer", "word"], "tokenizer must be char or bpe, not 'word'"),
         (["--learning-rate", "nan"], "--learning-rate must be a finite number, not nan"),
         (["--dtype", "half"], "dtype must be one of float32, bfloat16, not 'half'"),
         (["--steps", "many"], "invalid int value: 'many'"),
         (["--color"], "unrecognized arguments: --color"),
         (["poetry"], "unrecognized arguments: poetry"),
-        (["--d-model", str(10**15)], "a model of this size needs at least 10^31 bytes of memory, and "),
+        (["--d-model", str(10**15)], "a model of this size needs at least 10^31 bytes of memory, but there are "),
     ],
 )
 def test_settings_that_will_not_do(program: Program, words: list[str], message: str) -> None:
@@ -426,7 +426,7 @@ def test_cupy_without_cupy(program: Program) -> None:
 
 
 def gpu_with(limit: int) -> dict[str, str]:
-    """The variables of a run on the stand-in for CuPy, whose GPU has no room for arrays of more bytes."""
+    """The variables of a run on the stand-in for CuPy. Its GPU has no room for an array of more bytes."""
     paths = os.pathsep.join([str(ROOT / "tests" / "standin"), str(ROOT)])
     return {"TINYTENSOR_BACKEND": "cupy", "PYTHONPATH": paths, "CUPY_GPU_MEMORY_LIMIT": str(limit)}
 
@@ -439,7 +439,7 @@ def test_a_gpu_too_small_to_train(program: Program) -> None:
     what, remedy = result.stderr.splitlines()[-2:]
     asked = r"[\d.]+ MiB of GPU memory were asked for, and 1.50 GiB of 2.00 GiB are free"
     assert re.fullmatch(f"error: there is not enough memory for this: {asked}", what)
-    assert "--batch-size" in remedy and "--accumulation" in remedy and "--block-size" in remedy
+    assert "--batch-size" in remedy and "--gradient-accumulation-steps" in remedy and "--block-size" in remedy
     assert load_checkpoint(program.folder / "run/latest.safetensors", "latest")[1]["step"] == 0
 
 

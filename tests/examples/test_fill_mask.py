@@ -8,7 +8,6 @@ import math
 import random
 import shutil
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -17,11 +16,12 @@ import pytest
 from running import ROOT, Program, entries, log_of, result_of, validation_losses
 
 from tinyformer.errors import SettingError
-from tinyformer.runs import RunFolder, load_checkpoint
 from tinyformer.tokenizers import CharTokenizer
+from tinyformer.training.checkpoints import load_checkpoint
+from tinyformer.training.runs import RunFolder
 
 EXAMPLE = "fill_mask.py"
-MODEL = ["--num-layers", "1", "--num-heads", "2", "--d-model", "16", "--d-inner", "32", "--window", "8"]
+MODEL = ["--num-layers", "1", "--num-heads", "2", "--d-model", "16", "--d-ff", "32", "--window", "8"]
 TINY = [*MODEL, "--batch-size", "4", "--wordpieces", "100", "--warmup", "2", "--classify-steps", "6"]
 SHORT = ["--steps", "8", "--eval-every", "4", "--log-every", "2"]
 FILES = ["best.safetensors", "config.json", "latest.safetensors", "log.csv", "loss.png", "tokenizer.json"]
@@ -29,7 +29,7 @@ FIRST_RUN = ["--data", "text.txt", "--out", "run", *TINY, *SHORT]
 
 
 def some_text(sentences: int = 500) -> str:
-    """Sentences of which those that ask begin with a word of their own."""
+    """Questions and statements, which begin with different words."""
     rng = random.Random(0)
     words = ["fox", "dog", "cat", "sees", "likes", "brown", "lazy", "small", "bird"]
     made = []
@@ -235,38 +235,6 @@ def test_settings_that_cannot_be(example: ModuleType, name: str, value: object, 
     with pytest.raises(SettingError) as caught:
         example.TextConfig(**{name: value})
     assert caught.value.as_flags() == message
-
-
-def test_sentences_stand_before_their_marks(example: ModuleType) -> None:
-    text = "Who? I am. A: b; c! d?\n\nno mark\n\nlast? ?.end"
-    assert example._sentences(text, "?.") == {"?": ["Who", " d", "last", " "], ".": [" I am", "no mark"]}
-    assert example._sentences(text, "!b") == {"!": [" c"], "b": [" "]}
-    assert example._sentences("你是谁？我是。好！吧？\n\n诗", "？。") == {"？": ["你是谁", "吧"], "。": ["我是"]}
-    assert example._sentences("Sí. ¿Qué hora es? Pero ¿por qué?", "?.") == {"?": ["Qué hora es", "por qué"], ".": ["Sí"]}
-    assert example._sentences("a]b^c-d\\e", "-]") == {"-": ["b^c"], "]": ["a"]}
-
-
-@pytest.mark.parametrize("piece", ["emma\n", "no marks ", "a: ", "诗", "a\n\n", "?", "Why? So. "])
-def test_cutting_takes_time_in_proportion_to_the_text(example: ModuleType, piece: str) -> None:
-    text = piece * (20_000 // len(piece))
-    before = time.process_time()
-    example._sentences(text, example._two_marks(text))
-    assert time.process_time() - before < 2  # milliseconds; a search that begins anew at each character takes 10 seconds
-
-
-@pytest.mark.parametrize("marks", ["?.", "？。", "?。", "？．", "?｡", "؟.", "؟۔", "?।", "\u037e.", "፧።"])
-def test_the_question_mark_and_full_stop_are_those_of_the_text(example: ModuleType, marks: str) -> None:
-    question, stop = marks
-    # Dialogues end their paragraphs with a quotation mark: an empty line after it is no full stop of theirs.
-    text = f"「ab cd{question}」\n\n「ef gh{stop}」\n\n" * 200 + "3.14 " + "a? " * 9
-    assert example._two_marks(text) == marks
-
-
-def test_a_text_of_few_questions_is_asked_for_what_ends_its_lines(example: ModuleType) -> None:
-    assert example._two_marks("x = f(\n1)\n2)\n" * 300 + "why?\n" * 100) == ")("
-    assert example._two_marks("x = 1\n" * 300) == "?."
-    vowels = "कि\nकी\nकि,\nकी,\nकि!\n"  # vowel signs are no letters to Python, and no marks
-    assert example._two_marks(vowels * 100) == ",!"
 
 
 def test_chinese_is_classified_by_its_own_marks(program: Program) -> None:

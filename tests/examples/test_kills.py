@@ -1,4 +1,4 @@
-"""kill -9 and SIGTERM at random moments: whatever comes, the run ends as one that was left alone, and leaves nothing behind."""
+"""kill -9 and SIGTERM at random moments. The run ends in the same way as an undisturbed one, and leaves no other files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def begin(program: Program, *words: str) -> subprocess.Popen[str]:
 
 
 def kill(process: subprocess.Popen[str], how: signal.Signals, after: float) -> tuple[int, str]:
-    """Send a signal some time after the first line that it prints; its exit status, and all it printed."""
+    """Send a signal some time after the first line of output. Returns the exit status and the output."""
     assert process.stdout is not None
     first = process.stdout.readline()
     time.sleep(after)
@@ -76,7 +76,7 @@ def test_kills_at_random_moments(program: Program) -> None:
 
 
 def test_a_kill_while_another_run_is_replaced(program: Program) -> None:
-    """The old run, or the new one: never none, and never a part of each."""
+    """The folder holds either the old run or the new one, and is never empty or mixed."""
     program.good(*RUN, *MODEL, "--steps", "4")
     old = result_of(program.folder / "run")
     rng = random.Random(SEED)

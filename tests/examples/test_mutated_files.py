@@ -1,4 +1,4 @@
-"""Every file that is read, damaged at random: what comes out is what was there before, or one clear error.
+"""Each file that is read is damaged at random. Reading it gives the same as before, or one clear error.
 
 ``pytest tests/examples/test_mutated_files.py --mutations 5000 --seed 1000`` tries more. A damaged file that is read all the
 same, and gives other data, is a failure; so is any error but those that a script tells in a line or two.
@@ -23,11 +23,11 @@ from mutations import mutated, with_another_value
 from running import ROOT
 
 import tinytensor as tt
-from tinyformer.data import read_text
+from tinyformer.data.pairs import read_tsv, read_two_files
+from tinyformer.data.reading import read_text
 from tinyformer.errors import UserError
-from tinyformer.pairs import read_tsv, read_two_files
-from tinyformer.runs import RunFolder
 from tinyformer.tokenizers import BPETokenizer, CharTokenizer, WordPieceTokenizer, WordTokenizer, load_tokenizer
+from tinyformer.training.runs import RunFolder
 from tinytensor.io import load_with_metadata
 
 EXPECTED = (UserError, tt.FileError, OSError)  # what scripts show in a line
@@ -39,7 +39,7 @@ MOST_MEMORY = 1 << 30  # bytes more than before
 
 
 class Example:
-    """A finished run of an example, whose commands are called in this process."""
+    """A finished run of an example. Its commands are called in this process."""
 
     def __init__(self, name: str, folder: Path, data: list[str], sizes: list[str], use: list[str]):
         self.module = runpy.run_path(str(ROOT / "examples" / f"{name}.py"))
@@ -84,14 +84,14 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Example]:
     (folder / "text.txt").write_text(". ".join(lines), encoding="utf-8")
     (folder / "pairs.tsv").write_text("".join(f"{line}\t{line.upper()}\n" for line in lines), encoding="utf-8")
     text, pairs = ["--data", str(folder / "text.txt")], ["--data", str(folder / "pairs.tsv")]
-    layers = ["--encoder-layers", "1", "--decoder-layers", "1", "--d-inner", "16"]
+    layers = ["--encoder-layers", "1", "--decoder-layers", "1", "--d-ff", "16"]
     return {
         "char_gpt": Example(
             "char_gpt", folder / "c", text, [*SMALL, "--num-layers", "1", "--block-size", "8"], ["sample", "--length", "9"]
         ),
         "fill_mask": Example(
             "fill_mask", folder / "f", text,
-            [*SMALL, "--num-layers", "1", "--d-inner", "16", "--window", "8", "--wordpieces", "60", "--classify-steps", "0"],
+            [*SMALL, "--num-layers", "1", "--d-ff", "16", "--window", "8", "--wordpieces", "60", "--classify-steps", "0"],
             ["fill", "the [MASK] dog"],
         ),
         "translate": Example(
@@ -106,7 +106,7 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Example]:
 
 @contextlib.contextmanager
 def bounded_memory() -> Iterator[None]:
-    """Not much more memory than there was; where the system has no such limit, as much as there is."""
+    """A context that may take MOST_MEMORY more than before. Some systems have no such limit."""
     try:
         import resource
 
@@ -123,7 +123,7 @@ def bounded_memory() -> Iterator[None]:
 
 
 def attempt(read: Callable[[], Any], path: Path, original: Any, what: str) -> None:
-    """Read what may be damaged. ``original`` is what it must be if it is read; None where it may be anything."""
+    """Read a file that may be damaged. If that succeeds, the result must be ``original``, unless that is None."""
     started = time.monotonic()
     try:
         found = read()
@@ -174,7 +174,7 @@ def test_resuming_a_damaged_run(examples: dict[str, Example], name: str, file: s
 
 @pytest.mark.parametrize("name", RUNS)
 def test_values_of_another_kind(examples: dict[str, Example], name: str, pytestconfig: pytest.Config, tmp_path: Path) -> None:
-    """Files that are whole, and whose checksum is right, but that say what cannot be."""
+    """Whole files with the right checksum and impossible values."""
     example = examples[name]
     latest, config = example.folder / "latest.safetensors", example.folder / "config.json"
     tensors, metadata = load_with_metadata(latest)
@@ -250,7 +250,7 @@ def test_damaged_vocabularies_of_others(tmp_path: Path, pytestconfig: pytest.Con
 
 
 def load_saved_bpe(path: Path) -> tuple[str, str]:
-    """GPT-2's two files for a tokenizer that was saved as ours."""
+    """The contents of GPT-2's two files for a tokenizer of ours."""
     import json
 
     saved = json.loads(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""What the examples are run in: closed or full streams, a terminal that is closed, a reader who leaves, a second process."""
+"""Examples in all surroundings: closed or full streams, a closed terminal, a reader who leaves, a second process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from running import ROOT, Program, contents, entries, result_of
 
-from tinyformer.runs import load_checkpoint
+from tinyformer.training.checkpoints import load_checkpoint
 
 EXAMPLE = "char_gpt.py"
 WORDS = "the quick brown fox jumps over a lazy dog and then it sleeps".split()
@@ -33,7 +33,7 @@ COMMANDS = {
             "1",
             "--decoder-layers",
             "1",
-            "--d-inner",
+            "--d-ff",
             "8",
             "--vocab-size",
             "270",

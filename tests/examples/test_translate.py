@@ -1,4 +1,4 @@
-"""examples/translate.py as its users run it: from a command line, with what goes right and what goes wrong."""
+"""examples/translate.py as its users run it from a command line, with and without mistakes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from typing import Any
 import pytest
 from running import ROOT, Program, contents, entries, log_of, result_of, validation_losses
 
-from tinyformer.runs import RunFolder, load_checkpoint
+from tinyformer.decoding.beam_search import Hypothesis
+from tinyformer.models.transformer import TransformerConfig
 from tinyformer.tokenizers import BPETokenizer, CharTokenizer
-from tinyformer.training import TrainingConfig
-from tinyformer.transformer import TransformerConfig
+from tinyformer.training.checkpoints import load_checkpoint
+from tinyformer.training.config import TrainingConfig
+from tinyformer.training.runs import RunFolder
+from tinyformer.translation import TranslationConfig, Translator
 
 EXAMPLE = "translate.py"
-MODEL = ["--d-model", "16", "--num-heads", "2", "--d-inner", "16", "--encoder-layers", "1", "--decoder-layers", "1"]
+MODEL = ["--d-model", "16", "--num-heads", "2", "--d-ff", "16", "--encoder-layers", "1", "--decoder-layers", "1"]
 TASK = ["--vocab-size", "280", "--max-tokens", "30", "--validation", "6", "--test", "5", "--batch-size", "8"]
 SHORT = ["--steps", "12", "--eval-every", "6", "--log-every", "3", "--warmup", "4", "--beam", "2"]
 TINY = [*MODEL, *TASK, *SHORT]
@@ -33,7 +36,7 @@ FIRST_RUN = ["--data", "pairs.tsv", "--out", "run", *TINY, *LONGER]
 
 
 def some_pairs(count: int = 60) -> list[tuple[str, str]]:
-    """Different sentences and their words, each translated in its place."""
+    """Different sentences, and their translations word by word."""
     english = "red blue small dog cat bird sees likes".split()
     spanish = dict(zip(english, "rojo azul pequeño perro gato pájaro ve quiere".split()))
     rng = random.Random(0)
@@ -223,8 +226,8 @@ def test_resuming_with_other_settings(finished: Program) -> None:
             "--vocab-size, --test, or start a new run",
         ),
         (["--steps", "30", "--d-model", "32"], "--d-model, or start a new run"),
-        (["--steps", "30", "--schedule", "noam"], "--steps, --schedule, or start a new run, or say --resume-changed"),
-        (["--length-penalty", "0"], "--length-penalty, or start a new run, or say --resume-changed"),
+        (["--steps", "30", "--schedule", "noam"], "--steps, --schedule, or start a new run, or pass --resume-changed"),
+        (["--length-penalty", "0"], "--length-penalty, or start a new run, or pass --resume-changed"),
     ):
         message = finished.bad("--out", "run", "--resume", *words)
         assert message == f"--resume goes on with the settings of run: leave out {said}\n"
@@ -298,8 +301,7 @@ def test_maps_have_each_token_and_parts_of_characters_as_bytes(finished: Program
     for name in ("attention_means", "attention_maps"):
         monkeypatch.setattr(example["plots"], name, lambda *arguments: drawn.append(arguments) or arguments[-1])
     folder = RunFolder(finished.folder / "run")
-    kinds = {"task": example["TaskConfig"], "model": example["TransformerConfig"]}
-    translator = example["open_run"](folder, *(folder.read_part(name, kind) for name, kind in kinds.items()))
+    translator = example["open_run"](folder)
     assert example["draw_attention"](translator, "red dog é", folder) == (folder.attention, folder.attention_heads)
     for maps, source, target, _ in drawn:
         assert "".join(source) == "red dog \\xc3\\xa9[EOS]"
@@ -320,11 +322,10 @@ def test_the_picture_of_the_losses_says_why_the_training_loss_may_be_the_higher(
 
 def test_a_translation_is_one_line_without_special_tokens(finished: Program) -> None:
     # What an early model writes may have new lines and tokens such as [PAD], which are no words.
-    example = script()
     tokenizer = BPETokenizer.train("a b\n", 259, special=("[PAD]", "[BOS]", "[EOS]"))
     ids = [*tokenizer.encode(" a\n\tb\n"), tokenizer.special["[PAD]"], *tokenizer.encode("c")]
-    translator = example["Translator"](None, tokenizer, example["TaskConfig"]())
-    assert translator.text(example["Hypothesis"](tuple(int(i) for i in ids), 0.0)) == "a b c"
+    translator = Translator(None, tokenizer, TranslationConfig())
+    assert translator.text(Hypothesis(tuple(int(i) for i in ids), 0.0)) == "a b c"
 
 
 @pytest.mark.parametrize(
@@ -457,7 +458,7 @@ def wider(path: Path) -> None:
         ("tokenizer.json", Path.unlink, "tokenizer.json does not exist"),
         ("tokenizer.json", truncate, "tokenizer.json is damaged"),
         ("tokenizer.json", lambda path: path.write_text("{}"), "tokenizer.json holds no tokenizer"),
-        ("tokenizer.json", another_vocabulary, "tokenizer.json has 259 tokens, but the model 280"),
+        ("tokenizer.json", another_vocabulary, "tokenizer.json has 259 tokens, but the model has 280"),
         ("tokenizer.json", without_special_tokens, "the tokenizer lacks [PAD], [BOS], [EOS]"),
         ("tokenizer.json", letters, "the tokenizer lacks [PAD], [BOS], [EOS]"),
         ("*.safetensors", Path.unlink, "safetensors does not exist"),
@@ -477,14 +478,14 @@ def test_runs_that_are_damaged(copied: Program, file: str, damage, message: str)
 
 
 def script() -> dict[str, Any]:
-    """What the script defines."""
+    """The names that the script defines."""
     return runpy.run_path(str(ROOT / "examples" / EXAMPLE), run_name="translate")
 
 
 def test_help_shows_every_setting_with_its_default(finished: Program) -> None:
     text = " ".join(finished.good("--help").split())
     shown = 0
-    for kind in (script()["TaskConfig"], TransformerConfig, TrainingConfig):
+    for kind in (TranslationConfig, TransformerConfig, TrainingConfig):
         for field in dataclasses.fields(kind):
             if "help" in field.metadata:
                 assert f"{field.metadata['help']} (default: {field.default})" in text

@@ -17,11 +17,14 @@ import numpy as np
 from op_cases import OPS, exact
 
 import tinytensor as tt
-from tinyformer.data import TextBatches
-from tinyformer.decoding import GPTDecoder, Sampling, sample
-from tinyformer.gpt import GPT, GPTConfig
-from tinyformer.runs import RunFolder
-from tinyformer.training import Trainer, TrainingConfig, evaluate
+from tinyformer.data.text import TextBatches
+from tinyformer.decoding.decoders import GPTDecoder
+from tinyformer.decoding.sampling import Sampling, sample
+from tinyformer.models.gpt import GPT, GPTConfig
+from tinyformer.training.config import TrainingConfig
+from tinyformer.training.evaluation import evaluate
+from tinyformer.training.runs import RunFolder
+from tinyformer.training.trainer import Trainer
 from tinytensor import kernels, nn, optim
 from tinytensor.backend import xp
 
@@ -55,14 +58,14 @@ def wide(x: tt.Tensor) -> Any:
 
 
 def masks() -> Found:
-    """Dropout's masks, for keys, shapes and probabilities of many kinds."""
+    """Dropout's masks, for many random keys, shapes and probabilities of keeping."""
     shapes = [by_size((1_000_003,), (5_003,)), (3, 0, 4), (), (2, 3, 5, 7), by_size((16, 6, 256, 256), (2, 3, 16, 16))]
     found = {}
-    for key in ((0, 0), (1, 2), (2**64 - 1, 2**63 + 12345)):
-        for probability in (0.8, 0.5, 1 / 3, 1 / 512, 0.0, 1.0):
+    for random_key in ((0, 0), (1, 2), (2**64 - 1, 2**63 + 12345)):
+        for keep_probability in (0.8, 0.5, 1 / 3, 1 / 512, 0.0, 1.0):
             for shape in shapes:
-                mask = tt.tensor(kernels.keep_mask(key, shape, probability)).numpy()
-                found[f"{key}, {probability}, {shape}"] = mask
+                mask = tt.tensor(kernels.keep_mask(random_key, shape, keep_probability)).numpy()
+                found[f"{random_key}, {keep_probability}, {shape}"] = mask
     return found
 
 

@@ -7,6 +7,7 @@ import pytest
 import tinytensor as tt
 from tinytensor import backend
 from tinytensor.backend import xp
+from tinytensor.functional import attention as attention_module
 
 BUSY = """
 extern "C" __global__ void wait(long long nanoseconds) {
@@ -73,10 +74,10 @@ def test_a_step_that_runs_out_of_memory_leaves_what_it_took(monkeypatch):
             tt.zeros((2 * xp.cuda.runtime.memGetInfo()[1] // 4,))
         return attention(*arguments, **settings)
 
-    attention = tt.functional._multi_head_attention.kernel_forward
+    attention = attention_module._multi_head_attention.kernel_forward
     if experiments.IS_STAND_IN:
         monkeypatch.setattr(xp.cuda, "limit", xp.cuda.runtime.memGetInfo()[1])
-    monkeypatch.setattr(tt.functional._multi_head_attention, "kernel_forward", no_room)
+    monkeypatch.setattr(attention_module._multi_head_attention, "kernel_forward", no_room)
     with pytest.raises(MemoryError):
         trainer.train_step()
     monkeypatch.undo()
@@ -94,7 +95,7 @@ def test_products_in_tf32_are_nearly_those_in_float32():
     exact = (a.astype("float64") @ b.astype("float64")).numpy()
     full = (a @ b).numpy()  # as in all tests
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tt.engine.modes, "full_precision", False)
+        patch.setattr(tt.modes.modes, "full_precision", False)
         fast = (a @ b).numpy()
     full_error, fast_error = [np.sqrt(np.mean((x - exact) ** 2)) / np.sqrt(np.mean(exact**2)) for x in (full, fast)]
     assert full_error < 1e-6

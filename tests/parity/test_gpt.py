@@ -7,15 +7,17 @@ import numpy
 import pytest
 import torch
 from parity.compare import assert_close, to_float64
-from torch_gpt import GPT as Twin
-from torch_gpt import adamw_for as twin_adamw_for
-from torch_gpt import copy_weights
+from torch_models import GPT as Twin
+from torch_models import adamw_for as twin_adamw_for
+from torch_models import copy_weights
 
 import tinytensor as tt
-from tinyformer.data import Batch
-from tinyformer.gpt import GPT, GPTConfig
-from tinyformer.runs import RunFolder
-from tinyformer.training import Trainer, TrainingConfig, adamw_for, next_token_loss
+from tinyformer.data.batches import Batch
+from tinyformer.models.gpt import GPT, GPTConfig
+from tinyformer.training.config import TrainingConfig, adamw_for
+from tinyformer.training.losses import next_token_loss
+from tinyformer.training.runs import RunFolder
+from tinyformer.training.trainer import Trainer
 from tinytensor.optim import Cosine, clip_grad_norm
 
 STEPS = 10
@@ -198,7 +200,7 @@ def test_ten_steps_of_the_trainer_with_accumulation(sizes, tmp_path):
     ours, theirs = twins(bias=True)
     parts = [[tokens(100 * step + i, batch=n) for i, n in enumerate(sizes)] for step in range(STEPS)]
     batches = Given([our_batch(windows) for step in parts for windows in step])
-    settings = dataclasses.replace(TRAINING, accumulation=len(sizes))
+    settings = dataclasses.replace(TRAINING, gradient_accumulation_steps=len(sizes))
     trainer = Trainer(ours, batches, settings, RunFolder(tmp_path))
     set_eps(trainer.optimizer)
     reference = their_optimizer(theirs)

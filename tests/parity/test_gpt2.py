@@ -6,7 +6,7 @@ import numpy
 import pytest
 import torch
 from configurations import GPTConfiguration
-from generate import HuggingFace, Task, Tinyformer, parse
+from generate import HuggingFace, Task, Tinyformer
 from parity.compare import assert_close
 
 import tinytensor as tt
@@ -46,18 +46,3 @@ def test_the_greedy_tokens_agree_and_vary():
 def test_one_prompt_and_a_continuation_that_does_not_fill_the_context():
     ours, theirs = twins(dataclasses.replace(TASK, batch=1, new_tokens=5))
     assert ours.continuation() == theirs.continuation()
-
-
-@pytest.mark.parametrize(
-    "words, said",
-    [
-        ("--prompt-length 64", "a prompt of 64 tokens leaves no room in a context of 64"),
-        ("--prompt-length 60 --new-tokens 5", "60 tokens of prompt and 5 new ones do not fit a context of 64"),
-        ("--configuration C --new-tokens 249", "8 tokens of prompt and 249 new ones do not fit a context of 256"),
-    ],
-)
-def test_what_does_not_fit_the_context_is_refused(words, said, capsys):
-    with pytest.raises(SystemExit) as ended:
-        parse(words.split())
-    assert ended.value.code == 2
-    assert said in capsys.readouterr().err

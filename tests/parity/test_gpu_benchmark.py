@@ -1,6 +1,5 @@
 """benchmarks/gpu.py from end to end: on the stand-in for CuPy, with PyTorch on the CPU and configurations that are tiny."""
 
-import json
 import os
 import re
 import subprocess
@@ -57,14 +56,17 @@ def test_every_part_is_measured_and_written(tmp_path, text):
 
 
 def test_what_fails_is_named_and_the_rest_is_measured(tmp_path):
-    broken = 'gpu.PYTORCH["broken"] = {"compiled": False, "no such option": True}; gpu.ROUNDING[gpu.MIXED] = 1e-12'
-    process = run("--parts", "steps", "--output", tmp_path / "gpu.json", code=broken)
+    broken = 'gpu.PYTORCH["broken"] = (False, False, "no such option"); gpu.ROUNDING[gpu.MIXED] = 1e-12'
+    process = run("--parts", "steps", "--output", tmp_path / "gpu.md", code=broken)
     assert process.returncode == 1
     assert "GPT-2 124M: broken was not measured: broken failed" in process.stdout
-    assert "GPT-2 124M: PyTorch eager, bfloat16 was not measured: its first loss is 4." in process.stdout
-    results = json.loads((tmp_path / "gpu.json").read_text())
-    assert list(results["GPT-2 124M"]["times"]) == ["tinyformer, TF32", "tinyformer, bfloat16", "PyTorch eager, TF32"]
-    assert "tests" not in results  # a part that was not asked for
+    refused = "PyTorch eager, bfloat16 was not measured: a first loss of PyTorch eager, bfloat16 is 4."
+    assert f"GPT-2 124M: {refused}" in process.stdout
+    written = (tmp_path / "gpu.md").read_text(encoding="utf-8")
+    table = written.split("## A training step, GPT-2 124M")[1].split("\n\n")[2].splitlines()[2:]
+    names = [line.strip("| ").split(" | ")[0].strip() for line in table]
+    assert names == ["tinyformer, TF32", "tinyformer, bfloat16", "PyTorch eager, TF32"]
+    assert "## Tests" not in written  # a part that was not asked for
 
 
 def test_tests_that_fail_are_said():

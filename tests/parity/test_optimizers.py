@@ -192,7 +192,7 @@ def scheduler(schedule, reference, lr):
         return kinds.LambdaLR(reference, noam)
     if isinstance(schedule, tt.optim.Constant):
         after = kinds.ConstantLR(reference, 1.0, 1)
-    elif isinstance(schedule, tt.optim.Linear):
+    elif isinstance(schedule, tt.optim.LinearDecay):
         after = kinds.LinearLR(reference, 1.0, schedule.final, schedule.steps - schedule.warmup)
     else:
         after = kinds.CosineAnnealingLR(reference, schedule.steps - schedule.warmup, eta_min=schedule.final * lr)
@@ -202,9 +202,9 @@ def scheduler(schedule, reference, lr):
 SCHEDULES = [
     tt.optim.Constant(),
     tt.optim.Constant(warmup=7),
-    tt.optim.Linear(steps=50),
-    tt.optim.Linear(warmup=10, steps=50, final=0.2),
-    tt.optim.Linear(warmup=10, steps=30),
+    tt.optim.LinearDecay(steps=50),
+    tt.optim.LinearDecay(warmup=10, steps=50, final=0.2),
+    tt.optim.LinearDecay(warmup=10, steps=30),
     tt.optim.Cosine(steps=50),
     tt.optim.Cosine(warmup=1, steps=50),
     tt.optim.Cosine(warmup=10, steps=50, final=0.0),
@@ -238,7 +238,7 @@ def test_a_schedule_scales_every_group():
     optimizer = tt.optim.SGD([{"params": parameters[:2], "lr": 0.1}, {"params": parameters[2:]}], lr=0.02)
     reference = torch.optim.SGD([{"params": twin_parameters[:2], "lr": 0.1}, {"params": twin_parameters[2:]}], lr=0.02)
     rates = torch.optim.lr_scheduler.LinearLR(reference, 1.0, 0.0, 20)
-    schedule = tt.optim.Linear(steps=20)
+    schedule = tt.optim.LinearDecay(steps=20)
     for step in range(20):
         backward(ours, theirs, step)
         optimizer.step(schedule(step))

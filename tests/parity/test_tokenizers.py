@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import tokenizers as hugging_face
 
-from tinyformer.data import standard_library_text
+from tinyformer.data.reading import standard_library_text
 from tinyformer.tokenizers import BPETokenizer, WordPieceTokenizer
 from tinyformer.tokenizers.bpe import _shown
 

@@ -2,7 +2,8 @@
 and the arithmetic beside PyTorch's own count."""
 
 import dataclasses
-import json
+import re
+from contextlib import ExitStack
 
 import growth
 import measure
@@ -15,15 +16,16 @@ from measure import SideError, Worker
 from parity.compare import assert_close, to_float64
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
-from torch_gpt import copy_weights
-from train_step import Products, PyTorch, Setup, Tinyformer, parse
+from torch_models import copy_weights
+from train_step import Products, PyTorch, Setup, Tinyformer, parse, setup_of
 
 import tinytensor as tt
-from tinyformer.decoding import evaluating
+from tinyformer import evaluating
+from tinytensor import parallel
 
 GPT = GPTConfiguration(num_layers=2, num_heads=2, d_model=16, block_size=12, batch_size=6)
 TRANSFORMER = TransformerConfiguration(
-    num_layers=2, num_heads=2, d_model=16, block_size=12, batch_size=6, dropout=0.0, d_inner=24, vocab_size=30
+    num_layers=2, num_heads=2, d_model=16, block_size=12, batch_size=6, dropout=0.0, d_ff=24, vocab_size=30
 )
 both_kinds = pytest.mark.parametrize("configuration", [GPT, TRANSFORMER], ids=["GPT", "encoder-decoder"])
 
@@ -35,6 +37,11 @@ def sides(configuration, weights=None):
         ours.model.load_state_dict({name: tt.tensor(array) for name, array in weights.items()})
     theirs.load(ours.weights())
     return ours, theirs
+
+
+def times(configuration, **factors):
+    """The same with this many times as much of each."""
+    return dataclasses.replace(configuration, **{name: n * getattr(configuration, name) for name, n in factors.items()})
 
 
 def dropouts(side, probability):
@@ -75,6 +82,7 @@ def test_padding_and_smoothing_count():
     source, inputs, outputs = TRANSFORMER.batches()[0]
     assert (source == PAD).any() and (outputs == PAD).any() and ((inputs == PAD) == (outputs == PAD)).all()
     assert (source != PAD).mean() > 5 / 6
+    torch.manual_seed(0)
     theirs = TRANSFORMER.pytorch()
     arrays = [torch.tensor(a) for a in (source, inputs, outputs)]
     with torch.no_grad():
@@ -115,23 +123,35 @@ def test_dropout_is_in_the_same_places_and_acts(configuration):
 
 
 def test_a_difference_is_refused():
-    with pytest.raises(SideError, match=r"the first losses differ: 1\.0 and, of PyTorch eager, 1\.1"):
-        train_step._check_same("first losses", {train_step.OURS: 1.0, train_step.EAGER: 1.1})
+    for other in ([1.1, 2.0], [1.0, 2.1]):  # the first loss, and the first in training
+        with pytest.raises(SideError, match=r"a first loss of PyTorch eager is \d\.1, and that of tinyformer [12]\.0"):
+            train_step.check_losses(train_step.EAGER, other, [1.0, 2.0], 1e-5)
+    train_step.check_losses(train_step.EAGER, [1.000001, 2.0], [1.0, 2.0], 1e-5)
+
+
+def test_sides_that_differ_are_not_measured():
+    with ExitStack() as stack, pytest.raises(SideError, match="a first loss of PyTorch eager is"):
+        other = dataclasses.replace(GPT, batch_size=GPT.batch_size + 1)  # other batches
+        sides = {train_step.OURS: (Tinyformer, GPT), train_step.EAGER: (PyTorch, other, False)}
+        train_step.start(stack, GPT, sides, warm_up=1)
 
 
 # ---------------------------------------------------------------------------------------------------------- the options
 
 
-def test_dropout_and_sizes_from_the_command_line():
-    assert parse([]).setup == Setup(CONFIGURATIONS["A"])
-    assert CONFIGURATIONS["A"].dropout == 0.0 and parse(["--configuration", "D"]).setup.configuration.dropout == 0.1
-    assert parse(["--configuration", "D", "--dropout", "0"]).setup.configuration.dropout == 0.0
-    words = "--dropout 0.2 --batch-times 2 --block-times 3 --layers-times 4 --threads 5 --shards 6 --compile".split()
-    larger = GPTConfiguration(num_layers=16, num_heads=4, d_model=128, block_size=192, batch_size=24, dropout=0.2)
-    assert parse(words).setup == Setup(larger, compiled=True, threads=5, shards=6)
+def test_configuration_and_dropout_from_the_command_line():
+    def setup(words=""):
+        return setup_of(parse(words.split()))
+
+    assert setup() == Setup(CONFIGURATIONS["A"])
+    assert CONFIGURATIONS["A"].dropout == 0.0 and setup("--configuration D").configuration.dropout == 0.1
+    assert setup("--configuration D --dropout 0").configuration.dropout == 0.0
+    dropping = GPTConfiguration(num_layers=4, num_heads=4, d_model=128, block_size=64, batch_size=12, dropout=0.2)
+    assert setup("--dropout 0.2 --compile") == Setup(dropping, compiled=True)
+    assert list(setup("--compile").sides()) == [train_step.OURS, train_step.EAGER, train_step.COMPILED]
 
 
-@pytest.mark.parametrize("words", ["--dropout 1", "--dropout x", "--threads 0", "--shards -1", "--batch-times 0"])
+@pytest.mark.parametrize("words", ["--dropout 1", "--dropout x", "--turns 0", "--steps -1", "--warm-up x"])
 def test_what_cannot_be_is_refused(words, capsys):
     with pytest.raises(SystemExit) as ended:
         parse(words.split())
@@ -139,8 +159,8 @@ def test_what_cannot_be_is_refused(words, capsys):
 
 
 @both_kinds
-def test_times_reach_the_models_and_the_batches(configuration):
-    larger = configuration.times(batch=2, block=3, layers=2)
+def test_sizes_reach_the_models_and_the_batches(configuration):
+    larger = times(configuration, batch_size=2, block_size=3, num_layers=2)
     ours, theirs = sides(larger)
     assert ours.first_loss() == pytest.approx(theirs.first_loss(), rel=1e-5)
     assert all(array.shape == (12, 36) for array in larger.batches()[0])
@@ -187,9 +207,9 @@ def test_the_environment_is_as_before(monkeypatch):
 
 
 @both_kinds
-@pytest.mark.parametrize("times", [{}, {"layers": 2}, {"block": 2, "batch": 3}], ids=str)
-def test_operations_are_what_pytorch_counts(configuration, times):
-    configuration = configuration.times(**times)
+@pytest.mark.parametrize("factors", [{}, {"num_layers": 2}, {"block_size": 2, "batch_size": 3}], ids=str)
+def test_operations_are_what_pytorch_counts(configuration, factors):
+    configuration = times(configuration, **factors)
     model = configuration.pytorch()
     arrays = [torch.tensor(a) for a in configuration.batches()[0]]
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
@@ -205,13 +225,12 @@ def test_both_ways_of_the_products_do_all_of_them(configuration):
 
 
 def test_the_faster_way_of_the_products_is_taken(monkeypatch):
-    side = Products(GPT)
-    slow, fast = train_step._products(GPT, 1), train_step._products(GPT, 2)
-    side.ways = [slow, fast]
-    monkeypatch.setattr(side, "turn", lambda settle, steps: [2.0] * steps if side.shards is slow else [1.0] * steps)
-    side.choose(3)
-    assert side.shards is fast and side.libraries()[0].startswith("2 shards")
-    side.step()
+    monkeypatch.setattr(parallel, "default_shards", lambda: 2)
+    for shards in (1, 2):
+        monkeypatch.setattr(Products, "turn", lambda side, settle, steps: [1.0 + (len(side.shards) != shards)] * steps)  # noqa: B023
+        side = Products(GPT)
+        assert len(side.shards) == shards and side.libraries()[0].startswith("2 shards") == (shards == 2)
+        side.step()
 
 
 # ---------------------------------------------------------------------------------------------------------- the scripts
@@ -219,24 +238,27 @@ def test_the_faster_way_of_the_products_is_taken(monkeypatch):
 
 def test_a_whole_measurement(monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(CONFIGURATIONS, "D", dataclasses.replace(TRANSFORMER, dropout=0.1))
-    output = tmp_path / "results.json"
-    words = f"train_step.py --configuration D --turns 2 --steps 1 --warm-up 1 --threads 1 --output {output}".split()
+    output = tmp_path / "results.md"
+    words = f"train_step.py --configuration D --turns 2 --steps 1 --warm-up 1 --output {output}".split()
     monkeypatch.setattr("sys.argv", words)
     train_step.main()
     said = capsys.readouterr().out
     assert "dropout 0.1" in said and "matrix products alone" in said
-    results = json.loads(output.read_text())
-    assert results["setup"]["threads"] == 1 and results["setup"]["configuration"]["vocab_size"] == 30
+    written = output.read_text(encoding="utf-8")
+    assert written.startswith(f"# {said.rstrip()}\n\nMeasured on ") and "vocabularies of 30" in written
+    lines = [line.strip("| ").split("|") for line in written.splitlines() if line.startswith("| ")]
+    rows = {cells[0].strip(): [float(cell) for cell in cells[1:] if cell.strip()] for cells in lines[2:5]}
+    assert list(rows) == [train_step.OURS, train_step.EAGER, train_step.PRODUCTS]
     for name in (train_step.OURS, train_step.EAGER):
-        side = results["sides"][name]
-        assert side["share_of_ceiling"] > 0 and 0 < side["imported_bytes"] <= side["peak_bytes"]
+        median, fastest, _, of_ceiling, peak, imported = rows[name]
+        assert 0 < fastest <= median and of_ceiling >= 0 and 0 < imported <= peak
 
 
 def test_the_changes_of_a_growing_step():
-    base = Setup(CONFIGURATIONS["A"], shards=2)
+    base = Setup(CONFIGURATIONS["A"], compiled=True)
     found = {change.what: change for change in growth.changes(base, largest_block=256)}
     assert list(found) == ["batch 12 to 24", "block 64 to 128", "block 64 to 256", "layers 4 to 8", "threads 1 to 2"]
-    assert all(change.before.shards == change.after.shards == 2 for change in found.values())
+    assert all(change.before.compiled and change.after.compiled for change in found.values())
     assert found["batch 12 to 24"].arithmetic() == 2
     assert found["threads 1 to 2"].arithmetic() == 0.5
     assert 1.9 < found["layers 4 to 8"].arithmetic() < 2  # the output layer is there once
@@ -249,19 +271,24 @@ def test_growth_goes_on_after_a_change_that_fails(monkeypatch, tmp_path, capsys)
     def run(change, *counts):
         if change.what.startswith("block"):
             raise SideError("the process of PyTorch eager ended unexpectedly (out of memory?)")
-        return {"tinyformer": {"fastest_quartiles": 1.9, "fastest_quartile_ms_before": 40.0}}
+        before, after = measure.Times(), measure.Times()
+        before.turns, after.turns = [[0.04]], [[0.076]]
+        return dict.fromkeys(change.before.sides(), (before, after))
 
     monkeypatch.setattr(growth, "run", run)
     output = tmp_path / "growth.md"
     monkeypatch.setattr("sys.argv", ["growth.py", "--largest-block", "128", "--output", str(output)])
     growth.main()
     text = output.read_text()
-    assert text.count("1.90 |") == 3 and "block 64 to 128 was not measured: the process of PyTorch eager ended" in text
+    assert (
+        len(re.findall(r"1\.90 \| +1\.90 \| +40\.0 \|", text)) == 3
+        and "block 64 to 128 was not measured: the process of PyTorch eager ended" in text
+    )
     assert "out of memory" in capsys.readouterr().out
 
 
 def test_growth_measures_both_setups_of_a_change():
-    change = growth.Change("batch", Setup(GPT, threads=1), Setup(GPT.times(batch=8), threads=1))
+    change = growth.Change("batch", Setup(GPT, threads=1), Setup(times(GPT, batch_size=8), threads=1))
     found = growth.run(change, turns=2, steps=1, warm_up=1)
     assert set(found) == {train_step.OURS, train_step.EAGER}
-    assert all(side["fastest_quartiles"] > 0 and side["fastest_quartile_ms_before"] > 0 for side in found.values())
+    assert all(len(times.turns) == 2 and times.fastest_quartile > 0 for side in found.values() for times in side)

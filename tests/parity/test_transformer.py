@@ -9,10 +9,10 @@ import torch
 from parity.compare import COTANGENTS, assert_close, to_float64
 
 import tinytensor as tt
-from tinyformer.attention import MultiHeadAttention, recording_attention
-from tinyformer.bert import Bert, BertConfig
-from tinyformer.blocks import Block, BlockConfig
-from tinyformer.transformer import Stack, Transformer, TransformerConfig
+from tinyformer.models.attention import MultiHeadAttention, recording_attention
+from tinyformer.models.bert import Bert, BertConfig
+from tinyformer.models.blocks import Block, BlockConfig
+from tinyformer.models.transformer import Stack, Transformer, TransformerConfig
 
 WIDTH, HEADS, INNER = 16, 4, 24
 PYTORCH_ACTIVATIONS = {"relu": "relu", "gelu_exact": "gelu"}  # PyTorch's gelu is the exact one unless told otherwise
@@ -39,8 +39,8 @@ def randomise(model, seed=0):
 BLOCK = {
     "attention.": "self_attn.",
     "attention_norm.": "norm1.",
-    "feed_forward.expand.": "linear1.",
-    "feed_forward.contract.": "linear2.",
+    "feed_forward.up.": "linear1.",
+    "feed_forward.down.": "linear2.",
     "feed_forward_norm.": "norm2.",
 }
 DECODER_BLOCK = {
@@ -304,7 +304,7 @@ class Twin(torch.nn.Module):
 @norms
 def test_the_whole_transformer(norm_first, dtype, relative):
     """Logits, loss and gradients, with padding on both sides; a loss that leaves out the padding of the target."""
-    settings = {"d_model": WIDTH, "num_heads": HEADS, "encoder_layers": 2, "decoder_layers": 2, "d_inner": INNER}
+    settings = {"d_model": WIDTH, "num_heads": HEADS, "encoder_layers": 2, "decoder_layers": 2, "d_ff": INNER}
     ours = Transformer(TransformerConfig(11, 11, dropout=0.0, norm_first=norm_first, share_embeddings=True, **settings))
     randomise(ours)
     theirs = Twin(11, norm_first)
@@ -337,7 +337,7 @@ def test_the_whole_transformer(norm_first, dtype, relative):
 def test_bert():
     """The embeddings, and torch.nn.TransformerEncoder after them: post-norm blocks with the exact gelu."""
     ours = randomise(
-        Bert(BertConfig(vocab_size=13, max_length=8, num_layers=2, num_heads=HEADS, d_model=WIDTH, d_inner=INNER, dropout=0.0))
+        Bert(BertConfig(vocab_size=13, max_length=8, num_layers=2, num_heads=HEADS, d_model=WIDTH, d_ff=INNER, dropout=0.0))
     )
     layer = torch.nn.TransformerEncoderLayer(**options(False, "gelu_exact"), layer_norm_eps=1e-12)
     theirs = torch.nn.ModuleDict(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import cases
 import numpy as np
 
 import tinytensor as tt
@@ -295,8 +296,15 @@ TABLE: dict[str, Line | list[Line]] = {
     ],
 }
 LINES: dict[str, list[Line]] = {
-    name: lines if isinstance(lines, list) else [lines]
-    for names, lines in TABLE.items()
-    for name in names.split()
-    if hasattr(tt, name)
+    name: lines if isinstance(lines, list) else [lines] for names, lines in TABLE.items() for name in names.split()
 }
+# An op that has no line above is drawn as its row in tests/cases.py says.
+OF_ONE = {cases.positive: "(tt.abs({f}) + 0.5)", cases.unit: "tt.sigmoid({f})"}
+OF_TWO = {cases.positive: "(tt.abs({other}) + 0.5)", cases.nonzero: "{divisor}"}
+for name, _, _, draw in cases.UNARY:
+    if hasattr(tt, name):
+        LINES.setdefault(name, [f"tt.OP({OF_ONE.get(draw, '{f}')})"])
+for name, _, _, left, right in cases.BINARY:
+    LINES.setdefault(name, [f"tt.OP({OF_ONE.get(left, '{f}')}, {OF_TWO.get(right, '{other}')})"])
+for name, *_ in cases.REDUCTIONS:
+    LINES.setdefault(name, ["tt.OP({n}{over})"])

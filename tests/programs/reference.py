@@ -166,15 +166,18 @@ OF_CLASSES: dict[str, Callable[..., Any]] = {  # whose targets must stay integer
     "linear_cross_entropy": lambda x, w, t, **k: cases.cross_entropy(x @ w.T, t, **k),
     "nll_loss": nll_loss,
 }
+BY_ROW = {name: want for name, _, want, *_ in [*cases.UNARY, *cases.BINARY, *cases.REDUCTIONS]}
 
 
 class Reference:
-    """What ``tt`` is where a program runs in NumPy: the functions above, and for all other names NumPy's."""
+    """What ``tt`` is where a program runs in NumPy: the functions above, or NumPy's, or those of the rows in cases.py."""
 
     functions = MOVED_OR_CHOSEN | OF_CLASSES | {name: floating(f) for name, f in COMPUTED.items()}
 
     def __getattr__(self, name: str) -> Any:
-        return self.functions[name] if name in self.functions else getattr(np, name)
+        if name in self.functions:
+            return self.functions[name]
+        return getattr(np, name) if hasattr(np, name) else BY_ROW[name]
 
 
 def in_numpy(text: str, values: dict[str, Any]) -> Any:

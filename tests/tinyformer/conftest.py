@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tinytensor as tt
-from tinyformer.gpt import GPT, GPTConfig
+from tinyformer.models.gpt import GPT, GPTConfig
 from tinytensor import Tensor
 
 TINY = {"vocab_size": 11, "block_size": 8, "num_layers": 2, "num_heads": 2, "d_model": 16}

@@ -1,32 +1,38 @@
-"""Settings as flags, files of JSON, and mistakes told in a line."""
+"""Settings as flags, the commands of a script, files of JSON, and mistakes told in a line."""
 
 from __future__ import annotations
 
 import errno
+import io
 import itertools
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from argparse import Namespace
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import pytest
 
 from tinyformer.command_line import (
+    Commands,
     Parser,
+    add_pair_flags,
     add_run_flags,
+    add_run_settings,
     add_settings,
+    add_text_flag,
     as_flags,
-    changed_settings,
     folder_for,
-    is_changeable,
     next_command,
     parse_command,
-    setting,
-    settings_from,
+    run_command,
+    typed_lines,
 )
+from tinyformer.data.pair_files import PairFiles
 from tinyformer.errors import SettingError, UserError, plain_errors
 from tinyformer.files import read_json, write_json
+from tinyformer.settings import changed_settings, is_changeable, setting, settings_from
 
 
 @dataclass(frozen=True)
@@ -194,6 +200,89 @@ def test_the_next_command_can_be_pasted_into_a_shell(monkeypatch: pytest.MonkeyP
     assert next_command("a b", "runs/program") == "python 'my examples/program.py' --out 'a b'"
 
 
+def train(arguments: Namespace) -> None:
+    print("trained in", arguments.out)
+
+
+def sample(arguments: Namespace) -> None:
+    if arguments.count < 1:
+        raise SettingError(f"count must be at least 1, not {arguments.count}")
+    print("sampled from", arguments.out, arguments.count)
+
+
+def parse(words: list[str]) -> Namespace:
+    commands = Commands("program.py", "Train, and sample.", "runs/program")
+    training = commands.add(train, help="train a model", description="Train.")
+    add_text_flag(training)
+    add_run_settings(training, "runs/program", shape=Settings)
+    sampling = commands.add_use(sample, help="write", description="Write with a model.")
+    sampling.add_argument("--count", type=int, default=3)
+    return commands.parse(words)
+
+
+@pytest.mark.parametrize(
+    ("words", "printed"),
+    [
+        ([], "trained in runs/program\n"),
+        (["--data", "texts/my.txt", "--d-model", "8"], "trained in runs/program-my\n"),
+        (["train", "--data", "texts/my.txt", "--out", "here"], "trained in here\n"),
+        (["sample"], "sampled from runs/program 3\n"),
+        (["sample", "--out", "there", "--count", "5"], "sampled from there 5\n"),
+    ],
+)
+def test_commands_of_a_script(words: list[str], printed: str, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["program.py", *words])
+    run_command(parse)
+    assert capsys.readouterr().out == printed
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["sample", "--count", "0"], "--count must be at least 1, not 0"),
+        (["sample", "--d-model", "8"], "unrecognized arguments: --d-model 8 (see program.py --help)"),
+        (["--data", " "], "argument --data: the path is empty (see program.py train --help)"),
+    ],
+)
+def test_mistakes_in_commands(words: list[str], message: str, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["program.py", *words])
+    with pytest.raises(SystemExit) as caught:
+        run_command(parse)
+    assert caught.value.code == 2
+    assert capsys.readouterr().err == f"error: {message}\n"
+
+
+def test_help_of_a_command(capsys) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "--resume-changed" in text
+    assert "shape: --d-model INT the width (default: 128)" in text
+
+
+def test_a_flag_for_each_file_of_pairs() -> None:
+    names = [field.name for field in fields(PairFiles)]
+    training = Parser(prog="program")
+    add_pair_flags(training)
+    words = [word for name in names for word in (f"--{name.replace('_', '-')}", f"{name}.txt")]
+    assert vars(training.parse_args(words)) == {name: f"{name}.txt" for name in names}
+    assert vars(training.parse_args([])) == dict.fromkeys(names)
+
+
+def test_typed_lines(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("one\n  two \n\nafter an empty line\n"))
+    assert list(typed_lines("Type a line.")) == ["one", "two"]
+    assert capsys.readouterr().out == ""  # a pipe needs no prompt
+    terminal = io.StringIO("one")
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdin", terminal)
+    assert list(typed_lines("Type a line.")) == ["one"]
+    assert capsys.readouterr().out == "Type a line.\n"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"one\ncaf\xe9\n"), encoding="utf-8"))
+    with pytest.raises(UserError, match="the input is not utf-8 text: convert it"):
+        list(typed_lines("Type a line."))
+
+
 # ---------------------------------------------------------------------------------------------------------- files
 
 
@@ -216,8 +305,8 @@ def test_what_json_cannot_hold_leaves_the_old_file(tmp_path: Path) -> None:
 
 
 LESS = (
-    "A lower --batch-size (more --accumulation makes up for it), --block-size or a smaller model needs less; no checkpoint was "
-    "touched."
+    "A lower --batch-size (more --gradient-accumulation-steps make up for it), --block-size or a smaller model needs less; "
+    "no checkpoint was touched."
 )
 
 

@@ -14,17 +14,19 @@ import numpy as np
 import pytest
 
 from tinyformer import memory
-from tinyformer.bert import BertConfig, BertForClassification, BertForMaskedLM
-from tinyformer.classification import LabelledBatches, class_loss
-from tinyformer.data import TextBatches
+from tinyformer.data.labelled import LabelledBatches
+from tinyformer.data.masking import MaskedBatches, Masking
+from tinyformer.data.pairs import PairBatches, Specials
+from tinyformer.data.text import TextBatches
 from tinyformer.errors import SettingError, UserError
-from tinyformer.gpt import GPT, GPTConfig
-from tinyformer.masking import MaskedBatches, Masking, masked_token_loss
-from tinyformer.memory import check_drawn_fit, check_fits, check_training_fits, in_bytes, training_memory
-from tinyformer.pairs import PairBatches, Specials, translation_loss
-from tinyformer.runs import RunFolder
-from tinyformer.training import Trainer, TrainingConfig, next_token_loss
-from tinyformer.transformer import Transformer, TransformerConfig
+from tinyformer.memory import check_fits, check_step_fits, check_training_fits, in_bytes, training_memory
+from tinyformer.models.bert import BertConfig, BertForClassification, BertForMaskedLM
+from tinyformer.models.gpt import GPT, GPTConfig
+from tinyformer.models.transformer import Transformer, TransformerConfig
+from tinyformer.training.config import TrainingConfig
+from tinyformer.training.losses import class_loss, masked_token_loss, next_token_loss, translation_loss
+from tinyformer.training.runs import RunFolder
+from tinyformer.training.trainer import Trainer
 from tinytensor import memory as system
 from tinytensor.backend import name as backend_name
 from tinytensor.backend import xp
@@ -54,9 +56,9 @@ def test_what_does_not_fit_is_told_with_what_there_is(monkeypatch: pytest.Monkey
     monkeypatch.setattr(memory, "device_memory", lambda: 21 * 10**9)
     monkeypatch.setattr(memory, "host_memory", lambda: 10**9)
     check_fits(21 * 10**9, "this", "no")
-    with pytest.raises(UserError, match=r"^this needs at least 22 GB of memory, and 21 GB are there: make it smaller$"):
+    with pytest.raises(UserError, match=r"^this needs at least 22 GB of memory, but there are 21 GB: make it smaller$"):
         check_fits(22 * 10**9, "this", "make it smaller")
-    with pytest.raises(UserError, match=r"2\.0 GB of memory, and 1\.0 GB are there"):
+    with pytest.raises(UserError, match=r"2\.0 GB of memory, but there are 1\.0 GB"):
         check_fits(2 * 10**9, "this", "make it smaller", on_host=True)
     with pytest.raises(SettingError) as caught:
         check_fits(10**400, "this", "choose a smaller batch_size", "batch_size")
@@ -146,25 +148,27 @@ def test_training_that_cannot_fit_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     model, batches, _ = a_gpt()
     check_training_fits(model, batches, 2)
     batches.batch_size = 10**30
-    with pytest.raises(SettingError, match=r"training this model with this batch_size needs at least .* are there") as caught:
+    with pytest.raises(SettingError, match=r"training this model with this batch_size needs at least .* there are ") as caught:
         check_training_fits(model, batches, 2)
-    assert "--accumulation" in caught.value.as_flags()
+    assert "--gradient-accumulation-steps" in caught.value.as_flags()
 
 
 def test_batches_that_are_drawn_at_once_must_fit() -> None:
     _, batches, _ = a_gpt()
-    check_drawn_fit(batches, 1000)
-    check_drawn_fit(object(), 1)
-    for accumulation in (10**12, 10**400):
-        with pytest.raises(SettingError, match=r"^drawing the batches of this accumulation needs at least") as caught:
-            check_drawn_fit(batches, accumulation)
-        assert "--accumulation" in caught.value.as_flags()
+    check_step_fits(batches, 1000)
+    check_step_fits(object(), 1)
+    for batches_per_step in (10**12, 10**400):
+        with pytest.raises(
+            SettingError, match=r"^drawing the batches of so many gradient_accumulation_steps needs at least"
+        ) as caught:
+            check_step_fits(batches, batches_per_step)
+        assert "--gradient-accumulation-steps" in caught.value.as_flags()
 
 
 def test_a_trainer_looks_at_what_it_will_draw(tmp_path: Path) -> None:
     model, batches, loss_function = a_gpt()
-    with pytest.raises(SettingError, match="accumulation"):
-        Trainer(model, batches, TrainingConfig(accumulation=10**12), RunFolder(tmp_path), loss_function)
+    with pytest.raises(SettingError, match="gradient_accumulation_steps"):
+        Trainer(model, batches, TrainingConfig(gradient_accumulation_steps=10**12), RunFolder(tmp_path), loss_function)
 
 
 # --------------------------------------------------------------------------------------------- what the system says

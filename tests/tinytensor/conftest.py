@@ -1,4 +1,4 @@
-"""Every test starts from the same random numbers, and can run code in a process of its own."""
+"""Every test starts from the same random numbers. Tests can run code in a new process."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ def seeded():
 
 @pytest.fixture
 def python():
-    """Run code in a Python of its own, with these variables in its environment."""
+    """Run code in a new Python process, with these environment variables."""
 
     def run(code, **environment):
         variables = {**os.environ, "PYTHONPATH": str(Path(tt.__file__).parents[1]), **environment}

@@ -1,4 +1,4 @@
-"""Memory that is freed stays with the process, unless the environment says otherwise."""
+"""The process keeps freed memory, unless the environment says otherwise."""
 
 import os
 import platform
@@ -27,7 +27,7 @@ def test_freed_memory_is_kept(python, monkeypatch, keep, least, most):
 
 
 def test_what_one_thread_has_freed_another_uses(python):
-    # Arrays small enough for a heap that a thread has to itself.
+    # The arrays are small enough for a heap that belongs to one thread.
     code = f"""{RESIDENT}
 def use():
     arrays = [numpy.ones(125_000) for _ in range(100)]

@@ -1,4 +1,4 @@
-"""Attention's inputs of all dtypes and odd shapes, its masks of both kinds, and what its caches hold."""
+"""Attention: inputs of all dtypes and unusual shapes, both kinds of masks, and what its caches hold."""
 
 import math
 
@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import tinytensor as tt
-from tinytensor import functional
+from tinytensor.functional.attention import attention_of_arrays
+from tinytensor.kernels.masks import causal_array
 from tinytensor.kernels.numpy import attention as numpy_attention
 
 attention = tt.scaled_dot_product_attention
@@ -69,7 +70,7 @@ def test_mixed_dtypes_are_promoted(one, other, place):
     half = out.dtype == "float16"
     np.testing.assert_allclose(out.numpy(), weights @ arrays[2], rtol=2e-3 if half else 1e-5, atol=1e-3 if half else 1e-6)
     arrays_in = [x.data for x in xs]
-    found = functional.attention_of_arrays(*arrays_in, False, 0.0)
+    found = attention_of_arrays(*arrays_in, False, 0.0)
     assert found.dtype == out.dtype
     np.testing.assert_allclose(tt.tensor(found).numpy(), out.detach().numpy())
 
@@ -104,7 +105,7 @@ def test_what_is_kept_of_causal_masks_is_bounded_in_bytes():
     for length in range(1, numpy_attention._SQUARE + 1):
         kept[length] = original(length, np.dtype("float64")).nbytes
     assert numpy_attention._triangle.cache_info().maxsize * max(kept.values()) <= 1 << 23
-    assert not hasattr(functional._causal_array, "cache_info")
+    assert not hasattr(causal_array, "cache_info")
 
 
 @pytest.mark.parametrize("lengths", [(130, 130), (300, 320), (255, 255)], ids=str)
@@ -140,5 +141,5 @@ def test_masks_that_do_not_fit(shape, dtype):
 def test_nothing_seen_warns_of_nothing():
     x = draw(1, 2, 4).data
     with np.errstate(all="raise"):
-        out = functional.attention_of_arrays(x, x, x, tt.zeros((2, 2), "bool").data, False, 0.0)
+        out = attention_of_arrays(x, x, x, tt.zeros((2, 2), "bool").data, False, 0.0)
     assert not tt.tensor(out).numpy().any() and math.prod(out.shape) == 8

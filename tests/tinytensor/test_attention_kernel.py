@@ -78,9 +78,9 @@ def inputs(query, key, dtype="float64"):
     return [rng.standard_normal(shape).astype(dtype) for shape in (query, key, (*key[:-1], 3))]
 
 
-def settings(mask=None, dropout_key=None, is_causal=False, bias=None):
+def settings(mask=None, random_key=None, is_causal=False, bias=None):
     """The op's settings, arrays being the backend's, and the bias a tensor."""
-    dropout = {"dropout_key": dropout_key, "keep_probability": 1.0 if dropout_key is None else 0.8}
+    dropout = {"random_key": random_key, "keep_probability": 1.0 if random_key is None else 0.8}
     return {"bias": bias, "mask": None if mask is None else xp.asarray(mask), "is_causal": is_causal, "scale": 0.7, **dropout}
 
 
@@ -91,6 +91,28 @@ def test_the_work_is_cut_as_these_tests_mean_it_to_be(cut_into, cut):
     assert len(blocks(x, x, True)) == cut[2]
 
 
+@cuts
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_the_first_block_of_a_sequence_sees_all_its_keys(cut_into, cut, is_causal):
+    cut_into(cut, 0)
+    query, key = [xp.zeros(shape) for shape in SHAPES["cache"]]
+    sequences = {}
+    for block in blocks(query, key, is_causal):
+        sequences.setdefault(block.batch.start, []).append(block)
+    for first, *others in sequences.values():
+        assert first.is_first and (first.keys.start, first.keys.stop) == (0, 14)
+        assert not any(block.is_first for block in others)
+
+
+@pytest.mark.parametrize(("most_kept", "are_saved"), [(9 * 14, True), (9 * 14 - 1, False)])
+def test_weights_are_saved_up_to_so_many_scores_of_a_head(cut_into, most_kept, are_saved):
+    cut_into(CUTS["one block"], most_kept)
+    arrays = [xp.asarray(a) for a in inputs(*SHAPES["cache"])]
+    _, residuals = kernel.attention_forward((True,) * 4, *arrays, **settings())
+    saved = residuals.weights if tt.backend_name == "numpy" else residuals
+    assert (saved is not None) == are_saved
+
+
 @pytest.mark.parametrize(("query", "key"), SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("most_kept", [0, 1 << 18], ids=["weights again", "weights kept"])
 @cuts
@@ -98,9 +120,9 @@ def test_blocks_give_what_the_formula_gives(cut_into, query, key, cut, most_kept
     cut_into(cut, most_kept)
     arrays = inputs(query, key)
     scores = (*query[:-1], key[-2])
-    for (label, mask), dropout_key, is_causal in itertools.product(masks(scores).items(), (None, (7, 8)), (False, True)):
-        chosen = settings(mask, dropout_key, is_causal)
-        label += ", dropout" * (dropout_key is not None) + ", causal" * is_causal
+    for (label, mask), random_key, is_causal in itertools.product(masks(scores).items(), (None, (7, 8)), (False, True)):
+        chosen = settings(mask, random_key, is_causal)
+        label += ", dropout" * (random_key is not None) + ", causal" * is_causal
         for fast, slow in zip(results(fused, arrays, **chosen), results(fused.reference, arrays, **chosen), strict=True):
             np.testing.assert_allclose(fast.numpy(), slow.numpy(), rtol=0, atol=1e-10, err_msg=label)
 

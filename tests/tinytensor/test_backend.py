@@ -58,7 +58,7 @@ for name in ("cupy_backends", "cupy_backends.cuda"):
     sys.modules[name] = types.ModuleType(name)
 sys.modules.update({"cupy": cupy, libs.__name__: libs})
 libs.cublas = types.ModuleType("cublas")
-"""  # a CuPy in which all is well, until a case spoils it
+"""  # a CuPy without faults; each case adds one
 
 UNUSABLE = {
     "CuPy does not find its libraries": (
@@ -121,7 +121,7 @@ def test_a_cupy_that_cannot_be_used(python, case):
 
 
 def test_a_cupy_that_can_be_used(python):
-    """Nothing but the cases' faults makes them fail: without one, the check passes."""
+    """Without a fault the check passes, so only the cases' faults make it fail."""
     code = f"{FAKE}\nfrom tinytensor.backend import _load_cupy\nprint(_load_cupy() is cupy)"
     run = python(code, TINYTENSOR_BACKEND="numpy")
     assert run.stdout == "True\n", run.stderr
@@ -172,7 +172,7 @@ def test_the_check_of_imports_sees_them(tmp_path):
         assert set(imports(file)) == {"numpy"}
 
 
-@pytest.mark.needs("numpy")  # elsewhere, the host's arrays are not the backend's
+@pytest.mark.needs("numpy")  # otherwise the host's arrays are not those of the backend
 def test_scatter_add_adds_up_repeated_indices():
     target = backend.xp.zeros(3)
     backend.scatter_add(target, backend.xp.asarray([0, 2, 0]), backend.xp.asarray([1.0, 2.0, 3.0]))
@@ -182,6 +182,6 @@ def test_scatter_add_adds_up_repeated_indices():
 @pytest.mark.needs("cupy")
 def test_scatter_add_rounds_a_sum_of_bfloat16_once():
     target = backend.xp.ones(3, backend.bfloat16)
-    values = backend.xp.ones(600, backend.bfloat16)  # one by one they would stop at 256
+    values = backend.xp.ones(600, backend.bfloat16)  # added one by one, the sum would stop at 256
     backend.scatter_add(target, backend.xp.zeros(600, "int64"), values)
     assert target.tolist() == [600, 1, 1]  # 601, rounded to 8 bits

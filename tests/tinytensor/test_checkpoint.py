@@ -1,4 +1,4 @@
-"""Gradient checkpointing: the same values and gradients, and less kept."""
+"""Gradient checkpointing: it gives the same values and gradients, and keeps less."""
 
 import gc
 
@@ -150,7 +150,7 @@ def test_another_use_than_at_first():
     w = ws[0]
     out = tt.checkpoint(lambda a: a * w, x)
     w = ws[1]
-    with pytest.raises(RuntimeError, match="uses other tensors than at first"):
+    with pytest.raises(RuntimeError, match="uses other tensors than the first"):
         out.backward()
 
 

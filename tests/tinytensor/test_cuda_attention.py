@@ -15,7 +15,14 @@ from tinytensor.kernels.cupy.products import matmul
 
 pytest.importorskip("ml_dtypes")
 
-KEY = (0x0123456789ABCDEF, 0xFEDCBA9876543210)
+
+@pytest.fixture(autouse=True)
+def numpy_kernels_multiply_with_cublas(monkeypatch):
+    """CuPy's own product of a batch is refused by the stand-in."""
+    monkeypatch.setattr("tinytensor.kernels.numpy.attention.matmul", matmul)
+
+
+RANDOM_KEY = (0x0123456789ABCDEF, 0xFEDCBA9876543210)
 ALL = [True, True, True, False]  # but not of a bias
 
 # query, key, value, mask: lengths that do and do not divide into packs, tiles and warps, leading axes that differ, a mask whose
@@ -44,11 +51,11 @@ def inputs(query, key, value, dtype):
     return [numbers(shape, dtype, seed) for seed, shape in enumerate(shapes)]
 
 
-def results(module, arrays, mask=None, is_causal=False, scale=0.4, dropout_key=None, bias=None, needed=None):
+def results(module, arrays, mask=None, is_causal=False, scale=0.4, random_key=None, bias=None, needed=None):
     """The output and the gradients, by default all of them."""
     *three, g = arrays
     needed = [*ALL[:3], bias is not None] if needed is None else needed
-    settings = (bias, mask, is_causal, scale, dropout_key, 0.7 if dropout_key else 1.0)
+    settings = (bias, mask, is_causal, scale, random_key, 0.7 if random_key else 1.0)
     out, kept = module.attention_forward(needed, *three, *settings)
     if not any(needed):
         return [out]
@@ -74,8 +81,8 @@ def added(shape, dtype):
 def test_attention(monkeypatch, shapes, dtype, most_kept):
     monkeypatch.setattr(attention, "_KEPT", most_kept)
     arrays = inputs(*shapes[:3], dtype)
-    for mask, is_causal, key in itertools.product((None, masked(shapes[3])), (False, True), (None, KEY)):
-        settings = {"mask": mask, "is_causal": is_causal, "dropout_key": key}
+    for mask, is_causal, random_key in itertools.product((None, masked(shapes[3])), (False, True), (None, RANDOM_KEY)):
+        settings = {"mask": mask, "is_causal": is_causal, "random_key": random_key}
         got = in_each_order(monkeypatch, lambda settings=settings: results(kernels, arrays, **settings))
         assert_close(got, results(reference, [wide(x) for x in arrays], **settings), dtype, slack=4)
 
@@ -86,8 +93,8 @@ def test_attention(monkeypatch, shapes, dtype, most_kept):
 def test_a_bias(monkeypatch, shapes, dtype, most_kept):
     monkeypatch.setattr(attention, "_KEPT", most_kept)
     arrays, bias = inputs(*shapes[:3], dtype), added(shapes[3], dtype)
-    for mask, is_causal, key in itertools.product((None, masked(shapes[3])), (False, True), (None, KEY)):
-        settings = {"mask": mask, "is_causal": is_causal, "dropout_key": key}
+    for mask, is_causal, random_key in itertools.product((None, masked(shapes[3])), (False, True), (None, RANDOM_KEY)):
+        settings = {"mask": mask, "is_causal": is_causal, "random_key": random_key}
         *got, d_bias = in_each_order(monkeypatch, lambda settings=settings: results(kernels, arrays, bias=bias, **settings))
         *want, wanted = results(reference, [wide(x) for x in arrays], bias=wide(bias), **settings)
         assert_close(got, want, dtype, slack=4)
@@ -111,21 +118,21 @@ def test_blocks(monkeypatch, lengths, dtype):
     for name, value in (("_KEPT", 0), ("_QUERIES", 2), ("_BLOCK", 1)):
         monkeypatch.setattr(attention, name, value)
     arrays = inputs((2, 2, lengths[0], 4), (2, 2, lengths[1], 4), (2, 2, lengths[1], 4), dtype)
-    for mask, key in itertools.product((None, masked((2, 1, *lengths))), (None, KEY)):
-        got = results(kernels, arrays, mask=mask, is_causal=True, dropout_key=key)
+    for mask, random_key in itertools.product((None, masked((2, 1, *lengths))), (None, RANDOM_KEY)):
+        got = results(kernels, arrays, mask=mask, is_causal=True, random_key=random_key)
         # What several blocks add up is float32, so that it is rounded once.
         summed = ["float32" if dtype == "bfloat16" else dtype] * 2
         assert [x.dtype.name for x in got] == [dtype, dtype, *summed]
-        want = results(reference, [wide(x) for x in arrays], mask=mask, is_causal=True, dropout_key=key)
+        want = results(reference, [wide(x) for x in arrays], mask=mask, is_causal=True, random_key=random_key)
         assert_close([x.astype(dtype) for x in got], want, dtype, slack=4)
 
 
 @pytest.mark.parametrize("needed", list(itertools.product([False, True], repeat=3)), ids=str)
-@pytest.mark.parametrize("dropout_key", [None, KEY])
-def test_only_the_gradients_that_are_needed(needed, dropout_key):
+@pytest.mark.parametrize("random_key", [None, RANDOM_KEY])
+def test_only_the_gradients_that_are_needed(needed, random_key):
     arrays, needed = inputs((2, 9, 4), (2, 14, 4), (2, 14, 4), "float64"), (*needed, False)
-    got = results(kernels, arrays, needed=needed, dropout_key=dropout_key)
-    want = results(reference, arrays, needed=needed, dropout_key=dropout_key)
+    got = results(kernels, arrays, needed=needed, random_key=random_key)
+    want = results(reference, arrays, needed=needed, random_key=random_key)
     assert [x is not None for x in got[1:]] == (list(needed[:3]) if any(needed) else [])
     assert_close(got, want, "float64")
 
@@ -142,7 +149,7 @@ def test_views_of_one_projection_are_read_in_place_and_results_can_be_joined(mon
 
 
 def test_no_keys_give_zeros():
-    out, d_query, d_key, _ = results(kernels, inputs((2, 8, 4), (2, 0, 4), (2, 0, 4), "float32"), dropout_key=KEY)
+    out, d_query, d_key, _ = results(kernels, inputs((2, 8, 4), (2, 0, 4), (2, 0, 4), "float32"), random_key=RANDOM_KEY)
     assert not out.get().any() and not d_query.get().any()
     assert (out.shape, d_query.shape, d_key.shape) == ((2, 8, 4), (2, 8, 4), (2, 0, 4))
 
@@ -171,16 +178,16 @@ def test_large_scores_keep_their_digits_in_bfloat16():
     assert rounded.max() > 4 * error.max()
 
 
-@pytest.mark.parametrize("dropout_key", [None, KEY])
-def test_few_launches_and_no_waiting(monkeypatch, dropout_key):
+@pytest.mark.parametrize("random_key", [None, RANDOM_KEY])
+def test_few_launches_and_no_waiting(monkeypatch, random_key):
     launched = []
     for name in ("kernel", "matmul"):
         original = getattr(attention, name)
         monkeypatch.setattr(attention, name, lambda *a, original=original, name=name: launched.append(name) or original(*a))
     waited = xp.synchronizations
     arrays = inputs((2, 3, 40, 8), (2, 3, 40, 8), (2, 3, 40, 8), "float32")
-    results(kernels, arrays, is_causal=True, dropout_key=dropout_key)
-    bits = dropout_key is not None
+    results(kernels, arrays, is_causal=True, random_key=random_key)
+    bits = random_key is not None
     assert (launched.count("kernel"), launched.count("matmul")) == (2 + bits, 2 + 4)
     launched.clear()
     results(kernels, inputs((2, 3, 1, 8), (2, 3, 72, 8), (2, 3, 72, 8), "float32"), needed=[False] * 4)
@@ -188,10 +195,10 @@ def test_few_launches_and_no_waiting(monkeypatch, dropout_key):
     assert xp.synchronizations == waited
 
 
-@pytest.mark.parametrize("dropout_key", [None, KEY])
-def test_a_second_backward_gives_the_same_gradients(dropout_key):
+@pytest.mark.parametrize("random_key", [None, RANDOM_KEY])
+def test_a_second_backward_gives_the_same_gradients(random_key):
     *three, g = inputs((2, 40, 8), (2, 40, 8), (2, 40, 8), "float32")
-    settings = (None, None, True, 0.4, dropout_key, 0.7 if dropout_key else 1.0)
+    settings = (None, None, True, 0.4, random_key, 0.7 if random_key else 1.0)
     _, kept = kernels.attention_forward(ALL, *three, *settings)
     first, second = [kernels.attention_backward(g, kept, ALL, *three, *settings) for _ in range(2)]
     for a, b in zip(first[:3], second[:3], strict=True):
@@ -200,7 +207,7 @@ def test_a_second_backward_gives_the_same_gradients(dropout_key):
 
 def test_the_weights_are_kept_and_dropouts_bits_take_a_32nd_of_them():
     arrays = inputs((2, 64, 8), (2, 64, 8), (2, 64, 8), "float32")
-    _, ((weights, bits),) = kernels.attention_forward(ALL, *arrays[:3], None, None, False, 0.4, KEY, 0.7)
+    _, ((weights, bits),) = kernels.attention_forward(ALL, *arrays[:3], None, None, False, 0.4, RANDOM_KEY, 0.7)
     assert (weights.shape, weights.dtype, bits.nbytes) == ((2, 64, 64), "float32", weights.nbytes // 32)
 
 

@@ -38,7 +38,7 @@ shapes = pytest.mark.parametrize("shape", SHAPES, ids=str)
 
 @dtypes
 @shapes
-@pytest.mark.parametrize("form", ["gelu", "gelu_exact"])
+@pytest.mark.parametrize("form", ["gelu_tanh", "gelu_exact"])
 def test_gelu(monkeypatch, form, shape, dtype):
     x, g = (numbers(shape, dtype) * 3.0).astype(dtype), numbers(shape, dtype, 1)
 
@@ -62,9 +62,11 @@ def test_elements_that_are_not_aligned_or_not_contiguous(monkeypatch, dtype):
         x = numbers(100, dtype)[start:]
         assert_close(in_each_order(monkeypatch, lambda x=x: [kernels.erf(x)]), [reference.erf(wide(x))], dtype)
     x = numbers((7, 8), dtype).T[::2]
-    want, kept = reference.gelu_forward([True], wide(x))
-    assert_close([kernels.gelu_forward([True], x)[0]], [want], dtype)
-    assert_close(kernels.gelu_backward(x, None, [True], x), reference.gelu_backward(wide(x), kept, [True], wide(x)), dtype)
+    want, kept = reference.gelu_tanh_forward([True], wide(x))
+    assert_close([kernels.gelu_tanh_forward([True], x)[0]], [want], dtype)
+    assert_close(
+        kernels.gelu_tanh_backward(x, None, [True], x), reference.gelu_tanh_backward(wide(x), kept, [True], wide(x)), dtype
+    )
 
 
 @dtypes
@@ -90,7 +92,7 @@ def test_more_elements_than_the_grid_has_threads(monkeypatch, dtype):
 def test_gelu_keeps_its_digits_far_from_zero():
     x = xp.array([-8.0, -5.0, 5.0, 40.0, -math.inf, math.inf, math.nan], dtype="float32")
     for forward, inner in [
-        (kernels.gelu_forward, lambda x: 1 / (1 + math.exp(-2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))),
+        (kernels.gelu_tanh_forward, lambda x: 1 / (1 + math.exp(-2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))),
         (kernels.gelu_exact_forward, lambda x: math.erfc(-x / math.sqrt(2)) / 2),
     ]:
         out = forward([False], x)[0].get()
@@ -123,8 +125,8 @@ def parameters(norm, width, dtype, given):
 def normalized(module, norm, needed, x, g, settings):
     """The output and the gradients."""
     forward, backward = getattr(module, f"{norm}_forward"), getattr(module, f"{norm}_backward")
-    out, statistics = forward(needed, x, *settings, 1e-5)
-    return [out, *(backward(g, statistics, needed, x, *settings, 1e-5) if any(needed) else [])]
+    out, residuals = forward(needed, x, *settings, 1e-5)
+    return [out, *(backward(g, residuals, needed, x, *settings, 1e-5) if any(needed) else [])]
 
 
 @dtypes
@@ -175,7 +177,7 @@ def test_layer_norm_far_from_zero_keeps_its_digits():
 
 def test_a_dtype_without_kernels():
     with pytest.raises(TypeError, match=r"kernels take float32, float64, bfloat16, not float16: .*astype"):
-        kernels.gelu_forward([True], xp.zeros(3, "float16"))
+        kernels.gelu_tanh_forward([True], xp.zeros(3, "float16"))
 
 
 def test_every_header_is_inlined_once():

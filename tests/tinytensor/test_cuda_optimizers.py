@@ -8,7 +8,7 @@ import pytest
 from cuda_checks import TOLERANCE, assert_close, dtypes, in_each_order, numbers, wide
 
 import tinytensor as tt
-from tinyformer.gpt import GPT, GPTConfig
+from tinyformer.models.gpt import GPT, GPTConfig
 from tinytensor import kernels, nn, optim
 from tinytensor.backend import xp
 from tinytensor.kernels import numpy as reference

@@ -1,4 +1,4 @@
-"""Dropout's masks: the documented function of key, index and probability, and its statistics; and the residual form."""
+"""Dropout's masks are the documented function of random key, index and probability, and random enough; the residual form."""
 
 import itertools
 import threading
@@ -11,20 +11,20 @@ from tinytensor import kernels
 from tinytensor.kernels.numpy import dropout as kernel
 
 WORD = (1 << 64) - 1
-KEYS = [(0, 0), (1, 2), (WORD, WORD), (0x0123456789ABCDEF, 0xFEDCBA9876543210)]
+RANDOM_KEYS = [(0, 0), (1, 2), (WORD, WORD), (0x0123456789ABCDEF, 0xFEDCBA9876543210)]
 
 
-def mask(key, shape, probability):
-    return tt.tensor(kernels.keep_mask(key, shape, probability)).numpy()
+def mask(random_key, shape, keep_probability):
+    return tt.tensor(kernels.keep_mask(random_key, shape, keep_probability)).numpy()
 
 
 # ------------------------------------------------------------------------------------- the definition, in Python's integers
 
 
-def philox(counter, key):
+def philox(counter, random_key):
     """Four words of Philox 4x64-10 (Salmon et al. 2011, section 3.3)."""
     a, b, c, d = counter
-    first, second = key
+    first, second = random_key
     for _ in range(10):
         left, right = a * 0xD2E7470EE14C6C93, c * 0xCA5A826395121157
         a, b, c, d = (right >> 64) ^ b ^ first, right & WORD, (left >> 64) ^ d ^ second, left & WORD
@@ -40,13 +40,13 @@ def split_mix(seed, index):
     return z ^ z >> 31
 
 
-def is_kept(key, index, probability):
+def is_kept(random_key, index, keep_probability):
     """One element of a mask, from nothing else: what a GPU's thread computes."""
     word, place = divmod(index, 8)
     block, lane = divmod(word, 4)
-    byte = philox((block + 1, 0, 0, 0), key)[lane] >> 8 * place & 255
-    whole, part = divmod(probability * 256, 1)
-    return byte < whole or (byte == whole and split_mix(key[1], index) < int(part * 2**64))
+    byte = philox((block + 1, 0, 0, 0), random_key)[lane] >> 8 * place & 255
+    whole, part = divmod(keep_probability * 256, 1)
+    return byte < whole or (byte == whole and split_mix(random_key[1], index) < int(part * 2**64))
 
 
 def test_the_published_numbers_of_split_mix():
@@ -55,21 +55,21 @@ def test_the_published_numbers_of_split_mix():
     assert kernel._split_mix(1234567, np.arange(5)).tolist() == expected
 
 
-@pytest.mark.parametrize("key", KEYS)
-def test_the_stream_is_that_of_numpy_at_any_block(key):
-    stream = kernel._stream(key, 4 * 1000 + 3).tolist()
+@pytest.mark.parametrize("random_key", RANDOM_KEYS)
+def test_the_stream_is_that_of_numpy_at_any_block(random_key):
+    stream = kernel._stream(random_key, 4 * 1000 + 3).tolist()
     for block in (0, 1, 77, 999, 1000):
         # NumPy counts up before it makes a block: so the counter given here is one less than the block's own.
-        numpys = np.random.Philox(key=np.array(key, np.uint64), counter=[block, 0, 0, 0]).random_raw(4).tolist()
-        assert list(philox((block + 1, 0, 0, 0), key)) == numpys
+        numpys = np.random.Philox(key=np.array(random_key, np.uint64), counter=[block, 0, 0, 0]).random_raw(4).tolist()
+        assert list(philox((block + 1, 0, 0, 0), random_key)) == numpys
         assert stream[4 * block : 4 * block + 4] == numpys[: 3 if block == 1000 else 4]
 
 
-@pytest.mark.parametrize("key", KEYS)
-@pytest.mark.parametrize("probability", [0.8, 0.3, 0.5, 1 / 512, 1 / 3])
-def test_every_element_follows_from_the_key_and_its_index_alone(key, probability):
+@pytest.mark.parametrize("random_key", RANDOM_KEYS)
+@pytest.mark.parametrize("keep_probability", [0.8, 0.3, 0.5, 1 / 512, 1 / 3])
+def test_every_element_follows_from_the_key_and_its_index_alone(random_key, keep_probability):
     n = 3001
-    assert mask(key, (n,), probability).tolist() == [is_kept(key, i, probability) for i in range(n)]
+    assert mask(random_key, (n,), keep_probability).tolist() == [is_kept(random_key, i, keep_probability) for i in range(n)]
 
 
 def test_the_shape_only_arranges_the_elements():
@@ -83,18 +83,18 @@ def test_the_shape_only_arranges_the_elements():
 
 
 def test_threads_do_not_disturb_each_other():
-    alone = {key: mask(key, (100_000,), 0.3).tobytes() for key in KEYS}
+    alone = {random_key: mask(random_key, (100_000,), 0.3).tobytes() for random_key in RANDOM_KEYS}
     together = {}
 
-    def work(key):
-        together[key] = {mask(key, (100_000,), 0.3).tobytes() for _ in range(10)}
+    def work(random_key):
+        together[random_key] = {mask(random_key, (100_000,), 0.3).tobytes() for _ in range(10)}
 
-    threads = [threading.Thread(target=work, args=(key,)) for key in KEYS]
+    threads = [threading.Thread(target=work, args=(random_key,)) for random_key in RANDOM_KEYS]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert together == {key: {expected} for key, expected in alone.items()}
+    assert together == {random_key: {expected} for random_key, expected in alone.items()}
 
 
 # ------------------------------------------------------------------------------------------------------------ statistics
@@ -105,26 +105,26 @@ def test_certain_masks():
     assert mask((1, 2), (100_000,), 1.0).all()
 
 
-@pytest.mark.parametrize("probability", [0.5, 0.9, 0.3, 1 / 3, 0.001, 0.999, 1 / 256, 255 / 256, 1 / 512, 511 / 512, 1e-5])
-def test_a_mask_has_its_probability(probability):
+@pytest.mark.parametrize("keep_probability", [0.5, 0.9, 0.3, 1 / 3, 0.001, 0.999, 1 / 256, 255 / 256, 1 / 512, 511 / 512, 1e-5])
+def test_a_mask_has_its_probability(keep_probability):
     n = 4_000_000
-    share = mask((11, 12), (n,), probability).mean()
-    assert abs(share - probability) < 4 * np.sqrt(probability * (1 - probability) / n)
+    fraction = mask((11, 12), (n,), keep_probability).mean()
+    assert abs(fraction - keep_probability) < 4 * np.sqrt(keep_probability * (1 - keep_probability) / n)
 
 
-@pytest.mark.parametrize("probability", [0.3, 1 / 3, 0.001, 0.999, 0.75, 1 / 512])
-def test_a_masks_probability_is_exact(probability, monkeypatch):
+@pytest.mark.parametrize("keep_probability", [0.3, 1 / 3, 0.001, 0.999, 0.75, 1 / 512])
+def test_a_masks_probability_is_exact(keep_probability, monkeypatch):
     # Each byte once: those below the split are kept and those above dropped, whatever the further bits are, and at the split
     # the further bits' limit makes up the rest.
     every_byte = np.arange(256, dtype=np.uint8).view(np.uint64)
-    monkeypatch.setattr(kernel, "_stream", lambda key, count: every_byte[:count])
+    monkeypatch.setattr(kernel, "_stream", lambda random_key, count: every_byte[:count])
 
     def kept(further):
         monkeypatch.setattr(kernel, "_split_mix", lambda seed, index: np.full(len(index), further, np.uint64))
-        return int(tt.tensor(kernel.keep_mask((1, 2), (256,), probability)).numpy().sum())
+        return int(tt.tensor(kernel.keep_mask((1, 2), (256,), keep_probability)).numpy().sum())
 
-    certain, limit = kept(WORD), int(probability * 256 % 1 * 2**64)
-    assert certain + limit / 2**64 == probability * 256
+    certain, limit = kept(WORD), int(keep_probability * 256 % 1 * 2**64)
+    assert certain + limit / 2**64 == keep_probability * 256
     assert kept(limit) == certain
     if limit:
         assert kept(limit - 1) == kept(0) == certain + 1
@@ -134,18 +134,18 @@ def correlation(a, b):
     return np.corrcoef(a, b)[0, 1] * np.sqrt(len(a))  # in standard deviations
 
 
-@pytest.mark.parametrize("probability", [0.8, 0.5, 1 / 512])
+@pytest.mark.parametrize("keep_probability", [0.8, 0.5, 1 / 512])
 @pytest.mark.parametrize("distance", [1, 2, 7, 8, 32, 256])
-def test_neighbours_are_independent(probability, distance):
-    drawn = mask((5, 6), (1_000_000,), probability)
+def test_neighbours_are_independent(keep_probability, distance):
+    drawn = mask((5, 6), (1_000_000,), keep_probability)
     assert abs(correlation(drawn[:-distance], drawn[distance:])) < 4
 
 
-@pytest.mark.parametrize("probability", [0.8, 1 / 512])
-def test_keys_that_are_alike_are_independent(probability):
+@pytest.mark.parametrize("keep_probability", [0.8, 1 / 512])
+def test_keys_that_are_alike_are_independent(keep_probability):
     # No two have the same second word, nor do random ones: it alone seeds the further bits.
     keys = [(5, 6), (5, 7), (6, 8), (6, 5), (5 | 1 << 63, 6 | 1 << 62), (5, 6 | 1 << 63)]
-    masks = [mask(key, (1_000_000,), probability) for key in keys]
+    masks = [mask(random_key, (1_000_000,), keep_probability) for random_key in keys]
     for a, b in itertools.combinations(masks, 2):
         assert abs(correlation(a, b)) < 4
 

@@ -1,4 +1,4 @@
-"""Elementwise ops beside the table of cases: dtypes, Python's operators and functions, and what NumPy's functions say."""
+"""Elementwise ops, in addition to the table of cases: dtypes, Python's operators and functions, and NumPy's functions."""
 
 import copy
 import itertools
@@ -158,7 +158,7 @@ def test_plus_gives_a_tensor_of_its_own():
 def test_bits_of_floats_are_refused():
     x, mask = tt.tensor([1.0]), tt.tensor([True])
     for f in (lambda: x & mask, lambda: mask | x, lambda: x ^ 1, lambda: ~x, lambda: mask & 1.0):
-        with pytest.raises(TypeError, match="compare first"):
+        with pytest.raises(TypeError, match="compare floating-point numbers first"):
             f()
 
 

@@ -22,7 +22,7 @@ def leaf(*values, dtype="float64"):
 
 
 def saved(x):
-    """The names of what the op that made x saved."""
+    """The names of the values that x's op saved."""
     return set(x.node.saved)
 
 
@@ -98,7 +98,7 @@ def test_grad_stops_at_what_was_asked_for():
     x = leaf(2.0)
     h = x * x
     tt.grad((h * 3).sum(), h)
-    h.sum().backward()  # what led to h was not passed, and so not freed
+    h.sum().backward()  # backward did not go beyond h, so nothing behind it was freed
     assert x.grad.tolist() == [4]
 
 
@@ -106,7 +106,7 @@ def test_grad_does_not_pass_what_is_older_than_all_that_was_asked_for():
     x = leaf(2.0)
     older = tt.exp(x)
     h = older * 2
-    tt.grad((h * 3 + older).sum(), h)  # a way around h leads to the older result, too
+    tt.grad((h * 3 + older).sum(), h)  # another path, not through h, also leads to the older result
     older.sum().backward()
     assert x.grad.tolist() == [np.exp(2.0)]
 
@@ -337,7 +337,7 @@ def test_a_chain_of_20_000_ops_dropped_without_backward():
     for _ in range(20_000):
         y = y * 1.0
     assert living_nodes() >= before + 20_000
-    del y  # frees the chain node by node, which must not run out of stack
+    del y  # this frees the chain node by node, without recursion
     assert living_nodes() == before + 1
 
 
@@ -382,7 +382,7 @@ def test_modes_as_decorators():
         return x * x
 
     assert not plain().requires_grad
-    assert not plain().requires_grad  # a decorator serves more than one call
+    assert not plain().requires_grad  # the decorated function may be called several times
     with tt.no_grad():
         assert recorded().requires_grad
     assert (x * x).requires_grad
@@ -468,7 +468,7 @@ def test_a_parameter_changed_after_the_forward_pass_is_refused(change):
     change(p)
     with pytest.raises(RuntimeError, match=r"'multiply'.*changed in place.*forward pass again"):
         y.backward()
-    (p * p).sum().backward()  # run again, all is well
+    (p * p).sum().backward()  # after a new forward pass there is no error
 
 
 def test_a_parameter_changed_through_a_view_is_refused():
@@ -555,7 +555,7 @@ def test_detach():
 
 
 def next_line():
-    """Where this was called, plus one: what an error for the line below should name."""
+    """The line after the call of this function, which the error for that line should name."""
     import inspect
 
     frame = inspect.currentframe().f_back
@@ -699,6 +699,12 @@ def test_a_new_op_is_one_line_of_calculus():
     assert tt.gradcheck(cube, x, order=2)
 
 
+@pytest.mark.parametrize("forward", [lambda: 0, lambda *x: x[0], lambda x, **k: x, lambda x, *, k: x * k], ids=range(4))
+def test_a_function_whose_arguments_have_no_fixed_order_is_no_op(forward):
+    with pytest.raises(TypeError, match=r"<lambda> cannot be an op: it needs parameters, without \* or \*\*"):
+        Op(forward, {})
+
+
 def test_a_rule_that_asks_for_what_the_op_lacks_is_refused():
     with pytest.raises(TypeError, match=r"cube.*'y'"):
 
@@ -724,7 +730,7 @@ def test_gradcheck_finds_a_wrong_gradient():
 
 
 def test_gradcheck_finds_a_gradient_that_is_right_but_not_differentiable():
-    # The rule computes the right number outside of the graph, so that the second derivative silently is 0.
+    # The rule computes the right number outside of the graph, so the second derivative is 0 without an error.
     cut = Op(lambda x: x * x, {"x": lambda g, x: g * 2.0 * (x.detach() if isinstance(x, tt.Tensor) else x)})
     del all_ops[cut.name]
     x = leaf(3.0, 4.0)
@@ -734,7 +740,7 @@ def test_gradcheck_finds_a_gradient_that_is_right_but_not_differentiable():
 
 
 def test_gradcheck_looks_through_a_sum_that_hides_faults():
-    # softmax's gradient of a plain sum is 0, whatever the rule does: a random cotangent is not fooled.
+    # The gradient of a plain sum of softmax is 0, whatever the rule does. A random cotangent finds the fault.
     fake = Op(lambda x: tt.softmax(tt.Tensor._wrap(x)).data, {"x": lambda g, out: out * (g - g.mean())})
     del all_ops[fake.name]
     with pytest.raises(tt.GradcheckError):
@@ -785,7 +791,7 @@ def test_a_decorated_function_can_call_itself():
 
 
 def user_op(rule, forward=lambda x: x * x / 2.0):
-    """An op of a user's own, which is not in the table of all ops."""
+    """An op that a user makes. It is not in the table of all ops."""
     made = Op(forward, {"x": rule})
     del all_ops[made.name]
     return made
@@ -811,10 +817,10 @@ def test_a_rule_whose_gradient_does_not_fit_is_named(rule, says, create_graph):
 
 
 def test_a_rule_of_many_operands_returns_a_gradient_for_each():
-    total = Op(lambda *xs: sum(xs[1:], start=xs[0]), {"xs": lambda g: [g]})
+    total = Op(lambda xs: sum(xs[1:], start=xs[0]), {"xs": lambda g: [g]}, several=True)
     del all_ops[total.name]
-    with pytest.raises(ValueError, match="'<lambda>' returned 1 gradients: it has 2 operands"):
-        total(leaf(1.0), leaf(2.0)).sum().backward()
+    with pytest.raises(ValueError, match="'<lambda>' returned 1 gradients for 2 operands"):
+        total([leaf(1.0), leaf(2.0)]).sum().backward()
 
 
 RULES_THAT_RETURN_WHAT_WAS_SAVED = {
@@ -843,19 +849,40 @@ def test_what_was_saved_is_not_added_to_and_not_handed_out(rule, create_graph):
     assert out.tolist() == value
 
 
-@pytest.mark.parametrize("view", [False, True])
-def test_one_array_returned_for_two_inputs_is_the_gradient_of_each(view):
-    returned = []
+def test_what_was_saved_is_not_added_to_when_g_is_a_view_of_it():
+    x = leaf(1.0, 2.0, 3.0)
+    y = x * 1.0
+    f = Op(lambda x, z: x + z, {"x": lambda g, x: x, "z": lambda g: g})
+    del all_ops[f.name]
+    f(y, y * 1.0).backward(y.detach()[:])  # y gets two gradients: the saved array, and that of y * 1.0
+    assert y.tolist() == [1.0, 2.0, 3.0]
+    assert x.grad.tolist() == [2.0, 4.0, 6.0]
+
+
+ONE_ARRAY_FOR_TWO_INPUTS = {
+    "twice": (lambda new: new, lambda new: new),
+    "and a view of it": (lambda new: new, lambda new: new[:]),
+    "after a view of it": (lambda new: new[:], lambda new: new),
+    "two views": (lambda new: new[:], lambda new: new[:]),
+}
+
+
+@pytest.mark.parametrize("names", ["ab", "ba"])  # the later one is added first on the way back
+@pytest.mark.parametrize("returns", ONE_ARRAY_FOR_TWO_INPUTS.values(), ids=ONE_ARRAY_FOR_TWO_INPUTS)
+def test_one_array_returned_for_two_inputs_is_the_gradient_of_each(returns, names):
+    new = []
 
     def first(g, y):
-        returned.append(g * y)
-        return returned[-1]
+        new.append(g * y)
+        return returns[0](new[-1])
 
-    both = Op(lambda x, y: x * y, {"x": first, "y": lambda g: returned[-1][:] if view else returned[-1]})
+    both = Op(lambda x, y: x * y, {"x": first, "y": lambda g: returns[1](new[-1])})
     del all_ops[both.name]
     x, y = leaf(1.0, 2.0), leaf(3.0, 4.0)
-    a, b = x * 1.0, y * 1.0
-    (both(a, b) + a * 10.0 + b * 100.0).sum().backward()
+    inputs = {"a": x * 1.0, "b": y * 1.0}
+    a, b = inputs.values()
+    others = sum(inputs[name] * (10.0 if name == "a" else 100.0) for name in names)
+    (both(a, b) + others).sum().backward()
     assert x.grad.tolist() == [13.0, 14.0]
     assert y.grad.tolist() == [103.0, 104.0]
     x.grad = y.grad = None
@@ -934,7 +961,7 @@ def test_threads_add_to_one_gradient_and_lose_nothing():
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)  # so that they meet often
+    sys.setswitchinterval(1e-6)  # so that threads switch often
     try:
         for thread in threads:
             thread.start()
@@ -978,7 +1005,7 @@ def test_a_decorated_generator_has_its_mode_while_it_runs():
 
     items = records(2)
     assert next(items) is False
-    assert (x * 2.0).requires_grad  # its caller records
+    assert (x * 2.0).requires_grad  # the caller records
     assert items.send("a value") is False
     with pytest.raises(StopIteration, match="the end"):
         next(items)
@@ -997,5 +1024,5 @@ def test_a_decorated_generator_has_its_mode_while_it_runs():
 @pytest.mark.parametrize("value", [5.0, [1.0, 2.0], np.ones(2)])
 def test_a_gradient_set_by_hand_is_a_tensor(value):
     x = leaf(1.0, 2.0)
-    with pytest.raises(TypeError, match=f"a gradient is a tensor, not a {type(value).__name__}"):
+    with pytest.raises(TypeError, match=f"a gradient must be a tensor, not a {type(value).__name__}"):
         x.grad = value

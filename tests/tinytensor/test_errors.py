@@ -1,4 +1,4 @@
-"""Bad input: every error names the op, what it got, and what to do instead."""
+"""Wrong input: every error names the op, what it got, and what to do instead."""
 
 import re
 
@@ -7,6 +7,7 @@ import pytest
 
 import tinytensor as tt
 from tinytensor import nn
+from tinytensor.op import Op, all_ops
 
 x = tt.ones((2, 3))  # a constant of shape (2, 3)
 w = tt.tensor(np.ones((2, 3)), requires_grad=True)
@@ -85,6 +86,11 @@ SHAPES = {
         lambda: tt.cross_entropy(x, ones(2)),
         ValueError,
         ["cross_entropy", "probabilities", "(2,)", "(2, 3)"],
+    ),
+    "linear_cross_entropy": (
+        lambda: tt.linear_cross_entropy(x, ones(4, 5), tt.arange(2)),
+        ValueError,
+        ["linear_cross_entropy", "(2, 3)", "(2,)", "at the end, as wide as the weight (4, 5)"],
     ),
     "mse_loss": (lambda: tt.mse_loss(x, ones(3)), ValueError, ["mse_loss", "(2, 3)", "(3,)"]),
     "binary": (lambda: tt.binary_cross_entropy_with_logits(x, ones(3)), ValueError, ["binary", "(2, 3)", "(3,)"]),
@@ -205,7 +211,7 @@ MIXING = {
     "gradient number": (lambda: (w * 2).backward(2.0), TypeError, ["gradient", "float", make_it]),
 }
 
-# A GPU wraps these around in silence: to look at its values would be to wait for it.
+# A GPU wraps these indices around without an error: checking values there would make the program wait.
 OUT_OF_RANGE = {
     "index array": (lambda: x[[0, 5]], IndexError, ["getitem", "(2, 3)", "5", "size 2"]),
     "take": (lambda: x.take([9], axis=0), IndexError, ["(2, 3)", "9"]),
@@ -275,7 +281,7 @@ def test_message_where_nothing_is_recorded(name):
         test_message(*messages[name])
 
 
-@pytest.mark.needs("numpy")  # a GPU does not look
+@pytest.mark.needs("numpy")  # values on a GPU are not checked
 @pytest.mark.parametrize(("act", "kind", "says"), OUT_OF_RANGE.values(), ids=OUT_OF_RANGE)
 def test_message_of_an_index_out_of_range(act, kind, says):
     test_message(act, kind, says)
@@ -300,6 +306,31 @@ def test_an_error_does_not_show_the_librarys_own_chain():
     with pytest.raises(ValueError) as caught:
         x + ones(2, 4)
     assert caught.value.__suppress_context__
+
+
+FAULTS = {
+    "a type": (TypeError, "'NoneType' object is not subscriptable"),
+    "a number of arguments": (TypeError, "f() takes 1 positional argument but 2 were given"),
+    "a value": (ValueError, "shape mismatch between what we made and what we wanted"),
+    "a division": (ZeroDivisionError, "division by zero"),
+    "a name": (AttributeError, "'Fault' object has no attribute 'x'"),
+}
+
+
+@pytest.mark.parametrize(("kind", "text"), FAULTS.values(), ids=FAULTS)
+def test_a_fault_in_a_forward_function_is_not_disguised(kind, text):
+    fault = kind(text)
+
+    def forward(x):
+        raise fault
+
+    faulty = Op(forward, {"x": lambda g: g})
+    del all_ops[faulty.name]
+    with pytest.raises(kind) as caught:
+        faulty(w)
+    assert text in str(caught.value)
+    assert "operand is missing" not in str(caught.value)
+    assert fault in (caught.value, caught.value.__cause__)
 
 
 def test_numpy_numbers_are_numbers_on_either_side():
@@ -327,7 +358,7 @@ def test_numpy_integers_are_axes():
 @pytest.mark.parametrize("shape", [(), (1,), (1, 3), (2, 3), (2, 1), (2, 1, 3)], ids=str)
 @pytest.mark.parametrize("recording", [True, False])
 def test_a_norms_weight_does_not_broadcast(norm, shape, recording):
-    """The gradient is summed over rows: a weight of another shape would get that of one row."""
+    """The gradient is summed over rows, so a weight of another shape would get a gradient of the shape of a row."""
     with tt.enable_grad() if recording else tt.no_grad(), pytest.raises(ValueError, match="the shape of a row"):
         norm(tt.tensor(np.ones((2, 3)), requires_grad=True), tt.ones(shape))
 
@@ -335,8 +366,8 @@ def test_a_norms_weight_does_not_broadcast(norm, shape, recording):
 def test_targets_are_integers_of_any_length():
     logits = tt.tensor([[1.0, 2.0], [3.0, 4.0]])
     want = tt.cross_entropy(logits, ids).item()
-    for dtype in ("uint8", "int8", "uint16", "int32", "uint64"):  # -100, which none of the unsigned holds, is ignored
+    for dtype in ("uint8", "int8", "uint16", "int32", "uint64"):  # unsigned dtypes cannot hold -100, the index that is ignored
         assert tt.cross_entropy(logits, ids.astype(dtype)).item() == want
     for loss in (tt.cross_entropy, tt.nll_loss):
-        with pytest.raises(TypeError, match="targets are integers"):
+        with pytest.raises(TypeError, match="targets must be integers"):
             loss(logits, ids > 0)

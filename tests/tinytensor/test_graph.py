@@ -22,7 +22,7 @@ def drawn(drawing):
 
 
 def parts(drawing):
-    """The drawing's nodes, as number -> lines of text, and its edges."""
+    """The nodes of the drawing (number -> lines of text) and its edges."""
     nodes = {number: lines for number, lines, _, _ in drawn(drawing)}
     return nodes, set(re.findall(r"(\d+) -> (\d+)", drawing.source))
 

@@ -1,4 +1,4 @@
-"""Saving and loading: what comes back, and what happens when a file is not whole."""
+"""Saving and loading: what comes back, and what happens if a file is damaged."""
 
 import errno
 import hashlib
@@ -79,7 +79,7 @@ def test_tensors_with_a_history_are_saved_by_value(tmp_path):
 
 
 def test_the_format_is_safetensors(tmp_path):
-    # Eight bytes for the header's length, the header in JSON, the values: read here without the package.
+    # The file is read without the package: eight bytes with the header's length, the header in JSON, the values.
     tt.save({"x": tt.tensor([1.0, 2.0])}, tmp_path / "file", {"a": "b"})
     content = (tmp_path / "file").read_bytes()
     (length,) = struct.unpack("<Q", content[:8])
@@ -105,7 +105,7 @@ def test_the_package_safetensors_and_this_library_read_each_others_files(tmp_pat
 
 
 def test_each_tensor_begins_at_a_multiple_of_its_items_size(tmp_path):
-    # Or other programs, which map the file into memory, would read them slowly, or not at all.
+    # Otherwise programs that map the file into memory would read the values slowly, or not at all.
     tt.save({"a": tt.tensor([True]), "b": tt.ones(3), "c": tt.tensor(np.ones(1))}, tmp_path / "file")
     content = (tmp_path / "file").read_bytes()
     length = int.from_bytes(content[:8], "little")
@@ -118,7 +118,7 @@ def test_each_tensor_begins_at_a_multiple_of_its_items_size(tmp_path):
 
 
 def write_bfloat16(path, halves, shape):
-    """A file with a tensor in bfloat16 between two others, made by hand from the first halves of float32 numbers."""
+    """A file with a bfloat16 tensor between two others. Its values are the upper halves of float32 numbers."""
     values = {"a": np.float32([1.5]).tobytes(), "b": halves.tobytes(), "c": np.int64([7]).tobytes()}
     header, start = {}, 0
     for (name, content), dtype, lengths in zip(values.items(), ("F32", "BF16", "I64"), ([1], shape, [1])):
@@ -166,7 +166,7 @@ def test_bfloat16_is_saved_as_such(tmp_path):
 
 
 def write_dtype(path, dtype, count):
-    """A file with a tensor "x" of so many bytes, said to be of a dtype, and a sound one."""
+    """A file with a tensor "x" of this number of bytes and this dtype, and with a valid tensor."""
     header = {
         "x": {"dtype": dtype, "shape": [8], "data_offsets": [0, count]},
         "y": {"dtype": "F32", "shape": [1], "data_offsets": [count, count + 4]},
@@ -202,7 +202,7 @@ def test_a_dtype_that_nobody_knows(tmp_path):
 
 
 def refused(path):
-    """The message of the one error that there may be."""
+    """The message of the FileError, which is the only error that may be raised."""
     with pytest.raises(tt.FileError) as caught:
         tt.load(path)
     assert str(path) in str(caught.value)
@@ -338,7 +338,7 @@ def test_a_flipped_bit_of_every_byte_is_found(tmp_path):
                 continue
             assert {name: tensor.tolist() for name, tensor in back.items()} == expected
             unnoticed.append(place)
-    # In the checksum's own name nothing but that is damaged, and the data are right.
+    # If only the checksum's name is damaged, the data are right.
     assert set(unnoticed) <= set(range(key, key + len("tinytensor.sha256")))
 
 
@@ -360,7 +360,7 @@ def test_a_checksum_that_is_none(digits, tmp_path):
 
 
 def test_the_checksum_is_that_of_the_file_with_zeros_for_it(tmp_path):
-    values = np.random.default_rng(0).standard_normal(700_000)  # several of the pieces in which it is read
+    values = np.random.default_rng(0).standard_normal(700_000)  # more than one of the pieces in which a file is read
     tt.save({"x": tt.tensor(values), "y": tt.ones(3)}, tmp_path / "file", {"a": '"tinytensor.sha256":"' + "1" * 64 + '"'})
     content = (tmp_path / "file").read_bytes()
     length = int.from_bytes(content[:8], "little")
@@ -373,7 +373,7 @@ def test_the_checksum_is_that_of_the_file_with_zeros_for_it(tmp_path):
 
 @pytest.mark.parametrize("metadata", [{"a": 1}, {1: "a"}])
 def test_metadata_that_is_no_text_is_not_written(metadata, tmp_path):
-    with pytest.raises(TypeError, match="metadata is text by name"):
+    with pytest.raises(TypeError, match="metadata must be text by name"):
         tt.save({"x": tt.ones(1)}, tmp_path / "file", metadata)
     assert list(tmp_path.iterdir()) == []
 
@@ -425,13 +425,13 @@ def test_a_permission_problem_is_told_as_one(tmp_path, monkeypatch):
 
 
 def only_the_first(folder):
-    """The folder holds one whole file, the first one, and nothing beside it."""
+    """The folder holds one complete file, the first one, and nothing else."""
     assert [f.name for f in folder.iterdir()] == ["file"]
     assert tt.load(folder / "file")["x"].tolist() == [1, 2]
 
 
 def test_a_full_disk_keeps_the_previous_file_and_leaves_nothing_behind(tmp_path):
-    # A limit on the size of files stands in for the full disk: writing fails half way.
+    # A limit on the size of files acts like a full disk: writing fails in the middle.
     tt.save({"x": tt.tensor([1.0, 2.0])}, tmp_path / "file")
     code = """
 import resource, signal, sys
@@ -469,7 +469,7 @@ def test_a_failed_rename_keeps_the_previous_file(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("named", [None, "temporary", "other"])
 def test_an_error_names_the_file_that_was_to_be_written(named, tmp_path):
-    # A full disk has no name of its own, and the temporary file's would say nothing.
+    # The error of a full disk names no file, and the temporary file's name would not help.
     with pytest.raises(OSError, match="No space") as caught, atomic_write(tmp_path / "file") as temporary:
         name = {None: (), "temporary": (str(temporary),), "other": ("other",)}[named]
         raise OSError(errno.ENOSPC, "No space left on device", *name)
@@ -544,7 +544,7 @@ def test_what_is_not_named_tensors_is_refused(content, says, tmp_path):
 
 
 def together(work, count=4):
-    """What ``work(0)``, ``work(1)``, ... return, each called in a thread of its own at the same time."""
+    """The results of ``work(0)``, ``work(1)``, ..., which run at the same time, each in a thread of its own."""
     ready = threading.Barrier(count)
 
     def start(i):
@@ -560,7 +560,7 @@ def test_threads_write_to_one_path_at_once(tmp_path):
         for _ in range(25):
             tt.save({"x": tt.full(1000, float(i))}, tmp_path / "file")
             back = tt.load(tmp_path / "file")["x"].tolist()
-            assert back == [back[0]] * 1000  # one thread's, whole
+            assert back == [back[0]] * 1000  # the complete values of one thread
 
     together(work)
     assert [f.name for f in tmp_path.iterdir()] == ["file"]
@@ -570,7 +570,7 @@ def test_one_thread_writes_to_a_path_twice_at_once(tmp_path):
     with atomic_write(tmp_path / "file") as first, atomic_write(tmp_path / "file") as second:
         first.write_text("first")
         second.write_text("second")
-    assert (tmp_path / "file").read_text() == "first"  # which ended last
+    assert (tmp_path / "file").read_text() == "first"  # this one ended last
     assert [f.name for f in tmp_path.iterdir()] == ["file"]
 
 

@@ -66,7 +66,7 @@ def test_buffers_are_kept_but_not_learned():
     assert [name for name, _ in block.named_buffers()] == ["mean"]
     assert list(block.buffers()) == [block.mean]
     assert set(block.state_dict()) == {*NAMES, "mean"}
-    block.mean = tt.ones(3)  # setting it anew keeps it a buffer
+    block.mean = tt.ones(3)  # it is still a buffer
     assert block.state_dict()["mean"].tolist() == [1, 1, 1]
 
 
@@ -116,7 +116,7 @@ class Child(nn.Module):
 
 
 class Parent(nn.Module):
-    """Its children refer back to it, and one of them to itself."""
+    """A module whose children refer back to it, and one of which refers to itself."""
 
     def __init__(self):
         self.first = Child(self)
@@ -255,7 +255,7 @@ def test_a_frozen_parameter_gets_no_gradient():
 
 
 def test_a_model_with_frozen_parameters():
-    """Of every kind: in a tied place, in a list, a vector, a matrix."""
+    """Parameters of every kind: tied, in a list, a vector, a matrix."""
     model = nn.Sequential(Tied(), nn.Linear(5, 5), nn.LayerNorm(5))
     frozen = [model[0].embedding.weight, model[1].bias]
     for p in frozen:
@@ -419,7 +419,7 @@ def test_a_name_of_nothing_is_unexpected(name):
 
 
 class Twice(nn.Module):
-    """A parameter, a buffer and a module that each stand in two places."""
+    """A parameter, a buffer and a module, each in two places."""
 
     def __init__(self):
         self.a = nn.Linear(2, 2)
@@ -435,7 +435,7 @@ ALSO = {"c.bias": "d", "a.average": "mean", "b.0.weight": "a.weight", "b.0.bias"
 
 
 def full_state():
-    """A state in which each tied tensor stands under all of its names, as files had it once."""
+    """A state with each tied tensor under all of its names, as in older files."""
     state = {name: tt.random.normal(value.shape) for name, value in Twice().state_dict().items()}
     return {**state, **{also: state[name].copy() for also, name in ALSO.items()}}
 
@@ -519,7 +519,7 @@ def test_a_deep_copy_is_a_model_of_its_own():
 
 
 class Holding(nn.Module):
-    """A parameter, one that is frozen and a buffer, of one shape."""
+    """A parameter, a frozen parameter and a buffer, all of the same shape."""
 
     def __init__(self):
         self.learned = nn.Parameter(tt.ones((2, 2)))
@@ -569,7 +569,7 @@ CHANGES += [("kept", "load")]
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize(("name", "write"), CHANGES)
 def test_values_changed_in_place_are_not_used_in_the_backward_pass(name, write, view):
-    """Whether the view was made before or after, nothing computes with other values than the forward pass had."""
+    """Backward never uses other values than the forward pass, whether the view was made before or after the change."""
     model, x = Holding(), tt.tensor([1.0, 2.0], requires_grad=True)
     seen = VIEWS[view](model, name)
     used, other = (seen * x).sum(), (x * x).sum()
@@ -577,7 +577,7 @@ def test_values_changed_in_place_are_not_used_in_the_backward_pass(name, write, 
     WRITERS[write](model, name)
     with pytest.raises(RuntimeError, match=r"'multiply'.*changed in place.*forward pass again"):
         tt.grad(used, x)
-    assert tt.grad(other, x).tolist() == [2, 4]  # what has nothing to do with it
+    assert tt.grad(other, x).tolist() == [2, 4]  # a graph that does not use the changed values
     assert tt.grad(untouched.sum(), x).tolist() == [2, 2]
     again = (VIEWS[view](model, name) * x).sum()
     assert np.isfinite(tt.grad(again, x).numpy()).all()
@@ -585,7 +585,7 @@ def test_values_changed_in_place_are_not_used_in_the_backward_pass(name, write, 
 
 @pytest.mark.parametrize(("name", "write"), CHANGES)
 def test_a_layer_changed_in_place(name, write):
-    """In fused ops and in a checkpoint, too."""
+    """The same holds for fused ops and for a checkpoint."""
     model, x = Holding(), tt.tensor([[1.0, 2.0]], requires_grad=True)
 
     def uses(x):
@@ -607,7 +607,7 @@ def test_repr_shows_the_tree_with_counts():
     assert ("first: Linear", "16") in shown
     assert ("0: Linear", "16") in shown
     assert any("Dropout(p=0.5)" in line for line in lines)
-    assert len({len(line) for line in lines if line.split()[-1].isdigit()}) == 1  # the counts stand in a column
+    assert len({len(line) for line in lines if line.split()[-1].isdigit()}) == 1  # the counts are in one column
 
 
 def test_repr_of_large_counts():
@@ -707,7 +707,7 @@ def test_sequential_and_module_list():
     ids=["a list", "a function", "a class", "a parameter", "None"],
 )
 def test_lists_of_modules_hold_nothing_else(make):
-    with pytest.raises(TypeError, match=r"(Sequential|ModuleList) holds modules, such as nn\.ReLU\(\), not a"):
+    with pytest.raises(TypeError, match=r"(Sequential|ModuleList) takes modules, such as nn\.ReLU\(\), not a"):
         make()
 
 
@@ -846,4 +846,4 @@ def test_assign():
     p.assign(tt.tensor([5, 6]))
     assert p.tolist() == [5, 6]
     if tt.backend_name == "numpy":
-        assert before.tolist() == [5, 6]  # in place: what holds the parameter's array sees it
+        assert before.tolist() == [5, 6]  # it is a change in place, so an array that was taken before shows it

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import CASES, PROMISES, Case
+from cases import CASES, FUNCTIONS, PROMISES, Case
 
 import tinytensor as tt
-from tinytensor import functional, ops
 from tinytensor.fused import FusedOp
 from tinytensor.op import all_ops
 
@@ -98,7 +97,7 @@ def test_a_graph_of_the_gradient_does_not_change_it(case):
 
 @gradient_cases
 def test_half_precision(case):
-    """Close to float64, the inputs being rounded alike: what is added up, squared or masked is not lost on the way."""
+    """The results are close to those in float64 for the same rounded inputs: sums, squares and masks lose no digits."""
     half = tensors(case, "float16")
     exact = [
         tt.tensor(x.numpy().astype("float64") if x.dtype.kind == "f" else x.numpy(), requires_grad=x.requires_grad)
@@ -149,7 +148,7 @@ def check_contract(case: Case, dtype: str) -> None:
 @gradient_cases
 def test_no_garbage_cycles(case):
     gc.disable()
-    gc.freeze()  # what pytest holds is left out, so that collecting is quick
+    gc.freeze()  # collecting is quick without the objects of pytest
     try:
         xs = tensors(case)
         out = case.f(*xs)
@@ -201,7 +200,7 @@ def check_views(case: Case, layout: Callable[[Any], Any]) -> None:
     np.testing.assert_allclose(out.numpy(), want.numpy(), rtol=1e-12, atol=1e-14)
     g = cotangent(want)
     want.backward(g)
-    # The gradient that reaches the view's base is the plain one, put where the view looks.
+    # The gradient of the view's base is the plain gradient, at the elements of the view.
     gradients = tt.grad(out, [base for base, _ in views.values()], g)
     for (i, (base, view)), got in zip(views.items(), gradients):
         expected = tt.grad(view(base), base, plain[i].grad)
@@ -222,7 +221,7 @@ def test_fused_equals_its_reference(case):
         total = sum(((g * cotangent(g)).sum() for g in first if g.requires_grad), tt.tensor(0.0))
         second = tt.grad(total, leaves, allow_unused=True) if total.requires_grad else []
         results.append([out, *first, *[tt.zeros_like(x) if g is None else g for g, x in zip(second, leaves)]])
-        plain = tt.grad(f(*xs), leaves, cotangent(out))  # by the kernels, where it is the fused op
+        plain = tt.grad(f(*xs), leaves, cotangent(out))  # by kernels, for a fused op
         results[-1] += plain
     assert len(results[0]) == len(results[1])
     for fast, slow in zip(*results):
@@ -232,12 +231,12 @@ def test_fused_equals_its_reference(case):
 @pytest.mark.parametrize("case", [c for c in CASES if c.twin and len(c.inputs) - len(c.constant) > 1], **by_name)
 @pytest.mark.parametrize("place", [0, 1])
 def test_fused_ops_of_mixed_dtypes_give_the_wider_one(case, place):
-    """As any other op: float32 at one place, float64 at all others; each gradient in its input's dtype."""
+    """A fused op takes mixed dtypes like any other op: one input is float32, and each gradient has its input's dtype."""
     xs = tensors(case)
     xs[place] = tt.tensor(case.inputs[place].astype("float32"), requires_grad=xs[place].requires_grad)
     out, want = case.f(*xs), case.twin(*xs)
     assert out.dtype == want.dtype == "float64"
-    np.testing.assert_allclose(out.numpy(), want.numpy(), rtol=1e-5, atol=1e-6)  # the reference begins in float32
+    np.testing.assert_allclose(out.numpy(), want.numpy(), rtol=1e-5, atol=1e-6)  # the reference starts in float32
     for x, gradient in zip(checked(case, xs), tt.grad(out, checked(case, xs), cotangent(out))):
         assert gradient.dtype == x.dtype
 
@@ -247,8 +246,7 @@ def test_fused_ops_of_mixed_dtypes_give_the_wider_one(case, place):
 
 def test_every_op_has_a_case():
     own = {name for name, op in all_ops.items() if op.forward.__module__.startswith("tinytensor.")}
-    names = {*own, *ops.__all__, *functional.__all__}
-    assert names - {case.op for case in CASES} == set()
+    assert (own | FUNCTIONS) - {case.op for case in CASES} == set()
 
 
 def test_every_fused_op_is_compared_with_its_reference():
@@ -276,6 +274,13 @@ def test_float32_erf_and_gelu_are_right_to_the_last_digits():
     assert ours.dtype == np.float32
     np.testing.assert_allclose(ours, exact, rtol=3e-7, atol=0)
     np.testing.assert_array_equal(ours[-2:], [1.0, -1.0])
-    x = x[np.abs(x) < 5.5]  # further out the values are below 1e-7: absolutely, not relatively, right
+    x = x[np.abs(x) < 5.5]  # beyond, values are below 1e-7, with a small absolute but not relative error
     exact = np.array([v / 2 * math.erfc(-v / math.sqrt(2)) for v in x.astype(float)])
     np.testing.assert_allclose(tt.gelu(tt.tensor(x)).numpy(), exact, rtol=2e-4, atol=0)
+
+
+@pytest.mark.parametrize("axis", [0, 1, None])
+def test_a_generator_of_tensors_is_joined_like_a_list(axis):
+    x, y = tt.ones((2, 3)), tt.zeros((2, 3))
+    expected = tt.concatenate([x, y], axis).tolist()
+    assert tt.concatenate((part for part in (x, y)), axis).tolist() == expected

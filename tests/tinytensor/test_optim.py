@@ -25,7 +25,7 @@ each_optimizer = pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMI
 
 
 def textbook(w, gradients, lr, kind, momentum=0.0, dampening=0.0, nesterov=False, betas=(0.9, 0.999), eps=1e-8, decay=0.0):
-    """The papers' formulas, in float64, one step a gradient."""
+    """The formulas of the papers, in float64, with one step for each gradient."""
     v = m = s = 0.0
     for t, g in enumerate(gradients, start=1):
         if kind == "adamw":
@@ -78,13 +78,13 @@ def test_a_quadratic_is_minimised(make):
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    decays = optimizer.param_groups[0]["weight_decay"] > 0  # which pulls the minimum towards 0
+    decays = optimizer.param_groups[0]["weight_decay"] > 0  # decay moves the minimum towards 0
     np.testing.assert_allclose(p.numpy(), target, atol=0.2 if decays else 0.02)
     assert losses[-1] < 0.02 * losses[0]
 
 
 def state_of(optimizer):
-    """The part of its state that belongs to the parameters, without the groups' settings."""
+    """The state of the parameters, without the settings of the groups."""
     return {name: value for name, value in optimizer.state_dict().items() if not name.startswith("groups.")}
 
 
@@ -152,8 +152,8 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing():
     train(model, adam, 1)
     good = adam.state_dict()
     for bad in (
-        {**good, "0.velocity": good["0.first"]},  # another optimizer's
-        {**good, "9.first": good["0.first"]},  # a larger model's
+        {**good, "0.velocity": good["0.first"]},  # of another optimizer
+        {**good, "9.first": good["0.first"]},  # of a larger model
         {**good, "0.first": tt.ones((1, 1))},
         {**good, "nonsense": tt.ones(1)},
         {name: t for name, t in good.items() if name != "1.second"},  # half of a parameter's state
@@ -218,7 +218,7 @@ def test_frozen_after_the_optimizer_was_made_and_released_later(make):
     gradients_of_one(p)
     optimizer.step()
     assert p.tolist() != held
-    twin = nn.Parameter([1.0])  # the steps it did not take do not count
+    twin = nn.Parameter([1.0])  # steps that it did not take do not count
     optimizer = make([twin])
     gradients_of_one(twin)
     optimizer.step()
@@ -228,7 +228,7 @@ def test_frozen_after_the_optimizer_was_made_and_released_later(make):
 
 @each_optimizer
 def test_a_run_with_frozen_parameters_goes_on_bit_for_bit(make, tmp_path):
-    """Frozen from the start, later, and no more: the state has what each had when it was saved."""
+    """Parameters are frozen from the start, later, or no longer. The state holds what each had when it was saved."""
 
     def start():
         model = network()
@@ -255,7 +255,7 @@ def test_a_run_with_frozen_parameters_goes_on_bit_for_bit(make, tmp_path):
 
 def test_nothing_but_frozen_parameters():
     p = nn.Parameter([1.0], requires_grad=False)
-    count = nn.Parameter([3], requires_grad=False)  # of integers, which can only be frozen
+    count = nn.Parameter([3], requires_grad=False)  # integers, so it must be frozen
     optimizer = optim.AdamW([p, count], lr=1.0)
     optimizer.zero_grad()
     optimizer.step()
@@ -297,7 +297,7 @@ def test_a_state_brings_the_settings(make, tmp_path):
 
 
 def test_a_state_without_settings_leaves_them():
-    """As files had none once."""
+    """Older files have no settings."""
     model = network()
     optimizer = optim.AdamW(model.parameters(), lr=0.5, betas=(0.1, 0.2))
     train(model, optimizer, 1)
@@ -326,7 +326,7 @@ def test_settings_that_do_not_fit_are_refused_and_change_nothing():
         optim.SGD(parts, momentum=0.5).state_dict(),
     ):
         before = {name: t.tolist() for name, t in good.items()}
-        with pytest.raises(ValueError, match=r"AdamW|lr must|betas are"):
+        with pytest.raises(ValueError, match=r"AdamW|lr must|betas must"):
             optimizer.load_state_dict({**bad, "0.first": tt.ones(1) * 9})
         assert {name: t.tolist() for name, t in optimizer.state_dict().items()} == before
 
@@ -335,7 +335,7 @@ def test_settings_that_do_not_fit_are_refused_and_change_nothing():
 
 
 def counted(monkeypatch, name):
-    """The lengths of the lists that a kernel is called with from now on."""
+    """The lengths of the lists in all later calls of a kernel."""
     kernel, calls = getattr(tt.kernels, name), []
     monkeypatch.setattr(tt.kernels, name, lambda arrays, *rest: calls.append(len(arrays)) or kernel(arrays, *rest))
     return calls
@@ -355,7 +355,7 @@ def test_one_call_changes_all_that_is_alike(monkeypatch, name, make):
     assert sorted(calls[2:]) == [1, 2, 2]
     optimizer.step()
     assert sum(calls[5:]) == 5
-    alone = nn.Parameter([1.0])  # the same two steps, with nothing beside it
+    alone = nn.Parameter([1.0])  # the same two steps, without other parameters
     twin = make([alone])
     alone.grad = tt.ones(1)
     twin.step()
@@ -453,7 +453,7 @@ def test_a_master_follows_what_is_loaded_and_keeps_its_digits_otherwise():
     own = {name: t.copy() for name, t in model.state_dict().items()}
     before = masters()
     model.load_state_dict({name: t * 0 + 5.0 for name, t in own.items()})
-    model.load_state_dict(own)  # what was there all along
+    model.load_state_dict(own)  # the values that it already has
     optimizer.param_groups[0]["lr"] = 0.0
     step()
     assert masters() == before != [t.tolist() for t in own.values()]
@@ -487,7 +487,7 @@ def test_states_of_narrow_and_wide_runs():
     wide, thin = network(), network().astype(NARROW)
     first, second = optim.Adam(wide.parameters()), optim.Adam(thin.parameters())
     train(wide, first, 1)
-    second.load_state_dict(first.state_dict())  # which has no masters: they start from the parameters
+    second.load_state_dict(first.state_dict())  # this state has no masters, so they start from the parameters
     train(thin, second, 1)
     with pytest.raises(ValueError, match="master"):
         first.load_state_dict(second.state_dict())
@@ -541,7 +541,7 @@ def test_ways_to_give_parameters():
 @pytest.mark.parametrize("number", [float, np.float64, np.float32, tt.tensor, lambda x: tt.tensor([x])[0]])
 @pytest.mark.parametrize("kind", [optim.SGD, optim.AdamW])
 def test_settings_may_be_numbers_of_any_kind(kind, number):
-    """Without a change of the result, or of a dtype."""
+    """Neither the result nor a dtype changes."""
 
     def result(number):
         model = network()
@@ -595,7 +595,7 @@ def test_groups_have_their_own_settings():
     a.grad, b.grad = tt.ones(1), tt.ones(1)
     optimizer.step()
     np.testing.assert_allclose([a.item(), b.item()], [0.5, 0.9], rtol=1e-6)
-    optimizer.param_groups[1]["lr"] = 0.2  # may be changed at any time
+    optimizer.param_groups[1]["lr"] = 0.2  # settings may be changed at any time
     optimizer.step()
     np.testing.assert_allclose([a.item(), b.item()], [0.0, 0.7], atol=1e-6)
 
@@ -627,7 +627,11 @@ BAD = {
     "nesterov with dampening": (lambda p: optim.SGD([p], momentum=0.9, dampening=0.1, nesterov=True), ValueError, "dampening"),
     "a constant": (lambda p: optim.SGD([tt.ones(1)]), TypeError, "nn.Parameter(...)"),
     "an array": (lambda p: optim.SGD([np.ones(1)]), TypeError, "model.parameters(), not a ndarray"),
-    "one parameter": (lambda p: optim.SGD(p), TypeError, "several parameters, not one alone: pass model.parameters(), or [p]"),
+    "one parameter": (
+        lambda p: optim.SGD(p),
+        TypeError,
+        "SGD takes several parameters, not a single one: pass model.parameters() or [p]",
+    ),
     "one matrix": (lambda p: optim.AdamW(nn.Parameter(tt.ones((2, 2)))), TypeError, "or [p]"),
     "a module": (lambda p: optim.SGD(nn.Linear(1, 1)), TypeError, "model.parameters(), not a Linear"),
     "a list of modules": (lambda p: optim.SGD(nn.Sequential(nn.Linear(1, 1))), TypeError, "model.parameters(), not a Linear"),
@@ -636,11 +640,15 @@ BAD = {
     "a set": (lambda p: optim.SGD({p}), TypeError, "a list or model.parameters(), not a set"),
     "nothing": (lambda p: optim.SGD(None), TypeError, "model.parameters(), not a NoneType"),
     "no parameters of a model": (lambda p: optim.SGD(nn.ReLU().parameters()), ValueError, "model.parameters()"),
-    "a computed tensor": (lambda p: optim.SGD([p * 2]), ValueError, "was computed, by 'multiply'"),
-    "a view": (lambda p: optim.SGD([p[0]]), ValueError, "was computed, by 'getitem'"),
-    "a computed tensor of a group": (lambda p: optim.SGD([{"params": [p]}, {"params": p * 2}]), ValueError, "was computed"),
+    "a computed tensor": (lambda p: optim.SGD([p * 2]), ValueError, "a tensor that 'multiply' computed"),
+    "a view": (lambda p: optim.SGD([p[0]]), ValueError, "a tensor that 'getitem' computed"),
+    "a computed tensor of a group": (
+        lambda p: optim.SGD([{"params": [p]}, {"params": p * 2}]),
+        ValueError,
+        "a tensor that 'multiply' computed",
+    ),
     "a group without parameters": (lambda p: optim.SGD([{"lr": 1.0}]), ValueError, "'params'"),
-    "a group that is none": (lambda p: optim.SGD([{"params": [p]}, p]), ValueError, "each group is a dict"),
+    "a group that is none": (lambda p: optim.SGD([{"params": [p]}, p]), ValueError, "each group must be a dict"),
     "lr that is no number": (lambda p: optim.SGD([p], lr=math.nan), ValueError, "lr"),
     "negative momentum": (lambda p: optim.SGD([p], momentum=-0.5), ValueError, "momentum"),
     "negative eps": (lambda p: optim.Adam([p], eps=-1e-8), ValueError, "eps"),
@@ -673,7 +681,7 @@ def test_constant():
 
 
 def test_linear():
-    schedule = optim.Linear(warmup=10, steps=110, final=0.2)
+    schedule = optim.LinearDecay(warmup=10, steps=110, final=0.2)
     np.testing.assert_allclose([schedule(i) for i in (10, 60, 110, 500)], [1, 0.6, 0.2, 0.2])
     assert 0 < schedule(0) < schedule(9) < 1
 
@@ -687,7 +695,7 @@ def test_cosine():
 
 def test_inverse_square_root():
     schedule = optim.InverseSquareRoot(warmup=400, d_model=64)
-    peak = 1 / math.sqrt(64 * 400)  # where the two sides of the paper's minimum meet, at step 400 counted from 1
+    peak = 1 / math.sqrt(64 * 400)  # at step 400, counted from 1, the two sides of the paper's minimum are equal
     np.testing.assert_allclose(schedule(399), peak)
     np.testing.assert_allclose([schedule(199), schedule(1599)], [peak / 2, peak / 2])
     assert schedule(0) == pytest.approx(peak / 400)
@@ -695,7 +703,7 @@ def test_inverse_square_root():
 
 
 @pytest.mark.parametrize(
-    "schedule", [optim.Linear(warmup=5, steps=5), optim.Cosine(warmup=5, steps=3), optim.InverseSquareRoot(warmup=0)]
+    "schedule", [optim.LinearDecay(warmup=5, steps=5), optim.Cosine(warmup=5, steps=3), optim.InverseSquareRoot(warmup=0)]
 )
 def test_degenerate_schedules_stay_finite(schedule):
     assert all(math.isfinite(schedule(i)) and schedule(i) >= 0 for i in range(20))
@@ -731,7 +739,7 @@ def test_an_infinite_limit_changes_nothing(gradient):
 
 @pytest.mark.parametrize(("gradient", "clipped"), [([math.inf, 1.0], [math.nan, 0.0]), ([math.nan, 1.0], [math.nan] * 2)])
 def test_gradients_that_are_no_numbers_stop_nothing(gradient, clipped):
-    """Neither clipping nor a step: whoever looks at the norm or the loss decides."""
+    """Neither clipping nor a step raises: whoever reads the norm or the loss decides."""
     for make in OPTIMIZERS.values():
         p = nn.Parameter([0.0, 0.0])
         p.grad = tt.tensor(gradient)
@@ -766,7 +774,7 @@ def test_clipping_keeps_each_gradients_dtype():
 
 
 def test_clipping_gradients_that_share_a_tensor():
-    # With create_graph, x + y hands one gradient tensor to both: each must be scaled once.
+    # With create_graph, x + y gives one gradient tensor to both; each must be scaled once.
     x, y = nn.Parameter([0.0]), nn.Parameter([0.0])
     (x + y).backward(tt.tensor([3.0]), create_graph=True)
     optim.clip_grad_norm([x, y], 1.0)

@@ -1,4 +1,4 @@
-"""Shards in threads: the loss and gradients of the whole, random numbers that repeat, and nothing left behind."""
+"""Shards in threads: they give the loss and gradients of the whole batch, repeat random numbers, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -73,11 +73,11 @@ def test_gradients_are_added_to_those_there_are(parts: int) -> None:
 
 
 def test_results_are_in_the_order_of_the_shards_which_run_at_the_same_time() -> None:
-    everyone = threading.Barrier(3)  # opens only if all three are here at once
+    everyone = threading.Barrier(3)  # opens only when all three threads wait at it
 
     def work(k: int) -> tuple[int, int]:
         everyone.wait(30)
-        time.sleep((2 - k) * 0.01)  # the last is the first to end
+        time.sleep((2 - k) * 0.01)  # the last one ends first
         return k, threading.get_ident()
 
     results = parallel.run(work, [0, 1, 2])
@@ -101,7 +101,7 @@ def test_the_same_seed_and_number_of_shards_repeat_bit_for_bit(parts: int) -> No
     first = step_with_dropout(5, parts)
     assert step_with_dropout(5, parts) == first
     assert step_with_dropout(6, parts) != first
-    assert len(set(first[:3])) == 3  # no step is like the one before
+    assert len(set(first[:3])) == 3  # every step is different
 
 
 def test_no_shards_share_a_mask() -> None:
@@ -162,7 +162,7 @@ def test_detect_anomaly_holds_in_the_shards(bad: int) -> None:
     ]:
         with tt.detect_anomaly(), pytest.raises(FloatingPointError, match=f"'{named}'"):
             work()
-        work()  # outside, silence
+        work()  # outside there is no message
 
 
 # -------------------------------------------------------------------------------------------------------------- errors
@@ -221,7 +221,7 @@ def test_blas_has_one_thread_in_each_shard_and_its_own_number_afterwards() -> No
         with pytest.raises(KeyError):
             parallel.run(fail, [0, 1])
         assert blas_threads() == {3}
-        assert parallel.run(blas_threads, [0]) == [{3}]  # one shard may use them all
+        assert parallel.run(blas_threads, [0]) == [{3}]  # a single shard may use all of them
 
 
 @needs_blas
@@ -280,15 +280,15 @@ def test_no_shards():
 
 
 def in_a_fork(function: Callable[[], bool], seconds: float = 30.0) -> bool:
-    """What the function says in a forked child; False where it raises, or does not end."""
+    """The result of the function in a forked child. False if it raises an error or does not end."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork where there are threads, which is the point
+        warnings.simplefilter("ignore", DeprecationWarning)  # a warning about a fork with threads, which is what we test
         child = os.fork()
     if not child:
         try:
             os._exit(0 if function() else 1)
         finally:
-            os._exit(2)  # and nothing of the parent's, such as what pytest does at the end
+            os._exit(2)  # without the parent's exit handlers, such as those of pytest
     for _ in range(int(seconds / 0.02)):
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
@@ -310,7 +310,7 @@ def test_a_forked_child_has_shards_of_its_own() -> None:
     assert doubled()
     assert in_a_fork(doubled)
     assert in_a_fork(lambda: in_a_fork(doubled))
-    assert doubled()  # and the parent goes on as before
+    assert doubled()  # the parent goes on as before
     weight, bias = leaves()
     assert in_a_fork(lambda: parallel.backward(loss_of(weight, bias), cut(3)).shape == () and weight.grad is not None)
 
@@ -387,7 +387,7 @@ def test_many_threads_that_use_shards_at_once() -> None:
 
 
 def test_two_threads_do_not_wait_for_one_anothers_shards() -> None:
-    everyone = threading.Barrier(6)  # opens only if all shards of both are at work at once
+    everyone = threading.Barrier(6)  # opens only when all shards of both are running
 
     def work() -> None:
         parallel.run(lambda _: everyone.wait(30), [0, 1, 2])

@@ -1,4 +1,4 @@
-"""Tensors cut into pieces: the engine adds each piece's gradient in place, to what the other pieces and the whole have left."""
+"""Tensors cut into pieces: the engine adds each piece's gradient in place to those of the other pieces and of the whole."""
 
 import itertools
 
@@ -7,7 +7,7 @@ import pytest
 
 import tinytensor as tt
 
-# Each use is a node of its own, in this order and in reverse: what reaches x first, a piece or the whole, differs.
+# Each use is a node of its own. In this order and in reverse, another gradient reaches x first: a piece's or the whole's.
 CUTS = {
     "split": [lambda x, i=i: tt.split(x, 3)[i] for i in range(3)],
     "split in uneven pieces": [lambda x, i=i: tt.split(x, [1, 3], axis=1)[i] for i in range(3)],
@@ -32,7 +32,7 @@ def numbers(shape, dtype, seed=0):
 
 
 def weighted(pieces, x):
-    """A sum of the pieces of x, each of which counts in a way of its own."""
+    """A sum of the pieces of x, each with another factor."""
     cut = [piece(x) for piece in pieces]
     return sum([(tt.sin(p * (i + 1.0)) * numbers(p.shape, p.dtype, i)).sum() for i, p in enumerate(cut)], tt.tensor(0.0))
 
@@ -66,7 +66,7 @@ def test_a_hand_worked_example():
 def test_the_gradient_that_came_in_is_left_alone(inner):
     x, y, g = tt.tensor([1.0, 2.0], requires_grad=True), tt.tensor([3.0, 4.0], requires_grad=True), tt.tensor([10.0, 100.0])
     h = x * 2.0 if inner else x
-    piece = h[:1]  # older than the sum, so that its part comes after g itself, which x, y and the caller share
+    piece = h[:1]  # it is older than the sum, so its part comes after g, which x, y and the caller share
     ((h + y) + piece).backward(g)
     assert g.tolist() == [10, 100]
     assert y.grad.tolist() == [10, 100]
@@ -123,7 +123,7 @@ def test_detect_anomaly_names_the_cut():
         (x[:1] + x[1:]).backward()
 
 
-@pytest.mark.needs("numpy")  # elsewhere, a sum is an array
+@pytest.mark.needs("numpy")  # otherwise a sum is an array
 def test_a_number_that_is_broadcast_and_given_an_axis():
     x = tt.tensor(np.array(2.0), requires_grad=True)
     column, row = x[None], x * tt.tensor(np.ones(3))

@@ -1,4 +1,4 @@
-"""The products behind the slot, on every layout that an array can have; on CuPy, what cuBLAS is told."""
+"""The matrix products of the kernels, for every memory layout of an array. On CuPy: the calls of cuBLAS."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tinytensor as tt
-from tinytensor import backend, engine, kernels
+from tinytensor import backend, kernels, modes
 from tinytensor.backend import from_numpy, to_numpy, xp
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
 
 BITS = {"float64": 52, "float32": 23, "float16": 10, "bfloat16": 7}
 TF32_BITS = 10
-DTYPES = ["float32", "float64"] if backend.name == "numpy" else list(BITS)  # NumPy adds short ones up in short ones
+DTYPES = ["float32", "float64"] if backend.name == "numpy" else list(BITS)  # NumPy sums half precision in half precision
 
 on_cublas = pytest.mark.needs("cupy")
 
@@ -46,7 +46,7 @@ def check(out: Any, a: Any, b: Any, dtype: str, bits: int | None = None) -> None
 
 @st.composite
 def views(draw: Any, shape: tuple[int, ...], writable: bool = False) -> Any:
-    """How an array of this shape comes about: axes in any order in memory, with gaps, reversed, or broadcast."""
+    """How to make an array of this shape: with axes in any order in memory, with gaps, reversed, or broadcast."""
     order = draw(st.permutations(range(len(shape))))
     steps = [draw(st.sampled_from([1, 1, 1, 2, -1])) for _ in shape]
     margins = [draw(st.integers(0, 2)) for _ in shape]
@@ -133,7 +133,7 @@ def test_nothing_is_added_to_what_out_held() -> None:
 
 @on_cublas
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("step", [1, 2])  # written in place, and copied there
+@pytest.mark.parametrize("step", [1, 2])  # one is written in place, the other is copied
 def test_out_in_float32_is_not_rounded(dtype: str, step: int) -> None:
     a, b = random_array((2, 3, 5, 4), dtype), random_array((2, 3, 6, 4), dtype).swapaxes(-1, -2)
     out = xp.zeros((3, 2, 5, 6 * step), "float32").swapaxes(0, 1)[..., ::step]
@@ -149,7 +149,7 @@ def test_out_in_float32_is_not_rounded(dtype: str, step: int) -> None:
 
 
 def packed() -> list[Any]:
-    """Queries, keys and values (batch 2, heads 3, T 5, width 4) as a projection leaves them: packed in its last axis."""
+    """Queries, keys and values (batch 2, heads 3, T 5, width 4), packed in the last axis as by a projection."""
     return list(random_array((2, 5, 3 * 3 * 4), "float32").reshape(2, 5, 3, 3, 4).transpose(2, 0, 3, 1, 4))
 
 
@@ -214,7 +214,7 @@ def test_what_does_not_is_copied_alone(which: str, monkeypatch: pytest.MonkeyPat
 @on_cublas
 def test_half_precision_is_added_up_in_single() -> None:
     ones = from_numpy(np.ones((1, 4096), ml_dtypes.bfloat16))
-    assert to_numpy(kernels.matmul(ones, ones.T)).astype(float).tolist() == [[4096.0]]  # in bfloat16 it would end at 256
+    assert to_numpy(kernels.matmul(ones, ones.T)).astype(float).tolist() == [[4096.0]]  # in bfloat16 it would stop at 256
 
 
 ACCUMULATED = [(dtype, dtype) for dtype in BITS] + [("bfloat16", "float32"), ("float16", "float32")]
@@ -261,15 +261,15 @@ def error_of_a_product() -> float:
 def test_tf32_by_default_and_full_precision_where_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     exact = 2.0 ** -(TF32_BITS + 6)
     assert error_of_a_product() < exact, "the tests run in full precision"
-    monkeypatch.setattr(engine.modes, "full_precision", False)
+    monkeypatch.setattr(modes.modes, "full_precision", False)
     assert exact < error_of_a_product() < 2.0 ** -(TF32_BITS - 4)
     with tt.full_precision():
         assert error_of_a_product() < exact
         errors: list[float] = []
-        same = engine.same_modes()
+        same = modes.capture_modes()
 
         def in_a_thread() -> None:
-            engine.modes.full_precision = False
+            modes.modes.full_precision = False
             with same():
                 errors.append(error_of_a_product())
 
@@ -282,33 +282,33 @@ def test_tf32_by_default_and_full_precision_where_asked(monkeypatch: pytest.Monk
 
 @on_cublas
 def test_tf32_leaves_other_dtypes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine.modes, "full_precision", False)
+    monkeypatch.setattr(modes.modes, "full_precision", False)
     for dtype in ("float64", "float16", "bfloat16"):
         a, b = random_array((2, 3, 4), dtype), random_array((4, 5), dtype)
         check(kernels.matmul(a, b), a, b, dtype)
 
 
 def test_gradients_are_checked_in_full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine.modes, "full_precision", False)
+    monkeypatch.setattr(modes.modes, "full_precision", False)
     seen = []
 
     def f(x: tt.Tensor) -> tt.Tensor:
-        seen.append(engine.modes.full_precision)
+        seen.append(modes.modes.full_precision)
         return x * x
 
     tt.gradcheck(f, tt.tensor([1.0, 2.0], dtype="float64", requires_grad=True))
-    assert seen and all(seen) and not engine.modes.full_precision
+    assert seen and all(seen) and not modes.modes.full_precision
 
 
 @pytest.mark.parametrize(("value", "expected"), [(None, False), ("", False), ("1", False), ("0", True)])
 def test_the_environment_variable(python: Any, value: str | None, expected: bool) -> None:
     change = "os.environ.pop('TINYTENSOR_TF32')" if value is None else f"os.environ['TINYTENSOR_TF32'] = '{value}'"
     run = python(
-        f"import os; {change}; from tinytensor import engine; print(engine.modes.full_precision)", TINYTENSOR_BACKEND="numpy"
+        f"import os; {change}; from tinytensor import modes; print(modes.modes.full_precision)", TINYTENSOR_BACKEND="numpy"
     )
     assert run.stdout.strip() == str(expected), run.stderr
 
 
 def test_another_value_of_the_environment_variable(python: Any) -> None:
     run = python("import tinytensor", TINYTENSOR_BACKEND="numpy", TINYTENSOR_TF32="maybe")
-    assert run.returncode and "BackendError: TINYTENSOR_TF32='maybe' is neither '1'" in run.stderr
+    assert run.returncode and "BackendError: TINYTENSOR_TF32='maybe' must be '1' (the default) or '0'" in run.stderr

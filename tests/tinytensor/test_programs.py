@@ -9,13 +9,13 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+from cases import FUNCTIONS
 from programs.lines import LINES
 from programs.program import Program, operands
 from programs.reference import as_float64, in_numpy
 from programs.writer import FLOATS, Writer
 
 import tinytensor as tt
-from tinytensor import functional, ops
 
 EPSILON = {dtype: float(np.finfo(dtype).eps) for dtype in FLOATS}
 LENGTH = 12  # lines that are drawn for a program
@@ -27,12 +27,12 @@ class Fault(AssertionError):
 
 
 def drawn(number):
-    """Every second program is in float64 alone, as differences need; the others mix the floating-point types."""
+    """Every second program uses only float64, which differences need. The others mix floating-point types."""
     return Writer(number, ("float64",) if number % 2 else FLOATS).write(LENGTH)
 
 
 def check(program):
-    """Raises Fault for what is wrong. Returns whether the gradients could be compared with differences."""
+    """Raise Fault for what is wrong. Return whether the gradients could be compared with differences."""
     try:
         check_values(program)
         check_contract(program)
@@ -47,7 +47,7 @@ def check(program):
 
 
 def check_close(got, want, relative, absolute, what):
-    """No element is further off than ``absolute`` + ``relative`` times the largest."""
+    """Raise Fault if an error is larger than ``absolute`` + ``relative`` times the largest element."""
     if got.shape != want.shape:
         raise Fault(f"{what} has shape {got.shape}, but {want.shape} is right")
     allowed = absolute + relative * largest([want], 0.0)
@@ -87,7 +87,7 @@ def random_like(x, seed=1):
 
 
 def gradients(out, leaves, cotangent=None, **options):
-    """The gradients by those leaves that require them. Zeros for one that nothing depends on."""
+    """The gradients by those leaves that require them. Zeros for a leaf that nothing depends on."""
     wanted = [x for x in leaves.values() if x.requires_grad]
     found = tt.grad(out, wanted, cotangent, allow_unused=True, **options) if out.requires_grad else [None] * len(wanted)
     return [tt.zeros_like(x) if g is None else g for g, x in zip(found, wanted)]
@@ -125,7 +125,7 @@ def check_differences(program):
 
 
 def check_differences_of_each_line(program):
-    """Each line alone, where an error is not lost among others and no kink of another line is in the way."""
+    """Check each line by itself, without the errors and the kinks of other lines."""
     values = program.run()
     for name, text in program.steps.items():
         if values[name].requires_grad:
@@ -134,7 +134,7 @@ def check_differences_of_each_line(program):
 
 
 def agrees(got, f, leaves, direction, what):
-    """Raises Fault unless ``got`` is f's derivative along the direction. False where that cannot be told: near a kink or a
+    """Raise Fault unless ``got`` is f's derivative along the direction. False if that cannot be decided: near a kink or a
     jump the differences over two distances disagree with each other."""
 
     def moved(by):
@@ -147,7 +147,7 @@ def agrees(got, f, leaves, direction, what):
     h = 1e-4
     try:
         far_left, left, here, right, far_right = [f(moved(i * h)) for i in (-2, -1, 0, 1, 2)]
-    except ValueError:  # a mask selects another number of elements
+    except ValueError:  # a mask now selects another number of elements
         return False
     near, far = (right - left) / (2 * h), (far_right - far_left) / (4 * h)
     bend, far_bend = right - 2 * here + left, far_right - 2 * here + far_left
@@ -236,7 +236,7 @@ def check_memory(name, g, found, values, when):
 
 
 def check_other_ways(program):
-    """Traced, and under a checkpoint, it does the same."""
+    """The program gives the same when it is traced, and inside of a checkpoint."""
     program = program.ending_at(program.out)
     error = 64 * rounding(program, program.dtypes)
 
@@ -254,12 +254,12 @@ def check_other_ways(program):
     traced = tt.trace(function)
     try:
         traced(*leaves.values())
-    except (RuntimeError, TypeError) as refusal:  # of random numbers, and of indices that are arrays
+    except (RuntimeError, TypeError) as refusal:  # for random numbers, and for indices that are arrays
         if "trace" in str(refusal):
             return
         raise
     others = [x * 0.75 if x.dtype.kind == "f" else x for x in leaves.values()]
-    with suppress(IndexError, ValueError):  # other numbers may be selected, and so shapes no longer fit
+    with suppress(IndexError, ValueError):  # other elements may be selected, so shapes may not fit
         want = function(*others).numpy().astype(float)
         check_close(traced(*others).numpy(), want, 0.0, error * largest([want]), "traced, for other inputs, the result")
 
@@ -276,7 +276,7 @@ def fault_of(program):
 
 
 def shrunk(program):
-    """The program made smaller as long as it fails: by ending it earlier, and by leaves in the place of lines."""
+    """A smaller program that still fails. It ends earlier, and some lines are replaced by leaves."""
     made = program.run(as_far_as_it_goes=True)
     smaller = [program.ending_at(name) for name in program.steps if name != program.out]
     smaller += [
@@ -286,7 +286,7 @@ def shrunk(program):
 
 
 def reports(numbers):
-    """What each program that fails does wrong, and the program, as small as it will go."""
+    """For each program that fails: its fault, and the smallest version of the program."""
     for number in numbers:
         if fault_of(program := drawn(number)):
             small = shrunk(program)
@@ -306,7 +306,7 @@ def test_most_gradients_can_be_compared_with_differences():
 
 
 def test_every_op_is_drawn():
-    assert {*ops.__all__, *functional.__all__} - {"allclose"} == set(LINES)  # that gives Python's True or False
+    assert FUNCTIONS - {"allclose"} == set(LINES)  # which returns Python's True or False
     lines = " ".join(line for number in range(600) for line in drawn(number).lines())
     assert [name for name in LINES if f"tt.{name}(" not in lines and name != "getitem"] == []
 
@@ -314,7 +314,7 @@ def test_every_op_is_drawn():
 @pytest.mark.parametrize(
     ("op", "rule"),
     [
-        # of arctan, as no other op's rule uses it
+        # the rule of arctan, because no other op's rule uses it
         ("arctan", lambda g, x: g / (1 + x * x) * 1.0001),
         ("arctan", lambda g, x: g / (1 + x * x) if isinstance(x, np.ndarray) else g / (1 + x * x).detach()),
         ("arctan", lambda g, x: g),

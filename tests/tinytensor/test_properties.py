@@ -1,4 +1,4 @@
-"""Properties that hold for every shape, index and expression: Hypothesis looks for one where they do not."""
+"""Properties that hold for every shape, index and expression. Hypothesis searches for counterexamples."""
 
 import numpy as np
 from hypothesis import given, settings
@@ -73,7 +73,7 @@ def test_any_mask(data, shape, seed):
 @few
 @given(st.data(), hnp.array_shapes(min_dims=1, max_dims=2, max_side=4), seeds)
 def test_gather_and_scatter_are_each_others_adjoint(data, shape, seed):
-    # <scatter(v), x> = <v, x[index]> for every x and v: what makes each the other's gradient.
+    # <scatter(v), x> = <v, x[index]> for every x and v, so each is the gradient of the other.
     index = data.draw(hnp.integer_array_indices(shape))
     x = tt.tensor(normal(seed, shape))
     v = tt.tensor(normal(seed + 1, x[index].shape))
@@ -107,7 +107,7 @@ def test_softmax_is_a_distribution_and_does_not_see_a_shift(shape, seed, shift):
 
 # ---------------------------------------------------------------------------------------------------------- expressions
 
-# Smooth functions whose values and derivatives stay small, so that any depth of them can be checked by differences.
+# Smooth functions with small values and derivatives, so differences can check any composition of them.
 UNARY = [tt.sin, tt.tanh, tt.sigmoid, tt.softplus, lambda x: tt.exp(-x * x), lambda x: x * 0.5, lambda x: x.T, tt.softmax]
 BINARY = [tt.add, tt.subtract, lambda x, y: x * tt.sin(y), lambda x, y: x / (2.0 + tt.cos(y)), tt.matmul]
 

@@ -16,7 +16,7 @@ def test_a_seed_repeats_everything():
             tt.random.uniform(4).tolist(),
             tt.random.integers(0, 100, (5,)).tolist(),
             tt.random.permutation(6).tolist(),
-            tt.random.dropout_key(),
+            tt.random.random_key(),
             tt.dropout(tt.ones(20)).tolist(),
         ]
 
@@ -42,7 +42,7 @@ def test_using_a_generator_of_ones_own():
         own = tt.random.normal(3).tolist()
         with tt.random.using(np.random.default_rng(99)):
             assert tt.random.normal(3).tolist() == own
-    assert tt.random.normal(3).tolist() == expected  # the shared generator did not move
+    assert tt.random.normal(3).tolist() == expected  # the shared generator did not advance
 
 
 def test_a_generator_of_ones_own_is_the_threads():
@@ -95,11 +95,11 @@ def test_requires_grad():
     assert not tt.random.normal(2).requires_grad
 
 
-def test_dropout_keys_are_two_words_of_64_bits():
+def test_random_keys_are_two_words_of_64_bits():
     tt.seed(2)
-    keys = np.array([tt.random.dropout_key() for _ in range(1000)], np.uint64)
+    keys = np.array([tt.random.random_key() for _ in range(1000)], np.uint64)
     assert keys.shape == (1000, 2)
     assert len(np.unique(keys)) == 2000
     bits = np.unpackbits(keys.view(np.uint8).reshape(1000, 16), axis=1).mean(axis=0)
     assert np.abs(bits - 0.5).max() < 5 * 0.5 / np.sqrt(1000)
-    assert all(type(word) is int for word in tt.random.dropout_key())
+    assert all(type(word) is int for word in tt.random.random_key())

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(code: str, backend: str, *arguments: str) -> str:
-    """What the code prints, in a new process with this backend, where the stand-in is CuPy."""
+    """The output of the code in a new process with this backend. CuPy is the stand-in."""
     environment = {
         **os.environ,
         "TINYTENSOR_BACKEND": backend,
@@ -179,7 +179,7 @@ TRIALS = """
 
 @pytest.fixture(scope="module")
 def outcomes() -> dict[str, Any]:
-    """What each of the expressions above gave, or the error's classes and message: one process for all of them."""
+    """The result of each of the expressions above, or its error's classes and message. All run in one process."""
     expressions = [expression for expression, _, _ in REFUSED.values()] + list(ACCEPTED.values())
     return dict(zip(expressions, json.loads(run(TRIALS, "numpy", json.dumps(expressions)))))
 
@@ -311,7 +311,7 @@ def test_lists_and_numpy_arrays_cross_at_the_border_and_integers_scatter() -> No
 
 # ------------------------------------------------------------------------------------------------- its cuBLAS is strict
 
-# out (2, 3) = a (2, 4) b (4, 3) in rows, so outᵀ = bᵀ aᵀ in columns; each fault is in one argument of the call that is right.
+# out (2, 3) = a (2, 4) b (4, 3) in rows, so outᵀ = bᵀ aᵀ in columns. Each fault changes one argument of the right call.
 PRODUCT = """
     import json, sys
     import cupy, numpy
@@ -368,7 +368,11 @@ WRONG_PRODUCTS = {
 
 
 def test_the_standins_products_refuse_what_cublas_refuses() -> None:
-    right = ["product()", "product('gemmStridedBatchedEx')", "product(beta=one)"]  # the last adds to what the others left
+    right = [
+        "product()",
+        "product('gemmStridedBatchedEx')",
+        "product(beta=one)",
+    ]  # the last adds to the others
     first, second, added, *errors = json.loads(run(PRODUCT, "numpy", json.dumps([*right, *WRONG_PRODUCTS])))
     assert first == second == [[4.0] * 3] * 2
     assert added == [[8.0] * 3] * 2

@@ -1,4 +1,4 @@
-"""Sums that do not lose what is added: long ones in float32, and all in half precision."""
+"""Sums are accurate: long ones in float32, and all in half precision."""
 
 import itertools
 
@@ -84,13 +84,13 @@ OF_MANY = {
 @pytest.mark.parametrize(("f", "slope"), OF_MANY.values(), ids=OF_MANY)
 def test_a_count_may_be_too_large_for_half_precision(f, slope, create_graph):
     x = tt.tensor(np.tile([1.0, -1.0], 35_000).astype("float16"), requires_grad=True)
-    g = tt.tensor(1024.0, dtype="float16")  # so that no gradient is too small for it
+    g = tt.tensor(1024.0, dtype="float16")  # large, so that no gradient is too small for float16
     found = np.abs(tt.grad(f(x), x, g, create_graph=create_graph).numpy().astype("float32"))
     np.testing.assert_allclose(found, np.full(70_000, slope * 1024), rtol=2e-3)
 
 
 def slope(f):
-    """The gradient of an op's sum by two numbers of which it takes the first 5000 times."""
+    """The gradient of an op's sum by two numbers, the first of which it takes 5000 times."""
 
     def by_two_numbers():
         x = tt.tensor(np.ones(2, "float16"), requires_grad=True)

@@ -1,4 +1,4 @@
-"""From text to token ids and back."""
+"""Tokenizers: from text to token ids and back."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ TOKENIZERS = (CharTokenizer, WordTokenizer, BPETokenizer, WordPieceTokenizer)
 
 
 def load_tokenizer(path: str | Path, vocab_size: int | None = None) -> Tokenizer:
-    """Read what any tokenizer's ``save`` wrote. Raises UserError for anything else, and for a tokenizer that has not as
-    many tokens as its model, ``vocab_size``."""
+    """The tokenizer that any tokenizer's ``save`` wrote to a file. Raises UserError for any other file, and, if ``vocab_size``
+    is given, for a tokenizer with another number of tokens."""
     kind = read_json(Path(path)).get("kind")
     tokenizers = [one for one in TOKENIZERS if one.kind == kind]
     if not tokenizers:
@@ -27,5 +27,5 @@ def load_tokenizer(path: str | Path, vocab_size: int | None = None) -> Tokenizer
         raise UserError(f"{path} holds no tokenizer: its kind is {shortened(repr(kind), 40)}, not {known}")
     tokenizer = tokenizers[0].load(path)
     if vocab_size is not None and tokenizer.vocab_size != vocab_size:
-        raise UserError(f"{path} has {tokenizer.vocab_size} tokens, but the model {vocab_size}")
+        raise UserError(f"{path} has {tokenizer.vocab_size} tokens, but the model has {vocab_size}")
     return tokenizer

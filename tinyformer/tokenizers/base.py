@@ -1,4 +1,4 @@
-"""What every tokenizer offers, and what they share: checked ids, texts to train on, saved files."""
+"""The interface of every tokenizer, and what the tokenizers share: checks of texts and ids, and reading saved files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Made = TypeVar("Made")
 
 
 class Tokenizer(Protocol):
-    """Text to ids and back. The ids are 0 to ``vocab_size`` - 1; ``special`` maps the names of special tokens to theirs."""
+    """Text to ids and back. The ids are 0 to ``vocab_size`` - 1. ``special`` maps the name of each special token to its id."""
 
     kind: str
     special: dict[str, int]
@@ -28,25 +28,25 @@ class Tokenizer(Protocol):
     def encode(self, text: str, allow_special: bool = False) -> Any:
         """The ids of the text, a NumPy int64 array.
 
-        The name of a special token in the text is plain text unless ``allow_special``: a text from elsewhere must not be
-        able to end a sequence, say. Raises UserError for what is no text (see ``checked_text``), and what the tokenizer cannot
-        hold.
+        The name of a special token in the text is plain text unless ``allow_special``: a text from elsewhere should not be
+        able to end a sequence, for example. Raises UserError for anything but text (see ``checked_text``), and for text that
+        the tokenizer cannot encode.
         """
         ...
 
     def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
-        """The text of the ids; with ``skip_special`` without the special tokens, [UNK] excepted, as it stands for a word of
-        the text. Raises UserError for a number that is no id."""
+        """The text of the ids. With ``skip_special`` the special tokens are left out, except for [UNK], which stands for a word
+        of the text. Raises UserError for a number that is not an id."""
         ...
 
     def save(self, path: str | Path) -> None:
-        """Write the tokenizer to a JSON file, for ``load`` and ``load_tokenizer``."""
+        """Write the tokenizer to a JSON file, which ``load`` and ``load_tokenizer`` read."""
         ...
 
 
 def checked_text(text: str) -> str:
-    """The text. Raises UserError for what is no string, and for half of a surrogate pair in it: that is no character, no UTF-8
-    has it, and so no ids could give it back."""
+    """The text itself. Raises UserError if it is not a string, or has half of a surrogate pair in it: that is not a character,
+    UTF-8 cannot encode it, and so no ids could give it back."""
     if not isinstance(text, str):
         raise UserError(f"a tokenizer needs text, a string, not {type(text).__name__}")
     try:
@@ -54,19 +54,19 @@ def checked_text(text: str) -> str:
             text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise UserError(
-            f"{text[error.start]!r} at position {error.start} is half of a surrogate pair, which is no text: where both halves "
-            "are there, text.encode('utf-16', 'surrogatepass').decode('utf-16') joins them; or leave it out"
+            f"{text[error.start]!r} at position {error.start} is half of a surrogate pair, which is no text: leave it out, "
+            "or join both halves with text.encode('utf-16', 'surrogatepass').decode('utf-16')"
         ) from None
     return text
 
 
 def texts_of(text: str | Iterable[str]) -> Iterable[str]:
-    """A text, or lines of text, as an iterable of checked texts."""
+    """A text, or several, as an iterable of checked texts."""
     return map(checked_text, [text] if isinstance(text, str) else text)
 
 
 def checked(ids: Iterable[int], vocab_size: int, leave_out: Container[int] = ()) -> Iterator[int]:
-    """The ids but for those to leave out. Raises UserError for a number that is no id; -1 does not count from the end."""
+    """The ids, without those in ``leave_out``. Raises UserError for a number that is not an id; negative ones are not."""
     for given in ids:
         try:
             i = operator.index(given)
@@ -79,13 +79,16 @@ def checked(ids: Iterable[int], vocab_size: int, leave_out: Container[int] = ())
 
 
 def load_saved(make: Callable[..., Made], path: str | Path, kind: str, name: str, **kinds: Any) -> Made:
-    """What ``make`` makes of the values of these names and type hints in a tokenizer's file. Raises UserError for a file of
-    another kind of tokenizer, and for values that will not do."""
+    """Read a tokenizer's file, and call ``make`` with the values that it holds.
+
+    ``kinds`` are the names of the values and their type hints; ``name`` is the kind of tokenizer for messages. Raises UserError
+    for a file of another kind of tokenizer, and for a value of another type.
+    """
     saved = read_json(Path(path))
     if saved.get("kind") != kind:
         raise UserError(f"{path} is not a {name} tokenizer's file")
     with damaged(path):
         for key in saved:
             if key not in kinds and key != "kind":
-                raise UserError(f"{key} is not known here: it may be of another version")
+                raise UserError(f"{key} is not known: the file may be of another version")
         return make(**{key: read_value(kinds[key], saved.get(key), key) for key in kinds})

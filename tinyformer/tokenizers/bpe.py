@@ -1,7 +1,7 @@
 """Byte-level byte-pair encoding (Sennrich et al. 2016; over bytes as in GPT-2, Radford et al. 2019).
 
-A text is cut into words (a word keeps the space before it), a word into its UTF-8 bytes, and then the pair of neighbours
-that was merged earliest in training is merged, again and again. Every text can be encoded, as every byte is a token.
+A text is cut into words, where a word keeps the space before it, and a word into its UTF-8 bytes. Then the pair of neighbours
+that training merged first is merged, again and again. Every text can be encoded, because every byte is a token.
 """
 
 from __future__ import annotations
@@ -21,19 +21,21 @@ from tinyformer.tokenizers.merging import Pair, apply_merges, learn_merges
 from tinyformer.tokenizers.special import cut_at_special, skippable, special_names
 from tinytensor.backend import host
 
-# GPT-2's cut: English contractions, letters, digits, other signs, each with one space before it; then white space.
+# How GPT-2 cuts a text into words: English contractions; then letters, digits or other signs, each with one space before them;
+# then white space.
 WORDS = regex.compile(r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+""")
 
-# GPT-2 numbers the bytes in this order: first those that are a visible character of Latin-1, then the others.
+# The order in which GPT-2 numbers the bytes: first those that are visible characters of Latin-1, then the others.
 _VISIBLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 BYTES = [*_VISIBLE, *(b for b in range(256) if b not in _VISIBLE)]
 
 
 class BPETokenizer:
-    """Byte-level BPE: ``tokens[i]`` are the bytes of id i, ``merges`` the pairs of ids in the order they were learned.
+    """Byte-level BPE. ``tokens[i]`` are the bytes of id i. ``merges`` are pairs of ids, in the order they were learned.
 
-    ``special`` tokens, such as "<|endoftext|>", are never cut or made by merging. ``encode`` treats them as plain text
-    unless ``allow_special``, so that a text cannot smuggle them in.
+    ``special`` tokens, such as "<|endoftext|>", are never cut, and no merge makes one. ``encode`` treats their names as plain
+    text unless ``allow_special``, so that a text cannot smuggle them in. Raises UserError if tokens, merges and special tokens
+    do not fit together.
     """
 
     kind = "bpe"
@@ -49,7 +51,7 @@ class BPETokenizer:
         reserved = set(self.special.values())
         id_of = {token: i for i, token in enumerate(self.tokens) if i not in reserved}
         if b"" in id_of or len(id_of) + len(reserved) < len(self.tokens):
-            raise UserError("a token is empty, or there twice")
+            raise UserError("a token is empty, or occurs twice")
         missing = sum(bytes([b]) not in id_of for b in range(256))
         if missing:
             raise UserError(f"a byte-level tokenizer needs all 256 bytes as tokens; {missing} are missing")
@@ -64,7 +66,7 @@ class BPETokenizer:
 
     def _ordinary(self, i: int) -> bytes:
         if i in self.special.values() or not 0 <= i < len(self.tokens):
-            raise UserError(f"a merge joins the id {i}, which is special or no id")
+            raise UserError(f"a merge joins the id {i}, which is special or not an id")
         return self.tokens[i]
 
     @property
@@ -75,7 +77,7 @@ class BPETokenizer:
     # ---------------------------------------------------------------------------------------------- both directions
 
     def encode(self, text: str, allow_special: bool = False) -> Any:
-        """The ids of the text, a NumPy int64 array. Raises UserError for what is no text; all else can be encoded."""
+        """The ids of the text, a NumPy int64 array. Raises UserError for anything but text. Every text can be encoded."""
         ids: list[int] = []
         for part, special in cut_at_special(checked_text(text), self.special if allow_special else {}):
             if special is not None:
@@ -89,12 +91,13 @@ class BPETokenizer:
         return tuple(apply_merges([self._bytes[b] for b in word.encode()], self._merged))
 
     def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
-        """The text of the ids; bytes that are no UTF-8, as where a character was cut in two, become U+FFFD."""
+        """The text of the ids. Bytes that are not UTF-8, such as those of half a character, become U+FFFD. Raises UserError for
+        a number that is not an id."""
         leave_out = skippable(self.special) if skip_special else ()
         return b"".join(self.tokens[i] for i in checked(ids, self.vocab_size, leave_out)).decode("utf-8", "replace")
 
     def decode_bytes(self, i: int) -> bytes:
-        """The bytes of one id: of a character, perhaps only a part. Raises UserError for a number that is no id."""
+        """The bytes of one id, which may be a part of a character. Raises UserError for a number that is not an id."""
         return b"".join(self.tokens[i] for i in checked([i], self.vocab_size))
 
     # ---------------------------------------------------------------------------------------------------- training
@@ -103,10 +106,11 @@ class BPETokenizer:
     def train(
         cls, text: str | Iterable[str], vocab_size: int, special: Iterable[str] = (), progress: bool = False
     ) -> BPETokenizer:
-        """Learn merges from a text, or lines, until there are ``vocab_size`` tokens, or no pair occurs twice.
+        """Learn merges from a text, or several, until there are ``vocab_size`` tokens, or no pair occurs twice.
 
-        Each step merges the most frequent pair (of equals, the one with the smaller ids). The ids: the bytes, what merging
-        made of them, then the ``special`` tokens. Raises UserError for a vocabulary too small for bytes and special tokens.
+        Each step merges the most frequent pair; of equally frequent ones, that with the smaller ids. The ids are: first the
+        bytes, then the tokens that merging made, then the ``special`` tokens. Raises UserError if the vocabulary is too small
+        for the bytes and the special tokens.
         """
         names = special_names(special)
         if vocab_size < 256 + len(names):
@@ -133,7 +137,7 @@ class BPETokenizer:
     # ------------------------------------------------------------------------------------------------------- files
 
     def save(self, path: str | Path) -> None:
-        """Write the tokenizer to a JSON file, with bytes as GPT-2's files write them."""
+        """Write the tokenizer to a JSON file. Bytes are written as in GPT-2's files."""
         names = {i: name for name, i in self.special.items()}
         tokens = [names[i] if i in names else _shown(token) for i, token in enumerate(self.tokens)]
         merges = [f"{tokens[left]} {tokens[right]}" for left, right in self.merges]
@@ -141,15 +145,15 @@ class BPETokenizer:
 
     @classmethod
     def load(cls, path: str | Path) -> BPETokenizer:
-        """Read what ``save`` wrote. Raises UserError for anything else."""
+        """The tokenizer that ``save`` wrote. Raises UserError for any other file."""
         return load_saved(
             cls._from_shown, path, cls.kind, "byte-pair", tokens=list[str], merges=list[str], special=dict[str, int]
         )
 
     @classmethod
     def from_gpt2_files(cls, encoder: str | Path, vocab: str | Path) -> BPETokenizer:
-        """GPT-2's own: ``encoder.json`` (tokens to ids) and ``vocab.bpe`` (a merge a line, in order). "<|endoftext|>" is
-        special."""
+        """GPT-2's own tokenizer from its two files: ``encoder.json`` (tokens to ids) and ``vocab.bpe`` (one merge a line, in
+        order). "<|endoftext|>" is special. Raises UserError if a file is missing or damaged, or if they do not fit together."""
         ids = read_json(Path(encoder))
         if not Path(vocab).exists():
             raise UserError(f"{vocab} does not exist: pass the file of merges that belongs to {encoder}")
@@ -164,21 +168,21 @@ class BPETokenizer:
 
     @classmethod
     def _from_shown(cls, tokens: Sequence[str], merges: Iterable[str], special: Mapping[str, int]) -> BPETokenizer:
-        """A tokenizer from tokens as GPT-2's files write them, and merges: two tokens with a space between."""
+        """A tokenizer from tokens as GPT-2's files write them, and from merges: two tokens with a space between them."""
         reserved = set(special.values())
         id_of = {token: i for i, token in enumerate(tokens) if i not in reserved}
         pairs: list[Pair] = []
         for line in merges:
             pair = [id_of[part] for part in line.split(" ") if part in id_of]
             if len(pair) != 2 or line.count(" ") != 1:
-                raise UserError(f"the merge {line!r} is not two tokens with a space between")
+                raise UserError(f"the merge {line!r} is not two tokens with a space between them")
             pairs.append((pair[0], pair[1]))
         return cls([checked_text(t).encode() if i in reserved else _hidden(t) for i, t in enumerate(tokens)], pairs, special)
 
 
 # --------------------------------------------------------------------------------------------- bytes as GPT-2 shows them
 
-# Each byte is one visible character: itself where it is one, else the next from U+0100 on.
+# Each byte is shown as one visible character: as itself where it is one, else as the next one from U+0100 on.
 _SHOWN = {b: chr(b if b in _VISIBLE else 0x100 + place - len(_VISIBLE)) for place, b in enumerate(BYTES)}
 _HIDDEN = {c: b for b, c in _SHOWN.items()}
 
@@ -191,4 +195,4 @@ def _hidden(shown: str) -> bytes:
     try:
         return bytes(_HIDDEN[c] for c in shown)
     except KeyError:
-        raise UserError(f"the token {shown!r} does not consist of characters that stand for bytes") from None
+        raise UserError(f"the token {shown!r} has characters that do not stand for bytes") from None

@@ -1,4 +1,4 @@
-"""One token a character."""
+"""A tokenizer with one token for each character."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tinytensor.backend import host
 
 
 class CharTokenizer:
-    """Each distinct character is a token; ids follow the order of the code points. Then come the ``special`` tokens."""
+    """Each different character is a token. The ids follow the order of the code points; then come the ``special`` tokens."""
 
     kind = "char"
 
     def __init__(self, characters: Iterable[str], special: Iterable[str] = ()):
         self.characters = sorted(set(map(checked_text, characters)))
         if not all(len(character) == 1 for character in self.characters):
-            raise UserError("the characters of a character tokenizer must be single ones")
+            raise UserError("each character of a character tokenizer must be a single one")
         if not self.characters:
             raise UserError("a character tokenizer needs at least one character: the text is empty")
         self.special = {name: len(self.characters) + i for i, name in enumerate(special_names(special))}
@@ -32,7 +32,7 @@ class CharTokenizer:
 
     @classmethod
     def train(cls, text: str | Iterable[str], special: Iterable[str] = ()) -> CharTokenizer:
-        """A tokenizer that knows every character of the text, or of the lines."""
+        """A tokenizer that knows every character of a text, or of several texts."""
         return cls({character for part in texts_of(text) for character in part}, special)
 
     @property
@@ -41,8 +41,8 @@ class CharTokenizer:
         return len(self._tokens)
 
     def encode(self, text: str, allow_special: bool = False) -> Any:
-        """The ids of the characters, a NumPy int64 array. Raises UserError that names a character it does not know, and
-        for what is no text.
+        """The ids of the characters, a NumPy int64 array. Raises UserError for anything but text, and for a character that the
+        tokenizer does not know.
 
         The name of a special token is plain text unless ``allow_special``.
         """
@@ -57,7 +57,7 @@ class CharTokenizer:
         return host.concatenate(parts) if parts else self._encode_plain("", 0)
 
     def _encode_plain(self, text: str, start: int) -> Any:
-        """The ids of the characters; ``start`` is where the text stands in a longer one."""
+        """The ids of the characters. ``start`` is the position of this text in a longer one."""
         points = host.frombuffer(text.encode("utf-32-le"), dtype=host.uint32).astype(host.int64)
         ids = self._id_of[host.minimum(points, len(self._id_of) - 1)]
         ids[points >= len(self._id_of)] = -1
@@ -70,7 +70,7 @@ class CharTokenizer:
         return ids
 
     def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
-        """The text of the ids. Raises UserError for a number that is no id."""
+        """The text of the ids. Raises UserError for a number that is not an id."""
         leave_out = skippable(self.special) if skip_special else ()
         return "".join([self._tokens[i] for i in checked(ids, self.vocab_size, leave_out)])
 
@@ -80,8 +80,8 @@ class CharTokenizer:
 
     @classmethod
     def load(cls, path: str | Path) -> CharTokenizer:
-        """Read what ``save`` wrote. Raises UserError for anything else."""
-        # Files from before there were special tokens have no such entry.
+        """The tokenizer that ``save`` wrote. Raises UserError for any other file."""
+        # Files of early versions, which had no special tokens, lack that entry.
         return load_saved(cls._from_saved, path, cls.kind, "character", characters=list[str], special=list[str] | None)
 
     @classmethod

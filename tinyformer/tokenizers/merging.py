@@ -1,6 +1,6 @@
-"""Merging neighbours: the heart of byte-pair encoding, and of WordPiece's training.
+"""Merging neighbouring tokens: the core of byte-pair encoding, and of WordPiece's training.
 
-``learn_merges`` finds out which pairs to merge; ``apply_merges`` merges them in a word.
+``learn_merges`` finds which pairs to merge. ``apply_merges`` merges them in a word.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ Pair = tuple[int, int]
 def learn_merges(
     words: Sequence[Sequence[int]], counts: Sequence[int], merge: Callable[[Pair], int | None], progress: bool = False
 ) -> None:
-    """Merge the most frequent pair of neighbours (of equals, the smallest), again and again.
+    """Merge the most frequent pair of neighbours, again and again. Of equally frequent pairs the smallest is merged first.
 
-    ``words`` are sequences of ids, ``counts`` how often each occurs. ``merge(pair)`` returns the new id of the two together,
-    or None to stop. It also stops when no pair occurs twice. Words are counted once and pair counts kept up to date, so that
-    a merge touches only the words that hold its pair.
+    ``words`` are sequences of ids, and ``counts`` says how often each word occurs. ``merge(pair)`` returns the id of the new
+    token, or None to stop. The merging also stops when no pair occurs twice. The words are counted once, and the counts of
+    pairs are kept up to date, so a merge touches only the words that contain its pair.
 
-    No two merges make the same text. While it grows into one token, a stretch of text is never merged with what is beside
-    it, so the same merges, in the same order, happen wherever it stands: it is always cut alike.
+    No two merges make the same text. The reason: the letters of a token are merged among themselves before anything beside
+    them joins in, so the same merges happen in the same order wherever that text stands.
     """
     counter = _PairCounter(words, counts)
     with show_progress("learning merges", None, "merge", quiet=not progress) as bar:
@@ -35,7 +35,7 @@ def learn_merges(
 
 
 def replace_pair(ids: Sequence[int], pair: Pair, new: int) -> list[int]:
-    """``ids`` with each occurrence of the neighbours ``pair``, from the left, replaced by ``new``."""
+    """The ids, with each occurrence of the neighbours ``pair`` replaced by ``new``, from left to right."""
     out: list[int] = []
     i = 0
     while i < len(ids):
@@ -49,16 +49,16 @@ def replace_pair(ids: Sequence[int], pair: Pair, new: int) -> list[int]:
 
 
 class _PairCounter:
-    """How often each pair of neighbours occurs in a set of counted words, while pairs are being merged."""
+    """How often each pair of neighbours occurs in the words. It is kept up to date while pairs are merged."""
 
     def __init__(self, words: Sequence[Sequence[int]], counts: Sequence[int]):
         self.words = [list(word) for word in words]
         self.counts = counts
         self.pairs: Counter[Pair] = Counter()
-        self.places: defaultdict[Pair, set[int]] = defaultdict(set)  # the words that hold, or once held, the pair
+        self.places: defaultdict[Pair, set[int]] = defaultdict(set)  # the words that have, or once had, the pair
         for place in range(len(self.words)):
             self._count(place, +1)
-        # Counts only change for pairs beside a merge; stale entries of the heap are thrown away when they come up.
+        # Only the counts of pairs beside a merge change. Outdated entries stay in the heap until they come up.
         self.heap = [(-count, pair) for pair, count in self.pairs.items()]
         heapq.heapify(self.heap)
 
@@ -70,7 +70,7 @@ class _PairCounter:
                 self.places[pair].add(place)
 
     def most_frequent(self) -> Pair | None:
-        """The pair that occurs most, at least twice; None where there is none."""
+        """The most frequent pair; None if no pair occurs twice."""
         while self.heap:
             negative, pair = self.heap[0]
             if -negative == self.pairs[pair]:
@@ -95,17 +95,17 @@ class _PairCounter:
                 heapq.heappush(self.heap, (-self.pairs[changed], changed))
 
 
-_GONE = -1  # no id; in place of an id that became part of the one before it
+_GONE = -1  # not an id: it stands in place of one that was merged into the id before it
 
 
 def apply_merges(ids: Sequence[int], merges: Mapping[Pair, tuple[int, int]]) -> list[int]:
-    """Merge the neighbours of lowest rank, of equals the leftmost, until no pair of them is in ``merges``, which maps a pair
-    to (rank, the id of the two together).
+    """Merge the pair of neighbours with the lowest rank, again and again, until no pair is in ``merges``. Of several places
+    the leftmost comes first. ``merges`` maps a pair to (its rank, the id of the new token).
 
-    The pairs wait in a heap and the ids are a linked list, so that a word of n ids takes n log n steps: where nobody writes
-    spaces, words are long.
+    The pairs are in a heap and the ids in a linked list, so a word of n ids takes n log n steps. That matters for languages
+    without spaces, whose words are long.
     """
-    ids = [*ids, _GONE]  # so that the first and the last have neighbours on both sides: ids[-1], too, is this one
+    ids = [*ids, _GONE]  # so that every id has neighbours on both sides: the left one of the first, ids[-1], is this one, too
     left = list(range(-1, len(ids) - 1))
     right = list(range(1, len(ids) + 1))
     heap = [(merges[pair], place) for place, pair in enumerate(pairwise(ids)) if pair in merges]
@@ -114,7 +114,7 @@ def apply_merges(ids: Sequence[int], merges: Mapping[Pair, tuple[int, int]]) -> 
         entry, place = heapq.heappop(heap)
         end = right[place]
         if ids[place] == _GONE or merges.get((ids[place], ids[end])) != entry:
-            continue  # one of the two has been merged with another since
+            continue  # one of the two was merged with another id meanwhile
         ids[place], ids[end] = entry[1], _GONE
         right[place] = right[end]
         left[right[end]] = place

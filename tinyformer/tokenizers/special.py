@@ -1,4 +1,4 @@
-"""Special tokens: names that stand for one id each and are never cut."""
+"""Special tokens: each is a name that stands for one id, and that no tokenizer cuts."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import regex
 from tinyformer.errors import UserError
 from tinyformer.tokenizers.base import checked_text
 
-PADDING, UNKNOWN, BEGIN, END = "[PAD]", "[UNK]", "[BOS]", "[EOS]"
+PADDING, UNKNOWN = "[PAD]", "[UNK]"
+BEGIN, END = "[BOS]", "[EOS]"  # the ends of a sequence that is generated
+CLASSIFY, SEPARATE, MASK = "[CLS]", "[SEP]", "[MASK]"  # BERT's: the start and the end of a text, and a hidden token
 
 
 def special_names(names: Iterable[str]) -> list[str]:
-    """The names as a list. Raises UserError unless they are distinct texts and none is empty."""
+    """The names as a list. Raises UserError unless they are different strings that are not empty."""
     if isinstance(names, str):
         raise UserError(f"the special tokens must be a list of names, not the string {names!r}")
     names = list(names)
@@ -22,18 +24,18 @@ def special_names(names: Iterable[str]) -> list[str]:
     for name in names:
         checked_text(name)
     if len(set(names)) < len(names):
-        raise UserError(f"the special tokens have a name twice: {', '.join(names)}")
+        raise UserError(f"the special tokens have the same name twice: {', '.join(names)}")
     return names
 
 
 def skippable(special: Mapping[str, int]) -> Collection[int]:
-    """The ids that say nothing about the text: all but [UNK]'s, which stands for a word of it."""
+    """The ids that stand for nothing in the text: all special ones except [UNK], which stands for a word."""
     return {i for name, i in special.items() if name != UNKNOWN}
 
 
 def cut_at_special(text: str, special: Mapping[str, int]) -> Iterator[tuple[str, int | None]]:
-    """The text in pieces: (plain text, None), or (the name of a special token, its id). Of names that start alike, the
-    longest counts."""
+    """The text in pieces: (plain text, None), or (the name of a special token, its id). Where several names match at one
+    place, the longest counts."""
     if not special:
         yield text, None
         return

@@ -1,4 +1,4 @@
-"""One token a word: simple, and what sequence models used before pieces of words."""
+"""A tokenizer with one token for each word: simple, and usual before there were tokenizers with pieces of words."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tinytensor.backend import host
 
 SPECIAL = (PADDING, UNKNOWN, BEGIN, END)
 
-# A run of letters (with their accents) and digits, or any other single mark; white space is left out.
+# A word is a run of letters, with their accents, and digits; or any other single mark. White space is left out.
 WORDS = regex.compile(r"[\p{L}\p{M}\p{N}]+|[^\s\p{L}\p{M}\p{N}]")
 
 
 class WordTokenizer:
-    """The ids: [PAD], [UNK], [BOS], [EOS], the names of ``special``, then the words.
+    """Each word is a token. The ids are: [PAD], [UNK], [BOS], [EOS], the names of ``special``, then the words.
 
-    ``unknown`` says what becomes of a word that the tokenizer does not know: "token" encodes it as [UNK], "error" raises
+    ``unknown`` says what happens to a word that the tokenizer does not know: "token" encodes it as [UNK], "error" raises
     UserError. With ``lowercase``, words are lower-cased before they are looked up.
     """
 
@@ -42,7 +42,7 @@ class WordTokenizer:
         self.special = {name: i for i, name in enumerate(names)}
         self._id_of = {word: len(names) + i for i, word in enumerate(self.words)}
         if "" in self._id_of or len(self._id_of) < len(self.words):
-            raise UserError("a word is empty, or there twice")
+            raise UserError("a word is empty, or occurs twice")
         self._tokens = [*names, *self.words]
 
     @property
@@ -53,8 +53,8 @@ class WordTokenizer:
     # ---------------------------------------------------------------------------------------------- both directions
 
     def encode(self, text: str, allow_special: bool = False) -> Any:
-        """The ids of the words, a NumPy int64 array. Raises UserError for what is no text and, with ``unknown="error"``, where
-        it does not know a word, which is named."""
+        """The ids of the words, a NumPy int64 array. Raises UserError for anything but text and, with ``unknown="error"``, for
+        a word that the tokenizer does not know."""
         ids: list[int] = []
         start = 0
         for part, special in cut_at_special(checked_text(text), self.special if allow_special else {}):
@@ -77,7 +77,8 @@ class WordTokenizer:
         )
 
     def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
-        """The words with spaces between, and marks where they usually stand; the text's own white space is not known."""
+        """The words with spaces between them, and punctuation where it usually stands. The white space of the original text is
+        not known. Raises UserError for a number that is not an id."""
         leave_out = skippable(self.special) if skip_special else ()
         return join_words([self._tokens[i] for i in checked(ids, self.vocab_size, leave_out)])
 
@@ -94,10 +95,10 @@ class WordTokenizer:
         lowercase: bool = False,
         unknown: str = "token",
     ) -> WordTokenizer:
-        """Know the words of a text, or lines, that occur at least ``min_count`` times; with a ``vocab_size``, only the most
-        frequent, so that there are no more tokens than that, special ones included.
+        """A tokenizer for the words of a text, or several, that occur at least ``min_count`` times. With a ``vocab_size``, only
+        the most frequent words are kept, so that there are at most so many tokens, special ones included.
 
-        Ids follow the frequency, and the alphabet where it is equal. Raises UserError where no word is left.
+        The ids follow the frequency of the words; of equally frequent ones, the alphabet. Raises UserError if no word is left.
         """
         names = special_names([*SPECIAL, *special_names(special)])
         if vocab_size != 0 and vocab_size <= len(names):
@@ -131,7 +132,7 @@ class WordTokenizer:
 
     @classmethod
     def load(cls, path: str | Path) -> WordTokenizer:
-        """Read what ``save`` wrote. Raises UserError for anything else."""
+        """The tokenizer that ``save`` wrote. Raises UserError for any other file."""
         return load_saved(cls, path, cls.kind, "word", words=list[str], special=list[str], lowercase=bool, unknown=str)
 
 
@@ -143,10 +144,11 @@ _BETWEEN_WORDS = frozenset("'’-‐/_")  # as in don't and well-known
 
 
 def join_words(words: Sequence[str]) -> str:
-    """Words and marks as a line: no space before a comma, none after an opening bracket, none around the apostrophe of
-    "don't" or the point of 3.14; straight quotation marks open and close in turn. A guess, as the spaces are gone."""
+    """Words and punctuation marks as a line of text. The spaces are a guess, as the original ones are not known: no space
+    before a comma, after an opening bracket, or around the apostrophe of "don't" and the point of 3.14. Straight quotation
+    marks open and close in turn."""
     line: list[str] = []
-    tight = True  # whether the next word stands close to what is before it
+    tight = True  # whether there is no space before the next word
     quoted = False
     for before, word, after in zip(["", *words], words, [*words[1:], ""]):
         inside = _is_word(before) and _is_word(after)

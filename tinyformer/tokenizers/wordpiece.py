@@ -1,5 +1,8 @@
-"""WordPiece (Schuster and Nakajima 2012) as BERT uses it: normalise, cut into words, then take the longest piece that the
-vocabulary has, from the left; pieces inside a word start with ##."""
+"""WordPiece (Schuster and Nakajima 2012) as BERT uses it.
+
+A text is normalised and cut into words. From the left of each word, the longest piece that the vocabulary has is taken, again
+and again. Pieces inside a word start with ##.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +17,17 @@ from tinyformer.errors import UserError
 from tinyformer.files import damaged, write_json
 from tinyformer.tokenizers.base import checked, checked_text, load_saved, texts_of
 from tinyformer.tokenizers.merging import Pair, learn_merges
-from tinyformer.tokenizers.special import PADDING, UNKNOWN, cut_at_special, skippable, special_names
+from tinyformer.tokenizers.special import CLASSIFY, MASK, PADDING, SEPARATE, UNKNOWN, cut_at_special, skippable, special_names
 from tinytensor.backend import host
 
-SPECIAL = (PADDING, UNKNOWN, "[CLS]", "[SEP]", "[MASK]")
+SPECIAL = (PADDING, UNKNOWN, CLASSIFY, SEPARATE, MASK)
 
 
 class WordPieceTokenizer:
-    """BERT's tokenizer: ``tokens[i]`` is the piece of id i. A word that no pieces make up, or one of more than
-    ``longest_word`` characters, is [UNK].
+    """BERT's tokenizer. ``tokens[i]`` is the piece of id i. A word becomes [UNK] if no pieces make it up, or if it has more
+    than ``longest_word`` characters.
 
-    Special are BERT's five names, which the tokens must have, and those of ``special``.
+    The special tokens are BERT's five, and those of ``special``. Raises UserError if one of them is not among the tokens.
     """
 
     kind = "wordpiece"
@@ -41,7 +44,7 @@ class WordPieceTokenizer:
         reserved = set(self.special.values())
         self._id_of = {token: i for i, token in enumerate(self.tokens) if i not in reserved}
         if "" in self._id_of or len(self._id_of) + len(reserved) < len(self.tokens):
-            raise UserError("a token is empty, or there twice")
+            raise UserError("a token is empty, or occurs twice")
         self._encode_word = functools.lru_cache(maxsize=65536)(self._pieces)
 
     @property
@@ -54,8 +57,8 @@ class WordPieceTokenizer:
     def encode(self, text: str, allow_special: bool = False) -> Any:
         """The ids of the text, a NumPy int64 array, without [CLS] and [SEP] around it.
 
-        Names of special tokens in the text are plain text unless ``allow_special``; then they count as such, as in BERT. Raises
-        UserError for what is no text.
+        The name of a special token in the text is plain text unless ``allow_special``; then it is that token, as in BERT.
+        Raises UserError for anything but text.
         """
         ids: list[int] = []
         for part, special in cut_at_special(checked_text(text), self.special if allow_special else {}):
@@ -67,7 +70,7 @@ class WordPieceTokenizer:
         return host.array(ids, dtype=host.int64)
 
     def _pieces(self, word: str) -> tuple[int, ...]:
-        """The longest piece at each place, from the left; [UNK] for the whole word where there is none."""
+        """The ids of a word's pieces: from the left, the longest piece each time. If no piece fits, the whole word is [UNK]."""
         if len(word) > self.longest_word:
             return (self.special[UNKNOWN],)
         ids = []
@@ -85,7 +88,8 @@ class WordPieceTokenizer:
         return tuple(ids)
 
     def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
-        """The words of the ids with a space between; what normalising took away does not come back."""
+        """The words of the ids with spaces between them. What normalising removed does not come back. Raises UserError for a
+        number that is not an id."""
         words: list[str] = []
         for i in checked(ids, self.vocab_size, skippable(self.special) if skip_special else ()):
             piece = self.tokens[i]
@@ -106,11 +110,12 @@ class WordPieceTokenizer:
         lowercase: bool = True,
         progress: bool = False,
     ) -> WordPieceTokenizer:
-        """Learn pieces from a text, or lines, until there are ``vocab_size`` tokens, or no pair occurs twice.
+        """Learn pieces from a text, or several, until there are ``vocab_size`` tokens, or no pair occurs twice.
 
-        Merges the most frequent pair of neighbouring pieces, as byte-pair encoding does, from the text's characters on
-        (of equals, the pair that comes first in the vocabulary). The ids: BERT's five special tokens, those of ``special``,
-        the pieces. Raises UserError for a vocabulary too small for the characters, and a text without words.
+        The first pieces are the text's characters. Each step merges the most frequent pair of neighbouring pieces, as byte-pair
+        encoding does; of equally frequent pairs, that which comes first in the vocabulary. The ids are: BERT's five special
+        tokens, those of ``special``, then the pieces. Raises UserError if the vocabulary is too small for the characters, and
+        for a text without words.
         """
         words = Counter(word for part in texts_of(text) for word in words_of(part, lowercase))
         if not words:
@@ -147,15 +152,16 @@ class WordPieceTokenizer:
 
     @classmethod
     def load(cls, path: str | Path) -> WordPieceTokenizer:
-        """Read what ``save`` wrote. Raises UserError for anything else."""
+        """The tokenizer that ``save`` wrote. Raises UserError for any other file."""
         kinds = {"tokens": list[str], "special": list[str], "lowercase": bool, "longest_word": int}
         return load_saved(cls, path, cls.kind, "WordPiece", **kinds)
 
     @classmethod
     def from_vocab_file(cls, path: str | Path, lowercase: bool = True) -> WordPieceTokenizer:
-        """BERT's ``vocab.txt``: a token a line, in the order of the ids. ``lowercase`` belongs to the uncased models."""
+        """A tokenizer from BERT's ``vocab.txt``: one token a line, in the order of the ids. The uncased models need
+        ``lowercase``. Raises UserError if the file is missing or damaged."""
         try:
-            lines = Path(path).read_text(encoding="utf-8").split("\n")  # splitlines would cut at rarer signs, too
+            lines = Path(path).read_text(encoding="utf-8").split("\n")  # splitlines would cut at rare characters, too
         except FileNotFoundError:
             raise UserError(f"{path} does not exist: pass BERT's vocab.txt") from None
         except UnicodeDecodeError:
@@ -168,8 +174,8 @@ class WordPieceTokenizer:
 
 
 def words_of(text: str, lowercase: bool = True) -> list[str]:
-    """BERT's words: cleaned of control characters, stripped of accents and lower-cased if ``lowercase``, cut at white space,
-    around each punctuation mark, and around each Chinese character."""
+    """The words of a text as BERT cuts them: at white space, around each punctuation mark and around each Chinese character.
+    Control characters are removed. With ``lowercase``, so are accents, and words are lower-cased."""
     text = text.translate(_CLEANED)
     if lowercase:
         text = unicodedata.normalize("NFD", text).translate(_LOWERED)
@@ -177,7 +183,7 @@ def words_of(text: str, lowercase: bool = True) -> list[str]:
 
 
 class _Table(dict[int, str]):
-    """A table for ``str.translate``, whose entries are worked out when their character first comes up."""
+    """A table for ``str.translate``. An entry is computed by ``rule`` when its character occurs for the first time."""
 
     def __init__(self, rule: Callable[[str], str]):
         self.rule = rule
@@ -188,7 +194,8 @@ class _Table(dict[int, str]):
 
 
 def _cleaned(c: str) -> str:
-    """A space for white space, nothing for a control character, a Chinese character with a space on both sides."""
+    """The replacement of a character: a space for white space, nothing for a control character, and spaces around a Chinese
+    character."""
     if c in "\t\n\r" or unicodedata.category(c) == "Zs":
         return " "
     if c == "\ufffd" or unicodedata.category(c) in ("Cc", "Cf", "Co", "Cs"):
@@ -197,16 +204,16 @@ def _cleaned(c: str) -> str:
 
 
 def _lowered(c: str) -> str:
-    """Lower case, without the accents that normalising has made characters of their own.
+    """The lower case of a character; nothing for an accent, which normalising has made a character of its own.
 
-    A character at a time: the lower case of a whole Greek word would end in another sigma, as BERT's does not.
+    It works on one character at a time, as BERT does: in the lower case of a whole Greek word the last sigma differs.
     """
     return "" if unicodedata.category(c) == "Mn" else c.lower()
 
 
 def _parted(c: str) -> str:
-    """A punctuation mark with a space on both sides: Unicode's, and every sign of ASCII that is neither letter nor digit
-    ($ and ^, for example)."""
+    """A punctuation mark with a space on both sides; any other character as it is. Punctuation is what Unicode calls so, and
+    every visible ASCII character that is neither a letter nor a digit, such as $ and ^."""
     punctuation = unicodedata.category(c).startswith("P") or ("!" <= c <= "~" and not c.isalnum())
     return f" {c} " if punctuation else c
 
@@ -224,7 +231,7 @@ _CHINESE = (
 
 
 def _is_chinese(c: str) -> bool:
-    """A character of the blocks of Chinese characters, which are written without spaces."""
+    """Whether a character belongs to a block of Chinese characters, which are written without spaces."""
     return any(low <= ord(c) <= high for low, high in _CHINESE)
 
 

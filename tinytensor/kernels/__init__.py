@@ -1,7 +1,8 @@
-"""The slot behind which hand-written kernels live: the same functions and signatures for every backend.
+"""Hand-written kernels. Every backend has the same functions with the same signatures.
 
-Kernels take and return raw arrays, never tensors. ``numpy`` holds the readable versions; they use only what NumPy and
-CuPy share, so ``cupy`` can take any of them over until it has a faster one.
+Kernels take and return raw arrays, never tensors. They import nothing of the library but ``backend``, ``precision`` and
+``summation``. ``numpy`` holds the readable kernels and ``cupy`` the GPU kernels. What both need is in the files of this folder,
+or ``cupy`` imports it from ``numpy``.
 """
 
 from tinytensor import backend

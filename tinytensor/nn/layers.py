@@ -1,10 +1,11 @@
-"""Layers: functions from ``tinytensor.functional`` together with the parameters they need."""
+"""Layers: the functions of ``tinytensor.functional``, together with their parameters."""
 
 from __future__ import annotations
 
 import math
 
 from tinytensor import functional, ops
+from tinytensor.checks import check_probability
 from tinytensor.creation import ones, zeros
 from tinytensor.nn.module import Module, Parameter
 from tinytensor.random import normal, uniform
@@ -12,7 +13,10 @@ from tinytensor.tensor import Tensor
 
 
 class Linear(Module):
-    """y = x @ weight.T + bias, with weight (out_features, in_features), both evenly within 1/sqrt(in_features) at first."""
+    """y = x @ weight.T + bias. The weight has shape (out_features, in_features).
+
+    Both are initialised uniformly between -1/sqrt(in_features) and 1/sqrt(in_features).
+    """
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True):
         bound = 1.0 / math.sqrt(in_features) if in_features > 0 else 0.0
@@ -29,7 +33,7 @@ class Linear(Module):
 
 
 class Embedding(Module):
-    """A table of vectors, one a token: weight (num_embeddings, embedding_dim), standard normal at first."""
+    """A table with a vector for each id: weight (num_embeddings, embedding_dim), initialised from the standard normal."""
 
     def __init__(self, num_embeddings: int, embedding_dim: int):
         self.weight = Parameter(normal((num_embeddings, embedding_dim)))
@@ -74,14 +78,14 @@ class RMSNorm(Module):
 
 
 class Dropout(Module):
-    """Dropout with probability p while training; see ``functional.dropout``."""
+    """Dropout with probability p of dropping an element, only in training; see ``functional.dropout``."""
 
     def __init__(self, p: float = 0.5):
-        functional._check_probability(p)
+        check_probability(p)
         self.p = p
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """x, with some elements 0 and the others larger while training, plus a ``residual`` of its shape."""
+        """Dropout of x (x itself in evaluation), plus a ``residual`` of the same shape if there is one."""
         return functional.dropout(x, self.p, self.training, residual)
 
     def extra_repr(self) -> str:

@@ -1,4 +1,4 @@
-"""Module: a container that finds its parameters by looking at its own attributes."""
+"""Module: the base of layers and models. It finds its parameters among its own attributes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any, NamedTuple, TypeVar
 
 from tinytensor import ops
 from tinytensor.backend import Array, is_floating
-from tinytensor.engine import note_change
+from tinytensor.changes import note_change
 from tinytensor.tensor import Tensor, as_array
 
 Self = TypeVar("Self", bound="Module")
 
 
 class Parameter(Tensor):
-    """A tensor that a module learns: set as an attribute, it is found by ``parameters()``. It requires gradients."""
+    """A tensor that a module learns. It requires gradients. Set it as a module's attribute, and ``parameters()`` finds it."""
 
     __slots__ = ()
 
@@ -22,14 +22,14 @@ class Parameter(Tensor):
         super().__init__(data, requires_grad=requires_grad)
 
     def assign(self, values: Any) -> None:
-        """Replace the values, in place. Raises ValueError for another shape."""
+        """Replace the values in place. Raises ValueError for values of another shape."""
         array = as_array(values, self.dtype)
         if array.shape != self.shape:
             raise ValueError(f"values of shape {array.shape} do not fit a parameter of shape {self.shape}")
         overwrite(self, array)
 
     def mark_changed(self) -> None:
-        """Note that the values were changed in place: a graph recorded before refuses to run backward."""
+        """Note that the values were changed in place. A graph that used the old values then refuses to run backward."""
         note_change(self.data)
 
     def __repr__(self) -> str:
@@ -37,7 +37,7 @@ class Parameter(Tensor):
 
 
 class IncompatibleKeys(NamedTuple):
-    """The names that a module and a state do not have in common, as ``load_state_dict`` returns them."""
+    """The names that only a module or only a state has; ``load_state_dict`` returns them."""
 
     missing_keys: list[str]
     unexpected_keys: list[str]
@@ -46,15 +46,15 @@ class IncompatibleKeys(NamedTuple):
 class Module:
     """The base of all layers and models.
 
-    Write a subclass with its ``Parameter``s, modules and ``ModuleList``s set as attributes in ``__init__``, and ``forward``;
-    calling the module calls that. What stands in a plain list, dict or tuple is not found.
+    Write a subclass whose ``__init__`` sets its ``Parameter``s, modules and ``ModuleList``s as attributes, and that has a
+    ``forward``. Calling the module calls ``forward``. Parameters in a plain list, dict or tuple are not found.
     """
 
     training = True
     _buffer_names: tuple[str, ...] = ()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute. Raises TypeError where a parameter, or a buffer, would silently stop being one."""
+        """Set an attribute. Raises TypeError if the value would silently replace a parameter or a buffer by something else."""
         held = self.__dict__.get(name)
         if isinstance(held, Tensor) and not (value is None or isinstance(value, (Parameter, Module))):
             self._check_replacement(name, held, value)
@@ -64,7 +64,7 @@ class Module:
         if isinstance(held, Parameter):
             raise TypeError(
                 f"{type(self).__name__}.{name} is a Parameter, and a {type(value).__name__} in its place would not be learned: "
-                f"change its values with .{name}.assign(...), or set another nn.Parameter(...), or None"
+                f"change its values with .{name}.assign(...), or set it to another nn.Parameter(...) or to None"
             )
         if name in self._buffer_names and not isinstance(value, Tensor):
             raise TypeError(f"{type(self).__name__}.{name} is a buffer: set it to a tensor, not a {type(value).__name__}")
@@ -73,20 +73,22 @@ class Module:
         return self.forward(*args, **kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module computes. Every subclass writes its own."""
+        """What the module computes. Every subclass defines it."""
         raise TypeError(f"{type(self).__name__} has no forward method: write one")
 
     # ------------------------------------------------------------------------------------------- finding the parts
 
     def children(self) -> Iterator[tuple[str, Module]]:
-        """The modules directly inside, with their attribute names."""
+        """The modules directly inside this one, with their attribute names."""
         for name, value in vars(self).items():
             if isinstance(value, Module):
                 yield name, value
 
     def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
-        """This module and all inside it, each once, depth first, with dotted names ('' for itself): the first where one stands
-        in several places."""
+        """This module and all modules inside it, depth first, with their dotted names ('' for this one).
+
+        Each module comes once. If it is in several places, it comes with the first of its names.
+        """
         return self._walk(prefix, set())
 
     def _walk(self, path: str, seen: set[int]) -> Iterator[tuple[str, Module]]:
@@ -97,12 +99,12 @@ class Module:
                 yield from child._walk(f"{path}.{name}" if path else name, seen)
 
     def modules(self) -> Iterator[Module]:
-        """This module and all inside it."""
+        """This module and all modules inside it."""
         for _, module in self.named_modules():
             yield module
 
     def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
-        """Every parameter once, with its dotted name: the first where it stands in several places."""
+        """Every parameter once, with its dotted name: the first one if it has several."""
         for name, value in self._named_tensors():
             if isinstance(value, Parameter):
                 yield name, value
@@ -113,18 +115,18 @@ class Module:
             yield parameter
 
     def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
-        """The tensors that are kept with the module but not learned, each once, with their dotted names."""
+        """Every buffer once, with its dotted name. Buffers are tensors that a module keeps but does not learn."""
         for name, value in self._named_tensors():
             if not isinstance(value, Parameter):
                 yield name, value
 
     def buffers(self) -> Iterator[Tensor]:
-        """The tensors that are kept with the module but not learned."""
+        """Every buffer once."""
         for _, buffer in self.named_buffers():
             yield buffer
 
     def register_buffer(self, name: str, value: Tensor) -> None:
-        """Keep a tensor with the module and in its ``state_dict``, without learning it."""
+        """Make a tensor a buffer: the module keeps it, also in its ``state_dict``, but does not learn it."""
         setattr(self, name, value)
         self._buffer_names = (*self._buffer_names, name)
 
@@ -135,7 +137,7 @@ class Module:
                 yield name, value
 
     def _named_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Every parameter and buffer once, with its dotted name: the first where it stands in several places."""
+        """Every parameter and buffer once, with its dotted name: the first one if it has several."""
         seen: set[int] = set()
         for path, module in self.named_modules():
             for name, value in module._own_tensors():
@@ -144,7 +146,7 @@ class Module:
                     yield f"{path}.{name}" if path else name, value
 
     def _tensor_at(self, dotted: str) -> Tensor | None:
-        """The parameter or buffer of this name, which may be one of several that it has; None where there is none."""
+        """The parameter or buffer of this name, which may be any of its names. None if there is none."""
         module: Module | None = self
         *path, name = dotted.split(".")
         for part in path:
@@ -158,19 +160,21 @@ class Module:
     # --------------------------------------------------------------------------------------------- changing the mode
 
     def train(self: Self, mode: bool = True) -> Self:
-        """Switch this module and all inside it to training (dropout on) or, with False, to evaluation."""
+        """Switch this module and all modules inside it to training (dropout on), or with False to evaluation (dropout off)."""
         for module in self.modules():
             module.training = mode
         return self
 
     def eval(self: Self) -> Self:
-        """Switch to evaluation (dropout off)."""
+        """Switch this module and all modules inside it to evaluation (dropout off)."""
         return self.train(False)
 
     def astype(self: Self, dtype: Any) -> Self:
-        """Convert all floating parameters, buffers and tables of this module and all inside it, in place: with "bfloat16", on
-        a GPU, it computes in that from then on. Gradients are forgotten, and graphs recorded before no longer reach the
-        parameters."""
+        """Convert all floating-point tensors of this module and of all modules inside it, in place.
+
+        After a conversion to "bfloat16", on a GPU, the module computes in bfloat16. Gradients are forgotten, and graphs that
+        were recorded before no longer reach the parameters.
+        """
         for module in self.modules():
             for value in vars(module).values():
                 if isinstance(value, Tensor) and is_floating(value.dtype) and value.dtype != dtype:
@@ -178,13 +182,13 @@ class Module:
         return self
 
     def apply(self: Self, function: Callable[[Module], Any]) -> Self:
-        """Call the function on every module inside and then on this one."""
+        """Call the function on every module inside this one, and then on this one."""
         for module in self._inside_out(set()):
             function(module)
         return self
 
     def _inside_out(self, seen: set[int]) -> Iterator[Module]:
-        """All modules inside this one and then itself, each once."""
+        """All modules inside this one, each once, and then this one."""
         seen.add(id(self))
         for _, child in self.children():
             if id(child) not in seen:
@@ -194,26 +198,28 @@ class Module:
     def zero_grad(self) -> None:
         """Forget all gradients."""
         for p in self.parameters():
-            if p.grad is not None:  # a frozen one has none
+            if p.grad is not None:  # a frozen parameter has none
                 p.grad = None
 
     # ---------------------------------------------------------------------------------------------- saving and loading
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The values of all parameters and buffers by name, each once: tied ones have the first of their names. They share
-        memory with the module: save or copy them."""
+        """The values of all parameters and buffers, by name. A tied tensor comes once, under the first of its names.
+
+        The values share memory with the module, so save or copy them.
+        """
         return {name: value.detach() for name, value in self._named_tensors()}
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> IncompatibleKeys:
-        """Take over the values of ``state_dict()``, as tensors or arrays; return the names that are missing, or unexpected.
+        """Load the values of a ``state_dict()``, which are tensors or arrays. Return the missing and the unexpected names.
 
-        Raises ValueError, before anything is changed, that lists every missing name, every unexpected one, and every
-        wrong shape. With ``strict=False`` only wrong shapes count. A tied tensor may come under any of its names; under
-        several, with different values, it is refused, too.
+        Raises ValueError, before anything is changed, with a list of every missing name, every unexpected name and every wrong
+        shape. With ``strict=False`` only wrong shapes are errors. A tied tensor may have any of its names; if it comes with
+        several of them and with different values, that is an error too.
         """
         own = dict(self._named_tensors())
         names = {id(tensor): name for name, tensor in own.items()}
-        found: dict[str, tuple[str, Array]] = {}  # by the first name: the name in the state, and the values
+        found: dict[str, tuple[str, Array]] = {}  # by a tensor's first name: its name in the state, and its values
         unexpected, problems = [], []
         for key, values in state.items():
             tensor = own[key] if key in own else self._tensor_at(key)
@@ -239,7 +245,7 @@ class Module:
     # --------------------------------------------------------------------------------------------------------- printing
 
     def extra_repr(self) -> str:
-        """What stands between the parentheses of the repr, for a layer without modules inside."""
+        """The text between the parentheses of the repr, for a layer that has no modules inside."""
         return ""
 
     def __repr__(self) -> str:
@@ -248,8 +254,10 @@ class Module:
         return "\n".join(f"{text:<{width}}  {count:>12,}" if count else text for text, count in lines)
 
     def _tree(self, name: str, indent: str, above: tuple[Module, ...]) -> list[tuple[str, int]]:
-        """A line for each module: its name and kind, and how many parameters it has. One that refers back to a module
-        ``above`` it shows that one's name and kind alone."""
+        """A line for each module, with its name, its class and its number of parameters.
+
+        A module that is also ``above`` itself in the tree gets one line without its parts.
+        """
         label = f"{indent}{name}: " if name else indent
         if any(self is module for module in above):
             return [(f"{label}{type(self).__name__}, as above", 0)]
@@ -260,7 +268,7 @@ class Module:
 
 
 def _same_values(a: Array, b: Array) -> bool:
-    return a is b or bool(((a == b) | ((a != a) & (b != b))).all())  # NaN is the same as NaN here
+    return a is b or bool(((a == b) | ((a != a) & (b != b))).all())  # here NaN equals NaN
 
 
 def _listed(kind: str, names: list[str]) -> list[str]:
@@ -268,26 +276,28 @@ def _listed(kind: str, names: list[str]) -> list[str]:
 
 
 def overwrite(tensor: Tensor, values: Any) -> None:
-    """Replace the values of a parameter or a buffer, in place."""
+    """Replace the values of a parameter or a buffer in place."""
     tensor.data[...] = values
     note_change(tensor.data)
 
 
 def convert_(tensor: Tensor, dtype: Any) -> None:
-    """Change a leaf's dtype in place; it stays the same parameter to its module and its optimizer. Raises TypeError, and
-    changes nothing, for a dtype that there is not, or in which it could not learn."""
+    """Change a leaf's dtype in place, so that it stays the same parameter for its module and its optimizer.
+
+    Raises TypeError, and changes nothing, for an unknown dtype, and for one in which a parameter cannot learn.
+    """
     data = ops.astype(tensor, dtype).data
     requires_grad = tensor.requires_grad
     if requires_grad and not is_floating(data.dtype):
         raise TypeError(f"a parameter of {data.dtype} cannot learn: convert it to a floating-point dtype")
-    tensor.requires_grad = False  # refuses a tensor that is no leaf
+    tensor.requires_grad = False  # an error for a tensor that is not a leaf
     tensor.grad = None
     tensor.data = data
     tensor.requires_grad = requires_grad
 
 
 class ModuleList(Module):
-    """Modules in a list, found like attributes, under the names 0, 1, 2, ..."""
+    """A list of modules. They are found like attributes, with the names 0, 1, 2, ..."""
 
     def __init__(self, modules: Iterable[Module] = ()):
         self._items: list[Module] = []
@@ -295,13 +305,13 @@ class ModuleList(Module):
             self.append(module)
 
     def children(self) -> Iterator[tuple[str, Module]]:
-        """The modules, named by their positions."""
+        """The modules, with their positions as names."""
         return ((str(i), module) for i, module in enumerate(self._items))
 
     def append(self, module: Module) -> None:
         """Add a module at the end. Raises TypeError for anything else."""
         if not isinstance(module, Module):
-            raise TypeError(f"{type(self).__name__} holds modules, such as nn.ReLU(), not a {type(module).__name__}")
+            raise TypeError(f"{type(self).__name__} takes modules, such as nn.ReLU(), not a {type(module).__name__}")
         self._items.append(module)
 
     def __getitem__(self, index: int) -> Module:
@@ -315,13 +325,13 @@ class ModuleList(Module):
 
 
 class Sequential(ModuleList):
-    """Modules called one after the other, each on what the last returned."""
+    """Modules that are called one after the other, each with the result of the one before."""
 
     def __init__(self, *modules: Module):
         super().__init__(modules)
 
     def forward(self, x: Any) -> Any:
-        """The last module's output."""
+        """The result of the last module."""
         for module in self:
             x = module(x)
         return x

@@ -1,34 +1,45 @@
-"""The nonlinear functions of neural networks that are plain ops; those with kernels of their own are in functional.py."""
+"""The activations of neural networks, except ``sigmoid`` and ``tanh``, which are in elementwise.py.
+
+``gelu`` has kernels of its own; the others are computed by the functions here.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, cast
 
+from tinytensor import kernels
 from tinytensor.backend import wide, xp
+from tinytensor.checks import check_tensors
+from tinytensor.fused import fused
 from tinytensor.op import op
-from tinytensor.ops.elementwise import exp, sigmoid, where
+from tinytensor.ops.elementwise import erf, exp, sigmoid, tanh, where
 from tinytensor.ops.reductions import sum
 from tinytensor.ops.shapes import normalize_axes, split
 
 if TYPE_CHECKING:
     from tinytensor.tensor import Tensor
 
+__all__ = [
+    "elu", "gelu", "glu", "leaky_relu", "log_softmax", "logsigmoid", "relu", "silu", "softmax", "softplus",
+]  # fmt: skip
 
-@op(x=lambda g, out: where(out <= 0, 0.0, g))  # where and no product, as 0 times an infinite g would be NaN
+
+@op(x=lambda g, out: where(out <= 0, 0.0, g))  # not a product: 0 times an infinite g would be NaN
 def relu(x: Tensor) -> Tensor:
-    """x where positive, else 0; its gradient at 0 is 0, and NaN lets the gradient pass."""
+    """x where x is positive, else 0. Its gradient at 0 is 0. Where x is NaN the result is NaN and the gradient passes."""
     return xp.maximum(x, 0)
 
 
 @op(floating=True, x=lambda g, x, negative_slope: where(x > 0, g, g * negative_slope))
 def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
-    """x where positive, else ``negative_slope`` times x."""
+    """x where x is positive, else ``negative_slope`` times x."""
     return xp.where(x > 0, x, x * negative_slope)
 
 
 @op(floating=True, x=lambda g, x, out, alpha: where(x <= 0, g * (out + alpha), g))
 def elu(x: Tensor, alpha: float = 1.0) -> Tensor:
-    """x where positive, else alpha * (e ** x - 1) (Clevert, Unterthiner and Hochreiter 2015)."""
+    """x where x is positive, else alpha * (e ** x - 1) (Clevert, Unterthiner and Hochreiter 2015)."""
     return xp.where(x <= 0, xp.expm1(xp.minimum(x, 0)) * alpha, x)
 
 
@@ -40,8 +51,31 @@ def softplus(x: Tensor) -> Tensor:
 
 @op(floating=True, x=lambda g, x: g * sigmoid(-x))
 def logsigmoid(x: Tensor) -> Tensor:
-    """log(sigmoid(x)), exact where the sigmoid itself would round to 0."""
+    """log(sigmoid(x)), accurate even where sigmoid(x) would round to 0."""
     return xp.minimum(x, 0) - xp.log1p(xp.exp(-xp.absolute(x)))
+
+
+@fused(kernels.gelu_tanh_forward, kernels.gelu_tanh_backward, inputs=("x",))
+def _gelu_tanh(x: Tensor) -> Tensor:
+    return x * 0.5 * (tanh((x + x * x * x * 0.044715) * math.sqrt(2.0 / math.pi)) + 1.0)
+
+
+@fused(kernels.gelu_exact_forward, kernels.gelu_exact_backward, inputs=("x",))
+def _gelu_exact(x: Tensor) -> Tensor:
+    return x * 0.5 * (erf(x * math.sqrt(0.5)) + 1.0)
+
+
+def gelu(x: Tensor, approximate: str = "none") -> Tensor:
+    """x times the probability that a standard normal number is below x (Hendrycks and Gimpel 2016).
+
+    ``approximate="none"`` computes it exactly, with erf. ``"tanh"`` is the approximation that GPT-2 was trained with.
+    """
+    check_tensors("gelu", x=x)
+    if approximate == "tanh":
+        return _gelu_tanh(x)
+    if approximate != "none":
+        raise ValueError(f"gelu: approximate must be 'none' or 'tanh', not {approximate!r}")
+    return _gelu_exact(x)
 
 
 def silu(x: Tensor) -> Tensor:
@@ -50,20 +84,23 @@ def silu(x: Tensor) -> Tensor:
 
 
 def glu(x: Tensor, axis: int = -1) -> Tensor:
-    """The first half of x along ``axis``, an even number of elements, times the sigmoid of the second (Dauphin et al. 2016)."""
+    """The first half of x along ``axis`` times the sigmoid of the second half (Dauphin et al. 2016).
+
+    Raises ValueError if the length of the axis is odd.
+    """
     values, gates = split(x, 2, axis)
     return values * sigmoid(gates)
 
 
 def _shifted(x: Any, axis: int | tuple[int, ...]) -> Any:
-    """x in floating point, less its largest element along ``axis``, so that exp does not overflow. Of no elements, nothing."""
+    """x minus its largest element along ``axis``, so that exp does not overflow. x is floating-point and may be empty."""
     return x - (xp.max(x, axis=axis, keepdims=True) if x.size else xp.sum(x, axis=axis, keepdims=True))
 
 
 @op(floating=True, x=lambda g, out, axis: out * (g - sum(g * out, axis, keepdims=True)))
 def softmax(x: Tensor, axis: int = -1) -> Tensor:
     """exp(x) scaled to sum to 1 along ``axis``, without overflow."""
-    axes = axis if x.ndim else normalize_axes(axis, 0)  # CuPy knows no axis 0 or -1 of a number
+    axes = axis if x.ndim else normalize_axes(axis, 0)  # CuPy refuses axis 0 or -1 of a 0-d array
     e = xp.exp(_shifted(x, axes))
     e /= xp.sum(e, axis=axes, keepdims=True, dtype=wide(e.dtype))
     return e
@@ -71,7 +108,7 @@ def softmax(x: Tensor, axis: int = -1) -> Tensor:
 
 @op(floating=True, x=lambda g, out, axis: g - exp(out) * sum(g, axis, keepdims=True))
 def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
-    """log(softmax(x)) along ``axis``, exact where the softmax itself would round to 0."""
+    """log(softmax(x)) along ``axis``, accurate even where the softmax would round to 0."""
     axes = axis if x.ndim else normalize_axes(axis, 0)
     shifted = _shifted(x, axes)
     return cast("Tensor", shifted - xp.log(xp.sum(xp.exp(shifted), axis=axes, keepdims=True, dtype=wide(shifted.dtype))))

@@ -1,6 +1,9 @@
-"""Elementwise ops. Each is one line of calculus: the rule above the function is its derivative, as in a textbook.
+"""Elementwise ops on numbers. The rule above a function is its derivative, mostly one line as in a textbook.
 
-Operands broadcast as in NumPy; the engine sums a gradient back to its operand's shape, so no rule mentions shapes.
+Operands broadcast as in NumPy. The engine sums a gradient back to its operand's shape, so no rule mentions shapes.
+
+Comparisons, logic and bitwise ops are in comparisons.py, activations in activations.py. But ``tanh`` is here, beside the other
+hyperbolic functions, and so is ``sigmoid``, because the rule of ``logaddexp`` uses it.
 """
 
 from __future__ import annotations
@@ -15,24 +18,31 @@ from tinytensor.op import op
 if TYPE_CHECKING:
     from tinytensor.tensor import Tensor
 
+__all__ = [
+    "abs", "add", "arccos", "arcsin", "arctan", "ceil", "clip", "copy", "cos", "cosh", "divide", "erf", "exp", "exp2",
+    "expm1", "floor", "floor_divide", "log", "log1p", "log2", "log10", "logaddexp", "masked_fill", "maximum", "minimum",
+    "multiply", "negative", "power", "reciprocal", "remainder", "round", "rsqrt", "sigmoid", "sign", "sin", "sinh", "sqrt",
+    "square", "subtract", "tan", "tanh", "trunc", "where",
+]  # fmt: skip
 
-def _is_number(value: Any) -> bool:
-    """Whether it is one of Python's numbers. (NumPy's float64, to which arrays without axes turn in rules, is a ``float``.)"""
+
+def is_number(value: Any) -> bool:
+    """Whether the value is a Python number. (isinstance would also be true of NumPy's float64, which 0-d arrays become.)"""
     return type(value) in (bool, int, float)
 
 
-def _divisor(g: Any, d: Any) -> Any:
-    """d, but 1 where g and d are both 0: so 0/0 is 0, and a branch that ``where`` did not select stays free of NaN."""
-    return d if _is_number(d) else where((g == 0) & (d == 0), 1.0, d)
+def _safe_divisor(g: Any, d: Any) -> Any:
+    """d, but 1 where g and d are both 0. Then 0/0 is 0, and a branch that ``where`` did not select gives no NaN."""
+    return d if is_number(d) else where((g == 0) & (d == 0), 1.0, d)
 
 
-def _none(g: Any) -> Any:
-    """The gradient of a step function: 0, for an infinite g too, of which g * 0 would make NaN."""
+def _zero_gradient(g: Any) -> Any:
+    """The gradient of a step function: 0, and NaN where g is NaN. (g * 0 would be NaN for an infinite g.)"""
     return where(g == g, 0.0, g)
 
 
-def _counted(x: Any) -> Any:
-    """Booleans as the integers 0 and 1; all else as it is."""
+def _booleans_as_integers(x: Any) -> Any:
+    """Booleans as the integers 0 and 1; other values unchanged."""
     return x.astype(index_dtype) if getattr(x, "dtype", None) == "bool" else x
 
 
@@ -41,7 +51,7 @@ def _counted(x: Any) -> Any:
 
 @op(x=lambda g: g)
 def copy(x: Tensor) -> Tensor:
-    """A tensor of its own memory; gradients flow back through it."""
+    """A copy with memory of its own. Gradients flow back through it."""
     return x.copy()
 
 
@@ -63,96 +73,96 @@ def multiply(x: Tensor, y: Tensor | float) -> Tensor:
     return x * y
 
 
-def _divide_by_divisor(g: Any, x: Any, y: Any) -> Any:
-    """-g * x / (y * y), without the square, which is soon 0 or infinite."""
-    d = _divisor(g, y)
+def _divide_gradient_of_divisor(g: Any, x: Any, y: Any) -> Any:
+    """-g * x / (y * y), computed without the product y * y, which easily underflows or overflows."""
+    d = _safe_divisor(g, y)
     return -g * (x / d / d)
 
 
-@op(floating=True, x=lambda g, y: g / _divisor(g, y), y=_divide_by_divisor)
+@op(floating=True, x=lambda g, y: g / _safe_divisor(g, y), y=_divide_gradient_of_divisor)
 def divide(x: Tensor, y: Tensor | float) -> Tensor:
     """x / y. Integers give float32."""
     return x / y
 
 
-@op(x=_none, y=_none)
+@op(x=_zero_gradient, y=_zero_gradient)
 def floor_divide(x: Tensor, y: Tensor | float) -> Tensor:
-    """x / y rounded down, as Python's ``//``; its gradient is 0 everywhere. Booleans count as the integers 0 and 1."""
-    return _counted(x) // _counted(y)
+    """x / y rounded down, like Python's ``//``. Its gradient is 0 everywhere. Booleans count as the integers 0 and 1."""
+    return _booleans_as_integers(x) // _booleans_as_integers(y)
 
 
 @op(x=lambda g: g, y=lambda g, x, y: -g * floor_divide(x, y))
 def remainder(x: Tensor, y: Tensor | float) -> Tensor:
-    """x - (x // y) * y: what is left of x, with the sign of y, as Python's ``%``. Booleans count as the integers 0 and 1."""
-    return _counted(x) % _counted(y)
+    """The remainder x - (x // y) * y. It has the sign of y, like Python's ``%``. Booleans count as the integers 0 and 1."""
+    return _booleans_as_integers(x) % _booleans_as_integers(y)
 
 
-def _power_by_base(g: Any, x: Any, y: Any) -> Any:
-    """g * y * x**(y-1), but 0 where a factor 0 meets a power of x that is infinite or NaN: x**0 is 1 for every x."""
-    if _is_number(y):
-        return g * y * power(x if y >= 1 else _divisor(g, x), y - 1) if y else _none(g)
+def _power_gradient_of_base(g: Any, x: Any, y: Any) -> Any:
+    """g * y * x**(y-1), but 0 where a factor is 0 and the power of x is infinite or NaN (x**0 is 1 for every x)."""
+    if is_number(y):
+        return g * y * power(x if y >= 1 else _safe_divisor(g, x), y - 1) if y else _zero_gradient(g)
     vanishes = (y == 0) & ((x == 0) | (x != x)) | (g == 0) & (x == 0)
     return g * y * power(where(vanishes, 1.0, x), y - 1)
 
 
-def _power_by_exponent(g: Any, x: Any, y: Any, out: Any) -> Any:
-    """g * x**y * log(x), but 0 where x is 0 and y is not negative: 0**y does not change with y."""
-    if _is_number(x) and x:
+def _power_gradient_of_exponent(g: Any, x: Any, y: Any, out: Any) -> Any:
+    """g * x**y * log(x), but 0 where x is 0 and y is not negative, because 0**y does not change with y."""
+    if is_number(x) and x:
         return g * out * (math.log(x) if x > 0 else math.nan)
     return g * out * log(where((x == 0) & (y >= 0), 1.0, x))
 
 
-@op(x=_power_by_base, y=_power_by_exponent)
+@op(x=_power_gradient_of_base, y=_power_gradient_of_exponent)
 def power(x: Tensor, y: Tensor | float) -> Tensor:
-    """x ** y. Integers to an integer power stay integers, booleans count as 0 and 1, and a power of floats is one of floats.
+    """x ** y. An integer to an integer power is an integer, and any other power is floating-point. Booleans count as 0 and 1.
 
-    The gradient with respect to y is NaN where x < 0, as x ** y has no real neighbours there.
+    The gradient with respect to y is NaN where x < 0: there x ** y is real only for some y.
     """
-    return _counted(x) ** _counted(y)
+    return _booleans_as_integers(x) ** _booleans_as_integers(y)
 
 
 @op(x=lambda g: -g)
 def negative(x: Tensor) -> Tensor:
     """-x. Booleans count as the integers 0 and 1."""
-    return -_counted(x)
+    return -_booleans_as_integers(x)
 
 
 @op(x=lambda g, x: where(x == 0, 0.0, g * sign(x)))
 def abs(x: Tensor) -> Tensor:
-    """The absolute value; its gradient at 0 is 0."""
+    """The absolute value. Its gradient at 0 is 0."""
     return xp.absolute(x)
 
 
-@op(x=_none)
+@op(x=_zero_gradient)
 def sign(x: Tensor) -> Tensor:
-    """-1, 0 or 1; its gradient is 0 everywhere. Booleans count as the integers 0 and 1."""
-    return xp.sign(_counted(x))
+    """The sign: -1, 0 or 1. Its gradient is 0 everywhere. Booleans count as the integers 0 and 1."""
+    return xp.sign(_booleans_as_integers(x))
 
 
 @op(x=lambda g, x: g * x * 2.0)
 def square(x: Tensor) -> Tensor:
     """x * x. Booleans count as the integers 0 and 1."""
-    return _counted(x) * x
+    return _booleans_as_integers(x) * x
 
 
-@op(floating=True, x=lambda g, out: g * 0.5 / _divisor(g, out))
+@op(floating=True, x=lambda g, out: g * 0.5 / _safe_divisor(g, out))
 def sqrt(x: Tensor) -> Tensor:
-    """The square root. Its gradient at 0 is infinite, but 0 where nothing flows back (g = 0): never NaN."""
+    """The square root. Its gradient at 0 is infinite if the incoming gradient is not 0, and 0 if it is; never NaN."""
     return xp.sqrt(x)
 
 
-def _rsqrt_rule(g: Any, x: Any) -> Any:
-    d = _divisor(g, x)
+def _rsqrt_gradient(g: Any, x: Any) -> Any:
+    d = _safe_divisor(g, x)
     return g * -0.5 * rsqrt(d) / d
 
 
-@op(floating=True, x=_rsqrt_rule)
+@op(floating=True, x=_rsqrt_gradient)
 def rsqrt(x: Tensor) -> Tensor:
     """1 / sqrt(x)."""
     return 1.0 / xp.sqrt(x)
 
 
-@op(floating=True, x=lambda g, x: _divide_by_divisor(g, 1.0, x))
+@op(floating=True, x=lambda g, x: _divide_gradient_of_divisor(g, 1.0, x))
 def reciprocal(x: Tensor) -> Tensor:
     """1 / x."""
     return 1.0 / x
@@ -162,31 +172,31 @@ def reciprocal(x: Tensor) -> Tensor:
 
 
 def _rounded(how: Any, x: Any) -> Any:
-    """x rounded by a function of the array package; integers, which not every one of these takes, are round already."""
+    """x rounded by ``how``, a function of the array package. Integers are copied: not every such function takes them."""
     return how(x) if is_floating(x.dtype) else x.copy()
 
 
-@op(x=_none)
+@op(x=_zero_gradient)
 def floor(x: Tensor) -> Tensor:
-    """The largest whole number that is not above x; its gradient is 0 everywhere."""
+    """The largest whole number that is not above x. Its gradient is 0 everywhere."""
     return _rounded(xp.floor, x)
 
 
-@op(x=_none)
+@op(x=_zero_gradient)
 def ceil(x: Tensor) -> Tensor:
-    """The smallest whole number that is not below x; its gradient is 0 everywhere."""
+    """The smallest whole number that is not below x. Its gradient is 0 everywhere."""
     return _rounded(xp.ceil, x)
 
 
-@op(x=_none)
+@op(x=_zero_gradient)
 def trunc(x: Tensor) -> Tensor:
-    """x without what stands behind the point; its gradient is 0 everywhere."""
+    """x without its fractional part. Its gradient is 0 everywhere."""
     return _rounded(xp.trunc, x)
 
 
-@op(x=_none)
+@op(x=_zero_gradient)
 def round(x: Tensor, decimals: int = 0) -> Tensor:
-    """x rounded to ``decimals`` places (negative: to tens, hundreds, ...), halves to the even neighbour; its gradient is 0."""
+    """x rounded to ``decimals`` places (negative: to tens, hundreds, ...), halves to the even neighbour. Its gradient is 0."""
     return xp.round(x, decimals) if is_floating(x.dtype) or decimals < 0 else x.copy()
 
 
@@ -201,7 +211,7 @@ def exp(x: Tensor) -> Tensor:
 
 @op(floating=True, x=lambda g, out: g * (out + 1.0))
 def expm1(x: Tensor) -> Tensor:
-    """e ** x - 1, exact for small x."""
+    """e ** x - 1, accurate even for small x."""
     return xp.expm1(x)
 
 
@@ -211,27 +221,27 @@ def exp2(x: Tensor) -> Tensor:
     return xp.exp2(x)
 
 
-@op(floating=True, x=lambda g, x: g / _divisor(g, x))
+@op(floating=True, x=lambda g, x: g / _safe_divisor(g, x))
 def log(x: Tensor) -> Tensor:
-    """The natural logarithm: -inf at 0, NaN below."""
+    """The natural logarithm: -inf at 0, NaN for negative x."""
     return xp.log(x)
 
 
-@op(floating=True, x=lambda g, x: g / _divisor(g, x) * (1.0 / math.log(2.0)))
+@op(floating=True, x=lambda g, x: g / _safe_divisor(g, x) * (1.0 / math.log(2.0)))
 def log2(x: Tensor) -> Tensor:
     """The logarithm to base 2."""
     return xp.log2(x)
 
 
-@op(floating=True, x=lambda g, x: g / _divisor(g, x) * (1.0 / math.log(10.0)))
+@op(floating=True, x=lambda g, x: g / _safe_divisor(g, x) * (1.0 / math.log(10.0)))
 def log10(x: Tensor) -> Tensor:
     """The logarithm to base 10."""
     return xp.log10(x)
 
 
-@op(floating=True, x=lambda g, x: g / _divisor(g, x + 1.0))
+@op(floating=True, x=lambda g, x: g / _safe_divisor(g, x + 1.0))
 def log1p(x: Tensor) -> Tensor:
-    """log(1 + x), exact for small x."""
+    """log(1 + x), accurate even for small x."""
     return xp.log1p(x)
 
 
@@ -253,21 +263,21 @@ def tan(x: Tensor) -> Tensor:
     return xp.tan(x)
 
 
-@op(floating=True, x=lambda g, x: g / _divisor(g, sqrt(1.0 - x * x)))
+@op(floating=True, x=lambda g, x: g / _safe_divisor(g, sqrt(1.0 - x * x)))
 def arcsin(x: Tensor) -> Tensor:
-    """The angle, from -pi/2 to pi/2, whose sine is x; NaN beyond -1 and 1."""
+    """The angle from -pi/2 to pi/2 whose sine is x. NaN unless -1 <= x <= 1."""
     return xp.arcsin(x)
 
 
-@op(floating=True, x=lambda g, x: -g / _divisor(g, sqrt(1.0 - x * x)))
+@op(floating=True, x=lambda g, x: -g / _safe_divisor(g, sqrt(1.0 - x * x)))
 def arccos(x: Tensor) -> Tensor:
-    """The angle, from 0 to pi, whose cosine is x; NaN beyond -1 and 1."""
+    """The angle from 0 to pi whose cosine is x. NaN unless -1 <= x <= 1."""
     return xp.arccos(x)
 
 
 @op(floating=True, x=lambda g, x: g / (x * x + 1.0))
 def arctan(x: Tensor) -> Tensor:
-    """The angle, from -pi/2 to pi/2, whose tangent is x."""
+    """The angle from -pi/2 to pi/2 whose tangent is x."""
     return xp.arctan(x)
 
 
@@ -291,7 +301,7 @@ def tanh(x: Tensor) -> Tensor:
 
 @op(floating=True, x=lambda g, out: g * out * (1.0 - out))
 def sigmoid(x: Tensor) -> Tensor:
-    """1 / (1 + e ** -x), without overflow at either end."""
+    """1 / (1 + e ** -x), without overflow for large or small x."""
     e = xp.exp(-xp.absolute(x))
     return xp.where(x >= 0, xp.ones_like(e), e) / (1.0 + e)
 
@@ -302,13 +312,13 @@ def erf(x: Tensor) -> Tensor:
     return kernels.erf(x)
 
 
-def _distance(x: Any, y: Any) -> Any:
-    """x - y, but 0 of equal infinities."""
+def _difference(x: Any, y: Any) -> Any:
+    """x - y, but 0 for two equal infinities."""
     difference = x - y
     return where((x == y) & (difference != difference), 0.0, difference)
 
 
-@op(floating=True, x=lambda g, x, y: g * sigmoid(_distance(x, y)), y=lambda g, x, y: g * sigmoid(_distance(y, x)))
+@op(floating=True, x=lambda g, x, y: g * sigmoid(_difference(x, y)), y=lambda g, x, y: g * sigmoid(_difference(y, x)))
 def logaddexp(x: Tensor, y: Tensor | float) -> Tensor:
     """log(exp(x) + exp(y)), without overflow."""
     return xp.logaddexp(x, y)
@@ -319,57 +329,60 @@ def logaddexp(x: Tensor, y: Tensor | float) -> Tensor:
 
 @op(x=lambda g, condition: where(condition, g, 0.0), y=lambda g, condition: where(condition, 0.0, g))
 def where(condition: Any, x: Tensor | float, y: Tensor | float) -> Tensor:
-    """x where ``condition`` (boolean) is true, else y. A branch that is not selected gets the gradient 0."""
+    """x where ``condition`` (boolean) is true, else y. An element that is not selected gets the gradient 0."""
     if x is None or y is None:
         raise TypeError(
-            "x and y are missing: x[condition] has the elements where it holds, numpy.nonzero(c.numpy()) their places"
+            "x and y are missing: x[condition] gives the elements where it is true, numpy.nonzero(c.numpy()) their places"
         )
-    if _is_number(x) and _is_number(y) and float in (type(x), type(y)):  # of Python numbers alone NumPy would make float64
+    if is_number(x) and is_number(y) and float in (type(x), type(y)):  # NumPy would make float64 of two Python numbers
         x = xp.asarray(x, default_dtype)
     return kernels.where(condition, x, y)
 
 
-def _chosen(g: Any, loses: Any, ties: Any) -> Any:
-    """The gradient of a choice: g, half of it for a tie, 0 for what loses. NaN does neither, as in PyTorch."""
+def _choice_gradient(g: Any, loses: Any, ties: Any) -> Any:
+    """The gradient of a choice: 0 for the operand that loses, g / 2 for a tie, else g.
+
+    Where one operand is NaN, neither loses and there is no tie. So both get g, as in PyTorch.
+    """
     return where(loses, 0.0, where(ties, 0.5 * g, g))
 
 
-@op(x=lambda g, x, y: _chosen(g, x < y, x == y), y=lambda g, x, y: _chosen(g, y < x, x == y))
+@op(x=lambda g, x, y: _choice_gradient(g, x < y, x == y), y=lambda g, x, y: _choice_gradient(g, y < x, x == y))
 def maximum(x: Tensor, y: Tensor | float) -> Tensor:
-    """The larger of x and y; a tie shares the gradient equally. Where one is NaN the result is, and both get the gradient."""
+    """The larger of x and y. In a tie each gets half of the gradient. If one is NaN, the result is NaN, and both get all."""
     return xp.maximum(x, y)
 
 
-@op(x=lambda g, x, y: _chosen(g, x > y, x == y), y=lambda g, x, y: _chosen(g, y > x, x == y))
+@op(x=lambda g, x, y: _choice_gradient(g, x > y, x == y), y=lambda g, x, y: _choice_gradient(g, y > x, x == y))
 def minimum(x: Tensor, y: Tensor | float) -> Tensor:
-    """The smaller of x and y; a tie shares the gradient equally. Where one is NaN the result is, and both get the gradient."""
+    """The smaller of x and y. In a tie each gets half of the gradient. If one is NaN, the result is NaN, and both get all."""
     return xp.minimum(x, y)
 
 
-def _inside(x: Any, min: Any, max: Any) -> Any:
+def _is_inside(x: Any, min: Any, max: Any) -> Any:
     if min is None or max is None:
         return x <= max if min is None else x >= min
     return (x >= min) & (x <= max)
 
 
-def _below(x: Any, min: Any, max: Any) -> Any:
+def _is_below(x: Any, min: Any, max: Any) -> Any:
     return x < min if max is None else (x < min) & (min < max)
 
 
-def _above(x: Any, min: Any, max: Any) -> Any:
+def _is_above(x: Any, min: Any, max: Any) -> Any:
     return x > max if min is None else (x > max) | (max < min)
 
 
 @op(
-    x=lambda g, x, min, max: where(_inside(x, min, max), g, 0.0),
-    min=lambda g, x, min, max: where(_below(x, min, max), g, 0.0),
-    max=lambda g, x, min, max: where(_above(x, min, max), g, 0.0),
+    x=lambda g, x, min, max: where(_is_inside(x, min, max), g, 0.0),
+    min=lambda g, x, min, max: where(_is_below(x, min, max), g, 0.0),
+    max=lambda g, x, min, max: where(_is_above(x, min, max), g, 0.0),
 )
 def clip(x: Tensor, min: Tensor | float | None = None, max: Tensor | float | None = None) -> Tensor:
-    """x held between ``min`` and ``max``: numbers or tensors that broadcast to x, either may be None.
+    """x limited to the range from ``min`` to ``max``, which are numbers or tensors that broadcast to x. One may be None.
 
-    The gradient passes to x inside, ends included, and outside to the bound, if that is a tensor. Where max < min the result
-    is max.
+    Inside the range, ends included, the gradient goes to x. Outside it goes to the bound, if that is a tensor. Where
+    max < min the result is max.
     """
     if min is None and max is None:
         raise ValueError("give min, max or both")
@@ -377,130 +390,5 @@ def clip(x: Tensor, min: Tensor | float | None = None, max: Tensor | float | Non
 
 
 def masked_fill(x: Tensor, mask: Any, value: float) -> Tensor:
-    """x with ``value`` where the boolean ``mask`` is true."""
+    """x, but ``value`` where the boolean ``mask`` is true."""
     return where(mask, value, x)
-
-
-# ------------------------------------------------------------------------------------- comparisons: boolean, no gradient
-
-
-@op()
-def equal(x: Any, y: Any) -> Tensor:
-    """x == y, elementwise."""
-    return x == y
-
-
-@op()
-def not_equal(x: Any, y: Any) -> Tensor:
-    """x != y, elementwise."""
-    return x != y
-
-
-@op()
-def less(x: Any, y: Any) -> Tensor:
-    """x < y, elementwise."""
-    return x < y
-
-
-@op()
-def less_equal(x: Any, y: Any) -> Tensor:
-    """x <= y, elementwise."""
-    return x <= y
-
-
-@op()
-def greater(x: Any, y: Any) -> Tensor:
-    """x > y, elementwise."""
-    return x > y
-
-
-@op()
-def greater_equal(x: Any, y: Any) -> Tensor:
-    """x >= y, elementwise."""
-    return x >= y
-
-
-@op()
-def logical_and(x: Any, y: Any) -> Tensor:
-    """True where both are true (not 0)."""
-    return xp.logical_and(x, y)
-
-
-@op()
-def logical_or(x: Any, y: Any) -> Tensor:
-    """True where either is true (not 0)."""
-    return xp.logical_or(x, y)
-
-
-@op()
-def logical_xor(x: Any, y: Any) -> Tensor:
-    """True where exactly one is true (not 0)."""
-    return xp.logical_xor(x, y)
-
-
-@op()
-def logical_not(x: Any) -> Tensor:
-    """True where x is false (0)."""
-    return xp.logical_not(x)
-
-
-@op()
-def isnan(x: Any) -> Tensor:
-    """True where x is NaN."""
-    return xp.isnan(x)
-
-
-@op()
-def isfinite(x: Any) -> Tensor:
-    """True where x is neither NaN nor infinite."""
-    return xp.isfinite(x)
-
-
-@op()
-def isinf(x: Any) -> Tensor:
-    """True where x is infinite, of either sign."""
-    return xp.isinf(x)
-
-
-@op()
-def isclose(x: Any, y: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Tensor:
-    """True where |x - y| <= atol + rtol * |y|, or both are the same infinity, or with ``equal_nan`` both are NaN."""
-    return xp.isclose(xp.asarray(x), xp.asarray(y), rtol=rtol, atol=atol, equal_nan=equal_nan)
-
-
-def allclose(x: Any, y: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> bool:
-    """Whether ``isclose`` is true of all elements."""
-    return bool(isclose(x, y, rtol, atol, equal_nan).all())
-
-
-# ---------------------------------------------------------------------- bits: of integers, and for booleans the logic of each
-
-
-def _bits(x: Any) -> Any:
-    if isinstance(x, float) or (not _is_number(x) and is_floating(x.dtype)):
-        raise TypeError("floating-point numbers have no bits to combine: compare first, as in (x > 0) & (y > 0)")
-    return x
-
-
-@op()
-def bitwise_and(x: Any, y: Any) -> Tensor:
-    """x & y: bit by bit of integers, logical of booleans. Raises TypeError for floating-point numbers."""
-    return _bits(x) & _bits(y)
-
-
-@op()
-def bitwise_or(x: Any, y: Any) -> Tensor:
-    """x | y: bit by bit of integers, logical of booleans. Raises TypeError for floating-point numbers."""
-    return _bits(x) | _bits(y)
-
-
-@op()
-def bitwise_xor(x: Any, y: Any) -> Tensor:
-    """x ^ y: bit by bit of integers, logical of booleans. Raises TypeError for floating-point numbers."""
-    return _bits(x) ^ _bits(y)
-
-
-@op()
-def invert(x: Any) -> Tensor:
-    """~x: every bit of integers turned over, logical not of booleans. Raises TypeError for floating-point numbers."""
-    return ~_bits(x)

@@ -1,6 +1,7 @@
-"""Indexing and its adjoint. ``x[index]`` gathers, ``scatter`` adds back: each is the other's gradient.
+"""Indexing and its adjoint. ``x[index]`` gathers and ``scatter`` adds back: each is the gradient of the other.
 
-Everything that picks elements (take, sort, topk, ...) is written with the two, and so needs no rule of its own.
+All ops that select elements (take, sort, topk, ...) are made of these two, so they need no gradient rules. Only the embedding
+has rules of its own, because they are faster.
 """
 
 from __future__ import annotations
@@ -9,26 +10,35 @@ from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels
 from tinytensor.backend import from_numpy, host, index_dtype, is_array, is_host_array, scatter_add, xp
-from tinytensor.engine import Part, modes
+from tinytensor.engine import Part
+from tinytensor.modes import modes
 from tinytensor.op import op
 from tinytensor.ops.shapes import moveaxis, normalize_axes, normalize_axis, reshape
 
 if TYPE_CHECKING:
     from tinytensor.tensor import Tensor
 
+__all__ = [
+    "argsort", "diag", "diagonal", "embedding", "getitem", "index_add", "one_hot", "scatter", "sort", "sum_rows", "take",
+    "take_along_axis", "topk",
+]  # fmt: skip
+
 
 def _is_basic(index: Any) -> bool:
-    """True for ints, slices, None and ellipsis: what selects each element at most once, and gives a view."""
+    """True for an index of ints, slices, None and ellipsis. It selects no element twice, and gives a view."""
     parts = index if isinstance(index, tuple) else (index,)
     return all(part is None or part is Ellipsis or isinstance(part, (int, slice, host.integer)) for part in parts)
 
 
 def as_index(index: Any) -> Any:
-    """An index as the backend takes it: tensors, lists and NumPy arrays become the backend's arrays."""
+    """An index that the backend accepts: tensors, lists and NumPy arrays become arrays of the backend.
+
+    Raises IndexError for floating-point numbers.
+    """
     if isinstance(index, tuple):
         return tuple([as_index(part) for part in index])
     if hasattr(index, "node"):
-        # A tensor of integers may be changed in place later on; what is recorded must not be.
+        # A copy, because the tensor may later be changed in place, and what is recorded must not change.
         index = index.data.copy() if modes.recording and is_host_array(index.data) else index.data
     elif isinstance(index, (list, range)):
         index = from_numpy(host.asarray(index, dtype=None if len(index) else host.int64))
@@ -40,19 +50,22 @@ def as_index(index: Any) -> Any:
     return index
 
 
-def _place(g: Any, x_shape: tuple[int, ...], index: Any) -> Any:
-    """The gradient of x[index]: zero but for what was selected. Where nothing is recorded and no element was selected twice,
-    the engine adds that part in place, as a tensor cut into pieces would else need a whole array of zeros for each."""
+def _getitem_gradient(g: Any, x_shape: tuple[int, ...], index: Any) -> Any:
+    """The gradient of x[index]: 0 except for the selected elements.
+
+    If nothing is recorded and no element was selected twice, this is a ``Part``, which the engine adds in place. Otherwise a
+    tensor that is cut into pieces would need a whole array of zeros for each piece.
+    """
     return Part(index, g) if is_array(g) and _is_basic(index) else _scatter(g, index, x_shape)
 
 
-@op(x=_place)
+@op(x=_getitem_gradient)
 def _getitem(x: Any, index: Any) -> Any:
     return x[index]
 
 
 def getitem(x: Tensor, index: Any) -> Tensor:
-    """x[index], with all of NumPy's indexing: ints, slices, None, ellipsis, integer and boolean arrays, and mixtures."""
+    """x[index], for every kind of NumPy index: ints, slices, None, ellipsis, integer and boolean arrays, and mixtures."""
     return _getitem(x, as_index(index))
 
 
@@ -60,19 +73,19 @@ def getitem(x: Tensor, index: Any) -> Tensor:
 def _scatter(values: Any, index: Any, shape: tuple[int, ...]) -> Tensor:
     out = xp.zeros(shape, dtype=values.dtype)
     if _is_basic(index):
-        out[index] = xp.broadcast_to(values, out[index].shape)  # more axes than those, even of length 1, are an error
+        out[index] = xp.broadcast_to(values, out[index].shape)  # an error for values of more axes, even of length 1
     else:
         scatter_add(out, index, values)
     return out
 
 
 def scatter(values: Tensor, index: Any, shape: tuple[int, ...]) -> Tensor:
-    """Zeros of ``shape`` with ``values`` added at ``index``; where an index repeats, its values add up."""
+    """Zeros of ``shape``, with ``values`` added at ``index``. Values at a repeated index add up."""
     return _scatter(values, as_index(index), shape)
 
 
 def take(x: Tensor, indices: Any, axis: int | None = None) -> Tensor:
-    """The elements at ``indices`` (integers, any shape) of the flattened x, or along ``axis``."""
+    """The elements of x at ``indices`` (integers, any shape) along ``axis`` (None: in the flattened x)."""
     if axis is None or x.ndim == 0:
         x, axis = reshape(x, -1), axis or 0
     axis = normalize_axis(axis, x.ndim, "take: axis")
@@ -85,7 +98,7 @@ def _as_integers(indices: Any) -> Any:
 
 
 def _along(indices: Any, axis: int, shape: tuple[int, ...]) -> tuple[Any, ...]:
-    """The open mesh that makes x[mesh] pick ``indices`` along ``axis`` and every position along the others."""
+    """The open mesh with which x[mesh] selects ``indices`` along ``axis``, at every position of the other axes."""
     index, ndim = as_index(indices), len(shape)
     if index.ndim != ndim:
         raise IndexError(
@@ -100,14 +113,16 @@ def _along(indices: Any, axis: int, shape: tuple[int, ...]) -> tuple[Any, ...]:
 
 
 def take_along_axis(x: Tensor, indices: Any, axis: int) -> Tensor:
-    """For each position of ``indices``, the element of x at that index along ``axis``. They have as many dimensions as x,
-    and x's lengths (or 1, which broadcasts) along the other axes."""
+    """For each position in ``indices``, the element of x with that index along ``axis``.
+
+    ``indices`` has as many dimensions as x. Along the other axes it has the same lengths as x, or 1, which broadcasts.
+    """
     axis = normalize_axis(axis, x.ndim, "take_along_axis: axis")
     return getitem(x, _along(indices, axis, x.shape))
 
 
 def index_add(x: Tensor, indices: Any, values: Tensor, axis: int = 0) -> Tensor:
-    """x with ``values`` added to its slices at ``indices`` (1-d integers) along ``axis``; repeated indices add up."""
+    """x with ``values`` added at ``indices`` (1-d integers) along ``axis``. Values at a repeated index add up."""
     axis = normalize_axis(axis, x.ndim, "index_add: axis")
     index = (slice(None),) * axis + (as_index(indices),)
     return x + scatter(values, index, tuple(x.shape))
@@ -115,25 +130,28 @@ def index_add(x: Tensor, indices: Any, values: Tensor, axis: int = 0) -> Tensor:
 
 @op()
 def argsort(x: Any, axis: int = -1, descending: bool = False) -> Tensor:
-    """The indices that sort x along ``axis``, smallest first, or largest first; equal elements keep their order."""
+    """The indices that sort x along ``axis``: smallest first, or with ``descending`` largest first. Equal elements keep their
+    order."""
     if x.ndim == 0:
         normalize_axes(axis, 0)
         return xp.zeros((), index_dtype)
     if not descending:
         return xp.argsort(x, axis=axis, kind="stable")
-    backwards = xp.argsort(xp.flip(x, axis), axis=axis, kind="stable")  # where equal elements come in the opposite order
+    backwards = xp.argsort(xp.flip(x, axis), axis=axis, kind="stable")  # flipped twice, equal elements keep their order
     return x.shape[axis] - 1 - xp.flip(backwards, axis)
 
 
 def sort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
-    """x sorted along ``axis``, smallest first, or largest first; equal elements keep their order."""
+    """x sorted along ``axis``: smallest first, or with ``descending`` largest first. Equal elements keep their order."""
     order = argsort(x, axis, descending)
     return take_along_axis(x, order, axis) if x.ndim else reshape(x, ())
 
 
 def topk(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
-    """The k largest elements along ``axis``, largest first, and their indices; or the k smallest, smallest first. Of equal
-    elements the first come first."""
+    """The k largest elements along ``axis``, largest first, and their indices. Equal elements keep their order.
+
+    With ``largest=False``: the k smallest elements, smallest first.
+    """
     if x.ndim == 0:
         return tuple([reshape(t, ()) for t in topk(reshape(x, 1), k, axis, largest)])  # type: ignore[return-value]
     axis = normalize_axis(axis, x.ndim, "topk: axis")
@@ -144,7 +162,7 @@ def topk(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tenso
 
 
 def diagonal(x: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
-    """The elements x[i, i + offset] of two axes, as the last axis of the result."""
+    """The elements x[i, i + offset] along two axes. They become the last axis of the result."""
     axes = tuple([normalize_axis(a, x.ndim, "diagonal: axis") for a in (axis1, axis2)])
     rows, columns = [x.shape[a] for a in axes]
     length = max(0, min(rows + min(offset, 0), columns - max(offset, 0)))
@@ -153,7 +171,7 @@ def diagonal(x: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tens
 
 
 def diag(x: Tensor, k: int = 0) -> Tensor:
-    """A square matrix with x (1-d) on its diagonal number k and 0 elsewhere; of a matrix its diagonal number k."""
+    """For a vector x: the square matrix with x on diagonal k and 0 elsewhere. For a matrix x: its diagonal k."""
     if x.ndim == 2:
         return diagonal(x, k)
     if x.ndim != 1:
@@ -164,29 +182,29 @@ def diag(x: Tensor, k: int = 0) -> Tensor:
 
 @op()
 def one_hot(indices: Any, num_classes: int) -> Tensor:
-    """float32 of shape (..., num_classes): 1 at each index, else 0. Raises IndexError outside 0 <= index < num_classes."""
+    """A float32 tensor (..., num_classes): 1 at each index, else 0. Raises IndexError unless 0 <= index < num_classes."""
     if indices.dtype.kind not in "iu":
         raise TypeError(f"it needs integers, not {indices.dtype}: convert them with .astype('int64')")
     if indices.size and not (int(indices.min()) >= 0 and int(indices.max()) < num_classes):
-        raise IndexError(f"an index lies outside 0 to {num_classes - 1}: there are {num_classes} classes")
+        raise IndexError(f"an index is outside 0 to {num_classes - 1}: there are {num_classes} classes")
     return (indices[..., None] == xp.arange(num_classes)).astype("float32")
 
 
-# An embedding looks rows up; its gradient adds rows up. Rows repeat a lot (65 characters, thousands of positions), so
-# the sum has a kernel of its own.
+# An embedding looks up rows, and its gradient adds up rows. The same rows repeat often (65 characters at thousands of
+# positions), so this sum has a kernel of its own.
 
 
 @op(weight=lambda g, ids, weight_shape: sum_rows(g, ids, weight_shape[0]))
 def _embedding(weight: Any, ids: Any) -> Any:
-    if is_host_array(ids):  # a check of ids on a GPU would wait for the device
+    if is_host_array(ids):  # checking ids on a GPU would make the program wait for it
         _check_ids(ids, len(weight))
     return weight.take(ids, axis=0)
 
 
 def _check_ids(ids: Any, num_rows: int) -> None:
-    if ids.size == 1:  # each token that is written: a Python number is looked at in a fraction of the time
+    if ids.size == 1:  # so it is for every token in decoding, and a Python number is compared much faster
         inside = 0 <= ids.item() < num_rows
-    else:  # unsigned, a negative number is a large one: so one look sees both ends
+    else:  # as an unsigned number a negative one is large, so one comparison finds both kinds
         inside = not ids.size or ids.astype(host.uint64).max() < num_rows
     if not inside:
         wrong = ids[(ids < 0) | (ids >= num_rows)].flat[0]
@@ -195,17 +213,17 @@ def _check_ids(ids: Any, num_rows: int) -> None:
 
 @op(rows=lambda g, ids: _embedding(g, ids))
 def sum_rows(rows: Any, ids: Any, num_rows: int) -> Tensor:
-    """For each i below num_rows, the sum of the ``rows`` (..., width) whose id is i: (num_rows, width)."""
+    """Row i of the result (num_rows, width) is the sum of the ``rows`` (..., width) whose id is i."""
     if rows.shape[:-1] != ids.shape:
-        raise ValueError("each row needs one id: the ids have the rows' shape but for the last axis")
+        raise ValueError("each row needs one id: the ids must have the shape of the rows without the last axis")
     return kernels.sum_rows(rows, ids, num_rows)
 
 
 def embedding(ids: Tensor, weight: Tensor) -> Tensor:
     """The rows of ``weight`` (num_embeddings, width) at integer ``ids`` (...): (..., width).
 
-    Raises TypeError unless ids are integers, IndexError for an id outside the table (checked for ids on the CPU; GPU
-    arrays are trusted, as a check would wait for the device).
+    Raises TypeError unless ids are integers, and IndexError for an id outside of the table. Ids on a GPU are not checked,
+    because the program would have to wait for the GPU.
     """
     if hasattr(ids, "dtype") and ids.dtype.kind not in "iu":
         raise TypeError(f"embedding needs integer ids, not {ids.dtype}: convert them with .astype('int64')")

@@ -1,4 +1,4 @@
-"""Products. Two rules of matrix calculus carry them: d(AB)/dA = G Bᵀ and d(AB)/dB = Aᵀ G."""
+"""Matrix products. Their gradients are two rules of matrix calculus: d(AB)/dA = G Bᵀ and d(AB)/dB = Aᵀ G."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels
 from tinytensor.backend import xp
+from tinytensor.kernels.rows import as_rows
 from tinytensor.op import op
 from tinytensor.ops.indexing import diagonal
 from tinytensor.ops.shapes import broadcast_to, expand_dims, normalize_axes, reshape, swapaxes, transpose
@@ -16,45 +17,47 @@ from tinytensor.summation import widened
 if TYPE_CHECKING:
     from tinytensor.tensor import Tensor
 
+__all__ = [
+    "einsum", "linear", "matmul", "outer", "tensordot",
+]  # fmt: skip
+
 
 def T(x: Any) -> Any:
     """The last two axes exchanged."""
     return swapaxes(x, -1, -2)
 
 
-def _rows(x: Any) -> Any:
-    """All leading axes of an array in one: (..., n) -> (count, n)."""
-    return x if x.ndim == 2 else x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
-
-
-def _times(x: Any, y: Any) -> Any:
-    """x @ y on arrays; where y is one matrix for the whole batch that is one large product, faster than many small ones."""
+def _product(x: Any, y: Any) -> Any:
+    """x @ y for arrays. If y is one matrix for the whole batch, this is one large product: faster than many small ones."""
     if y.ndim == 2 and x.ndim != 2:
-        flat = kernels.matmul(_rows(x), y)
+        flat = kernels.matmul(as_rows(x), y)
         return flat.reshape((*x.shape[:-1], y.shape[-1]))
     return kernels.matmul(x, y)
 
 
-def _y_gradient(g: Any, x: Any, y_shape: tuple[int, ...]) -> Any:
+def _matmul_gradient_of_y(g: Any, x: Any, y_shape: tuple[int, ...]) -> Any:
     return _rows_matmul(x, g) if len(y_shape) == 2 else _matmul(T(x), g)
 
 
-@op(x=lambda g, y: _matmul(g, T(y)), y=_y_gradient)
+@op(x=lambda g, y: _matmul(g, T(y)), y=_matmul_gradient_of_y)
 def _matmul(x: Any, y: Any) -> Any:
     if x.shape[-1] != y.shape[-2]:
         raise ValueError(f"the last axis of the first ({x.shape[-1]}) must equal the second-last of the second ({y.shape[-2]})")
-    return _times(x, y)
+    return _product(x, y)
 
 
 @op(x=lambda g, y: _matmul(y, T(g)), y=lambda g, x: _matmul(x, g))
 def _rows_matmul(x: Any, y: Any) -> Any:
-    """rows(x)ᵀ rows(y): the gradient of a matrix that was the same for all rows is one product, not a batch of them."""
-    return kernels.matmul(_rows(x).T, _rows(y))
+    """xᵀ y with the leading axes of both joined. So the gradient of a matrix that multiplied a whole batch is one product."""
+    return kernels.matmul(as_rows(x).T, as_rows(y))
 
 
 def matmul(x: Tensor, y: Tensor) -> Tensor:
-    """x @ y: (..., n, k) @ (..., k, m) -> (..., n, m), leading axes broadcast; a 1-d operand is a row or a column that
-    the result leaves out again. Raises ValueError for a scalar and for lengths that do not fit."""
+    """x @ y: (..., n, k) @ (..., k, m) -> (..., n, m). The leading axes broadcast.
+
+    A 1-d x is a row and a 1-d y is a column; the result does not have that axis. Raises ValueError for a scalar and for
+    lengths that do not fit.
+    """
     if not hasattr(x, "ndim") or not hasattr(y, "ndim") or x.ndim == 0 or y.ndim == 0:
         raise ValueError("matmul needs tensors of at least one dimension: use * for a scalar")
     out = _matmul(expand_dims(x, 0) if x.ndim == 1 else x, expand_dims(y, 1) if y.ndim == 1 else y)
@@ -67,7 +70,8 @@ def matmul(x: Tensor, y: Tensor) -> Tensor:
 
 
 def tensordot(x: Tensor, y: Tensor, axes: int | Sequence[Any] = 2) -> Tensor:
-    """The sum of products over axes of both: the last ``axes`` of x with the first of y, or two lists of axes, in pairs."""
+    """The sum of products over pairs of axes. ``axes`` is a number n (the last n axes of x with the first n of y), or two lists
+    of axes, one of x and one of y."""
     if isinstance(axes, int):
         axes = (range(x.ndim - axes, x.ndim), range(axes))
     left, right = normalize_axes(axes[0], x.ndim, "tensordot: axes"), normalize_axes(axes[1], y.ndim, "tensordot: axes")
@@ -82,7 +86,7 @@ def tensordot(x: Tensor, y: Tensor, axes: int | Sequence[Any] = 2) -> Tensor:
 
 
 def outer(x: Tensor, y: Tensor) -> Tensor:
-    """Every product of an element of x with one of y: (x.size, y.size)."""
+    """The products of each element of x with each element of y: (x.size, y.size)."""
     return reshape(x, (-1, 1)) * reshape(y, (1, -1))
 
 
@@ -106,31 +110,34 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def _einsum_gradients(
     g: Any, arrays: Any, arrays_shape: list[tuple[int, ...]], terms: tuple[str, ...], output: str
 ) -> list[Any]:
-    """For each operand, the einsum of g with all the others. A letter that only this operand has was summed over: its
-    gradient is the same at every position, so it is left out of the einsum and broadcast. So is one of length 1, which may
-    have been broadcast itself: the einsum then sums over it."""
+    """The gradient of each operand is the einsum of g with all other operands.
+
+    A letter that only this operand has was summed over. Its gradient is the same at every position, so the letter is left out
+    of the einsum, and the result is broadcast along it. An axis of length 1 is left out too: it may have been broadcast, and
+    then the einsum sums over it.
+    """
     gradients = []
     for i, (term, shape) in enumerate(zip(terms, arrays_shape)):
         others = [t for j, t in enumerate(terms) if j != i]
         known = set(output).union(*others)
         left_out = [axis for axis, letter in enumerate(term) if letter not in known or shape[axis] == 1]
         kept = "".join([letter for axis, letter in enumerate(term) if axis not in left_out])
-        part = _einsum(g, *[a for j, a in enumerate(arrays) if j != i], terms=(output, *others), output=kept)
+        part = _einsum([g, *[a for j, a in enumerate(arrays) if j != i]], (output, *others), kept)
         part = expand_dims(part, left_out) if left_out else part
         gradients.append(part if tuple(part.shape) == tuple(shape) else broadcast_to(part, shape))
     return gradients
 
 
-@op(arrays=_einsum_gradients)
-def _einsum(*arrays: Any, terms: tuple[str, ...] = (), output: str = "") -> Any:
+@op(several=True, arrays=_einsum_gradients)
+def _einsum(arrays: Sequence[Any], terms: tuple[str, ...], output: str) -> Any:
     return xp.einsum(f"{','.join(terms)}->{output}", *map(widened, arrays), optimize=True)
 
 
 def einsum(subscripts: str, *tensors: Tensor) -> Tensor:
     """Einstein summation as in ``numpy.einsum``: ``einsum("bij,bjk->bik", x, y)``.
 
-    Letters may repeat within an operand (its diagonal), an ellipsis stands for axes that broadcast, and without ``->``
-    the letters that occur once are the output, in alphabetical order. Raises ValueError for subscripts that do not fit.
+    A letter that repeats within an operand means its diagonal. An ellipsis stands for axes that broadcast. Without ``->`` the
+    output has the letters that occur once, in alphabetical order. Raises ValueError for subscripts that do not fit.
     """
     terms, output = _parse(subscripts, tensors)
     operands = []
@@ -139,11 +146,11 @@ def einsum(subscripts: str, *tensors: Tensor) -> Tensor:
             term, x = _diagonal(term, x)
         terms[i] = term
         operands.append(x)
-    return _einsum(*operands, terms=tuple(terms), output=output)
+    return _einsum(operands, tuple(terms), output)
 
 
 def _parse(subscripts: str, tensors: tuple[Tensor, ...]) -> tuple[list[str], str]:
-    """The terms and the output in letters alone: an ellipsis becomes capital letters that the subscripts do not use."""
+    """The terms and the output, in letters only: each ellipsis is replaced by capital letters that are not used otherwise."""
     text = subscripts.replace(" ", "")
     left, arrow, output = text.partition("->")
     terms = left.split(",")
@@ -164,7 +171,7 @@ def _parse(subscripts: str, tensors: tuple[Tensor, ...]) -> tuple[list[str], str
 
 
 def _diagonal(term: str, x: Tensor) -> tuple[str, Tensor]:
-    """Replace the first repeated letter's two axes by one, their diagonal, at the end."""
+    """Replace the two axes of the first repeated letter by their diagonal, which becomes the last axis."""
     letter = next(c for c in term if term.count(c) > 1)
     a = term.index(letter)
     b = term.index(letter, a + 1)

@@ -1,4 +1,4 @@
-"""Ops that move elements without changing them; most return views. ``reshape`` and ``transpose`` carry the others."""
+"""Ops that move elements without changing their values. Most return views. Many are made of ``reshape`` and ``transpose``."""
 
 from __future__ import annotations
 
@@ -13,12 +13,20 @@ from tinytensor.op import op
 if TYPE_CHECKING:
     from tinytensor.tensor import Tensor
 
+__all__ = [
+    "broadcast_to", "concatenate", "expand_dims", "flip", "hstack", "moveaxis", "pad", "repeat", "reshape", "roll", "split",
+    "squeeze", "stack", "swapaxes", "tile", "transpose", "tril", "triu", "vstack",
+]  # fmt: skip
+
 Axes = int | Sequence[int] | None
 
 
 def normalize_axes(axes: Axes, ndim: int, name: str = "axis") -> tuple[int, ...]:
-    """Axes as non-negative numbers in the order given (None: all). Raises IndexError for one that does not exist; ``name``
-    says whose it is. A tensor of no dimensions has nothing to say about axis 0 or -1, and is taken as it is."""
+    """Axes as non-negative numbers, in the order given (None: all axes).
+
+    Raises IndexError for an axis that does not exist, with ``name`` in the message, and ValueError for one given twice. A
+    0-d tensor accepts axis 0 and -1, and has none: the result is ().
+    """
     if axes is None:
         return tuple(range(ndim))
     given = [operator.index(a) for a in (axes if isinstance(axes, Sequence) else [axes])]
@@ -34,7 +42,7 @@ def normalize_axes(axes: Axes, ndim: int, name: str = "axis") -> tuple[int, ...]
 
 
 def normalize_axis(axis: int, ndim: int, name: str) -> int:
-    """One axis as a non-negative number, of a tensor that has axes. Raises IndexError for one that does not exist."""
+    """An axis as a non-negative number. Raises IndexError if it does not exist, as for every axis of a 0-d tensor."""
     if ndim == 0:
         raise IndexError(f"{name} {axis} is out of range for a tensor of 0 dimensions: it has no axes")
     return normalize_axes(axis, ndim, name)[0]
@@ -46,13 +54,13 @@ def reshape(x: Tensor, shape: int | Sequence[int]) -> Tensor:
     return x.reshape(shape)
 
 
-def _inverse(axes: Sequence[int] | None) -> list[int] | None:
+def _inverse_order(axes: Sequence[int] | None) -> list[int] | None:
     return None if axes is None else [int(a) for a in host.argsort([a % len(axes) for a in axes])]
 
 
-@op(x=lambda g, axes: transpose(g, _inverse(axes)))
+@op(x=lambda g, axes: transpose(g, _inverse_order(axes)))
 def transpose(x: Tensor, axes: Sequence[int] | None = None) -> Tensor:
-    """The axes in the order ``axes``; reversed without it."""
+    """x with its axes in the order ``axes``, or in reverse order without it."""
     return x.transpose(axes)
 
 
@@ -63,7 +71,7 @@ def swapaxes(x: Tensor, axis1: int, axis2: int) -> Tensor:
 
 
 def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
-    """x with the ``source`` axes at the places ``destination``; the others keep their order."""
+    """x with the ``source`` axes moved to the places ``destination``. The other axes keep their order."""
     sources = normalize_axes(source, x.ndim, "moveaxis: source")
     destinations = normalize_axes(destination, x.ndim, "moveaxis: destination")
     if len(sources) != len(destinations):
@@ -75,7 +83,7 @@ def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence
 
 
 def squeeze(x: Tensor, axis: Axes = None) -> Tensor:
-    """x without its axes of length 1, or without those in ``axis``, which must have length 1."""
+    """x without its axes of length 1, or only without those in ``axis``. Raises ValueError if one of these is longer."""
     axes = [a for a in range(x.ndim) if x.shape[a] == 1] if axis is None else normalize_axes(axis, x.ndim, "squeeze: axis")
     if any(x.shape[a] != 1 for a in axes):
         raise ValueError(f"squeeze of shape {x.shape}: axis {axis} is not of length 1")
@@ -83,7 +91,7 @@ def squeeze(x: Tensor, axis: Axes = None) -> Tensor:
 
 
 def expand_dims(x: Tensor, axis: int | Sequence[int]) -> Tensor:
-    """x with new axes of length 1, at the places ``axis`` of the result."""
+    """x with new axes of length 1. ``axis`` gives their places in the result."""
     count = len(axis) if isinstance(axis, Sequence) else 1
     places = normalize_axes(axis, x.ndim + count, "expand_dims: axis")
     lengths = iter(x.shape)
@@ -92,12 +100,12 @@ def expand_dims(x: Tensor, axis: int | Sequence[int]) -> Tensor:
 
 @op(x=lambda g: g)
 def broadcast_to(x: Tensor, shape: int | Sequence[int]) -> Tensor:
-    """x repeated along axes of length 1, and along new leading axes, to ``shape``, without copying."""
+    """x repeated to ``shape``, along axes of length 1 and new leading axes, without copying."""
     return xp.broadcast_to(x, shape)
 
 
 def split(x: Tensor, sections: int | Sequence[int], axis: int = 0) -> list[Tensor]:
-    """x cut along ``axis`` into that many equal parts, or, as in NumPy, before each of the given positions."""
+    """x cut along ``axis``: into this number of equal parts, or, as in NumPy, before each of these positions."""
     axis = normalize_axis(axis, x.ndim, "split: axis")
     length = x.shape[axis]
     if isinstance(sections, int):
@@ -108,23 +116,23 @@ def split(x: Tensor, sections: int | Sequence[int], axis: int = 0) -> list[Tenso
     return [x[(slice(None),) * axis + (slice(a, b),)] for a, b in zip([0, *sections], ends)]
 
 
-def _split_like(g: Any, shapes: list[tuple[int, ...]], axis: int) -> list[Any]:
+def _concatenate_gradients(g: Any, shapes: list[tuple[int, ...]], axis: int) -> list[Any]:
     ends = host.cumsum([shape[axis] for shape in shapes])[:-1]
     return split(g, [int(end) for end in ends], axis)
 
 
-@op(arrays=lambda g, arrays_shape, axis: _split_like(g, arrays_shape, axis))
-def _concatenate(*arrays: Any, axis: int = 0) -> Tensor:
+@op(several=True, arrays=lambda g, arrays_shape, axis: _concatenate_gradients(g, arrays_shape, axis))
+def _concatenate(arrays: Sequence[Any], axis: int = 0) -> Tensor:
     return xp.concatenate(arrays, axis)
 
 
 def concatenate(tensors: Sequence[Tensor], axis: int | None = 0) -> Tensor:
-    """The tensors joined along an axis that they have; their other lengths must agree. None flattens them first."""
+    """The tensors joined along an existing axis; their other lengths must agree. With None they are flattened first."""
     if axis is None:
         tensors, axis = [t.reshape(-1) for t in tensors], 0
     if not tensors:
         raise ValueError("concatenate needs at least one tensor")
-    return _concatenate(*tensors, axis=axis)
+    return _concatenate(list(tensors), axis)  # a list, because a generator can be read only once
 
 
 def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
@@ -135,18 +143,19 @@ def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
 
 
 def hstack(tensors: Sequence[Tensor]) -> Tensor:
-    """The tensors joined side by side: along their second axis, or the only one. Numbers are rows of one element."""
+    """The tensors joined side by side: along their second axis, or along the only one. A 0-d tensor counts as one element."""
     rows = [reshape(t, 1) if t.ndim == 0 else t for t in tensors]
     return concatenate(rows, 0 if rows and rows[0].ndim == 1 else 1)
 
 
 def vstack(tensors: Sequence[Tensor]) -> Tensor:
-    """The tensors joined below one another, along their first axis; one of one dimension is a row."""
+    """The tensors joined one below the other, along their first axis. A 1-d tensor counts as a row."""
     return concatenate([reshape(t, (1, -1)) if t.ndim < 2 else t for t in tensors], 0)
 
 
 def roll(x: Tensor, shift: int | Sequence[int], axis: Axes = None) -> Tensor:
-    """x with its elements moved on by ``shift`` along ``axis`` (None: of the flattened x); the last come in front again."""
+    """x with its elements shifted by ``shift`` along ``axis`` (None: in the flattened x). The last ones come back at the
+    front."""
     if axis is None:
         return reshape(roll(reshape(x, -1), shift, 0), x.shape)
     axes = normalize_axes(axis, x.ndim, "roll: axis")
@@ -168,24 +177,25 @@ def _pad_pairs(pad_width: Any, ndim: int) -> list[tuple[int, int]]:
     try:
         return [(int(before), int(after)) for before, after in host.broadcast_to(pad_width, (ndim, 2))]
     except ValueError:
-        raise ValueError(f"pad_width {pad_width} is no number, (before, after), or such a pair for each axis") from None
+        raise ValueError(f"pad_width {pad_width} must be a number, (before, after), or such a pair for each axis") from None
 
 
-def _middle(g: Any, x_shape: tuple[int, ...], pad_width: Any) -> Any:
+def _pad_gradient(g: Any, x_shape: tuple[int, ...], pad_width: Any) -> Any:
     pairs = _pad_pairs(pad_width, len(x_shape))
     return g[tuple([slice(before, before + n) for (before, _), n in zip(pairs, x_shape)])]
 
 
-@op(x=_middle)
+@op(x=_pad_gradient)
 def _pad(x: Tensor, pad_width: int | Sequence[Any], constant_values: float = 0.0) -> Tensor:
     return xp.pad(x, _pad_pairs(pad_width, x.ndim), constant_values=constant_values)
 
 
 def pad(x: Tensor, pad_width: int | Sequence[Any], mode: str = "constant", constant_values: float = 0.0) -> Tensor:
-    """x with numbers around it. ``pad_width``: one number, one (before, after), or a (before, after) for each axis.
+    """x with elements added around it. ``pad_width``: a number, a pair (before, after), or such a pair for each axis.
 
-    ``mode``: ``"constant"``, or as in NumPy ``"edge"`` (the outermost elements), ``"reflect"`` (mirrored at them),
-    ``"symmetric"`` (mirrored, and themselves repeated) or ``"wrap"`` (from the other end).
+    ``mode`` says what is added. ``"constant"``: ``constant_values``. The others are as in NumPy. ``"edge"``: the outermost
+    element. ``"reflect"``: x mirrored at the outermost element. ``"symmetric"``: x mirrored, with the outermost element
+    repeated. ``"wrap"``: elements from the other end.
     """
     if x.ndim == 0:
         return reshape(x, ())
@@ -201,7 +211,7 @@ def pad(x: Tensor, pad_width: int | Sequence[Any], mode: str = "constant", const
 
 
 def repeat(x: Tensor, repeats: int | Sequence[int], axis: int | None = None) -> Tensor:
-    """Each element (of the flattened x, or along ``axis``) ``repeats`` times in a row."""
+    """x with each element ``repeats`` times in a row, along ``axis`` (None: in the flattened x)."""
     if axis is None or x.ndim == 0:
         x, axis = reshape(x, -1), axis or 0
     axis = normalize_axis(axis, x.ndim, "repeat: axis")
@@ -210,7 +220,7 @@ def repeat(x: Tensor, repeats: int | Sequence[int], axis: int | None = None) -> 
 
 
 def tile(x: Tensor, repetitions: int | Sequence[int]) -> Tensor:
-    """x laid side by side, ``repetitions`` times along each axis."""
+    """Copies of x side by side: ``repetitions`` along each axis."""
     counts = [repetitions] if isinstance(repetitions, int) else list(repetitions)
     ndim = max(x.ndim, len(counts))
     counts = [1] * (ndim - len(counts)) + counts
@@ -221,12 +231,12 @@ def tile(x: Tensor, repetitions: int | Sequence[int]) -> Tensor:
 
 
 def tril(x: Tensor, k: int = 0) -> Tensor:
-    """The lower triangle of the last two axes: zero above diagonal number k (0 the main one, 1 the next above)."""
+    """The lower triangle of the last two axes: 0 above diagonal k. The main diagonal is 0, the next one above it is 1."""
     return _triangle(x, k, lower=True)
 
 
 def triu(x: Tensor, k: int = 0) -> Tensor:
-    """The upper triangle of the last two axes: zero below diagonal number k."""
+    """The upper triangle of the last two axes: 0 below diagonal k. The main diagonal is 0, the next one above it is 1."""
     return _triangle(x, k, lower=False)
 
 
@@ -236,9 +246,9 @@ def _triangle(x: Tensor, k: int, lower: bool) -> Tensor:
     if x.ndim < 2:
         raise ValueError(f"tril and triu need a matrix, not shape {x.shape}")
     distance = xp.arange(x.shape[-1]) - xp.arange(x.shape[-2])[:, None]
-    return where(distance <= k if lower else distance >= k, x, False)  # the zero that fits every dtype
+    return where(distance <= k if lower else distance >= k, x, False)  # False is a zero that changes no dtype
 
 
 def size_along(shape: Sequence[int], axis: Axes, name: str) -> int:
-    """How many elements the reduction of that name takes together over ``axis``."""
+    """The number of elements over ``axis`` that become one in a reduction; ``name`` is the reduction's, for errors."""
     return math.prod(shape[a] for a in normalize_axes(axis, len(shape), f"{name}: axis"))

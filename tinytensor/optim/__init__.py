@@ -2,7 +2,7 @@
 
 from tinytensor.optim.clipping import clip_grad_norm
 from tinytensor.optim.optimizers import SGD, Adam, AdamW, Optimizer
-from tinytensor.optim.schedules import Constant, Cosine, InverseSquareRoot, Linear, Schedule
+from tinytensor.optim.schedules import Constant, Cosine, InverseSquareRoot, LinearDecay, Schedule
 
 __all__ = [
     "SGD",
@@ -11,7 +11,7 @@ __all__ = [
     "Constant",
     "Cosine",
     "InverseSquareRoot",
-    "Linear",
+    "LinearDecay",
     "Optimizer",
     "Schedule",
     "clip_grad_norm",

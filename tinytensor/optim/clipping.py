@@ -1,4 +1,4 @@
-"""Clipping gradients by their norm."""
+"""Gradient clipping by norm."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ import math
 from collections.abc import Iterable
 
 from tinytensor import kernels
-from tinytensor.backend import is_host_array, quiet, xp
-from tinytensor.engine import note_change
+from tinytensor.backend import is_host_array, no_warnings, xp
+from tinytensor.changes import note_change
 from tinytensor.optim.optimizers import tensors_in
 from tinytensor.tensor import Tensor
 
 
 def clip_grad_norm(parameters: Tensor | Iterable[Tensor], max_norm: float) -> Tensor:
-    """Scale all gradients together, in place, so that their norm, taken as one vector, is at most ``max_norm`` (Pascanu et
-    al. 2013); an infinite ``max_norm`` changes nothing. ``parameters`` are several or one; those without a gradient, as
-    frozen ones are, do not count.
+    """Scale all gradients in place so that their norm, taken as one vector, is at most ``max_norm`` (Pascanu et al. 2013).
 
-    Returns the norm before, as a tensor of one element (reading it would make a GPU wait). NaN and infinite norms are
-    returned like any other, for the caller to look at.
+    An infinite ``max_norm`` changes nothing. ``parameters`` is one tensor or several. Those without a gradient, such as frozen
+    ones, do not count. Returns the norm before scaling as a tensor of one element, because reading it would make a GPU wait.
+    A norm that is NaN or infinite is returned like any other, for the caller to look at.
     """
     max_norm = float(max_norm)
     if not max_norm > 0:
@@ -26,12 +25,13 @@ def clip_grad_norm(parameters: Tensor | Iterable[Tensor], max_norm: float) -> Te
     gradients = [p.grad.data for p in tensors_in("clip_grad_norm", parameters) if p.grad is not None]
     if not gradients:
         return Tensor(0.0)
-    with quiet():
+    with no_warnings():
         norm = kernels.global_norm(gradients)
         if max_norm < math.inf:
             scale = xp.minimum(max_norm / (norm + 1e-6), 1.0)
-            if not is_host_array(scale) or scale != 1.0:  # looking at a GPU's number would wait for it
-                kernels.scale_all(list({id(g): g for g in gradients}.values()), scale)  # a gradient that two share but once
+            if not is_host_array(scale) or scale != 1.0:  # reading a GPU's number would wait for it
+                each_once = list({id(g): g for g in gradients}.values())  # two parameters may share a gradient
+                kernels.scale_all(each_once, scale)
                 for gradient in gradients:
                     note_change(gradient)
     return Tensor._wrap(xp.asarray(norm))

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 from tinytensor import kernels, parallel
-from tinytensor.backend import default_dtype, host, quiet, xp
-from tinytensor.engine import note_change
+from tinytensor.backend import default_dtype, host, no_warnings, xp
+from tinytensor.changes import note_change
 from tinytensor.nn.module import Parameter
 from tinytensor.tensor import Tensor
 
@@ -17,7 +17,8 @@ States = Sequence[dict[str, Any]]
 
 
 def tensors_in(caller: str, given: Any) -> list[Any]:
-    """One tensor, or an iterable of them, as a list. Raises TypeError for anything else, such as a set: its order changes."""
+    """One tensor, or an iterable of tensors, as a list. Raises TypeError for anything else, also for a set, whose order is not
+    fixed."""
     if isinstance(given, Tensor):
         return [given]
     several = list(given) if isinstance(given, Iterable) and not isinstance(given, (set, frozenset)) else [given]
@@ -28,15 +29,15 @@ def tensors_in(caller: str, given: Any) -> list[Any]:
 
 
 class Optimizer:
-    """The base: parameter groups, each a dict of its ``params`` and settings, and an array or two of state a parameter.
+    """The base of optimizers. It has groups of parameters, and a state for each parameter.
 
-    ``parameters`` is an iterable of parameters, or a list of such dicts, whose settings come before the optimizer's own.
-    Frozen ones (``p.requires_grad = False``) may be among them, and any may be frozen later: they stay as they are, until
-    they require gradients again.
+    A group is a dict of its parameters (``params``) and its settings. The argument ``parameters`` is an iterable of parameters,
+    or a list of groups, whose settings override the optimizer's. Frozen parameters (``p.requires_grad = False``) may be among
+    them, and any may be frozen later. They do not change until they require gradients again.
 
-    A parameter narrower than float32 has in its state a float32 "master" of its values, which the steps change and round to
-    the parameter. Whatever else writes to the parameter (load_state_dict, an initialiser) is noticed at the next step: there
-    the master starts again from it, but for the elements to which it still rounds.
+    A parameter narrower than float32 has a float32 copy in its state, its "master". A step changes the master and rounds it
+    to the parameter. If something else has written to the parameter (load_state_dict, an initialiser), the next step notices:
+    it takes those elements of the master from the parameter that do not round to it.
     """
 
     state_names: tuple[str, ...] = ()
@@ -49,20 +50,20 @@ class Optimizer:
             self.check(_settings(group))
 
     def _given_groups(self, parameters: Any) -> list[Any]:
-        """The groups that the user gave, or one of all parameters."""
+        """The groups that the user gave, or one group of all parameters."""
         if isinstance(parameters, Tensor):
-            raise TypeError(f"{type(self).__name__} takes several parameters, not one alone: pass model.parameters(), or [p]")
+            raise TypeError(f"{type(self).__name__} takes several parameters, not a single one: pass model.parameters() or [p]")
         given = list(parameters) if isinstance(parameters, Iterator) else parameters
         if isinstance(given, (list, tuple)) and not given:
             raise ValueError(f"{type(self).__name__} got no parameters: pass model.parameters()")
         return list(given) if isinstance(given, (list, tuple)) and isinstance(given[0], dict) else [{"params": given}]
 
     def _group(self, given: Any, defaults: Mapping[str, Any]) -> dict[str, Any]:
-        """A group as it is kept: with all settings, and its parameters in a list."""
+        """The group with all settings, and with its parameters in a list. Raises ValueError for an unknown setting."""
         if not isinstance(given, dict) or "params" not in given:
-            raise ValueError(f"{type(self).__name__}: each group is a dict that has its parameters under 'params'")
-        if strange := [name for name in given if name not in defaults and name != "params"]:
-            raise ValueError(f"{type(self).__name__} has no setting {', '.join(strange)}")
+            raise ValueError(f"{type(self).__name__}: each group must be a dict with its parameters under 'params'")
+        if unknown := [name for name in given if name not in defaults and name != "params"]:
+            raise ValueError(f"{type(self).__name__} has no setting {', '.join(unknown)}")
         return {**defaults, **given, "params": tensors_in(type(self).__name__, given["params"])}
 
     def _check_parameters(self) -> None:
@@ -70,16 +71,16 @@ class Optimizer:
         for p in parameters:
             if p.node is not None and p.node.op is not None:
                 raise ValueError(
-                    f"{type(self).__name__} got a tensor that was computed, by {p.node.op.name!r}, which no step would change: "
-                    "pass the parameters it was computed from, or nn.Parameter(...) of it"
+                    f"{type(self).__name__} got a tensor that {p.node.op.name!r} computed, and no step would change it: "
+                    "pass the parameters that it was computed from, or nn.Parameter(...) of it"
                 )
             if not isinstance(p, Parameter) and not p.requires_grad:
                 raise TypeError(f"{type(self).__name__} got a constant: make it nn.Parameter(...), or let it require gradients")
         if len({id(p) for p in parameters}) < len(parameters):
-            raise ValueError(f"{type(self).__name__}: a parameter stands twice in its groups")
+            raise ValueError(f"{type(self).__name__}: a parameter occurs twice in its groups")
 
     def check(self, settings: Mapping[str, Any]) -> None:
-        """Raise ValueError for a group's settings that cannot be."""
+        """Raise ValueError if a setting of a group is not valid."""
         for name in ("lr", "weight_decay", "momentum", "eps"):
             if not settings.get(name, 0) >= 0:
                 raise ValueError(f"{name} must be a number that is not negative, not {settings[name]}")
@@ -90,30 +91,33 @@ class Optimizer:
     def zero_grad(self) -> None:
         """Forget the gradients of all parameters."""
         for p in self._parameters():
-            if p.grad is not None:  # a frozen one has none
+            if p.grad is not None:  # a frozen parameter has none
                 p.grad = None
 
     def step(self, scale: float = 1.0, threads: int = 1) -> None:
-        """Change every parameter that has a gradient and is not frozen. ``scale`` multiplies the learning rates: a schedule's
-        value. The parameters are shared out among so many ``threads``, which changes nothing but the time it takes."""
+        """Change every parameter that has a gradient and is not frozen.
+
+        ``scale`` multiplies the learning rates; a schedule gives it. The parameters are divided among this number of
+        ``threads``, which changes only the time that a step takes.
+        """
         states = iter(self.state)
         updates = []
         for group in self.param_groups:
             settings = _settings(group)
             lr = settings["lr"] * float(scale)
             updates += [(p, state, settings, lr) for p, state in zip(group["params"], states) if _learns(p)]
-        shares: list[list[Any]] = [[] for _ in range(threads)]
+        by_thread: list[list[Any]] = [[] for _ in range(threads)]
         sizes = [0] * threads
         for update in sorted(updates, key=lambda update: update[0].size, reverse=True):
             least = sizes.index(min(sizes))
-            shares[least].append(update)
+            by_thread[least].append(update)
             sizes[least] += update[0].size
-        parallel.call_together([partial(self._update_all, share) for share in shares])
-        for p, *_ in updates:  # here, as threads would only wait for one another
+        parallel.call_together([partial(self._update_all, part) for part in by_thread])
+        for p, *_ in updates:  # not in the threads, which would only wait for each other
             note_change(p.data)
 
     def _update_all(self, updates: list[Any]) -> None:
-        """Change the parameters, in as few calls of ``update`` as their groups, dtypes and states allow."""
+        """Change the parameters with as few calls of ``update`` as their groups, dtypes and states allow."""
         alike: dict[Any, list[Any]] = {}
         for p, state, group, lr in updates:
             kind = (id(group), p.data.dtype.num, state.get("steps"), *sorted(state))
@@ -124,35 +128,38 @@ class Optimizer:
                 for p, state in zip(parameters, states):
                     if "master" not in state:
                         state["master"] = p.data.astype(default_dtype)
-            with quiet():
+            with no_warnings():
                 self.update([p.data for p in parameters], [p.grad.data for p in parameters], states, group, lr)
 
     def update(self, parameters: Arrays, gradients: Arrays, states: States, group: dict[str, Any], lr: float) -> None:
-        """Change these parameters' arrays in place. All are of one group and dtype, with the same names and count in their
-        states. Every optimizer writes its own."""
+        """Change these arrays of parameters in place. Every optimizer defines this method.
+
+        All parameters are of one group and one dtype, and their states have the same names and the same number of steps.
+        """
         raise TypeError(f"{type(self).__name__} has no update method: write one")
 
     # ------------------------------------------------------------------------------------------ saving and loading
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The state's arrays and counts, by the number of their parameter and their name: "0.first"; and the settings, by the
-        number of their group: "groups.0.lr"."""
+        """The state of each parameter and the settings of each group, by number and name, as in "0.first" and "groups.0.lr"."""
         values = {f"{i}.{name}": value for i, s in enumerate(self.state) for name, value in s.items()}
         for i, group in enumerate(self.param_groups):
             values |= {f"groups.{i}.{name}": value for name, value in _settings(group).items()}
         return {key: Tensor._wrap(xp.asarray(value)) for key, value in values.items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take over what ``state_dict`` returned, with the groups' settings, where it has them. Raises ValueError, before
-        anything is changed, where it is another optimizer's or model's. A narrow parameter's state may lack the master, as
-        that of a float32 run does: it starts from the parameter."""
+        """Load what ``state_dict`` returned, with the settings of the groups if it has them.
+
+        Raises ValueError, before anything is changed, if the state belongs to another optimizer or model. The master of a
+        narrow parameter may be missing, as in the state of a float32 run; it then starts from the parameter.
+        """
         settings = self._loaded_settings({key: value for key, value in state.items() if key.startswith("groups.")})
         self.state = self._loaded_state({key: value for key, value in state.items() if not key.startswith("groups.")})
         for group, found in zip(self.param_groups, settings):
             group.update(found)
 
     def _loaded_settings(self, state: Mapping[str, Tensor]) -> list[dict[str, Any]]:
-        """The settings of each group."""
+        """The settings of each group in a loaded state."""
         own = [_settings(group) for group in self.param_groups]
         loaded: list[dict[str, Any]] = [{} for _ in own]
         for key, value in state.items():
@@ -168,7 +175,7 @@ class Optimizer:
         return loaded
 
     def _loaded_state(self, state: Mapping[str, Tensor]) -> list[dict[str, Any]]:
-        """The arrays and counts of each parameter."""
+        """The arrays and the number of steps of each parameter in a loaded state."""
         parameters = self._parameters()
         loaded: list[dict[str, Any]] = [{} for _ in parameters]
         for key, value in state.items():
@@ -178,7 +185,7 @@ class Optimizer:
             if not fits or name not in known or value.shape != (() if name == "steps" else parameters[int(place)].shape):
                 raise ValueError(f"the state's {key!r} of shape {value.shape} does not fit this {type(self).__name__}")
             parameter = parameters[int(place)]
-            dtype = default_dtype if _is_narrow(parameter) else parameter.dtype  # that of a run with this model
+            dtype = default_dtype if _is_narrow(parameter) else parameter.dtype  # as in a run with this model
             loaded[int(place)][name] = value.item() if name == "steps" else value.data.astype(dtype)
         for i, found in enumerate(loaded):
             if found.keys() - {"master"} and (missing := [n for n in self.state_names if n not in found]):
@@ -187,7 +194,7 @@ class Optimizer:
 
 
 def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
-    """A group's settings in Python's own numbers: a tensor or a number of NumPy would change the dtype of what it meets."""
+    """A group's settings as Python numbers: a tensor or a NumPy number could change the dtype of what it is combined with."""
     return {name: _number(value) for name, value in group.items() if name != "params"}
 
 
@@ -206,7 +213,7 @@ def _is_narrow(parameter: Parameter) -> bool:
 
 
 class SGD(Optimizer):
-    """Stochastic gradient descent with momentum, as in PyTorch: v = momentum v + (1 - dampening) g, the first v being g."""
+    """Stochastic gradient descent with momentum, as in PyTorch: v = momentum v + (1 - dampening) g. The first v is g."""
 
     state_names = ("velocity",)
 
@@ -223,7 +230,7 @@ class SGD(Optimizer):
         super().__init__(parameters, **settings)
 
     def check(self, settings: Mapping[str, Any]) -> None:
-        """Raise ValueError for a group's settings that cannot be."""
+        """Raise ValueError if a setting of a group is not valid."""
         super().check(settings)
         if settings["nesterov"] and (settings["momentum"] <= 0 or settings["dampening"] != 0):
             raise ValueError("nesterov needs a momentum above 0 and no dampening")
@@ -249,7 +256,7 @@ class SGD(Optimizer):
 
 
 class Adam(Optimizer):
-    """Adam (Kingma and Ba 2015); ``weight_decay`` here adds to the gradient, as in PyTorch."""
+    """Adam (Kingma and Ba 2015). Weight decay adds ``weight_decay`` times the parameter to the gradient, as in PyTorch."""
 
     state_names = ("first", "second", "steps")
     decoupled = False
@@ -265,10 +272,10 @@ class Adam(Optimizer):
         super().__init__(parameters, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
 
     def check(self, settings: Mapping[str, Any]) -> None:
-        """Raise ValueError for a group's settings that cannot be."""
+        """Raise ValueError if a setting of a group is not valid."""
         super().check(settings)
         if len(settings["betas"]) != 2 or not all(0.0 <= beta < 1.0 for beta in settings["betas"]):
-            raise ValueError(f"betas are two numbers between 0 and 1: {settings['betas']}")
+            raise ValueError(f"betas must be two numbers from 0 to below 1, not {settings['betas']}")
 
     def update(self, parameters: Arrays, gradients: Arrays, states: States, group: dict[str, Any], lr: float) -> None:
         """One step."""
@@ -295,7 +302,7 @@ class Adam(Optimizer):
 
 
 class AdamW(Adam):
-    """Adam whose weight decay shrinks the parameters directly (Loshchilov and Hutter 2019); 0.01 by default."""
+    """Adam with weight decay that shrinks the parameters directly (Loshchilov and Hutter 2019). It is 0.01 by default."""
 
     decoupled = True
 

@@ -1,14 +1,19 @@
 """The GPU kernels: CUDA C++ in ``.cu`` files, each with a thin wrapper in Python. See ``common.cuh`` for how to add one.
 
-Of bfloat16 inputs a forward kernel's output is bfloat16, but that of cross-entropy, a loss, float32; statistics are float32.
-Gradients may be either: the engine gives each its tensor's dtype.
+From bfloat16 inputs a forward kernel makes a bfloat16 output; only the cross-entropy, a loss, is float32. Residuals are
+float32. Gradients may have either dtype: the engine converts each to its tensor's dtype.
 """
 
 from __future__ import annotations
 
 from cupy import where
 
-from tinytensor.kernels.cupy.attention import attention_backward, attention_forward
+from tinytensor.kernels.cupy.attention import (
+    attention_backward,
+    attention_forward,
+    multi_head_attention_backward,
+    multi_head_attention_forward,
+)
 from tinytensor.kernels.cupy.cross_entropy import (
     cross_entropy_backward,
     cross_entropy_forward,
@@ -17,7 +22,7 @@ from tinytensor.kernels.cupy.cross_entropy import (
 )
 from tinytensor.kernels.cupy.dropout import dropout_backward, dropout_forward, keep_mask
 from tinytensor.kernels.cupy.erf import erf
-from tinytensor.kernels.cupy.gelu import gelu_backward, gelu_exact_backward, gelu_exact_forward, gelu_forward
+from tinytensor.kernels.cupy.gelu import gelu_exact_backward, gelu_exact_forward, gelu_tanh_backward, gelu_tanh_forward
 from tinytensor.kernels.cupy.normalization import (
     layer_norm_backward,
     layer_norm_forward,
@@ -27,13 +32,8 @@ from tinytensor.kernels.cupy.normalization import (
 from tinytensor.kernels.cupy.optimizers import adam_step, global_norm, scale_all, sgd_step
 from tinytensor.kernels.cupy.products import linear, matmul
 from tinytensor.kernels.cupy.sum_rows import sum_rows
-from tinytensor.kernels.numpy import (
-    join_heads,
-    multi_head_attention_backward,
-    multi_head_attention_forward,
-    queries_keys_values,
-    survivors_scale,
-)
+from tinytensor.kernels.heads import join_heads, queries_keys_values
+from tinytensor.kernels.numpy.dropout import survivors_scale
 
 __all__ = [
     "adam_step",
@@ -44,10 +44,10 @@ __all__ = [
     "dropout_backward",
     "dropout_forward",
     "erf",
-    "gelu_backward",
     "gelu_exact_backward",
     "gelu_exact_forward",
-    "gelu_forward",
+    "gelu_tanh_backward",
+    "gelu_tanh_forward",
     "global_norm",
     "join_heads",
     "keep_mask",

@@ -1,20 +1,17 @@
-// What attention does between its products, on rows of scores: (heads, queries, keys), a warp to a row. The formulas stand in
-// kernels/numpy/attention.py. Scores and their gradients are Accumulators, as a product adds them up; weights are Scalars.
-// Where both are the same type they may share their memory.
+// The work of attention between its products. The scores are (heads, queries, keys), and each row of keys belongs to a warp.
+// The formulas are in kernels/numpy/attention.py. Scores are Accumulators, as the products add them up, and weights are
+// Scalars. Where both are the same type, they may be in the same memory.
 #include "common.cuh"
 #include "philox.cuh"
 
-// The lowest finite number: exp(-inf - lowest) is 0, where the difference of two infinities would be NaN.
-constexpr Accumulator lowest = sizeof(Accumulator) == 8 ? -1.7976931348623157e308 : -3.4028234663852886e38;
-
 struct Shape {
     long long rows, queries, keys;
-    long long seen;  // query i sees the keys before i + seen: attention is causal where that is less than keys
+    long long seen;  // query i sees the keys before i + seen. With seen = keys it sees all: attention is not causal
 
     __device__ long long end(long long row) const { return max(0LL, min(keys, row % queries + seen)); }
 };
 
-// Calls body(Count<n>, i) for the n keys from i on, so that the lanes of a warp together cover 0 to end - 1.
+// Calls body(Count<n>, i) for the n keys from i on. The lanes of a warp together cover 0 to end - 1.
 template <typename Body>
 __device__ void for_each_key(long long end, bool in_packs, Body body) {
     if (in_packs)
@@ -31,11 +28,11 @@ __device__ inline Accumulator warp_max(Accumulator value) {
 
 // ---------------------------------------------------------------------------------------------------------- dropout
 
-constexpr int tile = 32;  // so many queries share a word of `bits`, (heads, tiles of queries, keys): a bit each
+constexpr int tile = 32;  // queries in a word of `bits`, which is (heads, tiles of queries, keys), a bit for each query
 
-// Dropout's mask is in the order (heads, keys, queries): a block of its stream is 32 neighbouring queries of a key. These words
-// have them in the order in which rows are read. A block of threads makes words of tile blockIdx.x, counted over all heads.
-// `heads` says which head of the mask belongs to each of ours, if they differ.
+// The dropout mask has the order (heads, keys, queries), so a block of its stream is 32 neighbouring queries of one key. Here
+// the mask is put into words in the order in which the rows of scores are read. A block of threads makes words of the tile
+// blockIdx.x, counted over all heads. Unless it is null, heads[i] is the head of the mask that belongs to head i of the scores.
 extern "C" __global__ void keep_bits_of_tiles(unsigned int* bits, const long long* heads, Word first, Word second, Word part,
                                               long long whole, long long tiles, long long keys, long long seen,
                                               long long first_head, long long first_query, long long all_queries,
@@ -56,7 +53,7 @@ extern "C" __global__ void keep_bits_of_tiles(unsigned int* bits, const long lon
     }
 }
 
-// The words of a row, one for each key, and which of their bits is the row's. Without dropout all is kept.
+// The words of a row, one for each key, and the place of the row's bit in them. Without dropout everything is kept.
 struct Kept {
     const unsigned int* words;
     int place;
@@ -79,8 +76,8 @@ struct Kept {
 
 // ---------------------------------------------------------------------------------------------------------- forward
 
-// A mask or a bias that broadcasts to the scores: how far it is from one head to the next, of groups of heads to the next group,
-// and so on. Null: none.
+// A mask or a bias that broadcasts to the scores, or null if there is none. The steps are numbers of elements: from a group of
+// heads to the next group, from a head of a group to the next head, and so on.
 template <typename Number>
 struct Broadcast {
     const Number* start;
@@ -93,8 +90,8 @@ struct Broadcast {
     }
 };
 
-// The weights, softmax(scores * scale + bias), and those that dropout leaves, each where it is wanted (not null). First the
-// maximum and the sum of exponentials in one go, as Milakov and Gimelshein (2018) do; a row that sees nothing has weights of 0.
+// Writes the weights, softmax(scores * scale + bias), and the weights after dropout, each unless it is null. A first pass finds
+// both the maximum and the sum of exponentials (Milakov and Gimelshein 2018). A row that sees no key has weights of 0.
 extern "C" __global__ void softmax(const Accumulator* scores, Scalar* weights, Scalar* dropped, const unsigned int* bits,
                                    const Scalar* bias, long long bias_heads, long long bias_group_step,
                                    long long bias_head_step, long long bias_query_step, long long bias_key_step,
@@ -135,7 +132,7 @@ extern "C" __global__ void softmax(const Accumulator* scores, Scalar* weights, S
         });
         Accumulator of_row = warp_max(largest);
         sum = warp_sum(sum * exp(largest - of_row));
-        Accumulator inverse = sum == 0 ? Accumulator(0) : Accumulator(1) / sum;  // 0 where nothing is seen
+        Accumulator inverse = sum == 0 ? Accumulator(0) : Accumulator(1) / sum;  // 0 where no key is seen
         for_each_key(keys, in_packs, [&](auto count, long long i) {
             constexpr int n = decltype(count)::value;
             Pack<n, Accumulator> values;
@@ -155,7 +152,8 @@ extern "C" __global__ void softmax(const Accumulator* scores, Scalar* weights, S
 
 // --------------------------------------------------------------------------------------------------------- backward
 
-// The gradient of the scores, times scale, from the weights and the gradient of those that dropout left; and the latter, where wanted.
+// Writes the gradient of the scores times `scale`, from the weights and the gradient of the weights after dropout. Also writes
+// the weights after dropout to `dropped`, unless it is null.
 extern "C" __global__ void softmax_backward(const Scalar* weights, const Accumulator* d_dropped, Scalar* d_scores, Scalar* dropped,
                                             const unsigned int* bits, Accumulator scale, Accumulator keep_scale, long long rows,
                                             long long queries, long long keys, long long seen) {

@@ -1,23 +1,25 @@
-"""Scaled dot-product attention: cuBLAS's products, and between them one kernel each way; the formulas stand in
+"""Scaled dot-product attention: products by cuBLAS, and between them one kernel each way. The formulas are in
 ``kernels/numpy/attention.py``.
 
-* Scores stand in rows, (..., T, S). A warp reads a row, makes it weights and writes it back, in place but for bfloat16: there
-  the product leaves its scores in float32, as 8 bits are too few for what goes through exp, and the weights are bfloat16.
-* A mask and a bias are read by their strides, wherever they broadcast, and what is causal is not even read.
-* Dropout's mask is made once for both directions where the weights are kept, as a bit each: a 32nd of their memory.
-* Long sequences are cut into blocks, whose weights are computed again in the backward pass: memory grows with the length.
+* The scores are stored in rows, (..., T, S). A warp reads a row, turns it into weights and writes it back in place. In bfloat16
+  it is not in place: the product leaves its scores in float32, as 8 bits are too few for what goes through exp, and the weights
+  are bfloat16.
+* A mask and a bias are read by their strides, however they broadcast. Keys that causality hides are not read at all.
+* Where the weights are saved, the dropout mask is saved too, one bit for each weight: a 32nd of the weights' memory.
+* Long sequences are cut into blocks, whose weights the backward pass computes again. So memory grows with the length.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tinytensor.backend import host, xp
 from tinytensor.kernels.cupy.dropout import keep_arguments
 from tinytensor.kernels.cupy.loader import accumulator, kernel
 from tinytensor.kernels.cupy.products import matmul
+from tinytensor.kernels.heads import multi_head
 from tinytensor.kernels.numpy.attention import (
     Block,
     add_to_bias,
@@ -30,16 +32,23 @@ from tinytensor.kernels.numpy.attention import (
     transposed,
     without_empty_blocks,
 )
-from tinytensor.kernels.numpy.dropout import Key, survivors_scale
+from tinytensor.kernels.numpy.dropout import RandomKey, survivors_scale
 
-_BLOCK = 1 << 26  # scores in a block: 256 MiB of float32, more than enough to keep a GPU busy
-_QUERIES = 256  # a block has at least so many queries
-_KEPT = 512 * 512  # with more scores than this in a head, they are computed again
+_BLOCK = 1 << 26  # about as many scores are in a block: 256 MiB of float32, more than enough to keep a GPU busy
+_QUERIES = 256  # the fewest queries of a block
+_KEPT = 512 * 512  # the most scores of a head whose weights are saved
 _TILE = 32  # queries that share a word of dropout's bits
 
 
+class BlockResiduals(NamedTuple):
+    """What the forward pass saves of a block for the backward pass."""
+
+    weights: Any  # before dropout
+    bits: Any  # which weights dropout keeps, see ``_Attention.bits``; None without dropout
+
+
 class _Attention:
-    """The inputs in one dtype with the same leading axes, and what is done with a block of them."""
+    """The inputs, in one dtype and with the same leading axes, and what is computed from a block of them."""
 
     def __init__(
         self,
@@ -50,7 +59,7 @@ class _Attention:
         mask: Any,
         is_causal: bool,
         scale: float,
-        dropout_key: Key | None,
+        random_key: RandomKey | None,
         keep_probability: float,
     ) -> None:
         self.dtype = query.dtype
@@ -63,16 +72,18 @@ class _Attention:
         for broadcast in (self.bias, self.mask):
             check_mask(broadcast, (*self.lead[: None if self.has_lead else 0], self.queries, self.keys))
         self.scale = float(scale)
-        self.dropout_key, self.keep_probability = dropout_key, keep_probability
+        self.random_key, self.keep_probability = random_key, keep_probability
         self.keep_scale = survivors_scale(keep_probability)
 
     def blocks(self) -> Iterator[Block]:
         return blocks(self.query, self.key, self.is_causal, _BLOCK, _QUERIES, _KEPT)
 
     def weights(self, block: Block, bits: Any, is_kept: bool) -> tuple[Any, Any]:
-        """A block's weights and those that dropout leaves; without the former if they are not to be kept and there is
-        dropout, and the same array twice if there is none."""
-        query, key = self.query[_rows(block)], self.key[_columns(block)]
+        """A block's weights before and after dropout.
+
+        Without dropout both are the same array. With dropout the first is None, unless ``is_kept`` asks for it.
+        """
+        query, key = self.query[block.of_queries], self.key[block.of_keys]
         shape = (*query.shape[:-1], key.shape[-2])
         scores = matmul(query, transposed(key), xp.empty(shape, accumulator(self.dtype)))
         first = scores if self.dtype == scores.dtype else xp.empty(shape, self.dtype)
@@ -81,7 +92,7 @@ class _Attention:
             first, second = (first, xp.empty(shape, self.dtype)) if is_kept else (None, first)
         if scores.size:
             launch = kernel("attention.cu", "softmax", self.dtype)
-            # Names for both parts, so that their memory is nobody else's before the launch.
+            # The parts have names so that they live, and their memory is not used for anything else, until the launch.
             bias, *bias_steps = _strided(self.bias, block, shape)
             mask, *mask_steps = _strided(self.mask, block, shape)
             added = [_address(bias), *bias_steps, _address(mask), *mask_steps]
@@ -90,8 +101,11 @@ class _Attention:
         return first, first if bits is None else second
 
     def d_scores(self, block: Block, weights: Any, g: Any, bits: Any, is_kept: bool, scale: float) -> tuple[Any, Any]:
-        """The gradient of a block's scores times ``scale``, and the weights that dropout leaves."""
-        value = self.value[_columns(block)]
+        """The gradient of a block's scores times ``scale``, and the weights after dropout.
+
+        Unless ``is_kept``, the weights after dropout overwrite those before it.
+        """
+        value = self.value[block.of_keys]
         d_dropped = matmul(g, transposed(value), xp.empty(weights.shape, accumulator(self.dtype)))
         d_scores = d_dropped if self.dtype == d_dropped.dtype else xp.empty(weights.shape, self.dtype)
         dropped = None
@@ -104,29 +118,32 @@ class _Attention:
         return d_scores, weights if bits is None else dropped
 
     def bits(self, block: Block) -> Any:
-        """Which of a block's weights dropout keeps, a bit each: (heads, tiles of queries, keys); None without dropout."""
-        if self.dropout_key is None:
+        """Which of a block's weights dropout keeps, as a bit each: (heads, tiles of queries, keys). None without dropout."""
+        if self.random_key is None:
             return None
         heads, tiles = math.prod(self.query[block.batch].shape[:-2]), -(-_length(block) // _TILE)
         bits = xp.empty((heads, tiles, block.keys.stop), host.uint32)
         if bits.size:
             launch = kernel("attention.cu", "keep_bits_of_tiles", self.dtype)
             first_head = block.batch.start * math.prod(self.lead[1:])
-            keep = keep_arguments(self.dropout_key, self.keep_probability)
+            keep = keep_arguments(self.random_key, self.keep_probability)
             places = (first_head, block.queries.start, self.queries, self.keys)
             grid, threads = (heads * tiles, -(-block.keys.stop // 64)), 64
             launch(grid, threads, bits, self._dropped_heads(), *keep, tiles, block.keys.stop, self._seen(block), *places)
         return bits
 
     def _dropped_heads(self) -> Any:
-        """For each head that of the dropout mask, whose leading axes are those of query and key; None where it is the same."""
+        """The head of the dropout mask that belongs to each head of the scores. None where they are numbered alike.
+
+        They are not where only the values have some leading axis: the mask has the leading axes of query and key.
+        """
         own = math.prod(self.dropped_lead)
         if own == math.prod(self.lead):
             return None
         return xp.broadcast_to(xp.arange(own).reshape(self.dropped_lead), self.lead).reshape(-1)
 
     def _seen(self, block: Block) -> int:
-        """How many keys the block's first query sees; each sees one more than that before it, if there are more."""
+        """How many keys the block's first query sees. Each later query sees one key more, up to all of them."""
         return block.queries.start + self.keys - self.queries + 1 if self.is_causal else self.keys
 
     def _shape(self, block: Block, shape: Sequence[int]) -> tuple[int, ...]:
@@ -134,7 +151,8 @@ class _Attention:
 
 
 def _strided(array: Any, block: Block, shape: Sequence[int]) -> tuple[Any, ...]:
-    """A block's part of a mask or bias, how many heads follow each other evenly in it, and its steps along the axes."""
+    """A block's part of a mask or bias, the number of heads in a group of evenly spaced ones, and its steps in elements: from a
+    group to the next, a head, a query and a key."""
     if array is None:
         return None, 1, 0, 0, 0, 0
     part = xp.broadcast_to(cut(array, block.batch, block.queries, block.keys, len(shape)), shape)
@@ -151,7 +169,7 @@ def _address(array: Any) -> Any:
 
 
 def _two_axes(lengths: Sequence[int], steps: Sequence[int]) -> tuple[int, int, int] | None:
-    """Axes as an inner one of so many places in an outer one, and the steps along outer and inner; None if it takes more."""
+    """Several axes as two: the inner axis's length, the outer one's step, the inner one's step. None where two are too few."""
     axes: list[tuple[int, int]] = []
     for n, step in zip(lengths, steps):
         if n == 1:
@@ -164,14 +182,6 @@ def _two_axes(lengths: Sequence[int], steps: Sequence[int]) -> tuple[int, int, i
         return None
     (_, outer), (length, inner) = [(1, 0)] * (2 - len(axes)) + axes
     return length, outer, inner
-
-
-def _rows(block: Block) -> tuple[Any, ...]:
-    return block.batch, ..., block.queries, slice(None)
-
-
-def _columns(block: Block) -> tuple[Any, ...]:
-    return block.batch, ..., block.keys, slice(None)
 
 
 def _length(block: Block) -> int:
@@ -191,26 +201,28 @@ def attention_forward(
     mask: Any,
     is_causal: bool,
     scale: float,
-    dropout_key: Key | None,
+    random_key: RandomKey | None,
     keep_probability: float,
 ) -> tuple[Any, Any]:
-    """softmax(query keyᵀ scale + bias) value over (..., T, D), (..., S, D), (..., S, D_v); keeps weights that are not too many,
-    with dropout's bits. The settings are those of ``kernels/numpy/attention.py``."""
-    parts = _Attention(query, key, value, bias, mask, is_causal, scale, dropout_key, keep_probability)
+    """softmax(query keyᵀ scale + bias) value. The arguments are those of ``kernels/numpy/attention.py``.
+
+    Saves the ``BlockResiduals`` of each block, or None where there are too many weights.
+    """
+    parts = _Attention(query, key, value, bias, mask, is_causal, scale, random_key, keep_probability)
     out = joinable((*parts.query.shape[:-1], value.shape[-1]), parts.dtype)
-    kept: list[Any] | None = [] if any(needed) and parts.queries * parts.keys <= _KEPT else None
+    residuals: list[BlockResiduals] | None = [] if any(needed) and parts.queries * parts.keys <= _KEPT else None
     for block in parts.blocks():
         bits = parts.bits(block)
-        weights, dropped = parts.weights(block, bits, is_kept=kept is not None)
-        matmul(dropped, parts.value[_columns(block)], out[_rows(block)])
-        if kept is not None:
-            kept.append((weights, bits))
-    return out if parts.has_lead else out[0], kept
+        weights, dropped = parts.weights(block, bits, is_kept=residuals is not None)
+        matmul(dropped, parts.value[block.of_keys], out[block.of_queries])
+        if residuals is not None:
+            residuals.append(BlockResiduals(weights, bits))
+    return out if parts.has_lead else out[0], residuals
 
 
 def attention_backward(
     g: Any,
-    statistics: Any,
+    residuals: Any,
     needed: Sequence[bool],
     query: Any,
     key: Any,
@@ -219,16 +231,19 @@ def attention_backward(
     mask: Any,
     is_causal: bool,
     scale: float,
-    dropout_key: Key | None,
+    random_key: RandomKey | None,
     keep_probability: float,
     into: Sequence[Any] = (None, None, None),
 ) -> Sequence[Any]:
-    """With P the weights, and dP = g valueᵀ where dropout kept them: dS = P (dP - rowsum(dP P)), times the scale for query and
-    key. Their gradients and the value's are written ``into`` arrays that the caller has, or else new ones."""
-    parts = _Attention(query, key, value, bias, mask, is_causal, scale, dropout_key, keep_probability)
+    """With the weights P, and dP = g valueᵀ where dropout kept them, the gradient of the scores is dS = P (dP - rowsum(dP P)).
+
+    For query and key it is multiplied by the scale. The gradients of query, key and value are written to the arrays in
+    ``into``, or to new ones where these are None.
+    """
+    parts = _Attention(query, key, value, bias, mask, is_causal, scale, random_key, keep_probability)
     query, key, value, scale = parts.query, parts.key, parts.value, parts.scale
     d_bias = None
-    if needed[3]:  # the scores' gradient is wanted as it is, so the scale comes last
+    if needed[3]:  # the bias needs the gradient of the scores as it is, so the scale comes last
         d_bias = aligned_zeros(bias, query.ndim, accumulator(parts.dtype))
         scale = 1.0
     g = g.astype(parts.dtype, copy=False).reshape(*parts.lead, *g.shape[-2:])
@@ -238,19 +253,19 @@ def attention_backward(
         for x, wanted, place in zip((key, value), needed[1:], into[1:])
     ]
     for i, block in enumerate(parts.blocks()):
-        rows, columns, is_first = _rows(block), _columns(block), block.queries.stop == parts.queries
-        if statistics is not None:
-            weights, bits = statistics[i]
+        rows, columns = block.of_queries, block.of_keys
+        if residuals is not None:
+            weights, bits = residuals[i]
         else:
             weights, _ = parts.weights(block, None, is_kept=True)
             bits = parts.bits(block)
-        d_scores, dropped = parts.d_scores(block, weights, g[rows], bits, is_kept=statistics is not None, scale=scale)
+        d_scores, dropped = parts.d_scores(block, weights, g[rows], bits, is_kept=residuals is not None, scale=scale)
         if d_query is not None:
             matmul(d_scores, key[columns], d_query[rows])
         if d_key is not None:
-            _put(d_key[columns], transposed(d_scores), query[rows], is_first)
+            _put(d_key[columns], transposed(d_scores), query[rows], block.is_first)
         if d_value is not None:
-            _put(d_value[columns], transposed(dropped), g[rows], is_first)
+            _put(d_value[columns], transposed(dropped), g[rows], block.is_first)
         if d_bias is not None:
             add_to_bias(d_bias, d_scores, block)
     for gradient in (d_query, d_key):
@@ -264,19 +279,22 @@ def attention_backward(
 
 
 def _array_for(x: Any, place: Any, dtype: Any) -> Any:
-    """Where a gradient of x is written in that dtype: the caller's array, if it is of that."""
+    """The array that a gradient of x is written to: the caller's if it has this dtype, else a new one."""
     return place if place is not None and place.dtype == dtype else joinable(x.shape, dtype)
 
 
 def _sum_over_blocks(x: Any, queries: int, place: Any) -> Any:
-    """Where blocks of queries add up a gradient of x, the first one setting it; zeros where there are no queries."""
-    dtype = accumulator(x.dtype) if queries >= 4 * _QUERIES else x.dtype  # one block's is only rounded once
+    """The array in which the blocks add up a gradient of x. Without queries there is no block to set it first, so it is 0."""
+    dtype = accumulator(x.dtype) if queries >= 4 * _QUERIES else x.dtype  # a single block rounds only once
     return _array_for(x, place, dtype) if queries else xp.zeros(x.shape, dtype)
 
 
 def _put(target: Any, x: Any, y: Any, is_first: bool) -> None:
-    """Set the target to the product, or else add it."""
+    """Set the target to the product if the block is the first, else add the product to it."""
     if is_first:
         matmul(x, y, target)
     else:
         target += matmul(x, y, xp.empty(target.shape, target.dtype))
+
+
+multi_head_attention_forward, multi_head_attention_backward = multi_head(attention_forward, attention_backward)

@@ -1,13 +1,13 @@
-// What all kernels share. `loader.py` inlines this file where a kernel says #include "common.cuh", and compiles each .cu once
-// for each dtype: `Scalar` is the type that arrays hold (float, double or bfloat16), `Accumulator` the type to compute in
-// (float for float and bfloat16, double for double).
+// What all kernels share. `loader.py` inlines this file where a .cu file says #include "common.cuh", and compiles each .cu file
+// once for each dtype. `Scalar` is the type that arrays hold (float, double or bfloat16). `Accumulator` is the type to compute
+// in (float for float and bfloat16, double for double).
 //
 // To add a kernel: write  extern "C" __global__ void name(...)  in a .cu file of this folder, with pointers for arrays,
-// `long long` for Python's integers and `Accumulator` for its floats, and a wrapper in Python that calls
-// kernel("file.cu", "name", dtype)(grid, block, arguments...). A pointer may be null: the wrapper's None.
+// `long long` for Python's integers and `Accumulator` for its floats. Then write a wrapper in Python that calls
+// kernel("file.cu", "name", dtype)(grid, block, arguments...). Where the wrapper passes None, the pointer is null.
 // - Read `Accumulator(x[i])`, write `Scalar(value)`, index with `long long`. No CUDA headers, no atomics on floats.
-// - Shared memory is static. Every thread of a block reaches every __syncthreads(), and every lane of a warp every shuffle:
-//   do not return early, but skip the work. tests/standin runs these very sources on the CPU, and refuses what breaks this.
+// - Shared memory is static. Every thread of a block must reach every __syncthreads(), and every lane of a warp every shuffle.
+//   So do not return early, but skip the work. tests/standin runs these sources on the CPU and refuses what breaks this rule.
 // - CuPy compiles with -ftz=true: float numbers below 1.2e-38 count as zero.
 #pragma once
 
@@ -15,13 +15,13 @@
 #error "compile with -DScalar=float -DAccumulator=float, or the like: see loader.py"
 #endif
 
-// The upper half of a float: 8 bits of exponent, 7 of mantissa.
+// The upper half of a float: 8 bits of exponent and 7 bits of mantissa.
 struct bfloat16 {
     unsigned short bits;
 
     bfloat16() = default;
 
-    // Rounds to nearest, ties to even. NaN stays NaN: the carry of rounding must not turn it into infinity.
+    // Rounds to nearest, ties to even. NaN is treated apart, as the carry of rounding could turn it into infinity.
     __device__ explicit bfloat16(float value) {
         unsigned int whole = __float_as_uint(value);
         bool is_nan = (whole & 0x7fffffffu) > 0x7f800000u;
@@ -33,7 +33,7 @@ struct bfloat16 {
 
 // ------------------------------------------------------------------------------------------- 128 bits at a time
 
-// So many neighbours in memory, loaded and stored as one, or 16 bytes at a time.
+// Neighbours in memory, `count` of them, that are loaded and stored as one, or 16 bytes at a time if they are longer.
 template <int count, typename Number = Scalar>
 struct alignas(count * sizeof(Number) < 16 ? count * sizeof(Number) : 16) Pack {
     Number values[count];
@@ -54,41 +54,42 @@ __device__ void store(Number* array, long long i, const Pack<count, Number>& pac
     *reinterpret_cast<Pack<count, Number>*>(array + i) = pack;
 }
 
-// Whether all arrays start at a multiple of 16 bytes, as the widest packs must. Null pointers do.
+// Whether all arrays start at a multiple of 16 bytes, as the widest packs must. Null pointers count as aligned.
 template <typename... Pointers>
 __device__ bool aligned(Pointers... arrays) {
     return ((reinterpret_cast<unsigned long long>(arrays) % 16 == 0) && ...);
 }
 
-// A number that the compiler knows, to be passed as an argument: `decltype(count)::value`.
+// A number that is known to the compiler and passed as an argument: read it as `decltype(count)::value`.
 template <int number>
 struct Count {
     static constexpr int value = number;
 };
 
-// Calls body(Count<n>, i) for the n elements from i on, so that so many threads together cover 0 to size - 1.
+// Calls body(Count<n>, i) for the n elements from i on. This is thread number `thread` of `threads`, which together cover 0 to
+// size - 1.
 template <typename Body>
 __device__ void for_each_pack(long long size, bool are_aligned, long long thread, long long threads, Body body) {
     long long packs = are_aligned ? size / widest : 0;
     for (long long i = thread; i < packs; i += threads) body(Count<widest>(), i * widest);
-#pragma unroll 1  // for what is mostly a few elements, if any
+#pragma unroll 1  // there are mostly few elements left, or none
     for (long long i = packs * widest + thread; i < size; i += threads) body(Count<1>(), i);
 }
 
-// The same, by all threads of the grid.
+// The same for all threads of the grid.
 template <typename Body>
 __device__ void for_each_pack(long long size, bool are_aligned, Body body) {
     long long thread = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
     for_each_pack(size, are_aligned, thread, static_cast<long long>(gridDim.x) * blockDim.x, body);
 }
 
-// -------------------------------------------------------------------------------------- sums, and the like
+// ------------------------------------------------------------------------------------------------- sums and maxima
 
 constexpr int warp_size = 32;  // CUDA's own warpSize is no constant
 constexpr unsigned int all_lanes = 0xffffffffu;
 
-// What combine makes of the values of the warp's lanes, or of each group of so many neighbours (a power of two). It is taken in
-// the same order in each lane: all get the same bits.
+// Combines the values of all lanes of the warp, or of each group of neighbouring lanes (`group` of them, a power of two). Each
+// lane combines in an order that gives all of them the same bits.
 template <typename Combine>
 __device__ Accumulator over_warp(Accumulator value, Combine combine, int group = warp_size) {
     for (int distance = group / 2; distance > 0; distance /= 2)
@@ -98,18 +99,21 @@ __device__ Accumulator over_warp(Accumulator value, Combine combine, int group =
 
 constexpr int most_warps = 32;
 
-// The same over the blockDim.x threads of equal threadIdx.y: some lanes of a warp (a power of two), or the whole block. All of its
-// threads must call it. Combined with `neutral` a value stays what it is.
+// Combines the values of the blockDim.x threads with the same threadIdx.y, which are some lanes of a warp (a power of two) or
+// the whole block. All threads of the block must call it. `neutral` changes no value that it is combined with.
 template <typename Combine>
 __device__ Accumulator over_row(Accumulator value, Accumulator neutral, Combine combine) {
     if (blockDim.x <= warp_size) return over_warp(value, combine, blockDim.x);
     value = over_warp(value, combine);
     __shared__ Accumulator of_warps[most_warps];
-    __syncthreads();  // the values of the last call have been read
+    __syncthreads();  // by now all threads have read the values of the last call
     if (threadIdx.x % warp_size == 0) of_warps[threadIdx.x / warp_size] = value;
     __syncthreads();
     return over_warp(threadIdx.x % warp_size < blockDim.x / warp_size ? of_warps[threadIdx.x % warp_size] : neutral, combine);
 }
+
+// The lowest finite number, to start a maximum from: exp(-inf - lowest) is 0, where exp(-inf - -inf) would be NaN.
+constexpr Accumulator lowest = sizeof(Accumulator) == 8 ? -1.7976931348623157e308 : -3.4028234663852886e38;
 
 struct Sum {
     __device__ Accumulator operator()(Accumulator a, Accumulator b) const { return a + b; }
@@ -120,8 +124,8 @@ __device__ inline Accumulator row_sum(Accumulator value) { return over_row(value
 
 constexpr int most_groups = 32;
 
-// The sum of the block's values with equal threadIdx.x, one of a warp's lanes, in the threads with threadIdx.y = 0. All threads of
-// the block must call it.
+// The sum of the block's values with the same threadIdx.x, which is a lane of a warp. Only the threads with threadIdx.y = 0 get
+// it, but all threads of the block must call it.
 __device__ inline Accumulator column_sum(Accumulator value) {
     __shared__ Accumulator values[most_groups][warp_size + 1];
     __syncthreads();

@@ -1,15 +1,14 @@
-// Softmax cross-entropy for class indices; the formulas stand in kernels/numpy/cross_entropy.py. A row belongs to the blockDim.x
-// threads of equal threadIdx.y: to one warp, or where there are many classes to a whole block, which reads it once for the
-// largest logit and the sum of the exponentials together (Milakov and Gimelshein 2018).
+// Softmax cross-entropy for class indices. The formulas are in kernels/numpy/cross_entropy.py. A row belongs to the blockDim.x
+// threads with the same threadIdx.y. They are one warp, or a whole block where there are many classes. One pass over the row
+// finds both the largest logit and the sum of the exponentials (Milakov and Gimelshein 2018).
 //
-// A row with the target `ignored` is not read: its loss and its gradient are 0. Targets come from outside and are checked on
-// the CPU alone: for one that is no class the loss is NaN, and nothing beside the row is touched.
+// A row with the target `ignored` is not read: its loss and its gradient are 0. On a GPU nothing has checked the targets. One
+// that is no class gives the loss NaN, and no memory outside its row is touched.
 #include "common.cuh"
 
-constexpr Accumulator lowest = sizeof(Accumulator) == 8 ? -1.7976931348623157e308 : -3.4028234663852886e38;
-
-// Calls body(Count<n>, i) for the n columns from i on, so that the threads of the row together cover it, each always the same
-// ones. Rows begin anywhere in memory: what comes before and after the packs, fewer columns than a warp has lanes, goes singly.
+// Calls body(Count<n>, i) for the n columns from i on. The threads of the row together cover it, and a thread always gets the
+// same columns. A row may begin anywhere in memory. The columns before and after the packs, of which there are fewer than a
+// warp has lanes, are taken one by one.
 template <typename Body>
 __device__ void for_each_column(const Scalar* row, long long width, bool in_packs, Body body) {
     long long past = reinterpret_cast<unsigned long long>(row) % 16 / sizeof(Scalar);
@@ -26,7 +25,7 @@ struct Row {
     Accumulator loss;
 };
 
-// All threads of the block must call it; all of a row get the same. Width 0 stands for a row that does not count.
+// All threads of the block must call it. All threads of a row get the same. Width 0 stands for a row that does not count.
 __device__ Row read_row(const Scalar* x, long long width, long long target, Accumulator smoothing) {
     Accumulator largest = lowest, sum = 0, plain = 0;
     for_each_column(x, width, true, [&](auto count, long long i) {
@@ -52,8 +51,8 @@ __device__ Row read_row(const Scalar* x, long long width, long long target, Accu
     return row;
 }
 
-// out = (exp(x - shift) factor - the target distribution) scale, or 0 with scale 0; x and out may be the same. All of a
-// thread's columns are those that it read before.
+// out = (exp(x - shift) factor - the target distribution) scale, or 0 if the scale is 0. x and out may be the same, as a thread
+// writes only columns that it alone has read.
 __device__ void write_gradient(const Scalar* x, Scalar* out, long long width, long long target, Accumulator smoothing,
                                Accumulator shift, Accumulator factor, Accumulator scale) {
     bool in_packs = (reinterpret_cast<unsigned long long>(x) - reinterpret_cast<unsigned long long>(out)) % 16 == 0;
@@ -70,7 +69,7 @@ __device__ void write_gradient(const Scalar* x, Scalar* out, long long width, lo
     });
 }
 
-// losses[row], and where it is not null totals[row], the logarithm of the sum of exponentials. Rows are `stride` apart.
+// Writes losses[row] and, unless it is null, totals[row], the logarithm of the sum of exponentials. Rows are `stride` apart.
 extern "C" __global__ void forward(const Scalar* logits, const long long* targets, Accumulator* losses, Accumulator* totals,
                                    long long ignored, Accumulator smoothing, long long rows, long long width,
                                    long long stride) {
@@ -83,7 +82,7 @@ extern "C" __global__ void forward(const Scalar* logits, const long long* target
     }
 }
 
-// g is one number, or with `each` one for every row; count is how many rows make the mean, or null for other reductions.
+// g is one number, or with `each` one number for each row. *count is how many rows the mean is over; null without a mean.
 extern "C" __global__ void backward(const Accumulator* g, const Scalar* logits, const long long* targets,
                                     const Accumulator* totals, const Accumulator* count, Scalar* d_logits, long long each,
                                     long long ignored, Accumulator smoothing, long long rows, long long width) {
@@ -95,7 +94,7 @@ extern "C" __global__ void backward(const Accumulator* g, const Scalar* logits, 
     }
 }
 
-// Both in one, in the logits' place: losses[row], and the gradient of their sum.
+// Writes losses[row], and overwrites the logits by the gradient of the sum of the losses.
 extern "C" __global__ void replace_by_gradient(Scalar* logits, const long long* targets, Accumulator* losses,
                                                long long ignored, Accumulator smoothing, long long rows, long long width,
                                                long long stride) {
@@ -104,14 +103,16 @@ extern "C" __global__ void replace_by_gradient(Scalar* logits, const long long* 
     bool kept = target != ignored;
     Scalar* x = logits + row * stride;
     Row found = read_row(x, kept ? width : 0, target, smoothing);
-    __syncwarp();  // all have read the target's logit: in a block the sums' barriers see to that, but shuffles order no memory
+    // By now all must have read the target's logit. In a block the barriers of the sums ensure it, but shuffles order no memory.
+    __syncwarp();
     if (row < rows) {
         write_gradient(x, x, width, target, smoothing, found.largest, Accumulator(1) / found.sum, kept);
         if (threadIdx.x == 0) losses[row] = found.loss;
     }
 }
 
-// One block: the sum of the losses, or where `count` is not null their mean over the rows that count, whose number goes there.
+// One block writes the sum of the losses. If `count` is not null, it writes their mean over the rows that count, and to *count
+// how many these are.
 extern "C" __global__ void reduce(const Accumulator* losses, const long long* targets, Accumulator* loss, Accumulator* count,
                                   long long ignored, long long rows) {
     Accumulator sum = 0, kept = 0;
@@ -127,7 +128,7 @@ extern "C" __global__ void reduce(const Accumulator* losses, const long long* ta
     }
 }
 
-// out = x g / count, the last being 1 where it is null.
+// out = x g / count, where a null `count` means 1.
 extern "C" __global__ void scale(const Scalar* x, const Accumulator* g, const Accumulator* count, Scalar* out, long long size) {
     Accumulator factor = *g / (count ? *count : Accumulator(1));
     for_each_pack(size, aligned(x, out), [=](auto count, long long i) {
@@ -138,7 +139,7 @@ extern "C" __global__ void scale(const Scalar* x, const Accumulator* g, const Ac
     });
 }
 
-// The same for sums that are kept in Accumulators.
+// The same for an x that holds Accumulators.
 extern "C" __global__ void scale_sums(const Accumulator* x, const Accumulator* g, const Accumulator* count, Scalar* out,
                                       long long size) {
     Accumulator factor = *g / (count ? *count : Accumulator(1));

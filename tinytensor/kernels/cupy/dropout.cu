@@ -1,10 +1,10 @@
-// Dropout and the sum with a residual, in one pass. A warp takes 1024 elements: each lane makes one block of the random stream,
-// 32 bits for 32 elements, and then reads from the others' bits what belongs to the elements it loads. So loads are
-// coalesced, and each block is made once.
+// Dropout and the addition of a residual, in one pass. A warp takes 1024 elements. Each lane makes one block of the random
+// stream, which gives one bit for each of 32 elements. Then it gets the bits of the elements it loads from the lanes that made
+// them. So loads are coalesced, and each block is made only once.
 #include "common.cuh"
 #include "philox.cuh"
 
-// Calls body(Count<n>, i, bits) for the n elements from i on, bit 0 saying whether to keep the first, and so on, so that all
+// Calls body(Count<n>, i, bits) for the n elements from i on. Bit 0 says whether to keep the first of them, and so on. All
 // warps of the grid together cover 0 to size - 1.
 template <int count, typename Body>
 __device__ void for_each_kept(const Keep& keep, long long size, Body body) {
@@ -13,7 +13,7 @@ __device__ void for_each_kept(const Keep& keep, long long size, Body body) {
     unsigned int bits = keep_bits(keep, thread);
 #pragma unroll
     for (int pass = 0; pass < block_elements / count; pass++) {
-        int place = (pass * warp_size + lane) * count;  // of this lane's elements in the warp's
+        int place = (pass * warp_size + lane) * count;  // of this lane's elements among those of the warp
         unsigned int mine = __shfl_sync(all_lanes, bits, place / block_elements) >> (place % block_elements);
         if (first + place + count <= size)
             body(Count<count>(), first + place, mine);
@@ -38,7 +38,7 @@ __device__ void drop(const Scalar* x, const Scalar* residual, Scalar* out, Accum
         Pack<n> values = load<n>(x, i), others;
         if (residual) others = load<n>(residual, i);
         for (int k = 0; k < n; k++) {
-            // Of float and double the product is rounded before the sum: both in one are bit for bit one after the other.
+            // For float and double the product is rounded before the sum, so that the bits are those of two separate passes.
             Accumulator value = bits >> k & 1u ? rounded_product(Accumulator(values[k]), scale) : Accumulator(0);
             values[k] = Scalar(residual ? value + Accumulator(others[k]) : value);
         }

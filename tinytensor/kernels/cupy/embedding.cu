@@ -1,20 +1,21 @@
-// The gradient of an embedding: rows that share an id are added up. `order` lists the rows by their ids, so that equal ids lie
-// together, and is cut into pieces of 32: a warp takes a piece, its lanes neighbouring columns. An id whose rows all lie in a
-// piece is done with that. One that goes on in the next leaves a part from each, and those are added in a second step. So the
-// work is even, however often an id occurs, and always done in the same order.
+// The gradient of an embedding: the sum of all rows that have the same id. `order` lists the rows sorted by id, so that equal
+// ids are neighbours. It is cut into pieces of 32 rows. A warp takes a piece, and its lanes take neighbouring columns. If all
+// rows of an id are in one piece, its sum is done. If an id goes on in the next piece, each of its pieces leaves a partial sum,
+// and a second kernel adds these. So the work is even, however often an id occurs, and always done in the same order.
 #include "common.cuh"
 
 constexpr int piece_size = warp_size;
-constexpr int at_once = 8;  // rows that are loaded before the first of them is added
+constexpr int at_once = 8;  // rows that are loaded before the first of these is added
 
-// The id at a place of the order, or -1 for one that is outside the table, and beyond the order.
+// The id at a place of the order. It is -1 for an id outside the table, and for a place outside the order.
 __device__ int id_at(long long place, const long long* ids, const long long* order, long long count, long long num_rows) {
     if (place < 0 || place >= count) return -1;
     long long id = ids[order[place]];
     return id >= 0 && id < num_rows ? static_cast<int>(id) : -1;
 }
 
-// parts (pieces, 2, width): of an id that goes on from the piece before, and of one that begins here and goes on in the next.
+// `parts` (pieces, 2, width) holds partial sums: first of an id that goes on from the piece before, then of an id that begins
+// in this piece and goes on in the next.
 template <int n>
 __device__ void sum_piece(const Scalar* rows, const long long* ids, const long long* order, Scalar* out, Accumulator* parts,
                           long long count, long long width, long long num_rows) {
@@ -26,7 +27,7 @@ __device__ void sum_piece(const Scalar* rows, const long long* ids, const long l
     int next = __shfl_down_sync(all_lanes, id, 1), last = __shfl_sync(all_lanes, id, piece_size - 1);
     unsigned int ends = __ballot_sync(all_lanes, id != (threadIdx.x == piece_size - 1 ? id_after : next));
     parts += piece * 2 * width;
-    long long packs = width / n;  // places are counted in packs: so the compiler sees that they are aligned
+    long long packs = width / n;  // columns are counted in packs, so that the compiler sees that they are aligned
     for (long long start = static_cast<long long>(blockIdx.y) * warp_size; start < packs;
          start += static_cast<long long>(gridDim.y) * warp_size) {
         long long pack = start + threadIdx.x;
@@ -68,14 +69,14 @@ extern "C" __global__ void sum_pieces(const Scalar* rows, const long long* ids, 
         sum_piece<1>(rows, ids, order, out, parts, count, width, num_rows);
 }
 
-// For each piece but the last: if an id begins in it that goes on in the next, the sum of its parts.
+// For each piece but the last: if an id begins in it and goes on in the next, this writes the sum of the id's parts.
 extern "C" __global__ void add_parts(const Accumulator* parts, const long long* ids, const long long* order, Scalar* out,
                                      long long count, long long width, long long num_rows) {
     long long piece = blockIdx.x, first = piece * piece_size, past = first + piece_size;
     int id = id_at(past, ids, order, count, num_rows);
     bool goes_on = id >= 0 && id == id_at(past - 1, ids, order, count, num_rows);
     bool wanted = goes_on && id != id_at(first - 1, ids, order, count, num_rows);
-    long long more = 1;  // pieces that it goes on in
+    long long more = 1;  // how many pieces it goes on in
     for (unsigned int found = wanted ? all_lanes : 0; found == all_lanes; more += __popc(found)) {
         long long place = past + (more + threadIdx.x) * piece_size;
         found = __ballot_sync(all_lanes, id == id_at(place, ids, order, count, num_rows));

@@ -1,4 +1,4 @@
-"""The error function."""
+"""The error function, by CUDA's own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tinytensor.kernels.cupy.loader import computed, contiguous, elementwise_gri
 
 
 def erf(x: Any) -> Any:
-    """erf(x) in x's dtype; that of float16 is computed in float32."""
+    """erf(x) in the dtype of x. For float16 it is computed in float32."""
     dtype, x = x.dtype, contiguous(computed(x))
     out = xp.empty(x.shape, x.dtype)
     kernel("erf.cu", "forward", x.dtype)(*elementwise_grid(x.size), x, out, x.size)

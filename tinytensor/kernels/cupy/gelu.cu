@@ -1,16 +1,16 @@
-// The Gaussian error linear unit, exactly and in its tanh form; the formulas stand in kernels/numpy/gelu.py.
+// The Gaussian error linear unit, in its exact and its tanh form. The formulas are in kernels/numpy/gelu.py.
 #include "common.cuh"
 
 constexpr Accumulator one = 1;
 
 struct Exact {
-    // (1 + erf(x / sqrt(2))) / 2, by the complement, which loses no digits where erf is close to -1
-    static __device__ Accumulator probability(Accumulator x) {
+    // (1 + erf(x / sqrt(2))) / 2, computed by erfc, which loses no digits where erf is close to -1
+    static __device__ Accumulator cdf(Accumulator x) {
         return Accumulator(0.5) * erfc(x * Accumulator(-0.7071067811865475244));
     }
 
     static __device__ Accumulator slope(Accumulator x) {
-        return probability(x) + x * exp(Accumulator(-0.5) * x * x) * Accumulator(0.3989422804014326779);  // 1 / sqrt(2 pi)
+        return cdf(x) + x * exp(Accumulator(-0.5) * x * x) * Accumulator(0.3989422804014326779);  // 1 / sqrt(2 pi)
     }
 };
 
@@ -18,14 +18,14 @@ struct Tanh {
     static constexpr Accumulator scale = Accumulator(0.7978845608028653559);  // sqrt(2 / pi)
     static constexpr Accumulator cubic = Accumulator(0.044715);
 
-    // (1 + tanh(u)) / 2 as 1 / (1 + exp(-2 u)), which loses no digits where tanh is close to -1
-    static __device__ Accumulator probability(Accumulator x) {
+    // (1 + tanh(u)) / 2, computed as 1 / (1 + exp(-2 u)), which loses no digits where tanh is close to -1
+    static __device__ Accumulator cdf(Accumulator x) {
         Accumulator u = scale * x * (one + cubic * x * x);
         return one / (one + exp(Accumulator(-2) * u));
     }
 
     static __device__ Accumulator slope(Accumulator x) {
-        Accumulator p = probability(x);
+        Accumulator p = cdf(x);
         return p * (one + Accumulator(2) * (one - p) * x * scale * (one + Accumulator(3) * cubic * x * x));
     }
 };
@@ -35,7 +35,7 @@ __device__ void forward(const Scalar* x, Scalar* out, long long size) {
     for_each_pack(size, aligned(x, out), [=](auto count, long long i) {
         constexpr int n = decltype(count)::value;
         Pack<n> values = load<n>(x, i);
-        for (int k = 0; k < n; k++) values[k] = Scalar(Accumulator(values[k]) * Form::probability(Accumulator(values[k])));
+        for (int k = 0; k < n; k++) values[k] = Scalar(Accumulator(values[k]) * Form::cdf(Accumulator(values[k])));
         store(out, i, values);
     });
 }

@@ -1,6 +1,6 @@
-"""The Gaussian error linear unit, x p, exactly and in its tanh form; the formulas stand in ``kernels/numpy/gelu.py``.
+"""The Gaussian error linear unit, in its exact and its tanh form. The formulas are in ``kernels/numpy/gelu.py``.
 
-The backward pass computes p again: on a GPU that costs less than to store and load it.
+The backward pass computes cdf again: on a GPU that costs less than storing and loading it.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ def _backward(name: str, g: Any, x: Any) -> Sequence[Any]:
 
 
 def gelu_exact_forward(needed: Sequence[bool], x: Any) -> tuple[Any, None]:
-    """x p, and nothing for the backward pass."""
+    """x cdf. Saves nothing."""
     return _forward("exact_forward", x)
 
 
-def gelu_exact_backward(g: Any, p: None, needed: Sequence[bool], x: Any) -> Sequence[Any]:
-    """g (p + x exp(-x^2 / 2) / sqrt(2 pi))."""
+def gelu_exact_backward(g: Any, cdf: None, needed: Sequence[bool], x: Any) -> Sequence[Any]:
+    """g (cdf + x exp(-x^2 / 2) / sqrt(2 pi))."""
     return _backward("exact_backward", g, x)
 
 
-def gelu_forward(needed: Sequence[bool], x: Any) -> tuple[Any, None]:
-    """x p in the tanh form, and nothing for the backward pass."""
+def gelu_tanh_forward(needed: Sequence[bool], x: Any) -> tuple[Any, None]:
+    """x cdf in the tanh form. Saves nothing."""
     return _forward("tanh_forward", x)
 
 
-def gelu_backward(g: Any, p: None, needed: Sequence[bool], x: Any) -> Sequence[Any]:
-    """g p (1 + 2 (1 - p) x u'), with u' = sqrt(2/pi) (1 + 3 * 0.044715 x^2)."""
+def gelu_tanh_backward(g: Any, cdf: None, needed: Sequence[bool], x: Any) -> Sequence[Any]:
+    """g cdf (1 + 2 x (1 - cdf) u'), with u' = sqrt(2/pi) (1 + 3 * 0.044715 x^2)."""
     return _backward("tanh_backward", g, x)

@@ -1,9 +1,9 @@
-"""From a ``.cu`` file of this folder to a function that launches one of its kernels; ``common.cuh`` tells how to write one.
+"""Turns a ``.cu`` file of this folder into functions that launch its kernels. ``common.cuh`` says how to write a kernel.
 
 CuPy compiles a file once for each dtype, when it is first used, and keeps the result on disk for later processes
-(``~/.cupy/kernel_cache``). It finds it again by a hash of the source text and the options, not of what the source
-includes: so our own headers are inlined here. And a dtype is chosen by macros, not by C++ templates with
-``name_expressions``: older versions of CuPy compile those anew in every process.
+(``~/.cupy/kernel_cache``). It finds the result by a hash of the source text and the options, but not of the files that the
+source includes. So our own headers are inlined here. A dtype is chosen by macros and not by C++ templates with
+``name_expressions``, because older versions of CuPy compile those again in every process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tinytensor.backend import xp
 _FOLDER = Path(__file__).parent
 _INCLUDE = re.compile(r'^#include "(.+)"$', re.MULTILINE)
 
-# For each dtype: what its arrays hold, what a kernel computes in, and how a Python float is passed to it.
+# For each dtype: the C++ type of its arrays, the C++ type that a kernel computes in, and the type a Python float is passed as.
 _TYPES = {
     "float32": ("float", "float", numpy.float32),
     "float64": ("double", "double", numpy.float64),
@@ -33,7 +33,7 @@ _INTEGERS = (bool, numpy.bool_, numpy.int8, numpy.int16, numpy.int32, numpy.int6
 
 
 def source(file: str) -> str:
-    """The text of a file of this folder with its headers in place; a header that comes a second time is left out."""
+    """The text of a file of this folder with its headers inlined. A header that comes a second time is left out."""
     return _inlined(file, set())
 
 
@@ -48,7 +48,7 @@ def _inlined(file: str, included: set[str]) -> str:
 
 
 def options(dtype: str) -> tuple[str, ...]:
-    """What NVRTC is told for kernels on arrays of this dtype."""
+    """The options of NVRTC, the compiler, for kernels on arrays of this dtype."""
     scalar, accumulator, _ = _TYPES[dtype]
     return ("--std=c++17", f"-DScalar={scalar}", f"-DAccumulator={accumulator}")
 
@@ -68,12 +68,12 @@ def _module(file: str, dtype: str) -> Any:
 def kernel(file: str, name: str, dtype: Any) -> Callable[..., None]:
     """The kernel of that name, compiled for arrays of this dtype, as ``launch(grid, block, *arguments)``.
 
-    grid: how many blocks, and block: how many threads each has; an int, or a tuple of up to three. A grid with a 0 in it
-    launches nothing. An argument is a C-contiguous array, None (a null pointer), an int (``long long``), a float
-    (``Accumulator``), or NumPy's uint64 (``unsigned long long``). NumPy's other numbers, as a user's settings may be, are
-    passed as Python's are. Raises TypeError for a dtype that there are no kernels for.
+    ``grid`` is the number of blocks and ``block`` the number of threads in each: an int, or a tuple of up to three. A grid with
+    a 0 in it launches nothing. An argument is a C-contiguous array, None (a null pointer), an int (``long long``), a float
+    (``Accumulator``), or NumPy's uint64 (``unsigned long long``). Other NumPy numbers, which a user's settings may be, are
+    passed like Python's. Raises TypeError for a dtype without kernels.
     """
-    # To CuPy a float is a double, None no argument at all, and a NumPy number as many bytes as it has.
+    # CuPy itself would pass a float as a double and a NumPy number with its own size, and it refuses None.
     convert = {**dict.fromkeys(_FLOATS, _type(dtype)[2]), **dict.fromkeys(_INTEGERS, int), type(None): lambda none: 0}
     function = _module(file, dtype.name).get_function(name)
 
@@ -88,24 +88,24 @@ def kernel(file: str, name: str, dtype: Any) -> Callable[..., None]:
 
 
 def accumulator(dtype: Any) -> Any:
-    """The dtype that kernels on arrays of this dtype compute in, for the sums and statistics that they keep."""
+    """The dtype that kernels on arrays of this dtype compute in. The sums that they save have it."""
     return numpy.dtype(_type(dtype)[2])
 
 
 def computed(array: Any) -> Any:
-    """The array in a dtype that there are kernels for: float32 in place of float16."""
+    """The array in a dtype that has kernels: float16 becomes float32."""
     return array.astype(numpy.float32) if array.dtype == numpy.float16 else array
 
 
 def contiguous(array: Any) -> Any:
-    """The array itself where it is C-contiguous, as kernels need it, and a copy where not."""
+    """The array itself if it is C-contiguous, as kernels need it, else a contiguous copy."""
     return array if array.flags.c_contiguous else xp.ascontiguousarray(array)
 
 
 _THREADS = 256
-_MOST_BLOCKS = 1 << 16  # the threads of a grid walk on until the array's end
+_MOST_BLOCKS = 1 << 16  # with more elements than these threads can take, each thread goes on to further ones
 
 
 def elementwise_grid(size: int) -> tuple[int, int]:
-    """Grid and block for ``for_each_pack`` over so many elements: about four for each thread."""
+    """Grid and block for ``for_each_pack`` over this many elements: about four for each thread."""
     return min(-(-size // (4 * _THREADS)), _MOST_BLOCKS), _THREADS

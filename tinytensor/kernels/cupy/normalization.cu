@@ -1,9 +1,9 @@
-// Layer norm and RMS norm of the rows of a matrix; the formulas stand in kernels/numpy/normalization.py. A row belongs to the
-// blockDim.x threads of equal threadIdx.y: to some lanes of a warp (a power of two), or where rows are wide to a whole block.
-// RMS norm has no `mean`.
+// Layer norm and RMS norm of the rows of a matrix. The formulas are in kernels/numpy/normalization.py. A row belongs to the
+// blockDim.x threads with the same threadIdx.y. They are some lanes of a warp (a power of two), or a whole block where rows are
+// wide. RMS norm has no `mean`.
 #include "common.cuh"
 
-// Calls body(Count<n>, i) for the n columns from i on, so that the threads that share a row together cover it.
+// Calls body(Count<n>, i) for the n columns from i on. The threads of a row together cover it.
 template <typename Body>
 __device__ void for_each_column(long long width, bool in_packs, Body body) {
     if (in_packs)
@@ -12,7 +12,7 @@ __device__ void for_each_column(long long width, bool in_packs, Body body) {
         for (long long i = threadIdx.x; i < width; i += blockDim.x) body(Count<1>(), i);
 }
 
-// weight or bias, where there is one
+// A part of the weight or bias, or `otherwise` where there is none.
 template <int count>
 __device__ Pack<count> load_or(const Scalar* array, long long i, float otherwise) {
     if (array) return load<count>(array, i);
@@ -26,7 +26,7 @@ __device__ void forward(const Scalar* x, const Scalar* weight, const Scalar* bia
                         Accumulator* rstds, Accumulator eps, long long rows, long long width) {
     bool in_packs = width % widest == 0 && aligned(x, weight, bias, out);
     long long row = static_cast<long long>(blockIdx.x) * blockDim.y + threadIdx.y;
-    long long columns = row < rows ? width : 0;  // threads without a row go along: the sums need them
+    long long columns = row < rows ? width : 0;  // threads without a row take part, as all must call the sums
     x += row * width;
     out += row * width;
     Accumulator mean = 0;
@@ -119,11 +119,12 @@ extern "C" __global__ void rms_norm_backward(const Scalar* g, const Scalar* x, c
 }
 
 // ------------------------------------------------------------------------------ the gradients of weight and bias
-// Sums over rows in two stages, always in the same order: each block sums 32 columns of its share of the rows, blockDim.y rows
-// at a time, and then one block for each 32 columns sums the shares.
+// Sums over rows in two stages, always in the same order. The rows are cut into gridDim.y groups. First, each block sums 32
+// columns of a group, blockDim.y rows at a time. Then, one block for each 32 columns adds up the sums of the groups.
 
-// weights[share] and biases[share]: sums of g n and of g over the rows of the share, where not null. Both (shares, width).
-extern "C" __global__ void sum_shares(const Scalar* g, const Scalar* x, const Accumulator* means, const Accumulator* rstds,
+// Writes weights[group], the sum of g n over the rows of a group, and biases[group], the sum of g, each unless it is null. Both
+// are (groups, width).
+extern "C" __global__ void sum_row_groups(const Scalar* g, const Scalar* x, const Accumulator* means, const Accumulator* rstds,
                                       Accumulator* weights, Accumulator* biases, long long rows, long long width) {
     long long column = static_cast<long long>(blockIdx.x) * warp_size + threadIdx.x;
     long long each = (rows + gridDim.y - 1) / gridDim.y;
@@ -147,11 +148,11 @@ extern "C" __global__ void sum_shares(const Scalar* g, const Scalar* x, const Ac
     }
 }
 
-extern "C" __global__ void add_shares(const Accumulator* shares, Scalar* out, long long count, long long width) {
+extern "C" __global__ void add_groups(const Accumulator* sums, Scalar* out, long long count, long long width) {
     long long column = static_cast<long long>(blockIdx.x) * warp_size + threadIdx.x;
     Accumulator sum = 0;
     if (column < width)
-        for (long long share = threadIdx.y; share < count; share += blockDim.y) sum += shares[share * width + column];
+        for (long long group = threadIdx.y; group < count; group += blockDim.y) sum += sums[group * width + column];
     sum = column_sum(sum);
     if (threadIdx.y == 0 && column < width) out[column] = Scalar(sum);
 }

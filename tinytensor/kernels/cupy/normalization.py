@@ -1,4 +1,4 @@
-"""Layer norm and RMS norm over the last axis; the formulas stand in ``kernels/numpy/normalization.py``."""
+"""Layer norm and RMS norm over the last axis. The formulas are in ``kernels/numpy/normalization.py``."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from tinytensor.backend import xp
 from tinytensor.kernels.cupy.loader import accumulator, contiguous, kernel
 
 _WIDE = 2048  # columns
-_SHARES = 64  # the most pieces that the rows are cut into where they are summed
+_MOST_GROUPS = 64  # the most groups that the rows are cut into where they are summed
 
 
 def _shape(x: Any) -> tuple[int, int]:
-    """How many rows, and how wide; no rows where there is nothing in them."""
+    """The number of rows and their width. Rows without elements count as no rows."""
     width = x.shape[-1]
     return (math.prod(x.shape[:-1]) if width else 0), width
 
 
 def _row_grid(rows: int, width: int) -> tuple[int, tuple[int, int]]:
-    """A block for each wide row; else 4, 8, 16 or 32 lanes, so that a lane has up to 16 columns where that will do."""
+    """One block for each wide row. Other rows get 4, 8, 16 or 32 lanes: as few as leave a lane no more than 16 columns."""
     if width > _WIDE:
         return rows, (512, 1)
     lanes = next((n for n in (4, 8, 16) if n * 16 >= width), 32)
@@ -34,7 +34,7 @@ def _parameter(array: Any) -> Any:
 
 
 def layer_norm_forward(needed: Sequence[bool], x: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, Any]:
-    """(x - mean) / sqrt(var + eps) * weight + bias with the biased variance; keeps mean and 1/sqrt(var + eps)."""
+    """(x - mean) / sqrt(var + eps) * weight + bias with the biased variance. Saves mean and rstd = 1 / sqrt(var + eps)."""
     x, weight, bias = contiguous(x), _parameter(weight), _parameter(bias)
     rows, width = _shape(x)
     out = xp.empty(x.shape, x.dtype)
@@ -45,10 +45,10 @@ def layer_norm_forward(needed: Sequence[bool], x: Any, weight: Any, bias: Any, e
 
 
 def layer_norm_backward(
-    g: Any, statistics: tuple[Any, Any], needed: Sequence[bool], x: Any, weight: Any, bias: Any, eps: float
+    g: Any, residuals: tuple[Any, Any], needed: Sequence[bool], x: Any, weight: Any, bias: Any, eps: float
 ) -> Sequence[Any]:
     """With n the normalised x and h = g * weight: dx = (h - mean(h) - n mean(h n)) rstd, dweight = sum(g n), dbias = sum(g)."""
-    g, x, (mean, rstd) = contiguous(g), contiguous(x), statistics
+    g, x, (mean, rstd) = contiguous(g), contiguous(x), residuals
     d_x = None
     if needed[0]:
         rows, width = _shape(x)
@@ -59,7 +59,7 @@ def layer_norm_backward(
 
 
 def rms_norm_forward(needed: Sequence[bool], x: Any, weight: Any, eps: float) -> tuple[Any, Any]:
-    """x / sqrt(mean(x^2) + eps) * weight; keeps 1/sqrt(mean(x^2) + eps)."""
+    """x / sqrt(mean(x^2) + eps) * weight. Saves rstd = 1 / sqrt(mean(x^2) + eps)."""
     x, weight = contiguous(x), _parameter(weight)
     rows, width = _shape(x)
     out = xp.empty(x.shape, x.dtype)
@@ -82,14 +82,15 @@ def rms_norm_backward(g: Any, rstd: Any, needed: Sequence[bool], x: Any, weight:
 
 
 def _parameter_gradients(g: Any, x: Any, mean: Any, rstd: Any, weight: bool, bias: bool) -> tuple[Any, Any]:
-    """sum(g n) and sum(g) over the rows, each where it is wanted."""
+    """sum(g n) and sum(g) over the rows; None for what is not wanted."""
     if not weight and not bias:
         return None, None
     rows, width = _shape(x)
-    shares = max(1, min(_SHARES, rows // 32))
+    groups = max(1, min(_MOST_GROUPS, rows // 32))
     columns, block = -(-width // 32), (32, 8)
-    weights, biases = [xp.empty((shares, width), accumulator(x.dtype)) if wanted else None for wanted in (weight, bias)]
-    kernel("normalization.cu", "sum_shares", x.dtype)((columns, shares), block, g, x, mean, rstd, weights, biases, rows, width)
+    weights, biases = [xp.empty((groups, width), accumulator(x.dtype)) if wanted else None for wanted in (weight, bias)]
+    launch = kernel("normalization.cu", "sum_row_groups", x.dtype)
+    launch((columns, groups), block, g, x, mean, rstd, weights, biases, rows, width)
     return _added(weights, x.dtype), _added(biases, x.dtype)
 
 
@@ -99,5 +100,5 @@ def _added(parts: Any, dtype: Any) -> Any:
         return None
     count, width = parts.shape
     out = xp.empty(width, dtype)
-    kernel("normalization.cu", "add_shares", dtype)(-(-width // 32), (32, 8), parts, out, count, width)
+    kernel("normalization.cu", "add_groups", dtype)(-(-width // 32), (32, 8), parts, out, count, width)
     return out

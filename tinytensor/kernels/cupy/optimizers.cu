@@ -1,8 +1,8 @@
-// Optimizer steps and gradient norms over lists of arrays; the formulas stand in kernels/numpy/optimizers.py.
+// Optimizer steps and gradient norms over lists of arrays. The formulas are in kernels/numpy/optimizers.py.
 //
-// `addresses` (lists, arrays) holds where each array of each list starts; the addresses of an empty list are null. `chunks`
-// (count, 3) cuts the arrays into pieces of about equal size: a piece's array, first element and size. A block takes a piece at
-// a time, so that blocks have equal work whatever the sizes of the arrays.
+// `addresses` (lists, arrays) holds the address of each array of each list. The addresses of an empty list are null. `chunks`
+// (count, 3) cuts the arrays into chunks of about equal size; each row is a chunk's array, first element and size. A block
+// takes one chunk at a time, so that blocks have equal work whatever the sizes of the arrays.
 #include "common.cuh"
 
 constexpr int threads = 256;
@@ -10,7 +10,8 @@ constexpr int threads = 256;
 struct Chunk {
     long long array, first, size;
 
-    // Its array of one of the lists. Only an argument of the kernel is known to lie in global memory, as null does too.
+    // The chunk's array of one of the lists. The compiler must be told that it is in global memory, as it only knows that of
+    // the kernel's arguments. This holds for null, too.
     template <typename Element>
     __device__ Element* of(const unsigned long long* addresses, long long arrays, int list) const {
         Element* start = reinterpret_cast<Element*>(addresses[list * arrays + array]);
@@ -18,14 +19,14 @@ struct Chunk {
         return start;
     }
 
-    // Calls body(Count<n>, i) for the n elements of the array from i on, so that the block's threads together cover the chunk.
+    // Calls body(Count<n>, i) for the n elements of the array from i on. The block's threads together cover the chunk.
     template <typename Body>
     __device__ void for_each_pack(bool are_aligned, Body body) const {
         ::for_each_pack(size, are_aligned, threadIdx.x, threads, [=](auto number, long long i) { body(number, first + i); });
     }
 };
 
-// Calls body(chunk) for the chunks that are this block's.
+// Calls body(chunk) for each chunk of this block.
 template <typename Body>
 __device__ void for_each_chunk(const long long* chunks, long long count, Body body) {
     for (long long i = blockIdx.x; i < count; i += gridDim.x) body(Chunk{chunks[3 * i], chunks[3 * i + 1], chunks[3 * i + 2]});
@@ -33,7 +34,7 @@ __device__ void for_each_chunk(const long long* chunks, long long count, Body bo
 
 // ------------------------------------------------------------------------------------------------------------ steps
 
-// What a step changes: the parameters, or where they have masters that still round to them, the masters.
+// The values that a step changes: those of the masters where they still round to the parameters, else those of the parameters.
 template <int n>
 __device__ Pack<n, Accumulator> current(const Pack<n>& parameters, const Accumulator* master, long long i) {
     Pack<n, Accumulator> values;
@@ -54,8 +55,9 @@ __device__ void keep(const Pack<n, Accumulator>& values, Scalar* parameter, Accu
     if (master) store(master, i, values);
 }
 
-// The lists: parameters, gradients, first and second moments, masters. `shrink` is the decoupled decay's factor, `decay` what
-// of the parameter is added to the gradient, `rest` = 1 - beta; `widening` and `rate` hold the corrections of the bias.
+// The lists are parameters, gradients, first moments, second moments and masters. `shrink` is the factor of the decoupled
+// decay. `decay` times the parameter is added to the gradient. `rest` is 1 - beta. `widening` and `rate` include the bias
+// corrections.
 extern "C" __global__ void __launch_bounds__(threads) adam_step(
     const unsigned long long* addresses, const long long* chunks, long long arrays, long long count, Accumulator shrink,
     Accumulator decay, Accumulator beta1, Accumulator rest1, Accumulator beta2, Accumulator rest2, Accumulator widening,
@@ -86,8 +88,8 @@ extern "C" __global__ void __launch_bounds__(threads) adam_step(
     });
 }
 
-// The lists: parameters, gradients, velocities, masters. Without momentum there are no velocities; the first step only writes
-// them. `rest` = 1 - dampening.
+// The lists are parameters, gradients, velocities and masters. Without momentum there are no velocities. The first step only
+// writes them and does not read them. `rest` is 1 - dampening.
 extern "C" __global__ void __launch_bounds__(threads) sgd_step(
     const unsigned long long* addresses, const long long* chunks, long long arrays, long long count, long long is_first,
     Accumulator rate, Accumulator momentum, Accumulator rest, long long nesterov, Accumulator decay) {
@@ -120,9 +122,10 @@ extern "C" __global__ void __launch_bounds__(threads) sgd_step(
 }
 
 // ---------------------------------------------------------------------------------------------------- norm and scale
-// The norm in two stages, always in the same order: each block sums the squares of its chunks, and then one block sums those.
+// The norm in two stages, always in the same order. First, each block sums the squares of its chunks. Then, one block sums
+// those.
 
-// The sum over the block, the same bits in each thread. To be called once in a kernel, by all threads.
+// The sum over the block, with the same bits in each thread. All threads must call it, and only once in a kernel.
 __device__ Accumulator block_sum(Accumulator value) {
     __shared__ Accumulator of_warps[threads / warp_size];
     value = warp_sum(value);
@@ -157,7 +160,7 @@ extern "C" __global__ void __launch_bounds__(threads) root_of_sum(
 extern "C" __global__ void __launch_bounds__(threads) scale_all(
     const unsigned long long* addresses, const long long* chunks, long long arrays, long long count, const Accumulator* factor) {
     Accumulator scale = *factor;
-    if (scale == 1) return;  // which changes nothing: the host cannot know without waiting
+    if (scale == 1) return;  // nothing would change; the host could only know by waiting
     for_each_chunk(chunks, count, [=](const Chunk& chunk) {
         Scalar* array = chunk.of<Scalar>(addresses, arrays, 0);
         chunk.for_each_pack(aligned(array), [=](auto number, long long i) {

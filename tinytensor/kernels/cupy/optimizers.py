@@ -1,11 +1,12 @@
-"""Optimizer steps and gradient norms over lists of arrays, each in one launch, the norm in two; the formulas stand in
+"""Optimizer steps and gradient norms over lists of arrays. A step takes one launch and the norm two. The formulas are in
 ``kernels/numpy/optimizers.py``.
 
-A kernel finds the arrays by a table of their addresses, and its blocks share them out by a list of chunks. Both are small, and
-copied to the GPU without waiting for it. The chunks follow from the arrays' sizes and are copied once. The addresses are copied
-when they change: not in every step, where CuPy's memory pool gives the gradients the places that the last step's had.
+A kernel finds the arrays by a table of their addresses, and a list of chunks divides the work among its blocks. Both are small
+and are copied to the GPU without waiting for it. The chunks depend only on the arrays' sizes, and are copied once. The
+addresses are copied when they change. That is not in every step, because CuPy's memory pool often gives the gradients the same
+memory as in the last step.
 
-Arrays may have any layout: what is not C-contiguous goes by way of a copy.
+Arrays may have any layout. An array that is not C-contiguous is copied first, and copied back if it was changed.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ import numpy
 from tinytensor.backend import default_dtype, from_numpy, xp
 from tinytensor.kernels.cupy.loader import accumulator, contiguous, kernel
 
-_CHUNK = 4096  # elements: so few that a small model's fill a GPU, so many that finding them costs little. A multiple of a pack
+_CHUNK = 4096  # elements. Few, so that a small model fills a GPU; many, so that finding them costs little. A multiple of a pack
 _THREADS = 256  # as in optimizers.cu
 _MOST_BLOCKS = 1 << 16
-_MOST_SUMS = 1024  # blocks that sum squares, whose sums one block adds up
-_TABLES = 64  # the tables kept: some for each group of parameters
+_MOST_SUMS = 1024  # the most blocks that sum squares; one more block then adds up their sums
+_TABLES = 64  # the most tables that are cached; each group of parameters has a few
 
 Arrays = Sequence[Any]
 
@@ -43,7 +44,7 @@ def adam_step(
     weight_decay: float,
     decoupled: bool,
 ) -> None:
-    """One step of Adam, or with ``decoupled`` of AdamW, with the masters brought up to date first where there are any."""
+    """One step of Adam, or with ``decoupled`` of AdamW. Masters, if there are any, are brought up to date first."""
     _step(
         "adam_step",
         (parameters, gradients, firsts, seconds, masters),
@@ -71,7 +72,7 @@ def sgd_step(
     nesterov: bool,
     weight_decay: float,
 ) -> None:
-    """One step of gradient descent with PyTorch's momentum, with the masters brought up to date first where there are any."""
+    """One step of gradient descent with PyTorch's momentum. Masters, if there are any, are brought up to date first."""
     _step(
         "sgd_step",
         (parameters, gradients, velocities if momentum else (), masters),
@@ -85,7 +86,7 @@ def sgd_step(
 
 
 def _step(name: str, lists: Sequence[Arrays], *settings: float) -> None:
-    """Launch a step on the parameters, with their gradients and the lists of their state: moments or velocity, and masters."""
+    """Launch a step. The lists are the parameters, their gradients, and their state: moments or velocities, and masters."""
     parameters, gradients, *state = lists
     if not parameters:
         return
@@ -99,16 +100,16 @@ def _step(name: str, lists: Sequence[Arrays], *settings: float) -> None:
 
 
 def _check(name: str, arrays: Arrays, dtype: Any) -> None:
-    """The kernel is told addresses alone: it would take other arrays for what they are not."""
+    """Raise TypeError for a wrong dtype. The kernel gets only addresses, so it would misread such arrays."""
     for a in arrays:
         if a.dtype != dtype:
             raise TypeError(f"{name} takes parameters of one dtype, their state at least float32: {a.dtype} for {dtype}")
 
 
 def global_norm(arrays: Arrays) -> Any:
-    """The Euclidean norm of all the arrays' elements together, as an array without dimensions, float32 or wider.
+    """The Euclidean norm of all elements of the arrays together, as an array without dimensions, float32 or wider.
 
-    The order of the sum follows from the arrays' sizes and alignment.
+    The order of summation depends only on the arrays' sizes and alignment.
     """
     groups = _by_dtype(arrays)
     dtype = numpy.result_type(default_dtype, *map(accumulator, groups))
@@ -125,7 +126,7 @@ def global_norm(arrays: Arrays) -> Any:
 
 
 def scale_all(arrays: Arrays, factor: Any) -> None:
-    """Multiply each array in place with ``factor``, an array of one element or a scalar; each keeps its dtype."""
+    """Multiply each array in place by ``factor``, an array of one element or a scalar. Each array keeps its dtype."""
     for dtype, members in _by_dtype(arrays).items():
         _launch("scale_all", dtype, [members], [0], _MOST_BLOCKS, xp.asarray(factor, accumulator(dtype)))
 
@@ -141,7 +142,7 @@ def _by_dtype(arrays: Arrays) -> dict[Any, list[Any]]:
 
 
 def _launch(name: str, dtype: Any, lists: Sequence[Arrays], changed: Sequence[int], most_blocks: int, *arguments: Any) -> None:
-    """Launch a kernel on the lists of arrays, of which it changes those in the places ``changed``. A list may be empty."""
+    """Launch a kernel on lists of arrays, which may be empty. It changes the arrays of the lists at the indices ``changed``."""
     held = [[contiguous(a) for a in arrays] for arrays in lists]
     addresses = [a.data.ptr if arrays else 0 for arrays in held for a in arrays or lists[0]]
     table = _on_device(numpy.array(addresses, numpy.uint64).tobytes())
@@ -160,12 +161,12 @@ def _sizes(arrays: Arrays) -> tuple[int, ...]:
 
 @functools.lru_cache(_TABLES)
 def _chunks(sizes: tuple[int, ...]) -> Any:
-    """Arrays of these sizes in pieces of at most _CHUNK elements: (pieces, 3), a piece's array, first element and size."""
-    pieces = [(i, first, min(_CHUNK, size - first)) for i, size in enumerate(sizes) for first in range(0, size, _CHUNK)]
-    return from_numpy(numpy.array(pieces, numpy.int64).reshape(-1, 3))
+    """Arrays of these sizes in chunks of at most _CHUNK elements: (chunks, 3), each with its array, first element and size."""
+    chunks = [(i, first, min(_CHUNK, size - first)) for i, size in enumerate(sizes) for first in range(0, size, _CHUNK)]
+    return from_numpy(numpy.array(chunks, numpy.int64).reshape(-1, 3))
 
 
 @functools.lru_cache(_TABLES)
 def _on_device(addresses: bytes) -> Any:
-    """The table of addresses on the GPU. Equal addresses make equal tables, so an old one is never wrong."""
+    """The table of addresses on the GPU. It may come from the cache: equal addresses make equal tables."""
     return from_numpy(numpy.frombuffer(addresses, numpy.uint64))

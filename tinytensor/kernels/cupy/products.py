@@ -1,19 +1,19 @@
-"""Products of matrices by cuBLAS, through the bindings that CuPy brings (13.4 and later).
+"""Products of matrices by cuBLAS, through CuPy's bindings (version 13.4 and later).
 
-CuPy's own ``@`` copies the transposed operands of a batch, has no TF32 there, and fails for batches of bfloat16
-(github.com/cupy/cupy/issues/10317). Here cuBLAS reads every operand where it lies: rows or columns must each be contiguous, and
-all else is strides. Only what fits no such layout (every second element, reversed axes) is copied first.
+CuPy's own ``@`` has three faults for batches: it copies transposed operands, it does not use TF32, and it fails in bfloat16
+(github.com/cupy/cupy/issues/10317). Here cuBLAS reads every operand where it lies. Either the rows or the columns of a matrix
+must be contiguous; everything else is strides. Only an array that fits no such layout (every second element, reversed axes) is
+copied first.
 
-cuBLAS counts in columns, so a matrix whose rows are contiguous is to it the transposed one: out = a b in rows is computed as
-outᵀ = bᵀ aᵀ. Numbers of float32 are multiplied in TF32, unless ``engine.full_precision`` says otherwise; those of bfloat16 and
-float16 are added up in float32.
+cuBLAS stores matrices by columns. A matrix that is stored by rows looks transposed to it, so out = a b is computed as
+outᵀ = bᵀ aᵀ. float32 numbers are multiplied in TF32, unless ``tt.full_precision`` is on. Products of bfloat16 and float16
+numbers are added up in float32.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -21,36 +21,41 @@ from cupy import cuda
 from cupy_backends.cuda.libs import cublas
 
 from tinytensor.backend import host, xp
-from tinytensor.engine import modes
+from tinytensor.kernels.rows import as_rows
+from tinytensor.precision import precision
 
 _HALF = (cublas.CUBLAS_COMPUTE_32F, cublas.CUBLAS_COMPUTE_32F, "float32")
 
-# For each dtype its number as a cudaDataType, how to compute in full precision, how otherwise, and the dtype of the factors.
+# For each dtype: its cudaDataType, the compute types in full precision and otherwise, and the dtype of the factors.
 _KINDS = {
     "float32": (0, cublas.CUBLAS_COMPUTE_32F, cublas.CUBLAS_COMPUTE_32F_FAST_TF32, "float32"),
     "float64": (1, cublas.CUBLAS_COMPUTE_64F, cublas.CUBLAS_COMPUTE_64F, "float64"),
     "float16": (2, *_HALF),
     "bfloat16": (14, *_HALF),
 }
-_FACTORS = {dtype: host.array([1, 0], dtype) for dtype in ("float32", "float64")}  # kept here, as cuBLAS gets their addresses
+# cuBLAS is given the addresses of these factors, so they must stay alive.
+_FACTORS = {dtype: host.array([1, 0], dtype) for dtype in ("float32", "float64")}
 
 
 class _Call(NamedTuple):
-    """What cuBLAS is told of a product; "first" and "second" in its own order."""
+    """The arguments of a call of cuBLAS. "First" and "second" are the operands in the order of cuBLAS."""
 
     b_is_first: bool
-    operations: tuple[int, int]  # whether to read the first and the second as they lie, or transposed
+    operations: tuple[int, int]  # whether to read the first and the second as they are stored, or transposed
     sizes: tuple[int, int, int]  # rows of the result, its columns, and the length of what is summed
-    leading: tuple[int, int, int]  # elements from a column to the next: of the first, the second, the result
-    steps: tuple[int, int, int]  # elements from a matrix of the batch to the next
+    leading: tuple[int, int, int]  # elements from one column to the next, of the first, the second and the result
+    steps: tuple[int, int, int]  # elements from one matrix of a batch to the next, of the same three
     matrices: int  # in a batch
-    starts: tuple[tuple[int, ...], ...]  # bytes from the arrays' beginning to that of each batch
+    starts: tuple[tuple[int, ...], ...]  # bytes from the start of the three arrays to the start of each batch
 
 
 def matmul(a: Any, b: Any, out: Any = None, accumulate: bool = False) -> Any:
-    """a @ b: (..., n, k) and (..., k, m) -> (..., n, m), leading axes broadcast; written to ``out`` if that is given, or with
-    ``accumulate`` added to what is there. It must not overlap with a or b, and may be float32 where a and b are bfloat16 or
-    float16: then nothing is rounded. Raises ValueError for shapes that do not fit."""
+    """a @ b: (..., n, k) and (..., k, m) -> (..., n, m), with leading axes broadcast.
+
+    The product is written to ``out`` if it is given; with ``accumulate`` it is added to what ``out`` holds. ``out`` must not
+    overlap with a or b. It may be float32 where a and b are bfloat16 or float16, and then nothing is rounded. Raises ValueError
+    for shapes that do not fit.
+    """
     if a.dtype != b.dtype:
         dtype = xp.promote_types(a.dtype, b.dtype)
         a, b = a.astype(dtype, copy=False), b.astype(dtype, copy=False)
@@ -76,8 +81,8 @@ def matmul(a: Any, b: Any, out: Any = None, accumulate: bool = False) -> Any:
 
 
 def linear(x: Any, weight: Any, bias: Any) -> Any:
-    """x @ weight.T + bias over x's last axis, the others being one long axis."""
-    out = matmul(x.reshape(math.prod(x.shape[:-1]), x.shape[-1]), weight.T)
+    """x @ weight.T + bias over the last axis of x. The other axes are joined into one."""
+    out = matmul(as_rows(x), weight.T)
     if bias is not None:
         if bias.dtype == out.dtype:
             out += bias
@@ -88,7 +93,7 @@ def linear(x: Any, weight: Any, bias: Any) -> Any:
 
 @functools.lru_cache(maxsize=16)
 def _kind(dtype: Any) -> tuple[int, int, int, int, int] | None:
-    """Data type, compute types in full precision and otherwise, and the addresses of 1 and 0; None for integers."""
+    """The cudaDataType, the compute types in full precision and otherwise, and the addresses of 1 and 0. None for integers."""
     if dtype.name not in _KINDS:
         return None
     if dtype.name == "bfloat16" and int(cuda.Device().compute_capability) < 80:
@@ -112,8 +117,8 @@ def _run(call: _Call, kind: tuple[int, int, int, int, int], a: Any, b: Any, out:
     handle = cuda.get_cublas_handle()  # this thread's; its stream is the current one
     data_type, full, fast, one, zero = kind
     result_type = _KINDS[out.dtype.name][0]
-    before = one if accumulate else zero  # the factor of what is in out
-    compute = full if modes.full_precision else fast
+    before = one if accumulate else zero  # the factor of what out holds
+    compute = full if precision.is_full else fast
     p, q, r = (b.data.ptr, a.data.ptr, out.data.ptr) if call.b_is_first else (a.data.ptr, b.data.ptr, out.data.ptr)
     lead_p, lead_q, lead_r = call.leading
     step_p, step_q, step_r = call.steps
@@ -129,7 +134,7 @@ def _run(call: _Call, kind: tuple[int, int, int, int, int], a: Any, b: Any, out:
 
 
 def _with_copies(a: Any, b: Any, out: Any, accumulate: bool) -> Any:
-    """The product where an array fits no layout that cuBLAS reads or writes."""
+    """The product where some array has no layout that cuBLAS can read or write."""
     a, b = [x if _fits(x) else x.copy() for x in (a, b)]
     if _fits(out):
         return matmul(a, b, out, accumulate)
@@ -155,7 +160,7 @@ def _plan(
     itemsize: int,
     out_itemsize: int,
 ) -> _Call | None:
-    """How to call cuBLAS for arrays of these shapes and strides (in bytes); None where one of them must be copied first."""
+    """How to call cuBLAS for arrays of these shapes and strides (in bytes). None where one of them must be copied first."""
     shapes = (a_shape, b_shape, out_shape)
     itemsizes = (itemsize, itemsize, out_itemsize)
     strides = [_in_elements(s, size) for s, size in zip((a_strides, b_strides, out_strides), itemsizes)]
@@ -171,7 +176,7 @@ def _plan(
     count, steps, starts = _batches(out_shape[:-2], [axes[i] for i in order])
     return _Call(
         b_is_first=in_rows,
-        # What lies in rows is, read in columns, the transposed matrix: just what is wanted if the result lies in rows too.
+        # A matrix stored by rows, read by columns, is transposed: that is what is wanted if the result is stored by rows, too.
         operations=(_operation(first, in_rows), _operation(second, in_rows)),
         sizes=(m, n, k) if in_rows else (n, m, k),
         leading=(first.leading, second.leading, out.leading),
@@ -182,7 +187,7 @@ def _plan(
 
 
 class _Layout(NamedTuple):
-    """How a matrix lies in memory: contiguous in its columns or in its rows, and how far it is from one to the next."""
+    """How a matrix is stored: by columns or by rows, and the number of elements from one of them to the next."""
 
     in_columns: bool
     leading: int
@@ -193,7 +198,7 @@ def _in_elements(strides: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
 
 
 def _layout(shape: tuple[int, ...], strides: tuple[int, ...]) -> _Layout | None:
-    """The layout of the last two axes; None if cuBLAS cannot read it. The stride of an axis of length 1 means nothing."""
+    """The layout of the last two axes. None if cuBLAS cannot read it. The stride of an axis of length 1 means nothing."""
     (rows, columns), (down, across) = shape[-2:], strides[-2:]
     if any(step < 0 for step in strides[:-2]):
         return None
@@ -209,7 +214,7 @@ def _operation(layout: _Layout, in_rows: bool) -> int:
 
 
 def _along(shape: tuple[int, ...], strides: tuple[int, ...], out_shape: tuple[int, ...]) -> tuple[int, ...]:
-    """An array's strides along the leading axes of the result: 0 where it is broadcast."""
+    """An array's strides along the leading axes of the result. They are 0 where it is broadcast."""
     missing = len(out_shape) - len(shape)
     return (0,) * missing + tuple([0 if n == 1 else step for n, step in zip(shape[:-2], strides)])
 
@@ -217,9 +222,12 @@ def _along(shape: tuple[int, ...], strides: tuple[int, ...], out_shape: tuple[in
 def _batches(
     lengths: tuple[int, ...], strides: Sequence[tuple[int, ...]]
 ) -> tuple[int, tuple[int, int, int], list[tuple[int, ...]]]:
-    """The leading axes as batches of evenly spaced matrices: how many in each, their steps in the three arrays, and where
-    each batch starts. Axes that lie evenly behind each other in all arrays count as one; of those that then remain, the
-    longest is the batch, and there is a call for each place along the others."""
+    """The leading axes as batches of evenly spaced matrices: the matrices in a batch, their steps in the three arrays, and the
+    start of each batch.
+
+    Neighbouring axes that are evenly spaced in all arrays are joined into one. The longest axis that then remains is the batch,
+    and each place along the others takes a call.
+    """
     axes: list[tuple[int, tuple[int, ...]]] = []
     for n, steps in reversed(list(zip(lengths, zip(*strides)))):
         if n == 1:

@@ -1,4 +1,4 @@
-"""The gradient of an embedding: rows that share an id are added up. (The lookup itself is CuPy's, in one kernel.)"""
+"""The gradient of an embedding: the sum of all rows that have the same id. (CuPy's own lookup is already a single kernel.)"""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from tinytensor.backend import host, index_dtype, xp
 from tinytensor.kernels.cupy.loader import accumulator, computed, contiguous, kernel
 
 _FILE = "embedding.cu"
-_PIECE = 32  # rows that a warp adds up, see there
+_PIECE = 32  # rows that a warp adds up, as in embedding.cu
 
 
 def sum_rows(rows: Any, ids: Any, num_rows: int) -> Any:
     """For each i below num_rows, the sum of the ``rows`` (..., width) whose id is i: (num_rows, width).
 
-    Rows whose id is not below num_rows may go anywhere in the result, or nowhere.
+    Rows whose id is not below num_rows may be added anywhere in the result, or nowhere.
     """
     count, width = ids.size, rows.shape[-1]
     dtype, rows = rows.dtype, computed(rows)
@@ -22,8 +22,8 @@ def sum_rows(rows: Any, ids: Any, num_rows: int) -> Any:
     if not count or not out.size:
         return out.astype(dtype, copy=False)
     rows, ids = contiguous(rows), contiguous(ids.reshape(-1).astype(index_dtype, copy=False))
-    # Integers are sorted 8 bits at a time: the shorter they are, the fewer passes. CuPy's sort is stable, and since its
-    # version 14 does not wait for the GPU.
+    # Integers are sorted 8 bits at a time, so shorter integers take fewer passes. CuPy's sort is stable. Since version 14 it
+    # does not wait for the GPU.
     order = xp.argsort(ids.astype(host.min_scalar_type(num_rows - 1)), kind="stable")
     pieces = -(-count // _PIECE)
     parts = xp.empty((pieces, 2, width), accumulator(rows.dtype))

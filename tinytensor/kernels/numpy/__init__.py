@@ -1,6 +1,12 @@
-"""The CPU kernels: NumPy, few temporaries, work done in place."""
+"""The CPU kernels, in NumPy: with few temporary arrays, and in place where they can be."""
 
-from tinytensor.kernels.numpy.attention import attention_backward, attention_forward
+from tinytensor.kernels.heads import join_heads, queries_keys_values
+from tinytensor.kernels.numpy.attention import (
+    attention_backward,
+    attention_forward,
+    multi_head_attention_backward,
+    multi_head_attention_forward,
+)
 from tinytensor.kernels.numpy.cross_entropy import (
     cross_entropy_backward,
     cross_entropy_forward,
@@ -9,13 +15,7 @@ from tinytensor.kernels.numpy.cross_entropy import (
 )
 from tinytensor.kernels.numpy.dropout import dropout_backward, dropout_forward, keep_mask, survivors_scale
 from tinytensor.kernels.numpy.erf import erf
-from tinytensor.kernels.numpy.gelu import gelu_backward, gelu_exact_backward, gelu_exact_forward, gelu_forward
-from tinytensor.kernels.numpy.heads import (
-    join_heads,
-    multi_head_attention_backward,
-    multi_head_attention_forward,
-    queries_keys_values,
-)
+from tinytensor.kernels.numpy.gelu import gelu_exact_backward, gelu_exact_forward, gelu_tanh_backward, gelu_tanh_forward
 from tinytensor.kernels.numpy.normalization import (
     layer_norm_backward,
     layer_norm_forward,
@@ -36,10 +36,10 @@ __all__ = [
     "dropout_backward",
     "dropout_forward",
     "erf",
-    "gelu_backward",
     "gelu_exact_backward",
     "gelu_exact_forward",
-    "gelu_forward",
+    "gelu_tanh_backward",
+    "gelu_tanh_forward",
     "global_norm",
     "join_heads",
     "keep_mask",

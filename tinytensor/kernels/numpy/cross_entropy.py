@@ -1,6 +1,6 @@
-"""Softmax cross-entropy for class indices: the log-probabilities are never stored, only one number a row.
+"""Softmax cross-entropy for class indices. It stores one number for each row, and never the log-probabilities.
 
-Fused with the output layer not even the logits are: they are made, used and forgotten for some rows at a time.
+Fused with the output layer it does not store the logits either: they are computed and used for one chunk of rows at a time.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tinytensor import kernels
 from tinytensor.backend import xp
+from tinytensor.kernels.numpy.products import matmul
 
 
 def cross_entropy_forward(
     needed: Sequence[bool], logits: Any, targets: Any, ignore_index: int, label_smoothing: float, reduction: str
 ) -> tuple[Any, Any]:
-    """logsumexp(logits) - logits[target], a row; keeps the logsumexp and how many rows count."""
+    """logsumexp(logits) - logits[target] for each row. Saves each row's logsumexp, and the number of rows that count."""
     rows, kept, target = _flat(logits, targets, ignore_index)
     largest = rows.max(axis=1, keepdims=True)
     e = rows - largest
@@ -24,7 +24,7 @@ def cross_entropy_forward(
     losses = total - rows[xp.arange(len(target)), target]
     if label_smoothing:
         losses = (1.0 - label_smoothing) * losses + label_smoothing * (total - rows.mean(axis=1))
-    losses = xp.where(kept, losses, 0)  # of an ignored row nothing counts, not even NaN
+    losses = xp.where(kept, losses, 0)  # an ignored row counts for nothing, even if it holds NaN
     count = max(int(kept.sum()), 1)
     if reduction == "none":
         return losses.reshape(targets.shape), (total, count)
@@ -33,7 +33,7 @@ def cross_entropy_forward(
 
 def cross_entropy_backward(
     g: Any,
-    statistics: tuple[Any, Any],
+    residuals: tuple[Any, Any],
     needed: Sequence[bool],
     logits: Any,
     targets: Any,
@@ -41,8 +41,8 @@ def cross_entropy_backward(
     label_smoothing: float,
     reduction: str,
 ) -> Sequence[Any]:
-    """softmax(logits) - the target distribution, scaled a row."""
-    total, count = statistics
+    """softmax(logits) minus the target distribution, times the scale of each row."""
+    total, count = residuals
     rows, kept, target = _flat(logits, targets, ignore_index)
     scale = g.reshape(-1) * kept
     if reduction == "mean":
@@ -59,7 +59,7 @@ def cross_entropy_backward(
 
 
 def _flat(logits: Any, targets: Any, ignore_index: int) -> tuple[Any, Any, Any]:
-    """The logits as rows; whether a row counts; the target with 0 in place of ignored ones."""
+    """The logits as rows; which rows count; the targets, with 0 in place of the ignored ones."""
     rows = logits.reshape(-1, logits.shape[-1])
     target = targets.reshape(-1)
     kept = target != ignore_index
@@ -68,7 +68,7 @@ def _flat(logits: Any, targets: Any, ignore_index: int) -> tuple[Any, Any, Any]:
 
 # ------------------------------------------------------------------------------------- together with the output layer
 
-_CHUNK = 1 << 22  # logits at a time: 16 MiB. Smaller chunks would add to the gradient of a large weight more often
+_CHUNK = 1 << 22  # logits at a time: 16 MiB. Each chunk adds to the weight's whole gradient, so smaller ones cost more
 
 
 def linear_cross_entropy_forward(
@@ -80,8 +80,11 @@ def linear_cross_entropy_forward(
     label_smoothing: float,
     reduction: str,
 ) -> tuple[Any, Any]:
-    """The cross-entropy of the logits x weightᵀ. The loss is one number, so its gradients are known but for a factor: they
-    are computed at once, while a chunk's logits are there, and kept."""
+    """The cross-entropy of the logits x weightᵀ.
+
+    The loss is one number, so its gradients are known up to one factor, the incoming gradient. They are computed here, while a
+    chunk's logits are in memory, and saved.
+    """
     rows, kept, target = _flat(x, targets, ignore_index)
     count = max(int(kept.sum()), 1) if reduction == "mean" else 1
     scale = kept.astype(rows.dtype)
@@ -94,21 +97,21 @@ def linear_cross_entropy_forward(
     size = max(1, _CHUNK // max(1, weight.shape[0]))
     for first in range(0, len(rows), size):
         part = slice(first, first + size)
-        logits = kernels.matmul(rows[part], weight.T)
+        logits = matmul(rows[part], weight.T)
         if any_ignored:
-            logits[ignored[part]] = 0  # of an ignored row nothing counts, not even NaN
+            logits[ignored[part]] = 0  # an ignored row counts for nothing, even if it holds NaN
         chunk_loss, d_logits = _loss_and_gradient(logits, target[part], scale[part], label_smoothing)
         loss += chunk_loss
         if d_x is not None:
-            kernels.matmul(d_logits, weight, out=d_x[part])
+            matmul(d_logits, weight, out=d_x[part])
         if d_weight is not None:
-            d_weight += kernels.matmul(d_logits.T, rows[part])
+            d_weight += matmul(d_logits.T, rows[part])
     return loss, (d_x, d_weight)
 
 
 def linear_cross_entropy_backward(
     g: Any,
-    statistics: tuple[Any, Any],
+    residuals: tuple[Any, Any],
     needed: Sequence[bool],
     x: Any,
     weight: Any,
@@ -117,20 +120,20 @@ def linear_cross_entropy_backward(
     label_smoothing: float,
     reduction: str,
 ) -> Sequence[Any]:
-    """What the forward pass kept, times g."""
-    d_x, d_weight = statistics
+    """The gradients that the forward pass saved, times g."""
+    d_x, d_weight = residuals
     return None if d_x is None else (d_x * g).reshape(x.shape), None if d_weight is None else d_weight * g
 
 
 def _loss_and_gradient(logits: Any, target: Any, scale: Any, label_smoothing: float) -> tuple[Any, Any]:
-    """The sum of the rows' losses times ``scale``, and its gradient, which takes the logits' memory."""
+    """The sum of the rows' losses times ``scale``, and its gradient, which overwrites the logits."""
     places = xp.arange(len(target))
     largest = logits.max(axis=1)
     logits -= largest[:, None]
     right = logits[places, target]
     mean = xp.einsum("ij->i", logits) * (1.0 / logits.shape[1]) if label_smoothing else 0.0
     xp.exp(logits, out=logits)
-    total = xp.einsum("ij->i", logits)  # along short rows several times faster than sum
+    total = xp.einsum("ij->i", logits)  # for short rows several times faster than sum
     losses = xp.log(total) - (1.0 - label_smoothing) * right - label_smoothing * mean
     logits *= (scale / total)[:, None]
     logits[places, target] -= (1.0 - label_smoothing) * scale

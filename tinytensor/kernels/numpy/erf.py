@@ -1,4 +1,4 @@
-"""The error function, which NumPy lacks: in float64 by series, in float32 as the tanh of a polynomial."""
+"""The error function, which NumPy lacks. In float64 it is computed by series, in float32 as the tanh of a polynomial."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import numpy
 
 from tinytensor.backend import xp
 
-_SMALL = 1.0  # below it the Taylor series, above it the scaled complement
-_LARGE = 6.0  # erf(6) differs from 1 by 2e-17: less than float64 can tell
-_BLOCK = 8192  # so many elements at a time: the intermediate arrays then stay in the processor's cache
+_SMALL = 1.0  # below this the Taylor series is used, above it the scaled complement
+_LARGE = 6.0  # erf(6) differs from 1 by 2e-17, which float64 cannot represent
+_BLOCK = 8192  # elements at a time, so that the intermediate arrays stay in the processor's cache
 
 
 @functools.cache
 def _taylor() -> tuple[float, ...]:
-    """erf(x) = 2/sqrt(pi) * sum of (-1)^n x^(2n+1) / (n! (2n+1)): the coefficients of (x*x)^n, after the factor x."""
+    """The coefficients of (x*x)^n in erf(x) / x. The series is erf(x) = 2/sqrt(pi) * sum of (-1)^n x^(2n+1) / (n! (2n+1))."""
     return tuple(2 / math.sqrt(math.pi) * (-1) ** n / (math.factorial(n) * (2 * n + 1)) for n in range(20))
 
 
 @functools.cache
 def _chebyshev() -> tuple[float, ...]:
-    """exp(x*x) * erfc(x), which is smooth in 1/(2 + x), interpolated between _SMALL and _LARGE."""
+    """The Chebyshev coefficients of exp(x*x) * erfc(x) between _SMALL and _LARGE, in t = 1/(2 + x), where it is smooth."""
 
     def scaled_complement(u: Any) -> Any:
         points = [1.0 / t - 2.0 for t in _from_unit(u)]
@@ -36,12 +36,12 @@ _LOW, _HIGH = 1.0 / (2.0 + _LARGE), 1.0 / (2.0 + _SMALL)
 
 
 def _from_unit(u: Any) -> Any:
-    """From Chebyshev's interval, -1 to 1, to t = 1/(2 + x)."""
+    """Map Chebyshev's interval, -1 to 1, to t = 1/(2 + x)."""
     return (_HIGH + _LOW) / 2 + u * ((_HIGH - _LOW) / 2)
 
 
 def erf(x: Any) -> Any:
-    """erf(x): to about 1e-15 in float64, to about 2e-7 in the shorter types."""
+    """erf(x), right to about 1e-15 in float64 and to about 2e-7 in the narrower dtypes."""
     flat = x.reshape(-1)
     out = xp.empty(flat.shape, dtype=x.dtype if x.dtype.kind == "f" else "float32")
     for first in range(0, flat.size, _BLOCK):
@@ -51,8 +51,10 @@ def erf(x: Any) -> Any:
 
 
 def normal_distribution(x: Any) -> Any:
-    """The probability that a standard normal number is below x: (1 + erf(x / sqrt(2))) / 2, but without 1 and -1 cancelling
-    in the shorter types, where x is far below 0."""
+    """The probability that a standard normal number is below x, which is (1 + erf(x / sqrt(2))) / 2.
+
+    In the narrower dtypes the form 1 / (1 + exp(-2a)) is used, because 1 + erf would lose all digits if x is far below 0.
+    """
     if x.dtype == "float64":
         return (1.0 + erf(x * math.sqrt(0.5))) * 0.5
     out = _atanh_erf(x * math.sqrt(0.5))  # (1 + tanh(a)) / 2 = 1 / (1 + exp(-2a))
@@ -62,12 +64,12 @@ def normal_distribution(x: Any) -> Any:
     return xp.reciprocal(out, out=out)
 
 
-_FLAT = 4.2  # erf differs from 1 by 3e-9 here: less than float32 can tell
+_FLAT = 4.2  # here erf differs from 1 by 3e-9, which float32 cannot represent
 
 
 @functools.cache
-def _exponent() -> tuple[float, ...]:
-    """atanh(erf(x)) / x as a polynomial in x*x, for x up to _FLAT: a function so smooth that few terms do."""
+def _polynomial() -> tuple[float, ...]:
+    """The coefficients of atanh(erf(x)) / x as a polynomial in x*x, for x up to _FLAT. It is smooth, so few terms suffice."""
 
     def ratio(u: Any) -> Any:
         points = numpy.sqrt((u + 1.0) * (_FLAT * _FLAT / 2))
@@ -79,11 +81,13 @@ def _exponent() -> tuple[float, ...]:
 
 
 def _atanh_erf(x: Any) -> Any:
-    """The number whose tanh is erf(x), in float32: several times faster than what float64 needs. Beyond _FLAT it goes on in a
-    straight line, where tanh is 1 to the last bit."""
+    """The number whose tanh is erf(x), in float32. This is several times faster than the series of float64.
+
+    Beyond _FLAT it is a straight line, on which tanh is 1 to the last bit.
+    """
     x = xp.asarray(x, dtype="float32")
     squared = xp.minimum(x * x, _FLAT * _FLAT)
-    *others, highest = _exponent()
+    *others, highest = _polynomial()
     out = squared * highest
     for coefficient in reversed(others[1:]):
         out += coefficient
@@ -94,6 +98,7 @@ def _atanh_erf(x: Any) -> Any:
 
 
 def _erf(x: Any) -> Any:
+    """erf(x) in float64."""
     z = xp.asarray(x, dtype="float64")
     small = xp.clip(z, -_SMALL, _SMALL)
     squared = small * small

@@ -1,9 +1,10 @@
-"""The Gaussian error linear unit (Hendrycks and Gimpel 2016): gelu(x) = x p, with p the probability that a standard normal
-number is below x.
+"""The Gaussian error linear unit (Hendrycks and Gimpel 2016): gelu(x) = x cdf(x).
 
-Exactly, p' is the normal density, and the slope of gelu is p + x p'. The tanh form (section 2) has
-p = (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2, and since p' = 2 p (1 - p) u' for u the argument of tanh, the slope is
-p (1 + 2 x (1 - p) u').
+cdf(x) is the probability that a standard normal number is below x. There are two forms:
+
+* Exact. The derivative of cdf is the normal density, and the slope of gelu is cdf + x density.
+* With tanh (section 2), an approximation: cdf = (1 + tanh(u)) / 2 with u = sqrt(2/pi) (x + 0.044715 x^3). Since the derivative
+  of cdf is 2 cdf (1 - cdf) u', the slope is cdf (1 + 2 x (1 - cdf) u').
 """
 
 from __future__ import annotations
@@ -18,29 +19,29 @@ from tinytensor.kernels.numpy.erf import normal_distribution
 
 _SCALE = math.sqrt(2.0 / math.pi)
 _CUBIC = 0.044715
-_BLOCK = 1 << 17  # elements at a time, so that what is in between stays in the processor's cache
+_BLOCK = 1 << 17  # elements at a time, so that intermediate results stay in the processor's cache
 
 
 def gelu_exact_forward(needed: Sequence[bool], x: Any) -> tuple[Any, Any]:
-    """x p, and for the backward pass p."""
-    p = xp.empty(x.shape, x.dtype)
-    flat, into = x.reshape(-1), p.reshape(-1)
+    """x cdf. Saves cdf."""
+    cdf = xp.empty(x.shape, x.dtype)
+    flat, into = x.reshape(-1), cdf.reshape(-1)
     for part in _parts(flat.size):
         into[part] = normal_distribution(flat[part])
-    return x * p, p
+    return x * cdf, cdf
 
 
-def gelu_exact_backward(g: Any, p: Any, needed: Sequence[bool], x: Any) -> Sequence[Any]:
-    """g (p + x exp(-x^2 / 2) / sqrt(2 pi))."""
+def gelu_exact_backward(g: Any, cdf: Any, needed: Sequence[bool], x: Any) -> Sequence[Any]:
+    """g (cdf + x exp(-x^2 / 2) / sqrt(2 pi))."""
     out = xp.empty(x.shape, x.dtype)
-    g, p, x, flat = g.reshape(-1), p.reshape(-1), x.reshape(-1), out.reshape(-1)
+    g, cdf, x, flat = g.reshape(-1), cdf.reshape(-1), x.reshape(-1), out.reshape(-1)
     for part in _parts(flat.size):
         slope = x[part] * x[part]
         slope *= -0.5
         xp.exp(slope, out=slope)
         slope *= x[part]
         slope *= 1.0 / math.sqrt(2.0 * math.pi)
-        slope += p[part]
+        slope += cdf[part]
         xp.multiply(slope, g[part], out=flat[part])
     return (out,)
 
@@ -49,37 +50,37 @@ def _parts(size: int) -> Iterator[slice]:
     return (slice(first, first + _BLOCK) for first in range(0, size, _BLOCK))
 
 
-def gelu_forward(needed: Sequence[bool], x: Any) -> tuple[Any, Any]:
-    """x p, and for the backward pass p."""
+def gelu_tanh_forward(needed: Sequence[bool], x: Any) -> tuple[Any, Any]:
+    """x cdf in the tanh form. Saves cdf."""
     cubic, scale, one, half = _arrays(x.dtype)
-    p = xp.empty(x.shape, x.dtype)
-    xp.multiply(x, x, out=p)
-    p *= cubic
-    p += scale
-    p *= x
-    xp.tanh(p, out=p)
-    p += one
-    p *= half
-    return x * p, p
+    cdf = xp.empty(x.shape, x.dtype)
+    xp.multiply(x, x, out=cdf)  # from here to the tanh this array holds parts of u
+    cdf *= cubic
+    cdf += scale
+    cdf *= x
+    xp.tanh(cdf, out=cdf)
+    cdf += one
+    cdf *= half
+    return x * cdf, cdf
 
 
 @functools.lru_cache(maxsize=8)
 def _arrays(dtype: Any) -> tuple[Any, ...]:
-    """The constants as arrays: NumPy takes twice as long for a Python number, which counts where x is one token's."""
+    """The constants as arrays. With Python numbers NumPy takes twice as long, which matters where x holds a single token."""
     return tuple([xp.asarray(c, dtype) for c in (_SCALE * _CUBIC, _SCALE, 1.0, 0.5)])
 
 
-def gelu_backward(g: Any, p: Any, needed: Sequence[bool], x: Any) -> Sequence[Any]:
-    """g p (1 + 2 (1 - p) x u'), with u' = sqrt(2/pi) (1 + 3 * 0.044715 x^2)."""
+def gelu_tanh_backward(g: Any, cdf: Any, needed: Sequence[bool], x: Any) -> Sequence[Any]:
+    """g cdf (1 + 2 x (1 - cdf) u'), with u' = sqrt(2/pi) (1 + 3 * 0.044715 x^2)."""
     out = xp.empty(x.shape, x.dtype)
-    g, p, x, flat = g.reshape(-1), p.reshape(-1), x.reshape(-1), out.reshape(-1)
+    g, cdf, x, flat = g.reshape(-1), cdf.reshape(-1), x.reshape(-1), out.reshape(-1)
     for part in _parts(flat.size):
         slope = x[part] * x[part]
         slope *= 6.0 * _SCALE * _CUBIC
         slope += 2.0 * _SCALE
-        slope *= 1.0 - p[part]  # 0 where x is large, before the cube would overflow
+        slope *= 1.0 - cdf[part]  # 0 where x is large, before the cube would overflow
         slope *= x[part]
         slope += 1.0
-        slope *= p[part]
+        slope *= cdf[part]
         xp.multiply(slope, g[part], out=flat[part])
     return (out,)

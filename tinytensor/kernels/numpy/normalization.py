@@ -1,30 +1,30 @@
-"""Layer norm and RMS norm over the last axis. What is kept for the backward pass is one or two numbers a row."""
+"""Layer norm and RMS norm over the last axis. They save one or two numbers for each row."""
 
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Sequence
 from typing import Any
 
 from tinytensor.backend import xp
+from tinytensor.kernels.rows import as_rows
 
 
-def _matrix(x: Any) -> Any:
-    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+def _rows_or_vector(x: Any) -> Any:
+    """x as a matrix of rows, but a single row as a vector.
+
+    The mean of a vector is a number. Computing with numbers is several times as fast as with arrays of one element, which
+    matters in generating token by token.
+    """
+    return x.reshape(-1) if x.size == x.shape[-1] else as_rows(x)
 
 
-def _rows(x: Any) -> Any:
-    """x as a matrix of rows; a single row as a vector. What belongs to a row is then a number, and computing with numbers takes
-    a fraction of the time that arrays of one take, which counts when a text is written token by token."""
-    return x.reshape(-1) if x.size == x.shape[-1] else _matrix(x)
-
-
-# Along short rows products are several times faster than sum and mean.
+# The means below are computed as products: for short rows these are several times faster than NumPy's sum and mean.
 
 
 @functools.lru_cache(maxsize=64)
 def _evenly(width: int, dtype: Any) -> Any:
+    """The vector whose product with a row is the row's mean."""
     return xp.full(width, 1.0 / max(width, 1), dtype)
 
 
@@ -34,24 +34,25 @@ def _row_mean(a: Any) -> Any:
     return mean if a.ndim == 1 else mean[:, None]
 
 
-def _row_dot(a: Any, b: Any) -> Any:
-    """The mean of a * b along each row, as a column, without the product ever being stored."""
-    share = 1.0 / max(a.shape[-1], 1)
-    return a.dot(b) * share if a.ndim == 1 else xp.vecdot(a, b)[:, None] * share
+def _row_mean_of_product(a: Any, b: Any) -> Any:
+    """The mean of a * b along each row, as a column. The product is never stored."""
+    fraction = 1.0 / max(a.shape[-1], 1)
+    return a.dot(b) * fraction if a.ndim == 1 else xp.vecdot(a, b)[:, None] * fraction
 
 
 def _rstd(rows: Any, eps: float) -> Any:
     """1 / sqrt(mean(x^2) + eps) of each row, as a column."""
-    return 1.0 / xp.sqrt(_row_dot(rows, rows) + eps)
+    return 1.0 / xp.sqrt(_row_mean_of_product(rows, rows) + eps)
 
 
-def _column_sum(a: Any, b: Any) -> Any:
+def _column_sum_of_product(a: Any, b: Any) -> Any:
+    """The sum of a * b over the rows."""
     return xp.einsum("ij,ij->j", a, b)
 
 
 def layer_norm_forward(needed: Sequence[bool], x: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, Any]:
-    """(x - mean) / sqrt(var + eps) * weight + bias with the biased variance; keeps mean and 1/sqrt(var + eps)."""
-    rows = _rows(x)
+    """(x - mean) / sqrt(var + eps) * weight + bias with the biased variance. Saves mean and rstd = 1 / sqrt(var + eps)."""
+    rows = _rows_or_vector(x)
     mean = _row_mean(rows)
     out = rows - mean
     rstd = _rstd(out, eps)
@@ -64,20 +65,20 @@ def layer_norm_forward(needed: Sequence[bool], x: Any, weight: Any, bias: Any, e
 
 
 def layer_norm_backward(
-    g: Any, statistics: tuple[Any, Any], needed: Sequence[bool], x: Any, weight: Any, bias: Any, eps: float
+    g: Any, residuals: tuple[Any, Any], needed: Sequence[bool], x: Any, weight: Any, bias: Any, eps: float
 ) -> Sequence[Any]:
     """With n the normalised x and h = g * weight: dx = (h - mean(h) - n mean(h n)) rstd, dweight = sum(g n), dbias = sum(g)."""
-    mean, rstd = statistics
-    g_rows = _matrix(g)
-    normalized = _matrix(x) - mean
+    mean, rstd = residuals
+    g_rows = as_rows(g)
+    normalized = as_rows(x) - mean
     normalized *= rstd
-    d_weight = _column_sum(g_rows, normalized) if needed[1] else None
+    d_weight = _column_sum_of_product(g_rows, normalized) if needed[1] else None
     d_bias = g_rows.sum(axis=0) if needed[2] else None
     d_x = None
     if needed[0]:
         h = g_rows if weight is None else g_rows * weight
         d_x = h - _row_mean(h)
-        normalized *= _row_dot(h, normalized)
+        normalized *= _row_mean_of_product(h, normalized)
         d_x -= normalized
         d_x *= rstd
         d_x = d_x.reshape(x.shape)
@@ -85,8 +86,8 @@ def layer_norm_backward(
 
 
 def rms_norm_forward(needed: Sequence[bool], x: Any, weight: Any, eps: float) -> tuple[Any, Any]:
-    """x / sqrt(mean(x^2) + eps) * weight; keeps 1/sqrt(mean(x^2) + eps)."""
-    rows = _rows(x)
+    """x / sqrt(mean(x^2) + eps) * weight. Saves rstd = 1 / sqrt(mean(x^2) + eps)."""
+    rows = _rows_or_vector(x)
     rstd = _rstd(rows, eps)
     out = rows * rstd
     if weight is not None:
@@ -96,13 +97,13 @@ def rms_norm_forward(needed: Sequence[bool], x: Any, weight: Any, eps: float) ->
 
 def rms_norm_backward(g: Any, rstd: Any, needed: Sequence[bool], x: Any, weight: Any, eps: float) -> Sequence[Any]:
     """With n the normalised x and h = g * weight: dx = (h - n mean(h n)) rstd, dweight = sum(g n)."""
-    g_rows = _matrix(g)
-    normalized = _matrix(x) * rstd
-    d_weight = _column_sum(g_rows, normalized) if needed[1] else None
+    g_rows = as_rows(g)
+    normalized = as_rows(x) * rstd
+    d_weight = _column_sum_of_product(g_rows, normalized) if needed[1] else None
     d_x = None
     if needed[0]:
         h = g_rows if weight is None else g_rows * weight
-        normalized *= _row_dot(h, normalized)
+        normalized *= _row_mean_of_product(h, normalized)
         d_x = h - normalized
         d_x *= rstd
         d_x = d_x.reshape(x.shape)

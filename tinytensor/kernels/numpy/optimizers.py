@@ -1,7 +1,7 @@
 """Optimizer steps and gradient norms over lists of raw arrays, in place.
 
-A list, so that a GPU can do all of it in one launch. Here the arrays come one by one, and some rows of each at a time: those
-stay in the processor's cache until they are done.
+The kernels take lists so that a GPU can do all the work in one launch. Here the arrays are done one by one. Adam does some
+rows of an array at a time, so that they stay in the processor's cache until they are done.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from tinytensor.backend import default_dtype, xp
 
-_BLOCK = 1 << 16  # elements: with the gradient, both moments and a scratch array 1.25 MiB
+_BLOCK = 1 << 16  # elements at a time: 1.25 MiB with the gradient, both moments and a scratch array
 
 Arrays = Sequence[Any]
 
@@ -33,12 +33,14 @@ def adam_step(
 ) -> None:
     """One step of Adam (Kingma and Ba 2015, algorithm 1), or with ``decoupled`` of AdamW (Loshchilov and Hutter 2019).
 
-    The lists are equally long, and the arrays of a place in them equal in shape; a list's arrays have one dtype. ``firsts``
-    and ``seconds`` are the moments, and ``step`` counts from 1. All arrays are changed in place but the gradients.
+    The lists have the same length, and the arrays at the same place in them have the same shape. The arrays of one list have
+    one dtype. ``firsts`` and ``seconds`` are the moments, and ``step`` counts from 1. All arrays but the gradients are changed
+    in place.
 
-    ``masters`` is empty, and all dtypes are the same; or the parameters and gradients are narrower than float32, and the
-    masters and moments float32. The step then changes the masters (see ``_current``), and rounds them to the parameters:
-    most steps are too small to change a narrow parameter, but they add up (Micikevicius et al. 2018, section 3.1).
+    ``masters`` is empty where all dtypes are the same. Otherwise the parameters and gradients are narrower than float32, and
+    the masters and moments are float32. The step then changes the masters (see ``_current``) and rounds them to the parameters.
+    Most steps are too small to change a narrow parameter, but in the masters they add up (Micikevicius et al. 2018, section
+    3.1).
     """
     for i, (parameter, gradient, first, second) in enumerate(zip(parameters, gradients, firsts, seconds)):
         for rows in _blocks(parameter):
@@ -67,17 +69,20 @@ def adam_step(
 
 
 def _current(master: Any, parameter: Any) -> Any:
-    """The master, brought up to date: where it does not round to the parameter, somebody else wrote that (load_state_dict, an
-    initialiser), and the master starts again from it."""
+    """The master, brought up to date in place.
+
+    Normally an element of the master rounds to the parameter's element. Where it does not, something else has written to the
+    parameter, such as load_state_dict or an initialiser. There the master starts again from the parameter.
+    """
     kept = master.astype(parameter.dtype) == parameter
     master[...] = xp.where(kept, master, parameter.astype(master.dtype))
     return master
 
 
 def _blocks(array: Any) -> Iterator[Any]:
-    """Indices that cut an array into blocks of rows."""
+    """The indices that cut an array into blocks of rows."""
     if array.ndim == 0:
-        yield None  # a new axis: NumPy would give a number for it otherwise, which does not change in place
+        yield None  # adds an axis: otherwise NumPy would give a number, which cannot be changed in place
         return
     rows = max(1, _BLOCK // max(1, math.prod(array.shape[1:])))
     for first in range(0, len(array), rows):
@@ -96,10 +101,10 @@ def sgd_step(
     nesterov: bool,
     weight_decay: float,
 ) -> None:
-    """One step of gradient descent with PyTorch's momentum: v = momentum v + (1 - dampening) g, where the first v is g itself.
+    """One step of gradient descent with PyTorch's momentum: v = momentum v + (1 - dampening) g. The first v is g.
 
-    The lists, with the ``masters`` and their dtypes, are as in ``adam_step``. Changes the parameters, the masters and the
-    velocities, which ``is_first`` only writes; without momentum these are an empty list.
+    The lists, the ``masters`` and the dtypes are as in ``adam_step``. The parameters, the masters and the velocities are
+    changed in place. With ``is_first`` the velocities are only written and not read. Without momentum their list is empty.
     """
     for i, (parameter, g) in enumerate(zip(parameters, gradients)):
         p = parameter
@@ -121,7 +126,7 @@ def sgd_step(
 
 
 def global_norm(arrays: Arrays) -> Any:
-    """The Euclidean norm of all the arrays' elements together, as an array or a scalar of the backend, float32 or wider."""
+    """The Euclidean norm of all elements of the arrays together: an array or a scalar of the backend, float32 or wider."""
     return xp.sqrt(sum([_square_sum(a.reshape(-1)) for a in arrays]))
 
 
@@ -131,6 +136,6 @@ def _square_sum(a: Any) -> Any:
 
 
 def scale_all(arrays: Arrays, factor: Any) -> None:
-    """Multiply each array in place with ``factor``, an array or a scalar of the backend; each keeps its dtype."""
+    """Multiply each array in place by ``factor``, an array or a scalar of the backend. Each array keeps its dtype."""
     for a in arrays:
         a *= factor

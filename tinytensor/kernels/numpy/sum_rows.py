@@ -1,4 +1,4 @@
-"""The gradient of an embedding: rows that share an id are added up."""
+"""The gradient of an embedding: the sum of all rows that have the same id."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 from tinytensor.backend import xp
 from tinytensor.summation import widened
 
-_RARE = 16  # an id that occurs more often than this has its rows summed by itself
+_RARE = 16  # the rows of an id that occurs more often than this are summed by themselves
 
 
 def sum_rows(rows: Any, ids: Any, num_rows: int) -> Any:
     """For each i below num_rows, the sum of the ``rows`` (..., width) whose id is i: (num_rows, width).
 
-    Sorting brings equal ids together. The rows of a frequent id are then one sum. Of the rare ids all first rows are placed
-    together, then all second rows added, and so on: a few large steps, where ``numpy.add.at`` takes one for each row.
+    Sorting brings equal ids together. Each frequent id then takes one sum. For the rare ids, the first rows of all of them are
+    added in one step, then all second rows, and so on. So there are a few large steps. ``numpy.add.at`` takes one for each row.
     """
     rows, width = widened(rows), rows.shape[-1]
     out = xp.zeros((num_rows, width), dtype=rows.dtype)

@@ -1,0 +1,48 @@
+"""What ``from tinyformer import ...`` gives, and that it loads no more than it needs."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tinyformer
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_type_checker_sees_what_there_is():
+    tree = ast.parse(Path(tinyformer.__file__).read_text(encoding="utf-8"))
+    shown = {
+        (node.module, alias.name)
+        for block in tree.body
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert shown == {(f"tinyformer.{home}", name) for name, home in tinyformer._HOMES.items()}
+
+
+def test_each_name_is_there():
+    assert {"GPT", "Transformer", "Trainer"} <= set(dir(tinyformer))
+    for name in tinyformer.__all__:
+        assert getattr(tinyformer, name).__name__ == name
+
+
+def test_a_name_that_is_not_there():
+    with pytest.raises(AttributeError, match="module 'tinyformer' has no attribute 'Gpt'"):
+        getattr(tinyformer, "Gp" + "t")
+    with pytest.raises(ImportError, match="cannot import name 'Gpt'"):
+        exec("from tinyformer import Gpt")
+
+
+def test_only_what_is_asked_for_is_loaded():
+    check = "import sys; from tinyformer import GPT; print(*[m for m in sys.modules if m.startswith('tinyformer.')])"
+    loaded = subprocess.run([sys.executable, "-c", check], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    assert "tinyformer.models.gpt" in loaded
+    others = tuple(f"tinyformer.{n}" for n in "training data decoding tokenizers models.bert models.transformer".split())
+    assert [module for module in loaded if module.startswith(others)] == []

@@ -1,0 +1,91 @@
+"""Sentences translated by a small Transformer, trained or not."""
+
+from __future__ import annotations
+
+import pytest
+
+import tinytensor as tt
+from tinyformer import SettingError, Transformer, TransformerConfig, TranslationConfig, Translator, UserError, specials_of
+from tinyformer.tokenizers import BPETokenizer
+
+PAIRS = [("red dog", "perro rojo"), ("blue cat sees é", "gato azul")]
+SHAPE = {"d_model": 8, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1, "d_ff": 8}
+
+
+def make(task: TranslationConfig, **shape: object) -> Translator:
+    tokenizer = task.train_tokenizer(PAIRS)
+    sizes = {"source_vocab_size": tokenizer.vocab_size, "target_vocab_size": tokenizer.vocab_size}
+    pad = specials_of(tokenizer).pad
+    tt.seed(0)
+    return Translator(Transformer(TransformerConfig(**sizes, source_pad=pad, **{**SHAPE, **shape})), tokenizer, task)
+
+
+@pytest.fixture(scope="module")
+def translator() -> Translator:
+    return make(TranslationConfig(vocab_size=270, max_tokens=12, lowercase=True))
+
+
+def test_a_sentence_as_the_encoder_reads_it(translator: Translator) -> None:
+    ids = translator.encode("  RED   dog ")
+    assert translator.tokenizer.decode(ids[:-1]) == "red dog"
+    assert ids[-1] == translator.specials.end
+    for sentence, message in (("  ", "the sentence is empty"), ("x" * 13, "the sentence has 13 tokens, more than the 12 of")):
+        with pytest.raises(UserError, match=message):
+            translator.encode(sentence)
+
+
+def test_translations_come_in_the_order_of_the_sentences(translator: Translator) -> None:
+    sentences = ["red dog", "a", "blue cat", "dog"] * 20  # more than are translated at once
+    for beam in (1, 3):
+        one_by_one = {s: translator.text(translator.search([s], beam)[0][0]) for s in set(sentences)}
+        assert len(set(one_by_one.values())) > 1
+        assert translator.translate(sentences, beam) == [one_by_one[s] for s in sentences]
+
+
+def test_the_best_translations_of_a_sentence(translator: Translator) -> None:
+    (hypotheses,) = translator.search(["red dog"], beam=4, n_best=3)
+    assert len(hypotheses) == 3
+    assert [h.score for h in hypotheses] == sorted((h.score for h in hypotheses), reverse=True)
+    assert all(len(h.ids) <= 13 for h in hypotheses)
+
+
+def test_tokens_have_parts_of_characters_as_bytes(translator: Translator) -> None:
+    assert "".join(translator.tokens(translator.encode("dog é"))) == "dog \\xc3\\xa9[EOS]"
+
+
+def test_a_beam_is_no_wider_than_the_vocabulary(translator: Translator) -> None:
+    size = translator.tokenizer.vocab_size
+    translator.check_beam(1)
+    translator.check_beam(size)
+    for beam in (0, size + 1):
+        with pytest.raises(UserError, match=f"the beam must be 1 to {size} wide"):
+            translator.check_beam(beam)
+
+
+def test_a_model_must_have_room_for_the_longest_sentence() -> None:
+    task = TranslationConfig(vocab_size=270, max_tokens=12)
+    make(task, positions="learned", max_length=13).check_length()
+    with pytest.raises(SettingError, match="max_length must be more than 12, the longest sentence"):
+        make(task, positions="learned", max_length=12).check_length()
+    make(task, max_length=12).check_length()  # sinusoidal positions have no end
+    with pytest.raises(UserError, match="a cache for this max_tokens needs at least"):
+        make(TranslationConfig(vocab_size=270, max_tokens=10**15)).check_length()
+
+
+def test_special_tokens_that_are_missing() -> None:
+    tokenizer = BPETokenizer.train("red dog", 260, special=("[PAD]", "[EOS]"))
+    with pytest.raises(UserError, match=r"the tokenizer lacks \[BOS\]: it is not one of a translation run"):
+        specials_of(tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"test": 0}, "test must be at least 1, not 0"),
+        ({"length_penalty": 51.0}, "length_penalty must be from 0 to 50, not 51.0"),
+        ({"label_smoothing": -0.1}, "label_smoothing must be from 0 to 1, not -0.1"),
+    ],
+)
+def test_settings_that_cannot_be(settings: dict[str, float], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        TranslationConfig(**settings)  # type: ignore[arg-type]

@@ -1,0 +1,1012 @@
+"""The training loop: what a step is, how the whole split is evaluated, what is logged and kept, and exact resumption."""
+
+from __future__ import annotations
+
+import csv
+import gc
+import math
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tinytensor as tt
+from tinyformer.data.batches import Batch
+from tinyformer.data.pairs import PairBatch, PairBatches, Specials
+from tinyformer.data.text import TextBatches
+from tinyformer.errors import SettingError, UserError
+from tinyformer.models.gpt import GPT, GPTConfig
+from tinyformer.models.transformer import Transformer, TransformerConfig
+from tinyformer.training.checkpoints import load_checkpoint
+from tinyformer.training.config import SCHEDULES, TrainingConfig, adamw_for
+from tinyformer.training.evaluation import evaluate, perplexity
+from tinyformer.training.losses import next_token_loss, translation_loss
+from tinyformer.training.runs import LOG_COLUMNS, RunFolder, load_weights
+from tinyformer.training.trainer import Trainer
+from tinytensor import parallel
+from tinytensor.io import load_with_metadata
+
+SETTINGS = {"steps": 20, "batch_size": 4, "eval_every": 10, "log_every": 5, "warmup": 4, "learning_rate": 1e-2, "shards": 1}
+
+
+@pytest.fixture
+def make_trainer(tmp_path: Path, text_ids: np.ndarray) -> Callable[..., Trainer]:
+    """A trainer of a tiny GPT with dropout, the same each time, in a folder of its own or the one named."""
+
+    def make(
+        folder: str = "run",
+        batches: Any = None,
+        loss_function: Any = next_token_loss,
+        dropout: float = 0.2,
+        d_model: int = 16,
+        **settings: Any,
+    ) -> Trainer:
+        config = TrainingConfig(**{**SETTINGS, **settings})
+        tt.seed(config.seed)
+        model = GPT(GPTConfig(11, 8, 2, 2, d_model, dropout, bias=True))
+        batches = batches or TextBatches(text_ids, 8, config.batch_size, config.seed)
+        run = RunFolder(tmp_path / folder)
+        run.path.mkdir(exist_ok=True)
+        return Trainer(model, batches, config, run, loss_function)
+
+    return make
+
+
+class GivenBatches:
+    """Hands out the batches it was given, one after the other."""
+
+    def __init__(self, batches: list[Batch], validation: list[Batch] | None = None):
+        self.batches = iter(batches)
+        self.validation = validation or []
+
+    def sample(self) -> Batch:
+        return next(self.batches)
+
+    def validation_batches(self) -> Iterator[Batch]:
+        return iter(self.validation)
+
+
+def batch(ids: np.ndarray) -> Batch:
+    return Batch(tt.tensor(ids[:, :-1]), tt.tensor(ids[:, 1:]), ids[:, 1:].size)
+
+
+def random_batch(rows: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 11, (rows, 9))
+
+
+# ---------------------------------------------------------------------------------------------------------- one step
+
+
+@pytest.mark.parametrize("rows", [[2, 2], [2, 2, 2, 2], [3, 1], [1, 4, 2]])
+def test_accumulated_batches_are_one_large_batch(make_trainer, rows: list[int]) -> None:
+    ids = random_batch(sum(rows))
+    parts = [batch(part) for part in np.split(ids, np.cumsum(rows)[:-1])]
+    several = make_trainer(batches=GivenBatches(parts), dropout=0.0, gradient_accumulation_steps=len(parts), clip=0.0)
+    at_once = make_trainer(batches=GivenBatches([batch(ids)]), dropout=0.0, clip=0.0)
+    loss, norm, count = several.train_step()
+    expected_loss, expected_norm, expected_count = at_once.train_step()
+    assert count == expected_count == 8 * sum(rows)
+    assert float(loss) == pytest.approx(float(expected_loss), abs=1e-6)
+    assert float(norm) == pytest.approx(float(expected_norm), abs=1e-6)
+    for (name, one), other in zip(several.model.named_parameters(), at_once.model.parameters()):
+        np.testing.assert_allclose(one.grad.numpy(), other.grad.numpy(), rtol=0, atol=1e-6, err_msg=name)
+
+
+def test_each_step_starts_from_no_gradient(make_trainer) -> None:
+    # At a learning rate of 0 the weights stay, so the same batch must give the same gradient again.
+    ids = batch(random_batch(4))
+    trainer = make_trainer(batches=GivenBatches([ids, ids]), dropout=0.0, learning_rate=0.0, weight_decay=0.0)
+    first, second = float(trainer.train_step()[1]), float(trainer.train_step()[1])
+    assert first == second > 0
+
+
+@pytest.mark.parametrize("clip", [0.0, 1e-3, 1e3])
+def test_gradients_are_clipped_but_the_norm_is_from_before(make_trainer, clip: float) -> None:
+    trainer = make_trainer(batches=GivenBatches([batch(random_batch(4))]), dropout=0.0, clip=clip)
+    norm = float(trainer.train_step()[1])
+    after = math.sqrt(sum(float((p.grad.numpy().astype(np.float64) ** 2).sum()) for p in trainer.model.parameters()))
+    assert norm > 1e-2
+    assert after == pytest.approx(min(norm, clip) if clip else norm, rel=1e-3)
+
+
+def test_the_schedule_is_applied(make_trainer) -> None:
+    trainer = make_trainer(steps=12, warmup=4, learning_rate=1e-2, min_learning_rate=1e-3, log_every=1)
+    scales = []
+    plain_step = trainer.optimizer.step
+
+    def step(scale: float, threads: int) -> None:
+        scales.append(scale)
+        plain_step(scale, threads)
+
+    trainer.optimizer.step = step
+    trainer.train()
+    expected = [0.2, 0.4, 0.6, 0.8]
+    expected += [0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * (i - 4) / 8)) for i in range(4, 12)]
+    assert scales == pytest.approx(expected)
+    # The log shows the rate that each step was made with.
+    assert [row["learning_rate"] for row in trainer.rows[1:]] == pytest.approx([1e-2 * scale for scale in expected])
+
+
+def test_the_rate_reaches_the_weights(make_trainer) -> None:
+    # Adam's first step moves each weight by the learning rate, whatever the gradient (unless that is all but 0).
+    trainer = make_trainer(dropout=0.0, warmup=4, learning_rate=1e-2, weight_decay=0.0)
+    before = trainer.model.token_embedding.weight.numpy().copy()
+    trainer.train_step()
+    moved = np.abs(trainer.model.token_embedding.weight.numpy() - before)
+    assert np.median(moved) == pytest.approx(0.2 * 1e-2, rel=1e-3)
+
+
+def test_a_learning_rate_of_zero_changes_nothing(make_trainer, bits) -> None:
+    trainer = make_trainer(learning_rate=0.0)
+    before = bits(trainer.model.state_dict())
+    trainer.train_step()
+    assert bits(trainer.model.state_dict()) == before
+
+
+def test_matrices_decay_and_biases_and_norms_do_not(make_gpt) -> None:
+    model = make_gpt(bias=True)
+    optimizer = adamw_for(model, TrainingConfig(learning_rate=0.1, weight_decay=0.5))
+    decaying = {id(p) for group in optimizer.param_groups if group["weight_decay"] for p in group["params"]}
+    for name, parameter in model.named_parameters():
+        assert (id(parameter) in decaying) == (name.endswith("weight") and "norm" not in name), name
+        # Ones show a decay, and without a gradient there is nothing else to move them.
+        parameter.assign(np.ones(parameter.shape, np.float32))
+        parameter.grad = tt.tensor(np.zeros(parameter.shape, np.float32))
+    assert sum(len(group["params"]) for group in optimizer.param_groups) == len(list(model.parameters()))
+    optimizer.step()
+    for name, parameter in model.named_parameters():
+        expected = 1 - 0.1 * 0.5 if name.endswith("weight") and "norm" not in name else 1.0
+        np.testing.assert_allclose(parameter.numpy(), expected, rtol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_step_leaves_no_garbage(make_trainer, shards: int) -> None:
+    # Reference cycles would keep a step's arrays until the collector runs, long after they are of no use.
+    trainer = make_trainer(gradient_accumulation_steps=2, shards=shards)
+    trainer.train_step()
+    gc.collect()
+    gc.disable()
+    try:
+        trainer.train_step()
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+
+
+# --------------------------------------------------------------------------------------------------------- schedules
+
+
+def factors(schedule: str, steps: int = 12, warmup: int = 4, learning_rate: float = 1e-2) -> list[float]:
+    config = TrainingConfig(
+        steps=steps, warmup=warmup, schedule=schedule, learning_rate=learning_rate, min_learning_rate=learning_rate / 10
+    )
+    chosen = config.make_schedule()
+    return [chosen(i) for i in range(steps + 3)]
+
+
+def test_schedules_by_name() -> None:
+    rising = [0.2, 0.4, 0.6, 0.8]
+    assert factors("constant") == pytest.approx([*rising, *[1.0] * 11])
+    assert factors("linear") == pytest.approx([*rising, *[1 - 0.9 * i / 8 for i in range(9)], 0.1, 0.1])
+    cosine = [0.1 + 0.45 * (1 + math.cos(math.pi * i / 8)) for i in range(9)]
+    assert factors("cosine") == pytest.approx([*rising, *cosine, 0.1, 0.1])
+    assert len({tuple(factors(name)) for name in SCHEDULES}) == len(SCHEDULES) == 4
+
+
+@pytest.mark.parametrize("warmup", [1, 4, 100])
+def test_noam_reaches_1_at_the_end_of_the_warm_up_and_falls_as_the_root(warmup: int) -> None:
+    scales = factors("noam", steps=16 * warmup, warmup=warmup)
+    assert scales.index(max(scales)) == warmup - 1
+    assert scales[warmup - 1] == pytest.approx(1.0)
+    assert scales[:warmup] == pytest.approx([s / warmup for s in range(1, warmup + 1)])
+    assert [scales[4 * warmup - 1], scales[16 * warmup - 1]] == pytest.approx([1 / 2, 1 / 4])
+
+
+def test_noam_without_warm_up_and_a_rate_of_0() -> None:
+    assert factors("noam", warmup=0)[:4] == pytest.approx([1, 2**-0.5, 3**-0.5, 1 / 2])
+    for name in SCHEDULES:
+        assert all(0 <= factor <= 1 for factor in factors(name, learning_rate=0.0))
+
+
+# -------------------------------------------------------------------------------------------------------- evaluation
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_whole_split_is_evaluated(make_trainer, text_ids: np.ndarray, training: bool) -> None:
+    trainer = make_trainer(dropout=0.5)
+    model = trainer.model.train(training)
+    loss = evaluate(model, trainer.batches)
+    assert all(m.training is training for m in model.modules())
+    # By hand: each window of the held-out ids, each target's own loss in float64, one mean over all of them.
+    held_out = trainer.batches.validation.numpy()
+    assert held_out.tolist() == text_ids[-30:].tolist()
+    assert len(held_out) % 8 != 1  # so that the tail is shorter and a mean of the batches' means would differ
+    model.eval()
+    losses = []
+    for start in range(0, len(held_out) - 1, 8):
+        window = held_out[start : start + 9]
+        logits = model(tt.tensor(window[None, :-1])).numpy()[0].astype(np.float64)
+        losses += list(np.log(np.exp(logits).sum(-1)) - logits[np.arange(len(window) - 1), window[1:]])
+    assert len(losses) == 29
+    assert loss == pytest.approx(np.mean(losses), abs=1e-6)
+
+
+def test_batches_count_by_their_targets() -> None:
+    scripted = {3: 1.0, 1: 5.0}
+    ids = tt.tensor([[0]])
+    batches = GivenBatches([], [Batch(ids, ids, 3), Batch(ids, ids, 1)])
+    loss = evaluate(tt.nn.Linear(1, 1), batches, lambda model, batch: tt.tensor(scripted[batch.num_targets]))
+    assert loss == 2.0
+
+
+def test_evaluation_records_nothing(make_trainer) -> None:
+    recorded = []
+
+    def loss_function(model: Any, batch: Any) -> Any:
+        loss = next_token_loss(model, batch)
+        recorded.append(loss.requires_grad)
+        return loss
+
+    trainer = make_trainer()
+    evaluate(trainer.model, trainer.batches, loss_function)
+    assert recorded == [False, False]
+
+
+def test_perplexity() -> None:
+    assert perplexity(0.0) == 1.0
+    assert perplexity(math.log(65)) == pytest.approx(65)
+    assert perplexity(1e6) == math.inf
+
+
+# ---------------------------------------------------------------------------------------------- the loop and its log
+
+
+def test_training_learns(make_trainer) -> None:
+    trainer = make_trainer(steps=60, eval_every=60, dropout=0.0)
+    assert trainer.train() is True
+    first, last = trainer.rows[0]["validation_loss"], trainer.rows[-1]["validation_loss"]
+    assert first == pytest.approx(math.log(11), abs=0.2)
+    assert last < first - 0.1
+    assert trainer.rows[-1]["train_loss"] < first - 0.5
+    assert trainer.best_loss == last
+    assert trainer.best_step == 60
+
+
+def read_log(folder: RunFolder) -> list[dict[str, str]]:
+    with open(folder.log, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_log(make_trainer) -> None:
+    losses, norms = [], []
+    trainer = make_trainer(steps=12, eval_every=8, log_every=5)
+    plain_step = trainer.train_step
+
+    def train_step() -> Any:
+        loss, norm, count = plain_step()
+        losses.append(float(loss))
+        norms.append(float(norm))
+        return loss, norm, count
+
+    trainer.train_step = train_step
+    trainer.train()
+    rows = read_log(trainer.folder)
+    assert tuple(rows[0]) == LOG_COLUMNS
+    # A row every 5 steps, one at each evaluation, one at the start and one at the end.
+    assert [row["step"] for row in rows] == ["0", "5", "8", "10", "12"]
+    assert [row["validation_loss"] != "" for row in rows] == [True, False, True, False, True]
+    assert rows[0]["train_loss"] == rows[0]["gradient_norm"] == ""
+    # A row's training loss is the mean over the steps since the row before.
+    means = [np.mean(losses[a:b]) for a, b in [(0, 5), (5, 8), (8, 10), (10, 12)]]
+    assert [float(row["train_loss"]) for row in rows[1:]] == pytest.approx(means, abs=1e-9)
+    assert [float(row["gradient_norm"]) for row in rows[1:]] == [norms[i - 1] for i in (5, 8, 10, 12)]
+    seconds = [float(row["seconds"]) for row in rows]
+    assert seconds == sorted(seconds)
+    assert seconds[0] == 0.0
+
+
+def test_the_best_checkpoint_is_not_replaced_by_a_worse_one(make_trainer, bits) -> None:
+    scripted = iter([3.0, 2.0, 1.0, 1.5, 1.0])  # at steps 0, 4, 8, 12, 16; the last is as good, not better
+    weights = []
+
+    def loss_function(model: Any, batch: Any) -> Any:
+        if model.training:
+            return next_token_loss(model, batch)
+        weights.append({name: value.copy() for name, value in model.state_dict().items()})
+        return tt.tensor(next(scripted))
+
+    one_batch = batch(random_batch(2))
+    trainer = make_trainer(loss_function=loss_function, steps=16, eval_every=4)
+    trainer.batches.validation_batches = lambda: iter([one_batch])
+    trainer.train()
+    assert (trainer.best_loss, trainer.best_step) == (1.0, 8)
+    best, state = load_checkpoint(trainer.folder.best, "best")
+    assert state == {"kind": "best", "step": 8, "validation_loss": 1.0}
+    assert bits(best["model"]) == bits(weights[2])
+    assert bits(best["model"]) != bits(weights[3])
+    latest, state = load_checkpoint(trainer.folder.latest, "latest")
+    assert state["step"] == 16
+    assert bits(latest["model"]) == bits(weights[4])
+
+
+def test_something_is_said_at_each_evaluation_of_the_weights_as_they_are(make_trainer, capsys) -> None:
+    trainer = make_trainer(steps=20, eval_every=10, average=2)
+    seen = []
+
+    def say() -> str:
+        seen.append(trainer.model.token_embedding.weight.numpy().copy())
+        return f"said after step {trainer.step}"
+
+    trainer.on_evaluation = say
+    trainer.train()
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith("said")] == [f"said after step {n}" for n in (10, 20)]
+    assert (seen[1] == trainer.model.token_embedding.weight.numpy()).all()  # not those of the average
+    assert (seen[0] != seen[1]).any()
+
+
+# --------------------------------------------------------------------------------------------------------- averaging
+
+
+def averaging(make_trainer, losses: list[float], **settings: Any) -> tuple[Trainer, list[dict[str, np.ndarray]]]:
+    """A trainer whose evaluations find these losses, and the weights that each was of."""
+    left = iter(losses)
+    seen: list[dict[str, np.ndarray]] = []
+
+    def loss_function(model: Any, batch: Any) -> Any:
+        if model.training:
+            return next_token_loss(model, batch)
+        seen.append({name: value.numpy().copy() for name, value in model.state_dict().items()})
+        return tt.tensor(next(left))
+
+    one_batch = batch(random_batch(2))
+    trainer = make_trainer(loss_function=loss_function, **{"steps": 16, "eval_every": 4, **settings})
+    trainer.batches.validation_batches = lambda: iter([one_batch])
+    return trainer, seen
+
+
+@pytest.mark.parametrize(("average", "first"), [(2, 3), (3, 2), (4, 1), (9, 1)])  # never those before the first step
+def test_the_last_weights_are_averaged(make_trainer, average: int, first: int) -> None:
+    # At steps 0, 4, 8, 12 and 16, then of the mean, which is the best.
+    trainer, seen = averaging(make_trainer, [5.0, 4.0, 1.0, 2.0, 3.0, 0.5], average=average)
+    trainer.train()
+    assert len(seen) == 6
+    best, state = load_checkpoint(trainer.folder.best, "best")
+    assert state == {"kind": "best", "step": 16, "validation_loss": 0.5}
+    assert (trainer.best_loss, trainer.best_step) == (0.5, 16)
+    latest = load_checkpoint(trainer.folder.latest, "latest")[0]["model"]
+    for name, tensor in best["model"].items():
+        mean = np.mean([weights[name].astype(np.float64) for weights in seen[first:5]], axis=0)
+        np.testing.assert_allclose(tensor.numpy(), mean, rtol=0, atol=1e-6, err_msg=name)
+        np.testing.assert_array_equal(seen[5][name], tensor.numpy(), err_msg=name)  # the mean is what was evaluated
+        # The run's own weights are as they were.
+        np.testing.assert_array_equal(latest[name].numpy(), seen[4][name], err_msg=name)
+        np.testing.assert_array_equal(trainer.model.state_dict()[name].numpy(), seen[4][name], err_msg=name)
+
+
+@pytest.mark.parametrize("of_the_mean", [1.0, 1.5])  # as good is not better
+def test_a_mean_that_is_not_better_is_dropped(make_trainer, bits, of_the_mean: float) -> None:
+    trainer, seen = averaging(make_trainer, [5.0, 4.0, 1.0, 2.0, 3.0, of_the_mean], average=3)
+    trainer.train()
+    best, state = load_checkpoint(trainer.folder.best, "best")
+    assert state == {"kind": "best", "step": 8, "validation_loss": 1.0}
+    assert bits(best["model"]) == {name: value.tobytes() for name, value in seen[2].items()}
+    assert (trainer.best_loss, trainer.best_step) == (1.0, 8)
+
+
+def test_only_as_many_weights_are_kept_as_are_averaged(make_trainer) -> None:
+    trainer, _ = averaging(make_trainer, [5.0, 4.0, 3.0, 2.0, 1.0, 0.5], average=2)
+    kept = []
+    trainer.on_evaluation = lambda: kept.append([path.stem for path in trainer.folder.kept_weights()]) or ""
+    trainer.train()
+    names = {n: f"weights-{n:08d}" for n in (4, 8, 12, 16)}
+    assert kept == [[names[4]], [names[4], names[8]], [names[8], names[12]], [names[12], names[16]]]
+    # A new run in the same folder does not average those of the old one.
+    with pytest.raises(UserError, match="holds a run already"):
+        trainer.folder.create({})
+    trainer.folder.create({}, overwrite=True)
+    assert trainer.folder.kept_weights() == []
+    trainer.folder.move_into_place()
+    assert [path.name for path in trainer.folder.path.iterdir()] == ["config.json"]
+
+
+def test_without_averaging_no_weights_are_kept(make_trainer) -> None:
+    trainer, seen = averaging(make_trainer, [5.0, 4.0, 3.0, 2.0, 1.0])
+    trainer.train()
+    assert len(seen) == 5
+    assert trainer.folder.kept_weights() == []
+
+
+# ------------------------------------------------------------------------------------------- interrupted and resumed
+
+
+class Interrupting(TextBatches):
+    """Batches of which drawing one, or several, is interrupted as by Ctrl-C."""
+
+    def __init__(self, ids: np.ndarray, interrupt_at: int, times: int = 1):
+        super().__init__(ids, 8, SETTINGS["batch_size"], 1337)
+        self.countdown = interrupt_at
+        self.times = times
+
+    def sample(self) -> Batch:
+        self.countdown -= 1
+        if self.countdown == 0:
+            for _ in range(self.times):
+                signal.raise_signal(signal.SIGINT)
+        return super().sample()
+
+
+def outcome(trainer: Trainer, bits: Any) -> dict[str, Any]:
+    """All that a run leaves, but for how long it took."""
+    groups, state = load_checkpoint(trainer.folder.latest, "latest")
+    best, best_state = load_checkpoint(trainer.folder.best, "best")
+    without_seconds = [{**row, "seconds": None} for row in trainer.rows]
+    return {
+        "weights": bits(trainer.model.state_dict()),
+        "latest weights": bits(groups["model"]),
+        "moments": bits(groups["optimizer"]),
+        "random": (state["random"], state["batches"]),
+        "best": bits(best["model"]),
+        "best state": best_state,
+        "best loss and step": (trainer.best_loss, trainer.best_step, state["best_loss"], state["best_step"]),
+        "rows": without_seconds,
+        "saved rows": [{**row, "seconds": None} for row in state["rows"]],
+        "log": [{**row, "seconds": None} for row in read_log(trainer.folder)],
+    }
+
+
+# In the middle of a row of the log; just before, at and after a row, an evaluation and checkpoint; at the first and the
+# last step; and several times.
+@pytest.mark.parametrize("interruptions", [[7], [4], [5], [6], [9], [10], [11], [1], [19], [3, 4, 12], [1, 1, 1]])
+@pytest.mark.parametrize("accumulated", [1, 2])
+def test_interrupted_and_resumed_is_bit_for_bit_uninterrupted(
+    make_trainer, text_ids: np.ndarray, bits, interruptions: list[int], accumulated: int
+) -> None:
+    whole = make_trainer("whole", gradient_accumulation_steps=accumulated)
+    assert whole.train() is True
+    expected = outcome(whole, bits)
+
+    reached = 0
+    for n, steps in enumerate(interruptions):
+        batches = Interrupting(text_ids, steps * accumulated)
+        trainer = make_trainer("parts", batches, gradient_accumulation_steps=accumulated)
+        if n > 0:
+            trainer.resume()
+        assert trainer.train() is False
+        reached += steps
+        assert trainer.step == reached  # the step in which Ctrl-C came was finished, and none begun after it
+        assert load_checkpoint(trainer.folder.latest, "latest")[1]["step"] == reached
+    last = make_trainer("parts", gradient_accumulation_steps=accumulated)
+    last.resume()
+    assert last.train() is True
+    actual = outcome(last, bits)
+    for name, value in expected.items():
+        assert actual[name] == value, name
+
+
+class InterruptingPairs(PairBatches):
+    """Batches of pairs, of which drawing one is interrupted as by Ctrl-C."""
+
+    countdown = 0
+
+    def sample(self) -> PairBatch:
+        self.countdown -= 1
+        if self.countdown == 0:
+            signal.raise_signal(signal.SIGINT)
+        return super().sample()
+
+
+@pytest.fixture
+def make_translator(tmp_path: Path) -> Callable[..., Trainer]:
+    """A trainer of a tiny Transformer, whose languages share one embedding, that averages weights; the same each time."""
+    rng = np.random.default_rng(0)
+    pairs = [(rng.integers(3, 11, a).tolist(), rng.integers(3, 11, b).tolist()) for a, b in rng.integers(1, 7, (25, 2))]
+    config = TrainingConfig(steps=16, batch_size=4, eval_every=4, log_every=3, warmup=4, average=3, schedule="noam")
+
+    def make(folder: str, interrupt_at: int = 0) -> Trainer:
+        tt.seed(config.seed)
+        sizes = {"d_model": 8, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1, "d_ff": 8}
+        model = Transformer(TransformerConfig(11, 11, dropout=0.3, share_embeddings=True, **sizes))
+        batches = InterruptingPairs(pairs[:20], pairs[20:], Specials(0, 1, 2), config.batch_size, config.seed)
+        batches.countdown = interrupt_at
+        run = RunFolder(tmp_path / folder)
+        run.path.mkdir(exist_ok=True)
+        return Trainer(model, batches, config, run, translation_loss(0.1, 0))
+
+    return make
+
+
+# 5 batches an epoch: within one, at its end and its start; before, at and after an evaluation; at once; and several times.
+@pytest.mark.parametrize("interruptions", [[3], [4], [5], [6], [7], [8], [9], [15], [1, 1, 3, 7]])
+def test_translating_and_averaging_is_resumed_bit_for_bit(make_translator, bits, interruptions: list[int]) -> None:
+    whole = make_translator("whole")
+    assert whole.train() is True
+    for n, steps in enumerate(interruptions):
+        trainer = make_translator("parts", steps)
+        if n > 0:
+            trainer.resume()
+        assert trainer.train() is False
+    last = make_translator("parts")
+    last.resume()
+    assert last.step == sum(interruptions)
+    assert last.train() is True
+    assert outcome(last, bits) == outcome(whole, bits)
+    kept, expected = last.folder.kept_weights(), whole.folder.kept_weights()
+    assert [path.name for path in kept] == [path.name for path in expected]
+    assert [path.read_bytes() for path in kept] == [path.read_bytes() for path in expected]
+
+
+def test_resuming_matters(make_trainer, text_ids: np.ndarray, bits) -> None:
+    # The comparison above can fail: another seed for dropout alone, and the weights are others.
+    whole = make_trainer("whole")
+    whole.train()
+    trainer = make_trainer("parts", Interrupting(text_ids, 7))
+    trainer.train()
+    last = make_trainer("parts")
+    last.resume()
+    tt.seed(0)
+    last.train()
+    assert outcome(last, bits)["weights"] != outcome(whole, bits)["weights"]
+
+
+def test_a_crash_costs_the_steps_since_the_last_checkpoint_and_nothing_else(make_trainer, bits) -> None:
+    whole = make_trainer("whole")
+    whole.train()
+
+    crashing = make_trainer("parts")
+    plain_sample = crashing.batches.sample
+    drawn = 0
+
+    def sample() -> Batch:
+        nonlocal drawn
+        drawn += 1
+        if drawn == 14:
+            raise MemoryError
+        return plain_sample()
+
+    crashing.batches.sample = sample
+    with pytest.raises(MemoryError):
+        crashing.train()
+    last = make_trainer("parts")
+    last.resume()
+    assert last.step == 10
+    last.train()
+    assert outcome(last, bits) == outcome(whole, bits)
+
+
+def test_a_run_can_be_resumed_from_its_very_beginning(make_trainer, bits) -> None:
+    whole = make_trainer("whole")
+    whole.train()
+    crashing = make_trainer("parts")
+    crashing.batches.sample = lambda: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        crashing.train()
+    last = make_trainer("parts")
+    last.resume()
+    assert last.step == 0
+    last.train()
+    assert outcome(last, bits) == outcome(whole, bits)
+
+
+def test_the_best_so_far_is_remembered(make_trainer, text_ids: np.ndarray) -> None:
+    # After resuming, an evaluation worse than one before the interruption must not replace the best checkpoint.
+    def scripted(values: list[float]) -> Any:
+        left = iter(values)
+
+        def loss_function(model: Any, batch: Any) -> Any:
+            return next_token_loss(model, batch) if model.training else tt.tensor(next(left))
+
+        return loss_function
+
+    one_batch = batch(random_batch(2))
+    trainer = make_trainer(batches=Interrupting(text_ids, 12), loss_function=scripted([2.0, 1.0]))
+    trainer.batches.validation_batches = lambda: iter([one_batch])
+    assert trainer.train() is False
+    resumed = make_trainer(loss_function=scripted([1.5]))
+    resumed.batches.validation_batches = lambda: iter([one_batch])
+    resumed.resume()
+    assert resumed.train() is True
+    assert (resumed.best_loss, resumed.best_step) == (1.0, 10)
+    assert load_checkpoint(resumed.folder.best, "best")[1]["step"] == 10
+
+
+def test_a_finished_run_has_nothing_left_to_do(make_trainer, bits) -> None:
+    trainer = make_trainer()
+    trainer.train()
+    expected = outcome(trainer, bits)
+    again = make_trainer()
+    again.resume()
+    assert again.train() is True
+    assert outcome(again, bits) == expected
+
+
+def test_seconds_go_on(make_trainer, text_ids: np.ndarray) -> None:
+    trainer = make_trainer(batches=Interrupting(text_ids, 3))  # before the first row of the log
+    trainer.train()
+    assert trainer.seconds > 0
+    resumed = make_trainer()
+    resumed.resume()
+    assert resumed.seconds == trainer.seconds
+    resumed.train()
+    assert resumed.seconds > trainer.seconds
+
+
+def test_a_second_interrupt_stops_at_once(make_trainer, text_ids: np.ndarray) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background ignores Ctrl-C
+    before = signal.getsignal(signal.SIGINT)
+    trainer = make_trainer(batches=Interrupting(text_ids, 7, times=2))
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    assert trainer.step == 6
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_signal_in_the_last_step_is_not_forgotten(make_trainer, bits) -> None:
+    expected = make_trainer("whole")
+    expected.train()
+    trainer = make_trainer("parts")
+    trainer.on_evaluation = lambda: signal.raise_signal(signal.SIGINT) if trainer.step == trainer.config.steps else ""
+    assert trainer.train() is False  # what would come after it is not begun
+    assert trainer.step == trainer.config.steps
+    assert "Ctrl-C after step 20 and saved" in trainer.stop_message("python example.py")
+    last = make_trainer("parts")
+    last.resume()
+    assert last.train() is True
+    assert outcome(last, bits) == outcome(expected, bits)
+
+
+def test_a_trainer_that_was_stopped_may_go_on(make_trainer, text_ids: np.ndarray, bits) -> None:
+    expected = make_trainer("whole")
+    expected.train()
+    trainer = make_trainer("parts", Interrupting(text_ids, 7))
+    assert trainer.train() is False
+    assert trainer.train() is True
+    assert outcome(trainer, bits) == outcome(expected, bits)
+
+
+@pytest.mark.parametrize("interrupt_at", [7, 0])
+def test_ctrl_c_means_what_it_did_before_and_after(make_trainer, text_ids: np.ndarray, interrupt_at: int) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    trainer = make_trainer(batches=Interrupting(text_ids, interrupt_at))
+    assert trainer.train() is (interrupt_at == 0)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+# ------------------------------------------------------------------------------------------------------------ shards
+
+
+@pytest.mark.parametrize("shards", [2, 3, 4, 9])
+@pytest.mark.parametrize("accumulated", [1, 2])
+def test_a_step_of_shards_is_a_step(make_trainer, shards: int, accumulated: int) -> None:
+    drawn = [batch(random_batch(rows)) for rows in (4, 3)[:accumulated]]
+    rows: list[int] = []
+
+    def loss_function(model: Any, shard: Any) -> Any:
+        rows.append(len(shard.inputs))
+        return next_token_loss(model, shard)
+
+    given = {
+        "loss_function": loss_function,
+        "dropout": 0.0,
+        "clip": 0.0,
+        "gradient_accumulation_steps": accumulated,
+    }
+    trainers = [make_trainer(batches=GivenBatches(drawn), shards=n, **given) for n in (1, shards)]
+    (loss, norm, count), (sharded_loss, sharded_norm, sharded_count) = [trainer.train_step() for trainer in trainers]
+    model = make_trainer(dropout=0.0).model
+    mean = sum(float(next_token_loss(model, b)) * b.num_targets for b in drawn) / count
+    assert float(loss) == pytest.approx(mean, abs=1e-6)
+    assert sharded_count == count
+    assert len(rows) == accumulated + sum(min(shards, n) for n in (4, 3)[:accumulated])
+    assert float(sharded_loss) == pytest.approx(float(loss), abs=1e-6)
+    assert float(sharded_norm) == pytest.approx(float(norm), abs=1e-6)
+    plain, sharded = [trainer.model for trainer in trainers]
+    for (name, one), other in zip(plain.named_parameters(), sharded.parameters()):
+        np.testing.assert_allclose(other.grad.numpy(), one.grad.numpy(), rtol=0, atol=1e-6, err_msg=name)
+
+
+def test_training_in_shards_follows_training_at_once(make_trainer) -> None:
+    runs = []
+    for shards in (1, 2):
+        trainer = make_trainer(f"{shards}", dropout=0.0, shards=shards, log_every=1, learning_rate=1e-3)
+        trainer.train()
+        losses = [row[name] for row in trainer.rows for name in ("train_loss", "validation_loss")]
+        runs.append([loss for loss in losses if loss is not None])
+    assert len(runs[0]) == 20 + 3
+    assert runs[1] == pytest.approx(runs[0], rel=1e-5)
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3, 50])
+def test_evaluation_in_shards(make_trainer, shards: int) -> None:
+    trainer = make_trainer(dropout=0.5)
+    expected = evaluate(trainer.model, trainer.batches)
+    assert evaluate(trainer.model, trainer.batches, shards=shards) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_shards_of_padded_pairs_count_by_all_targets_of_the_batch(training: bool) -> None:
+    # The rows have 2, 1 and 5 targets: a mean of the shards' means would differ.
+    pairs = [([3, 4], [5]), ([6], []), ([7, 8, 9], [3, 4, 5, 6])]
+    model = Transformer(TransformerConfig(11, 11, 8, 2, 1, 1, 8, dropout=0.0)).train(training)
+    whole = PairBatches(pairs, pairs, Specials(0, 1, 2), batch_size=3).sample()
+    loss = translation_loss(0.1, 0)
+    parts = whole.split(3)
+    assert [part.num_targets for part in parts] == [8] * 3
+    assert sum(float(loss(model, part)) for part in parts) == pytest.approx(float(loss(model, whole)), rel=1e-6)
+
+
+@pytest.mark.parametrize("interrupt_at", [7, 10, 11])
+def test_shards_are_resumed_bit_for_bit(make_trainer, text_ids: np.ndarray, bits, interrupt_at: int) -> None:
+    whole = make_trainer("whole", shards=2)
+    whole.train()
+    parts = make_trainer("parts", Interrupting(text_ids, interrupt_at), shards=2)
+    assert parts.train() is False
+    last = make_trainer("parts", shards=2)
+    last.resume()
+    assert last.train() is True
+    assert outcome(last, bits) == outcome(whole, bits)
+    others = make_trainer("others", shards=3)  # the comparison can fail
+    others.train()
+    assert outcome(others, bits)["weights"] != outcome(whole, bits)["weights"]
+
+
+def test_shards_are_resumed_from_the_very_beginning(make_trainer, bits) -> None:
+    whole = make_trainer("whole", shards=2)
+    whole.train()
+    crashing = make_trainer("parts", shards=2)
+    crashing.batches.sample = lambda: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        crashing.train()
+    last = make_trainer("parts", shards=2)
+    last.resume()
+    last.train()
+    assert outcome(last, bits) == outcome(whole, bits)
+
+
+def test_a_run_keeps_its_number_of_shards_on_another_machine(
+    make_trainer, text_ids: np.ndarray, bits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parallel, "default_shards", lambda: 3)
+    whole = make_trainer("whole", shards=0)
+    whole.train()
+    assert (whole.shards, make_trainer(shards=2).shards) == (3, 2)
+    make_trainer("parts", Interrupting(text_ids, 7), shards=0).train()
+    monkeypatch.setattr(parallel, "default_shards", lambda: 2)
+    last = make_trainer("parts", shards=0)
+    assert last.shards == 2
+    last.resume()
+    assert last.shards == 3
+    last.train()
+    assert outcome(last, bits) == outcome(whole, bits)
+
+
+# ------------------------------------------------------------------------------------------------- when it goes wrong
+
+
+def spoiled(at: int, spoil: Callable[[GPT, Any], Any], training: bool = True) -> Callable[[Any, Any], Any]:
+    """The usual loss but for one call of those in (or out of) training, counted from 1."""
+    calls = 0
+
+    def loss_function(model: Any, batch: Any) -> Any:
+        nonlocal calls
+        loss = next_token_loss(model, batch)
+        calls += model.training is training
+        return spoil(model, loss) if calls == at and model.training is training else loss
+
+    return loss_function
+
+
+def nan_loss(model: GPT, loss: Any) -> Any:
+    return loss * math.nan
+
+
+def infinite_loss(model: GPT, loss: Any) -> Any:
+    return loss + math.inf
+
+
+def nan_gradient(model: GPT, loss: Any) -> Any:
+    # A finite loss whose derivative is not: the square root of 0, times 0.
+    return loss + tt.sqrt((model.norm.weight * 0.0).sum())
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (nan_loss, "the loss became nan at step 13"),
+        (infinite_loss, "the loss became inf at step 13"),
+        (nan_gradient, "the gradient's norm became nan at step 13"),
+    ],
+)
+@pytest.mark.parametrize("log_every", [1, 5, 100])
+def test_training_stops_at_a_loss_that_is_no_number(make_trainer, bits, spoil, message: str, log_every: int) -> None:
+    good = make_trainer("good", log_every=log_every)
+    good.train()
+    trainer = make_trainer("bad", loss_function=spoiled(13, spoil), log_every=log_every)
+    with pytest.raises(UserError) as caught:
+        trainer.train()
+    assert message in str(caught.value)
+    assert str(trainer.folder.path) in str(caught.value)
+    # The checkpoint is that of step 10: a run from there, without the fault, ends where it would have ended.
+    resumed = make_trainer("bad", log_every=log_every)
+    resumed.resume()
+    assert resumed.step == 10
+    assert np.isfinite(resumed.model.token_embedding.weight.numpy()).all()
+    resumed.train()
+    assert outcome(resumed, bits) == outcome(good, bits)
+
+
+def test_weights_gone_bad_are_not_saved_over_good_ones(make_trainer) -> None:
+    # The last step before the evaluation has a finite loss, and only the evaluation shows that the weights are spoiled.
+    trainer = make_trainer(loss_function=spoiled(3, nan_loss, training=False))  # two validation batches an evaluation
+    with pytest.raises(UserError, match="the validation loss became nan at step 10"):
+        trainer.train()
+    assert load_checkpoint(trainer.folder.latest, "latest")[1]["step"] == 0
+    assert load_checkpoint(trainer.folder.best, "best")[1]["step"] == 0
+
+
+def test_an_interrupt_does_not_save_bad_weights_either(make_trainer, text_ids: np.ndarray) -> None:
+    trainer = make_trainer(batches=Interrupting(text_ids, 14), loss_function=spoiled(13, nan_loss), log_every=100)
+    with pytest.raises(UserError, match="the loss became nan at step 13"):
+        trainer.train()
+    assert load_checkpoint(trainer.folder.latest, "latest")[1]["step"] == 10
+
+
+# -------------------------------------------------------------------------------------------------- frozen parameters
+
+
+def freeze(trainer: Trainer) -> Trainer:
+    """All but the last block and the last norm: a matrix, vectors, the tied embeddings."""
+    for name, p in trainer.model.named_parameters():
+        p.requires_grad = name.startswith(("blocks.1", "norm"))
+    return trainer
+
+
+@pytest.mark.parametrize("interrupt_at", [3, 10])
+@pytest.mark.parametrize("shards", [1, 2])
+def test_the_rest_of_a_frozen_model_is_trained_and_resumed_bit_for_bit(
+    make_trainer, text_ids: np.ndarray, bits, interrupt_at: int, shards: int
+) -> None:
+    whole = freeze(make_trainer("whole", shards=shards))
+    before = bits(whole.model.state_dict())
+    assert whole.train() is True
+    for name, values in bits(whole.model.state_dict()).items():
+        assert (values == before[name]) == (not name.startswith(("blocks.1", "norm"))), name
+
+    interrupted = freeze(make_trainer("parts", Interrupting(text_ids, interrupt_at), shards=shards))
+    assert interrupted.train() is False
+    resumed = freeze(make_trainer("parts", shards=shards))
+    resumed.resume()
+    assert resumed.train() is True
+    assert outcome(resumed, bits) == outcome(whole, bits)
+
+
+def test_a_model_frozen_before_and_released_during_training(make_trainer) -> None:
+    given = make_trainer()
+    freeze(given)
+    trainer = Trainer(given.model, given.batches, given.config, given.folder)  # made with what is frozen already
+    trainer.train_step()
+    embedding = trainer.model.token_embedding.weight
+    before = embedding.tolist()
+    trainer.train_step()
+    assert embedding.tolist() == before
+    embedding.requires_grad = True
+    trainer.train_step()
+    assert embedding.tolist() != before
+
+
+# ---------------------------------------------------------------------------------------------- checkpoints of before
+
+
+TIED = ("model/source_embedding.tokens.weight", "model/target_embedding.tokens.weight")
+
+
+def as_before(path: Path) -> None:
+    """Rewrite a translator's checkpoint as they once were: a tied weight under each of its names, and no settings of the
+    optimizer."""
+    tensors, metadata = load_with_metadata(path)
+    assert TIED[1] not in tensors
+    tensors = {name: value for name, value in tensors.items() if not name.startswith("optimizer/groups.")}
+    tt.save({**tensors, TIED[1]: tensors[TIED[0]]}, path, metadata)
+
+
+def test_a_run_from_before_is_resumed_bit_for_bit(make_translator, bits) -> None:
+    whole = make_translator("whole")
+    whole.train()
+    parts = make_translator("parts", 10)
+    parts.train()
+    for path in (parts.folder.latest, parts.folder.best, *parts.folder.kept_weights()):
+        as_before(path)
+    load_weights(make_translator("parts").model, parts.folder.best)
+    again = make_translator("parts")
+    again.resume()
+    again.train()
+    assert outcome(again, bits) == outcome(whole, bits)
+
+
+def test_a_checkpoint_whose_tied_copies_differ_is_refused(make_translator) -> None:
+    trainer = make_translator("run", 3)
+    trainer.train()
+    tensors, metadata = load_with_metadata(trainer.folder.latest)
+    tt.save({**tensors, TIED[1]: tensors[TIED[0]] + 1.0}, trainer.folder.latest, metadata)
+    with pytest.raises(UserError, match=r"does not fit the model in .*target_embedding.* one tied tensor, but have different"):
+        make_translator("run").resume()
+
+
+def test_a_resumed_run_has_the_settings_of_its_checkpoint(make_trainer, text_ids: np.ndarray, bits) -> None:
+    whole = make_trainer("whole")
+    whole.train()
+    make_trainer("parts", Interrupting(text_ids, 7)).train()
+    other = make_trainer("parts", beta1=0.5, weight_decay=0.7)
+    other.resume()
+    other.train()
+    assert outcome(other, bits) == outcome(whole, bits)
+
+
+# ------------------------------------------------------------------------------------------- checkpoints that are not
+
+
+def test_resuming_without_a_checkpoint(make_trainer) -> None:
+    with pytest.raises(UserError, match=r"latest\.safetensors does not exist"):
+        make_trainer().resume()
+
+
+def test_resuming_another_models_checkpoint(make_trainer, bits) -> None:
+    make_trainer(steps=2).train()
+    other = make_trainer(d_model=32, steps=2)
+    before = bits(other.model.state_dict())
+    with pytest.raises(UserError, match=r"latest\.safetensors does not fit the model in ") as caught:
+        other.resume()
+    assert "blocks.0.attention.output.weight: shape (16, 16) instead of (32, 32)" in str(caught.value)
+    assert bits(other.model.state_dict()) == before
+
+
+def test_resuming_from_best_is_refused(make_trainer) -> None:
+    # It holds weights alone: going on from it would not be the same run.
+    trainer = make_trainer(steps=2)
+    trainer.train()
+    trainer.folder.latest.write_bytes(trainer.folder.best.read_bytes())
+    with pytest.raises(UserError, match="not a checkpoint of the kind 'latest'"):
+        make_trainer(steps=2).resume()
+
+
+# ---------------------------------------------------------------------------------------------------------- settings
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"steps": 0}, "steps must be at least 1, not 0"),
+        ({"batch_size": -1}, "batch_size must be at least 1, not -1"),
+        ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps must be at least 1, not 0"),
+        ({"eval_every": 0}, "eval_every must be at least 1, not 0"),
+        ({"log_every": 0}, "log_every must be at least 1, not 0"),
+        ({"learning_rate": -1e-3}, "learning_rate must be at least 0, not -0.001"),
+        ({"learning_rate": math.nan}, "learning_rate must be a finite number, not nan"),
+        ({"min_learning_rate": math.inf}, "min_learning_rate must be a finite number, not inf"),
+        ({"warmup": -1}, "warmup must be at least 0, not -1"),
+        ({"weight_decay": -0.1}, "weight_decay must be at least 0, not -0.1"),
+        ({"clip": -1.0}, "clip must be at least 0, not -1.0"),
+        ({"seed": -1}, "seed must be at least 0, not -1"),
+        ({"shards": -1}, "shards must be at least 0, not -1"),
+        ({"average": 0}, "average must be at least 1, not 0"),
+        ({"schedule": "step"}, "schedule must be one of cosine, linear, constant, noam, not 'step'"),
+        ({"beta1": 1.0}, "beta1 must be at least 0 and less than 1, not 1.0"),
+        ({"beta2": math.nan}, "beta2 must be a finite number, not nan"),
+        ({"steps": 2.0}, "steps must be an integer, not 2.0"),
+        ({"steps": "20"}, "steps must be an integer, not '20'"),
+        ({"batch_size": True}, "batch_size must be an integer, not True"),
+        pytest.param({"learning_rate": 10**400}, "learning_rate must be a finite number, not 1000", id="huge"),
+        ({"dtype": None}, "dtype must be text, not None"),
+        ({"steps": 10**400}, "steps must be at most 1,000,000,000,000,000"),
+        ({"shards": 1025}, "shards must be at most 1024, as each is a thread, not 1025"),
+    ],
+)
+def test_settings_that_cannot_be(settings: dict[str, float], message: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        TrainingConfig(**settings)
+    assert str(caught.value).startswith(message)
+    (name,) = settings
+    assert caught.value.as_flags().startswith("--" + name.replace("_", "-") + " must be ")

@@ -1,0 +1,105 @@
+"""The kernels' place in the library: what they import, and that both backends fill the slot alike. Their source text is read,
+as only one backend can be loaded."""
+
+import ast
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tinytensor as tt
+from tinytensor import functional, kernels
+from tinytensor.backend import to_numpy, xp
+from tinytensor.kernels.masks import causal_array
+
+FOLDER = Path(kernels.__file__).parent
+TREES = {str(path.relative_to(FOLDER)): ast.parse(path.read_text()) for path in sorted(FOLDER.rglob("*.py"))}
+BELOW = {"tinytensor.backend", "tinytensor.precision", "tinytensor.summation"}  # what kernels may import beside each other
+
+
+def imported(tree):
+    """The modules of tinytensor that a file imports: ``from tinytensor import name`` counts as ``tinytensor.name``."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from [alias.name for alias in node.names if alias.name.startswith("tinytensor")]
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tinytensor"):
+            whole = node.module in ("tinytensor", "tinytensor.kernels")
+            yield from [f"{node.module}.{alias.name}" for alias in node.names] if whole else [node.module]
+
+
+@pytest.mark.parametrize("file", TREES)
+def test_kernels_import_sideways_or_down(file):
+    found = set(imported(TREES[file]))
+    assert {name for name in found - BELOW if not name.startswith("tinytensor.kernels.")} == set()
+    if file.startswith("numpy"):  # cupy builds on numpy, so numpy does not import cupy
+        assert not [name for name in found if name.startswith("tinytensor.kernels.cupy")]
+
+
+@pytest.mark.parametrize("module", sorted(BELOW))
+def test_what_kernels_import_imports_no_kernels(module):
+    text = (FOLDER.parent / f"{module.rpartition('.')[2]}.py").read_text()
+    assert not [name for name in imported(ast.parse(text)) if name not in {*BELOW, "tinytensor.allocator"}]
+
+
+def test_the_check_of_imports_sees_them():
+    text = "from tinytensor.modes import modes\nfrom tinytensor import kernels, backend\ndef f():\n    import tinytensor.engine"
+    assert set(imported(ast.parse(text))) == {
+        "tinytensor.modes", "tinytensor.kernels", "tinytensor.backend", "tinytensor.engine",
+    }  # fmt: skip
+
+
+def functions(file):
+    return {n.name: n for n in ast.walk(TREES[file]) if isinstance(n, ast.FunctionDef)}
+
+
+def parameters(function):
+    return [a.arg for a in [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]]
+
+
+def test_both_backends_have_the_same_kernels_with_the_same_parameters():
+    exported, declared = {}, {}
+    for backend in ("numpy", "cupy"):
+        tree = TREES[f"{backend}/__init__.py"]
+        (names,) = [n.value for n in tree.body if isinstance(n, ast.Assign) and n.targets[0].id == "__all__"]
+        exported[backend] = set(ast.literal_eval(names))
+        files = [file for file in TREES if file.startswith(backend)]
+        declared[backend] = {name: parameters(f) for file in files for name, f in functions(file).items()}
+    assert exported["numpy"] == exported["cupy"]
+    both = exported["numpy"] & declared["numpy"].keys() & declared["cupy"].keys()
+    assert len(both) > 20
+    assert {name: declared["numpy"][name] for name in both} == {name: declared["cupy"][name] for name in both}
+
+
+@pytest.mark.parametrize("file", TREES)
+def test_a_thing_has_one_name(file):
+    """``key`` belongs to attention alone, what dropout keeps with is no ``p``, and what is saved is not called statistics."""
+    for name, function in functions(file).items():
+        names = set(parameters(function))
+        assert not names & {"statistics", "probability", "p", "dropout_key", "seed_key"}, name
+        assert "key" not in names or "query" in names, name
+
+
+# ------------------------------------------------------------------------------------ one definition for arrays and tensors
+
+
+@pytest.mark.parametrize("with_memory", [False, True])
+def test_heads_are_cut_from_tensors_as_from_arrays(with_memory):
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal((2, 5, 12 if with_memory else 36)), rng.standard_normal((2, 7, 24)) if with_memory else None]
+    tensors = [None if a is None else tt.tensor(a) for a in arrays]
+    cut = functional.attention.queries_keys_values(*tensors, 3)
+    assert functional.attention.queries_keys_values is kernels.queries_keys_values
+    raw = kernels.queries_keys_values(*[None if a is None else xp.asarray(a) for a in arrays], 3)
+    for tensor, array, length in zip(cut, raw, (5, 7, 7) if with_memory else (5, 5, 5), strict=True):
+        assert tensor.shape == array.shape == (2, 3, length, 4)
+        np.testing.assert_array_equal(tensor.numpy(), to_numpy(array))
+        assert array.base is not None  # a view
+    np.testing.assert_array_equal(to_numpy(kernels.join_heads(raw[0])), arrays[0][..., :12])
+    np.testing.assert_array_equal(functional.attention.join_heads(cut[0]).numpy(), arrays[0][..., :12])
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(3, 3), (2, 4), (4, 2), (1, 5), (0, 3), (3, 0)])
+def test_the_causal_mask_is_counted_from_the_end(queries, keys):
+    expected = np.tri(queries, keys, keys - queries, dtype=bool)
+    np.testing.assert_array_equal(to_numpy(causal_array(queries, keys)), expected)
+    np.testing.assert_array_equal(functional.causal_mask(queries, keys).numpy(), expected)

@@ -1,0 +1,1 @@
+"""Data: reading texts and sentence pairs, masking tokens, and making batches."""

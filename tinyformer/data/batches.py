@@ -1,0 +1,96 @@
+"""What all batches of ids share: cutting into shards, padding, and checks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Protocol, TypeVar
+
+from tinyformer.errors import SettingError, UserError
+from tinyformer.memory import check_fits
+from tinytensor import Tensor
+from tinytensor.backend import host, index_dtype
+
+# ---------------------------------------------------------------------------------------------------------- batches
+
+
+Self = TypeVar("Self", bound="Rows")
+
+
+@dataclass
+class Rows:
+    """The base of every batch: a dataclass whose tensors and NumPy arrays have one row for each sequence. ``num_targets`` is
+    the number of targets in all rows."""
+
+    def split(self: Self, parts: int) -> list[Self]:
+        """Cut the rows into ``parts`` shards of equal size, give or take one row. There are fewer shards if there are fewer
+        rows.
+
+        Each shard keeps the number of targets of the whole batch, because the mean loss is over the whole batch.
+        """
+        if parts == 1:
+            return [self]
+        columns = {f.name: value for f in fields(self) if isinstance(value := getattr(self, f.name), (Tensor, host.ndarray))}
+        count = len(next(iter(columns.values())))
+        parts = min(parts, count)
+        cuts = [count * part // parts for part in range(parts + 1)]
+        return [replace(self, **{name: c[a:b] for name, c in columns.items()}) for a, b in zip(cuts, cuts[1:])]
+
+
+@dataclass
+class Batch(Rows):
+    """Inputs: token ids (batch, length). Targets: the ids one position later, or one class for each row."""
+
+    inputs: Tensor
+    targets: Tensor
+    num_targets: int
+
+
+class Batches(Protocol):
+    """A source of batches to train on and to validate with."""
+
+    def sample(self) -> Any:
+        """The next training batch."""
+
+    def validation_batches(self) -> Iterator[Any]:
+        """The whole validation split, in batches."""
+
+    def get_state(self) -> dict[str, Any]:
+        """The state of ``sample``, as values for JSON."""
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Continue from a state that ``get_state`` returned."""
+
+
+def check_fraction(validation_fraction: float) -> None:
+    """Raise SettingError unless the fraction leaves something for both splits."""
+    if not 0.0 < validation_fraction < 1.0:
+        raise SettingError(f"validation_fraction must be above 0 and below 1, not {validation_fraction}")
+
+
+def check_batch_fits(batch_size: int, tokens: int) -> None:
+    """Raise SettingError if the ids of a batch, with ``tokens`` in each row, do not fit in memory.
+
+    This counts only the ids and their positions in the text. A model needs far more for a batch, which is checked elsewhere.
+    """
+    needed = 2 * index_dtype.itemsize * int(batch_size) * int(tokens)
+    check_fits(needed, "a batch of this batch_size", "choose a smaller one", "batch_size")
+
+
+def check_ids(ids: Any, vocab_size: int) -> None:
+    """Raise UserError unless all ids, a NumPy array or a sequence, are from 0 to vocab_size - 1.
+
+    Models check their ids only on the CPU, because a check on a GPU would have to wait for it.
+    """
+    ids = host.asarray(ids)
+    wrong = ids[(ids < 0) | (ids >= vocab_size)]
+    if wrong.size:
+        raise UserError(f"the token id {int(wrong.flat[0])} is outside of the vocabulary: its ids are 0 to {vocab_size - 1}")
+
+
+def padded(rows: Sequence[Sequence[int]], pad: int) -> Any:
+    """Rows of ids as one NumPy array (batch, length of the longest row). Shorter rows are filled up with ``pad``."""
+    out = host.full((len(rows), max(map(len, rows))), pad, dtype=host.int64)
+    for row, ids in zip(out, rows):
+        row[: len(ids)] = ids
+    return out

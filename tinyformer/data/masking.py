@@ -1,0 +1,128 @@
+"""Masked language modelling (Devlin et al. 2019): some tokens are hidden, and the model predicts what they were."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import tinytensor as tt
+from tinyformer.data.batches import Batch, check_batch_fits, check_fraction, check_ids
+from tinyformer.errors import SettingError, UserError
+from tinyformer.settings import check_counts
+from tinytensor.backend import host
+
+IGNORED = -100  # the target of a token that is not hidden: cross_entropy leaves it out
+
+
+@dataclass
+class MaskedBatch(Batch):
+    """The inputs that the model reads, and the targets: the ids that were hidden, and IGNORED elsewhere.
+
+    ``hidden``, booleans (batch, length), says which tokens are hidden. It is a NumPy array on the host, because searching for
+    them on a GPU would have to wait for it.
+    """
+
+    hidden: Any
+
+
+class Masking:
+    """Hides a ``fraction`` of the tokens of each row. Of these, 80 % become the mask token, 10 % become a random ordinary
+    token, and 10 % stay as they are. ``special`` ids are never hidden, and never replace another token.
+
+    Raises UserError for a fraction that is not allowed, and if the vocabulary has no ordinary tokens.
+    """
+
+    def __init__(self, vocab_size: int, mask: int, special: Iterable[int], fraction: float = 0.15):
+        if not 0.0 < fraction <= 1.0:
+            raise UserError(f"the fraction of masked tokens must be above 0 and at most 1, not {fraction}")
+        self.vocab_size = vocab_size
+        self.mask = mask
+        self.fraction = fraction
+        self.special = host.array(sorted({mask, *special}))
+        self.ordinary = host.setdiff1d(host.arange(vocab_size), self.special)
+        if not len(self.ordinary):
+            raise UserError("the vocabulary has only special tokens, so there is nothing to mask")
+
+    def __call__(self, ids: Any, rng: Any) -> tuple[Any, Any]:
+        """Ids (batch, length), a NumPy array -> the inputs that the model reads, and the targets: the ids that were hidden, and
+        IGNORED elsewhere. The same fraction of each row is hidden, but at least one token if the row has an ordinary one."""
+        order = host.where(host.isin(ids, self.special), 2.0, rng.random(ids.shape))
+        ordinary = (order < 1.0).sum(axis=1, keepdims=True)
+        count = host.minimum(host.maximum(host.rint(self.fraction * ordinary), 1), ordinary)
+        chosen = order.argsort(axis=1).argsort(axis=1) < count
+        fate = rng.random(ids.shape)
+        inputs = host.where(chosen & (fate < 0.8), self.mask, ids)
+        inputs = host.where(chosen & (fate >= 0.9), self.ordinary[rng.integers(0, len(self.ordinary), ids.shape)], inputs)
+        return inputs, host.where(chosen, ids, IGNORED)
+
+
+class MaskedBatches:
+    """Windows of a text with hidden tokens, between a ``start`` and an ``end`` token.
+
+    Training takes random windows and hides other tokens each time. Validation takes the whole validation split and always hides
+    the same tokens, so that losses can be compared. The last ``validation_fraction`` of the ids is the validation split; ids at
+    its end that do not fill a window are left out. Raises UserError if a split is shorter than one window, for an id outside of
+    the vocabulary, and if a batch does not fit in memory.
+    """
+
+    def __init__(
+        self,
+        ids: Any,
+        masking: Masking,
+        start: int,
+        end: int,
+        window: int,
+        batch_size: int,
+        seed: int = 0,
+        validation_fraction: float = 0.1,
+    ):
+        check_counts(window=window, batch_size=batch_size)
+        check_fraction(validation_fraction)
+        cut = int(len(ids) * (1.0 - validation_fraction))
+        if min(cut, len(ids) - cut) < window:
+            raise SettingError(
+                f"the text has {len(ids)} tokens, too few for windows of {window}: use a longer one, or a smaller window",
+                "window",
+            )
+        check_batch_fits(batch_size, window + 2)
+        check_ids(ids, masking.vocab_size)
+        self.training = host.asarray(ids[:cut])
+        self.validation = host.asarray(ids[cut:])
+        self.masking = masking
+        self.around = (start, end)
+        self.window = window
+        self.batch_size = batch_size
+        self.seed = seed
+        self._rng = host.random.default_rng(seed)
+
+    def sample(self) -> MaskedBatch:
+        """The next training batch."""
+        starts = self._rng.integers(0, len(self.training) - self.window + 1, self.batch_size)
+        return self._batch(self.training[starts[:, None] + host.arange(self.window)], self._rng)
+
+    def largest_batch(self) -> int:
+        """A lower bound for the number of tokens in the largest training batch."""
+        return int(self.batch_size) * (int(self.window) + 2)
+
+    def validation_batches(self, batch_size: int = 64) -> Iterator[MaskedBatch]:
+        """Every window of the validation split once, in order."""
+        rng = host.random.default_rng(self.seed)
+        full = len(self.validation) // self.window
+        windows = self.validation[: full * self.window].reshape(full, self.window)
+        for first in range(0, full, batch_size):
+            yield self._batch(windows[first : first + batch_size], rng)
+
+    def _batch(self, windows: Any, rng: Any) -> MaskedBatch:
+        ends = [host.full((len(windows), 1), i) for i in self.around]
+        inputs, targets = self.masking(host.concatenate([ends[0], windows, ends[1]], axis=1), rng)
+        hidden = targets != IGNORED
+        return MaskedBatch(tt.tensor(inputs), tt.tensor(targets), int(hidden.sum()), hidden)
+
+    def get_state(self) -> dict[str, Any]:
+        """The state of the random choices, as values for JSON."""
+        return dict(self._rng.bit_generator.state)
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Continue from a state that ``get_state`` returned."""
+        self._rng.bit_generator.state = state

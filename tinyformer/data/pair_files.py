@@ -1,0 +1,67 @@
+"""The files of a translation run: where its pairs of sentences are, and how they are cleaned and split."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tinyformer.data.pairs import Pair, read_tsv, read_two_files, split_pairs, without_empty
+from tinyformer.errors import UserError
+
+
+@dataclass(frozen=True)
+class PairFiles:
+    """Paths of files with pairs of sentences.
+
+    The pairs to train on are in ``data`` (a sentence, a tab and its translation on each line), or in ``source`` and ``target``
+    (line by line). Those to validate and to test with may have files of their own.
+    """
+
+    data: str | None = None
+    source: str | None = None
+    target: str | None = None
+    validation_source: str | None = None
+    validation_target: str | None = None
+    test_source: str | None = None
+    test_target: str | None = None
+
+    def are_given(self) -> bool:
+        """Whether there is at least one file."""
+        return self != PairFiles()
+
+    def read(self, lowercase: bool, validation: int, test: int) -> list[list[Pair]]:
+        """The pairs to train on, to validate with and to test with.
+
+        ``validation``, ``test``: how many pairs are held out of the others where a part has no files of its own. Raises
+        UserError for files that do not go together, that hold no pairs, or too few.
+        """
+        pairs = self._read("", lowercase)
+        own = [self._read(part, lowercase) for part in ("validation_", "test_")]
+        if not pairs:
+            raise UserError("there are no sentences to train on: give --data, or --source and --target")
+        wanted = [count for count, found in zip((validation, test), own) if not found]
+        training, *held_out = split_pairs(pairs, wanted)
+        return [training, *(found or held_out.pop(0) for found in own)]
+
+    def _read(self, part: str, lowercase: bool) -> list[Pair]:
+        """The cleaned pairs of a part's files. The list is empty where there are no files."""
+        data, source, target = None if part else self.data, getattr(self, f"{part}source"), getattr(self, f"{part}target")
+        if (source is None) != (target is None):
+            raise UserError("give a source and a target file together: the sentences of one are the translations of the other")
+        if data is not None and source is not None:
+            raise UserError("give either --data, or --source and --target: each holds the pairs to train on")
+        if data is None and source is None:
+            return []
+        found = read_tsv(data) if data is not None else read_two_files(source, target)
+        # They are cleaned before they are split: sentences that the model sees as one must not go to two parts.
+        pairs, empty = without_empty([(one_line(s, lowercase), one_line(t, lowercase)) for s, t in found])
+        if not pairs:
+            raise UserError(f"{data or source} has no pair of sentences: every line is empty on one side")
+        if empty:
+            print(f"{data or source}: {empty} pairs with an empty side are left out")
+        return pairs
+
+
+def one_line(text: str, lowercase: bool = False) -> str:
+    """The text with single spaces between its words, in lower case if ``lowercase``."""
+    text = " ".join(text.split())
+    return text.lower() if lowercase else text

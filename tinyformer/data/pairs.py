@@ -1,0 +1,257 @@
+"""Parallel corpora: reading pairs of a sentence and its translation, splitting them without leaks, and making batches."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tinytensor as tt
+from tinyformer.data.batches import Rows, padded
+from tinyformer.data.reading import READING, check_file, decoded, read_bytes
+from tinyformer.errors import UserError
+from tinyformer.memory import check_fits
+from tinyformer.settings import check_counts
+from tinytensor import Tensor
+from tinytensor.backend import host
+
+Pair = tuple[str, str]
+
+
+# ---------------------------------------------------------------------------------------------------------- reading
+
+
+def read_lines(path: str | Path) -> list[str]:
+    """The lines of a UTF-8 file, which may be gzipped (.gz). Raises UserError if the file cannot be read, and says why."""
+    size = check_file(path, "pass a file of sentences")
+    try:
+        content = _unpacked(path) if Path(path).suffix == ".gz" else _read(path, size)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise UserError(f"{path} is not a whole gzip file: {error}") from None
+    text = decoded(path, content)
+    _check_size(path, READING * len(content) + 8 * content.count(b"\n"))  # a list takes 8 bytes for each line
+    return text.removesuffix("\n").split("\n") if text else []
+
+
+def _check_size(path: str | Path, needed: int) -> None:
+    check_fits(needed, f"the text in {path}", "pass a shorter one", on_host=True)
+
+
+def _read(path: str | Path, size: int) -> bytes:
+    _check_size(path, READING * size)
+    return read_bytes(path)
+
+
+def _unpacked(path: str | Path) -> bytearray:
+    """The content of a gzip file. It may be a thousand times larger than the file, which does not say how large. So whenever
+    the content has doubled, this checks that it fits in memory."""
+    content = bytearray()
+    checked = 1 << 24
+    with gzip.open(path, "rb") as file:
+        while piece := file.read(1 << 20):
+            content += piece
+            if len(content) >= checked:
+                _check_size(path, READING * len(content))
+                checked = 2 * len(content)
+    return content
+
+
+def read_tsv(path: str | Path) -> list[Pair]:
+    """Pairs from a file with a sentence, a tab and its translation on each line. Further columns are ignored. Raises UserError
+    for a line without a tab."""
+    pairs = []
+    for number, line in enumerate(read_lines(path), start=1):
+        columns = line.rstrip("\r").split("\t")
+        if len(columns) < 2:
+            if not line.strip():
+                columns = ["", ""]
+            else:
+                raise UserError(f"{path}, line {number}: no tab between a sentence and its translation")
+        pairs.append((columns[0].strip(), columns[1].strip()))
+    return pairs
+
+
+def read_two_files(source: str | Path, target: str | Path) -> list[Pair]:
+    """Pairs from two files, line by line. Raises UserError if the files have different numbers of lines."""
+    sources, targets = read_lines(source), read_lines(target)
+    if len(sources) != len(targets):
+        raise UserError(
+            f"{source} has {len(sources)} lines and {target} {len(targets)}: each line must be the other's translation"
+        )
+    return [(s.strip(), t.strip()) for s, t in zip(sources, targets)]
+
+
+def without_empty(pairs: Sequence[Pair]) -> tuple[list[Pair], int]:
+    """The pairs without an empty side, and the number of the other pairs."""
+    kept = [pair for pair in pairs if pair[0] and pair[1]]
+    return kept, len(pairs) - len(kept)
+
+
+def split_pairs(pairs: Sequence[Pair], held_out: Sequence[int], seed: int = 0) -> list[list[Pair]]:
+    """Shuffle the pairs and split them. Returns the training pairs, and then for each number in ``held_out`` a part with at
+    least so many pairs.
+
+    All translations of a source sentence go to the same part: otherwise training would see answers of the held-out parts.
+    Raises UserError if there are too few pairs.
+    """
+    groups: dict[str, list[Pair]] = {}
+    for pair in dict.fromkeys(pairs):
+        groups.setdefault(pair[0], []).append(pair)
+    sources = list(groups)
+    order = iter([sources[int(i)] for i in host.random.default_rng(seed).permutation(len(sources))])
+    parts: list[list[Pair]] = []
+    for wanted in held_out:
+        part: list[Pair] = []
+        while len(part) < wanted:
+            source = next(order, None)
+            if source is None:
+                raise UserError(f"{_counted(pairs, sources)} are too few to hold out {sum(held_out)} of them")
+            part += groups[source]
+        parts.append(part)
+    training = [pair for source in order for pair in groups[source]]
+    if not training:
+        raise UserError(f"{_counted(pairs, sources)} are too few to hold out {sum(held_out)} of them and train on others")
+    return [training, *parts]
+
+
+def _counted(pairs: Sequence[Pair], sources: Sequence[str]) -> str:
+    """The number of pairs for a message; and the number of different sources, if it is smaller, as that is what counts."""
+    same = f", with only {len(sources)} different source sentences," if len(sources) < len(pairs) else ""
+    return f"{len(pairs)} pairs{same}"
+
+
+# ---------------------------------------------------------------------------------------------------------- batches
+
+
+@dataclass
+class PairBatch(Rows):
+    """Padded ids: what the encoder reads, what the decoder reads (with a start token first), and what it should predict."""
+
+    source: Tensor
+    target_inputs: Tensor
+    target_outputs: Tensor
+    num_targets: int
+
+
+@dataclass(frozen=True)
+class Specials:
+    """The ids of the special tokens. They are the same in both languages."""
+
+    pad: int
+    start: int
+    end: int
+
+
+EncodedPair = tuple[list[int], list[int]]
+
+
+def encode_pairs(
+    pairs: Sequence[Pair],
+    encode_source: Callable[[str], Any],
+    encode_target: Callable[[str], Any],
+    max_tokens: int,
+) -> tuple[list[Pair], list[EncodedPair]]:
+    """The pairs in which neither side has more than ``max_tokens`` tokens: as text, and as ids."""
+    kept, encoded = [], []
+    for pair in pairs:
+        ids = [int(i) for i in encode_source(pair[0])], [int(i) for i in encode_target(pair[1])]
+        if max(map(len, ids)) <= max_tokens:
+            kept.append(pair)
+            encoded.append(ids)
+    return kept, encoded
+
+
+class PairBatches:
+    """Batches of pairs of similar length. Every epoch takes each training pair once, in a new order.
+
+    ``batch_size`` is the number of pairs in a batch. Raises UserError if there are no pairs to train on or to validate with.
+    """
+
+    def __init__(
+        self,
+        training: Sequence[EncodedPair],
+        validation: Sequence[EncodedPair],
+        specials: Specials,
+        batch_size: int,
+        seed: int = 0,
+    ):
+        if not training or not validation:
+            raise UserError("there are no sentences to train on, or none to validate with: all were too long, or left out")
+        check_counts(batch_size=batch_size)
+        self.training = list(training)
+        self.validation = sorted(validation, key=_lengths)
+        self.specials = specials
+        self.batch_size = batch_size
+        self._rng = host.random.default_rng(seed)
+        self._epoch_state = dict(self._rng.bit_generator.state)
+        self._epoch: list[list[EncodedPair]] = []
+        self._place = 0
+
+    def __len__(self) -> int:
+        """The number of batches in an epoch."""
+        return -(-len(self.training) // self.batch_size)
+
+    def sample(self) -> PairBatch:
+        """The next training batch."""
+        if self._place == len(self._epoch):
+            self._start_epoch()
+        self._place += 1
+        return self._batch(self._epoch[self._place - 1])
+
+    def largest_batch(self) -> int:
+        """A lower bound for the number of tokens, of both languages, in the largest training batch: the mean of all batches."""
+        return sum(len(source) + len(target) + 2 for source, target in self.training) // len(self)
+
+    def _start_epoch(self) -> None:
+        """Shuffle the pairs, sort them by length within stretches of 100 batches, and shuffle the batches. So a batch has
+        little padding, and yet the batches of every epoch are different."""
+        self._epoch_state = dict(self._rng.bit_generator.state)
+        pairs = [self.training[int(i)] for i in self._rng.permutation(len(self.training))]
+        stretch = 100 * self.batch_size
+        pairs = [pair for i in range(0, len(pairs), stretch) for pair in sorted(pairs[i : i + stretch], key=_lengths)]
+        batches = [pairs[i : i + self.batch_size] for i in range(0, len(pairs), self.batch_size)]
+        self._epoch = [batches[int(i)] for i in self._rng.permutation(len(batches))]
+        self._place = 0
+
+    def _batch(self, pairs: Sequence[EncodedPair]) -> PairBatch:
+        pad, start, end = self.specials.pad, self.specials.start, self.specials.end
+        return PairBatch(
+            tt.tensor(padded([[*source, end] for source, _ in pairs], pad)),
+            tt.tensor(padded([[start, *target] for _, target in pairs], pad)),
+            tt.tensor(padded([[*target, end] for _, target in pairs], pad)),
+            sum(len(target) + 1 for _, target in pairs),
+        )
+
+    def validation_batches(self) -> Iterator[PairBatch]:
+        """Every validation pair once, in batches of similar length."""
+        for i in range(0, len(self.validation), self.batch_size):
+            yield self._batch(self.validation[i : i + self.batch_size])
+
+    def get_state(self) -> dict[str, Any]:
+        """The state of ``sample``: the random state at the start of the epoch, and how many of its batches were taken."""
+        started = bool(self._epoch)
+        return {"epoch": self._epoch_state, "place": self._place, "started": started, "batch_size": self.batch_size}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Continue from a state that ``get_state`` returned. If it has another batch size, continue with the next epoch. Raises
+        KeyError, TypeError or ValueError for any other state."""
+        self._rng.bit_generator.state = self._epoch_state = state["epoch"]
+        self._epoch, self._place = [], 0
+        started, place = state["started"], state["place"]
+        if not isinstance(started, bool) or type(place) is not int or place < 0:
+            raise ValueError(f"its batches cannot be at place {place!r} of an epoch")
+        if started:
+            self._start_epoch()
+            if state.get("batch_size", self.batch_size) != self.batch_size:  # states of early versions lack it
+                self._epoch_state = dict(self._rng.bit_generator.state)
+                self._epoch, place = [], 0
+        if place > len(self._epoch):
+            raise ValueError(f"its batches cannot be at place {place} of an epoch of {len(self._epoch)}")
+        self._place = place
+
+
+def _lengths(pair: EncodedPair) -> tuple[int, int]:
+    return len(pair[1]), len(pair[0])

@@ -1,0 +1,1 @@
+"""From a model's logits to text: sampling and beam search, with caches."""

@@ -1,0 +1,162 @@
+"""Decoders: a ``Decoder`` takes the newest tokens of each text in a batch and returns the logits for the next token.
+
+Sampling and beam search work with any decoder. They use NumPy arrays on the CPU, where picking a token is cheap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import tinytensor as tt
+from tinyformer.data.batches import check_ids
+from tinyformer.errors import UserError
+from tinyformer.models.caches import Cache
+from tinyformer.models.evaluating import evaluating
+from tinyformer.models.gpt import GPT
+from tinyformer.models.transformer import Transformer
+from tinyformer.settings import check_counts
+from tinytensor import Tensor
+from tinytensor.backend import host
+from tinytensor.modes import without_warnings
+from tinytensor.nn import Module
+
+
+class Decoder(Protocol):
+    """The state of one batch of texts while they are written. Another batch needs another decoder."""
+
+    def next_logits(self, new: Any) -> Any:
+        """Take the newest ids (batch, count). Return the logits (batch, vocab_size) for the next token of each text."""
+
+    def select(self, rows: Any) -> None:
+        """Go on with these rows of the batch, in this order. A row may occur several times."""
+
+
+class GPTDecoder:
+    """A decoder for a GPT. It uses a cache while all tokens fit into the context of block_size tokens. After that, the position
+    of every token shifts with each step, so each step computes the last block_size tokens anew, without a cache."""
+
+    def __init__(self, model: GPT, use_cache: bool = True):
+        self.model = model
+        self.ids: Any = None  # the last tokens, at most block_size
+        self.cache: Cache | None = model.new_cache() if use_cache else None
+        cache, logits = self.cache, _last_logits(model, model)
+        self._logits = logits
+        self._logits_of_one_token: Any = tt.trace(lambda ids: logits(ids, cache))
+
+    def next_logits(self, new: Any) -> Any:
+        """The logits (batch, vocab_size) after the new ids (batch, count).
+
+        The ids of the first call are checked: UserError if they are not ids of the vocabulary. Later calls raise UserError if
+        the number of rows differs from before.
+        """
+        block_size = self.model.config.block_size
+        ids, new = _joined(self.ids, new, self.model.config.vocab_size)
+        if self.cache is not None and ids.shape[1] > block_size:
+            self.cache = self._logits_of_one_token = None  # the traced program holds the cache, too
+        if self.cache is None:
+            ids = ids[:, -block_size:]
+            logits = self._logits(tt.tensor(ids), None)
+        elif new.shape[1] == 1:
+            logits = self._logits_of_one_token(tt.tensor(new))
+        else:
+            logits = self._logits(tt.tensor(new), self.cache)
+        self.ids = ids  # only now, as the model may refuse them
+        return logits.numpy()
+
+    def select(self, rows: Any) -> None:
+        """Go on with these rows of the batch."""
+        self.ids = None if self.ids is None else self.ids[rows]
+        if self.cache is not None:
+            self.cache.select(rows)
+
+
+def _joined(ids: Any, new: Any, vocab_size: int) -> tuple[Any, Any]:
+    """All ids including the new ones, and the new ones alone. ``ids`` are those so far, None at first."""
+    if ids is None:
+        first = batch_of_ids(new, "prompts")
+        check_ids(first, vocab_size)
+        return first, first
+    if len(new) != len(ids):
+        raise UserError(f"a decoder that writes {len(ids)} texts got ids for {len(new)}: make a new one for other texts")
+    return host.concatenate([ids, new], axis=1), new
+
+
+def _last_logits(model: Module, logits: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A function that computes ``logits`` in evaluation mode and without gradients, and returns those of the last position."""
+    in_evaluation = evaluating(model)
+
+    def last(*inputs: Any) -> Tensor:
+        with tt.no_grad(), without_warnings(), in_evaluation:
+            return logits(*inputs)[:, -1]
+
+    return last
+
+
+class TransformerDecoder:
+    """A decoder for an encoder-decoder. It encodes ``source`` (batch, length) once, then it writes.
+
+    It takes up to ``max_tokens`` tokens in all. Raises UserError if the source has no tokens, and for a number that is not an
+    id of the source vocabulary.
+    """
+
+    def __init__(self, model: Transformer, source: Any, max_tokens: int, use_cache: bool = True):
+        check_counts(max_tokens=max_tokens)
+        self.model = model
+        self.max_tokens = max_tokens
+        source = batch_of_ids(source, "sources")
+        check_ids(source, model.config.source_vocab_size)
+        with tt.no_grad(), evaluating(model):
+            self.memory, self.memory_mask = model.encode(tt.tensor(source))
+        self.ids: Any = None
+        self.cache = model.new_cache(max_tokens, self.memory.shape[1]) if use_cache else None
+        cache, memory, logits = self.cache, self.memory, _last_logits(model, model.decode)
+        self._logits = logits
+        self._logits_of_one_token = tt.trace(lambda ids, memory_mask: logits(ids, memory, memory_mask, cache))
+
+    def next_logits(self, new: Any) -> Any:
+        """The logits (batch, vocab_size) after the new ids (batch, count).
+
+        The ids of the first call are checked: UserError if they are not ids of the vocabulary. Every call raises UserError if
+        the source has another number of rows, and after more than ``max_tokens`` tokens.
+        """
+        if len(new) != len(self.memory):
+            raise UserError(f"a decoder of {len(self.memory)} sources got ids for {len(new)}: pass one row for each source")
+        ids, new = _joined(self.ids, new, self.model.config.target_vocab_size)
+        if ids.shape[1] > self.max_tokens:
+            raise UserError(f"this decoder takes {self.max_tokens} tokens, not {ids.shape[1]}: pass it a larger max_tokens")
+        seen = tt.tensor(ids if self.cache is None else new)
+        if self.cache is not None and self.cache.length and seen.shape[1] == 1:  # the cache holds the memory's keys and values
+            logits = self._logits_of_one_token(seen, self.memory_mask)
+        else:
+            logits = self._logits(seen, self.memory, self.memory_mask, self.cache)
+        self.ids = ids  # only now, as the model may refuse them
+        return logits.numpy()
+
+    def select(self, rows: Any) -> None:
+        """Go on with these rows of the batch."""
+        self.ids = None if self.ids is None else self.ids[rows]
+        index = tt.tensor(rows)
+        self.memory, self.memory_mask = self.memory[index], self.memory_mask[index]
+        if self.cache is not None:
+            self.cache.select(rows)
+
+
+def batch_of_ids(given: Any, what: str) -> Any:
+    """The token ids as an int64 array (batch, length). Raises UserError if they do not make such an array, and if they have no
+    tokens. ``what`` names them in messages."""
+    given = given.numpy() if isinstance(given, Tensor) else given
+    lengths = sorted({len(row) for row in given if hasattr(row, "__len__")})
+    if len(lengths) > 1:
+        raise UserError(
+            f"the {what} have from {lengths[0]} to {lengths[-1]} tokens: all texts of a batch must have the same length, so "
+            "make a batch for each length"
+        )
+    ids = host.asarray(given)
+    if ids.ndim != 2:
+        raise UserError(f"the {what} must be (batch, length), not of shape {ids.shape}")
+    if lengths == [0]:
+        raise UserError(f"the {what[:-1]} is empty: give at least one token")
+    if ids.dtype.kind not in "iu":
+        raise UserError(f"token ids are integers, not {ids.dtype}: a tokenizer's encode returns them")
+    return ids.astype(host.int64)

@@ -1,0 +1,52 @@
+"""Filling in hidden words with a BERT."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import tinytensor as tt
+from tinyformer.decoding.beam_search import log_softmax
+from tinyformer.errors import SettingError, UserError
+from tinyformer.models.bert import BertForMaskedLM
+from tinyformer.models.evaluating import evaluating
+from tinytensor.backend import host
+
+if TYPE_CHECKING:
+    from tinyformer.tokenizers import Tokenizer, WordPieceTokenizer
+
+
+def fill_masks(
+    model: BertForMaskedLM, tokenizer: WordPieceTokenizer, sentence: str, best: int = 5
+) -> list[list[tuple[str, float]]]:
+    """For each [MASK] in the sentence the ``best`` tokens with their probabilities, the likeliest first.
+
+    Raises UserError for a sentence without a [MASK], or with more tokens than the model can read.
+    """
+    if not 1 <= best <= tokenizer.vocab_size:
+        raise SettingError(f"best must be from 1 to {tokenizer.vocab_size}, not {best}")
+    special = tokenizer.special
+    ids = [special["[CLS]"], *tokenizer.encode(sentence, allow_special=True).tolist(), special["[SEP]"]]
+    if special["[MASK]"] not in ids:
+        raise UserError(f"there is no [MASK] to fill in: {sentence!r}")
+    longest = model.bert.config.max_length
+    if len(ids) > longest:
+        raise UserError(f"the sentence has {len(ids) - 2} tokens, more than the {longest - 2} of this run")
+    with tt.no_grad(), evaluating(model):
+        inputs = tt.tensor([ids])
+        scores = log_softmax(model(inputs, places=inputs == special["[MASK]"]).numpy().astype(host.float64))
+    rows = [((-row).argsort(kind="stable")[:best], row) for row in scores]
+    return [[(tokenizer.tokens[i], float(host.exp(row[i]))) for i in likeliest] for likeliest, row in rows]
+
+
+def with_wordpieces(tokenizer: Tokenizer, path: str | Path) -> WordPieceTokenizer:
+    """The tokenizer, which was read from ``path``. Raises UserError for one of another kind."""
+    if tokenizer.kind != "wordpiece":
+        raise UserError(f"{path} has no WordPieces: it is not the tokenizer of this run")
+    return cast("WordPieceTokenizer", tokenizer)
+
+
+def hide_words(text: str, passages: int = 4) -> list[str]:
+    """The first passages of a text, of seven words each, with a [MASK] in the place of the fourth."""
+    words = text.split()[: 7 * passages]
+    return [" ".join([*words[i : i + 3], "[MASK]", *words[i + 4 : i + 7]]) for i in range(0, len(words) - 6, 7)]

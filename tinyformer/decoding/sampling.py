@@ -1,0 +1,126 @@
+"""Sampling: picking the next token, greedily or at random, with temperature, top-k and top-p."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tinyformer.decoding.decoders import Decoder, GPTDecoder, batch_of_ids
+from tinyformer.errors import SettingError, UserError
+from tinyformer.models.gpt import GPT
+from tinyformer.schema import check_fields
+from tinyformer.settings import at_least, setting
+from tinytensor import Tensor
+from tinytensor.backend import host
+
+# -------------------------------------------------------------------------------------------------- picking a token
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is picked. Raises SettingError for a value that is not allowed.
+
+    - ``temperature`` divides the logits. Below 1 the choice is more careful. 0 is greedy: the likeliest token, or the first of
+      several that are equally likely.
+    - ``top_k`` keeps only the k likeliest tokens. 0 keeps all.
+    - ``top_p`` then keeps the fewest tokens whose probabilities together reach p (Holtzman et al. 2020). 1 keeps all.
+    - The same ``seed`` picks the same tokens.
+
+    Among equally likely tokens, both top_k and top_p keep those with the smaller ids. So there are never more than k, and
+    ``top_k=1`` is greedy. (Hugging Face keeps all tokens that are as likely as the k-th.)
+    """
+
+    temperature: float = setting(1.0, "divides the logits; below 1 is more careful, 0 is greedy")
+    top_k: int = setting(0, "choose only among the k likeliest tokens; 0: among all")
+    top_p: float = setting(1.0, "choose only among the fewest tokens whose probabilities together reach p")
+    seed: int = setting(1337, "the same seed picks the same tokens")
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.temperature < 0:
+            raise SettingError(f"temperature must be 0 (greedy) or more, not {self.temperature}")
+        if not 0 < self.top_p <= 1:
+            raise SettingError(f"top_p must be above 0 and at most 1, not {self.top_p}")
+        at_least(self, top_k=0, seed=0)
+
+    def pick(self, logits: Any, rng: Any) -> int:
+        """One token id, picked from logits (vocab_size,), a NumPy array. Raises UserError if the highest logit is NaN or
+        infinite."""
+        likeliest = int(logits.argmax())  # NumPy takes a NaN for the highest
+        if not math.isfinite(logits[likeliest]):
+            raise useless_logits(logits[likeliest])
+        if self.temperature == 0:
+            return likeliest
+        weights = self._weights(logits.astype(host.float64))
+        # Pick where the cumulative weight passes a uniform random number. NumPy's choice() does the same, but needs weights
+        # that sum to exactly 1.
+        cumulative = host.cumsum(weights)
+        return int(host.searchsorted(cumulative, rng.random() * cumulative[-1], side="right"))
+
+    def _weights(self, logits: Any) -> Any:
+        """Unnormalised probabilities. They are 0 for the tokens that top_k and top_p leave out."""
+        with host.errstate(over="ignore"):
+            weights = host.exp((logits - logits.max()) / self.temperature)
+        kept = min(self.top_k, len(logits)) if self.top_k else len(logits)
+        if kept == len(logits) and self.top_p == 1:
+            return weights
+        order = host.argsort(-logits, kind="stable")
+        if self.top_p < 1:  # at 1 rounding could leave tokens out, as a sum may reach 1 before its last term
+            reached = host.cumsum(weights[order[:kept]])
+            kept = min(kept, 1 + int(host.searchsorted(reached, self.top_p * reached[-1], side="left")))
+        weights[order[kept:]] = 0.0
+        return weights
+
+
+def useless_logits(highest: float) -> UserError:
+    """The error for logits from which no token can be picked, because the highest of them is NaN or infinite."""
+    problem = "-inf for every token, so that no token is possible"
+    if math.isnan(highest):
+        problem = "NaN: its training diverged (try a lower learning rate), or its weights are damaged"
+    elif highest > 0:
+        problem = "infinite: numbers grew too large for their dtype"
+    return UserError(f"the model's outputs are {problem}; tt.detect_anomaly() names the op where such a value first appears")
+
+
+def sample(decoder: Decoder, prompts: Any, num_tokens: int, sampling: Sampling, end: int | None = None) -> Iterator[Any]:
+    """Continue ``prompts`` (batch, length) by up to ``num_tokens`` tokens. Yields the ids of each step, (batch,).
+
+    A row that has written ``end`` gets only ``end`` from then on. The iteration stops when all rows have written it. Raises
+    UserError if the prompts have no tokens or different lengths, and if num_tokens is negative. A batch without rows yields
+    nothing.
+    """
+    if num_tokens < 0:
+        raise UserError(f"the length must be at least 0, not {num_tokens}")
+    return _sample(decoder, batch_of_ids(prompts, "prompts"), num_tokens, sampling, end) if len(prompts) else iter(())
+
+
+def _sample(decoder: Decoder, prompts: Any, num_tokens: int, sampling: Sampling, end: int | None) -> Iterator[Any]:
+    rng = host.random.default_rng(sampling.seed)
+    new, finished = prompts, host.zeros(len(prompts), dtype=bool)
+    for _ in range(num_tokens):
+        logits = decoder.next_logits(new)
+        picked = [end if is_finished else sampling.pick(row, rng) for row, is_finished in zip(logits, finished)]
+        ids = host.array(picked, dtype=host.int64)
+        yield ids
+        finished |= ids == end if end is not None else False
+        if finished.all():
+            return
+        new = ids[:, None]
+
+
+def generate(
+    model: GPT,
+    prompt: Sequence[int],
+    num_tokens: int,
+    sampling: Sampling | None = None,
+    end: int | None = None,
+    use_cache: bool = True,
+) -> Iterator[int]:
+    """Continue ``prompt``, one token id or more, with a GPT. Yields up to ``num_tokens`` ids one by one, and stops after
+    ``end``. Raises UserError if the prompt is empty or num_tokens is negative."""
+    sampling = Sampling() if sampling is None else sampling
+    ids = batch_of_ids([prompt.numpy() if isinstance(prompt, Tensor) else prompt], "prompts")
+    steps = sample(GPTDecoder(model, use_cache), ids, num_tokens, sampling, end)
+    return (int(ids[0]) for ids in steps)

@@ -1,0 +1,136 @@
+"""BERT: an encoder-only Transformer that fills in masked tokens, or classifies texts (Devlin et al. 2019)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import tinytensor as tt
+from tinyformer.memory import check_model_fits
+from tinyformer.models.attention import padding_mask
+from tinyformer.models.blocks import BlockConfig
+from tinyformer.models.positions import absolute_positions, check_absolute
+from tinyformer.models.transformer import Stack, check_batch
+from tinyformer.schema import check_fields
+from tinyformer.settings import at_least_one, setting, settings_from
+from tinytensor import Tensor
+from tinytensor.nn import Dropout, Embedding, LayerNorm, Linear, Module, Parameter, init
+
+
+@dataclass(frozen=True)
+class BertConfig:
+    """The shape of a BERT. The defaults are those of BERT-base. Raises SettingError for a value that is not allowed."""
+
+    vocab_size: int = 30522
+    pad: int = 0
+    num_segments: int = 2
+    max_length: int = setting(512, "the longest text, in tokens")
+    num_layers: int = setting(12, "blocks")
+    num_heads: int = setting(12, "attention heads in a block; must divide the width")
+    d_model: int = setting(768, "the width: numbers for each position")
+    d_ff: int = setting(3072, "the width inside the feed-forward networks")
+    dropout: float = setting(0.1, "probability of dropping a value while training", changeable=True)
+    positions: str = setting("learned", "learned or sinusoidal")
+    norm_first: bool = setting(False, "norms before the sub-layers instead of after the residual sums")
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        at_least_one(self, "vocab_size", "num_segments", "max_length", "num_layers")
+        check_absolute(self.positions)
+        _ = self.block  # makes a BlockConfig, which checks the settings that it shares with this one
+
+    @property
+    def block(self) -> BlockConfig:
+        """The configuration of each block: the model's settings of the same names, and BERT's activation and norm_eps."""
+        return settings_from(BlockConfig, vars(self), activation="gelu_exact", norm_eps=1e-12)
+
+    def num_parameters(self) -> int:
+        """The number of parameters of ``Bert``, computed without building it."""
+        width = int(self.d_model)
+        positions = int(self.max_length) if self.positions == "learned" else 0
+        embeddings = (int(self.vocab_size) + int(self.num_segments) + positions) * width
+        norms = self.block.norm_parameters() * (2 if self.norm_first else 1)
+        return embeddings + int(self.num_layers) * self.block.block_parameters() + norms + width * width + width
+
+    def saved_numbers(self) -> int:
+        """A lower bound for how many numbers training keeps for each token of a batch."""
+        return int(self.num_layers) * self.block.saved_numbers()
+
+    def initialise(self, module: Module) -> None:
+        """Initialise as BERT does: normal weights, zero biases. BERT's standard deviation of 0.02 suits its width of 768. In a
+        narrower model it would make small outputs and slow learning, so here it is 0.02 * sqrt(768 / width)."""
+        if isinstance(module, (Linear, Embedding)):
+            init.normal_(module.weight, std=0.02 * math.sqrt(768 / self.d_model))
+        if isinstance(module, Linear) and module.bias is not None:
+            init.zeros_(module.bias)
+
+
+class Bert(Module):
+    """The encoder. It adds the embeddings of token, position and segment, applies a norm, and then the blocks, in which every
+    token sees every other. Raises SettingError if the model does not fit in memory."""
+
+    def __init__(self, config: BertConfig):
+        check_model_fits(config.num_parameters(), config.num_layers, "d_model", "d_ff", "num_layers", "max_length")
+        self.config = config
+        self.token_embedding = Embedding(config.vocab_size, config.d_model)
+        self.position_embedding = absolute_positions(config.positions, config.max_length, config.d_model)
+        self.segment_embedding = Embedding(config.num_segments, config.d_model)
+        self.norm = config.block.make_norm()
+        self.dropout = Dropout(config.dropout)
+        self.encoder = Stack(config.block, config.num_layers)
+        self.pooler = Linear(config.d_model, config.d_model)
+        self.apply(config.initialise)
+
+    def forward(self, ids: Tensor, segments: Tensor | None = None) -> Tensor:
+        """Ids and segments (batch, length) -> (batch, length, d_model). No token attends to padding."""
+        check_batch(ids, "ids")
+        segments = tt.zeros_like(ids) if segments is None else segments
+        x = self.token_embedding(ids) + self.segment_embedding(segments)
+        if self.config.positions == "sinusoidal":
+            x = x * math.sqrt(self.config.d_model)  # otherwise the embeddings would be tiny beside sines of size 1
+        x = self.norm(x + self.position_embedding(ids.shape[1]))
+        return self.encoder(self.dropout(x), padding_mask(ids, self.config.pad))
+
+    def pool(self, encoded: Tensor) -> Tensor:
+        """One vector for the whole text, (batch, d_model): the first token's vector after a linear layer and tanh."""
+        return tt.tanh(self.pooler(encoded[:, 0]))
+
+
+class BertForMaskedLM(Module):
+    """Bert with the head that predicts tokens: a linear layer, gelu, a norm, then the token embedding and a bias as output."""
+
+    def __init__(self, config: BertConfig):
+        self.config = config
+        self.bert = Bert(config)
+        self.transform = Linear(config.d_model, config.d_model)
+        self.norm = LayerNorm(config.d_model, config.block.norm_eps)
+        self.bias = Parameter(tt.zeros(config.vocab_size))
+        config.initialise(self.transform)
+
+    def forward(self, ids: Tensor, segments: Tensor | None = None, places: Any = None) -> Tensor:
+        """Ids (batch, length) -> logits for the token at each position, (batch, length, vocab_size).
+
+        ``places`` is an index into (batch, length). With it, only the n positions that it picks get logits, (n, vocab_size),
+        and the head computes no others.
+        """
+        x = self.bert(ids, segments)
+        if places is not None:
+            x = x[places]  # (n, d_model)
+        x = self.norm(tt.gelu(self.transform(x)))
+        return tt.linear(x, self.bert.token_embedding.weight, self.bias)
+
+
+class BertForClassification(Module):
+    """Bert with a linear layer that reads the vector of the whole text."""
+
+    def __init__(self, config: BertConfig, num_classes: int):
+        self.config = config
+        self.bert = Bert(config)
+        self.dropout = Dropout(config.dropout)
+        self.output = Linear(config.d_model, num_classes)
+        config.initialise(self.output)
+
+    def forward(self, ids: Tensor, segments: Tensor | None = None) -> Tensor:
+        """Ids (batch, length) -> logits for each class, (batch, num_classes)."""
+        return self.output(self.dropout(self.bert.pool(self.bert(ids, segments))))

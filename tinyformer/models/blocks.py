@@ -1,0 +1,135 @@
+"""The blocks of a Transformer: attention, then a feed-forward network, each with a residual connection around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import tinytensor as tt
+from tinyformer.errors import SettingError
+from tinyformer.models.attention import MultiHeadAttention, check_heads
+from tinyformer.models.caches import BlockCache
+from tinyformer.models.positions import RotaryPositions
+from tinyformer.schema import check_fields
+from tinyformer.settings import at_least_one, one_of
+from tinytensor import Tensor
+from tinytensor.nn import Dropout, LayerNorm, Linear, Module, RMSNorm
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": tt.relu,
+    "gelu_tanh": lambda x: tt.gelu(x, approximate="tanh"),
+    "gelu_exact": tt.gelu,
+    "swiglu": tt.silu,
+}
+NORMS = ("layer", "rms")
+
+
+@dataclass(frozen=True)
+class BlockConfig:
+    """The settings that all blocks of a model share. Raises SettingError for a value that is not allowed."""
+
+    d_model: int
+    num_heads: int
+    d_ff: int
+    dropout: float = 0.0
+    bias: bool = True
+    norm: str = "layer"
+    norm_first: bool = True
+    activation: str = "gelu_tanh"
+    norm_eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        at_least_one(self, "d_model", "num_heads", "d_ff")
+        check_heads(self.num_heads, self.d_model)
+        if not 0.0 <= self.dropout < 1.0:
+            raise SettingError(f"dropout must be at least 0 and less than 1, not {self.dropout}")
+        one_of(self, "norm", NORMS)
+        one_of(self, "activation", ACTIVATIONS)
+
+    def make_norm(self) -> Module:
+        """A new norm layer of the kind that ``norm`` names."""
+        if self.norm == "rms":
+            return RMSNorm(self.d_model, self.norm_eps)
+        return LayerNorm(self.d_model, self.norm_eps, self.bias)
+
+    def norm_parameters(self) -> int:
+        """The number of parameters of one norm layer."""
+        return int(self.d_model) * (2 if self.norm == "layer" and self.bias else 1)
+
+    def block_parameters(self, cross_attention: bool = False) -> int:
+        """The number of parameters of one block."""
+        width, inner = int(self.d_model), int(self.d_ff)
+        attentions, inner_layers = (2 if cross_attention else 1), (2 if self.activation == "swiglu" else 1)
+        weights = 4 * width * width * attentions + (inner_layers + 1) * width * inner
+        biases = 4 * width * attentions + inner_layers * inner + width if self.bias else 0
+        return weights + biases + (attentions + 1) * self.norm_parameters()
+
+    def saved_numbers(self) -> int:
+        """A lower bound for how many numbers a block keeps for each token between forward and backward: the inputs of its
+        linear layers, the queries, keys and values, and the inputs of the activation."""
+        inner = {"relu": 1, "swiglu": 3}.get(self.activation, 2)
+        return 6 * int(self.d_model) + inner * int(self.d_ff)
+
+
+class FeedForward(Module):
+    """Two linear layers, up to the width d_ff and down again, with an activation between them. All positions are treated alike.
+
+    With the activation "swiglu" there is a third layer, the gate: down(silu(gate(x)) * up(x)) (Shazeer 2020, equation 6).
+    """
+
+    def __init__(self, config: BlockConfig):
+        self.up = Linear(config.d_model, config.d_ff, config.bias)
+        self.gate = Linear(config.d_model, config.d_ff, config.bias) if config.activation == "swiglu" else None
+        self.down = Linear(config.d_ff, config.d_model, config.bias)
+        self.activation = config.activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., d_model) -> (..., d_model)."""
+        activation = ACTIVATIONS[self.activation]
+        inner = activation(self.up(x)) if self.gate is None else activation(self.gate(x)) * self.up(x)
+        return self.down(inner)
+
+
+class Block(Module):
+    """Self-attention, then with ``cross_attention`` attention over a memory, then a feed-forward network.
+
+    Each of these sub-layers f has a residual connection, a norm and dropout. With ``norm_first`` a sub-layer computes
+    x + dropout(f(norm(x))) (Radford et al. 2019), else norm(x + dropout(f(x))) (Vaswani et al. 2017, section 5.4).
+    """
+
+    def __init__(self, config: BlockConfig, cross_attention: bool = False, rotary: RotaryPositions | None = None):
+        width, heads = config.d_model, config.num_heads
+        self.norm_first = config.norm_first
+        self.attention_norm = config.make_norm()
+        self.attention = MultiHeadAttention(width, heads, config.dropout, config.bias, rotary=rotary)
+        self.cross_attention_norm = config.make_norm() if cross_attention else None
+        self.cross_attention = (
+            MultiHeadAttention(width, heads, config.dropout, config.bias, cross=True) if cross_attention else None
+        )
+        self.feed_forward_norm = config.make_norm()
+        self.feed_forward = FeedForward(config)
+        self.dropout = Dropout(config.dropout)
+
+    def forward(
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        is_causal: bool = False,
+        memory: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        cache: BlockCache | None = None,
+    ) -> Tensor:
+        """(batch, length, d_model) -> the same shape. The masks are those of ``MultiHeadAttention``."""
+        own_cache, memory_cache = (None, None) if cache is None else (cache.self_attention, cache.cross_attention)
+        x = self._residual(x, self.attention_norm, lambda y: self.attention(y, mask, is_causal, cache=own_cache))
+        if self.cross_attention is not None and self.cross_attention_norm is not None:
+            attend = self.cross_attention
+            to_memory = lambda y: attend(y, memory_mask, memory=memory, cache=memory_cache)  # noqa: E731
+            x = self._residual(x, self.cross_attention_norm, to_memory)
+        return self._residual(x, self.feed_forward_norm, self.feed_forward)
+
+    def _residual(self, x: Tensor, norm: Module, f: Callable[[Tensor], Tensor]) -> Tensor:
+        if self.norm_first:
+            return self.dropout(f(norm(x)), residual=x)
+        return norm(self.dropout(f(x), residual=x))

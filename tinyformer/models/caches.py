@@ -1,0 +1,80 @@
+"""Caches for decoding: they keep the keys and values of earlier tokens, so that each is computed once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tinytensor as tt
+from tinytensor.backend import xp
+
+
+class KeyValueCache:
+    """The keys and values of one attention layer for all tokens so far.
+
+    Memory for ``capacity`` tokens is allocated once. ``append`` takes and returns arrays of the backend, not tensors, because
+    no gradient flows through a cache.
+    """
+
+    def __init__(self, capacity: int):
+        self.capacity = capacity
+        self.length = 0
+        self._stored: tuple[Any, Any] | None = None
+
+    def append(self, key: Any, value: Any) -> tuple[Any, Any]:
+        """Add the keys and values (batch, heads, new tokens, d_head) of new tokens. Return those of all tokens so far.
+
+        Raises ValueError if the cache has no room for them, or if the batch has another size than before.
+        """
+        end = self.length + key.shape[2]
+        if end > self.capacity:
+            raise ValueError(f"a cache for {self.capacity} tokens cannot hold {end}")
+        if self._stored is None:
+            batch, heads, _, width = key.shape
+            shape = (batch, heads, self.capacity, width)
+            self._stored = xp.zeros(shape, key.dtype), xp.zeros(shape, value.dtype)
+        keys, values = self._stored
+        if len(key) != len(keys):  # otherwise a batch of one row would be broadcast to all rows
+            raise ValueError(f"a cache of {len(keys)} texts got keys of {len(key)}: it needs a new one for other texts")
+        keys[:, :, self.length : end] = key
+        values[:, :, self.length : end] = value
+        self.length = end
+        return self.read()
+
+    def read(self) -> tuple[Any, Any]:
+        """The keys and values of all tokens so far, each (batch, heads, length, d_head)."""
+        assert self._stored is not None, "nothing was appended to this cache"
+        keys, values = self._stored
+        return keys[:, :, : self.length], values[:, :, : self.length]
+
+    def select(self, rows: Any) -> None:
+        """Keep these rows of the batch, in this order. A row may occur several times, as beam search needs."""
+        if self._stored is not None:
+            index = tt.tensor(rows).data
+            self._stored = self._stored[0][index], self._stored[1][index]
+
+
+class BlockCache:
+    """The caches of one block. The cache of its cross-attention is filled once, by the first call."""
+
+    def __init__(self, capacity: int, memory_length: int = 0):
+        self.self_attention = KeyValueCache(capacity)
+        self.cross_attention = KeyValueCache(memory_length)
+
+
+class Cache:
+    """The caches of all blocks of a model, for up to ``capacity`` tokens."""
+
+    def __init__(self, num_blocks: int, capacity: int, memory_length: int = 0):
+        self.blocks = [BlockCache(capacity, memory_length) for _ in range(num_blocks)]
+        self.capacity = capacity
+
+    @property
+    def length(self) -> int:
+        """The number of tokens that the cache holds."""
+        return self.blocks[0].self_attention.length
+
+    def select(self, rows: object) -> None:
+        """Keep these rows of the batch, in this order. A row may occur several times."""
+        for block in self.blocks:
+            block.self_attention.select(rows)
+            block.cross_attention.select(rows)

@@ -1,0 +1,200 @@
+"""The Transformer of "Attention Is All You Need" (Vaswani et al. 2017): an encoder reads, a decoder writes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import tinytensor as tt
+from tinyformer.errors import SettingError
+from tinyformer.memory import check_cache_fits, check_model_fits
+from tinyformer.models.attention import padding_mask
+from tinyformer.models.blocks import Block, BlockConfig
+from tinyformer.models.caches import Cache
+from tinyformer.models.positions import absolute_positions, add_positions, check_absolute
+from tinyformer.schema import check_fields
+from tinyformer.settings import at_least_one, setting, settings_from
+from tinytensor import Tensor
+from tinytensor.nn import Dropout, Embedding, Linear, Module, ModuleList, init
+
+
+@dataclass(frozen=True)
+class TransformerConfig:
+    """The shape of an encoder-decoder. The defaults are the paper's base model. Raises SettingError for a value that is not
+    allowed."""
+
+    source_vocab_size: int
+    target_vocab_size: int
+    source_pad: int = 0
+    d_model: int = setting(512, "the width: numbers for each position")
+    num_heads: int = setting(8, "attention heads in a block; must divide the width")
+    encoder_layers: int = setting(6, "blocks of the encoder")
+    decoder_layers: int = setting(6, "blocks of the decoder")
+    d_ff: int = setting(2048, "the width inside the feed-forward networks")
+    dropout: float = setting(0.1, "probability of dropping a value while training", changeable=True)
+    positions: str = setting("sinusoidal", "sinusoidal or learned")
+    max_length: int = setting(512, "the longest sentence, in tokens, with learned positions")
+    norm: str = setting("layer", "layer or rms")
+    norm_first: bool = setting(False, "norms before the sub-layers instead of after the residual sums")
+    activation: str = setting("relu", "relu, gelu_tanh, gelu_exact or swiglu")
+    share_embeddings: bool = setting(False, "one embedding for both languages, which then share one vocabulary")
+    tie_output: bool = setting(True, "use the target embedding as the output layer, too")
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        at_least_one(self, "source_vocab_size", "target_vocab_size", "encoder_layers", "decoder_layers", "max_length")
+        _ = self.block  # makes a BlockConfig, which checks the settings that it shares with this one
+        check_absolute(self.positions)
+        if self.share_embeddings and self.source_vocab_size != self.target_vocab_size:
+            both = f"{self.source_vocab_size} and {self.target_vocab_size}"
+            raise SettingError(f"share_embeddings needs one vocabulary for both languages, but they have {both} tokens")
+
+    @property
+    def block(self) -> BlockConfig:
+        """The configuration of each block: the model's settings of the same names."""
+        return settings_from(BlockConfig, vars(self))
+
+    def num_parameters(self) -> int:
+        """The number of parameters of the model, computed without building it."""
+        width, source, target = int(self.d_model), int(self.source_vocab_size), int(self.target_vocab_size)
+        tables = target if self.share_embeddings else source + target
+        tables += 0 if self.tie_output else target
+        tables += 2 * int(self.max_length) if self.positions == "learned" else 0
+        norms = 2 * self.block.norm_parameters() if self.norm_first else 0
+        encoder = int(self.encoder_layers) * self.block.block_parameters()
+        decoder = int(self.decoder_layers) * self.block.block_parameters(cross_attention=True)
+        return tables * width + norms + encoder + decoder
+
+    def saved_numbers(self) -> int:
+        """A lower bound for how many numbers training keeps for each token of a batch, of the source or of the target.
+        Cross-attention keeps keys and values for the encoder's tokens, and queries and results for the decoder's."""
+        block, width = self.block.saved_numbers(), int(self.d_model)
+        encoder, decoder = int(self.encoder_layers), int(self.decoder_layers)
+        return min(encoder * block + decoder * 2 * width, decoder * (block + 3 * width))
+
+
+def check_batch(ids: Tensor, what: str) -> None:
+    """Raise ValueError unless the ids are (batch, length)."""
+    if ids.ndim != 2:
+        raise ValueError(f"the {what} must be (batch, length), not of shape {ids.shape}: one text is a batch of one, ids[None]")
+
+
+class TokenAndPosition(Module):
+    """Token embeddings times sqrt(d_model), plus positions, then dropout (sections 3.4, 3.5 and 5.4)."""
+
+    def __init__(self, tokens: Embedding, config: TransformerConfig):
+        self.tokens = tokens
+        self.scale = math.sqrt(config.d_model)
+        self.positions = absolute_positions(config.positions, config.max_length, config.d_model)
+        self.dropout = Dropout(config.dropout)
+
+    def forward(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
+        """Ids (batch, length) -> (batch, length, d_model). The ids follow the tokens that the cache holds, if there is one."""
+        return self.dropout(add_positions(self.tokens(ids) * self.scale, self.positions, cache))
+
+
+class Stack(Module):
+    """Blocks one after the other. With ``norm_first`` a norm follows the last block, because a block's sum is not normed."""
+
+    def __init__(self, config: BlockConfig, num_layers: int, cross_attention: bool = False):
+        self.blocks = ModuleList(Block(config, cross_attention) for _ in range(num_layers))
+        self.norm = config.make_norm() if config.norm_first else None
+
+    def forward(
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        is_causal: bool = False,
+        memory: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        """(batch, length, d_model) -> the same shape. The arguments are those of ``Block``."""
+        for i, block in enumerate(self.blocks):
+            x = block(x, mask, is_causal, memory, memory_mask, None if cache is None else cache.blocks[i])
+        return x if self.norm is None else self.norm(x)
+
+
+class Transformer(Module):
+    """Encoder, decoder and output layer. ``forward`` is for training; ``encode`` and ``decode`` are for translating.
+
+    Raises SettingError if the model does not fit in memory.
+    """
+
+    def __init__(self, config: TransformerConfig):
+        layers = config.encoder_layers + config.decoder_layers
+        settings = ("d_model", "d_ff", "encoder_layers", "decoder_layers", "max_length")
+        check_model_fits(config.num_parameters(), layers, *settings)
+        self.config = config
+        source = Embedding(config.source_vocab_size, config.d_model)
+        target = source if config.share_embeddings else Embedding(config.target_vocab_size, config.d_model)
+        self.source_embedding = TokenAndPosition(source, config)
+        self.target_embedding = TokenAndPosition(target, config)
+        self.encoder = Stack(config.block, config.encoder_layers)
+        self.decoder = Stack(config.block, config.decoder_layers, cross_attention=True)
+        self.output = None if config.tie_output else Linear(config.d_model, config.target_vocab_size, bias=False)
+        self.apply(self._initialise)
+
+    def _initialise(self, module: Module) -> None:
+        """Xavier for linear layers. Embeddings have variance 1 / d_model, so that it is 1 after scaling by sqrt(d_model)."""
+        if isinstance(module, Embedding):
+            init.normal_(module.weight, std=self.config.d_model**-0.5)
+        elif isinstance(module, Linear):
+            init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                init.zeros_(module.bias)
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        """Ids (batch, source length) and (batch, target length) -> logits for the token after each target token,
+        (batch, target length, target_vocab_size). Padding must follow the tokens; no token attends to it."""
+        memory, memory_mask = self.encode(source)
+        return self.decode(target, memory, memory_mask)
+
+    def encode(self, source: Tensor) -> tuple[Tensor, Tensor]:
+        """Source ids (batch, length) -> the memory (batch, length, d_model), and its padding mask (batch, 1, 1, length)."""
+        check_batch(source, "source ids")
+        mask = padding_mask(source, self.config.source_pad)
+        return self.encoder(self.source_embedding(source), mask), mask
+
+    def decode(self, target: Tensor, memory: Tensor, memory_mask: Tensor, cache: Cache | None = None) -> Tensor:
+        """Target ids (batch, length) -> logits for the token after each, (batch, length, target_vocab_size).
+
+        With a ``cache``, the target holds only new tokens. Padding at the end of a target needs no mask, because no token
+        attends to later ones.
+        """
+        return tt.linear(self._features(target, memory, memory_mask, cache), self._output_weight())
+
+    def loss(
+        self,
+        source: Tensor,
+        target_inputs: Tensor,
+        target_outputs: Tensor,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+        reduction: str = "mean",
+    ) -> Tensor:
+        """The cross-entropy of ``forward``'s logits for ``target_outputs`` (batch, target length). Outputs that equal
+        ``ignore_index`` do not count.
+
+        The logits are computed in parts, never all at once: with a large vocabulary they would take most of the memory.
+        """
+        features = self._features(target_inputs, *self.encode(source))
+        return tt.linear_cross_entropy(
+            features, self._output_weight(), target_outputs, ignore_index, label_smoothing, reduction
+        )
+
+    def _features(self, target: Tensor, memory: Tensor, memory_mask: Tensor, cache: Cache | None = None) -> Tensor:
+        """The input of the output layer: (batch, target length, d_model)."""
+        check_batch(target, "target ids")
+        x = self.target_embedding(target, cache)
+        return self.decoder(x, is_causal=True, memory=memory, memory_mask=memory_mask, cache=cache)
+
+    def _output_weight(self) -> Tensor:
+        return self.target_embedding.tokens.weight if self.output is None else self.output.weight
+
+    def new_cache(self, capacity: int, memory_length: int) -> Cache:
+        """An empty cache for up to ``capacity`` target tokens and a memory of ``memory_length`` tokens. Raises SettingError if
+        it does not fit in memory."""
+        numbers = 2 * int(self.config.decoder_layers) * int(capacity) * int(self.config.d_model)
+        check_cache_fits(numbers, self.target_embedding.tokens.weight.dtype, "max_tokens")
+        return Cache(self.config.decoder_layers, capacity, memory_length)

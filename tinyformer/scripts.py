@@ -1,0 +1,128 @@
+"""What training scripts share: the same lines start a new run and resume an old one, stop early, and draw the losses."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tinyformer import plots
+from tinyformer.data.reading import TextSource, fingerprint, open_text
+from tinyformer.errors import UserError
+from tinyformer.settings import settings_from
+from tinyformer.training.runs import RunFolder
+from tinyformer.training.trainer import Trainer
+
+if TYPE_CHECKING:
+    from tinyformer.tokenizers import Tokenizer
+
+Settings = TypeVar("Settings")
+
+
+class RunSetup:
+    """The settings, data and tokenizer of a run. A new run makes them; a resumed run has them in its folder.
+
+    ::
+
+        setup = RunSetup(folder, arguments, {"model": GPTConfig, "training": TrainingConfig})
+        config = setup.settings(TrainingConfig)
+        text, source = setup.text(arguments.data)
+        tokenizer = setup.tokenizer(lambda: CharTokenizer.train(text))
+        model = GPT(setup.settings(GPTConfig, vocab_size=tokenizer.vocab_size))
+        trainer = Trainer(model, TextBatches(...), config, folder)
+        setup.begin(trainer, tokenizer)
+    """
+
+    def __init__(self, folder: RunFolder, arguments: argparse.Namespace, kinds: Mapping[str, type], resume: bool | None = None):
+        """Read the settings of a run that is resumed.
+
+        ``arguments``: the parsed flags, those of ``add_run_flags`` among them. ``kinds``: the dataclasses of the settings, by
+        their names in config.json. ``resume``: whether to resume; by default ``arguments.resume`` decides.
+
+        Raises UserError for a flag that would change a setting of the resumed run, unless --resume-changed allows it.
+        """
+        self.folder = folder
+        self.is_resumed = bool(arguments.resume if resume is None else resume)
+        self._arguments = arguments
+        self._names = {kind: name for name, kind in kinds.items()}
+        self._parts: dict[str, Any] = dict.fromkeys(kinds)  # what config.json will hold, in this order
+        if self.is_resumed:
+            self._parts = {name: folder.resumed(name, kind, vars(arguments)) for name, kind in kinds.items()}
+
+    def settings(self, kind: type[Settings], defaults: Mapping[str, Any] | None = None, **found: Any) -> Settings:
+        """The settings of this kind. Those of a new run come from the flags, and where there is no flag from ``defaults``.
+
+        ``found``: settings that the data decide, such as ``vocab_size``. Raises UserError where a resumed run's tokenizer has
+        not as many tokens as its model.
+        """
+        name = self._names[kind]
+        if not self.is_resumed:
+            self._parts[name] = settings_from(kind, {**(defaults or {}), **vars(self._arguments)}, **found)
+        part: Settings = self._parts[name]
+        for field, value in found.items():
+            if field.endswith("vocab_size") and getattr(part, field) != value:
+                raise UserError(f"{self.folder.tokenizer} has {value} tokens, but the model has {getattr(part, field)}")
+        return part
+
+    def text(self, path: str | None) -> tuple[str, TextSource]:
+        """The text at ``path``, and where it came from.
+
+        Without a path it is Tiny Shakespeare, and for a resumed run the text that it was trained on. Raises UserError where a
+        resumed run was trained on another text.
+        """
+        if self.is_resumed:
+            source = self.folder.read_part("data", TextSource)
+            return source.read_again(self.folder.path, path), source
+        text, source = open_text(path)
+        self._parts["data"] = source
+        return text, source
+
+    def files(self, kind: type[Settings]) -> Settings:
+        """The files that the flags name, as a dataclass of paths. Where they name none, a resumed run has its own."""
+        files = settings_from(kind, vars(self._arguments))
+        if self.is_resumed:
+            return files if files != kind() else self.folder.read_part("files", kind)
+        self._parts["files"] = files
+        return files
+
+    def check_data(self, what: str, data: object) -> None:
+        """Raise UserError where a resumed run was trained on other data. ``what`` names them in the message, in the plural."""
+        sha256 = fingerprint(repr(data))
+        if not self.is_resumed:
+            self._parts["sha256"] = sha256
+        elif sha256 != self.folder.read_settings().get("sha256"):
+            raise UserError(f"{what} are not those that {self.folder.path} was trained on: start a new run")
+
+    def tokenizer(self, train: Callable[[], Tokenizer]) -> Tokenizer:
+        """What ``train`` makes, or the resumed run's own tokenizer."""
+        from tinyformer.tokenizers import load_tokenizer  # not every script has a tokenizer, and this takes a while
+
+        return load_tokenizer(self.folder.tokenizer) if self.is_resumed else train()
+
+    def begin(self, trainer: Trainer, tokenizer: Tokenizer | None = None) -> None:
+        """Write the new run's settings and tokenizer to its folder, or let the trainer go on from the latest checkpoint.
+
+        Raises UserError where the folder holds a run that is neither resumed nor overwritten, and where the checkpoint does
+        not fit.
+        """
+        if self.is_resumed:
+            trainer.resume()
+            return
+        self.folder.create(self._parts, self._arguments.overwrite)
+        if tokenizer is not None:
+            tokenizer.save(self.folder.tokenizer)
+
+
+def train_to_end(trainer: Trainer, command: str) -> bool:
+    """Train to the last step. Where training is stopped before, say that ``command --resume`` goes on, and return False."""
+    if not trainer.train():
+        print(trainer.stop_message(command))
+        return False
+    return True
+
+
+def draw_losses(trainer: Trainer, title: str, dropout: float) -> None:
+    """Draw the run's losses to a picture in its folder. Without matplotlib, say that it is missing."""
+    with plots.if_possible():
+        plots.loss_curve(trainer.rows, trainer.folder.curve, title=title, note=plots.note_on_losses(dropout))
+        print(f"Drew {trainer.folder.curve}")

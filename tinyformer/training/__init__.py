@@ -1,0 +1,1 @@
+"""Training: the loop, settings, losses, evaluation, the folder of a run, and checkpoints."""

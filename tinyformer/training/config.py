@@ -1,0 +1,96 @@
+"""The settings of training, and the schedule, dtype and optimizer that follow from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tinytensor as tt
+from tinyformer.errors import SettingError
+from tinyformer.schema import check_fields
+from tinyformer.settings import at_least, one_of, setting
+from tinytensor.backend import bfloat16, default_dtype
+from tinytensor.nn import Module
+from tinytensor.optim import AdamW, Constant, Cosine, InverseSquareRoot, LinearDecay, Schedule
+
+DTYPES = ("float32", "bfloat16")
+SCHEDULES = ("cosine", "linear", "constant", "noam")
+MOST_SHARDS = 1024
+MOST_STEPS = 10**15  # more than anybody takes, and few enough for exact arithmetic with floats
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """The settings of training. Raises SettingError for a value that is not allowed."""
+
+    steps: int = setting(2000, "training steps", changeable=True)
+    batch_size: int = setting(12, "sequences in a batch", changeable=True)
+    gradient_accumulation_steps: int = setting(1, "batches whose gradients are added for one step", changeable=True)
+    learning_rate: float = setting(1e-3, "peak learning rate of AdamW", changeable=True)
+    schedule: str = setting(
+        "cosine", "how the learning rate falls after the warm-up: cosine, linear, constant or noam", changeable=True
+    )
+    min_learning_rate: float = setting(1e-4, "learning rate at the end of the cosine or linear schedule", changeable=True)
+    warmup: int = setting(100, "steps over which the learning rate rises", changeable=True)
+    beta1: float = setting(0.9, "AdamW's decay of the mean gradient", changeable=True)
+    beta2: float = setting(0.99, "AdamW's decay of the mean squared gradient", changeable=True)
+    weight_decay: float = setting(0.1, "AdamW's weight decay, on matrices only", changeable=True)
+    clip: float = setting(1.0, "largest norm of the gradient; 0 does not clip", changeable=True)
+    eval_every: int = setting(
+        250, "steps between evaluations, each on the whole validation split, and checkpoints", changeable=True
+    )
+    average: int = setting(
+        1, "evaluations whose weights are averaged at the end; the mean is kept if it is better", changeable=True
+    )
+    log_every: int = setting(10, "steps between rows of the log", changeable=True)
+    seed: int = setting(1337, "random seed of the weights, the batches and dropout")
+    dtype: str = setting("float32", "of weights and activations: float32, or on a GPU bfloat16 (the optimizer keeps float32)")
+    shards: int = setting(
+        0, "threads that share a batch; 0: one for each core that BLAS would use, at most 4; on a GPU 1", changeable=True
+    )
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        at_least(self, steps=1, batch_size=1, gradient_accumulation_steps=1, eval_every=1, log_every=1, average=1)
+        at_least(self, learning_rate=0, min_learning_rate=0, warmup=0, weight_decay=0, clip=0, seed=0, shards=0)
+        if self.steps > MOST_STEPS:
+            raise SettingError(f"steps must be at most {MOST_STEPS:,}")
+        if self.shards > MOST_SHARDS:
+            raise SettingError(f"shards must be at most {MOST_SHARDS}, as each is a thread, not {self.shards}")
+        one_of(self, "schedule", SCHEDULES)
+        one_of(self, "dtype", DTYPES)
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise SettingError(f"{name} must be at least 0 and less than 1, not {getattr(self, name)}")
+
+    def make_schedule(self) -> Schedule:
+        """The schedule of the learning rate. "noam" is that of the Transformer paper, which falls as 1/sqrt(step)."""
+        final = self.min_learning_rate / self.learning_rate if self.learning_rate else 0.0
+        if self.schedule == "cosine":
+            return Cosine(self.warmup, self.steps, final)
+        if self.schedule == "linear":
+            return LinearDecay(self.warmup, self.steps, final)
+        if self.schedule == "noam":
+            return InverseSquareRoot(self.warmup, d_model=1 / max(self.warmup, 1))  # with this width its peak is 1
+        return Constant(self.warmup)
+
+
+def training_dtype(name: str) -> Any:
+    """The dtype "float32" or "bfloat16". Raises SettingError if the backend cannot train in it."""
+    if name == "bfloat16" and tt.backend_name == "numpy":
+        raise SettingError(
+            "dtype bfloat16 needs a GPU, as NumPy has no fast bfloat16: set TINYTENSOR_BACKEND=cupy, or train in float32"
+        )
+    if name == "bfloat16" and bfloat16 is None:
+        raise SettingError("dtype bfloat16 needs the package ml_dtypes: pip install ml_dtypes")
+    return bfloat16 if name == "bfloat16" else default_dtype
+
+
+def adamw_for(model: Module, config: TrainingConfig) -> AdamW:
+    """AdamW with weight decay for matrices, but not for biases and norms, as in GPT-2's training."""
+    parameters = list(model.parameters())
+    groups = [
+        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
+        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    return AdamW([g for g in groups if g["params"]], lr=config.learning_rate, betas=(config.beta1, config.beta2))

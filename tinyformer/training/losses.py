@@ -1,0 +1,52 @@
+"""The losses: for each kind of model, the mean over the targets of a whole batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import tinytensor as tt
+from tinytensor import Tensor
+from tinytensor.backend import host
+from tinytensor.nn import Module
+
+if TYPE_CHECKING:
+    from tinyformer.data.batches import Batch
+    from tinyformer.data.masking import MaskedBatch
+    from tinyformer.data.pairs import PairBatch
+    from tinyformer.models.bert import BertForMaskedLM
+    from tinyformer.models.gpt import GPT
+    from tinyformer.models.transformer import Transformer
+
+# A function of a model and a batch that returns the mean loss. For a shard of a batch it returns the shard's part of that mean:
+# the losses of all shards add up to the loss of the batch.
+LossFunction = Callable[[Any, Any], Tensor]
+
+
+def next_token_loss(model: GPT, batch: Any) -> Tensor:
+    """The mean cross-entropy of a language model's predictions of each next token."""
+    return model.loss(batch.inputs, batch.targets, reduction="sum") / batch.num_targets
+
+
+def class_loss(model: Module, batch: Batch) -> Tensor:
+    """The mean cross-entropy of a classifier's predictions."""
+    return tt.cross_entropy(model(batch.inputs), batch.targets, reduction="sum") / batch.num_targets
+
+
+def translation_loss(label_smoothing: float, pad: int) -> Callable[[Transformer, PairBatch], Tensor]:
+    """A loss function: the mean cross-entropy over all target tokens that are not padding. Labels are smoothed only in
+    training, so that the validation loss is the true cross-entropy."""
+
+    def loss(model: Transformer, batch: PairBatch) -> Tensor:
+        smoothing = label_smoothing if model.training else 0.0
+        total = model.loss(batch.source, batch.target_inputs, batch.target_outputs, pad, smoothing, reduction="sum")
+        return total / batch.num_targets
+
+    return loss
+
+
+def masked_token_loss(model: BertForMaskedLM, batch: MaskedBatch) -> Tensor:
+    """The mean cross-entropy over the hidden tokens of the batch. The model predicts no others."""
+    rows, columns = tt.tensor(host.stack(host.nonzero(batch.hidden)))
+    total = tt.cross_entropy(model(batch.inputs, places=(rows, columns)), batch.targets[rows, columns], reduction="sum")
+    return total / batch.num_targets

@@ -1,0 +1,282 @@
+"""The folder of a run: its settings, its tokenizer, its log and its checkpoints.
+
+``best.safetensors`` holds the weights with the lowest validation loss. ``latest.safetensors`` holds the weights, the state of
+the optimizer, the random states and the log so far: with config.json, tokenizer.json and the same data, a run goes on from it
+as if it had never stopped. Both checkpoints also store which settings and which tokenizer they were trained with. If weights
+are averaged, ``weights-STEP.safetensors`` hold those of the last evaluations. Each file is replaced as a whole, so none is ever
+half-written.
+
+The files of a new run are written to ``.tinyformer.new`` in the folder first. They move into place at the first checkpoint or,
+if they replace another run, after the first step. So a run that fails earlier leaves nothing behind, and the other run stays.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tinyformer.errors import UserError, shortened
+from tinyformer.files import as_json, damaged, read_json, write_json
+from tinyformer.old_names import with_new_names
+from tinyformer.schema import read_dataclass
+from tinyformer.settings import changed_settings, is_changeable
+from tinyformer.training.checkpoints import load_checkpoint, put_weights
+from tinyformer.training.lock import locked
+from tinytensor.io import atomic_write, remove_stale
+from tinytensor.nn import Module
+
+LOG_COLUMNS = ("step", "learning_rate", "train_loss", "validation_loss", "gradient_norm", "seconds")
+
+Settings = TypeVar("Settings")
+
+
+class RunFolder:
+    """The folder of a run: the paths of its files, and methods that write and read them."""
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        self._new = self.path / ".tinyformer.new"  # the files of a new run, before its first step
+        self._complete = self.path / ".tinyformer.complete"  # the same, while the files of the run that it replaces are removed
+        self._moving = self.path / ".tinyformer.moving"  # the same, while they are moved into place
+        self._use(self.path)
+        self._settings: dict[str, Any] | None = None  # the content of config.json
+        self._tokenizer_hash: str | None = None
+        self._parts: dict[str, type] = {}  # the dataclass of each part of the settings
+        self.replaces = False  # whether this run is about to replace another one in the folder
+        self.changes = False  # whether a resumed run may change settings that it was trained with
+
+    def _use(self, folder: Path) -> None:
+        """From now on, the files of the run are in this folder."""
+        self._inside = folder
+        self.settings = folder / "config.json"
+        self.tokenizer = folder / "tokenizer.json"
+        self.best = folder / "best.safetensors"
+        self.latest = folder / "latest.safetensors"
+        self.log = folder / "log.csv"
+        self.curve = folder / "loss.png"
+        self.attention = folder / "attention.png"
+        self.attention_heads = folder / "attention_heads.png"
+        self.sample = folder / "sample.txt"
+
+    def _files(self) -> list[Path]:
+        """The files of the run that exist."""
+        checkpoints = [self.best, self.latest, *self.kept_weights()]
+        pictures = [self.curve, self.attention, self.attention_heads]
+        files = [self.settings, self.tokenizer, self.log, self.sample, *checkpoints, *pictures]
+        return [file for file in files if file.exists()]
+
+    def weights(self, step: int) -> Path:
+        """The path of the weights at a step, which are kept for averaging."""
+        return self._inside / f"weights-{step:08d}.safetensors"
+
+    def kept_weights(self) -> list[Path]:
+        """The paths of the weights that are kept for averaging, oldest first."""
+        return sorted(self._inside.glob("weights-*.safetensors"))
+
+    # ----------------------------------------------------------------------------------------------------- one writer
+
+    @contextmanager
+    def held(self) -> Iterator[RunFolder]:
+        """A context that locks this folder against other processes.
+
+        The folder is made if it does not exist, and removed in the end if it is empty. Half-written files of a run that was
+        killed are removed. Raises UserError if another process holds the folder, and names that process.
+        """
+        self._check_path()
+        made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
+        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            with locked(self.path / ".lock"):
+                self._clean_up()
+                try:
+                    yield self
+                finally:
+                    self._drop_new()
+        finally:
+            with suppress(OSError):  # stop at the first folder that is not empty
+                for folder in made:
+                    folder.rmdir()
+
+    def _check_path(self) -> None:
+        if self.path.exists() and not self.path.is_dir():
+            raise UserError(f"{self.path} is a file, not a folder: choose another --out")
+        if self.path.is_symlink() and not self.path.exists():
+            raise UserError(f"{self.path} is a link to {os.readlink(self.path)}, which does not exist: make that folder first")
+
+    def _clean_up(self) -> None:
+        """Finish or remove what a process that was killed left unfinished."""
+        remove_stale(self.path)
+        self._finish_moving()
+        self._drop_new()
+
+    def _drop_new(self) -> None:
+        shutil.rmtree(self._new, ignore_errors=True)
+        self._use(self.path)
+
+    # ----------------------------------------------------------------------------------------------------- a new run
+
+    def create(self, settings: Mapping[str, Any], overwrite: bool = False) -> None:
+        """Begin a new run. ``settings`` maps names to dataclasses or other values that JSON can hold.
+
+        Raises UserError if the folder holds a run already, unless ``overwrite``. In that case the files of the old run stay
+        until ``move_into_place``.
+        """
+        self._check_path()
+        self._drop_new()
+        self.replaces = bool(self._files())
+        if self.replaces and not overwrite:
+            what = "--resume continues it, " if self.latest.exists() else ""
+            raise UserError(f"{self.path} holds a run already: {what}--overwrite replaces it, --out starts another")
+        self._new.mkdir(parents=True, exist_ok=True)
+        self._use(self._new)
+        self._settings, self._tokenizer_hash = json.loads(as_json(settings)), None
+        self._parts = {name: type(part) for name, part in settings.items() if dataclasses.is_dataclass(part)}
+        write_json(self.settings, self._settings or {})
+
+    def move_into_place(self) -> None:
+        """Move the files of a new run into place, and remove those of the run that was there before."""
+        if self._inside == self._new:
+            self._use(self.path)
+            self._new.rename(self._complete)
+            self._finish_moving()
+            self.replaces = False
+
+    def _finish_moving(self) -> None:
+        """Finish ``move_into_place``, also after a process was killed at any point of it."""
+        if self._complete.exists():
+            for file in self._files():
+                file.unlink()
+            self._complete.rename(self._moving)
+        if self._moving.exists():
+            for file in list(self._moving.iterdir()):
+                os.replace(file, self.path / file.name)
+            self._moving.rmdir()
+
+    # ------------------------------------------------------------------------------------------------- a run that is there
+
+    def is_there(self) -> bool:
+        """Whether the folder holds a run, even one whose process was killed while it moved files into place."""
+        return any(path.exists() for path in (self.settings, self._complete, self._moving))
+
+    def read_settings(self) -> dict[str, Any]:
+        """The settings that ``create`` wrote, with new names for old ones. Raises UserError if they are missing or damaged."""
+        if self._settings is None:
+            if self.is_there() and not self.settings.exists():
+                raise UserError(
+                    f"some files of the run in {self.path} are not in place yet: the process that moves them was killed, or is "
+                    "still at work. --resume moves the rest"
+                )
+            found = read_json(self.settings)
+            with damaged(self.settings):
+                self._settings = with_new_names(found)
+        return self._settings
+
+    def read_part(self, name: str, kind: type[Settings]) -> Settings:
+        """The dataclass of this ``kind`` that ``create`` wrote under this name. Raises UserError if it is missing or
+        damaged."""
+        settings = self.read_settings()
+        with damaged(self.settings):
+            if name not in settings:
+                raise UserError(f"{name} is missing")
+            self._parts[name] = kind
+            return read_dataclass(kind, settings[name], name)
+
+    def resumed(self, name: str, kind: type[Settings], given: Mapping[str, Any]) -> Settings:
+        """One part of the settings of a run that is resumed. ``given`` are the parsed flags.
+
+        Raises UserError for a flag that would change a setting. If ``given["resume"]`` is "changed", the flags change the
+        settings that a run can change, and only others raise UserError.
+        """
+        part = self.read_part(name, kind)
+        changed = changed_settings(kind, given, part)
+        fixed = [field for field in changed if not is_changeable(kind, field)]
+        flags = ", ".join("--" + field.replace("_", "-") for field in (fixed or changed))
+        self.changes = given.get("resume") == "changed"
+        if changed and not self.changes:
+            raise UserError(
+                f"--resume goes on with the settings of {self.path}: leave out {flags}, or start a new run"
+                + ("" if fixed else ", or pass --resume-changed")
+            )
+        if fixed:
+            raise UserError(f"a resumed run cannot change {flags}: leave that out, or start a new run")
+        part = dataclasses.replace(part, **{field: given[field] for field in changed})  # type: ignore[type-var]
+        self.read_settings()[name] = json.loads(as_json({"part": part}))["part"]
+        return part
+
+    def identity(self, lasting: bool) -> dict[str, Any]:
+        """What a checkpoint stores about the run that it belongs to: the settings and the SHA-256 of the tokenizer's file.
+
+        With ``lasting``, only the settings that a resumed run cannot change. Empty if the run has no settings.
+        """
+        if self._settings is None:
+            return {}
+        settings = {name: self._lasting(name, part) if lasting else part for name, part in self._settings.items()}
+        self._tokenizer_hash = self._tokenizer_hash or _sha256(self.tokenizer)
+        return {"settings": settings, "tokenizer": self._tokenizer_hash}
+
+    def _lasting(self, name: str, part: Any) -> Any:
+        kind = self._parts.get(name)
+        return part if kind is None else {key: value for key, value in part.items() if not is_changeable(kind, key)}
+
+    def check_identity(self, state: Mapping[str, Any], path: Path) -> None:
+        """Raise UserError unless the settings and the tokenizer in this folder are those that a checkpoint's state stores."""
+        if state.get("settings") is None:  # it is of an early version, or of no run
+            return
+        if not isinstance(state["settings"], Mapping):
+            raise UserError(f"{path} is damaged: its settings are not an object")
+        for key, trained, found in _differences(state["settings"], self.read_settings()):
+            can_change = self._can_change(key)
+            if not (self.changes and can_change):
+                raise UserError(
+                    f"{self.settings} says {found} for {key}, but {path.name} was trained with {trained}: put that back"
+                    + (", or keep the change with --resume-changed" if can_change else "")
+                )
+        if state.get("tokenizer") != _sha256(self.tokenizer):
+            raise UserError(f"{self.tokenizer} is not the tokenizer that {path.name} was trained with: put that one back")
+
+    def _can_change(self, key: str) -> bool:
+        part, _, name = key.partition(".")
+        return part in self._parts and is_changeable(self._parts[part], name)
+
+    def keep_changes(self) -> None:
+        """Write the settings that ``resumed`` changed to config.json."""
+        write_json(self.settings, self.read_settings())
+
+    def write_log(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write the log as CSV. A cell is empty if its row has no such number."""
+        with atomic_write(self.log) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, LOG_COLUMNS, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+
+
+def _differences(trained: Any, found: Any, key: str = "") -> Iterator[tuple[str, str, str]]:
+    """The settings in ``trained`` that are missing or different in ``found``: (a key such as model.num_heads, the value in
+    ``trained``, the value in ``found``)."""
+    if isinstance(trained, Mapping) and isinstance(found, Mapping):
+        for name, value in trained.items():
+            yield from _differences(value, found.get(name), f"{key}.{name}" if key else name)
+    elif type(trained) is not type(found) or trained != found:
+        yield key, shortened(json.dumps(trained), 80), shortened(json.dumps(found), 80)
+
+
+def _sha256(path: Path) -> str | None:
+    """The SHA-256 of a file; None if there is no file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+
+
+def load_weights(model: Module, path: Path) -> dict[str, Any]:
+    """Put the weights of a checkpoint into the model. Returns the checkpoint's state. Raises UserError if the weights do not
+    fit, or if the settings or the tokenizer in its folder are not those that it was trained with."""
+    groups, state = load_checkpoint(path, "best" if path.name.startswith("best") else "latest")
+    RunFolder(path.parent).check_identity(state, path)
+    put_weights(model, groups.get("model", {}), path)
+    return state

@@ -1,0 +1,38 @@
+"""Signals such as Ctrl-C: training finishes its step before it stops."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+@contextmanager
+def stop_on_signals(stop: Callable[[str], None]) -> Iterator[None]:
+    """A context that calls ``stop`` with the signal's name at Ctrl-C, SIGTERM and SIGHUP, so that training can finish its step.
+
+    A second Ctrl-C interrupts at once. A signal that was ignored before, such as SIGHUP under nohup, stays ignored. In any
+    other than the main thread this does nothing, because Python delivers signals only to the main thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    names = {"SIGINT": "Ctrl-C", "SIGTERM": "SIGTERM", "SIGHUP": "SIGHUP"}
+    signals = {getattr(signal, name): said for name, said in names.items() if hasattr(signal, name)}  # Windows has no SIGHUP
+    previous = {number: signal.getsignal(number) or signal.SIG_DFL for number in signals}
+
+    def handle(number: int, frame: Any) -> None:
+        stop(signals[signal.Signals(number)])
+        if number == signal.SIGINT:
+            signal.signal(number, previous[signal.SIGINT])
+
+    for number, before in previous.items():
+        if before is not signal.SIG_IGN:
+            signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for number, before in previous.items():
+            signal.signal(number, before)

@@ -1,0 +1,301 @@
+"""The training loop: schedule, gradient accumulation, clipping, evaluation, checkpoints, and exact resuming."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any
+
+import tinytensor as tt
+from tinyformer.data.batches import Batches
+from tinyformer.errors import SettingError, UserError, shortened
+from tinyformer.files import damaged
+from tinyformer.memory import check_step_fits, check_training_fits
+from tinyformer.progress import Progress, show_progress
+from tinyformer.schema import read_dataclass
+from tinyformer.training.checkpoints import load_checkpoint, put_weights, save_checkpoint
+from tinyformer.training.config import TrainingConfig, adamw_for, training_dtype
+from tinyformer.training.evaluation import evaluate, perplexity
+from tinyformer.training.losses import LossFunction, next_token_loss
+from tinyformer.training.runs import RunFolder
+from tinyformer.training.signals import stop_on_signals
+from tinyformer.training.state import TrainingState
+from tinytensor import Tensor, parallel
+from tinytensor.nn import Module
+from tinytensor.optim import clip_grad_norm
+
+
+class Trainer:
+    """Trains a model on batches, and keeps the run's folder up to date. ``train()`` runs to the end, or until it is stopped.
+
+    ``on_evaluation`` returns a text about the model as it is now, such as a sample, which is shown after each evaluation. The
+    model is converted to the dtype of ``config``. Raises SettingError if the backend cannot train in it, and if training does
+    not fit in memory.
+    """
+
+    def __init__(
+        self,
+        model: Module,
+        batches: Batches,
+        config: TrainingConfig,
+        folder: RunFolder,
+        loss_function: LossFunction = next_token_loss,
+        on_evaluation: Callable[[], str] | None = None,
+    ):
+        self.on_evaluation = on_evaluation
+        self.model = model.astype(training_dtype(config.dtype))
+        check_training_fits(model, batches, config.shards)
+        check_step_fits(batches, config.gradient_accumulation_steps)
+        self.batches = batches
+        self.config = config
+        self.folder = folder
+        self.loss_function = loss_function
+        self.shards = config.shards or parallel.default_shards()
+        self.optimizer = adamw_for(model, config)
+        self.schedule = config.make_schedule()
+        self.step = 0
+        self.best_loss = math.inf
+        self.best_step = 0
+        self.seconds = 0.0  # spent on training steps
+        self.total_seconds = 0.0  # those of evaluations and checkpoints included
+        self.stopped_by: str | None = None
+        self.rows: list[dict[str, Any]] = []
+        self._unread: list[tuple[int, Any, Any]] = []  # (step, loss, gradient norm) since the log's last row; may be on a GPU
+
+    # ------------------------------------------------------------------------------------------------- one step
+
+    def train_step(self) -> tuple[Tensor, Tensor, int]:
+        """Take one optimizer step. Returns the mean loss, the norm of the gradient before clipping, and the number of
+        targets."""
+        drawn = [self.batches.sample() for _ in range(self.config.gradient_accumulation_steps)]
+        count = sum(batch.num_targets for batch in drawn)
+        self.optimizer.zero_grad()
+        mean_loss: Tensor = tt.zeros(())
+        for batch in drawn:
+            # Each batch is weighted by its number of targets. So the sum is the mean over all targets, as in one large batch.
+            part = partial(self._part_of_the_loss, batch.num_targets / count)
+            mean_loss = mean_loss + parallel.backward(part, batch.split(self.shards))
+        norm = clip_grad_norm(self.model.parameters(), self.config.clip or math.inf)
+        self.optimizer.step(self.schedule(self.step), self.shards)
+        self.step += 1
+        return mean_loss, norm, count
+
+    def _part_of_the_loss(self, fraction: float, shard: Any) -> Tensor:
+        return self.loss_function(self.model, shard) * fraction
+
+    # ------------------------------------------------------------------------------------------------- the loop
+
+    def train(self) -> bool:
+        """Train to the last step. Returns True if nothing stopped it.
+
+        Ctrl-C, SIGTERM and SIGHUP stop it, and so does an output to which it cannot write any more. Then ``stopped_by`` names
+        the cause, and a checkpoint was written. Raises UserError if a loss or the gradient's norm is NaN or infinite; the
+        checkpoints are then from before that step.
+        """
+        config, self.stopped_by = self.config, None
+        self.model.train()
+        began, before = time.perf_counter(), self.total_seconds
+        bar = show_progress("training", config.steps, "step", self.step)
+        with stop_on_signals(self._stop), _closing(bar):
+            if self.step == 0:
+                self._evaluate(bar)
+                self._save_latest()
+            since, steps, tokens = time.perf_counter(), 0, 0
+            while self.step < config.steps and self.stopped_by is None:
+                loss, norm, count = self.train_step()
+                self._unread.append((self.step, loss, norm))
+                steps, tokens = steps + 1, tokens + count
+                self._print(bar.update)
+                if self.folder.replaces:  # after its first step, the run may replace another
+                    self._save_latest()
+                if self._due(config.log_every) or self._due(config.eval_every):
+                    self._read_losses()
+                    elapsed = time.perf_counter() - since
+                    self.seconds += elapsed
+                    self._log()
+                    self._show(bar, elapsed / steps, tokens / elapsed)
+                    self.total_seconds = before + time.perf_counter() - began
+                    if self._due(config.eval_every):
+                        self._evaluate(bar)
+                        self.total_seconds = before + time.perf_counter() - began
+                        self._save_latest()
+                    since, steps, tokens = time.perf_counter(), 0, 0
+            if self.step < config.steps:
+                self.seconds += time.perf_counter() - since
+                self.total_seconds = before + time.perf_counter() - began
+                self._save_latest()
+        return self.stopped_by is None  # it may have been stopped in the last step, too
+
+    def _stop(self, by: str) -> None:
+        """Ask training to stop after the current step."""
+        self.stopped_by = self.stopped_by or by
+
+    def _print(self, write: Callable[..., object], *text: str) -> None:
+        """Call ``write``, which prints a text or the bar. If that fails, as when the terminal was closed, training stops."""
+        try:
+            write(*text)
+        except OSError as error:
+            self._stop(f"the end of its output ({error.strerror})")
+
+    def stop_message(self, command: str) -> str:
+        """The message after ``train`` was stopped. ``command --resume`` continues the run."""
+        if self.step == 0 and self.folder.replaces:
+            return f"Stopped by {self.stopped_by} before its first step: {self.folder.path} stays as it was."
+        return f"Stopped by {self.stopped_by} after step {self.step} and saved. Go on with: {command} --resume"
+
+    def _due(self, every: int) -> bool:
+        return self.step % every == 0 or self.step == self.config.steps
+
+    def _show(self, bar: Progress, seconds_a_step: float, tokens_a_second: float) -> None:
+        self._print(
+            bar.set_postfix_str,
+            f"loss {self._last('train_loss'):.3f}, val {self._last('validation_loss'):.3f}, "
+            f"{1000 * seconds_a_step:.0f} ms/step, {tokens_a_second:,.0f} tokens/s",
+        )
+
+    def _read_losses(self) -> None:
+        """Fetch the losses and gradient norms since the log's last row. Only here does training wait for a GPU."""
+        self._unread = [(step, float(loss), float(norm)) for step, loss, norm in self._unread]
+        for step, loss, norm in self._unread:
+            self._check_finite("loss", loss, step)
+            self._check_finite("gradient's norm", norm, step)
+
+    def _check_finite(self, what: str, value: float, step: int) -> None:
+        if not math.isfinite(value):
+            raise UserError(
+                f"the {what} became {value} at step {step}: training stops. The checkpoints in {self.folder.path} are from "
+                "before that; a lower --learning-rate or --clip 1 usually helps"
+            )
+
+    def _log(self) -> None:
+        """Add the mean loss since the log's last row, and the last gradient norm, to the log."""
+        row = self._row()
+        row["train_loss"] = sum(loss for _, loss, _ in self._unread) / len(self._unread)
+        row["gradient_norm"] = self._unread[-1][2]
+        self._unread = []
+
+    def _row(self) -> dict[str, Any]:
+        """The log's row of the current step. It is added if the log has none."""
+        if not self.rows or self.rows[-1]["step"] != self.step:
+            rate = self.optimizer.param_groups[0]["lr"] * self.schedule(max(self.step - 1, 0))
+            empty = {"train_loss": None, "validation_loss": None, "gradient_norm": None}
+            self.rows.append({"step": self.step, "learning_rate": rate, **empty, "seconds": round(self.seconds, 2)})
+        return self.rows[-1]
+
+    def _last(self, column: str) -> float:
+        return next((row[column] for row in reversed(self.rows) if row[column] is not None), math.nan)
+
+    def _evaluate(self, bar: Progress) -> None:
+        loss = evaluate(self.model, self.batches, self.loss_function, self.shards)
+        self._check_finite("validation loss", loss, self.step)
+        self._row()["validation_loss"] = loss
+        self._print(bar.write, f"step {self.step:5d}: validation loss {loss:.4f}, perplexity {perplexity(loss):.2f}")
+        if loss < self.best_loss:
+            self._save_best(loss)
+        if self.config.average > 1 and self.step > 0:  # the untrained weights are not averaged
+            self._keep_weights()
+            if self.step == self.config.steps:
+                self._try_average(bar)
+        if self.on_evaluation is not None and self.step:
+            self._print(bar.write, self.on_evaluation())
+        bar.unpause()  # the time left is computed from the steps alone
+
+    # ------------------------------------------------------------------------------------------------ checkpoints
+
+    def _save_best(self, loss: float) -> None:
+        self.best_loss, self.best_step = loss, self.step
+        state = {"kind": "best", "step": self.step, "validation_loss": loss, **self.folder.identity(lasting=True)}
+        save_checkpoint(self.folder.best, {"model": self.model.state_dict()}, state)
+
+    def _keep_weights(self) -> None:
+        """Save the weights of this evaluation for averaging, and remove those that are too old for it."""
+        save_checkpoint(self.folder.weights(self.step), {"model": self.model.state_dict()}, {"kind": "weights"})
+        for old in self.folder.kept_weights()[: -self.config.average]:
+            old.unlink()
+
+    def _try_average(self, bar: Progress) -> None:
+        """Evaluate the mean of the kept weights, and save it as the best if it is. The model's own weights do not change."""
+        own = {name: tensor.copy() for name, tensor in self.model.state_dict().items()}
+        states = [load_checkpoint(path, "weights")[0]["model"] for path in self.folder.kept_weights()]
+        self.model.load_state_dict({name: _mean([s[name] for s in states]) for name in own})
+        loss = evaluate(self.model, self.batches, self.loss_function, self.shards)
+        mean = f"the mean of the last {len(states)} weights"
+        self._print(bar.write, f"{mean}: validation loss {loss:.4f}, perplexity {perplexity(loss):.2f}")
+        if loss < self.best_loss:
+            self._save_best(loss)
+        self.model.load_state_dict(own)
+
+    def _save_latest(self) -> None:
+        self._read_losses()
+        state = {
+            "kind": "latest",
+            "step": self.step,
+            "best_loss": self.best_loss if math.isfinite(self.best_loss) else None,
+            "best_step": self.best_step,
+            "seconds": self.seconds,
+            "total_seconds": self.total_seconds,
+            "shards": self.shards,
+            "random": tt.random.get_state(),
+            "batches": self.batches.get_state(),
+            "rows": self.rows,
+            "unread": self._unread,
+            **self.folder.identity(lasting=False),
+        }
+        groups = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        save_checkpoint(self.folder.latest, groups, state)
+        self.folder.write_log(self.rows)
+        if self.step > 0 or not self.folder.replaces:  # a run without a step must not replace another
+            self.folder.move_into_place()
+
+    def resume(self) -> None:
+        """Go on exactly from the folder's latest checkpoint.
+
+        The optimizer's settings and the number of shards come from the checkpoint; with --resume-changed, from the
+        configuration (shards 0: still from the checkpoint).
+
+        Raises UserError if the checkpoint is missing, damaged, of another model, or of other settings.
+        """
+        latest = self.folder.latest
+        groups, state = load_checkpoint(latest, "latest")
+        with damaged(latest):
+            found = read_dataclass(TrainingState, state)
+        self.folder.check_identity(state, latest)
+        if found.step > self.config.steps:
+            raise SettingError(f"steps must be at least {found.step}, the number taken already, not {self.config.steps}")
+        put_weights(self.model, groups.get("model", {}), latest)
+        own = [{name: group[name] for name in ("lr", "betas", "weight_decay")} for group in self.optimizer.param_groups]
+        try:
+            self.optimizer.load_state_dict(groups.get("optimizer", {}))
+            tt.random.set_state(found.random)
+            self.batches.set_state(found.batches)
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError, IndexError) as error:
+            raise UserError(f"{latest} does not fit this run: {shortened(str(error))}") from None
+        self.step, self.seconds, self.total_seconds = found.step, found.seconds, found.total_seconds
+        self.rows = [dataclasses.asdict(row) for row in found.rows]
+        self.best_loss = math.inf if found.best_loss is None else found.best_loss
+        self.best_step, self._unread = found.best_step, list(found.unread)
+        changed_shards = self.config.shards if self.folder.changes else 0
+        self.shards = changed_shards or found.shards  # another number rounds differently, and draws other dropout masks
+        if self.folder.changes:
+            for group, settings in zip(self.optimizer.param_groups, own):
+                group.update(settings)
+            self._save_latest()
+            self.folder.keep_changes()
+
+
+def _mean(tensors: list[Tensor]) -> Tensor:
+    return sum(tensors[1:], tensors[0].astype("float32")) / len(tensors)  # sums in bfloat16 would be rounded each time
+
+
+@contextmanager
+def _closing(bar: Progress) -> Iterator[None]:
+    """A context that closes the bar in the end, even if its terminal is gone."""
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            bar.__exit__(None, None, None)

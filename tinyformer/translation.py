@@ -1,0 +1,120 @@
+"""Translating sentences: the settings of the task, and a model, its tokenizer and beam search behind one name."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+from tinyformer.data.batches import padded
+from tinyformer.data.pair_files import one_line
+from tinyformer.data.pairs import Pair, Specials
+from tinyformer.decoding.beam_search import Hypothesis, beam_search
+from tinyformer.decoding.decoders import TransformerDecoder
+from tinyformer.errors import SettingError, UserError
+from tinyformer.models.transformer import Transformer
+from tinyformer.progress import show_progress
+from tinyformer.schema import check_fields
+from tinyformer.settings import at_least_one, setting
+from tinyformer.tokenizers import BPETokenizer, Tokenizer
+from tinyformer.tokenizers.special import BEGIN, END, PADDING
+
+SENTENCES_AT_ONCE = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class TranslationConfig:
+    """What to translate, and how sentences are cut and searched for. Raises SettingError for values that cannot be."""
+
+    vocab_size: int = setting(8000, "tokens of the byte-pair vocabulary, one for both languages")
+    lowercase: bool = setting(False, "read and write lower case only")
+    max_tokens: int = setting(100, "pairs with a longer side are left out; no translation is longer")
+    length_penalty: float = setting(0.6, "how much beam search favours long translations; 0: not at all", changeable=True)
+    label_smoothing: float = setting(0.1, "how far the targets are mixed with the uniform distribution", changeable=True)
+    validation: int = setting(500, "pairs held out to validate with")
+    test: int = setting(500, "pairs held out to score with at the end")
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        at_least_one(self, "max_tokens", "validation", "test")
+        if not 0 <= self.length_penalty <= 50:  # it is an exponent, and the power must not overflow
+            raise SettingError(f"length_penalty must be from 0 to 50, not {self.length_penalty}")
+        if not 0 <= self.label_smoothing <= 1:
+            raise SettingError(f"label_smoothing must be from 0 to 1, not {self.label_smoothing}")
+
+    def train_tokenizer(self, pairs: Sequence[Pair]) -> BPETokenizer:
+        """A tokenizer for the sentences of both languages, with the special tokens that a ``Translator`` needs."""
+        sentences = (sentence for pair in pairs for sentence in pair)
+        return BPETokenizer.train(sentences, self.vocab_size, special=(PADDING, BEGIN, END), progress=True)
+
+
+class Translator:
+    """A Transformer with the tokenizer of both its languages. Raises UserError for a tokenizer without the special tokens."""
+
+    def __init__(self, model: Transformer, tokenizer: Tokenizer, task: TranslationConfig):
+        self.model = model
+        self.tokenizer = tokenizer
+        self.task = task
+        self.specials = specials_of(tokenizer)
+
+    def encode(self, sentence: str) -> list[int]:
+        """The sentence's ids and the end token, as the encoder reads them. Raises UserError for no words or too many tokens."""
+        text = one_line(sentence, self.task.lowercase)
+        if not text:
+            raise UserError("the sentence is empty: give at least one word to translate")
+        ids = [int(i) for i in self.tokenizer.encode(text)]
+        if len(ids) > self.task.max_tokens:
+            raise UserError(f"the sentence has {len(ids)} tokens, more than the {self.task.max_tokens} of this run")
+        return [*ids, self.specials.end]
+
+    def search(self, sentences: Sequence[str], beam: int, n_best: int = 1) -> list[list[Hypothesis]]:
+        """The ``n_best`` translations of each sentence, as ids with scores, best first."""
+        source = padded([self.encode(sentence) for sentence in sentences], self.specials.pad)
+        longest = self.task.max_tokens + 1  # the end token counts, too
+        decoder = TransformerDecoder(self.model, source, longest)
+        start, end, alpha = self.specials.start, self.specials.end, self.task.length_penalty
+        return beam_search(decoder, start, end, len(sentences), beam, longest, alpha, n_best)
+
+    def text(self, hypothesis: Hypothesis) -> str:
+        """A translation as one line of text, without special tokens."""
+        return one_line(self.tokenizer.decode(hypothesis.ids, skip_special=True))
+
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        """The text of each id. A token that is a part of a character is shown as its bytes, such as ``\\xe6``."""
+        decode_bytes = getattr(self.tokenizer, "decode_bytes", lambda i: self.tokenizer.decode([i]).encode())
+        return [decode_bytes(i).decode("utf-8", "backslashreplace") for i in ids]
+
+    def translate(self, sentences: Sequence[str], beam: int = 1, progress: bool = False) -> list[str]:
+        """The best translation of each sentence. A ``beam`` of 1 is greedy; ``progress`` shows a bar.
+
+        Sentences of similar length are translated together, so that there is little padding.
+        """
+        order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))
+        found: dict[int, str] = {}
+        with show_progress(f"translating, beam {beam}", len(order), "sentence", quiet=not progress) as bar:
+            for first in range(0, len(order), SENTENCES_AT_ONCE):
+                part = order[first : first + SENTENCES_AT_ONCE]
+                for i, hypotheses in zip(part, self.search([sentences[i] for i in part], beam)):
+                    found[i] = self.text(hypotheses[0])
+                bar.update(len(part))
+        return [found[i] for i in range(len(sentences))]
+
+    def check_beam(self, beam: int) -> None:
+        """Raise UserError unless the beam is at least 1 wide, and at most as wide as the vocabulary."""
+        if not 1 <= beam <= self.tokenizer.vocab_size:
+            raise UserError(f"the beam must be 1 to {self.tokenizer.vocab_size} wide, as there are as many tokens, not {beam}")
+
+    def check_length(self) -> None:
+        """Raise UserError unless the model can read and write sentences of ``max_tokens``, and they fit in memory."""
+        config, longest = self.model.config, self.task.max_tokens
+        if config.positions == "learned" and config.max_length <= longest:
+            raise SettingError(f"max_length must be more than {longest}, the longest sentence, as its end needs a place, too")
+        self.model.new_cache(longest + 1, 0)
+
+
+def specials_of(tokenizer: Tokenizer) -> Specials:
+    """The ids of the special tokens. Raises UserError for a tokenizer that was not made for translating."""
+    names = (PADDING, BEGIN, END)
+    missing = [name for name in names if name not in tokenizer.special]
+    if missing:
+        raise UserError(f"the tokenizer lacks {', '.join(missing)}: it is not one of a translation run")
+    return Specials(*(tokenizer.special[name] for name in names))

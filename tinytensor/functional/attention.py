@@ -1,0 +1,222 @@
+"""Attention with one head (``scaled_dot_product_attention``) and with several (``multi_head_attention``), and causal masks.
+
+In every boolean mask here, True = may attend. A query that may attend to no key gives zeros, never NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from tinytensor import kernels, random
+from tinytensor.backend import default_dtype, is_array, is_floating
+from tinytensor.calling import wrap
+from tinytensor.checks import check_probability, check_tensors
+from tinytensor.fused import fused
+from tinytensor.kernels.heads import join_heads, queries_keys_values
+from tinytensor.kernels.masks import causal_array, lowest
+from tinytensor.kernels.numpy.dropout import RandomKey
+from tinytensor.ops import astype, exp, matmul, maximum, softmax, sum, swapaxes, where
+
+if TYPE_CHECKING:
+    from tinytensor.tensor import Tensor
+
+__all__ = [
+    "causal_mask",
+    "multi_head_attention",
+    "scaled_dot_product_attention",
+]
+
+
+@fused(kernels.attention_forward, kernels.attention_backward, inputs=("query", "key", "value", "bias"))
+def _attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    bias: Any,
+    mask: Any,
+    is_causal: bool,
+    scale: float,
+    random_key: RandomKey | None,
+    keep_probability: float,
+) -> Any:
+    scores = matmul(query * scale, swapaxes(key, -1, -2))
+    weights = masked_softmax(scores if bias is None else scores + bias, mask, is_causal, bias is not None)
+    if random_key is not None:
+        *lead, length, keys = weights.shape
+        keep = kernels.keep_mask(random_key, (*lead, keys, length), keep_probability)
+        weights = where(keep.swapaxes(-1, -2), weights * kernels.survivors_scale(keep_probability), 0.0)
+    return matmul(weights, value)
+
+
+def masked_softmax(scores: Tensor, mask: Any = None, is_causal: bool = False, may_be_hidden: bool = False) -> Tensor:
+    """The softmax of scores (..., T, S) over the keys that a query may see. A query that may see none gets zeros.
+
+    ``mask`` and ``is_causal`` are as in ``scaled_dot_product_attention``. ``may_be_hidden`` says that scores may be -inf.
+    """
+    if mask is not None and is_floating(mask.dtype):
+        scores, mask, may_be_hidden = scores + mask, None, True
+    if is_causal:
+        causal = causal_array(*scores.shape[-2:])
+        mask = causal if mask is None else mask & (causal if is_array(mask) else wrap(causal))
+    if mask is not None:
+        scores = where(mask, scores, -math.inf)
+    elif not may_be_hidden:
+        return softmax(scores)
+    if scores.dtype.itemsize == 2:  # in half precision a sum loses digits
+        return astype(masked_softmax(astype(scores, default_dtype), may_be_hidden=True), scores.dtype)
+    # The maximum is finite: then exp(-inf - maximum) is 0, and no row is NaN. It cancels out, so it needs no gradient.
+    largest = maximum(scores.detach().max(-1, keepdims=True), lowest(scores.dtype))
+    weights = exp(scores - largest)
+    total = sum(weights, -1, keepdims=True)
+    return weights / where(total == 0.0, 1.0, total)
+
+
+def causal_mask(queries: int, keys: int | None = None) -> Tensor:
+    """The boolean mask (queries, keys), True = may attend, with which each query sees the keys up to its own position.
+
+    The last query is at the position of the last key. So there may be more keys than queries, as with a cache of earlier keys.
+    If there are fewer, the first queries see no key.
+    """
+    return wrap(causal_array(queries, queries if keys is None else keys))
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    is_causal: bool = False,
+    dropout_p: float = 0.0,
+    scale: float | None = None,
+) -> Tensor:
+    """softmax(query @ keyᵀ * scale) @ value (Vaswani et al. 2017, equation 1).
+
+    Shapes: query (..., T, D), key (..., S, D), value (..., S, D_v) -> (..., T, D_v).
+
+    ``mask`` broadcasts to (..., T, S). It is boolean, with True = may attend, or floating-point. A floating-point mask is added
+    to the scaled scores; -inf hides a key. It gets a gradient if it requires one, so it may be a learned bias. A query
+    that may attend to no key gives zeros, and its gradients are zeros.
+
+    ``is_causal``: query t only sees keys up to t, and only those that a mask allows. If S > T, as with a cache, the last query
+    is at the last key. ``dropout_p``: the probability of dropping an attention weight; pass 0 when not training. ``scale`` is
+    1/sqrt(D) by default.
+
+    Inputs of different dtypes, including a floating-point mask, are converted to the dtype that they promote to. Raises
+    ValueError for shapes that do not fit, and TypeError for a mask of integers.
+    """
+    check_tensors("attention", query=query, key=key, value=value, **({} if mask is None else {"mask": mask}))
+    _check_attention(query, key, value, mask, dropout_p)
+    bias, seen = _bias_and_mask(mask)
+    settings = _settings(is_causal, query.shape[-2], query.shape[-1], dropout_p, scale)
+    if not key.shape[-2]:  # the sum of no values is zero, whatever the weights are
+        scores = matmul(query * settings[1], swapaxes(key, -1, -2))
+        return matmul(scores if bias is None else scores + bias, value)
+    return _attention(query, key, value, bias, seen, *settings)
+
+
+def attention_of_arrays(query: Any, key: Any, value: Any, mask: Any, is_causal: bool, dropout_p: float) -> Any:
+    """``scaled_dot_product_attention`` for arrays. Their shapes are not checked, and no gradients flow."""
+    _check_mask_and_dropout(mask, dropout_p)
+    settings = _settings(is_causal, query.shape[-2], query.shape[-1], dropout_p)
+    if query.dtype is key.dtype is value.dtype is default_dtype and (mask is None or mask.dtype.kind == "b"):
+        return kernels.attention_forward(_NOTHING, query, key, value, None, mask, *settings)[0]
+    bias, seen = (None, None) if mask is None else _bias_and_mask(wrap(mask))
+    return _attention(wrap(query), wrap(key), wrap(value), bias, seen, *settings).data
+
+
+_NOTHING = (False, False, False, False)
+
+
+def _bias_and_mask(mask: Tensor | None) -> tuple[Tensor | None, Any]:
+    """(bias, None) for a floating-point mask, which is added to the scores, and (None, array) for a boolean one."""
+    if mask is None:
+        return None, None
+    return (mask, None) if is_floating(mask.dtype) else (None, mask.data)
+
+
+def _settings(
+    is_causal: bool, queries: int, width: int, dropout_p: float, scale: float | None = None
+) -> tuple[bool, float, RandomKey | None, float]:
+    """The arguments of attention's kernels that follow the inputs and the mask. A single query sees all keys, causal or not."""
+    scale = 1.0 / math.sqrt(width or 1) if scale is None else scale
+    random_key = random.random_key() if dropout_p else None
+    return is_causal and queries > 1, scale, random_key, 1.0 - dropout_p
+
+
+def _check_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float) -> None:
+    _check_mask_and_dropout(mask, dropout_p)
+    of_query, of_key, of_value = query.data.shape, key.data.shape, value.data.shape
+    problem = ""
+    if min(len(of_query), len(of_key), len(of_value)) < 2:
+        problem = "attention needs (..., length, width) for each"
+    elif of_query[-1] != of_key[-1] or of_key[-2] != of_value[-2]:
+        problem = "attention: query and key must share their width, key and value their length"
+    if problem:
+        raise ValueError(f"{problem}: query {of_query}, key {of_key}, value {of_value}")
+
+
+def _check_mask_and_dropout(mask: Any, dropout_p: float) -> None:
+    check_probability(dropout_p)
+    if mask is not None and mask.dtype.kind != "b" and not is_floating(mask.dtype):
+        raise TypeError(
+            f"an attention mask must be boolean (True = may attend) or floating-point (added to the scores), not {mask.dtype}: "
+            "compare it, as in mask > 0"
+        )
+
+
+@fused(kernels.multi_head_attention_forward, kernels.multi_head_attention_backward, inputs=("projected", "memory", "bias"))
+def _multi_head_attention(
+    projected: Any,
+    memory: Any,
+    bias: Any,
+    num_heads: int,
+    mask: Any,
+    is_causal: bool,
+    scale: float,
+    random_key: RandomKey | None,
+    keep_probability: float,
+) -> Any:
+    heads = queries_keys_values(projected, memory, num_heads)
+    return join_heads(_attention(*heads, bias, mask, is_causal, scale, random_key, keep_probability))
+
+
+def multi_head_attention(
+    projected: Tensor,
+    num_heads: int,
+    memory: Tensor | None = None,
+    mask: Tensor | None = None,
+    is_causal: bool = False,
+    dropout_p: float = 0.0,
+) -> Tensor:
+    """``scaled_dot_product_attention`` in each of ``num_heads`` parts of the width (Vaswani et al. 2017, section 3.2.2).
+
+    Without ``memory``, ``projected`` (batch, length, 3 * width) holds queries, keys and values side by side, as one linear
+    layer makes them. With a ``memory`` (batch, keys, 2 * width) of keys and values, ``projected`` (batch, length, width) holds
+    only the queries. The result is (batch, length, width). ``mask`` broadcasts to (batch, heads, length, keys). The other
+    arguments and the errors are those of ``scaled_dot_product_attention``.
+    """
+    operands = {"projected": projected, "memory": memory, "mask": mask}
+    check_tensors("multi_head_attention", **{name: x for name, x in operands.items() if x is not None})
+    _check_heads(projected, num_heads, memory)
+    _check_mask_and_dropout(mask, dropout_p)
+    queries, keys = projected.shape[1], (projected if memory is None else memory).shape[1]
+    if not keys:
+        return join_heads(scaled_dot_product_attention(*queries_keys_values(projected, memory, num_heads), mask))
+    width = projected.shape[2] // (num_heads if memory is not None else 3 * num_heads)
+    bias, seen = _bias_and_mask(mask)
+    return _multi_head_attention(projected, memory, bias, num_heads, seen, *_settings(is_causal, queries, width, dropout_p))
+
+
+def _check_heads(projected: Tensor, num_heads: int, memory: Tensor | None) -> None:
+    parts = 3 if memory is None else 1
+    shape, of_memory = projected.shape, None if memory is None else memory.shape
+    if len(shape) != 3 or num_heads < 1 or shape[2] % (parts * num_heads):
+        raise ValueError(
+            f"multi_head_attention: projected {shape} must be (batch, length, {parts} * width), with a width that {num_heads} "
+            "heads divide"
+        )
+    if of_memory is not None and (len(of_memory) != 3 or of_memory[0] != shape[0] or of_memory[2] != 2 * shape[2]):
+        raise ValueError(
+            f"multi_head_attention: the memory for queries {shape} must be (batch, keys, 2 * width), not {of_memory}"
+        )

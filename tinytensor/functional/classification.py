@@ -1,0 +1,201 @@
+"""Losses for classification: a target names the right class, or gives a probability for each class."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tinytensor import kernels
+from tinytensor.backend import is_floating, is_host_array, xp
+from tinytensor.calling import wrap
+from tinytensor.checks import check_tensors, value_check
+from tinytensor.functional.losses import at_least_float32, check_reduction, reduce
+from tinytensor.fused import fused
+from tinytensor.ops import expand_dims, linear, log_softmax, mean, reshape, sum, take_along_axis, where
+
+if TYPE_CHECKING:
+    from tinytensor.tensor import Tensor
+
+__all__ = [
+    "cross_entropy",
+    "linear_cross_entropy",
+    "nll_loss",
+]
+
+
+@fused(kernels.cross_entropy_forward, kernels.cross_entropy_backward, inputs=("logits",), is_loss=True)
+def _cross_entropy(logits: Any, targets: Any, ignore_index: int, label_smoothing: float, reduction: str) -> Any:
+    kept = targets != ignore_index
+    target = where(kept, targets, 0)
+    logits = where(kept.reshape((*kept.shape, 1)), logits, 0.0)  # an ignored row has no effect, even if it is NaN
+    log_probability = log_softmax(at_least_float32(logits))
+    losses = -take_along_axis(log_probability, target.reshape((*target.shape, 1)), -1).reshape(targets.shape)
+    if label_smoothing:
+        losses = losses * (1.0 - label_smoothing) - mean(log_probability, -1) * label_smoothing
+    losses = where(kept, losses, 0.0)
+    if reduction == "none":
+        return losses
+    return sum(losses) / float(max(int(kept.sum()), 1)) if reduction == "mean" else sum(losses)
+
+
+def cross_entropy(
+    logits: Tensor,
+    targets: Tensor,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    reduction: str = "mean",
+    weight: Tensor | None = None,
+) -> Tensor:
+    """-log softmax(logits)[target], with the softmax over the last axis.
+
+    logits: (..., classes). targets: integers (...), or probabilities (..., classes). Targets equal to ``ignore_index`` count
+    neither in the sum nor in the mean. ``label_smoothing`` e mixes the target with the uniform distribution:
+    (1 - e) target + e/classes (Szegedy et al. 2016). The mean over no rows is 0.
+
+    ``weight`` (classes,) gives each class a weight. The mean is then divided by the sum of the targets' weights (for
+    probabilities by the number of rows, as in PyTorch). With weights or probabilities the loss is composed of ops, without a
+    kernel. For inputs of half precision the loss is float32.
+
+    Raises ValueError for shapes that do not fit, and IndexError for a target that is not a class. Targets on a GPU are not
+    checked, because the program would have to wait; there the loss of a wrong target is NaN.
+    """
+    check_tensors("cross_entropy", logits=logits, targets=targets)
+    check_reduction(reduction)
+    _check_smoothing(label_smoothing)
+    if weight is not None:
+        check_tensors("cross_entropy", weight=weight)
+        if weight.shape != logits.shape[-1:]:
+            raise ValueError(f"cross_entropy: weight {weight.shape} must be (classes,), one for each in logits {logits.shape}")
+    if is_floating(targets.dtype):
+        return _soft_cross_entropy(logits, targets, label_smoothing, reduction, weight)
+    if targets.dtype.kind not in "iu":
+        raise TypeError(f"cross_entropy: targets must be integers (classes) or floats (probabilities), not {targets.dtype}")
+    if logits.ndim == 0 or logits.shape[:-1] != targets.shape:
+        raise ValueError(
+            f"cross_entropy: logits {logits.shape} must have the targets' shape {targets.shape} "
+            "and one more axis at the end, the classes"
+        )
+    _check_classes("cross_entropy", targets.data, logits.shape[-1], ignore_index)
+    if weight is not None:
+        return _weighted_cross_entropy(logits, targets.data, ignore_index, label_smoothing, reduction, weight)
+    return _cross_entropy(logits, targets.data, ignore_index, label_smoothing, reduction)
+
+
+def _weighted_cross_entropy(
+    logits: Tensor, targets: Any, ignore_index: int, label_smoothing: float, reduction: str, weight: Tensor
+) -> Tensor:
+    """``cross_entropy`` with a weight for each class. Label smoothing uses the weights as well."""
+    kept = wrap(targets != ignore_index)
+    logits = where(expand_dims(kept, -1), at_least_float32(logits), 0.0)
+    log_probability = log_softmax(logits)
+    losses = nll_loss(log_probability, wrap(targets), weight, ignore_index, "none")
+    if label_smoothing:
+        smooth = -mean(log_probability * weight, -1)
+        losses = losses * (1.0 - label_smoothing) + where(kept, smooth, 0.0) * label_smoothing
+    return _weighted(losses, _weights_of(targets, weight, ignore_index), reduction)
+
+
+def _weights_of(targets: Any, weight: Tensor | None, ignore_index: int) -> Tensor:
+    """The weight of each row: that of its target (1 without weights), and 0 for an ignored row."""
+    kept = targets != ignore_index
+    if weight is None:
+        return wrap(kept.astype("float32"))
+    return where(kept, at_least_float32(weight)[xp.where(kept, targets, 0)], 0.0)
+
+
+def _weighted(losses: Tensor, weights: Tensor, reduction: str) -> Tensor:
+    """The reduced losses. The mean is divided by the sum of the weights; if that is 0, so is the mean."""
+    if reduction != "mean":
+        return reduce(losses, reduction)
+    total = sum(weights)
+    return sum(losses) / where(total == 0, 1.0, total)
+
+
+def nll_loss(
+    log_probabilities: Tensor,
+    targets: Tensor,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Tensor:
+    """-log_probabilities[target], the negative log-likelihood. After ``log_softmax`` it equals ``cross_entropy``.
+
+    log_probabilities: (..., classes). targets: integers (...). ``weight`` (classes,), ``ignore_index``, ``reduction`` and the
+    errors are as in ``cross_entropy``.
+    """
+    check_tensors(
+        "nll_loss", log_probabilities=log_probabilities, targets=targets, **({} if weight is None else {"weight": weight})
+    )
+    check_reduction(reduction)
+    shape = log_probabilities.shape
+    if not shape or shape[:-1] != targets.shape or (weight is not None and weight.shape != shape[-1:]):
+        raise ValueError(
+            f"nll_loss: log-probabilities {shape} must have the targets' shape {targets.shape} and one more axis at the end, "
+            "the classes" + ("" if weight is None else f", of which each has a weight: {weight.shape}")
+        )
+    _check_classes("nll_loss", targets.data, shape[-1], ignore_index)
+    weights = _weights_of(targets.data, weight, ignore_index)
+    kept = targets.data != ignore_index
+    target = xp.where(kept, targets.data, 0).reshape((*targets.shape, 1))
+    right = reshape(take_along_axis(at_least_float32(log_probabilities), target, -1), targets.shape)
+    return _weighted(-where(kept, right, 0.0) * weights, weights, reduction)
+
+
+@fused(kernels.linear_cross_entropy_forward, kernels.linear_cross_entropy_backward, inputs=("x", "weight"), is_loss=True)
+def _linear_cross_entropy(x: Any, weight: Any, targets: Any, ignore_index: int, label_smoothing: float, reduction: str) -> Any:
+    return _cross_entropy(linear(x, weight), targets, ignore_index, label_smoothing, reduction)
+
+
+def linear_cross_entropy(
+    x: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    reduction: str = "mean",
+) -> Tensor:
+    """``cross_entropy`` of the logits x @ weight.T, without all of them in memory at the same time.
+
+    x: (..., width). weight: (classes, width). targets: integers (...). ``reduction`` is "mean" or "sum". The other arguments
+    and the errors are as in ``cross_entropy``.
+    """
+    check_tensors("linear_cross_entropy", x=x, weight=weight, targets=targets)
+    if reduction not in ("mean", "sum"):
+        raise ValueError(f"linear_cross_entropy: the reduction must be 'mean' or 'sum', not {reduction!r}")
+    _check_smoothing(label_smoothing)
+    if weight.ndim != 2 or x.ndim == 0 or x.shape[-1] != weight.shape[1] or x.shape[:-1] != targets.shape:
+        raise ValueError(
+            f"linear_cross_entropy: x {x.shape} must have the targets' shape {targets.shape} and one more axis at the end, as "
+            f"wide as the weight {weight.shape}"
+        )
+    _check_classes("linear_cross_entropy", targets.data, weight.shape[0], ignore_index)
+    return _linear_cross_entropy(x, weight, targets.data, ignore_index, label_smoothing, reduction)
+
+
+def _check_smoothing(label_smoothing: float) -> None:
+    if not 0.0 <= label_smoothing <= 1.0:
+        raise ValueError(f"label smoothing must lie between 0 and 1, not at {label_smoothing}")
+
+
+@value_check
+def _check_classes(operation: str, targets: Any, classes: int, ignore_index: int) -> None:
+    if targets.dtype.kind not in "iu":
+        raise TypeError(f"{operation}: targets must be integers (classes), not {targets.dtype}")
+    if not is_host_array(targets):
+        return  # checking values on a GPU would make the program wait for it
+    wrong = ((targets < 0) | (targets >= classes)) & (targets != ignore_index)
+    if wrong.any():
+        raise IndexError(
+            f"{operation}: target {int(targets[wrong][0])} is not a class: there are {classes}, from 0 to {classes - 1}"
+        )
+
+
+def _soft_cross_entropy(
+    logits: Tensor, targets: Tensor, label_smoothing: float, reduction: str, weight: Tensor | None
+) -> Tensor:
+    if logits.shape != targets.shape:
+        raise ValueError(f"cross_entropy: probabilities of shape {targets.shape} for logits of shape {logits.shape}")
+    if label_smoothing:
+        targets = targets * (1.0 - label_smoothing) + label_smoothing / logits.shape[-1]
+    targets = targets if weight is None else targets * weight
+    losses = -sum(at_least_float32(targets) * log_softmax(at_least_float32(logits)), -1)
+    return reduce(losses, reduction)

@@ -1,0 +1,143 @@
+"""Losses whose prediction and target have the same shape, and the helpers that all losses share.
+
+A loss is computed in float32 if its inputs are integers or of half precision. ``reduction`` is "mean", "sum" or "none".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tinytensor.backend import is_floating
+from tinytensor.checks import check_tensors
+from tinytensor.ops import abs, astype, clip, exp, log, log1p, mean, softplus, square, sum, where
+
+if TYPE_CHECKING:
+    from tinytensor.tensor import Tensor
+
+__all__ = [
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "huber_loss",
+    "kl_div",
+    "l1_loss",
+    "mse_loss",
+    "smooth_l1_loss",
+]
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """x, converted to float32 if it is of half precision or not floating-point."""
+    return x if is_floating(x.dtype) and x.dtype.itemsize > 2 else astype(x, "float32")
+
+
+def reduce(losses: Tensor, reduction: str) -> Tensor:
+    """The mean or the sum of the losses, or for "none" the losses themselves."""
+    return losses if reduction == "none" else mean(losses) if reduction == "mean" else sum(losses)
+
+
+def check_reduction(reduction: str) -> None:
+    """Raise ValueError unless it is "mean", "sum" or "none"."""
+    if reduction not in ("mean", "sum", "none"):
+        raise ValueError(f"the reduction must be 'mean', 'sum' or 'none', not {reduction!r}")
+
+
+def _pair(operation: str, prediction: Tensor, target: Tensor, reduction: str) -> tuple[Tensor, Tensor]:
+    """The two inputs of a loss, in the dtype in which it is computed. Raises ValueError unless they have the same shape."""
+    check_tensors(operation, prediction=prediction, target=target)
+    check_reduction(reduction)
+    if prediction.shape != target.shape:
+        raise ValueError(f"{operation}: the prediction has shape {prediction.shape} and the target {target.shape}")
+    return at_least_float32(prediction), at_least_float32(target)
+
+
+def mse_loss(prediction: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+    """The squared difference of two tensors of the same shape."""
+    prediction, target = _pair("mse_loss", prediction, target, reduction)
+    return reduce(square(prediction - target), reduction)
+
+
+def l1_loss(prediction: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+    """The absolute difference of two tensors of the same shape."""
+    prediction, target = _pair("l1_loss", prediction, target, reduction)
+    return reduce(abs(prediction - target), reduction)
+
+
+def huber_loss(prediction: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0) -> Tensor:
+    """d * d / 2 where the difference d is from -delta to delta, and beyond the tangent delta (|d| - delta / 2) (Huber 1964).
+
+    Outliers have less influence than on the squared difference. Raises ValueError unless delta is positive.
+    """
+    if delta <= 0:
+        raise ValueError(f"huber_loss: delta must be positive, not {delta}")
+    prediction, target = _pair("huber_loss", prediction, target, reduction)
+    d = prediction - target
+    near = clip(d, -delta, delta)
+    return reduce(near * (d - 0.5 * near), reduction)
+
+
+def smooth_l1_loss(prediction: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0) -> Tensor:
+    """|d| - beta / 2 where |d| is larger than ``beta``, for the difference d, else d * d / (2 beta): huber_loss / beta.
+
+    With beta = 0 it is ``l1_loss``. Raises ValueError if beta is negative.
+    """
+    if beta < 0:
+        raise ValueError(f"smooth_l1_loss: beta must not be negative, but is {beta}")
+    return huber_loss(prediction, target, reduction, beta) / beta if beta else l1_loss(prediction, target, reduction)
+
+
+def kl_div(input: Tensor, target: Tensor, reduction: str = "mean", log_target: bool = False) -> Tensor:
+    """target (log target - input), the divergence of Kullback and Leibler (1951), for two tensors of the same shape.
+
+    ``input`` holds log-probabilities. ``target`` holds probabilities, or with ``log_target`` their logarithms. "mean" is over
+    all elements. "batchmean" is the sum divided by the length of the first axis, which is the divergence as it is defined.
+    """
+    batch = reduction == "batchmean"
+    input, target = _pair("kl_div", input, target, "sum" if batch else reduction)
+    losses = exp(target) * (target - input) if log_target else _x_log_x(target) - target * input
+    return sum(losses) / float(input.shape[0] if input.ndim else 1) if batch else reduce(losses, reduction)
+
+
+def _x_log_x(x: Tensor) -> Tensor:
+    """x log x, and 0 where x is 0. The gradient is 0 there, and log x + 1 elsewhere."""
+    return where(x == 0, 0.0, x * log(where(x == 0, 1.0, x)))
+
+
+def binary_cross_entropy_with_logits(
+    logits: Tensor,
+    targets: Tensor,
+    reduction: str = "mean",
+    weight: Tensor | None = None,
+    pos_weight: Tensor | None = None,
+) -> Tensor:
+    """-t log p - (1 - t) log(1 - p), for p = sigmoid(logits) and targets t from 0 to 1, without overflow.
+
+    ``pos_weight`` multiplies the first term and ``weight`` multiplies each loss. Both broadcast to the shape of the logits. The
+    mean is over all elements.
+    """
+    logits, targets = _pair("binary_cross_entropy_with_logits", logits, targets, reduction)
+    # softplus(-x) = -log p and softplus(x) = -log(1 - p), so no digits cancel even where the loss is nearly 0.
+    positive = targets if pos_weight is None else targets * _factor("pos_weight", pos_weight, logits)
+    losses = positive * softplus(-logits) + (1.0 - targets) * softplus(logits)
+    return reduce(losses if weight is None else losses * _factor("weight", weight, logits), reduction)
+
+
+def binary_cross_entropy(
+    probabilities: Tensor, targets: Tensor, reduction: str = "mean", weight: Tensor | None = None
+) -> Tensor:
+    """-t log p - (1 - t) log(1 - p), for probabilities p and targets t from 0 to 1. Each logarithm is at least -100, as in
+    PyTorch.
+
+    If the probabilities come from a sigmoid, ``binary_cross_entropy_with_logits`` is more accurate.
+    """
+    p, targets = _pair("binary_cross_entropy", probabilities, targets, reduction)
+    losses = -targets * clip(log(p), -100.0) - (1.0 - targets) * clip(log1p(-p), -100.0)
+    return reduce(losses if weight is None else losses * _factor("weight", weight, p), reduction)
+
+
+def _factor(name: str, weight: Tensor, like: Tensor) -> Tensor:
+    """A weight in the dtype of the losses. Raises ValueError unless it broadcasts to their shape."""
+    check_tensors("binary_cross_entropy", **{name: weight})
+    fits = all(n in (1, of) for n, of in zip(weight.shape[::-1], like.shape[::-1]))
+    if weight.ndim > like.ndim or not fits:
+        raise ValueError(f"binary_cross_entropy: {name} {weight.shape} does not broadcast to the losses {like.shape}")
+    return at_least_float32(weight)

@@ -1,0 +1,39 @@
+"""Regularisation: ``dropout``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tinytensor import kernels, random
+from tinytensor.checks import check_probability
+from tinytensor.fused import fused
+from tinytensor.kernels.numpy.dropout import RandomKey
+from tinytensor.ops import where
+
+if TYPE_CHECKING:
+    from tinytensor.tensor import Tensor
+
+__all__ = [
+    "dropout",
+]
+
+
+@fused(kernels.dropout_forward, kernels.dropout_backward, inputs=("x", "residual"))
+def _dropout(x: Any, residual: Any, random_key: RandomKey, keep_probability: float) -> Any:
+    keep = kernels.keep_mask(random_key, x.shape, keep_probability)
+    out = where(keep, x * kernels.survivors_scale(keep_probability), 0.0)
+    return out if residual is None else out + residual
+
+
+def dropout(x: Tensor, p: float = 0.5, training: bool = True, residual: Tensor | None = None) -> Tensor:
+    """In ``training``, set each element to 0 with probability p and multiply the others by 1/(1 - p), which keeps the expected
+    value (Srivastava et al. 2014). Otherwise the result is x itself. A ``residual`` of x's shape is added to the result.
+
+    Raises ValueError unless 0 <= p <= 1, and if the residual has another shape than x.
+    """
+    check_probability(p)
+    if residual is not None and residual.shape != x.shape:
+        raise ValueError(f"dropout: the residual has shape {residual.shape} and x has {x.shape}: they must be the same")
+    if training and p:
+        return _dropout(x, residual, random.random_key(), 1.0 - p)
+    return x if residual is None else residual + x

@@ -1,0 +1,24 @@
+"""What masked attention needs on either backend: the causal mask, and what keeps fully masked rows from being NaN."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tinytensor.backend import host, xp
+
+
+def causal_array(queries: int, keys: int) -> Any:
+    """The boolean array (queries, keys), True = may attend, that lets each query see the keys up to its own place.
+
+    Places are counted from the end: the last query stands at the last key. With more queries than keys the first queries see
+    no key at all.
+    """
+    return xp.arange(keys) <= xp.arange(queries)[:, None] + (keys - queries)
+
+
+def lowest(dtype: Any) -> float:
+    """The lowest finite number of a dtype, for a maximum over scores that may all be -inf.
+
+    exp(-inf - lowest) is 0, whereas exp(-inf - -inf) would be NaN.
+    """
+    return float(host.finfo(dtype).min)

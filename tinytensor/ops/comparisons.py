@@ -1,0 +1,143 @@
+"""Ops whose answer is true or false, and the bitwise ops. None of them has a gradient."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tinytensor.backend import is_floating, xp
+from tinytensor.op import op
+from tinytensor.ops.elementwise import is_number
+
+if TYPE_CHECKING:
+    from tinytensor.tensor import Tensor
+
+__all__ = [
+    "allclose", "bitwise_and", "bitwise_or", "bitwise_xor", "equal", "greater", "greater_equal", "invert", "isclose",
+    "isfinite", "isinf", "isnan", "less", "less_equal", "logical_and", "logical_not", "logical_or", "logical_xor",
+    "not_equal",
+]  # fmt: skip
+
+
+# -------------------------------------------------------------------------------------------------------- comparisons
+
+
+@op()
+def equal(x: Any, y: Any) -> Tensor:
+    """x == y, elementwise."""
+    return x == y
+
+
+@op()
+def not_equal(x: Any, y: Any) -> Tensor:
+    """x != y, elementwise."""
+    return x != y
+
+
+@op()
+def less(x: Any, y: Any) -> Tensor:
+    """x < y, elementwise."""
+    return x < y
+
+
+@op()
+def less_equal(x: Any, y: Any) -> Tensor:
+    """x <= y, elementwise."""
+    return x <= y
+
+
+@op()
+def greater(x: Any, y: Any) -> Tensor:
+    """x > y, elementwise."""
+    return x > y
+
+
+@op()
+def greater_equal(x: Any, y: Any) -> Tensor:
+    """x >= y, elementwise."""
+    return x >= y
+
+
+@op()
+def logical_and(x: Any, y: Any) -> Tensor:
+    """True where both x and y are true (not 0)."""
+    return xp.logical_and(x, y)
+
+
+@op()
+def logical_or(x: Any, y: Any) -> Tensor:
+    """True where x or y, or both, are true (not 0)."""
+    return xp.logical_or(x, y)
+
+
+@op()
+def logical_xor(x: Any, y: Any) -> Tensor:
+    """True where exactly one of x and y is true (not 0)."""
+    return xp.logical_xor(x, y)
+
+
+@op()
+def logical_not(x: Any) -> Tensor:
+    """True where x is false (0)."""
+    return xp.logical_not(x)
+
+
+@op()
+def isnan(x: Any) -> Tensor:
+    """True where x is NaN."""
+    return xp.isnan(x)
+
+
+@op()
+def isfinite(x: Any) -> Tensor:
+    """True where x is neither NaN nor infinite."""
+    return xp.isfinite(x)
+
+
+@op()
+def isinf(x: Any) -> Tensor:
+    """True where x is infinite, of either sign."""
+    return xp.isinf(x)
+
+
+@op()
+def isclose(x: Any, y: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Tensor:
+    """True where |x - y| <= atol + rtol * |y| or both are the same infinity. With ``equal_nan`` also where both are NaN."""
+    return xp.isclose(xp.asarray(x), xp.asarray(y), rtol=rtol, atol=atol, equal_nan=equal_nan)
+
+
+def allclose(x: Any, y: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> bool:
+    """Whether ``isclose`` is true for all elements."""
+    return bool(isclose(x, y, rtol, atol, equal_nan).all())
+
+
+# ---------------------------------------------------------------------------------------------------------- bitwise
+
+
+def _bits(x: Any) -> Any:
+    if isinstance(x, float) or (not is_number(x) and is_floating(x.dtype)):
+        raise TypeError("bitwise ops need integers or booleans: compare floating-point numbers first, as in (x > 0) & (y > 0)")
+    return x
+
+
+@op()
+def bitwise_and(x: Any, y: Any) -> Tensor:
+    """x & y: bit by bit for integers, logical for booleans. Raises TypeError for floating-point numbers."""
+    return _bits(x) & _bits(y)
+
+
+@op()
+def bitwise_or(x: Any, y: Any) -> Tensor:
+    """x | y: bit by bit for integers, logical for booleans. Raises TypeError for floating-point numbers."""
+    return _bits(x) | _bits(y)
+
+
+@op()
+def bitwise_xor(x: Any, y: Any) -> Tensor:
+    """x ^ y: bit by bit for integers, logical for booleans. Raises TypeError for floating-point numbers."""
+    return _bits(x) ^ _bits(y)
+
+
+@op()
+def invert(x: Any) -> Tensor:
+    """~x: every bit inverted for integers, logical not for booleans. Raises TypeError for floating-point numbers."""
+    return ~_bits(x)
