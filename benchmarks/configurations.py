@@ -38,11 +38,11 @@ class Sizes:
 
     def shape(self) -> str:
         """The model's size in words."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} has no shape method: write one")
 
     def matrices(self) -> list[tuple[int, int]]:
         """(outputs, inputs) of every matrix that multiplies activations."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} has no matrices method: write one")
 
     def num_attentions(self) -> int:
         """How many attentions there are."""

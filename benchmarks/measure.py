@@ -51,7 +51,7 @@ class Side:
 
     def step(self) -> Any:
         """One unit of the work that is timed."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} has no step method: write one")
 
     def finish(self) -> None:
         """Wait until a device has done all steps. On the CPU they are done when they return."""

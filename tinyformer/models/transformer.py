@@ -13,7 +13,7 @@ from tinyformer.models.blocks import Block, BlockConfig
 from tinyformer.models.caches import Cache
 from tinyformer.models.positions import absolute_positions, add_positions, check_absolute
 from tinyformer.schema import check_fields
-from tinyformer.settings import at_least_one, setting, settings_from
+from tinyformer.settings import at_least, setting, settings_from
 from tinytensor import Tensor
 from tinytensor.nn import Dropout, Embedding, Linear, Module, ModuleList, init
 
@@ -42,7 +42,7 @@ class TransformerConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        at_least_one(self, "source_vocab_size", "target_vocab_size", "encoder_layers", "decoder_layers", "max_length")
+        at_least(self, source_vocab_size=1, target_vocab_size=1, encoder_layers=1, decoder_layers=1, max_length=1)
         _ = self.block  # makes a BlockConfig, which checks the settings that it shares with this one
         check_absolute(self.positions)
         if self.share_embeddings and self.source_vocab_size != self.target_vocab_size:

@@ -21,7 +21,7 @@ from tinyformer.training.lock import locked
 HOLDER = """
 import sys
 from pathlib import Path
-from tinyformer.lock import locked
+from tinyformer.training.lock import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
