@@ -1,12 +1,12 @@
-"""Where compiled code is kept between runs, and a line for the user while it is made for the first time."""
+"""Where compiled code is kept between runs."""
 
 from __future__ import annotations
 
+import atexit
 import functools
 import hashlib
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,34 +17,38 @@ from pathlib import Path
 def folder() -> Path:
     """The folder of the compiled code of these sources: beside them, or where that cannot be written, in the user's cache.
 
-    Numba looks for changes in the file of a loop, but not in the files of the loops that it calls. So a folder belongs to all
-    the sources together; those of earlier sources are removed.
+    Numba looks for changes in the file of a loop, but not in the files of what the loop uses. So a folder belongs to all the
+    kernels' sources together; those of earlier sources are removed. Where nothing can be kept, a folder is made for this run.
     """
-    sources = sorted(Path(__file__).parent.glob("*.py"))
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
-    chosen = os.environ.get("XDG_CACHE_HOME")
-    users = Path(chosen) if chosen else Path.home() / ".cache"
-    for parent in (Path(__file__).parent / "__pycache__", users / "tinytensor", Path(tempfile.gettempdir()) / "tinytensor"):
+    kernels = Path(__file__).parents[1]
+    sources = sorted(kernels.rglob("*.py"))
+    digest = hashlib.sha256(b"".join([path.read_bytes() for path in sources])).hexdigest()[:16]
+    for parent in (Path(__file__).parent / "__pycache__", _users_cache()):
         found = parent / f"compiled-{digest}"
         with suppress(OSError):
-            _announce(found)
             found.mkdir(parents=True, exist_ok=True)
             if os.access(found, os.W_OK):
                 _remove_others(found)
                 return found
-    raise OSError("tinytensor finds no folder for its compiled kernels: set XDG_CACHE_HOME, or TINYTENSOR_KERNELS=numpy")
+    return _of_this_run()
 
 
-def _announce(found: Path) -> None:
-    if not found.exists() and sys.stderr is not None:
-        with suppress(OSError):
-            print("tinytensor compiles its kernels for this processor; this happens once", file=sys.stderr, flush=True)
+def _users_cache() -> Path:
+    chosen = os.environ.get("XDG_CACHE_HOME")
+    return (Path(chosen) if chosen else Path(os.path.expanduser("~")) / ".cache") / "tinytensor"
 
 
 def _remove_others(own: Path) -> None:
     for other in own.parent.glob("compiled-*"):
         if other != own:
             shutil.rmtree(other, ignore_errors=True)
+
+
+@functools.cache
+def _of_this_run() -> Path:
+    made = Path(tempfile.mkdtemp(prefix="tinytensor-"))
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return made
 
 
 @contextmanager

@@ -8,6 +8,8 @@ numbers, and the file's own constants have that type, too. So ``real(0.5) * x`` 
 from __future__ import annotations
 
 import dis
+import functools
+import pickle
 import threading
 import types
 from collections.abc import Callable
@@ -15,11 +17,37 @@ from typing import Any
 
 import numpy
 
+from tinytensor.backend import BackendError
 from tinytensor.kernels.numba.cache import in_folder
+from tinytensor.kernels.numba.display import show_compiling
 
 real = numpy.float64  # what a reader's editor sees; ``Loop`` puts the arrays' own type in its place
 
 _compiling = threading.RLock()
+_loops: list[Loop] = []
+
+
+_keeping = True  # whether compiled code is kept between runs
+
+
+def _keep_nothing() -> None:
+    """Forget all compiled code, and compile it again without the folder: its disk is full, or its files are broken."""
+    global _keeping
+    with _compiling:
+        _keeping = False
+        for each in _loops:
+            each.compiled.clear()
+
+
+@functools.cache
+def _numba() -> Any:
+    """Numba, imported. Raises BackendError where it is installed and does not run, as with a NumPy that it does not know."""
+    try:
+        import numba
+    except ImportError as error:
+        raise BackendError(f"Numba cannot be imported ({error}): with TINYTENSOR_KERNELS=numpy it is not used") from None
+    show_compiling()
+    return numba
 
 
 class Loop:
@@ -29,20 +57,28 @@ class Loop:
         self.function = function
         self.liberties = liberties  # what LLVM may do to floating-point arithmetic; none of them loses NaN, infinity or -0.0
         self.compiled: dict[Any, Callable[..., Any]] = {}
+        _loops.append(self)
 
     def __call__(self, *arguments: Any) -> Any:
         """Call it with arrays and numbers. The first argument is an array; its dtype is that of all floating-point numbers."""
         dtype = arguments[0].dtype
         given = [dtype.type(x) if type(x) is float else x for x in arguments]
-        return (self.compiled.get(dtype) or self.compile(dtype))(*given)
+        try:
+            return (self.compiled.get(dtype) or self.compile(dtype))(*given)
+        except (
+            OSError,
+            EOFError,
+            pickle.PickleError,
+        ):  # a loop raises none of them, so the folder of compiled code is at fault
+            _keep_nothing()
+        return self.compile(dtype)(*given)
 
     def compile(self, dtype: Any) -> Callable[..., Any]:
         """The machine code for arrays of this dtype."""
-        import numba
-
+        numba = _numba()
         with _compiling:
             if dtype not in self.compiled:
-                options = {"nogil": True, "cache": True, "error_model": "numpy", "fastmath": self.liberties}
+                options = {"nogil": True, "cache": _keeping, "error_model": "numpy", "fastmath": self.liberties}
                 function = self._for(dtype)
                 with in_folder():
                     self.compiled[dtype] = numba.njit(**options)(function)
