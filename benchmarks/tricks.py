@@ -84,7 +84,7 @@ def numpys(name: str, _: Any) -> Any:
 def not_compiled() -> dict[str, Trick]:
     """For each file of compiled kernels, NumPy's in their place: in the slot, and in the ops that hold them."""
     compiled = importlib.import_module("tinytensor.kernels.numba")
-    holders = {"tinytensor.kernels": kernels, **{f"{op.__module__}.{op.__name__}": op for op in all_ops.values()}}
+    holders = {"tinytensor.kernels": kernels, **{f"{op.__module__}.{op.forward.__name__}": op for op in all_ops.values()}}
     held = [(f"{place}.{name}", value) for place, holder in holders.items() for name, value in vars(holder).items()]
     tricks = {}
     for _, file, _ in pkgutil.iter_modules(compiled.__path__):
