@@ -296,7 +296,7 @@ def test_ctrl_c_ends_all_processes_with_one_line(moment):
     folders = os.pathsep.join([str(ROOT), str(ROOT / "benchmarks")])
     process = subprocess.Popen(
         [sys.executable, "-c", code, "--turns", "100000", "--steps", "1", "--warm-up", "1"],
-        env={**os.environ, "PYTHONPATH": folders, "OPENBLAS_NUM_THREADS": "1"},
+        env={**os.environ, "PYTHONPATH": folders, "OPENBLAS_NUM_THREADS": "1", "TINYTENSOR_KERNELS": "numpy"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
