@@ -226,8 +226,7 @@ def _in_numpy(make: Callable[..., Any], *arguments: Any) -> Any:
 
 @contextmanager
 def busy(count: int) -> Iterator[list[int]]:
-    """A context beside which so many other processes, of these ids, compute in a thread each. They end with it, and where this
-    process ends without leaving it, by themselves."""
+    """A context beside which so many other processes, of these ids, compute in a thread each. They end with this one, too."""
     code = f"import os\nwhile os.getppid() == {os.getpid()}: sum(range(100_000))"
     with ExitStack() as stack:
         # In sessions of their own: Ctrl-C ends this process, which ends them.

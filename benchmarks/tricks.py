@@ -145,8 +145,7 @@ class Variant(Tinyformer):
         super().__init__(configuration)
 
     def calls(self) -> dict[str, int]:
-        """How often this thread calls each of the library's functions and modules in a step, and the process's page faults in
-        another."""
+        """How often this thread calls each of the functions and modules in a step, and the page faults in another."""
         import resource
 
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
