@@ -12,6 +12,7 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -433,6 +434,12 @@ def log_softmax(x: Any, axis: int = -1) -> Any:
 for axis in (-1, 0, 1):
     same("softmax", f"axis={axis}", normal(2, 3, 2), args=(axis,), want=softmax)
     same("log_softmax", f"axis={axis}", normal(2, 3, 2), args=(axis,), want=log_softmax)
+    for op, wanted in {
+        "softmax_gradient": lambda g, out, a: out * (g - (g * out).sum(a, keepdims=True)),
+        "log_softmax_gradient": lambda g, out, a: g - np.exp(out) * g.sum(a, keepdims=True),
+    }.items():
+        two = normal(2, 3, 2), unit(2, 3, 2)
+        case(op, f"axis={axis}", partial(all_ops[op], axis=axis), lambda g, out, f=wanted, a=axis: f(g, out, a), *two)
 for op, f in [("softmax", tt.softmax), ("log_softmax", tt.log_softmax)]:
     case(op, "no rows", f, lambda x: x, normal(0, 3))
     for axis in (-1, 1):

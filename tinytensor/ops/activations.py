@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels
-from tinytensor.backend import wide, xp
+from tinytensor.backend import xp
 from tinytensor.checks import check_tensors
 from tinytensor.fused import fused
 from tinytensor.op import op
@@ -92,23 +92,33 @@ def glu(x: Tensor, axis: int = -1) -> Tensor:
     return values * sigmoid(gates)
 
 
-def _shifted(x: Any, axis: int | tuple[int, ...]) -> Any:
-    """x minus its largest element along ``axis``, so that exp does not overflow. x is floating-point and may be empty."""
-    return x - (xp.max(x, axis=axis, keepdims=True) if x.size else xp.sum(x, axis=axis, keepdims=True))
-
-
-@op(floating=True, x=lambda g, out, axis: out * (g - sum(g * out, axis, keepdims=True)))
+@op(floating=True, x=lambda g, out, axis: _softmax_gradient(g, out, axis))
 def softmax(x: Tensor, axis: int = -1) -> Tensor:
     """exp(x) scaled to sum to 1 along ``axis``, without overflow."""
-    axes = axis if x.ndim else normalize_axes(axis, 0)  # CuPy refuses axis 0 or -1 of a 0-d array
-    e = xp.exp(_shifted(x, axes))
-    e /= xp.sum(e, axis=axes, keepdims=True, dtype=wide(e.dtype))
-    return e
+    return kernels.softmax(x, normalize_axes(axis, x.ndim))
 
 
-@op(floating=True, x=lambda g, out, axis: g - exp(out) * sum(g, axis, keepdims=True))
+@op(
+    d_weights=lambda g, weights, axis: _softmax_gradient(g, weights, axis),
+    weights=lambda g, d_weights, weights, axis: (
+        g * (d_weights - sum(d_weights * weights, axis, keepdims=True)) - d_weights * sum(g * weights, axis, keepdims=True)
+    ),
+)
+def _softmax_gradient(d_weights: Any, weights: Any, axis: int) -> Any:
+    """weights * (d_weights - sum(d_weights * weights)): the gradient of x, where weights = softmax(x)."""
+    return kernels.softmax_gradient(d_weights, weights, normalize_axes(axis, weights.ndim))
+
+
+@op(floating=True, x=lambda g, out, axis: _log_softmax_gradient(g, out, axis))
 def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
     """log(softmax(x)) along ``axis``, accurate even where the softmax would round to 0."""
-    axes = axis if x.ndim else normalize_axes(axis, 0)
-    shifted = _shifted(x, axes)
-    return cast("Tensor", shifted - xp.log(xp.sum(xp.exp(shifted), axis=axes, keepdims=True, dtype=wide(shifted.dtype))))
+    return kernels.log_softmax(x, normalize_axes(axis, x.ndim))
+
+
+@op(
+    d_logs=lambda g, logs, axis: g - sum(g * exp(logs), axis, keepdims=True),
+    logs=lambda g, d_logs, logs, axis: -g * exp(logs) * sum(d_logs, axis, keepdims=True),
+)
+def _log_softmax_gradient(d_logs: Any, logs: Any, axis: int) -> Any:
+    """d_logs - exp(logs) * sum(d_logs): the gradient of x, where logs = log_softmax(x)."""
+    return kernels.log_softmax_gradient(d_logs, logs, normalize_axes(axis, logs.ndim))

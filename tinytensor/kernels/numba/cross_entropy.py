@@ -11,6 +11,7 @@ import numpy
 
 from tinytensor.kernels.numba.compiling import real, reduction
 from tinytensor.kernels.numba.exponential import exp
+from tinytensor.kernels.numba.largest import largest
 from tinytensor.kernels.numpy import cross_entropy as in_numpy
 
 
@@ -21,14 +22,12 @@ def _row_losses(rows: Any, targets: Any, ignore_index: int, smoothing: float, lo
         losses[i] = total[i] = real(0)
         if targets[i] == ignore_index:
             continue
-        largest = rows[i, 0]
-        for j in range(classes):
-            largest = rows[i, j] if rows[i, j] > largest else largest
+        most = largest(rows[i])
         weights, sum_of_logits = real(0), real(0)
         for j in range(classes):
-            weights += exp(rows[i, j] - largest)
+            weights += exp(rows[i, j] - most)
             sum_of_logits += rows[i, j]
-        total[i] = math.log(weights) + largest
+        total[i] = math.log(weights) + most
         losses[i] = total[i] - rows[i, targets[i]]
         if smoothing != real(0):
             losses[i] = (real(1) - smoothing) * losses[i] + smoothing * (total[i] - sum_of_logits / real(classes))
@@ -51,15 +50,14 @@ def _replace_by_gradients(logits: Any, targets: Any, scale: Any, smoothing: floa
     rows, classes = logits.shape
     loss = real(0)
     for i in range(rows):
-        largest = logits[i, 0]
-        for j in range(classes):
-            largest = logits[i, j] if logits[i, j] > largest else largest
-        right = logits[i, targets[i]] - largest
+        most = largest(logits[i])
+        right = logits[i, targets[i]] - most
         weights, sum_of_logits = real(0), real(0)
         for j in range(classes):
-            sum_of_logits += logits[i, j] - largest
-            logits[i, j] = exp(logits[i, j] - largest)
-            weights += logits[i, j]
+            sum_of_logits += logits[i, j] - most
+            e = exp(logits[i, j] - most)
+            logits[i, j] = e
+            weights += e
         mean = sum_of_logits / real(classes) if smoothing != real(0) else real(0)
         loss += scale[i] * (math.log(weights) - (real(1) - smoothing) * right - smoothing * mean)
         for j in range(classes):

@@ -27,10 +27,12 @@ def _adam(
     added: float,
 ) -> None:
     for i in range(parameter.size):
-        slope = gradient[i] + parameter[i] * added
-        first[i] = first[i] * beta1 + slope * (real(1) - beta1)
-        second[i] = second[i] * beta2 + slope * slope * (real(1) - beta2)
-        parameter[i] = parameter[i] * kept - rate * (first[i] / (math.sqrt(second[i]) * root_factor + eps))
+        p = parameter[i]  # what is read from memory just after it was written comes late
+        slope = gradient[i] + p * added if added != real(0) else gradient[i]  # 0 times an infinite p would be NaN
+        m = first[i] * beta1 + slope * (real(1) - beta1)
+        v = second[i] * beta2 + slope * slope * (real(1) - beta2)
+        parameter[i] = p * kept - rate * (m / (math.sqrt(v) * root_factor + eps))
+        first[i], second[i] = m, v
 
 
 def adam_step(
@@ -80,9 +82,11 @@ def _sgd(
     parameter: Any, gradient: Any, velocity: Any, lr: float, momentum: float, fresh: float, ahead: bool, added: float
 ) -> None:
     for i in range(parameter.size):
-        slope = gradient[i] + parameter[i] * added
-        velocity[i] = velocity[i] * momentum + slope * fresh
-        parameter[i] = parameter[i] - lr * (slope + momentum * velocity[i] if ahead else velocity[i])
+        p = parameter[i]
+        slope = gradient[i] + p * added if added != real(0) else gradient[i]
+        v = velocity[i] * momentum + slope * fresh
+        parameter[i] = p - lr * (slope + momentum * v if ahead else v)
+        velocity[i] = v
 
 
 def sgd_step(
