@@ -774,6 +774,12 @@ case("rms_norm", "weight from x", *of_parts, normal(2, 3))
 for shape in [(3, 4), (), (0, 3)]:
     fused("gelu_tanh", f"{shape}", gelu_tanh, normal(*shape))
     fused("gelu_exact", f"{shape}", gelu_exact, normal(*shape))
+    fused("silu", f"{shape}", lambda x: x * sigmoid(x), normal(*shape), factor=None)
+    for constant in [(), (0,), (1,)]:
+        two = normal(*shape), normal(*shape)
+        fused("silu", f"{shape}, constant {constant}", lambda x, y: x * sigmoid(x) * y, *two, constant=constant)
+    case("swiglu", f"{shape}", tt.swiglu, lambda x, y: x * sigmoid(x) * y, normal(*shape), normal(*shape))
+case("swiglu", "of itself", lambda x: tt.swiglu(x, x), lambda x: x * sigmoid(x) * x, normal(2, 3))
 
 
 def seeded(f: Callable[..., Any]) -> Callable[..., Any]:

@@ -218,6 +218,7 @@ TABLE: dict[str, Line | list[Line]] = {
     "argsort sort": ["tt.OP({n1}, {axis})", "tt.OP({n1}, {axis}, descending=True)"],
     "log_softmax softmax": "tt.OP({any1}, {axis})",
     "topk": "tt.topk({n1}, {0..2}, {-1 | 0}, largest={True | False})[{0..1}]",
+    "swiglu": "tt.swiglu({(2, 3)}, {(2, 3)})",
     "glu": "tt.glu({(2, 4)}, {-1..1})",
     "astype": converted,
     "broadcast_to": stretched,

@@ -141,6 +141,7 @@ COMPUTED: dict[str, Callable[..., Any]] = {name: getattr(np, name) for name in N
     "softplus": lambda x: np.logaddexp(x, 0),
     "logsigmoid": lambda x: -np.logaddexp(-x, 0),
     "silu": lambda x: x * cases.sigmoid(x),
+    "swiglu": lambda gate, up: gate * cases.sigmoid(gate) * up,
     "glu": lambda x, axis=-1: np.split(x, 2, axis)[0] * cases.sigmoid(np.split(x, 2, axis)[1]),
     "gelu": lambda x, kind="none": cases.gelu_tanh(x) if kind == "tanh" else gelu_exact(x),
     "softmax": cases.softmax,

@@ -1,6 +1,6 @@
 """The activations of neural networks, except ``sigmoid`` and ``tanh``, which are in elementwise.py.
 
-``gelu`` has kernels of its own; the others are computed by the functions here.
+``gelu``, ``silu`` and ``softmax`` have kernels of their own; the others are computed by the functions here.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "elu", "gelu", "glu", "leaky_relu", "log_softmax", "logsigmoid", "relu", "silu", "softmax", "softplus",
+    "swiglu",
 ]  # fmt: skip
 
 
@@ -78,9 +79,27 @@ def gelu(x: Tensor, approximate: str = "none") -> Tensor:
     return _gelu_exact(x)
 
 
+@fused(kernels.silu_forward, kernels.silu_backward, inputs=("x", "factor"))
+def _silu(x: Any, factor: Any) -> Any:
+    out = x * sigmoid(x)
+    return out if factor is None else out * factor
+
+
 def silu(x: Tensor) -> Tensor:
     """x * sigmoid(x), also called swish (Hendrycks and Gimpel 2016)."""
-    return x * sigmoid(x)
+    check_tensors("silu", x=x)
+    return _silu(x, None)
+
+
+def swiglu(gate: Tensor, up: Tensor) -> Tensor:
+    """silu(gate) * up, the hidden layer of the feed-forward network SwiGLU (Shazeer 2020, equation 6).
+
+    Raises ValueError unless both have the same shape.
+    """
+    check_tensors("swiglu", gate=gate, up=up)
+    if gate.shape != up.shape:
+        raise ValueError(f"swiglu: the gate has shape {gate.shape} and up has {up.shape}: they must be the same")
+    return _silu(gate, up)
 
 
 def glu(x: Tensor, axis: int = -1) -> Tensor:

@@ -34,6 +34,7 @@ from tinytensor.kernels.cupy.products import linear, matmul
 from tinytensor.kernels.cupy.sum_rows import sum_rows
 from tinytensor.kernels.heads import join_heads, queries_keys_values
 from tinytensor.kernels.numpy.dropout import survivors_scale
+from tinytensor.kernels.numpy.silu import sigmoid, silu_backward, silu_forward
 from tinytensor.kernels.numpy.softmax import log_softmax, log_softmax_gradient, softmax, softmax_gradient
 
 __all__ = [
@@ -67,6 +68,9 @@ __all__ = [
     "rms_norm_forward",
     "scale_all",
     "sgd_step",
+    "sigmoid",
+    "silu_backward",
+    "silu_forward",
     "softmax",
     "softmax_gradient",
     "sum_rows",

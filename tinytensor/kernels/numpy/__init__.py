@@ -24,6 +24,7 @@ from tinytensor.kernels.numpy.normalization import (
 )
 from tinytensor.kernels.numpy.optimizers import adam_step, global_norm, scale_all, sgd_step
 from tinytensor.kernels.numpy.products import linear, matmul
+from tinytensor.kernels.numpy.silu import sigmoid, silu_backward, silu_forward
 from tinytensor.kernels.numpy.softmax import log_softmax, log_softmax_gradient, softmax, softmax_gradient
 from tinytensor.kernels.numpy.sum_rows import sum_rows
 from tinytensor.kernels.numpy.where import where
@@ -59,6 +60,9 @@ __all__ = [
     "rms_norm_forward",
     "scale_all",
     "sgd_step",
+    "sigmoid",
+    "silu_backward",
+    "silu_forward",
     "softmax",
     "softmax_gradient",
     "sum_rows",
