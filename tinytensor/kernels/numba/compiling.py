@@ -19,6 +19,7 @@ from tinytensor.kernels.numba.cache import in_folder
 
 real = numpy.float64  # what a reader's editor sees; ``Loop`` puts the arrays' own type in its place
 
+_COMPILED = ("float32", "float64")
 _compiling = threading.RLock()
 
 
@@ -40,6 +41,10 @@ class Loop:
         """The machine code for arrays of this dtype."""
         import numba
 
+        if not dtype.isnative or dtype.name not in _COMPILED:
+            raise TypeError(
+                f"the compiled kernels take {', '.join(_COMPILED)}, not {dtype}: use x.astype('float64') or TINYTENSOR_KERNELS=numpy"
+            )
         with _compiling:
             if dtype not in self.compiled:
                 options = {"nogil": True, "cache": True, "error_model": "numpy", "fastmath": self.liberties}

@@ -19,7 +19,9 @@ def _adam(
     first: Any,
     second: Any,
     beta1: float,
+    rest1: float,
     beta2: float,
+    rest2: float,
     rate: float,
     root_factor: float,
     eps: float,
@@ -29,8 +31,8 @@ def _adam(
     for i in range(parameter.size):
         p = parameter[i]  # what is read from memory just after it was written comes late
         slope = gradient[i] + p * added if added != real(0) else gradient[i]  # 0 times an infinite p would be NaN
-        m = first[i] * beta1 + slope * (real(1) - beta1)
-        v = second[i] * beta2 + slope * slope * (real(1) - beta2)
+        m = first[i] * beta1 + slope * rest1
+        v = second[i] * beta2 + slope * slope * rest2
         parameter[i] = p * kept - rate * (m / (math.sqrt(v) * root_factor + eps))
         first[i], second[i] = m, v
 
@@ -52,9 +54,13 @@ def adam_step(
     """One step of Adam or AdamW."""
     rate, root_factor = lr / (1.0 - beta1**step), 1.0 / math.sqrt(1.0 - beta2**step)
     kept, added = (1.0 - lr * weight_decay, 0.0) if decoupled else (1.0, float(weight_decay))
-    numbers = [float(x) for x in (beta1, beta2, rate, root_factor, eps, kept, added)]
-    for arrays in zip(*_current(parameters, gradients, masters), firsts, seconds):
-        _adam(*map(_flat, arrays), *numbers)
+    numbers = [float(x) for x in (beta1, 1.0 - beta1, beta2, 1.0 - beta2, rate, root_factor, eps, kept, added)]
+    settings = (step, lr, beta1, beta2, eps, weight_decay, decoupled)
+    for p, g, m, v in zip(*_current(parameters, gradients, masters), firsts, seconds):
+        if _are_plain([p, g, m, v]):
+            _adam(*[a.reshape(-1) for a in (p, g, m, v)], *numbers)
+        else:
+            in_numpy.adam_step([p], [g], [m], [v], [], *settings)
     _round(masters, parameters)
 
 
@@ -70,11 +76,10 @@ def _round(masters: Arrays, parameters: Arrays) -> None:
         parameter[...] = master.astype(parameter.dtype)
 
 
-def _flat(x: Any) -> Any:
-    """A view of x as one axis. Raises AttributeError where that would be a copy, as a step changes x itself."""
-    flat = x.view()
-    flat.shape = (x.size,)
-    return flat
+def _are_plain(arrays: Arrays) -> bool:
+    """Whether loops can change these arrays: of one shape and dtype, contiguous, and none of them protected."""
+    shape, dtype = arrays[0].shape, arrays[0].dtype
+    return dtype.isnative and all(a.flags.carray and a.shape == shape and a.dtype == dtype for a in arrays)
 
 
 @loop
@@ -102,11 +107,14 @@ def sgd_step(
     weight_decay: float,
 ) -> None:
     """One step of gradient descent with momentum."""
+    settings = (is_first, lr, momentum, dampening, nesterov, weight_decay)
     if is_first or not momentum:
-        settings = (is_first, lr, momentum, dampening, nesterov, weight_decay)
         in_numpy.sgd_step(parameters, gradients, velocities, masters, *settings)
         return
     numbers = (float(lr), float(momentum), 1.0 - dampening, bool(nesterov), float(weight_decay))
-    for arrays in zip(*_current(parameters, gradients, masters), velocities):
-        _sgd(*map(_flat, arrays), *numbers)
+    for p, g, v in zip(*_current(parameters, gradients, masters), velocities):
+        if _are_plain([p, g, v]):
+            _sgd(*[a.reshape(-1) for a in (p, g, v)], *numbers)
+        else:
+            in_numpy.sgd_step([p], [g], [v], [], *settings)
     _round(masters, parameters)
