@@ -666,6 +666,22 @@ case("embedding", "of itself", lambda w: tt.embedding(tt.tensor([0, 2, 0]), w) *
 
 # ------------------------------------------------------------------------------------------------------- linear algebra
 
+
+def rotated(x: Any, cosine: Any, sine: Any) -> Any:
+    first, second = np.split(x, 2, -1)
+    return np.concatenate([first * cosine - second * sine, second * cosine + first * sine], -1)
+
+
+for of_x, of_angles in [((2, 3, 4), (3, 2)), ((3, 4), (3, 2)), ((4,), (2,)), ((2, 2, 3, 2), (3, 1)), ((2, 3, 4), (2, 1, 2))]:
+    angles = normal(*of_angles)
+    tables = [np.cos(angles), np.sin(angles)]
+
+    def by_tables(x: Any, tables: Any = tables) -> Any:
+        return tt.rotate_pairs(x, *[tt.tensor(t).astype(x.dtype) for t in tables])
+
+    case("rotate_pairs", f"{of_x} by {of_angles}", by_tables, lambda x, t=tables: rotated(x, *t), normal(*of_x))
+case("rotate_pairs", "of nothing", by_tables, lambda x: x, normal(2, 0, 4))
+
 MATMULS = """
     3,4 4,2 | 4 4 | 3,4 4 | 4 4,2 | 2,3,4 4,2 | 2,3,4 2,4,2 | 2,1,3,2 2,2,3 | 3,4 2,4,2 | 2,3,4 4 | 4 2,4,3 | 1,3,2 2,2,3 |
     3,1 1,3 | 0,3 3,2 | 3,0 0,2 | 2,3,0 0,2 | 0,3,2 2,2 | 2,0,3 3,2 | 0,2,3 0,3,2 | 0 0

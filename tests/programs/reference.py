@@ -149,6 +149,7 @@ COMPUTED: dict[str, Callable[..., Any]] = {name: getattr(np, name) for name in N
     "logsumexp": cases.logsumexp,
     "norm": norm,
     "linear": cases.linear,
+    "rotate_pairs": cases.rotated,
     "layer_norm": cases.layer_norm,
     "rms_norm": cases.rms_norm,
     "dropout": lambda x, p: x * cases.survivors(x.shape, 1 - p),

@@ -34,6 +34,7 @@ from tinytensor.kernels.cupy.products import linear, matmul
 from tinytensor.kernels.cupy.sum_rows import sum_rows
 from tinytensor.kernels.heads import join_heads, queries_keys_values
 from tinytensor.kernels.numpy.dropout import survivors_scale
+from tinytensor.kernels.numpy.rotation import rotate_pairs
 from tinytensor.kernels.numpy.silu import sigmoid, silu_backward, silu_forward
 from tinytensor.kernels.numpy.softmax import log_softmax, log_softmax_gradient, softmax, softmax_gradient
 
@@ -66,6 +67,7 @@ __all__ = [
     "queries_keys_values",
     "rms_norm_backward",
     "rms_norm_forward",
+    "rotate_pairs",
     "scale_all",
     "sgd_step",
     "sigmoid",

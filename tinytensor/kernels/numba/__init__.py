@@ -21,6 +21,7 @@ from tinytensor.kernels.numba.normalization import (
     rms_norm_forward,
 )
 from tinytensor.kernels.numba.optimizers import adam_step, sgd_step
+from tinytensor.kernels.numba.rotation import rotate_pairs
 from tinytensor.kernels.numba.silu import sigmoid, silu_backward, silu_forward
 from tinytensor.kernels.numba.softmax import log_softmax, log_softmax_gradient, softmax, softmax_gradient
 from tinytensor.kernels.numba.sum_rows import sum_rows
@@ -47,6 +48,7 @@ __all__ = [
     "multi_head_attention_forward",
     "rms_norm_backward",
     "rms_norm_forward",
+    "rotate_pairs",
     "sgd_step",
     "sigmoid",
     "silu_backward",

@@ -42,9 +42,8 @@ class Loop:
         import numba
 
         if not dtype.isnative or dtype.name not in _COMPILED:
-            raise TypeError(
-                f"the compiled kernels take {', '.join(_COMPILED)}, not {dtype}: use x.astype('float64') or TINYTENSOR_KERNELS=numpy"
-            )
+            remedy = "use x.astype('float64'), or TINYTENSOR_KERNELS=numpy"
+            raise TypeError(f"the compiled kernels take {' and '.join(_COMPILED)}, not {dtype}: {remedy}")
         with _compiling:
             if dtype not in self.compiled:
                 options = {"nogil": True, "cache": True, "error_model": "numpy", "fastmath": self.liberties}

@@ -24,6 +24,7 @@ from tinytensor.kernels.numpy.normalization import (
 )
 from tinytensor.kernels.numpy.optimizers import adam_step, global_norm, scale_all, sgd_step
 from tinytensor.kernels.numpy.products import linear, matmul
+from tinytensor.kernels.numpy.rotation import rotate_pairs
 from tinytensor.kernels.numpy.silu import sigmoid, silu_backward, silu_forward
 from tinytensor.kernels.numpy.softmax import log_softmax, log_softmax_gradient, softmax, softmax_gradient
 from tinytensor.kernels.numpy.sum_rows import sum_rows
@@ -58,6 +59,7 @@ __all__ = [
     "queries_keys_values",
     "rms_norm_backward",
     "rms_norm_forward",
+    "rotate_pairs",
     "scale_all",
     "sgd_step",
     "sigmoid",
