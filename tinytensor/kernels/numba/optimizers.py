@@ -54,9 +54,10 @@ def adam_step(
     """One step of Adam or AdamW."""
     rate, root_factor = lr / (1.0 - beta1**step), 1.0 / math.sqrt(1.0 - beta2**step)
     kept, added = (1.0 - lr * weight_decay, 0.0) if decoupled else (1.0, float(weight_decay))
-    numbers = [float(x) for x in (beta1, 1.0 - beta1, beta2, 1.0 - beta2, rate, root_factor, eps, kept, added)]
     settings = (step, lr, beta1, beta2, eps, weight_decay, decoupled)
-    for p, g, m, v in zip(*_current(parameters, gradients, masters), firsts, seconds):
+    changed, gradients = _current(parameters, gradients, masters)
+    numbers = _of_dtype(changed, beta1, 1.0 - beta1, beta2, 1.0 - beta2, rate, root_factor, eps, kept, added)
+    for p, g, m, v in zip(changed, gradients, firsts, seconds):
         if _are_plain([p, g, m, v]):
             _adam(*[a.reshape(-1) for a in (p, g, m, v)], *numbers)
         else:
@@ -69,6 +70,11 @@ def _current(parameters: Arrays, gradients: Arrays, masters: Arrays) -> tuple[Ar
     if not masters:
         return parameters, gradients
     return [in_numpy.current(m, p) for m, p in zip(masters, parameters)], [g.astype(masters[0].dtype) for g in gradients]
+
+
+def _of_dtype(arrays: Arrays, *numbers: float) -> list[Any]:
+    """The numbers in the arrays' dtype: converted once, instead of for each of many small arrays."""
+    return [arrays[0].dtype.type(x) for x in numbers] if arrays else []
 
 
 def _round(masters: Arrays, parameters: Arrays) -> None:
@@ -84,7 +90,7 @@ def _are_plain(arrays: Arrays) -> bool:
 
 @loop
 def _sgd(
-    parameter: Any, gradient: Any, velocity: Any, lr: float, momentum: float, fresh: float, ahead: bool, added: float
+    parameter: Any, gradient: Any, velocity: Any, lr: float, momentum: float, fresh: float, added: float, ahead: bool
 ) -> None:
     for i in range(parameter.size):
         p = parameter[i]
@@ -111,10 +117,11 @@ def sgd_step(
     if is_first or not momentum:
         in_numpy.sgd_step(parameters, gradients, velocities, masters, *settings)
         return
-    numbers = (float(lr), float(momentum), 1.0 - dampening, bool(nesterov), float(weight_decay))
-    for p, g, v in zip(*_current(parameters, gradients, masters), velocities):
+    changed, gradients = _current(parameters, gradients, masters)
+    numbers = _of_dtype(changed, lr, momentum, 1.0 - dampening, weight_decay)
+    for p, g, v in zip(changed, gradients, velocities):
         if _are_plain([p, g, v]):
-            _sgd(*[a.reshape(-1) for a in (p, g, v)], *numbers)
+            _sgd(*[a.reshape(-1) for a in (p, g, v)], *numbers, bool(nesterov))
         else:
             in_numpy.sgd_step([p], [g], [v], [], *settings)
     _round(masters, parameters)
