@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -115,6 +116,127 @@ def test_odd_numbers_are_as_in_numpy(name, values):
         backward = both(f"{name}_backward")
         gradients = [f(np.ones_like(x), s, needed, x, *rest)[0] for f, s in zip(backward, (saved, their_saved))]
         np.testing.assert_allclose(*gradients, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.needs("numba")
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_moments_and_infinite_parameters_are_as_in_numpy(decay):
+    found = []
+    for adam, sgd in zip(both("adam_step"), both("sgd_step")):
+        lists = [[np.array([inf, 1.0, -2.0], np.float32)], *[[np.full(3, x, np.float32)] for x in (0.5, 0.0, 0.0)]]
+        with np.errstate(all="ignore"):
+            adam(*lists, [], 3, 0.1, 0.9, 0.999, 1e-8, decay, True)
+            sgd(lists[0], lists[1], lists[2], [], False, 0.1, 0.9, 0.0, False, decay)
+        found.append(np.stack([arrays[0] for arrays in lists]))
+    np.testing.assert_allclose(*found, rtol=3e-7)
+    assert decay or found[0][0, 0] == inf  # inf * 0 would be NaN
+
+
+# ------------------------------------------------------------------------------------- what would leave an array's memory
+
+FLOATS = np.random.default_rng(0).standard_normal((5, 4)).astype(np.float32)
+AT = {"in": [0, 3, 1, 3, 0], "negative": [0, -1, 2, -3, 0], "above": [0, 3, 4, 0, 0], "below": [0, 3, -5, 0, 0]}
+
+
+def outcome(f):
+    """What f returns, or the kind of error that it raises."""
+    try:
+        return f()
+    except (IndexError, ValueError) as error:
+        return "an index" if isinstance(error, IndexError) else "a value"
+
+
+def assert_same(ours, theirs):
+    assert type(ours) is type(theirs), (ours, theirs)
+    if isinstance(ours, str):
+        assert ours == theirs
+    else:
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.needs("numba")
+@pytest.mark.parametrize("ids", AT.values(), ids=AT)
+@pytest.mark.parametrize("dtype", ["int64", "int32", "int8", "uint8", "uint64", ">i4"])
+def test_places_outside_of_an_array_are_as_in_numpy(ids, dtype):
+    ids = np.array(ids).astype(dtype)
+    total, one = np.zeros(5, np.float32), np.ones((), np.float32)
+    settings = (ids, 99, 0.0, "sum")
+    for ours, theirs in [
+        [lambda f=f: f(FLOATS, ids, 4) for f in both("sum_rows")],
+        [lambda f=f: f((True,), FLOATS, *settings)[0] for f in both("cross_entropy_forward")],
+        [lambda f=f: f(one, (total, 1), (True,), FLOATS, *settings)[0] for f in both("cross_entropy_backward")],
+        [lambda f=f: f((True, True), FLOATS, FLOATS[:4], *settings)[0] for f in both("linear_cross_entropy_forward")],
+    ]:
+        assert_same(outcome(ours), outcome(theirs))
+
+
+@pytest.mark.needs("numba")
+def test_no_classes_and_no_rows_are_as_in_numpy():
+    ours, theirs = both("linear_cross_entropy_forward")
+    for rows, classes in [(2, 0), (0, 3), (0, 0)]:
+        given = np.ones((rows, 4), np.float32), np.ones((classes, 4), np.float32), np.full(rows, -100), -100, 0.1, "sum"
+        assert_same(*[outcome(lambda f=f, given=given: f((True, True), *given)[0]) for f in (ours, theirs)])
+
+
+LAYOUTS = {
+    "transposed": np.asfortranarray,
+    "every second": lambda x: np.repeat(x, 2, -1)[..., ::2],
+    "other order of bytes": lambda x: x.astype(x.dtype.newbyteorder()),
+    "of another shape": lambda x: x[:1],
+    "protected": lambda x: np.broadcast_to(x, x.shape),
+    "off by a byte": lambda x: np.frombuffer(b" " + x.tobytes(), np.uint8)[1:].view(x.dtype).reshape(x.shape),
+}
+
+
+@pytest.mark.needs("numba")
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("which", range(4))
+def test_a_step_of_arrays_of_any_layout_is_as_in_numpy(which, layout):
+    def stepped(name, count, settings, step):
+        lists = [[abs(FLOATS) + i] for i in range(count)]
+        if which < count:
+            lists[which][0] = layout(lists[which][0])
+        step(*lists, [], *settings)
+        return np.stack([x for (x,) in lists])
+
+    for case in [
+        ("adam_step", 4, (2, 0.1, 0.9, 0.99, 1e-8, 0.1, False)),
+        ("sgd_step", 3, (False, 0.1, 0.9, 0.1, True, 0.1)),
+    ]:
+        assert_same(*[outcome(partial(stepped, *case, step)) for step in both(case[0])])
+
+
+@pytest.mark.needs("numba")
+@pytest.mark.parametrize("layout", [LAYOUTS[name] for name in LAYOUTS if name != "of another shape"])
+def test_inputs_of_any_layout_are_as_in_numpy(layout):
+    import tinytensor as tt
+
+    for f in (
+        tt.gelu,
+        lambda x: tt.gelu(x, "tanh"),
+        tt.silu,
+        lambda x: tt.swiglu(x, x),
+        tt.sigmoid,
+        tt.erf,
+        tt.softmax,
+        tt.log_softmax,
+        lambda x: tt.layer_norm(x, x[0], x[1]),
+        lambda x: tt.rms_norm(x, x[0]),
+        lambda x: tt.cross_entropy(x, tt.tensor([0, 1, 2, 3, 0])),
+        lambda x: tt.sum_rows(x, tt.tensor([0, 1, 2, 3, 0]), 4),
+        lambda x: tt.dropout(x, 0.0, residual=x),
+    ):
+        results = []
+        for array in (FLOATS, layout(FLOATS)):
+            x = tt.tensor(FLOATS, requires_grad=True)
+            x.data = array
+            out = f(x)
+            g = tt.tensor(np.ones(out.shape, out.dtype)) if out.ndim else None
+            if g is not None:
+                g.data = layout(g.data)
+            results += [out.numpy(), tt.grad(out, x, g).numpy()]
+        for a, b in zip(results[:2], results[2:]):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
 # ------------------------------------------------------------------------------------------------------------ the cache

@@ -104,14 +104,13 @@ class RotaryPositions:
         """x (..., length, d_head), rotated by its positions: start to start + length - 1."""
         cosine, sine = self._angles(start + x.shape[-2], x.dtype)
         rows = slice(start, start + x.shape[-2])
-        first, second = x.split(2, axis=-1)
-        return x * cosine[rows] + tt.concatenate([-second, first], axis=-1) * sine[rows]
+        return tt.rotate_pairs(x, cosine[rows], sine[rows])
 
     def _angles(self, length: int, dtype: Any) -> tuple[Tensor, Tensor]:
         tables = self._tables
         if tables is None or len(tables[0]) < length or tables[0].dtype != dtype:
             longest = length if tables is None else max(length, 2 * len(tables[0]))
-            angles = host.arange(longest)[:, None] * host.tile(self.frequencies, 2)
+            angles = host.arange(longest)[:, None] * self.frequencies
             tables = tt.tensor(host.cos(angles), dtype=dtype), tt.tensor(host.sin(angles), dtype=dtype)
             self._tables = tables  # another thread may replace them at any time, so this one returns its own
         return tables

@@ -12,6 +12,7 @@ from tinytensor.kernels.numba.cross_entropy import (
     linear_cross_entropy_forward,
 )
 from tinytensor.kernels.numba.dropout import dropout_backward, dropout_forward
+from tinytensor.kernels.numba.erf import erf
 from tinytensor.kernels.numba.gelu import gelu_exact_backward, gelu_exact_forward, gelu_tanh_backward, gelu_tanh_forward
 from tinytensor.kernels.numba.normalization import (
     layer_norm_backward,
@@ -20,6 +21,9 @@ from tinytensor.kernels.numba.normalization import (
     rms_norm_forward,
 )
 from tinytensor.kernels.numba.optimizers import adam_step, sgd_step
+from tinytensor.kernels.numba.rotation import rotate_pairs
+from tinytensor.kernels.numba.silu import sigmoid, silu_backward, silu_forward
+from tinytensor.kernels.numba.softmax import log_softmax, log_softmax_gradient, softmax, softmax_gradient
 from tinytensor.kernels.numba.sum_rows import sum_rows
 
 __all__ = [
@@ -30,6 +34,7 @@ __all__ = [
     "cross_entropy_forward",
     "dropout_backward",
     "dropout_forward",
+    "erf",
     "gelu_exact_backward",
     "gelu_exact_forward",
     "gelu_tanh_backward",
@@ -37,10 +42,18 @@ __all__ = [
     "layer_norm_backward",
     "layer_norm_forward",
     "linear_cross_entropy_forward",
+    "log_softmax",
+    "log_softmax_gradient",
     "multi_head_attention_backward",
     "multi_head_attention_forward",
     "rms_norm_backward",
     "rms_norm_forward",
+    "rotate_pairs",
     "sgd_step",
+    "sigmoid",
+    "silu_backward",
+    "silu_forward",
+    "softmax",
+    "softmax_gradient",
     "sum_rows",
 ]

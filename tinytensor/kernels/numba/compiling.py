@@ -23,11 +23,11 @@ from tinytensor.kernels.numba.display import show_compiling
 
 real = numpy.float64  # what a reader's editor sees; ``Loop`` puts the arrays' own type in its place
 
+_COMPILED = ("float32", "float64")
 _compiling = threading.RLock()
 _loops: list[Loop] = []
-
-
 _keeping = True  # whether compiled code is kept between runs
+_OF_FILES = (OSError, EOFError, pickle.PickleError)
 
 
 def _keep_nothing() -> None:
@@ -65,16 +65,15 @@ class Loop:
         given = [dtype.type(x) if type(x) is float else x for x in arguments]
         try:
             return (self.compiled.get(dtype) or self.compile(dtype))(*given)
-        except (
-            OSError,
-            EOFError,
-            pickle.PickleError,
-        ):  # a loop raises none of them, so the folder of compiled code is at fault
+        except _OF_FILES:  # a loop raises none of them, so the folder of compiled code is at fault
             _keep_nothing()
         return self.compile(dtype)(*given)
 
     def compile(self, dtype: Any) -> Callable[..., Any]:
         """The machine code for arrays of this dtype."""
+        if not dtype.isnative or dtype.name not in _COMPILED:
+            remedy = "use x.astype('float64'), or TINYTENSOR_KERNELS=numpy"
+            raise TypeError(f"the compiled kernels take {' and '.join(_COMPILED)}, not {dtype}: {remedy}")
         numba = _numba()
         with _compiling:
             if dtype not in self.compiled:

@@ -9,8 +9,11 @@ from typing import Any
 
 import numpy
 
+from tinytensor.backend import index_dtype
 from tinytensor.kernels.numba.compiling import real, reduction
 from tinytensor.kernels.numba.exponential import exp
+from tinytensor.kernels.numba.largest import largest
+from tinytensor.kernels.numba.places import place
 from tinytensor.kernels.numpy import cross_entropy as in_numpy
 
 
@@ -21,15 +24,13 @@ def _row_losses(rows: Any, targets: Any, ignore_index: int, smoothing: float, lo
         losses[i] = total[i] = real(0)
         if targets[i] == ignore_index:
             continue
-        largest = rows[i, 0]
-        for j in range(classes):
-            largest = rows[i, j] if rows[i, j] > largest else largest
+        most = largest(rows[i])
         weights, sum_of_logits = real(0), real(0)
         for j in range(classes):
-            weights += exp(rows[i, j] - largest)
+            weights += exp(rows[i, j] - most)
             sum_of_logits += rows[i, j]
-        total[i] = math.log(weights) + largest
-        losses[i] = total[i] - rows[i, targets[i]]
+        total[i] = math.log(weights) + most
+        losses[i] = total[i] - rows[i, place(targets[i], classes)]
         if smoothing != real(0):
             losses[i] = (real(1) - smoothing) * losses[i] + smoothing * (total[i] - sum_of_logits / real(classes))
 
@@ -43,7 +44,7 @@ def _row_gradients(rows: Any, targets: Any, ignore_index: int, smoothing: float,
             continue
         for j in range(classes):
             out[i, j] = (exp(rows[i, j] - total[i]) - smoothing / real(classes)) * scale[i]
-        out[i, targets[i]] -= (real(1) - smoothing) * scale[i]
+        out[i, place(targets[i], classes)] -= (real(1) - smoothing) * scale[i]
 
 
 @reduction
@@ -51,20 +52,20 @@ def _replace_by_gradients(logits: Any, targets: Any, scale: Any, smoothing: floa
     rows, classes = logits.shape
     loss = real(0)
     for i in range(rows):
-        largest = logits[i, 0]
-        for j in range(classes):
-            largest = logits[i, j] if logits[i, j] > largest else largest
-        right = logits[i, targets[i]] - largest
+        most = largest(logits[i])
+        target = place(targets[i], classes)
+        right = logits[i, target] - most
         weights, sum_of_logits = real(0), real(0)
         for j in range(classes):
-            sum_of_logits += logits[i, j] - largest
-            logits[i, j] = exp(logits[i, j] - largest)
-            weights += logits[i, j]
+            sum_of_logits += logits[i, j] - most
+            e = exp(logits[i, j] - most)
+            logits[i, j] = e
+            weights += e
         mean = sum_of_logits / real(classes) if smoothing != real(0) else real(0)
         loss += scale[i] * (math.log(weights) - (real(1) - smoothing) * right - smoothing * mean)
         for j in range(classes):
             logits[i, j] = logits[i, j] * (scale[i] / weights) - smoothing / real(classes) * scale[i]
-        logits[i, targets[i]] -= (real(1) - smoothing) * scale[i]
+        logits[i, target] -= (real(1) - smoothing) * scale[i]
     return loss
 
 
@@ -72,7 +73,7 @@ def cross_entropy_forward(
     needed: Sequence[bool], logits: Any, targets: Any, ignore_index: int, label_smoothing: float, reduction: str
 ) -> tuple[Any, Any]:
     """logsumexp(logits) - logits[target] for each row. Saves the logsumexp, and how many rows count."""
-    rows, target = _rows(logits), numpy.ascontiguousarray(targets).reshape(-1)
+    rows, target = _rows(logits), _integers(targets)
     losses, total = numpy.empty(len(rows), rows.dtype), numpy.empty(len(rows), rows.dtype)
     _row_losses(rows, target, int(ignore_index), float(label_smoothing), losses, total)
     count = max(int((target != ignore_index).sum()), 1)
@@ -93,7 +94,7 @@ def cross_entropy_backward(
 ) -> Sequence[Any]:
     """softmax(logits) minus the target distribution, times the scale of each row."""
     total, count = residuals
-    rows, target = _rows(logits), numpy.ascontiguousarray(targets).reshape(-1)
+    rows, target = _rows(logits), _integers(targets)
     scale = numpy.broadcast_to(g.reshape(-1), target.shape) / rows.dtype.type(count if reduction == "mean" else 1)
     out = numpy.empty_like(rows)
     _row_gradients(rows, target, int(ignore_index), float(label_smoothing), scale, total, out)
@@ -104,9 +105,15 @@ def _rows(logits: Any) -> Any:
     return numpy.ascontiguousarray(logits).reshape(-1, logits.shape[-1])
 
 
+def _integers(targets: Any) -> Any:
+    return numpy.ascontiguousarray(targets, index_dtype).reshape(-1)
+
+
 def loss_and_gradient(logits: Any, target: Any, scale: Any, label_smoothing: float) -> tuple[Any, Any]:
     """The sum of the rows' losses times ``scale``, and its gradient, which takes the logits' memory."""
-    return _replace_by_gradients(logits, numpy.ascontiguousarray(target), scale, float(label_smoothing)), logits
+    if not logits.size:
+        return in_numpy.loss_and_gradient(logits, target, scale, label_smoothing)
+    return _replace_by_gradients(logits, _integers(target), scale, float(label_smoothing)), logits
 
 
 linear_cross_entropy_forward = partial(in_numpy.linear_cross_entropy_forward, loss_and_gradient=loss_and_gradient)

@@ -71,7 +71,7 @@ def _flat(logits: Any, targets: Any, ignore_index: int) -> tuple[Any, Any, Any]:
 _CHUNK = 1 << 22  # logits at a time: 16 MiB. Each chunk adds to the weight's whole gradient, so smaller ones cost more
 
 
-def _loss_and_gradient(logits: Any, target: Any, scale: Any, label_smoothing: float) -> tuple[Any, Any]:
+def loss_and_gradient(logits: Any, target: Any, scale: Any, label_smoothing: float) -> tuple[Any, Any]:
     """The sum of the rows' losses times ``scale``, and its gradient, which overwrites the logits."""
     places = xp.arange(len(target))
     largest = logits.max(axis=1)
@@ -96,7 +96,7 @@ def linear_cross_entropy_forward(
     ignore_index: int,
     label_smoothing: float,
     reduction: str,
-    loss_and_gradient: Callable[..., tuple[Any, Any]] = _loss_and_gradient,
+    loss_and_gradient: Callable[..., tuple[Any, Any]] = loss_and_gradient,
 ) -> tuple[Any, Any]:
     """The cross-entropy of the logits x weightᵀ.
 
