@@ -1,0 +1,218 @@
+"""Attention of all heads in one call, without a bias: a block of queries takes the formula's steps while it is in the cache.
+
+The products are of ``tiles``, and leave out what causality hides. No weights are saved: the backward pass computes them again.
+
+Arrays of a block are (keys, queries), (keys, width) or (queries, width), padded to whole tiles. Query t of the block sees the
+first ``seen`` + t keys. What is computed of the padding is never read.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy
+
+from tinytensor.kernels.numba.compiling import loop, real
+from tinytensor.kernels.numba.exponential import exp
+from tinytensor.kernels.numba.tiles import COLUMNS, ROWS, add_product, contiguous, set_product, whole_tiles
+
+_QUERIES = 64  # of a block
+
+# ------------------------------------------------------------------------------------------------- the steps of one block
+
+
+@loop
+def _copy(x: Any, factor: float, rows: int, out: Any) -> None:
+    """Rows of a matrix times a factor. Each row lies in one piece in memory."""
+    for i in range(rows):
+        source, target = contiguous(x[i]), contiguous(out[i])
+        for j in range(min(source.size, target.size)):
+            target[j] = source[j] * factor
+
+
+@loop
+def _transpose(x: Any, rows: int, width: int, out: Any) -> None:
+    for j in range(width):
+        for i in range(rows):
+            out[j, i] = x[i, j]
+
+
+@loop
+def _keys_by_queries(of_keys: Any, of_queries: Any, keys: int, width: int, seen: int, out: Any) -> None:
+    """of_keys @ of_queries, where a query sees a key: (keys, width) times (width, queries)."""
+    for s in range(0, keys, ROWS):
+        first = max(0, s - seen + 1)
+        for t in range(first - first % COLUMNS, out.shape[1], COLUMNS):
+            set_product(of_keys, of_queries, 0, width, out, s, t)
+
+
+@loop
+def _sum_over_keys(weights: Any, of_keys: Any, keys: int, seen: int, out: Any) -> None:
+    """weights.T @ of_keys: (queries, keys) times (keys, width)."""
+    for t in range(0, out.shape[0], ROWS):
+        for d in range(0, out.shape[1], COLUMNS):
+            set_product(weights.T, of_keys, 0, min(keys, seen + t + ROWS - 1), out, t, d)
+
+
+@loop
+def _sum_over_queries(weights: Any, of_queries: Any, keys: int, queries: int, seen: int, out: Any) -> None:
+    """Adds weights @ of_queries: (keys, queries) times (queries, width)."""
+    for s in range(0, keys, ROWS):
+        for d in range(0, out.shape[1], COLUMNS):
+            add_product(weights, of_queries, max(0, s - seen + 1), queries, out, s, d)
+
+
+@loop
+def _hide_later_keys(x: Any, keys: int, seen: int, value: float) -> None:
+    """Set what belongs to a query and a key that it does not see."""
+    for s in range(keys):
+        hidden = x[s, : max(0, s - seen + 1)]
+        for t in range(hidden.size):
+            hidden[t] = value
+
+
+@loop
+def _hide_padding(scores: Any, penalty: Any, keys: int) -> None:
+    """Add to each key's scores its penalty, which is 0 or -inf."""
+    for s in range(keys):
+        for t in range(scores.shape[1]):
+            scores[s, t] += penalty[s]
+
+
+@loop
+def _find_largest(scores: Any, keys: int, floor: float, largest: Any) -> None:
+    """Each query's largest score, no lower than a floor."""
+    largest[:] = floor
+    for s in range(keys):
+        for t in range(largest.size):
+            largest[t] = scores[s, t] if scores[s, t] > largest[t] else largest[t]
+
+
+@loop
+def _exponentiate(scores: Any, keys: int, largest: Any, total: Any) -> None:
+    """Replace the scores by the weights, which are not normalised, and sum them up for each query."""
+    total[:] = real(0)
+    for s in range(keys):
+        for t in range(total.size):
+            weight = exp(scores[s, t] - largest[t])
+            scores[s, t] = weight
+            total[t] += weight
+
+
+@loop
+def _drop(x: Any, keep: Any, first: int, keys: int, queries: int) -> None:
+    for s in range(keys):
+        kept = keep[s, first : first + queries]
+        for t in range(kept.size):
+            x[s, t] *= kept[t]
+
+
+@loop
+def _to_scores(d_weights: Any, weights: Any, keys: int, inverse: Any, total: Any) -> None:
+    """dS = P (dP - rowsum(dP P)), where ``d_weights`` is dP * inverse, and P is weights * inverse."""
+    total[:] = real(0)
+    for s in range(keys):
+        for t in range(total.size):
+            total[t] += d_weights[s, t] * weights[s, t]
+    for t in range(total.size):
+        total[t] *= inverse[t]
+    for s in range(keys):
+        for t in range(total.size):
+            d_weights[s, t] = (d_weights[s, t] - total[t]) * weights[s, t]
+
+
+# ------------------------------------------------------------------------------------------------------------- all heads
+
+
+@loop
+def forward(
+    query: Any, key: Any, value: Any, penalty: Any, keep: Any, scale: float, keep_scale: float, seen_by_first: int,
+    floor: float, out: Any, largest: Any, inverse: Any,
+) -> None:  # fmt: skip
+    batch, heads, queries, width = query.shape
+    keys, values_width = value.shape[2:]
+    block, padded_keys = whole_tiles(min(queries, _QUERIES), COLUMNS), whole_tiles(keys, ROWS)
+    columns, values_columns = whole_tiles(width, COLUMNS), whole_tiles(values_width, COLUMNS)
+    q, q_columns = numpy.zeros((block, columns), real), numpy.zeros((columns, block), real)
+    k, v = numpy.zeros((padded_keys, columns), real), numpy.zeros((padded_keys, values_columns), real)
+    scores, mixed = numpy.zeros((padded_keys, block), real), numpy.zeros((block, values_columns), real)
+    top, total = numpy.zeros(block, real), numpy.zeros(block, real)
+    for b in range(batch):
+        for h in range(heads):
+            _copy(key[b, h], real(1), keys, k)
+            _copy(value[b, h], real(1), keys, v)
+            for first in range(0, queries, _QUERIES):
+                count, seen = min(_QUERIES, queries - first), seen_by_first + first
+                visible = min(keys, seen + count - 1)
+                _copy(query[b, h, first : first + count], scale, count, q)
+                _transpose(q, count, width, q_columns)
+                _keys_by_queries(k, q_columns, visible, width, seen, scores)
+                _hide_later_keys(scores, visible, seen, -math.inf)
+                if penalty.size:
+                    _hide_padding(scores, penalty[b, h], visible)
+                _find_largest(scores, visible, floor, top)
+                _exponentiate(scores, visible, top, total)
+                if keep.size:
+                    _drop(scores, keep[b, h], first, visible, count)
+                _sum_over_keys(scores, v, visible, seen, mixed)
+                for t in range(count):
+                    largest[b, h, first + t] = top[t]
+                    inverse[b, h, first + t] = real(0) if total[t] == real(0) else real(1) / total[t]
+                    factor = inverse[b, h, first + t] * keep_scale
+                    source, target = mixed[t], contiguous(out[b, h, first + t])
+                    for d in range(values_width):
+                        target[d] = source[d] * factor
+
+
+@loop
+def backward(
+    g: Any, query: Any, key: Any, value: Any, penalty: Any, keep: Any, scale: float, keep_scale: float, seen_by_first: int,
+    largest: Any, inverse: Any, d_query: Any, d_key: Any, d_value: Any,
+) -> None:  # fmt: skip
+    batch, heads, queries, width = query.shape
+    keys, values_width = value.shape[2:]
+    block, padded_keys = whole_tiles(min(queries, _QUERIES), COLUMNS), whole_tiles(keys, ROWS)
+    columns, values_columns = whole_tiles(width, COLUMNS), whole_tiles(values_width, COLUMNS)
+    q, q_columns, d_q = numpy.zeros((block, columns), real), numpy.zeros((columns, block), real), numpy.zeros((block, columns), real)
+    k, v = numpy.zeros((padded_keys, columns), real), numpy.zeros((padded_keys, values_columns), real)
+    d_k, d_v = numpy.zeros((padded_keys, columns), real), numpy.zeros((padded_keys, values_columns), real)
+    weights, d_scores = numpy.zeros((padded_keys, block), real), numpy.zeros((padded_keys, block), real)
+    of_out, of_out_columns = numpy.zeros((block, values_columns), real), numpy.zeros((values_columns, block), real)
+    top, inverse_of, total = numpy.zeros(block, real), numpy.zeros(block, real), numpy.zeros(block, real)
+    for b in range(batch):
+        for h in range(heads):
+            _copy(key[b, h], real(1), keys, k)
+            _copy(value[b, h], real(1), keys, v)
+            d_k[:] = real(0)
+            d_v[:] = real(0)
+            for first in range(0, queries, _QUERIES):
+                count, seen = min(_QUERIES, queries - first), seen_by_first + first
+                visible = min(keys, seen + count - 1)
+                for t in range(count):
+                    top[t], inverse_of[t] = largest[b, h, first + t], inverse[b, h, first + t]
+                _copy(query[b, h, first : first + count], scale, count, q)
+                _transpose(q, count, width, q_columns)
+                _keys_by_queries(k, q_columns, visible, width, seen, weights)
+                _hide_later_keys(weights, visible, seen, -math.inf)
+                if penalty.size:
+                    _hide_padding(weights, penalty[b, h], visible)
+                _exponentiate(weights, visible, top, total)
+                for t in range(count):
+                    source, target = contiguous(g[b, h, first + t]), of_out[t]
+                    for d in range(values_width):
+                        target[d] = source[d] * (inverse_of[t] * keep_scale)
+                _transpose(of_out, count, values_width, of_out_columns)
+                _keys_by_queries(v, of_out_columns, visible, values_width, seen, d_scores)
+                _hide_later_keys(d_scores, visible, seen, real(0))
+                if keep.size:
+                    _drop(d_scores, keep[b, h], first, visible, count)
+                _to_scores(d_scores, weights, visible, inverse_of, total)
+                if keep.size:
+                    _drop(weights, keep[b, h], first, visible, count)
+                _sum_over_queries(weights, of_out, visible, count, seen, d_v)
+                _sum_over_queries(d_scores, q, visible, count, seen, d_k)
+                _sum_over_keys(d_scores, k, visible, seen, d_q)
+                _copy(d_q, scale, count, d_query[b, h, first : first + count])
+            _copy(d_k, real(1), keys, d_key[b, h])
+            _copy(d_v, real(1), keys, d_value[b, h])
