@@ -115,6 +115,7 @@ _in_blocks, _in_blocks_backward = (partial(f, passes=_PASSES) for f in (in_numpy
 class Statistics(NamedTuple):
     """What ``attention_forward`` saves for ``attention_backward`` where one call computes all heads."""
 
+    weights: Any  # of all blocks, as ``heads`` lays them out, not normalised; empty: compute them again
     largest: Any  # each query's largest score, (batch, heads, T)
     inverse: Any  # 1 / the sum of each query's weights before they are normalised, (batch, heads, T)
     keep: Any  # the dropout mask of the weights, (batch, heads, S, T); None without dropout
@@ -153,6 +154,13 @@ def _settings(
     return penalty, kept, scale, survivors_scale(keep_probability), seen_by_first
 
 
+def _space_for_weights(is_needed: bool, query: Any, key: Any, seen_by_first: int) -> Any:
+    """Where all weights are saved if they are few, as in kernels/numpy/attention.py."""
+    batch, num_heads, queries, keys = *query.shape[:3], key.shape[2]
+    is_saved = is_needed and queries * keys <= in_numpy._KEPT
+    return numpy.empty(batch * num_heads * heads.size_of_weights(queries, keys, seen_by_first) if is_saved else 0, query.dtype)
+
+
 def attention_forward(
     needed: Sequence[bool],
     query: Any,
@@ -175,8 +183,9 @@ def attention_forward(
     out = in_numpy.joinable((*query.shape[:-1], value.shape[-1]), query.dtype)
     largest = numpy.empty(query.shape[:3], query.dtype)
     inverse = numpy.empty_like(largest)
-    heads.forward(*[_in_rows(x) for x in (query, key, value)], *settings, floor, out, largest, inverse)
-    return out, Statistics(largest, inverse, keep)
+    weights = _space_for_weights(any(needed), query, key, settings[-1])
+    heads.forward(*[_in_rows(x) for x in (query, key, value)], *settings, floor, weights, out, largest, inverse)
+    return out, Statistics(weights, largest, inverse, keep)
 
 
 def attention_backward(
@@ -198,11 +207,11 @@ def attention_backward(
     if not isinstance(residuals, Statistics):
         rest = (query, key, value, bias, mask, is_causal, scale, random_key, keep_probability, into)
         return _in_blocks_backward(g, residuals, needed, *rest)
-    largest, inverse, keep = residuals
+    weights, largest, inverse, keep = residuals
     settings = _settings(query, key, mask, keep, is_causal, scale, keep_probability)
     places = zip((query, key, value), into)
     gradients = [in_numpy.joinable(x.shape, x.dtype) if place is None else place for x, place in places]
-    heads.backward(*[_in_rows(x) for x in (g, query, key, value)], *settings, largest, inverse, *gradients)
+    heads.backward(*[_in_rows(x) for x in (g, query, key, value)], *settings, weights, largest, inverse, *gradients)
     return *[d if n else None for d, n in zip(gradients, needed)], None
 
 

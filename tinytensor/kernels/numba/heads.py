@@ -101,11 +101,11 @@ def _exponentiate(scores: Any, keys: int, largest: Any, total: Any) -> None:
 
 
 @loop
-def _drop(x: Any, keep: Any, first: int, keys: int, queries: int) -> None:
+def _drop(x: Any, keep: Any, first: int, keys: int, queries: int, out: Any) -> None:
     for s in range(keys):
         kept = keep[s, first : first + queries]
         for t in range(kept.size):
-            x[s, t] *= kept[t]
+            out[s, t] = x[s, t] * kept[t]
 
 
 @loop
@@ -126,18 +126,34 @@ def _to_scores(d_weights: Any, weights: Any, keys: int, inverse: Any, total: Any
 
 
 @loop
+def _part(saved: Any, place: int, keys: int, block: int) -> Any:
+    """The saved weights (keys, block) that begin at a place, and where the next block's begin."""
+    rows = whole_tiles(keys, ROWS)
+    stop = place + rows * block
+    return saved[place:stop].reshape((rows, block)), stop
+
+
+def size_of_weights(queries: int, keys: int, seen_by_first: int) -> int:
+    """How many numbers the weights of a head take, block after block, each with the keys that it sees."""
+    block = -(-min(queries, _QUERIES) // COLUMNS) * COLUMNS
+    stops = [min(first + _QUERIES, queries) for first in range(0, queries, _QUERIES)]
+    return sum([-(-min(keys, seen_by_first + stop - 1) // ROWS) * ROWS for stop in stops]) * block
+
+
+@loop
 def forward(
     query: Any, key: Any, value: Any, penalty: Any, keep: Any, scale: float, keep_scale: float, seen_by_first: int,
-    floor: float, out: Any, largest: Any, inverse: Any,
+    floor: float, saved: Any, out: Any, largest: Any, inverse: Any,
 ) -> None:  # fmt: skip
     batch, heads, queries, width = query.shape
     keys, values_width = value.shape[2:]
-    block, padded_keys = whole_tiles(min(queries, _QUERIES), COLUMNS), whole_tiles(keys, ROWS)
+    block, rows = whole_tiles(min(queries, _QUERIES), COLUMNS), whole_tiles(keys, ROWS)
     columns, values_columns = whole_tiles(width, COLUMNS), whole_tiles(values_width, COLUMNS)
     q, q_columns = numpy.zeros((block, columns), real), numpy.zeros((columns, block), real)
-    k, v = numpy.zeros((padded_keys, columns), real), numpy.zeros((padded_keys, values_columns), real)
-    scores, mixed = numpy.zeros((padded_keys, block), real), numpy.zeros((block, values_columns), real)
+    k, v = numpy.zeros((rows, columns), real), numpy.zeros((rows, values_columns), real)
+    scratch, mixed = numpy.zeros((rows, block), real), numpy.zeros((block, values_columns), real)
     top, total = numpy.zeros(block, real), numpy.zeros(block, real)
+    place = 0
     for b in range(batch):
         for h in range(heads):
             _copy(key[b, h], real(1), keys, k)
@@ -145,17 +161,21 @@ def forward(
             for first in range(0, queries, _QUERIES):
                 count, seen = min(_QUERIES, queries - first), seen_by_first + first
                 visible = min(keys, seen + count - 1)
+                weights = scratch
+                if saved.size:
+                    weights, place = _part(saved, place, visible, block)
                 _copy(query[b, h, first : first + count], scale, count, q)
                 _transpose(q, count, width, q_columns)
-                _keys_by_queries(k, q_columns, visible, width, seen, scores)
-                _hide_later_keys(scores, visible, seen, -math.inf)
+                _keys_by_queries(k, q_columns, visible, width, seen, weights)
+                _hide_later_keys(weights, visible, seen, -math.inf)
                 if penalty.size:
-                    _hide_padding(scores, penalty[b, h], visible)
-                _find_largest(scores, visible, floor, top)
-                _exponentiate(scores, visible, top, total)
+                    _hide_padding(weights, penalty[b, h], visible)
+                _find_largest(weights, visible, floor, top)
+                _exponentiate(weights, visible, top, total)
                 if keep.size:
-                    _drop(scores, keep[b, h], first, visible, count)
-                _sum_over_keys(scores, v, visible, seen, mixed)
+                    _drop(weights, keep[b, h], first, visible, count, scratch)
+                    weights = scratch
+                _sum_over_keys(weights, v, visible, seen, mixed)
                 for t in range(count):
                     largest[b, h, first + t] = top[t]
                     inverse[b, h, first + t] = real(0) if total[t] == real(0) else real(1) / total[t]
@@ -168,18 +188,19 @@ def forward(
 @loop
 def backward(
     g: Any, query: Any, key: Any, value: Any, penalty: Any, keep: Any, scale: float, keep_scale: float, seen_by_first: int,
-    largest: Any, inverse: Any, d_query: Any, d_key: Any, d_value: Any,
+    saved: Any, largest: Any, inverse: Any, d_query: Any, d_key: Any, d_value: Any,
 ) -> None:  # fmt: skip
     batch, heads, queries, width = query.shape
     keys, values_width = value.shape[2:]
-    block, padded_keys = whole_tiles(min(queries, _QUERIES), COLUMNS), whole_tiles(keys, ROWS)
+    block, rows = whole_tiles(min(queries, _QUERIES), COLUMNS), whole_tiles(keys, ROWS)
     columns, values_columns = whole_tiles(width, COLUMNS), whole_tiles(values_width, COLUMNS)
     q, q_columns, d_q = numpy.zeros((block, columns), real), numpy.zeros((columns, block), real), numpy.zeros((block, columns), real)
-    k, v = numpy.zeros((padded_keys, columns), real), numpy.zeros((padded_keys, values_columns), real)
-    d_k, d_v = numpy.zeros((padded_keys, columns), real), numpy.zeros((padded_keys, values_columns), real)
-    weights, d_scores = numpy.zeros((padded_keys, block), real), numpy.zeros((padded_keys, block), real)
-    of_out, of_out_columns = numpy.zeros((block, values_columns), real), numpy.zeros((values_columns, block), real)
+    k, v = numpy.zeros((rows, columns), real), numpy.zeros((rows, values_columns), real)
+    d_k, d_v = numpy.zeros((rows, columns), real), numpy.zeros((rows, values_columns), real)
+    scratch, d_scores = numpy.zeros((rows, block), real), numpy.zeros((rows, block), real)
+    d_out, d_out_columns = numpy.zeros((block, values_columns), real), numpy.zeros((values_columns, block), real)
     top, inverse_of, total = numpy.zeros(block, real), numpy.zeros(block, real), numpy.zeros(block, real)
+    place = 0
     for b in range(batch):
         for h in range(heads):
             _copy(key[b, h], real(1), keys, k)
@@ -192,25 +213,30 @@ def backward(
                 for t in range(count):
                     top[t], inverse_of[t] = largest[b, h, first + t], inverse[b, h, first + t]
                 _copy(query[b, h, first : first + count], scale, count, q)
-                _transpose(q, count, width, q_columns)
-                _keys_by_queries(k, q_columns, visible, width, seen, weights)
-                _hide_later_keys(weights, visible, seen, -math.inf)
-                if penalty.size:
-                    _hide_padding(weights, penalty[b, h], visible)
-                _exponentiate(weights, visible, top, total)
+                weights = scratch
+                if saved.size:
+                    weights, place = _part(saved, place, visible, block)
+                else:
+                    _transpose(q, count, width, q_columns)
+                    _keys_by_queries(k, q_columns, visible, width, seen, weights)
+                    _hide_later_keys(weights, visible, seen, -math.inf)
+                    if penalty.size:
+                        _hide_padding(weights, penalty[b, h], visible)
+                    _exponentiate(weights, visible, top, total)
                 for t in range(count):
-                    source, target = contiguous(g[b, h, first + t]), of_out[t]
+                    source, target = contiguous(g[b, h, first + t]), d_out[t]
                     for d in range(values_width):
                         target[d] = source[d] * (inverse_of[t] * keep_scale)
-                _transpose(of_out, count, values_width, of_out_columns)
-                _keys_by_queries(v, of_out_columns, visible, values_width, seen, d_scores)
+                _transpose(d_out, count, values_width, d_out_columns)
+                _keys_by_queries(v, d_out_columns, visible, values_width, seen, d_scores)
                 _hide_later_keys(d_scores, visible, seen, real(0))
                 if keep.size:
-                    _drop(d_scores, keep[b, h], first, visible, count)
+                    _drop(d_scores, keep[b, h], first, visible, count, d_scores)
                 _to_scores(d_scores, weights, visible, inverse_of, total)
                 if keep.size:
-                    _drop(weights, keep[b, h], first, visible, count)
-                _sum_over_queries(weights, of_out, visible, count, seen, d_v)
+                    _drop(weights, keep[b, h], first, visible, count, scratch)
+                    weights = scratch
+                _sum_over_queries(weights, d_out, visible, count, seen, d_v)
                 _sum_over_queries(d_scores, q, visible, count, seen, d_k)
                 _sum_over_keys(d_scores, k, visible, seen, d_q)
                 _copy(d_q, scale, count, d_query[b, h, first : first + count])
