@@ -1,6 +1,7 @@
 """Attention of all heads in one call, without a bias: a block of queries takes the formula's steps while it is in the cache.
 
-The products are of ``tiles``, and leave out what causality hides. No weights are saved: the backward pass computes them again.
+The products are of ``tiles``, and leave out what causality hides. Few weights are saved, of many the backward pass computes
+them again.
 
 Arrays of a block are (keys, queries), (keys, width) or (queries, width), padded to whole tiles. Query t of the block sees the
 first ``seen`` + t keys. What is computed of the padding is never read.
@@ -23,12 +24,15 @@ _QUERIES = 64  # of a block
 
 
 @loop
+def _copy_row(x: Any, factor: float, out: Any) -> None:
+    for i in range(min(x.size, out.size)):
+        out[i] = x[i] * factor
+
+
+@loop
 def _copy(x: Any, factor: float, rows: int, out: Any) -> None:
-    """Rows of a matrix times a factor. Each row lies in one piece in memory."""
     for i in range(rows):
-        source, target = contiguous(x[i]), contiguous(out[i])
-        for j in range(min(source.size, target.size)):
-            target[j] = source[j] * factor
+        _copy_row(contiguous(x[i]), factor, contiguous(out[i]))
 
 
 @loop
@@ -64,7 +68,7 @@ def _sum_over_queries(weights: Any, of_queries: Any, keys: int, queries: int, se
 
 
 @loop
-def _hide_later_keys(x: Any, keys: int, seen: int, value: float) -> None:
+def hide_later_keys(x: Any, keys: int, seen: int, value: float) -> None:
     """Set what belongs to a query and a key that it does not see."""
     for s in range(keys):
         hidden = x[s, : max(0, s - seen + 1)]
@@ -81,7 +85,7 @@ def _hide_padding(scores: Any, penalty: Any, keys: int) -> None:
 
 
 @loop
-def _find_largest(scores: Any, keys: int, floor: float, largest: Any) -> None:
+def find_largest(scores: Any, keys: int, floor: float, largest: Any) -> None:
     """Each query's largest score, no lower than a floor."""
     largest[:] = floor
     for s in range(keys):
@@ -90,7 +94,7 @@ def _find_largest(scores: Any, keys: int, floor: float, largest: Any) -> None:
 
 
 @loop
-def _exponentiate(scores: Any, keys: int, largest: Any, total: Any) -> None:
+def exponentiate(scores: Any, keys: int, largest: Any, total: Any) -> None:
     """Replace the scores by the weights, which are not normalised, and sum them up for each query."""
     total[:] = real(0)
     for s in range(keys):
@@ -126,7 +130,21 @@ def _to_scores(d_weights: Any, weights: Any, keys: int, inverse: Any, total: Any
 
 
 @loop
-def _part(saved: Any, place: int, keys: int, block: int) -> Any:
+def _matrix(rows: int, columns: int) -> Any:
+    return numpy.zeros((whole_tiles(rows, ROWS), whole_tiles(columns, COLUMNS)), real)
+
+
+@loop
+def _scores(q: Any, k: Any, penalty: Any, queries: int, keys: int, width: int, seen: int, q_columns: Any, out: Any) -> None:
+    _transpose(q, queries, width, q_columns)
+    _keys_by_queries(k, q_columns, keys, width, seen, out)
+    hide_later_keys(out, keys, seen, -math.inf)
+    if penalty.size:
+        _hide_padding(out, penalty, keys)
+
+
+@loop
+def _saved_part(saved: Any, place: int, keys: int, block: int) -> Any:
     """The saved weights (keys, block) that begin at a place, and where the next block's begin."""
     rows = whole_tiles(keys, ROWS)
     stop = place + rows * block
@@ -135,23 +153,37 @@ def _part(saved: Any, place: int, keys: int, block: int) -> Any:
 
 def size_of_weights(queries: int, keys: int, seen_by_first: int) -> int:
     """How many numbers the weights of a head take, block after block, each with the keys that it sees."""
-    block = -(-min(queries, _QUERIES) // COLUMNS) * COLUMNS
+    rounded = whole_tiles.function
     stops = [min(first + _QUERIES, queries) for first in range(0, queries, _QUERIES)]
-    return sum([-(-min(keys, seen_by_first + stop - 1) // ROWS) * ROWS for stop in stops]) * block
+    rows = sum([rounded(min(keys, seen_by_first + stop - 1), ROWS) for stop in stops])
+    return int(rows * rounded(min(queries, _QUERIES), COLUMNS))
 
 
 @loop
 def forward(
-    query: Any, key: Any, value: Any, penalty: Any, keep: Any, scale: float, keep_scale: float, seen_by_first: int,
-    floor: float, saved: Any, out: Any, largest: Any, inverse: Any,
-) -> None:  # fmt: skip
+    query: Any,
+    key: Any,
+    value: Any,
+    penalty: Any,
+    keep: Any,
+    scale: float,
+    keep_scale: float,
+    seen_by_first: int,
+    floor: float,
+    saved: Any,
+    out: Any,
+    largest: Any,
+    inverse: Any,
+) -> None:
+    """softmax(query keyᵀ scale + penalty) value, which dropout keeps parts of. The last four arguments are written to.
+
+    ``penalty`` (batch, heads, keys), ``keep`` (batch, heads, keys, queries) and ``saved`` are empty where there are none.
+    """
     batch, heads, queries, width = query.shape
     keys, values_width = value.shape[2:]
-    block, rows = whole_tiles(min(queries, _QUERIES), COLUMNS), whole_tiles(keys, ROWS)
-    columns, values_columns = whole_tiles(width, COLUMNS), whole_tiles(values_width, COLUMNS)
-    q, q_columns = numpy.zeros((block, columns), real), numpy.zeros((columns, block), real)
-    k, v = numpy.zeros((rows, columns), real), numpy.zeros((rows, values_columns), real)
-    scratch, mixed = numpy.zeros((rows, block), real), numpy.zeros((block, values_columns), real)
+    block = whole_tiles(min(queries, _QUERIES), COLUMNS)
+    q, q_columns, k, v = _matrix(block, width), _matrix(width, block), _matrix(keys, width), _matrix(keys, values_width)
+    scratch, mixed = _matrix(keys, block), _matrix(block, values_width)
     top, total = numpy.zeros(block, real), numpy.zeros(block, real)
     place = 0
     for b in range(batch):
@@ -163,15 +195,11 @@ def forward(
                 visible = min(keys, seen + count - 1)
                 weights = scratch
                 if saved.size:
-                    weights, place = _part(saved, place, visible, block)
+                    weights, place = _saved_part(saved, place, visible, block)
                 _copy(query[b, h, first : first + count], scale, count, q)
-                _transpose(q, count, width, q_columns)
-                _keys_by_queries(k, q_columns, visible, width, seen, weights)
-                _hide_later_keys(weights, visible, seen, -math.inf)
-                if penalty.size:
-                    _hide_padding(weights, penalty[b, h], visible)
-                _find_largest(weights, visible, floor, top)
-                _exponentiate(weights, visible, top, total)
+                _scores(q, k, penalty[b, h], count, visible, width, seen, q_columns, weights)
+                find_largest(weights, visible, floor, top)
+                exponentiate(weights, visible, top, total)
                 if keep.size:
                     _drop(weights, keep[b, h], first, visible, count, scratch)
                     weights = scratch
@@ -179,27 +207,36 @@ def forward(
                 for t in range(count):
                     largest[b, h, first + t] = top[t]
                     inverse[b, h, first + t] = real(0) if total[t] == real(0) else real(1) / total[t]
-                    factor = inverse[b, h, first + t] * keep_scale
-                    source, target = mixed[t], contiguous(out[b, h, first + t])
-                    for d in range(values_width):
-                        target[d] = source[d] * factor
+                    _copy_row(mixed[t], inverse[b, h, first + t] * keep_scale, contiguous(out[b, h, first + t]))
 
 
 @loop
 def backward(
-    g: Any, query: Any, key: Any, value: Any, penalty: Any, keep: Any, scale: float, keep_scale: float, seen_by_first: int,
-    saved: Any, largest: Any, inverse: Any, d_query: Any, d_key: Any, d_value: Any,
-) -> None:  # fmt: skip
+    g: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    penalty: Any,
+    keep: Any,
+    scale: float,
+    keep_scale: float,
+    seen_by_first: int,
+    saved: Any,
+    largest: Any,
+    inverse: Any,
+    d_query: Any,
+    d_key: Any,
+    d_value: Any,
+) -> None:
+    """The gradients of query, key and value are written to the last three arguments. ``saved`` may be empty again."""
     batch, heads, queries, width = query.shape
     keys, values_width = value.shape[2:]
-    block, rows = whole_tiles(min(queries, _QUERIES), COLUMNS), whole_tiles(keys, ROWS)
-    columns, values_columns = whole_tiles(width, COLUMNS), whole_tiles(values_width, COLUMNS)
-    q, q_columns, d_q = numpy.zeros((block, columns), real), numpy.zeros((columns, block), real), numpy.zeros((block, columns), real)
-    k, v = numpy.zeros((rows, columns), real), numpy.zeros((rows, values_columns), real)
-    d_k, d_v = numpy.zeros((rows, columns), real), numpy.zeros((rows, values_columns), real)
-    scratch, d_scores = numpy.zeros((rows, block), real), numpy.zeros((rows, block), real)
-    d_out, d_out_columns = numpy.zeros((block, values_columns), real), numpy.zeros((values_columns, block), real)
-    top, inverse_of, total = numpy.zeros(block, real), numpy.zeros(block, real), numpy.zeros(block, real)
+    block = whole_tiles(min(queries, _QUERIES), COLUMNS)
+    q, q_columns, k, v = _matrix(block, width), _matrix(width, block), _matrix(keys, width), _matrix(keys, values_width)
+    d_q, d_k, d_v = _matrix(block, width), _matrix(keys, width), _matrix(keys, values_width)
+    scratch, d_scores = _matrix(keys, block), _matrix(keys, block)
+    d_out, d_out_columns = _matrix(block, values_width), _matrix(values_width, block)
+    top, scales, total = numpy.zeros(block, real), numpy.zeros(block, real), numpy.zeros(block, real)
     place = 0
     for b in range(batch):
         for h in range(heads):
@@ -210,29 +247,22 @@ def backward(
             for first in range(0, queries, _QUERIES):
                 count, seen = min(_QUERIES, queries - first), seen_by_first + first
                 visible = min(keys, seen + count - 1)
-                for t in range(count):
-                    top[t], inverse_of[t] = largest[b, h, first + t], inverse[b, h, first + t]
                 _copy(query[b, h, first : first + count], scale, count, q)
+                for t in range(count):
+                    top[t], scales[t] = largest[b, h, first + t], inverse[b, h, first + t]
+                    _copy_row(contiguous(g[b, h, first + t]), scales[t] * keep_scale, d_out[t])
                 weights = scratch
                 if saved.size:
-                    weights, place = _part(saved, place, visible, block)
+                    weights, place = _saved_part(saved, place, visible, block)
                 else:
-                    _transpose(q, count, width, q_columns)
-                    _keys_by_queries(k, q_columns, visible, width, seen, weights)
-                    _hide_later_keys(weights, visible, seen, -math.inf)
-                    if penalty.size:
-                        _hide_padding(weights, penalty[b, h], visible)
-                    _exponentiate(weights, visible, top, total)
-                for t in range(count):
-                    source, target = contiguous(g[b, h, first + t]), d_out[t]
-                    for d in range(values_width):
-                        target[d] = source[d] * (inverse_of[t] * keep_scale)
+                    _scores(q, k, penalty[b, h], count, visible, width, seen, q_columns, weights)
+                    exponentiate(weights, visible, top, total)
                 _transpose(d_out, count, values_width, d_out_columns)
                 _keys_by_queries(v, d_out_columns, visible, values_width, seen, d_scores)
-                _hide_later_keys(d_scores, visible, seen, real(0))
+                hide_later_keys(d_scores, visible, seen, real(0))
                 if keep.size:
                     _drop(d_scores, keep[b, h], first, visible, count, d_scores)
-                _to_scores(d_scores, weights, visible, inverse_of, total)
+                _to_scores(d_scores, weights, visible, scales, total)
                 if keep.size:
                     _drop(weights, keep[b, h], first, visible, count, scratch)
                     weights = scratch
