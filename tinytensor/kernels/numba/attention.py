@@ -1,44 +1,48 @@
-"""Attention: the blocks of kernels/numpy/attention.py, with one compiled pass over a block's scores between two products."""
+"""Attention: one compiled call for all heads, where nothing but padding and causality hides keys (``attention_blocks``).
+
+All else, like a mask of queries and keys or a bias, runs in the blocks of kernels/numpy/attention.py, with one compiled pass
+over a block's scores between two products.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy
 
 from tinytensor.kernels.heads import multi_head
-from tinytensor.kernels.numba.compiling import loop, real
-from tinytensor.kernels.numba.exponential import exp
+from tinytensor.kernels.masks import lowest
+from tinytensor.kernels.numba.attention_blocks import (
+    backward,
+    exponentiate,
+    find_largest,
+    forward,
+    hide_later_keys,
+    size_of_weights,
+)
+from tinytensor.kernels.numba.compiling import loop
 from tinytensor.kernels.numpy import attention as in_numpy
+from tinytensor.kernels.numpy.dropout import RandomKey, keep_mask, survivors_scale
 
 
 @loop
-def _find_largest(scores: Any, seen_by_first: int, floor: float, largest: Any) -> None:
-    blocks, keys, queries = scores.shape
+def _weigh_blocks(scores: Any, seen_by_first: int, floor: float, largest: Any, total: Any) -> None:
+    blocks, keys, _ = scores.shape
     for b in range(blocks):
-        for t in range(queries):
-            largest[b, 0, t] = floor
-        for s in range(keys):
-            for t in range(max(0, s - seen_by_first + 1), queries):
-                largest[b, 0, t] = scores[b, s, t] if scores[b, s, t] > largest[b, 0, t] else largest[b, 0, t]
+        hide_later_keys(scores[b], keys, seen_by_first, -math.inf)
+        find_largest(scores[b], keys, floor, largest[b, 0])
+        exponentiate(scores[b], keys, largest[b, 0], total[b, 0])
 
 
 @loop
-def _exponentiate(scores: Any, seen_by_first: int, largest: Any, total: Any) -> None:
-    blocks, keys, queries = scores.shape
+def _weigh_blocks_again(scores: Any, seen_by_first: int, largest: Any, total: Any) -> None:
+    blocks, keys, _ = scores.shape
     for b in range(blocks):
-        for t in range(queries):
-            total[b, 0, t] = real(0)
-        for s in range(keys):
-            first = min(queries, max(0, s - seen_by_first + 1))  # the first query that sees this key
-            for t in range(first):
-                scores[b, s, t] = real(0)
-            for t in range(first, queries):
-                weight = exp(scores[b, s, t] - largest[b, 0, t])
-                scores[b, s, t] = weight
-                total[b, 0, t] += weight
+        hide_later_keys(scores[b], keys, seen_by_first, -math.inf)
+        exponentiate(scores[b], keys, largest[b, 0], total[b, 0])
 
 
 @loop
@@ -75,8 +79,7 @@ def _weigh(scores: Any, seen_by_first: int | None, floor: float | None) -> tuple
     largest, total = numpy.empty(shape, scores.dtype), numpy.empty(shape, scores.dtype)
     seen = scores.shape[-2] if seen_by_first is None else seen_by_first
     joined = _joined(scores)
-    _find_largest(joined, seen, -math.inf if floor is None else floor, _joined(largest))
-    _exponentiate(joined, seen, _joined(largest), _joined(total))
+    _weigh_blocks(joined, seen, -math.inf if floor is None else floor, _joined(largest), _joined(total))
     _write_back(joined, scores)
     return largest, total
 
@@ -85,7 +88,7 @@ def _weigh_again(scores: Any, seen_by_first: int | None, largest: Any) -> None:
     seen = scores.shape[-2] if seen_by_first is None else seen_by_first
     largest = _joined(numpy.broadcast_to(largest, (*scores.shape[:-2], 1, scores.shape[-1])))
     joined = _joined(scores)
-    _exponentiate(joined, seen, largest, numpy.empty_like(largest))
+    _weigh_blocks_again(joined, seen, largest, numpy.empty_like(largest))
     _write_back(joined, scores)
 
 
@@ -99,6 +102,108 @@ def _to_scores(d_weights: Any, keep: Any, total: Any, weights: Any) -> None:
 
 
 _PASSES = in_numpy.Passes(_weigh, _weigh_again, _to_scores)
-attention_forward = partial(in_numpy.attention_forward, passes=_PASSES)
-attention_backward = partial(in_numpy.attention_backward, passes=_PASSES)
+_in_blocks = partial(in_numpy.attention_forward, passes=_PASSES)
+_in_blocks_backward = partial(in_numpy.attention_backward, passes=_PASSES)
+
+# ------------------------------------------------------------------------------------------------------ all heads at once
+
+
+class Statistics(NamedTuple):
+    """What ``attention_forward`` saves for ``attention_backward`` where one call computes all heads."""
+
+    weights: Any  # of all blocks, as ``attention_blocks`` lays them out, not normalised; empty: compute them again
+    largest: Any  # each query's largest score, (batch, heads, T)
+    inverse: Any  # 1 / the sum of each query's weights before they are normalised, (batch, heads, T)
+    keep: Any  # the dropout mask of the weights, (batch, heads, S, T); None without dropout
+
+
+def _is_plain(query: Any, key: Any, value: Any, bias: Any, mask: Any, is_causal: bool) -> bool:
+    """Whether ``attention_blocks`` computes it: nothing is broadcast, and a mask is the same for all queries."""
+    same = query.ndim == key.ndim == value.ndim == 4 and query.shape[:2] == key.shape[:2] == value.shape[:2]
+    single = query.dtype == key.dtype == value.dtype and query.dtype.itemsize >= 4
+    unmasked = bias is None and (mask is None or (2 <= mask.ndim <= 4 and mask.shape[-2] == 1))
+    some_keys_each = query.shape[-2] <= key.shape[-2] or not is_causal
+    return same and single and unmasked and some_keys_each and bool(query.size and key.size and value.size)
+
+
+def _settings(query: Any, key: Any, mask: Any, keep: Any, is_causal: bool, scale: float, keep_probability: float) -> list[Any]:
+    """The arguments of ``attention_blocks`` that follow the inputs."""
+    batch, num_heads, queries, _ = query.shape
+    keys = key.shape[2]
+    penalty = numpy.empty((batch, num_heads, 0 if mask is None else keys), query.dtype)
+    if mask is not None:
+        penalty[...] = numpy.where(mask, 0.0, -math.inf)[..., 0, :]
+    kept = numpy.empty((0, 0, 0, 0), bool) if keep is None else keep
+    seen_by_first = keys - queries + 1 if is_causal else keys
+    return [penalty, kept, scale, survivors_scale(keep_probability), seen_by_first]
+
+
+def _space_for_weights(query: Any, key: Any, seen_by_first: int, is_needed: bool) -> Any:
+    """An array for the weights, or an empty one where kernels/numpy/attention.py would not save them."""
+    batch, num_heads, queries, _ = query.shape
+    is_saved = is_needed and queries * key.shape[2] <= in_numpy._KEPT
+    size = batch * num_heads * size_of_weights(queries, key.shape[2], seen_by_first) if is_saved else 0
+    return numpy.empty(size, query.dtype)
+
+
+def _in_rows(*arrays: Any) -> list[Any]:
+    """The arrays; those whose rows do not lie in one piece in memory are copied."""
+    return [x if x.strides[-1] == x.itemsize else numpy.ascontiguousarray(x) for x in arrays]
+
+
+def attention_forward(
+    needed: Sequence[bool],
+    query: Any,
+    key: Any,
+    value: Any,
+    bias: Any,
+    mask: Any,
+    is_causal: bool,
+    scale: float,
+    random_key: RandomKey | None,
+    keep_probability: float,
+) -> tuple[Any, Any]:
+    """softmax(query keyᵀ scale + bias) value, as in kernels/numpy/attention.py. Saves ``Statistics`` or its residuals."""
+    if not _is_plain(query, key, value, bias, mask, is_causal) or (query.shape[-2] == 1 and not any(needed)):
+        return _in_blocks(needed, query, key, value, bias, mask, is_causal, scale, random_key, keep_probability)
+    of_scores = (*query.shape[:-1], key.shape[-2])
+    in_numpy.check_mask(mask, of_scores)
+    of_weights = (*of_scores[:-2], of_scores[-1], of_scores[-2])
+    keep = None if random_key is None else keep_mask(random_key, of_weights, keep_probability)
+    settings = _settings(query, key, mask, keep, is_causal, scale, keep_probability)
+    floor = -math.inf if mask is None else lowest(query.dtype)
+    weights = _space_for_weights(query, key, settings[-1], any(needed))
+    out = in_numpy.joinable((*query.shape[:-1], value.shape[-1]), query.dtype)
+    largest, inverse = numpy.empty((2, *query.shape[:-1]), query.dtype)
+    forward(*_in_rows(query, key, value), *settings, floor, weights, out, largest, inverse)
+    return out, Statistics(weights, largest, inverse, keep)
+
+
+def attention_backward(
+    g: Any,
+    residuals: Any,
+    needed: Sequence[bool],
+    query: Any,
+    key: Any,
+    value: Any,
+    bias: Any,
+    mask: Any,
+    is_causal: bool,
+    scale: float,
+    random_key: RandomKey | None,
+    keep_probability: float,
+    into: Sequence[Any] = (None, None, None),
+) -> Sequence[Any]:
+    """The gradients of query, key, value and bias; the first three are written to the arrays in ``into`` that are not None."""
+    if not isinstance(residuals, Statistics):
+        rest = (mask, is_causal, scale, random_key, keep_probability, into)
+        return _in_blocks_backward(g, residuals, needed, query, key, value, bias, *rest)
+    weights, largest, inverse, keep = residuals
+    settings = _settings(query, key, mask, keep, is_causal, scale, keep_probability)
+    made = [in_numpy.joinable(x.shape, x.dtype) if place is None else place for x, place in zip((query, key, value), into)]
+    backward(*_in_rows(g, query, key, value), *settings, weights, largest, inverse, *made)
+    d_query, d_key, d_value = (gradient if n else None for gradient, n in zip(made, needed))
+    return d_query, d_key, d_value, None
+
+
 multi_head_attention_forward, multi_head_attention_backward = multi_head(attention_forward, attention_backward)
