@@ -20,6 +20,7 @@ from tinytensor.kernels.numba.normalization import (
     rms_norm_forward,
 )
 from tinytensor.kernels.numba.optimizers import adam_step, sgd_step
+from tinytensor.kernels.numba.programs import fuse
 from tinytensor.kernels.numba.sum_rows import sum_rows
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "cross_entropy_forward",
     "dropout_backward",
     "dropout_forward",
+    "fuse",
     "gelu_exact_backward",
     "gelu_exact_forward",
     "gelu_tanh_backward",

@@ -26,6 +26,7 @@ from tinytensor.kernels.numpy.optimizers import adam_step, global_norm, scale_al
 from tinytensor.kernels.numpy.products import linear, matmul
 from tinytensor.kernels.numpy.sum_rows import sum_rows
 from tinytensor.kernels.numpy.where import where
+from tinytensor.kernels.steps import fuse
 
 __all__ = [
     "adam_step",
@@ -36,6 +37,7 @@ __all__ = [
     "dropout_backward",
     "dropout_forward",
     "erf",
+    "fuse",
     "gelu_exact_backward",
     "gelu_exact_forward",
     "gelu_tanh_backward",

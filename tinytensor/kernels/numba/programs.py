@@ -1,0 +1,370 @@
+"""A traced program as one compiled call: a loop over its steps, each of which calls the loop of its kernel.
+
+So it is with a GPT that writes a text token by token: the kernels are so small that calling them one by one from Python would
+take longer than they do. The loop is compiled once, and runs every program: the steps are data, and so are the addresses of
+the arrays.
+
+Steps that the loop does not know, such as the embedding, run before it, one by one. If one of them needs what the loop computes,
+nothing is joined.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+
+from tinytensor.kernels.numba.compiling import loop, real, reduction
+from tinytensor.kernels.numba.exponential import exp
+from tinytensor.kernels.numba.gelu import _BLOCK, _exact_forward32, _tanh_forward
+from tinytensor.kernels.numba.normalization import _layer_norm, _rms_norm
+from tinytensor.kernels.numba.pointers import array_at
+from tinytensor.kernels.numpy.erf import atanh_erf_coefficients
+from tinytensor.kernels.steps import Step
+
+_FEWEST_STEPS = 8  # of fewer, a call of each takes hardly longer
+_MOST_ROWS = 8  # with more, NumPy's products are faster
+_LINEAR, _ADD, _MULTIPLY, _RELU, _SIGMOID, _GELU_TANH, _GELU_EXACT, _LAYER_NORM, _RMS_NORM, _ATTENTION = range(10)
+
+# ---------------------------------------------------------------------------------------------------------- the loops
+
+
+@reduction
+def _linear(x: Any, weight: Any, bias: Any, out: Any) -> None:
+    """x @ weight.T + bias for a few rows. Each row of the weight is read from memory once, and one after the other."""
+    for j in range(weight.shape[0]):
+        for i in range(x.shape[0]):
+            total = real(0)
+            for k in range(x.shape[1]):
+                total += x[i, k] * weight[j, k]
+            out[i, j] = total + bias[j]
+
+
+@loop
+def _add(x: Any, y: Any, out: Any) -> None:
+    """x + y, where the rows of x have the size of y."""
+    for i in range(x.shape[0]):
+        for j in range(y.size):
+            out[i, j] = x[i, j] + y[j]
+
+
+@loop
+def _multiply(x: Any, y: Any, out: Any) -> None:
+    """x * y, where the rows of x have the size of y."""
+    for i in range(x.shape[0]):
+        for j in range(y.size):
+            out[i, j] = x[i, j] * y[j]
+
+
+@loop
+def _relu(x: Any, out: Any) -> None:
+    for i in range(x.size):
+        out[i] = real(0) if x[i] < real(0) else x[i]  # as written, NaN stays NaN
+
+
+@loop
+def _sigmoid(x: Any, out: Any) -> None:
+    for i in range(x.size):
+        out[i] = real(1) / (real(1) + exp(-x[i]))
+
+
+@reduction
+def _attend(query: Any, keys: Any, values: Any, scale: float, weights: Any, out: Any) -> None:
+    """softmax(query keysᵀ scale) values of one query."""
+    length, width = keys.shape
+    largest = real(-math.inf)
+    for s in range(length):
+        score = real(0)
+        for j in range(width):
+            score += query[j] * keys[s, j]
+        weights[s] = score * scale
+        largest = weights[s] if weights[s] > largest else largest
+    total = real(0)
+    for s in range(length):
+        weights[s] = exp(weights[s] - largest)
+        total += weights[s]
+    for j in range(width):
+        out[j] = real(0)
+    for s in range(length):
+        for j in range(width):
+            out[j] += weights[s] * values[s, j]
+    for j in range(width):
+        out[j] /= total
+
+
+@loop
+def _run(settings: Any, instructions: Any, addresses: Any, lengths: Any, capacities: Any) -> None:
+    """Run the program. An instruction is (kernel, result, three operands, rows, width, outputs), where results and operands are
+    slots. Each slot has an address; that of stored keys and values has a length, too, and a capacity."""
+    for i in range(len(instructions)):
+        kernel, rows, width, outputs = instructions[i, 0], instructions[i, 5], instructions[i, 6], instructions[i, 7]
+        result, first, second, third = (
+            addresses[instructions[i, 1]],
+            addresses[instructions[i, 2]],
+            addresses[instructions[i, 3]],
+            addresses[instructions[i, 4]],
+        )
+        size = rows * width
+        x = array_at(first, size)
+        matrix = x.reshape(rows, width)
+        out = array_at(result, rows * outputs)
+        if kernel == _LINEAR:
+            weight = array_at(second, outputs * width).reshape(outputs, width)
+            _linear(matrix, weight, array_at(third, outputs), out.reshape(rows, outputs))
+        elif kernel == _ADD:
+            _add(matrix, array_at(second, width), out.reshape(rows, outputs))
+        elif kernel == _MULTIPLY:
+            _multiply(matrix, array_at(second, width), out.reshape(rows, outputs))
+        elif kernel == _RELU:
+            _relu(x, out)
+        elif kernel == _SIGMOID:
+            _sigmoid(x, out)
+        elif kernel == _GELU_TANH:
+            _tanh_forward(x, numpy.empty(size, numpy.float32), out)
+        elif kernel == _GELU_EXACT:
+            y, total = numpy.empty(_BLOCK, numpy.float32), numpy.empty(_BLOCK, numpy.float32)
+            _exact_forward32(x, array_at(second, instructions[i, 8]), y, total, numpy.empty(size, numpy.float32), out)
+        elif kernel == _LAYER_NORM:
+            mean, rstd = numpy.empty(rows, numpy.float32), numpy.empty(rows, numpy.float32)
+            weight, bias = array_at(second, width), array_at(third, width)
+            _layer_norm(matrix, weight, bias, settings[i], out.reshape(rows, outputs), mean, rstd)
+        elif kernel == _RMS_NORM:
+            _rms_norm(
+                matrix, array_at(second, width), settings[i], out.reshape(rows, outputs), numpy.empty(rows, numpy.float32)
+            )
+        elif kernel == _ATTENTION:
+            heads = instructions[i, 8]
+            length, capacity = lengths[instructions[i, 3]], capacities[instructions[i, 3]]
+            own = outputs // heads
+            weights = numpy.empty(length, numpy.float32)
+            for row in range(rows):
+                for head in range(heads):
+                    start = row * width + head * own
+                    place = second + 4 * (row * heads + head) * capacity * own
+                    keys = array_at(place, length * own).reshape(length, own)
+                    values = array_at(place + 4 * rows * heads * capacity * own, length * own).reshape(length, own)
+                    for j in range(own):
+                        keys[length - 1, j] = x[start + outputs + j]
+                        values[length - 1, j] = x[start + 2 * outputs + j]
+                    into = array_at(result + 4 * (row * outputs + head * own), own)
+                    _attend(x[start : start + own], keys, values, settings[i], weights, into)
+
+
+# ------------------------------------------------------------------------------------------- from steps to instructions
+
+
+class _Unfit(Exception):  # noqa: N818 (no error: the step is run as it is)
+    """The loop cannot do this step."""
+
+
+class _Writer:
+    """Writes the instructions of a program, whose values in the traced call it is given."""
+
+    def __init__(self, values: list[Any]):
+        self.values = list(values)  # and then the constants that are added
+        self.instructions: list[list[int]] = []
+        self.settings: list[float] = []  # a number for each instruction
+        self.computed: list[int] = []  # the slots of the instructions' results
+        self.same: dict[int, int] = {}  # for the slot of a view of all elements, the slot of what it is a view of
+        self.stored: set[int] = set()  # the slots of the keys and values in caches
+
+    def write(self, step: Step) -> None:
+        """Write the instruction of this step. Raises _Unfit if the loop has none for it."""
+        values = [self.values[slot] for slot in step.arguments]
+        if step.name not in _WRITERS or not all(x.size for x in values if isinstance(x, numpy.ndarray)):
+            raise _Unfit
+        _WRITERS[step.name](self, step, *values)
+
+    def add(
+        self, kernel: int, step: Step, slots: list[int], sizes: tuple[int, int, int], setting: float = 0.0, more: int = 0
+    ) -> None:
+        """Add an instruction with these operands."""
+        for slot in {*slots, step.result} - self.stored:
+            if not _is_usual(self.values[slot]):
+                raise _Unfit
+        operands = [self.root(slot) for slot in (*slots, *slots[:1], *slots[:1])]
+        self.instructions.append([kernel, step.result, *operands[:3], *sizes, more])
+        self.settings.append(setting)
+        self.computed.append(step.result)
+
+    def root(self, slot: int) -> int:
+        """The slot that has the elements of this one."""
+        return self.same.get(slot, slot)
+
+    def constant(self, array: Any) -> int:
+        """The slot of a new constant."""
+        self.values.append(array)
+        return len(self.values) - 1
+
+    def vector(self, slot: int, missing: float, size: int) -> int:
+        """The slot of a weight or bias; if it was left out, that of a vector of a number that has no effect."""
+        return slot if self.values[slot] is not None else self.constant(numpy.full(size, missing, numpy.float32))
+
+
+def _is_usual(x: Any) -> bool:
+    return type(x) is numpy.ndarray and x.dtype == numpy.float32 and x.flags.c_contiguous
+
+
+def _linear_step(writer: _Writer, step: Step, x: Any, weight: Any, bias: Any) -> None:
+    outputs, inputs = weight.shape
+    rows = x.size // inputs
+    if rows > _MOST_ROWS:
+        raise _Unfit
+    of_x, of_weight, of_bias = step.arguments
+    writer.add(_LINEAR, step, [of_x, of_weight, writer.vector(of_bias, 0.0, outputs)], (rows, inputs, outputs))
+
+
+def _binary(kernel: int) -> Callable[..., None]:
+    def write(writer: _Writer, step: Step, x: Any, y: Any) -> None:
+        of_x, of_y = step.arguments
+        if type(y) in (int, float):
+            y = numpy.full(1, y, numpy.float32)
+            of_y = writer.constant(y)
+        if type(x) is not numpy.ndarray or type(y) is not numpy.ndarray or not _is_row_of(y, x):
+            raise _Unfit
+        writer.add(kernel, step, [of_x, of_y], (x.size // y.size, y.size, y.size))
+
+    return write
+
+
+def _is_row_of(y: Any, x: Any) -> bool:
+    """Whether y has the shape of the last axes of x, or of all."""
+    shape = y.shape
+    while shape[:1] == (1,) and len(shape) > 0:
+        shape = shape[1:]
+    return y.ndim <= x.ndim and x.shape[x.ndim - len(shape) :] == shape
+
+
+def _activation(kernel: int) -> Callable[..., None]:
+    def write(writer: _Writer, step: Step, *values: Any) -> None:
+        size = values[-1].size
+        more = [writer.constant(_COEFFICIENTS)] if kernel == _GELU_EXACT else []
+        writer.add(kernel, step, [step.arguments[-1], *more], (1, size, size), more=len(_COEFFICIENTS))
+
+    return write
+
+
+_COEFFICIENTS = numpy.array(atanh_erf_coefficients()[::-1], numpy.float32)
+
+
+def _norm(kernel: int) -> Callable[..., None]:
+    def write(writer: _Writer, step: Step, needed: Any, x: Any, *rest: Any) -> None:
+        width = x.shape[-1]
+        _, of_x, *vectors, _ = step.arguments
+        slots = [of_x, *[writer.vector(slot, missing, width) for slot, missing in zip(vectors, (1.0, 0.0))]]
+        writer.add(kernel, step, slots, (x.size // width, width, width), setting=rest[-1])
+
+    return write
+
+
+def _attention_step(writer: _Writer, step: Step, projected: Any, stored: Any, num_heads: int, is_causal: bool) -> None:
+    rows, length, width = projected.shape
+    if length != 1 or stored.dtype != numpy.float32:
+        raise _Unfit
+    writer.stored.add(step.arguments[1])
+    scale = 1.0 / math.sqrt(width // (3 * num_heads))
+    writer.add(_ATTENTION, step, list(step.arguments[:2]), (rows, width, width // 3), setting=scale, more=num_heads)
+
+
+def _view(writer: _Writer, step: Step, x: Any, *settings: Any) -> None:
+    """A view of all elements in the same order, such as x[:, -1] of one position, needs no instruction."""
+    out = writer.values[step.result]
+    if out.size != x.size or out.ctypes.data != x.ctypes.data or not _is_usual(out):
+        raise _Unfit
+    writer.same[step.result] = writer.root(step.arguments[0])
+
+
+_WRITERS: dict[str, Callable[..., None]] = {
+    "linear": _linear_step,
+    "add": _binary(_ADD),
+    "multiply": _binary(_MULTIPLY),
+    "relu": _activation(_RELU),
+    "sigmoid": _activation(_SIGMOID),
+    "gelu_tanh": _activation(_GELU_TANH),
+    "gelu_exact": _activation(_GELU_EXACT),
+    "layer_norm": _norm(_LAYER_NORM),
+    "rms_norm": _norm(_RMS_NORM),
+    "cached_attention": _attention_step,
+    "getitem": _view,
+}
+
+# ------------------------------------------------------------------------------------------------------- the whole program
+
+
+def fuse(steps: list[Step], values: list[Any], num_inputs: int, result: int) -> list[Step]:
+    """The steps that the loop does not know, and then one that does all others. The steps as they are, where that is impossible
+    or not worth it.
+
+    ``values`` has the value of each slot in the call that was traced: first the inputs. ``result`` is the slot of the program's
+    result.
+    """
+    writer, before, later = _Writer(values), [], set()
+    for step in steps:
+        try:
+            writer.write(step)
+            later.add(step.result)
+        except _Unfit:
+            if not later.isdisjoint(step.arguments):
+                return steps
+            before.append(step)
+    if len(writer.instructions) < _FEWEST_STEPS or writer.root(result) not in writer.computed:
+        return steps
+    used = {slot for instruction in writer.instructions for slot in instruction[2:5]}
+    given = [slot for slot in sorted(used) if slot < num_inputs or slot in {step.result for step in before}]
+    return [*before, Step("", _Program(writer, given, result), tuple(given), False, result)]
+
+
+class _Program:
+    """Instructions that are run with one call. It takes the arrays of the slots ``given``, and returns a new array."""
+
+    def __init__(self, writer: _Writer, given: list[int], result: int):
+        self.instructions = numpy.array(writer.instructions, numpy.int64)
+        self.settings = numpy.array(writer.settings, numpy.float32)
+        self.given, self.stored = given, [slot in writer.stored for slot in given]
+        self.shapes = [writer.values[slot].shape for slot in given]
+        self.result, self.shape = writer.root(result), writer.values[result].shape
+        used = {slot for instruction in writer.instructions for slot in instruction[2:5]}
+        constants = used.difference(given, writer.computed)
+        self.constants = {slot: writer.values[slot] for slot in constants}  # which keeps them at their addresses
+        # Results lie one after the other in an array that is new in each call: here are their places in it, in bytes.
+        sizes = [writer.values[slot].size for slot in writer.computed]
+        self.computed, self.size = numpy.array(writer.computed), sum(sizes)
+        self.addresses = numpy.zeros(len(writer.values), numpy.int64)
+        self.addresses[self.computed] = 4 * (numpy.cumsum(sizes) - sizes)
+        for slot, array in self.constants.items():
+            self.addresses[slot] = array.ctypes.data
+
+    def __call__(self, *arrays: Any) -> Any:
+        space, out = numpy.empty(self.size, numpy.float32), numpy.empty(self.shape, numpy.float32)
+        addresses, lengths, capacities = numpy.zeros((3, len(self.addresses)), numpy.int64)
+        addresses[:] = self.addresses
+        addresses[self.computed] += space.ctypes.data
+        addresses[self.result] = out.ctypes.data
+        kept = []
+        for slot, array, shape, is_stored in zip(self.given, arrays, self.shapes, self.stored):
+            if is_stored:
+                lengths[slot], capacities[slot] = _length_and_capacity(array, shape)
+            else:
+                array = numpy.ascontiguousarray(array, numpy.float32)
+                _check(array.shape == shape, array, shape)
+            addresses[slot] = array.ctypes.data
+            kept.append(array)
+        _run(self.settings, self.instructions, addresses, lengths, capacities)
+        return out
+
+
+def _check(fits: bool, array: Any, shape: tuple[int, ...]) -> None:
+    if not fits:
+        raise ValueError(f"in a traced function, an array of shape {shape} now has shape {array.shape}, {array.dtype}")
+
+
+def _length_and_capacity(stored: Any, shape: tuple[int, ...]) -> tuple[int, int]:
+    """How many keys the caches hold, and for how many there is room. All else must be as in the call that was traced."""
+    two, batch, heads, _, width = shape
+    length = stored.shape[3]
+    plane = stored.strides[2]
+    contiguous = (batch * heads * plane, heads * plane, plane, 4 * width, 4)
+    _check(stored.shape == (two, batch, heads, length, width) and stored.strides == contiguous, stored, shape)
+    return length, plane // (4 * width)
