@@ -10,6 +10,7 @@ nothing is joined.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -19,14 +20,23 @@ import numpy
 from tinytensor.kernels.numba.compiling import loop, real, reduction
 from tinytensor.kernels.numba.exponential import exp
 from tinytensor.kernels.numba.gelu import _BLOCK, _exact_forward32, _tanh_forward
+from tinytensor.kernels.numba.helper import has_second_core, helper
 from tinytensor.kernels.numba.normalization import _layer_norm, _rms_norm
-from tinytensor.kernels.numba.pointers import array_at
+from tinytensor.kernels.numba.pointers import array_at, atomic_add, atomic_exchange, atomic_load
 from tinytensor.kernels.numpy.erf import atanh_erf_coefficients
 from tinytensor.kernels.steps import Step
 
 _FEWEST_STEPS = 8  # of fewer, a call of each takes hardly longer
 _MOST_ROWS = 8  # with more, NumPy's products are faster
+_SHARED = 1 << 23  # bytes of weights from which two threads share the products: below, a second one comes too late
+_PART = 1 << 16  # bytes of a weight that one thread takes at a time
+
 _LINEAR, _ADD, _MULTIPLY, _RELU, _SIGMOID, _GELU_TANH, _GELU_EXACT, _LAYER_NORM, _RMS_NORM, _ATTENTION = range(10)
+_ROWS, _WIDTH, _OUTPUTS, _SIZE, _PARTS = range(5, 10)  # places in an instruction
+_LAST_PART = (1 << 32) - 1
+_END = -(1 << 62)
+_PATIENCE = 1 << 16  # how often a thread looks for something to do: some 50 microseconds
+_FLAGS = 128  # bytes from the first ticket: no cache line holds both
 
 # ---------------------------------------------------------------------------------------------------------- the loops
 
@@ -95,61 +105,122 @@ def _attend(query: Any, keys: Any, values: Any, scale: float, weights: Any, out:
 
 
 @loop
-def _run(settings: Any, instructions: Any, addresses: Any, lengths: Any, capacities: Any) -> None:
-    """Run the program. An instruction is (kernel, result, three operands, rows, width, outputs), where results and operands are
-    slots. Each slot has an address; that of stored keys and values has a length, too, and a capacity."""
+def _attend_all(x: Any, stored: int, heads: int, length: int, capacity: int, scale: float, out: Any) -> None:
+    """One token of each text: x (texts, 3, heads, width), out (texts, heads, width). ``stored`` is the address of the keys
+    (texts, heads, capacity, width), behind which lie the values. The token's own are first written to place length - 1."""
+    weights = numpy.empty(length, numpy.float32)
+    texts, width = x.shape[0], x.shape[3]
+    for i in range(texts):
+        for h in range(heads):
+            own = stored + 4 * (i * heads + h) * capacity * width
+            keys = array_at(own, length * width).reshape(length, width)
+            values = array_at(own + 4 * texts * heads * capacity * width, length * width).reshape(length, width)
+            for j in range(width):
+                keys[length - 1, j] = x[i, 1, h, j]
+                values[length - 1, j] = x[i, 2, h, j]
+            _attend(x[i, 0, h], keys, values, scale, weights, out[i, h])
+
+
+@loop
+def _linear_part(settings: Any, instructions: Any, addresses: Any, i: int, part: int, parts: int) -> None:
+    """One of the parts of a linear instruction: some of its outputs."""
+    rows, width, outputs = instructions[i, _ROWS], instructions[i, _WIDTH], instructions[i, _OUTPUTS]
+    first, last = part * outputs // parts, (part + 1) * outputs // parts
+    x = array_at(addresses[instructions[i, 2]], rows * width).reshape(rows, width)
+    weight = array_at(addresses[instructions[i, 3]], outputs * width).reshape(outputs, width)
+    bias = array_at(addresses[instructions[i, 4]], outputs)
+    out = array_at(addresses[instructions[i, 1]], rows * outputs).reshape(rows, outputs)
+    _linear(x, weight[first:last], bias[first:last], out[:, first:last])
+
+
+@loop
+def _take_parts(settings: Any, instructions: Any, addresses: Any, tickets: Any) -> None:
+    """Compute parts of the current instruction until all are taken."""
+    while True:
+        ticket = atomic_add(tickets.ctypes.data, 1)
+        if ticket < 0:
+            return
+        i, part = ticket >> 32, ticket & _LAST_PART
+        if part >= instructions[i, _PARTS]:
+            return
+        _linear_part(settings, instructions, addresses, i, part, instructions[i, _PARTS])
+        atomic_exchange(_flag(tickets, part), i)
+
+
+@loop
+def _flag(tickets: Any, part: int) -> Any:
+    """The address of the number of the last instruction of which this part is done."""
+    return tickets.ctypes.data + _FLAGS + 8 * part
+
+
+@loop
+def _take_over(settings: Any, instructions: Any, addresses: Any, tickets: Any, i: int) -> None:
+    """Compute the parts of an instruction that another thread took and has not done: it may have lost its core for long. If it
+    computes them later, it writes the same numbers to the same places once more."""
+    for part in range(instructions[i, _PARTS]):
+        if atomic_load(_flag(tickets, part)) != i:
+            _linear_part(settings, instructions, addresses, i, part, instructions[i, _PARTS])
+
+
+@loop
+def _help(settings: Any, instructions: Any, addresses: Any, tickets: Any) -> None:
+    """What the second thread does: it computes parts until the program ends, or until there was nothing to do for long. Then the
+    first thread may have lost its core, and gets it back sooner if nobody waits in a loop."""
+    looks = 0
+    while looks < _PATIENCE:
+        ticket = atomic_load(tickets.ctypes.data)
+        looks += 1
+        if ticket < 0:
+            return
+        if ticket & _LAST_PART < instructions[ticket >> 32, _PARTS]:
+            _take_parts(settings, instructions, addresses, tickets)
+            looks = 0
+
+
+@loop
+def _run(settings: Any, instructions: Any, addresses: Any, lengths: Any, capacities: Any, tickets: Any) -> None:
+    """Run the program. An instruction is (kernel, result, three operands, rows, width, outputs, size, parts). Results and
+    operands are slots. Each slot has an address; that of stored keys and values has a length, too, and a capacity.
+
+    ``tickets`` are integers that threads share: the first is the current instruction * 2**32 + the next part of it that is
+    free, and negative at the end; for the others see ``_flag``."""
     for i in range(len(instructions)):
-        kernel, rows, width, outputs = instructions[i, 0], instructions[i, 5], instructions[i, 6], instructions[i, 7]
-        result, first, second, third = (
-            addresses[instructions[i, 1]],
-            addresses[instructions[i, 2]],
-            addresses[instructions[i, 3]],
-            addresses[instructions[i, 4]],
-        )
-        size = rows * width
-        x = array_at(first, size)
-        matrix = x.reshape(rows, width)
-        out = array_at(result, rows * outputs)
-        if kernel == _LINEAR:
-            weight = array_at(second, outputs * width).reshape(outputs, width)
-            _linear(matrix, weight, array_at(third, outputs), out.reshape(rows, outputs))
+        kernel, parts = instructions[i, 0], instructions[i, _PARTS]
+        rows, width, outputs = instructions[i, _ROWS], instructions[i, _WIDTH], instructions[i, _OUTPUTS]
+        first, second, third = addresses[instructions[i, 2]], addresses[instructions[i, 3]], addresses[instructions[i, 4]]
+        size = instructions[i, _SIZE]
+        flat = array_at(first, rows * width)
+        flat_out = array_at(addresses[instructions[i, 1]], rows * outputs)
+        x, out = flat.reshape(rows, width), flat_out.reshape(rows, outputs)
+        if kernel == _LINEAR and parts == 1:
+            _linear_part(settings, instructions, addresses, i, 0, 1)
+        elif kernel == _LINEAR:
+            atomic_exchange(tickets.ctypes.data, i << 32)
+            _take_parts(settings, instructions, addresses, tickets)
+            _take_over(settings, instructions, addresses, tickets, i)
         elif kernel == _ADD:
-            _add(matrix, array_at(second, width), out.reshape(rows, outputs))
+            _add(x, array_at(second, width), out)
         elif kernel == _MULTIPLY:
-            _multiply(matrix, array_at(second, width), out.reshape(rows, outputs))
+            _multiply(x, array_at(second, width), out)
         elif kernel == _RELU:
-            _relu(x, out)
+            _relu(flat, flat_out)
         elif kernel == _SIGMOID:
-            _sigmoid(x, out)
+            _sigmoid(flat, flat_out)
         elif kernel == _GELU_TANH:
-            _tanh_forward(x, numpy.empty(size, numpy.float32), out)
+            _tanh_forward(flat, numpy.empty(flat.size, numpy.float32), flat_out)
         elif kernel == _GELU_EXACT:
             y, total = numpy.empty(_BLOCK, numpy.float32), numpy.empty(_BLOCK, numpy.float32)
-            _exact_forward32(x, array_at(second, instructions[i, 8]), y, total, numpy.empty(size, numpy.float32), out)
+            _exact_forward32(flat, array_at(second, size), y, total, numpy.empty(flat.size, numpy.float32), flat_out)
         elif kernel == _LAYER_NORM:
             mean, rstd = numpy.empty(rows, numpy.float32), numpy.empty(rows, numpy.float32)
-            weight, bias = array_at(second, width), array_at(third, width)
-            _layer_norm(matrix, weight, bias, settings[i], out.reshape(rows, outputs), mean, rstd)
+            _layer_norm(x, array_at(second, width), array_at(third, width), settings[i], out, mean, rstd)
         elif kernel == _RMS_NORM:
-            _rms_norm(
-                matrix, array_at(second, width), settings[i], out.reshape(rows, outputs), numpy.empty(rows, numpy.float32)
-            )
+            _rms_norm(x, array_at(second, width), settings[i], out, numpy.empty(rows, numpy.float32))
         elif kernel == _ATTENTION:
-            heads = instructions[i, 8]
-            length, capacity = lengths[instructions[i, 3]], capacities[instructions[i, 3]]
-            own = outputs // heads
-            weights = numpy.empty(length, numpy.float32)
-            for row in range(rows):
-                for head in range(heads):
-                    start = row * width + head * own
-                    place = second + 4 * (row * heads + head) * capacity * own
-                    keys = array_at(place, length * own).reshape(length, own)
-                    values = array_at(place + 4 * rows * heads * capacity * own, length * own).reshape(length, own)
-                    for j in range(own):
-                        keys[length - 1, j] = x[start + outputs + j]
-                        values[length - 1, j] = x[start + 2 * outputs + j]
-                    into = array_at(result + 4 * (row * outputs + head * own), own)
-                    _attend(x[start : start + own], keys, values, settings[i], weights, into)
+            heads, slot = size, instructions[i, 3]
+            split, joined = flat.reshape(rows, 3, heads, outputs // heads), flat_out.reshape(rows, heads, outputs // heads)
+            _attend_all(split, second, heads, lengths[slot], capacities[slot], settings[i], joined)
+    atomic_exchange(tickets.ctypes.data, _END)
 
 
 # ------------------------------------------------------------------------------------------- from steps to instructions
@@ -185,7 +256,7 @@ class _Writer:
             if not _is_usual(self.values[slot]):
                 raise _Unfit
         operands = [self.root(slot) for slot in (*slots, *slots[:1], *slots[:1])]
-        self.instructions.append([kernel, step.result, *operands[:3], *sizes, more])
+        self.instructions.append([kernel, step.result, *operands[:3], *sizes, more, 1])
         self.settings.append(setting)
         self.computed.append(step.result)
 
@@ -322,9 +393,9 @@ class _Program:
     def __init__(self, writer: _Writer, given: list[int], result: int):
         self.instructions = numpy.array(writer.instructions, numpy.int64)
         self.settings = numpy.array(writer.settings, numpy.float32)
+        self.parts = self._cut() if has_second_core() else 1  # the most of an instruction
         self.given, self.stored = given, [slot in writer.stored for slot in given]
         self.shapes = [writer.values[slot].shape for slot in given]
-        self.result, self.shape = writer.root(result), writer.values[result].shape
         used = {slot for instruction in writer.instructions for slot in instruction[2:5]}
         constants = used.difference(given, writer.computed)
         self.constants = {slot: writer.values[slot] for slot in constants}  # which keeps them at their addresses
@@ -332,16 +403,18 @@ class _Program:
         sizes = [writer.values[slot].size for slot in writer.computed]
         self.computed, self.size = numpy.array(writer.computed), sum(sizes)
         self.addresses = numpy.zeros(len(writer.values), numpy.int64)
-        self.addresses[self.computed] = 4 * (numpy.cumsum(sizes) - sizes)
+        starts = numpy.cumsum(sizes) - sizes
+        self.addresses[self.computed] = 4 * starts
+        start, self.shape = starts[writer.computed.index(writer.root(result))], writer.values[result].shape
+        self.place = slice(start, start + math.prod(self.shape))
         for slot, array in self.constants.items():
             self.addresses[slot] = array.ctypes.data
 
     def __call__(self, *arrays: Any) -> Any:
-        space, out = numpy.empty(self.size, numpy.float32), numpy.empty(self.shape, numpy.float32)
+        space = numpy.empty(self.size, numpy.float32)
         addresses, lengths, capacities = numpy.zeros((3, len(self.addresses)), numpy.int64)
         addresses[:] = self.addresses
         addresses[self.computed] += space.ctypes.data
-        addresses[self.result] = out.ctypes.data
         kept = []
         for slot, array, shape, is_stored in zip(self.given, arrays, self.shapes, self.stored):
             if is_stored:
@@ -351,8 +424,27 @@ class _Program:
                 _check(array.shape == shape, array, shape)
             addresses[slot] = array.ctypes.data
             kept.append(array)
-        _run(self.settings, self.instructions, addresses, lengths, capacities)
-        return out
+        tickets = numpy.full(_FLAGS // 8 + self.parts, -1)
+        tickets[0] = _LAST_PART  # nothing to take yet
+        if self.parts > 1:
+            kept.append(space)
+            helper().call(functools.partial(self._help, addresses, tickets, kept))
+        _run(self.settings, self.instructions, addresses, lengths, capacities, tickets)
+        return space[self.place].reshape(self.shape).copy()  # a late helper does not write to a copy
+
+    def _cut(self) -> int:
+        """Cut the products into parts if there are enough of them. Returns the most parts of an instruction."""
+        of_linear = self.instructions[self.instructions[:, 0] == _LINEAR]
+        sizes = 4 * of_linear[:, _WIDTH] * of_linear[:, _OUTPUTS]
+        if sizes.sum() < _SHARED:
+            return 1
+        of_linear[:, _PARTS] = numpy.clip(sizes // _PART, 1, of_linear[:, _OUTPUTS])
+        self.instructions[self.instructions[:, 0] == _LINEAR] = of_linear
+        return int(of_linear[:, _PARTS].max())
+
+    def _help(self, addresses: Any, tickets: Any, kept: list[Any]) -> None:
+        """Take part in a call. ``kept`` are the arrays at the addresses, which must not go away as long as this runs."""
+        _help(self.settings, self.instructions, addresses, tickets)
 
 
 def _check(fits: bool, array: Any, shape: tuple[int, ...]) -> None:
