@@ -30,6 +30,8 @@ def trace(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     tensors, arrays that are changed in place (such as parameters; but ``x[i] = y`` gives a tensor a new array), and objects
     that an ``opaque`` function uses (such as a cache).
 
+    Compiled kernels may join the steps of a long program: its results then differ by rounding from the function's.
+
     Raises TypeError if the values of a computed tensor are used outside of ops (``.numpy()``, ``.item()``, ``if x > 0``,
     ``tt.tensor(x)``, ``x[i] = y``), if no op uses an input, and if an op gets an array that belongs to no tensor. Raises
     RuntimeError if random numbers are drawn or gradients are computed. In all these cases later calls would repeat the values

@@ -9,9 +9,10 @@ the scores.
    evaluation without a cache.
 2. In steps: split into heads, rotate, record the weights, attend, join the heads. It runs where the fused op cannot: with
    rotary positions, and while ``recording_attention`` keeps the weights for a picture.
-3. With a cache: ``_attend_with_cache`` runs when decoding passes a cache. It works on arrays, and no gradient flows through it.
-   ``tt.trace`` writes it down as one opaque step, because it changes the cache each time it runs. Like the route in steps, it
-   can rotate, and keep the weights for a picture.
+3. With a cache, when decoding passes one. No gradient flows, and ``tt.trace`` writes opaque steps down, because the cache
+   changes each time. Plain self-attention is two of them: the cache makes room, and ``cached_attention`` computes, so that
+   compiled kernels can join it with the steps around it. For all else ``_attend_with_cache`` is one step. Like the route in
+   steps, it can rotate, and keep the weights for a picture.
 """
 
 from __future__ import annotations
@@ -170,10 +171,20 @@ def recording_attention(model: Module) -> Iterator[dict[str, list[Tensor]]]:
     layers = {name: m for name, m in model.named_modules() if isinstance(m, MultiHeadAttention)}
     recorded: dict[str, list[Tensor]] = {name: [] for name in layers}
     try:
+        _recordings.append(recorded)
         for name, layer in layers.items():
             layer._recorded = recorded[name]
         with tt.no_grad():
             yield recorded
     finally:
+        _recordings.pop()
         for layer in layers.values():
             layer._recorded = None
+
+
+_recordings: list[Any] = []  # those of all threads that are inside of recording_attention
+
+
+def is_recording_attention() -> bool:
+    """Whether any model is inside of ``recording_attention``. A function that was traced outside of it records nothing."""
+    return bool(_recordings)

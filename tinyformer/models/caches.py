@@ -32,8 +32,8 @@ class KeyValueCache:
         return keys, values
 
     def reserve(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        """Make room for keys and values of this ``shape``, (batch, heads, new tokens, d_head). Return those of all tokens so far,
-        (2, batch, heads, length, d_head): what stands in the last places is then to be written there.
+        """Make room for keys and values of this ``shape``, (batch, heads, new tokens, d_head). Return those of all tokens
+        so far, (2, batch, heads, length, d_head): the new ones are then to be written to the last places.
 
         Raises ValueError as ``append`` does.
         """

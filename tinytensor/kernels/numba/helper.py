@@ -1,5 +1,4 @@
-"""A second thread that helps with the products of a program whose weights are larger than the processor's caches: two cores read
-memory faster than one.
+"""A second thread that helps with the products of a program with large weights: two cores read memory faster than one.
 
 The rows of a weight are cut into parts, and each thread takes the next part that is free. So a helper that starts late, or not
 at all because other programs use the core, only does less; and who computes a part changes no bit of it.

@@ -29,7 +29,7 @@ def array_at(dtype: Any) -> Callable[..., Any]:
     import numba
     from numba.extending import intrinsic
 
-    @intrinsic
+    @intrinsic  # type: ignore[untyped-decorator]
     def pointer(context: Any, address: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
@@ -40,7 +40,7 @@ def array_at(dtype: Any) -> Callable[..., Any]:
     def array_at(address, size):  # type: ignore[no-untyped-def]
         return numba.carray(pointer(address), (size,))
 
-    return array_at  # type: ignore[no-any-return]
+    return array_at
 
 
 def _atomic(name: str, num_arguments: int) -> _Declared:
@@ -60,8 +60,8 @@ def _atomic(name: str, num_arguments: int) -> _Declared:
             return builder.atomic_rmw(name, place, *value, "seq_cst")
 
         if num_arguments == 1:
-            return intrinsic(lambda context, address: (types.int64(types.int64), generate))  # type: ignore[no-any-return]
-        return intrinsic(lambda context, address, value: (types.int64(types.int64, types.int64), generate))  # type: ignore[no-any-return]
+            return intrinsic(lambda context, address: (types.int64(types.int64), generate))
+        return intrinsic(lambda context, address, value: (types.int64(types.int64, types.int64), generate))
 
     return _Declared(make)
 

@@ -2,10 +2,10 @@
 
 So it is with a GPT that writes a text token by token: the kernels are so small that calling them one by one from Python would
 take longer than they do. The loop is compiled once, and runs every program: the steps are data, and so are the addresses of
-the arrays.
+the arrays. Of a large program two threads share the products, see helper.py.
 
-Steps that the loop does not know, such as the embedding, run before it, one by one. If one of them needs what the loop computes,
-nothing is joined.
+Steps that the loop does not know, such as the embedding, run before it, one by one. If one of them needs what the loop
+computes, nothing is joined.
 """
 
 from __future__ import annotations
@@ -164,8 +164,8 @@ def _take_over(settings: Any, instructions: Any, addresses: Any, tickets: Any, i
 
 @loop
 def _help(settings: Any, instructions: Any, addresses: Any, tickets: Any) -> None:
-    """What the second thread does: it computes parts until the program ends, or until there was nothing to do for long. Then the
-    first thread may have lost its core, and gets it back sooner if nobody waits in a loop."""
+    """What the second thread does: it computes parts until the program ends, or until there was nothing to do for long. Then
+    the first thread may have lost its core, and gets it back sooner if nobody waits in a loop."""
     looks = 0
     while looks < _PATIENCE:
         ticket = atomic_load(tickets.ctypes.data)
@@ -226,7 +226,7 @@ def _run(settings: Any, instructions: Any, addresses: Any, lengths: Any, capacit
 # ------------------------------------------------------------------------------------------- from steps to instructions
 
 
-class _Unfit(Exception):  # noqa: N818 (no error: the step is run as it is)
+class _Unfit(Exception):
     """The loop cannot do this step."""
 
 
@@ -311,13 +311,13 @@ def _is_row_of(y: Any, x: Any) -> bool:
 def _activation(kernel: int) -> Callable[..., None]:
     def write(writer: _Writer, step: Step, *values: Any) -> None:
         size = values[-1].size
-        more = [writer.constant(_COEFFICIENTS)] if kernel == _GELU_EXACT else []
-        writer.add(kernel, step, [step.arguments[-1], *more], (1, size, size), more=len(_COEFFICIENTS))
+        slots, coefficients = [step.arguments[-1]], numpy.array([], numpy.float32)
+        if kernel == _GELU_EXACT:
+            coefficients = numpy.array(atanh_erf_coefficients()[::-1], numpy.float32)
+            slots.append(writer.constant(coefficients))
+        writer.add(kernel, step, slots, (1, size, size), more=coefficients.size)
 
     return write
-
-
-_COEFFICIENTS = numpy.array(atanh_erf_coefficients()[::-1], numpy.float32)
 
 
 def _norm(kernel: int) -> Callable[..., None]:
@@ -420,7 +420,7 @@ class _Program:
             if is_stored:
                 lengths[slot], capacities[slot] = _length_and_capacity(array, shape)
             else:
-                array = numpy.ascontiguousarray(array, numpy.float32)
+                array = numpy.asarray(array, numpy.float32, order="C")
                 _check(array.shape == shape, array, shape)
             addresses[slot] = array.ctypes.data
             kept.append(array)
