@@ -66,14 +66,13 @@ class LearnedPositions(Embedding):
 
 def add_positions(x: Tensor, positions: Any, cache: Cache | None = None) -> Tensor:
     """Add to x (batch, length, d_model) its positions. They start at 0, or with a cache after the tokens that it holds."""
-    return x + positions(x.shape[1]) if cache is None else _add_later_positions(x, positions, cache)
+    return x + (positions(x.shape[1]) if cache is None else _later_positions(positions, cache, x.shape[1]))
 
 
 @tt.opaque
-def _add_later_positions(x: Any, positions: Any, cache: Cache) -> Any:
-    start = cache.length
-    stop = start + x.shape[1]
-    return x + positions.table_for(stop).data[start:stop]
+def _later_positions(positions: Any, cache: Cache, count: int) -> Any:
+    stop = cache.length + count
+    return positions.table_for(stop).data[cache.length : stop]
 
 
 def check_absolute(kind: str) -> None:

@@ -37,6 +37,7 @@ from tinytensor.kernels.numpy.dropout import survivors_scale
 from tinytensor.kernels.numpy.rotation import rotate_pairs
 from tinytensor.kernels.numpy.silu import sigmoid, silu_backward, silu_forward
 from tinytensor.kernels.numpy.softmax import log_softmax, log_softmax_gradient, softmax, softmax_gradient
+from tinytensor.kernels.steps import fuse
 
 __all__ = [
     "adam_step",
@@ -47,6 +48,7 @@ __all__ = [
     "dropout_backward",
     "dropout_forward",
     "erf",
+    "fuse",
     "gelu_exact_backward",
     "gelu_exact_forward",
     "gelu_tanh_backward",

@@ -21,6 +21,7 @@ from tinytensor.kernels.numba.normalization import (
     rms_norm_forward,
 )
 from tinytensor.kernels.numba.optimizers import adam_step, sgd_step
+from tinytensor.kernels.numba.programs import fuse
 from tinytensor.kernels.numba.rotation import rotate_pairs
 from tinytensor.kernels.numba.silu import sigmoid, silu_backward, silu_forward
 from tinytensor.kernels.numba.softmax import log_softmax, log_softmax_gradient, softmax, softmax_gradient
@@ -35,6 +36,7 @@ __all__ = [
     "dropout_backward",
     "dropout_forward",
     "erf",
+    "fuse",
     "gelu_exact_backward",
     "gelu_exact_forward",
     "gelu_tanh_backward",

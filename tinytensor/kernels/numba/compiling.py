@@ -50,7 +50,15 @@ def _numba() -> Any:
     return numba
 
 
-class Loop:
+class Compilable:
+    """What the text of a loop may name besides numbers."""
+
+    def compile(self, dtype: Any) -> Callable[..., Any]:
+        """The machine code for arrays of this dtype."""
+        raise NotImplementedError
+
+
+class Loop(Compilable):
     """A function that is compiled at its first call for a dtype, together with the loops that it calls."""
 
     def __init__(self, function: Callable[..., Any], liberties: set[str]):
@@ -88,7 +96,7 @@ class Loop:
         own: dict[str, Any] = {"real": dtype.type}
         for name in {step.argval for step in dis.get_instructions(self.function) if step.opname == "LOAD_GLOBAL"}:
             value = self.function.__globals__.get(name)
-            if isinstance(value, (Loop, ByDtype)):
+            if isinstance(value, Compilable):
                 own[name] = value.compile(dtype)
             elif type(value) is float:
                 own[name] = dtype.type(value)
@@ -99,7 +107,7 @@ class Loop:
         return function
 
 
-class ByDtype:
+class ByDtype(Compilable):
     """A function that other loops call, and that is another one for each dtype."""
 
     def __init__(self, **choices: Loop):

@@ -29,6 +29,7 @@ from tinytensor.kernels.numpy.silu import sigmoid, silu_backward, silu_forward
 from tinytensor.kernels.numpy.softmax import log_softmax, log_softmax_gradient, softmax, softmax_gradient
 from tinytensor.kernels.numpy.sum_rows import sum_rows
 from tinytensor.kernels.numpy.where import where
+from tinytensor.kernels.steps import fuse
 
 __all__ = [
     "adam_step",
@@ -39,6 +40,7 @@ __all__ = [
     "dropout_backward",
     "dropout_forward",
     "erf",
+    "fuse",
     "gelu_exact_backward",
     "gelu_exact_forward",
     "gelu_tanh_backward",
