@@ -19,11 +19,11 @@ import numpy
 
 from tinytensor.kernels.numba.compiling import loop, real, reduction
 from tinytensor.kernels.numba.exponential import exp
-from tinytensor.kernels.numba.gelu import _BLOCK, _exact_forward32, _tanh_forward
+from tinytensor.kernels.numba.gelu import _exact_forward32, _tanh_forward
 from tinytensor.kernels.numba.helper import has_second_core, helper
 from tinytensor.kernels.numba.normalization import _layer_norm, _rms_norm
 from tinytensor.kernels.numba.pointers import array_at, atomic_add, atomic_exchange, atomic_load
-from tinytensor.kernels.numpy.erf import atanh_erf_coefficients
+from tinytensor.kernels.numba.silu import _silu_product
 from tinytensor.kernels.steps import Step
 
 _FEWEST_STEPS = 8  # of fewer, a call of each takes hardly longer
@@ -31,7 +31,7 @@ _MOST_ROWS = 8  # with more, NumPy's products are faster
 _SHARED = 1 << 23  # bytes of weights from which two threads share the products: below, a second one comes too late
 _PART = 1 << 16  # bytes of a weight that one thread takes at a time
 
-_LINEAR, _ADD, _MULTIPLY, _RELU, _SIGMOID, _GELU_TANH, _GELU_EXACT, _LAYER_NORM, _RMS_NORM, _ATTENTION = range(10)
+_LINEAR, _ADD, _MULTIPLY, _RELU, _SILU, _GELU_TANH, _GELU_EXACT, _LAYER_NORM, _RMS_NORM, _ATTENTION = range(10)
 _ROWS, _WIDTH, _OUTPUTS, _SIZE, _PARTS = range(5, 10)  # places in an instruction
 _LAST_PART = (1 << 32) - 1
 _END = -(1 << 62)
@@ -72,12 +72,6 @@ def _multiply(x: Any, y: Any, out: Any) -> None:
 def _relu(x: Any, out: Any) -> None:
     for i in range(x.size):
         out[i] = real(0) if x[i] < real(0) else x[i]  # as written, NaN stays NaN
-
-
-@loop
-def _sigmoid(x: Any, out: Any) -> None:
-    for i in range(x.size):
-        out[i] = real(1) / (real(1) + exp(-x[i]))
 
 
 @reduction
@@ -204,13 +198,12 @@ def _run(settings: Any, instructions: Any, addresses: Any, lengths: Any, capacit
             _multiply(x, array_at(second, width), out)
         elif kernel == _RELU:
             _relu(flat, flat_out)
-        elif kernel == _SIGMOID:
-            _sigmoid(flat, flat_out)
+        elif kernel == _SILU:
+            _silu_product(flat, array_at(second, flat.size), flat_out)
         elif kernel == _GELU_TANH:
             _tanh_forward(flat, numpy.empty(flat.size, numpy.float32), flat_out)
         elif kernel == _GELU_EXACT:
-            y, total = numpy.empty(_BLOCK, numpy.float32), numpy.empty(_BLOCK, numpy.float32)
-            _exact_forward32(flat, array_at(second, size), y, total, numpy.empty(flat.size, numpy.float32), flat_out)
+            _exact_forward32(flat, numpy.empty(flat.size, numpy.float32), flat_out)
         elif kernel == _LAYER_NORM:
             mean, rstd = numpy.empty(rows, numpy.float32), numpy.empty(rows, numpy.float32)
             _layer_norm(x, array_at(second, width), array_at(third, width), settings[i], out, mean, rstd)
@@ -311,13 +304,14 @@ def _is_row_of(y: Any, x: Any) -> bool:
 def _activation(kernel: int) -> Callable[..., None]:
     def write(writer: _Writer, step: Step, *values: Any) -> None:
         size = values[-1].size
-        slots, coefficients = [step.arguments[-1]], numpy.array([], numpy.float32)
-        if kernel == _GELU_EXACT:
-            coefficients = numpy.array(atanh_erf_coefficients()[::-1], numpy.float32)
-            slots.append(writer.constant(coefficients))
-        writer.add(kernel, step, slots, (1, size, size), more=coefficients.size)
+        writer.add(kernel, step, [step.arguments[-1]], (1, size, size))
 
     return write
+
+
+def _silu_step(writer: _Writer, step: Step, needed: Any, x: Any, factor: Any) -> None:
+    of_factor = writer.vector(step.arguments[2], 1.0, x.size)
+    writer.add(_SILU, step, [step.arguments[1], of_factor], (1, x.size, x.size))
 
 
 def _norm(kernel: int) -> Callable[..., None]:
@@ -352,7 +346,7 @@ _WRITERS: dict[str, Callable[..., None]] = {
     "add": _binary(_ADD),
     "multiply": _binary(_MULTIPLY),
     "relu": _activation(_RELU),
-    "sigmoid": _activation(_SIGMOID),
+    "silu": _silu_step,
     "gelu_tanh": _activation(_GELU_TANH),
     "gelu_exact": _activation(_GELU_EXACT),
     "layer_norm": _norm(_LAYER_NORM),
