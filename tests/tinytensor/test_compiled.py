@@ -239,6 +239,152 @@ def test_inputs_of_any_layout_are_as_in_numpy(layout):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
+# ------------------------------------------------------------------------------------- attention: all heads in one call
+
+
+@pytest.mark.needs("numba")
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("seen", [1, 9, 40])
+def test_products_in_tiles(dtype, seen):
+    """They leave out what a query does not see: the first one sees ``seen`` keys, each later one sees one key more."""
+    blocks = importlib.import_module("tinytensor.kernels.numba.attention_blocks")
+    rng = np.random.default_rng(0)
+    k, q, start = (rng.standard_normal(shape).astype(dtype) for shape in ((40, 16), (16, 32), (40, 16)))
+    visible = np.arange(40)[:, None] < seen + np.arange(32)
+    scores = np.full((40, 32), nan, dtype)
+    blocks._keys_by_queries(k, q, 40, 16, seen, scores)
+    np.testing.assert_allclose(scores[visible], (k @ q)[visible], rtol=0, atol=1e-5)
+    assert np.isnan(scores).any() == (seen < 17)  # whole tiles are left out
+
+    weights = np.where(visible, scores, 0)
+    out, added = np.full((32, 16), nan, dtype), start.copy()
+    blocks._sum_over_keys(weights, k, 40, seen, out)
+    np.testing.assert_allclose(out, weights.T @ k, rtol=0, atol=1e-4)
+    blocks._sum_over_queries(weights, q.T.copy(), 40, 30, seen, added)  # of the 32 queries the last two are padding
+    np.testing.assert_allclose(added, start + weights[:, :30] @ q.T[:30], rtol=0, atol=1e-4)
+
+
+def heads(queries, keys, width, values_width, dtype="float32", batch=2, num_heads=2):
+    """Queries, keys and values (batch, heads, length, width), as a linear layer makes them: views of (batch, length, ...)."""
+    rng = np.random.default_rng(queries + keys)
+    shapes = (queries, width), (keys, width), (keys, values_width), (queries, values_width)
+    return [rng.standard_normal((batch, n, num_heads, w)).astype(dtype).transpose(0, 2, 1, 3) for n, w in shapes]
+
+
+def attend(module, arrays, mask=None, is_causal=False, random_key=None):
+    """The output, the gradients, and what was saved."""
+    query, key, value, g = arrays
+    settings = (None, mask, is_causal, 0.3, random_key, 1.0 if random_key is None else 0.7)
+    out, saved = module.attention_forward((True,) * 4, query, key, value, *settings)
+    gradients = module.attention_backward(g, saved, (True, True, True, False), query, key, value, *settings)
+    assert gradients[3] is None
+    return [out, *gradients[:3]], saved
+
+
+def attention_modules():
+    return [importlib.import_module(f"tinytensor.kernels.{kind}.attention") for kind in ("numba", "numpy")]
+
+
+def padding(keys, batch=2):
+    """The second sequence's last keys are hidden; of a third sequence all keys."""
+    mask = np.ones((batch, 1, 1, keys), bool)
+    mask[1, ..., keys // 2 :] = False
+    mask[2:] = False
+    return mask
+
+
+LENGTHS = [(1, 1), (1, 9), (3, 3), (24, 24), (24, 70), (64, 64), (65, 65), (130, 130), (70, 200), (200, 70)]
+
+
+@pytest.mark.needs("numba")
+@pytest.mark.parametrize("random_key", [None, (7, 8)], ids=["", "dropout"])
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize(("queries", "keys"), LENGTHS)
+def test_all_heads_in_one_call_are_numpys(queries, keys, is_causal, random_key):
+    ours, theirs = attention_modules()
+    arrays = heads(queries, keys, 5, 19, "float64", batch=3)
+    for mask in (None, padding(keys, 3)):
+        got, saved = attend(ours, arrays, mask, is_causal, random_key)
+        want, _ = attend(theirs, arrays, mask, is_causal, random_key)
+        assert isinstance(saved, ours.Statistics) == (not is_causal or queries <= keys)
+        for x, y in zip(got, want, strict=True):
+            np.testing.assert_allclose(x, y, rtol=0, atol=1e-12)
+
+
+@pytest.mark.needs("numba")
+@pytest.mark.parametrize("width", [8, 32, 64])
+def test_all_heads_in_float32(width):
+    arrays = heads(100, 100, width, width)
+    for x, y in zip(*[attend(module, arrays, is_causal=True)[0] for module in attention_modules()], strict=True):
+        assert x.dtype == np.float32
+        np.testing.assert_allclose(x, y, rtol=0, atol=2e-5)
+
+
+@pytest.mark.needs("numba")
+@pytest.mark.parametrize("value", [nan, inf, -inf])
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_a_head_that_is_not_finite_leaves_the_others_alone(is_causal, value):
+    ours, theirs = attention_modules()
+    arrays = heads(70, 70, 4, 4)
+    for array in arrays:
+        array[0, 0, 3] = value
+    with np.errstate(all="ignore"):
+        (got, _), (want, _) = (attend(module, arrays, is_causal=is_causal) for module in (ours, theirs))
+    for x, y in zip(got, want, strict=True):
+        assert np.isfinite(x[0, 1]).all() and np.isfinite(x[1]).all()
+        np.testing.assert_allclose(x[0, 1], y[0, 1], rtol=0, atol=1e-5)
+        np.testing.assert_allclose(x[1], y[1], rtol=0, atol=1e-5)
+    np.testing.assert_array_equal(np.isfinite(got[0][0, 0]), np.isfinite(want[0][0, 0]))
+
+
+@pytest.mark.needs("numba")
+@pytest.mark.parametrize("random_key", [None, (7, 8)], ids=["", "dropout"])
+def test_the_backward_pass_may_be_run_again(random_key):
+    """It leaves what was saved as it was."""
+    ours, _ = attention_modules()
+    query, key, value, g = heads(70, 70, 4, 4)
+    settings = (None, None, True, 0.3, random_key, 0.7)
+    _, saved = ours.attention_forward((True,) * 4, query, key, value, *settings)
+    first, second = (ours.attention_backward(g, saved, (True,) * 3 + (False,), query, key, value, *settings) for _ in range(2))
+    for x, y in zip(first[:3], second[:3], strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.needs("numba")
+def test_a_sequence_alone_gives_the_same_bits():
+    """So the number of shards does not change a result."""
+    ours, _ = attention_modules()
+    arrays, mask = heads(70, 70, 4, 4), padding(70)
+    together, _ = attend(ours, arrays, mask, is_causal=True)
+    for i in range(2):
+        alone, _ = attend(ours, [x[i : i + 1] for x in arrays], mask[i : i + 1], is_causal=True)
+        for x, y in zip(together, alone, strict=True):
+            np.testing.assert_array_equal(x[i : i + 1], y)
+
+
+@pytest.mark.needs("numba")
+def test_no_weights_are_saved():
+    ours, _ = attention_modules()
+    _, saved = attend(ours, heads(64, 64, 8, 8), is_causal=True)
+    assert sum([x.size for x in saved if x is not None]) == 2 * 2 * 2 * 64  # two numbers of each query
+
+
+@pytest.mark.needs("numba")
+def test_rows_that_do_not_lie_in_one_piece():
+    arrays = [np.asfortranarray(x) for x in heads(9, 9, 4, 4, "float64")]
+    assert all(x.strides[-1] != 8 for x in arrays)
+    ours, theirs = attention_modules()
+    for x, y in zip(attend(ours, arrays)[0], attend(theirs, arrays)[0], strict=True):
+        np.testing.assert_allclose(x, y, rtol=0, atol=1e-12)
+
+
+@pytest.mark.needs("numba")
+def test_a_mask_that_does_not_fit_is_refused():
+    ours, _ = attention_modules()
+    with pytest.raises(ValueError, match="does not broadcast to the scores"):
+        attend(ours, heads(9, 9, 4, 4, batch=1), np.ones((3, 1, 1, 9), bool))
+
+
 # ------------------------------------------------------------------------------------------------------------ the cache
 
 

@@ -21,7 +21,6 @@ from tinytensor.kernels.numba.attention_blocks import (
     find_largest,
     forward,
     hide_later_keys,
-    size_of_weights,
 )
 from tinytensor.kernels.numba.compiling import loop
 from tinytensor.kernels.numpy import attention as in_numpy
@@ -111,7 +110,6 @@ _in_blocks_backward = partial(in_numpy.attention_backward, passes=_PASSES)
 class Statistics(NamedTuple):
     """What ``attention_forward`` saves for ``attention_backward`` where one call computes all heads."""
 
-    weights: Any  # of all blocks, as ``attention_blocks`` lays them out, not normalised; empty: compute them again
     largest: Any  # each query's largest score, (batch, heads, T)
     inverse: Any  # 1 / the sum of each query's weights before they are normalised, (batch, heads, T)
     keep: Any  # the dropout mask of the weights, (batch, heads, S, T); None without dropout
@@ -136,14 +134,6 @@ def _settings(query: Any, key: Any, mask: Any, keep: Any, is_causal: bool, scale
     kept = numpy.empty((0, 0, 0, 0), bool) if keep is None else keep
     seen_by_first = keys - queries + 1 if is_causal else keys
     return [penalty, kept, scale, survivors_scale(keep_probability), seen_by_first]
-
-
-def _space_for_weights(query: Any, key: Any, seen_by_first: int, is_needed: bool) -> Any:
-    """An array for the weights, or an empty one where kernels/numpy/attention.py would not save them."""
-    batch, num_heads, queries, _ = query.shape
-    is_saved = is_needed and queries * key.shape[2] <= in_numpy._KEPT
-    size = batch * num_heads * size_of_weights(queries, key.shape[2], seen_by_first) if is_saved else 0
-    return numpy.empty(size, query.dtype)
 
 
 def _in_rows(*arrays: Any) -> list[Any]:
@@ -172,11 +162,10 @@ def attention_forward(
     keep = None if random_key is None else keep_mask(random_key, of_weights, keep_probability)
     settings = _settings(query, key, mask, keep, is_causal, scale, keep_probability)
     floor = -math.inf if mask is None else lowest(query.dtype)
-    weights = _space_for_weights(query, key, settings[-1], any(needed))
     out = in_numpy.joinable((*query.shape[:-1], value.shape[-1]), query.dtype)
     largest, inverse = numpy.empty((2, *query.shape[:-1]), query.dtype)
-    forward(*_in_rows(query, key, value), *settings, floor, weights, out, largest, inverse)
-    return out, Statistics(weights, largest, inverse, keep)
+    forward(*_in_rows(query, key, value), *settings, floor, out, largest, inverse)
+    return out, Statistics(largest, inverse, keep)
 
 
 def attention_backward(
@@ -198,10 +187,10 @@ def attention_backward(
     if not isinstance(residuals, Statistics):
         rest = (mask, is_causal, scale, random_key, keep_probability, into)
         return _in_blocks_backward(g, residuals, needed, query, key, value, bias, *rest)
-    weights, largest, inverse, keep = residuals
+    largest, inverse, keep = residuals
     settings = _settings(query, key, mask, keep, is_causal, scale, keep_probability)
     made = [in_numpy.joinable(x.shape, x.dtype) if place is None else place for x, place in zip((query, key, value), into)]
-    backward(*_in_rows(g, query, key, value), *settings, weights, largest, inverse, *made)
+    backward(*_in_rows(g, query, key, value), *settings, largest, inverse, *made)
     d_query, d_key, d_value = (gradient if n else None for gradient, n in zip(made, needed))
     return d_query, d_key, d_value, None
 

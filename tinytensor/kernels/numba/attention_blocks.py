@@ -1,7 +1,7 @@
 """Attention of all heads in one call, without a bias: a block of queries takes the formula's steps while it is in the cache.
 
-The products are of ``tiles``, and leave out what causality hides. Few weights are saved, of many the backward pass computes
-them again.
+The products are of ``tiles``, and leave out what causality hides. No weights are saved: the backward pass computes them again,
+which takes no longer than to read them from memory.
 
 Arrays of a block are (keys, queries), (keys, width) or (queries, width), padded to whole tiles. Query t of the block sees the
 first ``seen`` + t keys. What is computed of the padding is never read.
@@ -105,11 +105,11 @@ def exponentiate(scores: Any, keys: int, largest: Any, total: Any) -> None:
 
 
 @loop
-def _drop(x: Any, keep: Any, first: int, keys: int, queries: int, out: Any) -> None:
+def _drop(x: Any, keep: Any, first: int, keys: int, queries: int) -> None:
     for s in range(keys):
         kept = keep[s, first : first + queries]
         for t in range(kept.size):
-            out[s, t] = x[s, t] * kept[t]
+            x[s, t] *= kept[t]
 
 
 @loop
@@ -130,8 +130,9 @@ def _to_scores(d_weights: Any, weights: Any, keys: int, inverse: Any, total: Any
 
 
 @loop
-def _matrix(rows: int, columns: int) -> Any:
-    return numpy.zeros((whole_tiles(rows, ROWS), whole_tiles(columns, COLUMNS)), real)
+def _matrix(rows: int, columns: int, like: Any) -> Any:
+    """Zeros, padded to whole tiles. They take their dtype from an array: Numba tells compiled code apart by its arguments."""
+    return numpy.zeros((whole_tiles(rows, ROWS), whole_tiles(columns, COLUMNS)), like.dtype)
 
 
 @loop
@@ -141,22 +142,6 @@ def _scores(q: Any, k: Any, penalty: Any, queries: int, keys: int, width: int, s
     hide_later_keys(out, keys, seen, -math.inf)
     if penalty.size:
         _hide_padding(out, penalty, keys)
-
-
-@loop
-def _saved_part(saved: Any, place: int, keys: int, block: int) -> Any:
-    """The saved weights (keys, block) that begin at a place, and where the next block's begin."""
-    rows = whole_tiles(keys, ROWS)
-    stop = place + rows * block
-    return saved[place:stop].reshape((rows, block)), stop
-
-
-def size_of_weights(queries: int, keys: int, seen_by_first: int) -> int:
-    """How many numbers the weights of a head take, block after block, each with the keys that it sees."""
-    rounded = whole_tiles.function
-    stops = [min(first + _QUERIES, queries) for first in range(0, queries, _QUERIES)]
-    rows = sum([rounded(min(keys, seen_by_first + stop - 1), ROWS) for stop in stops])
-    return int(rows * rounded(min(queries, _QUERIES), COLUMNS))
 
 
 @loop
@@ -170,39 +155,34 @@ def forward(
     keep_scale: float,
     seen_by_first: int,
     floor: float,
-    saved: Any,
     out: Any,
     largest: Any,
     inverse: Any,
 ) -> None:
-    """softmax(query keyᵀ scale + penalty) value, which dropout keeps parts of. The last four arguments are written to.
+    """softmax(query keyᵀ scale + penalty) value, which dropout keeps parts of. The last three arguments are written to.
 
-    ``penalty`` (batch, heads, keys), ``keep`` (batch, heads, keys, queries) and ``saved`` are empty where there are none.
+    ``penalty`` (batch, heads, keys) and ``keep`` (batch, heads, keys, queries) are empty where there are none.
     """
     batch, heads, queries, width = query.shape
     keys, values_width = value.shape[2:]
     block = whole_tiles(min(queries, _QUERIES), COLUMNS)
-    q, q_columns, k, v = _matrix(block, width), _matrix(width, block), _matrix(keys, width), _matrix(keys, values_width)
-    scratch, mixed = _matrix(keys, block), _matrix(block, values_width)
+    q, q_columns = _matrix(block, width, query), _matrix(width, block, query)
+    k, v = _matrix(keys, width, query), _matrix(keys, values_width, query)
+    weights, mixed = _matrix(keys, block, query), _matrix(block, values_width, query)
     top, total = numpy.zeros(block, real), numpy.zeros(block, real)
-    place = 0
     for b in range(batch):
         for h in range(heads):
             _copy(key[b, h], real(1), keys, k)
             _copy(value[b, h], real(1), keys, v)
             for first in range(0, queries, _QUERIES):
                 count, seen = min(_QUERIES, queries - first), seen_by_first + first
-                visible = min(keys, seen + count - 1)
-                weights = scratch
-                if saved.size:
-                    weights, place = _saved_part(saved, place, visible, block)
+                visible = min(keys, whole_tiles(seen + count - 1, ROWS))
                 _copy(query[b, h, first : first + count], scale, count, q)
                 _scores(q, k, penalty[b, h], count, visible, width, seen, q_columns, weights)
                 find_largest(weights, visible, floor, top)
                 exponentiate(weights, visible, top, total)
                 if keep.size:
-                    _drop(weights, keep[b, h], first, visible, count, scratch)
-                    weights = scratch
+                    _drop(weights, keep[b, h], first, visible, count)
                 _sum_over_keys(weights, v, visible, seen, mixed)
                 for t in range(count):
                     largest[b, h, first + t] = top[t]
@@ -221,23 +201,22 @@ def backward(
     scale: float,
     keep_scale: float,
     seen_by_first: int,
-    saved: Any,
     largest: Any,
     inverse: Any,
     d_query: Any,
     d_key: Any,
     d_value: Any,
 ) -> None:
-    """The gradients of query, key and value are written to the last three arguments. ``saved`` may be empty again."""
+    """The gradients of query, key and value are written to the last three arguments."""
     batch, heads, queries, width = query.shape
     keys, values_width = value.shape[2:]
     block = whole_tiles(min(queries, _QUERIES), COLUMNS)
-    q, q_columns, k, v = _matrix(block, width), _matrix(width, block), _matrix(keys, width), _matrix(keys, values_width)
-    d_q, d_k, d_v = _matrix(block, width), _matrix(keys, width), _matrix(keys, values_width)
-    scratch, d_scores = _matrix(keys, block), _matrix(keys, block)
-    d_out, d_out_columns = _matrix(block, values_width), _matrix(values_width, block)
+    q, q_columns = _matrix(block, width, query), _matrix(width, block, query)
+    k, v = _matrix(keys, width, query), _matrix(keys, values_width, query)
+    d_q, d_k, d_v = _matrix(block, width, query), _matrix(keys, width, query), _matrix(keys, values_width, query)
+    weights, d_scores = _matrix(keys, block, query), _matrix(keys, block, query)
+    d_out, d_out_columns = _matrix(block, values_width, query), _matrix(values_width, block, query)
     top, scales, total = numpy.zeros(block, real), numpy.zeros(block, real), numpy.zeros(block, real)
-    place = 0
     for b in range(batch):
         for h in range(heads):
             _copy(key[b, h], real(1), keys, k)
@@ -246,26 +225,21 @@ def backward(
             d_v[:] = real(0)
             for first in range(0, queries, _QUERIES):
                 count, seen = min(_QUERIES, queries - first), seen_by_first + first
-                visible = min(keys, seen + count - 1)
+                visible = min(keys, whole_tiles(seen + count - 1, ROWS))
                 _copy(query[b, h, first : first + count], scale, count, q)
                 for t in range(count):
                     top[t], scales[t] = largest[b, h, first + t], inverse[b, h, first + t]
                     _copy_row(contiguous(g[b, h, first + t]), scales[t] * keep_scale, d_out[t])
-                weights = scratch
-                if saved.size:
-                    weights, place = _saved_part(saved, place, visible, block)
-                else:
-                    _scores(q, k, penalty[b, h], count, visible, width, seen, q_columns, weights)
-                    exponentiate(weights, visible, top, total)
+                _scores(q, k, penalty[b, h], count, visible, width, seen, q_columns, weights)
+                exponentiate(weights, visible, top, total)
                 _transpose(d_out, count, values_width, d_out_columns)
                 _keys_by_queries(v, d_out_columns, visible, values_width, seen, d_scores)
                 hide_later_keys(d_scores, visible, seen, real(0))
                 if keep.size:
-                    _drop(d_scores, keep[b, h], first, visible, count, d_scores)
+                    _drop(d_scores, keep[b, h], first, visible, count)
                 _to_scores(d_scores, weights, visible, scales, total)
                 if keep.size:
-                    _drop(weights, keep[b, h], first, visible, count, scratch)
-                    weights = scratch
+                    _drop(weights, keep[b, h], first, visible, count)
                 _sum_over_queries(weights, d_out, visible, count, seen, d_v)
                 _sum_over_queries(d_scores, q, visible, count, seen, d_k)
                 _sum_over_keys(d_scores, k, visible, seen, d_q)
