@@ -52,6 +52,7 @@ def test_numba_is_not_installed():
 def test_numba_is_loaded_by_the_first_kernel():
     code = "import sys, tinytensor as tt; x = tt.ones((2, 3)); (x + x).sum(); print('numba' in sys.modules, tt.kernels_name)"
     assert run(code).stdout == "False numba\n"
+    assert run(f"{code}; print('numpy.polynomial' in sys.modules)").stdout.splitlines()[-1] == "False"
     assert run(f"{code}; tt.layer_norm(x); print('numba' in sys.modules)").stdout.splitlines()[-1] == "True"
     assert run(code, TINYTENSOR_KERNELS="numpy").stdout == "False numpy\n"
 
