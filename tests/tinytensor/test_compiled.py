@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import math
 import os
 import shutil
 import subprocess
@@ -61,6 +62,7 @@ def test_a_numba_that_cannot_be_imported(tmp_path):
 def test_numba_is_loaded_by_the_first_kernel():
     code = "import sys, tinytensor as tt; x = tt.ones((2, 3)); (x + x).sum(); print('numba' in sys.modules, tt.kernels_name)"
     assert run(code).stdout == "False numba\n"
+    assert run(f"{code}; print('numpy.polynomial' in sys.modules)").stdout.splitlines()[-1] == "False"
     assert run(f"{code}; tt.layer_norm(x); print('numba' in sys.modules)").stdout.splitlines()[-1] == "True"
     assert run(code, TINYTENSOR_KERNELS="numpy").stdout == "False numpy\n"
 
@@ -116,6 +118,43 @@ def test_odd_numbers_are_as_in_numpy(name, values):
         backward = both(f"{name}_backward")
         gradients = [f(np.ones_like(x), s, needed, x, *rest)[0] for f, s in zip(backward, (saved, their_saved))]
         np.testing.assert_allclose(*gradients, rtol=2e-5, atol=2e-6)
+
+
+ODD = [[nan, 1.0, 2.0], [1.0, -nan, 2.0], [inf, 1.0, inf], [-inf, -inf, -inf], [-inf, 0.0, 1.0], [3e38, -3e38, 1.0], [-0.0] * 3]
+
+
+TARGETS = np.arange(len(ODD)) % 3
+OF_ROWS = {
+    "softmax": lambda f, x: f(x, (1,)),
+    "log_softmax": lambda f, x: f(x, (1,)),
+    "sigmoid": lambda f, x: f(x),
+    "erf": lambda f, x: f(x),
+    "silu_forward": lambda f, x: f((True, True), x, x)[0],
+    "cross_entropy_forward": lambda f, x: f((True,), x, TARGETS, -100, 0.0, "none")[0],
+    "linear_cross_entropy_forward": lambda f, x: f(
+        (True, True), x, np.eye(x.shape[1], dtype=x.dtype), TARGETS, -100, 0.0, "sum"
+    )[1][0],
+}
+
+
+@pytest.mark.needs("numba")
+@pytest.mark.parametrize("width", [3, 40])
+@pytest.mark.parametrize("name", OF_ROWS)
+def test_odd_numbers_of_rows_are_as_in_numpy(name, width):
+    x = np.tile(np.array(ODD, np.float32), (1, -(-width // 3)))[:, :width]
+    with np.errstate(all="ignore"):
+        ours, theirs = [OF_ROWS[name](f, x) for f in both(name)]
+    np.testing.assert_allclose(ours, theirs, rtol=2e-6, atol=1e-6)
+
+
+@pytest.mark.needs("numba")
+def test_erf_is_right_to_two_tenths_of_a_millionth():
+    (erf, _), x = both("erf"), np.concatenate([np.linspace(-6, 6, 40_001), np.geomspace(1e-40, 1, 4_001)]).astype(np.float32)
+    want = np.array([math.erf(v) for v in x.tolist()])
+    error = np.abs(erf(x) - want)
+    assert error.max() < 2.5e-7
+    normal = np.abs(want) > 1e-37
+    assert (error[normal] / np.abs(want[normal])).max() < 4e-7
 
 
 @pytest.mark.needs("numba")

@@ -12,7 +12,7 @@ import functools
 import pickle
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy
@@ -102,9 +102,21 @@ class Loop(Compilable):
                 own[name] = dtype.type(value)
             elif type(value) is tuple:
                 own[name] = tuple([dtype.type(x) for x in value])
+            elif isinstance(value, Later):
+                own[name] = tuple([dtype.type(x) for x in value.compute()])
         function = types.FunctionType(self.function.__code__, {**self.function.__globals__, **own}, self.function.__name__)
         function.__qualname__, function.__module__ = self.function.__qualname__, self.function.__module__
         return function
+
+
+class Later:
+    """Constants of a loop that are computed when it is compiled, because ``import tinytensor`` must not take long."""
+
+    def __init__(self, compute: Callable[[], Sequence[float]]):
+        self.compute = compute
+
+    def __iter__(self) -> Iterator[float]:
+        raise TypeError("only loops read these constants")
 
 
 class ByDtype(Compilable):

@@ -9,12 +9,12 @@ import numpy
 
 from tinytensor.backend import default_dtype
 from tinytensor.kernels import numpy as in_numpy
-from tinytensor.kernels.numba.compiling import loop, real
+from tinytensor.kernels.numba.compiling import Later, loop, real
 from tinytensor.kernels.numba.exponential import exp
 from tinytensor.kernels.numpy.erf import FLAT, atanh_erf_coefficients
 
 _LARGEST = FLAT * FLAT
-_OF_ATANH = atanh_erf_coefficients()[::-1]
+_OF_ATANH = Later(lambda: atanh_erf_coefficients()[::-1])
 _TAYLOR = tuple([2 / math.sqrt(math.pi) * (-1) ** n / (math.factorial(n) * (2 * n + 1)) for n in reversed(range(8))])
 _NEAR = 0.5  # below, the series; above, 1 - 2 / (1 + e^(2a)) loses no digits
 
