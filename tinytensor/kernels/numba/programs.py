@@ -172,12 +172,16 @@ def _help(settings: Any, instructions: Any, addresses: Any, tickets: Any) -> Non
 
 
 @loop
-def _run(settings: Any, instructions: Any, addresses: Any, lengths: Any, capacities: Any, tickets: Any) -> None:
+def _run(space: Any, settings: Any, instructions: Any, places: Any, tickets: Any) -> None:
     """Run the program. An instruction is (kernel, result, three operands, rows, width, outputs, size, parts). Results and
-    operands are slots. Each slot has an address; that of stored keys and values has a length, too, and a capacity.
+    operands are slots. ``places`` has the address of each slot, and if it is of stored keys and values their length and the
+    capacity. The addresses of results are given as distances from the start of ``space``, an array for all of them.
 
     ``tickets`` are integers that threads share: the first is the current instruction * 2**32 + the next part of it that is
     free, and negative at the end; for the others see ``_flag``."""
+    addresses, lengths, capacities = places[0], places[1], places[2]
+    for i in range(len(instructions)):
+        addresses[instructions[i, 1]] += space.ctypes.data
     for i in range(len(instructions)):
         kernel, parts = instructions[i, 0], instructions[i, _PARTS]
         rows, width, outputs = instructions[i, _ROWS], instructions[i, _WIDTH], instructions[i, _OUTPUTS]
@@ -388,6 +392,8 @@ class _Program:
         self.instructions = numpy.array(writer.instructions, numpy.int64)
         self.settings = numpy.array(writer.settings, numpy.float32)
         self.parts = self._cut() if has_second_core() else 1  # the most of an instruction
+        self.tickets = numpy.full(_FLAGS // 8 + self.parts, -1)
+        self.tickets[0] = _LAST_PART  # nothing to take yet
         self.given, self.stored = given, [slot in writer.stored for slot in given]
         self.shapes = [writer.values[slot].shape for slot in given]
         used = {slot for instruction in writer.instructions for slot in instruction[2:5]}
@@ -395,35 +401,32 @@ class _Program:
         self.constants = {slot: writer.values[slot] for slot in constants}  # which keeps them at their addresses
         # Results lie one after the other in an array that is new in each call: here are their places in it, in bytes.
         sizes = [writer.values[slot].size for slot in writer.computed]
-        self.computed, self.size = numpy.array(writer.computed), sum(sizes)
-        self.addresses = numpy.zeros(len(writer.values), numpy.int64)
+        self.size = sum(sizes)
+        self.places = numpy.zeros((3, len(writer.values)), numpy.int64)
         starts = numpy.cumsum(sizes) - sizes
-        self.addresses[self.computed] = 4 * starts
+        self.places[0, writer.computed] = 4 * starts
         start, self.shape = starts[writer.computed.index(writer.root(result))], writer.values[result].shape
         self.place = slice(start, start + math.prod(self.shape))
         for slot, array in self.constants.items():
-            self.addresses[slot] = array.ctypes.data
+            self.places[0, slot] = array.ctypes.data
 
     def __call__(self, *arrays: Any) -> Any:
         space = numpy.empty(self.size, numpy.float32)
-        addresses, lengths, capacities = numpy.zeros((3, len(self.addresses)), numpy.int64)
-        addresses[:] = self.addresses
-        addresses[self.computed] += space.ctypes.data
+        places = self.places.copy()
         kept = []
         for slot, array, shape, is_stored in zip(self.given, arrays, self.shapes, self.stored):
             if is_stored:
-                lengths[slot], capacities[slot] = _length_and_capacity(array, shape)
+                places[1:, slot] = _length_and_capacity(array, shape)
             else:
                 array = numpy.asarray(array, numpy.float32, order="C")
                 _check(array.shape == shape, array, shape)
-            addresses[slot] = array.ctypes.data
+            places[0, slot] = array.ctypes.data
             kept.append(array)
-        tickets = numpy.full(_FLAGS // 8 + self.parts, -1)
-        tickets[0] = _LAST_PART  # nothing to take yet
+        tickets = self.tickets.copy()
         if self.parts > 1:
             kept.append(space)
-            helper().call(functools.partial(self._help, addresses, tickets, kept))
-        _run(self.settings, self.instructions, addresses, lengths, capacities, tickets)
+            helper().call(functools.partial(self._help, places[0], tickets, kept))
+        _run(space, self.settings, self.instructions, places, tickets)
         return space[self.place].reshape(self.shape).copy()  # a late helper does not write to a copy
 
     def _cut(self) -> int:
