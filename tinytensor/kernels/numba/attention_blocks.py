@@ -1,7 +1,7 @@
 """Attention of all heads in one call, without a bias: a block of queries takes the formula's steps while it is in the cache.
 
 The products are of ``tiles``, and leave out what causality hides. No weights are saved: the backward pass computes them again,
-which takes no longer than to read them from memory.
+which takes about as long as to write and read them.
 
 Arrays of a block are (keys, queries), (keys, width) or (queries, width), padded to whole tiles. Query t of the block sees the
 first ``seen`` + t keys. What is computed of the padding is never read.
@@ -114,7 +114,8 @@ def _drop(x: Any, keep: Any, first: int, keys: int, queries: int) -> None:
 
 @loop
 def _to_scores(d_weights: Any, weights: Any, keys: int, inverse: Any, total: Any) -> None:
-    """dS = P (dP - rowsum(dP P)), where ``d_weights`` is dP * inverse, and P is weights * inverse."""
+    """Replace the gradient of the weights by that of the scores: dS = P (dP - rowsum(dP P)), where P = weights * inverse, and
+    ``d_weights`` is dP * inverse."""
     total[:] = real(0)
     for s in range(keys):
         for t in range(total.size):
