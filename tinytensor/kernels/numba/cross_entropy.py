@@ -18,21 +18,26 @@ from tinytensor.kernels.numpy import cross_entropy as in_numpy
 
 
 @reduction
-def _row_losses(rows: Any, targets: Any, ignore_index: int, smoothing: float, losses: Any, total: Any) -> None:
+def _row_losses(rows: Any, targets: Any, ignore_index: int, smoothing: float, losses: Any, total: Any) -> int:
+    """Returns how many rows count."""
     count, classes = rows.shape
+    kept = 0
     for i in range(count):
         losses[i] = total[i] = real(0)
         if targets[i] == ignore_index:
             continue
-        most = largest(rows[i])
-        weights, sum_of_logits = real(0), real(0)
+        kept += 1
+        most, weights = largest(rows[i]), real(0)
         for j in range(classes):
             weights += exp(rows[i, j] - most)
-            sum_of_logits += rows[i, j]
         total[i] = math.log(weights) + most
         losses[i] = total[i] - rows[i, place(targets[i], classes)]
         if smoothing != real(0):
+            sum_of_logits = real(0)
+            for j in range(classes):
+                sum_of_logits += rows[i, j]
             losses[i] = (real(1) - smoothing) * losses[i] + smoothing * (total[i] - sum_of_logits / real(classes))
+    return kept
 
 
 @reduction
@@ -75,8 +80,7 @@ def cross_entropy_forward(
     """logsumexp(logits) - logits[target] for each row. Saves the logsumexp, and how many rows count."""
     rows, target = _rows(logits), _integers(targets)
     losses, total = numpy.empty(len(rows), rows.dtype), numpy.empty(len(rows), rows.dtype)
-    _row_losses(rows, target, int(ignore_index), float(label_smoothing), losses, total)
-    count = max(int((target != ignore_index).sum()), 1)
+    count = max(_row_losses(rows, target, int(ignore_index), float(label_smoothing), losses, total), 1)
     if reduction == "none":
         return losses.reshape(targets.shape), (total, count)
     return losses.sum() / count if reduction == "mean" else losses.sum(), (total, count)
@@ -95,7 +99,8 @@ def cross_entropy_backward(
     """softmax(logits) minus the target distribution, times the scale of each row."""
     total, count = residuals
     rows, target = _rows(logits), _integers(targets)
-    scale = numpy.broadcast_to(g.reshape(-1), target.shape) / rows.dtype.type(count if reduction == "mean" else 1)
+    scale = numpy.empty(target.shape, rows.dtype)
+    scale[...] = g.reshape(-1) / rows.dtype.type(count if reduction == "mean" else 1)
     out = numpy.empty_like(rows)
     _row_gradients(rows, target, int(ignore_index), float(label_smoothing), scale, total, out)
     return (out.reshape(logits.shape),)
