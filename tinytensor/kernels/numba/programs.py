@@ -28,7 +28,7 @@ from tinytensor.kernels.steps import Step
 
 _FEWEST_STEPS = 8  # of fewer, a call of each takes hardly longer
 _MOST_ROWS = 8  # with more, NumPy's products are faster
-_SHARED = 1 << 23  # bytes of weights from which two threads share the products: below, a second one comes too late
+_SHARED = 1 << 25  # bytes of weights from which two threads share the products: fewer are read fast enough from the caches
 _PART = 1 << 16  # bytes of a weight that one thread takes at a time
 
 _LINEAR, _ADD, _MULTIPLY, _RELU, _SIGMOID, _GELU_TANH, _GELU_EXACT, _LAYER_NORM, _RMS_NORM, _ATTENTION = range(10)
