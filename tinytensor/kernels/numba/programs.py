@@ -256,7 +256,7 @@ class _Writer:
         self, kernel: int, step: Step, slots: list[int], sizes: tuple[int, int, int], setting: float = 0.0, more: int = 0
     ) -> None:
         """Add an instruction with these operands."""
-        for slot in {*slots, step.result} - self.stored:
+        for slot in {*slots, step.result} - (self.stored if kernel == _ATTENTION else set()):
             if not _is_usual(self.values[slot]):
                 raise _Unfit
         operands = [self.root(slot) for slot in (*slots, *slots[:1], *slots[:1])]
