@@ -28,7 +28,7 @@ from tinytensor.kernels.steps import Step
 
 _FEWEST_STEPS = 8  # of fewer, a call of each takes hardly longer
 _MOST_ROWS = 8  # with more, NumPy's products are faster
-_SHARED = 1 << 23  # bytes of weights from which two threads share the products: below, a second one comes too late
+_SHARED = 1 << 25  # bytes of weights from which two threads share the products: fewer are read fast enough from the caches
 _PART = 1 << 16  # bytes of a weight that one thread takes at a time
 
 _LINEAR, _ADD, _MULTIPLY, _RELU, _SILU, _GELU_TANH, _GELU_EXACT, _LAYER_NORM, _RMS_NORM, _ATTENTION = range(10)
@@ -249,7 +249,7 @@ class _Writer:
         self, kernel: int, step: Step, slots: list[int], sizes: tuple[int, int, int], setting: float = 0.0, more: int = 0
     ) -> None:
         """Add an instruction with these operands."""
-        for slot in {*slots, step.result} - self.stored:
+        for slot in {*slots, step.result} - (self.stored if kernel == _ATTENTION else set()):
             if not _is_usual(self.values[slot]):
                 raise _Unfit
         operands = [self.root(slot) for slot in (*slots, *slots[:1], *slots[:1])]
