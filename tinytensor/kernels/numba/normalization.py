@@ -21,7 +21,7 @@ def _or(x: Any, value: float, like: Any) -> Any:
 
 
 @reduction
-def _layer_norm(x: Any, weight: Any, bias: Any, eps: float, out: Any, mean: Any, rstd: Any) -> None:
+def layer_norm_rows(x: Any, weight: Any, bias: Any, eps: float, out: Any, mean: Any, rstd: Any) -> None:
     rows, width = x.shape
     share = real(1) / real(width)
     for i in range(rows):
@@ -62,7 +62,7 @@ def layer_norm_forward(needed: Sequence[bool], x: Any, weight: Any, bias: Any, e
     rows = _matrix(x)
     out, mean = numpy.empty_like(rows), numpy.empty(len(rows), x.dtype)
     rstd = numpy.empty_like(mean)
-    _layer_norm(rows, _or(weight, 1.0, x), _or(bias, 0.0, x), float(eps), out, mean, rstd)
+    layer_norm_rows(rows, _or(weight, 1.0, x), _or(bias, 0.0, x), float(eps), out, mean, rstd)
     return out.reshape(x.shape), (mean, rstd)
 
 
@@ -79,7 +79,7 @@ def layer_norm_backward(
 
 
 @reduction
-def _rms_norm(x: Any, weight: Any, eps: float, out: Any, rstd: Any) -> None:
+def rms_norm_rows(x: Any, weight: Any, eps: float, out: Any, rstd: Any) -> None:
     rows, width = x.shape
     for i in range(rows):
         squares = real(0)
@@ -109,7 +109,7 @@ def rms_norm_forward(needed: Sequence[bool], x: Any, weight: Any, eps: float) ->
     """x / sqrt(mean(x^2) + eps) * weight; keeps 1/sqrt(mean(x^2) + eps)."""
     rows = _matrix(x)
     out, rstd = numpy.empty_like(rows), numpy.empty(len(rows), x.dtype)
-    _rms_norm(rows, _or(weight, 1.0, x), float(eps), out, rstd)
+    rms_norm_rows(rows, _or(weight, 1.0, x), float(eps), out, rstd)
     return out.reshape(x.shape), rstd
 
 

@@ -1,6 +1,8 @@
-"""The loop that runs a program's instructions, each of which calls the loop of its kernel; and what a second thread does.
+"""The loops that run a program. ``run`` calls the loop of a kernel for each of its instructions (see instructions.py).
 
-What an instruction is stands in instructions.py.
+Linear layers of a large program are computed by two threads, in parts. The threads share some integers, the ``tickets``. The
+first is the ticket, which says what to compute next: instruction * 2**32 + the next part of it that is free; at the end it is
+negative. After it there is a flag for each part: the number of the last instruction of which that part is done.
 """
 
 from __future__ import annotations
@@ -12,32 +14,41 @@ import numpy
 
 from tinytensor.kernels.numba.compiling import loop, real, reduction
 from tinytensor.kernels.numba.exponential import exp
-from tinytensor.kernels.numba.gelu import _exact_forward32, _tanh_forward
+from tinytensor.kernels.numba.gelu import gelu_exact32, gelu_tanh
 from tinytensor.kernels.numba.instructions import (
-    _ADD,
-    _ATTENTION,
-    _GELU_EXACT,
-    _GELU_TANH,
-    _LAYER_NORM,
-    _LINEAR,
-    _MULTIPLY,
-    _OUTPUTS,
-    _PARTS,
-    _RELU,
-    _RMS_NORM,
-    _ROWS,
-    _SILU,
-    _SIZE,
-    _WIDTH,
+    ADD,
+    ATTENTION,
+    FIRST,
+    GELU_EXACT,
+    GELU_TANH,
+    HEADS,
+    KERNEL,
+    LAYER_NORM,
+    LINEAR,
+    MULTIPLY,
+    OUTPUTS,
+    PARTS,
+    RELU,
+    RESULT,
+    RMS_NORM,
+    ROWS,
+    SECOND,
+    SILU,
+    THIRD,
+    WIDTH,
 )
-from tinytensor.kernels.numba.normalization import _layer_norm, _rms_norm
+from tinytensor.kernels.numba.normalization import layer_norm_rows, rms_norm_rows
 from tinytensor.kernels.numba.pointers import array_at, atomic_add, atomic_exchange, atomic_load
-from tinytensor.kernels.numba.silu import _silu_product
+from tinytensor.kernels.numba.silu import silu_product
 
-_LAST_PART = (1 << 32) - 1
-_END = -(1 << 62)
+_PART_BITS = (1 << 32) - 1  # of a ticket
+NOTHING_YET = _PART_BITS  # the ticket before the first linear layer: a part that no instruction has
+_END = -(1 << 62)  # the ticket at the end: taking it adds 1, and it stays negative
 _PATIENCE = 1 << 16  # how often a thread looks for something to do: some 50 microseconds
-_FLAGS = 128  # bytes from the first ticket: no cache line holds both
+FLAGS = 128  # bytes from the ticket to the flags: no cache line holds both
+
+
+# ------------------------------------------------------------------------------------- the kernels of single instructions
 
 
 @reduction
@@ -114,106 +125,113 @@ def _attend_all(x: Any, stored: int, heads: int, length: int, capacity: int, sca
             _attend(x[i, 0, h], keys, values, scale, weights, out[i, h])
 
 
+# ------------------------------------------------------------------------------------------------ linear layers in parts
+
+
 @loop
-def _linear_part(settings: Any, instructions: Any, addresses: Any, i: int, part: int, parts: int) -> None:
-    """One of the parts of a linear instruction: some of its outputs."""
-    rows, width, outputs = instructions[i, _ROWS], instructions[i, _WIDTH], instructions[i, _OUTPUTS]
+def _linear_part(instructions: Any, addresses: Any, i: int, part: int, parts: int) -> None:
+    """Compute one of the parts of a linear instruction: some of its outputs."""
+    rows, width, outputs = instructions[i, ROWS], instructions[i, WIDTH], instructions[i, OUTPUTS]
     first, last = part * outputs // parts, (part + 1) * outputs // parts
-    x = array_at(addresses[instructions[i, 2]], rows * width).reshape(rows, width)
-    weight = array_at(addresses[instructions[i, 3]], outputs * width).reshape(outputs, width)
-    bias = array_at(addresses[instructions[i, 4]], outputs)
-    out = array_at(addresses[instructions[i, 1]], rows * outputs).reshape(rows, outputs)
+    x = array_at(addresses[instructions[i, FIRST]], rows * width).reshape(rows, width)
+    weight = array_at(addresses[instructions[i, SECOND]], outputs * width).reshape(outputs, width)
+    bias = array_at(addresses[instructions[i, THIRD]], outputs)
+    out = array_at(addresses[instructions[i, RESULT]], rows * outputs).reshape(rows, outputs)
     _linear(x, weight[first:last], bias[first:last], out[:, first:last])
 
 
 @loop
-def _take_parts(settings: Any, instructions: Any, addresses: Any, tickets: Any) -> None:
-    """Compute parts of the current instruction until all are taken."""
+def _take_parts(instructions: Any, addresses: Any, tickets: Any) -> None:
+    """Take parts of the current instruction and compute them, until all are taken."""
     while True:
         ticket = atomic_add(tickets.ctypes.data, 1)
         if ticket < 0:
             return
-        i, part = ticket >> 32, ticket & _LAST_PART
-        if part >= instructions[i, _PARTS]:
+        i, part = ticket >> 32, ticket & _PART_BITS
+        if part >= instructions[i, PARTS]:
             return
-        _linear_part(settings, instructions, addresses, i, part, instructions[i, _PARTS])
+        _linear_part(instructions, addresses, i, part, instructions[i, PARTS])
         atomic_exchange(_flag(tickets, part), i)
 
 
 @loop
 def _flag(tickets: Any, part: int) -> Any:
-    """The address of the number of the last instruction of which this part is done."""
-    return tickets.ctypes.data + _FLAGS + 8 * part
+    """The address of a part's flag."""
+    return tickets.ctypes.data + FLAGS + 8 * part
 
 
 @loop
-def _take_over(settings: Any, instructions: Any, addresses: Any, tickets: Any, i: int) -> None:
-    """Compute the parts of an instruction that another thread took and has not done: it may have lost its core for long. If it
-    computes them later, it writes the same numbers to the same places once more."""
-    for part in range(instructions[i, _PARTS]):
+def _take_over(instructions: Any, addresses: Any, tickets: Any, i: int) -> None:
+    """Compute the parts of an instruction that the other thread took and has not done: it may have lost its core for long. If
+    it computes them later, it writes the same numbers to the same places once more."""
+    for part in range(instructions[i, PARTS]):
         if atomic_load(_flag(tickets, part)) != i:
-            _linear_part(settings, instructions, addresses, i, part, instructions[i, _PARTS])
+            _linear_part(instructions, addresses, i, part, instructions[i, PARTS])
 
 
 @loop
-def _help(settings: Any, instructions: Any, addresses: Any, tickets: Any) -> None:
+def help_to_run(settings: Any, instructions: Any, addresses: Any, tickets: Any) -> None:
     """What the second thread does: it computes parts until the program ends, or until there was nothing to do for long. Then
-    the first thread may have lost its core, and gets it back sooner if nobody waits in a loop."""
+    the first thread may have lost its core, and gets it back sooner if nobody waits in a loop.
+
+    ``settings`` are float32, which tells Numba the dtype of the arrays at the addresses.
+    """
     looks = 0
     while looks < _PATIENCE:
         ticket = atomic_load(tickets.ctypes.data)
         looks += 1
         if ticket < 0:
             return
-        if ticket & _LAST_PART < instructions[ticket >> 32, _PARTS]:
-            _take_parts(settings, instructions, addresses, tickets)
+        if ticket & _PART_BITS < instructions[ticket >> 32, PARTS]:
+            _take_parts(instructions, addresses, tickets)
             looks = 0
 
 
-@loop
-def _run(space: Any, settings: Any, instructions: Any, places: Any, tickets: Any) -> None:
-    """Run the program. An instruction is (kernel, result, three operands, rows, width, outputs, size, parts). Results and
-    operands are slots. ``places`` has the address of each slot, and if it is of stored keys and values their length and the
-    capacity. The addresses of results are given as distances from the start of ``space``, an array for all of them.
+# ------------------------------------------------------------------------------------------------------ the whole program
 
-    ``tickets`` are integers that threads share: the first is the current instruction * 2**32 + the next part of it that is
-    free, and negative at the end; for the others see ``_flag``."""
+
+@loop
+def run(space: Any, settings: Any, instructions: Any, places: Any, tickets: Any) -> None:
+    """Run the instructions (n, 10), with their ``settings`` (n,).
+
+    ``places`` (3, slots) holds the address of each slot's array; and of keys and values in a cache also how many it has, and
+    for how many there is room. All results lie in ``space``: their addresses are given as distances from its start.
+    """
     addresses, lengths, capacities = places[0], places[1], places[2]
     for i in range(len(instructions)):
-        addresses[instructions[i, 1]] += space.ctypes.data
+        addresses[instructions[i, RESULT]] += space.ctypes.data
     for i in range(len(instructions)):
-        kernel, parts = instructions[i, 0], instructions[i, _PARTS]
-        rows, width, outputs = instructions[i, _ROWS], instructions[i, _WIDTH], instructions[i, _OUTPUTS]
-        first, second, third = addresses[instructions[i, 2]], addresses[instructions[i, 3]], addresses[instructions[i, 4]]
-        size = instructions[i, _SIZE]
-        flat = array_at(first, rows * width)
-        flat_out = array_at(addresses[instructions[i, 1]], rows * outputs)
+        kernel, parts = instructions[i, KERNEL], instructions[i, PARTS]
+        rows, width, outputs = instructions[i, ROWS], instructions[i, WIDTH], instructions[i, OUTPUTS]
+        second, third = addresses[instructions[i, SECOND]], addresses[instructions[i, THIRD]]
+        flat = array_at(addresses[instructions[i, FIRST]], rows * width)
+        flat_out = array_at(addresses[instructions[i, RESULT]], rows * outputs)
         x, out = flat.reshape(rows, width), flat_out.reshape(rows, outputs)
-        if kernel == _LINEAR and parts == 1:
-            _linear_part(settings, instructions, addresses, i, 0, 1)
-        elif kernel == _LINEAR:
+        if kernel == LINEAR and parts == 1:
+            _linear_part(instructions, addresses, i, 0, 1)
+        elif kernel == LINEAR:
             atomic_exchange(tickets.ctypes.data, i << 32)
-            _take_parts(settings, instructions, addresses, tickets)
-            _take_over(settings, instructions, addresses, tickets, i)
-        elif kernel == _ADD:
+            _take_parts(instructions, addresses, tickets)
+            _take_over(instructions, addresses, tickets, i)
+        elif kernel == ADD:
             _add(x, array_at(second, width), out)
-        elif kernel == _MULTIPLY:
+        elif kernel == MULTIPLY:
             _multiply(x, array_at(second, width), out)
-        elif kernel == _RELU:
+        elif kernel == RELU:
             _relu(flat, flat_out)
-        elif kernel == _SILU:
-            _silu_product(flat, array_at(second, flat.size), flat_out)
-        elif kernel == _GELU_TANH:
-            _tanh_forward(flat, numpy.empty(flat.size, numpy.float32), flat_out)
-        elif kernel == _GELU_EXACT:
-            _exact_forward32(flat, numpy.empty(flat.size, numpy.float32), flat_out)
-        elif kernel == _LAYER_NORM:
+        elif kernel == SILU:
+            silu_product(flat, array_at(second, flat.size), flat_out)
+        elif kernel == GELU_TANH:
+            gelu_tanh(flat, numpy.empty(flat.size, numpy.float32), flat_out)
+        elif kernel == GELU_EXACT:
+            gelu_exact32(flat, numpy.empty(flat.size, numpy.float32), flat_out)
+        elif kernel == LAYER_NORM:
             mean, rstd = numpy.empty(rows, numpy.float32), numpy.empty(rows, numpy.float32)
-            _layer_norm(x, array_at(second, width), array_at(third, width), settings[i], out, mean, rstd)
-        elif kernel == _RMS_NORM:
-            _rms_norm(x, array_at(second, width), settings[i], out, numpy.empty(rows, numpy.float32))
-        elif kernel == _ATTENTION:
-            heads, slot = size, instructions[i, 3]
+            layer_norm_rows(x, array_at(second, width), array_at(third, width), settings[i], out, mean, rstd)
+        elif kernel == RMS_NORM:
+            rms_norm_rows(x, array_at(second, width), settings[i], out, numpy.empty(rows, numpy.float32))
+        elif kernel == ATTENTION:
+            heads, slot = instructions[i, HEADS], instructions[i, SECOND]
             split, joined = flat.reshape(rows, 3, heads, outputs // heads), flat_out.reshape(rows, heads, outputs // heads)
             _attend_all(split, second, heads, lengths[slot], capacities[slot], settings[i], joined)
     atomic_exchange(tickets.ctypes.data, _END)

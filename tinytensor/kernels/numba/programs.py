@@ -1,11 +1,12 @@
 """A traced program as one compiled call: a loop over its steps, each of which calls the loop of its kernel.
 
-So it is with a GPT that writes a text token by token: the kernels are so small that calling them one by one from Python would
-take longer than they do. The loop is compiled once, and runs every program: the steps are data, and so are the addresses of
-the arrays. Of a large program two threads share the products, see helper.py.
+A GPT that writes a text token by token is such a program: its kernels are so small that calling them one by one from Python
+would take longer than they do. The loop is compiled once, and runs every program: the steps are data, and so are the addresses
+of the arrays. instructions.py writes this data, and program_loops.py has the loop. Of a large program two threads share the
+products, see helper.py. Without compiled kernels ``trace.Program.run`` calls the kernels of the same steps one by one.
 
-Steps that the loop does not know, such as the embedding, run before it, one by one. If one of them needs what the loop
-computes, nothing is joined.
+Steps for which there is no instruction, such as the embedding, run before the loop, one by one. If one of them needs what the
+loop computes, the program stays as it is.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from typing import Any
 import numpy
 
 from tinytensor.kernels.numba.helper import has_second_core, helper
-from tinytensor.kernels.numba.instructions import _LINEAR, _OUTPUTS, _PARTS, _WIDTH, _Unfit, _Writer
-from tinytensor.kernels.numba.program_loops import _FLAGS, _LAST_PART, _help, _run
+from tinytensor.kernels.numba.instructions import KERNEL, LINEAR, OUTPUTS, PARTS, WIDTH, Unfit, Writer
+from tinytensor.kernels.numba.program_loops import FLAGS, NOTHING_YET, help_to_run, run
 from tinytensor.kernels.steps import Step
 
 _FEWEST_STEPS = 8  # of fewer, a call of each takes hardly longer
@@ -27,42 +28,40 @@ _PART = 1 << 16  # bytes of a weight that one thread takes at a time
 
 
 def fuse(steps: list[Step], values: list[Any], num_inputs: int, result: int) -> list[Step]:
-    """The steps that the loop does not know, and then one that does all others. The steps as they are, where that is impossible
-    or not worth it.
+    """The steps for which there is no instruction, and then one step that does all others. Where that is impossible, or not
+    worth it, the steps as they are.
 
     ``values`` has the value of each slot in the call that was traced: first the inputs. ``result`` is the slot of the program's
     result.
     """
-    writer, before, later = _Writer(values), [], set()
+    writer, before, joined = Writer(values), [], set()
     for step in steps:
         try:
             writer.write(step)
-            later.add(step.result)
-        except _Unfit:
-            if not later.isdisjoint(step.arguments):
+            joined.add(step.result)
+        except Unfit:
+            if not joined.isdisjoint(step.arguments):
                 return steps
             before.append(step)
     if len(writer.instructions) < _FEWEST_STEPS or writer.root(result) not in writer.computed:
         return steps
-    used = {slot for instruction in writer.instructions for slot in instruction[2:5]}
-    given = [slot for slot in sorted(used) if slot < num_inputs or slot in {step.result for step in before}]
+    given = [slot for slot in sorted(writer.operands()) if slot < num_inputs or slot in {step.result for step in before}]
     return [*before, Step("", _Program(writer, given, result), tuple(given), False, result)]
 
 
 class _Program:
     """Instructions that are run with one call. It takes the arrays of the slots ``given``, and returns a new array."""
 
-    def __init__(self, writer: _Writer, given: list[int], result: int):
+    def __init__(self, writer: Writer, given: list[int], result: int):
         self.instructions = numpy.array(writer.instructions, numpy.int64)
         self.settings = numpy.array(writer.settings, numpy.float32)
-        self.parts = self._cut() if has_second_core() else 1  # the most of an instruction
-        self.tickets = numpy.full(_FLAGS // 8 + self.parts, -1)
-        self.tickets[0] = _LAST_PART  # nothing to take yet
+        self.parts = self._cut() if has_second_core() else 1  # the most that any instruction has
+        self.tickets = numpy.full(FLAGS // 8 + self.parts, -1)
+        self.tickets[0] = NOTHING_YET
         self.given, self.stored = given, [slot in writer.stored for slot in given]
         self.shapes = [writer.values[slot].shape for slot in given]
-        used = {slot for instruction in writer.instructions for slot in instruction[2:5]}
-        constants = used.difference(given, writer.computed)
-        self.constants = {slot: writer.values[slot] for slot in constants}  # which keeps them at their addresses
+        constants = writer.operands().difference(given, writer.computed)
+        self.constants = {slot: writer.values[slot] for slot in constants}  # kept, because their addresses are
         # Results lie one after the other in an array that is new in each call: here are their places in it, in bytes.
         sizes = [writer.values[slot].size for slot in writer.computed]
         self.size = sum(sizes)
@@ -90,31 +89,36 @@ class _Program:
         if self.parts > 1:
             kept.append(space)
             helper().call(functools.partial(self._help, places[0], tickets, kept))
-        _run(space, self.settings, self.instructions, places, tickets)
+        run(space, self.settings, self.instructions, places, tickets)
         return space[self.place].reshape(self.shape).copy()  # a late helper does not write to a copy
 
     def _cut(self) -> int:
         """Cut the products into parts if there are enough of them. Returns the most parts of an instruction."""
-        of_linear = self.instructions[self.instructions[:, 0] == _LINEAR]
-        sizes = 4 * of_linear[:, _WIDTH] * of_linear[:, _OUTPUTS]
+        is_linear = self.instructions[:, KERNEL] == LINEAR
+        of_linear = self.instructions[is_linear]
+        sizes = 4 * of_linear[:, WIDTH] * of_linear[:, OUTPUTS]
         if sizes.sum() < _SHARED:
             return 1
-        of_linear[:, _PARTS] = numpy.clip(sizes // _PART, 1, of_linear[:, _OUTPUTS])
-        self.instructions[self.instructions[:, 0] == _LINEAR] = of_linear
-        return int(of_linear[:, _PARTS].max())
+        of_linear[:, PARTS] = numpy.clip(sizes // _PART, 1, of_linear[:, OUTPUTS])
+        self.instructions[is_linear] = of_linear
+        return int(of_linear[:, PARTS].max())
 
     def _help(self, addresses: Any, tickets: Any, kept: list[Any]) -> None:
-        """Take part in a call. ``kept`` are the arrays at the addresses, which must not go away as long as this runs."""
-        _help(self.settings, self.instructions, addresses, tickets)
+        """What the helper calls. ``kept`` are the arrays at the addresses, which must not go away as long as this runs."""
+        help_to_run(self.settings, self.instructions, addresses, tickets)
 
 
 def _check(fits: bool, array: Any, shape: tuple[int, ...]) -> None:
+    """Raises ValueError unless the array fits where one of this shape was in the traced call."""
     if not fits:
         raise ValueError(f"in a traced function, an array of shape {shape} now has shape {array.shape}, {array.dtype}")
 
 
 def _length_and_capacity(stored: Any, shape: tuple[int, ...]) -> tuple[int, int]:
-    """How many keys the caches hold, and for how many there is room. All else must be as in the call that was traced."""
+    """How many keys a cache holds, and for how many it has room. All else must be as in the call that was traced.
+
+    ``stored`` (2, batch, heads, keys, width) is a view of all that the cache has room for, and ``shape`` was its shape then.
+    """
     two, batch, heads, _, width = shape
     length = stored.shape[3]
     plane = stored.strides[2]
