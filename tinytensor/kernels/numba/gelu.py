@@ -1,4 +1,7 @@
-"""The Gaussian error linear unit, one pass each way; kernels/numpy/gelu.py has the formulas."""
+"""The Gaussian error linear unit, one pass each way; kernels/numpy/gelu.py has the formulas.
+
+In the loops ``below`` is cdf(x): the probability that a standard normal number is below x.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,12 @@ from tinytensor.kernels.numba.exponential import exp
 _SCALE = math.sqrt(2.0 / math.pi)
 _CUBIC = 0.044715
 _HALF_ROOT = math.sqrt(0.5)
-_DENSITY = 1.0 / math.sqrt(2.0 * math.pi)
+_DENSITY = 1.0 / math.sqrt(2.0 * math.pi)  # the normal density at 0
 
 
 @loop
 def gelu_tanh(x: Any, cdf: Any, out: Any) -> None:
+    """The approximation of x (n,) with tanh, written to out (n,), and cdf(x), written to cdf (n,)."""
     for i in range(x.size):
         v = x[i]
         # (1 + tanh(u)) / 2 = 1 / (1 + e^(-2u))
@@ -51,6 +55,7 @@ def gelu_tanh_backward(g: Any, cdf: Any, needed: Sequence[bool], x: Any) -> Sequ
 
 @loop
 def gelu_exact32(x: Any, cdf: Any, out: Any) -> None:
+    """gelu of x (n,) in float32, written to out (n,), and cdf(x), written to cdf (n,)."""
     for i in range(x.size):
         v = x[i]
         # (1 + tanh(a)) / 2 = 1 / (1 + e^(-2a)), where tanh(a) = erf(x / sqrt(2))

@@ -41,6 +41,7 @@ def _silu_gradient(g: Any, x: Any, d_x: Any) -> None:
 
 @loop
 def silu_product(x: Any, factor: Any, out: Any) -> None:
+    """silu(x) * factor, written to out; all three are (n,)."""
     for i in range(x.size):
         out[i] = x[i] * sigmoid_of(x[i]) * factor[i]
 
