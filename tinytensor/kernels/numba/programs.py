@@ -31,8 +31,8 @@ def fuse(steps: list[Step], values: list[Any], num_inputs: int, result: int) -> 
     """The steps for which there is no instruction, and then one step that does all others. Where that is impossible, or not
     worth it, the steps as they are.
 
-    ``values`` has the value of each slot in the call that was traced: first the inputs. ``result`` is the slot of the program's
-    result.
+    ``values`` has the value of each slot in the call that was traced: first the ``num_inputs`` inputs. ``result`` is the slot
+    of the program's result.
     """
     writer, before, joined = Writer(values), [], set()
     for step in steps:
