@@ -11,8 +11,8 @@ from tinytensor.backend import xp
 class KeyValueCache:
     """The keys and values of one attention layer for all tokens so far.
 
-    Memory for ``capacity`` tokens is allocated once, by the first token. ``append`` takes and returns arrays of the backend, not
-    tensors, because no gradient flows through a cache.
+    Memory for ``capacity`` tokens is allocated once, by the first token. ``append`` takes and returns arrays of the backend,
+    not tensors, because no gradient flows through a cache.
     """
 
     def __init__(self, capacity: int):
