@@ -15,10 +15,10 @@ from tinytensor.functional.classification import *
 from tinytensor.functional.losses import *
 from tinytensor.functional.normalization import *
 from tinytensor.functional.regularization import *
-from tinytensor.kernels import name as kernels_name
 from tinytensor.gradcheck import GradcheckError, gradcheck
 from tinytensor.graph import draw_graph
 from tinytensor.io import FileError, load, save
+from tinytensor.kernels import name as kernels_name
 from tinytensor.ops.activations import *
 from tinytensor.ops.comparisons import *
 from tinytensor.ops.elementwise import *

@@ -30,7 +30,7 @@ def trace(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     tensors, arrays that are changed in place (such as parameters; but ``x[i] = y`` gives a tensor a new array), and objects
     that an ``opaque`` function uses (such as a cache).
 
-    Compiled kernels may join the steps of a long program: its results then differ by rounding from the function's.
+    Compiled kernels may join the steps of a long program to one: its results then differ by rounding from the function's.
 
     Raises TypeError if the values of a computed tensor are used outside of ops (``.numpy()``, ``.item()``, ``if x > 0``,
     ``tt.tensor(x)``, ``x[i] = y``), if no op uses an input, and if an op gets an array that belongs to no tensor. Raises
@@ -181,7 +181,7 @@ class Tracer:
 
 
 def _name(function: Any) -> str:
-    """The name of an op or function of this library; "" for any other, which may have the same name as one of these."""
+    """The name by which kernels know an op or function of this library. "" for any other: it may have the same name."""
     return function.__name__.lstrip("_") if function.__module__.startswith("tinytensor.") else ""
 
 

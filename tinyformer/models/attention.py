@@ -9,10 +9,10 @@ the scores.
    evaluation without a cache.
 2. In steps: split into heads, rotate, record the weights, attend, join the heads. It runs where the fused op cannot: with
    rotary positions, and while ``recording_attention`` keeps the weights for a picture.
-3. With a cache, when decoding passes one. No gradient flows, and ``tt.trace`` writes opaque steps down, because the cache
-   changes each time. Plain self-attention is two of them: the cache makes room, and ``cached_attention`` computes, so that
-   compiled kernels can join it with the steps around it. For all else ``_attend_with_cache`` is one step. Like the route in
-   steps, it can rotate, and keep the weights for a picture.
+3. With a cache, when decoding passes one. It works on arrays, and no gradient flows. The cache changes at each call, so
+   ``tt.trace`` writes down opaque steps: usually one, ``_attend_with_cache``. Like the route in steps, it can rotate, and keep
+   the weights for a picture. Plain self-attention is two steps: the cache makes room, and ``cached_attention`` computes. The
+   second needs nothing but arrays, so compiled kernels can join it with the steps around it.
 """
 
 from __future__ import annotations
@@ -91,9 +91,8 @@ class MultiHeadAttention(Module):
         key_value = self._project_memory(memory, cache) if self.cross else None
         dropout_p = self.dropout.p if self.training else 0.0
         if cache is not None and self._is_plain(mask, dropout_p):
-            batch, length, _ = x.shape
-            heads = (batch, self.num_heads, length, x.shape[2] // self.num_heads)
-            stored = _reserve(cache, heads, projected.dtype)
+            batch, length, d_model = x.shape
+            stored = _reserve(cache, (batch, self.num_heads, length, d_model // self.num_heads), projected.dtype)
             mixed = _attend_to_stored(projected, stored, self.num_heads, is_causal)
         elif cache is not None:
             mixed = _attend_with_cache(projected, key_value, mask, is_causal, dropout_p, self, cache)
@@ -109,7 +108,7 @@ class MultiHeadAttention(Module):
         return self.output(mixed)
 
     def _is_plain(self, mask: Tensor | None, dropout_p: float) -> bool:
-        """Whether this is self-attention with nothing added to it: what ``tt.trace`` can write down as two simple steps."""
+        """Whether this is self-attention with nothing added to it, which ``cached_attention`` computes."""
         return not self.cross and mask is None and not dropout_p and self.rotary is None and self._recorded is None
 
     def _project_memory(self, memory: Tensor | None, cache: KeyValueCache | None) -> Tensor | None:
@@ -126,6 +125,7 @@ class MultiHeadAttention(Module):
 
 @tt.opaque
 def _reserve(cache: KeyValueCache, shape: tuple[int, ...], dtype: Any) -> Any:
+    """Room for the keys and values of new tokens, behind those of all tokens before: see ``KeyValueCache.reserve``."""
     return cache.reserve(shape, dtype)
 
 
@@ -162,6 +162,9 @@ def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None = None, is
     return masked_softmax(scores, mask, is_causal)
 
 
+_recordings: list[Any] = []  # one for each ``with recording_attention`` that is running, of any thread
+
+
 @contextmanager
 def recording_attention(model: Module) -> Iterator[dict[str, list[Tensor]]]:
     """A context that records the attention weights of every call, in one list for each attention layer of the model.
@@ -182,9 +185,6 @@ def recording_attention(model: Module) -> Iterator[dict[str, list[Tensor]]]:
             layer._recorded = None
 
 
-_recordings: list[Any] = []  # those of all threads that are inside of recording_attention
-
-
 def is_recording_attention() -> bool:
-    """Whether any model is inside of ``recording_attention``. A function that was traced outside of it records nothing."""
+    """Whether any ``recording_attention`` is running. A function that was traced before it would record nothing."""
     return bool(_recordings)

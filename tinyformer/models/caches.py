@@ -11,8 +11,8 @@ from tinytensor.backend import xp
 class KeyValueCache:
     """The keys and values of one attention layer for all tokens so far.
 
-    Memory for ``capacity`` tokens is allocated once. ``append`` takes and returns arrays of the backend, not tensors, because
-    no gradient flows through a cache.
+    Memory for ``capacity`` tokens is allocated once, by the first token. ``append`` takes and returns arrays of the backend,
+    not tensors, because no gradient flows through a cache.
     """
 
     def __init__(self, capacity: int):
@@ -32,8 +32,8 @@ class KeyValueCache:
         return keys, values
 
     def reserve(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        """Make room for keys and values of this ``shape``, (batch, heads, new tokens, d_head). Return those of all tokens
-        so far, (2, batch, heads, length, d_head): the new ones are then to be written to the last places.
+        """Make room for keys and values of this ``shape``, (batch, heads, new tokens, d_head). Return those of all tokens so
+        far, (2, batch, heads, length, d_head). The caller writes the new ones to the last places.
 
         Raises ValueError as ``append`` does.
         """

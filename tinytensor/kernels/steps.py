@@ -1,4 +1,4 @@
-"""The steps of a traced program, which ``tt.trace`` writes down and ``fuse`` may join."""
+"""The steps of a traced program, which ``tt.trace`` writes down, and which kernels may join to fewer ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 class Step(NamedTuple):
     """One call of a kernel. Its arguments and its result are numbers of slots; see ``trace.Program``."""
 
-    name: str  # of the op or function of this library; "" for any other, and where arguments or results are converted
+    name: str  # of the op or function, if it is of this library and nothing is converted before or after it; otherwise ""
     kernel: Callable[..., Any]
     arguments: tuple[int, ...]
     is_fused: bool  # the kernel then returns (result, residuals)
@@ -17,9 +17,9 @@ class Step(NamedTuple):
 
 
 def fuse(steps: list[Step], values: list[Any], num_inputs: int, result: int) -> list[Step]:
-    """The same program in fewer steps, where the kernels have a way. Here they have none: the steps as they are.
+    """The same program in fewer steps. These kernels join none: only those of kernels/numba do (programs.py).
 
-    ``values`` has the value of each slot in the call that was traced: first the inputs. ``result`` is the slot of the program's
-    result.
+    ``values`` has the value of each slot in the call that was traced: first the ``num_inputs`` inputs. ``result`` is the slot
+    of the program's result.
     """
     return steps

@@ -1,6 +1,7 @@
 """The activations of neural networks, except ``sigmoid`` and ``tanh``, which are in elementwise.py.
 
-``gelu``, ``silu`` and ``softmax`` have kernels of their own; the others are computed by the functions here.
+``gelu``, ``silu``, ``swiglu``, ``softmax`` and ``log_softmax`` have kernels of their own. The others are computed by the
+functions here.
 """
 
 from __future__ import annotations
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
     from tinytensor.tensor import Tensor
 
 __all__ = [
-    "elu", "gelu", "glu", "leaky_relu", "log_softmax", "logsigmoid", "relu", "silu", "softmax", "softplus",
-    "swiglu",
+    "elu", "gelu", "glu", "leaky_relu", "log_softmax", "logsigmoid", "relu", "silu", "softmax", "softplus", "swiglu",
 ]  # fmt: skip
 
 

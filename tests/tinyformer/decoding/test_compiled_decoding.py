@@ -173,20 +173,21 @@ def test_a_second_thread_changes_no_bit(monkeypatch):
 
 
 def test_parts_that_another_thread_took_and_did_not_finish_are_computed():
-    from tinytensor.kernels.numba import programs as compiled
+    from tinytensor.kernels.numba import program_loops
 
+    take_over = program_loops._take_over.compile(np.dtype("float32"))
     weight, x = np.random.default_rng(0).standard_normal((2, 64, 64)).astype(np.float32)
     out, bias = np.zeros((1, 64), np.float32), np.zeros(64, np.float32)
     arrays = [x[:1].copy(), weight, bias, out]
     addresses = np.array([array.ctypes.data for array in arrays])
     instructions = np.array([[0, 3, 0, 1, 2, 1, 64, 64, 0, 8]])
     tickets = np.full(16 + 8, -1)
-    compiled._take_over(np.zeros(1, np.float32), instructions, addresses, tickets, 0)
+    take_over(instructions, addresses, tickets, 0)
     np.testing.assert_allclose(out, x[:1] @ weight.T, rtol=1e-4, atol=1e-4)
     out[:] = 0
     tickets[16:] = 0  # all parts of instruction 0 are done
     tickets[18] = -1
-    compiled._take_over(np.zeros(1, np.float32), instructions, addresses, tickets, 0)
+    take_over(instructions, addresses, tickets, 0)
     assert np.flatnonzero(out).tolist() == list(range(16, 24))
 
 

@@ -1,4 +1,20 @@
-"""The CPU kernels as loops that Numba compiles: one pass over memory each, during which other threads run."""
+"""The CPU kernels as loops that Numba compiles. Other threads run while a loop does.
+
+Each function here replaces the one of kernels/numpy that has the same name and signature. Those are what to read first: this
+folder says how the same is computed in loops. What it does not replace, such as matrix products, remains NumPy's.
+
+In this order:
+
+1. ``compiling``: how a loop is declared and compiled. ``cache`` and ``display``: where compiled code is kept, and what the user
+   sees of it.
+2. ``exponential``: exp in a form that is vectorised. ``largest`` and ``places``: two more functions that loops call.
+3. ``gelu``, then ``silu``, ``erf`` and ``dropout``: loops over elements.
+4. ``normalization``, then ``softmax``, ``cross_entropy``, ``rotation`` and ``sum_rows``: loops over rows.
+5. ``optimizers``: loops over parameters.
+6. ``attention_blocks``, whose matrix products are in ``tiles``; then ``attention``, which decides when it is used.
+7. ``programs``: a whole traced program as one call. ``instructions`` writes it, ``program_loops`` runs it; ``pointers`` and
+   ``helper`` have what that needs of addresses and of a second thread.
+"""
 
 from tinytensor.kernels.numba.attention import (
     attention_backward,

@@ -1,7 +1,7 @@
 """Attention: one compiled call for all heads, where nothing but padding and causality hides keys (``attention_blocks``).
 
 All else, like a mask of queries and keys or a bias, runs in the blocks of kernels/numpy/attention.py, with one compiled pass
-over a block's scores between two products.
+over a block's scores between two products. That file has the formulas, and is the one to read first.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from tinytensor.kernels.numba.attention_blocks import (
 from tinytensor.kernels.numba.compiling import loop
 from tinytensor.kernels.numpy import attention as in_numpy
 from tinytensor.kernels.numpy.dropout import RandomKey, keep_mask, survivors_scale
+
+# ------------------------------------------------------------------------------------------- the passes over NumPy's blocks
 
 
 @loop
@@ -116,12 +118,12 @@ class Statistics(NamedTuple):
 
 
 def _is_plain(query: Any, key: Any, value: Any, bias: Any, mask: Any, is_causal: bool) -> bool:
-    """Whether ``attention_blocks`` computes it: nothing is broadcast, and a mask is the same for all queries."""
+    """Whether ``attention_blocks`` computes it: nothing is broadcast, and a mask hides the same keys from all queries."""
     same = query.ndim == key.ndim == value.ndim == 4 and query.shape[:2] == key.shape[:2] == value.shape[:2]
-    single = query.dtype == key.dtype == value.dtype and query.dtype.itemsize >= 4
+    one_dtype = query.dtype == key.dtype == value.dtype and query.dtype.itemsize >= 4
     unmasked = bias is None and (mask is None or (2 <= mask.ndim <= 4 and mask.shape[-2] == 1))
     some_keys_each = query.shape[-2] <= key.shape[-2] or not is_causal
-    return same and single and unmasked and some_keys_each and bool(query.size and key.size and value.size)
+    return same and one_dtype and unmasked and some_keys_each and bool(query.size and key.size and value.size)
 
 
 def _settings(query: Any, key: Any, mask: Any, keep: Any, is_causal: bool, scale: float, keep_probability: float) -> list[Any]:

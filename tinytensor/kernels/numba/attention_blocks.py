@@ -1,7 +1,8 @@
-"""Attention of all heads in one call, without a bias: a block of queries takes the formula's steps while it is in the cache.
+"""Attention of all heads in one call, without a bias; kernels/numpy/attention.py has the formulas. A block of queries takes all
+their steps while it is in the processor's cache.
 
-The products are of ``tiles``, and leave out what causality hides. No weights are saved: the backward pass computes them again,
-which takes about as long as to write and read them.
+The products are those of ``tiles``, and leave out what causality hides. No weights are saved: the backward pass computes them
+again, which takes about as long as to write and read them.
 
 Arrays of a block are (keys, queries), (keys, width) or (queries, width), padded to whole tiles. Query t of the block sees the
 first ``seen`` + t keys. What is computed of the padding is never read.
@@ -69,7 +70,7 @@ def _sum_over_queries(weights: Any, of_queries: Any, keys: int, queries: int, se
 
 @loop
 def hide_later_keys(x: Any, keys: int, seen: int, value: float) -> None:
-    """Set what belongs to a query and a key that it does not see."""
+    """Set what of x (keys, queries) belongs to a query and a key that it does not see."""
     for s in range(keys):
         hidden = x[s, : max(0, s - seen + 1)]
         for t in range(hidden.size):
@@ -86,7 +87,7 @@ def _hide_padding(scores: Any, penalty: Any, keys: int) -> None:
 
 @loop
 def find_largest(scores: Any, keys: int, floor: float, largest: Any) -> None:
-    """Each query's largest score, no lower than a floor."""
+    """Write each query's largest score, no lower than a floor, to ``largest`` (queries,)."""
     largest[:] = floor
     for s in range(keys):
         for t in range(largest.size):
@@ -95,7 +96,7 @@ def find_largest(scores: Any, keys: int, floor: float, largest: Any) -> None:
 
 @loop
 def exponentiate(scores: Any, keys: int, largest: Any, total: Any) -> None:
-    """Replace the scores by the weights, which are not normalised, and sum them up for each query."""
+    """Replace the scores by the weights, which are not normalised, and write each query's sum of them to ``total``."""
     total[:] = real(0)
     for s in range(keys):
         for t in range(total.size):
@@ -132,12 +133,14 @@ def _to_scores(d_weights: Any, weights: Any, keys: int, inverse: Any, total: Any
 
 @loop
 def _matrix(rows: int, columns: int, like: Any) -> Any:
-    """Zeros, padded to whole tiles. They take their dtype from an array: Numba tells compiled code apart by its arguments."""
+    """Zeros (rows, columns), padded to whole tiles. Their dtype is that of ``like``: Numba tells compiled code apart by its
+    arguments."""
     return numpy.zeros((whole_tiles(rows, ROWS), whole_tiles(columns, COLUMNS)), like.dtype)
 
 
 @loop
 def _scores(q: Any, k: Any, penalty: Any, queries: int, keys: int, width: int, seen: int, q_columns: Any, out: Any) -> None:
+    """Write the scores of a block's queries q, already scaled, to out. ``q_columns`` is memory for the transposed q."""
     _transpose(q, queries, width, q_columns)
     _keys_by_queries(k, q_columns, keys, width, seen, out)
     hide_later_keys(out, keys, seen, -math.inf)

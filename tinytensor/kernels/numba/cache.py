@@ -1,4 +1,4 @@
-"""Where compiled code is kept between runs."""
+"""Where compiled code is kept between runs: in a folder of files that Numba writes and reads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 @functools.cache
 def folder() -> Path:
-    """The folder of the compiled code of these sources: beside them, or where that cannot be written, in the user's cache.
+    """The folder of these sources' compiled code: in their __pycache__, or where that cannot be written, in the user's cache.
 
     Numba looks for changes in the file of a loop, but not in the files of what the loop uses. So a folder belongs to all the
     kernels' sources together; those of earlier sources are removed. Where nothing can be kept, a folder is made for this run.
@@ -53,7 +53,8 @@ def _of_this_run() -> Path:
 
 @contextmanager
 def in_folder() -> Iterator[None]:
-    """A context in which Numba keeps what is declared in ``folder``. A program's own functions are kept where they were."""
+    """A context in which functions are declared whose compiled code Numba is to keep in ``folder``. For all others, such as
+    functions that the user's program compiles, nothing changes."""
     from numba import config
 
     before, config.CACHE_DIR = config.CACHE_DIR, str(folder())

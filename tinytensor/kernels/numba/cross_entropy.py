@@ -19,7 +19,7 @@ from tinytensor.kernels.numpy import cross_entropy as in_numpy
 
 @reduction
 def _row_losses(rows: Any, targets: Any, ignore_index: int, smoothing: float, losses: Any, total: Any) -> int:
-    """Returns how many rows count."""
+    """Writes each row's loss, and in ``total`` its logsumexp. Returns how many rows count."""
     count, classes = rows.shape
     kept = 0
     for i in range(count):
@@ -54,6 +54,7 @@ def _row_gradients(rows: Any, targets: Any, ignore_index: int, smoothing: float,
 
 @reduction
 def _replace_by_gradients(logits: Any, targets: Any, scale: Any, smoothing: float) -> Any:
+    """Replaces the logits by the gradient of the loss, the sum of the rows' losses times ``scale``. Returns the loss."""
     rows, classes = logits.shape
     loss = real(0)
     for i in range(rows):
@@ -115,7 +116,7 @@ def _integers(targets: Any) -> Any:
 
 
 def loss_and_gradient(logits: Any, target: Any, scale: Any, label_smoothing: float) -> tuple[Any, Any]:
-    """The sum of the rows' losses times ``scale``, and its gradient, which takes the logits' memory."""
+    """The sum of the rows' losses times ``scale``, and its gradient, which overwrites the logits (rows, classes)."""
     if not logits.size:
         return in_numpy.loss_and_gradient(logits, target, scale, label_smoothing)
     return _replace_by_gradients(logits, _integers(target), scale, float(label_smoothing)), logits

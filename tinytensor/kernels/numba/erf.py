@@ -16,12 +16,12 @@ from tinytensor.kernels.numpy.erf import FLAT, atanh_erf_coefficients
 _LARGEST = FLAT * FLAT
 _OF_ATANH = Later(lambda: atanh_erf_coefficients()[::-1])
 _TAYLOR = tuple([2 / math.sqrt(math.pi) * (-1) ** n / (math.factorial(n) * (2 * n + 1)) for n in reversed(range(8))])
-_NEAR = 0.5  # below, the series; above, 1 - 2 / (1 + e^(2a)) loses no digits
+_NEAR = 0.5  # up to here Taylor's series; beyond it tanh(a) = 1 - 2 / (1 + e^(2a)) loses no digits
 
 
 @loop
 def atanh_erf(x: Any) -> Any:
-    """The number whose tanh is erf(x)."""
+    """The number whose tanh is erf(x), in float32."""
     squared = x * x
     squared = _LARGEST if squared > _LARGEST else squared
     total = real(0)

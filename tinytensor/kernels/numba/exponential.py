@@ -1,4 +1,4 @@
-"""exp for the loops: by a polynomial in float32, as a compiler vectorises that but no call of a library."""
+"""exp for the loops, as ``numpy.exp``: in float32 by a polynomial, which a compiler vectorises, unlike a call of a library."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tinytensor.kernels.numba.compiling import ByDtype, loop, real
 
 _LOWEST, _HIGHEST = -104.0, 89.0  # exp is 0 below, infinite above
 _LOG2_E = 1.4426950408889634
-_ROUNDING = 12582912.0  # 1.5 * 2**23: what is added to it loses its fraction
+_ROUNDING = 12582912.0  # 1.5 * 2**23: a number that is added to it is rounded to an integer
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4  # their sum is ln 2; a multiple of the first by an integer is exact
 
 
 @loop
 def exp32(x: Any) -> Any:
     """e^x in float32, within 1.01 units in the last place: x = k ln 2 + r, and so e^x = 2^k e^r (Cody and Waite 1980)."""
-    x = _LOWEST if x < _LOWEST else x  # as written, NaN stays NaN
+    x = _LOWEST if x < _LOWEST else x  # NaN stays NaN, as it is not less
     x = _HIGHEST if x > _HIGHEST else x
     k = (x * _LOG2_E + _ROUNDING) - _ROUNDING
     r = x - k * _LN2_HIGH
@@ -49,6 +49,6 @@ exp = ByDtype(float32=exp32, float64=exp64)
 
 @loop
 def exp_of(x: Any, out: Any) -> None:
-    """e^x of each element."""
+    """e^x of each element of x (n,), written to out (n,)."""
     for i in range(x.size):
         out[i] = exp(x[i])

@@ -1,4 +1,7 @@
-"""Layer norm and RMS norm, row by row: a row is in the processor's cache when it is read again."""
+"""Layer norm and RMS norm, row by row: a row is in the processor's cache when it is read again.
+
+kernels/numpy/normalization.py has the same in NumPy's operations.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +12,22 @@ from typing import Any
 import numpy
 
 from tinytensor.kernels.numba.compiling import real, reduction
+from tinytensor.kernels.rows import as_rows
 
 
 def _matrix(x: Any) -> Any:
-    return numpy.ascontiguousarray(x).reshape(math.prod(x.shape[:-1]), x.shape[-1])
+    """x as contiguous rows: (..., width) -> (rows, width)."""
+    return as_rows(numpy.ascontiguousarray(x))
 
 
-def _or(x: Any, value: float, like: Any) -> Any:
-    """A weight or bias that may be left out."""
-    return numpy.full(like.shape[-1], value, like.dtype) if x is None else numpy.ascontiguousarray(x)
+def _vector(given: Any, missing: float, x: Any) -> Any:
+    """A weight or bias (width,); if it was left out, a vector of ``missing``, which has no effect."""
+    return numpy.full(x.shape[-1], missing, x.dtype) if given is None else numpy.ascontiguousarray(given)
 
 
 @reduction
-def _layer_norm(x: Any, weight: Any, bias: Any, eps: float, out: Any, mean: Any, rstd: Any) -> None:
+def layer_norm_rows(x: Any, weight: Any, bias: Any, eps: float, out: Any, mean: Any, rstd: Any) -> None:
+    """Layer norm of x (rows, width), written to out (rows, width); and what the backward pass needs: mean, rstd (rows,)."""
     rows, width = x.shape
     share = real(1) / real(width)
     for i in range(rows):
@@ -62,7 +68,7 @@ def layer_norm_forward(needed: Sequence[bool], x: Any, weight: Any, bias: Any, e
     rows = _matrix(x)
     out, mean = numpy.empty_like(rows), numpy.empty(len(rows), x.dtype)
     rstd = numpy.empty_like(mean)
-    _layer_norm(rows, _or(weight, 1.0, x), _or(bias, 0.0, x), float(eps), out, mean, rstd)
+    layer_norm_rows(rows, _vector(weight, 1.0, x), _vector(bias, 0.0, x), float(eps), out, mean, rstd)
     return out.reshape(x.shape), (mean, rstd)
 
 
@@ -74,12 +80,13 @@ def layer_norm_backward(
     rows = _matrix(x)
     d_x = numpy.empty_like(rows)
     d_weight, d_bias = numpy.zeros(x.shape[-1], x.dtype), numpy.zeros(x.shape[-1], x.dtype)
-    _layer_norm_gradients(_matrix(g), rows, _or(weight, 1.0, x), mean, rstd, d_x, d_weight, d_bias)
+    _layer_norm_gradients(_matrix(g), rows, _vector(weight, 1.0, x), mean, rstd, d_x, d_weight, d_bias)
     return d_x.reshape(x.shape) if needed[0] else None, d_weight if needed[1] else None, d_bias if needed[2] else None
 
 
 @reduction
-def _rms_norm(x: Any, weight: Any, eps: float, out: Any, rstd: Any) -> None:
+def rms_norm_rows(x: Any, weight: Any, eps: float, out: Any, rstd: Any) -> None:
+    """RMS norm of x (rows, width), written to out (rows, width); and to rstd (rows,), what the backward pass needs."""
     rows, width = x.shape
     for i in range(rows):
         squares = real(0)
@@ -109,7 +116,7 @@ def rms_norm_forward(needed: Sequence[bool], x: Any, weight: Any, eps: float) ->
     """x / sqrt(mean(x^2) + eps) * weight; keeps 1/sqrt(mean(x^2) + eps)."""
     rows = _matrix(x)
     out, rstd = numpy.empty_like(rows), numpy.empty(len(rows), x.dtype)
-    _rms_norm(rows, _or(weight, 1.0, x), float(eps), out, rstd)
+    rms_norm_rows(rows, _vector(weight, 1.0, x), float(eps), out, rstd)
     return out.reshape(x.shape), rstd
 
 
@@ -117,5 +124,5 @@ def rms_norm_backward(g: Any, rstd: Any, needed: Sequence[bool], x: Any, weight:
     """With n the normalised x and h = g * weight: dx = (h - n mean(h n)) rstd, dweight = sum(g n)."""
     rows = _matrix(x)
     d_x, d_weight = numpy.empty_like(rows), numpy.zeros(x.shape[-1], x.dtype)
-    _rms_norm_gradients(_matrix(g), rows, _or(weight, 1.0, x), rstd, d_x, d_weight)
+    _rms_norm_gradients(_matrix(g), rows, _vector(weight, 1.0, x), rstd, d_x, d_weight)
     return d_x.reshape(x.shape) if needed[0] else None, d_weight if needed[1] else None

@@ -28,6 +28,8 @@ def _adam(
     kept: float,
     added: float,
 ) -> None:
+    """``rest1`` is 1 - beta1. Weight decay is either in ``kept``, the part of a parameter that is left, or in ``added``, the
+    part that is added to its gradient."""
     for i in range(parameter.size):
         p = parameter[i]  # what is read from memory just after it was written comes late
         slope = gradient[i] + p * added if added != real(0) else gradient[i]  # 0 times an infinite p would be NaN
@@ -78,6 +80,7 @@ def _of_dtype(arrays: Arrays, *numbers: float) -> list[Any]:
 
 
 def _round(masters: Arrays, parameters: Arrays) -> None:
+    """Write the masters, if there are any, to their narrower parameters."""
     for master, parameter in zip(masters, parameters):
         parameter[...] = master.astype(parameter.dtype)
 

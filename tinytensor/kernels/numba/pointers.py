@@ -1,29 +1,17 @@
-"""Addresses in loops: arrays of which a loop knows only the address, and integers that several threads change."""
+"""Addresses in loops: arrays of which a loop knows only the address, and integers that several threads change.
+
+Only the programs need them (program_loops.py).
+"""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
-from tinytensor.kernels.numba.compiling import Compilable
+from tinytensor.kernels.numba.compiling import ByNumba
 
 
-class _Declared(Compilable):
-    """A function for loops that is made when Numba is needed. It may be another one for each dtype of the loop."""
-
-    def __init__(self, make: Callable[[Any], Callable[..., Any]]):
-        self.make = functools.cache(make)
-
-    def compile(self, dtype: Any) -> Callable[..., Any]:
-        """The function for this dtype."""
-        return self.make(dtype)
-
-    def __call__(self, *arguments: Any) -> Any:
-        raise TypeError("only loops call this function")
-
-
-@_Declared
+@ByNumba
 def array_at(dtype: Any) -> Callable[..., Any]:
     """``array_at(address, size)``: the array (size,) of the loop's dtype that lies there. The loop's caller keeps it alive."""
     import numba
@@ -43,7 +31,7 @@ def array_at(dtype: Any) -> Callable[..., Any]:
     return array_at
 
 
-def _atomic(name: str, num_arguments: int) -> _Declared:
+def _atomic(name: str, num_arguments: int) -> ByNumba:
     """A function for loops that reads or changes the integer at an address, in one step for all threads. What a thread wrote
     before is seen by a thread that reads the integer after it."""
 
@@ -63,7 +51,7 @@ def _atomic(name: str, num_arguments: int) -> _Declared:
             return intrinsic(lambda context, address: (types.int64(types.int64), generate))
         return intrinsic(lambda context, address, value: (types.int64(types.int64, types.int64), generate))
 
-    return _Declared(make)
+    return ByNumba(make)
 
 
 atomic_load = _atomic("load", 1)  # (address): the integer there

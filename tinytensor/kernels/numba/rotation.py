@@ -1,4 +1,4 @@
-"""The rotation of pairs of elements in one pass; kernels/numpy/rotation.py has the formula."""
+"""The rotation of pairs of elements in float32, in one pass; kernels/numpy/rotation.py has the formula, and all other cases."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tinytensor.kernels.numba.compiling import loop
 
 @loop
 def _rotate(x: Any, cosine: Any, sine: Any, out: Any) -> None:
+    """x and out (n, length, 2 half), cosine and sine (length, half)."""
     length, half = cosine.shape
     for n in range(x.shape[0]):
         for t in range(length):
@@ -25,9 +26,10 @@ def _rotate(x: Any, cosine: Any, sine: Any, out: Any) -> None:
 def rotate_pairs(x: Any, cosine: Any, sine: Any) -> Any:
     """first cos - second sin, and second cos + first sin, where first and second are the halves of x's last axis."""
     table = (*x.shape[-2:-1], x.shape[-1] // 2)  # a row for each position
-    tables = [numpy.ascontiguousarray(a) for a in (cosine, sine) if a.shape == table and a.dtype == x.dtype == default_dtype]
-    if len(table) < 2 or len(tables) < 2 or not x.size:
+    are_tables = all(a.shape == table and a.dtype == x.dtype == default_dtype for a in (cosine, sine))
+    if x.ndim < 2 or not x.size or not are_tables:
         return in_numpy.rotate_pairs(x, cosine, sine)
     out = numpy.empty(x.shape, x.dtype)
-    _rotate(numpy.ascontiguousarray(x).reshape(-1, *x.shape[-2:]), *tables, out.reshape(-1, *x.shape[-2:]))
+    given, cosine, sine = (numpy.ascontiguousarray(a) for a in (x, cosine, sine))
+    _rotate(given.reshape(-1, *x.shape[-2:]), cosine, sine, out.reshape(-1, *x.shape[-2:]))
     return out

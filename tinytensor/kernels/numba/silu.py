@@ -40,7 +40,8 @@ def _silu_gradient(g: Any, x: Any, d_x: Any) -> None:
 
 
 @loop
-def _silu_product(x: Any, factor: Any, out: Any) -> None:
+def silu_product(x: Any, factor: Any, out: Any) -> None:
+    """silu(x) * factor, written to out; all three are (n,)."""
     for i in range(x.size):
         out[i] = x[i] * sigmoid_of(x[i]) * factor[i]
 
@@ -67,7 +68,7 @@ def silu_forward(needed: Sequence[bool], x: Any, factor: Any) -> tuple[Any, Any]
     if x.dtype != default_dtype:
         return in_numpy.silu_forward(needed, x, factor)
     out = numpy.empty(x.shape, x.dtype)
-    run, given = (_silu, [x]) if factor is None else (_silu_product, [x, factor])
+    run, given = (_silu, [x]) if factor is None else (silu_product, [x, factor])
     run(*[a.reshape(-1) for a in given], out.reshape(-1))
     return out, None
 

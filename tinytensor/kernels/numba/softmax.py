@@ -1,4 +1,5 @@
-"""Softmax and its logarithm over the last axis, row by row; kernels/numpy/softmax.py has the formulas, and the other axes."""
+"""Softmax and its logarithm over the last axis in float32, row by row. kernels/numpy/softmax.py has the formulas, and the other
+axes and dtypes."""
 
 from __future__ import annotations
 

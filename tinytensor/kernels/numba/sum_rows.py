@@ -1,4 +1,5 @@
-"""The gradient of an embedding: rows that share an id are added up, one after the other."""
+"""The gradient of an embedding: rows that share an id are added up, one after the other. kernels/numpy/sum_rows.py does it
+without a loop over rows."""
 
 from __future__ import annotations
 

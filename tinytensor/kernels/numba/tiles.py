@@ -1,18 +1,17 @@
-"""Products of matrices that are small enough for the processor's cache, inside of loops: a tile of the result is in registers.
+"""Matrix products inside of loops, for matrices that fit the processor's cache: out = a @ b, one tile of out after the other.
 
-LLVM vectorises a loop over numbers, but does not keep a tile of a product in registers while its terms are added up. So this
-one loop is written in LLVM's own vectors: it runs about as fast as BLAS does on large matrices.
+The terms of a tile are added up in registers. LLVM does not vectorise a loop in this way by itself. So this one loop is written
+in LLVM's own vectors: it runs about as fast as BLAS does on large matrices.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
-from tinytensor.kernels.numba.compiling import ByDtype, loop
+from tinytensor.kernels.numba.compiling import ByNumba, loop
 
-ROWS, COLUMNS = 8, 16  # of a tile: eight AVX-512 registers of float32 numbers, or twice as many of half the length
+ROWS, COLUMNS = 8, 16  # of a tile: in float32 eight registers of AVX-512, or sixteen of AVX2
 
 
 @loop
@@ -21,18 +20,8 @@ def whole_tiles(count: int, size: int) -> int:
     return (count + size - 1) // size * size
 
 
-class _Intrinsic(ByDtype):
-    """What loops call as a function, but whose instructions are written here. It is declared when a loop first needs it."""
-
-    def __init__(self, declare: Callable[[], Any]):
-        self.declare = functools.cache(declare)
-
-    def compile(self, dtype: Any) -> Any:
-        return self.declare()
-
-
-@_Intrinsic
-def contiguous() -> Any:
+@ByNumba
+def contiguous(dtype: Any) -> Any:
     """contiguous(x): x of one axis, a view whose numbers lie side by side. Only if LLVM knows that, it vectorises a loop."""
     from numba.core.imputils import impl_ret_borrowed
     from numba.extending import intrinsic
@@ -46,7 +35,7 @@ def contiguous() -> Any:
     return intrinsic(function)
 
 
-def _product(adds: bool) -> Any:
+def _product(dtype: Any, adds: bool) -> Any:
     from numba import types
     from numba.extending import intrinsic
 
@@ -66,8 +55,8 @@ def _product(adds: bool) -> Any:
 
 # (a, b, start, stop, out, i, j): out[i:i+ROWS, j:j+COLUMNS] = a[i:i+ROWS, start:stop] @ b[start:stop, j:j+COLUMNS].
 # The last axes of b and out are contiguous. Nothing checks that the arrays hold the whole tile.
-set_product = _Intrinsic(functools.partial(_product, adds=False))
-add_product = _Intrinsic(functools.partial(_product, adds=True))  # out += instead of out =
+set_product = ByNumba(functools.partial(_product, adds=False))
+add_product = ByNumba(functools.partial(_product, adds=True))  # out += instead of out =
 
 
 def _write_product(

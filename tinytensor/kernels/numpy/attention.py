@@ -167,7 +167,8 @@ def _seen_by_first(query: Any, key: Any, is_causal: bool, block: Block) -> int |
 
 
 class Passes(NamedTuple):
-    """What is done to the scores of a block, (..., S, T), between its matrix products."""
+    """What is done to the scores of a block, (..., S, T), between its matrix products. The functions below do it in NumPy;
+    kernels/numba passes compiled loops in their place."""
 
     # (scores, seen by the first query, floor): replaces the scores by their weights, which are not normalised, and returns
     # each query's largest score, no lower than a floor, and the sum of its weights, both (..., 1, T).
@@ -224,7 +225,7 @@ def attention_forward(
     keys up to its own place, counted from the end. A query that sees no key gives zeros. ``random_key`` determines the dropout
     mask of the weights, in the order (..., S, T). Without dropout it is None and ``keep_probability`` is 1.
 
-    Saves ``Residuals``.
+    Saves ``Residuals``. ``passes`` is for other kernels that share these blocks.
     """
     if query.shape[-2] == 1 and mask is None and bias is None and random_key is None and not any(needed):
         return _one_query(query, key, value, scale), None

@@ -72,7 +72,7 @@ _CHUNK = 1 << 22  # logits at a time: 16 MiB. Each chunk adds to the weight's wh
 
 
 def loss_and_gradient(logits: Any, target: Any, scale: Any, label_smoothing: float) -> tuple[Any, Any]:
-    """The sum of the rows' losses times ``scale``, and its gradient, which overwrites the logits."""
+    """The sum of the rows' losses times ``scale`` (rows,), and its gradient, which overwrites the logits (rows, classes)."""
     places = xp.arange(len(target))
     largest = logits.max(axis=1)
     logits -= largest[:, None]
@@ -101,7 +101,7 @@ def linear_cross_entropy_forward(
     """The cross-entropy of the logits x weightᵀ.
 
     The loss is one number, so its gradients are known up to one factor, the incoming gradient. They are computed here, while a
-    chunk's logits are in memory, and saved.
+    chunk's logits are in memory, and saved. ``loss_and_gradient`` is the function above, or a compiled one of kernels/numba.
     """
     rows, kept, target = _flat(x, targets, ignore_index)
     count = max(int(kept.sum()), 1) if reduction == "mean" else 1

@@ -8,7 +8,10 @@ from tinytensor.backend import xp
 
 
 def rotate_pairs(x: Any, cosine: Any, sine: Any) -> Any:
-    """first cos - second sin, and second cos + first sin, where first and second are the halves of x's last axis."""
+    """first cos - second sin, and second cos + first sin, where first and second are the halves of x's last axis.
+
+    x is (..., 2 n); ``cosine`` and ``sine`` broadcast to (..., n).
+    """
     half = x.shape[-1] // 2
     swapped = xp.empty(x.shape, x.dtype)
     swapped[..., :half] = x[..., half:]
