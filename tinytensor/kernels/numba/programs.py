@@ -71,7 +71,7 @@ def _multiply(x: Any, y: Any, out: Any) -> None:
 @loop
 def _relu(x: Any, out: Any) -> None:
     for i in range(x.size):
-        out[i] = real(0) if x[i] < real(0) else x[i]  # as written, NaN stays NaN
+        out[i] = real(0) if x[i] <= real(0) else x[i]  # as written, NaN stays NaN, and -0.0 becomes 0.0
 
 
 @reduction
@@ -237,6 +237,7 @@ class _Writer:
         self.computed: list[int] = []  # the slots of the instructions' results
         self.same: dict[int, int] = {}  # for the slot of a view of all elements, the slot of what it is a view of
         self.stored: set[int] = set()  # the slots of the keys and values in caches
+        self.contiguous: set[int] = set()  # the slots of all other operands
 
     def write(self, step: Step) -> None:
         """Write the instruction of this step. Raises _Unfit if the loop has none for it."""
@@ -249,9 +250,10 @@ class _Writer:
         self, kernel: int, step: Step, slots: list[int], sizes: tuple[int, int, int], setting: float = 0.0, more: int = 0
     ) -> None:
         """Add an instruction with these operands."""
-        for slot in {*slots, step.result} - (self.stored if kernel == _ATTENTION else set()):
-            if not _is_usual(self.values[slot]):
-                raise _Unfit
+        contiguous = slots[:1] if kernel == _ATTENTION else slots
+        if not all(_is_usual(self.values[slot]) for slot in (*contiguous, step.result)):
+            raise _Unfit
+        self.contiguous.update([self.root(slot) for slot in contiguous])
         operands = [self.root(slot) for slot in (*slots, *slots[:1], *slots[:1])]
         self.instructions.append([kernel, step.result, *operands[:3], *sizes, more, 1])
         self.settings.append(setting)
@@ -330,10 +332,16 @@ def _norm(kernel: int) -> Callable[..., None]:
 
 def _attention_step(writer: _Writer, step: Step, projected: Any, stored: Any, num_heads: int, is_causal: bool) -> None:
     rows, length, width = projected.shape
-    if length != 1 or stored.dtype != numpy.float32:
+    d_head = width // (3 * num_heads)
+    if (
+        length != 1
+        or not _is_usual(projected)
+        or stored.dtype != numpy.float32
+        or not _is_cache(stored, rows, num_heads, d_head)
+    ):
         raise _Unfit
     writer.stored.add(step.arguments[1])
-    scale = 1.0 / math.sqrt(width // (3 * num_heads))
+    scale = 1.0 / math.sqrt(d_head)
     writer.add(_ATTENTION, step, list(step.arguments[:2]), (rows, width, width // 3), setting=scale, more=num_heads)
 
 
@@ -382,6 +390,8 @@ def fuse(steps: list[Step], values: list[Any], num_inputs: int, result: int) -> 
         return steps
     used = {slot for instruction in writer.instructions for slot in instruction[2:5]}
     given = [slot for slot in sorted(used) if slot < num_inputs or slot in {step.result for step in before}]
+    if not writer.stored.issubset(given) or not writer.stored.isdisjoint(writer.contiguous):
+        return steps
     return [*before, Step("", _Program(writer, given, result), tuple(given), False, result)]
 
 
@@ -449,11 +459,16 @@ def _check(fits: bool, array: Any, shape: tuple[int, ...]) -> None:
         raise ValueError(f"in a traced function, an array of shape {shape} now has shape {array.shape}, {array.dtype}")
 
 
+def _is_cache(stored: Any, batch: int, heads: int, width: int) -> bool:
+    """Whether these are the first keys and values (2, batch, heads, length, width) in memory with room for as many or more."""
+    length, plane = stored.shape[3], stored.strides[2]
+    contiguous = (batch * heads * plane, heads * plane, plane, 4 * width, 4)
+    is_roomy = 0 < length * 4 * width <= plane
+    return is_roomy and stored.shape == (2, batch, heads, length, width) and stored.strides == contiguous
+
+
 def _length_and_capacity(stored: Any, shape: tuple[int, ...]) -> tuple[int, int]:
     """How many keys the caches hold, and for how many there is room. All else must be as in the call that was traced."""
-    two, batch, heads, _, width = shape
-    length = stored.shape[3]
-    plane = stored.strides[2]
-    contiguous = (batch * heads * plane, heads * plane, plane, 4 * width, 4)
-    _check(stored.shape == (two, batch, heads, length, width) and stored.strides == contiguous, stored, shape)
-    return length, plane // (4 * width)
+    _, batch, heads, _, width = shape
+    _check(_is_cache(stored, batch, heads, width), stored, shape)
+    return stored.shape[3], stored.strides[2] // (4 * width)
