@@ -18,6 +18,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import tinytensor as tt
+from tinytensor.functional.attention import cached_attention
+
 ROOT = Path(__file__).parents[2]
 inf, nan = float("inf"), float("nan")
 
@@ -464,3 +467,47 @@ def test_compiled_code_is_kept_beside_the_sources_or_in_the_users_cache(tmp_path
     nowhere = {**here, "XDG_CACHE_HOME": str(cache), "TMPDIR": str(tmp_path)}  # a file is where the folder should be
     assert "(2, 3)" in run(code, tmp_path, **nowhere).stdout
     assert not list(tmp_path.glob("tinytensor-*")), "left behind"
+
+
+# ----------------------------------------------------------------------------------------------------- traced programs
+
+ATTENDED = {
+    "an input": lambda s, constant: s,
+    "a view": lambda s, constant: s[...],
+    "a computed tensor": lambda s, constant: s * 1.0,
+    "a constant": lambda s, constant: constant,
+}
+
+
+@pytest.mark.needs("numba")
+@pytest.mark.parametrize("layout", [np.ascontiguousarray, np.asfortranarray], ids=["", "other layout"])
+@pytest.mark.parametrize("choose", ATTENDED.values(), ids=ATTENDED)
+def test_a_traced_program_attends_to_keys_and_values_from_anywhere(choose, layout):
+    rng = np.random.default_rng(0)
+    attend = tt.opaque(cached_attention)
+    constant = tt.tensor(rng.standard_normal((2, 2, 3, 5, 4)).astype("float32"))
+
+    def f(x, stored):
+        for _ in range(8):
+            x = x * 1.01
+        return attend(x, choose(stored, constant), 3, True) + stored[0, 0, 0, 0, :1] * 0.0
+
+    traced = tt.trace(f)
+    for _ in range(3):
+        x = tt.tensor(rng.standard_normal((2, 1, 36)).astype("float32"))
+        stored = tt.tensor(rng.standard_normal((2, 2, 3, 5, 4)).astype("float32"))
+        stored.data = layout(stored.data)
+        got = traced(x, stored.copy()).numpy()
+        np.testing.assert_allclose(got, f(x, stored).numpy(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.needs("numba")
+def test_relu_of_negative_zero_is_the_same_in_a_traced_program():
+    def f(x):
+        for _ in range(8):
+            x = x * 1.0
+        return tt.relu(x)
+
+    x, traced = tt.tensor([-0.0, 0.0, -1.0, 1.0]), tt.trace(f)
+    for _ in range(2):
+        np.testing.assert_array_equal(np.signbit(traced(x).numpy()), np.signbit(f(x).numpy()))

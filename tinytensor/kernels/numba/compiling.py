@@ -112,7 +112,8 @@ class Loop(Compilable):
             elif type(value) is tuple:
                 own[name] = tuple([dtype.type(x) for x in value])
             elif isinstance(value, Later):
-                own[name] = tuple([dtype.type(x) for x in value.compute()])
+                made = value.compute()
+                own[name] = made if isinstance(made, int) else tuple([dtype.type(x) for x in made])
         function = types.FunctionType(self.function.__code__, {**self.function.__globals__, **own}, self.function.__name__)
         function.__qualname__, function.__module__ = self.function.__qualname__, self.function.__module__
         return function
@@ -142,9 +143,10 @@ class ByNumba(Compilable):
 
 
 class Later:
-    """Constants of a loop that are computed when it is compiled, because ``import tinytensor`` must not take long."""
+    """Constants of a loop that are computed when it is compiled, because ``import tinytensor`` must not take long: an integer,
+    or numbers of the arrays' type."""
 
-    def __init__(self, compute: Callable[[], Sequence[float]]):
+    def __init__(self, compute: Callable[[], int | Sequence[float]]):
         self.compute = compute
 
     def __iter__(self) -> Iterator[float]:

@@ -36,6 +36,7 @@ class Writer:
         self.computed: list[int] = []  # the slots of the instructions' results
         self.same: dict[int, int] = {}  # for the slot of a view of all elements, the slot of what it is a view of
         self.stored: set[int] = set()  # the slots of the keys and values in caches
+        self.contiguous: set[int] = set()  # the slots of all other operands
 
     def write(self, step: Step) -> None:
         """Write the instruction of this step. Raises Unfit if there is none for it."""
@@ -48,9 +49,10 @@ class Writer:
         self, kernel: int, step: Step, slots: list[int], sizes: tuple[int, int, int], setting: float = 0.0, heads: int = 0
     ) -> None:
         """Add an instruction. ``slots`` are its operands, ``sizes`` its rows, width and outputs. Raises Unfit as ``write``."""
-        for slot in {*slots, step.result} - (self.stored if kernel == ATTENTION else set()):
-            if not _is_usual(self.values[slot]):
-                raise Unfit
+        contiguous = slots[:1] if kernel == ATTENTION else slots
+        if not all(_is_usual(self.values[slot]) for slot in (*contiguous, step.result)):
+            raise Unfit
+        self.contiguous.update([self.root(slot) for slot in contiguous])
         first, second, third = [self.root(slot) for slot in (*slots, *slots[:1], *slots[:1])][:3]  # which repeats the first
         self.instructions.append([kernel, step.result, first, second, third, *sizes, heads, 1])
         self.settings.append(setting)
@@ -132,12 +134,22 @@ def _norm(kernel: int) -> Callable[..., None]:
     return write
 
 
+def is_cache(stored: Any, batch: int, heads: int, width: int) -> bool:
+    """Whether these are the first keys and values (2, batch, heads, length, width) in memory with room for as many or more."""
+    length, plane = stored.shape[3], stored.strides[2]
+    contiguous = (batch * heads * plane, heads * plane, plane, 4 * width, 4)
+    is_roomy = 0 < length * 4 * width <= plane
+    return is_roomy and stored.shape == (2, batch, heads, length, width) and stored.strides == contiguous
+
+
 def _attention_step(writer: Writer, step: Step, projected: Any, stored: Any, num_heads: int, is_causal: bool) -> None:
     rows, length, width = projected.shape
-    if length != 1 or stored.dtype != numpy.float32:
+    d_head = width // (3 * num_heads)
+    is_usual = _is_usual(projected) and stored.dtype == numpy.float32
+    if length != 1 or not is_usual or not is_cache(stored, rows, num_heads, d_head):
         raise Unfit
     writer.stored.add(step.arguments[1])
-    scale = 1.0 / math.sqrt(width // (3 * num_heads))
+    scale = 1.0 / math.sqrt(d_head)
     writer.add(ATTENTION, step, list(step.arguments[:2]), (rows, width, width // 3), setting=scale, heads=num_heads)
 
 

@@ -81,7 +81,7 @@ def _multiply(x: Any, y: Any, out: Any) -> None:
 @loop
 def _relu(x: Any, out: Any) -> None:
     for i in range(x.size):
-        out[i] = real(0) if x[i] < real(0) else x[i]  # as written, NaN stays NaN
+        out[i] = real(0) if x[i] <= real(0) else x[i]  # as written, NaN stays NaN, and -0.0 becomes 0.0
 
 
 @reduction

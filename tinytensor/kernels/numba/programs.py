@@ -18,7 +18,7 @@ from typing import Any
 import numpy
 
 from tinytensor.kernels.numba.helper import has_second_core, helper
-from tinytensor.kernels.numba.instructions import KERNEL, LINEAR, OUTPUTS, PARTS, WIDTH, Unfit, Writer
+from tinytensor.kernels.numba.instructions import KERNEL, LINEAR, OUTPUTS, PARTS, WIDTH, Unfit, Writer, is_cache
 from tinytensor.kernels.numba.program_loops import FLAGS, NOTHING_YET, help_to_run, run
 from tinytensor.kernels.steps import Step
 
@@ -46,6 +46,8 @@ def fuse(steps: list[Step], values: list[Any], num_inputs: int, result: int) -> 
     if len(writer.instructions) < _FEWEST_STEPS or writer.root(result) not in writer.computed:
         return steps
     given = [slot for slot in sorted(writer.operands()) if slot < num_inputs or slot in {step.result for step in before}]
+    if not writer.stored.issubset(given) or not writer.stored.isdisjoint(writer.contiguous):
+        return steps
     return [*before, Step("", _Program(writer, given, result), tuple(given), False, result)]
 
 
@@ -119,9 +121,6 @@ def _length_and_capacity(stored: Any, shape: tuple[int, ...]) -> tuple[int, int]
 
     ``stored`` (2, batch, heads, keys, width) is a view of all that the cache has room for, and ``shape`` was its shape then.
     """
-    two, batch, heads, _, width = shape
-    length = stored.shape[3]
-    plane = stored.strides[2]
-    contiguous = (batch * heads * plane, heads * plane, plane, 4 * width, 4)
-    _check(stored.shape == (two, batch, heads, length, width) and stored.strides == contiguous, stored, shape)
-    return length, plane // (4 * width)
+    _, batch, heads, _, width = shape
+    _check(is_cache(stored, batch, heads, width), stored, shape)
+    return stored.shape[3], stored.strides[2] // (4 * width)

@@ -9,9 +9,22 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from tinytensor.kernels.numba.compiling import ByNumba, loop
+from tinytensor.kernels.numba.compiling import ByNumba, Later, loop
 
-ROWS, COLUMNS = 8, 16  # of a tile: in float32 eight registers of AVX-512, or sixteen of AVX2
+
+def _rows() -> int:
+    """How many rows of float32 numbers fit into half of the registers: eight of AVX-512, or of shorter ones two or four a row.
+
+    It depends on nothing but what Numba compiles for, by which it also tells apart the compiled code that it keeps.
+    """
+    from numba.core.registry import cpu_target
+
+    _, _, features = cpu_target.target_context.codegen().magic_tuple()
+    return 8 if "+avx512f" in features.split(",") else 4
+
+
+ROWS: Any = Later(functools.cache(_rows))  # of a tile: an integer in the loops
+COLUMNS = 16  # of a tile. A block of queries is a multiple of both
 
 
 @loop
@@ -66,6 +79,7 @@ def _write_product(
     from llvmlite import ir
 
     vector, byte, integer = ir.VectorType(number, COLUMNS), ir.IntType(8).as_pointer(), start.type
+    rows = ROWS.compute()
     undefined, everywhere = (
         ir.Constant(vector, ir.Undefined),
         ir.Constant(ir.VectorType(ir.IntType(32), COLUMNS), [0] * COLUMNS),
@@ -81,7 +95,7 @@ def _write_product(
         return moved(builder.bitcast(array.data, byte), (strides[0], row), (strides[1], column))
 
     def of_rows(array: Any, pointer: Any) -> list[Any]:
-        return [moved(pointer, (builder.extract_value(array.strides, 0), integer(row))) for row in range(ROWS)]
+        return [moved(pointer, (builder.extract_value(array.strides, 0), integer(row))) for row in range(rows)]
 
     def load(kind: Any, pointer: Any) -> Any:
         return builder.load(builder.bitcast(pointer, kind.as_pointer()), align=alignment)
