@@ -13,7 +13,7 @@ from tinytensor.kernels.numba.compiling import ByNumba, Later, loop
 
 
 def _rows() -> int:
-    """How many rows of float32 numbers fit into half of the registers: eight of AVX-512, or of shorter ones two or four a row.
+    """How many rows of a tile the registers hold: a row of float32 numbers takes one of AVX-512, or several shorter ones.
 
     It depends on nothing but what Numba compiles for, by which it also tells apart the compiled code that it keeps.
     """
