@@ -24,7 +24,8 @@ def _rows() -> int:
     return 8 if "+avx512f" in features.split(",") else 4
 
 
-ROWS, COLUMNS = Later(functools.cache(_rows)), 16  # of a tile. A block of queries is a multiple of both
+ROWS: Any = Later(functools.cache(_rows))  # of a tile
+COLUMNS = 16  # a multiple of ROWS
 
 
 @loop
