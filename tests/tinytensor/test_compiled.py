@@ -9,6 +9,7 @@ import importlib
 import inspect
 import math
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -59,6 +60,12 @@ def test_a_numba_that_cannot_be_imported(tmp_path):
     assert result.stderr.splitlines()[-1].endswith(
         "BackendError: Numba cannot be imported (Numba needs NumPy 2.4 or less): with TINYTENSOR_KERNELS=numpy it is not used"
     )
+
+
+@pytest.mark.needs("numba")
+def test_a_numba_that_may_not_compile():
+    code = "import tinytensor as tt; tt.softmax(tt.ones((2, 3)))"
+    assert "BackendError: NUMBA_DISABLE_JIT is set" in run(code, NUMBA_DISABLE_JIT="1").stderr
 
 
 @pytest.mark.needs("numba")
@@ -304,6 +311,30 @@ def test_products_in_tiles(dtype, seen):
     np.testing.assert_allclose(out, weights.T @ k, rtol=0, atol=1e-4)
     blocks._sum_over_queries(weights, q.T.copy(), 40, 30, seen, added)  # of the 32 queries the last two are padding
     np.testing.assert_allclose(added, start + weights[:, :30] @ q.T[:30], rtol=0, atol=1e-4)
+
+
+TILES = """
+from tinytensor.kernels.numba import compiling, tiles
+from tinytensor.kernels.numba.attention_blocks import _sum_over_queries
+import numpy as np
+compiling._keep_nothing()
+a, b, out = np.ones((16, 16), np.float32), np.ones((16, 16), np.float32), np.zeros((16, 16), np.float32)
+_sum_over_queries(a, b, 16, 16, 16, out)
+(code,) = _sum_over_queries.compile(out.dtype).inspect_asm().values()
+print(tiles.ROWS.compute(), out.min(), out.max(), "zmm" in code)
+"""
+
+
+@pytest.mark.needs("numba")
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="names a processor")
+def test_a_tile_has_four_rows_where_registers_are_few():
+    """On this processor the instructions of an older one run, too."""
+    older = {"NUMBA_CPU_NAME": "x86-64", "NUMBA_CPU_FEATURES": "+sse2"}
+    assert run(TILES, **older).stdout == "4 16.0 16.0 False\n"
+    newer = run(
+        "from tinytensor.kernels.numba import tiles; print(tiles.ROWS.compute())", **older | {"NUMBA_CPU_FEATURES": "+avx512f"}
+    )
+    assert newer.stdout == "8\n"
 
 
 def heads(queries, keys, width, values_width, dtype="float32", batch=2, num_heads=2):

@@ -158,11 +158,14 @@ class Later:
 
 @functools.cache
 def _numba() -> Any:
-    """Numba, imported. Raises BackendError where it is installed and does not run, as with a NumPy that it does not know."""
+    """Numba, imported. Raises BackendError where it is installed and does not run, as with a NumPy that it does not know, or
+    where it may not compile."""
     try:
         import numba
     except ImportError as error:
         raise BackendError(f"Numba cannot be imported ({error}): with TINYTENSOR_KERNELS=numpy it is not used") from None
+    if numba.config.DISABLE_JIT:
+        raise BackendError("NUMBA_DISABLE_JIT is set, but the kernels must be compiled: with TINYTENSOR_KERNELS=numpy none are")
     show_compiling()
     return numba
 

@@ -24,7 +24,7 @@ def _rows() -> int:
 
 
 ROWS: Any = Later(functools.cache(_rows))  # of a tile: an integer in the loops
-COLUMNS = 16  # of a tile. A block of queries is a multiple of both
+COLUMNS = 16  # of a tile, and a multiple of ROWS
 
 
 @loop
