@@ -1,7 +1,7 @@
 """Greedy decoding with a key-value cache: tinyformer's GPT beside Hugging Face's GPT-2 of the same shape and weights.
 
 python benchmarks/generate.py                        # configuration A, one prompt of 8 tokens, until the context is full
-python benchmarks/generate.py --configuration C --compile --untraced --output benchmarks/results/generate_C.md
+python benchmarks/generate.py --configuration C --compile --untraced --output benchmarks/results
 
 What is timed is a whole continuation, the prompt's own pass included. Both sides compute in float32 and must write the same
 tokens before anything is timed. The weights are random, so the texts mean nothing, but no token costs more or less for that.
@@ -160,13 +160,13 @@ def run(task: Task, sides: measure.Sides, turns: int, steps: int, warm_up: int, 
         weights = workers[ours].call("weights")
         for rival in rivals:
             workers[rival].call("load", weights)
-        measure.call_all(workers, "forget_peak")  # the weights on their way between processes are no part of decoding
         written = measure.call_all(workers, "continuation")
         for rival in rivals:
             equal = sum(a == b for a, b in zip(written[ours], written[rival], strict=True))
             if equal < same * task.batch:
                 raise SideError(f"{rival} writes other tokens than {ours}: only {equal} of {task.batch} rows are the same")
         measure.call_all(workers, "turn", warm_up, 1)
+        measure.call_all(workers, "forget_peak")  # the weights on their way, and compiling, are no part of decoding
         times = measure.take_turns(workers, turns, steps)
         memory = measure.call_all(workers, "memory")
         libraries = measure.library_list(workers)
@@ -203,12 +203,14 @@ def main() -> None:
         sides[f"{THEIRS} compiled"] = (HuggingFace, task, True)
     if arguments.untraced:
         sides[f"{OURS} untraced"] = (Tinyformer, task, False)
+    sides |= measure.with_numpys_kernels(OURS, Tinyformer, task)
     report = run(task, sides, arguments.turns, arguments.steps, arguments.warm_up)
     title = (
         f"Greedy decoding, configuration {arguments.configuration}: {task.new_tokens} tokens "
         f"after a prompt of {task.prompt_length}, batch {task.batch}"
     )
-    measure.publish(arguments.output, title, report, "numpy", "torch", "transformers")
+    name = f"generate_{arguments.configuration}"
+    measure.publish(arguments.output, name, title, report, "numpy", "torch", "transformers")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """All that wants a GPU, in one command: the tests, then tinyformer beside PyTorch and Hugging Face on the same GPU.
 
-TINYTENSOR_BACKEND=cupy python benchmarks/gpu.py --output benchmarks/results/gpu.md
+TINYTENSOR_BACKEND=cupy python benchmarks/gpu.py --output benchmarks/results
 TINYTENSOR_BACKEND=cupy python benchmarks/gpu.py --quick --parts tests steps
 
 The parts: "tests" (tests/gpu, and the library's own tests on this backend), "steps" (a training step of nanoGPT's
@@ -336,9 +336,8 @@ def main() -> None:
     for part in PARTS:
         if part in arguments.parts:
             getattr(measurement, part)()
-            if arguments.output:
-                packages = ("numpy", "cupy-cuda13x", "cupy-cuda12x", "torch", "transformers")
-                measure.write(arguments.output, title, measurement.report(), *packages)
+            packages = ("numpy", "cupy-cuda13x", "cupy-cuda12x", "torch", "transformers")
+            measure.write(arguments.output, "gpu", title, measurement.report(), *packages)
     print(f"{title}\n\n{measurement.report()}")
     sys.exit(1 if measurement.failures else 0)
 

@@ -1,6 +1,6 @@
 """How the time of a training step grows with the batch, the length, the layers and the threads, beside what arithmetic says.
 
-python benchmarks/growth.py --output benchmarks/results/growth_A.md
+python benchmarks/growth.py --output benchmarks/results
 
 Each line compares two setups, before and after one change, which are measured in turns like the sides of train_step.py. It
 shows the time after over the time before, both of the fastest quartile of the steps. The arithmetic is the ratio of their
@@ -94,8 +94,8 @@ def main() -> None:
         rows.append([change.what, f"{change.arithmetic():.2f}", *cells])
     head = ["time after over before", "arithmetic", *names, *(f"{name}, ms before" for name in names)]
     report = "\n\n".join([f"Before: {base.configuration.described()}", measure.table(head, rows), *failures])
-    title = f"Growth of a training step, configuration {arguments.configuration}"
-    measure.publish(arguments.output, title, report, "numpy", "torch")
+    title, name = f"Growth of a training step, configuration {arguments.configuration}", f"growth_{arguments.configuration}"
+    measure.publish(arguments.output, name, title, report, "numpy", "torch")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import importlib.util
 import multiprocessing
 import os
 import platform
+import re
 import shlex
 import shutil
 import signal
@@ -211,6 +212,31 @@ def environment(variables: Mapping[str, str]) -> AbstractContextManager[Any]:
     return mock.patch.dict(os.environ, variables)
 
 
+def with_numpys_kernels(name: str, make: Callable[..., Any], *arguments: Any) -> Sides:
+    """The same side with NumPy's kernels, by its name; none where the side itself has them."""
+    import tinytensor
+
+    return {f"{name}, NumPy's kernels": (_in_numpy, make, *arguments)} if tinytensor.kernels_name == "numba" else {}
+
+
+def _in_numpy(make: Callable[..., Any], *arguments: Any) -> Any:
+    os.environ["TINYTENSOR_KERNELS"] = "numpy"  # of the side's own process, which has not imported tinytensor yet
+    return make(*arguments)
+
+
+@contextmanager
+def busy(count: int) -> Iterator[list[int]]:
+    """A context beside which so many other processes, of these ids, compute in a thread each. They end with this one, too."""
+    code = f"import os\nwhile os.getppid() == {os.getpid()}: sum(range(100_000))"
+    with ExitStack() as stack:
+        # In sessions of their own: Ctrl-C ends this process, which ends them.
+        command = [sys.executable, "-c", code]
+        processes = [stack.enter_context(subprocess.Popen(command, start_new_session=True)) for _ in range(count)]
+        for process in processes:
+            stack.callback(process.kill)  # before the process's own context, which waits for its end
+        yield [process.pid for process in processes]
+
+
 def thread_variables(count: int | None) -> dict[str, str]:
     """The variables that tell libraries, when they are loaded, how many threads to use; none for None."""
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
@@ -305,22 +331,36 @@ def megabytes(count: int | None) -> str:
     return "" if count is None else f"{count / 1e6:.0f}"
 
 
-def publish(output: Path | None, title: str, report: str, *packages: str) -> None:
-    """Print the report; where there is a file for it, write it there."""
+def publish(output: Path | None, name: str, title: str, report: str, *packages: str) -> None:
+    """Print the report, and ``write`` it."""
     print(f"{title}\n\n{report}")
-    if output:
-        write(output, title, report, *packages)
+    write(output, name, title, report, *packages)
 
 
-def write(output: Path, title: str, report: str, *packages: str) -> None:
-    """Write the report as Markdown, with where, when and with which versions of the packages it was measured."""
+def write(output: Path | None, name: str, title: str, report: str, *packages: str) -> None:
+    """Write the report as Markdown, if to any file, with where, when and with which kernels and packages it was measured. In a
+    folder it is the file of this name in this processor's folder."""
+    if output is None:
+        return
+    if output.is_dir():
+        output = output / folder_name(_processor()) / f"{name}.md"
+        output.parent.mkdir(exist_ok=True)
     output.write_text(f"# {title}\n\n{report}\n\n{_circumstances(packages)}\n", encoding="utf-8")
 
 
+def folder_name(processor: str) -> str:
+    """A processor's name in small letters and hyphens, without its speed and the words that say nothing: "intel-xeon"."""
+    telling = re.sub(r"\((r|tm)\)|@.*|\b(cpu|processor|\d+-core)\b", " ", processor.lower())
+    return "-".join(re.findall(r"[a-z0-9]+", telling))
+
+
 def _circumstances(packages: Sequence[str]) -> str:
+    from tinytensor import kernels_name
+
     date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     installed = {package.name: package.version for package in importlib.metadata.distributions()}
+    packages = [*packages, *(["numba"] if kernels_name == "numba" else [])]
     versions = [f"{name} {installed.get(name, 'not installed')}" for name in packages]
     # Environment variables that change how fast things run: settings of the libraries and of glibc's memory allocator.
     prefixes = ("TINYTENSOR_", "OPENBLAS_", "OMP_", "MKL_", "MALLOC_")
@@ -330,7 +370,8 @@ def _circumstances(packages: Sequence[str]) -> str:
     revision = subprocess.run(git, capture_output=True, text=True).stdout.strip() if shutil.which("git") else ""
     return (
         f"Measured on {date} with `{command}` at revision {revision or 'unknown'}, on {_processor()} with {cores} cores "
-        f"({platform.system()} {platform.machine()}), {', '.join([f'python {platform.python_version()}', *versions])}."
+        f"({platform.system()} {platform.machine()}), kernels: {kernels_name}, "
+        f"{', '.join([f'python {platform.python_version()}', *versions])}."
     )
 
 
@@ -363,7 +404,8 @@ def make_parser(description: str, configurations: Mapping[str, Sizes] | None = N
     for name, default in counts.items():
         flag = "--" + name.replace("_", "-")
         parser.add_argument(flag, type=positive, default=default, metavar="INT", help=what[name])
-    parser.add_argument("--output", type=_output_file, metavar="FILE.md", help="write the results to this file, too")
+    where = "write the results to this file, too; of a folder, such as benchmarks/results, to a file of this processor's folder"
+    parser.add_argument("--output", type=_output, metavar="FILE.md or FOLDER", help=where)
     return parser
 
 
@@ -377,14 +419,12 @@ def parse(parser: argparse.ArgumentParser, words: Sequence[str] | None, *package
     return arguments
 
 
-def _output_file(text: str) -> Path:
-    path = Path(text)
-    if path.suffix != ".md":
-        raise argparse.ArgumentTypeError(f"{text!r} must end in .md")
+def _output(text: str) -> Path:
+    path = Path(text)  # what is wrong with it is found out now, not when all has been measured
+    if path.suffix != ".md" and not path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is no folder, and does not end in .md")
     if not path.parent.is_dir():
         raise argparse.ArgumentTypeError(f"the folder {path.parent} does not exist")
-    if path.is_dir():  # found out now, not when all has been measured
-        raise argparse.ArgumentTypeError(f"{text!r} is a folder")
     return path
 
 

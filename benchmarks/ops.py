@@ -234,13 +234,15 @@ def _kept_by_both(case: Case, a: Any, b: Any) -> Any:
 def run(cases: Sequence[Case], turns: int) -> str:
     """Measure every case: a table, and what multiplied matrices."""
     with ExitStack() as stack, measure.environment(measure.thread_variables(1)):
-        workers = measure.start_all(stack, {OURS: (Tinytensor,), THEIRS: (PyTorch,)})
+        sides: measure.Sides = {OURS: (Tinytensor,), THEIRS: (PyTorch,), **measure.with_numpys_kernels(OURS, Tinytensor)}
+        workers = measure.start_all(stack, sides)
         rows = []
         for number, case in enumerate(cases):
             print(f"{number + 1}/{len(cases)} {case.op}, configuration {case.configuration}", file=sys.stderr)
             rows.append(_measure(workers, case, turns))
         libraries = measure.library_list(workers)
-    head = ["op", "configuration", "shapes", f"{OURS} ms", f"{THEIRS} ms", "ratio of fastest quartiles", "ratio of medians"]
+    of_each = [f"{name} ms" for name in sides]
+    head = ["op", "configuration", "shapes", *of_each, "ratio of fastest quartiles", "ratio of medians"]
     note = f"Forward and backward together, medians; ratios below 1 where {OURS} is faster. Threads: 1."
     return "\n\n".join([measure.table(head, rows), note, libraries])
 
@@ -249,17 +251,17 @@ def _measure(workers: Mapping[str, Worker], case: Case, turns: int) -> list[str]
     """The case's row."""
     arrays = case.arrays()
     measure.call_all(workers, "prepare", case, arrays)
-    check(case, *measure.call_all(workers, "results").values())
+    results = measure.call_all(workers, "results")
+    check(case, results[OURS], results[THEIRS])
     # Enough steps that a turn is free of what the other side left behind.
     slowest = max(map(statistics.median, measure.call_all(workers, "turn", 2, 3).values()))
     steps = min(MOST_STEPS, max(2, round(SECONDS_A_TURN / slowest)))
     times = measure.take_turns(workers, turns, steps, settle=max(1, steps // 4))
-    ours, theirs = times[OURS], times[THEIRS]
     shapes = ", ".join(f"{name} {'×'.join(map(str, array.shape))}" for name, array in arrays.items())
     if case.op in OPTIMIZERS:
         shapes = f"{sum(array.size for array in arrays.values()):,} parameters"
-    medians = [f"{1000 * side.median:.3f}" for side in (ours, theirs)]
-    return [case.op, case.configuration, shapes, *medians, *reversed(ours.over(theirs))]
+    medians = [f"{1000 * side.median:.3f}" for side in times.values()]
+    return [case.op, case.configuration, shapes, *medians, *reversed(times[OURS].over(times[THEIRS]))]
 
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
@@ -277,7 +279,7 @@ def main() -> None:
     """Measure, print, and write."""
     arguments = parse()
     report = run([Case(op, name) for op in arguments.only for name in arguments.configuration], arguments.turns)
-    measure.publish(arguments.output, "Single ops, forward and backward", report, "numpy", "torch")
+    measure.publish(arguments.output, "ops", "Single ops, forward and backward", report, "numpy", "torch")
 
 
 if __name__ == "__main__":

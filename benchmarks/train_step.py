@@ -1,13 +1,14 @@
 """One training step of tinyformer beside PyTorch's: forward, backward, clipping, AdamW, on random tokens.
 
 python benchmarks/train_step.py                      # configuration A, a GPT, PyTorch eager
-python benchmarks/train_step.py --configuration C --compile --output benchmarks/results/train_step_C.md
+python benchmarks/train_step.py --configuration C --compile --output benchmarks/results
+python benchmarks/train_step.py --busy 1             # while another program uses the machine, too
 
 Both models start from the same weights and see the same batches. Their first losses must agree before anything is timed. Of
 the two ratios, that of the fastest quartiles compares the libraries on an undisturbed machine; that of the medians includes
 its slow spells.
 
-As a third side NumPy runs the step's matrix products and nothing else: the ceiling for any step that leaves its products to
+As a last side NumPy runs the step's matrix products and nothing else: the ceiling for any step that leaves its products to
 the same BLAS. It does so in the faster of two ways: BLAS splits each product between its threads, or each thread computes the
 products of its own part of the batch.
 """
@@ -221,8 +222,8 @@ def start(
             if weights:
                 worker.call("load", weights)
             weights = weights or worker.call("weights")
-            worker.call("forget_peak")  # the weights on their way between processes are no part of training
             losses = [worker.call("first_loss"), *worker.call("losses", warm_up)]
+            worker.call("forget_peak")  # the weights on their way, and compiling, are no part of training
             losses = losses[: 1 if configuration.dropout else 2]  # in training, elements are dropped at random
             expected = expected or losses
             check_losses(name, losses, expected, (rounding or {}).get(name, 1e-5))
@@ -243,8 +244,9 @@ def check_losses(name: str, losses: Sequence[float], expected: Sequence[float], 
 def run(setup: Setup, turns: int, steps: int, warm_up: int) -> str:
     """Measure all sides: a table of them, one of ratios, and what multiplied matrices."""
     configuration = setup.configuration
+    sides = {**setup.sides(), **measure.with_numpys_kernels(OURS, Tinyformer, configuration)}
     with ExitStack() as stack, measure.environment(measure.thread_variables(setup.threads)):
-        workers = start(stack, configuration, setup.sides(), warm_up)
+        workers = start(stack, configuration, sides, warm_up)
         models = list(workers)
         workers |= measure.start_all(stack, {PRODUCTS: (Products, configuration)})
         times = measure.take_turns(workers, turns, steps)
@@ -279,6 +281,8 @@ def setup_of(arguments: argparse.Namespace) -> Setup:
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = make_parser("Time one training step of tinyformer beside PyTorch's, in turns.", turns=30)
+    beside = "meanwhile so many other processes compute, in a thread each"
+    parser.add_argument("--busy", type=measure.positive, default=0, metavar="INT", help=beside)
     return measure.parse(parser, words, "torch", "threadpoolctl")
 
 
@@ -287,8 +291,12 @@ def main() -> None:
     """Measure, print, and write."""
     arguments = parse()
     setup = setup_of(arguments)
-    report = f"{setup.configuration.described()}\n\n{run(setup, arguments.turns, arguments.steps, arguments.warm_up)}"
-    measure.publish(arguments.output, f"A training step, configuration {arguments.configuration}", report, "numpy", "torch")
+    title, name = f"A training step, configuration {arguments.configuration}", f"train_step_{arguments.configuration}"
+    name += "_dropout" * (arguments.dropout is not None) + f"_busy_{arguments.busy}" * bool(arguments.busy)
+    title += f", beside {measure.counted(arguments.busy, 'busy program')} of one thread each" * bool(arguments.busy)
+    with measure.busy(arguments.busy):
+        report = run(setup, arguments.turns, arguments.steps, arguments.warm_up)
+    measure.publish(arguments.output, name, title, f"{setup.configuration.described()}\n\n{report}", "numpy", "torch")
 
 
 if __name__ == "__main__":

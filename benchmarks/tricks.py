@@ -1,10 +1,11 @@
 """What each thing that makes tinytensor fast buys: a training step of tinyformer's GPT without it, beside one with all.
 
 python benchmarks/tricks.py                          # configuration A
-python benchmarks/tricks.py --configuration C --output benchmarks/results/tricks_C.md
+python benchmarks/tricks.py --configuration C --output benchmarks/results
 
 Each variant lives in a process of its own, where one thing is switched off before the model is made: a fused op is replaced
-by its reference, or a constant by one that leaves nothing to cut. Nothing in the library is there for this benchmark alone.
+by its reference, a compiled kernel by NumPy's, or a constant by one that leaves nothing to cut. Nothing in the library is
+there for this benchmark alone.
 
 A variant is timed only where it is seen to do something else: the calls, in one step, of the function that the trick saves or
 needs are compared with those of the step with all tricks (for memory, the page faults are). The losses of the first steps must
@@ -15,12 +16,14 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import importlib
 import math
 import pkgutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -30,8 +33,13 @@ from configurations import GPTS, Configuration
 from measure import SideError, Worker
 from train_step import Tinyformer
 
+from tinytensor import kernels
+from tinytensor.op import all_ops
+
 ALL, NONE = "all tricks", "none of them"
-GIVEN_BACK, IN_ONE = "freed memory given back", "batch not cut into shards"
+GIVEN_BACK, IN_ONE, IN_NUMPY = "freed memory given back", "batch not cut into shards", "no kernel compiled"
+ENVIRONMENTS = {GIVEN_BACK: {"TINYTENSOR_KEEP_MEMORY": "0"}, IN_NUMPY: {"TINYTENSOR_KERNELS": "numpy"}}
+ENVIRONMENTS[NONE] = ENVIRONMENTS[GIVEN_BACK] | ENVIRONMENTS[IN_NUMPY]
 WHOLE = 1 << 62  # elements in a block: more than there ever are
 PAGE_FAULTS = "page faults"  # counted like calls
 ATTENTION = "tinytensor.kernels.numpy.attention"
@@ -42,7 +50,7 @@ OPTIMIZERS = "tinytensor.kernels.numpy.optimizers"
 
 @dataclasses.dataclass(frozen=True)
 class Trick:
-    """How to do without it, and the function that is then called more often in a step, or else less often."""
+    """How to do without it, and the function, or module, that is then called more often in a step, or else less often."""
 
     function: str
     changes: Mapping[str, Callable[[Any], Any]]  # by the name of what is replaced: from what it is to what it becomes
@@ -68,18 +76,23 @@ def not_fused(file: str, *names: str, is_part: bool = False) -> Trick:
     return Trick(f"{file}.{names[-1]}", changes, is_part=is_part)
 
 
-def whole_gradient(g: Any, x_shape: Any, index: Any) -> Any:
-    """The gradient of x[index] as an array of the shape of x, zero but for the piece."""
-    return pkgutil.resolve_name("tinytensor.ops.indexing._scatter")(g, index, x_shape)
+def numpys(name: str, _: Any) -> Any:
+    """NumPy's kernel of this name."""
+    return pkgutil.resolve_name(f"tinytensor.kernels.numpy:{name}")
 
 
-def sum_rows(rows: Any, ids: Any, num_rows: int) -> Any:
-    """The gradient of an embedding, added up row by row."""
-    from tinytensor.backend import scatter_add
-
-    out = numpy.zeros((num_rows, rows.shape[-1]), dtype=rows.dtype)
-    scatter_add(out, ids, rows)
-    return out
+def not_compiled() -> dict[str, Trick]:
+    """For each file of compiled kernels, NumPy's in their place: in the slot, and in the ops that hold them."""
+    compiled = importlib.import_module("tinytensor.kernels.numba")
+    holders = {"tinytensor.kernels": kernels, **{f"{op.__module__}.{op.forward.__name__}": op for op in all_ops.values()}}
+    held = [(f"{place}.{name}", value) for place, holder in holders.items() for name, value in vars(holder).items()]
+    tricks = {}
+    for _, file, _ in pkgutil.iter_modules(compiled.__path__):
+        module = f"{compiled.__name__}.{file}"
+        own = {id(value): name for name, value in vars(importlib.import_module(module)).items() if name in compiled.__all__}
+        if changes := {place: partial(numpys, own[id(value)]) for place, value in held if id(value) in own}:
+            tricks[f"{file}.py not compiled"] = Trick(module, changes, more=False, is_part=True)
+    return tricks
 
 
 TRICKS = {
@@ -111,15 +124,9 @@ TRICKS = {
         f"{ATTENTION}.joinable", {f"{ATTENTION}.joinable": lambda _: numpy.empty}, more=False
     ),
     "attention's weights computed again": Trick(f"{ATTENTION}._scores", {f"{ATTENTION}._KEPT": lambda _: 0}, is_part=True),
-    "gradients of pieces not added in place": Trick(
-        "tinytensor.engine._add_part",
-        {"tinytensor.ops.indexing._getitem.rules": lambda _: {"x": whole_gradient}},
-        more=False,
-    ),
-    "embedding's gradient row by row": Trick(
-        "tinytensor.backend.scatter_add", {"tinytensor.kernels.sum_rows": lambda _: sum_rows}
-    ),
     "optimizer not in blocks": Trick(f"{OPTIMIZERS}._blocks", {f"{OPTIMIZERS}._BLOCK": lambda _: WHOLE}, more=False),
+    **not_compiled(),
+    IN_NUMPY: Trick(f"{OPTIMIZERS}.adam_step", {}),  # by a variable of the environment
 }
 NONE_OF = [name for name, trick in TRICKS.items() if not trick.is_part]
 VARIANTS = {
@@ -138,7 +145,7 @@ class Variant(Tinyformer):
         super().__init__(configuration)
 
     def calls(self) -> dict[str, int]:
-        """How often this thread calls each of the library's functions in a step, and the process's page faults in another."""
+        """How often this thread calls each of the functions and modules in a step, and the page faults in another."""
         import resource
 
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -147,7 +154,8 @@ class Variant(Tinyformer):
 
         def note(frame: Any, event: str, argument: Any) -> None:
             if event == "call":
-                counted[f"{frame.f_globals.get('__name__')}.{frame.f_code.co_name}"] += 1
+                module = frame.f_globals.get("__name__")
+                counted.update((module, f"{module}.{frame.f_code.co_name}"))
 
         sys.setprofile(note)
         try:
@@ -162,9 +170,10 @@ def run(configuration: Configuration, turns: int, steps: int, warm_up: int) -> s
     with ExitStack() as stack:
         workers: dict[str, Worker] = {}
         for name in VARIANTS:
-            with measure.environment({"TINYTENSOR_KEEP_MEMORY": "0"} if name in (GIVEN_BACK, NONE) else {}):
+            with measure.environment(ENVIRONMENTS.get(name, {})):
                 workers |= measure.start_all(stack, {name: (Variant, configuration, name)})
         _check_losses(measure.call_all(workers, "losses", warm_up))
+        measure.call_all(workers, "forget_peak")  # compiling is no part of training
         calls = measure.call_all(workers, "calls")
         idle = [name for name in VARIANTS if name != ALL and not VARIANTS[name].shows(calls[ALL], calls[name])]
         _check_all_off(calls, [name for name in NONE_OF if name not in idle])
@@ -212,7 +221,7 @@ def main() -> None:
     arguments = parse()
     report = run(GPTS[arguments.configuration], arguments.turns, arguments.steps, arguments.warm_up)
     title = f"A training step without each trick, configuration {arguments.configuration}"
-    measure.publish(arguments.output, title, report, "numpy")
+    measure.publish(arguments.output, f"tricks_{arguments.configuration}", title, report, "numpy")
 
 
 if __name__ == "__main__":

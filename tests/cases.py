@@ -12,6 +12,7 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -433,6 +434,12 @@ def log_softmax(x: Any, axis: int = -1) -> Any:
 for axis in (-1, 0, 1):
     same("softmax", f"axis={axis}", normal(2, 3, 2), args=(axis,), want=softmax)
     same("log_softmax", f"axis={axis}", normal(2, 3, 2), args=(axis,), want=log_softmax)
+    for op, wanted in {
+        "softmax_gradient": lambda g, out, a: out * (g - (g * out).sum(a, keepdims=True)),
+        "log_softmax_gradient": lambda g, out, a: g - np.exp(out) * g.sum(a, keepdims=True),
+    }.items():
+        two = normal(2, 3, 2), unit(2, 3, 2)
+        case(op, f"axis={axis}", partial(all_ops[op], axis=axis), lambda g, out, f=wanted, a=axis: f(g, out, a), *two)
 for op, f in [("softmax", tt.softmax), ("log_softmax", tt.log_softmax)]:
     case(op, "no rows", f, lambda x: x, normal(0, 3))
     for axis in (-1, 1):
@@ -659,6 +666,22 @@ case("embedding", "of itself", lambda w: tt.embedding(tt.tensor([0, 2, 0]), w) *
 
 # ------------------------------------------------------------------------------------------------------- linear algebra
 
+
+def rotated(x: Any, cosine: Any, sine: Any) -> Any:
+    first, second = np.split(x, 2, -1)
+    return np.concatenate([first * cosine - second * sine, second * cosine + first * sine], -1)
+
+
+for of_x, of_angles in [((2, 3, 4), (3, 2)), ((3, 4), (3, 2)), ((4,), (2,)), ((2, 2, 3, 2), (3, 1)), ((2, 3, 4), (2, 1, 2))]:
+    angles = normal(*of_angles)
+    tables = [np.cos(angles), np.sin(angles)]
+
+    def by_tables(x: Any, tables: Any = tables) -> Any:
+        return tt.rotate_pairs(x, *[tt.tensor(t).astype(x.dtype) for t in tables])
+
+    case("rotate_pairs", f"{of_x} by {of_angles}", by_tables, lambda x, t=tables: rotated(x, *t), normal(*of_x))
+case("rotate_pairs", "of nothing", by_tables, lambda x: x, normal(2, 0, 4))
+
 MATMULS = """
     3,4 4,2 | 4 4 | 3,4 4 | 4 4,2 | 2,3,4 4,2 | 2,3,4 2,4,2 | 2,1,3,2 2,2,3 | 3,4 2,4,2 | 2,3,4 4 | 4 2,4,3 | 1,3,2 2,2,3 |
     3,1 1,3 | 0,3 3,2 | 3,0 0,2 | 2,3,0 0,2 | 0,3,2 2,2 | 2,0,3 3,2 | 0,2,3 0,3,2 | 0 0
@@ -767,6 +790,12 @@ case("rms_norm", "weight from x", *of_parts, normal(2, 3))
 for shape in [(3, 4), (), (0, 3)]:
     fused("gelu_tanh", f"{shape}", gelu_tanh, normal(*shape))
     fused("gelu_exact", f"{shape}", gelu_exact, normal(*shape))
+    fused("silu", f"{shape}", lambda x: x * sigmoid(x), normal(*shape), factor=None)
+    for constant in [(), (0,), (1,)]:
+        two = normal(*shape), normal(*shape)
+        fused("silu", f"{shape}, constant {constant}", lambda x, y: x * sigmoid(x) * y, *two, constant=constant)
+    case("swiglu", f"{shape}", tt.swiglu, lambda x, y: x * sigmoid(x) * y, normal(*shape), normal(*shape))
+case("swiglu", "of itself", lambda x: tt.swiglu(x, x), lambda x: x * sigmoid(x) * x, normal(2, 3))
 
 
 def seeded(f: Callable[..., Any]) -> Callable[..., Any]:

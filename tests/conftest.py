@@ -34,6 +34,11 @@ NEEDS = {
     "standin": (on_the_standin, "of CUDA kernels and of what crosses to a GPU, for the stand-in for CuPy alone", STANDIN),
     "cupy": (lambda: _backend_is("cupy"), "of bfloat16 and cuBLAS, which NumPy lacks", STANDIN),
     "numpy": (lambda: _backend_is("numpy"), "for NumPy alone", "TINYTENSOR_BACKEND=numpy pytest"),
+    "numba": (
+        lambda: _backend_is("numpy") and sys.modules["tinytensor.kernels"].name == "numba",
+        "of compiled kernels",
+        'pip install "numba>=0.61", and TINYTENSOR_KERNELS unset',
+    ),
     "dot": (lambda: shutil.which("dot") is not None, "of pictures by Graphviz's program `dot`", "apt install graphviz"),
 }
 left_out = pytest.StashKey[Counter[tuple[str, str]]]()  # by what they need: how many tests, and how many files of tests

@@ -18,6 +18,7 @@ from tinytensor.functional.regularization import *
 from tinytensor.gradcheck import GradcheckError, gradcheck
 from tinytensor.graph import draw_graph
 from tinytensor.io import FileError, load, save
+from tinytensor.kernels import name as kernels_name
 from tinytensor.ops.activations import *
 from tinytensor.ops.comparisons import *
 from tinytensor.ops.elementwise import *

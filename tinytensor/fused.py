@@ -87,6 +87,7 @@ class FusedOp(Op):
         arrays = {place: arguments[place] for place in self.input_places if is_array(arguments[place])}
         floating = [x.dtype for x in arrays.values() if is_floating(x.dtype)]
         common = functools.reduce(xp.promote_types, floating) if floating else default_dtype
+        common = common.newbyteorder("=")  # this processor's: arrays from a file may have the other order of bytes
         computed_in = default_dtype if common == float16 else common
         for place, x in arrays.items():
             arguments[place] = x.astype(computed_in, copy=False)

@@ -11,9 +11,11 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
+from tinytensor import kernels
 from tinytensor.backend import bool_dtype, default_dtype, host, xp
 from tinytensor.calling import bind, wrap
 from tinytensor.fused import FusedOp
+from tinytensor.kernels.steps import Step
 from tinytensor.modes import modes, no_grad, tracing, without_warnings
 from tinytensor.op import Function, Op
 from tinytensor.tensor import Tensor
@@ -27,6 +29,8 @@ def trace(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     ``if``s, a module's mode, and what is computed from Python numbers. Only these may change from call to call: the input
     tensors, arrays that are changed in place (such as parameters; but ``x[i] = y`` gives a tensor a new array), and objects
     that an ``opaque`` function uses (such as a cache).
+
+    Compiled kernels may join the steps of a long program to one: its results then differ by rounding from the function's.
 
     Raises TypeError if the values of a computed tensor are used outside of ops (``.numpy()``, ``.item()``, ``if x > 0``,
     ``tt.tensor(x)``, ``x[i] = y``), if no op uses an input, and if an op gets an array that belongs to no tensor. Raises
@@ -56,15 +60,6 @@ def trace(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return traced
 
 
-class Step(NamedTuple):
-    """One call of a kernel. Its arguments and its result are numbers of slots; see ``Program``."""
-
-    kernel: Callable[..., Any]
-    arguments: tuple[int, ...]
-    is_fused: bool  # the kernel then returns (result, residuals)
-    result: int
-
-
 class Program(NamedTuple):
     """A traced program: steps without branches. Each value has a numbered slot: first the inputs, then all others."""
 
@@ -75,7 +70,7 @@ class Program(NamedTuple):
     def run(self, inputs: Sequence[Any]) -> Any:
         """The result for these input arrays."""
         values, array = [*inputs, *self.known], xp.ndarray
-        for kernel, arguments, is_fused, result in self.steps:
+        for _, kernel, arguments, is_fused, result in self.steps:
             out = kernel(*[values[i] for i in arguments])
             if is_fused:
                 out = out[0]
@@ -102,21 +97,23 @@ class Tracer:
             for value in arguments:
                 self._refuse_arrays(value)
             return out
-        kernel, is_fused = op.forward, False
+        name, kernel, is_fused = _name(op), op.forward, False
         if not _is_plain(op, arguments, out):
             if op.several:
                 arguments = [*arguments[0], *arguments[1:]]
-            kernel = _general(op, arguments, out.shape)
+            name, kernel = "", _general(op, arguments, out.shape)
         elif isinstance(op, FusedOp):
             kernel, arguments, is_fused = op.kernel_forward, [op.none_needed, *arguments], True
-        self.write(kernel, arguments, out, is_fused)
+        self.write(name, kernel, arguments, out, is_fused)
         return out
 
-    def write(self, kernel: Callable[..., Any], arguments: Sequence[Any], out: Tensor, is_fused: bool = False) -> None:
+    def write(
+        self, name: str, kernel: Callable[..., Any], arguments: Sequence[Any], out: Tensor, is_fused: bool = False
+    ) -> None:
         """Write down that the kernel, called with these arguments, returns the array of ``out``."""
         slots = tuple([self._slot(x) for x in arguments])
         self._computed.add(self._add(out.data))
-        self._steps.append(Step(kernel, slots, is_fused, self._slots[id(out.data)]))
+        self._steps.append(Step(name, kernel, slots, is_fused, self._slots[id(out.data)]))
 
     def write_check(self, check: Callable[..., None], arguments: Sequence[Any]) -> None:
         """Write down that this check is called with these arguments."""
@@ -126,7 +123,7 @@ class Tracer:
             check(*values)
             return nothing.data
 
-        self.write(kernel, arguments, nothing)
+        self.write("", kernel, arguments, nothing)
 
     def program(self, out: Tensor) -> Program:
         """The program that computes ``out``: everything that was written down."""
@@ -141,7 +138,8 @@ class Tracer:
                 "not know)"
             )
         known = [None if slot in self._computed else value for slot, value in enumerate(self._values)]
-        return Program(self._steps, known[self._num_inputs :], result)
+        steps = kernels.fuse(self._steps, self._values, self._num_inputs, result)
+        return Program(steps, known[self._num_inputs :], result)
 
     def refuse_values_of(self, value: Any) -> None:
         """Raise TypeError if this array or tensor is an input or was computed by a step, or if it contains such an array.
@@ -180,6 +178,11 @@ class Tracer:
         self._values.append(value)
         self._slots[id(value)] = len(self._values) - 1
         return len(self._values) - 1
+
+
+def _name(function: Any) -> str:
+    """The name by which kernels know an op or function of this library. "" for any other: it may have the same name."""
+    return function.__name__.lstrip("_") if function.__module__.startswith("tinytensor.") else ""
 
 
 _PLAIN = {type(None), bool, int, float, str}  # types of arguments that cannot contain arrays
@@ -236,7 +239,7 @@ def opaque(function: Function) -> Function:
         with tracing(None), no_grad():
             out = wrap(function(*[x.data if isinstance(x, Tensor) else x for x in given]))
         if tracer is not None:
-            tracer.write(function, given, out)
+            tracer.write(_name(function), function, given, out)
         return out
 
     return cast(Function, call)

@@ -1,7 +1,7 @@
 """Every figure that the README tells of a measurement is the one of its results file.
 
 Its sentences are made again from the files, and must be there word for word; so must its tables and what programs printed. A
-figure that none of that accounts for is an error, too: it has no source.
+figure that none of that accounts for is an error, too: it has no source. Timings are kept by processor.
 """
 
 from __future__ import annotations
@@ -64,6 +64,40 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 PRINTED = re.findall(r"```text\n(.*?)```", README, flags=re.DOTALL)
 PROSE = in_a_line(re.sub(r"```[^`]*```|^\|.*\|$", "", README, flags=re.MULTILINE))
 
+# ---------------------------------------------------------------------------------------------------------- processors
+
+EPYC, XEON = "amd-epyc", "intel-xeon-sapphire-rapids"
+PROCESSORS = {EPYC: "AMD EPYC", XEON: "Intel Xeon (Sapphire Rapids)"}  # the README's names of the folders
+
+
+def kernels(name: str) -> str:
+    """Which kernels a results file is about, in the README's words."""
+    return "compiled kernels" if ", kernels: numba, " in read(name) else "NumPy's kernels"
+
+
+def test_every_processor_with_results_is_named() -> None:
+    assert {path.parent.name for path in RESULTS.glob("*/*.md") if path.name != "README.md"} == set(PROCESSORS)
+    assert [name for name in PROCESSORS.values() if name not in PROSE] == []
+
+
+def test_where_pytorch_is_faster_on_the_other_processor() -> None:
+    ratios = {model: cell(f"{XEON}/train_step.md", model, "time over PyTorch's") for model in [*"ABCD", "C with dropout 0.2"]}
+    assert {model for model, ratio in ratios.items() if ratio > 1} == {"A", "B", "C"}
+    assert (
+        "On an Intel Xeon (Sapphire Rapids), with NumPy's kernels, PyTorch is faster in A, B and C; tinyformer is faster in C "
+        f"with dropout and in D (`benchmarks/results/{XEON}/train_step.md`). Nothing was measured there yet with "
+        "compiled kernels."
+    ) in PROSE
+    told = in_a_line(read(f"{XEON}/train_step.md"))
+    assert "Fastest quartiles, NumPy's kernels." in told
+    assert "Nothing was measured on this processor yet with compiled kernels." in told
+
+
+def test_the_single_ops_that_pytorch_computes_faster() -> None:
+    slower = {op for op, *_, fastest, _ in tables(read(f"{EPYC}/ops.md"))[0][1:] if float(fastest) > 1}
+    assert f"PyTorch is faster in {', '.join(sorted(slower))} (`benchmarks/results/{EPYC}/ops.md`)." in PROSE
+
+
 # -------------------------------------------------------------------------------------------------------------- tables
 
 QUARTILE, MEDIAN, MEMORY = "fastest quartile ms", "median ms", "peak MB"
@@ -77,11 +111,25 @@ STEPS = {  # the README's names of what the files are about
 SIDES = ("PyTorch eager", "PyTorch compiled")
 
 
+NUMPYS = "tinyformer, NumPy's kernels"
+
+
 def step_row(name: str, label: str) -> list[str]:
     """A model's row in the README's table of training steps: over the better of PyTorch's two sides, whichever it is."""
     time, medians = (max(cell(name, side, column) for side in SIDES) for column in ("of fastest quartiles", "of medians"))
     memory = cell(name, "tinyformer", MEMORY) / min(cell(name, side, MEMORY) for side in SIDES)
-    return [label, f"{cell(name, 'tinyformer', QUARTILE):.3g}", f"{time:.2f} ({medians:.2f})", f"{memory:.2f}"]
+    row = [label, f"{cell(name, 'tinyformer', QUARTILE):.3g}", f"{time:.2f} ({medians:.2f})", f"{memory:.2f}"]
+    if kernels(name) == "compiled kernels":
+        row.append(f"{cell(name, NUMPYS, QUARTILE) / min(cell(name, side, QUARTILE) for side in SIDES):.2f}")
+    return row
+
+
+def speeds(folder: str) -> list[list[str]]:
+    """The README's table of the training steps that were measured on a processor."""
+    rows = [step_row(f"{folder}/{name}", label) for name, label in STEPS.items()]
+    (which,) = {kernels(f"{folder}/{name}") for name in STEPS}
+    head = [f"on an {PROCESSORS[folder]}, with {which}", "ms", "time", "peak memory", "time with NumPy's kernels"]
+    return [head[: len(rows[0])], *rows]
 
 
 TRICKS = {  # the README's names of the files' rows
@@ -91,32 +139,47 @@ TRICKS = {  # the README's names of the files' rows
     "gelu's kernel": "gelu not fused",
     "heads as views": "attention's heads cut and joined by ops",
     "attention's kernel, and heads as views": "attention not fused",
-    "all of this, and the rest of the list there": "none of them",
 }
+COMPILED = {  # where the kernels are compiled
+    "compiled attention": "attention.py not compiled",
+    "compiled gelu": "gelu.py not compiled",
+    "compiled layer norm": "normalization.py not compiled",
+    "compiled loss": "cross_entropy.py not compiled",
+    "compiled optimizer": "optimizers.py not compiled",
+    "compiled gradient of the embedding": "sum_rows.py not compiled",
+    "any compiled kernel": "no kernel compiled",
+}
+ALL = {"all of this, and the rest of the list there": "none of them"}
 
 
-def ratio(configuration: str, row: str) -> float:
+def ratio(configuration: str, row: str) -> str:
     """The time of a step without a trick over that of one with all."""
-    return cell(f"tricks_{configuration}.md", row, "ratio of fastest quartiles")
+    return f"{cell(f'{EPYC}/tricks_{configuration}.md', row, 'ratio of fastest quartiles'):.2f}"
+
+
+def tricks() -> dict[str, str]:
+    """The rows of the README's table of them, and the files' names of the same."""
+    (which,) = {kernels(f"{EPYC}/tricks_{configuration}.md") for configuration in "AC"}
+    return TRICKS | (COMPILED if which == "compiled kernels" else {}) | ALL
 
 
 def test_the_tables_are_those_of_the_results() -> None:
-    speeds = [["model", "ms", "time", "peak memory"], *(step_row(*item) for item in STEPS.items())]
-    without = [["without", "A", "C"], *([k, f"{ratio('A', v):.2f}", f"{ratio('C', v):.2f}"] for k, v in TRICKS.items())]
-    assert tables(README) == [speeds, without]
+    measured = [speeds(folder) for folder in PROCESSORS if (RESULTS / folder / "train_step_A.md").exists()]
+    without = [["without, on an AMD EPYC", "A", "C"], *([k, ratio("A", v), ratio("C", v)] for k, v in tricks().items())]
+    assert tables(README) == [*measured, without]
 
 
 @pytest.mark.parametrize(("name", "label"), [item for item in STEPS.items() if "GPT" in item[1]])
 def test_the_models_of_the_table_are_those_that_were_measured(name: str, label: str) -> None:
     settings = label.partition("GPT, ")[2].removesuffix(" (the default run's)")
-    assert f"\n{settings}, no dropout; " in read(name)
+    assert f"\n{settings}, no dropout; " in read(f"{EPYC}/{name}")
 
 
 # ----------------------------------------------------------------------------------------------------- what was printed
 
 
 def test_the_character_model_printed_this() -> None:
-    lines = [f"GPT with {cell('ops.md', 'AdamW | A', 'shapes'):,.0f} parameters on numpy; run folder runs/char_gpt"]
+    lines = [f"GPT with {cell(f'{EPYC}/ops.md', 'AdamW | A', 'shapes'):,.0f} parameters on numpy; run folder runs/char_gpt"]
     for step, loss, perplexity, *_ in tables(read("char_gpt"))[0][1:]:
         lines.append(f"step {step:>5}: validation loss {loss}, perplexity {perplexity}")
     printed, _, sample = PRINTED[0].partition("\n\n")
@@ -141,7 +204,7 @@ def test_programs_printed_nothing_else() -> None:
 
 def steps(name: str, row: str, column: str) -> list[float]:
     """The cell of each of configurations A to C."""
-    return [cell(f"{name}_{configuration}.md", row, column) for configuration in "ABC"]
+    return [cell(f"{EPYC}/{name}_{configuration}.md", row, column) for configuration in "ABC"]
 
 
 def ours(name: str) -> list[float]:
@@ -155,13 +218,13 @@ def other_tricks() -> float:
     others = [
         float(cells[4])
         for configuration in "AC"
-        for cells in tables(read(f"tricks_{configuration}.md"))[0][1:]
-        if cells[0] not in TRICKS.values()
+        for cells in tables(read(f"{EPYC}/tricks_{configuration}.md"))[0][1:]
+        if cells[0] not in tricks().values()
     ]
     return max(abs(100 * ratio - 100) for ratio in others)
 
 
-FILL, DATES, HAND = "fill_mask", "translate_dates", "by_hand.md"
+FILL, DATES, HAND = "fill_mask", "translate_dates", f"{EPYC}/by_hand.md"
 PRODUCTS = "share of ceiling"
 HALF = "forward and backward of half of A's batch, ms"
 ALONE, BESIDE, BOTH = (
@@ -182,7 +245,7 @@ SENTENCES: list[tuple[str, Callable[[], list[float]]]] = [
     ),
     (
         "{:.1f} million parameters, {:.0f} steps",
-        lambda: [cell("ops.md", "AdamW | A", "shapes") / 1e6, number("char_gpt", r"batch 12, (\d+) steps")],
+        lambda: [cell(f"{EPYC}/ops.md", "AdamW | A", "shapes") / 1e6, number("char_gpt", r"batch 12, (\d+) steps")],
     ),
     (
         "Of {:.0f} held-out dates {:.0f} come out right (`benchmarks/results/translate_dates`):",
@@ -224,18 +287,7 @@ SENTENCES: list[tuple[str, Callable[[], list[float]]]] = [
         ],
     ),
     (
-        "two runs an hour later gave {:.2f}, too ({:.1f} and {:.1f} ms), and one half an hour before, of nearly the same "
-        "revision, {:.2f} ({:.1f} ms).",
-        lambda: [
-            cell(HAND, "an hour after train_step_A.md, twice", "time over PyTorch's"),
-            cell(HAND, "an hour after train_step_A.md, twice", "ms"),
-            number(HAND, r"twice \| [\d.]+ and ([\d.]+) \|"),
-            cell(HAND, "half an hour before, of nearly the same revision", "time over PyTorch's"),
-            cell(HAND, "half an hour before, of nearly the same revision", "ms"),
-        ],
-    ),
-    (
-        "When the machine was slow, half a batch took {:.1f} ms in one thread, and {:.1f} ms beside another process that did "
+        "when the machine was slow, half a batch took {:.1f} ms in one thread, and {:.1f} ms beside another process that did "
         "the same. But both halves took {:.1f} ms in two threads of one process, which waited for the lock {:.0f} to {:.0f} "
         "times a step. When the machine was fast, half a batch took {:.1f} ms in one thread, and both halves {:.1f} ms in two.",
         lambda: [
@@ -245,6 +297,10 @@ SENTENCES: list[tuple[str, Callable[[], list[float]]]] = [
         ],
     ),
     (
+        "the matrix products of a step, with nothing else to do, ran at {:.0f} to {:.0f} GFLOP/s",
+        lambda: [pick(cell(f"{EPYC}/{name}", "matrix products alone", "GFLOP/s") for name in STEPS) for pick in (min, max)],
+    ),
+    (
         "tinyformer's step reaches {:.2f} (A) to {:.2f} (C) of that rate, and PyTorch's {:.2f} to {:.2f}.",
         lambda: [
             *(steps("train_step", "tinyformer", PRODUCTS)[i] for i in (0, 2)),
@@ -252,31 +308,59 @@ SENTENCES: list[tuple[str, Callable[[], list[float]]]] = [
         ],
     ),
     (
+        "without any other work a step of C would take {:.2f} of PyTorch's time.",
+        lambda: [
+            cell(f"{EPYC}/train_step_C.md", "matrix products alone", QUARTILE)
+            / min(cell(f"{EPYC}/train_step_C.md", side, QUARTILE) for side in SIDES)
+        ],
+    ),
+    (
+        "the same products ran at {:.0f} to {:.0f} GFLOP/s, and MKL's did not. With NumPy's kernels a step then took {:.2f} (A), "
+        "{:.2f} (B), {:.2f} (C) and {:.2f} (D) of PyTorch's time",
+        lambda: [
+            *(cell(HAND, model, "products alone, GFLOP/s") for model in "AD"),
+            *(cell(HAND, model, "time over PyTorch's") for model in "ABCD"),
+        ],
+    ),
+    (
+        "With one other program at work on the two cores, a step of A takes {:.0f} ms, and PyTorch's {:,.0f}, compiled {:,.0f} "
+        "(medians {:.0f}, {:,.0f} and {:,.0f}; `train_step.py --busy 1`).",
+        lambda: [
+            cell(f"{EPYC}/train_step_A_busy_1.md", side, column)
+            for column in (QUARTILE, MEDIAN)
+            for side in ("tinyformer", *SIDES)
+        ],
+    ),
+    (
+        "With NumPy's kernels it is {:,.0f} at A, {:,.0f} at C.",
+        lambda: [cell(f"{EPYC}/generate_{c}.md", NUMPYS, "tokens/s", after=QUARTILE) for c in "AC"],
+    ),
+    (
         "configuration A {:,.0f} tokens a second against {:,.0f} ({:,.0f} with a static cache and `torch.compile`)",
-        lambda: ours("generate_A.md")[:3],
+        lambda: ours(f"{EPYC}/generate_A.md")[:3],
     ),
     (
         "C {:,.0f} against {:,.0f} ({:,.0f}); medians {:,.0f} against {:,.0f} ({:,.0f}), and {:,.0f} against {:,.0f} "
         "({:,.0f}).",
-        lambda: [*ours("generate_C.md")[:3], *ours("generate_A.md")[3:], *ours("generate_C.md")[3:]],
+        lambda: [*ours(f"{EPYC}/generate_C.md")[:3], *ours(f"{EPYC}/generate_A.md")[3:], *ours(f"{EPYC}/generate_C.md")[3:]],
     ),
     (
-        "At C each token needs the {:.0f} MB of the weights. It takes {:.1f} ms, of which the matrix products take about "
-        "{:.1f}. Just reading as much memory, on both cores, takes about {:.0f} ms.",
+        "At C each token needs the {:.0f} MB of the weights, and takes {:.1f} ms. Just reading as much memory, on both cores, "
+        "takes about {:.0f} ms.",
         lambda: [
             6 * 12 * 384**2 * 4 / 1e6,  # of each block four matrices for attention and eight inside, of 4-byte numbers
-            cell("generate_C.md", "tinyformer", QUARTILE) / number("generate_C.md", r"configuration C: (\d+) tokens"),
-            cell(HAND, "its matrix products alone", "ms"),
+            cell(f"{EPYC}/generate_C.md", "tinyformer", QUARTILE)
+            / number(f"{EPYC}/generate_C.md", r"configuration C: (\d+) tokens"),
             cell(HAND, "reading as much memory as its weights, on both cores", "ms"),
         ],
     ),
     (
         "from one thread to two a step takes {:.2f} of its time",
-        lambda: [cell("growth_A.md", "threads 1 to 2", "tinyformer")],
+        lambda: [cell(f"{EPYC}/growth_A.md", "threads 1 to 2", "tinyformer")],
     ),
     (
         "Tracing writes {:.2f} times as many tokens a second at A, {:.2f} at C (`generate.py --untraced`).",
-        lambda: [number(f"generate_{c}.md", r"as tinyformer untraced \(fastest quartiles ([\d.]+)\)") for c in "AC"],
+        lambda: [number(f"{EPYC}/generate_{c}.md", r"as tinyformer untraced \(fastest quartiles ([\d.]+)\)") for c in "AC"],
     ),
     (
         "The rest of the list is within the noise, up to {:.0f} % in these runs",
@@ -285,7 +369,7 @@ SENTENCES: list[tuple[str, Callable[[], list[float]]]] = [
     (
         "(D: {:.2f} of PyTorch's time for both, and no {:.0f} MB of logits)",
         lambda: [
-            cell("ops.md", "linear_cross_entropy | D", "ratio of fastest quartiles"),
+            cell(f"{EPYC}/ops.md", "linear_cross_entropy | D", "ratio of fastest quartiles"),
             128 * 24 * 8000 * 4 / 1e6,  # batch, length and vocabulary, of 4-byte numbers
         ],
     ),
@@ -303,8 +387,8 @@ WORDS = [
     ("in about three minutes, and shows what it thinks", "fill_mask", "took 3 minutes and 10 seconds in all"),
     ("about three minutes of computing", "algorithms", "2 min 55 s of them computing"),
     ('"I love you very much." is "Ti amo molto."', "translate_tatoeba", "I love you very much. -> Ti amo molto."),
-    ("beside PyTorch 2.13 on the same two cores of an AMD EPYC", "train_step_A.md", "on AMD EPYC with 2 cores"),
-    ("beside PyTorch 2.13 on the same two cores of an AMD EPYC", "train_step_A.md", "torch 2.13.0+cpu"),
+    ("beside PyTorch 2.13 on the same two cores of an AMD EPYC", f"{EPYC}/train_step_A.md", "on AMD EPYC with 2 cores"),
+    ("beside PyTorch 2.13 on the same two cores of an AMD EPYC", f"{EPYC}/train_step_A.md", "torch 2.13.0+cpu"),
 ]
 
 
@@ -316,13 +400,13 @@ def test_words_are_those_of_the_results(sentence: str, name: str, source: str) -
 
 def test_times_in_words_are_about_what_was_measured() -> None:
     assert "2000 steps, a little over a minute on two cores." in PROSE
-    assert 60 < 2000 * cell("train_step_A.md", "tinyformer", QUARTILE) / 1000 < 75
-    assert "on this processor OpenBLAS takes about half of MKL's time for a linear layer (`benchmarks/results/ops.md`)" in PROSE
-    ratios = [cell("ops.md", f"linear | {configuration}", "ratio of fastest quartiles") for configuration in "ACD"]
-    assert all(0.45 < ratio < 0.55 for ratio in ratios)
+    assert 60 < 2000 * cell(f"{EPYC}/train_step_A.md", NUMPYS, QUARTILE) / 1000 < 75
+    assert "a linear layer took as long in OpenBLAS as in PyTorch's MKL (`benchmarks/results/amd-epyc/ops.md`)" in PROSE
+    ratios = [cell(f"{EPYC}/ops.md", f"linear | {configuration}", "ratio of fastest quartiles") for configuration in "ACD"]
+    assert all(0.95 < ratio < 1.05 for ratio in ratios)
 
 
-CHOSEN = ("Python 3.10 or later", "PyTorch 2.13")  # figures that nothing measured
+CHOSEN = ("Python 3.10 or later", "PyTorch 2.13", "Numba itself takes about 100 MB of memory")  # figures of no results file
 UNITS = "ms|s|seconds|minutes|MB|GB|million|times|tokens|points|tests|BLEU|of \\d"
 MEASURED = rf"\d[\d,]*\.\d+|\d+(?:,\d{{3}})+|\d+ (?:%|(?:{UNITS})\b)"
 

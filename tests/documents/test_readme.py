@@ -30,7 +30,7 @@ def test_a_snippet_runs_and_prints_what_it_says(snippet, tmp_path, monkeypatch):
 
 
 def test_files_that_the_readme_names_exist():
-    names = re.findall(r"`((?:tinytensor|tinyformer|examples|benchmarks|tests)/[\w./]*)`", README)
+    names = re.findall(r"`((?:tinytensor|tinyformer|examples|benchmarks|tests)/[\w./-]*)`", README)
     assert names
     assert [name for name in names if not (ROOT / name).exists()] == []
 

@@ -1,11 +1,13 @@
 """What the benchmarks of single ops and of tricks measure is what they say; and what all say to a mistake or to Ctrl-C."""
 
 import dataclasses
+import importlib
 import os
 import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import generate
@@ -17,6 +19,8 @@ import pytest
 import train_step
 import tricks
 from configurations import CONFIGURATIONS
+
+import tinytensor as tt
 
 
 @pytest.fixture(scope="module")
@@ -43,14 +47,59 @@ def test_other_results_are_found(sides):
         ops.check(case, *found)
 
 
+# The files of compiled kernels that a step of these models calls.
+FILES = ("attention", "cross_entropy", "gelu", "normalization", "optimizers", "sum_rows")
+IN_A_STEP = {f"{file}.py not compiled" for file in FILES}
+
+
 def test_every_trick_is_switched_off(monkeypatch):
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "2")  # so that there are shards
     # Wide enough for several blocks in the optimizer, and 16 sequences a shard for two blocks of attention.
     small = dataclasses.replace(CONFIGURATIONS["A"], num_layers=1, d_model=192, batch_size=32)
     report = tricks.run(small, turns=1, steps=1, warm_up=2)
-    assert "Without effect" not in report
+    idle = set(re.findall(r"Without effect here, and so not timed: (.*)\.", report)[0].split(", "))
+    if compiled := set(tricks.not_compiled()):
+        of_numpys = {name for name, trick in tricks.TRICKS.items() if trick.function.startswith("tinytensor.kernels.numpy.")}
+        assert idle <= (of_numpys | compiled) - IN_A_STEP - {tricks.IN_NUMPY}
+    else:
+        assert idle == {tricks.IN_NUMPY}
     rows = [line.strip("| ").split(" | ")[0].strip() for line in report.splitlines() if line.startswith("| ")]
-    assert set(rows) == {*tricks.VARIANTS, "median ms", *(row for row in rows if row.startswith("---"))}
+    assert set(rows) == {*tricks.VARIANTS, "median ms", *(row for row in rows if row.startswith("---"))} - idle
+
+
+@pytest.mark.needs("numba")
+def test_every_compiled_kernel_is_switched_off():
+    compiled = importlib.import_module("tinytensor.kernels.numba")
+    found = tricks.not_compiled()
+    assert set(found) >= IN_A_STEP
+    places = {place for trick in found.values() for place in trick.changes}
+    assert {f"tinytensor.kernels.{name}" for name in compiled.__all__} <= places
+    assert "tinytensor.functional.normalization.layer_norm.kernel_backward" in places
+    readable = importlib.import_module("tinytensor.kernels.numpy")
+    changes = found["normalization.py not compiled"].changes
+    assert changes["tinytensor.kernels.rms_norm_forward"](None) is readable.rms_norm_forward
+    assert changes["tinytensor.functional.normalization.layer_norm.kernel_backward"](None) is readable.layer_norm_backward
+
+
+@pytest.mark.needs("numba")
+def test_a_side_with_numpys_kernels_is_beside_the_compiled_one(monkeypatch, tmp_path):
+    code = "class Side:\n    def kernels(self):\n        import tinytensor\n        return tinytensor.kernels_name\n"
+    (tmp_path / "telling.py").write_text(code, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    make = importlib.import_module("telling").Side
+    (name, side), *others = measure.with_numpys_kernels("ours", make).items()
+    assert (name, others) == ("ours, NumPy's kernels", [])
+    with measure.Worker("ours", make) as ours, measure.Worker(name, *side) as theirs:
+        assert (ours.call("kernels"), theirs.call("kernels")) == ("numba", "numpy")
+    monkeypatch.setattr(tt, "kernels_name", "numpy")
+    assert measure.with_numpys_kernels("ours", make) == {}
+
+
+def test_benchmarks_with_such_sides_do_not_choose_kernels_when_they_are_imported():
+    code = "import generate, ops, train_step, sys; print('tinytensor' in sys.modules)"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "benchmarks")])}
+    process = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert process.stdout == "False\n", process.stderr
 
 
 def test_a_switch_that_fits_the_library_no_more_is_an_error():
@@ -82,9 +131,105 @@ def test_a_wrong_argument_is_one_line(benchmark, capsys, monkeypatch):
 
 @benchmarks
 def test_an_output_that_cannot_be_is_found_before_anything_is_measured(benchmark, capsys, monkeypatch, tmp_path):
-    (tmp_path / "results.md").mkdir()
-    message = said(benchmark, capsys, monkeypatch, "--output", str(tmp_path / "results.md"))
-    assert "results.md' is a folder" in message
+    message = said(benchmark, capsys, monkeypatch, "--output", str(tmp_path / "results.txt"))
+    assert "results.txt' is no folder, and does not end in .md" in message
+    message = said(benchmark, capsys, monkeypatch, "--output", str(tmp_path / "none" / "results.md"))
+    assert f"the folder {tmp_path / 'none'} does not exist" in message
+
+
+# ------------------------------------------------------------------------------------------------------------ the results
+
+
+@pytest.mark.parametrize(
+    ("processor", "folder"),
+    [
+        ("AMD EPYC", "amd-epyc"),
+        ("AMD EPYC 7763 64-Core Processor", "amd-epyc-7763"),
+        ("Intel(R) Xeon(R) Platinum 8488C", "intel-xeon-platinum-8488c"),
+        ("Intel(R) Core(TM) i7-8550U CPU @ 1.80GHz", "intel-core-i7-8550u"),
+        ("arm", "arm"),
+    ],
+)
+def test_results_in_a_folder_are_kept_by_processor(processor, folder, monkeypatch, tmp_path):
+    monkeypatch.setattr(measure, "_processor", lambda: processor)
+    measure.publish(tmp_path, "growth_A", "Growth", "all of it", "numpy")
+    measure.publish(None, "growth_A", "Growth", "all of it", "numpy")
+    (file,) = tmp_path.rglob("*.md")
+    assert file == tmp_path / folder / "growth_A.md"
+    measure.publish(tmp_path / "own.md", "growth_A", "Growth", "all of it", "numpy")
+    written = file.read_text(encoding="utf-8")
+    assert written.startswith("# Growth\n\nall of it\n\nMeasured on ") and f" on {processor} with " in written
+    assert (tmp_path / "own.md").read_text(encoding="utf-8").startswith("# Growth\n\nall of it\n\nMeasured on ")
+
+
+@pytest.mark.parametrize("kernels", ["numpy", "numba"])
+def test_results_name_the_kernels(kernels, monkeypatch, tmp_path):
+    monkeypatch.setattr(tt, "kernels_name", kernels)
+    measure.write(tmp_path / "a.md", "a", "A", "all of it", "numpy")
+    last = (tmp_path / "a.md").read_text(encoding="utf-8").splitlines()[-1]
+    assert f", kernels: {kernels}, python " in last
+    assert (", numba " in last) == (kernels == "numba")
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "title"),
+    [
+        ("", "train_step_A.md", "A"),
+        ("--configuration C --dropout 0.2", "train_step_C_dropout.md", "C"),
+        ("--configuration B --busy 1", "train_step_B_busy_1.md", "B, beside 1 busy program of one thread each"),
+        ("--busy 2", "train_step_A_busy_2.md", "A, beside 2 busy programs of one thread each"),
+    ],
+)
+def test_steps_are_measured_beside_as_many_busy_programs_as_asked(words, name, title, monkeypatch, tmp_path):
+    started = []
+
+    class Noted(subprocess.Popen):
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            started.append(self)
+
+    def run(*_):
+        assert [process.poll() for process in started] == [None] * busy
+        return "all of it"
+
+    busy = int(words[-1]) if "--busy" in words else 0
+    monkeypatch.setattr(sys, "argv", ["benchmarks/train_step.py", *words.split(), "--output", str(tmp_path)])
+    monkeypatch.setattr(measure, "_processor", lambda: "arm")
+    monkeypatch.setattr(train_step, "run", run)
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "Popen", Noted)
+        train_step.main()
+    assert all(process.poll() is not None for process in started)
+    written = (tmp_path / "arm" / name).read_text(encoding="utf-8")
+    assert written.startswith(f"# A training step, configuration {title}\n\n")
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
+def test_busy_programs_compute_and_end_with_the_benchmark(end):
+    def state():
+        """Of the busy program: whether it is there still, and the seconds for which it computed."""
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+        except OSError:
+            return False, 0.0
+        return fields[0] != "Z", int(fields[11]) / os.sysconf("SC_CLK_TCK")
+
+    def wait_until(what):
+        deadline = time.monotonic() + 30
+        while not what():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+    code = "import measure, time\nwith measure.busy(1) as pids: print(*pids, flush=True); time.sleep(60)"
+    folders = os.pathsep.join([str(ROOT), str(ROOT / "benchmarks")])
+    environment = {**os.environ, "PYTHONPATH": folders}
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True, "start_new_session": True}
+    with subprocess.Popen([sys.executable, "-c", code], env=environment, **options) as process:
+        pid = int(process.stdout.readline())
+        wait_until(lambda: state()[1] > 0.3)
+        os.killpg(process.pid, end)
+    wait_until(lambda: not state()[0])
 
 
 @benchmarks
@@ -123,7 +268,9 @@ def test_a_package_that_is_missing_is_named_with_its_extra(benchmark, package, c
 def test_results_name_the_pytorch_that_the_extra_installs():
     (pinned,) = re.findall(r'"torch==([\d.]+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     files = [
-        path for name in ("train_step", "generate", "growth", "ops") for path in ROOT.glob(f"benchmarks/results/{name}*.md")
+        path
+        for name in ("train_step_*", "generate_*", "growth_*", "ops")
+        for path in ROOT.glob(f"benchmarks/results/*/{name}.md")
     ]
     assert files
     for path in files:
@@ -156,7 +303,7 @@ def test_ctrl_c_ends_all_processes_with_one_line(moment):
     folders = os.pathsep.join([str(ROOT), str(ROOT / "benchmarks")])
     process = subprocess.Popen(
         [sys.executable, "-c", code, "--turns", "100000", "--steps", "1", "--warm-up", "1"],
-        env={**os.environ, "PYTHONPATH": folders, "OPENBLAS_NUM_THREADS": "1"},
+        env={**os.environ, "PYTHONPATH": folders, "OPENBLAS_NUM_THREADS": "1", "TINYTENSOR_KERNELS": "numpy"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

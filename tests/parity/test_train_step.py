@@ -247,9 +247,10 @@ def test_a_whole_measurement(monkeypatch, tmp_path, capsys):
     written = output.read_text(encoding="utf-8")
     assert written.startswith(f"# {said.rstrip()}\n\nMeasured on ") and "vocabularies of 30" in written
     lines = [line.strip("| ").split("|") for line in written.splitlines() if line.startswith("| ")]
-    rows = {cells[0].strip(): [float(cell) for cell in cells[1:] if cell.strip()] for cells in lines[2:5]}
-    assert list(rows) == [train_step.OURS, train_step.EAGER, train_step.PRODUCTS]
-    for name in (train_step.OURS, train_step.EAGER):
+    models = [train_step.OURS, train_step.EAGER, *measure.with_numpys_kernels(train_step.OURS, Tinyformer)]
+    rows = {cells[0].strip(): [float(cell) for cell in cells[1:] if cell.strip()] for cells in lines[2 : 3 + len(models)]}
+    assert list(rows) == [*models, train_step.PRODUCTS]
+    for name in models:
         median, fastest, _, of_ceiling, peak, imported = rows[name]
         assert 0 < fastest <= median and of_ceiling >= 0 and 0 < imported <= peak
 

@@ -218,6 +218,7 @@ TABLE: dict[str, Line | list[Line]] = {
     "argsort sort": ["tt.OP({n1}, {axis})", "tt.OP({n1}, {axis}, descending=True)"],
     "log_softmax softmax": "tt.OP({any1}, {axis})",
     "topk": "tt.topk({n1}, {0..2}, {-1 | 0}, largest={True | False})[{0..1}]",
+    "swiglu": "tt.swiglu({(2, 3)}, {(2, 3)})",
     "glu": "tt.glu({(2, 4)}, {-1..1})",
     "astype": converted,
     "broadcast_to": stretched,
@@ -248,6 +249,7 @@ TABLE: dict[str, Line | list[Line]] = {
     "sum_rows": lambda w: f"tt.sum_rows({w.of((4, 2))}, tt.tensor({w.ids(3, (4,))}), 3)",
     "matmul": product,
     "linear": linear,
+    "rotate_pairs": "tt.rotate_pairs({(2, 4)}, tt.tensor([0.5, -0.25]), tt.tensor([0.75, 2.0]))",
     "outer": "tt.outer({f}, {f})",
     "tensordot": "tt.tensordot({(2, 3)}, {(3, 2)}, {0 | 1 | ([1], [0]) | ([0, 1], [1, 0])})",
     "einsum": [

@@ -155,7 +155,9 @@ class Writer:
         return self.drawn[-1]
 
     def other_bits(self) -> Value:
-        return self.other("iub")
+        x = self.first()
+        with_bits = lambda v: np.result_type(x.array, v.array).kind != "f"  # noqa: E731 (int64 and uint64 make float64)
+        return self.pick("iub", lambda v: fits(x.shape, v.shape) and with_bits(v))
 
     def alike(self) -> str:
         """Something of the first value's shape."""

@@ -229,6 +229,8 @@ VALUES = {
     "clip": (lambda: tt.clip(x), ValueError, ["clip", "min, max or both"]),
     "gelu": (lambda: tt.gelu(x, "yes"), ValueError, ["gelu", "'none' or 'tanh'", "'yes'"]),
     "dropout": (lambda: tt.dropout(x, 1.5), ValueError, ["dropout", "between 0 and 1", "1.5"]),
+    "rotate_pairs": (lambda: tt.rotate_pairs(x, x, x), ValueError, ["rotate_pairs", "(2, 3)", "an even length"]),
+    "swiglu": (lambda: tt.swiglu(x, x[0]), ValueError, ["swiglu", "(3,)", "(2, 3)", "must be the same"]),
     "residual": (lambda: tt.dropout(x, 0.0, residual=x[0]), ValueError, ["dropout", "(3,)", "(2, 3)", "must be the same"]),
     "Dropout": (lambda: nn.Dropout(-0.1), ValueError, ["dropout", "between 0 and 1", "-0.1"]),
     "attention dropout": (lambda: attention(x, x, x, dropout_p=2.0), ValueError, ["between 0 and 1", "2.0"]),

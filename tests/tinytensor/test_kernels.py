@@ -65,6 +65,9 @@ def test_both_backends_have_the_same_kernels_with_the_same_parameters():
         files = [file for file in TREES if file.startswith(backend)]
         declared[backend] = {name: parameters(f) for file in files for name, f in functions(file).items()}
     assert exported["numpy"] == exported["cupy"]
+    for own in ("passes", "loss_and_gradient"):  # with which kernels/numba makes its kernels of NumPy's
+        for names in declared["numpy"].values():
+            names[:] = [name for name in names if name != own]
     both = exported["numpy"] & declared["numpy"].keys() & declared["cupy"].keys()
     assert len(both) > 20
     assert {name: declared["numpy"][name] for name in both} == {name: declared["cupy"][name] for name in both}

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import tinytensor as tt
 from tinyformer.data.batches import check_ids
 from tinyformer.errors import UserError
+from tinyformer.models.attention import is_recording_attention
 from tinyformer.models.caches import Cache
 from tinyformer.models.evaluating import evaluating
 from tinyformer.models.gpt import GPT
@@ -57,7 +58,7 @@ class GPTDecoder:
         if self.cache is None:
             ids = ids[:, -block_size:]
             logits = self._logits(tt.tensor(ids), None)
-        elif new.shape[1] == 1:
+        elif new.shape[1] == 1 and not is_recording_attention():
             logits = self._logits_of_one_token(tt.tensor(new))
         else:
             logits = self._logits(tt.tensor(new), self.cache)
@@ -126,7 +127,8 @@ class TransformerDecoder:
         if ids.shape[1] > self.max_tokens:
             raise UserError(f"this decoder takes {self.max_tokens} tokens, not {ids.shape[1]}: pass it a larger max_tokens")
         seen = tt.tensor(ids if self.cache is None else new)
-        if self.cache is not None and self.cache.length and seen.shape[1] == 1:  # the cache holds the memory's keys and values
+        is_filled = self.cache is not None and self.cache.length  # it then holds the memory's keys and values
+        if is_filled and seen.shape[1] == 1 and not is_recording_attention():
             logits = self._logits_of_one_token(seen, self.memory_mask)
         else:
             logits = self._logits(seen, self.memory, self.memory_mask, self.cache)

@@ -9,9 +9,10 @@ the scores.
    evaluation without a cache.
 2. In steps: split into heads, rotate, record the weights, attend, join the heads. It runs where the fused op cannot: with
    rotary positions, and while ``recording_attention`` keeps the weights for a picture.
-3. With a cache: ``_attend_with_cache`` runs when decoding passes a cache. It works on arrays, and no gradient flows through it.
-   ``tt.trace`` writes it down as one opaque step, because it changes the cache each time it runs. Like the route in steps, it
-   can rotate, and keep the weights for a picture.
+3. With a cache, when decoding passes one. It works on arrays, and no gradient flows. The cache changes at each call, so
+   ``tt.trace`` writes down opaque steps: usually one, ``_attend_with_cache``. Like the route in steps, it can rotate, and keep
+   the weights for a picture. Plain self-attention is two steps: the cache makes room, and ``cached_attention`` computes. The
+   second needs nothing but arrays, so compiled kernels can join it with the steps around it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tinyformer.models.caches import KeyValueCache
 from tinyformer.models.positions import RotaryPositions
 from tinytensor import Tensor, multi_head_attention, scaled_dot_product_attention
 from tinytensor.calling import wrap
-from tinytensor.functional.attention import attention_of_arrays, masked_softmax
+from tinytensor.functional.attention import attention_of_arrays, cached_attention, masked_softmax
 from tinytensor.kernels.heads import join_heads, queries_keys_values
 from tinytensor.nn import Dropout, Linear, Module
 
@@ -89,7 +90,11 @@ class MultiHeadAttention(Module):
         projected = self.query(x) if self.cross else self.query_key_value(x)
         key_value = self._project_memory(memory, cache) if self.cross else None
         dropout_p = self.dropout.p if self.training else 0.0
-        if cache is not None:
+        if cache is not None and self._is_plain(mask, dropout_p):
+            batch, length, d_model = x.shape
+            stored = _reserve(cache, (batch, self.num_heads, length, d_model // self.num_heads), projected.dtype)
+            mixed = _attend_to_stored(projected, stored, self.num_heads, is_causal)
+        elif cache is not None:
             mixed = _attend_with_cache(projected, key_value, mask, is_causal, dropout_p, self, cache)
         elif self.rotary is None and self._recorded is None:
             mixed = multi_head_attention(projected, self.num_heads, key_value, mask, is_causal, dropout_p)
@@ -102,6 +107,10 @@ class MultiHeadAttention(Module):
             mixed = join_heads(scaled_dot_product_attention(query, key, value, mask, is_causal, dropout_p))
         return self.output(mixed)
 
+    def _is_plain(self, mask: Tensor | None, dropout_p: float) -> bool:
+        """Whether this is self-attention with nothing added to it, which ``cached_attention`` computes."""
+        return not self.cross and mask is None and not dropout_p and self.rotary is None and self._recorded is None
+
     def _project_memory(self, memory: Tensor | None, cache: KeyValueCache | None) -> Tensor | None:
         """The memory's keys and values in one tensor, (batch, memory length, 2 * d_model); None if the cache has them."""
         if cache is not None and cache.length:
@@ -112,6 +121,15 @@ class MultiHeadAttention(Module):
 
     def extra_repr(self) -> str:
         return f"num_heads={self.num_heads}" + (", cross=True" if self.cross else "")
+
+
+@tt.opaque
+def _reserve(cache: KeyValueCache, shape: tuple[int, ...], dtype: Any) -> Any:
+    """Room for the keys and values of new tokens, behind those of all tokens before: see ``KeyValueCache.reserve``."""
+    return cache.reserve(shape, dtype)
+
+
+_attend_to_stored = tt.opaque(cached_attention)
 
 
 @tt.opaque
@@ -144,6 +162,9 @@ def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None = None, is
     return masked_softmax(scores, mask, is_causal)
 
 
+_recordings: list[Any] = []  # one for each ``with recording_attention`` that is running, of any thread
+
+
 @contextmanager
 def recording_attention(model: Module) -> Iterator[dict[str, list[Tensor]]]:
     """A context that records the attention weights of every call, in one list for each attention layer of the model.
@@ -153,10 +174,17 @@ def recording_attention(model: Module) -> Iterator[dict[str, list[Tensor]]]:
     layers = {name: m for name, m in model.named_modules() if isinstance(m, MultiHeadAttention)}
     recorded: dict[str, list[Tensor]] = {name: [] for name in layers}
     try:
+        _recordings.append(recorded)
         for name, layer in layers.items():
             layer._recorded = recorded[name]
         with tt.no_grad():
             yield recorded
     finally:
+        _recordings.pop()
         for layer in layers.values():
             layer._recorded = None
+
+
+def is_recording_attention() -> bool:
+    """Whether any ``recording_attention`` is running. A function that was traced before it would record nothing."""
+    return bool(_recordings)

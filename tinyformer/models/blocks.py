@@ -15,11 +15,11 @@ from tinyformer.settings import at_least, one_of
 from tinytensor import Tensor
 from tinytensor.nn import Dropout, LayerNorm, Linear, Module, RMSNorm
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+ACTIVATIONS: dict[str, Callable[..., Tensor]] = {
     "relu": tt.relu,
     "gelu_tanh": lambda x: tt.gelu(x, approximate="tanh"),
     "gelu_exact": tt.gelu,
-    "swiglu": tt.silu,
+    "swiglu": tt.swiglu,  # of the gate and of what it multiplies
 }
 NORMS = ("layer", "rms")
 
@@ -87,7 +87,7 @@ class FeedForward(Module):
     def forward(self, x: Tensor) -> Tensor:
         """(..., d_model) -> (..., d_model)."""
         activation = ACTIVATIONS[self.activation]
-        inner = activation(self.up(x)) if self.gate is None else activation(self.gate(x)) * self.up(x)
+        inner = activation(self.up(x)) if self.gate is None else activation(self.gate(x), self.up(x))
         return self.down(inner)
 
 

@@ -11,46 +11,54 @@ from tinytensor.backend import xp
 class KeyValueCache:
     """The keys and values of one attention layer for all tokens so far.
 
-    Memory for ``capacity`` tokens is allocated once. ``append`` takes and returns arrays of the backend, not tensors, because
-    no gradient flows through a cache.
+    Memory for ``capacity`` tokens is allocated once, by the first token. ``append`` takes and returns arrays of the backend,
+    not tensors, because no gradient flows through a cache.
     """
 
     def __init__(self, capacity: int):
         self.capacity = capacity
         self.length = 0
-        self._stored: tuple[Any, Any] | None = None
+        self._stored: Any = None
 
     def append(self, key: Any, value: Any) -> tuple[Any, Any]:
         """Add the keys and values (batch, heads, new tokens, d_head) of new tokens. Return those of all tokens so far.
 
         Raises ValueError if the cache has no room for them, or if the batch has another size than before.
         """
-        end = self.length + key.shape[2]
+        start = self.length
+        keys, values = self.reserve(key.shape, key.dtype)
+        keys[:, :, start:] = key
+        values[:, :, start:] = value
+        return keys, values
+
+    def reserve(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """Make room for keys and values of this ``shape``, (batch, heads, new tokens, d_head). Return those of all tokens so
+        far, (2, batch, heads, length, d_head). The caller writes the new ones to the last places.
+
+        Raises ValueError as ``append`` does.
+        """
+        batch, heads, new, width = shape
+        end = self.length + new
         if end > self.capacity:
             raise ValueError(f"a cache for {self.capacity} tokens cannot hold {end}")
         if self._stored is None:
-            batch, heads, _, width = key.shape
-            shape = (batch, heads, self.capacity, width)
-            self._stored = xp.zeros(shape, key.dtype), xp.zeros(shape, value.dtype)
-        keys, values = self._stored
-        if len(key) != len(keys):  # otherwise a batch of one row would be broadcast to all rows
-            raise ValueError(f"a cache of {len(keys)} texts got keys of {len(key)}: it needs a new one for other texts")
-        keys[:, :, self.length : end] = key
-        values[:, :, self.length : end] = value
+            self._stored = xp.zeros((2, batch, heads, self.capacity, width), dtype)
+        if batch != self._stored.shape[1]:  # otherwise a batch of one row would be broadcast to all rows
+            raise ValueError(
+                f"a cache of {self._stored.shape[1]} texts got keys of {batch}: it needs a new one for other texts"
+            )
         self.length = end
-        return self.read()
+        return self._stored[:, :, :, :end]
 
-    def read(self) -> tuple[Any, Any]:
-        """The keys and values of all tokens so far, each (batch, heads, length, d_head)."""
+    def read(self) -> Any:
+        """The keys and values of all tokens so far: (2, batch, heads, length, d_head)."""
         assert self._stored is not None, "nothing was appended to this cache"
-        keys, values = self._stored
-        return keys[:, :, : self.length], values[:, :, : self.length]
+        return self._stored[:, :, :, : self.length]
 
     def select(self, rows: Any) -> None:
         """Keep these rows of the batch, in this order. A row may occur several times, as beam search needs."""
         if self._stored is not None:
-            index = tt.tensor(rows).data
-            self._stored = self._stored[0][index], self._stored[1][index]
+            self._stored = self._stored.take(tt.tensor(rows).data, axis=1)
 
 
 class BlockCache:

@@ -66,14 +66,13 @@ class LearnedPositions(Embedding):
 
 def add_positions(x: Tensor, positions: Any, cache: Cache | None = None) -> Tensor:
     """Add to x (batch, length, d_model) its positions. They start at 0, or with a cache after the tokens that it holds."""
-    return x + positions(x.shape[1]) if cache is None else _add_later_positions(x, positions, cache)
+    return x + (positions(x.shape[1]) if cache is None else _later_positions(positions, cache, x.shape[1]))
 
 
 @tt.opaque
-def _add_later_positions(x: Any, positions: Any, cache: Cache) -> Any:
-    start = cache.length
-    stop = start + x.shape[1]
-    return x + positions.table_for(stop).data[start:stop]
+def _later_positions(positions: Any, cache: Cache, count: int) -> Any:
+    stop = cache.length + count
+    return positions.table_for(stop).data[cache.length : stop]
 
 
 def check_absolute(kind: str) -> None:
@@ -104,14 +103,13 @@ class RotaryPositions:
         """x (..., length, d_head), rotated by its positions: start to start + length - 1."""
         cosine, sine = self._angles(start + x.shape[-2], x.dtype)
         rows = slice(start, start + x.shape[-2])
-        first, second = x.split(2, axis=-1)
-        return x * cosine[rows] + tt.concatenate([-second, first], axis=-1) * sine[rows]
+        return tt.rotate_pairs(x, cosine[rows], sine[rows])
 
     def _angles(self, length: int, dtype: Any) -> tuple[Tensor, Tensor]:
         tables = self._tables
         if tables is None or len(tables[0]) < length or tables[0].dtype != dtype:
             longest = length if tables is None else max(length, 2 * len(tables[0]))
-            angles = host.arange(longest)[:, None] * host.tile(self.frequencies, 2)
+            angles = host.arange(longest)[:, None] * self.frequencies
             tables = tt.tensor(host.cos(angles), dtype=dtype), tt.tensor(host.sin(angles), dtype=dtype)
             self._tables = tables  # another thread may replace them at any time, so this one returns its own
         return tables

@@ -39,6 +39,7 @@ class TrainingState:
     rows: list[LogRow]
     unread: list[tuple[int, float, float]]
     shards: int = 1
+    kernels: str = "numpy"
     total_seconds: float = 0.0
     settings: dict[str, Any] | None = None
     tokenizer: str | None = None

@@ -239,6 +239,7 @@ class Trainer:
             "seconds": self.seconds,
             "total_seconds": self.total_seconds,
             "shards": self.shards,
+            "kernels": tt.kernels_name,
             "random": tt.random.get_state(),
             "batches": self.batches.get_state(),
             "rows": self.rows,
@@ -278,6 +279,11 @@ class Trainer:
         self.rows = [dataclasses.asdict(row) for row in found.rows]
         self.best_loss = math.inf if found.best_loss is None else found.best_loss
         self.best_step, self._unread = found.best_step, list(found.unread)
+        if found.kernels != tt.kernels_name:
+            print(
+                f"This run was trained with the kernels of {found.kernels}, and goes on with those of {tt.kernels_name}: what "
+                "follows differs by rounding. (TINYTENSOR_KERNELS chooses.)"
+            )
         changed_shards = self.config.shards if self.folder.changes else 0
         self.shards = changed_shards or found.shards  # another number rounds differently, and draws other dropout masks
         if self.folder.changes:

@@ -125,6 +125,18 @@ def attention_of_arrays(query: Any, key: Any, value: Any, mask: Any, is_causal: 
     return _attention(wrap(query), wrap(key), wrap(value), bias, seen, *settings).data
 
 
+def cached_attention(projected: Any, stored: Any, num_heads: int, is_causal: bool) -> Any:
+    """Attention of new tokens to themselves and to all tokens before them, for arrays. No gradients flow.
+
+    ``projected`` (batch, length, 3 * width) holds the queries, keys and values of the new tokens. ``stored`` (2, batch, heads,
+    keys, width / heads) holds the keys and values of all tokens: those of the new ones are first written to its last places.
+    """
+    query, key, value = queries_keys_values(projected, None, num_heads)
+    keys, values = stored
+    keys[:, :, -key.shape[2] :], values[:, :, -key.shape[2] :] = key, value
+    return join_heads(attention_of_arrays(query, keys, values, None, is_causal, 0.0))
+
+
 _NOTHING = (False, False, False, False)
 
 

@@ -1,13 +1,37 @@
 """Hand-written kernels. Every backend has the same functions with the same signatures.
 
 Kernels take and return raw arrays, never tensors. They import nothing of the library but ``backend``, ``precision`` and
-``summation``. ``numpy`` holds the readable kernels and ``cupy`` the GPU kernels. What both need is in the files of this folder,
-or ``cupy`` imports it from ``numpy``.
+``summation``. ``numpy`` holds the readable kernels, ``numba`` compiled loops that replace most of them, and ``cupy`` the GPU
+kernels. What several of them need is in the files of this folder, or is imported from ``numpy``.
+
+On the CPU the compiled loops are used where Numba is installed. TINYTENSOR_KERNELS=numpy or numba chooses.
 """
+
+import importlib.util
+import os
 
 from tinytensor import backend
 
-if backend.name == "numpy":
-    from tinytensor.kernels.numpy import *
-else:
+
+def _choose() -> str:
+    """The folder of the kernels. Raises BackendError for a choice that does not exist, or is not installed."""
+    if backend.name != "numpy":
+        return backend.name
+    choice = os.environ.get("TINYTENSOR_KERNELS", "")
+    if choice not in ("", "numpy", "numba"):
+        raise backend.BackendError(f"TINYTENSOR_KERNELS={choice!r} must be 'numpy' or 'numba'")
+    is_installed = choice != "numpy" and importlib.util.find_spec("numba") is not None
+    if choice == "numba" and not is_installed:
+        raise backend.BackendError("TINYTENSOR_KERNELS=numba, but Numba is not installed: pip install 'tinytensor[fast]'")
+    return "numba" if is_installed else "numpy"
+
+
+name = _choose()
+
+if name == "cupy":
     from tinytensor.kernels.cupy import *
+else:
+    from tinytensor.kernels.numpy import *
+
+    if name == "numba":
+        from tinytensor.kernels.numba import *

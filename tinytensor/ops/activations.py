@@ -1,15 +1,16 @@
 """The activations of neural networks, except ``sigmoid`` and ``tanh``, which are in elementwise.py.
 
-``gelu`` has kernels of its own; the others are computed by the functions here.
+``gelu``, ``silu``, ``swiglu``, ``softmax`` and ``log_softmax`` have kernels of their own. The others are computed by the
+functions here.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels
-from tinytensor.backend import wide, xp
+from tinytensor.backend import xp
 from tinytensor.checks import check_tensors
 from tinytensor.fused import fused
 from tinytensor.op import op
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from tinytensor.tensor import Tensor
 
 __all__ = [
-    "elu", "gelu", "glu", "leaky_relu", "log_softmax", "logsigmoid", "relu", "silu", "softmax", "softplus",
+    "elu", "gelu", "glu", "leaky_relu", "log_softmax", "logsigmoid", "relu", "silu", "softmax", "softplus", "swiglu",
 ]  # fmt: skip
 
 
@@ -78,9 +79,27 @@ def gelu(x: Tensor, approximate: str = "none") -> Tensor:
     return _gelu_exact(x)
 
 
+@fused(kernels.silu_forward, kernels.silu_backward, inputs=("x", "factor"))
+def _silu(x: Any, factor: Any) -> Any:
+    out = x * sigmoid(x)
+    return out if factor is None else out * factor
+
+
 def silu(x: Tensor) -> Tensor:
     """x * sigmoid(x), also called swish (Hendrycks and Gimpel 2016)."""
-    return x * sigmoid(x)
+    check_tensors("silu", x=x)
+    return _silu(x, None)
+
+
+def swiglu(gate: Tensor, up: Tensor) -> Tensor:
+    """silu(gate) * up, the hidden layer of the feed-forward network SwiGLU (Shazeer 2020, equation 6).
+
+    Raises ValueError unless both have the same shape.
+    """
+    check_tensors("swiglu", gate=gate, up=up)
+    if gate.shape != up.shape:
+        raise ValueError(f"swiglu: the gate has shape {gate.shape} and up has {up.shape}: they must be the same")
+    return _silu(gate, up)
 
 
 def glu(x: Tensor, axis: int = -1) -> Tensor:
@@ -92,23 +111,33 @@ def glu(x: Tensor, axis: int = -1) -> Tensor:
     return values * sigmoid(gates)
 
 
-def _shifted(x: Any, axis: int | tuple[int, ...]) -> Any:
-    """x minus its largest element along ``axis``, so that exp does not overflow. x is floating-point and may be empty."""
-    return x - (xp.max(x, axis=axis, keepdims=True) if x.size else xp.sum(x, axis=axis, keepdims=True))
-
-
-@op(floating=True, x=lambda g, out, axis: out * (g - sum(g * out, axis, keepdims=True)))
+@op(floating=True, x=lambda g, out, axis: _softmax_gradient(g, out, axis))
 def softmax(x: Tensor, axis: int = -1) -> Tensor:
     """exp(x) scaled to sum to 1 along ``axis``, without overflow."""
-    axes = axis if x.ndim else normalize_axes(axis, 0)  # CuPy refuses axis 0 or -1 of a 0-d array
-    e = xp.exp(_shifted(x, axes))
-    e /= xp.sum(e, axis=axes, keepdims=True, dtype=wide(e.dtype))
-    return e
+    return kernels.softmax(x, normalize_axes(axis, x.ndim))
 
 
-@op(floating=True, x=lambda g, out, axis: g - exp(out) * sum(g, axis, keepdims=True))
+@op(
+    d_weights=lambda g, weights, axis: _softmax_gradient(g, weights, axis),
+    weights=lambda g, d_weights, weights, axis: (
+        g * (d_weights - sum(d_weights * weights, axis, keepdims=True)) - d_weights * sum(g * weights, axis, keepdims=True)
+    ),
+)
+def _softmax_gradient(d_weights: Any, weights: Any, axis: int) -> Any:
+    """weights * (d_weights - sum(d_weights * weights)): the gradient of x, where weights = softmax(x)."""
+    return kernels.softmax_gradient(d_weights, weights, normalize_axes(axis, weights.ndim))
+
+
+@op(floating=True, x=lambda g, out, axis: _log_softmax_gradient(g, out, axis))
 def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
     """log(softmax(x)) along ``axis``, accurate even where the softmax would round to 0."""
-    axes = axis if x.ndim else normalize_axes(axis, 0)
-    shifted = _shifted(x, axes)
-    return cast("Tensor", shifted - xp.log(xp.sum(xp.exp(shifted), axis=axes, keepdims=True, dtype=wide(shifted.dtype))))
+    return kernels.log_softmax(x, normalize_axes(axis, x.ndim))
+
+
+@op(
+    d_logs=lambda g, logs, axis: g - sum(g * exp(logs), axis, keepdims=True),
+    logs=lambda g, d_logs, logs, axis: -g * exp(logs) * sum(d_logs, axis, keepdims=True),
+)
+def _log_softmax_gradient(d_logs: Any, logs: Any, axis: int) -> Any:
+    """d_logs - exp(logs) * sum(d_logs): the gradient of x, where logs = log_softmax(x)."""
+    return kernels.log_softmax_gradient(d_logs, logs, normalize_axes(axis, logs.ndim))

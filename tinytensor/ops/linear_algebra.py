@@ -1,4 +1,4 @@
-"""Matrix products. Their gradients are two rules of matrix calculus: d(AB)/dA = G Bᵀ and d(AB)/dB = Aᵀ G."""
+"""Matrix products and rotations. The products' gradients are two rules of matrix calculus: d(AB)/dA = G Bᵀ, d(AB)/dB = Aᵀ G."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tinytensor.tensor import Tensor
 
 __all__ = [
-    "einsum", "linear", "matmul", "outer", "tensordot",
+    "einsum", "linear", "matmul", "outer", "rotate_pairs", "tensordot",
 ]  # fmt: skip
 
 
@@ -179,3 +179,14 @@ def _diagonal(term: str, x: Tensor) -> tuple[str, Tensor]:
         raise ValueError(f"einsum: the axes {letter!r} of a tensor of shape {x.shape} differ in length")
     rest = "".join(c for axis, c in enumerate(term) if axis not in (a, b))
     return rest + letter, diagonal(x, 0, a, b)
+
+
+@op(floating=True, x=lambda g, cosine, sine: rotate_pairs(g, cosine, -sine))  # back by the same angles
+def rotate_pairs(x: Tensor, cosine: Any, sine: Any) -> Tensor:
+    """x (..., 2 n) with each pair of elements, i and n + i, rotated by an angle, of which the cosine and the sine are given.
+
+    These broadcast to (..., n) and get no gradient. Raises ValueError if the last axis of x has an odd length.
+    """
+    if not x.ndim or x.shape[-1] % 2:
+        raise ValueError("x needs pairs of elements: a last axis of an even length")
+    return kernels.rotate_pairs(x, cosine, sine)

@@ -34,6 +34,10 @@ from tinytensor.kernels.cupy.products import linear, matmul
 from tinytensor.kernels.cupy.sum_rows import sum_rows
 from tinytensor.kernels.heads import join_heads, queries_keys_values
 from tinytensor.kernels.numpy.dropout import survivors_scale
+from tinytensor.kernels.numpy.rotation import rotate_pairs
+from tinytensor.kernels.numpy.silu import sigmoid, silu_backward, silu_forward
+from tinytensor.kernels.numpy.softmax import log_softmax, log_softmax_gradient, softmax, softmax_gradient
+from tinytensor.kernels.steps import fuse
 
 __all__ = [
     "adam_step",
@@ -44,6 +48,7 @@ __all__ = [
     "dropout_backward",
     "dropout_forward",
     "erf",
+    "fuse",
     "gelu_exact_backward",
     "gelu_exact_forward",
     "gelu_tanh_backward",
@@ -56,14 +61,22 @@ __all__ = [
     "linear",
     "linear_cross_entropy_backward",
     "linear_cross_entropy_forward",
+    "log_softmax",
+    "log_softmax_gradient",
     "matmul",
     "multi_head_attention_backward",
     "multi_head_attention_forward",
     "queries_keys_values",
     "rms_norm_backward",
     "rms_norm_forward",
+    "rotate_pairs",
     "scale_all",
     "sgd_step",
+    "sigmoid",
+    "silu_backward",
+    "silu_forward",
+    "softmax",
+    "softmax_gradient",
     "sum_rows",
     "survivors_scale",
     "where",

@@ -24,8 +24,12 @@ from tinytensor.kernels.numpy.normalization import (
 )
 from tinytensor.kernels.numpy.optimizers import adam_step, global_norm, scale_all, sgd_step
 from tinytensor.kernels.numpy.products import linear, matmul
+from tinytensor.kernels.numpy.rotation import rotate_pairs
+from tinytensor.kernels.numpy.silu import sigmoid, silu_backward, silu_forward
+from tinytensor.kernels.numpy.softmax import log_softmax, log_softmax_gradient, softmax, softmax_gradient
 from tinytensor.kernels.numpy.sum_rows import sum_rows
 from tinytensor.kernels.numpy.where import where
+from tinytensor.kernels.steps import fuse
 
 __all__ = [
     "adam_step",
@@ -36,6 +40,7 @@ __all__ = [
     "dropout_backward",
     "dropout_forward",
     "erf",
+    "fuse",
     "gelu_exact_backward",
     "gelu_exact_forward",
     "gelu_tanh_backward",
@@ -48,14 +53,22 @@ __all__ = [
     "linear",
     "linear_cross_entropy_backward",
     "linear_cross_entropy_forward",
+    "log_softmax",
+    "log_softmax_gradient",
     "matmul",
     "multi_head_attention_backward",
     "multi_head_attention_forward",
     "queries_keys_values",
     "rms_norm_backward",
     "rms_norm_forward",
+    "rotate_pairs",
     "scale_all",
     "sgd_step",
+    "sigmoid",
+    "silu_backward",
+    "silu_forward",
+    "softmax",
+    "softmax_gradient",
     "sum_rows",
     "survivors_scale",
     "where",

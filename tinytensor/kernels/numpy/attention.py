@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tinytensor.backend import host, xp
@@ -150,17 +150,59 @@ def cut(mask: Any, batch: slice, second_last: slice, last: slice, ndim: int) -> 
     return mask[tuple([slice(None) if n == 1 else part for n, part in zip(mask.shape, parts)])]
 
 
-def _scores(query: Any, key: Any, bias: Any, mask: Any, is_causal: bool, block: Block) -> Any:
-    """A block's scores (..., S, T), with the bias added, and -inf where a query may not see a key."""
+def _scores(query: Any, key: Any, bias: Any, mask: Any, block: Block) -> Any:
+    """A block's scores (..., S, T), with the bias added, and -inf where the mask hides a key from a query."""
     scores = matmul(key[block.of_keys], transposed(query[block.of_queries]))
     if bias is not None:
         scores += transposed(cut(bias, block.batch, block.queries, block.keys, query.ndim))
     if mask is not None:
         seen = cut(mask, block.batch, block.queries, block.keys, query.ndim)
         scores += transposed(_penalty(seen, scores.dtype))
-    if is_causal:
-        _hide_later_keys(scores, block.queries.start + key.shape[-2] - query.shape[-2] + 1)
     return scores
+
+
+def _seen_by_first(query: Any, key: Any, is_causal: bool, block: Block) -> int | None:
+    """How many keys the first query of a block sees; each later one sees one key more. None where all see all keys."""
+    return block.queries.start + key.shape[-2] - query.shape[-2] + 1 if is_causal else None
+
+
+class Passes(NamedTuple):
+    """What is done to the scores of a block, (..., S, T), between its matrix products. The functions below do it in NumPy;
+    kernels/numba passes compiled loops in their place."""
+
+    # (scores, seen by the first query, floor): replaces the scores by their weights, which are not normalised, and returns
+    # each query's largest score, no lower than a floor, and the sum of its weights, both (..., 1, T).
+    weigh: Callable[[Any, int | None, float | None], tuple[Any, Any]]
+    # (scores, seen by the first query, largest): replaces the scores by the same weights again.
+    weigh_again: Callable[[Any, int | None, Any], None]
+    # (gradient of the dropped weights, keep or None, total, weights): replaces that gradient by that of the scores.
+    to_scores: Callable[[Any, Any, Any, Any], None]
+
+
+def _weigh(scores: Any, seen_by_first: int | None, floor: float | None) -> tuple[Any, Any]:
+    if seen_by_first is not None:
+        _hide_later_keys(scores, seen_by_first)
+    largest = scores.max(axis=-2, keepdims=True)
+    if floor is not None:
+        largest = xp.maximum(largest, floor)
+    _exp(scores, largest)
+    return largest, scores.sum(axis=-2, keepdims=True)
+
+
+def _weigh_again(scores: Any, seen_by_first: int | None, largest: Any) -> None:
+    if seen_by_first is not None:
+        _hide_later_keys(scores, seen_by_first)
+    _exp(scores, largest)
+
+
+def _to_scores(d_weights: Any, keep: Any, total: Any, weights: Any) -> None:
+    if keep is not None:
+        d_weights *= keep
+    d_weights -= total
+    d_weights *= weights
+
+
+_PASSES = Passes(_weigh, _weigh_again, _to_scores)
 
 
 def attention_forward(
@@ -174,6 +216,7 @@ def attention_forward(
     scale: float,
     random_key: RandomKey | None,
     keep_probability: float,
+    passes: Passes = _PASSES,
 ) -> tuple[Any, Any]:
     """softmax(query keyᵀ scale + bias) value for query (..., T, D), key (..., S, D) and value (..., S, D_v).
 
@@ -182,7 +225,7 @@ def attention_forward(
     keys up to its own place, counted from the end. A query that sees no key gives zeros. ``random_key`` determines the dropout
     mask of the weights, in the order (..., S, T). Without dropout it is None and ``keep_probability`` is 1.
 
-    Saves ``Residuals``.
+    Saves ``Residuals``. ``passes`` is for other kernels that share these blocks.
     """
     if query.shape[-2] == 1 and mask is None and bias is None and random_key is None and not any(needed):
         return _one_query(query, key, value, scale), None
@@ -193,19 +236,15 @@ def attention_forward(
     for broadcast in (bias, mask):
         check_mask(broadcast, (*query.shape[: -2 if has_lead else 0], query.shape[-2], key.shape[-2]))
     may_see_nothing = mask is not None or bias is not None
-    floor = lowest(query.dtype) if may_see_nothing else 0.0
+    floor = lowest(query.dtype) if may_see_nothing else None
     out = joinable((*query.shape[:-1], value.shape[-1]), query.dtype)
     largest = xp.empty((*query.shape[:-2], 1, query.shape[-2]), query.dtype)
     inverse = xp.empty_like(largest)
     saved: list[Any] | None = [] if any(needed) and query.shape[-2] * key.shape[-2] <= _KEPT else None
     for block in blocks(query, key, is_causal, _BLOCK, _QUERIES, _KEPT):
-        weights = _scores(query, key, bias, mask, is_causal, block)
+        weights = _scores(query, key, bias, mask, block)
         columns = (block.batch, ..., slice(None), block.queries)
-        largest[columns] = weights.max(axis=-2, keepdims=True)
-        if may_see_nothing:
-            largest[columns] = xp.maximum(largest[columns], floor)
-        _exp(weights, largest[columns])
-        total = weights.sum(axis=-2, keepdims=True)
+        largest[columns], total = passes.weigh(weights, _seen_by_first(query, key, is_causal, block), floor)
         inverse[columns] = 1.0 / (xp.where(total == 0, math.inf, total) if may_see_nothing else total)
         mixed = matmul(transposed(_dropped(weights, keep, block)), value[block.of_keys])
         mixed *= transposed(inverse[columns]) * keep_scale
@@ -238,6 +277,7 @@ def attention_backward(
     random_key: RandomKey | None,
     keep_probability: float,
     into: Sequence[Any] = (None, None, None),
+    passes: Passes = _PASSES,
 ) -> Sequence[Any]:
     """With the weights P and dP = g valueᵀ, the gradient of the scores is dS = P (dP - rowsum(dP P)).
 
@@ -259,16 +299,17 @@ def attention_backward(
     for i, block in enumerate(blocks(query, key, is_causal, _BLOCK, _QUERIES, _KEPT)):
         of_queries, of_keys = block.of_queries, block.of_keys
         put = _set if block.is_first else _add
-        weights = saved[i] if saved is not None else _scores(query, key, bias, mask, is_causal, block)
+        weights = saved[i] if saved is not None else _scores(query, key, bias, mask, block)
         if saved is None:
-            _exp(weights, largest[block.batch, ..., block.queries])
+            seen_by_first = _seen_by_first(query, key, is_causal, block)
+            passes.weigh_again(weights, seen_by_first, largest[block.batch, ..., block.queries])
         if d_value is not None:
             put(d_value[of_keys], _dropped(weights, keep, block), g[of_queries])
         if d_query is None and d_key is None and d_bias is None:
             continue
-        d_scores = _dropped(matmul(value[of_keys], transposed(g[of_queries])), keep, block)
-        d_scores -= total[block.batch, ..., block.queries]
-        d_scores *= weights
+        d_scores = matmul(value[of_keys], transposed(g[of_queries]))
+        kept = None if keep is None else cut(keep, block.batch, block.keys, block.queries, weights.ndim)
+        passes.to_scores(d_scores, kept, total[block.batch, ..., block.queries], weights)
         if d_query is not None:
             _set(d_query[of_queries], transposed(d_scores), scaled_key[of_keys])
         if d_key is not None:

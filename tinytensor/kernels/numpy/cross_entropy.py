@@ -5,7 +5,7 @@ Fused with the output layer it does not store the logits either: they are comput
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tinytensor.backend import xp
@@ -71,6 +71,23 @@ def _flat(logits: Any, targets: Any, ignore_index: int) -> tuple[Any, Any, Any]:
 _CHUNK = 1 << 22  # logits at a time: 16 MiB. Each chunk adds to the weight's whole gradient, so smaller ones cost more
 
 
+def loss_and_gradient(logits: Any, target: Any, scale: Any, label_smoothing: float) -> tuple[Any, Any]:
+    """The sum of the rows' losses times ``scale`` (rows,), and its gradient, which overwrites the logits (rows, classes)."""
+    places = xp.arange(len(target))
+    largest = logits.max(axis=1)
+    logits -= largest[:, None]
+    right = logits[places, target]
+    mean = xp.einsum("ij->i", logits) * (1.0 / logits.shape[1]) if label_smoothing else 0.0
+    xp.exp(logits, out=logits)
+    total = xp.einsum("ij->i", logits)  # for short rows several times faster than sum
+    losses = xp.log(total) - (1.0 - label_smoothing) * right - label_smoothing * mean
+    logits *= (scale / total)[:, None]
+    logits[places, target] -= (1.0 - label_smoothing) * scale
+    if label_smoothing:
+        logits -= (label_smoothing / logits.shape[1] * scale)[:, None]
+    return xp.dot(losses, scale), logits
+
+
 def linear_cross_entropy_forward(
     needed: Sequence[bool],
     x: Any,
@@ -79,11 +96,12 @@ def linear_cross_entropy_forward(
     ignore_index: int,
     label_smoothing: float,
     reduction: str,
+    loss_and_gradient: Callable[..., tuple[Any, Any]] = loss_and_gradient,
 ) -> tuple[Any, Any]:
     """The cross-entropy of the logits x weightᵀ.
 
     The loss is one number, so its gradients are known up to one factor, the incoming gradient. They are computed here, while a
-    chunk's logits are in memory, and saved.
+    chunk's logits are in memory, and saved. ``loss_and_gradient`` is the function above, or a compiled one of kernels/numba.
     """
     rows, kept, target = _flat(x, targets, ignore_index)
     count = max(int(kept.sum()), 1) if reduction == "mean" else 1
@@ -100,7 +118,7 @@ def linear_cross_entropy_forward(
         logits = matmul(rows[part], weight.T)
         if any_ignored:
             logits[ignored[part]] = 0  # an ignored row counts for nothing, even if it holds NaN
-        chunk_loss, d_logits = _loss_and_gradient(logits, target[part], scale[part], label_smoothing)
+        chunk_loss, d_logits = loss_and_gradient(logits, target[part], scale[part], label_smoothing)
         loss += chunk_loss
         if d_x is not None:
             matmul(d_logits, weight, out=d_x[part])
@@ -123,20 +141,3 @@ def linear_cross_entropy_backward(
     """The gradients that the forward pass saved, times g."""
     d_x, d_weight = residuals
     return None if d_x is None else (d_x * g).reshape(x.shape), None if d_weight is None else d_weight * g
-
-
-def _loss_and_gradient(logits: Any, target: Any, scale: Any, label_smoothing: float) -> tuple[Any, Any]:
-    """The sum of the rows' losses times ``scale``, and its gradient, which overwrites the logits."""
-    places = xp.arange(len(target))
-    largest = logits.max(axis=1)
-    logits -= largest[:, None]
-    right = logits[places, target]
-    mean = xp.einsum("ij->i", logits) * (1.0 / logits.shape[1]) if label_smoothing else 0.0
-    xp.exp(logits, out=logits)
-    total = xp.einsum("ij->i", logits)  # for short rows several times faster than sum
-    losses = xp.log(total) - (1.0 - label_smoothing) * right - label_smoothing * mean
-    logits *= (scale / total)[:, None]
-    logits[places, target] -= (1.0 - label_smoothing) * scale
-    if label_smoothing:
-        logits -= (label_smoothing / logits.shape[1] * scale)[:, None]
-    return xp.dot(losses, scale), logits

@@ -64,30 +64,30 @@ def normal_distribution(x: Any) -> Any:
     return xp.reciprocal(out, out=out)
 
 
-_FLAT = 4.2  # here erf differs from 1 by 3e-9, which float32 cannot represent
+FLAT = 4.2  # here erf differs from 1 by 3e-9, which float32 cannot represent
 
 
 @functools.cache
-def _polynomial() -> tuple[float, ...]:
-    """The coefficients of atanh(erf(x)) / x as a polynomial in x*x, for x up to _FLAT. It is smooth, so few terms suffice."""
+def atanh_erf_coefficients() -> tuple[float, ...]:
+    """The coefficients of atanh(erf(x)) / x as a polynomial in x*x, for x up to FLAT. It is smooth, so few terms suffice."""
 
     def ratio(u: Any) -> Any:
-        points = numpy.sqrt((u + 1.0) * (_FLAT * _FLAT / 2))
+        points = numpy.sqrt((u + 1.0) * (FLAT * FLAT / 2))
         return numpy.array([math.log(2.0 / math.erfc(x) - 1.0) / (2.0 * x) for x in points])
 
     in_unit = numpy.polynomial.chebyshev.cheb2poly(numpy.polynomial.chebyshev.chebinterpolate(ratio, 14))
-    from_squares = numpy.polynomial.Polynomial([-1.0, 2.0 / (_FLAT * _FLAT)])
+    from_squares = numpy.polynomial.Polynomial([-1.0, 2.0 / (FLAT * FLAT)])
     return tuple(float(c) for c in numpy.polynomial.Polynomial(in_unit)(from_squares).coef)
 
 
 def _atanh_erf(x: Any) -> Any:
     """The number whose tanh is erf(x), in float32. This is several times faster than the series of float64.
 
-    Beyond _FLAT it is a straight line, on which tanh is 1 to the last bit.
+    Beyond FLAT it is a straight line, on which tanh is 1 to the last bit.
     """
     x = xp.asarray(x, dtype="float32")
-    squared = xp.minimum(x * x, _FLAT * _FLAT)
-    *others, highest = _polynomial()
+    squared = xp.minimum(x * x, FLAT * FLAT)
+    *others, highest = atanh_erf_coefficients()
     out = squared * highest
     for coefficient in reversed(others[1:]):
         out += coefficient

@@ -38,7 +38,7 @@ def adam_step(
     in place.
 
     ``masters`` is empty where all dtypes are the same. Otherwise the parameters and gradients are narrower than float32, and
-    the masters and moments are float32. The step then changes the masters (see ``_current``) and rounds them to the parameters.
+    the masters and moments are float32. The step then changes the masters (see ``current``) and rounds them to the parameters.
     Most steps are too small to change a narrow parameter, but in the masters they add up (Micikevicius et al. 2018, section
     3.1).
     """
@@ -46,7 +46,7 @@ def adam_step(
         for rows in _blocks(parameter):
             p, g, m, v = parameter[rows], gradient[rows], first[rows], second[rows]
             if masters:
-                p, g = _current(masters[i][rows], p), g.astype(m.dtype)
+                p, g = current(masters[i][rows], p), g.astype(m.dtype)
             if weight_decay and decoupled:
                 p *= 1.0 - lr * weight_decay
             elif weight_decay:
@@ -68,7 +68,7 @@ def adam_step(
                 parameter[rows] = p.astype(parameter.dtype)
 
 
-def _current(master: Any, parameter: Any) -> Any:
+def current(master: Any, parameter: Any) -> Any:
     """The master, brought up to date in place.
 
     Normally an element of the master rounds to the parameter's element. Where it does not, something else has written to the
@@ -109,7 +109,7 @@ def sgd_step(
     for i, (parameter, g) in enumerate(zip(parameters, gradients)):
         p = parameter
         if masters:
-            p, g = _current(masters[i], p), g.astype(masters[i].dtype)
+            p, g = current(masters[i], p), g.astype(masters[i].dtype)
         if weight_decay:
             g = g + p * weight_decay
         if momentum:

@@ -1,0 +1,77 @@
+"""The CPU kernels as loops that Numba compiles. Other threads run while a loop does.
+
+Each function here replaces the one of kernels/numpy that has the same name and signature. Those are what to read first: this
+folder says how the same is computed in loops. What it does not replace, such as matrix products, remains NumPy's.
+
+In this order:
+
+1. ``compiling``: how a loop is declared and compiled. ``cache`` and ``display``: where compiled code is kept, and what the user
+   sees of it.
+2. ``exponential``: exp in a form that is vectorised. ``largest`` and ``places``: two more functions that loops call.
+3. ``gelu``, then ``silu``, ``erf`` and ``dropout``: loops over elements.
+4. ``normalization``, then ``softmax``, ``cross_entropy``, ``rotation`` and ``sum_rows``: loops over rows.
+5. ``optimizers``: loops over parameters.
+6. ``attention_blocks``, whose matrix products are in ``tiles``; then ``attention``, which decides when it is used.
+7. ``programs``: a whole traced program as one call. ``instructions`` writes it, ``program_loops`` runs it; ``pointers`` and
+   ``helper`` have what that needs of addresses and of a second thread.
+"""
+
+from tinytensor.kernels.numba.attention import (
+    attention_backward,
+    attention_forward,
+    multi_head_attention_backward,
+    multi_head_attention_forward,
+)
+from tinytensor.kernels.numba.cross_entropy import (
+    cross_entropy_backward,
+    cross_entropy_forward,
+    linear_cross_entropy_forward,
+)
+from tinytensor.kernels.numba.dropout import dropout_backward, dropout_forward
+from tinytensor.kernels.numba.erf import erf
+from tinytensor.kernels.numba.gelu import gelu_exact_backward, gelu_exact_forward, gelu_tanh_backward, gelu_tanh_forward
+from tinytensor.kernels.numba.normalization import (
+    layer_norm_backward,
+    layer_norm_forward,
+    rms_norm_backward,
+    rms_norm_forward,
+)
+from tinytensor.kernels.numba.optimizers import adam_step, sgd_step
+from tinytensor.kernels.numba.programs import fuse
+from tinytensor.kernels.numba.rotation import rotate_pairs
+from tinytensor.kernels.numba.silu import sigmoid, silu_backward, silu_forward
+from tinytensor.kernels.numba.softmax import log_softmax, log_softmax_gradient, softmax, softmax_gradient
+from tinytensor.kernels.numba.sum_rows import sum_rows
+
+__all__ = [
+    "adam_step",
+    "attention_backward",
+    "attention_forward",
+    "cross_entropy_backward",
+    "cross_entropy_forward",
+    "dropout_backward",
+    "dropout_forward",
+    "erf",
+    "fuse",
+    "gelu_exact_backward",
+    "gelu_exact_forward",
+    "gelu_tanh_backward",
+    "gelu_tanh_forward",
+    "layer_norm_backward",
+    "layer_norm_forward",
+    "linear_cross_entropy_forward",
+    "log_softmax",
+    "log_softmax_gradient",
+    "multi_head_attention_backward",
+    "multi_head_attention_forward",
+    "rms_norm_backward",
+    "rms_norm_forward",
+    "rotate_pairs",
+    "sgd_step",
+    "sigmoid",
+    "silu_backward",
+    "silu_forward",
+    "softmax",
+    "softmax_gradient",
+    "sum_rows",
+]

@@ -1,0 +1,176 @@
+"""What a compiled program is made of: instructions, and how they are written from the steps of a trace.
+
+An instruction is ten integers, in the places that are named below: the number of its kernel, the slots of its result and of
+three operands, the sizes of its arrays, the heads of attention, and in how many parts two threads compute it. Its first operand
+is (rows, width) and its result (rows, outputs). One floating-point number belongs to it, too, its setting: the eps of a norm,
+or the scale of attention.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+
+from tinytensor.kernels.steps import Step
+
+LINEAR, ADD, MULTIPLY, RELU, SILU, GELU_TANH, GELU_EXACT, LAYER_NORM, RMS_NORM, ATTENTION = range(10)
+KERNEL, RESULT, FIRST, SECOND, THIRD, ROWS, WIDTH, OUTPUTS, HEADS, PARTS = range(10)  # places in an instruction
+
+_MOST_ROWS = 8  # with more, NumPy's products are faster
+
+
+class Unfit(Exception):
+    """There is no instruction for a step."""
+
+
+class Writer:
+    """Writes the instructions of a program. ``values`` has the value of each slot in the call that was traced."""
+
+    def __init__(self, values: list[Any]):
+        self.values = list(values)  # followed by the constants that are added
+        self.instructions: list[list[int]] = []
+        self.settings: list[float] = []  # one for each instruction
+        self.computed: list[int] = []  # the slots of the instructions' results
+        self.same: dict[int, int] = {}  # for the slot of a view of all elements, the slot of what it is a view of
+        self.stored: set[int] = set()  # the slots of the keys and values in caches
+        self.contiguous: set[int] = set()  # the slots of all other operands
+
+    def write(self, step: Step) -> None:
+        """Write the instruction of this step. Raises Unfit if there is none for it."""
+        values = [self.values[slot] for slot in step.arguments]
+        if step.name not in _WRITERS or not all(x.size for x in values if isinstance(x, numpy.ndarray)):
+            raise Unfit
+        _WRITERS[step.name](self, step, *values)
+
+    def add(
+        self, kernel: int, step: Step, slots: list[int], sizes: tuple[int, int, int], setting: float = 0.0, heads: int = 0
+    ) -> None:
+        """Add an instruction. ``slots`` are its operands, ``sizes`` its rows, width and outputs. Raises Unfit as ``write``."""
+        contiguous = slots[:1] if kernel == ATTENTION else slots
+        if not all(_is_usual(self.values[slot]) for slot in (*contiguous, step.result)):
+            raise Unfit
+        self.contiguous.update([self.root(slot) for slot in contiguous])
+        first, second, third = [self.root(slot) for slot in (*slots, *slots[:1], *slots[:1])][:3]  # which repeats the first
+        self.instructions.append([kernel, step.result, first, second, third, *sizes, heads, 1])
+        self.settings.append(setting)
+        self.computed.append(step.result)
+
+    def operands(self) -> set[int]:
+        """The slots that instructions read."""
+        return {slot for instruction in self.instructions for slot in instruction[FIRST : THIRD + 1]}
+
+    def root(self, slot: int) -> int:
+        """The slot that has the elements of this one."""
+        return self.same.get(slot, slot)
+
+    def constant(self, array: Any) -> int:
+        """The slot of a new constant."""
+        self.values.append(array)
+        return len(self.values) - 1
+
+    def vector(self, slot: int, missing: float, size: int) -> int:
+        """This slot of a weight or bias; or if it was left out, the slot of a vector of ``missing``, which has no effect."""
+        return slot if self.values[slot] is not None else self.constant(numpy.full(size, missing, numpy.float32))
+
+
+def _is_usual(x: Any) -> bool:
+    """Whether a loop that knows only the address of x can read it: float32 numbers, one after the other."""
+    return type(x) is numpy.ndarray and x.dtype == numpy.float32 and x.flags.c_contiguous
+
+
+def _linear_step(writer: Writer, step: Step, x: Any, weight: Any, bias: Any) -> None:
+    outputs, inputs = weight.shape
+    rows = x.size // inputs
+    if rows > _MOST_ROWS:
+        raise Unfit
+    of_x, of_weight, of_bias = step.arguments
+    writer.add(LINEAR, step, [of_x, of_weight, writer.vector(of_bias, 0.0, outputs)], (rows, inputs, outputs))
+
+
+def _binary(kernel: int) -> Callable[..., None]:
+    def write(writer: Writer, step: Step, x: Any, y: Any) -> None:
+        of_x, of_y = step.arguments
+        if type(y) in (int, float):
+            y = numpy.full(1, y, numpy.float32)
+            of_y = writer.constant(y)
+        if type(x) is not numpy.ndarray or type(y) is not numpy.ndarray or not _is_row_of(y, x):
+            raise Unfit
+        writer.add(kernel, step, [of_x, of_y], (x.size // y.size, y.size, y.size))
+
+    return write
+
+
+def _is_row_of(y: Any, x: Any) -> bool:
+    """Whether y has the shape of the last axes of x, or of all. Leading axes of length 1 do not count."""
+    shape = y.shape
+    while shape[:1] == (1,):
+        shape = shape[1:]
+    return y.ndim <= x.ndim and x.shape[x.ndim - len(shape) :] == shape
+
+
+def _activation(kernel: int) -> Callable[..., None]:
+    def write(writer: Writer, step: Step, *values: Any) -> None:
+        size = values[-1].size
+        writer.add(kernel, step, [step.arguments[-1]], (1, size, size))
+
+    return write
+
+
+def _silu_step(writer: Writer, step: Step, needed: Any, x: Any, factor: Any) -> None:
+    of_factor = writer.vector(step.arguments[2], 1.0, x.size)
+    writer.add(SILU, step, [step.arguments[1], of_factor], (1, x.size, x.size))
+
+
+def _norm(kernel: int) -> Callable[..., None]:
+    def write(writer: Writer, step: Step, needed: Any, x: Any, *rest: Any) -> None:
+        width = x.shape[-1]
+        _, of_x, *vectors, _ = step.arguments
+        slots = [of_x, *[writer.vector(slot, missing, width) for slot, missing in zip(vectors, (1.0, 0.0))]]
+        writer.add(kernel, step, slots, (x.size // width, width, width), setting=rest[-1])
+
+    return write
+
+
+def is_cache(stored: Any, batch: int, heads: int, width: int) -> bool:
+    """Whether these are the first keys and values (2, batch, heads, length, width) in memory with room for as many or more."""
+    length, plane = stored.shape[3], stored.strides[2]
+    contiguous = (batch * heads * plane, heads * plane, plane, 4 * width, 4)
+    is_roomy = 0 < length * 4 * width <= plane
+    return is_roomy and stored.shape == (2, batch, heads, length, width) and stored.strides == contiguous
+
+
+def _attention_step(writer: Writer, step: Step, projected: Any, stored: Any, num_heads: int, is_causal: bool) -> None:
+    rows, length, width = projected.shape
+    d_head = width // (3 * num_heads)
+    is_usual = _is_usual(projected) and stored.dtype == numpy.float32
+    if length != 1 or not is_usual or not is_cache(stored, rows, num_heads, d_head):
+        raise Unfit
+    writer.stored.add(step.arguments[1])
+    scale = 1.0 / math.sqrt(d_head)
+    writer.add(ATTENTION, step, list(step.arguments[:2]), (rows, width, width // 3), setting=scale, heads=num_heads)
+
+
+def _view(writer: Writer, step: Step, x: Any, *settings: Any) -> None:
+    """A view of all elements in the same order, such as x[:, -1] of one position, needs no instruction."""
+    out = writer.values[step.result]
+    if out.size != x.size or out.ctypes.data != x.ctypes.data or not _is_usual(out):
+        raise Unfit
+    writer.same[step.result] = writer.root(step.arguments[0])
+
+
+_WRITERS: dict[str, Callable[..., None]] = {
+    "linear": _linear_step,
+    "add": _binary(ADD),
+    "multiply": _binary(MULTIPLY),
+    "relu": _activation(RELU),
+    "silu": _silu_step,
+    "gelu_tanh": _activation(GELU_TANH),
+    "gelu_exact": _activation(GELU_EXACT),
+    "layer_norm": _norm(LAYER_NORM),
+    "rms_norm": _norm(RMS_NORM),
+    "cached_attention": _attention_step,
+    "getitem": _view,
+}

@@ -1,0 +1,128 @@
+"""Layer norm and RMS norm, row by row: a row is in the processor's cache when it is read again.
+
+kernels/numpy/normalization.py has the same in NumPy's operations.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy
+
+from tinytensor.kernels.numba.compiling import real, reduction
+from tinytensor.kernels.rows import as_rows
+
+
+def _matrix(x: Any) -> Any:
+    """x as contiguous rows: (..., width) -> (rows, width)."""
+    return as_rows(numpy.ascontiguousarray(x))
+
+
+def _vector(given: Any, missing: float, x: Any) -> Any:
+    """A weight or bias (width,); if it was left out, a vector of ``missing``, which has no effect."""
+    return numpy.full(x.shape[-1], missing, x.dtype) if given is None else numpy.ascontiguousarray(given)
+
+
+@reduction
+def layer_norm_rows(x: Any, weight: Any, bias: Any, eps: float, out: Any, mean: Any, rstd: Any) -> None:
+    """Layer norm of x (rows, width), written to out (rows, width); and what the backward pass needs: mean, rstd (rows,)."""
+    rows, width = x.shape
+    share = real(1) / real(width)
+    for i in range(rows):
+        total = real(0)
+        for j in range(width):
+            total += x[i, j]
+        middle = total * share
+        squares = real(0)
+        for j in range(width):
+            squares += (x[i, j] - middle) * (x[i, j] - middle)
+        scale = real(1) / math.sqrt(squares * share + eps)
+        mean[i], rstd[i] = middle, scale
+        for j in range(width):
+            out[i, j] = (x[i, j] - middle) * scale * weight[j] + bias[j]
+
+
+@reduction
+def _layer_norm_gradients(g: Any, x: Any, weight: Any, mean: Any, rstd: Any, d_x: Any, d_weight: Any, d_bias: Any) -> None:
+    rows, width = x.shape
+    share = real(1) / real(width)
+    for i in range(rows):
+        middle, scale = mean[i], rstd[i]
+        of_h, of_hn = real(0), real(0)
+        for j in range(width):
+            normalized = (x[i, j] - middle) * scale
+            h = g[i, j] * weight[j]
+            of_h += h
+            of_hn += h * normalized
+            d_weight[j] += g[i, j] * normalized
+            d_bias[j] += g[i, j]
+        of_h, of_hn = of_h * share, of_hn * share
+        for j in range(width):
+            d_x[i, j] = (g[i, j] * weight[j] - of_h - (x[i, j] - middle) * scale * of_hn) * scale
+
+
+def layer_norm_forward(needed: Sequence[bool], x: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, Any]:
+    """(x - mean) / sqrt(var + eps) * weight + bias with the biased variance; keeps mean and 1/sqrt(var + eps)."""
+    rows = _matrix(x)
+    out, mean = numpy.empty_like(rows), numpy.empty(len(rows), x.dtype)
+    rstd = numpy.empty_like(mean)
+    layer_norm_rows(rows, _vector(weight, 1.0, x), _vector(bias, 0.0, x), float(eps), out, mean, rstd)
+    return out.reshape(x.shape), (mean, rstd)
+
+
+def layer_norm_backward(
+    g: Any, residuals: tuple[Any, Any], needed: Sequence[bool], x: Any, weight: Any, bias: Any, eps: float
+) -> Sequence[Any]:
+    """With n the normalised x and h = g * weight: dx = (h - mean(h) - n mean(h n)) rstd, dweight = sum(g n), dbias = sum(g)."""
+    mean, rstd = residuals
+    rows = _matrix(x)
+    d_x = numpy.empty_like(rows)
+    d_weight, d_bias = numpy.zeros(x.shape[-1], x.dtype), numpy.zeros(x.shape[-1], x.dtype)
+    _layer_norm_gradients(_matrix(g), rows, _vector(weight, 1.0, x), mean, rstd, d_x, d_weight, d_bias)
+    return d_x.reshape(x.shape) if needed[0] else None, d_weight if needed[1] else None, d_bias if needed[2] else None
+
+
+@reduction
+def rms_norm_rows(x: Any, weight: Any, eps: float, out: Any, rstd: Any) -> None:
+    """RMS norm of x (rows, width), written to out (rows, width); and to rstd (rows,), what the backward pass needs."""
+    rows, width = x.shape
+    for i in range(rows):
+        squares = real(0)
+        for j in range(width):
+            squares += x[i, j] * x[i, j]
+        rstd[i] = real(1) / math.sqrt(squares / real(width) + eps)
+        for j in range(width):
+            out[i, j] = x[i, j] * rstd[i] * weight[j]
+
+
+@reduction
+def _rms_norm_gradients(g: Any, x: Any, weight: Any, rstd: Any, d_x: Any, d_weight: Any) -> None:
+    rows, width = x.shape
+    for i in range(rows):
+        scale = rstd[i]
+        of_hn = real(0)
+        for j in range(width):
+            normalized = x[i, j] * scale
+            of_hn += g[i, j] * weight[j] * normalized
+            d_weight[j] += g[i, j] * normalized
+        of_hn = of_hn / real(width)
+        for j in range(width):
+            d_x[i, j] = (g[i, j] * weight[j] - x[i, j] * scale * of_hn) * scale
+
+
+def rms_norm_forward(needed: Sequence[bool], x: Any, weight: Any, eps: float) -> tuple[Any, Any]:
+    """x / sqrt(mean(x^2) + eps) * weight; keeps 1/sqrt(mean(x^2) + eps)."""
+    rows = _matrix(x)
+    out, rstd = numpy.empty_like(rows), numpy.empty(len(rows), x.dtype)
+    rms_norm_rows(rows, _vector(weight, 1.0, x), float(eps), out, rstd)
+    return out.reshape(x.shape), rstd
+
+
+def rms_norm_backward(g: Any, rstd: Any, needed: Sequence[bool], x: Any, weight: Any, eps: float) -> Sequence[Any]:
+    """With n the normalised x and h = g * weight: dx = (h - n mean(h n)) rstd, dweight = sum(g n)."""
+    rows = _matrix(x)
+    d_x, d_weight = numpy.empty_like(rows), numpy.zeros(x.shape[-1], x.dtype)
+    _rms_norm_gradients(_matrix(g), rows, _vector(weight, 1.0, x), rstd, d_x, d_weight)
+    return d_x.reshape(x.shape) if needed[0] else None, d_weight if needed[1] else None

@@ -1,0 +1,126 @@
+"""A traced program as one compiled call: a loop over its steps, each of which calls the loop of its kernel.
+
+A GPT that writes a text token by token is such a program: its kernels are so small that calling them one by one from Python
+would take longer than they do. The loop is compiled once, and runs every program: the steps are data, and so are the addresses
+of the arrays. instructions.py writes this data, and program_loops.py has the loop. Of a large program two threads share the
+products, see helper.py. Without compiled kernels ``trace.Program.run`` calls the kernels of the same steps one by one.
+
+Steps for which there is no instruction, such as the embedding, run before the loop, one by one. If one of them needs what the
+loop computes, the program stays as it is.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import numpy
+
+from tinytensor.kernels.numba.helper import has_second_core, helper
+from tinytensor.kernels.numba.instructions import KERNEL, LINEAR, OUTPUTS, PARTS, WIDTH, Unfit, Writer, is_cache
+from tinytensor.kernels.numba.program_loops import FLAGS, NOTHING_YET, help_to_run, run
+from tinytensor.kernels.steps import Step
+
+_FEWEST_STEPS = 8  # of fewer, a call of each takes hardly longer
+_SHARED = 1 << 25  # bytes of weights from which two threads share the products: fewer are read fast enough from the caches
+_PART = 1 << 16  # bytes of a weight that one thread takes at a time
+
+
+def fuse(steps: list[Step], values: list[Any], num_inputs: int, result: int) -> list[Step]:
+    """The steps for which there is no instruction, and then one step that does all others. Where that is impossible, or not
+    worth it, the steps as they are.
+
+    ``values`` has the value of each slot in the call that was traced: first the ``num_inputs`` inputs. ``result`` is the slot
+    of the program's result.
+    """
+    writer, before, joined = Writer(values), [], set()
+    for step in steps:
+        try:
+            writer.write(step)
+            joined.add(step.result)
+        except Unfit:
+            if not joined.isdisjoint(step.arguments):
+                return steps
+            before.append(step)
+    if len(writer.instructions) < _FEWEST_STEPS or writer.root(result) not in writer.computed:
+        return steps
+    given = [slot for slot in sorted(writer.operands()) if slot < num_inputs or slot in {step.result for step in before}]
+    if not writer.stored.issubset(given) or not writer.stored.isdisjoint(writer.contiguous):
+        return steps
+    return [*before, Step("", _Program(writer, given, result), tuple(given), False, result)]
+
+
+class _Program:
+    """Instructions that are run with one call. It takes the arrays of the slots ``given``, and returns a new array."""
+
+    def __init__(self, writer: Writer, given: list[int], result: int):
+        self.instructions = numpy.array(writer.instructions, numpy.int64)
+        self.settings = numpy.array(writer.settings, numpy.float32)
+        self.parts = self._cut() if has_second_core() else 1  # the most that any instruction has
+        self.tickets = numpy.full(FLAGS // 8 + self.parts, -1)
+        self.tickets[0] = NOTHING_YET
+        self.given, self.stored = given, [slot in writer.stored for slot in given]
+        self.shapes = [writer.values[slot].shape for slot in given]
+        constants = writer.operands().difference(given, writer.computed)
+        self.constants = {slot: writer.values[slot] for slot in constants}  # kept, because their addresses are
+        # Results lie one after the other in an array that is new in each call: here are their places in it, in bytes.
+        sizes = [writer.values[slot].size for slot in writer.computed]
+        self.size = sum(sizes)
+        self.places = numpy.zeros((3, len(writer.values)), numpy.int64)
+        starts = numpy.cumsum(sizes) - sizes
+        self.places[0, writer.computed] = 4 * starts
+        start, self.shape = starts[writer.computed.index(writer.root(result))], writer.values[result].shape
+        self.place = slice(start, start + math.prod(self.shape))
+        for slot, array in self.constants.items():
+            self.places[0, slot] = array.ctypes.data
+
+    def __call__(self, *arrays: Any) -> Any:
+        space = numpy.empty(self.size, numpy.float32)
+        places = self.places.copy()
+        kept = []
+        for slot, array, shape, is_stored in zip(self.given, arrays, self.shapes, self.stored):
+            if is_stored:
+                places[1:, slot] = _length_and_capacity(array, shape)
+            else:
+                array = numpy.asarray(array, numpy.float32, order="C")
+                _check(array.shape == shape, array, shape)
+            places[0, slot] = array.ctypes.data
+            kept.append(array)
+        tickets = self.tickets.copy()
+        if self.parts > 1:
+            kept.append(space)
+            helper().call(functools.partial(self._help, places[0], tickets, kept))
+        run(space, self.settings, self.instructions, places, tickets)
+        return space[self.place].reshape(self.shape).copy()  # a late helper does not write to a copy
+
+    def _cut(self) -> int:
+        """Cut the products into parts if there are enough of them. Returns the most parts of an instruction."""
+        is_linear = self.instructions[:, KERNEL] == LINEAR
+        of_linear = self.instructions[is_linear]
+        sizes = 4 * of_linear[:, WIDTH] * of_linear[:, OUTPUTS]
+        if sizes.sum() < _SHARED:
+            return 1
+        of_linear[:, PARTS] = numpy.clip(sizes // _PART, 1, of_linear[:, OUTPUTS])
+        self.instructions[is_linear] = of_linear
+        return int(of_linear[:, PARTS].max())
+
+    def _help(self, addresses: Any, tickets: Any, kept: list[Any]) -> None:
+        """What the helper calls. ``kept`` are the arrays at the addresses, which must not go away as long as this runs."""
+        help_to_run(self.settings, self.instructions, addresses, tickets)
+
+
+def _check(fits: bool, array: Any, shape: tuple[int, ...]) -> None:
+    """Raises ValueError unless the array fits where one of this shape was in the traced call."""
+    if not fits:
+        raise ValueError(f"in a traced function, an array of shape {shape} now has shape {array.shape}, {array.dtype}")
+
+
+def _length_and_capacity(stored: Any, shape: tuple[int, ...]) -> tuple[int, int]:
+    """How many keys a cache holds, and for how many it has room. All else must be as in the call that was traced.
+
+    ``stored`` (2, batch, heads, keys, width) is a view of all that the cache has room for, and ``shape`` was its shape then.
+    """
+    _, batch, heads, _, width = shape
+    _check(is_cache(stored, batch, heads, width), stored, shape)
+    return stored.shape[3], stored.strides[2] // (4 * width)

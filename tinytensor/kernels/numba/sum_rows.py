@@ -1,0 +1,33 @@
+"""The gradient of an embedding: rows that share an id are added up, one after the other. kernels/numpy/sum_rows.py does it
+without a loop over rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy
+
+from tinytensor.backend import index_dtype, is_floating
+from tinytensor.kernels.numba.compiling import loop
+from tinytensor.kernels.numba.places import place
+from tinytensor.kernels.numpy.sum_rows import sum_rows as in_numpy
+from tinytensor.summation import widened
+
+
+@loop
+def _add_rows(rows: Any, ids: Any, out: Any) -> None:
+    for i in range(ids.size):
+        at = place(ids[i], out.shape[0])
+        for j in range(rows.shape[1]):
+            out[at, j] += rows[i, j]
+
+
+def sum_rows(rows: Any, ids: Any, num_rows: int) -> Any:
+    """For each i below num_rows, the sum of the ``rows`` (..., width) whose id is i: (num_rows, width)."""
+    if ids.dtype.kind not in "iu" or not is_floating(rows.dtype):
+        return in_numpy(rows, ids, num_rows)
+    rows, width = widened(rows), rows.shape[-1]
+    rows = numpy.ascontiguousarray(rows, rows.dtype.newbyteorder("=")).reshape(ids.size, width)
+    out = numpy.zeros((num_rows, width), dtype=rows.dtype)
+    _add_rows(rows, numpy.ascontiguousarray(ids, index_dtype).reshape(-1), out)
+    return out
