@@ -315,8 +315,8 @@ SENTENCES: list[tuple[str, Callable[[], list[float]]]] = [
         ],
     ),
     (
-        "the same products ran at {:.0f} to {:.0f} GFLOP/s, and MKL's did not. With NumPy's kernels a step then took {:.2f} (A), "
-        "{:.2f} (B), {:.2f} (C) and {:.2f} (D) of PyTorch's time",
+        "the same products ran at {:.0f} to {:.0f} GFLOP/s, and MKL's did not. With NumPy's kernels a step then took {:.2f} "
+        "(A), {:.2f} (B), {:.2f} (C) and {:.2f} (D) of PyTorch's time",
         lambda: [
             *(cell(HAND, model, "products alone, GFLOP/s") for model in "AD"),
             *(cell(HAND, model, "time over PyTorch's") for model in "ABCD"),
