@@ -67,6 +67,11 @@ OPS = {
     "exp": OpCase(tt.exp, ODD, SMALL_ODD),
     "residual": OpCase(lambda x, y, bias: x + y + bias, ((8192, 768), (8192, 768), (768,)), ((70, 33), (70, 33), (33,))),
     "softmax": OpCase(tt.softmax, ((4099, 1027),), ((37, 65),)),
+    "log softmax": OpCase(tt.log_softmax, ((4099, 1027),), ((37, 65),)),
+    "sigmoid": OpCase(tt.sigmoid, ODD, SMALL_ODD),
+    "silu": OpCase(tt.silu, ODD, SMALL_ODD),
+    "swiglu": OpCase(tt.swiglu, ODD * 2, SMALL_ODD * 2),
+    "rotation": OpCase(lambda x: tt.rotate_pairs(x, tt.full(32, 0.8), tt.full(32, 0.6)), ((16, 6, 300, 64),), ((2, 3, 5, 64),)),
     "sum": OpCase(lambda x: x.sum(axis=0), ((16384, 385),), ((300, 33),)),
     "mean": OpCase(lambda x: x.mean(), ((2_000_003,),), SMALL_ODD),
     "max": OpCase(lambda x: x.max(axis=-1), ((4099, 1027),), ((37, 65),)),  # with many ties

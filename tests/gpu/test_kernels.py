@@ -43,4 +43,5 @@ def test_every_kernel_of_the_slot_is_reached():
             experiments.op(name, "float32")
         experiments.optimizers()
         experiments.masks()
-    assert set(NAMES) - called <= {"survivors_scale", "join_heads", "queries_keys_values"}  # a number and views, not kernels
+    # A number, views, and what changes nothing on a GPU: no kernels.
+    assert set(NAMES) - called <= {"survivors_scale", "join_heads", "queries_keys_values", "fuse"}
