@@ -40,9 +40,10 @@ def used_by_cupy(tree, wanted):
 
 
 def sources():
-    """(file, syntax tree) for all that runs with CuPy: of ``kernels/numpy`` what ``kernels/cupy`` takes over from there."""
+    """(file, syntax tree) for all that runs with CuPy: of ``kernels/numpy`` what ``kernels/cupy`` takes over from there, and of
+    ``kernels/numba`` nothing."""
     paths = sorted([*(PROJECT / "tinytensor").rglob("*.py"), *(PROJECT / "tinyformer").rglob("*.py")])
-    trees = {path: ast.parse(path.read_text()) for path in paths}
+    trees = {path: ast.parse(path.read_text()) for path in paths if path.parent != KERNELS / "numba"}
     for path, tree in trees.items():
         if path.parent == KERNELS / "numpy":
             yield path, ast.Module(used_by_cupy(tree, borrowed(trees)), [])
