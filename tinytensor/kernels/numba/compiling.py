@@ -55,7 +55,7 @@ class Compilable:
 
     def compile(self, dtype: Any) -> Callable[..., Any]:
         """What Numba calls in its place, in loops over arrays of this dtype."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} has no compile method: write one")
 
     def __call__(self, *arguments: Any) -> Any:
         raise TypeError("only loops call this function")
