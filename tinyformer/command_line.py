@@ -14,6 +14,7 @@ from typing import Any
 
 from tinyformer.errors import UserError, plain_errors
 from tinyformer.old_names import new_value, old_names
+from tinytensor import distributed
 
 # -------------------------------------------------------------------------------------------------------- settings
 
@@ -204,10 +205,17 @@ def next_command(out: str, default: str, *words: str) -> str:
 
 
 def run_command(parse: Callable[[list[str]], argparse.Namespace]) -> None:
-    """Run the command that the script was called with. Mistakes are told as ``plain_errors`` says."""
-    with plain_errors():
+    """Run the command that the script was called with. Mistakes are told as ``plain_errors`` says.
+
+    Under mpiexec rank 0 runs it, and the other ranks take their part of its training.
+    """
+
+    def main() -> None:
         arguments = parse(sys.argv[1:])
         arguments.run(arguments)
+
+    with plain_errors():
+        distributed.lead(main)
 
 
 def typed_lines(prompt: str) -> Iterator[str]:

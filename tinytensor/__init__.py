@@ -4,7 +4,7 @@ Read the source in this order, as the README says: engine, op, calling, ops (ele
 kernels/numpy, trace.
 """
 
-from tinytensor import functional, nn, optim, parallel, random
+from tinytensor import functional, nn, optim, parallel, random, distributed
 from tinytensor.backend import BackendError
 from tinytensor.backend import name as backend_name
 from tinytensor.checkpoint import checkpoint

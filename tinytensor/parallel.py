@@ -51,21 +51,27 @@ class _Here(threading.local):
 _here = _Here()
 
 
-def run(function: Callable[[Shard], Result], shards: Sequence[Shard]) -> list[Result]:
+def run(function: Callable[[Shard], Result], shards: Sequence[Shard], seeds: Sequence[int] | None = None) -> list[Result]:
     """The results of ``function`` for every shard. Each shard runs in a thread of its own, with this thread's modes
     (``no_grad`` and so on).
 
-    Each of several shards draws random numbers from its own generator, which this thread's generator seeds: the same seed and
-    number of shards give the same numbers. If a shard raises an error, it is raised here after all shards have ended (the
-    first of several). Inside of a shard, where all cores are busy, shards run one after the other; so they do in a function
-    that is being traced.
+    Each of several shards draws random numbers from its own generator. ``seeds`` are their seeds; by default they are those of
+    ``new_seeds``. So the same seed and number of shards give the same numbers. If a shard raises an error, it is raised here
+    after all shards have ended (the first of several). Inside of a shard, where all cores are busy, shards run one after the
+    other; so they do in a function that is being traced.
     """
-    if len(shards) < 2 or modes.tracer is not None:
+    if modes.tracer is not None or (len(shards) < 2 and not seeds):
         with without_warnings():
             return [function(shard) for shard in shards]
-    seeds = random.generator().integers(0, 2**63, len(shards))
     work = _as_shard(function)
-    return call_together([functools.partial(work, shard, seed) for shard, seed in zip(shards, seeds)])
+    return call_together([functools.partial(work, shard, seed) for shard, seed in zip(shards, seeds or new_seeds(len(shards)))])
+
+
+def new_seeds(shards: int) -> list[int]:
+    """A seed for each of several shards, from this thread's generator; none for a single shard, which draws from that generator
+    itself."""
+    seeds: list[int] = random.generator().integers(0, 2**63, shards).tolist() if shards > 1 else []
+    return seeds
 
 
 def call_together(functions: Sequence[Callable[[], Result]]) -> list[Result]:
@@ -84,11 +90,11 @@ def call_together(functions: Sequence[Callable[[], Result]]) -> list[Result]:
         return [first, *(other.result() for other in others)]
 
 
-def backward(loss: Callable[[Shard], Tensor], shards: Sequence[Shard]) -> Tensor:
+def backward(loss: Callable[[Shard], Tensor], shards: Sequence[Shard], seeds: Sequence[int] | None = None) -> Tensor:
     """The sum of ``loss(shard)`` over the shards, without a history. Its gradients are added to the ``.grad`` of every leaf.
 
     It does what ``(loss(shard_1) + loss(shard_2) + ...).backward()`` does, but each shard's forward and backward pass runs in
-    a thread of its own. Raises ValueError if there are no shards.
+    a thread of its own, as in ``run``. Raises ValueError if there are no shards.
     """
     if len(shards) == 0:
         raise ValueError("backward over shards needs at least one shard: without any there is no loss")
@@ -97,7 +103,7 @@ def backward(loss: Callable[[Shard], Tensor], shards: Sequence[Shard]) -> Tensor
         value = loss(shard)
         return value.detach(), leaf_gradients(value)
 
-    (total, gradients), *others = run(value_and_gradients, shards)
+    (total, gradients), *others = run(value_and_gradients, shards, seeds)
     for value, found in others:
         total = total + value
         for leaf, gradient in found.items():

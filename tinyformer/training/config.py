@@ -9,6 +9,7 @@ import tinytensor as tt
 from tinyformer.errors import SettingError
 from tinyformer.schema import check_fields
 from tinyformer.settings import at_least, one_of, setting
+from tinytensor import distributed, parallel
 from tinytensor.backend import bfloat16, default_dtype
 from tinytensor.nn import Module
 from tinytensor.optim import AdamW, Constant, Cosine, InverseSquareRoot, LinearDecay, Schedule
@@ -16,6 +17,7 @@ from tinytensor.optim import AdamW, Constant, Cosine, InverseSquareRoot, LinearD
 DTYPES = ("float32", "bfloat16")
 SCHEDULES = ("cosine", "linear", "constant", "noam")
 MOST_SHARDS = 1024
+MOST_WORKERS = 256
 MOST_STEPS = 10**15  # more than anybody takes, and few enough for exact arithmetic with floats
 
 
@@ -48,15 +50,22 @@ class TrainingConfig:
     shards: int = setting(
         0, "threads that share a batch; 0: one for each core that BLAS would use, at most 4; on a GPU 1", changeable=True
     )
+    workers: int = setting(
+        1,
+        "processes that share a batch, with a shard each; 0: as many as are best for this machine; under mpiexec its own",
+        changeable=True,
+    )
 
     def __post_init__(self) -> None:
         check_fields(self)
         at_least(self, steps=1, batch_size=1, gradient_accumulation_steps=1, eval_every=1, log_every=1, average=1)
-        at_least(self, learning_rate=0, min_learning_rate=0, warmup=0, weight_decay=0, clip=0, seed=0, shards=0)
+        at_least(self, learning_rate=0, min_learning_rate=0, warmup=0, weight_decay=0, clip=0, seed=0, shards=0, workers=0)
         if self.steps > MOST_STEPS:
             raise SettingError(f"steps must be at most {MOST_STEPS:,}")
         if self.shards > MOST_SHARDS:
             raise SettingError(f"shards must be at most {MOST_SHARDS}, as each is a thread, not {self.shards}")
+        if self.workers > MOST_WORKERS:
+            raise SettingError(f"workers must be at most {MOST_WORKERS}, as each is a process, not {self.workers}")
         one_of(self, "schedule", SCHEDULES)
         one_of(self, "dtype", DTYPES)
         for name in ("beta1", "beta2"):
@@ -84,6 +93,12 @@ def training_dtype(name: str) -> Any:
     if name == "bfloat16" and bfloat16 is None:
         raise SettingError("dtype bfloat16 needs the package ml_dtypes: pip install ml_dtypes")
     return bfloat16 if name == "bfloat16" else default_dtype
+
+
+def best_workers() -> int:
+    """The number of processes that trains fastest on this machine: one for each core that BLAS would use, at most 4, where a
+    process can fork. Elsewhere it is one, whose threads share a batch."""
+    return parallel.default_shards() if distributed.default_method() == "fork" else 1
 
 
 def adamw_for(model: Module, config: TrainingConfig) -> AdamW:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -13,23 +14,75 @@ from tinyformer.data.batches import Batch, Batches
 from tinyformer.models.evaluating import evaluating
 from tinyformer.training.losses import LossFunction, next_token_loss
 from tinytensor import Tensor, parallel
+from tinytensor.distributed import Alone, Communicator, Team
+from tinytensor.distributed.communicator import part
 from tinytensor.nn import Module
 
 
-def evaluate(model: Module, batches: Batches, loss_function: LossFunction = next_token_loss, shards: int = 1) -> float:
-    """The mean loss over every target of the validation split. Each batch is cut into ``shards``, with one thread for each."""
-    losses: list[Tensor] = []
+@dataclass
+class Work:
+    """One rank's shards of a batch, and the seeds of their random numbers; without seeds, these are its process's own."""
+
+    shards: Sequence[Any]
+    seeds: Sequence[int]
+    num_targets: int  # of the whole batch
+
+
+def deal(batch: Any, shards: int, ranks: Communicator) -> list[Work]:
+    """A batch cut into ``shards``, as work for each rank.
+
+    Rank 0 draws every batch, and seeds every shard. So who computes a shard changes nothing but the rounding of sums.
+    """
+    cut = batch.split(shards)
+    seeds = parallel.new_seeds(len(cut))
+    parts = [part(len(cut), rank, ranks.size) for rank in range(ranks.size)]
+    return [Work(cut[own], seeds[own], batch.num_targets) for own in parts]
+
+
+class Evaluator:
+    """One rank's part of an evaluation."""
+
+    def __init__(self, ranks: Communicator, model: Module, loss_function: LossFunction):
+        self.ranks = ranks
+        self.model = model
+        self.loss_function = loss_function
+        self._losses: list[list[Tensor]] = []  # for each batch those of this rank's shards
+
+    def evaluate(self, work: Work) -> None:
+        """Compute and keep the losses of these shards."""
+        with tt.no_grad(), evaluating(self.model):
+            self._losses.append(parallel.run(partial(self.loss_function, self.model), work.shards, work.seeds))
+
+    def losses(self) -> list[list[float]]:
+        """On rank 0: for each batch the losses of all its shards. Forgets them."""
+        flat = [loss for losses in self._losses for loss in losses]
+        values = iter(tt.stack(flat).tolist() if flat else [])  # a GPU is waited for only once, at the end
+        own = [[next(values) for _ in losses] for losses in self._losses]
+        self._losses = []
+        of_all_ranks = self.ranks.gather(own) or []
+        return [[loss for losses in of_each for loss in losses] for of_each in zip(*of_all_ranks)]
+
+
+def evaluate(
+    model: Module,
+    batches: Batches,
+    loss_function: LossFunction = next_token_loss,
+    shards: int = 1,
+    team: Team[Any] | None = None,
+) -> float:
+    """The mean loss over every target of the validation split.
+
+    Each batch is cut into ``shards``, with one thread for each. They are divided among the ranks of a ``team`` of evaluators.
+    """
+    team = team or Team(Alone(), Evaluator(Alone(), model, loss_function))
     counts: list[int] = []
-    total = 0
     own = copy.deepcopy(tt.random.generator())  # so that evaluating does not change the random numbers of training
-    with tt.no_grad(), evaluating(model), tt.random.using(own):
+    with tt.random.using(own):
         for batch in batches.validation_batches():
-            parts = parallel.run(partial(loss_function, model), batch.split(shards))
-            losses += parts
-            counts += [batch.num_targets] * len(parts)
-            total += batch.num_targets
-    values = tt.stack(losses).tolist() if losses else []  # a GPU is waited for only once, at the end
-    return sum(value * count for value, count in zip(values, counts)) / max(total, 1)
+            team.call("evaluate", [(work,) for work in deal(batch, shards, team.ranks)])
+            counts.append(batch.num_targets)
+    losses = team.call_alike("losses")
+    return sum(loss * count for of_batch, count in zip(losses, counts) for loss in of_batch) / max(sum(counts), 1)
 
 
 def perplexity(loss: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import tinytensor as tt
@@ -33,16 +34,21 @@ def class_loss(model: Module, batch: Batch) -> Tensor:
     return tt.cross_entropy(model(batch.inputs), batch.targets, reduction="sum") / batch.num_targets
 
 
-def translation_loss(label_smoothing: float, pad: int) -> Callable[[Transformer, PairBatch], Tensor]:
-    """A loss function: the mean cross-entropy over all target tokens that are not padding. Labels are smoothed only in
-    training, so that the validation loss is the true cross-entropy."""
+@dataclass(frozen=True)
+class translation_loss:
+    """A loss function: the mean cross-entropy over all target tokens that are not padding. Labels are smoothed only in training,
+    so that the validation loss is the true cross-entropy.
 
-    def loss(model: Transformer, batch: PairBatch) -> Tensor:
-        smoothing = label_smoothing if model.training else 0.0
-        total = model.loss(batch.source, batch.target_inputs, batch.target_outputs, pad, smoothing, reduction="sum")
+    It is a class because functions that are made inside of functions cannot be sent to other processes.
+    """
+
+    label_smoothing: float
+    pad: int
+
+    def __call__(self, model: Transformer, batch: PairBatch) -> Tensor:
+        smoothing = self.label_smoothing if model.training else 0.0
+        total = model.loss(batch.source, batch.target_inputs, batch.target_outputs, self.pad, smoothing, reduction="sum")
         return total / batch.num_targets
-
-    return loss
 
 
 def masked_token_loss(model: BertForMaskedLM, batch: MaskedBatch) -> Tensor:

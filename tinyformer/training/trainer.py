@@ -7,7 +7,6 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import Any
 
 import tinytensor as tt
@@ -18,15 +17,16 @@ from tinyformer.memory import check_step_fits, check_training_fits
 from tinyformer.progress import Progress, show_progress
 from tinyformer.schema import read_dataclass
 from tinyformer.training.checkpoints import load_checkpoint, put_weights, save_checkpoint
-from tinyformer.training.config import TrainingConfig, adamw_for, training_dtype
-from tinyformer.training.evaluation import evaluate, perplexity
+from tinyformer.training.config import TrainingConfig, adamw_for, best_workers, training_dtype
+from tinyformer.training.evaluation import deal, evaluate, perplexity
 from tinyformer.training.losses import LossFunction, next_token_loss
+from tinyformer.training.replica import Replica
 from tinyformer.training.runs import RunFolder
 from tinyformer.training.signals import stop_on_signals
 from tinyformer.training.state import TrainingState
-from tinytensor import Tensor, parallel
+from tinytensor import Tensor, distributed, parallel
+from tinytensor.distributed import Alone, RankError, Team
 from tinytensor.nn import Module
-from tinytensor.optim import clip_grad_norm
 
 
 class Trainer:
@@ -54,9 +54,11 @@ class Trainer:
         self.config = config
         self.folder = folder
         self.loss_function = loss_function
-        self.shards = config.shards or parallel.default_shards()
+        self.workers = config.workers or best_workers()
+        self.shards = config.shards or distributed.num_ranks(self.workers, parallel.default_shards())
         self.optimizer = adamw_for(model, config)
         self.schedule = config.make_schedule()
+        self._team = Team(Alone(), Replica(Alone(), *self._replica()))
         self.step = 0
         self.best_loss = math.inf
         self.best_step = 0
@@ -72,20 +74,31 @@ class Trainer:
         """Take one optimizer step. Returns the mean loss, the norm of the gradient before clipping, and the number of
         targets."""
         drawn = [self.batches.sample() for _ in range(self.config.gradient_accumulation_steps)]
-        count = sum(batch.num_targets for batch in drawn)
-        self.optimizer.zero_grad()
-        mean_loss: Tensor = tt.zeros(())
-        for batch in drawn:
-            # Each batch is weighted by its number of targets. So the sum is the mean over all targets, as in one large batch.
-            part = partial(self._part_of_the_loss, batch.num_targets / count)
-            mean_loss = mean_loss + parallel.backward(part, batch.split(self.shards))
-        norm = clip_grad_norm(self.model.parameters(), self.config.clip or math.inf)
-        self.optimizer.step(self.schedule(self.step), self.shards)
+        work = zip(*[deal(batch, self.shards, self._team.ranks) for batch in drawn])
+        rate = self.schedule(self.step)
+        loss, norm = self._team.call("step", [(own, rate) for own in work])
         self.step += 1
-        return mean_loss, norm, count
+        return loss, norm, sum(batch.num_targets for batch in drawn)
 
-    def _part_of_the_loss(self, fraction: float, shard: Any) -> Tensor:
-        return self.loss_function(self.model, shard) * fraction
+    def _replica(self) -> tuple[Any, ...]:
+        """What every rank has."""
+        return self.model, self.optimizer, self.loss_function, self.config.clip
+
+    @contextmanager
+    def on_all_ranks(self) -> Iterator[None]:
+        """A context in which all ranks share every step and every evaluation: ``workers`` processes, or those of mpiexec.
+
+        ``train`` enters it. Raises UserError if another rank is killed or cannot be reached.
+        """
+        alone = self._team
+        try:
+            with distributed.team(Replica, *self._replica(), workers=self.workers) as self._team:
+                yield
+        except RankError as error:
+            saved = f"The checkpoints in {self.folder.path} are whole, and --resume goes on from them"
+            raise UserError(f"{error}: training stops after step {self.step}. {saved}") from None
+        finally:
+            self._team = alone
 
     # ------------------------------------------------------------------------------------------------- the loop
 
@@ -99,8 +112,7 @@ class Trainer:
         config, self.stopped_by = self.config, None
         self.model.train()
         began, before = time.perf_counter(), self.total_seconds
-        bar = show_progress("training", config.steps, "step", self.step)
-        with stop_on_signals(self._stop), _closing(bar):
+        with self.on_all_ranks(), stop_on_signals(self._stop), _progress_bar(config.steps, self.step) as bar:
             if self.step == 0:
                 self._evaluate(bar)
                 self._save_latest()
@@ -189,8 +201,12 @@ class Trainer:
     def _last(self, column: str) -> float:
         return next((row[column] for row in reversed(self.rows) if row[column] is not None), math.nan)
 
+    def _validation_loss(self) -> float:
+        return evaluate(self.model, self.batches, self.loss_function, self.shards, self._team)
+
     def _evaluate(self, bar: Progress) -> None:
-        loss = evaluate(self.model, self.batches, self.loss_function, self.shards)
+        self._team.call_alike("check_weights")
+        loss = self._validation_loss()
         self._check_finite("validation loss", loss, self.step)
         self._row()["validation_loss"] = loss
         self._print(bar.write, f"step {self.step:5d}: validation loss {loss:.4f}, perplexity {perplexity(loss):.2f}")
@@ -222,12 +238,14 @@ class Trainer:
         own = {name: tensor.copy() for name, tensor in self.model.state_dict().items()}
         states = [load_checkpoint(path, "weights")[0]["model"] for path in self.folder.kept_weights()]
         self.model.load_state_dict({name: _mean([s[name] for s in states]) for name in own})
-        loss = evaluate(self.model, self.batches, self.loss_function, self.shards)
+        self._team.call_alike("take_weights")
+        loss = self._validation_loss()
         mean = f"the mean of the last {len(states)} weights"
         self._print(bar.write, f"{mean}: validation loss {loss:.4f}, perplexity {perplexity(loss):.2f}")
         if loss < self.best_loss:
             self._save_best(loss)
         self.model.load_state_dict(own)
+        self._team.call_alike("take_weights")
 
     def _save_latest(self) -> None:
         self._read_losses()
@@ -298,10 +316,11 @@ def _mean(tensors: list[Tensor]) -> Tensor:
 
 
 @contextmanager
-def _closing(bar: Progress) -> Iterator[None]:
-    """A context that closes the bar in the end, even if its terminal is gone."""
+def _progress_bar(steps: int, done: int) -> Iterator[Progress]:
+    """A context with a progress bar, which is closed in the end, even if its terminal is gone."""
+    bar = show_progress("training", steps, "step", done)
     try:
-        yield
+        yield bar
     finally:
         with suppress(OSError):
             bar.__exit__(None, None, None)

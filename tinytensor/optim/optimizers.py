@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from tinytensor import kernels, parallel
 from tinytensor.backend import default_dtype, host, no_warnings, xp
@@ -13,7 +14,38 @@ from tinytensor.nn.module import Parameter
 from tinytensor.tensor import Tensor
 
 Arrays = Sequence[Any]
-States = Sequence[dict[str, Any]]
+
+
+class State(dict[str, Any]):
+    """The state of one parameter: arrays and the number of steps, by name.
+
+    ``memory`` holds arrays of zeros that the state is to use, instead of new ones, when it first needs an array of that name.
+    """
+
+    def __init__(self, values: Mapping[str, Any] | None = None):
+        super().__init__(values or {})
+        self.memory: dict[str, Any] = {}
+
+    def __reduce__(self) -> Any:
+        return State, (dict(self),)
+
+    def new(self, name: str, like: Any) -> Any:
+        """An array of zeros, of the shape and dtype of ``like``."""
+        return self.memory[name] if name in self.memory else xp.zeros_like(like)
+
+
+States = Sequence[State]
+Update = tuple[Parameter, State, dict[str, Any], float]  # a parameter, its state, its group's settings, and its learning rate
+
+
+class Ranks(Protocol):
+    """What a step needs to know of a ``distributed.Communicator``."""
+
+    rank: int
+    size: int
+    shares_memory: bool
+
+    def barrier(self) -> None: ...
 
 
 def tensors_in(caller: str, given: Any) -> list[Any]:
@@ -44,7 +76,7 @@ class Optimizer:
 
     def __init__(self, parameters: Iterable[Parameter] | Iterable[dict[str, Any]], **defaults: Any):
         self.param_groups: list[dict[str, Any]] = [self._group(g, defaults) for g in self._given_groups(parameters)]
-        self.state: list[dict[str, Any]] = [{} for _ in self._parameters()]
+        self.state: list[State] = [State() for _ in self.parameters()]
         self._check_parameters()
         for group in self.param_groups:
             self.check(_settings(group))
@@ -67,7 +99,7 @@ class Optimizer:
         return {**defaults, **given, "params": tensors_in(type(self).__name__, given["params"])}
 
     def _check_parameters(self) -> None:
-        parameters = self._parameters()
+        parameters = self.parameters()
         for p in parameters:
             if p.node is not None and p.node.op is not None:
                 raise ValueError(
@@ -85,43 +117,48 @@ class Optimizer:
             if not settings.get(name, 0) >= 0:
                 raise ValueError(f"{name} must be a number that is not negative, not {settings[name]}")
 
-    def _parameters(self) -> list[Parameter]:
+    def parameters(self) -> list[Parameter]:
+        """The parameters of all groups, in the order of ``state``."""
         return [p for group in self.param_groups for p in group["params"]]
 
     def zero_grad(self) -> None:
         """Forget the gradients of all parameters."""
-        for p in self._parameters():
+        for p in self.parameters():
             if p.grad is not None:  # a frozen parameter has none
                 p.grad = None
 
-    def step(self, scale: float = 1.0, threads: int = 1) -> None:
+    def step(self, scale: float = 1.0, threads: int = 1, ranks: Ranks | None = None) -> None:
         """Change every parameter that has a gradient and is not frozen.
 
         ``scale`` multiplies the learning rates; a schedule gives it. The parameters are divided among this number of
-        ``threads``, which changes only the time that a step takes.
+        ``threads``, and among ``ranks`` that share their memory. That changes only the time that a step takes.
         """
         states = iter(self.state)
-        updates = []
+        updates: list[Update] = []
         for group in self.param_groups:
             settings = _settings(group)
             lr = settings["lr"] * float(scale)
             updates += [(p, state, settings, lr) for p, state in zip(group["params"], states) if _learns(p)]
-        by_thread: list[list[Any]] = [[] for _ in range(threads)]
-        sizes = [0] * threads
-        for update in sorted(updates, key=lambda update: update[0].size, reverse=True):
-            least = sizes.index(min(sizes))
-            by_thread[least].append(update)
-            sizes[least] += update[0].size
-        parallel.call_together([partial(self._update_all, part) for part in by_thread])
+        if ranks is None or not ranks.shares_memory:
+            parallel.call_together([partial(self._update_all, part) for part in _divided(updates, threads)])
+        else:
+            parts = _divided(updates, ranks.size * threads)
+            own = slice(ranks.rank * threads, (ranks.rank + 1) * threads)
+            parallel.call_together([partial(self._update_all, part) for part in parts[own]])
+            parts[own] = []
+            for p, state, group, _ in itertools.chain(*parts):  # the arrays of these are another rank's work
+                self.advance(p.data, state, group)
+            ranks.barrier()
         for p, *_ in updates:  # not in the threads, which would only wait for each other
             note_change(p.data)
 
-    def _update_all(self, updates: list[Any]) -> None:
+    def _update_all(self, updates: list[Update]) -> None:
         """Change the parameters with as few calls of ``update`` as their groups, dtypes and states allow."""
-        alike: dict[Any, list[Any]] = {}
-        for p, state, group, lr in updates:
+        alike: dict[Any, list[Update]] = {}
+        for update in updates:
+            p, state, group, _ = update
             kind = (id(group), p.data.dtype.num, state.get("steps"), *sorted(state))
-            alike.setdefault(kind, []).append((p, state, group, lr))
+            alike.setdefault(kind, []).append(update)
         for members in alike.values():
             parameters, states, (group, *_), (lr, *_) = zip(*members)
             if _is_narrow(parameters[0]):
@@ -130,6 +167,16 @@ class Optimizer:
                         state["master"] = p.data.astype(default_dtype)
             with no_warnings():
                 self.update([p.data for p in parameters], [p.grad.data for p in parameters], states, group, lr)
+
+    def advance(self, parameter: Any, state: State, group: dict[str, Any]) -> None:
+        """Prepare the state of one parameter for its next step: add the arrays that it lacks, and count the step.
+
+        ``update`` calls this for each of its parameters. For those that another rank updates, only this is called.
+        """
+
+    def array_names(self, parameter: Parameter) -> list[str]:
+        """The names of the arrays that the state of a parameter may have."""
+        return [*(["master"] if _is_narrow(parameter) else []), *(name for name in self.state_names if name != "steps")]
 
     def update(self, parameters: Arrays, gradients: Arrays, states: States, group: dict[str, Any], lr: float) -> None:
         """Change these arrays of parameters in place. Every optimizer defines this method.
@@ -174,10 +221,10 @@ class Optimizer:
             self.check({**mine, **found})
         return loaded
 
-    def _loaded_state(self, state: Mapping[str, Tensor]) -> list[dict[str, Any]]:
+    def _loaded_state(self, state: Mapping[str, Tensor]) -> list[State]:
         """The arrays and the number of steps of each parameter in a loaded state."""
-        parameters = self._parameters()
-        loaded: list[dict[str, Any]] = [{} for _ in parameters]
+        parameters = self.parameters()
+        loaded = [State() for _ in parameters]
         for key, value in state.items():
             place, _, name = key.partition(".")
             fits = place.isdigit() and int(place) < len(parameters)
@@ -191,6 +238,17 @@ class Optimizer:
             if found.keys() - {"master"} and (missing := [n for n in self.state_names if n not in found]):
                 raise ValueError(f"the state lacks {', '.join(missing)} of parameter {i}, which {type(self).__name__} needs")
         return loaded
+
+
+def _divided(updates: Sequence[Update], parts: int) -> list[list[Update]]:
+    """The updates in so many parts, whose parameters have about the same size together."""
+    divided: list[list[Update]] = [[] for _ in range(parts)]
+    sizes = [0] * parts
+    for update in sorted(updates, key=lambda update: update[0].size, reverse=True):
+        least = sizes.index(min(sizes))
+        divided[least].append(update)
+        sizes[least] += update[0].size
+    return divided
 
 
 def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
@@ -235,12 +293,16 @@ class SGD(Optimizer):
         if settings["nesterov"] and (settings["momentum"] <= 0 or settings["dampening"] != 0):
             raise ValueError("nesterov needs a momentum above 0 and no dampening")
 
+    def advance(self, parameter: Any, state: State, group: dict[str, Any]) -> None:
+        """Add the velocity, if there is momentum."""
+        if group["momentum"] and "velocity" not in state:
+            state["velocity"] = state.new("velocity", state.get("master", parameter))
+
     def update(self, parameters: Arrays, gradients: Arrays, states: States, group: dict[str, Any], lr: float) -> None:
         """One step."""
         is_first = "velocity" not in states[0]
-        if group["momentum"] and is_first:
-            for parameter, state in zip(parameters, states):
-                state["velocity"] = xp.empty_like(state.get("master", parameter))
+        for parameter, state in zip(parameters, states):
+            self.advance(parameter, state, group)
         kernels.sgd_step(
             parameters,
             gradients,
@@ -277,13 +339,17 @@ class Adam(Optimizer):
         if len(settings["betas"]) != 2 or not all(0.0 <= beta < 1.0 for beta in settings["betas"]):
             raise ValueError(f"betas must be two numbers from 0 to below 1, not {settings['betas']}")
 
+    def advance(self, parameter: Any, state: State, group: dict[str, Any]) -> None:
+        """Add the moments at the first step, and count the step."""
+        if "steps" not in state:
+            like = state.get("master", parameter)
+            state.update(first=state.new("first", like), second=state.new("second", like), steps=0)
+        state["steps"] += 1
+
     def update(self, parameters: Arrays, gradients: Arrays, states: States, group: dict[str, Any], lr: float) -> None:
         """One step."""
         for parameter, state in zip(parameters, states):
-            if "steps" not in state:
-                like = state.get("master", parameter)
-                state.update(first=xp.zeros_like(like), second=xp.zeros_like(like), steps=0)
-            state["steps"] += 1
+            self.advance(parameter, state, group)
         beta1, beta2 = group["betas"]
         kernels.adam_step(
             parameters,

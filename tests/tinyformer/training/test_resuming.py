@@ -102,11 +102,11 @@ def out_of_memory(trainer: Trainer) -> None:
 
 
 def no_number(trainer: Trainer) -> None:
-    trainer.loss_function = lambda model, batch: next_token_loss(model, batch) * math.nan
+    trainer._team.member.loss_function = lambda model, batch: next_token_loss(model, batch) * math.nan
 
 
 def no_gradient(trainer: Trainer) -> None:
-    trainer.loss_function = lambda model, batch: next_token_loss(model, batch) + tt.sqrt((model.norm.weight * 0.0).sum())
+    trainer._team.member.loss_function = lambda model, batch: next_token_loss(model, batch) + tt.sqrt((model.norm.weight * 0.0).sum())
 
 
 def interrupted_twice(trainer: Trainer) -> None:

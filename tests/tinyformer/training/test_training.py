@@ -27,6 +27,7 @@ from tinyformer.training.losses import next_token_loss, translation_loss
 from tinyformer.training.runs import LOG_COLUMNS, RunFolder, load_weights
 from tinyformer.training.trainer import Trainer
 from tinytensor import parallel
+from tinytensor.distributed import Communicator
 from tinytensor.io import load_with_metadata
 
 SETTINGS = {"steps": 20, "batch_size": 4, "eval_every": 10, "log_every": 5, "warmup": 4, "learning_rate": 1e-2, "shards": 1}
@@ -117,9 +118,9 @@ def test_the_schedule_is_applied(make_trainer) -> None:
     scales = []
     plain_step = trainer.optimizer.step
 
-    def step(scale: float, threads: int) -> None:
+    def step(scale: float, threads: int, ranks: Communicator) -> None:
         scales.append(scale)
-        plain_step(scale, threads)
+        plain_step(scale, threads, ranks)
 
     trainer.optimizer.step = step
     trainer.train()

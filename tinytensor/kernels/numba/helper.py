@@ -13,14 +13,15 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
+from tinytensor.cores import cores
+
 
 @functools.cache
 def has_second_core() -> bool:
     """Whether a second thread may run. As for BLAS, OPENBLAS_NUM_THREADS=1 and OMP_NUM_THREADS=1 forbid it."""
     if "1" in (os.environ.get("OPENBLAS_NUM_THREADS"), os.environ.get("OMP_NUM_THREADS")):
         return False
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return cores > 1
+    return cores() > 1
 
 
 class Helper:

@@ -1,0 +1,75 @@
+"""Do all ranks run the same code, from the same values? What differs is found at the start, and named."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import pickle
+import platform
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tinytensor import backend, kernels
+from tinytensor.backend import host, to_numpy
+from tinytensor.distributed.communicator import Communicator, RankError
+from tinytensor.tensor import Tensor
+
+_NAMED = 3  # so many differences stand in a message
+
+
+def check_same(ranks: Communicator, what: str, values: Mapping[str, Any], remedy: str) -> None:
+    """Raise RankError on every rank unless all have the same values under the same names.
+
+    Arrays and tensors are compared by a hash of their bytes, other values by one of their pickles. The message says on which
+    rank ``what`` differs, under which names, and the ``remedy``.
+    """
+    found = ranks.gather((socket.gethostname(), {name: _digest(value) for name, value in values.items()}))
+    message = _difference(found, what, values, remedy) if found else None
+    if message := ranks.tell(message):
+        raise RankError(message)
+
+
+def _difference(found: list[tuple[str, dict[str, str]]], what: str, values: Mapping[str, Any], remedy: str) -> str | None:
+    _, expected = found[0]
+    for rank, (machine, own) in enumerate(found):
+        names = [name for name in {**expected, **own} if expected.get(name) != own.get(name)]
+        if names:
+            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+            return f"rank {rank} on {machine} has other {what} than rank 0: {', '.join(names[:_NAMED])}{more}. {remedy}"
+    return None
+
+
+def _digest(value: Any) -> str:
+    if isinstance(value, Tensor):
+        value = value.data
+    if backend.is_array(value) or backend.is_host_array(value):
+        array = host.ascontiguousarray(to_numpy(value) if backend.is_array(value) else value)
+        value = (array.shape, str(array.dtype), hashlib.blake2b(array.tobytes()).digest())
+    return hashlib.blake2b(pickle.dumps(value, 5), digest_size=16).hexdigest()
+
+
+def check_same_code(ranks: Communicator) -> None:
+    """Raise RankError on every rank unless all run the same versions with the same settings."""
+    versions = {
+        "the version of Python": platform.python_version(),
+        "the version of NumPy": host.__version__,
+        "TINYTENSOR_BACKEND": backend.name,
+        "TINYTENSOR_KERNELS": kernels.name,
+        **{f"the source of {name}": _source(name) for name in ("tinytensor", "tinyformer")},
+    }
+    check_same(ranks, "code", versions, "Install the same on all machines.")
+
+
+@functools.cache
+def _source(package: str) -> str:
+    """A hash of all source files of a package, if it is imported."""
+    module = sys.modules.get(package)
+    digest = hashlib.blake2b()
+    if module is not None and module.__file__:
+        folder = Path(module.__file__).parent
+        for file in sorted(folder.rglob("*.py")):
+            digest.update(str(file.relative_to(folder)).encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,137 @@
+"""What ranks say to each other.
+
+Ranks are processes that hold the same parameters. Each takes its part of every batch, and the gradients of all are summed. Rank
+0 is the process that the user started, or the first of those that mpiexec started.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from tinytensor.backend import Array, host, xp
+from tinytensor.changes import note_change
+from tinytensor.tensor import Tensor
+
+Arrays = Sequence[Array]
+
+
+class RankError(RuntimeError):
+    """Another rank was killed or cannot be reached, or does not agree with rank 0. The message names it."""
+
+
+class Communicator(ABC):
+    """One rank's connection to all others. Every rank must call the same methods in the same order.
+
+    ``broadcast``, ``all_reduce`` and ``barrier`` are for arrays of the backend; ``scatter`` and ``gather`` are for small Python
+    values, which are pickled. All of them raise RankError if another rank has ended.
+    """
+
+    rank: int = 0
+    size: int = 1
+    shares_memory = False  # whether all ranks see the same parameters, so that each updates only a part of them
+
+    @abstractmethod
+    def broadcast(self, arrays: Arrays) -> None:
+        """Give every rank's arrays the values that they have on rank 0, in place."""
+
+    @abstractmethod
+    def all_reduce(self, arrays: Arrays) -> None:
+        """Replace every array by its sum over all ranks, in place. Every rank gets the same bits.
+
+        The arrays are contiguous, and those of all ranks have the same shapes and dtypes.
+        """
+
+    @abstractmethod
+    def barrier(self) -> None:
+        """Wait until every rank has called this."""
+
+    @abstractmethod
+    def scatter(self, values: Sequence[Any] | None = None) -> Any:
+        """Rank 0 gives a value for each rank, and each rank gets its own."""
+
+    @abstractmethod
+    def gather(self, value: Any) -> list[Any] | None:
+        """Rank 0 gets the values of all ranks, in the order of the ranks; the others get None."""
+
+    def abandon(self, error: BaseException) -> None:  # noqa: B027 (most need not do anything)
+        """This rank has failed with this error, while others may wait for it: let all end. Processes of one machine notice by
+        themselves."""
+
+    # -------------------------------------------------------------------------------------------- built on the above
+
+    def own(self, count: int) -> slice:
+        """This rank's part of ``count`` rows. The parts of all ranks are of equal size, give or take one row."""
+        return part(count, self.rank, self.size)
+
+    def deal(self, values: Sequence[Any]) -> Any:
+        """On rank 0: hand every rank its part of the values, in their order. Returns the part of rank 0."""
+        return self.scatter([values[part(len(values), rank, self.size)] for rank in range(self.size)])
+
+    def tell(self, value: Any = None) -> Any:
+        """Every rank gets the value that rank 0 gives."""
+        return self.scatter([value] * self.size)
+
+    def sum_gradients(self, parameters: Tensor | Iterable[Tensor]) -> None:
+        """Replace the gradient of every parameter by its sum over all ranks.
+
+        A rank without a gradient for a parameter counts as zeros. A parameter without a gradient on any rank keeps none. Frozen
+        parameters are left alone.
+        """
+        if self.size == 1:
+            return
+        trained = [p for p in ([parameters] if isinstance(parameters, Tensor) else parameters) if p.requires_grad]
+        having = xp.asarray(host.array([p.grad is not None for p in trained], dtype=host.float32))
+        self.all_reduce([having])
+        reached = [p for p, count in zip(trained, having.tolist()) if count]
+        for p in reached:
+            gradient = xp.zeros_like(p.data) if p.grad is None else p.grad.data
+            if p.grad is None or not (gradient.flags.c_contiguous and getattr(gradient.flags, "writeable", True)):
+                p.grad = Tensor(xp.array(gradient))
+        held = [p.grad.data for p in reached if p.grad is not None]
+        gradients = list({id(gradient): gradient for gradient in held}.values())  # two parameters may share a gradient
+        self.all_reduce(gradients)
+        for gradient in gradients:
+            note_change(gradient)
+
+
+class Alone(Communicator):
+    """The only rank: there is nobody to talk to."""
+
+    def broadcast(self, arrays: Arrays) -> None:
+        """Nothing."""
+
+    def all_reduce(self, arrays: Arrays) -> None:
+        """Nothing: the sum of one is itself."""
+
+    def barrier(self) -> None:
+        """Nothing."""
+
+    def scatter(self, values: Sequence[Any] | None = None) -> Any:
+        """The only value."""
+        assert values is not None
+        return values[0]
+
+    def gather(self, value: Any) -> list[Any] | None:
+        """The only value."""
+        return [value]
+
+
+def part(count: int, index: int, parts: int) -> slice:
+    """One of so many ``parts`` of ``count`` things, as equal as they can be."""
+    return slice(count * index // parts, count * (index + 1) // parts)
+
+
+def by_dtype(arrays: Arrays) -> Iterator[list[Array]]:
+    """For each dtype its arrays, flat. Every rank gets them in the same order."""
+    for dtype in dict.fromkeys(array.dtype for array in arrays):
+        yield [array.reshape(-1) for array in arrays if array.dtype == dtype]
+
+
+def spread(together: Array, arrays: Arrays) -> None:
+    """Copy one flat array to several, which are as long together."""
+    start = 0
+    for array in arrays:
+        array[...] = together[start : start + array.size]
+        start += array.size

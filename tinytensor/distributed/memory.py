@@ -1,0 +1,101 @@
+"""Memory that several processes see: the parameters of a model and the state of its optimizer exist once for all ranks."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import mmap
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any
+
+from tinytensor.backend import DType, default_dtype, host
+from tinytensor.nn import Module
+from tinytensor.optim import Optimizer
+from tinytensor.tensor import Tensor
+
+_ALIGNMENT = 64  # bytes: a line of the processor's cache
+
+Block = Any  # an mmap, or memory of multiprocessing
+Allocate = Callable[[int], Block]  # makes a block of so many bytes
+
+
+def anonymous(size: int) -> Block:
+    """A block for processes that are forked later. It has no name, so it is gone with the last of them."""
+    return mmap.mmap(-1, size)
+
+
+def inheritable(context: Any) -> Allocate:
+    """What makes blocks that can be sent to processes of a multiprocessing context while they start."""
+    return lambda size: context.RawArray(ctypes.c_byte, size)
+
+
+def padded(size: int) -> int:
+    """The bytes that a block needs for an array of ``size`` bytes."""
+    return size + _ALIGNMENT
+
+
+def view(block: Block, shape: tuple[int, ...], dtype: DType) -> Any:
+    """A block as a NumPy array that begins at a line of the processor's cache."""
+    every_byte = host.frombuffer(block, host.uint8)
+    start = -every_byte.ctypes.data % _ALIGNMENT
+    return host.frombuffer(block, dtype, math.prod(shape), start).reshape(shape)
+
+
+class _Place:
+    """Where an array is kept: a tensor's data, or an entry of an optimizer's state that exists or will exist."""
+
+    def __init__(self, array: Any, put: Callable[[Any], None]):
+        self.array = array
+        self.put = put
+
+
+def _places(owners: Iterable[Any]) -> list[_Place]:
+    """The places of all arrays of these models and optimizers, each once."""
+    places: dict[int, _Place] = {}
+    optimizers = []
+    for owner in owners:
+        if isinstance(owner, Module):
+            tensors: Iterable[Tensor] = dict(owner._named_tensors()).values()
+        elif isinstance(owner, Optimizer):
+            tensors = owner.parameters()
+            optimizers.append(owner)
+        else:
+            continue
+        for tensor in tensors:
+            places.setdefault(id(tensor), _Place(tensor.data, partial(setattr, tensor, "data")))
+    return [*places.values(), *(place for optimizer in optimizers for place in _state_places(optimizer))]
+
+
+def _state_places(optimizer: Optimizer) -> Iterator[_Place]:
+    for parameter, state in zip(optimizer.parameters(), optimizer.state):
+        for name in optimizer.array_names(parameter):
+            if name in state:
+                yield _Place(state[name], partial(state.__setitem__, name))
+            elif name == "master":
+                yield _Place(parameter.data.astype(default_dtype), partial(state.__setitem__, name))
+            else:
+                dtype = state["master"].dtype if "master" in state else parameter.dtype
+                yield _Place(host.zeros(parameter.shape, dtype), partial(state.memory.__setitem__, name))
+
+
+class Shared:
+    """The tensors of models and optimizers, moved to shared blocks.
+
+    In a process that is not a fork, the tensors that were sent have memory of their own, until ``attach`` puts them into the
+    same blocks.
+    """
+
+    def __init__(self, owners: Iterable[Any], allocate: Allocate):
+        self.blocks: list[Block] = []
+        for place in _places(owners):
+            block = allocate(padded(place.array.nbytes))
+            array = view(block, place.array.shape, place.array.dtype)
+            array[...] = place.array
+            place.put(array)
+            self.blocks.append(block)
+
+    def attach(self, owners: Iterable[Any]) -> None:
+        """Put the tensors of the same models and optimizers, in another process, into the blocks."""
+        for place, block in zip(_places(owners), self.blocks, strict=True):
+            place.put(view(block, place.array.shape, place.array.dtype))

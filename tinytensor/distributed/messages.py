@@ -1,0 +1,117 @@
+"""Messages between rank 0 and every other rank of one machine, over sockets: these say at once when the other end has died."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import struct
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tinytensor.distributed.communicator import RankError
+
+_HEADER = struct.Struct("<?Q")  # whether the message tells of a failure, and its number of bytes
+_EMPTY = _HEADER.pack(False, 0)
+# A rank that waits asks again and again for a while before it sleeps, because waking it takes far longer than an answer.
+_SECONDS_AWAKE = 0.002
+_AT_ONCE = getattr(socket, "MSG_DONTWAIT", None)  # Windows has no such flag: there a rank sleeps at once
+
+
+class RemoteTraceback(Exception):
+    """The traceback of another rank, as the cause of the error that it raised."""
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.args[0]}"""'
+
+
+class Star:
+    """Rank 0 has a socket to each other rank, and each of those has one socket, to rank 0.
+
+    With ``stays_awake`` a rank that waits keeps its core busy for a moment before it sleeps.
+    """
+
+    def __init__(self, rank: int, size: int, sockets: Mapping[int, socket.socket], stays_awake: bool):
+        self.rank, self.size = rank, size
+        self._sockets = sockets
+        self._seconds_awake = _SECONDS_AWAKE if stays_awake and _AT_ONCE is not None else 0.0
+
+    def barrier(self) -> None:
+        """Wait until every rank has called this."""
+        if self.rank:
+            self._send(0, _EMPTY)
+            self._receive(0)
+            return
+        for other in self._sockets:
+            self._receive(other)
+        for other in self._sockets:
+            self._send(other, _EMPTY)
+
+    def scatter(self, values: Sequence[Any] | None) -> Any:
+        """Each rank's own of the values that rank 0 gives."""
+        if self.rank:
+            return pickle.loads(self._receive(0))
+        assert values is not None
+        for other in self._sockets:
+            self._send(other, _packed(False, values[other]))
+        return values[0]
+
+    def gather(self, value: Any) -> list[Any] | None:
+        """On rank 0 the values of all ranks."""
+        if self.rank:
+            self._send(0, _packed(False, value))
+            return None
+        return [value, *(pickle.loads(self._receive(other)) for other in self._sockets)]
+
+    def report(self, error: BaseException) -> None:
+        """On another rank than 0: tell rank 0 that this rank has failed. It raises the error where it waits for this rank."""
+        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        try:
+            message = _packed(True, (error, text))
+            pickle.loads(message[_HEADER.size :])
+        except Exception:  # not every error can be sent
+            message = _packed(True, (RuntimeError(f"{type(error).__name__}: {error}"), text))
+        self._send(0, message)
+
+    def close(self) -> None:
+        """Close the sockets: ranks that wait for this one then end."""
+        for connection in self._sockets.values():
+            connection.close()
+
+    def _send(self, other: int, message: bytes) -> None:
+        try:
+            self._sockets[other].sendall(message)
+        except OSError:
+            self._receive(other)  # it may have told why before it ended
+            raise RankError(f"rank {other} cannot be reached") from None
+
+    def _receive(self, other: int) -> bytes:
+        failed, count = _HEADER.unpack(self._read(other, _HEADER.size))
+        message = bytes(self._read(other, count))
+        if failed:
+            error, text = pickle.loads(message)
+            raise error from RemoteTraceback(text)
+        return message
+
+    def _read(self, other: int, count: int) -> bytearray:
+        read = bytearray(count)
+        view = memoryview(read)
+        until = time.perf_counter() + self._seconds_awake
+        while view:
+            try:
+                flags = _AT_ONCE if self._seconds_awake and time.perf_counter() < until else 0
+                found = self._sockets[other].recv_into(view, flags=flags or 0)
+            except BlockingIOError:
+                continue
+            except OSError:
+                found = 0
+            if not found:
+                raise RankError(f"rank {other} has ended")
+            view = view[found:]
+        return read
+
+
+def _packed(failed: bool, value: Any) -> bytes:
+    message = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    return _HEADER.pack(failed, len(message)) + message

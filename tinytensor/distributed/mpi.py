@@ -1,0 +1,95 @@
+"""Ranks of MPI: the processes that mpiexec, or a cluster's launcher, has started. They may be on many machines."""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from tinytensor.backend import host, wide
+from tinytensor.distributed.communicator import Arrays, Communicator, RankError, by_dtype, spread
+
+# What launchers tell their processes: MPICH's and Intel's, Open MPI's, and Slurm's.
+_SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE")
+
+
+def is_running() -> bool:
+    """Whether a launcher of MPI started this process as one of several."""
+    return any(os.environ.get(name, "1") not in ("", "1") for name in _SIZES)
+
+
+@functools.cache
+def world() -> Mpi | None:
+    """All ranks that mpiexec started; None without mpiexec, or where it started only one.
+
+    Raises ImportError without mpi4py, and RankError where mpi4py belongs to another MPI than mpiexec does.
+    """
+    if not is_running():
+        return None
+    try:
+        from mpi4py import MPI
+    except ImportError as error:
+        reason = "mpi4py is not installed" if isinstance(error, ModuleNotFoundError) else f"mpi4py does not load ({error})"
+        raise ImportError(f"mpiexec started this, but {reason}: pip install 'tinytensor[mpi]'") from None
+    if MPI.COMM_WORLD.size == 1:
+        raise RankError(
+            "mpiexec started several processes, but each is alone: mpi4py and mpiexec belong to different versions of MPI. "
+            "pip install 'tinytensor[mpi]' brings a pair that fits"
+        )
+    return Mpi(MPI)
+
+
+class Mpi(Communicator):
+    """One of the processes that mpiexec started."""
+
+    def __init__(self, mpi: Any):
+        self._mpi, self._world = mpi, mpi.COMM_WORLD
+        self.rank, self.size = self._world.rank, self._world.size
+
+    def broadcast(self, arrays: Arrays) -> None:
+        """Give every rank's arrays the values that they have on rank 0, in place."""
+        for array in arrays:
+            self._world.Bcast(array.reshape(-1).view(host.uint8), root=0)
+
+    def all_reduce(self, arrays: Arrays) -> None:
+        """Replace every array by its sum over all ranks, in place. MPI gets all arrays of a dtype as one.
+
+        Half precision, which MPI does not know, is summed in float32.
+        """
+        for alike in by_dtype(arrays):
+            together = host.concatenate(alike, dtype=wide(alike[0].dtype))
+            self._world.Allreduce(self._mpi.IN_PLACE, together)
+            spread(together, alike)
+
+    def barrier(self) -> None:
+        """Wait until every rank has called this."""
+        self._world.Barrier()
+
+    def scatter(self, values: Sequence[Any] | None = None) -> Any:
+        """Each rank's own of the values that rank 0 gives."""
+        return self._world.scatter(values, root=0)
+
+    def gather(self, value: Any) -> list[Any] | None:
+        """On rank 0 the values of all ranks."""
+        found: list[Any] | None = self._world.gather(value, root=0)
+        return found
+
+    def abandon(self, error: BaseException) -> None:
+        """Print the error, and end all ranks."""
+        text = str(error) if isinstance(error, RankError) else "".join(traceback.format_exception(error))
+        print(f"rank {self.rank} on {socket.gethostname()} failed: {text.strip()}", file=sys.stderr, flush=True)
+        self._world.Abort(1)
+
+    @contextmanager
+    def ending_all(self) -> Iterator[None]:
+        """A context that ends all ranks if it fails on this one."""
+        try:
+            yield
+        except BaseException as error:
+            self.abandon(error)
+            raise

@@ -1,0 +1,163 @@
+"""How ranks are started, and how they work together: in a team that rank 0 leads, or all at the same function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Generic, TypeVar
+
+from tinytensor import backend, parallel
+from tinytensor.distributed import mpi
+from tinytensor.distributed.agreement import check_same, check_same_code
+from tinytensor.distributed.communicator import Alone, Communicator
+from tinytensor.distributed.nccl import Nccl
+from tinytensor.distributed.processes import ignore_signals, processes
+from tinytensor.nn import Module
+
+Result = TypeVar("Result")
+Member = TypeVar("Member")
+
+
+class Team(Generic[Member]):
+    """One object on each rank. Rank 0 calls a method of all of them at once."""
+
+    def __init__(self, ranks: Communicator, member: Member):
+        self.ranks = ranks
+        self.member = member
+        self.is_whole = True  # whether all ranks wait for the next call
+
+    def call(self, method: str, each: Sequence[tuple[Any, ...]]) -> Any:
+        """Call the method on every rank, with each rank's own arguments. Returns what it returns on rank 0."""
+        if self.ranks.size == 1:
+            return getattr(self.member, method)(*each[0])
+        self.is_whole = False
+        with parallel.one_blas_thread():
+            self.ranks.scatter([(method, arguments) for arguments in each])
+            result = getattr(self.member, method)(*each[0])
+        self.is_whole = True
+        return result
+
+    def call_alike(self, method: str, *arguments: Any) -> Any:
+        """Call the method on every rank, with the same arguments."""
+        return self.call(method, [arguments] * self.ranks.size)
+
+    def end(self) -> None:
+        """Let the other ranks go, if they wait for a call."""
+        if self.is_whole:
+            self.ranks.tell(None)
+
+
+def _serve(ranks: Communicator, make: Callable[..., Any], *arguments: Any) -> None:
+    """What a member of a team does on another rank than 0."""
+    member = make(ranks, *arguments)
+    with parallel.one_blas_thread():
+        while call := ranks.tell():
+            method, own = call
+            getattr(member, method)(*own)
+
+
+@contextmanager
+def team(make: Callable[..., Member], *arguments: Any, workers: int = 1) -> Iterator[Team[Member]]:
+    """A context for rank 0 that leads a team. Its members are what ``make(ranks, *arguments)`` returns on each rank.
+
+    In a script that ``lead`` runs under mpiexec, the ranks are those of MPI. Otherwise they are ``workers`` processes that are
+    started here; a single one is this process. Models and optimizers among the arguments move to memory that all processes of
+    one machine share.
+    """
+    with _ranks(_serve, (make, *arguments), workers) as ranks:
+        members = Team(ranks, make(ranks, *arguments))
+        try:
+            yield members
+        except BaseException as error:
+            if not members.is_whole:
+                ranks.abandon(error)
+            raise
+        finally:
+            members.end()
+
+
+def run(function: Callable[..., Result], *arguments: Any, workers: int = 1) -> Result:
+    """What ``function(ranks, *arguments)`` returns, which runs on every rank at the same time; ``ranks`` is its Communicator.
+
+    Under mpiexec every rank runs the script and comes here. Otherwise ``workers - 1`` other processes are started, which have
+    the same arguments. Models and optimizers among the arguments move to memory that all processes of one machine share. If the
+    function fails on any rank, all ranks end.
+
+    Returns what the function returns in this process. Raises RankError where the models among the arguments, or the versions of
+    the code, are not the same on all ranks.
+    """
+    world = mpi.world()
+    if world is None or _leader is not None:
+        with _ranks(function, arguments, workers) as ranks:
+            try:
+                with _blas_for(ranks):
+                    return function(ranks, *arguments)
+            except BaseException as error:
+                ranks.abandon(error)
+                raise
+    check_same_code(world)
+    for model in arguments:
+        if isinstance(model, Module):
+            check_same(world, "parameters", model.state_dict(), "Seed all ranks alike before the model is made.")
+    with world.ending_all(), parallel.one_blas_thread():
+        return function(_of_arrays(world), *arguments)
+
+
+def lead(main: Callable[[], Result]) -> Result | None:
+    """Call ``main`` and return its result. Under mpiexec only rank 0 does that; the others work in the teams that it leads, and
+    return None when it has ended.
+
+    So a script needs no change for mpiexec: one process reads files, prints and writes. Raises RankError where the versions of
+    the code are not the same on all ranks.
+    """
+    global _leader
+    world = mpi.world()
+    if world is None:
+        return main()
+    check_same_code(world)
+    ranks = _of_arrays(world)
+    if world.rank:
+        ignore_signals()
+        with world.ending_all():
+            while job := ranks.tell():
+                follow, arguments = job
+                follow(ranks, *arguments)
+        return None
+    _leader = ranks
+    try:
+        return main()
+    finally:
+        _leader = None
+        ranks.tell(None)
+
+
+def num_ranks(workers: int, alone: int = 1) -> int:
+    """How many ranks a team of so many workers has: under mpiexec those of MPI. For a single one, ``alone``."""
+    ranks = _leader.size if _leader is not None else workers
+    return ranks if ranks > 1 else alone
+
+
+_leader: Communicator | None = None  # on rank 0, while ``lead`` runs under mpiexec
+
+
+def _of_arrays(ranks: Communicator) -> Communicator:
+    """The same ranks, which on GPUs reach each other directly."""
+    return Nccl(ranks) if backend.name == "cupy" else ranks
+
+
+def _blas_for(ranks: Communicator) -> AbstractContextManager[Any]:
+    """One BLAS thread for each of several ranks."""
+    return parallel.one_blas_thread() if ranks.size > 1 else nullcontext()
+
+
+@contextmanager
+def _ranks(follow: Callable[..., Any], arguments: Sequence[Any], workers: int) -> Iterator[Communicator]:
+    """A context for rank 0 in which all other ranks run ``follow(ranks, *arguments)``."""
+    if _leader is not None:
+        _leader.tell((follow, arguments))
+        yield _leader
+    elif workers > 1:
+        with processes(workers, follow, arguments) as ranks:
+            yield ranks
+    else:
+        yield Alone()
