@@ -36,8 +36,8 @@ def class_loss(model: Module, batch: Batch) -> Tensor:
 
 @dataclass(frozen=True)
 class translation_loss:
-    """A loss function: the mean cross-entropy over all target tokens that are not padding. Labels are smoothed only in training,
-    so that the validation loss is the true cross-entropy.
+    """A loss function: the mean cross-entropy over all target tokens that are not padding. Labels are smoothed only in
+    training, so that the validation loss is the true cross-entropy.
 
     It is a class because functions that are made inside of functions cannot be sent to other processes.
     """

@@ -27,6 +27,7 @@ from tinyformer.training.config import TrainingConfig
 from tinyformer.training.losses import next_token_loss
 from tinyformer.training.runs import RunFolder, load_weights
 from tinyformer.training.trainer import Trainer
+from tinytensor import Tensor
 from tinytensor.io import load_with_metadata
 
 MODEL = {"vocab_size": 11, "block_size": 8, "num_layers": 1, "num_heads": 2, "d_model": 8, "dropout": 0.1}
@@ -106,7 +107,10 @@ def no_number(trainer: Trainer) -> None:
 
 
 def no_gradient(trainer: Trainer) -> None:
-    trainer._team.member.loss_function = lambda model, batch: next_token_loss(model, batch) + tt.sqrt((model.norm.weight * 0.0).sum())
+    def loss(model: Any, batch: Any) -> Tensor:
+        return next_token_loss(model, batch) + tt.sqrt((model.norm.weight * 0.0).sum())
+
+    trainer._team.member.loss_function = loss
 
 
 def interrupted_twice(trainer: Trainer) -> None:
