@@ -54,7 +54,10 @@ class Trainer:
         self.config = config
         self.folder = folder
         self.loss_function = loss_function
-        self.workers = config.workers or best_workers()
+        self.workers = config.workers or best_workers(config.batch_size)
+        if config.workers > 1 and distributed.num_ranks(config.workers) != config.workers:
+            ranks = distributed.num_ranks(config.workers)
+            raise SettingError(f"workers must be 1 under mpiexec, whose {ranks} ranks share the batch, not {config.workers}")
         self.shards = config.shards or distributed.num_ranks(self.workers, parallel.default_shards())
         self.optimizer = adamw_for(model, config)
         self.schedule = config.make_schedule()
