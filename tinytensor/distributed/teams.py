@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from tinytensor import backend, parallel
 from tinytensor.distributed import mpi
 from tinytensor.distributed.agreement import check_same, check_same_code
-from tinytensor.distributed.communicator import Alone, Communicator
+from tinytensor.distributed.communicator import Alone, Communicator, RankError
 from tinytensor.distributed.nccl import Nccl
 from tinytensor.distributed.processes import ignore_signals, processes
 from tinytensor.nn import Module
@@ -62,8 +62,12 @@ def team(make: Callable[..., Member], *arguments: Any, workers: int = 1) -> Iter
 
     In a script that ``lead`` runs under mpiexec, the ranks are those of MPI. Otherwise they are ``workers`` processes that are
     started here; a single one is this process. Models and optimizers among the arguments move to memory that all processes of
-    one machine share.
+    one machine share. Raises RankError under mpiexec outside of ``lead``.
     """
+    if _leader is None and mpi.world() is not None:
+        raise RankError(
+            "under mpiexec, give the script's main function to tinytensor.distributed.lead: rank 0 then leads the rest"
+        )
     with _ranks(_serve, (make, *arguments), workers) as ranks:
         members = Team(ranks, make(ranks, *arguments))
         try:
