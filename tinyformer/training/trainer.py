@@ -98,6 +98,8 @@ class Trainer:
             with distributed.team(Replica, *self._replica(), workers=self.workers) as self._team:
                 yield
         except RankError as error:
+            if self._team is alone:  # it did not even begin
+                raise UserError(str(error)) from None
             saved = f"The checkpoints in {self.folder.path} are whole, and --resume goes on from them"
             raise UserError(f"{error}: training stops after step {self.step}. {saved}") from None
         finally:
