@@ -46,6 +46,7 @@ _INSTALL = "pip install 'tinytensor[cuda13]' (or [cuda12])"
 
 def _load_cupy() -> Any:
     """CuPy, if everything that it needs is there. Otherwise BackendError says what is missing and how to get it."""
+    _take_own_gpu()
     try:
         import cupy
     except ModuleNotFoundError as error:
@@ -58,6 +59,33 @@ def _load_cupy() -> Any:
     _check_gpu(cupy.cuda.runtime)
     _check_libraries(cupy.cuda)
     return cupy
+
+
+VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
+# A process's number among those that a launcher of MPI started on this machine: MPICH's and Intel's, Open MPI's, and Slurm's.
+_LOCAL_RANKS = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
+
+
+def _local_rank() -> int:
+    return next((int(os.environ[name]) for name in _LOCAL_RANKS if os.environ.get(name, "").isdigit()), 0)
+
+
+def _take_own_gpu() -> None:
+    """Of several processes that a launcher of MPI started on this machine, let each but the first see a single GPU of its own,
+    before CUDA starts. The first uses the first GPU anyway. Where the launcher gave this process a single one, that is it.
+
+    (CuPy can choose a GPU later, but only for one thread; and each shard of a batch has its thread.)
+    """
+    rank, given = _local_rank(), os.environ.get(VISIBLE_GPUS)
+    if rank == 0 or (given is not None and "," not in given):
+        return
+    names = given.split(",") if given is not None else [str(number) for number in range(rank + 1)]
+    if rank >= len(names):
+        raise BackendError(
+            f"this is process number {rank + 1} of this machine, and {VISIBLE_GPUS}={given} shows {len(names)} GPUs: start at "
+            "most one process for each"
+        )
+    os.environ[VISIBLE_GPUS] = names[rank]
 
 
 _INSUFFICIENT_DRIVER = 35  # cudaErrorInsufficientDriver
@@ -75,6 +103,11 @@ def _check_gpu(runtime: Any) -> None:
         if error.status != _NO_DEVICE:
             raise BackendError(f"CUDA does not start ({error}): check that nvidia-smi lists a GPU") from None
         count = 0
+    if not count and _local_rank():
+        raise BackendError(
+            f"this is process number {_local_rank() + 1} of this machine, and there is no GPU {os.environ[VISIBLE_GPUS]} for it: "
+            f"start at most one process for each GPU, or let the launcher set {VISIBLE_GPUS} for each process"
+        )
     if not count:
         raise BackendError(
             "CuPy finds no usable NVIDIA GPU: check that nvidia-smi lists one and that CUDA_VISIBLE_DEVICES does not hide it"

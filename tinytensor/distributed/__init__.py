@@ -6,6 +6,7 @@ mpiexec.
 
 from tinytensor.distributed.agreement import check_same
 from tinytensor.distributed.communicator import Alone, Communicator, RankError
+from tinytensor.distributed.gpus import num_gpus
 from tinytensor.distributed.processes import Processes, default_method
 from tinytensor.distributed.teams import Team, lead, num_ranks, run, team
 
@@ -18,6 +19,7 @@ __all__ = [
     "check_same",
     "default_method",
     "lead",
+    "num_gpus",
     "num_ranks",
     "run",
     "team",

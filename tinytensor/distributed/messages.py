@@ -8,7 +8,7 @@ import struct
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from tinytensor.distributed.communicator import RankError
 
@@ -73,6 +73,11 @@ class Star:
         except Exception:  # not every error can be sent
             message = _packed(True, (RuntimeError(f"{type(error).__name__}: {error}"), text))
         self._send(0, message)
+
+    def hear_out(self, other: int) -> NoReturn:
+        """On rank 0: raise the failure that a rank told of before it ended, or RankError."""
+        while True:
+            self._receive(other)
 
     def close(self) -> None:
         """Close the sockets: ranks that wait for this one then end."""

@@ -2,48 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tinytensor.backend import BackendError, wide, xp
-from tinytensor.distributed.communicator import Arrays, Communicator, by_dtype, spread
+from tinytensor.distributed.communicator import Arrays, Communicator, RankError, by_dtype, spread
+
+_SECONDS_AWAKE = 0.002  # a rank that waits asks again and again for a while, and then from time to time
+_PAUSE = 0.00005
 
 
 class Nccl(Communicator):
     """One of several processes, each with a GPU of its own. Everything that is not an array goes through ``on_host``, the same
     ranks as their CPUs reach each other.
 
-    Raises BackendError where CuPy has no NCCL.
+    A GPU that waits in NCCL for a rank that has died would wait for ever. So this process waits after each operation until its
+    GPU is done, and meanwhile calls ``check_others``, which raises RankError if it knows of such a rank. Then the operation is
+    given up, and this communicator cannot be used any more. Under mpiexec there is nothing to check: where a process dies, the
+    launcher ends all others.
+
+    Raises BackendError where CuPy has no NCCL, and RankError where two ranks have the same GPU.
     """
 
-    def __init__(self, on_host: Communicator):
-        try:
-            from cupy.cuda import nccl
-        except ImportError:
-            raise BackendError("several GPUs need NCCL, and CuPy does not find it: pip install nvidia-nccl-cu13") from None
+    def __init__(self, on_host: Communicator, check_others: Callable[[], None] = lambda: None):
+        nccl = _library()
         self.rank, self.size = on_host.rank, on_host.size
-        self._on_host, self._nccl = on_host, nccl
-        name = on_host.tell(nccl.get_unique_id() if on_host.rank == 0 else None)
-        self._ranks = nccl.NcclCommunicator(self.size, name, self.rank)
+        self._on_host, self._check_others = on_host, check_others
+        _check_gpus(on_host)
+        name = on_host.tell(nccl.get_unique_id() if self.rank == 0 else None)
+        on_host.barrier()  # from here on all are known to come
+        self._ranks = self._in_a_thread(lambda: nccl.NcclCommunicator(self.size, name, self.rank))
 
     def broadcast(self, arrays: Arrays) -> None:
-        """Give every rank's arrays the values that they have on rank 0, in place."""
+        """Give every rank's arrays the values that they have on rank 0, in place. They are contiguous."""
+        nccl = _library()
         for array in arrays:
             given = array.data.ptr, array.data.ptr, array.nbytes
-            self._ranks.broadcast(*given, self._nccl.NCCL_UINT8, 0, xp.cuda.get_current_stream().ptr)
+            self._ranks.broadcast(*given, nccl.NCCL_UINT8, 0, xp.cuda.get_current_stream().ptr)
+        self._wait_for_gpu()
 
     def all_reduce(self, arrays: Arrays) -> None:
         """Replace every array by its sum over all ranks, in place. NCCL gets all arrays of a dtype as one.
 
-        Half precision is summed in float32.
+        Half precision is summed in float32. Raises TypeError for a dtype that is neither floating-point nor int64.
         """
-        types = {"f4": self._nccl.NCCL_FLOAT32, "f8": self._nccl.NCCL_FLOAT64, "i8": self._nccl.NCCL_INT64}
+        nccl = _library()
+        types = {"f4": nccl.NCCL_FLOAT32, "f8": nccl.NCCL_FLOAT64, "i8": nccl.NCCL_INT64}
         for alike in by_dtype(arrays):
             dtype = alike[0].dtype
             together = xp.concatenate([array.astype(wide(dtype) or dtype, copy=False) for array in alike])
-            kind = types[f"{together.dtype.kind}{together.dtype.itemsize}"]
-            given = together.data.ptr, together.data.ptr, together.size, kind, self._nccl.NCCL_SUM
+            kind = types.get(f"{together.dtype.kind}{together.dtype.itemsize}")
+            if kind is None:
+                raise TypeError(f"GPUs cannot sum arrays of dtype {dtype}: convert them to int64 or a floating-point dtype")
+            given = together.data.ptr, together.data.ptr, together.size, kind, nccl.NCCL_SUM
             self._ranks.allReduce(*given, xp.cuda.get_current_stream().ptr)
+            self._wait_for_gpu()
             spread(together.astype(dtype, copy=False), alike)
 
     def barrier(self) -> None:
@@ -61,3 +77,86 @@ class Nccl(Communicator):
     def abandon(self, error: BaseException) -> None:
         """Let the other ranks end."""
         self._on_host.abandon(error)
+
+    def close(self) -> None:
+        """Give back what NCCL holds on the GPU, and give up what it still does there.
+
+        (NCCL's ``destroy`` would wait for the other ranks, which may have ended.)
+        """
+        self._ranks.abort()
+
+    # ------------------------------------------------------------------------------------------------- waiting
+
+    def _wait_for_gpu(self) -> None:
+        """Wait until the GPU has done everything that it was given."""
+        now = xp.cuda.Event(disable_timing=True)
+        now.record()
+
+        def is_done() -> bool:
+            self._ranks.check_async_error()  # the network's, between machines
+            return now.done
+
+        try:
+            self._wait(is_done)
+        except _library().NcclError as error:
+            self.close()
+            raise RankError(f"NCCL cannot reach another rank ({error}): look at the network between the machines") from None
+        except BaseException:
+            self.close()
+            raise
+
+    def _wait(self, is_done: Callable[[], bool]) -> None:
+        until = time.perf_counter() + _SECONDS_AWAKE
+        while not is_done():
+            if time.perf_counter() > until:
+                self._check_others()
+                time.sleep(_PAUSE)
+
+    def _in_a_thread(self, call: Callable[[], Any]) -> Any:
+        """The result of a call that waits for the other ranks and cannot be given up. So if one dies, its thread is left."""
+        results, errors = [], []
+        gpu = xp.cuda.runtime.getDevice()
+
+        def work() -> None:
+            try:
+                xp.cuda.runtime.setDevice(gpu)  # the current GPU is one of each thread
+                results.append(call())
+            except Exception as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        self._wait(lambda: not thread.is_alive())
+        if errors:
+            raise errors[0]
+        return results[0]
+
+
+def _library() -> Any:
+    """CuPy's module of NCCL."""
+    from cupy.cuda import nccl
+
+    if not nccl.available:
+        package = f"nvidia-nccl-cu{xp.cuda.runtime.runtimeGetVersion() // 1000}"
+        raise BackendError(f"several GPUs need NCCL, and CuPy does not find it: pip install {package}, on Linux")
+    return nccl
+
+
+def _check_gpus(on_host: Communicator) -> None:
+    """Raise RankError on every rank unless each has a GPU of its own."""
+    runtime = xp.cuda.runtime
+    own = socket.gethostname(), runtime.deviceGetPCIBusId(runtime.getDevice())
+    found = on_host.gather(own)
+    if message := on_host.tell(_shared_gpu(found) if found else None):
+        raise RankError(message)
+
+
+def _shared_gpu(gpus: Sequence[tuple[str, str]]) -> str | None:
+    for rank, gpu in enumerate(gpus):
+        if (first := gpus.index(gpu)) < rank:
+            machine, number = gpu
+            return (
+                f"ranks {first} and {rank} have the same GPU, {number} of {machine}: start no more ranks on a machine than it "
+                "has GPUs, and let CUDA_VISIBLE_DEVICES show all of them, or each rank another one"
+            )
+    return None

@@ -17,13 +17,15 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 from tinytensor import backend, parallel
 from tinytensor.backend import host, no_warnings
 from tinytensor.cores import cores
 from tinytensor.distributed.communicator import Arrays, Communicator, RankError, by_dtype, spread
+from tinytensor.distributed.gpus import gpus_of_ranks, showing
 from tinytensor.distributed.memory import Shared, anonymous, inheritable, padded, view
 from tinytensor.distributed.messages import Star
 from tinytensor.distributed.nccl import Nccl
@@ -112,16 +114,18 @@ def processes(size: int, follow: Follow, arguments: Sequence[Any], method: str |
     """A context for rank 0. Meanwhile ``follow(communicator, *arguments)`` runs in ``size - 1`` other processes.
 
     ``method`` is that of multiprocessing: by default "fork" where the system has it, else "spawn". A fork has the arguments
-    already; spawned processes are sent copies. With both, models and optimizers among the arguments move to shared memory.
+    already; spawned processes are sent copies. With both, models and optimizers among the arguments move to shared memory. On
+    GPUs each process has its own copies on its own GPU, which it is given when it starts; this process keeps the one it has.
 
     At the end it waits for the others. If the body or another rank fails, it ends all others at once.
+    Raises BackendError where there are fewer GPUs than ranks.
     """
     context: Any = multiprocessing.get_context(method or default_method())
     forks = context.get_start_method() == "fork"
     allocate = anonymous if forks else inheritable(context)
-    on_gpus = backend.name == "cupy"
-    shared = Shared([] if on_gpus else arguments, allocate)
-    windows = [] if on_gpus else [allocate(padded(2 * _WINDOW)) for _ in range(size)]
+    gpus = gpus_of_ranks(size) if backend.name == "cupy" else []
+    shared = Shared([] if gpus else arguments, allocate)
+    windows = [] if gpus else [allocate(padded(2 * _WINDOW)) for _ in range(size)]
     pairs = {rank: socket.socketpair() for rank in range(1, size)}
     stays_awake = size <= cores()
     star = Star(0, size, {rank: ours for rank, (ours, _) in pairs.items()}, stays_awake)
@@ -132,12 +136,15 @@ def processes(size: int, follow: Follow, arguments: Sequence[Any], method: str |
             given = (rank, size, theirs, unneeded, stays_awake, windows, shared, follow, arguments)
             process = context.Process(target=_follow, args=given, daemon=True, name=f"rank {rank}")
             started.append(process)
-            _start(process)
+            with showing(gpus[rank]) if gpus else nullcontext():
+                _start(process)
         for _, theirs in pairs.values():
             theirs.close()
         try:
-            yield _ranks(0, star, windows)
-            star.gather(None)  # each other rank has come to its end
+            ranks = _ranks(0, star, windows, partial(_check_others, star, started))
+            with closing(ranks) if isinstance(ranks, Nccl) else nullcontext():
+                yield ranks
+                star.barrier()  # each other rank has come to its end
         except RankError as error:
             raise RankError(_who_ended(started) or str(error)) from None
     finally:
@@ -156,9 +163,18 @@ def default_method() -> str:
     return "fork" if hasattr(os, "fork") and sys.platform != "darwin" and backend.name == "numpy" else "spawn"
 
 
-def _ranks(rank: int, star: Star, windows: Sequence[Any]) -> Communicator:
+def _ranks(
+    rank: int, star: Star, windows: Sequence[Any], check_others: Callable[[], None] = lambda: None
+) -> Processes | Nccl:
     ranks = Processes(rank, star, windows)
-    return ranks if windows else Nccl(ranks)
+    return ranks if windows else Nccl(ranks, check_others)
+
+
+def _check_others(star: Star, started: Sequence[Any]) -> None:
+    """On rank 0: raise what is known of a rank that has ended."""
+    for rank, process in enumerate(started, 1):
+        if process.exitcode is not None:
+            star.hear_out(rank)
 
 
 def _start(process: Any) -> None:
@@ -205,11 +221,11 @@ def _follow(
     star = Star(rank, size, {0: connection}, stays_awake)
     status = 0
     try:
-        if not unneeded:
+        if windows and not unneeded:
             shared.attach(arguments)
         with parallel.one_blas_thread():
             follow(_ranks(rank, star, windows), *arguments)
-        star.gather(None)
+        star.barrier()  # nobody ends while another rank's GPU may still read from this one's
     except RankError:
         status = 1  # rank 0 has ended
     except BaseException as error:

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import numpy
 from numpy.lib.array_utils import byte_bounds
 
-from .cuda import check_memory
+from .cuda import check_memory, stream
 
 synchronizations = 0  # how often something waited for the (imagined) GPU
 uploads = []  # the bytes of each copy from the host
@@ -24,6 +24,7 @@ def synchronize():
     """Count one wait of the CPU for the GPU: every reading of values on the host is one."""
     global synchronizations
     synchronizations += 1
+    stream.wait()
 
 
 class _Here(threading.local):
