@@ -98,12 +98,17 @@ def training_dtype(name: str) -> Any:
 def best_workers(batch_size: int) -> int:
     """The number of processes that trains fastest on this machine.
 
-    It is one for each core that BLAS would use, but no more than make the largest shard smaller: 8 cores have no more to do
-    with 12 rows than 6, which take two each. Where a process cannot fork it is one, whose threads share a batch.
+    It is one for each GPU, or for each core that BLAS would use, but no more than make the largest shard smaller: 8 cores have
+    no more to do with 12 rows than 6, which take two each. Where a process on the CPU cannot fork it is one, whose threads
+    share a batch.
     """
-    if distributed.default_method() != "fork":
+    if tt.backend_name == "cupy":
+        most = distributed.num_gpus()
+    elif distributed.default_method() == "fork":
+        most = parallel.blas_threads()
+    else:
         return 1
-    rows = -(-batch_size // min(parallel.blas_threads(), MOST_WORKERS))
+    rows = -(-batch_size // min(most, MOST_WORKERS))
     return -(-batch_size // rows)
 
 

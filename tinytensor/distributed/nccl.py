@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tinytensor.backend import BackendError, wide, xp
+from tinytensor.backend import BackendError, DType, wide, xp
 from tinytensor.distributed.communicator import Arrays, Communicator, RankError, by_dtype, spread
 
 _SECONDS_AWAKE = 0.002  # a rank that waits asks again and again for a while, and then from time to time
@@ -47,18 +47,14 @@ class Nccl(Communicator):
     def all_reduce(self, arrays: Arrays) -> None:
         """Replace every array by its sum over all ranks, in place. NCCL gets all arrays of a dtype as one.
 
-        Half precision is summed in float32. Raises TypeError for a dtype that is neither floating-point nor int64.
+        Half precision is summed in float32. Raises TypeError for a dtype that NCCL does not know, such as bool.
         """
         nccl = _library()
-        types = {"f4": nccl.NCCL_FLOAT32, "f8": nccl.NCCL_FLOAT64, "i8": nccl.NCCL_INT64}
         for alike in by_dtype(arrays):
             dtype = alike[0].dtype
             together = xp.concatenate([array.astype(wide(dtype) or dtype, copy=False) for array in alike])
-            kind = types.get(f"{together.dtype.kind}{together.dtype.itemsize}")
-            if kind is None:
-                raise TypeError(f"GPUs cannot sum arrays of dtype {dtype}: convert them to int64 or a floating-point dtype")
-            given = together.data.ptr, together.data.ptr, together.size, kind, nccl.NCCL_SUM
-            self._ranks.allReduce(*given, xp.cuda.get_current_stream().ptr)
+            given = together.data.ptr, together.data.ptr, together.size
+            self._ranks.allReduce(*given, _type(together.dtype), nccl.NCCL_SUM, xp.cuda.get_current_stream().ptr)
             self._wait_for_gpu()
             spread(together.astype(dtype, copy=False), alike)
 
@@ -140,6 +136,24 @@ def _library() -> Any:
         package = f"nvidia-nccl-cu{xp.cuda.runtime.runtimeGetVersion() // 1000}"
         raise BackendError(f"several GPUs need NCCL, and CuPy does not find it: pip install {package}, on Linux")
     return nccl
+
+
+def _type(dtype: DType) -> int:
+    """NCCL's number of a dtype."""
+    nccl = _library()
+    types: dict[str, int] = {
+        "float32": nccl.NCCL_FLOAT32,
+        "float64": nccl.NCCL_FLOAT64,
+        "int8": nccl.NCCL_INT8,
+        "uint8": nccl.NCCL_UINT8,
+        "int32": nccl.NCCL_INT32,
+        "uint32": nccl.NCCL_UINT32,
+        "int64": nccl.NCCL_INT64,
+        "uint64": nccl.NCCL_UINT64,
+    }
+    if dtype.name not in types:
+        raise TypeError(f"NCCL cannot sum arrays of dtype {dtype}: convert them to one of {', '.join(types)}")
+    return types[dtype.name]
 
 
 def _check_gpus(on_host: Communicator) -> None:
