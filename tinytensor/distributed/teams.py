@@ -41,11 +41,6 @@ class Team(Generic[Member]):
         """Call the method on every rank, with the same arguments."""
         return self.call(method, [arguments] * self.ranks.size)
 
-    def end(self) -> None:
-        """Let the other ranks go, if they wait for a call."""
-        if self.is_whole:
-            self.ranks.tell(None)
-
 
 def _serve(ranks: Communicator, make: Callable[..., Any], *arguments: Any) -> None:
     """What a member of a team does on another rank than 0."""
@@ -69,15 +64,19 @@ def team(make: Callable[..., Member], *arguments: Any, workers: int = 1) -> Iter
             "under mpiexec, give the script's main function to tinytensor.distributed.lead: rank 0 then leads the rest"
         )
     with _ranks(_serve, (make, *arguments), workers) as ranks:
-        members = Team(ranks, make(ranks, *arguments))
+        waiting = False  # whether the other ranks wait for a call
         try:
+            members = Team(ranks, make(ranks, *arguments))
+            waiting = True
             yield members
         except BaseException as error:
-            if not members.is_whole:
+            waiting = waiting and members.is_whole
+            if not waiting:
                 ranks.abandon(error)
             raise
         finally:
-            members.end()
+            if waiting:
+                ranks.tell(None)
 
 
 def run(function: Callable[..., Result], *arguments: Any, workers: int = 1) -> Result:
