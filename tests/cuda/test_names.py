@@ -20,9 +20,11 @@ if hasattr(cupy, "kernel_launches"):
 PROJECT = Path(__file__).resolve().parents[2]
 KERNELS = PROJECT / "tinytensor" / "kernels"
 
-# What these variables stand for, wherever the library uses them. cuBLAS is no module where its library is missing.
+# What these variables stand for, wherever the library uses them. cuBLAS and NCCL are no modules where their libraries are
+# missing: then the text of CuPy's own tells.
 MODULES = {"xp": cupy, "cupy": cupy, "cupyx": cupyx, "cuda": cupy.cuda, "runtime": cupy.cuda.runtime}
-CUBLAS = Path(importlib.util.find_spec("cupy_backends.cuda.libs.cublas").origin).read_bytes()
+TEXTS = {n: Path(importlib.util.find_spec(f"cupy_backends.cuda.libs.{n}").origin).read_bytes() for n in ("cublas", "nccl")}
+TEXTS["nccl"] += b" available"  # which CuPy adds
 UFUNC = {"out", "where", "axes", "axis", "keepdims", "casting", "dtype"}
 METHODS = {name for name in dir(cupy.ndarray) if not name.startswith("_")}
 
@@ -86,8 +88,8 @@ def problems(tree):
     functions = {}  # by the node that names them
     for node in ast.walk(tree):
         names = chain(node)
-        if len(names) > 1 and names[0] == "cublas" and not re.search(rb"\b%s\b" % names[1].encode(), CUBLAS):
-            yield f"cublas.{names[1]}"
+        if len(names) > 1 and names[0] in TEXTS and not re.search(rb"\b%s\b" % names[1].encode(), TEXTS[names[0]]):
+            yield f"{names[0]}.{names[1]}"
         if len(names) < 2 or names[0] not in MODULES:
             continue
         value = MODULES[names[0]]
@@ -125,6 +127,8 @@ FAULTS = {
     "cupyx.scatter(a, i, v)": "no scatter",
     "cublas.CUBLAS_COMPUTE_32F_FASTER": "CUBLAS_COMPUTE_32F_FASTER",
     "cublas.gemmEx3(1)": "gemmEx3",
+    "nccl.NCCL_FLOAT31": "NCCL_FLOAT31",
+    "nccl.NcclCommunicators(1)": "NcclCommunicators",
     "xp.argsort(a, order='K')": "takes no order",
     "xp.sum(a, where=mask)": "takes no where",
     "xp.exp(a, output=b)": "takes no output",
@@ -138,6 +142,35 @@ FAULTS = {
 def test_a_fault_is_found(text):
     (problem,) = problems(ast.parse(text))
     assert problem.endswith(FAULTS[text])
+
+
+def methods_of_nccl():
+    """The methods of CuPy's communicator of NCCL, by their names: the names of their parameters."""
+    found = re.findall(rb"NcclCommunicator\.?(\w*)\(([^)]*)\)", TEXTS["nccl"])
+    return {
+        name.decode() or "__init__": [p.split()[-1] for p in given.decode().split(", ") if p != "self"] for name, given in found
+    }
+
+
+def test_calls_of_a_communicator_of_nccl():
+    """Each gives as many arguments as CuPy's method has."""
+    tree = ast.parse((PROJECT / "tinytensor" / "distributed" / "nccl.py").read_text())
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and chain(node.func)[:2] == ["self", "_ranks"]]
+    names = {call.func.attr for call in calls}
+    assert names == {"allReduce", "broadcast", "check_async_error", "abort"}
+    for call in calls:
+        unpacked = sum(3 for given in call.args if isinstance(given, ast.Starred))  # an address twice, and a count
+        plain = sum(not isinstance(given, ast.Starred) for given in call.args)
+        assert unpacked + plain == len(methods_of_nccl()[call.func.attr]), call.func.attr
+
+
+def test_the_stand_in_has_the_same_methods():
+    tree = ast.parse((PROJECT / "tests" / "standin" / "cupy" / "cuda" / "nccl.py").read_text())
+    (communicator,) = [n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "NcclCommunicator"]
+    methods = {n.name: [a.arg for a in n.args.args[1:]] for n in communicator.body if isinstance(n, ast.FunctionDef)}
+    assert methods.pop("_together")
+    real = methods_of_nccl() | {"__init__": ["ndev", "commId", "rank"]}  # CuPy's takes settings, too
+    assert methods == {name: real[name] for name in methods}
 
 
 def test_what_is_read():

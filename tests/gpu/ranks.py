@@ -28,7 +28,9 @@ SHAPES = [(7, 3), (), (0,), (100_003,), (1,)]
 def numbers(rank: int) -> list[Any]:
     """Arrays of every dtype and shape, other ones for each rank. Sums of integers fit into all dtypes."""
     rng = np.random.default_rng(rank)
-    wide = [rng.standard_normal(shape) if "int" not in str(d) else rng.integers(0, 8, shape) for d in DTYPES for shape in SHAPES]
+    wide = [
+        rng.standard_normal(shape) if "int" not in str(d) else rng.integers(0, 8, shape) for d in DTYPES for shape in SHAPES
+    ]
     return [np.asarray(values, dtype) for values, dtype in zip(wide, [d for d in DTYPES for _ in SHAPES])]
 
 

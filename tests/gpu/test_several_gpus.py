@@ -19,6 +19,7 @@ from tinytensor.distributed import Alone, RankError
 
 if tt.backend_name == "cupy":
     from cupy.cuda import nccl
+
     from tinytensor.distributed.nccl import Nccl
 
     if not nccl.available:

@@ -89,7 +89,10 @@ def test_no_rank_waits_for_rank_0_that_raises():
 
 def test_training_says_which_rank_was_killed():
     trained = experiments.trainer(experiments.model(), workers=2, shards=2)
-    with pytest.raises(UserError, match=r"^rank 1 .* was killed by SIGKILL.*: training stops after step 2\."), trained.on_all_ranks():
+    with (
+        pytest.raises(UserError, match=r"^rank 1 .* was killed by SIGKILL.*: training stops after step 2\."),
+        trained.on_all_ranks(),
+    ):
         experiments.losses_of(2, trained)
         multiprocessing.active_children()[0].kill()
         trained.train_step()
@@ -154,7 +157,9 @@ def test_gpus_have_the_names_that_the_variable_gives_them(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-8932f937,3,1")
     monkeypatch.setattr(xp.cuda.runtime, "getDeviceCount", lambda: 3)
     assert gpus_of_ranks(3) == ["GPU-8932f937", "3", "1"]
-    with pytest.raises(BackendError, match="^4 processes need a GPU each.*3 GPUs, of those that CUDA_VISIBLE_DEVICES does not hide"):
+    with pytest.raises(
+        BackendError, match="^4 processes need a GPU each.*3 GPUs, of those that CUDA_VISIBLE_DEVICES does not hide"
+    ):
         gpus_of_ranks(4)
 
 
@@ -218,7 +223,10 @@ def test_a_process_of_a_launcher_takes_its_own_gpu(variables, gpu, python):
     ("variables", "words"),
     [
         ({}, "this is process number 5 of this machine, and there is no GPU 4 for it: start at most one process for each GPU"),
-        ({"CUDA_VISIBLE_DEVICES": "2,3"}, "this is process number 5 of this machine, and CUDA_VISIBLE_DEVICES=2,3 shows 2 GPUs"),
+        (
+            {"CUDA_VISIBLE_DEVICES": "2,3"},
+            "this is process number 5 of this machine, and CUDA_VISIBLE_DEVICES=2,3 shows 2 GPUs",
+        ),
         ({"CUDA_VISIBLE_DEVICES": ""}, "there is no GPU"),
     ],
 )

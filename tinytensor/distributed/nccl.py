@@ -40,8 +40,8 @@ class Nccl(Communicator):
         """Give every rank's arrays the values that they have on rank 0, in place. They are contiguous."""
         nccl = _library()
         for array in arrays:
-            given = array.data.ptr, array.data.ptr, array.nbytes
-            self._ranks.broadcast(*given, nccl.NCCL_UINT8, 0, xp.cuda.get_current_stream().ptr)
+            place = array.data.ptr
+            self._ranks.broadcast(place, place, array.nbytes, nccl.NCCL_UINT8, 0, _stream())
         self._wait_for_gpu()
 
     def all_reduce(self, arrays: Arrays) -> None:
@@ -53,8 +53,8 @@ class Nccl(Communicator):
         for alike in by_dtype(arrays):
             dtype = alike[0].dtype
             together = xp.concatenate([array.astype(wide(dtype) or dtype, copy=False) for array in alike])
-            given = together.data.ptr, together.data.ptr, together.size
-            self._ranks.allReduce(*given, _type(together.dtype), nccl.NCCL_SUM, xp.cuda.get_current_stream().ptr)
+            place = together.data.ptr
+            self._ranks.allReduce(place, place, together.size, _type(together.dtype), nccl.NCCL_SUM, _stream())
             self._wait_for_gpu()
             spread(together.astype(dtype, copy=False), alike)
 
@@ -136,6 +136,12 @@ def _library() -> Any:
         package = f"nvidia-nccl-cu{xp.cuda.runtime.runtimeGetVersion() // 1000}"
         raise BackendError(f"several GPUs need NCCL, and CuPy does not find it: pip install {package}, on Linux")
     return nccl
+
+
+def _stream() -> int:
+    """The order of work on the GPU in which this thread's arrays are computed, as an address."""
+    address: int = xp.cuda.get_current_stream().ptr
+    return address
 
 
 def _type(dtype: DType) -> int:

@@ -163,9 +163,7 @@ def default_method() -> str:
     return "fork" if hasattr(os, "fork") and sys.platform != "darwin" and backend.name == "numpy" else "spawn"
 
 
-def _ranks(
-    rank: int, star: Star, windows: Sequence[Any], check_others: Callable[[], None] = lambda: None
-) -> Processes | Nccl:
+def _ranks(rank: int, star: Star, windows: Sequence[Any], check_others: Callable[[], None] = lambda: None) -> Processes | Nccl:
     ranks = Processes(rank, star, windows)
     return ranks if windows else Nccl(ranks, check_others)
 

@@ -40,7 +40,7 @@ def get_unique_id():
 class NcclCommunicator:
     """One rank. As in NCCL, its constructor waits until all ranks have come."""
 
-    def __init__(self, ndev, commId, rank):  # noqa: N803 (CuPy's names)
+    def __init__(self, ndev, commId, rank):
         if type(commId) is not bytes:
             raise TypeError(f"Argument 'commId' has incorrect type (expected bytes, got {type(commId).__name__})")
         assert len(commId) == _ID_BYTES
