@@ -82,8 +82,8 @@ def _take_own_gpu() -> None:
     names = given.split(",") if given is not None else [str(number) for number in range(rank + 1)]
     if rank >= len(names):
         raise BackendError(
-            f"this is process number {rank + 1} of this machine, and {VISIBLE_GPUS}={given} shows {len(names)} GPUs: start at "
-            "most one process for each"
+            f"process number {rank + 1} of this machine has no GPU, as {VISIBLE_GPUS}={given} shows {len(names)}: start at "
+            "most one process for each GPU"
         )
     os.environ[VISIBLE_GPUS] = names[rank]
 
@@ -103,10 +103,10 @@ def _check_gpu(runtime: Any) -> None:
         if error.status != _NO_DEVICE:
             raise BackendError(f"CUDA does not start ({error}): check that nvidia-smi lists a GPU") from None
         count = 0
-    if not count and _local_rank():
+    if not count and _local_rank() and os.environ[VISIBLE_GPUS]:
         raise BackendError(
-            f"this is process number {_local_rank() + 1} of this machine, and there is no GPU {os.environ[VISIBLE_GPUS]} for it: "
-            f"start at most one process for each GPU, or let the launcher set {VISIBLE_GPUS} for each process"
+            f"process number {_local_rank() + 1} of this machine has no GPU {os.environ[VISIBLE_GPUS]}: start at most one "
+            f"process for each GPU, or let the launcher set {VISIBLE_GPUS} for each process"
         )
     if not count:
         raise BackendError(
@@ -139,6 +139,16 @@ def _check_libraries(cuda: Any) -> None:
         cuda.nvrtc.getVersion()
     except (ImportError, RuntimeError):
         raise BackendError(f"CuPy does not find CUDA's library {library}: {_INSTALL} brings it") from None
+
+
+def load_nccl() -> Any:
+    """CuPy's module of NVIDIA's NCCL, by which several GPUs reach each other. Raises BackendError without that library."""
+    from cupy.cuda import nccl
+
+    if not nccl.available:
+        package = f"nvidia-nccl-cu{xp.cuda.runtime.runtimeGetVersion() // 1000}"
+        raise BackendError(f"several GPUs need NVIDIA's NCCL, and CuPy does not find it: pip install {package}, on Linux")
+    return nccl
 
 
 def _version(number: int) -> str:

@@ -28,10 +28,9 @@ SHAPES = [(7, 3), (), (0,), (100_003,), (1,)]
 def numbers(rank: int) -> list[Any]:
     """Arrays of every dtype and shape, other ones for each rank. Sums of integers fit into all dtypes."""
     rng = np.random.default_rng(rank)
-    wide = [
-        rng.standard_normal(shape) if "int" not in str(d) else rng.integers(0, 8, shape) for d in DTYPES for shape in SHAPES
-    ]
-    return [np.asarray(values, dtype) for values, dtype in zip(wide, [d for d in DTYPES for _ in SHAPES])]
+    pairs = [(dtype, shape) for dtype in DTYPES for shape in SHAPES]
+    wide = [rng.integers(0, 8, shape) if "int" in str(dtype) else rng.standard_normal(shape) for dtype, shape in pairs]
+    return [np.asarray(values, dtype) for values, (dtype, _) in zip(wide, pairs)]
 
 
 # ---------------------------------------------------------------------------------------------------- the contract
@@ -99,7 +98,7 @@ def check_contract(found: list[Found] | None, ranks: int) -> None:
         for got, value in zip(one["gradients"], sums):
             np.testing.assert_array_equal(got, None if value is None else np.full((2, 3), value, "float32"))
         assert "bool" in one["refused"] and "float32" in one["refused"]
-    assert sum([one["dealt"] for one in found], []) == [1, 2, 3]
+    assert [value for one in found for value in one["dealt"]] == [1, 2, 3]
 
 
 def check_sum(got: Any, terms: tuple[Any, ...]) -> None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tinytensor.backend import BackendError, DType, wide, xp
+from tinytensor.backend import DType, load_nccl, wide, xp
 from tinytensor.distributed.communicator import Arrays, Communicator, RankError, by_dtype, spread
 
 _SECONDS_AWAKE = 0.002  # a rank that waits asks again and again for a while, and then from time to time
@@ -28,7 +28,7 @@ class Nccl(Communicator):
     """
 
     def __init__(self, on_host: Communicator, check_others: Callable[[], None] = lambda: None):
-        nccl = _library()
+        nccl = load_nccl()
         self.rank, self.size = on_host.rank, on_host.size
         self._on_host, self._check_others = on_host, check_others
         _check_gpus(on_host)
@@ -38,18 +38,19 @@ class Nccl(Communicator):
 
     def broadcast(self, arrays: Arrays) -> None:
         """Give every rank's arrays the values that they have on rank 0, in place. They are contiguous."""
-        nccl = _library()
+        nccl = load_nccl()
         for array in arrays:
             place = array.data.ptr
             self._ranks.broadcast(place, place, array.nbytes, nccl.NCCL_UINT8, 0, _stream())
         self._wait_for_gpu()
 
     def all_reduce(self, arrays: Arrays) -> None:
-        """Replace every array by its sum over all ranks, in place. NCCL gets all arrays of a dtype as one.
+        """Replace every array by its sum over all ranks, in place. Every rank gets the same bits.
 
-        Half precision is summed in float32. Raises TypeError for a dtype that NCCL does not know, such as bool.
+        NCCL gets all arrays of a dtype as one. It chooses the order of the terms, so that with more than two ranks the last bits
+        need not be those of shards in one process. Half precision is summed in float32. Raises TypeError for a dtype that NCCL does not know, such as bool.
         """
-        nccl = _library()
+        nccl = load_nccl()
         for alike in by_dtype(arrays):
             dtype = alike[0].dtype
             together = xp.concatenate([array.astype(wide(dtype) or dtype, copy=False) for array in alike])
@@ -94,11 +95,10 @@ class Nccl(Communicator):
 
         try:
             self._wait(is_done)
-        except _library().NcclError as error:
+        except BaseException as error:
             self.close()
-            raise RankError(f"NCCL cannot reach another rank ({error}): look at the network between the machines") from None
-        except BaseException:
-            self.close()
+            if isinstance(error, load_nccl().NcclError):
+                raise RankError(f"NCCL cannot reach another rank ({error}): look at the network between machines") from None
             raise
 
     def _wait(self, is_done: Callable[[], bool]) -> None:
@@ -128,16 +128,6 @@ class Nccl(Communicator):
         return results[0]
 
 
-def _library() -> Any:
-    """CuPy's module of NCCL."""
-    from cupy.cuda import nccl
-
-    if not nccl.available:
-        package = f"nvidia-nccl-cu{xp.cuda.runtime.runtimeGetVersion() // 1000}"
-        raise BackendError(f"several GPUs need NCCL, and CuPy does not find it: pip install {package}, on Linux")
-    return nccl
-
-
 def _stream() -> int:
     """The order of work on the GPU in which this thread's arrays are computed, as an address."""
     address: int = xp.cuda.get_current_stream().ptr
@@ -146,7 +136,7 @@ def _stream() -> int:
 
 def _type(dtype: DType) -> int:
     """NCCL's number of a dtype."""
-    nccl = _library()
+    nccl = load_nccl()
     types: dict[str, int] = {
         "float32": nccl.NCCL_FLOAT32,
         "float64": nccl.NCCL_FLOAT64,
