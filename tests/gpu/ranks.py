@@ -156,5 +156,9 @@ def leave_a_number_and_fail(ranks: Communicator, folder: str) -> None:
     fail(ranks, 0, "is killed")
 
 
+def itself(ranks: Communicator) -> Communicator:
+    return ranks
+
+
 if __name__ == "__main__":
     distributed.run(leave_a_number_and_fail, sys.argv[1], workers=2)

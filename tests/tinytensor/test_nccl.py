@@ -140,6 +140,12 @@ def test_an_error_of_the_network_ends_the_wait(nccl, monkeypatch):
         alone.all_reduce([xp.ones(3)])
 
 
+def test_a_communicator_ends_with_its_processes(nccl):
+    """Where NCCL would otherwise wait for them when the communicator is let go."""
+    with pytest.raises(nccl.NcclError):
+        distributed.run(ranks.itself, workers=2).all_reduce([xp.ones(3)])
+
+
 # ---------------------------------------------------------------------------------------------- which GPU a rank takes
 
 

@@ -47,8 +47,9 @@ class Nccl(Communicator):
     def all_reduce(self, arrays: Arrays) -> None:
         """Replace every array by its sum over all ranks, in place. Every rank gets the same bits.
 
-        NCCL gets all arrays of a dtype as one. It chooses the order of the terms, so that with more than two ranks the last bits
-        need not be those of shards in one process. Half precision is summed in float32. Raises TypeError for a dtype that NCCL does not know, such as bool.
+        NCCL gets all arrays of a dtype as one. It chooses the order of the terms, so that with more than two ranks the last
+        bits need not be those of shards in one process. Half precision is summed in float32. Raises TypeError for a dtype that
+        NCCL does not know, such as bool.
         """
         nccl = load_nccl()
         for alike in by_dtype(arrays):
