@@ -241,8 +241,10 @@ def _end_with_rank_0() -> None:
 
 def _who_ended(started: Sequence[Any]) -> str | None:
     """What is known of a rank that ended before its time."""
-    multiprocessing.connection.wait([process.sentinel for process in started], timeout=1.0)
+    ended = multiprocessing.connection.wait([process.sentinel for process in started], timeout=1.0)
     for rank, process in enumerate(started, 1):
+        if process.sentinel in ended:
+            process.join()  # its files are closed a moment before the system tells how it ended
         if process.exitcode:
             return f"rank {rank} (process {process.pid}) {_ending(process.exitcode)}"
     return None
