@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,16 @@ def leave_a_number_and_fail(ranks: Communicator, folder: str) -> None:
     """Rank 0 is killed. Each rank leaves its process's number in the folder."""
     (Path(folder) / str(ranks.rank)).write_text(str(os.getpid()))
     fail(ranks, 0, "is killed")
+
+
+def wait_for_a_rank_that_waits(ranks: Communicator) -> None:
+    """Rank 0 waits for rank 1, which waits for rank 2 as a GPU would, and that is killed."""
+    ranks.barrier()
+    if ranks.rank == 2:
+        FAILURES["is killed"]()
+    if ranks.rank == 1:
+        threading.Event().wait()
+    ranks.gather(None)
 
 
 def itself(ranks: Communicator) -> Communicator:

@@ -87,6 +87,12 @@ def test_no_rank_waits_for_rank_0_that_raises():
     assert_nothing_is_left()
 
 
+def test_rank_0_does_not_wait_for_a_rank_that_waits_for_one_that_is_killed():
+    with pytest.raises(RankError, match=r"^rank 2 \(process \d+\) was killed by SIGKILL"):
+        distributed.run(ranks.wait_for_a_rank_that_waits, workers=3)
+    assert_nothing_is_left()
+
+
 def test_training_says_which_rank_was_killed():
     trained = experiments.trainer(experiments.model(), workers=2, shards=2)
     with (

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing.connection
 import pickle
 import socket
 import struct
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from tinytensor.distributed.communicator import RankError
@@ -16,7 +17,12 @@ _HEADER = struct.Struct("<?Q")  # whether the message tells of a failure, and it
 _EMPTY = _HEADER.pack(False, 0)
 # A rank that waits asks again and again for a while before it sleeps, because waking it takes far longer than an answer.
 _SECONDS_AWAKE = 0.002
+_SECONDS_ASLEEP = 0.5  # until rank 0 looks whether all ranks still run
 _AT_ONCE = getattr(socket, "MSG_DONTWAIT", None)  # Windows has no such flag: there a rank sleeps at once
+
+
+class Lost(RankError):
+    """Another rank has ended, so that it cannot be reached."""
 
 
 class RemoteTraceback(Exception):
@@ -36,6 +42,7 @@ class Star:
         self.rank, self.size = rank, size
         self._sockets = sockets
         self._seconds_awake = _SECONDS_AWAKE if stays_awake and _AT_ONCE is not None else 0.0
+        self.check_others: Callable[[], None] = lambda: None  # on rank 0: raises what is known of a rank that has ended
 
     def barrier(self) -> None:
         """Wait until every rank has called this."""
@@ -75,7 +82,7 @@ class Star:
         self._send(0, message)
 
     def hear_out(self, other: int) -> NoReturn:
-        """On rank 0: raise the failure that a rank told of before it ended, or RankError."""
+        """On rank 0: raise the failure that a rank told of before it ended, or Lost."""
         while True:
             self._receive(other)
 
@@ -89,7 +96,7 @@ class Star:
             self._sockets[other].sendall(message)
         except OSError:
             self._receive(other)  # it may have told why before it ended
-            raise RankError(f"rank {other} cannot be reached") from None
+            raise Lost(f"rank {other} cannot be reached") from None
 
     def _receive(self, other: int) -> bytes:
         failed, count = _HEADER.unpack(self._read(other, _HEADER.size))
@@ -106,15 +113,22 @@ class Star:
         while view:
             try:
                 flags = _AT_ONCE if self._seconds_awake and time.perf_counter() < until else 0
+                if not flags:
+                    self._sleep(other)
                 found = self._sockets[other].recv_into(view, flags=flags or 0)
             except BlockingIOError:
                 continue
             except OSError:
                 found = 0
             if not found:
-                raise RankError(f"rank {other} has ended")
+                raise Lost(f"rank {other} has ended")
             view = view[found:]
         return read
+
+    def _sleep(self, other: int) -> None:
+        """On rank 0: sleep until another rank has sent something, or any rank has ended, for which that one may wait."""
+        while self.rank == 0 and not multiprocessing.connection.wait([self._sockets[other]], _SECONDS_ASLEEP):
+            self.check_others()
 
 
 def _packed(failed: bool, value: Any) -> bytes:

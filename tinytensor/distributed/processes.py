@@ -27,7 +27,7 @@ from tinytensor.cores import cores
 from tinytensor.distributed.communicator import Arrays, Communicator, RankError, by_dtype, spread
 from tinytensor.distributed.gpus import gpus_of_ranks, showing
 from tinytensor.distributed.memory import Shared, anonymous, inheritable, padded, view
-from tinytensor.distributed.messages import Star
+from tinytensor.distributed.messages import Lost, Star
 from tinytensor.distributed.nccl import Nccl
 
 _WINDOW = 1 << 21  # bytes: a piece stays in a core's cache until it is copied back
@@ -141,11 +141,12 @@ def processes(size: int, follow: Follow, arguments: Sequence[Any], method: str |
         for _, theirs in pairs.values():
             theirs.close()
         try:
-            ranks = _ranks(0, star, windows, partial(_check_others, star, started))
+            star.check_others = partial(_check_others, star, started)
+            ranks = _ranks(0, star, windows)
             with closing(ranks) if isinstance(ranks, Nccl) else nullcontext():
                 yield ranks
                 star.barrier()  # each other rank has come to its end
-        except RankError as error:
+        except Lost as error:
             raise RankError(_who_ended(started) or str(error)) from None
     finally:
         for process in started:
@@ -163,9 +164,9 @@ def default_method() -> str:
     return "fork" if hasattr(os, "fork") and sys.platform != "darwin" and backend.name == "numpy" else "spawn"
 
 
-def _ranks(rank: int, star: Star, windows: Sequence[Any], check_others: Callable[[], None] = lambda: None) -> Processes | Nccl:
+def _ranks(rank: int, star: Star, windows: Sequence[Any]) -> Processes | Nccl:
     ranks = Processes(rank, star, windows)
-    return ranks if windows else Nccl(ranks, check_others)
+    return ranks if windows else Nccl(ranks, star.check_others)
 
 
 def _check_others(star: Star, started: Sequence[Any]) -> None:
@@ -224,7 +225,7 @@ def _follow(
         with parallel.one_blas_thread():
             follow(_ranks(rank, star, windows), *arguments)
         star.barrier()  # nobody ends while another rank's GPU may still read from this one's
-    except RankError:
+    except Lost:
         status = 1  # rank 0 has ended
     except BaseException as error:
         status = 1
