@@ -39,7 +39,7 @@ class Nccl(Communicator):
     def broadcast(self, arrays: Arrays) -> None:
         """Give every rank's arrays the values that they have on rank 0, in place. They are contiguous."""
         nccl = load_nccl()
-        for array in arrays:
+        for array in [flat for alike in by_dtype(arrays) for flat in alike]:
             place = array.data.ptr
             self._ranks.broadcast(place, place, array.nbytes, nccl.NCCL_UINT8, 0, _stream())
         self._wait_for_gpu()

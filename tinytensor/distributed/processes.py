@@ -245,7 +245,7 @@ def _who_ended(started: Sequence[Any]) -> str | None:
     ended = multiprocessing.connection.wait([process.sentinel for process in started], timeout=1.0)
     for rank, process in enumerate(started, 1):
         if process.sentinel in ended:
-            process.join()  # its files are closed a moment before the system tells how it ended
+            process.join(1.0)  # its files are closed a moment before its status is known
         if process.exitcode:
             return f"rank {rank} (process {process.pid}) {_ending(process.exitcode)}"
     return None
