@@ -1,4 +1,7 @@
-"""Ranks that have a GPU each, and sum gradients from GPU to GPU by NVIDIA's library NCCL."""
+"""Ranks that have a GPU each, and sum gradients from GPU to GPU by NVIDIA's library NCCL.
+
+So far this has run on the tests' stand-in for CuPy alone. ``tests/gpu/test_several_gpus.py`` is for real GPUs, one or more.
+"""
 
 from __future__ import annotations
 
