@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from tinytensor.backend import Array, host, xp
+from tinytensor.backend import Array, xp
 from tinytensor.changes import note_change
 from tinytensor.tensor import Tensor
 
@@ -82,9 +82,9 @@ class Communicator(ABC):
         if self.size == 1:
             return
         trained = [p for p in ([parameters] if isinstance(parameters, Tensor) else parameters) if p.requires_grad]
-        having = xp.asarray(host.array([p.grad is not None for p in trained], dtype=host.float32))
-        self.all_reduce([having])
-        reached = [p for p, count in zip(trained, having.tolist()) if count]
+        # Asked from CPU to CPU, so that a GPU is not waited for.
+        having = self.tell(_either(self.gather([p.grad is not None for p in trained])))
+        reached = [p for p, any_rank_has in zip(trained, having) if any_rank_has]
         for p in reached:
             gradient = xp.zeros_like(p.data) if p.grad is None else p.grad.data
             if p.grad is None or not (gradient.flags.c_contiguous and getattr(gradient.flags, "writeable", True)):
@@ -116,6 +116,11 @@ class Alone(Communicator):
     def gather(self, value: Any) -> list[Any] | None:
         """The only value."""
         return [value]
+
+
+def _either(flags: list[list[bool]] | None) -> list[bool]:
+    """For each place, whether any of the lists has a True there."""
+    return [any(column) for column in zip(*flags or [])]
 
 
 def part(count: int, index: int, parts: int) -> slice:
