@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import importlib.util
 import sys
 from collections.abc import Mapping, Sequence
@@ -82,6 +83,12 @@ def job_of(configuration: Sizes, parameters: int) -> Job:
     return Job(parameters, configuration.operations() / configuration.batch_size)
 
 
+@functools.cache
+def num_parameters(configuration: Configuration) -> int:
+    """Those of tinyformer's model."""
+    return sum(p.size for p in configuration.tinyformer()[0].parameters())
+
+
 def processor_from(job: Job, sequences: int, whole: float, half: float, update: float, shares_updates: bool) -> Processor:
     """One core here, from the seconds of a step of one rank with so many sequences, of one with half of them, and of the
     optimizer's step. What a step with half of the batch takes too long for is what every step costs."""
@@ -105,7 +112,7 @@ def latency_of(by: str, found: Found) -> float:
 def constants(plan: Plan, found: Found, name: str, by: str) -> tuple[Job, Processor, Network]:
     """Those of a configuration and a transport, all from the fastest quartiles."""
     configuration = plan.configurations[name]
-    job = job_of(configuration, sum(p.size for p in configuration.tinyformer()[0].parameters()))
+    job = job_of(configuration, num_parameters(configuration))
     whole, half = found["alone", name], found["half", name]["step"].fastest_quartile
     update = whole["update"].fastest_quartile
     step = whole["step"].fastest_quartile
@@ -195,9 +202,10 @@ def gpt2(places: Places) -> str:
     parts = [
         f"{GPT2_PARAMETERS:,} parameters, so {job.gradient_bytes / 1e6:.0f} MB of float32 gradients to sum in a step; "
         f"sequences of {GPT2.block_size} tokens, {job.operations / 1e12:.3f} TFLOP each. Either every rank has {WEAK} "
-        f"sequences (weak scaling), or nanoGPT's batch of {STRONG} is divided (strong scaling; more ranks than sequences have "
-        "nothing to do). Used: sequences a second and rank, in percent of those of one rank alone, with the faster of ring and "
-        "tree. Overlapped is the bound where reducing hides behind the backward pass; tinyformer does one after the other."
+        f"sequences (weak scaling), or nanoGPT's batch of {STRONG} is divided (strong scaling; some ranks get a sequence more "
+        f"than others, and ranks beyond {STRONG} none). Used: sequences a second and rank, in percent of those of one rank "
+        "alone, with the faster of ring and tree. Overlapped is the bound where reducing hides behind the backward pass; "
+        "tinyformer does one after the other."
     ]
     for processor, joined_by in places:
         told = f"{processor.speed / 1e9:,.0f} GFLOP/s, {ms(processor.update * GPT2_PARAMETERS)} ms for the optimizer's step"
@@ -252,7 +260,7 @@ keep a core busy. Where another program uses the machine, the errors say more ab
 def report(plan: Plan, found: Found) -> tuple[str, Places]:
     """The whole report, and what GPT-2's tables are about."""
     largest = list(plan.configurations)[-1]
-    measured_core = constants(plan, found, largest, MPI if MPI in ranks.transports() else SHARED_MEMORY)[1]
+    measured_core = constants(plan, found, largest, SHARED_MEMORY)[1]
     core = dataclasses.replace(
         measured_core, fixed=0.0, cores=None, shares_updates=False, source=f"measured above, configuration {largest}"
     )
