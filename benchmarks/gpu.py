@@ -33,7 +33,7 @@ import generate
 import measure
 import train_step
 from configurations import GPU_GPTS, GPTConfiguration
-from measure import SideError, Worker
+from measure import Side, SideError, Worker
 
 TORCH_DEVICE = "cuda"
 CHARACTERS = "shakespeare_char"  # the configuration that all parts measure
@@ -101,7 +101,7 @@ def on_torch(block: int, device: str, precision: str, make: Callable[..., Any], 
     return side
 
 
-class Learner:
+class Learner(Side):
     """A model that learns a text's characters, with nanoGPT's settings for them."""
 
     def __init__(self, configuration: GPTConfiguration, dtype: str, steps: int, data: str | None):

@@ -32,6 +32,7 @@ from typing import Any
 from unittest import mock
 
 from configurations import Sizes
+from memory import own_processes, peak_memory
 from tqdm import tqdm
 
 from tinyformer.command_line import Parser
@@ -77,9 +78,13 @@ class Side:
         return peak_memory(), self.baseline
 
     def forget_peak(self) -> None:
-        """Count the peak from now on. Only Linux can do that; elsewhere nothing happens."""
-        with suppress(OSError):
-            Path("/proc/self/clear_refs").write_text("5")
+        """Count the peak from now on, also of the processes it has started. Only Linux can; elsewhere nothing happens."""
+        for pid in ("self", *own_processes()):
+            with suppress(OSError):
+                Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+    def end(self) -> None:
+        """End what it has started, before its own process ends."""
 
     def libraries(self) -> list[str]:
         """What multiplies matrices, and how many threads do."""
@@ -96,17 +101,6 @@ class TorchSide(Side):
         built_with = [line for line in lines if "Math Kernel Library" in line or "MKL-DNN" in line]
         built_with = [line.split(" for Intel")[0].split(" (Git")[0] for line in built_with]
         return [*built_with, counted(torch.get_num_threads(), "thread")]
-
-
-def peak_memory() -> int:
-    """The most bytes of memory that this process has held."""
-    try:  # Linux's ru_maxrss starts from that of the parent process, VmHWM does not
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
-    except (OSError, StopIteration):
-        import resource
-
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def thread_pools() -> list[str]:
@@ -149,6 +143,11 @@ class Worker:
             self.__exit__(type(error))
             raise
 
+    @property
+    def pid(self) -> int | None:
+        """The process's id."""
+        return self._process.pid
+
     def call(self, method: str | None, *arguments: Any) -> Any:
         """Call the side's method and wait for what it returns; without a name, make the side. Raises SideError where the
         call fails."""
@@ -180,7 +179,7 @@ class Worker:
 def _serve(connection: Connection) -> None:
     """Answer calls, the first of which makes the side, until the other end closes."""
     side: Any = None
-    with suppress(EOFError, OSError):
+    try:
         while True:
             method, arguments = connection.recv()
             try:
@@ -192,6 +191,9 @@ def _serve(connection: Connection) -> None:
                 connection.send((True, answer))
             except Exception:
                 connection.send((False, traceback.format_exc()))
+    except (EOFError, OSError):
+        if side is not None:
+            side.end()
 
 
 Sides = Mapping[str, tuple[Any, ...]]  # (class, argument, ...) by name

@@ -3,6 +3,7 @@
 python benchmarks/train_step.py                      # configuration A, a GPT, PyTorch eager
 python benchmarks/train_step.py --configuration C --compile --output benchmarks/results
 python benchmarks/train_step.py --busy 1             # while another program uses the machine, too
+python benchmarks/train_step.py --workers 2          # two processes of tinyformer beside two threads of it
 
 Both models start from the same weights and see the same batches. Their first losses must agree before anything is timed. Of
 the two ratios, that of the fastest quartiles compares the libraries on an undisturbed machine; that of the medians includes
@@ -27,6 +28,7 @@ from typing import Any
 import measure
 from configurations import CONFIGURATIONS, Configuration
 from measure import Side, SideError, TorchSide, Worker
+from memory import RankMemory, memory_of_ranks
 
 LEARNING_RATE, BETAS, WEIGHT_DECAY, CLIP = 1e-3, (0.9, 0.99), 0.1, 1.0
 OURS, EAGER, COMPILED, PRODUCTS = "tinyformer", "PyTorch eager", "PyTorch compiled", "matrix products alone"
@@ -34,17 +36,26 @@ OURS, EAGER, COMPILED, PRODUCTS = "tinyformer", "PyTorch eager", "PyTorch compil
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """A configuration, whether torch.compile is measured, too, and the threads of every side (None: as they choose)."""
+    """A configuration, whether torch.compile is measured, too, the threads of every side (None: as they choose), and the
+    processes of a side of tinyformer's (1: there is none beside that of threads)."""
 
     configuration: Configuration
     compiled: bool = False
     threads: int | None = None
+    workers: int = 1
+
+    def ours(self) -> str:
+        """The side whose time is compared with all others."""
+        return OURS if self.workers == 1 else f"{OURS}, {self.workers} processes"
 
     def sides(self) -> measure.Sides:
         """tinyformer and its rivals."""
         rivals = {EAGER: False, COMPILED: True} if self.compiled else {EAGER: False}
         theirs = {name: (PyTorch, self.configuration, compiled) for name, compiled in rivals.items()}
-        return {OURS: (Tinyformer, self.configuration), **theirs}
+        if self.workers == 1:
+            return {OURS: (Tinyformer, self.configuration), **theirs}
+        threads = (Tinyformer, self.configuration, self.workers)  # as many shards
+        return {OURS: threads, self.ours(): (*threads, "float32", self.workers), **theirs}
 
 
 class Training(Side):
@@ -56,17 +67,18 @@ class Training(Side):
 
 
 class Tinyformer(Training):
-    """The step of tinyformer's own trainer."""
+    """The step of tinyformer's own trainer, whose shards are threads, or divided among so many processes."""
 
-    def __init__(self, configuration: Configuration, shards: int = 0, dtype: str = "float32"):
+    def __init__(self, configuration: Configuration, shards: int = 0, dtype: str = "float32", workers: int = 1):
         import tinytensor as tt
         from tinyformer.training.config import TrainingConfig
         from tinyformer.training.evaluation import evaluate
         from tinyformer.training.runs import RunFolder
         from tinyformer.training.trainer import Trainer
+        from tinytensor.parallel import one_blas_thread
 
         self.imported()
-        self.evaluate = evaluate
+        self.evaluate, self.one_blas_thread = evaluate, one_blas_thread
         tt.seed(0)
         self.model, batches, loss_function = configuration.tinyformer()
         training = TrainingConfig(
@@ -80,10 +92,20 @@ class Tinyformer(Training):
             clip=CLIP,
             shards=shards,
             dtype=dtype,
+            workers=workers,
         )
         # Batches made beforehand: what is compared is the step, not the data.
         given: Any = SimpleNamespace(sample=itertools.cycle(batches).__next__, validation_batches=lambda: iter(batches[:1]))
         self.trainer = Trainer(self.model, given, training, RunFolder("never-written"), loss_function)
+        self._ranks = ExitStack()
+        self._ranks.enter_context(self.trainer.on_all_ranks())
+
+    def end(self) -> None:
+        self._ranks.close()
+
+    def memory_of_ranks(self) -> list[RankMemory]:
+        """That of the processes beside this one."""
+        return memory_of_ranks()
 
     def weights(self) -> dict[str, Any]:
         """The model's values as NumPy arrays."""
@@ -101,7 +123,10 @@ class Tinyformer(Training):
         return self.trainer.train_step()[0]
 
     def libraries(self) -> list[str]:
-        return _in_shards(self.trainer.shards)
+        if self.trainer.workers == 1:
+            return _in_shards(self.trainer.shards)
+        with self.one_blas_thread():  # as in a step
+            return [f"{self.trainer.workers} processes, and in each: {'; '.join(measure.thread_pools())}"]
 
 
 class PyTorch(Training, TorchSide):
@@ -244,7 +269,8 @@ def check_losses(name: str, losses: Sequence[float], expected: Sequence[float], 
 def run(setup: Setup, turns: int, steps: int, warm_up: int) -> str:
     """Measure all sides: a table of them, one of ratios, and what multiplied matrices."""
     configuration = setup.configuration
-    sides = {**setup.sides(), **measure.with_numpys_kernels(OURS, Tinyformer, configuration)}
+    sides, ours = setup.sides(), setup.ours()
+    sides = {**sides, **measure.with_numpys_kernels(ours, *sides[ours])}
     with ExitStack() as stack, measure.environment(measure.thread_variables(setup.threads)):
         workers = start(stack, configuration, sides, warm_up)
         models = list(workers)
@@ -252,6 +278,7 @@ def run(setup: Setup, turns: int, steps: int, warm_up: int) -> str:
         times = measure.take_turns(workers, turns, steps)
         libraries = measure.library_list(workers)
         memory = {name: workers[name].call("memory") for name in models}
+        ranks = workers[ours].call("memory_of_ranks")
     operations = {**dict.fromkeys(models, configuration.operations()), PRODUCTS: configuration.product_operations()}
     speeds = {name: operations[name] / times[name].fastest_quartile for name in times}
     head = ["", *measure.TIMES, "GFLOP/s", "share of ceiling", "peak MB", "MB after imports"]
@@ -259,7 +286,18 @@ def run(setup: Setup, turns: int, steps: int, warm_up: int) -> str:
     for name, speed in speeds.items():
         bytes_held = map(measure.megabytes, memory.get(name, (None, None)))
         rows.append([name, *times[name].milliseconds(), f"{speed / 1e9:.0f}", f"{speed / speeds[PRODUCTS]:.2f}", *bytes_held])
-    return "\n\n".join([measure.table(head, rows), measure.ratio_table(times, OURS, models[1:]), libraries])
+    ratios = measure.ratio_table(times, ours, [name for name in models if name != ours])
+    lines = [libraries, *map(memory_line, itertools.count(1), ranks)]
+    return "\n\n".join([measure.table(head, rows), ratios, "\n".join(lines)])
+
+
+def memory_line(rank: int, memory: RankMemory) -> str:
+    """What a rank beside the first costs, in a line."""
+    peak, own, shared = map(measure.megabytes, (memory.peak, memory.own, memory.shared))
+    return (
+        f"- memory of rank {rank} (that of rank 0 is in the table): peak {peak} MB; after the steps {own} MB of its own, and "
+        f"{shared} MB of parameters, moments and windows, which all ranks share"
+    )
 
 
 def make_parser(description: str, turns: int) -> argparse.ArgumentParser:
@@ -283,6 +321,8 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = make_parser("Time one training step of tinyformer beside PyTorch's, in turns.", turns=30)
     beside = "meanwhile so many other processes compute, in a thread each"
     parser.add_argument("--busy", type=measure.positive, default=0, metavar="INT", help=beside)
+    processes = "measure so many processes of tinyformer, too, and as many threads"
+    parser.add_argument("--workers", type=measure.positive, default=1, metavar="INT", help=processes)
     return measure.parse(parser, words, "torch", "threadpoolctl")
 
 
@@ -290,9 +330,11 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     """Measure, print, and write."""
     arguments = parse()
-    setup = setup_of(arguments)
+    setup = dataclasses.replace(setup_of(arguments), workers=arguments.workers)
     title, name = f"A training step, configuration {arguments.configuration}", f"train_step_{arguments.configuration}"
     name += "_dropout" * (arguments.dropout is not None) + f"_busy_{arguments.busy}" * bool(arguments.busy)
+    name += f"_workers_{arguments.workers}" * (arguments.workers > 1)
+    title += f", {arguments.workers} processes" * (arguments.workers > 1)
     title += f", beside {measure.counted(arguments.busy, 'busy program')} of one thread each" * bool(arguments.busy)
     with measure.busy(arguments.busy):
         report = run(setup, arguments.turns, arguments.steps, arguments.warm_up)

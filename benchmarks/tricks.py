@@ -102,7 +102,11 @@ TRICKS = {
     ),
     "optimizer in one thread": Trick(
         "tinytensor.optim.optimizers.update",
-        {"tinytensor.optim.Optimizer.step": lambda step: lambda self, scale=1.0, threads=1: step(self, scale, threads=1)},
+        {
+            "tinytensor.optim.Optimizer.step": lambda step: (
+                lambda self, scale=1.0, threads=1, ranks=None: step(self, scale, 1, ranks)
+            )
+        },
         is_part=True,
     ),
     "warnings silenced op by op": Trick(

@@ -14,7 +14,6 @@ from typing import Any
 
 from tinyformer.errors import UserError, plain_errors
 from tinyformer.old_names import new_value, old_names
-from tinytensor import distributed
 
 # -------------------------------------------------------------------------------------------------------- settings
 
@@ -209,6 +208,8 @@ def run_command(parse: Callable[[list[str]], argparse.Namespace]) -> None:
 
     Under mpiexec rank 0 runs it, and the other ranks take their part of its training.
     """
+
+    from tinytensor import distributed  # here, as who only parses a command line may still choose the kernels
 
     def main() -> None:
         arguments = parse(sys.argv[1:])

@@ -16,6 +16,7 @@ import growth
 import measure
 import ops
 import pytest
+import scaling
 import train_step
 import tricks
 from configurations import CONFIGURATIONS
@@ -83,7 +84,8 @@ def test_every_compiled_kernel_is_switched_off():
 
 @pytest.mark.needs("numba")
 def test_a_side_with_numpys_kernels_is_beside_the_compiled_one(monkeypatch, tmp_path):
-    code = "class Side:\n    def kernels(self):\n        import tinytensor\n        return tinytensor.kernels_name\n"
+    code = "import measure\nclass Side(measure.Side):\n    def kernels(self):\n        import tinytensor\n"
+    code += "        return tinytensor.kernels_name\n"
     (tmp_path / "telling.py").write_text(code, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     make = importlib.import_module("telling").Side
@@ -110,7 +112,7 @@ def test_a_switch_that_fits_the_library_no_more_is_an_error():
 # ---------------------------------------------------------------------------------------------------- the command lines
 
 ROOT = Path(__file__).resolve().parents[2]
-BENCHMARKS = [generate, gpu, growth, ops, train_step, tricks]
+BENCHMARKS = [generate, gpu, growth, ops, scaling, train_step, tricks]
 benchmarks = pytest.mark.parametrize("benchmark", BENCHMARKS, ids=lambda module: module.__name__)
 
 
@@ -178,6 +180,7 @@ def test_results_name_the_kernels(kernels, monkeypatch, tmp_path):
         ("--configuration C --dropout 0.2", "train_step_C_dropout.md", "C"),
         ("--configuration B --busy 1", "train_step_B_busy_1.md", "B, beside 1 busy program of one thread each"),
         ("--busy 2", "train_step_A_busy_2.md", "A, beside 2 busy programs of one thread each"),
+        ("--workers 2", "train_step_A_workers_2.md", "A, 2 processes"),
     ],
 )
 def test_steps_are_measured_beside_as_many_busy_programs_as_asked(words, name, title, monkeypatch, tmp_path):
@@ -192,7 +195,7 @@ def test_steps_are_measured_beside_as_many_busy_programs_as_asked(words, name, t
         assert [process.poll() for process in started] == [None] * busy
         return "all of it"
 
-    busy = int(words[-1]) if "--busy" in words else 0
+    busy = int(words.split()[-1]) if "--busy" in words else 0
     monkeypatch.setattr(sys, "argv", ["benchmarks/train_step.py", *words.split(), "--output", str(tmp_path)])
     monkeypatch.setattr(measure, "_processor", lambda: "arm")
     monkeypatch.setattr(train_step, "run", run)

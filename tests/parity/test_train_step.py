@@ -3,10 +3,13 @@ and the arithmetic beside PyTorch's own count."""
 
 import dataclasses
 import re
+import sys
 from contextlib import ExitStack
+from pathlib import Path
 
 import growth
 import measure
+import memory
 import numpy
 import pytest
 import torch
@@ -149,6 +152,8 @@ def test_configuration_and_dropout_from_the_command_line():
     dropping = GPTConfiguration(num_layers=4, num_heads=4, d_model=128, block_size=64, batch_size=12, dropout=0.2)
     assert setup("--dropout 0.2 --compile") == Setup(dropping, compiled=True)
     assert list(setup("--compile").sides()) == [train_step.OURS, train_step.EAGER, train_step.COMPILED]
+    three = dataclasses.replace(setup(), workers=parse(["--workers", "3"]).workers)
+    assert list(three.sides()) == [train_step.OURS, "tinyformer, 3 processes", train_step.EAGER]
 
 
 @pytest.mark.parametrize("words", ["--dropout 1", "--dropout x", "--turns 0", "--steps -1", "--warm-up x"])
@@ -174,6 +179,36 @@ def test_shards_are_the_trainers_and_are_said():
     assert not any("shards" in line for line in Tinyformer(GPT, shards=1).libraries())
     one, three = Tinyformer(GPT, shards=1), Tinyformer(GPT, shards=3)
     assert one.losses(3) == pytest.approx(three.losses(3), rel=1e-5)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_processes_take_the_steps_of_threads_and_end_with_their_side():
+    sides = Setup(GPT, workers=2).sides()
+    with Worker("threads", *sides[train_step.OURS]) as threads, Worker("processes", *sides["tinyformer, 2 processes"]) as side:
+        assert [threads.call("first_loss"), *threads.call("losses", 5)] == [side.call("first_loss"), *side.call("losses", 5)]
+        assert side.call("libraries")[0].startswith("2 processes, and in each: ")
+        (memory,) = side.call("memory_of_ranks")
+        assert threads.call("memory_of_ranks") == []
+        assert memory.shared > 0 and 0 < memory.own < memory.peak
+        (rank,) = Path(f"/proc/{side.pid}/task/{side.pid}/children").read_text().split()
+    assert not Path(f"/proc/{rank}").exists()
+
+
+def test_memory_of_a_rank_is_its_own_or_shared():
+    smaps = """\
+7f0000000000-7f0000001000 rw-p 00000000 00:00 0
+Rss:                  12 kB
+Private_Clean:         4 kB
+Private_Dirty:         8 kB
+VmFlags: rd wr mr mw me ac
+7f0000002000-7f0000003000 rw-s 00000000 00:01 2069 /dev/zero (deleted)
+Rss:                  64 kB
+Private_Dirty:        32 kB
+55d000000000-55d000001000 r--p 00000000 fe:00 42 [heap]
+Rss:                   4 kB
+Private_Dirty:         4 kB
+"""
+    assert memory._mapped(smaps.splitlines()) == (12 * 1024, 64 * 1024)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -253,6 +288,17 @@ def test_a_whole_measurement(monkeypatch, tmp_path, capsys):
     for name in models:
         median, fastest, _, of_ceiling, peak, imported = rows[name]
         assert 0 < fastest <= median and of_ceiling >= 0 and 0 < imported <= peak
+
+
+def test_a_whole_measurement_of_processes():
+    report = train_step.run(Setup(GPT, workers=2), turns=2, steps=1, warm_up=1)
+    ours = "tinyformer, 2 processes"
+    rows = [line.strip("| ").split(" | ")[0].strip() for line in report.splitlines() if line.startswith("| ")]
+    numpys = list(measure.with_numpys_kernels(ours, Tinyformer))
+    measured, compared = [train_step.OURS, ours, train_step.EAGER, *numpys], [train_step.OURS, train_step.EAGER, *numpys]
+    assert [row for row in rows[1:] if "---" not in row] == [*measured, train_step.PRODUCTS, f"time of {ours} over", *compared]
+    if sys.platform.startswith("linux"):
+        assert re.search(r"^- memory of rank 1 .*: peak \d+ MB; after the steps \d+ MB of its own, and \d+ MB of", report, re.M)
 
 
 def test_the_changes_of_a_growing_step():
