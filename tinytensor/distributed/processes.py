@@ -21,7 +21,7 @@ from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
-from tinytensor import backend, parallel
+from tinytensor import backend, kernels, parallel
 from tinytensor.backend import host, no_warnings
 from tinytensor.cores import cores
 from tinytensor.distributed.communicator import Arrays, Communicator, RankError, by_dtype, spread
@@ -122,6 +122,7 @@ def processes(size: int, follow: Follow, arguments: Sequence[Any], method: str |
     """
     context: Any = multiprocessing.get_context(method or default_method())
     forks = context.get_start_method() == "fork"
+    kernels.load()
     allocate = anonymous if forks else inheritable(context)
     gpus = gpus_of_ranks(size) if backend.name == "cupy" else []
     shared = Shared([] if gpus else arguments, allocate)

@@ -35,3 +35,11 @@ else:
 
     if name == "numba":
         from tinytensor.kernels.numba import *
+
+
+def load() -> None:
+    """Import what the kernels import only when the first of them runs. After that, forked processes need not import it."""
+    if name == "numba":
+        from tinytensor.kernels.numba.compiling import load_numba
+
+        load_numba()

@@ -91,7 +91,7 @@ class Loop(Compilable):
         if not dtype.isnative or dtype.name not in _COMPILED:
             remedy = "use x.astype('float64'), or TINYTENSOR_KERNELS=numpy"
             raise TypeError(f"the compiled kernels take {' and '.join(_COMPILED)}, not {dtype}: {remedy}")
-        numba = _numba()
+        numba = load_numba()
         with _compiling:
             if dtype not in self.compiled:
                 options = {"nogil": True, "cache": _keeping, "error_model": "numpy", "fastmath": self.liberties}
@@ -157,7 +157,7 @@ class Later:
 
 
 @functools.cache
-def _numba() -> Any:
+def load_numba() -> Any:
     """Numba, imported. Raises BackendError where it is installed and does not run, as with a NumPy that it does not know, or
     where it may not compile."""
     try:
