@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import mpi
 import pytest
 
 os.environ.setdefault("TINYTENSOR_TF32", "0")
@@ -39,6 +40,7 @@ NEEDS = {
         "of compiled kernels",
         'pip install "numba>=0.61", and TINYTENSOR_KERNELS unset',
     ),
+    "mpi": (mpi.fits, "of ranks that mpiexec starts", 'pip install "tinytensor[mpi]"'),
     "dot": (lambda: shutil.which("dot") is not None, "of pictures by Graphviz's program `dot`", "apt install graphviz"),
 }
 left_out = pytest.StashKey[Counter[tuple[str, str]]]()  # by what they need: how many tests, and how many files of tests

@@ -53,8 +53,9 @@ class Mpi(Communicator):
 
     def broadcast(self, arrays: Arrays) -> None:
         """Give every rank's arrays the values that they have on rank 0, in place."""
-        for array in arrays:
-            self._world.Bcast(array.reshape(-1).view(host.uint8), root=0)
+        for alike in by_dtype(arrays):
+            for flat in alike:
+                self._world.Bcast(flat.view(host.uint8), root=0)
 
     def all_reduce(self, arrays: Arrays) -> None:
         """Replace every array by its sum over all ranks, in place. MPI gets all arrays of a dtype as one.
