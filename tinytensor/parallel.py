@@ -31,12 +31,17 @@ _MOST_SHARDS = 4  # the default's maximum: shards of a small model spend a tenth
 def default_shards() -> int:
     """The default number of shards: as many as BLAS would use threads, but at most 4; 1 on a GPU and inside of a shard.
 
-    BLAS uses one thread for each core, or what OPENBLAS_NUM_THREADS and similar variables say. More than 4 shards only help
-    large models.
+    More than 4 shards only help large models.
     """
     if backend.name != "numpy" or _here.is_a_shard:
         return 1
-    return min(_blas.threads(), _MOST_SHARDS)
+    return min(blas_threads(), _MOST_SHARDS)
+
+
+def blas_threads() -> int:
+    """The number of threads that BLAS uses, outside of ``one_blas_thread``: one for each core, or what variables such as
+    OPENBLAS_NUM_THREADS say."""
+    return _blas.threads()
 
 
 class _Here(threading.local):

@@ -95,10 +95,16 @@ def training_dtype(name: str) -> Any:
     return bfloat16 if name == "bfloat16" else default_dtype
 
 
-def best_workers() -> int:
-    """The number of processes that trains fastest on this machine: one for each core that BLAS would use, at most 4, where a
-    process can fork. Elsewhere it is one, whose threads share a batch."""
-    return parallel.default_shards() if distributed.default_method() == "fork" else 1
+def best_workers(batch_size: int) -> int:
+    """The number of processes that trains fastest on this machine.
+
+    It is one for each core that BLAS would use, but no more than make the largest shard smaller: 8 cores have no more to do
+    with 12 rows than 6, which take two each. Where a process cannot fork it is one, whose threads share a batch.
+    """
+    if distributed.default_method() != "fork":
+        return 1
+    rows = -(-batch_size // min(parallel.blas_threads(), MOST_WORKERS))
+    return -(-batch_size // rows)
 
 
 def adamw_for(model: Module, config: TrainingConfig) -> AdamW:

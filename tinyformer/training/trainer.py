@@ -54,7 +54,10 @@ class Trainer:
         self.config = config
         self.folder = folder
         self.loss_function = loss_function
-        self.workers = config.workers or best_workers()
+        self.workers = config.workers or best_workers(config.batch_size)
+        if config.workers > 1 and distributed.num_ranks(config.workers) != config.workers:
+            ranks = distributed.num_ranks(config.workers)
+            raise SettingError(f"workers must be 1 under mpiexec, whose {ranks} ranks share the batch, not {config.workers}")
         self.shards = config.shards or distributed.num_ranks(self.workers, parallel.default_shards())
         self.optimizer = adamw_for(model, config)
         self.schedule = config.make_schedule()
@@ -95,6 +98,8 @@ class Trainer:
             with distributed.team(Replica, *self._replica(), workers=self.workers) as self._team:
                 yield
         except RankError as error:
+            if self._team is alone:  # it did not even begin
+                raise UserError(str(error)) from None
             saved = f"The checkpoints in {self.folder.path} are whole, and --resume goes on from them"
             raise UserError(f"{error}: training stops after step {self.step}. {saved}") from None
         finally:

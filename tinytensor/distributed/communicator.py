@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from tinytensor.backend import Array, host, owner, xp
+from tinytensor.backend import Array, owner, xp
 from tinytensor.changes import note_change
 from tinytensor.tensor import Tensor
 
@@ -83,11 +83,12 @@ class Communicator(ABC):
             return
         given = [parameters] if isinstance(parameters, Tensor) else parameters
         trained = list({id(p): p for p in given if p.requires_grad}.values())  # each once, as a tied one may be given twice
-        having = xp.asarray(host.array([p.grad is not None for p in trained], dtype=host.float32))
-        self.all_reduce([having])
+        # Asked from CPU to CPU, so that a GPU is not waited for.
+        having = self.tell(_either(self.gather([p.grad is not None for p in trained])))
+        reached = [p for p, any_rank_has in zip(trained, having) if any_rank_has]
         gradients: list[Array] = []
         memories: set[int] = set()
-        for p in [p for p, count in zip(trained, having.tolist()) if count]:
+        for p in reached:
             gradient = xp.zeros_like(p.data) if p.grad is None else p.grad.data
             if p.grad is None or id(owner(gradient)) in memories or not _can_be_filled(gradient):
                 gradient = xp.array(gradient, order="C")
@@ -119,6 +120,11 @@ class Alone(Communicator):
     def gather(self, value: Any) -> list[Any] | None:
         """The only value."""
         return [value]
+
+
+def _either(flags: list[list[bool]] | None) -> list[bool]:
+    """For each place, whether any of the lists has a True there."""
+    return [any(column) for column in zip(*flags or [])]
 
 
 def part(count: int, index: int, parts: int) -> slice:

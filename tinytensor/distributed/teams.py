@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from tinytensor import backend, parallel
 from tinytensor.distributed import mpi
 from tinytensor.distributed.agreement import check_same, check_same_code
-from tinytensor.distributed.communicator import Alone, Communicator
+from tinytensor.distributed.communicator import Alone, Communicator, RankError
 from tinytensor.distributed.nccl import Nccl
 from tinytensor.distributed.processes import ignore_signals, processes
 from tinytensor.nn import Module
@@ -41,11 +41,6 @@ class Team(Generic[Member]):
         """Call the method on every rank, with the same arguments."""
         return self.call(method, [arguments] * self.ranks.size)
 
-    def end(self) -> None:
-        """Let the other ranks go, if they wait for a call."""
-        if self.is_whole:
-            self.ranks.tell(None)
-
 
 def _serve(ranks: Communicator, make: Callable[..., Any], *arguments: Any) -> None:
     """What a member of a team does on another rank than 0."""
@@ -62,18 +57,26 @@ def team(make: Callable[..., Member], *arguments: Any, workers: int = 1) -> Iter
 
     In a script that ``lead`` runs under mpiexec, the ranks are those of MPI. Otherwise they are ``workers`` processes that are
     started here; a single one is this process. Models and optimizers among the arguments move to memory that all processes of
-    one machine share.
+    one machine share. Raises RankError under mpiexec outside of ``lead``.
     """
+    if _leader is None and mpi.world() is not None:
+        raise RankError(
+            "under mpiexec, give the script's main function to tinytensor.distributed.lead: rank 0 then leads the rest"
+        )
     with _ranks(_serve, (make, *arguments), workers) as ranks:
-        members = Team(ranks, make(ranks, *arguments))
+        waiting = False  # whether the other ranks wait for a call
         try:
+            members = Team(ranks, make(ranks, *arguments))
+            waiting = True
             yield members
         except BaseException as error:
-            if not members.is_whole:
+            waiting = waiting and members.is_whole
+            if not waiting:
                 ranks.abandon(error)
             raise
         finally:
-            members.end()
+            if waiting:
+                ranks.tell(None)
 
 
 def run(function: Callable[..., Result], *arguments: Any, workers: int = 1) -> Result:
