@@ -128,8 +128,8 @@ def _either(flags: list[list[bool]] | None) -> list[bool]:
 
 
 def part(count: int, index: int, parts: int) -> slice:
-    """One of so many ``parts`` of ``count`` things, as equal as they can be."""
-    return slice(count * index // parts, count * (index + 1) // parts)
+    """One of so many ``parts`` of ``count`` things, as equal as they can be. A single thing is in the first part."""
+    return slice(-(-count * index // parts), -(-count * (index + 1) // parts))
 
 
 def _can_be_filled(array: Array) -> bool:

@@ -262,11 +262,9 @@ def _of_ranks(updates: list[Update], threads: int, ranks: Ranks | None) -> tuple
         parameter, state, *_ = update
         kind = for_all if not is_shared(parameter.data) else to_divide if state.is_shared else for_rank_0
         kind.append(update)
-    parts = _divided(to_divide, ranks.size * threads)
-    first = ranks.rank * threads
-    own, others = parts[first : first + threads], itertools.chain(*parts[:first], *parts[first + threads :])
-    whole = _divided(for_all if ranks.rank else for_all + for_rank_0, threads)
-    return [some + more for some, more in zip(own, whole)], [*others, *(for_rank_0 if ranks.rank else [])]
+    parts = _divided(to_divide, ranks.size)  # first among ranks, as each may have another number of threads
+    own = parts.pop(ranks.rank) + for_all + (for_rank_0 if ranks.rank == 0 else [])
+    return _divided(own, threads), [*itertools.chain(*parts), *(for_rank_0 if ranks.rank else [])]
 
 
 def _divided(updates: Sequence[Update], parts: int) -> list[list[Update]]:
