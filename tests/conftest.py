@@ -49,6 +49,7 @@ left_out = pytest.StashKey[Counter[tuple[str, str]]]()  # by what they need: how
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--programs", type=int, default=600, help="how many random programs test_programs.py runs")
     parser.addoption("--seed", type=int, default=0, help="the number of the first random program")
+    parser.addoption("--kills", type=int, default=6, help="how many random ranks test_workers.py kills")
     parser.addoption("--mutations", type=int, default=60, help="how often test_mutated_files.py damages each file")
 
 
