@@ -324,10 +324,13 @@ def test_a_killed_rank_ends_all_of_mpi(program: Program, victim: int) -> None:
     ranks = [pid for pid in descendants(process.pid) if EXAMPLE in Path(f"/proc/{pid}/cmdline").read_text()]
     pythons = [pid for pid in ranks if Path(f"/proc/{pid}/exe").resolve() == Path(sys.executable).resolve()]
     assert len(pythons) == 2
+    maps = Path(f"/proc/{pythons[0]}/maps").read_text()
+    memory = [line.split(None, 5)[-1] for line in maps.splitlines() if "/dev/shm/" in line]
     os.kill(pythons[victim], signal.SIGKILL)
     process.communicate(timeout=20)
     assert process.returncode != 0
     wait_until(lambda: not any(map(is_alive, pythons)), 10.0)
+    assert not [name for name in memory if Path(name).exists()]
     latest = program.folder / "run" / "latest.safetensors"
     step = load_checkpoint(latest, "latest")[1]["step"]
     assert step >= 5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import socket
@@ -41,7 +42,23 @@ def world() -> Mpi | None:
             "mpiexec started several processes, but each is alone: mpi4py and mpiexec belong to different versions of MPI. "
             "pip install 'tinytensor[mpi]' brings a pair that fits"
         )
-    return Mpi(MPI)
+    ranks = Mpi(MPI)
+    ranks.barrier()  # now all have opened the memory that those of one machine share
+    _remove_names(_MEMORY_OF_MPICH)
+    return ranks
+
+
+# Where ranks of MPICH on one machine share memory. Those that are killed or aborted would leave it behind, and memory without
+# a name is gone with its last user.
+_MEMORY_OF_MPICH = "/dev/shm/mpich_shm_"
+
+
+def _remove_names(start: str) -> None:
+    """Remove the names of shared memory that this process has open and that is called so."""
+    with contextlib.suppress(OSError), open("/proc/self/maps", encoding="utf-8") as maps:
+        for name in {line.split()[-1] for line in maps if start in line}:
+            with contextlib.suppress(OSError):  # another rank was faster
+                os.unlink(name)
 
 
 class Mpi(Communicator):
