@@ -6,6 +6,7 @@ They are in a module, and not in a test's file, because spawned processes and th
 from __future__ import annotations
 
 import contextlib
+import itertools
 import pickle
 import sys
 import time
@@ -171,7 +172,7 @@ def check_deal_and_own(ranks: Communicator) -> None:
         assert ranks.deal(rows if ranks.rank == 0 else []) == rows[ranks.own(count)]
         parts = ranks.gather(rows[ranks.own(count)])
         if parts is not None:
-            assert sum(parts, []) == rows
+            assert list(itertools.chain(*parts)) == rows
             assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 

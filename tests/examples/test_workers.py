@@ -152,9 +152,7 @@ def test_kills_of_random_ranks(program: Program, pytestconfig: pytest.Config) ->
             os.kill(victim, signal.SIGKILL)
         except ProcessLookupError:
             victim = 0
-        since = time.monotonic()
-        printed, errors = process.communicate(timeout=20)
-        assert time.monotonic() - since < 10
+        _, errors = process.communicate(timeout=20)
         check_nothing_is_left(ranks, program.folder / "temporary")
         assert "Traceback" not in errors, errors
         if process.returncode == 0:  # it came too late

@@ -57,7 +57,7 @@ CASES = {
 def gradient(step: int, number: int, rank: int, p: nn.Parameter) -> np.ndarray | None:
     """Some ranks have none at some steps, and parameter 2 has none anywhere at odd steps."""
     rng = np.random.default_rng([step, number, rank])
-    if number == 2 and step % 2 or rng.random() < 0.2:
+    if (number == 2 and step % 2) or rng.random() < 0.2:
         return None
     return (rng.integers(-64, 64, p.shape) / 16).astype(p.dtype)  # sums of these are exact
 

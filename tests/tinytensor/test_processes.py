@@ -88,7 +88,7 @@ def nothing_left_behind() -> Iterator[None]:
 @pytest.mark.parametrize("where", [0, 1, 2])
 def test_an_error_comes_through(function: Callable[..., None], where: int) -> None:
     with nothing_left_behind():
-        with pytest.raises(Plain, match="^a reason$") as caught:
+        with pytest.raises(Plain, match=r"^a reason$") as caught:
             distributed.run(function, where, raise_plain, workers=3)
         if where:
             assert "in raise_plain" in str(caught.value.__cause__)  # where it was raised
@@ -97,13 +97,13 @@ def test_an_error_comes_through(function: Callable[..., None], where: int) -> No
 
 @pytest.mark.parametrize("function", [fails, fails_at_the_end])
 def test_an_error_that_cannot_be_sent(function: Callable[..., None]) -> None:
-    with pytest.raises(RuntimeError, match="^Odd: this because of that$") as caught:
+    with pytest.raises(RuntimeError, match=r"^Odd: this because of that$") as caught:
         distributed.run(function, 1, raise_odd, workers=2)
     assert "in raise_odd" in str(caught.value.__cause__)
 
 
 def test_a_rank_that_leaves_does_not_end_rank_0_as_if_all_were_well() -> None:
-    with pytest.raises(RuntimeError, match="^SystemExit: 0$"):
+    with pytest.raises(RuntimeError, match=r"^SystemExit: 0$"):
         distributed.run(fails, 1, leave, workers=2)
 
 
@@ -136,7 +136,7 @@ def test_ranks_at_different_calls() -> None:
             ranks.gather(1)
 
     for first in (False, True):
-        with pytest.raises(RankError, match="every rank must call the same methods in the same order$"):
+        with pytest.raises(RankError, match=r"every rank must call the same methods in the same order$"):
             distributed.run(differ, first, workers=2)
 
 
@@ -251,7 +251,9 @@ def test_what_is_buffered_is_printed_once() -> None:
     code = "import sys; from tinytensor import distributed; sys.stdout.write('once'); distributed.run(max, workers=1)\n"
     code = code.replace("run(max, workers=1)", "run(lambda ranks: ranks.barrier(), workers=3)")
     path = os.pathsep.join([str(Path(rank_failures.__file__).parents[1]), *sys.path])
-    result = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
+    result = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
+    )
     assert (result.returncode, result.stdout, result.stderr) == (0, "once", "")
 
 
@@ -280,5 +282,3 @@ def test_other_ranks_do_not_hold_a_second_copy() -> None:
     optimizer = AdamW(model.parameters())
     grown = distributed.run(steps, model, optimizer, workers=3)
     assert max(grown[1:]) < model.weight.data.nbytes / 2  # parameter and moments are three times as large as the first
-
-

@@ -7,6 +7,7 @@ import functools
 import os
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -99,9 +100,19 @@ class Mpi(Communicator):
 
     def abandon(self, error: BaseException) -> None:
         """Print the error, and end all ranks."""
-        text = str(error) if isinstance(error, RankError) else "".join(traceback.format_exception(error))
-        print(f"rank {self.rank} on {socket.gethostname()} failed: {text.strip()}", file=sys.stderr, flush=True)
+        if isinstance(error, RankError):  # all ranks have found the same, such as that they do not agree
+            if self.rank:
+                time.sleep(5.0)  # meanwhile rank 0 tells it, and ends all
+            text = f"error: {error}"
+        elif getattr(error, "needs_no_traceback", False):
+            text = f"error: rank {self.rank} on {socket.gethostname()}: {error}"
+        else:
+            lines = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+            text = f"rank {self.rank} on {socket.gethostname()} failed: {lines.strip()}"
+        print(text, file=sys.stderr, flush=True)
+        time.sleep(0.2)  # mpiexec forgets what it has not passed on when it ends all
         self._world.Abort(1)
+        os._exit(1)  # MPICH comes back from that, and a second message would follow
 
     @contextmanager
     def ending_all(self) -> Iterator[None]:

@@ -131,7 +131,7 @@ def test_a_loss_function_that_cannot_be_sent(make: Callable[..., Trainer], monke
     monkeypatch.setattr(processes, "default_method", lambda: "spawn")
     trainer = make("ranks", workers=2)
     trainer.loss_function = lambda model, batch: next_token_loss(model, batch)
-    with pytest.raises(TypeError, match="what each rank needs cannot be sent to a new process .*<lambda>"):
+    with pytest.raises(TypeError, match=r"what each rank needs cannot be sent to a new process .*<lambda>"):
         trainer.train()
 
 
@@ -262,10 +262,10 @@ def test_a_rank_that_is_killed_before_the_first_checkpoint(make: Callable[..., T
 def test_an_error_of_the_user_on_another_rank(make: Callable[..., Trainer]) -> None:
     trainer = make("run", workers=2)
     trainer.loss_function = Killing(os.getpid(), 10, refuse)
-    with pytest.raises(UserError, match="^this rank does not like it$"):
+    with pytest.raises(UserError, match=r"^this rank does not like it$"):
         trainer.train()
 
 
 def test_a_loss_that_is_not_finite(make: Callable[..., Trainer]) -> None:
-    with pytest.raises(UserError, match="training stops. The checkpoints in .* are from before that"):
+    with pytest.raises(UserError, match=r"training stops. The checkpoints in .* are from before that"):
         make("run", workers=2, learning_rate=1e30, clip=0.0, warmup=0).train()
