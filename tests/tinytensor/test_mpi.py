@@ -105,16 +105,47 @@ distributed.lead(main)
 """
 
 
+def run_script(folder: Path, text: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Functions of a script are sent by name, so it is a file."""
+    path = folder / "script.py"
+    path.write_text("import sys\nfrom tinytensor import distributed\n" + text)
+    return mpi.run(2, [str(path), *words])
+
+
 @pytest.mark.parametrize("rank", [0, 1])
-def test_an_error_in_a_team(rank: int) -> None:
-    # Functions of a script are sent by name, and -c has none for the others: so the script is a module of its own.
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "script.py"
-        path.write_text("import sys\nfrom tinytensor import distributed\n" + LEAD)
-        result = mpi.run(2, [str(path), str(rank)])
-    assert result.returncode not in (0, None)
+def test_an_error_in_a_team(tmp_path: Path, rank: int) -> None:
+    result = run_script(tmp_path, LEAD, str(rank))
+    assert result.returncode != 0
     assert f"rank {rank} on " in result.stderr
     assert "ValueError: a reason" in result.stderr
+
+
+TEAMS = """
+class Member:
+    def __init__(self, ranks): self.ranks = ranks
+    def rank_sum(self): return self.ranks.gather(self.ranks.rank)
+def tell(ranks): return ranks.gather("run")
+def main():
+    for _ in range(2):
+        with distributed.team(Member) as team:
+            print(team.call_alike("rank_sum"))
+            try:
+                distributed.run(tell)
+            except RuntimeError as error:
+                print(error)
+            print(team.call_alike("rank_sum"))
+    print(distributed.run(tell))
+    return "done"
+print(distributed.lead(main))
+"""
+
+
+def test_one_team_after_the_other_and_not_inside(tmp_path: Path) -> None:
+    result = run_script(tmp_path, TEAMS)
+    assert result.returncode == 0, result.stderr
+    refused = "the ranks of mpiexec are at work in a team already: end it before another begins"
+    lines = [*["[0, 1]", refused, "[0, 1]"] * 2, "['run', 'run']", "done", "None"]
+    assert sorted(result.stdout.splitlines()) == sorted(lines)
 
 
 def test_an_mpi_that_does_not_fit() -> None:

@@ -142,6 +142,7 @@ def num_ranks(workers: int, alone: int = 1) -> int:
 
 
 _leader: Communicator | None = None  # on rank 0, while ``lead`` runs under mpiexec
+_at_work = False  # whether the others are in a team that the leader leads
 
 
 def _of_arrays(ranks: Communicator) -> Communicator:
@@ -157,9 +158,16 @@ def _blas_for(ranks: Communicator) -> AbstractContextManager[Any]:
 @contextmanager
 def _ranks(follow: Callable[..., Any], arguments: Sequence[Any], workers: int) -> Iterator[Communicator]:
     """A context for rank 0 in which all other ranks run ``follow(ranks, *arguments)``."""
+    global _at_work
     if _leader is not None:
+        if _at_work:
+            raise RuntimeError("the ranks of mpiexec are at work in a team already: end it before another begins")
         _leader.tell((follow, arguments))
-        yield _leader
+        _at_work = True
+        try:
+            yield _leader
+        finally:
+            _at_work = False
     elif workers > 1:
         with processes(workers, follow, arguments) as ranks:
             yield ranks
