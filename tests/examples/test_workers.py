@@ -337,6 +337,21 @@ def test_a_killed_rank_ends_all_of_mpi(program: Program, victim: int) -> None:
 
 
 @pytest.mark.needs("mpi")
+def test_ctrl_c_under_mpiexec_saves_once(program: Program) -> None:
+    command = mpi.command(2, [str(program.script), *LONG, "--log-every", "1", "--out", "run"])
+    process = begin(program, command, start_new_session=True)
+    assert process.stderr is not None
+    while not re.match(r"training: step [1-9]", process.stderr.readline()):
+        assert process.poll() is None
+    os.killpg(process.pid, signal.SIGINT)
+    printed, errors = process.communicate(timeout=20)
+    assert process.returncode == 0, errors
+    assert printed.count("Stopped by Ctrl-C") == 1
+    assert "Traceback" not in errors
+    check_saved(program)
+
+
+@pytest.mark.needs("mpi")
 def test_an_error_in_training_under_mpiexec(program: Program) -> None:
     words = [*SHORT, "--out", "run", "--learning-rate", "1e30", "--clip", "0", "--warmup", "0"]
     result = under_mpiexec(program, 2, *words)
