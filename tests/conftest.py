@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import mpi
 import pytest
 
 os.environ.setdefault("TINYTENSOR_TF32", "0")
@@ -39,6 +40,7 @@ NEEDS = {
         "of compiled kernels",
         'pip install "numba>=0.61", and TINYTENSOR_KERNELS unset',
     ),
+    "mpi": (mpi.fits, "of ranks that mpiexec starts", 'pip install "tinytensor[mpi]"'),
     "dot": (lambda: shutil.which("dot") is not None, "of pictures by Graphviz's program `dot`", "apt install graphviz"),
 }
 left_out = pytest.StashKey[Counter[tuple[str, str]]]()  # by what they need: how many tests, and how many files of tests
@@ -47,6 +49,7 @@ left_out = pytest.StashKey[Counter[tuple[str, str]]]()  # by what they need: how
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--programs", type=int, default=600, help="how many random programs test_programs.py runs")
     parser.addoption("--seed", type=int, default=0, help="the number of the first random program")
+    parser.addoption("--kills", type=int, default=6, help="how many random ranks test_workers.py kills")
     parser.addoption("--mutations", type=int, default=60, help="how often test_mutated_files.py damages each file")
 
 

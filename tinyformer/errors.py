@@ -19,6 +19,8 @@ from typing import NoReturn
 class UserError(ValueError):
     """A setting, file or text cannot be used. The message says which, why, and what to do about it."""
 
+    needs_no_traceback = True  # also where another rank of MPI raises it
+
 
 class SettingError(UserError):
     """A setting has a value that is not allowed. The message uses the name in the dataclass, such as batch_size; ``as_flags``

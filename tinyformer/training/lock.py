@@ -23,17 +23,34 @@ def locked(path: Path) -> Iterator[None]:
     and names that process.
 
     The system releases a lock when its process ends, however it ends. So a lock file that was left behind is not locked.
+    Processes that are forked meanwhile do not hold it.
     """
     file = _take(path)
+    _held.add(file)
     try:
         with contextlib.suppress(OSError):  # where the disk is full, the lock holds even without its owner's name
             os.ftruncate(file, 0)
             os.write(file, _this_process().encode("utf-8", "replace"))
         yield
     finally:
-        with contextlib.suppress(OSError):  # it is removed while it is still held, so it cannot be another process's
-            path.unlink()
-        os.close(file)
+        if file in _held:  # a fork that comes here leaves the lock to its parent
+            with contextlib.suppress(OSError):  # it is removed while it is still held, so it cannot be another process's
+                path.unlink()
+            _held.remove(file)
+            os.close(file)
+
+
+_held: set[int] = set()  # the open lock files of this process
+
+
+def _let_go() -> None:
+    """Close a fork's copies of the lock files. With them it would hold the locks for longer than its parent lives."""
+    while _held:
+        os.close(_held.pop())
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(after_in_child=_let_go)
 
 
 def _take(path: Path) -> int:

@@ -100,8 +100,9 @@ class Trainer:
         except RankError as error:
             if self._team is alone:  # it did not even begin
                 raise UserError(str(error)) from None
-            saved = f"The checkpoints in {self.folder.path} are whole, and --resume goes on from them"
-            raise UserError(f"{error}: training stops after step {self.step}. {saved}") from None
+            saved = f". The checkpoints in {self.folder.path} are whole, and --resume goes on from them"
+            is_saved = self.folder.latest.exists() and not self.folder.replaces
+            raise UserError(f"{error}: training stops after step {self.step}{saved if is_saved else ''}") from None
         finally:
             self._team = alone
 

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from tinytensor.backend import Array, xp
+from tinytensor.backend import Array, owner, xp
 from tinytensor.changes import note_change
 from tinytensor.tensor import Tensor
 
@@ -81,16 +81,20 @@ class Communicator(ABC):
         """
         if self.size == 1:
             return
-        trained = [p for p in ([parameters] if isinstance(parameters, Tensor) else parameters) if p.requires_grad]
+        given = [parameters] if isinstance(parameters, Tensor) else parameters
+        trained = list({id(p): p for p in given if p.requires_grad}.values())  # each once, as a tied one may be given twice
         # Asked from CPU to CPU, so that a GPU is not waited for.
         having = self.tell(_either(self.gather([p.grad is not None for p in trained])))
         reached = [p for p, any_rank_has in zip(trained, having) if any_rank_has]
+        gradients: list[Array] = []
+        memories: set[int] = set()
         for p in reached:
             gradient = xp.zeros_like(p.data) if p.grad is None else p.grad.data
-            if p.grad is None or not (gradient.flags.c_contiguous and getattr(gradient.flags, "writeable", True)):
-                p.grad = Tensor(xp.array(gradient))
-        held = [p.grad.data for p in reached if p.grad is not None]
-        gradients = list({id(gradient): gradient for gradient in held}.values())  # two parameters may share a gradient
+            if p.grad is None or id(owner(gradient)) in memories or not _can_be_filled(gradient):
+                gradient = xp.array(gradient, order="C")
+                p.grad = Tensor._wrap(gradient)
+            memories.add(id(owner(gradient)))
+            gradients.append(gradient)
         self.all_reduce(gradients)
         for gradient in gradients:
             note_change(gradient)
@@ -124,12 +128,18 @@ def _either(flags: list[list[bool]] | None) -> list[bool]:
 
 
 def part(count: int, index: int, parts: int) -> slice:
-    """One of so many ``parts`` of ``count`` things, as equal as they can be."""
-    return slice(count * index // parts, count * (index + 1) // parts)
+    """One of so many ``parts`` of ``count`` things, as equal as they can be. A single thing is in the first part."""
+    return slice(-(-count * index // parts), -(-count * (index + 1) // parts))
+
+
+def _can_be_filled(array: Array) -> bool:
+    return array.flags.c_contiguous and getattr(array.flags, "writeable", True)  # CuPy's arrays are always writeable
 
 
 def by_dtype(arrays: Arrays) -> Iterator[list[Array]]:
     """For each dtype its arrays, flat. Every rank gets them in the same order."""
+    if not all(array.flags.c_contiguous for array in arrays):
+        raise ValueError("ranks exchange contiguous arrays: pass a copy of each other array, such as of a transposed one")
     for dtype in dict.fromkeys(array.dtype for array in arrays):
         yield [array.reshape(-1) for array in arrays if array.dtype == dtype]
 

@@ -12,6 +12,7 @@ from typing import Any
 from tinytensor.backend import DType, default_dtype, host
 from tinytensor.nn import Module
 from tinytensor.optim import Optimizer
+from tinytensor.shared import note_shared
 from tinytensor.tensor import Tensor
 
 _ALIGNMENT = 64  # bytes: a line of the processor's cache
@@ -69,14 +70,14 @@ def _places(owners: Iterable[Any]) -> list[_Place]:
 
 def _state_places(optimizer: Optimizer) -> Iterator[_Place]:
     for parameter, state in zip(optimizer.parameters(), optimizer.state):
+        state.is_shared = True
+        is_narrow = parameter.dtype.itemsize < default_dtype.itemsize
         for name in optimizer.array_names(parameter):
             if name in state:
                 yield _Place(state[name], partial(state.__setitem__, name))
-            elif name == "master":
-                yield _Place(parameter.data.astype(default_dtype), partial(state.__setitem__, name))
             else:
-                dtype = state["master"].dtype if "master" in state else parameter.dtype
-                yield _Place(host.zeros(parameter.shape, dtype), partial(state.memory.__setitem__, name))
+                zeros = host.zeros(parameter.shape, default_dtype if is_narrow else parameter.dtype)
+                yield _Place(zeros, partial(state.memory.__setitem__, name))
 
 
 class Shared:
@@ -92,10 +93,13 @@ class Shared:
             block = allocate(padded(place.array.nbytes))
             array = view(block, place.array.shape, place.array.dtype)
             array[...] = place.array
+            note_shared(array)
             place.put(array)
             self.blocks.append(block)
 
     def attach(self, owners: Iterable[Any]) -> None:
         """Put the tensors of the same models and optimizers, in another process, into the blocks."""
         for place, block in zip(_places(owners), self.blocks, strict=True):
-            place.put(view(block, place.array.shape, place.array.dtype))
+            array = view(block, place.array.shape, place.array.dtype)
+            note_shared(array)
+            place.put(array)

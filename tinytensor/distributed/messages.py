@@ -15,6 +15,7 @@ from tinytensor.distributed.communicator import RankError
 
 _HEADER = struct.Struct("<?Q")  # whether the message tells of a failure, and its number of bytes
 _EMPTY = _HEADER.pack(False, 0)
+_ALIKE = "every rank must call the same methods in the same order"
 # A rank that waits asks again and again for a while before it sleeps, because waking it takes far longer than an answer.
 _SECONDS_AWAKE = 0.002
 _SECONDS_ASLEEP = 0.5  # until rank 0 looks whether all ranks still run
@@ -48,17 +49,17 @@ class Star:
         """Wait until every rank has called this."""
         if self.rank:
             self._send(0, _EMPTY)
-            self._receive(0)
+            self._receive_empty(0)
             return
         for other in self._sockets:
-            self._receive(other)
+            self._receive_empty(other)
         for other in self._sockets:
             self._send(other, _EMPTY)
 
     def scatter(self, values: Sequence[Any] | None) -> Any:
         """Each rank's own of the values that rank 0 gives."""
         if self.rank:
-            return pickle.loads(self._receive(0))
+            return self._receive_value(0)
         assert values is not None
         for other in self._sockets:
             self._send(other, _packed(False, values[other]))
@@ -69,12 +70,14 @@ class Star:
         if self.rank:
             self._send(0, _packed(False, value))
             return None
-        return [value, *(pickle.loads(self._receive(other)) for other in self._sockets)]
+        return [value, *(self._receive_value(other) for other in self._sockets)]
 
     def report(self, error: BaseException) -> None:
         """On another rank than 0: tell rank 0 that this rank has failed. It raises the error where it waits for this rank."""
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         try:
+            if not isinstance(error, Exception):  # such as SystemExit, which must not end rank 0 as if all were well
+                raise TypeError
             message = _packed(True, (error, text))
             pickle.loads(message[_HEADER.size :])
         except Exception:  # not every error can be sent
@@ -97,6 +100,16 @@ class Star:
         except OSError:
             self._receive(other)  # it may have told why before it ended
             raise Lost(f"rank {other} cannot be reached") from None
+
+    def _receive_empty(self, other: int) -> None:
+        if self._receive(other):
+            raise RankError(f"rank {other} is not at a barrier, as rank {self.rank} is: {_ALIKE}")
+
+    def _receive_value(self, other: int) -> Any:
+        message = self._receive(other)
+        if not message:
+            raise RankError(f"rank {other} is at a barrier, or sums arrays, and rank {self.rank} does not: {_ALIKE}")
+        return pickle.loads(message)
 
     def _receive(self, other: int) -> bytes:
         failed, count = _HEADER.unpack(self._read(other, _HEADER.size))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -41,7 +43,23 @@ def world() -> Mpi | None:
             "mpiexec started several processes, but each is alone: mpi4py and mpiexec belong to different versions of MPI. "
             "pip install 'tinytensor[mpi]' brings a pair that fits"
         )
-    return Mpi(MPI)
+    ranks = Mpi(MPI)
+    ranks.barrier()  # now all have opened the memory that those of one machine share
+    _remove_names(_MEMORY_OF_MPICH)
+    return ranks
+
+
+# Where ranks of MPICH on one machine share memory. Those that are killed or aborted would leave it behind, and memory without
+# a name is gone with its last user.
+_MEMORY_OF_MPICH = "/dev/shm/mpich_shm_"
+
+
+def _remove_names(start: str) -> None:
+    """Remove the names of shared memory that this process has open and that is called so."""
+    with contextlib.suppress(OSError), open("/proc/self/maps", encoding="utf-8") as maps:
+        for name in {line.split()[-1] for line in maps if start in line}:
+            with contextlib.suppress(OSError):  # another rank was faster
+                os.unlink(name)
 
 
 class Mpi(Communicator):
@@ -53,8 +71,9 @@ class Mpi(Communicator):
 
     def broadcast(self, arrays: Arrays) -> None:
         """Give every rank's arrays the values that they have on rank 0, in place."""
-        for array in arrays:
-            self._world.Bcast(array.reshape(-1).view(host.uint8), root=0)
+        for alike in by_dtype(arrays):
+            for flat in alike:
+                self._world.Bcast(flat.view(host.uint8), root=0)
 
     def all_reduce(self, arrays: Arrays) -> None:
         """Replace every array by its sum over all ranks, in place. MPI gets all arrays of a dtype as one.
@@ -81,9 +100,19 @@ class Mpi(Communicator):
 
     def abandon(self, error: BaseException) -> None:
         """Print the error, and end all ranks."""
-        text = str(error) if isinstance(error, RankError) else "".join(traceback.format_exception(error))
-        print(f"rank {self.rank} on {socket.gethostname()} failed: {text.strip()}", file=sys.stderr, flush=True)
+        if isinstance(error, RankError):  # all ranks have found the same, such as that they do not agree
+            if self.rank:
+                time.sleep(5.0)  # meanwhile rank 0 tells it, and ends all
+            text = f"error: {error}"
+        elif getattr(error, "needs_no_traceback", False):
+            text = f"error: rank {self.rank} on {socket.gethostname()}: {error}"
+        else:
+            lines = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+            text = f"rank {self.rank} on {socket.gethostname()} failed: {lines.strip()}"
+        print(text, file=sys.stderr, flush=True)
+        time.sleep(0.2)  # mpiexec forgets what it has not passed on when it ends all
         self._world.Abort(1)
+        os._exit(1)  # MPICH comes back from that, and a second message would follow
 
     @contextmanager
     def ending_all(self) -> Iterator[None]:

@@ -11,6 +11,7 @@ import io
 import multiprocessing
 import multiprocessing.connection
 import os
+import pickle
 import signal
 import socket
 import sys
@@ -120,6 +121,8 @@ def processes(size: int, follow: Follow, arguments: Sequence[Any], method: str |
     At the end it waits for the others. If the body or another rank fails, it ends all others at once.
     Raises BackendError where there are fewer GPUs than ranks.
     """
+    if multiprocessing.current_process().daemon:
+        raise RuntimeError("a rank cannot start ranks of its own, nor can another daemon process of multiprocessing")
     context: Any = multiprocessing.get_context(method or default_method())
     forks = context.get_start_method() == "fork"
     kernels.load()
@@ -186,7 +189,13 @@ def _start(process: Any) -> None:
             stack.callback(signal.pthread_sigmask, signal.SIG_SETMASK, before)
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads: the new process uses none of theirs
-        process.start()
+        try:
+            process.start()
+        except (AttributeError, TypeError, pickle.PicklingError) as error:
+            raise TypeError(
+                f"what each rank needs cannot be sent to a new process ({error}): use functions and classes that a module "
+                "defines, rather than those made inside of functions"
+            ) from None
 
 
 # Signals that reach all processes of a terminal: rank 0 decides what they mean, and ends the others.

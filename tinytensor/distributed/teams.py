@@ -86,8 +86,8 @@ def run(function: Callable[..., Result], *arguments: Any, workers: int = 1) -> R
     the same arguments. Models and optimizers among the arguments move to memory that all processes of one machine share. If the
     function fails on any rank, all ranks end.
 
-    Returns what the function returns in this process. Raises RankError where the models among the arguments, or the versions of
-    the code, are not the same on all ranks.
+    Returns what the function returns in this process. Under mpiexec all ranks end, and rank 0 says why, where the models among
+    the arguments, or the versions of the code, are not the same on all.
     """
     world = mpi.world()
     if world is None or _leader is not None:
@@ -98,11 +98,11 @@ def run(function: Callable[..., Result], *arguments: Any, workers: int = 1) -> R
             except BaseException as error:
                 ranks.abandon(error)
                 raise
-    check_same_code(world)
-    for model in arguments:
-        if isinstance(model, Module):
-            check_same(world, "parameters", model.state_dict(), "Seed all ranks alike before the model is made.")
     with world.ending_all(), parallel.one_blas_thread():
+        check_same_code(world)
+        for model in arguments:
+            if isinstance(model, Module):
+                check_same(world, "parameters", model.state_dict(), "Seed all ranks alike before the model is made.")
         return function(_of_arrays(world), *arguments)
 
 
@@ -110,15 +110,16 @@ def lead(main: Callable[[], Result]) -> Result | None:
     """Call ``main`` and return its result. Under mpiexec only rank 0 does that; the others work in the teams that it leads, and
     return None when it has ended.
 
-    So a script needs no change for mpiexec: one process reads files, prints and writes. Raises RankError where the versions of
-    the code are not the same on all ranks.
+    So a script needs no change for mpiexec: one process reads files, prints and writes. Where the versions of the code are not
+    the same on all ranks, all end, and rank 0 says why.
     """
     global _leader
     world = mpi.world()
     if world is None:
         return main()
-    check_same_code(world)
-    ranks = _of_arrays(world)
+    with world.ending_all():
+        check_same_code(world)
+        ranks = _of_arrays(world)
     if world.rank:
         ignore_signals()
         with world.ending_all():
@@ -141,6 +142,7 @@ def num_ranks(workers: int, alone: int = 1) -> int:
 
 
 _leader: Communicator | None = None  # on rank 0, while ``lead`` runs under mpiexec
+_at_work = False  # whether the others are in a team that the leader leads
 
 
 def _of_arrays(ranks: Communicator) -> Communicator:
@@ -156,9 +158,16 @@ def _blas_for(ranks: Communicator) -> AbstractContextManager[Any]:
 @contextmanager
 def _ranks(follow: Callable[..., Any], arguments: Sequence[Any], workers: int) -> Iterator[Communicator]:
     """A context for rank 0 in which all other ranks run ``follow(ranks, *arguments)``."""
+    global _at_work
     if _leader is not None:
+        if _at_work:
+            raise RuntimeError("the ranks of mpiexec are at work in a team already: end it before another begins")
         _leader.tell((follow, arguments))
-        yield _leader
+        _at_work = True
+        try:
+            yield _leader
+        finally:
+            _at_work = False
     elif workers > 1:
         with processes(workers, follow, arguments) as ranks:
             yield ranks

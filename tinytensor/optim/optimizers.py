@@ -11,6 +11,7 @@ from tinytensor import kernels, parallel
 from tinytensor.backend import default_dtype, host, no_warnings, xp
 from tinytensor.changes import note_change
 from tinytensor.nn.module import Parameter
+from tinytensor.shared import is_shared
 from tinytensor.tensor import Tensor
 
 Arrays = Sequence[Any]
@@ -19,12 +20,14 @@ Arrays = Sequence[Any]
 class State(dict[str, Any]):
     """The state of one parameter: arrays and the number of steps, by name.
 
-    ``memory`` holds arrays of zeros that the state is to use, instead of new ones, when it first needs an array of that name.
+    ``memory`` holds arrays that the state is to use, instead of new ones, when it first needs an array of that name. They are
+    zeros.
     """
 
     def __init__(self, values: Mapping[str, Any] | None = None):
         super().__init__(values or {})
         self.memory: dict[str, Any] = {}
+        self.is_shared = False  # whether all ranks of this machine see its arrays
 
     def __reduce__(self) -> Any:
         return State, (dict(self),)
@@ -32,6 +35,13 @@ class State(dict[str, Any]):
     def new(self, name: str, like: Any) -> Any:
         """An array of zeros, of the shape and dtype of ``like``."""
         return self.memory[name] if name in self.memory else xp.zeros_like(like)
+
+    def add_master(self, parameter: Any) -> bool:
+        """Add the master of a narrow parameter, whose values are still to be set. Returns False if there is one already."""
+        if "master" in self:
+            return False
+        self["master"] = self.memory["master"] if "master" in self.memory else xp.empty(parameter.shape, default_dtype)
+        return True
 
 
 States = Sequence[State]
@@ -132,6 +142,9 @@ class Optimizer:
 
         ``scale`` multiplies the learning rates; a schedule gives it. The parameters are divided among this number of
         ``threads``, and among ``ranks`` that share their memory. That changes only the time that a step takes.
+
+        Ranks that share the parameters but not their states, as when each has made an optimizer of its own, leave those
+        parameters to rank 0, whose states are then complete.
         """
         states = iter(self.state)
         updates: list[Update] = []
@@ -139,15 +152,13 @@ class Optimizer:
             settings = _settings(group)
             lr = settings["lr"] * float(scale)
             updates += [(p, state, settings, lr) for p, state in zip(group["params"], states) if _learns(p)]
-        if ranks is None or not ranks.shares_memory:
-            parallel.call_together([partial(self._update_all, part) for part in _divided(updates, threads)])
-        else:
-            parts = _divided(updates, ranks.size * threads)
-            own = slice(ranks.rank * threads, (ranks.rank + 1) * threads)
-            parallel.call_together([partial(self._update_all, part) for part in parts[own]])
-            parts[own] = []
-            for p, state, group, _ in itertools.chain(*parts):  # the arrays of these are another rank's work
-                self.advance(p.data, state, group)
+        own, others = _of_ranks(updates, threads, ranks)
+        parallel.call_together([partial(self._update_all, part) for part in own])
+        for p, state, group, _ in others:  # the arrays of these are another rank's work
+            if _is_narrow(p):
+                state.add_master(p.data)
+            self.advance(p.data, state, group)
+        if ranks is not None and ranks.shares_memory:
             ranks.barrier()
         for p, *_ in updates:  # not in the threads, which would only wait for each other
             note_change(p.data)
@@ -163,8 +174,8 @@ class Optimizer:
             parameters, states, (group, *_), (lr, *_) = zip(*members)
             if _is_narrow(parameters[0]):
                 for p, state in zip(parameters, states):
-                    if "master" not in state:
-                        state["master"] = p.data.astype(default_dtype)
+                    if state.add_master(p.data):
+                        state["master"][...] = p.data
             with no_warnings():
                 self.update([p.data for p in parameters], [p.grad.data for p in parameters], states, group, lr)
 
@@ -238,6 +249,22 @@ class Optimizer:
             if found.keys() - {"master"} and (missing := [n for n in self.state_names if n not in found]):
                 raise ValueError(f"the state lacks {', '.join(missing)} of parameter {i}, which {type(self).__name__} needs")
         return loaded
+
+
+def _of_ranks(updates: list[Update], threads: int, ranks: Ranks | None) -> tuple[list[list[Update]], list[Update]]:
+    """The updates that are this rank's work, a list for each thread, and those that are another rank's."""
+    if ranks is None or not ranks.shares_memory:
+        return _divided(updates, threads), []
+    for_all: list[Update] = []
+    for_rank_0: list[Update] = []
+    to_divide: list[Update] = []
+    for update in updates:
+        parameter, state, *_ = update
+        kind = for_all if not is_shared(parameter.data) else to_divide if state.is_shared else for_rank_0
+        kind.append(update)
+    parts = _divided(to_divide, ranks.size)  # first among ranks, as each may have another number of threads
+    own = parts.pop(ranks.rank) + for_all + (for_rank_0 if ranks.rank == 0 else [])
+    return _divided(own, threads), [*itertools.chain(*parts), *(for_rank_0 if ranks.rank else [])]
 
 
 def _divided(updates: Sequence[Update], parts: int) -> list[list[Update]]:

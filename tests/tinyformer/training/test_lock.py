@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -181,3 +182,42 @@ def test_a_long_command_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "(python 'a script.py' xxx" in lock._this_process()
     assert lock._this_process().endswith("xxx...)")
     assert len(lock._this_process()) < 200
+
+
+FORKING_HOLDER = """
+import os, sys, time
+from pathlib import Path
+from tinyformer.training.lock import locked
+with locked(Path(sys.argv[1])):
+    if os.fork():
+        time.sleep(100)
+    print(os.getpid(), flush=True)
+    time.sleep(0.1)  # the fork leaves the context, and lives on
+    assert Path(sys.argv[1]).exists() or sys.argv[2] == "killed"
+time.sleep(100)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.parametrize("how", ["killed", "alive"])
+def test_a_fork_does_not_hold_the_lock(tmp_path: Path, how: str) -> None:
+    path = tmp_path / ".lock"
+    command = [sys.executable, "-c", FORKING_HOLDER, str(path), how]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        try:
+            if how == "killed":
+                process.kill()
+                process.wait()
+                os.kill(child, 0)  # it lives
+                with locked(path):
+                    pass
+            else:
+                time.sleep(0.3)
+                os.kill(child, 0)
+                with pytest.raises(UserError, match=f"is being written by process {process.pid} on "), locked(path):
+                    pass
+        finally:
+            os.kill(child, signal.SIGKILL)
+            process.kill()

@@ -1,0 +1,192 @@
+"""Optimizers on several ranks: parameters and states are, bit for bit, those of one process that adds the same gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from rank_checks import same_on_all
+
+from tinytensor import Tensor, distributed, nn
+from tinytensor.distributed import Communicator, default_method
+from tinytensor.distributed.processes import processes
+from tinytensor.optim import SGD, Adam, AdamW, Optimizer
+
+pytestmark = pytest.mark.needs("numpy")
+
+STEPS = 5
+SHAPES = [(7, 5), (5,), (3, 4, 2), (), (40, 3), (2,)]
+
+
+class Several(nn.Module):
+    """Parameters of several sizes, of which the first has two names."""
+
+    def __init__(self, dtype: str = "float32"):
+        rng = np.random.default_rng(0)
+        for i, shape in enumerate(SHAPES):
+            setattr(self, f"p{i}", nn.Parameter(rng.standard_normal(shape).astype(dtype)))
+        self.tied = self.p0
+
+
+def groups(model: Several) -> list[dict[str, Any]]:
+    parameters = list(model.parameters())
+    return [{"params": parameters[::2], "lr": 0.1, "weight_decay": 0.2}, {"params": parameters[1::2]}]
+
+
+def case(make: Callable[[Several], Optimizer], dtype: str = "float32") -> Callable[[], tuple[Several, Optimizer]]:
+    def both() -> tuple[Several, Optimizer]:
+        model = Several(dtype)
+        return model, make(model)
+
+    return both
+
+
+CASES = {
+    "adamw": case(lambda model: AdamW(model.parameters(), lr=0.01)),
+    "adam with groups": case(lambda model: Adam(groups(model), lr=0.01)),
+    "sgd": case(lambda model: SGD(model.parameters(), lr=0.01)),
+    "momentum": case(lambda model: SGD(groups(model), lr=0.01, momentum=0.9, dampening=0.5)),
+    "nesterov": case(lambda model: SGD(model.parameters(), lr=0.01, momentum=0.9, nesterov=True)),
+    "masters": case(lambda model: AdamW(groups(model), lr=0.01), "float16"),
+    "masters with momentum": case(lambda model: SGD(model.parameters(), lr=0.01, momentum=0.9), "float16"),
+}
+
+
+def gradient(step: int, number: int, rank: int, p: nn.Parameter) -> np.ndarray | None:
+    """Some ranks have none at some steps, and parameter 2 has none anywhere at odd steps."""
+    rng = np.random.default_rng([step, number, rank])
+    if (number == 2 and step % 2) or rng.random() < 0.2:
+        return None
+    return (rng.integers(-64, 64, p.shape) / 16).astype(p.dtype)  # sums of these are exact
+
+
+def thaw(model: Several, step: int) -> None:
+    """Two parameters are frozen; one of them thaws."""
+    model.p1.requires_grad = step >= 2
+    model.p4.requires_grad = False
+
+
+def alone(model: Several, optimizer: Optimizer, size: int, steps: range) -> None:
+    """What so many ranks should do."""
+    for step in steps:
+        thaw(model, step)
+        for number, p in enumerate(model.parameters()):
+            found = [g for rank in range(size) if (g := gradient(step, number, rank, p)) is not None]
+            if p.requires_grad:
+                p.grad = Tensor(sum(found[1:], found[0])) if found else None
+        optimizer.step(1.0 - step / 10, threads=2)
+
+
+def together(ranks: Communicator, model: Several, optimizer: Optimizer, steps: range, threads: int) -> None:
+    for step in steps:
+        thaw(model, step)
+        for number, p in enumerate(model.parameters()):
+            if p.requires_grad:
+                found = gradient(step, number, ranks.rank, p)
+                p.grad = None if found is None else Tensor(found)
+        ranks.sum_gradients(model.parameters())
+        optimizer.step(1.0 - step / 10, threads, ranks)
+    same_on_all(ranks, [p.data for p in model.parameters()])
+
+
+def bits(model: Several, optimizer: Optimizer) -> dict[str, tuple[str, bytes]]:
+    values = {**model.state_dict(), **{f"state {name}": value for name, value in optimizer.state_dict().items()}}
+    return {name: (str(value.dtype), value.numpy().tobytes()) for name, value in values.items()}
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("name", CASES)
+def test_ranks_equal_one_process(name: str, size: int) -> None:
+    expected, found = CASES[name](), CASES[name]()
+    alone(*expected, size, range(STEPS))
+    distributed.run(together, *found, range(STEPS), 1 + size % 2, workers=size)
+    assert bits(*found) == bits(*expected)
+    # It goes on, alone and then on ranks again.
+    for both in (expected, found):
+        alone(*both, size, range(STEPS, STEPS + 2))
+    assert bits(*found) == bits(*expected)
+    alone(*expected, size, range(STEPS + 2, STEPS + 4))
+    distributed.run(together, *found, range(STEPS + 2, STEPS + 4), 1, workers=size)
+    assert bits(*found) == bits(*expected)
+
+
+@pytest.mark.parametrize("name", ["adamw", "masters with momentum"])
+def test_spawned_ranks_equal_one_process(name: str) -> None:
+    expected, found = CASES[name](), CASES[name]()
+    alone(*expected, 2, range(STEPS))
+    arguments = [*found, range(STEPS), 1]
+    with processes(2, together, arguments, "spawn") as ranks:
+        together(ranks, *found, range(STEPS), 1)
+    assert bits(*found) == bits(*expected)
+
+
+@pytest.mark.parametrize("name", ["adamw", "momentum", "masters"])
+def test_a_state_that_was_loaded_before(name: str) -> None:
+    expected, found = CASES[name](), CASES[name]()
+    alone(*expected, 2, range(STEPS))
+    alone(*found, 2, range(2))
+    state = found[1].state_dict()
+    again = CASES[name]()
+    again[0].load_state_dict(found[0].state_dict())
+    again[1].load_state_dict(state)
+    distributed.run(together, *again, range(2, STEPS), 1, workers=2)
+    assert bits(*again) == bits(*expected)
+
+
+# ------------------------------------------------------------------------------------ what is not in shared memory
+
+
+def all_made_inside(ranks: Communicator, name: str) -> dict[str, tuple[str, bytes]]:
+    both = CASES[name]()
+    together(ranks, *both, range(STEPS), 1)
+    found = ranks.gather(bits(*both))
+    assert found is None or all(other == found[0] for other in found)
+    return bits(*both)
+
+
+def optimizer_made_inside(ranks: Communicator, model: Several) -> dict[str, tuple[str, bytes]]:
+    optimizer = AdamW(model.parameters(), lr=0.01)
+    together(ranks, model, optimizer, range(STEPS), 1)
+    return bits(model, optimizer)
+
+
+def state_loaded_inside(ranks: Communicator, model: Several, optimizer: Optimizer, state: dict[str, Any]) -> None:
+    together(ranks, model, optimizer, range(2), 1)
+    optimizer.load_state_dict(state)
+    together(ranks, model, optimizer, range(2, STEPS), 1)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("name", ["adamw", "masters"])
+def test_a_model_that_each_rank_makes(name: str, size: int) -> None:
+    expected = CASES[name]()
+    alone(*expected, size, range(STEPS))
+    assert distributed.run(all_made_inside, name, workers=size) == bits(*expected)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_an_optimizer_that_each_rank_makes(size: int) -> None:
+    expected = CASES["adamw"]()
+    alone(*expected, size, range(STEPS))
+    model, _ = CASES["adamw"]()
+    assert distributed.run(optimizer_made_inside, model, workers=size) == bits(*expected)
+
+
+def test_a_state_that_each_rank_loads() -> None:
+    expected, found = CASES["adamw"](), CASES["adamw"]()
+    alone(*expected, 2, range(2))
+    state = {name: Tensor(value.numpy()) for name, value in expected[1].state_dict().items()}
+    alone(*expected, 2, range(2, STEPS))
+    distributed.run(state_loaded_inside, *found, state, workers=2)
+    assert bits(*found) == bits(*expected)
+
+
+@pytest.mark.skipif(default_method() != "fork", reason="needs a fork")
+def test_a_model_in_a_closure() -> None:
+    """Nothing is among the arguments, so nothing is shared: every rank keeps a model of its own."""
+    expected, found = CASES["adamw"](), CASES["adamw"]()
+    alone(*expected, 2, range(STEPS))
+    distributed.run(lambda ranks: together(ranks, *found, range(STEPS), 1), workers=2)
+    assert bits(*found) == bits(*expected)
