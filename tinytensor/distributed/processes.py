@@ -157,9 +157,11 @@ def processes(size: int, follow: Follow, arguments: Sequence[Any], method: str |
             if process.pid is not None:
                 process.kill()
                 process.join()
+                process.close()  # its pipes, for which the garbage collector would have to come
         star.close()
         for _, theirs in pairs.values():
             theirs.close()
+        shared.update_views()
 
 
 def default_method() -> str:
