@@ -182,8 +182,18 @@ class Optimizer:
     def advance(self, parameter: Any, state: State, group: dict[str, Any]) -> None:
         """Prepare the state of one parameter for its next step: add the arrays that it lacks, and count the step.
 
-        ``update`` calls this for each of its parameters. For those that another rank updates, only this is called.
+        ``update`` calls this for each of its parameters. For those that another rank updates, only this is called. Arrays
+        made by ``state.new``, under one of the ``state_names``, are the same memory on all ranks of a machine.
         """
+
+    @property
+    def advances_all(self) -> bool:
+        """Whether ``advance`` prepares all that ``update`` needs, so that any rank can update any parameter.
+
+        It does not where a class changes ``update`` alone. Then rank 0, which keeps the state, updates all shared parameters.
+        """
+        changes = next(vars(kind) for kind in type(self).__mro__ if vars(kind).keys() & {"advance", "update"})
+        return "advance" in changes
 
     def array_names(self, parameter: Parameter) -> list[str]:
         """The names of the arrays that the state of a parameter may have."""
@@ -260,6 +270,11 @@ def _of_ranks(updates: list[Update], threads: int, ranks: Ranks | None) -> tuple
     to_divide: list[Update] = []
     for update in updates:
         parameter, state, *_ = update
+        if state.is_shared and not is_shared(parameter.data):
+            raise RuntimeError(
+                f"a parameter of shape {parameter.shape} was replaced since the ranks started, which share its memory and "
+                "its optimizer's state: change it in place, as in `parameter.data[...] = values`, and on rank 0 alone"
+            )
         kind = for_all if not is_shared(parameter.data) else to_divide if state.is_shared else for_rank_0
         kind.append(update)
     parts = _divided(to_divide, ranks.size)  # first among ranks, as each may have another number of threads
