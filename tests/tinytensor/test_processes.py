@@ -320,3 +320,9 @@ def test_ranks_that_have_ended_keep_no_files_open() -> None:
         assert files() == before
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("workers", [0, -1])
+def test_fewer_workers_than_one(workers: int) -> None:
+    with pytest.raises(ValueError, match=f"^workers must be at least 1, not {workers}$"):
+        distributed.run(sums, workers=workers)

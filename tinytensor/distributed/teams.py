@@ -171,6 +171,8 @@ def _ranks(follow: Callable[..., Any], arguments: Sequence[Any], workers: int) -
             yield _leader
         finally:
             _at_work = False
+    elif workers < 1:
+        raise ValueError(f"workers must be at least 1, not {workers}")
     elif workers > 1:
         with processes(workers, follow, arguments) as ranks:
             yield ranks
