@@ -234,3 +234,31 @@ def replaced_inside(ranks: Communicator, model: Several, optimizer: Optimizer) -
 def test_a_parameter_that_is_replaced_on_ranks() -> None:
     with pytest.raises(RuntimeError, match=r"shape \(7, 5\) was replaced since the ranks started.* in place"):
         distributed.run(replaced_inside, *CASES["adamw"](), workers=2)
+
+
+def step_without_ranks(ranks: Communicator, model: Several, optimizer: Optimizer) -> None:
+    model.p0.grad = Tensor(np.ones(SHAPES[0], "float32"))
+    optimizer.step()
+
+
+def test_a_step_that_knows_nothing_of_ranks() -> None:
+    model, optimizer = CASES["adamw"]()
+    with pytest.raises(RuntimeError, match=r"each would change all of them: call step\(ranks=ranks\)$"):
+        distributed.run(step_without_ranks, model, optimizer, workers=2)
+    optimizer.step()  # now there are no ranks any more
+
+
+class Private(Momentum):
+    def advance(self, parameter: Any, state: Any, group: dict[str, Any]) -> None:
+        state.setdefault("speed", np.zeros_like(parameter))
+
+    def update(self, parameters: Any, gradients: Any, states: Any, group: dict[str, Any], lr: float) -> None:
+        for p, state in zip(parameters, states):
+            self.advance(p, state, group)
+        super().update(parameters, gradients, states, group, lr)
+
+
+def test_a_state_that_is_not_in_shared_memory() -> None:
+    both = case(lambda model: Private(model.parameters(), lr=0.01))()
+    with pytest.raises(TypeError, match=r"^Private.advance must make .* by state.new\(name, like\).*: speed$"):
+        distributed.run(together, *both, range(STEPS), 1, workers=2)

@@ -11,7 +11,7 @@ from tinytensor import kernels, parallel
 from tinytensor.backend import default_dtype, host, no_warnings, xp
 from tinytensor.changes import note_change
 from tinytensor.nn.module import Parameter
-from tinytensor.shared import is_shared
+from tinytensor.shared import is_in_use, is_shared
 from tinytensor.tensor import Tensor
 
 Arrays = Sequence[Any]
@@ -158,6 +158,7 @@ class Optimizer:
             if _is_narrow(p):
                 state.add_master(p.data)
             self.advance(p.data, state, group)
+            self._check_shared(state)
         if ranks is not None and ranks.shares_memory:
             ranks.barrier()
         for p, *_ in updates:  # not in the threads, which would only wait for each other
@@ -185,6 +186,15 @@ class Optimizer:
         ``update`` calls this for each of its parameters. For those that another rank updates, only this is called. Arrays
         made by ``state.new``, under one of the ``state_names``, are the same memory on all ranks of a machine.
         """
+
+    def _check_shared(self, state: State) -> None:
+        """Raise TypeError if ``advance`` gave a shared state an array that is this rank's alone."""
+        own = [name for name, value in state.items() if isinstance(value, xp.ndarray) and not is_shared(value)]
+        if state.is_shared and own:
+            raise TypeError(
+                f"{type(self).__name__}.advance must make the state's arrays by state.new(name, like), as other ranks need "
+                f"them, too, and name them in state_names: {', '.join(own)}"
+            )
 
     @property
     def advances_all(self) -> bool:
@@ -263,6 +273,10 @@ class Optimizer:
 
 def _of_ranks(updates: list[Update], threads: int, ranks: Ranks | None) -> tuple[list[list[Update]], list[Update]]:
     """The updates that are this rank's work, a list for each thread, and those that are another rank's."""
+    if ranks is None and any(is_in_use(parameter.data) for parameter, *_ in updates):
+        raise RuntimeError(
+            "ranks share the memory of these parameters, and each would change all of them: call step(ranks=ranks)"
+        )
     if ranks is None or not ranks.shares_memory:
         return _divided(updates, threads), []
     for_all: list[Update] = []
