@@ -7,9 +7,9 @@ import sys
 import time
 from pathlib import Path
 
+import gpu_ranks
 import numpy as np
 import pytest
-import ranks
 from closeness import assert_same_bits
 
 import tinytensor as tt
@@ -33,7 +33,7 @@ two_gpus = pytest.mark.skipif(
 def test_one_rank_has_a_communicator_of_nccl(tmp_path):
     alone = Nccl(Alone())
     try:
-        ranks.check_contract(ranks.contract(alone, str(tmp_path)), 1)
+        gpu_ranks.check_contract(gpu_ranks.contract(alone, str(tmp_path)), 1)
     finally:
         alone.close()
 
@@ -41,19 +41,19 @@ def test_one_rank_has_a_communicator_of_nccl(tmp_path):
 @two_gpus
 def test_all_gpus_keep_the_contract(tmp_path):
     count = distributed.num_gpus()
-    ranks.check_contract(distributed.run(ranks.contract, str(tmp_path), workers=count), count)
+    gpu_ranks.check_contract(distributed.run(gpu_ranks.contract, str(tmp_path), workers=count), count)
 
 
 @two_gpus
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_two_gpus_train_as_one_does_with_two_shards(dtype):
-    assert_same_bits(ranks.training(workers=2, shards=2, dtype=dtype), ranks.training(workers=1, shards=2, dtype=dtype))
+    assert_same_bits(gpu_ranks.training(workers=2, shards=2, dtype=dtype), gpu_ranks.training(workers=1, shards=2, dtype=dtype))
 
 
 @two_gpus
 def test_all_gpus_train_as_one_does_with_as_many_shards():
     count = distributed.num_gpus()
-    found, expected = ranks.training(workers=0, shards=count), ranks.training(workers=1, shards=count)
+    found, expected = gpu_ranks.training(workers=0, shards=count), gpu_ranks.training(workers=1, shards=count)
     np.testing.assert_allclose(found["losses"], expected["losses"], rtol=1e-5)
     assert found["validation"] == pytest.approx(expected["validation"], abs=1e-5)
 
@@ -75,20 +75,20 @@ def assert_nothing_is_left():
 )
 def test_rank_0_does_not_wait_for_a_rank_that(how, error, words):
     with pytest.raises(error, match=words):
-        distributed.run(ranks.fail, 1, how, workers=2)
+        distributed.run(gpu_ranks.fail, 1, how, workers=2)
     assert_nothing_is_left()
 
 
 @two_gpus
 def test_no_rank_waits_for_rank_0_that_raises():
     with pytest.raises(LookupError):
-        distributed.run(ranks.fail, 0, "raises", workers=2)
+        distributed.run(gpu_ranks.fail, 0, "raises", workers=2)
     assert_nothing_is_left()
 
 
 @two_gpus
 def test_no_rank_waits_for_rank_0_that_is_killed(tmp_path):
-    run = subprocess.run([sys.executable, ranks.__file__, str(tmp_path)], timeout=120)
+    run = subprocess.run([sys.executable, gpu_ranks.__file__, str(tmp_path)], timeout=120)
     assert run.returncode == -9
     other = int((tmp_path / "1").read_text())
     until = time.monotonic() + 60

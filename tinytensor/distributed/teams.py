@@ -86,7 +86,7 @@ def run(function: Callable[..., Result], *arguments: Any, workers: int = 1) -> R
     the same arguments. Models and optimizers among the arguments move to memory that all processes of one machine share. If the
     function fails on any rank, all ranks end.
 
-    Such memory is changed once for all: whoever writes to it by hand does so on rank 0, and then calls ``ranks.barrier()``.
+    Whoever writes to a parameter by hand does so in place and on rank 0 alone, and then calls ``ranks.broadcast([p.data])``.
     A view that was made before (``p.detach()``, ``state_dict()``, a traced function) gets the new values when the ranks end.
 
     Returns what the function returns in this process. Under mpiexec all ranks end, and rank 0 says why, where the models among
