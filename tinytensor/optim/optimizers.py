@@ -287,7 +287,8 @@ def _of_ranks(updates: list[Update], threads: int, ranks: Ranks | None) -> tuple
         if state.is_shared and not is_shared(parameter.data):
             raise RuntimeError(
                 f"a parameter of shape {parameter.shape} was replaced since the ranks started, which share its memory and "
-                "its optimizer's state: change it in place, as in `p.data[...] = values`, on rank 0 alone, and then call ranks.broadcast([p.data])"
+                "its optimizer's state: change it in place (`p.data[...] = values`), on rank 0 alone, and then call "
+                "ranks.broadcast([p.data])"
             )
         kind = for_all if not is_shared(parameter.data) else to_divide if state.is_shared else for_rank_0
         kind.append(update)
