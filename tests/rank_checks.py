@@ -18,9 +18,9 @@ import numpy as np
 
 from tinytensor import Tensor, distributed, nn
 from tinytensor.distributed import Communicator, RankError, check_same
+from tinytensor.distributed.processes import WINDOW  # the bytes that Processes sums at once
 
 Check = Callable[[Communicator], None]
-WINDOW = 1 << 21  # the bytes that Processes sums at once
 
 # -------------------------------------------------------------------------------------------------------- arrays
 

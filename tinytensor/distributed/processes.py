@@ -31,7 +31,7 @@ from tinytensor.distributed.memory import Shared, anonymous, inheritable, padded
 from tinytensor.distributed.messages import Lost, Star
 from tinytensor.distributed.nccl import Nccl
 
-_WINDOW = 1 << 21  # bytes: a piece stays in a core's cache until it is copied back
+WINDOW = 1 << 21  # bytes: a piece stays in a core's cache until it is copied back
 
 Follow = Callable[..., Any]
 
@@ -45,7 +45,7 @@ class Processes(Communicator):
         self.rank, self.size = rank, star.size
         self._star = star
         # Two halves, which take turns: who writes to one knows that nobody reads it any more, as all have come to the other.
-        self._windows = [view(window, (2, _WINDOW), host.dtype(host.uint8)) for window in windows]
+        self._windows = [view(window, (2, WINDOW), host.dtype(host.uint8)) for window in windows]
         self._half = 0
 
     def barrier(self) -> None:
@@ -93,7 +93,7 @@ class Processes(Communicator):
 def _pieces(arrays: Arrays) -> Iterator[list[Any]]:
     """The arrays as flat pieces, in lists of pieces that have one dtype and fit into a window together."""
     for alike in by_dtype(arrays):
-        most = _WINDOW // alike[0].itemsize
+        most = WINDOW // alike[0].itemsize
         pieces, count = [], 0
         for array in alike:
             while count + len(array) > most:
@@ -129,7 +129,7 @@ def processes(size: int, follow: Follow, arguments: Sequence[Any], method: str |
     allocate = anonymous if forks else inheritable(context)
     gpus = gpus_of_ranks(size) if backend.name == "cupy" else []
     shared = Shared([] if gpus else arguments, allocate)
-    windows = [] if gpus else [allocate(padded(2 * _WINDOW)) for _ in range(size)]
+    windows = [] if gpus else [allocate(padded(2 * WINDOW)) for _ in range(size)]
     pairs = {rank: socket.socketpair() for rank in range(1, size)}
     stays_awake = size <= cores()
     star = Star(0, size, {rank: ours for rank, (ours, _) in pairs.items()}, stays_awake)
