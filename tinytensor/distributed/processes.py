@@ -119,7 +119,10 @@ def processes(size: int, follow: Follow, arguments: Sequence[Any], method: str |
     GPUs each process has its own copies on its own GPU, which it is given when it starts; this process keeps the one it has.
 
     At the end it waits for the others. If the body or another rank fails, it ends all others at once.
-    Raises BackendError where there are fewer GPUs than ranks.
+
+    Raises RuntimeError in a process that is itself a rank, BackendError where there are fewer GPUs than ranks, and TypeError if
+    the function or an argument cannot be sent to a spawned process. An error of another rank is raised here, and RankError if
+    one was killed.
     """
     if multiprocessing.current_process().daemon:
         raise RuntimeError("a rank cannot start ranks of its own, nor can another daemon process of multiprocessing")
@@ -169,6 +172,7 @@ def default_method() -> str:
 
 
 def _ranks(rank: int, star: Star, windows: Sequence[Any]) -> Processes | Nccl:
+    """The connection of one rank. Ranks on GPUs have no windows, and sum by NCCL."""
     ranks = Processes(rank, star, windows)
     return ranks if windows else Nccl(ranks, star.check_others)
 
@@ -230,7 +234,7 @@ def _follow(
     star = Star(rank, size, {0: connection}, stays_awake)
     status = 0
     try:
-        if windows and not unneeded:
+        if windows and not unneeded:  # spawned, and on the CPU: a fork has its tensors in the blocks already
             shared.attach(arguments)
         with parallel.one_blas_thread():
             follow(_ranks(rank, star, windows), *arguments)
