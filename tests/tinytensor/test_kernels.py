@@ -14,7 +14,8 @@ from tinytensor.kernels.masks import causal_array
 
 FOLDER = Path(kernels.__file__).parent
 TREES = {str(path.relative_to(FOLDER)): ast.parse(path.read_text()) for path in sorted(FOLDER.rglob("*.py"))}
-BELOW = {"tinytensor.backend", "tinytensor.precision", "tinytensor.summation"}  # what kernels may import beside each other
+# What kernels may import beside each other.
+BELOW = {"tinytensor.backend", "tinytensor.cores", "tinytensor.precision", "tinytensor.summation"}
 
 
 def imported(tree):
