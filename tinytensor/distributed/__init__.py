@@ -12,13 +12,12 @@ be a rank: ``processes``, with its ``messages`` (sockets) and ``memory`` (what i
 from tinytensor.distributed.agreement import check_same
 from tinytensor.distributed.communicator import Alone, Communicator, RankError
 from tinytensor.distributed.gpus import num_gpus
-from tinytensor.distributed.processes import Processes, default_method
+from tinytensor.distributed.processes import default_method
 from tinytensor.distributed.teams import Team, lead, num_ranks, run, team
 
 __all__ = [
     "Alone",
     "Communicator",
-    "Processes",
     "RankError",
     "Team",
     "check_same",

@@ -20,6 +20,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from functools import partial
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 from tinytensor import backend, kernels, parallel
@@ -136,7 +137,7 @@ def processes(size: int, follow: Follow, arguments: Sequence[Any], method: str |
     pairs = {rank: socket.socketpair() for rank in range(1, size)}
     stays_awake = size <= cores()
     star = Star(0, size, {rank: ours for rank, (ours, _) in pairs.items()}, stays_awake)
-    started: list[Any] = []
+    started: list[BaseProcess] = []
     try:
         for rank, (_, theirs) in pairs.items():
             unneeded = [s for pair in pairs.values() for s in pair if s is not theirs] if forks else []
@@ -177,14 +178,14 @@ def _ranks(rank: int, star: Star, windows: Sequence[Any]) -> Processes | Nccl:
     return ranks if windows else Nccl(ranks, star.check_others)
 
 
-def _check_others(star: Star, started: Sequence[Any]) -> None:
+def _check_others(star: Star, started: Sequence[BaseProcess]) -> None:
     """On rank 0: raise what is known of a rank that has ended."""
     for rank, process in enumerate(started, 1):
         if process.exitcode is not None:
             star.hear_out(rank)
 
 
-def _start(process: Any) -> None:
+def _start(process: BaseProcess) -> None:
     """Start a process that gets no signals before it ignores them."""
     blocked = _SIGNALS if hasattr(signal, "pthread_sigmask") else []
     with contextlib.ExitStack() as stack:
@@ -254,7 +255,7 @@ def _end_with_rank_0() -> None:
     os._exit(1)
 
 
-def _who_ended(started: Sequence[Any]) -> str | None:
+def _who_ended(started: Sequence[BaseProcess]) -> str | None:
     """What is known of a rank that ended before its time."""
     ended = multiprocessing.connection.wait([process.sentinel for process in started], timeout=1.0)
     for rank, process in enumerate(started, 1):
