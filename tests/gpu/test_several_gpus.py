@@ -3,9 +3,9 @@
 import subprocess
 import sys
 
+import gpu_ranks
 import numpy as np
 import pytest
-import ranks
 from closeness import assert_same_bits
 from living import check_that_they_end
 
@@ -29,7 +29,7 @@ two_gpus = pytest.mark.skipif(
 def test_one_rank_has_a_communicator_of_nccl(tmp_path):
     alone = Nccl(Alone())
     try:
-        ranks.check_contract(ranks.contract(alone, str(tmp_path)), 1)
+        gpu_ranks.check_contract(gpu_ranks.contract(alone, str(tmp_path)), 1)
     finally:
         alone.close()
 
@@ -37,19 +37,19 @@ def test_one_rank_has_a_communicator_of_nccl(tmp_path):
 @two_gpus
 def test_all_gpus_keep_the_contract(tmp_path):
     count = distributed.num_gpus()
-    ranks.check_contract(distributed.run(ranks.contract, str(tmp_path), workers=count), count)
+    gpu_ranks.check_contract(distributed.run(gpu_ranks.contract, str(tmp_path), workers=count), count)
 
 
 @two_gpus
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_two_gpus_train_as_one_does_with_two_shards(dtype):
-    assert_same_bits(ranks.training(workers=2, shards=2, dtype=dtype), ranks.training(workers=1, shards=2, dtype=dtype))
+    assert_same_bits(gpu_ranks.training(workers=2, shards=2, dtype=dtype), gpu_ranks.training(workers=1, shards=2, dtype=dtype))
 
 
 @two_gpus
 def test_all_gpus_train_as_one_does_with_as_many_shards():
     count = distributed.num_gpus()
-    found, expected = ranks.training(workers=0, shards=count), ranks.training(workers=1, shards=count)
+    found, expected = gpu_ranks.training(workers=0, shards=count), gpu_ranks.training(workers=1, shards=count)
     np.testing.assert_allclose(found["losses"], expected["losses"], rtol=1e-5)
     assert found["validation"] == pytest.approx(expected["validation"], abs=1e-5)
 
@@ -65,19 +65,19 @@ def test_all_gpus_train_as_one_does_with_as_many_shards():
 )
 def test_rank_0_does_not_wait_for_a_rank_that(how, error, words):
     with pytest.raises(error, match=words):
-        distributed.run(ranks.fail, 1, how, workers=2)
-    ranks.assert_nothing_is_left()
+        distributed.run(gpu_ranks.fail, 1, how, workers=2)
+    gpu_ranks.assert_nothing_is_left()
 
 
 @two_gpus
 def test_no_rank_waits_for_rank_0_that_raises():
     with pytest.raises(LookupError):
-        distributed.run(ranks.fail, 0, "raises", workers=2)
-    ranks.assert_nothing_is_left()
+        distributed.run(gpu_ranks.fail, 0, "raises", workers=2)
+    gpu_ranks.assert_nothing_is_left()
 
 
 @two_gpus
 def test_no_rank_waits_for_rank_0_that_is_killed(tmp_path):
-    run = subprocess.run([sys.executable, ranks.__file__, str(tmp_path)], timeout=120)
+    run = subprocess.run([sys.executable, gpu_ranks.__file__, str(tmp_path)], timeout=120)
     assert run.returncode == -9
     check_that_they_end([int((tmp_path / "1").read_text())], 60.0)

@@ -8,8 +8,8 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import experiments
+import gpu_ranks
 import pytest
-import ranks
 from closeness import assert_same_bits
 
 from tinyformer.errors import UserError
@@ -38,15 +38,15 @@ def nccl():
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_ranks_keep_the_contract(count, tmp_path):
-    ranks.check_contract(distributed.run(ranks.contract, str(tmp_path), workers=count), count)
+    gpu_ranks.check_contract(distributed.run(gpu_ranks.contract, str(tmp_path), workers=count), count)
 
 
 def test_two_ranks_train_as_one_does_with_two_shards():
-    assert_same_bits(ranks.training(workers=2, shards=2), ranks.training(workers=1, shards=2))
+    assert_same_bits(gpu_ranks.training(workers=2, shards=2), gpu_ranks.training(workers=1, shards=2))
 
 
 def test_more_shards_than_ranks_and_uneven_parts():
-    found, expected = ranks.training(workers=3, shards=5), ranks.training(workers=1, shards=5)
+    found, expected = gpu_ranks.training(workers=3, shards=5), gpu_ranks.training(workers=1, shards=5)
     assert found["losses"] == pytest.approx(expected["losses"], rel=1e-6)
     assert found["validation"] == pytest.approx(expected["validation"], rel=1e-6)
 
@@ -71,20 +71,20 @@ def test_the_best_number_of_processes_is_that_of_the_gpus():
 )
 def test_rank_0_does_not_wait_for_a_rank_that(how, error, words, victim):
     with pytest.raises(error, match=words.format(victim)):
-        distributed.run(ranks.fail, victim, how, workers=3)
-    ranks.assert_nothing_is_left()
+        distributed.run(gpu_ranks.fail, victim, how, workers=3)
+    gpu_ranks.assert_nothing_is_left()
 
 
 def test_no_rank_waits_for_rank_0_that_raises():
     with pytest.raises(LookupError):
-        distributed.run(ranks.fail, 0, "raises", workers=3)
-    ranks.assert_nothing_is_left()
+        distributed.run(gpu_ranks.fail, 0, "raises", workers=3)
+    gpu_ranks.assert_nothing_is_left()
 
 
 def test_rank_0_does_not_wait_for_a_rank_that_waits_for_one_that_is_killed():
     with pytest.raises(RankError, match=r"^rank 2 \(process \d+\) was killed by SIGKILL"):
-        distributed.run(ranks.wait_for_a_rank_that_waits, workers=3)
-    ranks.assert_nothing_is_left()
+        distributed.run(gpu_ranks.wait_for_a_rank_that_waits, workers=3)
+    gpu_ranks.assert_nothing_is_left()
 
 
 def test_training_says_which_rank_was_killed():
@@ -96,7 +96,7 @@ def test_training_says_which_rank_was_killed():
         experiments.losses_of(2, trained)
         multiprocessing.active_children()[0].kill()
         trained.train_step()
-    ranks.assert_nothing_is_left()
+    gpu_ranks.assert_nothing_is_left()
 
 
 class FirstOfTwo(Communicator):
@@ -143,7 +143,7 @@ def test_an_error_of_the_network_ends_the_wait(nccl, monkeypatch):
 def test_a_communicator_ends_with_its_processes(nccl):
     """Where NCCL would otherwise wait for them when the communicator is let go."""
     with pytest.raises(nccl.NcclError):
-        distributed.run(ranks.itself, workers=2).all_reduce([xp.ones(3)])
+        distributed.run(gpu_ranks.itself, workers=2).all_reduce([xp.ones(3)])
 
 
 # ---------------------------------------------------------------------------------------------- which GPU a rank takes
@@ -170,8 +170,8 @@ def test_gpus_have_the_names_that_the_variable_gives_them(monkeypatch):
 
 def test_more_processes_than_gpus():
     with pytest.raises(BackendError, match=r"^5 processes need a GPU each, and this machine has 4 GPUs: start at most 4$"):
-        distributed.run(ranks.fail, 0, "raises", workers=5)
-    ranks.assert_nothing_is_left()
+        distributed.run(gpu_ranks.fail, 0, "raises", workers=5)
+    gpu_ranks.assert_nothing_is_left()
 
 
 @pytest.mark.parametrize("before", [None, "3,2"])
@@ -188,8 +188,8 @@ def test_the_variable_is_as_it_was_after_a_start(before, monkeypatch):
 def test_two_ranks_with_the_same_gpu(monkeypatch, tmp_path):
     monkeypatch.setattr(processes, "showing", lambda gpu: nullcontext())
     with pytest.raises(RankError, match=r"^ranks 0 and 1 have the same GPU, 0000:00:00.0 of .*: start no more ranks"):
-        distributed.run(ranks.contract, str(tmp_path), workers=2)
-    ranks.assert_nothing_is_left()
+        distributed.run(gpu_ranks.contract, str(tmp_path), workers=2)
+    gpu_ranks.assert_nothing_is_left()
 
 
 def test_nccl_is_missing(nccl, monkeypatch):

@@ -1,6 +1,6 @@
 """What several processes do, each with a GPU of its own; spawned ones import it from here.
 
-python tests/gpu/ranks.py FOLDER runs two of them, of which the first kills itself.
+python tests/gpu/gpu_ranks.py FOLDER runs two of them, of which the first kills itself.
 """
 
 from __future__ import annotations
