@@ -181,8 +181,9 @@ def num_parameters(configuration: Configuration) -> int:
 
 def processor_from(job: Job, sequences: int, whole: float, half: float, update: float, shares_updates: bool) -> Processor:
     """One core here, from the seconds of a step of one rank with so many sequences, of one with half of them, and of the
-    optimizer's step. What a step with half of the batch takes too long for is what every step costs."""
-    fixed = min(max(2 * half - whole - update, 0.0), 0.5 * (whole - update))
+    optimizer's step. What half of the batch takes beyond half of the time is what every step costs."""
+    fixed = 2 * half - whole - update
+    fixed = min(max(fixed, 0.0), 0.5 * (whole - update))  # noise may make it negative, or more than there is
     speed = sequences * job.operations / (whole - update - fixed)
     return Processor("a core as here", speed, update / job.parameters, fixed, cores(), shares_updates)
 
@@ -191,7 +192,8 @@ def network_from(by: str, job: Job, reducing: float, latency: float) -> Network:
     """The network whose bandwidth makes two ranks' sum of these gradients take so many seconds."""
     moved = REDUCTIONS[by](2, job.gradient_bytes, Network(by, 1.0, 0.0))
     waiting = REDUCTIONS[by](2, job.gradient_bytes, Network(by, float("inf"), latency))
-    return Network(by, moved / max(reducing - waiting, 0.1 * reducing), latency)
+    moving = max(reducing - waiting, 0.1 * reducing)  # noise may make it negative
+    return Network(by, moved / moving, latency)
 
 
 def latency_of(by: str, found: Found) -> float:

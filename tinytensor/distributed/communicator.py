@@ -18,7 +18,8 @@ Arrays = Sequence[Array]
 
 
 class RankError(RuntimeError):
-    """Another rank was killed or cannot be reached, or does not agree with rank 0. The message names it."""
+    """The ranks cannot go on together: one was killed, cannot be reached, calls another method than the others, or runs other
+    code. The message names it."""
 
 
 class Communicator(ABC):

@@ -38,7 +38,7 @@ Follow = Callable[..., Any]
 
 
 class Processes(Communicator):
-    """One of several processes with shared memory."""
+    """One of several processes with shared memory: ``star`` for messages, and a window of each rank for arrays."""
 
     shares_memory = True
 
