@@ -16,13 +16,15 @@ from typing import Any
 from tinytensor.backend import host, wide
 from tinytensor.distributed.communicator import Arrays, Communicator, RankError, by_dtype, spread
 
-# What launchers tell their processes: MPICH's and Intel's, Open MPI's, and Slurm's.
-_SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE")
+# Where launchers write how many processes they have started: MPICH's and Intel's, and Open MPI's.
+_SIZES = ["PMI_SIZE", "OMPI_COMM_WORLD_SIZE"]
+_SIZE_IN_SLURM = "SLURM_STEP_NUM_TASKS"  # set for every program, so it counts only beside PMIX_RANK, as in srun --mpi=pmix
 
 
 def is_running() -> bool:
     """Whether a launcher of MPI started this process as one of several."""
-    return any(os.environ.get(name, "1") not in ("", "1") for name in _SIZES)
+    names = [*_SIZES, _SIZE_IN_SLURM] if "PMIX_RANK" in os.environ else _SIZES
+    return any(os.environ.get(name, "1") not in ("", "1") for name in names)
 
 
 @functools.cache
