@@ -216,7 +216,10 @@ def run_command(parse: Callable[[list[str]], argparse.Namespace]) -> None:
         arguments.run(arguments)
 
     with plain_errors():
-        distributed.lead(main)
+        try:
+            distributed.lead(main)
+        except distributed.RankError as error:
+            raise UserError(str(error)) from None
 
 
 def typed_lines(prompt: str) -> Iterator[str]:

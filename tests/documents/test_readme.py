@@ -29,7 +29,7 @@ def test_a_snippet_runs_and_prints_what_it_says(snippet, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        exec(compile(snippet, "README.md", "exec"), {"__name__": "readme"})
+        exec(compile(snippet, "README.md", "exec"), {"__name__": "__main__"})
     expected = re.findall(r"#> (.*)", snippet)
     assert printed.getvalue().splitlines() == expected
 

@@ -33,6 +33,7 @@ from tinyformer.data.pair_files import PairFiles
 from tinyformer.errors import SettingError, UserError, plain_errors
 from tinyformer.files import read_json, write_json
 from tinyformer.settings import changed_settings, is_changeable, setting, settings_from
+from tinytensor import distributed
 
 
 @dataclass(frozen=True)
@@ -250,6 +251,19 @@ def test_mistakes_in_commands(words: list[str], message: str, capsys, monkeypatc
         run_command(parse)
     assert caught.value.code == 2
     assert capsys.readouterr().err == f"error: {message}\n"
+
+
+def test_ranks_that_cannot_work_together(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where mpi4py belongs to another MPI than mpiexec."""
+
+    def lead(main: object) -> None:
+        raise distributed.RankError("each is alone")
+
+    monkeypatch.setattr(distributed, "lead", lead)
+    with pytest.raises(SystemExit) as caught:
+        run_command(parse)
+    assert caught.value.code == 2
+    assert capsys.readouterr().err == "error: each is alone\n"
 
 
 def test_help_of_a_command(capsys) -> None:

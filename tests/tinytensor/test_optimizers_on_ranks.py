@@ -190,3 +190,75 @@ def test_a_model_in_a_closure() -> None:
     alone(*expected, 2, range(STEPS))
     distributed.run(lambda ranks: together(ranks, *found, range(STEPS), 1), workers=2)
     assert bits(*found) == bits(*expected)
+
+
+class Momentum(Optimizer):
+    """As a user writes one, who knows nothing of ranks: it has no ``advance``."""
+
+    state_names = ("speed",)
+
+    def update(self, parameters: Any, gradients: Any, states: Any, group: dict[str, Any], lr: float) -> None:
+        for p, g, state in zip(parameters, gradients, states):
+            state["speed"] = 0.9 * state.get("speed", 0) + g
+            p -= lr * state["speed"]
+
+
+class Signs(AdamW):
+    """A change of ``update`` alone, with a state that the inherited ``advance`` does not know of."""
+
+    state_names = (*AdamW.state_names, "sign")
+
+    def update(self, parameters: Any, gradients: Any, states: Any, group: dict[str, Any], lr: float) -> None:
+        for g, state in zip(gradients, states):
+            state["sign"] = np.sign(g)
+        super().update(parameters, [state["sign"] for state in states], states, group, lr)
+
+
+@pytest.mark.parametrize("kind", [Momentum, Signs])
+def test_an_optimizer_with_an_update_of_its_own(kind: type[Optimizer]) -> None:
+    """Its state is whole on rank 0 when the ranks have ended."""
+    expected, found = [case(lambda model: kind(model.parameters(), lr=0.01))() for _ in range(2)]
+    alone(*expected, 2, range(STEPS))
+    distributed.run(together, *found, range(STEPS), 1, workers=2)
+    assert bits(*found) == bits(*expected)
+    alone(*expected, 2, range(STEPS, STEPS + 2))
+    distributed.run(together, *found, range(STEPS, STEPS + 2), 1, workers=2)
+    assert bits(*found) == bits(*expected)
+
+
+def replaced_inside(ranks: Communicator, model: Several, optimizer: Optimizer) -> None:
+    model.p0.data = model.p0.data * 2
+    together(ranks, model, optimizer, range(1), 1)
+
+
+def test_a_parameter_that_is_replaced_on_ranks() -> None:
+    with pytest.raises(RuntimeError, match=r"shape \(7, 5\) was replaced since the ranks started.* in place"):
+        distributed.run(replaced_inside, *CASES["adamw"](), workers=2)
+
+
+def step_without_ranks(ranks: Communicator, model: Several, optimizer: Optimizer) -> None:
+    model.p0.grad = Tensor(np.ones(SHAPES[0], "float32"))
+    optimizer.step()
+
+
+def test_a_step_that_knows_nothing_of_ranks() -> None:
+    model, optimizer = CASES["adamw"]()
+    with pytest.raises(RuntimeError, match=r"each would change all of them: call step\(ranks=ranks\)$"):
+        distributed.run(step_without_ranks, model, optimizer, workers=2)
+    optimizer.step()  # now there are no ranks any more
+
+
+class Private(Momentum):
+    def advance(self, parameter: Any, state: Any, group: dict[str, Any]) -> None:
+        state.setdefault("speed", np.zeros_like(parameter))
+
+    def update(self, parameters: Any, gradients: Any, states: Any, group: dict[str, Any], lr: float) -> None:
+        for p, state in zip(parameters, states):
+            self.advance(p, state, group)
+        super().update(parameters, gradients, states, group, lr)
+
+
+def test_a_state_that_is_not_in_shared_memory() -> None:
+    both = case(lambda model: Private(model.parameters(), lr=0.01))()
+    with pytest.raises(TypeError, match=r"^Private.advance must make .* by state.new\(name, like\).*: speed$"):
+        distributed.run(together, *both, range(STEPS), 1, workers=2)

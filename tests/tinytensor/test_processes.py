@@ -30,6 +30,7 @@ from rank_failures import (
     sums,
 )
 
+import tinytensor as tt
 from tinytensor import distributed, nn
 from tinytensor.distributed import Communicator, RankError, default_method
 from tinytensor.distributed.processes import processes
@@ -259,3 +260,46 @@ def test_other_ranks_do_not_hold_a_second_copy() -> None:
     optimizer = AdamW(model.parameters())
     grown = distributed.run(steps, model, optimizer, workers=3)
     assert max(grown[1:]) < model.weight.data.nbytes / 2  # parameter and moments are three times as large as the first
+
+
+def test_views_from_before_get_the_new_values_at_the_end() -> None:
+    def halve(ranks: Communicator, model: nn.Linear) -> None:
+        if ranks.rank == 0:
+            model.weight.data[...] /= 2
+        ranks.barrier()
+
+    model = nn.Linear(3, 2, bias=False)
+    x = tt.ones((1, 3))
+    traced, state = tt.trace(model), model.state_dict()
+    traced(x)
+    distributed.run(halve, model, workers=2)
+    assert (state["weight"].numpy() == model.weight.numpy()).all()
+    assert (traced(x).numpy() == model(x).numpy()).all()
+    transposed = model.weight.T  # which now lies in shared memory
+    distributed.run(halve, model, workers=2)
+    assert (transposed.numpy() == model.weight.numpy().T).all()
+
+
+def test_ranks_that_have_ended_keep_no_files_open() -> None:
+    if not Path("/proc/self/fd").exists():
+        pytest.skip("needs Linux, which tells what files a process has open")
+
+    def files() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    distributed.run(sums, workers=3)
+    gc.collect()
+    before = files()
+    gc.disable()
+    try:
+        for _ in range(3):
+            distributed.run(sums, workers=3)
+        assert files() == before
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("workers", [0, -1])
+def test_fewer_workers_than_one(workers: int) -> None:
+    with pytest.raises(ValueError, match=f"^workers must be at least 1, not {workers}$"):
+        distributed.run(sums, workers=workers)

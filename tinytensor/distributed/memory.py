@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import math
 import mmap
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
@@ -40,7 +40,7 @@ def view(block: Block, shape: tuple[int, ...], dtype: DType) -> Any:
     """A block as a NumPy array that begins at a line of the processor's cache."""
     every_byte = host.frombuffer(block, host.uint8)
     start = -every_byte.ctypes.data % _ALIGNMENT
-    return host.frombuffer(block, dtype, math.prod(shape), start).reshape(shape)
+    return host.ndarray(shape, dtype, block, start)  # the owner of all its views, which a reshaped array would not be
 
 
 class _Place:
@@ -70,7 +70,9 @@ def _places(owners: Iterable[Any]) -> list[_Place]:
 
 def _state_places(optimizer: Optimizer) -> Iterator[_Place]:
     for parameter, state in zip(optimizer.parameters(), optimizer.state):
-        state.is_shared = True
+        state.is_shared = optimizer.advances_all
+        if not state.is_shared:
+            continue
         is_narrow = parameter.dtype.itemsize < default_dtype.itemsize
         for name in optimizer.array_names(parameter):
             if name in state:
@@ -85,10 +87,14 @@ class Shared:
 
     In a process that is not a fork, the tensors that were sent have memory of their own, until ``attach`` puts them into the
     same blocks.
+
+    Views that were made before, as by ``state_dict`` or ``trace``, still have the old memory. ``update_views`` gives them the
+    new values.
     """
 
     def __init__(self, owners: Iterable[Any], allocate: Allocate):
         self.blocks: list[Block] = []
+        self._moved: list[tuple[weakref.ref[Any], Any]] = []  # from where, which is kept by its views alone, and to where
         for place in _places(owners):
             block = allocate(padded(place.array.nbytes))
             array = view(block, place.array.shape, place.array.dtype)
@@ -96,6 +102,17 @@ class Shared:
             note_shared(array)
             place.put(array)
             self.blocks.append(block)
+            self._moved.append((weakref.ref(place.array), array))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"blocks": self.blocks}  # all that another process needs
+
+    def update_views(self) -> None:
+        """Copy the values to the memory that the tensors had before, where somebody still has a view of it."""
+        for moved_from, array in self._moved:
+            before = moved_from()
+            if before is not None and before.flags.writeable:
+                before[...] = array
 
     def attach(self, owners: Iterable[Any]) -> None:
         """Put the tensors of the same models and optimizers, in another process, into the blocks."""

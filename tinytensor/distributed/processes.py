@@ -31,6 +31,7 @@ from tinytensor.distributed.gpus import gpus_of_ranks, showing
 from tinytensor.distributed.memory import Shared, anonymous, inheritable, padded, view
 from tinytensor.distributed.messages import Lost, Star
 from tinytensor.distributed.nccl import Nccl
+from tinytensor.shared import working
 
 WINDOW = 1 << 21  # bytes: a piece stays in a core's cache until it is copied back
 
@@ -151,7 +152,7 @@ def processes(size: int, follow: Follow, arguments: Sequence[Any], method: str |
         try:
             star.check_others = partial(_check_others, star, started)
             ranks = _ranks(0, star, windows)
-            with closing(ranks) if isinstance(ranks, Nccl) else nullcontext():
+            with working(), closing(ranks) if isinstance(ranks, Nccl) else nullcontext():
                 yield ranks
                 star.barrier()  # each other rank has come to its end
         except Lost as error:
@@ -161,9 +162,11 @@ def processes(size: int, follow: Follow, arguments: Sequence[Any], method: str |
             if process.pid is not None:
                 process.kill()
                 process.join()
+                process.close()  # its pipes, for which the garbage collector would have to come
         star.close()
         for _, theirs in pairs.values():
             theirs.close()
+        shared.update_views()
 
 
 def default_method() -> str:
@@ -237,7 +240,7 @@ def _follow(
     try:
         if windows and not unneeded:  # spawned, and on the CPU: a fork has its tensors in the blocks already
             shared.attach(arguments)
-        with parallel.one_blas_thread():
+        with working(), parallel.one_blas_thread():
             follow(_ranks(rank, star, windows), *arguments)
         star.barrier()  # nobody ends while another rank's GPU may still read from this one's
     except Lost:

@@ -89,6 +89,9 @@ def run(function: Callable[..., Result], *arguments: Any, workers: int = 1) -> R
     the same arguments. Models and optimizers among the arguments move to memory that all processes of one machine share. If the
     function fails on any rank, all ranks end, and its error is raised here; if a rank is killed, it is RankError.
 
+    Whoever writes to a parameter by hand does so in place and on rank 0 alone, and then calls ``ranks.broadcast([p.data])``.
+    A view that was made before (``p.detach()``, ``state_dict()``, a traced function) gets the new values when the ranks end.
+
     Returns what the function returns in this process. Under mpiexec all ranks end, and rank 0 says why, where the models among
     the arguments, or the versions of the code, are not the same on all.
     """
@@ -170,6 +173,8 @@ def _ranks(follow: Callable[..., Any], arguments: Sequence[Any], workers: int) -
             yield _leader
         finally:
             _at_work = False
+    elif workers < 1:
+        raise ValueError(f"workers must be at least 1, not {workers}")
     elif workers > 1:
         with processes(workers, follow, arguments) as ranks:
             yield ranks

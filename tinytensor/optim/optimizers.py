@@ -11,7 +11,7 @@ from tinytensor import kernels, parallel
 from tinytensor.backend import default_dtype, host, no_warnings, xp
 from tinytensor.changes import note_change
 from tinytensor.nn.module import Parameter
-from tinytensor.shared import is_shared
+from tinytensor.shared import is_in_use, is_shared
 from tinytensor.tensor import Tensor
 
 Arrays = Sequence[Any]
@@ -158,6 +158,7 @@ class Optimizer:
             if _is_narrow(p):
                 state.add_master(p.data)
             self.advance(p.data, state, group)
+            self._check_shared(state)
         if ranks is not None and ranks.shares_memory:
             ranks.barrier()
         for p, *_ in updates:  # not in the threads, which would only wait for each other
@@ -182,8 +183,27 @@ class Optimizer:
     def advance(self, parameter: Any, state: State, group: dict[str, Any]) -> None:
         """Prepare the state of one parameter for its next step: add the arrays that it lacks, and count the step.
 
-        ``update`` calls this for each of its parameters. For those that another rank updates, only this is called.
+        ``update`` calls this for each of its parameters. For those that another rank updates, only this is called. Arrays
+        made by ``state.new``, under one of the ``state_names``, are the same memory on all ranks of a machine.
         """
+
+    def _check_shared(self, state: State) -> None:
+        """Raise TypeError if ``advance`` gave a shared state an array that is this rank's alone."""
+        own = [name for name, value in state.items() if isinstance(value, xp.ndarray) and not is_shared(value)]
+        if state.is_shared and own:
+            raise TypeError(
+                f"{type(self).__name__}.advance must make the state's arrays by state.new(name, like), as other ranks need "
+                f"them, too, and name them in state_names: {', '.join(own)}"
+            )
+
+    @property
+    def advances_all(self) -> bool:
+        """Whether ``advance`` prepares all that ``update`` needs, so that any rank can update any parameter.
+
+        It does not where a class changes ``update`` alone. Then rank 0, which keeps the state, updates all shared parameters.
+        """
+        changes = next(vars(kind) for kind in type(self).__mro__ if vars(kind).keys() & {"advance", "update"})
+        return "advance" in changes
 
     def array_names(self, parameter: Parameter) -> list[str]:
         """The names of the arrays that the state of a parameter may have."""
@@ -253,6 +273,10 @@ class Optimizer:
 
 def _of_ranks(updates: list[Update], threads: int, ranks: Ranks | None) -> tuple[list[list[Update]], list[Update]]:
     """The updates that are this rank's work, a list for each thread, and those that are another rank's."""
+    if ranks is None and any(is_in_use(parameter.data) for parameter, *_ in updates):
+        raise RuntimeError(
+            "ranks share the memory of these parameters, and each would change all of them: call step(ranks=ranks)"
+        )
     if ranks is None or not ranks.shares_memory:
         return _divided(updates, threads), []
     for_all: list[Update] = []
@@ -260,6 +284,11 @@ def _of_ranks(updates: list[Update], threads: int, ranks: Ranks | None) -> tuple
     to_divide: list[Update] = []
     for update in updates:
         parameter, state, *_ = update
+        if state.is_shared and not is_shared(parameter.data):
+            raise RuntimeError(
+                f"a parameter of shape {parameter.shape} was replaced since the ranks started, which share its memory and "
+                "its optimizer's state: change it in place, as in `p.data[...] = values`, on rank 0 alone, and then call ranks.broadcast([p.data])"
+            )
         kind = for_all if not is_shared(parameter.data) else to_divide if state.is_shared else for_rank_0
         kind.append(update)
     parts = _divided(to_divide, ranks.size)  # first among ranks, as each may have another number of threads
