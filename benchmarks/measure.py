@@ -358,9 +358,9 @@ def folder_name(processor: str) -> str:
 
 def _circumstances(packages: Sequence[str]) -> str:
     from tinytensor import kernels_name
+    from tinytensor.cores import cores
 
     date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     installed = {package.name: package.version for package in importlib.metadata.distributions()}
     packages = [*packages, *(["numba"] if kernels_name == "numba" else [])]
     versions = [f"{name} {installed.get(name, 'not installed')}" for name in packages]
@@ -371,7 +371,7 @@ def _circumstances(packages: Sequence[str]) -> str:
     git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty= (changed since)"]
     revision = subprocess.run(git, capture_output=True, text=True).stdout.strip() if shutil.which("git") else ""
     return (
-        f"Measured on {date} with `{command}` at revision {revision or 'unknown'}, on {_processor()} with {cores} cores "
+        f"Measured on {date} with `{command}` at revision {revision or 'unknown'}, on {_processor()} with {cores()} cores "
         f"({platform.system()} {platform.machine()}), kernels: {kernels_name}, "
         f"{', '.join([f'python {platform.python_version()}', *versions])}."
     )

@@ -1,10 +1,13 @@
 """A training step on several ranks: measured here on a few, and computed for GPT-2 124M on up to 1024.
 
-python benchmarks/scaling.py --output benchmarks/results --picture benchmarks/results/scaling.png
+python benchmarks/scaling.py --output benchmarks/results
 
-One rank alone, a sum of gradients over two, and a barrier are measured. They are the constants of a model (step_model.py),
-whose steps on 2, 3 and 4 ranks then stand beside measured ones: processes that share memory, and those of MPI, where mpi4py and
-mpiexec are installed. The same model computes the tables of GPT-2, of this machine's cores and of GPUs, over networks.
+One rank alone, and what two ranks need for a sum of gradients, a barrier and a message, are measured. They are the constants
+of a model (step_model.py), whose steps on 2, 3 and 4 ranks then stand beside measured ones: processes that share memory, and
+those of MPI, where mpi4py and mpiexec are installed. The same model computes the tables of GPT-2, of this machine's cores and
+of GPUs, over networks.
+
+Each measurement has ranks of its own, which end with it: a rank of MPI that waits keeps its core busy.
 """
 
 from __future__ import annotations
@@ -13,30 +16,122 @@ import argparse
 import dataclasses
 import functools
 import importlib.util
+import json
+import os
+import pickle
+import shutil
+import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import measure
-import ranks
 import step_model
-from configurations import CONFIGURATIONS, GPU_GPTS, Configuration, Sizes
-from measure import Times
-from ranks import MPI, SHARED_MEMORY
+from configurations import CONFIGURATIONS, Configuration
+from measure import SideError, Times
 from step_model import GPU, NETWORKS, Job, Network, Processor, Reduction
+from train_step import Tinyformer
 
+from tinytensor import distributed
+from tinytensor.backend import host
 from tinytensor.cores import cores
+from tinytensor.distributed import Communicator
 
 MEASURED = ("A", "C")  # of CONFIGURATIONS
+SHARED_MEMORY, MPI = "shared memory", "MPI"
 REDUCTIONS: dict[str, Reduction] = {SHARED_MEMORY: step_model.windows, MPI: step_model.ring}
 EXCHANGES = 20  # sums, barriers and messages in a turn: each takes a moment only
-GPT2 = GPU_GPTS["GPT-2 124M"]
-GPT2_PARAMETERS = 124_439_808  # with its own vocabulary of 50257
-WEAK, STRONG = 8, 480  # sequences: of each rank, and of nanoGPT's whole batch
-RANKS = [2**n for n in range(11)]
-
+Seconds = dict[str, list[float]]  # of each call, by what was called
 Key = tuple[str, ...]  # ("alone", configuration), ("half", configuration), ("MPI", configuration, ranks), ("MPI",)
 Found = dict[Key, dict[str, Times]]
+
+# --------------------------------------------------------------------------------------------------- what ranks measure
+
+
+def transports() -> dict[str, str | None]:
+    """How ranks reach each other, and for MPI the path of mpiexec, if it and mpi4py are installed."""
+    folders = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    mpiexec = shutil.which("mpiexec", path=folders)
+    found = importlib.util.find_spec("mpi4py") is not None and mpiexec is not None
+    return {SHARED_MEMORY: None, **({MPI: mpiexec} if found else {})}
+
+
+def measured(by: str, ranks: int, function: Callable[..., Seconds], *arguments: Any) -> Seconds:
+    """What ``function(ranks, *arguments)`` of this file returns in a new process that leads so many ranks, each with one BLAS
+    thread. Raises SideError with what it printed, if it fails."""
+    launcher = [transports()[MPI] or "", "-n", str(ranks)] if by == MPI else []
+    here = Path(__file__).resolve().parent
+    path = os.pathsep.join([str(here), str(here.parent), os.environ.get("PYTHONPATH", "")])
+    variables = {**os.environ, **measure.thread_variables(1), "PYTHONPATH": path}
+    code = "import scaling; scaling.distributed.lead(scaling.answer)"
+    given = pickle.dumps((function.__name__, ranks, *arguments))
+    done = subprocess.run([*launcher, sys.executable, "-c", code], input=given, env=variables, capture_output=True)
+    if done.returncode:
+        raise SideError(f"{function.__name__} on {measure.counted(ranks, 'rank')} by {by} failed:\n{done.stderr.decode()}")
+    found: Seconds = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def answer() -> None:
+    """In the new process: do what standard input says, and print the seconds."""
+    name, *arguments = pickle.load(sys.stdin.buffer)
+    print(json.dumps(globals()[name](*arguments)))
+
+
+def training(ranks: int, configuration: Configuration, warm_up: int, steps: int) -> Seconds:
+    """Training steps with a shard on each rank; and as many of the optimizer's alone, if there is one rank."""
+    side = Tinyformer(configuration, shards=ranks, workers=ranks)
+    try:
+        found = {"step": side.turn(warm_up, steps)}
+        return found if ranks > 1 else {**found, "update": _timed(side.trainer.optimizer.step, steps)}
+    finally:
+        side.end()
+
+
+def exchange(ranks: int, configurations: dict[str, Configuration], times: int) -> Seconds:
+    """Sums of the gradients of these models over the ranks, by the models' names; barriers, and messages."""
+    shapes = {name: [p.shape for p in c.tinyformer()[0].parameters()] for name, c in configurations.items()}
+    with distributed.team(Exchange, workers=ranks) as team:
+        sums = {name: team.call_alike("all_reduce", arrays, times) for name, arrays in shapes.items()}
+        return {**sums, "barrier": team.call_alike("barrier", times), "message": team.call_alike("message", times)}
+
+
+class Exchange:
+    """What one rank does to measure how it reaches the others."""
+
+    def __init__(self, ranks: Communicator):
+        self.ranks = ranks
+
+    def all_reduce(self, shapes: list[tuple[int, ...]], times: int) -> list[float]:
+        """The seconds of sums of arrays of these shapes, in float32. All ranks start each at once."""
+        arrays = [host.zeros(shape, host.float32) for shape in shapes]
+        return _timed(lambda: self.ranks.all_reduce(arrays), times, before=self.ranks.barrier)
+
+    def barrier(self, times: int) -> list[float]:
+        """The seconds of barriers."""
+        return _timed(self.ranks.barrier, times)
+
+    def message(self, times: int) -> list[float]:
+        """The seconds of a small message: half of those there and back."""
+
+        def there_and_back() -> None:
+            self.ranks.tell(0)
+            self.ranks.gather(0)
+
+        return [seconds / 2 for seconds in _timed(there_and_back, times)]
+
+
+def _timed(call: Callable[[], Any], times: int, before: Callable[[], Any] = lambda: None) -> list[float]:
+    """The seconds of so many calls, after one that is not timed."""
+    seconds = []
+    for _ in range(times + 1):
+        before()
+        start = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - start)
+    return seconds[1:]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,19 +144,19 @@ class Plan:
     steps: int
     warm_up: int
 
-    def calls(self) -> dict[Key, tuple[object, ...]]:
-        """The arguments of ``ranks.measured`` for everything that is measured."""
-        calls: dict[Key, tuple[object, ...]] = {}
+    def calls(self) -> dict[Key, tuple[Any, ...]]:
+        """The arguments of ``measured`` for everything that is measured."""
+        calls: dict[Key, tuple[Any, ...]] = {}
         counts = (self.warm_up, self.steps)
         for name, whole in self.configurations.items():
             half = dataclasses.replace(whole, batch_size=whole.batch_size // 2)
-            calls["alone", name] = (SHARED_MEMORY, 1, ranks.alone, whole, *counts)
-            calls["half", name] = (SHARED_MEMORY, 1, ranks.alone, half, *counts)
-            for by in ranks.transports():
+            calls["alone", name] = (SHARED_MEMORY, 1, training, whole, *counts)
+            calls["half", name] = (SHARED_MEMORY, 1, training, half, *counts)
+            for by in transports():
                 for n in range(2, self.most_ranks + 1):
-                    calls[by, name, str(n)] = (by, n, ranks.together, whole, n, *counts)
-        for by in ranks.transports():
-            calls[(by,)] = (by, 2, ranks.exchange, 2, dict(self.configurations), EXCHANGES)
+                    calls[by, name, str(n)] = (by, n, training, whole, *counts)
+        for by in transports():
+            calls[(by,)] = (by, 2, exchange, dict(self.configurations), EXCHANGES)
         return calls
 
     def measure(self) -> Found:
@@ -70,17 +165,12 @@ class Plan:
         for turn in range(self.turns):
             for key, call in self.calls().items():
                 print(f"turn {turn + 1} of {self.turns}: {' '.join(key)}", file=sys.stderr, flush=True)
-                for what, seconds in ranks.measured(*call).items():  # type: ignore[arg-type]
+                for what, seconds in measured(*call).items():
                     found.setdefault(key, {}).setdefault(what, Times()).turns.append(seconds)
         return found
 
 
 # ------------------------------------------------------------------------------------------------------- the constants
-
-
-def job_of(configuration: Sizes, parameters: int) -> Job:
-    """The arithmetic of a step."""
-    return Job(parameters, configuration.operations() / configuration.batch_size)
 
 
 @functools.cache
@@ -91,8 +181,9 @@ def num_parameters(configuration: Configuration) -> int:
 
 def processor_from(job: Job, sequences: int, whole: float, half: float, update: float, shares_updates: bool) -> Processor:
     """One core here, from the seconds of a step of one rank with so many sequences, of one with half of them, and of the
-    optimizer's step. What a step with half of the batch takes too long for is what every step costs."""
-    fixed = min(max(2 * half - whole - update, 0.0), 0.5 * (whole - update))
+    optimizer's step. What half of the batch takes beyond half of the time is what every step costs."""
+    fixed = 2 * half - whole - update
+    fixed = min(max(fixed, 0.0), 0.5 * (whole - update))  # noise may make it negative, or more than there is
     speed = sequences * job.operations / (whole - update - fixed)
     return Processor("a core as here", speed, update / job.parameters, fixed, cores(), shares_updates)
 
@@ -101,7 +192,8 @@ def network_from(by: str, job: Job, reducing: float, latency: float) -> Network:
     """The network whose bandwidth makes two ranks' sum of these gradients take so many seconds."""
     moved = REDUCTIONS[by](2, job.gradient_bytes, Network(by, 1.0, 0.0))
     waiting = REDUCTIONS[by](2, job.gradient_bytes, Network(by, float("inf"), latency))
-    return Network(by, moved / max(reducing - waiting, 0.1 * reducing), latency)
+    moving = max(reducing - waiting, 0.1 * reducing)  # noise may make it negative
+    return Network(by, moved / moving, latency)
 
 
 def latency_of(by: str, found: Found) -> float:
@@ -112,7 +204,7 @@ def latency_of(by: str, found: Found) -> float:
 def constants(plan: Plan, found: Found, name: str, by: str) -> tuple[Job, Processor, Network]:
     """Those of a configuration and a transport, all from the fastest quartiles."""
     configuration = plan.configurations[name]
-    job = job_of(configuration, num_parameters(configuration))
+    job = step_model.job_of(configuration, num_parameters(configuration))
     whole, half = found["alone", name], found["half", name]["step"].fastest_quartile
     update = whole["update"].fastest_quartile
     step = whole["step"].fastest_quartile
@@ -123,15 +215,10 @@ def constants(plan: Plan, found: Found, name: str, by: str) -> tuple[Job, Proces
 # ---------------------------------------------------------------------------------------------------------- the report
 
 
-def ms(seconds: float) -> str:
-    """Milliseconds to about three digits."""
-    return f"{1000 * seconds:.{0 if seconds >= 0.1 else 1 if seconds >= 0.01 else 3 if seconds < 0.001 else 2}f}"
-
-
 def exchanges(plan: Plan, found: Found) -> str:
     """What two ranks need to sum gradients, to meet, and to send a message."""
     rows = []
-    for by in ranks.transports():
+    for by in transports():
         for what, times in found[(by,)].items():
             if what in plan.configurations:
                 job = constants(plan, found, what, by)[0]
@@ -145,12 +232,12 @@ def beside_measured(plan: Plan, found: Found) -> str:
     rows = []
     for name, configuration in plan.configurations.items():
         rows.append([f"{name}, one rank", *found["alone", name]["step"].milliseconds(), *[""] * 5])  # the model is made from it
-        for by in ranks.transports():
+        for by in transports():
             job, processor, network = constants(plan, found, name, by)
             for n in range(2, plan.most_ranks + 1):
                 times = found[by, name, str(n)]["step"]
                 modelled = step_model.step(job, processor, network, n, configuration.batch_size, REDUCTIONS[by])
-                parts = map(ms, (modelled.computing, modelled.reducing, modelled.updating, modelled.total))
+                parts = map(step_model.ms, (modelled.computing, modelled.reducing, modelled.updating, modelled.total))
                 error = modelled.total / times.fastest_quartile - 1
                 rows.append([f"{name}, {by}, {n}", *times.milliseconds(), *parts, f"{error:+.0%}"])
     head = ["configuration, transport, ranks", *(f"measured {t}" for t in measure.TIMES)]
@@ -158,92 +245,21 @@ def beside_measured(plan: Plan, found: Found) -> str:
 
 
 def constants_here(plan: Plan, found: Found) -> str:
-    """What was measured of one rank alone."""
+    """The model's constants: of one rank alone, and of what joins two."""
     lines = []
     for name in plan.configurations:
         job, processor, _ = constants(plan, found, name, SHARED_MEMORY)
+        always, updating = step_model.ms(processor.fixed), step_model.ms(processor.update * job.parameters)
         lines.append(
-            f"- {name}, one rank alone: {processor.speed / 1e9:.1f} GFLOP/s forward and backward, {ms(processor.fixed)} ms "
-            f"that every step costs, {ms(processor.update * job.parameters)} ms of the optimizer's step"
+            f"- {name}, one rank alone: {processor.speed / 1e9:.1f} GFLOP/s forward and backward, {always} ms that every step "
+            f"costs, {updating} ms of the optimizer's step"
         )
-    for by in ranks.transports():
+    for by in transports():
         speeds = [f"{constants(plan, found, name, by)[2].bandwidth / 1e9:.1f} GB/s ({name})" for name in plan.configurations]
         lines.append(f"- {by}: latency {1e6 * latency_of(by, found):.0f} us, bandwidth {', '.join(speeds)}")
-    if MPI not in ranks.transports():
+    if MPI not in transports():
         lines.append('- MPI was not measured: mpi4py or mpiexec is not installed (pip install "tinytensor[mpi]")')
     return "\n".join(lines)
-
-
-def rows_of_gpt2(processor: Processor, network: Network) -> list[list[str]]:
-    """For every number of ranks: the milliseconds of both sums and of computing, and how well ranks are used."""
-    job = job_of(GPT2, GPT2_PARAMETERS)
-    rows = []
-    for n in RANKS:
-        row = [str(n), *(ms(way(n, job.gradient_bytes, network)) for way in (step_model.ring, step_model.tree))]
-        for sequences, alone in ((WEAK * n, WEAK), (STRONG, STRONG)):
-            seconds_alone = step_model.step(job, processor, network, 1, alone).total
-            together = step_model.step(job, processor, network, n, sequences)
-            row.append(ms(together.computing))
-            for seconds in (together.total, together.overlapped):
-                row.append(f"{100 * step_model.efficiency(sequences, n, seconds, alone, seconds_alone):.1f}")
-        rows.append(row)
-    return rows
-
-
-Places = Sequence[tuple[Processor, Sequence[Network]]]  # what computes on each rank, and the networks it is tabulated with
-
-
-def gpt2(places: Places) -> str:
-    """The tables of GPT-2 124M."""
-    job = job_of(GPT2, GPT2_PARAMETERS)
-    head = ["ranks", "ring ms", "tree ms"]
-    for kind in (f"{WEAK} a rank:", f"{STRONG} in all:"):
-        head += [f"{kind} computing ms", f"{kind} used %", f"{kind} used % if overlapped"]
-    parts = [
-        f"{GPT2_PARAMETERS:,} parameters, so {job.gradient_bytes / 1e6:.0f} MB of float32 gradients to sum in a step; "
-        f"sequences of {GPT2.block_size} tokens, {job.operations / 1e12:.3f} TFLOP each. Either every rank has {WEAK} "
-        f"sequences (weak scaling), or nanoGPT's batch of {STRONG} is divided (strong scaling; some ranks get a sequence more "
-        f"than others, and ranks beyond {STRONG} none). Used: sequences a second and rank, in percent of those of one rank "
-        "alone, with the faster of ring and tree. Overlapped is the bound where reducing hides behind the backward pass; "
-        "tinyformer does one after the other."
-    ]
-    for processor, joined_by in places:
-        told = f"{processor.speed / 1e9:,.0f} GFLOP/s, {ms(processor.update * GPT2_PARAMETERS)} ms for the optimizer's step"
-        parts.append(f"### Each rank has {processor.name}: {told} ({processor.source})")
-        for network in joined_by:
-            parts += [network.name, measure.table(head, rows_of_gpt2(processor, network))]
-    return "\n\n".join(parts)
-
-
-def networks() -> str:
-    """The constants of the networks."""
-    rows = [[n.name, f"{n.bandwidth / 1e9:g}", f"{1e6 * n.latency:g}"] for n in NETWORKS]
-    sources = [f"- {n.name}: {n.source}." for n in NETWORKS]
-    return "\n".join([measure.table(["network", "GB/s", "latency us"], rows), "", *sources])
-
-
-def draw(path: Path, places: Places) -> None:
-    """Draw how well ranks are used, over their number, to a PNG."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 4.2), layout="constrained")
-    panels = figure.subplots(1, 2, sharey=True)
-    titles = (f"{WEAK} sequences a rank", f"{STRONG} sequences in all")
-    for axes, title, column in zip(panels, titles, (4, 7)):
-        for (processor, joined_by), style in zip(places, ("--", "-")):
-            for network, color in zip(joined_by, ("#dc2626", "#d97706", "#2563eb")):
-                used = [float(row[column]) for row in rows_of_gpt2(processor, network)]
-                axes.plot(RANKS, used, style, color=color, marker="o", markersize=3, label=f"{processor.name}, {network.name}")
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(RANKS, [str(n) for n in RANKS])
-        axes.set_ylim(0, 105)
-        axes.set_xlabel("ranks")
-        axes.set_title(title)
-        axes.grid(alpha=0.25)
-    panels[0].set_ylabel("used, % of one rank alone")
-    panels[0].legend(frameon=False, fontsize=8)
-    figure.suptitle("GPT-2 124M, computed: no overlap of reducing with computing")
-    figure.savefig(path, dpi=120)
 
 
 ABOUT_THE_MODEL = f"""\
@@ -257,14 +273,13 @@ them share the cores without loss, but the system wakes a rank late, and MPI's r
 keep a core busy. Where another program uses the machine, the errors say more about that program than about the model."""
 
 
-def report(plan: Plan, found: Found) -> tuple[str, Places]:
-    """The whole report, and what GPT-2's tables are about."""
+def report(plan: Plan, found: Found) -> str:
+    """The whole report."""
     largest = list(plan.configurations)[-1]
     measured_core = constants(plan, found, largest, SHARED_MEMORY)[1]
     core = dataclasses.replace(
         measured_core, fixed=0.0, cores=None, shares_updates=False, source=f"measured above, configuration {largest}"
     )
-    places = [(core, NETWORKS[:2]), (GPU, NETWORKS)]
     parts = [
         f"## Measured here, on {measure.counted(cores(), 'core')}",
         exchanges(plan, found),
@@ -273,28 +288,17 @@ def report(plan: Plan, found: Found) -> tuple[str, Places]:
         ABOUT_THE_MODEL,
         beside_measured(plan, found),
         "## GPT-2 124M, computed",
-        networks(),
-        gpt2(places),
+        step_model.networks(),
+        step_model.gpt2([(core, NETWORKS[:2]), (GPU, NETWORKS)]),
     ]
-    return "\n\n".join(parts), places
+    return "\n\n".join(parts)
 
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = measure.make_parser("Time a training step on a few ranks, and compute it for many.", turns=4, steps=6, warm_up=2)
     parser.add_argument("--ranks", type=measure.positive, default=4, metavar="INT", help="measure up to so many ranks")
-    parser.add_argument("--picture", type=picture, metavar="FILE.png", help="draw how well ranks are used (needs matplotlib)")
     return measure.parse(parser, words, "threadpoolctl")
-
-
-def picture(text: str) -> Path:
-    """The type of a flag that names a picture: what is wrong with it is found out before anything is measured."""
-    path = Path(text)
-    if path.suffix != ".png" or not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"{text!r} does not end in .png, or its folder does not exist")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise argparse.ArgumentTypeError('matplotlib is not installed: pip install "tinytensor[plot]"')
-    return path
 
 
 @measure.script()
@@ -303,10 +307,8 @@ def main() -> None:
     arguments = parse()
     configurations = {name: CONFIGURATIONS[name] for name in MEASURED}
     plan = Plan(configurations, arguments.ranks, arguments.turns, arguments.steps, arguments.warm_up)
-    text, places = report(plan, plan.measure())
+    text = report(plan, plan.measure())
     measure.publish(arguments.output, "scaling", "A training step on many ranks", text, "numpy", "mpi4py", "mpich")
-    if arguments.picture:
-        draw(arguments.picture, places)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How long a training step takes on many ranks: arithmetic, with every constant and where it comes from.
+"""How long a training step takes on many ranks, computed: with every constant and where it comes from, and tables of GPT-2.
 
 Each rank computes its part of the batch, all sum their gradients, and each updates its parameters. A message of ``n`` bytes
 takes latency + n / bandwidth, and every rank sends one while it receives one. Then the sum of ``n`` bytes over N ranks takes
@@ -18,10 +18,18 @@ A rank copies n bytes in and n out, and adds its part of what N - 1 others have 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-WINDOW = 1 << 21  # bytes of a piece, as in tinytensor/distributed/processes.py
+import measure
+from configurations import GPU_GPTS, Sizes
+
+from tinytensor.distributed.processes import WINDOW  # bytes of a piece
+
+GPT2 = GPU_GPTS["GPT-2 124M"]
+GPT2_PARAMETERS = 124_439_808  # with its own vocabulary of 50257
+WEAK, STRONG = 8, 480  # sequences: of each rank, and of nanoGPT's whole batch
+RANKS = [2**n for n in range(11)]
 
 
 @dataclass(frozen=True)
@@ -84,6 +92,11 @@ class Job:
     def gradient_bytes(self) -> int:
         """What every step sums over the ranks."""
         return 4 * self.parameters
+
+
+def job_of(configuration: Sizes, parameters: int) -> Job:
+    """The arithmetic of a step."""
+    return Job(parameters, configuration.operations() / configuration.batch_size)
 
 
 Reduction = Callable[[int, float, Network], float]  # the seconds of a sum of so many bytes over so many ranks
@@ -150,3 +163,57 @@ def step(job: Job, processor: Processor, network: Network, ranks: int, sequences
 def efficiency(sequences: int, ranks: int, seconds: float, alone: int, seconds_alone: float) -> float:
     """The sequences that a rank trains on in a second, over those of a single rank whose batch has ``alone``."""
     return (sequences / ranks / seconds) / (alone / seconds_alone)
+
+
+# ----------------------------------------------------------------------------------------------- the tables of GPT-2
+
+
+def ms(seconds: float) -> str:
+    """Milliseconds with about three digits."""
+    milliseconds = 1000 * seconds
+    return f"{milliseconds:.{sum(milliseconds < bound for bound in (100, 10, 1))}f}"
+
+
+def rows_of_gpt2(processor: Processor, network: Network) -> list[list[str]]:
+    """For every number of ranks: the milliseconds of both sums and of computing, and how well ranks are used."""
+    job = job_of(GPT2, GPT2_PARAMETERS)
+    rows = []
+    for n in RANKS:
+        row = [str(n), *(ms(way(n, job.gradient_bytes, network)) for way in (ring, tree))]
+        for sequences, alone in ((WEAK * n, WEAK), (STRONG, STRONG)):
+            seconds_alone = step(job, processor, network, 1, alone).total
+            together = step(job, processor, network, n, sequences)
+            row.append(ms(together.computing))
+            for seconds in (together.total, together.overlapped):
+                row.append(f"{100 * efficiency(sequences, n, seconds, alone, seconds_alone):.1f}")
+        rows.append(row)
+    return rows
+
+
+def gpt2(places: Sequence[tuple[Processor, Sequence[Network]]]) -> str:
+    """The tables of GPT-2 124M: for each processor, over each of its networks."""
+    job = job_of(GPT2, GPT2_PARAMETERS)
+    head = ["ranks", "ring ms", "tree ms"]
+    for kind in (f"{WEAK} a rank:", f"{STRONG} in all:"):
+        head += [f"{kind} computing ms", f"{kind} used %", f"{kind} used % if overlapped"]
+    parts = [
+        f"{GPT2_PARAMETERS:,} parameters, so {job.gradient_bytes / 1e6:.0f} MB of float32 gradients to sum in a step; "
+        f"sequences of {GPT2.block_size} tokens, {job.operations / 1e12:.3f} TFLOP each. Either every rank has {WEAK} "
+        f"sequences (weak scaling), or nanoGPT's batch of {STRONG} is divided (strong scaling; some ranks get a sequence more "
+        f"than others, and ranks beyond {STRONG} none). Used: sequences a second and rank, in percent of those of one rank "
+        "alone, with the faster of ring and tree. Overlapped is the bound where reducing hides behind the backward pass; "
+        "tinyformer does one after the other."
+    ]
+    for processor, joined_by in places:
+        told = f"{processor.speed / 1e9:,.0f} GFLOP/s, {ms(processor.update * GPT2_PARAMETERS)} ms for the optimizer's step"
+        parts.append(f"### Each rank has {processor.name}: {told} ({processor.source})")
+        for network in joined_by:
+            parts += [network.name, measure.table(head, rows_of_gpt2(processor, network))]
+    return "\n\n".join(parts)
+
+
+def networks() -> str:
+    """The constants of the networks."""
+    rows = [[n.name, f"{n.bandwidth / 1e9:g}", f"{1e6 * n.latency:g}"] for n in NETWORKS]
+    sources = [f"- {n.name}: {n.source}." for n in NETWORKS]
+    return "\n".join([measure.table(["network", "GB/s", "latency us"], rows), "", *sources])

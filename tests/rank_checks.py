@@ -18,9 +18,9 @@ import numpy as np
 
 from tinytensor import Tensor, distributed, nn
 from tinytensor.distributed import Communicator, RankError, check_same
+from tinytensor.distributed.processes import WINDOW  # the bytes that Processes sums at once
 
 Check = Callable[[Communicator], None]
-WINDOW = 1 << 21  # the bytes that Processes sums at once
 
 # -------------------------------------------------------------------------------------------------------- arrays
 
@@ -166,10 +166,9 @@ def check_large_values(ranks: Communicator) -> None:
     assert found is None or found == [text] * ranks.size
 
 
-def check_deal_and_own(ranks: Communicator) -> None:
+def check_own(ranks: Communicator) -> None:
     for count in (0, 1, 2, 3, 7, 12):
         rows = list(range(count))
-        assert ranks.deal(rows if ranks.rank == 0 else []) == rows[ranks.own(count)]
         parts = ranks.gather(rows[ranks.own(count)])
         if parts is not None:
             assert list(itertools.chain(*parts)) == rows

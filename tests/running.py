@@ -7,10 +7,14 @@ import csv
 import os
 import re
 import signal
+import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pytest
 from forked import Forks
 
 from tinyformer.training.checkpoints import load_checkpoint
@@ -101,6 +105,28 @@ class Program:
         for name in packages:  # a module that fails comes before the real package on the path
             (absent / f"{name}.py").write_text(f"raise ModuleNotFoundError('none', name={name!r})\n")
         return {"PYTHONPATH": os.pathsep.join([str(absent), self.environment["PYTHONPATH"]])}
+
+
+def in_a_closed_terminal(start: Callable[..., Any], before: Callable[[Any], object] = lambda process: None) -> bytes:
+    """Start a run of 1000000 steps in a terminal, close that after a few steps, and wait for the run's end. Returns what was
+    shown. ``before`` gets the process before the terminal is closed."""
+    fcntl, pty, termios = (pytest.importorskip(name) for name in ("fcntl", "pty", "termios"))
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+
+    def take_the_terminal() -> None:
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
+    process = start(**streams, start_new_session=True, preexec_fn=take_the_terminal)
+    os.close(theirs)
+    shown = b""
+    while not re.search(rb" [1-9]\d*/1000000 ", shown):  # the bar, after a few steps
+        shown += os.read(ours, 1000)
+    before(process)
+    os.close(ours)  # which sends SIGHUP, too
+    assert process.wait(timeout=30) in (0, 1, 2)  # not killed by it; there is nobody to be told
+    return shown
 
 
 def entries(folder: Path) -> list[str]:

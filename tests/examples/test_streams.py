@@ -8,14 +8,13 @@ import runpy
 import shlex
 import shutil
 import signal
-import struct
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from running import ROOT, Program, contents, entries, result_of
+from running import ROOT, Program, contents, entries, in_a_closed_terminal, result_of
 
 from tinyformer.training.checkpoints import load_checkpoint
 
@@ -148,22 +147,7 @@ def test_a_reader_who_leaves_ends_in_a_saved_run(program: Program) -> None:
 
 
 def test_a_terminal_that_is_closed_ends_in_a_saved_run(program: Program) -> None:
-    fcntl, pty, termios = (pytest.importorskip(name) for name in ("fcntl", "pty", "termios"))
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
-
-    def take_the_terminal() -> None:
-        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-
-    streams = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
-    process = begin(program, *LONG, **streams, start_new_session=True, preexec_fn=take_the_terminal)
-    os.close(theirs)
-    shown = b""
-    while not re.search(rb" [1-9]\d*/1000000 ", shown):  # the bar, after a few steps
-        shown += os.read(ours, 1000)
-    os.close(ours)  # which sends SIGHUP, too
-    process.wait()
-    assert process.returncode in (0, 1, 2)  # not killed by it; there is nobody to be told
+    shown = in_a_closed_terminal(lambda **streams: begin(program, *LONG, **streams))
     assert b"Traceback" not in shown
     check_saved(program)
 

@@ -6,17 +6,16 @@ import os
 import random
 import re
 import signal
-import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import mpi
 import pytest
-from running import Program, entries, result_of
+from living import check_that_they_end, children, descendants, wait_until
+from running import Program, entries, in_a_closed_terminal, result_of
 
 from tinyformer.training.checkpoints import load_checkpoint
 
@@ -45,36 +44,9 @@ FIRST_RUN = [*SHORT, "--out", "run", "--shards", "2"]
 # ----------------------------------------------------------------------------------------------------- processes
 
 
-def children(pid: int) -> list[int]:
-    """The processes that this one has started."""
-    try:
-        tasks = [task / "children" for task in Path(f"/proc/{pid}/task").iterdir()]
-        return sorted(int(child) for task in tasks for child in task.read_text().split())
-    except OSError:  # it has ended
-        return []
-
-
-def descendants(pid: int) -> list[int]:
-    return [found for child in children(pid) for found in (child, *descendants(child))]
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
-def wait_until(happened: Callable[[], object], seconds: float = 30.0) -> None:
-    until = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < until
-        time.sleep(0.005)
-
-
 def check_nothing_is_left(pids: list[int], temporary: Path) -> None:
     """All processes end within seconds, and leave no file outside of the run's folder."""
-    wait_until(lambda: not any(map(is_alive, pids)), 10.0)
+    check_that_they_end(pids)
     assert entries(temporary) == []
     if os.path.isdir("/dev/shm"):
         assert not [name for name in os.listdir("/dev/shm") if any(f"-{pid}-" in name for pid in pids)]
@@ -226,24 +198,13 @@ def test_a_second_ctrl_c(program: Program) -> None:
 
 
 def test_a_terminal_that_is_closed(program: Program) -> None:
-    fcntl, pty, termios = (pytest.importorskip(name) for name in ("fcntl", "pty", "termios"))
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+    pids: list[int] = []
 
-    def take_the_terminal() -> None:
-        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    def start(**streams: Any) -> subprocess.Popen[str]:
+        return begin(program, with_workers(program, 3, *LONG, "--out", "run"), **streams)
 
-    streams = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
-    words = with_workers(program, 3, *LONG, "--out", "run")
-    process = begin(program, words, **streams, start_new_session=True, preexec_fn=take_the_terminal)
-    os.close(theirs)
-    shown = b""
-    while not re.search(rb" [1-9]\d*/1000000 ", shown):  # the bar, after a few steps
-        shown += os.read(ours, 1000)
-    pids = [process.pid, *children(process.pid)]
-    os.close(ours)  # which sends SIGHUP, too
-    process.wait(timeout=20)
-    assert process.returncode in (0, 1, 2)
+    in_a_closed_terminal(start, lambda process: pids.extend([process.pid, *children(process.pid)]))
+    assert len(pids) == 3
     check_nothing_is_left(pids, program.folder / "temporary")
     check_saved(program)
 
@@ -327,7 +288,7 @@ def test_a_killed_rank_ends_all_of_mpi(program: Program, victim: int) -> None:
     os.kill(pythons[victim], signal.SIGKILL)
     process.communicate(timeout=20)
     assert process.returncode != 0
-    wait_until(lambda: not any(map(is_alive, pythons)), 10.0)
+    check_that_they_end(pythons)
     assert not [name for name in memory if Path(name).exists()]
     latest = program.folder / "run" / "latest.safetensors"
     step = load_checkpoint(latest, "latest")[1]["step"]

@@ -1,20 +1,16 @@
 """Processes that have a GPU each and sum gradients by NCCL: one process on one GPU, and more where there are more GPUs."""
 
-import multiprocessing
-import os
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import gpu_ranks
 import numpy as np
 import pytest
 from closeness import assert_same_bits
+from living import check_that_they_end
 
 import tinytensor as tt
 from tinytensor import distributed
-from tinytensor.backend import xp
 from tinytensor.distributed import Alone, RankError
 
 if tt.backend_name == "cupy":
@@ -58,12 +54,6 @@ def test_all_gpus_train_as_one_does_with_as_many_shards():
     assert found["validation"] == pytest.approx(expected["validation"], abs=1e-5)
 
 
-def assert_nothing_is_left():
-    """No process runs on, and this one's GPU does not wait."""
-    assert multiprocessing.active_children() == []
-    assert float(xp.ones(3).sum()) == 3.0
-
-
 @two_gpus
 @pytest.mark.parametrize(
     ("how", "error", "words"),
@@ -76,31 +66,18 @@ def assert_nothing_is_left():
 def test_rank_0_does_not_wait_for_a_rank_that(how, error, words):
     with pytest.raises(error, match=words):
         distributed.run(gpu_ranks.fail, 1, how, workers=2)
-    assert_nothing_is_left()
+    gpu_ranks.assert_nothing_is_left()
 
 
 @two_gpus
 def test_no_rank_waits_for_rank_0_that_raises():
     with pytest.raises(LookupError):
         distributed.run(gpu_ranks.fail, 0, "raises", workers=2)
-    assert_nothing_is_left()
+    gpu_ranks.assert_nothing_is_left()
 
 
 @two_gpus
 def test_no_rank_waits_for_rank_0_that_is_killed(tmp_path):
     run = subprocess.run([sys.executable, gpu_ranks.__file__, str(tmp_path)], timeout=120)
     assert run.returncode == -9
-    other = int((tmp_path / "1").read_text())
-    until = time.monotonic() + 60
-    while is_running(other):
-        assert time.monotonic() < until, "rank 1 goes on without rank 0"
-        time.sleep(0.05)
-
-
-def is_running(process):
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    status = Path(f"/proc/{process}/stat")  # a process that has ended, and that nobody has asked about, is a zombie
-    return not status.exists() or status.read_text().rpartition(") ")[2][0] != "Z"
+    check_that_they_end([int((tmp_path / "1").read_text())], 60.0)

@@ -60,12 +60,6 @@ def test_the_best_number_of_processes_is_that_of_the_gpus():
 # ---------------------------------------------------------------------------------------------------- ranks that die
 
 
-def assert_nothing_is_left():
-    """No process runs on, and this one's GPU does not wait."""
-    assert multiprocessing.active_children() == []
-    assert float(xp.ones(3).sum()) == 3.0
-
-
 @pytest.mark.parametrize("victim", [1, 2])
 @pytest.mark.parametrize(
     ("how", "error", "words"),
@@ -78,19 +72,19 @@ def assert_nothing_is_left():
 def test_rank_0_does_not_wait_for_a_rank_that(how, error, words, victim):
     with pytest.raises(error, match=words.format(victim)):
         distributed.run(gpu_ranks.fail, victim, how, workers=3)
-    assert_nothing_is_left()
+    gpu_ranks.assert_nothing_is_left()
 
 
 def test_no_rank_waits_for_rank_0_that_raises():
     with pytest.raises(LookupError):
         distributed.run(gpu_ranks.fail, 0, "raises", workers=3)
-    assert_nothing_is_left()
+    gpu_ranks.assert_nothing_is_left()
 
 
 def test_rank_0_does_not_wait_for_a_rank_that_waits_for_one_that_is_killed():
     with pytest.raises(RankError, match=r"^rank 2 \(process \d+\) was killed by SIGKILL"):
         distributed.run(gpu_ranks.wait_for_a_rank_that_waits, workers=3)
-    assert_nothing_is_left()
+    gpu_ranks.assert_nothing_is_left()
 
 
 def test_training_says_which_rank_was_killed():
@@ -102,7 +96,7 @@ def test_training_says_which_rank_was_killed():
         experiments.losses_of(2, trained)
         multiprocessing.active_children()[0].kill()
         trained.train_step()
-    assert_nothing_is_left()
+    gpu_ranks.assert_nothing_is_left()
 
 
 class FirstOfTwo(Communicator):
@@ -177,7 +171,7 @@ def test_gpus_have_the_names_that_the_variable_gives_them(monkeypatch):
 def test_more_processes_than_gpus():
     with pytest.raises(BackendError, match=r"^5 processes need a GPU each, and this machine has 4 GPUs: start at most 4$"):
         distributed.run(gpu_ranks.fail, 0, "raises", workers=5)
-    assert_nothing_is_left()
+    gpu_ranks.assert_nothing_is_left()
 
 
 @pytest.mark.parametrize("before", [None, "3,2"])
@@ -195,7 +189,7 @@ def test_two_ranks_with_the_same_gpu(monkeypatch, tmp_path):
     monkeypatch.setattr(processes, "showing", lambda gpu: nullcontext())
     with pytest.raises(RankError, match=r"^ranks 0 and 1 have the same GPU, 0000:00:00.0 of .*: start no more ranks"):
         distributed.run(gpu_ranks.contract, str(tmp_path), workers=2)
-    assert_nothing_is_left()
+    gpu_ranks.assert_nothing_is_left()
 
 
 def test_nccl_is_missing(nccl, monkeypatch):

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import rank_failures
+from living import check_that_they_end, children
 from rank_failures import (
     Plain,
     be_killed,
@@ -40,29 +40,6 @@ pytestmark = [
     pytest.mark.needs("numpy"),
     pytest.mark.skipif(default_method() != "fork", reason="the functions of these tests are only known to forks"),
 ]
-
-
-def has_ended(pid: int) -> bool:
-    """Whether a process is gone. One whose parent has not asked for its status yet is gone, too."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-    except OSError:
-        return not Path("/proc/self").exists() or not Path(f"/proc/{pid}").exists()
-
-
-def check_that_they_end(pids: list[int], seconds: float = 10.0) -> None:
-    until = time.monotonic() + seconds
-    while not all(map(has_ended, pids)):
-        assert time.monotonic() < until, "some process goes on"
-        time.sleep(0.01)
-
-
-def children() -> list[int]:
-    """The processes that this one has started, and that have not ended."""
-    found = []
-    for task in Path("/proc/self/task").iterdir():
-        found += [int(pid) for pid in (task / "children").read_text().split()]
-    return [pid for pid in found if not has_ended(pid)]
 
 
 @contextmanager
@@ -249,8 +226,8 @@ def test_only_rank_0_prints(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_what_is_buffered_is_printed_once() -> None:
-    code = "import sys; from tinytensor import distributed; sys.stdout.write('once'); distributed.run(max, workers=1)\n"
-    code = code.replace("run(max, workers=1)", "run(lambda ranks: ranks.barrier(), workers=3)")
+    run = "distributed.run(lambda ranks: ranks.barrier(), workers=3)"
+    code = f"import sys; from tinytensor import distributed; sys.stdout.write('once'); {run}"
     path = os.pathsep.join([str(Path(rank_failures.__file__).parents[1]), *sys.path])
     result = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True

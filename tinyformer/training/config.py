@@ -48,11 +48,13 @@ class TrainingConfig:
     seed: int = setting(1337, "random seed of the weights, the batches and dropout")
     dtype: str = setting("float32", "of weights and activations: float32, or on a GPU bfloat16 (the optimizer keeps float32)")
     shards: int = setting(
-        0, "threads that share a batch; 0: one for each core that BLAS would use, at most 4; on a GPU 1", changeable=True
+        0,
+        "threads that share a batch; 0: one for each core that BLAS would use, at most 4, or for each worker; on a GPU 1",
+        changeable=True,
     )
     workers: int = setting(
         1,
-        "processes that share a batch, with a shard each; 0: as many as are best for this machine; under mpiexec its own",
+        "processes that share a batch; 0: as many as are best for this machine; under mpiexec always those of mpiexec",
         changeable=True,
     )
 

@@ -21,10 +21,10 @@ from tinytensor.nn import Module
 
 @dataclass
 class Work:
-    """One rank's shards of a batch, and the seeds of their random numbers; without seeds, these are its process's own."""
+    """One rank's shards of a batch."""
 
     shards: Sequence[Any]
-    seeds: Sequence[int]
+    seeds: Sequence[int]  # of each shard's random numbers; none for a batch of a single shard, which rank 0 draws them for
     num_targets: int  # of the whole batch
 
 

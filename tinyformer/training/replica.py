@@ -25,8 +25,8 @@ class Replica(Evaluator):
         self.clip = clip or math.inf
 
     def step(self, work: Sequence[Work], rate: float) -> tuple[Tensor, Tensor]:
-        """Take one optimizer step with the gradients of all ranks. Returns the mean loss, and the norm of the gradient before
-        clipping.
+        """Take one optimizer step with the gradients of all ranks. Returns the mean loss over all targets of all ranks, and the
+        norm of the gradient before clipping, both of shape ().
 
         ``work`` holds this rank's shards of each batch whose gradients are added. ``rate`` multiplies the learning rate.
         """

@@ -55,10 +55,10 @@ class Trainer:
         self.folder = folder
         self.loss_function = loss_function
         self.workers = config.workers or best_workers(config.batch_size)
-        if config.workers > 1 and distributed.num_ranks(config.workers) != config.workers:
-            ranks = distributed.num_ranks(config.workers)
+        ranks = distributed.num_ranks(self.workers)
+        if config.workers > 1 and ranks != config.workers:
             raise SettingError(f"workers must be 1 under mpiexec, whose {ranks} ranks share the batch, not {config.workers}")
-        self.shards = config.shards or distributed.num_ranks(self.workers, parallel.default_shards())
+        self.shards = config.shards or (ranks if ranks > 1 else parallel.default_shards())
         self.optimizer = adamw_for(model, config)
         self.schedule = config.make_schedule()
         self._team = Team(Alone(), Replica(Alone(), *self._replica()))
@@ -84,7 +84,7 @@ class Trainer:
         return loss, norm, sum(batch.num_targets for batch in drawn)
 
     def _replica(self) -> tuple[Any, ...]:
-        """What every rank has."""
+        """What every rank makes its ``Replica`` of."""
         return self.model, self.optimizer, self.loss_function, self.config.clip
 
     @contextmanager

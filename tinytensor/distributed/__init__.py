@@ -1,19 +1,23 @@
 """Training on several processes: on one machine, by MPI on many, or on several GPUs.
 
-``run`` calls a function on every rank. ``team`` lets rank 0 lead the others, and ``lead`` does so for a whole script under
-mpiexec.
+``run`` calls a function on every rank. ``team`` lets rank 0 lead the others. ``lead`` lets a script that makes teams run under
+mpiexec as it is.
+
+To read: first ``communicator`` (what ranks say to each other), then ``teams`` (how they work together). Then the three ways to
+be a rank: ``processes``, with its ``messages`` (sockets) and ``memory`` (what is shared); ``mpi``; ``nccl``, with ``gpus``
+(which rank takes which). Last ``agreement`` (whether all run the same). How an optimizer's step is divided among ranks is in
+``tinytensor/optim/optimizers.py``, and what a rank does in training in ``tinyformer/training/replica.py``.
 """
 
 from tinytensor.distributed.agreement import check_same
 from tinytensor.distributed.communicator import Alone, Communicator, RankError
 from tinytensor.distributed.gpus import num_gpus
-from tinytensor.distributed.processes import Processes, default_method
+from tinytensor.distributed.processes import default_method
 from tinytensor.distributed.teams import Team, lead, num_ranks, run, team
 
 __all__ = [
     "Alone",
     "Communicator",
-    "Processes",
     "RankError",
     "Team",
     "check_same",

@@ -18,23 +18,30 @@ Arrays = Sequence[Array]
 
 
 class RankError(RuntimeError):
-    """Another rank was killed or cannot be reached, or does not agree with rank 0. The message names it."""
+    """The ranks cannot go on together: one was killed, cannot be reached, calls another method than the others, or runs other
+    code. The message names it."""
 
 
 class Communicator(ABC):
     """One rank's connection to all others. Every rank must call the same methods in the same order.
 
-    ``broadcast``, ``all_reduce`` and ``barrier`` are for arrays of the backend; ``scatter`` and ``gather`` are for small Python
-    values, which are pickled. All of them raise RankError if another rank has ended.
+    ``broadcast`` and ``all_reduce`` are for arrays of the backend, and raise ValueError if one is not contiguous; ``scatter``
+    and ``gather`` are for small Python values, which are pickled. All methods raise RankError if another rank has ended; but
+    under mpiexec there is no need to, as the launcher then ends all.
     """
 
     rank: int = 0
     size: int = 1
-    shares_memory = False  # whether all ranks see the same parameters, so that each updates only a part of them
+    # Whether the models and optimizers that the ranks were started with lie in memory that all of them see. Then each rank
+    # updates only a part of the parameters.
+    shares_memory = False
 
     @abstractmethod
     def broadcast(self, arrays: Arrays) -> None:
-        """Give every rank's arrays the values that they have on rank 0, in place."""
+        """Give every rank's arrays the values that they have on rank 0, in place.
+
+        The arrays are contiguous, and those of all ranks have the same shapes and dtypes.
+        """
 
     @abstractmethod
     def all_reduce(self, arrays: Arrays) -> None:
@@ -49,28 +56,26 @@ class Communicator(ABC):
 
     @abstractmethod
     def scatter(self, values: Sequence[Any] | None = None) -> Any:
-        """Rank 0 gives a value for each rank, and each rank gets its own."""
+        """Rank 0 gives a value for each rank, and each rank gets its own. What the others give does not count."""
 
     @abstractmethod
     def gather(self, value: Any) -> list[Any] | None:
         """Rank 0 gets the values of all ranks, in the order of the ranks; the others get None."""
 
     def abandon(self, error: BaseException) -> None:  # noqa: B027 (most need not do anything)
-        """This rank has failed with this error, while others may wait for it: let all end. Processes of one machine notice by
-        themselves."""
+        """End all ranks, as this one has failed with this error while others may wait for it.
+
+        Processes of one machine need nothing for that: those that wait notice when this one ends.
+        """
 
     # -------------------------------------------------------------------------------------------- built on the above
 
     def own(self, count: int) -> slice:
-        """This rank's part of ``count`` rows. The parts of all ranks are of equal size, give or take one row."""
+        """Which of ``count`` rows are this rank's. The parts of all ranks are of equal size, give or take one row."""
         return part(count, self.rank, self.size)
 
-    def deal(self, values: Sequence[Any]) -> Any:
-        """On rank 0: hand every rank its part of the values, in their order. Returns the part of rank 0."""
-        return self.scatter([values[part(len(values), rank, self.size)] for rank in range(self.size)])
-
     def tell(self, value: Any = None) -> Any:
-        """Every rank gets the value that rank 0 gives."""
+        """Every rank gets the value that rank 0 gives. What the others give does not count."""
         return self.scatter([value] * self.size)
 
     def sum_gradients(self, parameters: Tensor | Iterable[Tensor]) -> None:
@@ -137,7 +142,7 @@ def _can_be_filled(array: Array) -> bool:
 
 
 def by_dtype(arrays: Arrays) -> Iterator[list[Array]]:
-    """For each dtype its arrays, flat. Every rank gets them in the same order."""
+    """For each dtype its arrays, flat. Every rank gets them in the same order. Raises ValueError if one is not contiguous."""
     if not all(array.flags.c_contiguous for array in arrays):
         raise ValueError("ranks exchange contiguous arrays: pass a copy of each other array, such as of a transposed one")
     for dtype in dict.fromkeys(array.dtype for array in arrays):

@@ -19,7 +19,7 @@ _ALIKE = "every rank must call the same methods in the same order"
 # A rank that waits asks again and again for a while before it sleeps, because waking it takes far longer than an answer.
 _SECONDS_AWAKE = 0.002
 _SECONDS_ASLEEP = 0.5  # until rank 0 looks whether all ranks still run
-_AT_ONCE = getattr(socket, "MSG_DONTWAIT", None)  # Windows has no such flag: there a rank sleeps at once
+_AT_ONCE: int = getattr(socket, "MSG_DONTWAIT", 0)  # Windows has no such flag: there a rank sleeps at once
 
 
 class Lost(RankError):
@@ -37,12 +37,15 @@ class Star:
     """Rank 0 has a socket to each other rank, and each of those has one socket, to rank 0.
 
     With ``stays_awake`` a rank that waits keeps its core busy for a moment before it sleeps.
+
+    ``barrier``, ``scatter`` and ``gather`` raise Lost if the other end has ended, and RankError where the other rank has called
+    another of them. On rank 0 they raise the error that another rank has told of.
     """
 
     def __init__(self, rank: int, size: int, sockets: Mapping[int, socket.socket], stays_awake: bool):
         self.rank, self.size = rank, size
         self._sockets = sockets
-        self._seconds_awake = _SECONDS_AWAKE if stays_awake and _AT_ONCE is not None else 0.0
+        self._seconds_awake = _SECONDS_AWAKE if stays_awake and _AT_ONCE else 0.0
         self.check_others: Callable[[], None] = lambda: None  # on rank 0: raises what is known of a rank that has ended
 
     def barrier(self) -> None:
@@ -128,7 +131,7 @@ class Star:
                 flags = _AT_ONCE if self._seconds_awake and time.perf_counter() < until else 0
                 if not flags:
                     self._sleep(other)
-                found = self._sockets[other].recv_into(view, flags=flags or 0)
+                found = self._sockets[other].recv_into(view, flags=flags)
             except BlockingIOError:
                 continue
             except OSError:

@@ -16,13 +16,15 @@ from typing import Any
 from tinytensor.backend import host, wide
 from tinytensor.distributed.communicator import Arrays, Communicator, RankError, by_dtype, spread
 
-# What launchers tell their processes: MPICH's and Intel's, Open MPI's, and Slurm's.
-_SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE")
+# Where launchers write how many processes they have started: MPICH's and Intel's, and Open MPI's.
+_SIZES = ["PMI_SIZE", "OMPI_COMM_WORLD_SIZE"]
+_SIZE_IN_SLURM = "SLURM_STEP_NUM_TASKS"  # set for every program, so it counts only beside PMIX_RANK, as in srun --mpi=pmix
 
 
 def is_running() -> bool:
     """Whether a launcher of MPI started this process as one of several."""
-    return any(os.environ.get(name, "1") not in ("", "1") for name in _SIZES)
+    names = [*_SIZES, _SIZE_IN_SLURM] if "PMIX_RANK" in os.environ else _SIZES
+    return any(os.environ.get(name, "1") not in ("", "1") for name in names)
 
 
 @functools.cache
@@ -45,19 +47,17 @@ def world() -> Mpi | None:
         )
     ranks = Mpi(MPI)
     ranks.barrier()  # now all have opened the memory that those of one machine share
-    _remove_names(_MEMORY_OF_MPICH)
+    _let_memory_of_mpich_end_with_its_users()
     return ranks
 
 
-# Where ranks of MPICH on one machine share memory. Those that are killed or aborted would leave it behind, and memory without
-# a name is gone with its last user.
-_MEMORY_OF_MPICH = "/dev/shm/mpich_shm_"
+def _let_memory_of_mpich_end_with_its_users() -> None:
+    """Remove the names of the memory that ranks of MPICH on one machine share.
 
-
-def _remove_names(start: str) -> None:
-    """Remove the names of shared memory that this process has open and that is called so."""
+    Ranks that are killed or aborted would leave it behind. Memory without a name is gone with its last user.
+    """
     with contextlib.suppress(OSError), open("/proc/self/maps", encoding="utf-8") as maps:
-        for name in {line.split()[-1] for line in maps if start in line}:
+        for name in {line.split()[-1] for line in maps if "/dev/shm/mpich_shm_" in line}:
             with contextlib.suppress(OSError):  # another rank was faster
                 os.unlink(name)
 
@@ -102,7 +102,7 @@ class Mpi(Communicator):
         """Print the error, and end all ranks."""
         if isinstance(error, RankError):  # all ranks have found the same, such as that they do not agree
             if self.rank:
-                time.sleep(5.0)  # meanwhile rank 0 tells it, and ends all
+                time.sleep(5.0)  # meanwhile rank 0 prints it, and ends all
             text = f"error: {error}"
         elif getattr(error, "needs_no_traceback", False):
             text = f"error: rank {self.rank} on {socket.gethostname()}: {error}"

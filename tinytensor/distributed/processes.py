@@ -20,6 +20,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from functools import partial
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 from tinytensor import backend, kernels, parallel
@@ -32,13 +33,13 @@ from tinytensor.distributed.messages import Lost, Star
 from tinytensor.distributed.nccl import Nccl
 from tinytensor.shared import working
 
-_WINDOW = 1 << 21  # bytes: a piece stays in a core's cache until it is copied back
+WINDOW = 1 << 21  # bytes: a piece stays in a core's cache until it is copied back
 
 Follow = Callable[..., Any]
 
 
 class Processes(Communicator):
-    """One of several processes with shared memory."""
+    """One of several processes with shared memory: ``star`` for messages, and a window of each rank for arrays."""
 
     shares_memory = True
 
@@ -46,7 +47,7 @@ class Processes(Communicator):
         self.rank, self.size = rank, star.size
         self._star = star
         # Two halves, which take turns: who writes to one knows that nobody reads it any more, as all have come to the other.
-        self._windows = [view(window, (2, _WINDOW), host.dtype(host.uint8)) for window in windows]
+        self._windows = [view(window, (2, WINDOW), host.dtype(host.uint8)) for window in windows]
         self._half = 0
 
     def barrier(self) -> None:
@@ -94,7 +95,7 @@ class Processes(Communicator):
 def _pieces(arrays: Arrays) -> Iterator[list[Any]]:
     """The arrays as flat pieces, in lists of pieces that have one dtype and fit into a window together."""
     for alike in by_dtype(arrays):
-        most = _WINDOW // alike[0].itemsize
+        most = WINDOW // alike[0].itemsize
         pieces, count = [], 0
         for array in alike:
             while count + len(array) > most:
@@ -120,7 +121,10 @@ def processes(size: int, follow: Follow, arguments: Sequence[Any], method: str |
     GPUs each process has its own copies on its own GPU, which it is given when it starts; this process keeps the one it has.
 
     At the end it waits for the others. If the body or another rank fails, it ends all others at once.
-    Raises BackendError where there are fewer GPUs than ranks.
+
+    Raises RuntimeError in a process that is itself a rank, BackendError where there are fewer GPUs than ranks, and TypeError if
+    the function or an argument cannot be sent to a spawned process. An error of another rank is raised here, and RankError if
+    one was killed.
     """
     if multiprocessing.current_process().daemon:
         raise RuntimeError("a rank cannot start ranks of its own, nor can another daemon process of multiprocessing")
@@ -130,11 +134,11 @@ def processes(size: int, follow: Follow, arguments: Sequence[Any], method: str |
     allocate = anonymous if forks else inheritable(context)
     gpus = gpus_of_ranks(size) if backend.name == "cupy" else []
     shared = Shared([] if gpus else arguments, allocate)
-    windows = [] if gpus else [allocate(padded(2 * _WINDOW)) for _ in range(size)]
+    windows = [] if gpus else [allocate(padded(2 * WINDOW)) for _ in range(size)]
     pairs = {rank: socket.socketpair() for rank in range(1, size)}
     stays_awake = size <= cores()
     star = Star(0, size, {rank: ours for rank, (ours, _) in pairs.items()}, stays_awake)
-    started: list[Any] = []
+    started: list[BaseProcess] = []
     try:
         for rank, (_, theirs) in pairs.items():
             unneeded = [s for pair in pairs.values() for s in pair if s is not theirs] if forks else []
@@ -172,18 +176,19 @@ def default_method() -> str:
 
 
 def _ranks(rank: int, star: Star, windows: Sequence[Any]) -> Processes | Nccl:
+    """The connection of one rank. Ranks on GPUs have no windows, and sum by NCCL."""
     ranks = Processes(rank, star, windows)
     return ranks if windows else Nccl(ranks, star.check_others)
 
 
-def _check_others(star: Star, started: Sequence[Any]) -> None:
+def _check_others(star: Star, started: Sequence[BaseProcess]) -> None:
     """On rank 0: raise what is known of a rank that has ended."""
     for rank, process in enumerate(started, 1):
         if process.exitcode is not None:
             star.hear_out(rank)
 
 
-def _start(process: Any) -> None:
+def _start(process: BaseProcess) -> None:
     """Start a process that gets no signals before it ignores them."""
     blocked = _SIGNALS if hasattr(signal, "pthread_sigmask") else []
     with contextlib.ExitStack() as stack:
@@ -233,7 +238,7 @@ def _follow(
     star = Star(rank, size, {0: connection}, stays_awake)
     status = 0
     try:
-        if windows and not unneeded:
+        if windows and not unneeded:  # spawned, and on the CPU: a fork has its tensors in the blocks already
             shared.attach(arguments)
         with working(), parallel.one_blas_thread():
             follow(_ranks(rank, star, windows), *arguments)
@@ -253,7 +258,7 @@ def _end_with_rank_0() -> None:
     os._exit(1)
 
 
-def _who_ended(started: Sequence[Any]) -> str | None:
+def _who_ended(started: Sequence[BaseProcess]) -> str | None:
     """What is known of a rank that ended before its time."""
     ended = multiprocessing.connection.wait([process.sentinel for process in started], timeout=1.0)
     for rank, process in enumerate(started, 1):

@@ -38,12 +38,12 @@ class Team(Generic[Member]):
         return result
 
     def call_alike(self, method: str, *arguments: Any) -> Any:
-        """Call the method on every rank, with the same arguments."""
+        """The same with the same arguments on every rank."""
         return self.call(method, [arguments] * self.ranks.size)
 
 
 def _serve(ranks: Communicator, make: Callable[..., Any], *arguments: Any) -> None:
-    """What a member of a team does on another rank than 0."""
+    """On another rank than 0: make this rank's member of a team, and call the methods that rank 0 names until it names none."""
     member = make(ranks, *arguments)
     with parallel.one_blas_thread():
         while call := ranks.tell():
@@ -57,26 +57,29 @@ def team(make: Callable[..., Member], *arguments: Any, workers: int = 1) -> Iter
 
     In a script that ``lead`` runs under mpiexec, the ranks are those of MPI. Otherwise they are ``workers`` processes that are
     started here; a single one is this process. Models and optimizers among the arguments move to memory that all processes of
-    one machine share. Raises RankError under mpiexec outside of ``lead``.
+    one machine share.
+
+    Raises RankError under mpiexec outside of ``lead``, and if another rank is killed. An error of another rank is raised here.
     """
     if _leader is None and mpi.world() is not None:
         raise RankError(
             "under mpiexec, give the script's main function to tinytensor.distributed.lead: rank 0 then leads the rest"
         )
     with _ranks(_serve, (make, *arguments), workers) as ranks:
-        waiting = False  # whether the other ranks wait for a call
         try:
             members = Team(ranks, make(ranks, *arguments))
-            waiting = True
+        except BaseException as error:
+            ranks.abandon(error)
+            raise
+        try:
             yield members
         except BaseException as error:
-            waiting = waiting and members.is_whole
-            if not waiting:
+            if members.is_whole:
+                ranks.tell(None)
+            else:
                 ranks.abandon(error)
             raise
-        finally:
-            if waiting:
-                ranks.tell(None)
+        ranks.tell(None)
 
 
 def run(function: Callable[..., Result], *arguments: Any, workers: int = 1) -> Result:
@@ -84,7 +87,7 @@ def run(function: Callable[..., Result], *arguments: Any, workers: int = 1) -> R
 
     Under mpiexec every rank runs the script and comes here. Otherwise ``workers - 1`` other processes are started, which have
     the same arguments. Models and optimizers among the arguments move to memory that all processes of one machine share. If the
-    function fails on any rank, all ranks end.
+    function fails on any rank, all ranks end, and its error is raised here; if a rank is killed, it is RankError.
 
     Whoever writes to a parameter by hand does so in place and on rank 0 alone, and then calls ``ranks.broadcast([p.data])``.
     A view that was made before (``p.detach()``, ``state_dict()``, a traced function) gets the new values when the ranks end.
@@ -138,10 +141,9 @@ def lead(main: Callable[[], Result]) -> Result | None:
         ranks.tell(None)
 
 
-def num_ranks(workers: int, alone: int = 1) -> int:
-    """How many ranks a team of so many workers has: under mpiexec those of MPI. For a single one, ``alone``."""
-    ranks = _leader.size if _leader is not None else workers
-    return ranks if ranks > 1 else alone
+def num_ranks(workers: int) -> int:
+    """How many ranks a team of so many workers has: under mpiexec all that it started, else as many as workers."""
+    return _leader.size if _leader is not None else workers
 
 
 _leader: Communicator | None = None  # on rank 0, while ``lead`` runs under mpiexec

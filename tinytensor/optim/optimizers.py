@@ -30,7 +30,7 @@ class State(dict[str, Any]):
         self.is_shared = False  # whether all ranks of this machine see its arrays
 
     def __reduce__(self) -> Any:
-        return State, (dict(self),)
+        return State, (dict(self),)  # memory is not sent: a process that shares it attaches it by itself
 
     def new(self, name: str, like: Any) -> Any:
         """An array of zeros, of the shape and dtype of ``like``."""

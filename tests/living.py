@@ -1,0 +1,42 @@
+"""Which processes live, and which of them have started which. Linux tells; elsewhere none seem to live."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process goes on. One that has ended, but whose parent has not asked for its status yet, does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def children(pid: int | str = "self") -> list[int]:
+    """The processes that this one has started, and that live. None if it has ended."""
+    try:
+        tasks = [task / "children" for task in Path(f"/proc/{pid}/task").iterdir()]
+        return sorted(filter(is_alive, (int(child) for task in tasks for child in task.read_text().split())))
+    except OSError:
+        return []
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes that this one has started, those that they have started, and so on."""
+    return [found for child in children(pid) for found in (child, *descendants(child))]
+
+
+def wait_until(happened: Callable[[], object], seconds: float = 30.0) -> None:
+    """Wait, but no longer than so many seconds."""
+    until = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < until, f"nothing happened in {seconds} seconds"
+        time.sleep(0.005)
+
+
+def check_that_they_end(pids: list[int], seconds: float = 10.0) -> None:
+    """Check that all of these processes end within so many seconds."""
+    wait_until(lambda: not any(map(is_alive, pids)), seconds)
