@@ -1,7 +1,8 @@
 """Optimizers, learning-rate schedules and gradient clipping, with PyTorch's names and defaults."""
 
 from tinytensor.optim.clipping import clip_grad_norm
-from tinytensor.optim.optimizers import SGD, Adam, AdamW, Optimizer
+from tinytensor.optim.optimizer import Optimizer
+from tinytensor.optim.optimizers import SGD, Adam, AdamW
 from tinytensor.optim.schedules import Constant, Cosine, InverseSquareRoot, LinearDecay, Schedule
 
 __all__ = [

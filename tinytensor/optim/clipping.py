@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from tinytensor import kernels
 from tinytensor.backend import is_host_array, no_warnings, xp
 from tinytensor.changes import note_change
-from tinytensor.optim.optimizers import tensors_in
+from tinytensor.optim.optimizer import tensors_in
 from tinytensor.tensor import Tensor
 
 

@@ -1,0 +1,60 @@
+"""Who updates which parameters: the threads of one process, and ranks that share the memory of the parameters."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from tinytensor.nn.module import Parameter
+from tinytensor.optim.state import State
+from tinytensor.shared import is_in_use, is_shared
+
+Update = tuple[Parameter, State, dict[str, Any], float]  # a parameter, its state, its group's settings, and its learning rate
+
+
+class Ranks(Protocol):
+    """What a step needs to know of a ``distributed.Communicator``."""
+
+    rank: int
+    size: int
+    shares_memory: bool
+
+    def barrier(self) -> None: ...
+
+
+def of_ranks(updates: list[Update], threads: int, ranks: Ranks | None) -> tuple[list[list[Update]], list[Update]]:
+    """The updates that are this rank's work, a list for each thread, and those that are another rank's."""
+    if ranks is None and any(is_in_use(parameter.data) for parameter, *_ in updates):
+        raise RuntimeError(
+            "ranks share the memory of these parameters, and each would change all of them: call step(ranks=ranks)"
+        )
+    if ranks is None or not ranks.shares_memory:
+        return _divided(updates, threads), []
+    for_all: list[Update] = []
+    for_rank_0: list[Update] = []
+    to_divide: list[Update] = []
+    for update in updates:
+        parameter, state, *_ = update
+        if state.is_shared and not is_shared(parameter.data):
+            raise RuntimeError(
+                f"a parameter of shape {parameter.shape} was replaced since the ranks started, which share its memory and "
+                "its optimizer's state: change it in place (`p.data[...] = values`), on rank 0 alone, and then call "
+                "ranks.broadcast([p.data])"
+            )
+        kind = for_all if not is_shared(parameter.data) else to_divide if state.is_shared else for_rank_0
+        kind.append(update)
+    parts = _divided(to_divide, ranks.size)  # first among ranks, as each may have another number of threads
+    own = parts.pop(ranks.rank) + for_all + (for_rank_0 if ranks.rank == 0 else [])
+    return _divided(own, threads), [*itertools.chain(*parts), *(for_rank_0 if ranks.rank else [])]
+
+
+def _divided(updates: Sequence[Update], parts: int) -> list[list[Update]]:
+    """The updates in so many parts, whose parameters have about the same size together."""
+    divided: list[list[Update]] = [[] for _ in range(parts)]
+    sizes = [0] * parts
+    for update in sorted(updates, key=lambda update: update[0].size, reverse=True):
+        least = sizes.index(min(sizes))
+        divided[least].append(update)
+        sizes[least] += update[0].size
+    return divided

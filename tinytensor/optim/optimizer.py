@@ -1,0 +1,251 @@
+"""The base of optimizers: groups of parameters, their states, steps, saving and loading."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from tinytensor import parallel
+from tinytensor.backend import default_dtype, host, no_warnings, xp
+from tinytensor.changes import note_change
+from tinytensor.nn.module import Parameter
+from tinytensor.optim.dividing import Ranks, Update, of_ranks
+from tinytensor.optim.state import State
+from tinytensor.shared import is_shared
+from tinytensor.tensor import Tensor
+
+Arrays = Sequence[Any]
+States = Sequence[State]
+
+
+def tensors_in(caller: str, given: Any) -> list[Any]:
+    """One tensor, or an iterable of tensors, as a list. Raises TypeError for anything else, also for a set, whose order is not
+    fixed."""
+    if isinstance(given, Tensor):
+        return [given]
+    several = list(given) if isinstance(given, Iterable) and not isinstance(given, (set, frozenset)) else [given]
+    for x in several:
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{caller} needs parameters, as a list or model.parameters(), not a {type(x).__name__}")
+    return several
+
+
+class Optimizer:
+    """The base of optimizers. It has groups of parameters, and a state for each parameter.
+
+    A group is a dict of its parameters (``params``) and its settings. The argument ``parameters`` is an iterable of parameters,
+    or a list of groups, whose settings override the optimizer's. Frozen parameters (``p.requires_grad = False``) may be among
+    them, and any may be frozen later. They do not change until they require gradients again.
+
+    A parameter narrower than float32 has a float32 copy in its state, its "master". A step changes the master and rounds it
+    to the parameter. If something else has written to the parameter (load_state_dict, an initialiser), the next step notices:
+    it takes those elements of the master from the parameter that do not round to it.
+    """
+
+    state_names: tuple[str, ...] = ()
+
+    def __init__(self, parameters: Iterable[Parameter] | Iterable[dict[str, Any]], **defaults: Any):
+        self.param_groups: list[dict[str, Any]] = [self._group(g, defaults) for g in self._given_groups(parameters)]
+        self.state: list[State] = [State() for _ in self.parameters()]
+        self._check_parameters()
+        for group in self.param_groups:
+            self.check(_settings(group))
+
+    def _given_groups(self, parameters: Any) -> list[Any]:
+        """The groups that the user gave, or one group of all parameters."""
+        if isinstance(parameters, Tensor):
+            raise TypeError(f"{type(self).__name__} takes several parameters, not a single one: pass model.parameters() or [p]")
+        given = list(parameters) if isinstance(parameters, Iterator) else parameters
+        if isinstance(given, (list, tuple)) and not given:
+            raise ValueError(f"{type(self).__name__} got no parameters: pass model.parameters()")
+        return list(given) if isinstance(given, (list, tuple)) and isinstance(given[0], dict) else [{"params": given}]
+
+    def _group(self, given: Any, defaults: Mapping[str, Any]) -> dict[str, Any]:
+        """The group with all settings, and with its parameters in a list. Raises ValueError for an unknown setting."""
+        if not isinstance(given, dict) or "params" not in given:
+            raise ValueError(f"{type(self).__name__}: each group must be a dict with its parameters under 'params'")
+        if unknown := [name for name in given if name not in defaults and name != "params"]:
+            raise ValueError(f"{type(self).__name__} has no setting {', '.join(unknown)}")
+        return {**defaults, **given, "params": tensors_in(type(self).__name__, given["params"])}
+
+    def _check_parameters(self) -> None:
+        parameters = self.parameters()
+        for p in parameters:
+            if p.node is not None and p.node.op is not None:
+                raise ValueError(
+                    f"{type(self).__name__} got a tensor that {p.node.op.name!r} computed, and no step would change it: "
+                    "pass the parameters that it was computed from, or nn.Parameter(...) of it"
+                )
+            if not isinstance(p, Parameter) and not p.requires_grad:
+                raise TypeError(f"{type(self).__name__} got a constant: make it nn.Parameter(...), or let it require gradients")
+        if len({id(p) for p in parameters}) < len(parameters):
+            raise ValueError(f"{type(self).__name__}: a parameter occurs twice in its groups")
+
+    def check(self, settings: Mapping[str, Any]) -> None:
+        """Raise ValueError if a setting of a group is not valid."""
+        for name in ("lr", "weight_decay", "momentum", "eps"):
+            if not settings.get(name, 0) >= 0:
+                raise ValueError(f"{name} must be a number that is not negative, not {settings[name]}")
+
+    def parameters(self) -> list[Parameter]:
+        """The parameters of all groups, in the order of ``state``."""
+        return [p for group in self.param_groups for p in group["params"]]
+
+    def zero_grad(self) -> None:
+        """Forget the gradients of all parameters."""
+        for p in self.parameters():
+            if p.grad is not None:  # a frozen parameter has none
+                p.grad = None
+
+    def step(self, scale: float = 1.0, threads: int = 1, ranks: Ranks | None = None) -> None:
+        """Change every parameter that has a gradient and is not frozen.
+
+        ``scale`` multiplies the learning rates; a schedule gives it. The parameters are divided among this number of
+        ``threads``, and among ``ranks`` that share their memory. That changes only the time that a step takes.
+
+        Ranks that share the parameters but not their states, as when each has made an optimizer of its own, leave those
+        parameters to rank 0, whose states are then complete.
+        """
+        states = iter(self.state)
+        updates: list[Update] = []
+        for group in self.param_groups:
+            settings = _settings(group)
+            lr = settings["lr"] * float(scale)
+            updates += [(p, state, settings, lr) for p, state in zip(group["params"], states) if _learns(p)]
+        own, others = of_ranks(updates, threads, ranks)
+        parallel.call_together([partial(self._update_all, part) for part in own])
+        for p, state, group, _ in others:  # the arrays of these are another rank's work
+            if _is_narrow(p):
+                state.add_master(p.data)
+            self.advance(p.data, state, group)
+            self._check_shared(state)
+        if ranks is not None and ranks.shares_memory:
+            ranks.barrier()
+        for p, *_ in updates:  # not in the threads, which would only wait for each other
+            note_change(p.data)
+
+    def _update_all(self, updates: list[Update]) -> None:
+        """Change the parameters with as few calls of ``update`` as their groups, dtypes and states allow."""
+        alike: dict[Any, list[Update]] = {}
+        for update in updates:
+            p, state, group, _ = update
+            kind = (id(group), p.data.dtype.num, state.get("steps"), *sorted(state))
+            alike.setdefault(kind, []).append(update)
+        for members in alike.values():
+            parameters, states, (group, *_), (lr, *_) = zip(*members)
+            if _is_narrow(parameters[0]):
+                for p, state in zip(parameters, states):
+                    if state.add_master(p.data):
+                        state["master"][...] = p.data
+            with no_warnings():
+                self.update([p.data for p in parameters], [p.grad.data for p in parameters], states, group, lr)
+
+    def advance(self, parameter: Any, state: State, group: dict[str, Any]) -> None:
+        """Prepare the state of one parameter for its next step: add the arrays that it lacks, and count the step.
+
+        ``update`` calls this for each of its parameters. For those that another rank updates, only this is called. Arrays
+        made by ``state.new``, under one of the ``state_names``, are the same memory on all ranks of a machine.
+        """
+
+    def _check_shared(self, state: State) -> None:
+        """Raise TypeError if ``advance`` gave a shared state an array that is this rank's alone."""
+        own = [name for name, value in state.items() if isinstance(value, xp.ndarray) and not is_shared(value)]
+        if state.is_shared and own:
+            raise TypeError(
+                f"{type(self).__name__}.advance must make the state's arrays by state.new(name, like), as other ranks need "
+                f"them, too, and name them in state_names: {', '.join(own)}"
+            )
+
+    @property
+    def advances_all(self) -> bool:
+        """Whether ``advance`` prepares all that ``update`` needs, so that any rank can update any parameter.
+
+        It does not where a class changes ``update`` alone. Then rank 0, which keeps the state, updates all shared parameters.
+        """
+        changes = next(vars(kind) for kind in type(self).__mro__ if vars(kind).keys() & {"advance", "update"})
+        return "advance" in changes
+
+    def array_names(self, parameter: Parameter) -> list[str]:
+        """The names of the arrays that the state of a parameter may have."""
+        return [*(["master"] if _is_narrow(parameter) else []), *(name for name in self.state_names if name != "steps")]
+
+    def update(self, parameters: Arrays, gradients: Arrays, states: States, group: dict[str, Any], lr: float) -> None:
+        """Change these arrays of parameters in place. Every optimizer defines this method.
+
+        All parameters are of one group and one dtype, and their states have the same names and the same number of steps.
+        """
+        raise TypeError(f"{type(self).__name__} has no update method: write one")
+
+    # ------------------------------------------------------------------------------------------ saving and loading
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The state of each parameter and the settings of each group, by number and name, as in "0.first" and "groups.0.lr"."""
+        values = {f"{i}.{name}": value for i, s in enumerate(self.state) for name, value in s.items()}
+        for i, group in enumerate(self.param_groups):
+            values |= {f"groups.{i}.{name}": value for name, value in _settings(group).items()}
+        return {key: Tensor._wrap(xp.asarray(value)) for key, value in values.items()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Load what ``state_dict`` returned, with the settings of the groups if it has them.
+
+        Raises ValueError, before anything is changed, if the state belongs to another optimizer or model. The master of a
+        narrow parameter may be missing, as in the state of a float32 run; it then starts from the parameter.
+        """
+        settings = self._loaded_settings({key: value for key, value in state.items() if key.startswith("groups.")})
+        self.state = self._loaded_state({key: value for key, value in state.items() if not key.startswith("groups.")})
+        for group, found in zip(self.param_groups, settings):
+            group.update(found)
+
+    def _loaded_settings(self, state: Mapping[str, Tensor]) -> list[dict[str, Any]]:
+        """The settings of each group in a loaded state."""
+        own = [_settings(group) for group in self.param_groups]
+        loaded: list[dict[str, Any]] = [{} for _ in own]
+        for key, value in state.items():
+            place, _, name = key.removeprefix("groups.").partition(".")
+            fits = place.isdigit() and int(place) < len(own) and name in own[int(place)]
+            if not fits or value.shape != host.shape(own[int(place)][name]):
+                raise ValueError(f"the state's {key!r} of shape {value.shape} does not fit this {type(self).__name__}")
+            loaded[int(place)][name] = tuple(value.tolist()) if value.ndim else value.item()
+        if any(loaded) and not all(loaded):
+            raise ValueError(f"the state has fewer groups than this {type(self).__name__}, which has {len(own)}")
+        for mine, found in zip(own, loaded):
+            self.check({**mine, **found})
+        return loaded
+
+    def _loaded_state(self, state: Mapping[str, Tensor]) -> list[State]:
+        """The arrays and the number of steps of each parameter in a loaded state."""
+        parameters = self.parameters()
+        loaded = [State() for _ in parameters]
+        for key, value in state.items():
+            place, _, name = key.partition(".")
+            fits = place.isdigit() and int(place) < len(parameters)
+            known = (*self.state_names, "master") if fits and _is_narrow(parameters[int(place)]) else self.state_names
+            if not fits or name not in known or value.shape != (() if name == "steps" else parameters[int(place)].shape):
+                raise ValueError(f"the state's {key!r} of shape {value.shape} does not fit this {type(self).__name__}")
+            parameter = parameters[int(place)]
+            dtype = default_dtype if _is_narrow(parameter) else parameter.dtype  # as in a run with this model
+            loaded[int(place)][name] = value.item() if name == "steps" else value.data.astype(dtype)
+        for i, found in enumerate(loaded):
+            if found.keys() - {"master"} and (missing := [n for n in self.state_names if n not in found]):
+                raise ValueError(f"the state lacks {', '.join(missing)} of parameter {i}, which {type(self).__name__} needs")
+        return loaded
+
+
+def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
+    """A group's settings as Python numbers: a tensor or a NumPy number could change the dtype of what it is combined with."""
+    return {name: _number(value) for name, value in group.items() if name != "params"}
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, (tuple, list)):
+        return tuple([_number(x) for x in value])
+    return value.item() if hasattr(value, "item") else value
+
+
+def _learns(parameter: Parameter) -> bool:
+    return parameter.requires_grad and parameter.grad is not None
+
+
+def _is_narrow(parameter: Parameter) -> bool:
+    return parameter.dtype.itemsize < default_dtype.itemsize

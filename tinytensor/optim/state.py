@@ -1,0 +1,35 @@
+"""What an optimizer remembers of one parameter from step to step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tinytensor.backend import default_dtype, xp
+
+
+class State(dict[str, Any]):
+    """The state of one parameter: arrays and the number of steps, by name.
+
+    ``memory`` holds arrays that the state is to use, instead of new ones, when it first needs an array of that name. They are
+    zeros.
+    """
+
+    def __init__(self, values: Mapping[str, Any] | None = None):
+        super().__init__(values or {})
+        self.memory: dict[str, Any] = {}
+        self.is_shared = False  # whether all ranks of this machine see its arrays
+
+    def __reduce__(self) -> Any:
+        return State, (dict(self),)  # memory is not sent: a process that shares it attaches it by itself
+
+    def new(self, name: str, like: Any) -> Any:
+        """An array of zeros, of the shape and dtype of ``like``."""
+        return self.memory[name] if name in self.memory else xp.zeros_like(like)
+
+    def add_master(self, parameter: Any) -> bool:
+        """Add the master of a narrow parameter, whose values are still to be set. Returns False if there is one already."""
+        if "master" in self:
+            return False
+        self["master"] = self.memory["master"] if "master" in self.memory else xp.empty(parameter.shape, default_dtype)
+        return True
