@@ -38,8 +38,7 @@ class Replica(Evaluator):
                 # Weighted by its number of targets, so that the sum is the mean over all targets, as in one large batch.
                 part = partial(self._part_of_the_loss, batch.num_targets / count)
                 mean_loss = mean_loss + parallel.backward(part, batch.shards, batch.seeds)
-        self.ranks.all_reduce([mean_loss.data])
-        self.ranks.sum_gradients(self.model.parameters())
+        self.ranks.sum_gradients(self.model.parameters(), [mean_loss.data])
         norm = clip_grad_norm(self.model.parameters(), self.clip)
         self.optimizer.step(rate, max(len(batch.shards) for batch in work) or 1, self.ranks)
         return mean_loss, norm

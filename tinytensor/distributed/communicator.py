@@ -78,8 +78,8 @@ class Communicator(ABC):
         """Every rank gets the value that rank 0 gives. What the others give does not count."""
         return self.scatter([value] * self.size)
 
-    def sum_gradients(self, parameters: Tensor | Iterable[Tensor]) -> None:
-        """Replace the gradient of every parameter by its sum over all ranks.
+    def sum_gradients(self, parameters: Tensor | Iterable[Tensor], beside: Arrays = ()) -> None:
+        """Replace the gradient of every parameter by its sum over all ranks, and so each array ``beside`` them.
 
         A rank without a gradient for a parameter counts as zeros. A parameter without a gradient on any rank keeps none. Frozen
         parameters are left alone.
@@ -100,7 +100,7 @@ class Communicator(ABC):
                 p.grad = Tensor._wrap(gradient)
             memories.add(id(owner(gradient)))
             gradients.append(gradient)
-        self.all_reduce(gradients)
+        self.all_reduce([*gradients, *beside])
         for gradient in gradients:
             note_change(gradient)
 

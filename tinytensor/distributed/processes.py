@@ -33,7 +33,7 @@ from tinytensor.distributed.messages import Lost, Star
 from tinytensor.distributed.nccl import Nccl
 from tinytensor.shared import working
 
-WINDOW = 1 << 21  # bytes: a piece stays in a core's cache until it is copied back
+WINDOW = 1 << 22  # bytes: smaller ones need more barriers, at each of which a rank may wait until it gets a core
 
 Follow = Callable[..., Any]
 
