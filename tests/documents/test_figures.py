@@ -233,6 +233,11 @@ ALONE, BESIDE, BOTH = (
     "both halves, in two threads of one process",
 )
 
+RANKS, RANKS_NUMPY = f"{EPYC}/train_step_A_workers_2.md", f"{EPYC}/train_step_A_workers_2_numpy.md"
+RANKS_BUSY, SCALING = f"{EPYC}/train_step_A_busy_1_workers_2.md", f"{EPYC}/scaling.md"
+TWO, THREADS = "tinyformer, 2 processes", "tinyformer"
+SUM_OF_A = "sum of the gradients of A, 3.2 MB"
+
 # What the README says, with the figures left out, and where they are from.
 SENTENCES: list[tuple[str, Callable[[], list[float]]]] = [
     (
@@ -357,6 +362,30 @@ SENTENCES: list[tuple[str, Callable[[], list[float]]]] = [
     (
         "from one thread to two a step takes {:.2f} of its time",
         lambda: [cell(f"{EPYC}/growth_A.md", "threads 1 to 2", "tinyformer")],
+    ),
+    (
+        "takes {:.1f} ms in two processes and {:.1f} ms in two threads (medians {:.1f} and {:.1f}); with NumPy's kernels "
+        "{:.1f} and {:.1f} ms.",
+        lambda: [
+            *(cell(RANKS, side, column) for column in (QUARTILE, MEDIAN) for side in (TWO, THREADS)),
+            *(cell(RANKS_NUMPY, side, QUARTILE) for side in (TWO, THREADS)),
+        ],
+    ),
+    (
+        "Two processes take {:.2f} of the time of PyTorch, and {:.2f} of compiled PyTorch's (medians {:.2f} and {:.2f}).",
+        lambda: [
+            cell(RANKS, side, column)
+            for column in ("of fastest quartiles", "of medians")
+            for side in ("PyTorch eager", "PyTorch compiled")
+        ],
+    ),
+    (
+        "Beside another program threads are faster, {:.1f} ms against {:.1f},",
+        lambda: [cell(RANKS_BUSY, side, QUARTILE) for side in (THREADS, TWO)],
+    ),
+    (
+        "The sum of the gradients takes {:.2f} ms in shared memory, and {:.2f} ms by MPI.",
+        lambda: [cell(SCALING, f"{SUM_OF_A}, {how}", QUARTILE) for how in ("shared memory", "MPI")],
     ),
     (
         "Tracing writes {:.2f} times as many tokens a second at A, {:.2f} at C (`generate.py --untraced`).",
