@@ -2,9 +2,11 @@
 
 Read the source in this order, as the README says: engine, op, calling, ops (elementwise first), tensor, functional, fused,
 kernels/numpy, trace.
+
+``from tinytensor import distributed`` is for several processes. It is not imported here, as most programs are one.
 """
 
-from tinytensor import functional, nn, optim, parallel, random, distributed
+from tinytensor import functional, nn, optim, parallel, random
 from tinytensor.backend import BackendError
 from tinytensor.backend import name as backend_name
 from tinytensor.checkpoint import checkpoint
