@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from tinytensor.backend import DType, default_dtype, host
+from tinytensor.backend import DType, host
 from tinytensor.nn import Module
 from tinytensor.optim import Optimizer
+from tinytensor.optim.state import state_dtype
 from tinytensor.shared import note_shared
 from tinytensor.tensor import Tensor
 
@@ -69,16 +70,16 @@ def _places(owners: Iterable[Any]) -> list[_Place]:
 
 
 def _state_places(optimizer: Optimizer) -> Iterator[_Place]:
+    """The places of a state's arrays, also of those that it will need later. Marks each state that is to be shared."""
     for parameter, state in zip(optimizer.parameters(), optimizer.state):
         state.is_shared = optimizer.advances_all
         if not state.is_shared:
             continue
-        is_narrow = parameter.dtype.itemsize < default_dtype.itemsize
         for name in optimizer.array_names(parameter):
             if name in state:
                 yield _Place(state[name], partial(state.__setitem__, name))
             else:
-                zeros = host.zeros(parameter.shape, default_dtype if is_narrow else parameter.dtype)
+                zeros = host.zeros(parameter.shape, state_dtype(parameter))
                 yield _Place(zeros, partial(state.memory.__setitem__, name))
 
 

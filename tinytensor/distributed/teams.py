@@ -45,10 +45,9 @@ class Team(Generic[Member]):
 def _serve(ranks: Communicator, make: Callable[..., Any], *arguments: Any) -> None:
     """On another rank than 0: make this rank's member of a team, and call the methods that rank 0 names until it names none."""
     member = make(ranks, *arguments)
-    with parallel.one_blas_thread():
-        while call := ranks.tell():
-            method, own = call
-            getattr(member, method)(*own)
+    while call := ranks.tell():
+        method, own = call
+        getattr(member, method)(*own)
 
 
 @contextmanager
@@ -128,7 +127,7 @@ def lead(main: Callable[[], Result]) -> Result | None:
         ranks = _of_arrays(world)
     if world.rank:
         ignore_signals()
-        with world.ending_all():
+        with world.ending_all(), parallel.one_blas_thread():
             while job := ranks.tell():
                 follow, arguments = job
                 follow(ranks, *arguments)

@@ -42,8 +42,12 @@ def of_ranks(updates: list[Update], threads: int, ranks: Ranks | None) -> tuple[
                 "its optimizer's state: change it in place (`p.data[...] = values`), on rank 0 alone, and then call "
                 "ranks.broadcast([p.data])"
             )
-        kind = for_all if not is_shared(parameter.data) else to_divide if state.is_shared else for_rank_0
-        kind.append(update)
+        if not is_shared(parameter.data):
+            for_all.append(update)
+        elif state.is_shared:
+            to_divide.append(update)
+        else:
+            for_rank_0.append(update)
     parts = _divided(to_divide, ranks.size)  # first among ranks, as each may have another number of threads
     own = parts.pop(ranks.rank) + for_all + (for_rank_0 if ranks.rank == 0 else [])
     return _divided(own, threads), [*itertools.chain(*parts), *(for_rank_0 if ranks.rank else [])]

@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any
 
 from tinytensor import parallel
-from tinytensor.backend import default_dtype, host, no_warnings, xp
+from tinytensor.backend import host, no_warnings, xp
 from tinytensor.changes import note_change
 from tinytensor.nn.module import Parameter
 from tinytensor.optim.dividing import Ranks, Update, of_ranks
-from tinytensor.optim.state import State
+from tinytensor.optim.state import State, is_narrow, state_dtype
 from tinytensor.shared import is_shared
 from tinytensor.tensor import Tensor
 
@@ -116,7 +116,7 @@ class Optimizer:
         own, others = of_ranks(updates, threads, ranks)
         parallel.call_together([partial(self._update_all, part) for part in own])
         for p, state, group, _ in others:  # the arrays of these are another rank's work
-            if _is_narrow(p):
+            if is_narrow(p):
                 state.add_master(p.data)
             self.advance(p.data, state, group)
             self._check_shared(state)
@@ -134,7 +134,7 @@ class Optimizer:
             alike.setdefault(kind, []).append(update)
         for members in alike.values():
             parameters, states, (group, *_), (lr, *_) = zip(*members)
-            if _is_narrow(parameters[0]):
+            if is_narrow(parameters[0]):
                 for p, state in zip(parameters, states):
                     if state.add_master(p.data):
                         state["master"][...] = p.data
@@ -168,7 +168,7 @@ class Optimizer:
 
     def array_names(self, parameter: Parameter) -> list[str]:
         """The names of the arrays that the state of a parameter may have."""
-        return [*(["master"] if _is_narrow(parameter) else []), *(name for name in self.state_names if name != "steps")]
+        return [*(["master"] if is_narrow(parameter) else []), *(name for name in self.state_names if name != "steps")]
 
     def update(self, parameters: Arrays, gradients: Arrays, states: States, group: dict[str, Any], lr: float) -> None:
         """Change these arrays of parameters in place. Every optimizer defines this method.
@@ -220,11 +220,11 @@ class Optimizer:
         for key, value in state.items():
             place, _, name = key.partition(".")
             fits = place.isdigit() and int(place) < len(parameters)
-            known = (*self.state_names, "master") if fits and _is_narrow(parameters[int(place)]) else self.state_names
+            known = (*self.state_names, "master") if fits and is_narrow(parameters[int(place)]) else self.state_names
             if not fits or name not in known or value.shape != (() if name == "steps" else parameters[int(place)].shape):
                 raise ValueError(f"the state's {key!r} of shape {value.shape} does not fit this {type(self).__name__}")
             parameter = parameters[int(place)]
-            dtype = default_dtype if _is_narrow(parameter) else parameter.dtype  # as in a run with this model
+            dtype = state_dtype(parameter)  # as in a run with this model
             loaded[int(place)][name] = value.item() if name == "steps" else value.data.astype(dtype)
         for i, found in enumerate(loaded):
             if found.keys() - {"master"} and (missing := [n for n in self.state_names if n not in found]):
@@ -245,7 +245,3 @@ def _number(value: Any) -> Any:
 
 def _learns(parameter: Parameter) -> bool:
     return parameter.requires_grad and parameter.grad is not None
-
-
-def _is_narrow(parameter: Parameter) -> bool:
-    return parameter.dtype.itemsize < default_dtype.itemsize

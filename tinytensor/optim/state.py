@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tinytensor.backend import default_dtype, xp
+from tinytensor.backend import DType, default_dtype, xp
+
+
+def is_narrow(parameter: Any) -> bool:
+    """Whether a parameter is narrower than float32, so that its state holds a float32 copy of it, the master."""
+    return bool(parameter.dtype.itemsize < default_dtype.itemsize)
+
+
+def state_dtype(parameter: Any) -> DType:
+    """The dtype of the arrays in the state of a parameter."""
+    return default_dtype if is_narrow(parameter) else parameter.dtype
 
 
 class State(dict[str, Any]):
