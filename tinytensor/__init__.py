@@ -16,6 +16,7 @@ from tinytensor.functional.attention import *
 from tinytensor.functional.classification import *
 from tinytensor.functional.losses import *
 from tinytensor.functional.normalization import *
+from tinytensor.functional.recurrence import *
 from tinytensor.functional.regularization import *
 from tinytensor.gradcheck import GradcheckError, gradcheck
 from tinytensor.graph import draw_graph

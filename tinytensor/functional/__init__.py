@@ -11,6 +11,7 @@ from tinytensor.functional.attention import *
 from tinytensor.functional.classification import *
 from tinytensor.functional.losses import *
 from tinytensor.functional.normalization import *
+from tinytensor.functional.recurrence import *
 from tinytensor.functional.regularization import *
 from tinytensor.ops.activations import *
 from tinytensor.ops.elementwise import sigmoid, tanh

@@ -17,9 +17,13 @@ from tinytensor.nn.layers import (
     Tanh,
 )
 from tinytensor.nn.module import Module, ModuleList, Parameter, Sequential
+from tinytensor.nn.recurrent import GRU, LSTM, RNN
 
 __all__ = [
     "GELU",
+    "GRU",
+    "LSTM",
+    "RNN",
     "Dropout",
     "Embedding",
     "LayerNorm",

@@ -24,6 +24,14 @@ from tinytensor.kernels.numpy.normalization import (
 )
 from tinytensor.kernels.numpy.optimizers import adam_step, global_norm, scale_all, sgd_step
 from tinytensor.kernels.numpy.products import linear, matmul
+from tinytensor.kernels.numpy.recurrence import (
+    gru_backward,
+    gru_forward,
+    lstm_backward,
+    lstm_forward,
+    rnn_backward,
+    rnn_forward,
+)
 from tinytensor.kernels.numpy.rotation import rotate_pairs
 from tinytensor.kernels.numpy.silu import sigmoid, silu_backward, silu_forward
 from tinytensor.kernels.numpy.softmax import log_softmax, log_softmax_gradient, softmax, softmax_gradient
@@ -46,6 +54,8 @@ __all__ = [
     "gelu_tanh_backward",
     "gelu_tanh_forward",
     "global_norm",
+    "gru_backward",
+    "gru_forward",
     "join_heads",
     "keep_mask",
     "layer_norm_backward",
@@ -55,12 +65,16 @@ __all__ = [
     "linear_cross_entropy_forward",
     "log_softmax",
     "log_softmax_gradient",
+    "lstm_backward",
+    "lstm_forward",
     "matmul",
     "multi_head_attention_backward",
     "multi_head_attention_forward",
     "queries_keys_values",
     "rms_norm_backward",
     "rms_norm_forward",
+    "rnn_backward",
+    "rnn_forward",
     "rotate_pairs",
     "scale_all",
     "sgd_step",

@@ -1,0 +1,195 @@
+"""Recurrent networks of several layers: ``RNN``, ``GRU`` and ``LSTM``, with PyTorch's parameters, so that its weights load."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from tinytensor import backend, functional, ops
+from tinytensor.checks import check_probability, value_check
+from tinytensor.creation import arange, tensor, zeros
+from tinytensor.nn.module import Module, Parameter
+from tinytensor.random import uniform
+from tinytensor.tensor import Tensor
+
+States = Sequence[Tensor]
+Weights = Sequence[Any]  # parameters; biases may be None
+
+
+class Recurrent(Module):
+    """The base of the recurrent networks. ``x`` is (length, batch, input_size), or (batch, length, input_size) with
+    ``batch_first``, or (length, input_size) without a batch.
+
+    Layer k has ``weight_ih_lk`` (gates * hidden_size, inputs), ``weight_hh_lk`` (gates * hidden_size, hidden_size) and, with
+    ``bias``, ``bias_ih_lk`` and ``bias_hh_lk`` (gates * hidden_size,). They are uniform between -1/sqrt(hidden_size) and
+    1/sqrt(hidden_size). With ``bidirectional`` each layer also runs from the end, with parameters that end in ``_reverse``. The
+    outputs of both directions, side by side, are the next layer's input. In training, ``dropout`` is the probability of dropping
+    an output of any layer but the last.
+    """
+
+    gates: int  # of a subclass: the blocks of rows in its weights
+    num_states = 1  # kinds of state that it carries from step to step
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+    ):
+        check_probability(dropout)
+        if min(input_size, hidden_size, num_layers) < 1:
+            raise ValueError(f"sizes and layers must be at least 1: input {input_size}, hidden {hidden_size}, layers {num_layers}")
+        if dropout and num_layers == 1:
+            warnings.warn("dropout acts between layers, and there is one layer: it does nothing", stacklevel=3)
+        self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
+        self.batch_first, self.dropout, self.directions = batch_first, dropout, 1 + bidirectional
+        size, bound = self.gates * hidden_size, 1.0 / math.sqrt(hidden_size)
+        for layer in range(num_layers):
+            inputs = input_size if layer == 0 else self.directions * hidden_size
+            shapes = {"weight_ih": (size, inputs), "weight_hh": (size, hidden_size), "bias_ih": (size,), "bias_hh": (size,)}
+            for direction in range(self.directions):
+                for name, shape in shapes.items():
+                    is_there = bias or not name.startswith("bias")
+                    value = Parameter(uniform(shape, -bound, bound)) if is_there else None
+                    setattr(self, _name(name, layer, direction), value)
+
+    def forward(self, x: Tensor, state: Any = None, lengths: Any = None) -> tuple[Tensor, Any]:
+        """The outputs of the last layer for every step, (length, batch, directions * hidden_size), and the final state.
+
+        A state is (num_layers * directions, batch, hidden_size); an LSTM has two of them, (h, c). The initial one is zeros if
+        ``state`` is None. ``lengths`` (batch,) says how many steps of each sequence count: the rest is padding, which changes
+        nothing and gets outputs of 0. The final state is then that after each sequence's own last step (its first one in the
+        direction from the end). Axes are ordered, or missing, as in x. Raises ValueError for shapes that do not fit.
+        """
+        is_single = x.ndim == 2
+        if x.ndim not in (2, 3) or x.shape[-1] != self.input_size:
+            raise ValueError(f"{type(self).__name__} takes (length, batch, {self.input_size}) or (length, {self.input_size}), "
+                             f"not {x.shape}")
+        if is_single:
+            x = ops.expand_dims(x, 1)
+        elif self.batch_first:
+            x = ops.swapaxes(x, 0, 1)
+        first = self._first(x, state, is_single)
+        mask = None if lengths is None else self._mask(lengths, *x.shape[:2])
+        final: list[list[Tensor]] = []
+        for layer in range(self.num_layers):
+            if layer and self.dropout:
+                x = functional.dropout(x, self.dropout, self.training)
+            outputs = []
+            for direction in range(self.directions):
+                own = [kind[len(final)] for kind in first]
+                states = self._layer(x, self._weights(layer, direction), own, mask, bool(direction))
+                outputs.append(states[0])
+                final.append([kind[0 if direction else -1] for kind in states])
+            x = outputs[0] if self.directions == 1 else ops.concatenate(outputs, -1)
+        if mask is not None:
+            x = ops.where(ops.expand_dims(mask, -1), x, 0.0)
+        last = [ops.stack(kind) for kind in zip(*final)]
+        if is_single:
+            x, last = x[:, 0], [kind[:, 0] for kind in last]
+        elif self.batch_first:
+            x = ops.swapaxes(x, 0, 1)
+        return x, last[0] if self.num_states == 1 else tuple(last)
+
+    def _first(self, x: Tensor, state: Any, is_single: bool) -> States:
+        """The initial states, each (num_layers * directions, batch, hidden_size)."""
+        shape = (self.num_layers * self.directions, x.shape[1], self.hidden_size)
+        if state is None:
+            return [zeros(shape, x.dtype)] * self.num_states
+        states = [state] if self.num_states == 1 else list(state)
+        expected = (shape[0], shape[2]) if is_single else shape
+        if len(states) != self.num_states or any(s.shape != expected for s in states):
+            of = "a state" if self.num_states == 1 else "a pair of states"
+            raise ValueError(f"{type(self).__name__} takes {of} of shape {expected}, not {[s.shape for s in states]}")
+        return [ops.expand_dims(s, 1) for s in states] if is_single else states
+
+    def _mask(self, lengths: Any, length: int, batch: int) -> Tensor:
+        """The boolean mask (length, batch), True = a token."""
+        lengths = lengths if isinstance(lengths, Tensor) else tensor(lengths)
+        if lengths.shape != (batch,) or lengths.dtype.kind not in "iu":
+            raise ValueError(f"lengths must be {batch} integers, one for each sequence, not {lengths.dtype} {lengths.shape}")
+        _check_lengths(lengths, length)
+        return ops.expand_dims(arange(length), 1) < lengths
+
+    def _weights(self, layer: int, direction: int) -> Weights:
+        """The parameters of a layer in one direction: weight_ih, weight_hh, bias_ih and bias_hh."""
+        return [getattr(self, _name(name, layer, direction)) for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+
+    def _layer(self, x: Tensor, weights: Weights, first: States, mask: Tensor | None, is_reversed: bool) -> States:
+        """A layer in one direction: its states after each step."""
+        raise TypeError(f"{type(self).__name__} has no layer: use RNN, GRU or LSTM")
+
+    def extra_repr(self) -> str:
+        options = {"num_layers": self.num_layers, "bidirectional": self.directions == 2, "dropout": self.dropout}
+        plain = {"num_layers": 1, "bidirectional": False, "dropout": 0.0}
+        changed = [f"{name}={value}" for name, value in options.items() if value != plain[name]]
+        return ", ".join([str(self.input_size), str(self.hidden_size), *changed])
+
+
+def _name(name: str, layer: int, direction: int) -> str:
+    return f"{name}_l{layer}" + ("_reverse" if direction else "")
+
+
+@value_check
+def _check_lengths(lengths: Tensor, length: int) -> None:
+    if backend.name == "numpy" and lengths.size and not 0 <= int(lengths.data.min()) <= int(lengths.data.max()) <= length:
+        raise ValueError(f"lengths must be from 0 to {length}, the steps of x, not {lengths.data.tolist()}")
+
+
+def _both(bias_ih: Tensor | None, bias_hh: Tensor | None) -> Tensor | None:
+    """The sum of both biases, which act on the gates alike."""
+    return None if bias_ih is None or bias_hh is None else bias_ih + bias_hh
+
+
+class RNN(Recurrent):
+    """The plain recurrent network: h' = tanh(x weight_ihᵀ + bias_ih + h weight_hhᵀ + bias_hh). ``nonlinearity`` may be "relu"."""
+
+    gates = 1
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        nonlinearity: str = "tanh",
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+    ):
+        if nonlinearity not in ("tanh", "relu"):
+            raise ValueError(f"the nonlinearity of an RNN is 'tanh' or 'relu', not {nonlinearity!r}")
+        super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional)
+        self.nonlinearity = nonlinearity
+
+    def _layer(self, x: Tensor, weights: Weights, first: States, mask: Tensor | None, is_reversed: bool) -> States:
+        weight_ih, weight_hh, *biases = weights
+        return [functional.rnn(ops.linear(x, weight_ih, _both(*biases)), weight_hh, *first, mask, is_reversed, self.nonlinearity)]
+
+
+class GRU(Recurrent):
+    """The gated recurrent unit; see ``functional.gru``."""
+
+    gates = 3
+
+    def _layer(self, x: Tensor, weights: Weights, first: States, mask: Tensor | None, is_reversed: bool) -> States:
+        weight_ih, weight_hh, bias_ih, bias_hh = weights
+        return [functional.gru(ops.linear(x, weight_ih, bias_ih), weight_hh, bias_hh, *first, mask, is_reversed)]
+
+
+class LSTM(Recurrent):
+    """Long short-term memory; see ``functional.lstm``. Its state is a pair (h, c)."""
+
+    gates = 4
+    num_states = 2
+
+    def _layer(self, x: Tensor, weights: Weights, first: States, mask: Tensor | None, is_reversed: bool) -> States:
+        weight_ih, weight_hh, *biases = weights
+        both = functional.lstm(ops.linear(x, weight_ih, _both(*biases)), weight_hh, *first, mask, is_reversed)
+        return [both[0], both[1]]
