@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import re
 import textwrap
@@ -70,6 +71,59 @@ def loss_curve(rows: Sequence[dict[str, Any]], path: str | Path, title: str = ""
 def _save(figure: Any, path: str | Path, dpi: float) -> None:
     with atomic_write(path) as temporary, fonts_of_any_weight():
         figure.savefig(temporary, format="png", dpi=dpi)
+
+
+# ------------------------------------------------------------------------------------------------------- memory
+
+COLORS = ("#dc2626", "#d97706", "#2563eb", "#059669", "#7c3aed", "#475569")
+
+
+def accuracy_by_distance(accuracies: Mapping[str, Mapping[int, float]], chance: float, path: str | Path) -> None:
+    """Draw a line for each model to a PNG at ``path``: how often it recalls a token from a distance. Guessing is a dashed line.
+
+    ``accuracies`` are fractions by the model's name and the distance in steps. Raises ImportError without matplotlib.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    axes = figure.add_subplot()
+    for (name, found), color, marker in zip(accuracies.items(), itertools.cycle(COLORS), itertools.cycle("osD^")):
+        percent = [100 * fraction for fraction in found.values()]
+        axes.plot(list(found), percent, color=color, marker=marker, markersize=4, label=name)
+    axes.axhline(100 * chance, color="black", linewidth=1, linestyle="--", label="guessing")
+    axes.set_xscale("log")
+    ticks = [t for power in range(9) for t in (10**power, 2 * 10**power, 5 * 10**power)]
+    longest = max(distance for found in accuracies.values() for distance in found)
+    axes.set_xticks([t for t in ticks if t <= longest], [f"{t:,}" for t in ticks if t <= longest])
+    axes.minorticks_off()
+    axes.set_ylim(0, 104)
+    axes.set_xlabel("distance of the token from the end (steps)")
+    axes.set_ylabel("right answers (%)")
+    axes.grid(alpha=0.25)
+    figure.legend(loc="outside upper center", ncols=len(accuracies) + 1, frameon=False)
+    _save(figure, path, 120)
+
+
+def gradients_by_distance(panels: Mapping[str, Mapping[str, Sequence[float]]], path: str | Path) -> None:
+    """Draw panels side by side to a PNG at ``path``, each with a line for each model: the norm of the gradient of the last
+    output with respect to the inputs, on a logarithmic axis.
+
+    ``panels`` holds the norms by the panel's title and the model's name; the first one is that of the last input. A norm of 0
+    has no place on the axis. Raises ImportError without matplotlib.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.5, 4.2), layout="constrained")
+    for axes, (title, lines) in zip(figure.subplots(1, len(panels), sharey=True, squeeze=False)[0], panels.items()):
+        for (name, norms), color in zip(lines.items(), itertools.cycle(COLORS)):
+            axes.plot([norm or math.nan for norm in norms], color=color, linewidth=1.5, label=name)
+        axes.set_yscale("log")
+        axes.set_title(title)
+        axes.set_xlabel("distance of the input from the end (steps)")
+        axes.grid(alpha=0.25)
+    figure.axes[0].set_ylabel("norm of the gradient")
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(COLORS), frameon=False)
+    _save(figure, path, 120)
 
 
 # ------------------------------------------------------------------------------------------------------ attention
