@@ -12,7 +12,14 @@ import pytest
 
 import tinytensor as tt
 from tinyformer import plots
-from tinyformer.plots import attention_maps, attention_means, if_possible, loss_curve
+from tinyformer.plots import (
+    accuracy_by_distance,
+    attention_maps,
+    attention_means,
+    gradients_by_distance,
+    if_possible,
+    loss_curve,
+)
 
 pytest.importorskip("matplotlib")
 
@@ -207,6 +214,60 @@ def test_a_page_of_many_panels_stays_within_bounds(tmp_path: Path, figures: list
     attention_maps({"encoder": tt.tensor(weights(1, 12, 12))}, tokens, [], tmp_path / "a.png")
     # Not only 3, but as many as FEWEST_LABELS (8) allow at even distances.
     assert [labels(figure.axes, "x")[-1] for figure in figures] == [tokens, list("acegik")]
+
+
+def test_accuracies_have_a_line_for_each_model_and_one_for_guessing(tmp_path: Path, figures: list[Any]) -> None:
+    found = {
+        "RNN": {1: 0.3, 10: 0.125, 100: 0.125},
+        "GRU": {1: 1.0, 10: 1.0, 100: 1.0},
+        "attention": {1: 1.0, 10: 1.0, 100: 1.0},
+    }
+    path = tmp_path / "accuracy.png"
+    accuracy_by_distance(found, 0.125, path)
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert [p.name for p in tmp_path.iterdir()] == ["accuracy.png"]
+    (axes,) = figures[0].axes
+    *lines, guessing = axes.get_lines()
+    assert [line.get_label() for line in lines] == list(found)
+    assert [list(line.get_ydata()) for line in lines] == [[30.0, 12.5, 12.5], [100.0] * 3, [100.0] * 3]
+    assert list(lines[0].get_xdata()) == [1, 10, 100]
+    assert set(guessing.get_ydata()) == {12.5}
+    assert guessing.get_linestyle() == "--"
+    assert axes.get_xscale() == "log"
+    assert labels([axes], "x") == [["1", "2", "5", "10", "20", "50", "100"]]
+    # Where lines are equal, the later ones leave the edges of the earlier ones to be seen.
+    assert lines[1].get_linewidth() > lines[2].get_linewidth()
+    assert beside(figures[0])
+
+
+def test_gradients_have_panels_with_the_same_axis(tmp_path: Path, figures: list[Any]) -> None:
+    panels = {
+        "before training": {"RNN": [1.0, 1e-9, 1e-70], "attention": [1.0, 0.1, 0.1]},
+        "after training": {"RNN": [1.0, 0.1, 0.0], "attention": [2.0, 0.1, 5.0]},
+    }
+    path = tmp_path / "gradients.png"
+    gradients_by_distance(panels, path)
+    assert [p.name for p in tmp_path.iterdir()] == ["gradients.png"]
+    assert [axes.get_title() for axes in figures[0].axes] == list(panels)
+    assert {axes.get_yscale() for axes in figures[0].axes} == {"log"}
+    assert len({axes.get_ylim() for axes in figures[0].axes}) == 1
+    for axes, lines in zip(figures[0].axes, panels.values()):
+        assert [line.get_label() for line in axes.get_lines()] == ["RNN", "attention"]
+        for line, norms in zip(axes.get_lines(), lines.values()):
+            np.testing.assert_array_equal(line.get_ydata(), [norm or np.nan for norm in norms])
+            assert list(line.get_xdata()) == [0, 1, 2]
+    colors = [[line.get_color() for line in axes.get_lines()] for axes in figures[0].axes]
+    assert colors[0] == colors[1]
+    assert len(set(colors[0])) == 2
+    assert beside(figures[0])
+
+
+def beside(figure: Any) -> bool:
+    """Whether the legend is inside the picture, and hides nothing of the axes and their titles."""
+    (legend,) = figure.legends
+    place = legend.get_window_extent()
+    tops = [axes.get_tightbbox().y1 for axes in figure.axes]
+    return place.x0 >= 0 and place.x1 <= figure.bbox.width and max(tops) <= place.y0 and place.y1 <= figure.bbox.height
 
 
 def test_drawing_if_possible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
