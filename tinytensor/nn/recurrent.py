@@ -24,9 +24,9 @@ class Recurrent(Module):
 
     Layer k has ``weight_ih_lk`` (gates * hidden_size, inputs), ``weight_hh_lk`` (gates * hidden_size, hidden_size) and, with
     ``bias``, ``bias_ih_lk`` and ``bias_hh_lk`` (gates * hidden_size,). They are uniform between -1/sqrt(hidden_size) and
-    1/sqrt(hidden_size). With ``bidirectional`` each layer also runs from the end, with parameters that end in ``_reverse``. The
-    outputs of both directions, side by side, are the next layer's input. In training, ``dropout`` is the probability of dropping
-    an output of any layer but the last.
+    1/sqrt(hidden_size). With ``bidirectional`` each layer also runs from the end, with parameters that end in ``_reverse``.
+    The outputs of both directions, side by side, are the next layer's input. In training, ``dropout`` is the probability of
+    dropping an output of any layer but the last.
     """
 
     gates: int  # of a subclass: the blocks of rows in its weights
@@ -44,7 +44,9 @@ class Recurrent(Module):
     ):
         check_probability(dropout)
         if min(input_size, hidden_size, num_layers) < 1:
-            raise ValueError(f"sizes and layers must be at least 1: input {input_size}, hidden {hidden_size}, layers {num_layers}")
+            raise ValueError(
+                f"sizes and layers must be at least 1: input {input_size}, hidden {hidden_size}, layers {num_layers}"
+            )
         if dropout and num_layers == 1:
             warnings.warn("dropout acts between layers, and there is one layer: it does nothing", stacklevel=3)
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
@@ -69,8 +71,9 @@ class Recurrent(Module):
         """
         is_single = x.ndim == 2
         if x.ndim not in (2, 3) or x.shape[-1] != self.input_size:
-            raise ValueError(f"{type(self).__name__} takes (length, batch, {self.input_size}) or (length, {self.input_size}), "
-                             f"not {x.shape}")
+            raise ValueError(
+                f"{type(self).__name__} takes (length, batch, {self.input_size}) or (length, {self.input_size}), not {x.shape}"
+            )
         if is_single:
             x = ops.expand_dims(x, 1)
         elif self.batch_first:
@@ -148,7 +151,8 @@ def _both(bias_ih: Tensor | None, bias_hh: Tensor | None) -> Tensor | None:
 
 
 class RNN(Recurrent):
-    """The plain recurrent network: h' = tanh(x weight_ihᵀ + bias_ih + h weight_hhᵀ + bias_hh). ``nonlinearity`` may be "relu"."""
+    """The plain recurrent network: h' = tanh(x weight_ihᵀ + bias_ih + h weight_hhᵀ + bias_hh); ``nonlinearity`` may be
+    "relu"."""
 
     gates = 1
 
@@ -170,7 +174,9 @@ class RNN(Recurrent):
 
     def _layer(self, x: Tensor, weights: Weights, first: States, mask: Tensor | None, is_reversed: bool) -> States:
         weight_ih, weight_hh, *biases = weights
-        return [functional.rnn(ops.linear(x, weight_ih, _both(*biases)), weight_hh, *first, mask, is_reversed, self.nonlinearity)]
+        (state,) = first
+        projected = ops.linear(x, weight_ih, _both(*biases))
+        return [functional.rnn(projected, weight_hh, state, mask, is_reversed, self.nonlinearity)]
 
 
 class GRU(Recurrent):
@@ -180,7 +186,8 @@ class GRU(Recurrent):
 
     def _layer(self, x: Tensor, weights: Weights, first: States, mask: Tensor | None, is_reversed: bool) -> States:
         weight_ih, weight_hh, bias_ih, bias_hh = weights
-        return [functional.gru(ops.linear(x, weight_ih, bias_ih), weight_hh, bias_hh, *first, mask, is_reversed)]
+        (state,) = first
+        return [functional.gru(ops.linear(x, weight_ih, bias_ih), weight_hh, bias_hh, state, mask, is_reversed)]
 
 
 class LSTM(Recurrent):
@@ -191,5 +198,6 @@ class LSTM(Recurrent):
 
     def _layer(self, x: Tensor, weights: Weights, first: States, mask: Tensor | None, is_reversed: bool) -> States:
         weight_ih, weight_hh, *biases = weights
-        both = functional.lstm(ops.linear(x, weight_ih, _both(*biases)), weight_hh, *first, mask, is_reversed)
+        state, cell = first
+        both = functional.lstm(ops.linear(x, weight_ih, _both(*biases)), weight_hh, state, cell, mask, is_reversed)
         return [both[0], both[1]]

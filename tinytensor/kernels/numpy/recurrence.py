@@ -107,7 +107,7 @@ def gru_forward(
 ) -> tuple[Any, Any]:
     """With p from the inputs and u = h W^T + bias: r = sigmoid(p_r + u_r), z = sigmoid(p_z + u_z), n = tanh(p_n + r u_n), and
     h' = n + z (h - n). Saves the states, the gates r, z and n, and u_n."""
-    length, batch, width = *projected.shape[:2], state.shape[-1]
+    (length, batch, _), width = projected.shape, state.shape[-1]
     states = xp.empty((length, batch, width), projected.dtype)
     gates, of_state = xp.empty(projected.shape, projected.dtype), xp.empty(states.shape, projected.dtype)
     for t in steps(length, is_reversed):
@@ -139,7 +139,7 @@ def gru_backward(
     mask: Any,
     is_reversed: bool,
 ) -> Sequence[Any]:
-    """Before its activation: dn = dh' (1 - z) (1 - n^2), dr = dn u_n r (1 - r), dz = dh' (h - n) z (1 - z), and du_n = dn r. Then
+    """Before their activations: dn = dh' (1 - z) (1 - n^2), dr = dn u_n r (1 - r), dz = dh' (h - n) z (1 - z), du_n = dn r. And
     dh = dh' z + du W."""
     states, gates, of_state = residuals
     width = state.shape[-1]
@@ -172,7 +172,7 @@ def lstm_forward(
 
     The output (2, length, batch, width) holds h' and c'. Saves it, and the gates i, f, u and o.
     """
-    length, batch, width = *projected.shape[:2], state.shape[-1]
+    (length, batch, _), width = projected.shape, state.shape[-1]
     out = xp.empty((2, length, batch, width), projected.dtype)
     states, cells = out
     gates = xp.empty(projected.shape, projected.dtype)
