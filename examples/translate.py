@@ -21,7 +21,6 @@ from tinyformer import plain_errors
 with plain_errors():  # a missing package or GPU is told in a line, too
     import tinytensor as tt
     from tinyformer import (
-        ARCHITECTURES,
         Commands,
         PairBatches,
         PairFiles,
@@ -51,6 +50,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         translation_loss,
         typed_lines,
     )
+    from tinyformer.translation import ARCHITECTURES
     from tinytensor.io import write_text
 
 Pairs = Sequence[tuple[str, str]]  # sentences and their translations
