@@ -35,6 +35,8 @@ class TextBatches:
         context: int = 0,
     ):
         check_counts(block_size=block_size, batch_size=batch_size)
+        if context < 0:
+            raise SettingError(f"context must be at least 0, not {context}")
         check_fraction(validation_fraction)
         cut = int(len(ids) * (1.0 - validation_fraction))
         window = int(context) + int(block_size)
@@ -44,7 +46,7 @@ class TextBatches:
             raise SettingError(
                 f"the text has {len(ids)} tokens, too few for windows of {window}: "
                 f"use at least {need}, or a smaller block_size" + (" or context" if context else ""),
-                "block_size",
+                *(["block_size", "context"] if context else ["block_size"]),
             )
         check_batch_fits(batch_size, window + 1)
         if vocab_size is not None:

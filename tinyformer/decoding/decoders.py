@@ -158,7 +158,7 @@ class RecurrentDecoder:
         self.model = model
         self.state = state
         self.max_tokens = max_tokens
-        self.ids: Any = None
+        self.num_tokens = 0  # of each text so far
         self._in_evaluation = evaluating(model)
         config = model.config
         self._vocab_size = config.target_vocab_size if isinstance(config, Seq2SeqConfig) else config.vocab_size
@@ -173,17 +173,20 @@ class RecurrentDecoder:
             raise UserError(
                 f"a decoder that writes {self.state.batch_size} texts got ids for {len(new)}: pass one row for each"
             )
-        ids, new = _joined(self.ids, new, self._vocab_size)
-        if ids.shape[1] > self.max_tokens:
-            raise UserError(f"this decoder takes {self.max_tokens} tokens, not {ids.shape[1]}: pass it a larger max_tokens")
+        if not self.num_tokens:
+            new = batch_of_ids(new, "prompts")
+            check_ids(new, self._vocab_size)
+        ids = tt.tensor(new)
+        num_tokens = self.num_tokens + ids.shape[1]
+        if num_tokens > self.max_tokens:
+            raise UserError(f"this decoder takes {self.max_tokens} tokens, not {num_tokens}: pass it a larger max_tokens")
         with tt.no_grad(), without_warnings(), self._in_evaluation:
-            logits, self.state = self.model.step(tt.tensor(new), self.state)
-        self.ids = ids
+            logits, self.state = self.model.step(ids, self.state)
+        self.num_tokens = num_tokens  # only now, as the model may refuse the ids
         return logits.numpy()
 
     def select(self, rows: Any) -> None:
         """Go on with these rows of the batch."""
-        self.ids = None if self.ids is None else self.ids[rows]
         self.state = None if self.state is None else self.state.select(rows)
 
 

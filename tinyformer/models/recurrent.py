@@ -137,8 +137,10 @@ class RecurrentLM(Module):
         """The cross-entropy of the predictions for ``targets`` (batch, length), the tokens that follow each of the last ids.
 
         If there are more ids than targets, the first ones only set the state: backpropagation through time is truncated there
-        (Williams and Peng 1990).
+        (Williams and Peng 1990). Raises ValueError for shapes that do not fit.
         """
+        if not ids.ndim == targets.ndim == 2 or len(ids) != len(targets) or ids.shape[1] < targets.shape[1]:
+            raise ValueError(f"targets must be (batch, length), at most as long as the ids {ids.shape}, not {targets.shape}")
         context = ids.shape[1] - targets.shape[1]
         state = None
         if context:

@@ -92,10 +92,13 @@ class EncoderDecoder(Module):
     """What both models share: the embeddings, the output layer, the loss, and writing token by token.
 
     The last layer before the logits is a maxout of the decoder's state, the word that it has just read and, with attention, the
-    context (Bahdanau et al. 2015, appendix A.2.2). Raises SettingError if the model does not fit in memory.
+    context (Bahdanau et al. 2015, appendix A.2.2). Raises SettingError if the model does not fit in memory, and if the
+    configuration is that of the other model.
     """
 
     def __init__(self, config: Seq2SeqConfig, context: int):
+        if config.attention != bool(context):
+            raise SettingError(f"attention must be {bool(context)} for {type(self).__name__}, not {config.attention}")
         settings = ("d_model", "d_embedding", "num_layers")
         check_model_fits(config.num_parameters(), 2 * config.num_layers, *settings)
         self.config = config
@@ -168,15 +171,15 @@ class EncoderDecoder(Module):
 
     def _features_of_guesses(self, target: Tensor, state: State) -> Tensor:
         """``_features`` where the decoder reads some of its own guesses instead of the target."""
-        found = []
-        ids = target[:, :1]
-        for i in range(target.shape[1]):
-            features, state = self._features(ids, state)
-            found.append(features)
+        features, state = self._features(target[:, :1], state)
+        found = [features]
+        for i in range(1, target.shape[1]):
             with tt.no_grad():
                 guess = self._logits(features[0]).argmax(-1)
                 is_right_one = tt.random.uniform(len(guess)) < self.config.teacher_forcing
-                ids = tt.where(is_right_one, target[:, min(i + 1, target.shape[1] - 1)], guess)[:, None]
+                ids = tt.where(is_right_one, target[:, i], guess)[:, None]
+            features, state = self._features(ids, state)
+            found.append(features)
         return tt.concatenate(found)
 
     def _logits(self, features: Tensor) -> Tensor:
@@ -233,6 +236,11 @@ class AttentionState(State):
         index = tt.tensor(rows)
         hidden = super().select(rows).hidden
         return AttentionState(hidden, self.memory[index], self.keys[index], self.mask[index])
+
+    def detached(self) -> AttentionState:
+        """The same state, through which no gradients flow back, to the encoder neither."""
+        hidden = super().detached().hidden
+        return AttentionState(hidden, self.memory.detach(), self.keys.detach(), self.mask)
 
 
 class AdditiveAttention(RecordsAttention):
