@@ -44,6 +44,8 @@ def _through_time(
     step: Callable[..., Sequence[Tensor]], projected: Tensor, first: Sequence[Tensor], mask: Any, is_reversed: bool
 ) -> list[Tensor]:
     """Run ``step(projected of one step, *states)`` for all steps. Returns each kind of state for all steps."""
+    if mask is not None:
+        projected = where(mask[..., None], projected, 0.0)  # NaN would come back as the gradient of a step without a token
     found: list[Any] = [None] * projected.shape[0]
     states = first
     for t in steps(len(found), is_reversed):
@@ -64,8 +66,8 @@ def rnn(
 ) -> Tensor:
     """The plain recurrent network (Elman 1990): h' = f(projected + h weightᵀ), with f = "tanh" or "relu".
 
-    Shapes: projected (length, batch, width), weight (width, width), state (batch, width) -> the states after each step, (length,
-    batch, width). Raises ValueError for shapes that do not fit.
+    Shapes: projected (length, batch, width), weight (width, width), state (batch, width) -> the states after each step,
+    (length, batch, width). Raises ValueError for shapes that do not fit.
     """
     function = tanh if activation == "tanh" else relu
     (states,) = _through_time(lambda p, h: [function(p + linear(h, weight))], projected, [state], mask, is_reversed)
@@ -106,9 +108,7 @@ def gru(
     inputs=("projected", "weight", "state", "cell"),
     check=lambda projected, weight, state, cell: _check(4, projected, weight, state, cell),
 )
-def lstm(
-    projected: Tensor, weight: Tensor, state: Tensor, cell: Tensor, mask: Any = None, is_reversed: bool = False
-) -> Tensor:
+def lstm(projected: Tensor, weight: Tensor, state: Tensor, cell: Tensor, mask: Any = None, is_reversed: bool = False) -> Tensor:
     """Long short-term memory (Hochreiter and Schmidhuber 1997; the forget gate is of Gers et al. 2000).
 
     With a = projected + h weightᵀ, and the gates in PyTorch's order i, f, u, o: i, f and o are sigmoids, u is a tanh,

@@ -24,9 +24,9 @@ class Recurrent(Module):
 
     Layer k has ``weight_ih_lk`` (gates * hidden_size, inputs), ``weight_hh_lk`` (gates * hidden_size, hidden_size) and, with
     ``bias``, ``bias_ih_lk`` and ``bias_hh_lk`` (gates * hidden_size,). They are uniform between -1/sqrt(hidden_size) and
-    1/sqrt(hidden_size). With ``bidirectional`` each layer also runs from the end, with parameters that end in ``_reverse``. The
-    outputs of both directions, side by side, are the next layer's input. In training, ``dropout`` is the probability of dropping
-    an output of any layer but the last.
+    1/sqrt(hidden_size). With ``bidirectional`` each layer also runs from the end, with parameters that end in ``_reverse``.
+    The outputs of both directions, side by side, are the next layer's input. In training, ``dropout`` is the probability of
+    dropping an output of any layer but the last.
     """
 
     gates: int  # of a subclass: the blocks of rows in its weights
@@ -44,7 +44,9 @@ class Recurrent(Module):
     ):
         check_probability(dropout)
         if min(input_size, hidden_size, num_layers) < 1:
-            raise ValueError(f"sizes and layers must be at least 1: input {input_size}, hidden {hidden_size}, layers {num_layers}")
+            raise ValueError(
+                f"sizes and layers must be at least 1: input {input_size}, hidden {hidden_size}, layers {num_layers}"
+            )
         if dropout and num_layers == 1:
             warnings.warn("dropout acts between layers, and there is one layer: it does nothing", stacklevel=3)
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
@@ -69,14 +71,16 @@ class Recurrent(Module):
         """
         is_single = x.ndim == 2
         if x.ndim not in (2, 3) or x.shape[-1] != self.input_size:
-            raise ValueError(f"{type(self).__name__} takes (length, batch, {self.input_size}) or (length, {self.input_size}), "
-                             f"not {x.shape}")
+            name, size = type(self).__name__, self.input_size
+            raise ValueError(f"{name} takes (length, batch, {size}) or (length, {size}), not {x.shape}")
         if is_single:
             x = ops.expand_dims(x, 1)
         elif self.batch_first:
             x = ops.swapaxes(x, 0, 1)
         first = self._first(x, state, is_single)
         mask = None if lengths is None else self._mask(lengths, *x.shape[:2])
+        if mask is not None:
+            x = ops.where(ops.expand_dims(mask, -1), x, 0.0)  # of padding even NaN must not reach the weights' gradients
         final: list[list[Tensor]] = []
         for layer in range(self.num_layers):
             if layer and self.dropout:
@@ -148,7 +152,8 @@ def _both(bias_ih: Tensor | None, bias_hh: Tensor | None) -> Tensor | None:
 
 
 class RNN(Recurrent):
-    """The plain recurrent network: h' = tanh(x weight_ihᵀ + bias_ih + h weight_hhᵀ + bias_hh). ``nonlinearity`` may be "relu"."""
+    """The plain recurrent network: h' = tanh(x weight_ihᵀ + bias_ih + h weight_hhᵀ + bias_hh), or with relu in tanh's place if
+    ``nonlinearity`` is "relu"."""
 
     gates = 1
 
@@ -169,8 +174,9 @@ class RNN(Recurrent):
         self.nonlinearity = nonlinearity
 
     def _layer(self, x: Tensor, weights: Weights, first: States, mask: Tensor | None, is_reversed: bool) -> States:
-        weight_ih, weight_hh, *biases = weights
-        return [functional.rnn(ops.linear(x, weight_ih, _both(*biases)), weight_hh, *first, mask, is_reversed, self.nonlinearity)]
+        (weight_ih, weight_hh, *biases), (state,) = weights, first
+        projected = ops.linear(x, weight_ih, _both(*biases))
+        return [functional.rnn(projected, weight_hh, state, mask, is_reversed, self.nonlinearity)]
 
 
 class GRU(Recurrent):
@@ -179,8 +185,8 @@ class GRU(Recurrent):
     gates = 3
 
     def _layer(self, x: Tensor, weights: Weights, first: States, mask: Tensor | None, is_reversed: bool) -> States:
-        weight_ih, weight_hh, bias_ih, bias_hh = weights
-        return [functional.gru(ops.linear(x, weight_ih, bias_ih), weight_hh, bias_hh, *first, mask, is_reversed)]
+        (weight_ih, weight_hh, bias_ih, bias_hh), (state,) = weights, first
+        return [functional.gru(ops.linear(x, weight_ih, bias_ih), weight_hh, bias_hh, state, mask, is_reversed)]
 
 
 class LSTM(Recurrent):
@@ -190,6 +196,6 @@ class LSTM(Recurrent):
     num_states = 2
 
     def _layer(self, x: Tensor, weights: Weights, first: States, mask: Tensor | None, is_reversed: bool) -> States:
-        weight_ih, weight_hh, *biases = weights
-        both = functional.lstm(ops.linear(x, weight_ih, _both(*biases)), weight_hh, *first, mask, is_reversed)
+        (weight_ih, weight_hh, *biases), (state, cell) = weights, first
+        both = functional.lstm(ops.linear(x, weight_ih, _both(*biases)), weight_hh, state, cell, mask, is_reversed)
         return [both[0], both[1]]
