@@ -1,10 +1,11 @@
-"""Train a GPT on the characters of a text (or on byte pairs), and let it write.
+"""Train a GPT on the characters of a text (or on byte pairs), and let it write; or a recurrent network, as before GPTs.
 
 On Tiny Shakespeare, with nanoGPT's settings for a CPU, that takes a little over a minute on two cores.
 
 python examples/char_gpt.py                              # train on Tiny Shakespeare
 python examples/char_gpt.py --data my.txt                # train on your own text: runs/char_gpt-my
 python examples/char_gpt.py --resume                     # go on after an interruption
+python examples/char_gpt.py --architecture lstm          # or gru, or rnn; about as many parameters as the GPT
 python examples/char_gpt.py sample --prompt "ROMEO:"     # write with a trained model
 """
 
@@ -24,6 +25,8 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         CharTokenizer,
         Commands,
         GPTConfig,
+        RecurrentConfig,
+        RecurrentLM,
         RunFolder,
         RunSetup,
         Sampling,
@@ -35,11 +38,14 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         add_run_settings,
         add_settings,
         add_text_flag,
+        check_fields,
         draw_losses,
+        first_choice,
         generate,
         load_tokenizer,
         load_weights,
         next_command,
+        one_of,
         perplexity,
         run_command,
         setting,
@@ -52,12 +58,20 @@ with plain_errors():  # a missing package or GPU is told in a line, too
 DEFAULT_OUT = "runs/char_gpt"
 
 
+ARCHITECTURES = {"gpt": GPTConfig, "lstm": RecurrentConfig, "gru": RecurrentConfig, "rnn": RecurrentConfig}
+
+
 @dataclasses.dataclass(frozen=True)
 class TextConfig:
-    """How the text is cut into tokens."""
+    """How the text is cut into tokens, and what predicts them. Raises SettingError for a value that is not allowed."""
 
+    architecture: str = setting("gpt", "gpt, or a recurrent network: lstm, gru or rnn")
     tokenizer: str = setting("char", "char (one token a character) or bpe (byte pairs, learned from the text)")
     bpe_tokens: int = setting(1024, "tokens of the bpe tokenizer")
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        one_of(self, "architecture", ARCHITECTURES)
 
     def train_tokenizer(self, text: str) -> CharTokenizer | BPETokenizer:
         """A tokenizer for the text. Raises SettingError for a kind that does not exist."""
@@ -68,28 +82,42 @@ class TextConfig:
         raise SettingError(f"tokenizer must be char or bpe, not {self.tokenizer!r}")
 
 
+def make_model(config: GPTConfig | RecurrentConfig) -> GPT | RecurrentLM:
+    """The language model with these settings."""
+    return GPT(config) if isinstance(config, GPTConfig) else RecurrentLM(config)
+
+
+def kind_of(model: GPT | RecurrentLM) -> str:
+    """The model's kind, for people: GPT, LSTM, GRU or RNN."""
+    return "GPT" if isinstance(model, GPT) else model.config.cell.upper()
+
+
 # ---------------------------------------------------------------------------------------------------------- training
 
 
 def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, Tokenizer]:
     """Read the text, and make a tokenizer and a model for it; a resumed run has them already."""
-    setup = RunSetup(folder, arguments, {"model": GPTConfig, "training": TrainingConfig, "text": TextConfig})
+    of_flags = settings_from(TextConfig, vars(arguments))
+    architecture = (folder.read_part("text", TextConfig) if arguments.resume else of_flags).architecture
+    kind = ARCHITECTURES[architecture]
+    setup = RunSetup(folder, arguments, {"model": kind, "training": TrainingConfig, "text": TextConfig})
     config = setup.settings(TrainingConfig)
     text_config = setup.settings(TextConfig)
     text, source = setup.text(arguments.data)
     tokenizer = setup.tokenizer(lambda: text_config.train_tokenizer(text))
-    model_config = setup.settings(GPTConfig, vocab_size=tokenizer.vocab_size)
+    model_config = setup.settings(kind, {"cell": architecture}, vocab_size=tokenizer.vocab_size)
 
     tt.seed(config.seed)
     ids, vocab_size = tokenizer.encode(text), tokenizer.vocab_size
-    batches = TextBatches(ids, model_config.block_size, config.batch_size, config.seed, vocab_size=vocab_size)
-    model = GPT(model_config)
+    context = getattr(model_config, "context", 0)
+    batches = TextBatches(ids, model_config.block_size, config.batch_size, config.seed, vocab_size=vocab_size, context=context)
+    model = make_model(model_config)
     trainer = Trainer(model, batches, config, folder)
     setup.begin(trainer, tokenizer)
 
     held_out = f"the last {len(batches.validation):,} tokens validate"
     print(f"{source.name}: {len(text):,} characters, {vocab_size:,} distinct tokens; {held_out}")
-    print(f"GPT with {model.num_parameters():,} parameters on {tt.backend_name}; run folder {folder.path}")
+    print(f"{kind_of(model)} with {model.num_parameters():,} parameters on {tt.backend_name}; run folder {folder.path}")
     return trainer, tokenizer
 
 
@@ -104,7 +132,7 @@ def train(arguments: argparse.Namespace) -> None:
             f"Best validation loss {trainer.best_loss:.4f}, perplexity {perplexity(trainer.best_loss):.2f}, "
             f"at step {trainer.best_step}."
         )
-        draw_losses(trainer, "GPT", trainer.model.config.dropout)
+        draw_losses(trainer, kind_of(trainer.model), trainer.model.config.dropout)
         print("A sample of 500 tokens:\n")
         load_weights(trainer.model, folder.best)
         prompt = tokenizer.encode(opening(tokenizer))
@@ -119,12 +147,12 @@ def train(arguments: argparse.Namespace) -> None:
 def sample(arguments: argparse.Namespace) -> None:
     """Write with a trained model."""
     folder = RunFolder(arguments.out)
-    config = folder.read_part("model", GPTConfig)
+    config = folder.read_part("model", ARCHITECTURES[folder.read_part("text", TextConfig).architecture])
     sampling = settings_from(Sampling, vars(arguments))
     tokenizer = load_tokenizer(folder.tokenizer, config.vocab_size)
     prompt = opening(tokenizer) if arguments.prompt is None else arguments.prompt
     ids = tokenizer.encode(prompt)
-    model = GPT(config)
+    model = make_model(config)
     load_weights(model, folder.latest if arguments.latest else folder.best)
     new_ids = generate(model, ids, arguments.length, sampling)
     print(prompt, end="", flush=True)
@@ -152,14 +180,16 @@ def show(tokenizer: Tokenizer, ids: Iterable[int]) -> str:
 
 def parse(words: list[str]) -> argparse.Namespace:
     """The command line; without a command it is ``train``."""
+    architecture = first_choice(words, "architecture", TextConfig)
     commands = Commands("char_gpt.py", "Train a GPT on a text, and sample from it.", DEFAULT_OUT)
     training = commands.add(
         train,
         help="train on a text (what runs without a command)",
-        description="Train a GPT on a text. `char_gpt.py sample --help` tells how to write with it.",
+        description="Train a GPT, or a recurrent network, on a text. `char_gpt.py sample --help` tells how to write with it. "
+        f"The flags of the model are those of --architecture {architecture}; with another before --help, its own are shown.",
     )
     add_text_flag(training)
-    add_run_settings(training, DEFAULT_OUT, model=GPTConfig, tokens=TextConfig, training=TrainingConfig)
+    add_run_settings(training, DEFAULT_OUT, model=ARCHITECTURES[architecture], text=TextConfig, training=TrainingConfig)
     sampling = commands.add_use(sample, help="write with a trained model", description="Write with a trained model.")
     sampling.add_argument("--prompt", help="the text to go on from (default: a new line)", metavar="TEXT")
     sampling.add_argument("--length", help="tokens to write", type=int, default=500, metavar="INT")

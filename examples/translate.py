@@ -1,4 +1,4 @@
-"""Train the Transformer of "Attention Is All You Need" to translate, and translate with it.
+"""Train the Transformer of "Attention Is All You Need" to translate, and translate with it; or what came before it.
 
 Without arguments it learns to turn dates in words into ISO dates, in about a minute on two cores. German captions (Multi30k,
 10 epochs) take about 25 minutes of computing.
@@ -6,6 +6,7 @@ Without arguments it learns to turn dates in words into ISO dates, in about a mi
 python examples/translate.py                                       # dates, from generated data
 python examples/translate.py --data pairs.tsv --out runs/it        # a sentence, a tab and its translation on each line
 python examples/translate.py --source train.de --target train.en   # or two files, line by line (.gz, too)
+python examples/translate.py --architecture lstm                   # or attention: the recurrent networks before it
 python examples/translate.py translate --out runs/it "I love you." # translate; without a sentence it asks for them
 """
 
@@ -27,8 +28,6 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         RunSetup,
         Trainer,
         TrainingConfig,
-        Transformer,
-        TransformerConfig,
         TranslationConfig,
         Translator,
         UserError,
@@ -37,32 +36,39 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         as_flags,
         dates,
         encode_pairs,
+        first_choice,
         load_tokenizer,
         load_weights,
         next_command,
         plots,
         recording_attention,
         run_command,
+        settings_from,
         specials_of,
         split_pairs,
         train_to_end,
         translation_loss,
         typed_lines,
     )
+    from tinyformer.translation import ARCHITECTURES
     from tinytensor.io import write_text
 
 Pairs = Sequence[tuple[str, str]]  # sentences and their translations
 
 DEFAULT_OUT = "runs/translate"
-# The settings for dates: a small Transformer.
+# The settings for dates: small networks.
 DATES = {
-    "model": {"d_model": 64, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 2, "d_ff": 256, "norm_first": True},
+    "transformer": {"d_model": 64, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 2, "d_ff": 256, "norm_first": True},
+    "lstm": {"d_model": 128, "d_embedding": 64, "num_layers": 1, "dropout": 0.1},
+    "attention": {"d_model": 64, "d_embedding": 64, "num_layers": 1, "dropout": 0.1, "cell": "gru"},
     "training": {"steps": 1500, "batch_size": 64, "learning_rate": 2e-3, "warmup": 100, "weight_decay": 0.0, "beta2": 0.98},
     "task": {"vocab_size": 400},
 }
-# The settings for real languages: the size of the Multi30k Transformer in the literature.
+# The settings for real languages: the sizes of the Multi30k networks in the literature.
 LANGUAGES = {
-    "model": {"d_model": 256, "num_heads": 8, "encoder_layers": 3, "decoder_layers": 3, "d_ff": 512, "norm_first": True},
+    "transformer": {"d_model": 256, "num_heads": 8, "encoder_layers": 3, "decoder_layers": 3, "d_ff": 512, "norm_first": True},
+    "lstm": {"d_model": 512, "d_embedding": 256, "num_layers": 2, "dropout": 0.4},
+    "attention": {"d_model": 512, "d_embedding": 256, "num_layers": 1, "dropout": 0.4, "cell": "gru"},
     "training": {"steps": 3000, "batch_size": 128, "learning_rate": 1e-3, "warmup": 400, "weight_decay": 0.01, "beta2": 0.98},
     "task": {},
 }
@@ -72,12 +78,15 @@ LANGUAGES = {
 
 
 def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, Translator, Pairs, str]:
-    """Read pairs, make a tokenizer, and build a Transformer and its trainer; a resumed run has its settings and tokenizer.
+    """Read pairs, make a tokenizer, and build a network and its trainer; a resumed run has its settings and tokenizer.
 
     Returns the trainer, the translator whose model it trains, the pairs to score that with, and whether they are "dates" or
     "languages".
     """
-    setup = RunSetup(folder, arguments, {"task": TranslationConfig, "model": TransformerConfig, "training": TrainingConfig})
+    of_flags = settings_from(TranslationConfig, vars(arguments))
+    architecture = (folder.read_part("task", TranslationConfig) if arguments.resume else of_flags).architecture
+    make, kind_of_model = ARCHITECTURES[architecture]
+    setup = RunSetup(folder, arguments, {"task": TranslationConfig, "model": kind_of_model, "training": TrainingConfig})
     files = setup.files(PairFiles)
     kind, defaults = ("languages", LANGUAGES) if files.are_given() else ("dates", DATES)
     task = setup.settings(TranslationConfig, defaults["task"])
@@ -93,11 +102,11 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, 
     encoded = [encode_pairs(part, tokenizer.encode, tokenizer.encode, task.max_tokens) for part in split]
     (training, validation, test), (training_ids, validation_ids, _) = zip(*encoded)
 
-    model_defaults = {"share_embeddings": True, **defaults["model"]}
+    model_defaults = {"share_embeddings": True, "attention": architecture == "attention", **defaults[architecture]}
     sizes = {"source_vocab_size": tokenizer.vocab_size, "target_vocab_size": tokenizer.vocab_size}
-    model_config = setup.settings(TransformerConfig, model_defaults, **sizes, source_pad=specials.pad)
+    model_config = setup.settings(kind_of_model, model_defaults, **sizes, source_pad=specials.pad)
     tt.seed(config.seed)
-    translator = Translator(Transformer(model_config), tokenizer, task)
+    translator = Translator(make(model_config), tokenizer, task)
     translator.check_length()  # a model that cannot translate is not trained
     translator.check_beam(arguments.beam)
     if not (training and validation and test):
@@ -111,8 +120,8 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, 
     long = sum(map(len, split)) - len(training) - len(validation) - len(test)
     if long:
         print(f"({long} pairs with a side of more than {task.max_tokens} tokens are left out)")
-    parameters = f"{translator.model.num_parameters():,} parameters"
-    print(f"Transformer with {parameters} on {tt.backend_name}, {len(batches)} batches an epoch; run folder {folder.path}")
+    network = f"{type(translator.model).__name__} with {translator.model.num_parameters():,} parameters"
+    print(f"{network} on {tt.backend_name}, {len(batches)} batches an epoch; run folder {folder.path}")
     return trainer, translator, test, kind
 
 
@@ -136,7 +145,7 @@ def train(arguments: argparse.Namespace) -> None:
         with plots.if_possible():
             note = plots.note_on_losses(translator.model.config.dropout, translator.task.label_smoothing)
             plots.loss_curve(trainer.rows, folder.curve, title="Translation", note=note)
-            print("Drew {}, {} and {}".format(folder.curve, *draw_attention(translator, sources[0], folder)))
+            print(drawn([folder.curve, *draw_attention(translator, sources[0], folder)]))
         print(f"Translate with: {next_command(arguments.out, DEFAULT_OUT, 'translate')}")
 
 
@@ -164,16 +173,27 @@ def side_by_side(pairs: Pairs, translations: Sequence[str]) -> str:
     return "\n".join(f"    {s}  ->  {ours}   (reference: {t})" for (s, t), ours in zip(pairs, translations))
 
 
-def draw_attention(translator: Translator, sentence: str, folder: RunFolder) -> tuple[Path, Path]:
-    """Draw encoder, decoder and cross-attention for a sentence and its translation. Returns the paths of two pictures: the mean
-    over the heads of each layer, and each head."""
+def draw_attention(translator: Translator, sentence: str, folder: RunFolder) -> list[Path]:
+    """Draw the attention of each layer for a sentence and its translation. Returns the paths of two pictures, the mean over the
+    heads of each layer and each head; none for a network without attention."""
     (hypotheses,) = translator.search([sentence], beam=1)
     source, target = translator.encode(sentence), [translator.specials.start, *hypotheses[0].ids]
     with recording_attention(translator.model.eval()) as recorded:
         translator.model(tt.tensor([source]), tt.tensor([target]))
-    maps = {name: weights[0][0] for name, weights in recorded.items()}
+    maps = {name: tt.concatenate(weights, -2)[0] for name, weights in recorded.items()}  # a recurrent network attends in steps
+    if not maps:
+        return []
     tokens = translator.tokens(source), translator.tokens(target)
-    return plots.attention_means(maps, *tokens, folder.attention), plots.attention_maps(maps, *tokens, folder.attention_heads)
+    return [
+        plots.attention_means(maps, *tokens, folder.attention),
+        plots.attention_maps(maps, *tokens, folder.attention_heads),
+    ]
+
+
+def drawn(paths: Sequence[Path]) -> str:
+    """A line that names the pictures."""
+    *others, last = map(str, paths)
+    return f"Drew {', '.join(others)} and {last}" if others else f"Drew {last}"
 
 
 # ------------------------------------------------------------------------------------------------------- translating
@@ -191,13 +211,15 @@ def translate(arguments: argparse.Namespace) -> None:
             text = translator.text(hypothesis)
             print(text if arguments.n_best == 1 else f"{hypothesis.score:.3f}\t{text}")
         if arguments.heat_map:
-            print("Drew {} and {}".format(*draw_attention(translator, sentence, folder)))
+            print(drawn(draw_attention(translator, sentence, folder)))
 
 
 def open_run(folder: RunFolder) -> Translator:
     """A run's translator, whose weights are yet to be loaded."""
-    task, config = folder.read_part("task", TranslationConfig), folder.read_part("model", TransformerConfig)
-    return Translator(Transformer(config), load_tokenizer(folder.tokenizer, config.target_vocab_size), task)
+    task = folder.read_part("task", TranslationConfig)
+    make, kind = ARCHITECTURES[task.architecture]
+    config = folder.read_part("model", kind)
+    return Translator(make(config), load_tokenizer(folder.tokenizer, config.target_vocab_size), task)
 
 
 # ------------------------------------------------------------------------------------------------------ command line
@@ -205,17 +227,21 @@ def open_run(folder: RunFolder) -> Translator:
 
 def parse(words: list[str]) -> argparse.Namespace:
     """The command line; without a command it is ``train``."""
-    commands = Commands("translate.py", "Train a Transformer to translate, and translate with it.", DEFAULT_OUT)
-    for_dates, for_languages = (" ".join(map(as_flags, defaults.values())) for defaults in (DATES, LANGUAGES))
+    architecture = first_choice(words, "architecture", TranslationConfig)
+    commands = Commands("translate.py", "Train a network to translate, and translate with it.", DEFAULT_OUT)
+    parts = (architecture, "training", "task")
+    for_dates, for_languages = (" ".join(as_flags(defaults[part]) for part in parts) for defaults in (DATES, LANGUAGES))
     training = commands.add(
         train,
         help="train (what runs without a command)",
-        description="Train a Transformer to translate. Without files it learns dates, with smaller defaults than those shown "
-        f"below: {for_dates}. With files: {for_languages}.",
+        description="Train a network to translate. Without files it learns dates, with smaller defaults than those shown "
+        f"below: {for_dates}. With files: {for_languages}. The flags of the model are those of --architecture {architecture}; "
+        "with another --architecture before --help, its own are shown.",
     )
     add_pair_flags(training)
     training.add_argument("--beam", help="the width of the beam that scores the end", type=int, default=5, metavar="INT")
-    add_run_settings(training, DEFAULT_OUT, task=TranslationConfig, model=TransformerConfig, training=TrainingConfig)
+    model = ARCHITECTURES[architecture][1]
+    add_run_settings(training, DEFAULT_OUT, task=TranslationConfig, model=model, training=TrainingConfig)
     using = commands.add_use(translate, help="translate with a trained model", description="Translate sentences.")
     using.add_argument("sentences", help="what to translate; without any, they are read one by one", nargs="*")
     using.add_argument("--beam", help="the width of the beam; 1 is greedy", type=int, default=5, metavar="INT")

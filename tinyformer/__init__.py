@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
         add_settings,
         add_text_flag,
         as_flags,
+        first_choice,
         next_command,
         run_command,
         typed_lines,
@@ -39,7 +40,14 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.data.sentences import check_marks, labelled_sentences, likely_marks, sentence_parts, sentences_before
     from tinyformer.data.text import TextBatches
     from tinyformer.decoding.beam_search import Hypothesis, beam_search, log_softmax
-    from tinyformer.decoding.decoders import Decoder, GPTDecoder, TransformerDecoder
+    from tinyformer.decoding.decoders import (
+        Decoder,
+        GPTDecoder,
+        RecurrentDecoder,
+        TransformerDecoder,
+        language_decoder,
+        translation_decoder,
+    )
     from tinyformer.decoding.filling import fill_masks, hide_words, with_wordpieces
     from tinyformer.decoding.sampling import Sampling, generate, sample
     from tinyformer.decoding.streaming import stream_text
@@ -49,10 +57,12 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.models.blocks import Block, BlockConfig
     from tinyformer.models.evaluating import evaluating
     from tinyformer.models.gpt import GPT, GPTConfig
+    from tinyformer.models.recurrent import RecurrentConfig, RecurrentLM
+    from tinyformer.models.seq2seq import AdditiveAttentionModel, ContextVectorModel, Seq2SeqConfig
     from tinyformer.models.transformer import Transformer, TransformerConfig
     from tinyformer.schema import check_fields
     from tinyformer.scripts import RunSetup, draw_losses, train_to_end
-    from tinyformer.settings import at_least, setting, settings_from
+    from tinyformer.settings import at_least, one_of, setting, settings_from
     from tinyformer.tokenizers import (
         BPETokenizer,
         CharTokenizer,
@@ -70,7 +80,7 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
 
 _NAMES = {
     "command_line": "Commands Parser add_pair_flags add_run_flags add_run_settings add_settings add_text_flag as_flags "
-    "next_command run_command typed_lines",
+    "first_choice next_command run_command typed_lines",
     "data.batches": "Batch Batches padded",
     "data.dates": "dates",
     "data.labelled": "LabelledBatches",
@@ -81,7 +91,7 @@ _NAMES = {
     "data.sentences": "check_marks labelled_sentences likely_marks sentence_parts sentences_before",
     "data.text": "TextBatches",
     "decoding.beam_search": "Hypothesis beam_search log_softmax",
-    "decoding.decoders": "Decoder GPTDecoder TransformerDecoder",
+    "decoding.decoders": "Decoder GPTDecoder RecurrentDecoder TransformerDecoder language_decoder translation_decoder",
     "decoding.filling": "fill_masks hide_words with_wordpieces",
     "decoding.sampling": "Sampling generate sample",
     "decoding.streaming": "stream_text",
@@ -91,10 +101,12 @@ _NAMES = {
     "models.blocks": "Block BlockConfig",
     "models.evaluating": "evaluating",
     "models.gpt": "GPT GPTConfig",
+    "models.recurrent": "RecurrentConfig RecurrentLM",
+    "models.seq2seq": "AdditiveAttentionModel ContextVectorModel Seq2SeqConfig",
     "models.transformer": "Transformer TransformerConfig",
     "schema": "check_fields",
     "scripts": "RunSetup draw_losses train_to_end",
-    "settings": "at_least setting settings_from",
+    "settings": "at_least one_of setting settings_from",
     "tokenizers": "BPETokenizer CharTokenizer Tokenizer WordPieceTokenizer WordTokenizer load_tokenizer",
     "training.config": "TrainingConfig",
     "training.evaluation": "accuracy evaluate perplexity",

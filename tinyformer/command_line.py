@@ -14,6 +14,7 @@ from typing import Any
 
 from tinyformer.errors import UserError, plain_errors
 from tinyformer.old_names import new_value, old_names
+from tinyformer.settings import settings_from
 
 # -------------------------------------------------------------------------------------------------------- settings
 
@@ -85,6 +86,16 @@ def _as_flag(name: str, value: Any) -> str:
 
 
 # -------------------------------------------------------------------------------------------------------- data and runs
+
+
+def first_choice(words: Sequence[str], name: str, kind: type) -> str:
+    """The value of a setting of the dataclass ``kind`` among the ``words``, or its default. It is read before the other flags,
+    because it decides which others there are."""
+    parser = Parser(add_help=False, argument_default=argparse.SUPPRESS)
+    parser.add_argument(_flag(name))
+    found, _ = parser.parse_known_args(words)
+    value: str = getattr(settings_from(kind, vars(found)), name)
+    return value
 
 
 def some_path(text: str) -> str:

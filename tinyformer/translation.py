@@ -4,27 +4,42 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from tinyformer.data.batches import padded
 from tinyformer.data.pair_files import one_line
 from tinyformer.data.pairs import Pair, Specials
 from tinyformer.decoding.beam_search import Hypothesis, beam_search
-from tinyformer.decoding.decoders import TransformerDecoder
+from tinyformer.decoding.decoders import translation_decoder
 from tinyformer.errors import SettingError, UserError
-from tinyformer.models.transformer import Transformer
+from tinyformer.models.seq2seq import AdditiveAttentionModel, ContextVectorModel, EncoderDecoder, Seq2SeqConfig
+from tinyformer.models.transformer import Transformer, TransformerConfig
 from tinyformer.progress import show_progress
 from tinyformer.schema import check_fields
-from tinyformer.settings import at_least, setting
+from tinyformer.settings import at_least, one_of, setting
 from tinyformer.tokenizers import BPETokenizer, Tokenizer
 from tinyformer.tokenizers.special import BEGIN, END, PADDING
 
 SENTENCES_AT_ONCE = 64
+
+Model = Transformer | EncoderDecoder
+ModelConfig = TransformerConfig | Seq2SeqConfig
+
+# The networks that translate, by the names that users give them, each with the dataclass of its settings.
+ARCHITECTURES: dict[str, tuple[type[Any], type[Any]]] = {
+    "transformer": (Transformer, TransformerConfig),
+    "lstm": (ContextVectorModel, Seq2SeqConfig),
+    "attention": (AdditiveAttentionModel, Seq2SeqConfig),
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class TranslationConfig:
     """What to translate, and how sentences are cut and searched for. Raises SettingError for values that cannot be."""
 
+    architecture: str = setting(
+        "transformer", "transformer; lstm (one context vector); attention (recurrent, with additive attention)"
+    )
     vocab_size: int = setting(8000, "tokens of the byte-pair vocabulary, one for both languages")
     lowercase: bool = setting(False, "read and write lower case only")
     max_tokens: int = setting(100, "pairs with a longer side are left out; no translation is longer")
@@ -35,6 +50,7 @@ class TranslationConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        one_of(self, "architecture", ARCHITECTURES)
         at_least(self, max_tokens=1, validation=1, test=1)
         if not 0 <= self.length_penalty <= 50:  # it is an exponent, and the power must not overflow
             raise SettingError(f"length_penalty must be from 0 to 50, not {self.length_penalty}")
@@ -48,9 +64,9 @@ class TranslationConfig:
 
 
 class Translator:
-    """A Transformer with the tokenizer of both its languages. Raises UserError for a tokenizer without the special tokens."""
+    """An encoder-decoder with the tokenizer of both its languages. Raises UserError for a tokenizer without special tokens."""
 
-    def __init__(self, model: Transformer, tokenizer: Tokenizer, task: TranslationConfig):
+    def __init__(self, model: Model, tokenizer: Tokenizer, task: TranslationConfig):
         self.model = model
         self.tokenizer = tokenizer
         self.task = task
@@ -70,7 +86,7 @@ class Translator:
         """The ``n_best`` translations of each sentence, as ids with scores, best first."""
         source = padded([self.encode(sentence) for sentence in sentences], self.specials.pad)
         longest = self.task.max_tokens + 1  # the end token counts, too
-        decoder = TransformerDecoder(self.model, source, longest)
+        decoder = translation_decoder(self.model, source, longest)
         start, end, alpha = self.specials.start, self.specials.end, self.task.length_penalty
         return beam_search(decoder, start, end, len(sentences), beam, longest, alpha, n_best)
 
@@ -105,7 +121,10 @@ class Translator:
 
     def check_length(self) -> None:
         """Raise UserError unless the model can read and write sentences of ``max_tokens``, and they fit in memory."""
-        config, longest = self.model.config, self.task.max_tokens
+        longest = self.task.max_tokens
+        if not isinstance(self.model, Transformer):  # a recurrent network reads and writes on and on
+            return
+        config = self.model.config
         if config.positions == "learned" and config.max_length <= longest:
             raise SettingError(f"max_length must be more than {longest}, the longest sentence, as its end needs a place, too")
         self.model.new_cache(longest + 1, 0)

@@ -16,6 +16,9 @@ from tinytensor.backend import Array, from_numpy, host, xp
 class TextBatches:
     """Training batches are random windows of the text. Validation takes the whole validation split, in order.
 
+    A window predicts ``block_size`` tokens. The inputs begin ``context`` tokens earlier, for a model that first reads what came
+    before.
+
     The last ``validation_fraction`` of the ids is the validation split. Raises UserError if a split is shorter than one window,
     and if a batch does not fit in memory. If ``vocab_size`` is given, it also raises UserError for an id that is not below it;
     a GPU would not notice such an id.
@@ -29,49 +32,59 @@ class TextBatches:
         seed: int = 0,
         validation_fraction: float = 0.1,
         vocab_size: int | None = None,
+        context: int = 0,
     ):
         check_counts(block_size=block_size, batch_size=batch_size)
+        if context < 0:
+            raise SettingError(f"context must be at least 0, not {context}")
         check_fraction(validation_fraction)
         cut = int(len(ids) * (1.0 - validation_fraction))
-        if min(cut, len(ids) - cut) < block_size + 1:
+        window = int(context) + int(block_size)
+        if min(cut, len(ids) - cut) < window + 1:
             over, under = min(validation_fraction, 1.0 - validation_fraction).as_integer_ratio()
-            need = (int(block_size) + 1) * under // over + 2  # in integers: block_size may be too large for a float
+            need = (window + 1) * under // over + 2  # in integers: block_size may be too large for a float
             raise SettingError(
-                f"the text has {len(ids)} tokens, too few for windows of {block_size}: "
-                f"use at least {need}, or a smaller block_size",
-                "block_size",
+                f"the text has {len(ids)} tokens, too few for windows of {window}: "
+                f"use at least {need}, or a smaller block_size" + (" or context" if context else ""),
+                *(["block_size", "context"] if context else ["block_size"]),
             )
-        check_batch_fits(batch_size, block_size + 1)
+        check_batch_fits(batch_size, window + 1)
         if vocab_size is not None:
             check_ids(ids, vocab_size)
         # The text is where the model is, on the GPU if there is one. Only the starts of the windows are copied for a batch.
         self.training = tt.tensor(ids[:cut])
         self.validation = tt.tensor(ids[cut:])
-        self._window = xp.arange(block_size + 1)
+        self._before = tt.tensor(ids[cut - context :]) if context else self.validation  # with what the first window reads, too
+        self._window = xp.arange(window + 1)
         self.block_size = block_size
+        self.context = context
         self.batch_size = batch_size
         self._rng = host.random.default_rng(seed)
 
     def sample(self) -> Batch:
         """The next training batch: windows at random positions, all equally likely."""
-        starts = self._rng.integers(0, len(self.training) - self.block_size, self.batch_size)
+        starts = self._rng.integers(0, len(self.training) - self.context - self.block_size, self.batch_size)
         return self._batch(self.training, from_numpy(starts))
 
     def largest_batch(self) -> int:
         """A lower bound for the number of tokens in the largest training batch."""
-        return int(self.batch_size) * int(self.block_size)
+        return int(self.batch_size) * int(self.block_size)  # what is read before leaves nothing behind
 
     def validation_batches(self, batch_size: int = 64) -> Iterator[Batch]:
         """Every target of the validation split exactly once, in adjacent windows. The last window may be shorter."""
         full = (len(self.validation) - 1) // self.block_size
         starts = xp.arange(full) * self.block_size
         for first in range(0, full, batch_size):
-            yield self._batch(self.validation, starts[first : first + batch_size])
+            yield self._batch(self._before, starts[first : first + batch_size])
         if full * self.block_size + 1 < len(self.validation):
-            yield _inputs_and_targets(self.validation[full * self.block_size :].reshape(1, -1))
+            yield self._inputs_and_targets(self._before[full * self.block_size :].reshape(1, -1))
 
     def _batch(self, ids: Tensor, starts: Array) -> Batch:
-        return _inputs_and_targets(ids[starts[:, None] + self._window])
+        return self._inputs_and_targets(ids[starts[:, None] + self._window])
+
+    def _inputs_and_targets(self, windows: Tensor) -> Batch:
+        targets = windows[:, self.context + 1 :]
+        return Batch(windows[:, :-1], targets, targets.shape[0] * targets.shape[1])
 
     def get_state(self) -> dict[str, Any]:
         """The state of the random choice of windows, as values for JSON."""
@@ -80,7 +93,3 @@ class TextBatches:
     def set_state(self, state: dict[str, Any]) -> None:
         """Continue from a state that ``get_state`` returned."""
         self._rng.bit_generator.state = state
-
-
-def _inputs_and_targets(windows: Tensor) -> Batch:
-    return Batch(windows[:, :-1], windows[:, 1:], windows.shape[0] * (windows.shape[1] - 1))

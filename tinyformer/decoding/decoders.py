@@ -5,6 +5,7 @@ Sampling and beam search work with any decoder. They use NumPy arrays on the CPU
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -15,6 +16,8 @@ from tinyformer.models.attention import is_recording_attention
 from tinyformer.models.caches import Cache
 from tinyformer.models.evaluating import evaluating
 from tinyformer.models.gpt import GPT
+from tinyformer.models.recurrent import RecurrentLM, State
+from tinyformer.models.seq2seq import EncoderDecoder, Seq2SeqConfig
 from tinyformer.models.transformer import Transformer
 from tinyformer.settings import check_counts
 from tinytensor import Tensor
@@ -142,6 +145,67 @@ class TransformerDecoder:
         self.memory, self.memory_mask = self.memory[index], self.memory_mask[index]
         if self.cache is not None:
             self.cache.select(rows)
+
+
+class RecurrentDecoder:
+    """A decoder for recurrent models, whose state is all that they keep of the tokens so far.
+
+    A language model begins with no ``state``. An encoder-decoder begins with the state that its ``encode`` returned for a batch
+    of sources; it takes up to ``max_tokens`` tokens in all.
+    """
+
+    def __init__(self, model: RecurrentLM | EncoderDecoder, state: State | None = None, max_tokens: float = math.inf):
+        self.model = model
+        self.state = state
+        self.max_tokens = max_tokens
+        self.num_tokens = 0  # of each text so far
+        self._in_evaluation = evaluating(model)
+        config = model.config
+        self._vocab_size = config.target_vocab_size if isinstance(config, Seq2SeqConfig) else config.vocab_size
+
+    def next_logits(self, new: Any) -> Any:
+        """The logits (batch, vocab_size) after the new ids (batch, count).
+
+        The ids of the first call are checked: UserError if they are not ids of the vocabulary. Every call raises UserError if
+        the number of rows is not that of the state, and after more than ``max_tokens`` tokens.
+        """
+        if self.state is not None and len(new) != self.state.batch_size:
+            raise UserError(
+                f"a decoder that writes {self.state.batch_size} texts got ids for {len(new)}: pass one row for each"
+            )
+        if not self.num_tokens:
+            new = batch_of_ids(new, "prompts")
+            check_ids(new, self._vocab_size)
+        ids = tt.tensor(new)
+        num_tokens = self.num_tokens + ids.shape[1]
+        if num_tokens > self.max_tokens:
+            raise UserError(f"this decoder takes {self.max_tokens} tokens, not {num_tokens}: pass it a larger max_tokens")
+        with tt.no_grad(), without_warnings(), self._in_evaluation:
+            logits, self.state = self.model.step(ids, self.state)
+        self.num_tokens = num_tokens  # only now, as the model may refuse the ids
+        return logits.numpy()
+
+    def select(self, rows: Any) -> None:
+        """Go on with these rows of the batch."""
+        self.state = None if self.state is None else self.state.select(rows)
+
+
+def language_decoder(model: GPT | RecurrentLM, use_cache: bool = True) -> Decoder:
+    """A decoder that continues texts with this language model. A recurrent one has no cache to do without."""
+    return RecurrentDecoder(model) if isinstance(model, RecurrentLM) else GPTDecoder(model, use_cache)
+
+
+def translation_decoder(model: Transformer | EncoderDecoder, source: Any, max_tokens: int) -> Decoder:
+    """A decoder that translates ``source`` (batch, length), in at most ``max_tokens`` tokens, with this encoder-decoder. Raises
+    UserError as ``TransformerDecoder`` does."""
+    if isinstance(model, Transformer):
+        return TransformerDecoder(model, source, max_tokens)
+    check_counts(max_tokens=max_tokens)
+    source = batch_of_ids(source, "sources")
+    check_ids(source, model.config.source_vocab_size)
+    with tt.no_grad(), evaluating(model):
+        state = model.encode(tt.tensor(source))
+    return RecurrentDecoder(model, state, max_tokens)
 
 
 def batch_of_ids(given: Any, what: str) -> Any:

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tinyformer.decoding.decoders import Decoder, GPTDecoder, batch_of_ids
+from tinyformer.decoding.decoders import Decoder, batch_of_ids, language_decoder
 from tinyformer.errors import SettingError, UserError
 from tinyformer.models.gpt import GPT
+from tinyformer.models.recurrent import RecurrentLM
 from tinyformer.schema import check_fields
 from tinyformer.settings import at_least, setting
 from tinytensor import Tensor
@@ -111,16 +112,16 @@ def _sample(decoder: Decoder, prompts: Any, num_tokens: int, sampling: Sampling,
 
 
 def generate(
-    model: GPT,
+    model: GPT | RecurrentLM,
     prompt: Sequence[int],
     num_tokens: int,
     sampling: Sampling | None = None,
     end: int | None = None,
     use_cache: bool = True,
 ) -> Iterator[int]:
-    """Continue ``prompt``, one token id or more, with a GPT. Yields up to ``num_tokens`` ids one by one, and stops after
-    ``end``. Raises UserError if the prompt is empty or num_tokens is negative."""
+    """Continue ``prompt``, one token id or more, with a language model. Yields up to ``num_tokens`` ids one by one, and stops
+    after ``end``. Raises UserError if the prompt is empty or num_tokens is negative."""
     sampling = Sampling() if sampling is None else sampling
     ids = batch_of_ids([prompt.numpy() if isinstance(prompt, Tensor) else prompt], "prompts")
-    steps = sample(GPTDecoder(model, use_cache), ids, num_tokens, sampling, end)
+    steps = sample(language_decoder(model, use_cache), ids, num_tokens, sampling, end)
     return (int(ids[0]) for ids in steps)

@@ -44,7 +44,19 @@ def check_heads(num_heads: int, d_model: int) -> None:
         raise SettingError(message, "num_heads", "d_model")
 
 
-class MultiHeadAttention(Module):
+class RecordsAttention(Module):
+    """The base of attention layers: ``recording_attention`` makes them keep their weights."""
+
+    def __init__(self) -> None:
+        self._recorded: list[Tensor] | None = None
+
+    def record(self, weights: Tensor) -> None:
+        """Keep the weights (batch, heads, queries, keys) of a call, if they are being recorded."""
+        if self._recorded is not None:
+            self._recorded.append(weights)
+
+
+class MultiHeadAttention(RecordsAttention):
     """Each position attends to others through ``num_heads`` heads. Each head has d_model / num_heads dimensions.
 
     With ``cross``, the queries come from x, and the keys and values from ``memory``. ``dropout`` acts on the attention weights.
@@ -60,6 +72,7 @@ class MultiHeadAttention(Module):
         cross: bool = False,
         rotary: RotaryPositions | None = None,
     ):
+        super().__init__()
         check_heads(num_heads, d_model)
         self.num_heads = num_heads
         self.rotary = rotary
@@ -71,7 +84,6 @@ class MultiHeadAttention(Module):
             self.query_key_value = Linear(d_model, 3 * d_model, bias)
         self.output = Linear(d_model, d_model, bias)
         self.dropout = Dropout(dropout)
-        self._recorded: list[Tensor] | None = None
 
     def forward(
         self,
@@ -103,7 +115,7 @@ class MultiHeadAttention(Module):
             if self.rotary is not None:
                 query, key = self.rotary.rotate(query), self.rotary.rotate(key)
             if self._recorded is not None:
-                self._recorded.append(attention_weights(query, key, mask, is_causal))
+                self.record(attention_weights(query, key, mask, is_causal))
             mixed = join_heads(scaled_dot_product_attention(query, key, value, mask, is_causal, dropout_p))
         return self.output(mixed)
 
@@ -152,7 +164,7 @@ def _attend_with_cache(
     keys, values = cache.read() if key is None else cache.append(key, value)
     if layer._recorded is not None:
         seen = None if mask is None else wrap(mask)
-        layer._recorded.append(attention_weights(wrap(query), wrap(keys), seen, is_causal))
+        layer.record(attention_weights(wrap(query), wrap(keys), seen, is_causal))
     return join_heads(attention_of_arrays(query, keys, values, mask, is_causal, dropout_p))
 
 
@@ -167,11 +179,12 @@ _recordings: list[Any] = []  # one for each ``with recording_attention`` that is
 
 @contextmanager
 def recording_attention(model: Module) -> Iterator[dict[str, list[Tensor]]]:
-    """A context that records the attention weights of every call, in one list for each attention layer of the model.
+    """A context that records the attention weights (batch, heads, queries, keys) of every call, in one list for each
+    attention layer of the model.
 
     The dict that it yields has the names of the layers as keys. No gradients are recorded inside the context.
     """
-    layers = {name: m for name, m in model.named_modules() if isinstance(m, MultiHeadAttention)}
+    layers = {name: m for name, m in model.named_modules() if isinstance(m, RecordsAttention)}
     recorded: dict[str, list[Tensor]] = {name: [] for name in layers}
     try:
         _recordings.append(recorded)

@@ -400,6 +400,43 @@ def test_every_validation_target_exactly_once_and_in_order(n: int, batch_size: i
     assert count == len(held_out) - 1
 
 
+@pytest.mark.parametrize("context", [1, 5, 11])
+def test_the_inputs_begin_with_what_came_before(context: int) -> None:
+    some, plain = batches(context=context), batches()
+    for _ in range(20):
+        batch = some.sample()
+        inputs, targets = batch.inputs.numpy(), batch.targets.numpy()
+        assert (inputs.shape, targets.shape) == ((4, context + 8), (4, 8))
+        assert batch.num_targets == 32
+        np.testing.assert_array_equal(inputs, inputs[:, :1] + np.arange(context + 8))
+        np.testing.assert_array_equal(targets, inputs[:, context:] + 1)
+        assert targets.max() < 180  # never from the validation split
+    # Validation has the same targets as without, and reads the end of the training text before them.
+    pairs = list(zip(some.validation_batches(2), plain.validation_batches(2), strict=True))
+    assert len(pairs) > 1
+    for batch, without in pairs:
+        np.testing.assert_array_equal(batch.targets.numpy(), without.targets.numpy())
+        np.testing.assert_array_equal(batch.inputs.numpy()[:, context:], without.inputs.numpy())
+        np.testing.assert_array_equal(batch.inputs.numpy()[:, 1:], batch.inputs.numpy()[:, :-1] + 1)
+        assert batch.num_targets == without.num_targets
+    assert pairs[0][0].inputs.numpy()[0, 0] == 180 - context
+
+
+def test_every_window_with_what_came_before_can_be_drawn() -> None:
+    some = batches(38, validation_fraction=0.5, context=3)
+    starts = {int(start) for _ in range(100) for start in some.sample().inputs.numpy()[:, 0]}
+    assert starts == set(range(8))
+
+
+def test_a_text_that_is_too_short_for_what_came_before() -> None:
+    with pytest.raises(
+        SettingError, match="too few for windows of 20: use at least 211, or a smaller block_size or context"
+    ) as e:
+        batches(context=12)
+    assert e.value.as_flags().endswith("or a smaller --block-size or --context")
+    assert batches(211, context=12).sample().inputs.shape == (4, 20)
+
+
 def test_both_splits_together_are_the_text() -> None:
     some = batches(123, validation_fraction=0.3)
     assert some.training.tolist() + some.validation.tolist() == list(range(123))
@@ -456,6 +493,7 @@ def test_a_text_that_is_too_short_is_told_how_long_it_must_be(block_size: int, f
         ({"block_size": 0}, "block_size must be at least 1, not 0"),
         ({"block_size": 10**30}, f"too few for windows of {10**30}: use at least 9999999999999999"),
         ({"block_size": 10**400}, "or a smaller block_size"),
+        ({"context": -1}, "context must be at least 0, not -1"),
         ({"validation_fraction": 0.0}, "validation_fraction must be above 0 and below 1, not 0.0"),
         ({"validation_fraction": 1.0}, "validation_fraction must be above 0 and below 1, not 1.0"),
     ],

@@ -1,0 +1,158 @@
+"""A recurrent language model: embedding, recurrent layers, output layer. And what all recurrent models share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tinytensor as tt
+from tinyformer.errors import SettingError
+from tinyformer.memory import check_model_fits
+from tinyformer.schema import check_fields
+from tinyformer.settings import at_least, one_of, setting
+from tinytensor import Tensor
+from tinytensor.nn import GRU, LSTM, RNN, Dropout, Embedding, Linear, Module, init
+
+CELLS: dict[str, type[RNN] | type[GRU] | type[LSTM]] = {"rnn": RNN, "gru": GRU, "lstm": LSTM}
+
+
+def check_dropout(dropout: float) -> None:
+    """Raise SettingError unless it is a probability below 1."""
+    if not 0.0 <= dropout < 1.0:
+        raise SettingError(f"dropout must be at least 0 and less than 1, not {dropout}")
+
+
+def make_layers(
+    cell: str, inputs: int, width: int, num_layers: int, dropout: float = 0.0, bidirectional: bool = False
+) -> RNN | GRU | LSTM:
+    """Recurrent layers of this kind of cell. The forget gates of an LSTM begin almost open, with a bias of 1, so that a new
+    network remembers (Jozefowicz et al. 2015, section 2.2)."""
+    dropout = dropout if num_layers > 1 else 0.0
+    layers = CELLS[cell](inputs, width, num_layers, dropout=dropout, bidirectional=bidirectional)
+    if cell == "lstm":
+        for name, bias in layers.named_parameters():
+            if name.startswith("bias"):
+                value = bias.numpy().copy()
+                value[width : 2 * width] = name.startswith("bias_ih")  # the other bias is added to it
+                bias.assign(value)
+    return layers
+
+
+def count_parameters(cell: str, inputs: int, width: int, num_layers: int, directions: int = 1) -> int:
+    """The number of parameters of recurrent layers, computed without making them."""
+    inputs, width, num_layers = int(inputs), int(width), int(num_layers)  # NumPy's integers would overflow
+    all_inputs = directions * (inputs + (num_layers - 1) * directions * width)
+    gates = CELLS[cell].gates
+    return gates * width * (all_inputs + num_layers * directions * (width + 2))
+
+
+@dataclass(frozen=True)
+class State:
+    """What a recurrent model carries from token to token: for each kind of state of its cells (layers, batch, width)."""
+
+    hidden: Sequence[Tensor]
+
+    @property
+    def batch_size(self) -> int:
+        """The number of texts."""
+        return self.hidden[0].shape[1]
+
+    def select(self, rows: Any) -> State:
+        """The state of these rows of the batch, in this order. A row may occur several times."""
+        index = tt.tensor(rows)
+        return replace(self, hidden=[kind[:, index] for kind in self.hidden])
+
+    def detached(self) -> State:
+        """The same state, through which no gradients flow back."""
+        return replace(self, hidden=[kind.detach() for kind in self.hidden])
+
+    def as_cells_take_it(self) -> Any:
+        """The state as ``nn.RNN``, ``nn.GRU`` and ``nn.LSTM`` take it."""
+        return tuple(self.hidden) if len(self.hidden) > 1 else self.hidden[0]
+
+
+def kinds_of(state: Any) -> Sequence[Tensor]:
+    """The kinds of state that recurrent layers returned: one, or an LSTM's two."""
+    return state if isinstance(state, tuple) else (state,)
+
+
+@dataclass(frozen=True)
+class RecurrentConfig:
+    """The shape of a recurrent language model. Raises SettingError for a value that is not allowed."""
+
+    vocab_size: int
+    cell: str
+    block_size: int = setting(64, "tokens of a text that are predicted, and through which gradients flow back")
+    context: int = setting(64, "tokens before these that only set the state; no gradients flow through them")
+    num_layers: int = setting(2, "recurrent layers")
+    d_model: int = setting(224, "the width: numbers in an embedding, and in the state of a layer")
+    dropout: float = setting(0.0, "probability of dropping a value while training", changeable=True)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        one_of(self, "cell", CELLS)
+        at_least(self, vocab_size=1, block_size=1, context=0, num_layers=1, d_model=1)
+        check_dropout(self.dropout)
+
+    def num_parameters(self) -> int:
+        """The number of parameters of the model, computed without building it."""
+        width = int(self.d_model)
+        return 2 * int(self.vocab_size) * width + count_parameters(self.cell, width, width, self.num_layers)
+
+    def saved_numbers(self) -> int:
+        """A lower bound for how many numbers training keeps for each token of a batch: the gates and states of each layer."""
+        return int(self.num_layers) * (CELLS[self.cell].gates + 1) * int(self.d_model)
+
+
+class RecurrentLM(Module):
+    """A language model that reads a text token by token, and keeps what it needs of it in a state of fixed size (Mikolov et al.
+    2010; with an LSTM, Graves 2013). Raises SettingError if the model does not fit in memory.
+    """
+
+    def __init__(self, config: RecurrentConfig):
+        check_model_fits(config.num_parameters(), config.num_layers, "d_model", "num_layers")
+        self.config = config
+        self.token_embedding = Embedding(config.vocab_size, config.d_model)
+        self.layers = make_layers(config.cell, config.d_model, config.d_model, config.num_layers, config.dropout)
+        self.dropout = Dropout(config.dropout)
+        self.output = Linear(config.d_model, config.vocab_size, bias=False)
+        init.xavier_uniform_(self.output.weight)
+
+    def forward(self, ids: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """Token ids (batch, length) -> logits for each next token, (batch, length, vocab_size), and the state after the last.
+
+        The ids follow the tokens that led to ``state``, if there is one. For truncated backpropagation through time, pass on
+        ``state.detached()``.
+        """
+        features, state = self._features(ids, state)
+        return tt.linear(features, self.output.weight).swapaxes(0, 1), state
+
+    def step(self, ids: Tensor, state: State | None) -> tuple[Tensor, State]:
+        """The next ids (batch, length) -> the logits after the last of them, (batch, vocab_size), and the state."""
+        features, state = self._features(ids, state)
+        return tt.linear(features[-1], self.output.weight), state
+
+    def loss(self, ids: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
+        """The cross-entropy of the predictions for ``targets`` (batch, length), the tokens that follow each of the last ids.
+
+        If there are more ids than targets, the first ones only set the state: backpropagation through time is truncated there
+        (Williams and Peng 1990). Raises ValueError for shapes that do not fit.
+        """
+        if not ids.ndim == targets.ndim == 2 or len(ids) != len(targets) or ids.shape[1] < targets.shape[1]:
+            raise ValueError(f"targets must be (batch, length), at most as long as the ids {ids.shape}, not {targets.shape}")
+        context = ids.shape[1] - targets.shape[1]
+        state = None
+        if context:
+            with tt.no_grad():
+                _, state = self._features(ids[:, :context], None)
+        features, _ = self._features(ids[:, context:], state)
+        return tt.linear_cross_entropy(features, self.output.weight, targets.swapaxes(0, 1), reduction=reduction)
+
+    def _features(self, ids: Tensor, state: State | None) -> tuple[Tensor, State]:
+        """The input of the output layer, (length, batch, d_model), and the state after the last token."""
+        if ids.ndim != 2 or not ids.shape[1]:
+            raise ValueError(f"a language model takes ids (batch, length), with a length of at least 1, not {ids.shape}")
+        x = self.dropout(self.token_embedding(ids.swapaxes(0, 1)))
+        x, last = self.layers(x, None if state is None else state.as_cells_take_it())
+        return self.dropout(x), State(kinds_of(last))

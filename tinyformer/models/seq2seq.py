@@ -1,0 +1,297 @@
+"""Translation before the Transformer: a recurrent encoder reads the source, and a recurrent decoder writes the target.
+
+- ``ContextVectorModel`` (Sutskever, Vinyals and Le 2014): the decoder starts from the encoder's last state. Whatever the source
+  says has to fit in there.
+- ``AdditiveAttentionModel`` (Bahdanau, Cho and Bengio 2015): before each word the decoder looks at the encoder's states of all
+  source words, and takes a mean of them, weighted by how well each fits its own state.
+
+Both have the same ``forward``, ``loss``, ``encode`` and ``step``. Inside, time is the first axis.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tinytensor as tt
+from tinyformer.errors import SettingError
+from tinyformer.memory import check_model_fits
+from tinyformer.models.attention import RecordsAttention
+from tinyformer.models.recurrent import CELLS, State, check_dropout, count_parameters, kinds_of, make_layers
+from tinyformer.models.transformer import check_batch
+from tinyformer.schema import check_fields
+from tinyformer.settings import at_least, one_of, setting
+from tinytensor import Tensor
+from tinytensor.functional.attention import masked_softmax
+from tinytensor.nn import Dropout, Embedding, Linear, Module, ModuleList, init
+
+
+@dataclass(frozen=True)
+class Seq2SeqConfig:
+    """The shape of a recurrent encoder-decoder. Raises SettingError for a value that is not allowed."""
+
+    source_vocab_size: int
+    target_vocab_size: int
+    attention: bool
+    source_pad: int = 0
+    cell: str = setting("lstm", "rnn, gru or lstm")
+    d_model: int = setting(512, "the width: numbers in the state of a layer")
+    d_embedding: int = setting(256, "the width of the embeddings")
+    num_layers: int = setting(2, "recurrent layers of the encoder, and of the decoder")
+    dropout: float = setting(0.3, "probability of dropping a value while training", changeable=True)
+    teacher_forcing: float = setting(
+        1.0, "how often the decoder reads the right last token in training, not its own guess", changeable=True
+    )
+    reverse_source: bool = setting(False, "read the source from its end (without attention)")
+    share_embeddings: bool = setting(False, "one embedding for both languages, which then share one vocabulary")
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        at_least(self, source_vocab_size=1, target_vocab_size=1, d_model=1, d_embedding=1, num_layers=1)
+        one_of(self, "cell", CELLS)
+        check_dropout(self.dropout)
+        if not 0.0 <= self.teacher_forcing <= 1.0:
+            raise SettingError(f"teacher_forcing must be from 0 to 1, not {self.teacher_forcing}")
+        if self.reverse_source and self.attention:
+            raise SettingError(
+                "reverse_source does nothing with attention, whose encoder reads in both directions: leave it out"
+            )
+        if self.share_embeddings and self.source_vocab_size != self.target_vocab_size:
+            both = f"{self.source_vocab_size} and {self.target_vocab_size}"
+            raise SettingError(f"share_embeddings needs one vocabulary for both languages, but they have {both} tokens")
+
+    def num_parameters(self) -> int:
+        """The number of parameters of the model, computed without building it."""
+        width, embedding, target = int(self.d_model), int(self.d_embedding), int(self.target_vocab_size)
+        tables = (target if self.share_embeddings else target + int(self.source_vocab_size)) + target
+        memory = 2 * width if self.attention else 0
+        layers = count_parameters(self.cell, embedding, width, self.num_layers, directions=2 if self.attention else 1)
+        layers += count_parameters(self.cell, embedding + memory, width, self.num_layers)
+        bridges = CELLS[self.cell].num_states * (width * width + width) if self.attention else 0
+        scores = width * (width + memory + 1) if self.attention else 0
+        return tables * embedding + layers + bridges + scores + (width + memory + embedding) * 2 * embedding + 2 * embedding
+
+    def saved_numbers(self) -> int:
+        """A lower bound for how many numbers training keeps for each token of a batch: the gates and states of each layer."""
+        return int(self.num_layers) * (CELLS[self.cell].gates + 1) * int(self.d_model)
+
+
+class Maxout(Module):
+    """A linear layer with two outputs for each, of which the larger one counts (Goodfellow et al. 2013)."""
+
+    def __init__(self, in_features: int, out_features: int):
+        self.linear = Linear(in_features, 2 * out_features)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., in_features) -> (..., out_features)."""
+        pairs = self.linear(x)
+        return pairs.reshape(*pairs.shape[:-1], pairs.shape[-1] // 2, 2).max(-1)
+
+
+class EncoderDecoder(Module):
+    """What both models share: the embeddings, the output layer, the loss, and writing token by token.
+
+    The last layer before the logits is a maxout of the decoder's state, the word that it has just read and, with attention, the
+    context (Bahdanau et al. 2015, appendix A.2.2). Raises SettingError if the model does not fit in memory, and if the
+    configuration is that of the other model.
+    """
+
+    def __init__(self, config: Seq2SeqConfig, context: int):
+        if config.attention != bool(context):
+            raise SettingError(f"attention must be {bool(context)} for {type(self).__name__}, not {config.attention}")
+        settings = ("d_model", "d_embedding", "num_layers")
+        check_model_fits(config.num_parameters(), 2 * config.num_layers, *settings)
+        self.config = config
+        self.source_embedding = Embedding(config.source_vocab_size, config.d_embedding)
+        shared = self.source_embedding if config.share_embeddings else None
+        self.target_embedding = shared or Embedding(config.target_vocab_size, config.d_embedding)
+        self.readout = Maxout(config.d_model + context + config.d_embedding, config.d_embedding)
+        self.output = Linear(config.d_embedding, config.target_vocab_size, bias=False)
+        self.dropout = Dropout(config.dropout)
+        for embedding in (self.source_embedding, self.target_embedding):
+            init.normal_(embedding.weight, std=0.1)
+        for layer in (self.readout.linear, self.output):
+            init.xavier_uniform_(layer.weight)
+
+    def encode(self, source: Tensor) -> State:
+        """Source ids (batch, length) -> the state from which the decoder starts."""
+        raise TypeError(f"{type(self).__name__} has no encoder: use ContextVectorModel or AdditiveAttentionModel")
+
+    def _read(self, words: Tensor, state: State) -> tuple[Tensor, State]:
+        """Embedded target words (length, batch, d_embedding) -> the decoder's outputs, with the context if there is attention,
+        (length, batch, d_model + context), and its state after the last word."""
+        raise TypeError(f"{type(self).__name__} has no decoder: use ContextVectorModel or AdditiveAttentionModel")
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        """Ids (batch, source length) and (batch, target length) -> logits for the token after each target token,
+        (batch, target length, target_vocab_size). Padding must follow the tokens; it changes nothing."""
+        check_batch(target, "target ids")
+        features, _ = self._features(target, self.encode(source))
+        return self._logits(features).swapaxes(0, 1)
+
+    def step(self, ids: Tensor, state: State | None) -> tuple[Tensor, State]:
+        """The next target ids (batch, length) -> the logits after the last of them, (batch, target_vocab_size), and the state
+        after it. The first state is that of ``encode``: raises ValueError without one."""
+        if state is None:
+            raise ValueError("the decoder starts from a state: pass model.encode(source)")
+        features, state = self._features(ids, state)
+        return self._logits(features[-1]), state
+
+    def loss(
+        self,
+        source: Tensor,
+        target_inputs: Tensor,
+        target_outputs: Tensor,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+        reduction: str = "mean",
+    ) -> Tensor:
+        """The cross-entropy of the predictions for ``target_outputs`` (batch, target length). Outputs that equal
+        ``ignore_index`` do not count.
+
+        In training the decoder reads each word of ``target_inputs`` with the probability ``teacher_forcing``, and its own best
+        guess otherwise (Bengio et al. 2015).
+        """
+        check_batch(target_inputs, "target ids")
+        state = self.encode(source)
+        if self.training and self.config.teacher_forcing < 1.0:
+            features = self._features_of_guesses(target_inputs, state)
+        else:
+            features, _ = self._features(target_inputs, state)
+        return tt.linear_cross_entropy(
+            features, self.output.weight, target_outputs.swapaxes(0, 1), ignore_index, label_smoothing, reduction
+        )
+
+    def _features(self, target: Tensor, state: State) -> tuple[Tensor, State]:
+        """Target ids (batch, length) -> the input of the output layer, (length, batch, d_embedding), and the state after the
+        last of them."""
+        words = self.dropout(self.target_embedding(target.swapaxes(0, 1)))
+        outputs, state = self._read(words, state)
+        return self.dropout(self.readout(tt.concatenate([outputs, words], -1))), state
+
+    def _features_of_guesses(self, target: Tensor, state: State) -> Tensor:
+        """``_features`` where the decoder reads some of its own guesses instead of the target."""
+        features, state = self._features(target[:, :1], state)
+        found = [features]
+        for i in range(1, target.shape[1]):
+            with tt.no_grad():
+                guess = self._logits(features[0]).argmax(-1)
+                is_right_one = tt.random.uniform(len(guess)) < self.config.teacher_forcing
+                ids = tt.where(is_right_one, target[:, i], guess)[:, None]
+            features, state = self._features(ids, state)
+            found.append(features)
+        return tt.concatenate(found)
+
+    def _logits(self, features: Tensor) -> Tensor:
+        return tt.linear(features, self.output.weight)
+
+    def _embedded(self, source: Tensor) -> tuple[Tensor, Tensor]:
+        """Source ids (batch, length) -> their embeddings (length, batch, d_embedding), and the number of tokens of each row."""
+        check_batch(source, "source ids")
+        lengths = (source != self.config.source_pad).sum(1)
+        if self.config.reverse_source:
+            source = reversed_words(source, lengths)
+        return self.dropout(self.source_embedding(source.swapaxes(0, 1))), lengths
+
+
+def reversed_words(source: Tensor, lengths: Tensor) -> Tensor:
+    """The words of each row (batch, length) in reverse order. The end token, which is the last of so many, and the padding stay
+    where they are."""
+    place = tt.arange(source.shape[1])
+    last = lengths[:, None] - 2
+    return tt.take_along_axis(source, tt.where(place <= last, last - place, place), 1)
+
+
+class ContextVectorModel(EncoderDecoder):
+    """The encoder-decoder of Sutskever et al. (2014): recurrent layers on both sides, and nothing between them but a state."""
+
+    def __init__(self, config: Seq2SeqConfig):
+        super().__init__(config, context=0)
+        sizes = config.d_embedding, config.d_model, config.num_layers, config.dropout
+        self.encoder = make_layers(config.cell, *sizes)
+        self.decoder = make_layers(config.cell, *sizes)
+
+    def encode(self, source: Tensor) -> State:
+        """Source ids (batch, length) -> the state from which the decoder starts: the encoder's last one."""
+        words, lengths = self._embedded(source)
+        _, last = self.encoder(words, lengths=lengths)
+        return State(kinds_of(last))
+
+    def _read(self, words: Tensor, state: State) -> tuple[Tensor, State]:
+        outputs, last = self.decoder(words, state.as_cells_take_it())
+        return outputs, State(kinds_of(last))
+
+
+@dataclass(frozen=True)
+class AttentionState(State):
+    """The decoder's state, and what it attends to: the encoder's outputs (batch, source length, 2 * d_model), their keys
+    (batch, source length, d_model), and which of them are tokens (batch, source length)."""
+
+    memory: Tensor
+    keys: Tensor
+    mask: Tensor
+
+    def select(self, rows: Any) -> AttentionState:
+        """The state of these rows of the batch, in this order. A row may occur several times."""
+        index = tt.tensor(rows)
+        hidden = super().select(rows).hidden
+        return AttentionState(hidden, self.memory[index], self.keys[index], self.mask[index])
+
+    def detached(self) -> AttentionState:
+        """The same state, through which no gradients flow back, to the encoder neither."""
+        hidden = super().detached().hidden
+        return AttentionState(hidden, self.memory.detach(), self.keys.detach(), self.mask)
+
+
+class AdditiveAttention(RecordsAttention):
+    """Attention by a small network with a hidden layer: score = v · tanh(W query + U memory) (Bahdanau et al. 2015, A.1.2)."""
+
+    def __init__(self, query_width: int, memory_width: int, width: int):
+        super().__init__()
+        self.query = Linear(query_width, width, bias=False)
+        self.key = Linear(memory_width, width, bias=False)
+        self.score = Linear(width, 1, bias=False)
+
+    def forward(self, query: Tensor, keys: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
+        """query (batch, query_width), keys = self.key(memory) (batch, length, width), memory (batch, length, memory_width) and
+        mask (batch, length) -> the context: the mean of the memory, weighted by the softmax of the scores,
+        (batch, memory_width)."""
+        scores = self.score(tt.tanh(keys + self.query(query)[:, None]))  # (batch, length, 1)
+        weights = masked_softmax(scores.swapaxes(-1, -2), mask[:, None])  # (batch, 1, length)
+        self.record(weights[:, None])
+        return (weights @ memory)[:, 0]
+
+
+class AdditiveAttentionModel(EncoderDecoder):
+    """The encoder-decoder of Bahdanau et al. (2015): a bidirectional encoder, and a decoder that attends to all its outputs.
+
+    The context goes into the recurrence, beside the last word, and into the output.
+    """
+
+    def __init__(self, config: Seq2SeqConfig):
+        width, memory = config.d_model, 2 * config.d_model
+        super().__init__(config, context=memory)
+        layers = config.num_layers, config.dropout
+        self.encoder = make_layers(config.cell, config.d_embedding, width, *layers, bidirectional=True)
+        self.decoder = make_layers(config.cell, config.d_embedding + memory, width, *layers)
+        self.bridges = ModuleList(Linear(width, width) for _ in range(self.decoder.num_states))
+        self.cross_attention = AdditiveAttention(width, memory, width)
+
+    def encode(self, source: Tensor) -> AttentionState:
+        """Source ids (batch, length) -> the encoder's outputs, and the state from which the decoder starts: a layer on that in
+        which the backward direction ends, at the first word (section A.2.2)."""
+        words, lengths = self._embedded(source)
+        outputs, last = self.encoder(words, lengths=lengths)
+        hidden = [tt.tanh(bridge(kind[1::2])) for bridge, kind in zip(self.bridges, kinds_of(last))]
+        memory = outputs.swapaxes(0, 1)
+        return AttentionState(hidden, memory, self.cross_attention.key(memory), source != self.config.source_pad)
+
+    def _read(self, words: Tensor, state: State) -> tuple[Tensor, State]:
+        assert isinstance(state, AttentionState)
+        found = []
+        for word in words:
+            context = self.cross_attention(state.hidden[0][-1], state.keys, state.memory, state.mask)
+            outputs, last = self.decoder(tt.concatenate([word, context], -1)[None], state.as_cells_take_it())
+            found.append(tt.concatenate([outputs[0], context], -1))
+            state = replace(state, hidden=kinds_of(last))
+        return tt.stack(found), state
