@@ -1,22 +1,27 @@
 """Recurrent layers: a whole sequence in one compiled call (``recurrence_loops``), but for small batches and few steps.
 
-kernels/numpy/recurrence.py has the formulas and what is saved, and computes the small ones.
+kernels/numpy/recurrence.py has the formulas and what is saved, and computes the small ones. The sequences of a batch do not
+depend on one another: where a core is free, a second thread computes half of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy
 
+from tinytensor import cores
 from tinytensor.kernels import numpy as in_numpy
 from tinytensor.kernels.numba import recurrence_loops as loops
+from tinytensor.kernels.numba.helper import has_second_core, helper
 from tinytensor.kernels.numba.tiles import COLUMNS, ROWS
 from tinytensor.kernels.numpy.recurrence import weight_gradient
 from tinytensor.summation import sum_over
 
 _FEWEST_ROWS = 32  # of all steps together: for fewer, BLAS is as fast as copying the weight into panels
+_LARGE = 1 << 25  # multiplications: half a millisecond, many times what it takes to wake a thread
 
 
 def _is_small(projected: Any) -> bool:
@@ -38,6 +43,25 @@ def _zeros(panels: Any, like: Any) -> tuple[Any, Any]:
     return numpy.zeros((len(like), len(panels) * COLUMNS), like.dtype), numpy.zeros(like.shape, like.dtype)
 
 
+def _for_all_rows(run: Callable[[int, int], None], projected: Any, width: int) -> None:
+    """Call run(first, last) for all rows of the batch, or for two parts of them by two threads."""
+    batch = projected.shape[1]
+    middle = batch // 2 // ROWS.compute() * ROWS.compute()
+    if cores.are_shared_out or not has_second_core() or not middle or projected.size * width < _LARGE:
+        run(0, batch)
+        return
+    rest, lock = [(middle, batch)], threading.Lock()
+
+    def run_the_rest() -> None:
+        with lock:
+            if rest:
+                run(*rest.pop())
+
+    helper().call(run_the_rest)
+    run(0, middle)
+    run_the_rest()  # or wait for it, if the helper has begun
+
+
 def _mask(mask: Any) -> Any:
     """The mask as the loops take it."""
     return numpy.empty((0, 0), bool) if mask is None else numpy.ascontiguousarray(mask)
@@ -55,8 +79,8 @@ def rnn_forward(
         return in_numpy.rnn_forward(needed, projected, weight, state, mask, is_reversed, activation)
     projected, state = _contiguous(projected, state)
     states = numpy.empty(projected.shape, projected.dtype)
-    how = (_mask(mask), is_reversed, activation == "relu")
-    loops.rnn(projected, _panels(weight.T), state, *how, 0, len(state), states)
+    given = (projected, _panels(weight.T), state, _mask(mask), is_reversed, activation == "relu")
+    _for_all_rows(lambda first, last: loops.rnn(*given, first, last, states), projected, state.shape[-1])
     return states, states
 
 
@@ -76,8 +100,9 @@ def rnn_backward(
         return in_numpy.rnn_backward(g, states, needed, projected, weight, state, mask, is_reversed, activation)
     panels = _panels(weight)
     d_gates, (d_state, passed) = numpy.empty(states.shape, states.dtype), _zeros(panels, state)
-    how = (_mask(mask), is_reversed, activation == "relu")
-    loops.rnn_gradients(*_contiguous(g), states, panels, *how, 0, len(state), d_gates, d_state, passed)
+    given = (*_contiguous(g), states, panels, _mask(mask), is_reversed, activation == "relu")
+    made = (d_gates, d_state, passed)
+    _for_all_rows(lambda first, last: loops.rnn_gradients(*given, first, last, *made), projected, state.shape[-1])
     passed += d_state[:, : state.shape[-1]]
     return d_gates, weight_gradient(d_gates, states, state, is_reversed) if needed[1] else None, passed
 
@@ -93,8 +118,8 @@ def gru_forward(
     bias = numpy.zeros(len(weight), weight.dtype) if bias is None else numpy.ascontiguousarray(bias)
     states, of_state = (numpy.empty((len(projected), *state.shape), state.dtype) for _ in range(2))
     gates = numpy.empty(projected.shape, projected.dtype)
-    how = (_mask(mask), is_reversed)
-    loops.gru(projected, _panels(weight.T), bias, state, *how, 0, len(state), states, gates, of_state)
+    given, made = (projected, _panels(weight.T), bias, state, _mask(mask), is_reversed), (states, gates, of_state)
+    _for_all_rows(lambda first, last: loops.gru(*given, first, last, *made), projected, state.shape[-1])
     return states, (states, gates, of_state)
 
 
@@ -117,8 +142,9 @@ def gru_backward(
     (states, gates, of_state), panels = residuals, _panels(weight)
     d_projected, d_product = numpy.empty(gates.shape, gates.dtype), numpy.empty(gates.shape, gates.dtype)
     d_state, passed = _zeros(panels, state)
-    made, how = (d_projected, d_product, d_state, passed), (_mask(mask), is_reversed)
-    loops.gru_gradients(g, states, gates, of_state, panels, state, *how, 0, len(state), *made)
+    given = (g, states, gates, of_state, panels, state, _mask(mask), is_reversed)
+    made = (d_projected, d_product, d_state, passed)
+    _for_all_rows(lambda first, last: loops.gru_gradients(*given, first, last, *made), projected, state.shape[-1])
     passed += d_state[:, : state.shape[-1]]
     d_weight = weight_gradient(d_product, states, state, is_reversed) if needed[1] else None
     return d_projected, d_weight, sum_over(d_product, (0, 1)) if needed[2] else None, passed
@@ -136,7 +162,8 @@ def lstm_forward(
     projected, state, cell = _contiguous(projected, state, cell)
     out = numpy.empty((2, len(projected), *state.shape), projected.dtype)
     gates = numpy.empty(projected.shape, projected.dtype)
-    loops.lstm(projected, _panels(weight.T), state, cell, _mask(mask), is_reversed, 0, len(state), *out, gates)
+    given = (projected, _panels(weight.T), state, cell, _mask(mask), is_reversed)
+    _for_all_rows(lambda first, last: loops.lstm(*given, first, last, *out, gates), projected, state.shape[-1])
     return out, (out, gates)
 
 
@@ -158,8 +185,8 @@ def lstm_backward(
     ((states, cells), gates), (g, cell) = residuals, _contiguous(g, cell)
     panels, d_gates, d_cell = _panels(weight), numpy.empty(gates.shape, gates.dtype), numpy.zeros(cell.shape, cell.dtype)
     d_state, passed = _zeros(panels, state)
-    made = (d_gates, d_state, d_cell, passed)
-    loops.lstm_gradients(g, cells, gates, panels, cell, _mask(mask), is_reversed, 0, len(state), *made)
+    given, made = (g, cells, gates, panels, cell, _mask(mask), is_reversed), (d_gates, d_state, d_cell, passed)
+    _for_all_rows(lambda first, last: loops.lstm_gradients(*given, first, last, *made), projected, state.shape[-1])
     passed += d_state[:, : state.shape[-1]]
     d_weight = weight_gradient(d_gates, states, state, is_reversed) if needed[1] else None
     return d_gates, d_weight, passed, d_cell
