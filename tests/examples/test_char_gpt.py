@@ -84,7 +84,7 @@ def test_byte_pairs_and_the_other_choices_of_a_model(program: Program) -> None:
     printed = program.good(*words)
     assert "300 distinct tokens" in printed
     settings = json.loads((program.folder / "run/config.json").read_text(encoding="utf-8"))
-    assert settings["text"] == {"tokenizer": "bpe", "bpe_tokens": 300}
+    assert settings["text"] == {"architecture": "gpt", "tokenizer": "bpe", "bpe_tokens": 300}
     chosen = {name: settings["model"][name] for name in ("vocab_size", "positions", "norm", "activation")}
     assert chosen == {"vocab_size": 300, "positions": "rotary", "norm": "rms", "activation": "swiglu"}
     before = result_of(program.folder / "run")

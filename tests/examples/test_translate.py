@@ -21,7 +21,7 @@ from tinyformer.tokenizers import BPETokenizer, CharTokenizer
 from tinyformer.training.checkpoints import load_checkpoint
 from tinyformer.training.config import TrainingConfig
 from tinyformer.training.runs import RunFolder
-from tinyformer.translation import TranslationConfig, Translator
+from tinyformer.translation import TranslationConfig, Translator, trained_translator
 
 EXAMPLE = "translate.py"
 MODEL = ["--d-model", "16", "--num-heads", "2", "--d-ff", "16", "--encoder-layers", "1", "--decoder-layers", "1"]
@@ -79,8 +79,8 @@ def test_a_run_leaves_its_files_and_says_what_it_does(first_run: tuple[Path, str
     assert settings["training"]["steps"] == 300
     assert settings["model"]["d_model"] == 16
     assert settings["task"] == {
-        "vocab_size": 280, "lowercase": False, "max_tokens": 30, "length_penalty": 0.6, "label_smoothing": 0.1, "validation": 6,
-        "test": 5,
+        "architecture": "transformer", "vocab_size": 280, "lowercase": False, "max_tokens": 30, "length_penalty": 0.6,
+        "label_smoothing": 0.1, "validation": 6, "test": 5,
     }  # fmt: skip
     for name in PICTURES:
         assert (run / name).read_bytes().startswith(b"\x89PNG")
@@ -301,8 +301,8 @@ def test_maps_have_each_token_and_parts_of_characters_as_bytes(finished: Program
     for name in ("attention_means", "attention_maps"):
         monkeypatch.setattr(example["plots"], name, lambda *arguments: drawn.append(arguments) or arguments[-1])
     folder = RunFolder(finished.folder / "run")
-    translator = example["open_run"](folder)
-    assert example["draw_attention"](translator, "red dog é", folder) == (folder.attention, folder.attention_heads)
+    translator = trained_translator(folder)
+    assert example["draw_attention"](translator, "red dog é", folder) == [folder.attention, folder.attention_heads]
     for maps, source, target, _ in drawn:
         assert "".join(source) == "red dog \\xc3\\xa9[EOS]"
         assert source[-4:] == [" ", "\\xc3", "\\xa9", "[EOS]"]
