@@ -263,8 +263,9 @@ def draw_comparison(table: ScoreTable | None, found: Mapping[str, Attended], out
 
 def parse(words: list[str]) -> argparse.Namespace:
     """The command line; without a command it is ``train``."""
-    architecture = first_choice(words, "architecture", TranslationConfig)
-    commands = Commands("translate.py", "Train a network to translate, and translate with it.", DEFAULT_OUT)
+    architecture = first_choice(words, "architecture", "task", TranslationConfig, DEFAULT_OUT)
+    about = "Train a network to translate, and translate with it."
+    commands = Commands("translate.py", about, DEFAULT_OUT, f"--architecture {architecture}")
     parts = (architecture, "training", "task")
     for_dates, for_languages = (" ".join(as_flags(defaults[part]) for part in parts) for defaults in (DATES, LANGUAGES))
     training = commands.add(

@@ -45,6 +45,7 @@ class TextBatches:
                 f"the text has {len(ids)} tokens, too few for windows of {window}: "
                 f"use at least {need}, or a smaller block_size" + (" or context" if context else ""),
                 "block_size",
+                "context",
             )
         check_batch_fits(batch_size, window + 1)
         if vocab_size is not None:
