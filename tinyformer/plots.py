@@ -91,7 +91,7 @@ def scores_by_length(table: ScoreTable, path: str | Path) -> Path:
     for i, (name, (_, *scores)) in enumerate(table.scores.items()):
         look: dict[str, Any] = {"color": COLORS[i % len(COLORS)], "linestyle": DASHES[i % len(DASHES)], "linewidth": 2}
         (line,) = axes.plot(places, scores, marker=MARKERS[i % len(MARKERS)], markersize=5, **look)
-        names[line] = lettering.line(name, 20)
+        names[line] = lettering.line(name, 14)
     axes.set_xticks(places, [f"{length}\n({count:,})" for length, count in zip(table.labels(), table.counts[1:])])
     axes.margins(x=0.05)
     axes.set_ylim(bottom=0)
