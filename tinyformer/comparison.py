@@ -83,7 +83,7 @@ def names_of_runs(folders: Sequence[RunFolder]) -> dict[str, RunFolder]:
     for folder, path in zip(folders, paths):
         architecture = folder.read_part("task", TranslationConfig).architecture
         name = path.name if [other.name for other in paths].count(path.name) == 1 else str(folder.path)
-        named[name if architecture in name else f"{name} ({architecture})"] = folder
+        named[name if architecture in name.lower() else f"{name} ({architecture})"] = folder
     return named
 
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tinyformer.errors import shortened
 from tinyformer.lettering import LONGEST, Lettering, fonts_of_any_weight
 from tinytensor import Tensor
 from tinytensor.io import atomic_write
@@ -72,7 +73,7 @@ def loss_curve(rows: Sequence[dict[str, Any]], path: str | Path, title: str = ""
     _save(figure, path, 120)
 
 
-COLORS = ("#2563eb", "#dc2626", "#059669", "#d97706", "#7c3aed", "#475569")
+COLORS = ("#dc2626", "#d97706", "#2563eb", "#059669", "#7c3aed", "#475569")  # of the lines of several models or runs
 MARKERS = "osD^vPX"
 DASHES = ("-", "--", ":")  # so that a line under another one can be seen
 
@@ -115,8 +116,6 @@ def _save(figure: Any, path: str | Path, dpi: float) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------- memory
-
-COLORS = ("#dc2626", "#d97706", "#2563eb", "#059669", "#7c3aed", "#475569")
 
 
 def accuracy_by_distance(accuracies: Mapping[str, Mapping[int, float]], chance: float, path: str | Path) -> None:
@@ -177,6 +176,7 @@ LETTERS = 6 / 72  # the size of a token's letters, in inches
 CELL = 0.11  # the room of a token on an axis, in inches: enough for its label
 WIDEST = 12  # the widest label of a token, in ems
 WIDEST_TITLE = 30  # the widest title of a panel, in ems
+LONGEST_NAME = 24  # the most letters of a network's name in a title, which has to have room for the layer, too
 RESOLUTION = 110  # pixels an inch
 MOST_PIXELS = 6000  # on each side of a page
 MOST_LABELS = 3000  # the most labels of keys on a page; each takes about a millisecond
@@ -247,12 +247,12 @@ def alignments(found: Mapping[str, Attended], note: str, path: str | Path) -> Pa
     """
     groups = []
     for name, seen in found.items():
-        layers = [_mean(weights) for weights in seen.alignments()]
-        titles = [name] if len(layers) == 1 else [f"{name}, decoder layer {i + 1} of {len(layers)}" for i in range(len(layers))]
+        layers, short = [_mean(weights) for weights in seen.alignments()], shortened(name, LONGEST_NAME)
+        titles = [short] if len(layers) == 1 else [f"{short}, layer {i + 1} of {len(layers)}" for i in range(len(layers))]
         groups.append(Group(list(map(Panel, titles, layers)), ("written", seen.written), ("source", seen.source)))
     heading = (
         "How much each network looked at each token of the source (across) when it wrote each token of its translation (down): "
-        f"the mean over the heads of a layer. Each row sums to 1; white is 0, dark blue is 1. {note}"
+        f"the mean over the heads of a layer of the decoder. Each row sums to 1; white is 0, dark blue is 1. {note}"
     )
     return _draw_page([groups], heading, 7.0, path, zoom=1.6)
 

@@ -91,9 +91,9 @@ def make_run(path: Path, architecture: str) -> RunFolder:
 
 def test_names_of_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    made = {"lstm": "lstm", "big-attention": "attention", "third": "transformer", "a/run": "lstm", "b/run": "lstm"}
+    made = {"lstm": "lstm", "Big Attention": "attention", "third": "transformer", "a/run": "lstm", "b/run": "lstm"}
     folders = [make_run(Path(path), architecture) for path, architecture in made.items()]
-    names = ["lstm", "big-attention", "third (transformer)", f"{Path('a/run')} (lstm)", f"{Path('b/run')} (lstm)"]
+    names = ["lstm", "Big Attention", "third (transformer)", f"{Path('a/run')} (lstm)", f"{Path('b/run')} (lstm)"]
     assert names_of_runs(folders) == dict(zip(names, folders))
     monkeypatch.chdir("lstm")
     here = RunFolder(".")

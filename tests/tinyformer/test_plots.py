@@ -205,13 +205,15 @@ def test_alignments_side_by_side(tmp_path: Path, figures: list[Any]) -> None:
     others = {"encoder.blocks.0.attention": weights(2, 5, 5), "decoder.blocks.0.attention": weights(2, 2, 2)}
     found = {
         "attention": some_attended(additive, ["ro", "ter", " Hund", "[EOS]"], ["red", " dog", "[EOS]"]),
-        "transformer": some_attended({**others, **layers}, ["rot", "er", " H", "und", "[EOS]"], ["dog", "[EOS]"]),
+        "transformer with a long name": some_attended(
+            {**others, **layers}, ["rot", "er", " H", "und", "[EOS]"], ["dog", "[EOS]"]
+        ),
     }
     path = tmp_path / "alignments.png"
     assert alignments(found, "Without attention: $lstm$.", path) == path
     assert path.read_bytes().startswith(b"\x89PNG")
     drawn = figures[0].axes
-    titles = ["attention", *(f"transformer, decoder layer {i} of 3" for i in (1, 2, 3))]
+    titles = ["attention", *(f"transformer with a lo..., layer {i} of 3" for i in (1, 2, 3))]
     assert [axes.get_title("left") for axes in drawn] == titles
     for axes, expected in zip(drawn, (*additive.values(), *layers.values())):
         np.testing.assert_allclose(axes.images[0].get_array(), expected.mean(axis=0), rtol=1e-6)  # over the heads
@@ -222,7 +224,7 @@ def test_alignments_side_by_side(tmp_path: Path, figures: list[Any]) -> None:
     assert [axes.get_ylabel() for axes in drawn] == ["written tokens"] * 2 + [""] * 2
     assert {axes.get_xlabel() for axes in drawn} == {"source tokens"}
     heading = figures[0].texts[0].get_text().replace("\n", " ")
-    assert "the mean over the heads of a layer" in heading
+    assert "the mean over the heads of a layer of the decoder" in heading
     assert heading.endswith("Without attention: $lstm$.")
     # Side by side, and no label is on another panel or outside.
     boxes = [axes.get_tightbbox() for axes in drawn]
