@@ -12,14 +12,18 @@ import pytest
 
 import tinytensor as tt
 from tinyformer import plots
+from tinyformer.comparison import ScoreTable
 from tinyformer.plots import (
     accuracy_by_distance,
+    alignments,
     attention_maps,
     attention_means,
     gradients_by_distance,
     if_possible,
     loss_curve,
+    scores_by_length,
 )
+from tinyformer.translation import Attended
 
 pytest.importorskip("matplotlib")
 
@@ -99,6 +103,37 @@ def test_a_title_may_have_any_characters(tmp_path: Path, figures: list[Any], shi
     assert len(third) < 130
 
 
+def some_scores() -> ScoreTable:
+    scores = {"lstm": [30.0, 40.0, 31.0, 19.0], "transformer": [37.0, 38.0, 37.0, 36.0], "$x^$ 中": [37.0, 38.0, 37.0, 36.0]}
+    return ScoreTable("BLEU", [range(3, 6), range(6, 7), range(7, 31)], [5000, 4000, 900, 100], scores)
+
+
+def test_scores_by_length_are_a_line_for_each_run(tmp_path: Path, figures: list[Any], shipped_fonts_only: None) -> None:
+    path = tmp_path / "new" / "folder" / "scores.png"  # which is made
+    table = some_scores()
+    assert scores_by_length(table, path) == path
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert [p.name for p in path.parent.iterdir()] == ["scores.png"]  # the temporary file is gone
+    (axes,) = figures[0].axes
+    assert [list(line.get_ydata()) for line in axes.lines] == [scores[1:] for scores in table.scores.values()]
+    looks = {(line.get_color(), line.get_linestyle(), line.get_marker()) for line in axes.lines}
+    assert len(looks) == 3
+    assert labels([axes], "x") == [["3-5\n(4,000)", "6\n(900)", "7-30\n(100)"]]  # how many sentences, too
+    assert (axes.get_ylabel(), axes.get_ylim()[0]) == ("BLEU", 0)
+    (legend,) = figures[0].legends
+    assert [text.get_text() for text in legend.get_texts()] == ["lstm", "transformer", "$x^$ U+4E2D"]
+    assert legend.get_window_extent().x0 > axes.get_window_extent().x1  # over no line
+
+
+def test_scores_of_one_bin_and_of_many_runs(tmp_path: Path, figures: list[Any]) -> None:
+    scores = {f"run {i} with a name that is too long for a legend": [i, i] for i in range(40)}
+    scores_by_length(ScoreTable("BLEU", [range(3, 6)], [5, 5], scores), tmp_path / "scores.png")
+    (axes,) = figures[0].axes
+    looks = {(line.get_color(), line.get_linestyle(), line.get_marker()) for line in axes.lines}
+    assert len(looks) == 40
+    assert all(text.get_text().endswith("…") for text in figures[0].legends[0].get_texts())
+
+
 def weights(heads: int, queries: int, keys: int, seed: int = 0) -> Any:
     return np.random.default_rng(seed).dirichlet(np.ones(keys), (heads, queries)).astype(np.float32)
 
@@ -157,6 +192,44 @@ def test_the_picture_says_which_axis_is_which(tmp_path: Path, figures: list[Any]
         wanted = [(source, source), (target, target), (target, source)]
         assert said == [(f"queries: {queries}", f"keys: {keys}") for queries, keys in wanted]
         assert "Each row is a query" in figure.texts[0].get_text().replace("\n", " ")
+
+
+def some_attended(weights: dict[str, Any], source: list[str], written: list[str]) -> Attended:
+    maps = {name: tt.tensor(w) for name, w in weights.items()}
+    return Attended("", source, ["[BOS]", *written[:-1]], written, maps)
+
+
+def test_alignments_side_by_side(tmp_path: Path, figures: list[Any]) -> None:
+    additive = {"cross_attention": weights(1, 3, 4, seed=1)}
+    layers = {f"decoder.blocks.{i}.cross_attention": weights(2, 2, 5, seed=i) for i in range(3)}
+    others = {"encoder.blocks.0.attention": weights(2, 5, 5), "decoder.blocks.0.attention": weights(2, 2, 2)}
+    found = {
+        "attention": some_attended(additive, ["ro", "ter", " Hund", "[EOS]"], ["red", " dog", "[EOS]"]),
+        "transformer": some_attended({**others, **layers}, ["rot", "er", " H", "und", "[EOS]"], ["dog", "[EOS]"]),
+    }
+    path = tmp_path / "alignments.png"
+    assert alignments(found, "Without attention: $lstm$.", path) == path
+    assert path.read_bytes().startswith(b"\x89PNG")
+    drawn = figures[0].axes
+    titles = ["attention", *(f"transformer, decoder layer {i} of 3" for i in (1, 2, 3))]
+    assert [axes.get_title("left") for axes in drawn] == titles
+    for axes, expected in zip(drawn, (*additive.values(), *layers.values())):
+        np.testing.assert_allclose(axes.images[0].get_array(), expected.mean(axis=0), rtol=1e-6)  # over the heads
+        assert axes.images[0].get_clim() == (0, 1)
+    # Down are the tokens that are written, not those that are read; across is the source. Pieces are shown as they are.
+    assert labels(drawn, "y") == [["red", "␣dog", "[EOS]"], ["dog", "[EOS]"], [], []]
+    assert labels(drawn, "x") == [["ro", "ter", "␣Hund", "[EOS]"], *[["rot", "er", "␣H", "und", "[EOS]"]] * 3]
+    assert [axes.get_ylabel() for axes in drawn] == ["written tokens"] * 2 + [""] * 2
+    assert {axes.get_xlabel() for axes in drawn} == {"source tokens"}
+    heading = figures[0].texts[0].get_text().replace("\n", " ")
+    assert "the mean over the heads of a layer" in heading
+    assert heading.endswith("Without attention: $lstm$.")
+    # Side by side, and no label is on another panel or outside.
+    boxes = [axes.get_tightbbox() for axes in drawn]
+    assert all(left.x1 < right.x0 for left, right in zip(boxes, boxes[1:]))
+    page = figures[0].bbox
+    assert all(page.x0 <= box.x0 and box.x1 <= page.x1 and page.y0 <= box.y0 for box in boxes)
+    assert max(box.y1 for box in boxes) < figures[0].texts[0].get_window_extent().y0
 
 
 def test_tokens_that_look_like_formulas_are_drawn_as_they_are(tmp_path: Path, figures: list[Any]) -> None:
