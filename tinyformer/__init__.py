@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
         first_choice,
         next_command,
         run_command,
+        some_path,
         typed_lines,
     )
     from tinyformer.data.batches import Batch, Batches, padded
@@ -80,7 +81,7 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
 
 _NAMES = {
     "command_line": "Commands Parser add_pair_flags add_run_flags add_run_settings add_settings add_text_flag as_flags "
-    "first_choice next_command run_command typed_lines",
+    "first_choice next_command run_command some_path typed_lines",
     "data.batches": "Batch Batches padded",
     "data.dates": "dates",
     "data.labelled": "LabelledBatches",

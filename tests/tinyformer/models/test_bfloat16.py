@@ -14,6 +14,8 @@ from tinyformer.decoding.sampling import Sampling, generate
 from tinyformer.errors import UserError
 from tinyformer.models.bert import BertConfig, BertForClassification, BertForMaskedLM
 from tinyformer.models.gpt import GPT, GPTConfig
+from tinyformer.models.recurrent import RecurrentConfig, RecurrentLM
+from tinyformer.models.seq2seq import AdditiveAttentionModel, ContextVectorModel, Seq2SeqConfig
 from tinyformer.models.transformer import Transformer, TransformerConfig
 from tinyformer.training.checkpoints import load_checkpoint
 from tinyformer.training.config import TrainingConfig
@@ -65,6 +67,19 @@ def class_loss(**choices: Any) -> tuple[Module, Any]:
     return model, lambda: tt.cross_entropy(model(ids(3, 8)), tt.tensor([0, 1, 2]))
 
 
+def recurrent_loss(cell: str, **choices: Any) -> tuple[Module, Any]:
+    model = RecurrentLM(RecurrentConfig(11, cell, **{"num_layers": 2, "d_model": 16, **choices}))
+    return model, lambda: model.loss(ids(3, 8), ids(3, 6), reduction="sum") / 18  # after a context of two
+
+
+def recurrent_translation_loss(attention: bool, **choices: Any) -> tuple[Module, Any]:
+    sizes = {"d_model": 16, "d_embedding": 12, "num_layers": 2, "dropout": 0.0}
+    config = Seq2SeqConfig(11, 11, attention, **{**sizes, **choices})
+    model = (AdditiveAttentionModel if attention else ContextVectorModel)(config)
+    source = tt.concatenate([ids(3, 5), tt.zeros((3, 2), dtype="int64")], axis=1)
+    return model, lambda: model.loss(source, ids(3, 8), ids(3, 8), label_smoothing=0.1)
+
+
 MODELS = {
     "gpt": (gpt_loss, {"dropout": 0.2, "bias": True}),
     "gpt, rotary": (gpt_loss, {"positions": "rotary", "norm": "rms", "activation": "swiglu"}),
@@ -75,6 +90,12 @@ MODELS = {
     "bert": (masked_loss, {"dropout": 0.2}),
     "bert, sinusoidal": (masked_loss, {"positions": "sinusoidal"}),
     "bert, classes": (class_loss, {}),
+    "rnn": (recurrent_loss, {"cell": "rnn", "dropout": 0.2}),
+    "gru": (recurrent_loss, {"cell": "gru"}),
+    "lstm": (recurrent_loss, {"cell": "lstm", "dropout": 0.2}),
+    "context vector": (recurrent_translation_loss, {"attention": False, "dropout": 0.2}),
+    "additive attention": (recurrent_translation_loss, {"attention": True, "cell": "gru", "dropout": 0.2}),
+    "additive attention, guesses": (recurrent_translation_loss, {"attention": True, "teacher_forcing": 0.5}),
 }
 LOSSES = {"linear_cross_entropy", "cross_entropy", "divide"}  # the last divides a sum of losses
 
