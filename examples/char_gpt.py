@@ -180,8 +180,9 @@ def show(tokenizer: Tokenizer, ids: Iterable[int]) -> str:
 
 def parse(words: list[str]) -> argparse.Namespace:
     """The command line; without a command it is ``train``."""
-    architecture = first_choice(words, "architecture", TextConfig)
-    commands = Commands("char_gpt.py", "Train a GPT on a text, and sample from it.", DEFAULT_OUT)
+    architecture = first_choice(words, "architecture", "text", TextConfig, DEFAULT_OUT)
+    about = "Train a GPT, or a recurrent network, on a text, and sample from it."
+    commands = Commands("char_gpt.py", about, DEFAULT_OUT, f"--architecture {architecture}")
     training = commands.add(
         train,
         help="train on a text (what runs without a command)",

@@ -8,12 +8,13 @@ python examples/translate.py --data pairs.tsv --out runs/it        # a sentence,
 python examples/translate.py --source train.de --target train.en   # or two files, line by line (.gz, too)
 python examples/translate.py --architecture lstm                   # or attention: the recurrent networks before it
 python examples/translate.py translate --out runs/it "I love you." # translate; without a sentence it asks for them
+python examples/translate.py compare runs/lstm runs/attention      # finished runs side by side, with pictures
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tinyformer import plain_errors
@@ -21,7 +22,6 @@ from tinyformer import plain_errors
 with plain_errors():  # a missing package or GPU is told in a line, too
     import tinytensor as tt
     from tinyformer import (
-        ARCHITECTURES,
         Commands,
         PairBatches,
         PairFiles,
@@ -38,24 +38,34 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         dates,
         encode_pairs,
         first_choice,
-        load_tokenizer,
         load_weights,
         next_command,
         plots,
-        recording_attention,
         run_command,
         settings_from,
+        some_path,
         specials_of,
         split_pairs,
         train_to_end,
         translation_loss,
         typed_lines,
     )
-    from tinytensor.io import write_text
+    from tinyformer.comparison import (
+        ScoreTable,
+        attended_by,
+        check_same_sentences,
+        middle_sentence,
+        names_of_runs,
+        read_translations,
+        score_by_length,
+        write_translations,
+    )
+    from tinyformer.translation import ARCHITECTURES, Attended, trained_translator
 
 Pairs = Sequence[tuple[str, str]]  # sentences and their translations
 
 DEFAULT_OUT = "runs/translate"
+NO_SCORES = "(no scores: they need sacrebleu, pip install sacrebleu)"
 # The settings for dates: small networks.
 DATES = {
     "transformer": {"d_model": 64, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 2, "d_ff": 256, "norm_first": True},
@@ -139,13 +149,13 @@ def train(arguments: argparse.Namespace) -> None:
         for beam in sorted({1, arguments.beam}):
             found = translator.translate(sources, beam, progress=True)
             print(f"{'greedy' if beam == 1 else f'beam {beam}'}: {scores(found, references, kind)}")
-        lines = ["source\tours\treference", *map("\t".join, zip(sources, found, references))]
-        write_text(folder.sample, "\n".join(lines) + "\n")
+        write_translations(folder.sample, sources, found, references)
         print(side_by_side(test[:8], found))
         with plots.if_possible():
             note = plots.note_on_losses(translator.model.config.dropout, translator.task.label_smoothing)
             plots.loss_curve(trainer.rows, folder.curve, title="Translation", note=note)
-            print(drawn([folder.curve, *draw_attention(translator, sources[0], folder)]))
+            maps = draw_attention(translator, sources[0], folder) if translator.has_attention() else []
+            print(drawn([folder.curve, *maps]))
         print(f"Translate with: {next_command(arguments.out, DEFAULT_OUT, 'translate')}")
 
 
@@ -157,7 +167,7 @@ def scores(translations: Sequence[str], references: Sequence[str], kind: str) ->
     try:
         import sacrebleu
     except ImportError:
-        return "(no scores: they need sacrebleu, pip install sacrebleu)"
+        return NO_SCORES
     bleu = sacrebleu.corpus_bleu(translations, [references])
     chrf = sacrebleu.corpus_chrf(translations, [references])
     return f"BLEU {bleu.score:.2f}, chrF {chrf.score:.2f}"
@@ -174,19 +184,13 @@ def side_by_side(pairs: Pairs, translations: Sequence[str]) -> str:
 
 
 def draw_attention(translator: Translator, sentence: str, folder: RunFolder) -> list[Path]:
-    """Draw the attention of each layer for a sentence and its translation. Returns the paths of two pictures, the mean over the
-    heads of each layer and each head; none for a network without attention."""
-    (hypotheses,) = translator.search([sentence], beam=1)
-    source, target = translator.encode(sentence), [translator.specials.start, *hypotheses[0].ids]
-    with recording_attention(translator.model.eval()) as recorded:
-        translator.model(tt.tensor([source]), tt.tensor([target]))
-    maps = {name: tt.concatenate(weights, -2)[0] for name, weights in recorded.items()}  # a recurrent network attends in steps
-    if not maps:
-        return []
-    tokens = translator.tokens(source), translator.tokens(target)
+    """Draw the attention of each layer for a sentence and its translation. Returns the paths of two pictures: the mean over the
+    heads of each layer, and each head."""
+    seen = translator.attended(sentence)
+    tokens = seen.source, seen.read
     return [
-        plots.attention_means(maps, *tokens, folder.attention),
-        plots.attention_maps(maps, *tokens, folder.attention_heads),
+        plots.attention_means(seen.weights, *tokens, folder.attention),
+        plots.attention_maps(seen.weights, *tokens, folder.attention_heads),
     ]
 
 
@@ -202,9 +206,10 @@ def drawn(paths: Sequence[Path]) -> str:
 def translate(arguments: argparse.Namespace) -> None:
     """Translate the given sentences, or those that are typed."""
     folder = RunFolder(arguments.out)
-    translator = open_run(folder)
-    load_weights(translator.model, folder.best)
+    translator = trained_translator(folder)
     translator.check_beam(arguments.beam)
+    if arguments.heat_map and not translator.has_attention():
+        raise UserError(f"the network of {folder.path} has no attention to draw: leave out --heat-map")
     for sentence in arguments.sentences or typed_lines("Type a sentence to translate; an empty line ends."):
         (hypotheses,) = translator.search([sentence], arguments.beam, arguments.n_best)
         for hypothesis in hypotheses:
@@ -214,12 +219,43 @@ def translate(arguments: argparse.Namespace) -> None:
             print(drawn(draw_attention(translator, sentence, folder)))
 
 
-def open_run(folder: RunFolder) -> Translator:
-    """A run's translator, whose weights are yet to be loaded."""
-    task = folder.read_part("task", TranslationConfig)
-    make, kind = ARCHITECTURES[task.architecture]
-    config = folder.read_part("model", kind)
-    return Translator(make(config), load_tokenizer(folder.tokenizer, config.target_vocab_size), task)
+# --------------------------------------------------------------------------------------------------------- comparing
+
+
+def compare(arguments: argparse.Namespace) -> None:
+    """Compare finished runs by their translations of the same held-out sentences, and by what they look at."""
+    folders = names_of_runs([RunFolder(path) for path in arguments.folders])
+    translated = {name: read_translations(folder.sample) for name, folder in folders.items()}
+    check_same_sentences(translated)
+    first, *_ = translated.values()
+    sentence = middle_sentence(first) if arguments.sentence is None else arguments.sentence
+    found = attended_by(folders, sentence)
+
+    kinds = [folder.read_part("files", PairFiles).are_given() for folder in folders.values()]
+    table = None
+    try:
+        table = score_by_length(translated, "BLEU" if kinds[0] else "exactly right (%)")
+        print(f"{table.measure}: for the {len(first):,} held-out sentences, and by the length of the source\n{table}\n")
+    except ImportError:
+        print(NO_SCORES)
+    print(f"{sentence}  ->")
+    for name, seen in found.items():
+        print(f"    {seen.translation}   ({name})")
+    draw_comparison(table, found, Path(arguments.out))
+
+
+def draw_comparison(table: ScoreTable | None, found: Mapping[str, Attended], out: Path) -> None:
+    """Draw the scores by length and the alignments of those that have attention; say what was drawn, and what not."""
+    aligned = {name: seen for name, seen in found.items() if seen.alignments()}
+    without = ", ".join(name for name in found if name not in aligned)
+    note = f"Without attention: {without}." if without else ""
+    with plots.if_possible():
+        pictures = [plots.scores_by_length(table, out / "score_by_length.png")] if table else []
+        pictures += [plots.alignments(aligned, note, out / "alignments.png")] if aligned else []
+        if without:
+            print(f"No alignments of {without}: there is no attention to draw")
+        if pictures:
+            print(drawn(pictures))
 
 
 # ------------------------------------------------------------------------------------------------------ command line
@@ -227,8 +263,9 @@ def open_run(folder: RunFolder) -> Translator:
 
 def parse(words: list[str]) -> argparse.Namespace:
     """The command line; without a command it is ``train``."""
-    architecture = first_choice(words, "architecture", TranslationConfig)
-    commands = Commands("translate.py", "Train a network to translate, and translate with it.", DEFAULT_OUT)
+    architecture = first_choice(words, "architecture", "task", TranslationConfig, DEFAULT_OUT)
+    about = "Train a network to translate, and translate with it."
+    commands = Commands("translate.py", about, DEFAULT_OUT, f"--architecture {architecture}")
     parts = (architecture, "training", "task")
     for_dates, for_languages = (" ".join(as_flags(defaults[part]) for part in parts) for defaults in (DATES, LANGUAGES))
     training = commands.add(
@@ -247,6 +284,16 @@ def parse(words: list[str]) -> argparse.Namespace:
     using.add_argument("--beam", help="the width of the beam; 1 is greedy", type=int, default=5, metavar="INT")
     using.add_argument("--n-best", help="how many translations to show, with scores", type=int, default=1, metavar="INT")
     using.add_argument("--heat-map", help="draw what the attention looked at", action="store_true")
+    comparing = commands.add(
+        compare,
+        help="compare finished runs",
+        description="Compare finished runs that scored the same held-out sentences: BLEU (for dates: how many are exactly "
+        "right) by the length of the source, and, for one sentence, what each network looked at when it wrote each token.",
+    )
+    comparing.add_argument("folders", help="the runs' folders, two or more", type=some_path, nargs="+", metavar="RUN")
+    comparing.add_argument("--sentence", help="what to align (default: a held-out sentence of median length)", metavar="TEXT")
+    out = f"{DEFAULT_OUT}_comparison"
+    comparing.add_argument("--out", help="the folder of the pictures", default=out, type=some_path, metavar="FOLDER")
     return commands.parse(words)
 
 

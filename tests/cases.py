@@ -1058,6 +1058,93 @@ for queries, keys in [(4, 4), (2, 5), (1, 3), (4, 2), (0, 3)]:
     )
 case("causal_mask", "square", lambda: tt.causal_mask(3), lambda: np.tri(3, dtype=bool), differentiable=False)
 
+# ------------------------------------------------------------------------------------------------- recurrent layers
+
+
+def through_time(step: Callable[..., Any], projected: Any, first: Any, mask: Any = None, is_reversed: bool = False) -> Any:
+    """The states of each sequence by itself, one step after the other: (kinds of state, length, batch, width)."""
+    (length, batch), width = projected.shape[:2], first[0].shape[-1]
+    out = np.zeros((len(first), length, batch, width))
+    for b in range(batch):
+        states = [kind[b] for kind in first]
+        for t in sorted(range(length), reverse=is_reversed):
+            if mask is None or mask[t, b]:
+                states = step(projected[t, b], *states)
+            out[:, t, b] = states
+    return out
+
+
+def rnn(projected: Any, weight: Any, state: Any, *how: Any, activation: str = "tanh") -> Any:
+    f = np.tanh if activation == "tanh" else lambda a: np.maximum(a, 0)
+    return through_time(lambda p, h: [f(p + weight @ h)], projected, [state], *how)[0]
+
+
+def gru(projected: Any, weight: Any, bias: Any, state: Any, *how: Any) -> Any:
+    def step(p: Any, h: Any) -> Any:
+        u = weight @ h + (0.0 if bias is None else bias)
+        (of_r, of_z, of_n), (u_r, u_z, u_n) = np.split(p, 3), np.split(u, 3)
+        r, z = sigmoid(of_r + u_r), sigmoid(of_z + u_z)
+        return [(1 - z) * np.tanh(of_n + r * u_n) + z * h]
+
+    return through_time(step, projected, [state], *how)[0]
+
+
+def lstm(projected: Any, weight: Any, state: Any, cell: Any, *how: Any) -> Any:
+    def step(p: Any, h: Any, c: Any) -> Any:
+        i, f, u, o = np.split(p + weight @ h, 4)
+        c = sigmoid(f) * c + sigmoid(i) * np.tanh(u)
+        return [sigmoid(o) * np.tanh(c), c]
+
+    return through_time(step, projected, [state, cell], *how)
+
+
+padded = np.arange(4)[:, None] < [4, 2, 0]  # padding at the end; the last sequence has no token at all
+gaps = np.array([[False, True], [True, False], [True, True]])
+HOW: dict[str, tuple[tuple[int, int], tuple[Any, ...]]] = {
+    "all steps": ((3, 2), ()),
+    "one step": ((1, 2), ()),
+    "one sequence": ((3, 1), ()),
+    "no sequence": ((2, 0), ()),
+    "reversed": ((3, 2), (None, True)),
+    "padding": ((4, 3), (padded, False)),
+    "padding, reversed": ((4, 3), (padded, True)),
+    "gaps": ((3, 2), (gaps, False)),
+}
+
+
+def recurrent(op: str, label: str, want: Any, *inputs: Any, how: Any = (), constant: Any = (), **settings: Any) -> None:
+    """A case of a recurrent layer and of its twin; ``how`` are the mask and whether it is reversed. An input may be None."""
+    given = [i for i, x in enumerate(inputs) if x is not None]
+    ours = tuple([tt.tensor(x) if isinstance(x, np.ndarray) else x for x in how])
+
+    def placed(f: Any, how: Any) -> Any:
+        return lambda *xs: f(*[xs[given.index(i)] if i in given else None for i in range(len(inputs))], *how, **settings)
+
+    f, twin = placed(all_ops[op], ours), placed(all_ops[op].reference, ours)  # type: ignore[attr-defined]
+    case(op, label, f, placed(want, how), *[inputs[i] for i in given], constant=constant, twin=twin)
+
+
+for label, ((length, batch), how) in HOW.items():
+    states = [normal(batch, 3) for _ in range(2)]
+    recurrent("rnn", label, rnn, normal(length, batch, 3), normal(3, 3), states[0], how=how)
+    recurrent("gru", label, gru, normal(length, batch, 9), normal(9, 3), normal(9), states[0], how=how)
+    recurrent("gru", f"{label}, no bias", gru, normal(length, batch, 9), normal(9, 3), None, states[0], how=how)
+    recurrent("lstm", label, lstm, normal(length, batch, 12), normal(12, 3), *states, how=how)
+    away_from_0 = 3 * nonzero(length, batch, 3), 0.02 * normal(3, 3), unit(batch, 3)
+    recurrent("rnn", f"{label}, relu", rnn, *away_from_0, how=how, activation="relu")
+recurrent("rnn", "width 1", rnn, normal(3, 2, 1), normal(1, 1), normal(2, 1))
+recurrent("gru", "width 1", gru, normal(3, 2, 3), normal(3, 1), normal(3), normal(2, 1))
+recurrent("lstm", "width 1", lstm, normal(3, 2, 4), normal(4, 1), normal(2, 1), normal(2, 1))
+for constant in [(0,), (1,), (2,), (0, 1), (1, 2), (0, 2)]:
+    label, how = f"constant {constant}", (gaps, False)
+    recurrent("rnn", label, rnn, normal(3, 2, 3), normal(3, 3), normal(2, 3), how=how, constant=constant)
+for constant in [*itertools.combinations(range(4), 1), *itertools.combinations(range(4), 2), (0, 1, 2), (1, 2, 3)]:
+    label, how = f"constant {constant}", (gaps, False)
+    recurrent("gru", label, gru, normal(3, 2, 9), normal(9, 3), normal(9), normal(2, 3), how=how, constant=constant)
+    recurrent("lstm", label, lstm, normal(3, 2, 8), normal(8, 2), normal(2, 2), normal(2, 2), how=how, constant=constant)
+of_itself = [lambda x, f=f: f(x[None, :, :2], x[:2, :2], x[:, 1:]) for f in (tt.rnn, rnn)]
+case("rnn", "of itself", *of_itself, normal(3, 3))
+
 # -------------------------------------------------------------------------------------------------------------- losses
 
 

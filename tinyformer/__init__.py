@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
         first_choice,
         next_command,
         run_command,
+        some_path,
         typed_lines,
     )
     from tinyformer.data.batches import Batch, Batches, padded
@@ -76,11 +77,11 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.training.losses import class_loss, masked_token_loss, next_token_loss, translation_loss
     from tinyformer.training.runs import RunFolder, load_weights
     from tinyformer.training.trainer import Trainer
-    from tinyformer.translation import ARCHITECTURES, TranslationConfig, Translator, specials_of
+    from tinyformer.translation import TranslationConfig, Translator, specials_of
 
 _NAMES = {
     "command_line": "Commands Parser add_pair_flags add_run_flags add_run_settings add_settings add_text_flag as_flags "
-    "first_choice next_command run_command typed_lines",
+    "first_choice next_command run_command some_path typed_lines",
     "data.batches": "Batch Batches padded",
     "data.dates": "dates",
     "data.labelled": "LabelledBatches",
@@ -113,7 +114,7 @@ _NAMES = {
     "training.losses": "class_loss masked_token_loss next_token_loss translation_loss",
     "training.runs": "RunFolder load_weights",
     "training.trainer": "Trainer",
-    "translation": "ARCHITECTURES TranslationConfig Translator specials_of",
+    "translation": "TranslationConfig Translator specials_of",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 

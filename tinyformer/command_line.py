@@ -31,13 +31,17 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose --help shows every default, and whose errors are one line (status 2)."""
+    """An ArgumentParser whose --help shows every default, and whose errors are one line (status 2).
 
-    def __init__(self, **options: Any):
+    ``choice`` is a flag that chose which other flags there are, such as --architecture lstm. The errors name it beside --help.
+    """
+
+    def __init__(self, choice: str = "", **options: Any):
         super().__init__(**{"formatter_class": _Help, "allow_abbrev": False, **options})
+        self._choice = choice
 
     def error(self, message: str) -> Any:
-        self.exit(2, f"error: {message} (see {self.prog} --help)\n")
+        self.exit(2, f"error: {message} (see {' '.join(filter(None, (self.prog, self._choice)))} --help)\n")
 
 
 def add_settings(parser: argparse.ArgumentParser, kind: type, title: str) -> None:
@@ -88,14 +92,24 @@ def _as_flag(name: str, value: Any) -> str:
 # -------------------------------------------------------------------------------------------------------- data and runs
 
 
-def first_choice(words: Sequence[str], name: str, kind: type) -> str:
-    """The value of a setting of the dataclass ``kind`` among the ``words``, or its default. It is read before the other flags,
-    because it decides which others there are."""
-    parser = Parser(add_help=False, argument_default=argparse.SUPPRESS)
-    parser.add_argument(_flag(name))
+def first_choice(words: Sequence[str], name: str, part: str, kind: type, out: str) -> str:
+    """A setting that decides which other flags there are. So it is read from the ``words`` before these.
+
+    Where the words do not give it, a run that they resume has it in its config.json: the setting ``name`` of a ``part`` of this
+    ``kind``, a dataclass. Otherwise it is the default. ``out`` is the default folder of a run.
+    """
+    from tinyformer.training.runs import RunFolder  # here, as who only parses a command line may still choose the kernels
+
+    parser = Parser(add_help=False)
+    add_run_flags(parser, out)
+    for flag in ("--data", "--source", _flag(name)):
+        parser.add_argument(flag)
     found, _ = parser.parse_known_args(words)
-    value: str = getattr(settings_from(kind, vars(found)), name)
-    return value
+    given = vars(found)[name]
+    folder = RunFolder(_run_of(found, out))
+    if given is None and found.resume and folder.settings.exists():
+        return str(getattr(folder.read_part(part, kind), name))
+    return str(getattr(settings_from(kind, {} if given is None else {name: given}), name))
 
 
 def some_path(text: str) -> str:
@@ -161,13 +175,20 @@ def folder_for(out: str, data: str | None) -> str:
     return f"{out}-{name or 'data'}"
 
 
+def _run_of(arguments: argparse.Namespace, out: str) -> str:
+    """The folder that --out names, or without it the data."""
+    data = getattr(arguments, "data", None) or getattr(arguments, "source", None)
+    return arguments.out or folder_for(out, data)
+
+
 # -------------------------------------------------------------------------------------------------------- commands
 
 
 class Commands:
     """The command line of a script that trains a model and then uses it.
 
-    Its first command is ``train``, which also runs when the words name no command. ``out`` is the default folder of a run.
+    Its first command is ``train``, which also runs when the words name no command. ``out`` is the default folder of a run, and
+    ``choice`` that of ``Parser``.
 
     ::
 
@@ -178,9 +199,9 @@ class Commands:
         run_command(commands.parse)
     """
 
-    def __init__(self, script: str, description: str, out: str):
+    def __init__(self, script: str, description: str, out: str, choice: str = ""):
         self.out = out
-        self._parser = Parser(prog=script, description=description)
+        self._parser = Parser(choice, prog=script, description=description)
         self._commands = self._parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
     def add(self, run: Callable[[argparse.Namespace], None], help: str, description: str) -> argparse.ArgumentParser:
@@ -199,8 +220,7 @@ class Commands:
         """The arguments; ``arguments.run(arguments)`` runs the command. Without --out, the data (--data or --source) name the
         folder, as ``folder_for`` says."""
         arguments = parse_command(self._parser, self._commands.choices, words)
-        data = getattr(arguments, "data", None) or getattr(arguments, "source", None)
-        arguments.out = arguments.out or folder_for(self.out, data)
+        arguments.out = _run_of(arguments, self.out)
         return arguments
 
 

@@ -6,19 +6,23 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import tinytensor as tt
 from tinyformer.data.batches import padded
 from tinyformer.data.pair_files import one_line
 from tinyformer.data.pairs import Pair, Specials
 from tinyformer.decoding.beam_search import Hypothesis, beam_search
 from tinyformer.decoding.decoders import translation_decoder
 from tinyformer.errors import SettingError, UserError
+from tinyformer.models.attention import RecordsAttention, recording_attention
 from tinyformer.models.seq2seq import AdditiveAttentionModel, ContextVectorModel, EncoderDecoder, Seq2SeqConfig
 from tinyformer.models.transformer import Transformer, TransformerConfig
 from tinyformer.progress import show_progress
 from tinyformer.schema import check_fields
 from tinyformer.settings import at_least, one_of, setting
-from tinyformer.tokenizers import BPETokenizer, Tokenizer
+from tinyformer.tokenizers import BPETokenizer, Tokenizer, load_tokenizer
 from tinyformer.tokenizers.special import BEGIN, END, PADDING
+from tinyformer.training.runs import RunFolder, load_weights
+from tinytensor import Tensor
 
 SENTENCES_AT_ONCE = 64
 
@@ -63,6 +67,26 @@ class TranslationConfig:
         return BPETokenizer.train(sentences, self.vocab_size, special=(PADDING, BEGIN, END), progress=True)
 
 
+@dataclasses.dataclass(frozen=True)
+class Attended:
+    """What the attention layers looked at while a sentence was translated.
+
+    ``source``, ``read`` and ``written`` are tokens as text: what the encoder read, what the decoder read, from the start token
+    on, and what it wrote after each of these, up to the end token. ``weights`` holds those of each layer, (heads, queries,
+    keys), by the layer's name; it is empty for a network without attention.
+    """
+
+    translation: str
+    source: list[str]
+    read: list[str]
+    written: list[str]
+    weights: dict[str, Tensor]
+
+    def alignments(self) -> list[Tensor]:
+        """The weights of the decoder's attention to the source, of each layer: (heads, written tokens, source tokens)."""
+        return [weights for name, weights in self.weights.items() if "cross_attention" in name]
+
+
 class Translator:
     """An encoder-decoder with the tokenizer of both its languages. Raises UserError for a tokenizer without special tokens."""
 
@@ -89,6 +113,23 @@ class Translator:
         decoder = translation_decoder(self.model, source, longest)
         start, end, alpha = self.specials.start, self.specials.end, self.task.length_penalty
         return beam_search(decoder, start, end, len(sentences), beam, longest, alpha, n_best)
+
+    def has_attention(self) -> bool:
+        """Whether the model has attention layers."""
+        return any(isinstance(module, RecordsAttention) for module in self.model.modules())
+
+    def attended(self, sentence: str) -> Attended:
+        """What the attention layers look at while the model translates a sentence, greedily."""
+        (hypotheses,) = self.search([sentence], beam=1)
+        written = list(hypotheses[0].ids)
+        if len(written) <= self.task.max_tokens:  # a longer one was cut before its end
+            written.append(self.specials.end)
+        source, read = self.encode(sentence), [self.specials.start, *written[:-1]]
+        with recording_attention(self.model.eval()) as recorded:
+            self.model(tt.tensor([source]), tt.tensor([read]))
+        # A recurrent network attends once for each token.
+        weights = {name: tt.concatenate(calls, -2)[0] for name, calls in recorded.items()}
+        return Attended(self.text(hypotheses[0]), self.tokens(source), self.tokens(read), self.tokens(written), weights)
 
     def text(self, hypothesis: Hypothesis) -> str:
         """A translation as one line of text, without special tokens."""
@@ -128,6 +169,16 @@ class Translator:
         if config.positions == "learned" and config.max_length <= longest:
             raise SettingError(f"max_length must be more than {longest}, the longest sentence, as its end needs a place, too")
         self.model.new_cache(longest + 1, 0)
+
+
+def trained_translator(folder: RunFolder) -> Translator:
+    """A run's translator, with its best weights. Raises UserError for a folder that is no such run, or damaged."""
+    task = folder.read_part("task", TranslationConfig)
+    make, kind = ARCHITECTURES[task.architecture]
+    config = folder.read_part("model", kind)
+    translator = Translator(make(config), load_tokenizer(folder.tokenizer, config.target_vocab_size), task)
+    load_weights(translator.model, folder.best)
+    return translator
 
 
 def specials_of(tokenizer: Tokenizer) -> Specials:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import threadpoolctl
 
-from tinytensor import backend, engine, random
+from tinytensor import backend, cores, engine, random
 from tinytensor.backend import host
 from tinytensor.modes import capture_modes, modes, without_warnings
 from tinytensor.tensor import Tensor, accumulate, leaf_gradients
@@ -164,6 +164,7 @@ class _Blas:
                 self._threads = _blas_threads()
                 _let_this_thread_decide()
                 self._limit = _controller().limit(limits=1, user_api="blas")
+                cores.are_shared_out = True
             self._inside += 1
             _here.blas_limits += 1
 
@@ -183,6 +184,7 @@ class _Blas:
             self._lift()
 
     def _lift(self) -> None:
+        cores.are_shared_out = False
         _let_this_thread_decide()
         self._limit.restore_original_limits()
         _let_this_thread_decide()

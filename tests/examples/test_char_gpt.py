@@ -14,12 +14,14 @@ import pytest
 from running import ROOT, Program, contents, entries, log_of, result_of, validation_losses
 
 from tinyformer.models.gpt import GPTConfig
+from tinyformer.models.recurrent import RecurrentConfig
 from tinyformer.training.checkpoints import load_checkpoint
 from tinyformer.training.config import TrainingConfig
 
 EXAMPLE = "char_gpt.py"
 TINY = ["--num-layers", "1", "--num-heads", "2", "--d-model", "16", "--block-size", "8", "--batch-size", "4"]
 SHORT = ["--steps", "20", "--eval-every", "10", "--log-every", "5"]
+RECURRENT = ["--num-layers", "2", "--d-model", "16", "--block-size", "8", "--context", "5", "--batch-size", "4"]
 FILES = ["best.safetensors", "config.json", "latest.safetensors", "log.csv", "loss.png", "sample.txt", "tokenizer.json"]
 FIRST_RUN = ["--data", "text.txt", "--out", "run", *TINY, *SHORT]
 
@@ -84,7 +86,7 @@ def test_byte_pairs_and_the_other_choices_of_a_model(program: Program) -> None:
     printed = program.good(*words)
     assert "300 distinct tokens" in printed
     settings = json.loads((program.folder / "run/config.json").read_text(encoding="utf-8"))
-    assert settings["text"] == {"tokenizer": "bpe", "bpe_tokens": 300}
+    assert settings["text"] == {"architecture": "gpt", "tokenizer": "bpe", "bpe_tokens": 300}
     chosen = {name: settings["model"][name] for name in ("vocab_size", "positions", "norm", "activation")}
     assert chosen == {"vocab_size": 300, "positions": "rotary", "norm": "rms", "activation": "swiglu"}
     before = result_of(program.folder / "run")
@@ -279,6 +281,77 @@ def test_resume_and_overwrite_exclude_each_other(program: Program) -> None:
     assert "not allowed with argument" in program.bad("--resume", "--overwrite")
 
 
+# ------------------------------------------------------------------------------------------------------- architectures
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a signal sent to another process")
+@pytest.mark.parametrize("architecture", ["rnn", "gru", "lstm"])
+def test_a_recurrent_network_resumed_is_the_uninterrupted_run(program: Program, architecture: str) -> None:
+    words = ["--architecture", architecture, "--data", "text.txt", *RECURRENT, "--dropout", "0.1"]
+    words += ["--steps", "300", "--eval-every", "30", "--learning-rate", "1e-2", "--warmup", "10"]
+    printed = program.good(*words, "--out", "whole")
+    assert f"\n{architecture.upper()} with " in printed
+    losses = validation_losses(program.folder / "whole")
+    assert min(losses) < losses[0] - 0.5
+    program.interrupted("step    30:", *words, "--out", "parts")
+    parts = program.folder / "parts"
+    assert load_checkpoint(parts / "latest.safetensors", "latest")[1]["step"] < 300
+    program.good("--out", "parts", "--resume")  # its folder says which network it is
+    assert entries(parts) == FILES
+    assert result_of(parts) == result_of(program.folder / "whole")
+    # And so for a sample, which may be longer than what the network was trained on, and repeats.
+    sample = program.good("sample", "--out", "parts", "--prompt", "the dog", "--length", "40", "--seed", "3")
+    assert sample.startswith("the dog")
+    assert len(sample) == len("the dog") + 40 + 1
+    assert program.good("sample", "--out", "parts", "--prompt", "the dog", "--length", "40", "--seed", "3") == sample
+
+
+@pytest.fixture(scope="module")
+def recurrent_run(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]) -> Program:
+    """A finished run of an LSTM in the folder lstm. Tests only read it."""
+    folder = tmp_path_factory.mktemp("recurrent")
+    write_data(folder)
+    program = Program(EXAMPLE, folder, environment)
+    program.good("--architecture", "lstm", "--data", "text.txt", *RECURRENT, *SHORT, "--out", "lstm")
+    return program
+
+
+def test_a_resumed_run_keeps_its_architecture(recurrent_run: Program, finished: Program) -> None:
+    leave_out = "--resume goes on with the settings of {}: leave out {}, or start a new run\n"
+    for architecture in ("gru", "gpt"):
+        message = recurrent_run.bad("--out", "lstm", "--resume", "--architecture", architecture)
+        assert message.startswith("--resume goes on with the settings of lstm: leave out --architecture")
+    assert finished.bad("--out", "run", "--resume", "--architecture", "rnn") == leave_out.format("run", "--architecture")
+    # Its folder decides which flags there are: none is ignored, and none needs --architecture.
+    message = recurrent_run.bad("--out", "lstm", "--resume", "--num-heads", "2")
+    assert message == "unrecognized arguments: --num-heads 2 (see char_gpt.py --architecture lstm --help)\n"
+    for words in (["--context", "6"], ["--architecture", "lstm", "--context", "6"]):
+        assert recurrent_run.bad("--out", "lstm", "--resume", *words) == leave_out.format("lstm", "--context")
+    recurrent_run.good("--out", "lstm", "--resume", "--architecture", "lstm", "--context", "5")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["transformer"], "--architecture must be one of gpt, lstm, gru, rnn, not 'transformer'"),
+        ([], "argument --architecture: expected one argument"),
+        (["lstm", "--num-heads", "2"], "unrecognized arguments: --num-heads 2 (see char_gpt.py --architecture lstm --help)"),
+        (["gpt"], "unrecognized arguments: --context 5 (see char_gpt.py --architecture gpt --help)"),
+        (["gru", "--context", "-1"], "--context must be at least 0, not -1"),
+        (
+            ["rnn", "--context", "9999"],
+            "tokens, too few for windows of 10007: use at least 100081, or a smaller --block-size or --context",
+        ),
+        (["rnn", "--context", "1" + 30 * "0"], "too few for windows of 1000000000000000000000000000008: use at least"),
+        (["lstm", "--d-model", str(10**15)], "a model of this size needs at least 10^31 bytes of memory, but there are "),
+        (["lstm", "--dropout", "1"], "--dropout must be at least 0 and less than 1, not 1.0"),
+    ],
+)
+def test_architectures_that_will_not_do(program: Program, words: list[str], message: str) -> None:
+    assert message in program.bad("--data", "text.txt", "--out", "run", *RECURRENT, *SHORT, "--architecture", *words)
+    assert not (program.folder / "run").exists()
+
+
 # ---------------------------------------------------------------------------------------------------------- sampling
 
 
@@ -466,19 +539,24 @@ def test_a_loss_that_is_no_number(program: Program) -> None:
 # ---------------------------------------------------------------------------------------------------------- help
 
 
-def test_help_shows_every_setting_with_its_default(finished: Program) -> None:
-    text = " ".join(finished.good("--help").split())
+@pytest.mark.parametrize(("architecture", "model"), [("gpt", GPTConfig), ("lstm", RecurrentConfig), ("rnn", RecurrentConfig)])
+def test_help_shows_every_setting_with_its_default(finished: Program, architecture: str, model: type) -> None:
+    text = " ".join(finished.good("--architecture", architecture, "--help").split())
     shown = 0
-    kinds = (GPTConfig, runpy.run_path(str(finished.script), run_name="char_gpt")["TextConfig"], TrainingConfig)
+    kinds = (model, runpy.run_path(str(finished.script), run_name="char_gpt")["TextConfig"], TrainingConfig)
+    decided = ("vocab_size", "cell")  # by the text, and by --architecture
     for kind in kinds:
         for field in dataclasses.fields(kind):
-            if field.name == "vocab_size":  # the text decides it
+            if field.name in decided:
                 continue
             flag = "--" + field.name.replace("_", "-")
             assert f"{field.metadata['help']} (default: {field.default})" in text, flag
             assert f" {flag} " in text or f" {flag}, " in text
             shown += 1
-    assert shown == sum(len(dataclasses.fields(kind)) for kind in kinds) - 1
+    assert shown == sum(field.name not in decided for kind in kinds for field in dataclasses.fields(kind))
+    assert ("--num-heads INT" in text, "--context INT" in text) == ((True, False) if model is GPTConfig else (False, True))
+    if model is GPTConfig:  # the default
+        assert " ".join(finished.good("--help").split()) == text
     assert "--data" in text
     assert "(default: runs/char_gpt, or for --data its name behind that)" in text
     assert "sample --help" in text

@@ -57,6 +57,7 @@ def test_it_is_of_before(program: Program, example: str) -> None:
     tensors, metadata = load_with_metadata(program.folder / "run/latest.safetensors")
     assert any(set(LAYERS) & set(name.split(".")) for name in tensors)
     assert any(f'"{old}": ' in metadata["state"] for old in SETTINGS)
+    assert '"architecture": ' not in metadata["state"]  # there was only one then
 
 
 def test_it_writes_the_same(program: Program, example: str) -> None:

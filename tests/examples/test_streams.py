@@ -49,7 +49,9 @@ COMMANDS = {
         ["fill", "the [MASK] fox"],
     ),
     "algorithms.py": (["add", "--num-layers", "1", *SMALL], None),
+    "memory.py": (["attention", "--distance", "5", *SMALL], None),
 }
+OWN_DATA = {"algorithms.py": "add-gpt", "memory.py": "attention"}  # scripts that make their data, and where these runs are
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs a shell that closes streams")
 
@@ -81,7 +83,7 @@ def test_the_folder_is_named_after_the_data(name: str) -> None:
     assert script["parse"](["--out", "here"]).out == "here"
     if name == "translate.py":
         assert script["parse"](["--source", "a/train.de", "--target", "train.en"]).out == f"{default}-train.de"
-    if name != "algorithms.py":
+    if name not in OWN_DATA:
         assert script["parse"](["--data", "texts/my.txt"]).out == f"{default}-my"
         assert script["parse"](["--data", "texts/my.txt", "--resume"]).out == f"{default}-my"
         assert script["parse"](["--data", "texts/my.txt", "--out", "here"]).out == "here"
@@ -94,7 +96,7 @@ def test_closed_streams(name: str, tmp_path: Path, environment: dict[str, str]) 
     train, use = COMMANDS[name]
     result = in_a_shell(program, [*train, "--out", "run"], "<&- >&- 2>&-")
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
-    folder = program.folder / "run" / ("add-gpt" if name == "algorithms.py" else "")
+    folder = program.folder / "run" / OWN_DATA.get(name, "")
     assert load_checkpoint(folder / "latest.safetensors", "latest")[1]["step"] == 4
     assert {"best.safetensors", "loss.png"} <= set(entries(folder))
     if use:

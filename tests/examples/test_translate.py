@@ -9,6 +9,7 @@ import os
 import random
 import re
 import runpy
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,13 @@ import pytest
 from running import ROOT, Program, contents, entries, log_of, result_of, validation_losses
 
 from tinyformer.decoding.beam_search import Hypothesis
+from tinyformer.models.seq2seq import Seq2SeqConfig
 from tinyformer.models.transformer import TransformerConfig
 from tinyformer.tokenizers import BPETokenizer, CharTokenizer
 from tinyformer.training.checkpoints import load_checkpoint
 from tinyformer.training.config import TrainingConfig
 from tinyformer.training.runs import RunFolder
-from tinyformer.translation import TranslationConfig, Translator
+from tinyformer.translation import TranslationConfig, Translator, trained_translator
 
 EXAMPLE = "translate.py"
 MODEL = ["--d-model", "16", "--num-heads", "2", "--d-ff", "16", "--encoder-layers", "1", "--decoder-layers", "1"]
@@ -33,6 +35,7 @@ FILES = [*PICTURES, "best.safetensors", "config.json", "latest.safetensors", "lo
 FILES.sort()
 LONGER = ["--steps", "300", "--eval-every", "100", "--learning-rate", "1e-2", "--dropout", "0"]
 FIRST_RUN = ["--data", "pairs.tsv", "--out", "run", *TINY, *LONGER]
+RECURRENT = ["--d-model", "16", "--d-embedding", "8", "--num-layers", "2", *TASK, *SHORT]
 
 
 def some_pairs(count: int = 60) -> list[tuple[str, str]]:
@@ -79,8 +82,8 @@ def test_a_run_leaves_its_files_and_says_what_it_does(first_run: tuple[Path, str
     assert settings["training"]["steps"] == 300
     assert settings["model"]["d_model"] == 16
     assert settings["task"] == {
-        "vocab_size": 280, "lowercase": False, "max_tokens": 30, "length_penalty": 0.6, "label_smoothing": 0.1, "validation": 6,
-        "test": 5,
+        "architecture": "transformer", "vocab_size": 280, "lowercase": False, "max_tokens": 30, "length_penalty": 0.6,
+        "label_smoothing": 0.1, "validation": 6, "test": 5,
     }  # fmt: skip
     for name in PICTURES:
         assert (run / name).read_bytes().startswith(b"\x89PNG")
@@ -219,6 +222,22 @@ def test_interrupted_and_resumed_is_the_uninterrupted_run(program: Program) -> N
     assert result_of(parts) == result_of(program.folder / "whole")
 
 
+@pytest.mark.skipif(os.name != "posix", reason="needs a signal sent to another process")
+@pytest.mark.parametrize("words", [["lstm", "--cell", "gru", "--reverse-source"], ["attention"]])
+def test_recurrent_networks_resumed_are_the_uninterrupted_run(program: Program, words: list[str]) -> None:
+    # Dropout, and which words the decoder reads, are random: the random states must be resumed, too.
+    random_parts = ["--dropout", "0.2", "--teacher-forcing", "0.7"]
+    steps = ["--steps", "80", "--eval-every", "20", "--average", "2"]
+    words = ["--data", "pairs.tsv", *RECURRENT, *random_parts, *steps, "--architecture", *words]
+    program.good(*words, "--out", "whole")
+    program.interrupted("step    20:", *words, "--out", "parts")
+    parts = program.folder / "parts"
+    assert load_checkpoint(parts / "latest.safetensors", "latest")[1]["step"] < 80
+    program.good("--out", "parts", "--resume", "--beam", "2")
+    assert entries(parts) == entries(program.folder / "whole")
+    assert result_of(parts) == result_of(program.folder / "whole")
+
+
 def test_resuming_with_other_settings(finished: Program) -> None:
     for words, said in (
         (
@@ -244,6 +263,109 @@ def test_resuming_with_other_sentences(copied: Program) -> None:
     expected = result_of(copied.folder / "run")
     copied.good("--out", "run", "--resume", "--data", "moved.tsv", "--beam", "2")  # the same, wherever they are now
     assert result_of(copied.folder / "run") == expected
+
+
+# ------------------------------------------------------------------------------------------------------- architectures
+
+
+@pytest.fixture(scope="module")
+def recurrent_runs(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]) -> dict[str, tuple[Program, str]]:
+    """A finished run of each recurrent architecture, in folders of these names, and what it printed. Tests only read them."""
+    folder = tmp_path_factory.mktemp("recurrent")
+    write_data(folder)
+    program = Program(EXAMPLE, folder, environment)
+    longer = ["--steps", "150", "--learning-rate", "1e-2", "--dropout", "0"]
+    words = ["--data", "pairs.tsv", *RECURRENT, *longer]
+    return {name: (program, program.good(*words, "--architecture", name, "--out", name)) for name in ("lstm", "attention")}
+
+
+@pytest.mark.parametrize("architecture", ["lstm", "attention"])
+def test_a_recurrent_run_learns_and_its_folder_says_what_it_is(
+    recurrent_runs: dict[str, tuple[Program, str]], architecture: str
+) -> None:
+    program, printed = recurrent_runs[architecture]
+    run = program.folder / architecture
+    has_maps = architecture == "attention"
+    assert entries(run) == sorted(set(FILES) - ({"attention.png", "attention_heads.png"} if not has_maps else set()))
+    model = {"lstm": "ContextVectorModel", "attention": "AdditiveAttentionModel"}[architecture]
+    assert f"\n{model} with " in printed
+    first, *later = validation_losses(run)
+    assert min(later) < first - 1
+    settings = json.loads((run / "config.json").read_text(encoding="utf-8"))
+    assert (settings["task"]["architecture"], settings["model"]["attention"]) == (architecture, has_maps)
+    # Another process knows by the folder what translates, greedily and with a beam.
+    sources, ours, _ = zip(*sample_of(run))
+    assert len(set(ours)) > 1
+    words = ["translate", "--out", architecture]
+    assert program.good(*words, "--beam", "2", *sources).splitlines() == list(ours)
+    lines = [line.split("\t") for line in program.good(*words, "--beam", "4", "--n-best", "3", sources[0]).splitlines()]
+    scores = [float(score) for score, _ in lines]
+    assert len(scores) == 3
+    assert scores == sorted(scores, reverse=True)
+    assert program.good(*words, "--beam", "4", sources[0]) == lines[0][1] + "\n"
+
+
+def test_maps_of_additive_attention_only(recurrent_runs: dict[str, tuple[Program, str]], tmp_path: Path) -> None:
+    program, _ = recurrent_runs["lstm"]
+    message = program.bad("translate", "--out", "lstm", "--heat-map", "red dog")
+    assert message == "the network of lstm has no attention to draw: leave out --heat-map\n"
+    translator = trained_translator(RunFolder(program.folder / "attention"))
+    seen = translator.attended("red dog")
+    shape = (1, len(seen.written), len(seen.source))
+    assert {name: weights.shape for name, weights in seen.weights.items()} == {"cross_attention": shape}
+    folder = RunFolder(tmp_path)
+    assert script()["draw_attention"](translator, "red dog", folder) == [folder.attention, folder.attention_heads]
+    assert entries(tmp_path) == ["attention.png", "attention_heads.png"]
+
+
+def test_a_resumed_run_keeps_its_architecture(recurrent_runs: dict[str, tuple[Program, str]], finished: Program) -> None:
+    program, _ = recurrent_runs["lstm"]
+    leave_out = "--resume goes on with the settings of {}: leave out {}, or start a new run\n"
+    for words in (["attention"], ["transformer"], ["transformer", "--num-heads", "2"]):
+        message = program.bad("--out", "lstm", "--resume", "--architecture", *words)
+        assert message == leave_out.format("lstm", "--architecture")
+    message = finished.bad("--out", "run", "--resume", "--architecture", "lstm")
+    assert message == leave_out.format("run", "--architecture")
+    # Its folder decides which flags there are: none is ignored, and none needs --architecture.
+    message = program.bad("--out", "lstm", "--resume", "--num-heads", "2")
+    assert message == "unrecognized arguments: --num-heads 2 (see translate.py --architecture lstm --help)\n"
+    assert program.bad("--out", "lstm", "--resume", "--d-embedding", "9") == leave_out.format("lstm", "--d-embedding")
+    message = program.bad("--out", "lstm", "--resume", "--teacher-forcing", "0.5")
+    assert message.endswith("leave out --teacher-forcing, or start a new run, or pass --resume-changed\n")
+
+
+def test_resuming_with_another_teacher_forcing(
+    recurrent_runs: dict[str, tuple[Program, str]], tmp_path: Path, environment: dict[str, str]
+) -> None:
+    shutil.copytree(recurrent_runs["attention"][0].folder, tmp_path / "copy")
+    program = Program(EXAMPLE, tmp_path / "copy", environment)
+    program.good("--out", "attention", "--resume-changed", "--teacher-forcing", "0.5", "--steps", "153")
+    assert log_of(program.folder / "attention")[-1]["step"] == "153"
+    settings = json.loads((program.folder / "attention/config.json").read_text(encoding="utf-8"))
+    assert settings["model"]["teacher_forcing"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["gru"], "--architecture must be one of transformer, lstm, attention, not 'gru'"),
+        (["LSTM"], "--architecture must be one of transformer, lstm, attention, not 'LSTM'"),
+        ([], "argument --architecture: expected one argument"),
+        (["attention", "--reverse-source"], "--reverse-source does nothing with attention, whose encoder reads in both"),
+        (["lstm", "--num-heads", "2"], "unrecognized arguments: --num-heads 2 (see translate.py --architecture lstm --help)"),
+        (["transformer", "--cell", "gru"], "unrecognized arguments: --d-embedding 8 --num-layers 2 --cell gru"),
+        (["lstm", "--teacher-forcing", "1.5"], "--teacher-forcing must be from 0 to 1, not 1.5"),
+        (["attention", "--teacher-forcing", "nan"], "--teacher-forcing must be a finite number, not nan"),
+        (["lstm", "--cell", "transformer"], "--cell must be one of rnn, gru, lstm, not 'transformer'"),
+        (["lstm", "--dropout", "1"], "--dropout must be at least 0 and less than 1, not 1.0"),
+        (["attention", "--num-layers", "0"], "--num-layers must be at least 1, not 0"),
+        (["attention", "--d-model", "1" + 12 * "0"], "a model of this size needs at least 10^"),
+        (["lstm", "--beam", "281"], "the beam must be 1 to 280 wide"),
+    ],
+)
+def test_architectures_that_will_not_do(program: Program, words: list[str], message: str) -> None:
+    assert message in program.bad("--data", "pairs.tsv", "--out", "run", *RECURRENT, "--architecture", *words)
+    assert not (program.folder / "run").exists()
 
 
 # ---------------------------------------------------------------------------------------------------------- translating
@@ -301,8 +423,8 @@ def test_maps_have_each_token_and_parts_of_characters_as_bytes(finished: Program
     for name in ("attention_means", "attention_maps"):
         monkeypatch.setattr(example["plots"], name, lambda *arguments: drawn.append(arguments) or arguments[-1])
     folder = RunFolder(finished.folder / "run")
-    translator = example["open_run"](folder)
-    assert example["draw_attention"](translator, "red dog é", folder) == (folder.attention, folder.attention_heads)
+    translator = trained_translator(folder)
+    assert example["draw_attention"](translator, "red dog é", folder) == [folder.attention, folder.attention_heads]
     for maps, source, target, _ in drawn:
         assert "".join(source) == "red dog \\xc3\\xa9[EOS]"
         assert source[-4:] == [" ", "\\xc3", "\\xa9", "[EOS]"]
@@ -482,11 +604,19 @@ def script() -> dict[str, Any]:
     return runpy.run_path(str(ROOT / "examples" / EXAMPLE), run_name="translate")
 
 
-def test_help_shows_every_setting_with_its_default(finished: Program) -> None:
-    text = " ".join(finished.good("--help").split())
+@pytest.mark.parametrize(
+    ("architecture", "kind", "sizes"),
+    [
+        (None, TransformerConfig, "--num-heads 4"),
+        ("lstm", Seq2SeqConfig, "--d-model 128"),
+        ("attention", Seq2SeqConfig, "--cell gru"),
+    ],
+)
+def test_help_shows_every_setting_with_its_default(finished: Program, architecture: str | None, kind: type, sizes: str) -> None:
+    text = " ".join(finished.good(*(["--architecture", architecture] if architecture else []), "--help").split())
     shown = 0
-    for kind in (TranslationConfig, TransformerConfig, TrainingConfig):
-        for field in dataclasses.fields(kind):
+    for settings in (TranslationConfig, kind, TrainingConfig):
+        for field in dataclasses.fields(settings):
             if "help" in field.metadata:
                 assert f"{field.metadata['help']} (default: {field.default})" in text
                 assert f"--{field.name.replace('_', '-')}" in text
@@ -495,6 +625,8 @@ def test_help_shows_every_setting_with_its_default(finished: Program) -> None:
     for name in ("data", "source", "target", "validation-source", "validation-target", "test-source", "test-target"):
         assert f"--{name} FILE" in text
     assert "--vocab-size 400" in text  # what dates are learned with is not the default
+    assert sizes in text
+    assert ("--teacher-forcing FLOAT" in text, "--num-heads INT" in text) == (bool(architecture), not architecture)
 
 
 def test_help_of_the_translate_command(finished: Program) -> None:

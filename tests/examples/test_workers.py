@@ -85,6 +85,32 @@ def test_ranks_equal_shards(program: Program, workers: int) -> None:
         assert one["sample"].keys() == other["sample"].keys()  # type: ignore[attr-defined]
 
 
+def test_ranks_equal_shards_of_an_lstm(program: Program) -> None:
+    model = ["--architecture", "lstm", "--num-layers", "2", "--d-model", "16", "--block-size", "8", "--context", "3"]
+    words = ["--data", "text.txt", *model, *STEPS, "--steps", "8", "--eval-every", "4", "--batch-size", "6"]
+    check_ranks_equal_shards(program, *words)
+
+
+@pytest.mark.parametrize("architecture", ["lstm", "attention"])
+def test_ranks_equal_shards_of_recurrent_translators(program: Program, architecture: str) -> None:
+    lines = [line.split()[:4] for line in (program.folder / "text.txt").read_text(encoding="utf-8").splitlines()]
+    pairs = {" ".join(line): " ".join(reversed(line)) for line in lines}
+    (program.folder / "pairs.tsv").write_text("".join(f"{s}\t{t}\n" for s, t in pairs.items()), encoding="utf-8")
+    words = ["--data", "pairs.tsv", "--architecture", architecture, "--d-model", "12", "--d-embedding", "8", "--beam", "1"]
+    words += ["--vocab-size", "270", "--max-tokens", "40", "--validation", "4", "--test", "4", "--teacher-forcing", "0.7"]
+    words += ["--steps", "8", "--eval-every", "4", "--log-every", "2", "--batch-size", "6", "--dropout", "0.1"]
+    check_ranks_equal_shards(Program("translate.py", program.folder, program.environment), *words)
+
+
+def check_ranks_equal_shards(program: Program, *words: str) -> None:
+    """A run on two ranks is that with two shards, to the last bit."""
+    alone = program.good(*words, "--out", "alone", "--shards", "2")
+    ranks = program.good(*words, "--out", "ranks", "--workers", "2")
+    assert without_times(ranks) == without_times(alone).replace("alone", "ranks")
+    assert entries(program.folder / "ranks") == entries(program.folder / "alone")
+    assert result_of(program.folder / "ranks") == result_of(program.folder / "alone")
+
+
 def test_another_number_of_workers_goes_on(program: Program) -> None:
     program.good(*SHORT, "--out", "whole", "--shards", "2", "--steps", "12")
     program.good(*SHORT, "--out", "run", "--workers", "2", "--steps", "12")

@@ -49,6 +49,16 @@ def padding(query: tt.Tensor, key: tt.Tensor) -> tt.Tensor:
     return tt.tensor(mask)
 
 
+def until(lengths: tuple[int, ...], steps: int) -> tt.Tensor:
+    """A mask (steps, batch) of sequences of these lengths."""
+    return tt.tensor(np.arange(steps)[:, None] < lengths)
+
+
+def recurrent(length: int, batch: int, width: int, gates: int, *others: tuple[int, ...]) -> Shapes:
+    """The shapes of a recurrent layer's projected inputs, its weight, what its gates need besides, and a state."""
+    return ((length, batch, gates * width), (gates * width, width), *others, (batch, width))
+
+
 def alike(*shape: int, count: int = 3) -> Shapes:
     return (shape,) * count
 
@@ -111,6 +121,20 @@ OPS = {
     "cross-entropy": OpCase(tt.cross_entropy, ((2051, 50304), (2051,)), ((37, 65), (37,)), (50304, 65)),
     "linear cross-entropy": OpCase(
         tt.linear_cross_entropy, ((4, 256, 384), (50304, 384), (4, 256)), ((3, 17, 24), (65, 24), (3, 17)), (50304, 65)
+    ),
+    # Weights are multiples of 1/32 here, but should be about 1 / sqrt(width): so states stay where the functions have slopes.
+    "rnn": OpCase(lambda p, w, h: tt.rnn(p, w / 32, h), recurrent(20, 65, 257, 1), recurrent(5, 3, 9, 1)),
+    "rnn, relu": OpCase(
+        lambda p, w, h: tt.rnn(p, w / 32, h, activation="relu"), recurrent(20, 65, 257, 1), recurrent(5, 3, 9, 1)
+    ),
+    "gru": OpCase(lambda p, w, b, h: tt.gru(p, w / 32, b, h), recurrent(20, 65, 257, 3, (771,)), recurrent(5, 3, 9, 3, (27,))),
+    "lstm": OpCase(
+        lambda p, w, h, c: tt.lstm(p, w / 32, h, c), recurrent(20, 65, 257, 4, (65, 257)), recurrent(5, 3, 9, 4, (3, 9))
+    ),
+    "lstm, padding, reversed": OpCase(
+        lambda p, w, h, c: tt.lstm(p, w / 32, h, c, until((0, 3, *[4] * (len(h) - 2)), len(p)), True),
+        recurrent(20, 65, 257, 4, (65, 257)),
+        recurrent(5, 3, 9, 4, (3, 9)),
     ),
     "embedding, few rows": OpCase(lambda w, i: tt.embedding(i, w), ((65, 384), (64, 256)), ((7, 24), (9, 30)), (65, 7)),
     "embedding, many rows": OpCase(

@@ -293,8 +293,8 @@ def test_layers(name):
 
 
 def test_every_layer_is_compared():
-    containers = {tt.nn.Module, tt.nn.ModuleList}
-    layers = {v for v in vars(tt.nn).values() if isinstance(v, type) and issubclass(v, tt.nn.Module)} - containers
+    others = {tt.nn.Module, tt.nn.ModuleList, tt.nn.RNN, tt.nn.GRU, tt.nn.LSTM}  # the last three in test_recurrent.py
+    layers = {v for v in vars(tt.nn).values() if isinstance(v, type) and issubclass(v, tt.nn.Module)} - others
     assert layers == {type(ours) for ours, _ in LAYERS.values()}
 
 

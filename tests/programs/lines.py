@@ -140,6 +140,8 @@ def attend(w: Writer) -> str:
     return f"tt.scaled_dot_product_attention({heads}{mask}, is_causal={w.chance()})"
 
 
+STEPS = "{None | tt.tensor([[True, True], [False, True]])}, {False | True}"  # a mask, and the order
+
 REDUCTION = "{'mean' | 'sum' | 'none'}"
 ROWS = f"ignore_index={{-100 | 0}}, reduction={REDUCTION}"
 SMOOTHED = f"{ROWS}, label_smoothing={{0.0 | 0.1}}"
@@ -272,6 +274,9 @@ TABLE: dict[str, Line | list[Line]] = {
         "tt.multi_head_attention({(1, 2, 4)}, 2, {(1, 3, 8)}, is_causal={True | False})",
         "tt.multi_head_attention({(2, 2, 4)}, 2, {(2, 1, 8)}, is_causal={True | False})",
     ],
+    "rnn": f"tt.rnn({{(2, 2, 2)}}, {{(2, 2)}}, {{(2, 2)}}, {STEPS})",
+    "gru": f"tt.gru({{(2, 2, 6)}}, {{(6, 2)}}, {{(6,)}}, {{(2, 2)}}, {STEPS})",
+    "lstm": f"tt.lstm({{(2, 2, 8)}}, {{(8, 2)}}, {{(2, 2)}}, {{(2, 2)}}, {STEPS})",
     "cross_entropy": [
         class_loss(SMOOTHED),
         class_loss(f"{SMOOTHED}, {WEIGHTS}"),

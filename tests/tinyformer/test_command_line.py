@@ -23,6 +23,7 @@ from tinyformer.command_line import (
     add_settings,
     add_text_flag,
     as_flags,
+    first_choice,
     folder_for,
     next_command,
     parse_command,
@@ -32,7 +33,8 @@ from tinyformer.command_line import (
 from tinyformer.data.pair_files import PairFiles
 from tinyformer.errors import SettingError, UserError, plain_errors
 from tinyformer.files import read_json, write_json
-from tinyformer.settings import changed_settings, is_changeable, setting, settings_from
+from tinyformer.settings import changed_settings, is_changeable, one_of, setting, settings_from
+from tinyformer.training.runs import RunFolder
 from tinytensor import distributed
 
 
@@ -251,6 +253,51 @@ def test_mistakes_in_commands(words: list[str], message: str, capsys, monkeypatc
         run_command(parse)
     assert caught.value.code == 2
     assert capsys.readouterr().err == f"error: {message}\n"
+
+
+@dataclass(frozen=True)
+class Kind:
+    kind: str = setting("small", "which")
+
+    def __post_init__(self) -> None:
+        one_of(self, "kind", ("small", "large"))
+
+
+@pytest.mark.parametrize(
+    ("words", "chosen"),
+    [
+        ([], "small"),
+        (["train", "--unknown", "3", "--kind", "large"], "large"),
+        (["--kind=large", "--help"], "large"),
+        (["--out", "run"], "small"),  # a new run
+        (["--out", "run", "--resume"], "large"),
+        (["--resume-changed", "--out=run", "--unknown", "3"], "large"),
+        (["--out", "run", "--resume", "--kind", "small"], "small"),  # which resuming refuses
+        (["--resume", "--data", "texts/my.txt"], "large"),
+        (["--resume", "--source", "other.txt"], "small"),  # no run: resuming says so
+        (["--resume"], "small"),
+    ],
+)
+def test_a_choice_that_decides_which_flags_there_are(
+    tmp_path: Path, words: list[str], chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("run", "runs/default-my"):
+        run = RunFolder(folder)
+        run.create({"part": Kind("large")})
+        run.move_into_place()
+    assert first_choice(words, "kind", "part", Kind, "runs/default") == chosen
+
+
+def test_a_choice_that_does_not_exist() -> None:
+    with pytest.raises(SettingError, match="kind must be one of small, large, not 'tiny'"):
+        first_choice(["--kind", "tiny"], "kind", "part", Kind, "runs/default")
+
+
+def test_errors_name_the_choice(capsys) -> None:
+    with pytest.raises(SystemExit):
+        Parser("--kind large", prog="program.py").parse_args(["--other"])
+    assert capsys.readouterr().err.endswith("error: unrecognized arguments: --other (see program.py --kind large --help)\n")
 
 
 def test_ranks_that_cannot_work_together(capsys, monkeypatch: pytest.MonkeyPatch) -> None:

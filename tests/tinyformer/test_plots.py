@@ -12,7 +12,18 @@ import pytest
 
 import tinytensor as tt
 from tinyformer import plots
-from tinyformer.plots import attention_maps, attention_means, if_possible, loss_curve
+from tinyformer.comparison import ScoreTable
+from tinyformer.plots import (
+    accuracy_by_distance,
+    alignments,
+    attention_maps,
+    attention_means,
+    gradients_by_distance,
+    if_possible,
+    loss_curve,
+    scores_by_length,
+)
+from tinyformer.translation import Attended
 
 pytest.importorskip("matplotlib")
 
@@ -92,6 +103,37 @@ def test_a_title_may_have_any_characters(tmp_path: Path, figures: list[Any], shi
     assert len(third) < 130
 
 
+def some_scores() -> ScoreTable:
+    scores = {"lstm": [30.0, 40.0, 31.0, 19.0], "transformer": [37.0, 38.0, 37.0, 36.0], "$x^$ 中": [37.0, 38.0, 37.0, 36.0]}
+    return ScoreTable("BLEU", [range(3, 6), range(6, 7), range(7, 31)], [5000, 4000, 900, 100], scores)
+
+
+def test_scores_by_length_are_a_line_for_each_run(tmp_path: Path, figures: list[Any], shipped_fonts_only: None) -> None:
+    path = tmp_path / "new" / "folder" / "scores.png"  # which is made
+    table = some_scores()
+    assert scores_by_length(table, path) == path
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert [p.name for p in path.parent.iterdir()] == ["scores.png"]  # the temporary file is gone
+    (axes,) = figures[0].axes
+    assert [list(line.get_ydata()) for line in axes.lines] == [scores[1:] for scores in table.scores.values()]
+    looks = {(line.get_color(), line.get_linestyle(), line.get_marker()) for line in axes.lines}
+    assert len(looks) == 3
+    assert labels([axes], "x") == [["3-5\n(4,000)", "6\n(900)", "7-30\n(100)"]]  # how many sentences, too
+    assert (axes.get_ylabel(), axes.get_ylim()[0]) == ("BLEU", 0)
+    (legend,) = figures[0].legends
+    assert [text.get_text() for text in legend.get_texts()] == ["lstm", "transformer", "$x^$ U+4E2D"]
+    assert legend.get_window_extent().x0 > axes.get_window_extent().x1  # over no line
+
+
+def test_scores_of_one_bin_and_of_many_runs(tmp_path: Path, figures: list[Any]) -> None:
+    scores = {f"run {i} with a name that is too long for a legend": [i, i] for i in range(40)}
+    scores_by_length(ScoreTable("BLEU", [range(3, 6)], [5, 5], scores), tmp_path / "scores.png")
+    (axes,) = figures[0].axes
+    looks = {(line.get_color(), line.get_linestyle(), line.get_marker()) for line in axes.lines}
+    assert len(looks) == 40
+    assert all(text.get_text().endswith("…") for text in figures[0].legends[0].get_texts())
+
+
 def weights(heads: int, queries: int, keys: int, seed: int = 0) -> Any:
     return np.random.default_rng(seed).dirichlet(np.ones(keys), (heads, queries)).astype(np.float32)
 
@@ -152,6 +194,44 @@ def test_the_picture_says_which_axis_is_which(tmp_path: Path, figures: list[Any]
         assert "Each row is a query" in figure.texts[0].get_text().replace("\n", " ")
 
 
+def some_attended(weights: dict[str, Any], source: list[str], written: list[str]) -> Attended:
+    maps = {name: tt.tensor(w) for name, w in weights.items()}
+    return Attended("", source, ["[BOS]", *written[:-1]], written, maps)
+
+
+def test_alignments_side_by_side(tmp_path: Path, figures: list[Any]) -> None:
+    additive = {"cross_attention": weights(1, 3, 4, seed=1)}
+    layers = {f"decoder.blocks.{i}.cross_attention": weights(2, 2, 5, seed=i) for i in range(3)}
+    others = {"encoder.blocks.0.attention": weights(2, 5, 5), "decoder.blocks.0.attention": weights(2, 2, 2)}
+    found = {
+        "attention": some_attended(additive, ["ro", "ter", " Hund", "[EOS]"], ["red", " dog", "[EOS]"]),
+        "transformer": some_attended({**others, **layers}, ["rot", "er", " H", "und", "[EOS]"], ["dog", "[EOS]"]),
+    }
+    path = tmp_path / "alignments.png"
+    assert alignments(found, "Without attention: $lstm$.", path) == path
+    assert path.read_bytes().startswith(b"\x89PNG")
+    drawn = figures[0].axes
+    titles = ["attention", *(f"transformer, decoder layer {i} of 3" for i in (1, 2, 3))]
+    assert [axes.get_title("left") for axes in drawn] == titles
+    for axes, expected in zip(drawn, (*additive.values(), *layers.values())):
+        np.testing.assert_allclose(axes.images[0].get_array(), expected.mean(axis=0), rtol=1e-6)  # over the heads
+        assert axes.images[0].get_clim() == (0, 1)
+    # Down are the tokens that are written, not those that are read; across is the source. Pieces are shown as they are.
+    assert labels(drawn, "y") == [["red", "␣dog", "[EOS]"], ["dog", "[EOS]"], [], []]
+    assert labels(drawn, "x") == [["ro", "ter", "␣Hund", "[EOS]"], *[["rot", "er", "␣H", "und", "[EOS]"]] * 3]
+    assert [axes.get_ylabel() for axes in drawn] == ["written tokens"] * 2 + [""] * 2
+    assert {axes.get_xlabel() for axes in drawn} == {"source tokens"}
+    heading = figures[0].texts[0].get_text().replace("\n", " ")
+    assert "the mean over the heads of a layer" in heading
+    assert heading.endswith("Without attention: $lstm$.")
+    # Side by side, and no label is on another panel or outside.
+    boxes = [axes.get_tightbbox() for axes in drawn]
+    assert all(left.x1 < right.x0 for left, right in zip(boxes, boxes[1:]))
+    page = figures[0].bbox
+    assert all(page.x0 <= box.x0 and box.x1 <= page.x1 and page.y0 <= box.y0 for box in boxes)
+    assert max(box.y1 for box in boxes) < figures[0].texts[0].get_window_extent().y0
+
+
 def test_tokens_that_look_like_formulas_are_drawn_as_they_are(tmp_path: Path, figures: list[Any]) -> None:
     tokens = ["$$", "$\\", "$x^$"]
     attention_maps({"encoder": tt.tensor(weights(1, 3, 3))}, tokens, [], tmp_path / "a.png")
@@ -207,6 +287,60 @@ def test_a_page_of_many_panels_stays_within_bounds(tmp_path: Path, figures: list
     attention_maps({"encoder": tt.tensor(weights(1, 12, 12))}, tokens, [], tmp_path / "a.png")
     # Not only 3, but as many as FEWEST_LABELS (8) allow at even distances.
     assert [labels(figure.axes, "x")[-1] for figure in figures] == [tokens, list("acegik")]
+
+
+def test_accuracies_have_a_line_for_each_model_and_one_for_guessing(tmp_path: Path, figures: list[Any]) -> None:
+    found = {
+        "RNN": {1: 0.3, 10: 0.125, 100: 0.125},
+        "GRU": {1: 1.0, 10: 1.0, 100: 1.0},
+        "attention": {1: 1.0, 10: 1.0, 100: 1.0},
+    }
+    path = tmp_path / "accuracy.png"
+    accuracy_by_distance(found, 0.125, path)
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert [p.name for p in tmp_path.iterdir()] == ["accuracy.png"]
+    (axes,) = figures[0].axes
+    *lines, guessing = axes.get_lines()
+    assert [line.get_label() for line in lines] == list(found)
+    assert [list(line.get_ydata()) for line in lines] == [[30.0, 12.5, 12.5], [100.0] * 3, [100.0] * 3]
+    assert list(lines[0].get_xdata()) == [1, 10, 100]
+    assert set(guessing.get_ydata()) == {12.5}
+    assert guessing.get_linestyle() == "--"
+    assert axes.get_xscale() == "log"
+    assert labels([axes], "x") == [["1", "2", "5", "10", "20", "50", "100"]]
+    # Where lines are equal, the later ones leave the edges of the earlier ones to be seen.
+    assert lines[1].get_linewidth() > lines[2].get_linewidth()
+    assert beside(figures[0])
+
+
+def test_gradients_have_panels_with_the_same_axis(tmp_path: Path, figures: list[Any]) -> None:
+    panels = {
+        "before training": {"RNN": [1.0, 1e-9, 1e-70], "attention": [1.0, 0.1, 0.1]},
+        "after training": {"RNN": [1.0, 0.1, 0.0], "attention": [2.0, 0.1, 5.0]},
+    }
+    path = tmp_path / "gradients.png"
+    gradients_by_distance(panels, path)
+    assert [p.name for p in tmp_path.iterdir()] == ["gradients.png"]
+    assert [axes.get_title() for axes in figures[0].axes] == list(panels)
+    assert {axes.get_yscale() for axes in figures[0].axes} == {"log"}
+    assert len({axes.get_ylim() for axes in figures[0].axes}) == 1
+    for axes, lines in zip(figures[0].axes, panels.values()):
+        assert [line.get_label() for line in axes.get_lines()] == ["RNN", "attention"]
+        for line, norms in zip(axes.get_lines(), lines.values()):
+            np.testing.assert_array_equal(line.get_ydata(), [norm or np.nan for norm in norms])
+            assert list(line.get_xdata()) == [0, 1, 2]
+    colors = [[line.get_color() for line in axes.get_lines()] for axes in figures[0].axes]
+    assert colors[0] == colors[1]
+    assert len(set(colors[0])) == 2
+    assert beside(figures[0])
+
+
+def beside(figure: Any) -> bool:
+    """Whether the legend is inside the picture, and hides nothing of the axes and their titles."""
+    (legend,) = figure.legends
+    place = legend.get_window_extent()
+    tops = [axes.get_tightbbox().y1 for axes in figure.axes]
+    return place.x0 >= 0 and place.x1 <= figure.bbox.width and max(tops) <= place.y0 and place.y1 <= figure.bbox.height
 
 
 def test_drawing_if_possible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

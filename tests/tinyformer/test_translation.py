@@ -5,19 +5,25 @@ from __future__ import annotations
 import pytest
 
 import tinytensor as tt
-from tinyformer import SettingError, Transformer, TransformerConfig, TranslationConfig, Translator, UserError, specials_of
+from tinyformer import Seq2SeqConfig, SettingError, TranslationConfig, Translator, UserError, specials_of
 from tinyformer.tokenizers import BPETokenizer
+from tinyformer.translation import ARCHITECTURES
 
 PAIRS = [("red dog", "perro rojo"), ("blue cat sees é", "gato azul")]
 SHAPE = {"d_model": 8, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1, "d_ff": 8}
 
 
+RECURRENT_SHAPE = {"d_model": 8, "d_embedding": 8, "num_layers": 2}
+
+
 def make(task: TranslationConfig, **shape: object) -> Translator:
     tokenizer = task.train_tokenizer(PAIRS)
     sizes = {"source_vocab_size": tokenizer.vocab_size, "target_vocab_size": tokenizer.vocab_size}
-    pad = specials_of(tokenizer).pad
+    make_model, kind = ARCHITECTURES[task.architecture]
+    own = {**RECURRENT_SHAPE, "attention": task.architecture == "attention"} if kind is Seq2SeqConfig else SHAPE
     tt.seed(0)
-    return Translator(Transformer(TransformerConfig(**sizes, source_pad=pad, **{**SHAPE, **shape})), tokenizer, task)
+    config = kind(**sizes, source_pad=specials_of(tokenizer).pad, **{**own, **shape})
+    return Translator(make_model(config), tokenizer, task)
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +57,44 @@ def test_the_best_translations_of_a_sentence(translator: Translator) -> None:
 
 def test_tokens_have_parts_of_characters_as_bytes(translator: Translator) -> None:
     assert "".join(translator.tokens(translator.encode("dog é"))) == "dog \\xc3\\xa9[EOS]"
+
+
+@pytest.mark.parametrize("architecture", ["transformer", "attention", "lstm"])
+def test_what_a_network_looked_at_when_it_wrote(architecture: str) -> None:
+    translator = make(TranslationConfig(architecture, vocab_size=270, max_tokens=12), dropout=0.0)
+    before = translator.attended("red dog")
+    learn(translator, "red dog", "perro rojo")
+    after = translator.attended("red dog")
+    assert after.translation == "perro rojo"
+    assert "".join(after.written) == "perro rojo[EOS]"
+    assert len(before.written) == 13  # it found no end, and was cut
+    assert "[EOS]" not in before.written
+    for seen in (before, after):
+        assert "".join(seen.source) == "red dog[EOS]"
+        assert seen.read == ["[BOS]", *seen.written[:-1]]
+        shapes = [weights.shape for weights in seen.alignments()]
+        heads = {"transformer": [2], "attention": [1], "lstm": []}[architecture]
+        assert shapes == [(count, len(seen.written), len(seen.source)) for count in heads]
+    assert translator.has_attention() == (architecture != "lstm")
+    # Each row is of the step that wrote the token of this row.
+    logits = translator.model(*sides(translator, "red dog", "perro rojo")[:2])
+    assert translator.tokens(int(i) for i in logits[0].argmax(-1).numpy()) == after.written
+
+
+def sides(translator: Translator, source: str, target: str) -> list[tt.Tensor]:
+    """What the encoder reads, what the decoder reads, and what it should write: ids (1, length)."""
+    written = translator.encode(target)
+    return [tt.tensor([ids]) for ids in (translator.encode(source), [translator.specials.start, *written[:-1]], written)]
+
+
+def learn(translator: Translator, source: str, target: str) -> None:
+    """Let the model learn one translation by heart."""
+    batch, model = sides(translator, source, target), translator.model.train()
+    optimizer = tt.optim.Adam(model.parameters(), lr=0.02)
+    for _ in range(150):
+        optimizer.zero_grad()
+        model.loss(*batch).backward()
+        optimizer.step()
 
 
 def test_a_beam_is_no_wider_than_the_vocabulary(translator: Translator) -> None:

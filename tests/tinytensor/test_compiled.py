@@ -288,6 +288,69 @@ def test_inputs_of_any_layout_are_as_in_numpy(layout):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
+# ------------------------------------------------------------------------------- recurrent layers: all steps in one call
+
+RECURRENT = {"rnn": (1, ("tanh",)), "rnn, relu": (1, ("relu",)), "gru": (3, ()), "gru, no bias": (3, ()), "lstm": (4, ())}
+# (length, batch, width): whole tiles; rows and columns that are none, also fewer columns than a tile has; and one long step.
+SEQUENCES = [(4, 8, 16), (5, 9, 7), (3, 20, 33), (1, 37, 5)]
+
+
+def recurrent_results(module, layer, shape, dtype, mask, is_reversed):
+    """The output and the gradients of a layer; where there is no token, nothing but NaN comes in."""
+    (length, batch, width), (gates, settings), rng = shape, RECURRENT[layer], np.random.default_rng(1)
+    made = [(length, batch, gates * width), (gates * width, width), (batch, width), (batch, width), (gates * width,)]
+    projected, weight, state, cell, bias = (rng.standard_normal(size).astype(dtype) for size in made)
+    if mask is not None:
+        projected[~mask] = nan
+    own = {"gru": [bias, state], "gru, no bias": [None, state], "lstm": [state, cell]}.get(layer, [state])
+    xs, name = [projected, (weight / width).astype(dtype), *own], layer.split(",")[0]
+    needed = [x is not None for x in xs]
+    forward, backward = [getattr(module, f"{name}_{way}") for way in ("forward", "backward")]
+    out, kept = forward(needed, *xs, mask, is_reversed, *settings)
+    g = rng.standard_normal(out.shape).astype(dtype)
+    return [out, *[x for x in backward(g, kept, needed, *xs, mask, is_reversed, *settings) if x is not None]]
+
+
+@pytest.mark.needs("numba")
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("layer", RECURRENT)
+def test_recurrent_layers_are_as_in_numpy(layer, masked, dtype, monkeypatch):
+    compiled, in_numpy = (importlib.import_module(f"tinytensor.kernels.{kind}.recurrence") for kind in ("numba", "numpy"))
+    for shape, is_reversed in [(shape, way) for shape in SEQUENCES for way in (False, True)]:
+        length, batch, _ = shape
+        mask = np.arange(length)[:, None] < np.arange(batch) % (length + 1) if masked else None
+        given = (layer, shape, dtype, mask, is_reversed)
+        want = recurrent_results(in_numpy, *given)
+        with monkeypatch.context() as patch:
+            patch.setattr(compiled, "in_numpy", None)  # these are not too small
+            got = recurrent_results(compiled, *given)
+        for a, b in zip(got, want, strict=True):
+            assert (a.shape, a.dtype) == (b.shape, b.dtype)
+            np.testing.assert_allclose(a, b, rtol=0, atol=(1 + np.abs(b).max()) * (3e-6 if dtype == "float32" else 1e-14))
+
+
+@pytest.mark.needs("numba")
+@pytest.mark.parametrize("layer", RECURRENT)
+def test_the_last_state_of_padding_is_kept_to_the_bit(layer):
+    compiled = importlib.import_module("tinytensor.kernels.numba.recurrence")
+    mask = np.arange(6)[:, None] < np.arange(20) % 7
+    out = recurrent_results(compiled, layer, (6, 20, 24), "float32", mask, False)[0]
+    of_all = out if out.ndim == 4 else out[None]
+    for t, b in zip(*np.nonzero(~mask[1:])):
+        np.testing.assert_array_equal(of_all[:, t + 1, b], of_all[:, t, b])
+
+
+@pytest.mark.needs("numba")
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_tanh_keeps_its_digits(dtype):
+    loops = importlib.import_module("tinytensor.kernels.numba.recurrence_loops")
+    x = np.concatenate([np.linspace(-12, 12, 40_001), np.geomspace(1e-37, 1, 4_001), [inf, -inf, nan, -0.0, 100]]).astype(dtype)
+    out = np.empty_like(x)
+    loops._tanh_of_sum(x, np.zeros_like(x), out)
+    np.testing.assert_allclose(out, np.tanh(x.astype("float64")), rtol=3e-7 if dtype == "float32" else 1e-15, atol=0)
+
+
 # ------------------------------------------------------------------------------------- attention: all heads in one call
 
 

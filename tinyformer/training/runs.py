@@ -208,7 +208,7 @@ class RunFolder:
         if fixed:
             raise UserError(f"a resumed run cannot change {flags}: leave that out, or start a new run")
         part = dataclasses.replace(part, **{field: given[field] for field in changed})  # type: ignore[type-var]
-        self.read_settings()[name] = json.loads(as_json({"part": part}))["part"]
+        self.read_settings()[name] |= {field: given[field] for field in changed}  # a run of before may lack new settings
         return part
 
     def identity(self, lasting: bool) -> dict[str, Any]:

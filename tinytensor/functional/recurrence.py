@@ -44,6 +44,8 @@ def _through_time(
     step: Callable[..., Sequence[Tensor]], projected: Tensor, first: Sequence[Tensor], mask: Any, is_reversed: bool
 ) -> list[Tensor]:
     """Run ``step(projected of one step, *states)`` for all steps. Returns each kind of state for all steps."""
+    if mask is not None:
+        projected = where(mask[..., None], projected, 0.0)  # NaN would come back as the gradient of a step without a token
     found: list[Any] = [None] * projected.shape[0]
     states = first
     for t in steps(len(found), is_reversed):

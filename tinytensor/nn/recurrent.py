@@ -71,15 +71,16 @@ class Recurrent(Module):
         """
         is_single = x.ndim == 2
         if x.ndim not in (2, 3) or x.shape[-1] != self.input_size:
-            raise ValueError(
-                f"{type(self).__name__} takes (length, batch, {self.input_size}) or (length, {self.input_size}), not {x.shape}"
-            )
+            name, size = type(self).__name__, self.input_size
+            raise ValueError(f"{name} takes (length, batch, {size}) or (length, {size}), not {x.shape}")
         if is_single:
             x = ops.expand_dims(x, 1)
         elif self.batch_first:
             x = ops.swapaxes(x, 0, 1)
         first = self._first(x, state, is_single)
         mask = None if lengths is None else self._mask(lengths, *x.shape[:2])
+        if mask is not None:
+            x = ops.where(ops.expand_dims(mask, -1), x, 0.0)  # of padding even NaN must not reach the weights' gradients
         final: list[list[Tensor]] = []
         for layer in range(self.num_layers):
             if layer and self.dropout:
@@ -151,8 +152,8 @@ def _both(bias_ih: Tensor | None, bias_hh: Tensor | None) -> Tensor | None:
 
 
 class RNN(Recurrent):
-    """The plain recurrent network: h' = tanh(x weight_ihᵀ + bias_ih + h weight_hhᵀ + bias_hh); ``nonlinearity`` may be
-    "relu"."""
+    """The plain recurrent network: h' = tanh(x weight_ihᵀ + bias_ih + h weight_hhᵀ + bias_hh), or with relu in tanh's place if
+    ``nonlinearity`` is "relu"."""
 
     gates = 1
 
@@ -173,8 +174,7 @@ class RNN(Recurrent):
         self.nonlinearity = nonlinearity
 
     def _layer(self, x: Tensor, weights: Weights, first: States, mask: Tensor | None, is_reversed: bool) -> States:
-        weight_ih, weight_hh, *biases = weights
-        (state,) = first
+        (weight_ih, weight_hh, *biases), (state,) = weights, first
         projected = ops.linear(x, weight_ih, _both(*biases))
         return [functional.rnn(projected, weight_hh, state, mask, is_reversed, self.nonlinearity)]
 
@@ -185,8 +185,7 @@ class GRU(Recurrent):
     gates = 3
 
     def _layer(self, x: Tensor, weights: Weights, first: States, mask: Tensor | None, is_reversed: bool) -> States:
-        weight_ih, weight_hh, bias_ih, bias_hh = weights
-        (state,) = first
+        (weight_ih, weight_hh, bias_ih, bias_hh), (state,) = weights, first
         return [functional.gru(ops.linear(x, weight_ih, bias_ih), weight_hh, bias_hh, state, mask, is_reversed)]
 
 
@@ -197,7 +196,6 @@ class LSTM(Recurrent):
     num_states = 2
 
     def _layer(self, x: Tensor, weights: Weights, first: States, mask: Tensor | None, is_reversed: bool) -> States:
-        weight_ih, weight_hh, *biases = weights
-        state, cell = first
+        (weight_ih, weight_hh, *biases), (state, cell) = weights, first
         both = functional.lstm(ops.linear(x, weight_ih, _both(*biases)), weight_hh, state, cell, mask, is_reversed)
         return [both[0], both[1]]

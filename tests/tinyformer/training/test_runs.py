@@ -476,7 +476,7 @@ def test_a_folder_without_settings_says_nothing(tmp_path: Path) -> None:
     [
         ({"model__width": 4}, "says 4 for model.width, but latest.safetensors was trained with 3: put that back", False),
         ({"model__width": 3.0}, "says 3.0 for model.width, but latest.safetensors was trained with 3: put that back", False),
-        ({"model__depth": GONE}, "says 2 for model.depth, but latest.safetensors was trained with 5: put that back", False),
+        ({"model__depth": GONE}, "says null for model.depth, but latest.safetensors was trained with 5: put that back", False),
         ({"speed__seed": 2}, "says 2 for speed.seed, but latest.safetensors was trained with 1: put that back", False),
         ({"data__name": "b"}, 'says "b" for data.name, but latest.safetensors was trained with "a": put that back', False),
         ({"speed__rate": 0.75}, "says 0.75 for speed.rate, but latest.safetensors was trained with 0.5: put that back", True),

@@ -31,6 +31,14 @@ from tinytensor.kernels.cupy.normalization import (
 )
 from tinytensor.kernels.cupy.optimizers import adam_step, global_norm, scale_all, sgd_step
 from tinytensor.kernels.cupy.products import linear, matmul
+from tinytensor.kernels.cupy.recurrence import (
+    gru_backward,
+    gru_forward,
+    lstm_backward,
+    lstm_forward,
+    rnn_backward,
+    rnn_forward,
+)
 from tinytensor.kernels.cupy.sum_rows import sum_rows
 from tinytensor.kernels.heads import join_heads, queries_keys_values
 from tinytensor.kernels.numpy.dropout import survivors_scale
@@ -54,6 +62,8 @@ __all__ = [
     "gelu_tanh_backward",
     "gelu_tanh_forward",
     "global_norm",
+    "gru_backward",
+    "gru_forward",
     "join_heads",
     "keep_mask",
     "layer_norm_backward",
@@ -63,12 +73,16 @@ __all__ = [
     "linear_cross_entropy_forward",
     "log_softmax",
     "log_softmax_gradient",
+    "lstm_backward",
+    "lstm_forward",
     "matmul",
     "multi_head_attention_backward",
     "multi_head_attention_forward",
     "queries_keys_values",
     "rms_norm_backward",
     "rms_norm_forward",
+    "rnn_backward",
+    "rnn_forward",
     "rotate_pairs",
     "scale_all",
     "sgd_step",

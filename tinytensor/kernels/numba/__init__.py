@@ -12,7 +12,8 @@ In this order:
 4. ``normalization``, then ``softmax``, ``cross_entropy``, ``rotation`` and ``sum_rows``: loops over rows.
 5. ``optimizers``: loops over parameters.
 6. ``attention_blocks``, whose matrix products are in ``tiles``; then ``attention``, which decides when it is used.
-7. ``programs``: a whole traced program as one call. ``instructions`` writes it, ``program_loops`` runs it; ``pointers`` and
+7. ``recurrence_loops``: recurrent layers, with the same products; then ``recurrence``, which decides when they are used.
+8. ``programs``: a whole traced program as one call. ``instructions`` writes it, ``program_loops`` runs it; ``pointers`` and
    ``helper`` have what that needs of addresses and of a second thread.
 """
 
@@ -38,6 +39,14 @@ from tinytensor.kernels.numba.normalization import (
 )
 from tinytensor.kernels.numba.optimizers import adam_step, sgd_step
 from tinytensor.kernels.numba.programs import fuse
+from tinytensor.kernels.numba.recurrence import (
+    gru_backward,
+    gru_forward,
+    lstm_backward,
+    lstm_forward,
+    rnn_backward,
+    rnn_forward,
+)
 from tinytensor.kernels.numba.rotation import rotate_pairs
 from tinytensor.kernels.numba.silu import sigmoid, silu_backward, silu_forward
 from tinytensor.kernels.numba.softmax import log_softmax, log_softmax_gradient, softmax, softmax_gradient
@@ -57,15 +66,21 @@ __all__ = [
     "gelu_exact_forward",
     "gelu_tanh_backward",
     "gelu_tanh_forward",
+    "gru_backward",
+    "gru_forward",
     "layer_norm_backward",
     "layer_norm_forward",
     "linear_cross_entropy_forward",
     "log_softmax",
     "log_softmax_gradient",
+    "lstm_backward",
+    "lstm_forward",
     "multi_head_attention_backward",
     "multi_head_attention_forward",
     "rms_norm_backward",
     "rms_norm_forward",
+    "rnn_backward",
+    "rnn_forward",
     "rotate_pairs",
     "sgd_step",
     "sigmoid",

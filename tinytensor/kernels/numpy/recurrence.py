@@ -19,6 +19,7 @@ from typing import Any
 from tinytensor.backend import xp
 from tinytensor.kernels.numpy.silu import sigmoid
 from tinytensor.kernels.rows import as_rows
+from tinytensor.summation import sum_over
 
 
 def steps(length: int, is_reversed: bool) -> range:
@@ -34,11 +35,9 @@ def state_before(states: Any, first: Any, t: int, is_reversed: bool) -> Any:
 
 def weight_gradient(d_gates: Any, states: Any, first: Any, is_reversed: bool) -> Any:
     """The sum over the steps of d_gates^T times the state before the step."""
-    if is_reversed:
-        d_gates, states = d_gates[::-1], states[::-1]
-    out = d_gates[0].T @ first
-    if len(states) > 1:
-        out += as_rows(d_gates[1:]).T @ as_rows(states[:-1])
+    start, later, before = (-1, d_gates[:-1], states[1:]) if is_reversed else (0, d_gates[1:], states[:-1])
+    out = d_gates[start].T @ first
+    out += as_rows(later).T @ as_rows(before)
     return out
 
 
@@ -130,7 +129,7 @@ def gru_forward(
 
 def gru_backward(
     g: Any,
-    residuals: tuple[Any, Any, Any],
+    residuals: Any,
     needed: Sequence[bool],
     projected: Any,
     weight: Any,
@@ -139,8 +138,8 @@ def gru_backward(
     mask: Any,
     is_reversed: bool,
 ) -> Sequence[Any]:
-    """Before their activations: dn = dh' (1 - z) (1 - n^2), dr = dn u_n r (1 - r), dz = dh' (h - n) z (1 - z), du_n = dn r. And
-    dh = dh' z + du W."""
+    """Before its activation: dn = dh' (1 - z) (1 - n^2), dr = dn u_n r (1 - r), dz = dh' (h - n) z (1 - z), and du_n = dn r.
+    Then dh = dh' z + du W."""
     states, gates, of_state = residuals
     width = state.shape[-1]
     d_projected, d_recurrent = xp.empty(gates.shape, gates.dtype), xp.empty(gates.shape, gates.dtype)
@@ -159,7 +158,7 @@ def gru_backward(
         _pass_by(d_new, d_gate, d_state, mask, t)
         _pass_by(d_new, d_hidden, d_state, mask, t)
     d_weight = weight_gradient(d_recurrent, states, state, is_reversed) if needed[1] else None
-    return d_projected, d_weight, d_recurrent.sum((0, 1)) if needed[2] else None, d_state
+    return d_projected, d_weight, sum_over(d_recurrent, (0, 1)) if needed[2] else None, d_state
 
 
 # -------------------------------------------------------------------------------------------------------------------- LSTM
@@ -196,7 +195,7 @@ def lstm_forward(
 
 def lstm_backward(
     g: Any,
-    residuals: tuple[Any, Any],
+    residuals: Any,
     needed: Sequence[bool],
     projected: Any,
     weight: Any,
