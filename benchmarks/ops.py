@@ -2,12 +2,14 @@
 
 python benchmarks/ops.py                             # every op, at the sizes of every configuration
 python benchmarks/ops.py --only layer_norm --configuration A --output ops.md
+python benchmarks/ops.py --only LSTM --threads 2     # a recurrent layer, where each library uses two threads
 
-The sizes are those that the ops have in a training step of the configurations (of D, in its decoder). Both libraries compute
-the same from the same arrays, and their results and gradients must agree before anything is timed.
+The sizes are those that the ops have in a training step of the configurations (of D, in its decoder); recurrent layers have one
+size of their own. Both libraries compute the same from the same arrays, and their results and gradients must agree before
+anything is timed.
 
-Each library uses one thread: what is compared is the kernels. In training tinytensor uses several cores by giving each a part
-of the batch (tinytensor/parallel.py), on which these ops run as they do here.
+By default each library uses one thread: what is compared is the kernels. In training tinytensor uses several cores by giving
+each a part of the batch (tinytensor/parallel.py), on which these ops run as they do here.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from typing import Any
 
 import measure
 from configurations import CONFIGURATIONS
-from measure import Side, SideError, TorchSide, Worker
+from measure import Side, SideError, TorchSide, Worker, positive
 
 OURS, THEIRS = "tinytensor", "PyTorch"
 DROPOUT = 0.1
@@ -49,6 +51,11 @@ INPUTS: dict[str, dict[str, str]] = {
     "embedding": {"weight": "vocabulary width", "ids": TOKENS},
     "residual": {"x": ACTIVATIONS, "y": ACTIVATIONS},
 }
+GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}  # of the recurrent layers: the blocks of rows in their weights
+NO_CONFIGURATION = "-"  # of theirs: 64 steps of 32 sequences, 64 numbers in and 512 hidden ones
+for layer, gates in GATES.items():
+    weights = {"weight_ih_l0": f"{gates * 512} 64", "weight_hh_l0": f"{gates * 512} 512"}
+    INPUTS[layer] = {"x": "64 32 64", **weights, "bias_ih_l0": f"{gates * 512}", "bias_hh_l0": f"{gates * 512}"}
 OPTIMIZERS = ("AdamW", "clip_grad_norm")
 Arrays = dict[str, Any]
 
@@ -65,23 +72,13 @@ class Case:
         import numpy
 
         rng = numpy.random.default_rng(0)
-        configuration = CONFIGURATIONS[self.configuration]
         if self.op in OPTIMIZERS:
-            model, _, _ = configuration.tinyformer()
+            model, _, _ = CONFIGURATIONS[self.configuration].tinyformer()
             return {name: rng.standard_normal(p.shape, "float32") for name, p in model.named_parameters()}
-        sizes = {
-            "1": 1,
-            "batch": configuration.batch_size,
-            "length": configuration.block_size,
-            "width": configuration.d_model,
-            "inner": getattr(configuration, "d_ff", 4 * configuration.d_model),
-            "heads": configuration.num_heads,
-            "head_width": configuration.d_model // configuration.num_heads,
-            "vocabulary": configuration.vocab_size,
-        }
+        sizes = {} if self.op in GATES else _sizes(self.configuration)
         found: Arrays = {}
         for name, words in INPUTS[self.op].items():
-            shape = [sizes[word] for word in words.split()]
+            shape = [int(word) if word.isdecimal() else sizes[word] for word in words.split()]
             if name in ("ids", "targets"):
                 found[name] = rng.integers(0, sizes["vocabulary"], shape)
             elif name == "mask":  # of sentences of all lengths from half the longest
@@ -89,9 +86,22 @@ class Case:
                 found[name] = numpy.arange(longest) < rng.integers(longest // 2, longest + 1, (*shape[:-1], 1))
             else:
                 found[name] = rng.standard_normal(shape, "float32")
-                if name == "weight" and len(shape) == 2:  # so that outputs are about as large as inputs
+                if name.startswith("weight") and len(shape) == 2:  # so that outputs are about as large as inputs
                     found[name] *= shape[1] ** -0.5
         return found
+
+
+def _sizes(configuration: str) -> dict[str, int]:
+    sizes = CONFIGURATIONS[configuration]
+    return {
+        "batch": sizes.batch_size,
+        "length": sizes.block_size,
+        "width": sizes.d_model,
+        "inner": getattr(sizes, "d_ff", 4 * sizes.d_model),
+        "heads": sizes.num_heads,
+        "head_width": sizes.d_model // sizes.num_heads,
+        "vocabulary": sizes.vocab_size,
+    }
 
 
 class Library(Side):
@@ -176,12 +186,25 @@ class Tinytensor(Library):
             "linear_cross_entropy": tt.linear_cross_entropy,
             "dropout": lambda x: tt.dropout(x, DROPOUT),
             "embedding": lambda weight, ids: tt.functional.embedding(ids, weight),
+            **{kind: self._recurrent(kind) for kind in GATES},
         }
         self.functions = ops_of(tt.scaled_dot_product_attention, ops)
         # Only parameters can be optimized.
         self.tensor = lambda a, requires_grad=False: tt.nn.Parameter(tt.tensor(a)) if requires_grad else tt.tensor(a)
         self.optimizer = lambda parameters: optim.AdamW(parameters, LEARNING_RATE, BETAS, weight_decay=WEIGHT_DECAY)
         self.clip = optim.clip_grad_norm
+
+    def _recurrent(self, kind: str) -> Callable[..., Any]:
+        from tinytensor import nn
+
+        layer: Any = getattr(nn, kind)(64, 512)
+
+        def outputs(x: Any, **parameters: Any) -> Any:
+            for name, parameter in parameters.items():
+                setattr(layer, name, parameter)
+            return layer(x)[0]
+
+        return outputs
 
 
 class PyTorch(Library, TorchSide):
@@ -204,6 +227,7 @@ class PyTorch(Library, TorchSide):
             "linear_cross_entropy": lambda x, weight, targets: cross_entropy(F.linear(x, weight), targets),
             "dropout": lambda x: F.dropout(x, DROPOUT),
             "embedding": lambda weight, ids: F.embedding(ids, weight),
+            **{kind: self._recurrent(kind) for kind in GATES},
         }
         self.functions = ops_of(F.scaled_dot_product_attention, ops)
         self.tensor = torch.tensor
@@ -211,6 +235,12 @@ class PyTorch(Library, TorchSide):
             parameters, lr=LEARNING_RATE, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True
         )
         self.clip = torch.nn.utils.clip_grad_norm_
+
+    def _recurrent(self, kind: str) -> Callable[..., Any]:
+        import torch
+
+        layer = getattr(torch.nn, kind)(64, 512)
+        return lambda x, **parameters: torch.func.functional_call(layer, parameters, (x,))[0]
 
 
 def check(case: Case, ours: Arrays, theirs: Arrays) -> None:
@@ -231,9 +261,9 @@ def _kept_by_both(case: Case, a: Any, b: Any) -> Any:
     return (a != 0) & (b != 0)
 
 
-def run(cases: Sequence[Case], turns: int) -> str:
+def run(cases: Sequence[Case], turns: int, threads: int) -> str:
     """Measure every case: a table, and what multiplied matrices."""
-    with ExitStack() as stack, measure.environment(measure.thread_variables(1)):
+    with ExitStack() as stack, measure.environment(measure.thread_variables(threads)):
         sides: measure.Sides = {OURS: (Tinytensor,), THEIRS: (PyTorch,), **measure.with_numpys_kernels(OURS, Tinytensor)}
         workers = measure.start_all(stack, sides)
         rows = []
@@ -243,7 +273,7 @@ def run(cases: Sequence[Case], turns: int) -> str:
         libraries = measure.library_list(workers)
     of_each = [f"{name} ms" for name in sides]
     head = ["op", "configuration", "shapes", *of_each, "ratio of fastest quartiles", "ratio of medians"]
-    note = f"Forward and backward together, medians; ratios below 1 where {OURS} is faster. Threads: 1."
+    note = f"Forward and backward together, medians; ratios below 1 where {OURS} is faster. Threads: {threads}."
     return "\n\n".join([measure.table(head, rows), note, libraries])
 
 
@@ -271,14 +301,20 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     several: dict[str, Any] = {"nargs": "+", "metavar": "NAME"}
     parser.add_argument("--configuration", **several, choices=CONFIGURATIONS, default=list(CONFIGURATIONS), help="whose sizes")
     parser.add_argument("--only", **several, choices=ops, default=list(ops), help=f"only these of {', '.join(ops)}")
+    parser.add_argument("--threads", type=positive, default=1, metavar="INT", help="threads of each library")
     return measure.parse(parser, words, "torch", "threadpoolctl")
+
+
+def chosen(ops: Sequence[str], configurations: Sequence[str]) -> list[Case]:
+    """The cases of these ops, in these configurations."""
+    return [Case(op, name) for op in ops for name in ([NO_CONFIGURATION] if op in GATES else configurations)]
 
 
 @measure.script()
 def main() -> None:
     """Measure, print, and write."""
     arguments = parse()
-    report = run([Case(op, name) for op in arguments.only for name in arguments.configuration], arguments.turns)
+    report = run(chosen(arguments.only, arguments.configuration), arguments.turns, arguments.threads)
     measure.publish(arguments.output, "ops", "Single ops, forward and backward", report, "numpy", "torch")
 
 

@@ -131,7 +131,7 @@ def accuracy_by_distance(accuracies: Mapping[str, Mapping[int, float]], chance: 
     for i, (name, found) in enumerate(accuracies.items()):
         percent = [100 * fraction for fraction in found.values()]
         # Each line is thinner than those before it, so that all are seen where they are equal.
-        width = 1.2 + 1.3 * (len(accuracies) - 1 - i)
+        width = 1.2 + 0.9 * (len(accuracies) - 1 - i)
         axes.plot(
             list(found), percent, color=COLORS[i % len(COLORS)], linewidth=width, marker="o", markersize=3 + width, label=name
         )

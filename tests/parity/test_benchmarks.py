@@ -37,6 +37,12 @@ def test_both_libraries_compute_the_same(sides, op):
     ops.check(case, *[side.results() for side in sides])
 
 
+def test_recurrent_layers_have_one_size_whatever_the_configuration():
+    cases = ops.chosen(["gelu", "LSTM"], ["A", "C"])
+    assert [(case.op, case.configuration) for case in cases] == [("gelu", "A"), ("gelu", "C"), ("LSTM", "-")]
+    assert cases[2].arrays()["weight_hh_l0"].shape == (2048, 512)
+
+
 def test_other_results_are_found(sides):
     case = ops.Case("residual", "A")
     found = []

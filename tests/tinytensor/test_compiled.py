@@ -13,6 +13,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import threading
 from functools import partial
 from pathlib import Path
 
@@ -339,6 +340,28 @@ def test_the_last_state_of_padding_is_kept_to_the_bit(layer):
     of_all = out if out.ndim == 4 else out[None]
     for t, b in zip(*np.nonzero(~mask[1:])):
         np.testing.assert_array_equal(of_all[:, t + 1, b], of_all[:, t, b])
+
+
+@pytest.mark.needs("numba")
+@pytest.mark.parametrize("layer", RECURRENT)
+def test_a_second_thread_changes_no_bit(layer, monkeypatch):
+    compiled = importlib.import_module("tinytensor.kernels.numba.recurrence")
+    mask = np.arange(6)[:, None] < np.arange(37) % 7
+    alone = recurrent_results(compiled, layer, (6, 37, 24), "float32", mask, True)
+    threads = []
+    for name in ("rnn", "gru", "lstm"):
+        run = getattr(compiled.loops, name)
+        monkeypatch.setattr(compiled.loops, name, lambda *a, run=run: (threads.append(threading.get_ident()), run(*a)))
+    monkeypatch.setattr(compiled, "_LARGE", 0)
+    monkeypatch.setattr(compiled, "has_second_core", lambda: True)
+    for _ in range(20):
+        for a, b in zip(alone, recurrent_results(compiled, layer, (6, 37, 24), "float32", mask, True), strict=True):
+            np.testing.assert_array_equal(a, b)
+    assert len(threads) == 2 * 20
+    del threads[:]
+    with tt.parallel.one_blas_thread():  # as while shards run, one on each core
+        recurrent_results(compiled, layer, (6, 37, 24), "float32", mask, True)
+    assert threads == [threading.get_ident()]
 
 
 @pytest.mark.needs("numba")

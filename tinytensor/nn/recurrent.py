@@ -48,7 +48,8 @@ class Recurrent(Module):
                 f"sizes and layers must be at least 1: input {input_size}, hidden {hidden_size}, layers {num_layers}"
             )
         if dropout and num_layers == 1:
-            warnings.warn("dropout acts between layers, and there is one layer: it does nothing", stacklevel=3)
+            frames = 2 if type(self).__init__ is Recurrent.__init__ else 3  # those of this file
+            warnings.warn("dropout acts between layers, and there is one layer: it does nothing", stacklevel=frames)
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.batch_first, self.dropout, self.directions = batch_first, dropout, 1 + bidirectional
         size, bound = self.gates * hidden_size, 1.0 / math.sqrt(hidden_size)
