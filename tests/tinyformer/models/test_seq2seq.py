@@ -651,6 +651,24 @@ def test_ids_that_are_no_batch() -> None:
             model.loss(batch, one, one)
 
 
+@with_and_without_attention
+@pytest.mark.parametrize("teacher_forcing", [1.0, 0.5])
+@pytest.mark.parametrize("shape", [(2, 0), (3, 4), (1, 4)])
+def test_targets_that_do_not_fit_the_sources(attention: bool, teacher_forcing: float, shape: tuple[int, int]) -> None:
+    model = make(attention=attention, teacher_forcing=teacher_forcing)
+    source, target = tt.tensor(random_ids(2, 3)), tt.tensor(random_ids(*shape))
+    calls = [
+        lambda: model(source, target),
+        lambda: model.loss(source, target, target),
+        lambda: model.step(target, model.encode(source)),
+    ]
+    for call in calls:
+        with pytest.raises(
+            ValueError, match=r"the target ids must be \(2, length\), a row of one or more for each source, not of"
+        ):
+            call()
+
+
 def test_a_state_of_attention_holds_what_it_attends_to() -> None:
     source, _ = padded_source()
     state = make(attention=True, cell="lstm", num_layers=2).encode(tt.tensor(source))
