@@ -12,6 +12,10 @@ import re
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+# OpenBLAS's threads wait for their next product busily, and by default for 2^26 ticks, about 25 ms, on cores that other threads
+# could use meanwhile. It reads this variable when NumPy loads it.
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "22")  # 1.5 ms
+
 import numpy
 
 from tinytensor.allocator import keep_freed_memory
