@@ -268,6 +268,17 @@ SENTENCES: list[tuple[str, Callable[[], list[float]]]] = [
         ],
     ),
     (
+        "recall the first symbol of a row of {:.0f} kinds. After 100 steps the RNN is right for {:.1f} % of {:.0f} rows, as by "
+        "guessing, the LSTM for {:.1f} %, the GRU and attention for {:.1f} % (`benchmarks/results/memory/`",
+        lambda: [
+            number("memory", r"all of them one of (\d+) symbols"),
+            cell("memory", "RNN", "100"),
+            number("memory", r"of (\d+) new rows each"),
+            cell("memory", "LSTM", "100"),
+            min(cell("memory", kind, "100") for kind in ("GRU", "attention")),
+        ],
+    ),
+    (
         '"My [MASK], I will obey the king." is *lord* ({:.1f} %), *father*, *heart*.',
         lambda: [number(FILL, r"My \[MASK\], I will obey the king\. lord ([\d.]+) %, father [\d.]+ %, heart ")],
     ),
