@@ -5,7 +5,7 @@ On Tiny Shakespeare, with nanoGPT's settings for a CPU, that takes a little over
 python examples/char_gpt.py                              # train on Tiny Shakespeare
 python examples/char_gpt.py --data my.txt                # train on your own text: runs/char_gpt-my
 python examples/char_gpt.py --resume                     # go on after an interruption
-python examples/char_gpt.py --architecture lstm          # or gru, or rnn; about as many parameters as the GPT
+python examples/char_gpt.py --architecture lstm --out runs/char_lstm   # about as many parameters as the GPT; or gru, or rnn
 python examples/char_gpt.py sample --prompt "ROMEO:"     # write with a trained model
 """
 
@@ -181,13 +181,13 @@ def show(tokenizer: Tokenizer, ids: Iterable[int]) -> str:
 def parse(words: list[str]) -> argparse.Namespace:
     """The command line; without a command it is ``train``."""
     architecture = first_choice(words, "architecture", "text", TextConfig, DEFAULT_OUT)
-    about = "Train a GPT, or a recurrent network, on a text, and sample from it."
-    commands = Commands("char_gpt.py", about, DEFAULT_OUT, f"--architecture {architecture}")
+    commands = Commands("char_gpt.py", "Train a GPT, or a recurrent network, on a text, and sample from it.", DEFAULT_OUT)
     training = commands.add(
         train,
         help="train on a text (what runs without a command)",
         description="Train a GPT, or a recurrent network, on a text. `char_gpt.py sample --help` tells how to write with it. "
         f"The flags of the model are those of --architecture {architecture}; with another before --help, its own are shown.",
+        choice=f"--architecture {architecture}",
     )
     add_text_flag(training)
     add_run_settings(training, DEFAULT_OUT, model=ARCHITECTURES[architecture], text=TextConfig, training=TrainingConfig)

@@ -6,9 +6,9 @@ Without arguments it learns to turn dates in words into ISO dates, in about a mi
 python examples/translate.py                                       # dates, from generated data
 python examples/translate.py --data pairs.tsv --out runs/it        # a sentence, a tab and its translation on each line
 python examples/translate.py --source train.de --target train.en   # or two files, line by line (.gz, too)
-python examples/translate.py --architecture lstm                   # or attention: the recurrent networks before it
+python examples/translate.py --architecture lstm --out runs/lstm   # or attention: the recurrent networks before it
 python examples/translate.py translate --out runs/it "I love you." # translate; without a sentence it asks for them
-python examples/translate.py compare runs/lstm runs/attention      # finished runs side by side, with pictures
+python examples/translate.py compare runs/lstm runs/translate      # finished runs side by side, with pictures
 """
 
 from __future__ import annotations
@@ -231,10 +231,10 @@ def compare(arguments: argparse.Namespace) -> None:
     sentence = middle_sentence(first) if arguments.sentence is None else arguments.sentence
     found = attended_by(folders, sentence)
 
-    kinds = [folder.read_part("files", PairFiles).are_given() for folder in folders.values()]
+    are_languages = next(iter(folders.values())).read_part("files", PairFiles).are_given()  # and so in all runs
     table = None
     try:
-        table = score_by_length(translated, "BLEU" if kinds[0] else "exactly right (%)")
+        table = score_by_length(translated, "BLEU" if are_languages else "exactly right (%)")
         print(f"{table.measure}: for the {len(first):,} held-out sentences, and by the length of the source\n{table}\n")
     except ImportError:
         print(NO_SCORES)
@@ -264,16 +264,15 @@ def draw_comparison(table: ScoreTable | None, found: Mapping[str, Attended], out
 def parse(words: list[str]) -> argparse.Namespace:
     """The command line; without a command it is ``train``."""
     architecture = first_choice(words, "architecture", "task", TranslationConfig, DEFAULT_OUT)
-    about = "Train a network to translate, and translate with it."
-    commands = Commands("translate.py", about, DEFAULT_OUT, f"--architecture {architecture}")
-    parts = (architecture, "training", "task")
-    for_dates, for_languages = (" ".join(as_flags(defaults[part]) for part in parts) for defaults in (DATES, LANGUAGES))
+    commands = Commands("translate.py", "Train a network to translate, and translate with it.", DEFAULT_OUT)
+    for_dates, for_languages = (as_flags(d[architecture] | d["training"] | d["task"]) for d in (DATES, LANGUAGES))
     training = commands.add(
         train,
         help="train (what runs without a command)",
         description="Train a network to translate. Without files it learns dates, with smaller defaults than those shown "
         f"below: {for_dates}. With files: {for_languages}. The flags of the model are those of --architecture {architecture}; "
-        "with another --architecture before --help, its own are shown.",
+        "with another before --help, its own are shown.",
+        choice=f"--architecture {architecture}",
     )
     add_pair_flags(training)
     training.add_argument("--beam", help="the width of the beam that scores the end", type=int, default=5, metavar="INT")

@@ -8,7 +8,7 @@ import re
 import shlex
 import sys
 import textwrap
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -137,13 +137,12 @@ def add_pair_flags(parser: argparse.ArgumentParser) -> None:
             files.add_argument(f"--{part}{side}", help=text, type=some_path, metavar="FILE")
 
 
-def add_run_flags(parser: argparse.ArgumentParser, out: str, help: str = "the run's folder") -> None:
+def add_run_flags(parser: argparse.ArgumentParser, default: str, help: str = "the run's folder") -> None:
     """Give the parser --out, and --resume, --resume-changed and --overwrite for a run that is already there.
 
-    ``arguments.resume`` is False, True, or "changed".
+    ``default`` tells in --help which folder it is without --out. ``arguments.resume`` is False, True, or "changed".
     """
-    text = f"{help} (default: {out}, or for --data its name behind that)"
-    parser.add_argument("--out", help=text, type=some_path, metavar="FOLDER")
+    parser.add_argument("--out", help=f"{help} (default: {default})", type=some_path, metavar="FOLDER")
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument("--resume", help="go on with what is in --out, exactly as if not stopped", action="store_true")
     choice.add_argument(
@@ -161,7 +160,7 @@ def add_run_flags(parser: argparse.ArgumentParser, out: str, help: str = "the ru
 
 def add_run_settings(parser: argparse.ArgumentParser, out: str, **kinds: type) -> None:
     """Give the parser ``add_run_flags``, then ``add_settings`` for each dataclass; its keyword is the title of its flags."""
-    add_run_flags(parser, out)
+    add_run_flags(parser, f"{out}; with --data, {out}-NAME, after the data")
     for title, kind in kinds.items():
         add_settings(parser, kind, title)
 
@@ -187,8 +186,7 @@ def _run_of(arguments: argparse.Namespace, out: str) -> str:
 class Commands:
     """The command line of a script that trains a model and then uses it.
 
-    Its first command is ``train``, which also runs when the words name no command. ``out`` is the default folder of a run, and
-    ``choice`` that of ``Parser``.
+    Its first command is ``train``, which also runs when the words name no command. ``out`` is the default folder of a run.
 
     ::
 
@@ -199,14 +197,17 @@ class Commands:
         run_command(commands.parse)
     """
 
-    def __init__(self, script: str, description: str, out: str, choice: str = ""):
+    def __init__(self, script: str, description: str, out: str):
         self.out = out
-        self._parser = Parser(choice, prog=script, description=description)
+        self._parser = Parser(prog=script, description=description)
         self._commands = self._parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
-    def add(self, run: Callable[[argparse.Namespace], None], help: str, description: str) -> argparse.ArgumentParser:
-        """Add a command, whose flags the returned parser takes. It has the name of the function ``run``."""
-        command = self._commands.add_parser(run.__name__, help=help, description=description)
+    def add(
+        self, run: Callable[[argparse.Namespace], None], help: str, description: str, choice: str = ""
+    ) -> argparse.ArgumentParser:
+        """Add a command, whose flags the returned parser takes. It has the name of the function ``run``. ``choice`` is that of
+        ``Parser``."""
+        command = self._commands.add_parser(run.__name__, help=help, description=description, choice=choice)
         command.set_defaults(run=run)
         return command
 
@@ -224,9 +225,15 @@ class Commands:
         return arguments
 
 
-def parse_command(parser: argparse.ArgumentParser, commands: Container[str], words: Sequence[str]) -> argparse.Namespace:
+def parse_command(
+    parser: argparse.ArgumentParser, commands: Mapping[str, argparse.ArgumentParser], words: Sequence[str]
+) -> argparse.Namespace:
     """Parse words that begin with one of the parser's ``commands``. Words that begin with none are for ``train``."""
-    return parser.parse_args(words if words and words[0] in commands else ["train", *words])
+    words = words if words and words[0] in commands else ["train", *words]
+    arguments, unknown = parser.parse_known_args(words)
+    if unknown:  # the command's own --help shows the flags that there are
+        commands[words[0]].error(f"unrecognized arguments: {' '.join(unknown)}")
+    return arguments
 
 
 def next_command(out: str, default: str, *words: str) -> str:

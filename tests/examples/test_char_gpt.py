@@ -324,7 +324,7 @@ def test_a_resumed_run_keeps_its_architecture(recurrent_run: Program, finished: 
     assert finished.bad("--out", "run", "--resume", "--architecture", "rnn") == leave_out.format("run", "--architecture")
     # Its folder decides which flags there are: none is ignored, and none needs --architecture.
     message = recurrent_run.bad("--out", "lstm", "--resume", "--num-heads", "2")
-    assert message == "unrecognized arguments: --num-heads 2 (see char_gpt.py --architecture lstm --help)\n"
+    assert message == "unrecognized arguments: --num-heads 2 (see char_gpt.py train --architecture lstm --help)\n"
     for words in (["--context", "6"], ["--architecture", "lstm", "--context", "6"]):
         assert recurrent_run.bad("--out", "lstm", "--resume", *words) == leave_out.format("lstm", "--context")
     recurrent_run.good("--out", "lstm", "--resume", "--architecture", "lstm", "--context", "5")
@@ -335,8 +335,11 @@ def test_a_resumed_run_keeps_its_architecture(recurrent_run: Program, finished: 
     [
         (["transformer"], "--architecture must be one of gpt, lstm, gru, rnn, not 'transformer'"),
         ([], "argument --architecture: expected one argument"),
-        (["lstm", "--num-heads", "2"], "unrecognized arguments: --num-heads 2 (see char_gpt.py --architecture lstm --help)"),
-        (["gpt"], "unrecognized arguments: --context 5 (see char_gpt.py --architecture gpt --help)"),
+        (
+            ["lstm", "--num-heads", "2"],
+            "unrecognized arguments: --num-heads 2 (see char_gpt.py train --architecture lstm --help)",
+        ),
+        (["gpt"], "unrecognized arguments: --context 5 (see char_gpt.py train --architecture gpt --help)"),
         (["gru", "--context", "-1"], "--context must be at least 0, not -1"),
         (
             ["rnn", "--context", "9999"],
@@ -558,7 +561,7 @@ def test_help_shows_every_setting_with_its_default(finished: Program, architectu
     if model is GPTConfig:  # the default
         assert " ".join(finished.good("--help").split()) == text
     assert "--data" in text
-    assert "(default: runs/char_gpt, or for --data its name behind that)" in text
+    assert "(default: runs/char_gpt; with --data, runs/char_gpt-NAME, after the data)" in text
     assert "sample --help" in text
 
 

@@ -328,7 +328,7 @@ def test_a_resumed_run_keeps_its_architecture(recurrent_runs: dict[str, tuple[Pr
     assert message == leave_out.format("run", "--architecture")
     # Its folder decides which flags there are: none is ignored, and none needs --architecture.
     message = program.bad("--out", "lstm", "--resume", "--num-heads", "2")
-    assert message == "unrecognized arguments: --num-heads 2 (see translate.py --architecture lstm --help)\n"
+    assert message == "unrecognized arguments: --num-heads 2 (see translate.py train --architecture lstm --help)\n"
     assert program.bad("--out", "lstm", "--resume", "--d-embedding", "9") == leave_out.format("lstm", "--d-embedding")
     message = program.bad("--out", "lstm", "--resume", "--teacher-forcing", "0.5")
     assert message.endswith("leave out --teacher-forcing, or start a new run, or pass --resume-changed\n")
@@ -352,7 +352,10 @@ def test_resuming_with_another_teacher_forcing(
         (["LSTM"], "--architecture must be one of transformer, lstm, attention, not 'LSTM'"),
         ([], "argument --architecture: expected one argument"),
         (["attention", "--reverse-source"], "--reverse-source does nothing with attention, whose encoder reads in both"),
-        (["lstm", "--num-heads", "2"], "unrecognized arguments: --num-heads 2 (see translate.py --architecture lstm --help)"),
+        (
+            ["lstm", "--num-heads", "2"],
+            "unrecognized arguments: --num-heads 2 (see translate.py train --architecture lstm --help)",
+        ),
         (["transformer", "--cell", "gru"], "unrecognized arguments: --d-embedding 8 --num-layers 2 --cell gru"),
         (["lstm", "--teacher-forcing", "1.5"], "--teacher-forcing must be from 0 to 1, not 1.5"),
         (["attention", "--teacher-forcing", "nan"], "--teacher-forcing must be a finite number, not nan"),

@@ -243,7 +243,7 @@ def test_commands_of_a_script(words: list[str], printed: str, capsys, monkeypatc
     ("words", "message"),
     [
         (["sample", "--count", "0"], "--count must be at least 1, not 0"),
-        (["sample", "--d-model", "8"], "unrecognized arguments: --d-model 8 (see program.py --help)"),
+        (["sample", "--d-model", "8"], "unrecognized arguments: --d-model 8 (see program.py sample --help)"),
         (["--data", " "], "argument --data: the path is empty (see program.py train --help)"),
     ],
 )
