@@ -12,9 +12,9 @@ import re
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-# OpenBLAS's threads wait for their next product busily, and by default for 2^26 ticks, about 25 ms, on cores that other threads
-# could use meanwhile. It reads this variable when NumPy loads it.
-os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "22")  # 1.5 ms
+# OpenBLAS's threads wait for their next product busily, by default for 2^28 ticks of the clock, about 100 ms, on cores that
+# other threads could use meanwhile. It reads this variable, the exponent, when NumPy loads it.
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "22")  # about 1.5 ms
 
 import numpy
 

@@ -27,7 +27,7 @@ def make_layers(
     cell: str, inputs: int, width: int, num_layers: int, dropout: float = 0.0, bidirectional: bool = False
 ) -> RNN | GRU | LSTM:
     """Recurrent layers of this kind of cell. The forget gates of an LSTM begin almost open, with a bias of 1, so that a new
-    network remembers (Jozefowicz et al. 2015, section 2.2)."""
+    network remembers (Jozefowicz et al. 2015)."""
     dropout = dropout if num_layers > 1 else 0.0
     layers = CELLS[cell](inputs, width, num_layers, dropout=dropout, bidirectional=bidirectional)
     if cell == "lstm":
