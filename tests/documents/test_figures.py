@@ -268,8 +268,8 @@ SENTENCES: list[tuple[str, Callable[[], list[float]]]] = [
         ],
     ),
     (
-        "recall the first of a row of symbols, each one of {:.0f}. After 100 steps the RNN is right for {:.1f} % of {:.0f} rows, "
-        "as by guessing, the LSTM for {:.1f} %, the GRU and attention for {:.1f} % (`benchmarks/results/memory/`",
+        "recall the first of a row of symbols, each one of {:.0f}. After 100 steps the RNN is right for {:.1f} % of {:.0f} "
+        "rows, as by guessing, the LSTM for {:.1f} %, the GRU and attention for {:.1f} % (`benchmarks/results/memory/`",
         lambda: [
             number("memory", r"all of them one of (\d+) symbols"),
             cell("memory", "RNN", "100"),

@@ -11,16 +11,17 @@ import numpy as np
 import pytest
 
 import tinytensor as tt
-from tinyformer import plots
 from tinyformer.comparison import ScoreTable
 from tinyformer.plots import (
     accuracy_by_distance,
     alignments,
+    attention,
     attention_maps,
     attention_means,
     gradients_by_distance,
     if_possible,
     loss_curve,
+    note_on_losses,
     scores_by_length,
 )
 from tinyformer.translation import Attended
@@ -285,7 +286,7 @@ def test_a_page_of_many_panels_stays_within_bounds(tmp_path: Path, figures: list
     tokens = list("abcdefghijkl")
     attention_maps(maps, tokens, [], tmp_path / "a.png")
     assert 5990 <= max(imread(tmp_path / "a.png").shape) <= 6000  # it would be 7169
-    monkeypatch.setattr(plots, "MOST_LABELS", 3)  # a panel, as where there are a thousand
+    monkeypatch.setattr(attention, "MOST_LABELS", 3)  # a panel, as where there are a thousand
     attention_maps({"encoder": tt.tensor(weights(1, 12, 12))}, tokens, [], tmp_path / "a.png")
     # Not only 3, but as many as FEWEST_LABELS (8) allow at even distances.
     assert [labels(figure.axes, "x")[-1] for figure in figures] == [tokens, list("acegik")]
@@ -364,7 +365,7 @@ def test_matplotlib_is_not_imported_before_it_is_needed() -> None:
 
 
 def test_why_the_training_loss_may_be_the_higher() -> None:
-    assert plots.note_on_losses(0.0) == ""
-    assert "measured with label smoothing (0.1), the validation loss without" in plots.note_on_losses(0.0, 0.1)
-    assert "measured with dropout (0.2), the validation loss without" in plots.note_on_losses(0.2)
-    assert "measured with label smoothing (0.1) and dropout (0.2), the" in plots.note_on_losses(0.2, 0.1)
+    assert note_on_losses(0.0) == ""
+    assert "measured with label smoothing (0.1), the validation loss without" in note_on_losses(0.0, 0.1)
+    assert "measured with dropout (0.2), the validation loss without" in note_on_losses(0.2)
+    assert "measured with label smoothing (0.1) and dropout (0.2), the" in note_on_losses(0.2, 0.1)

@@ -1,1 +1,1 @@
-"""The networks: attention, blocks and positions, and the Transformer, GPT and BERT that are built from them."""
+"""The networks: attention, blocks and positions, the Transformer, GPT and BERT that are built from them, and recurrent ones."""

@@ -1,176 +1,22 @@
-"""Pictures of a run. Needs matplotlib: pip install matplotlib."""
+"""Maps of attention weights: which tokens each token looked at."""
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tinyformer.errors import shortened
-from tinyformer.lettering import LONGEST, Lettering, fonts_of_any_weight
+from tinyformer.lettering import LONGEST, Lettering
+from tinyformer.plots.drawing import save
 from tinytensor import Tensor
-from tinytensor.io import atomic_write
 
 if TYPE_CHECKING:
-    from tinyformer.comparison import ScoreTable
     from tinyformer.translation import Attended
-
-
-@contextmanager
-def if_possible() -> Iterator[None]:
-    """A context to draw pictures in. Without matplotlib nothing is drawn, and a line says that it is missing."""
-    try:
-        yield
-    except ImportError:
-        print("(no pictures drawn: they need matplotlib, pip install matplotlib)")
-
-
-def note_on_losses(dropout: float, label_smoothing: float = 0.0) -> str:
-    """A sentence that says why the training loss may lie above the validation loss. Empty where there is no reason."""
-    reasons = [f"label smoothing ({label_smoothing:g})"] * (label_smoothing > 0) + [f"dropout ({dropout:g})"] * (dropout > 0)
-    if not reasons:
-        return ""
-    return (
-        f"The training loss is measured with {' and '.join(reasons)}, the validation loss without: "
-        "the training loss may stay above it all the time."
-    )
-
-
-def loss_curve(rows: Sequence[dict[str, Any]], path: str | Path, title: str = "", note: str = "") -> None:
-    """Draw the training and validation losses of a log's rows to a PNG at ``path``.
-
-    ``note`` stands below the picture in small letters. Raises ImportError without matplotlib.
-    """
-    from matplotlib.figure import Figure
-
-    lines = textwrap.wrap(note, 110)
-    lettering = Lettering([title, *lines])
-    words: dict[str, Any] = {"fontfamily": lettering.families, "parse_math": False}
-    figure = Figure(figsize=(8, 4.5 + 0.15 * len(lines)), layout="constrained")
-    axes = figure.add_subplot()
-    trained = [(row["step"], row["train_loss"]) for row in rows if row["train_loss"] is not None]
-    validated = [(row["step"], row["validation_loss"]) for row in rows if row["validation_loss"] is not None]
-    if trained:
-        axes.plot(*zip(*trained), color="#94a3b8", linewidth=1, label="training")
-    if validated:
-        axes.plot(*zip(*validated), color="#dc2626", linewidth=2, marker="o", markersize=4, label="validation (whole split)")
-        step, loss = min(validated, key=lambda point: point[1])
-        axes.axhline(loss, color="#dc2626", linewidth=0.8, linestyle=":", label=f"best validation: {loss:.4f} at step {step}")
-    axes.set_xlabel("step")
-    axes.set_ylabel("loss (nats a token)")
-    axes.set_title(lettering.line(title, 40), **words)
-    axes.grid(alpha=0.25)
-    if trained or validated:
-        axes.legend(frameon=False)
-    if lines:
-        figure.supxlabel("\n".join(lettering.line(line, 70) for line in lines), fontsize=8, color="#475569", **words)
-    _save(figure, path, 120)
-
-
-COLORS = ("#dc2626", "#d97706", "#2563eb", "#059669", "#7c3aed", "#475569")  # of the lines of several models or runs
-MARKERS = "osD^vPX"
-DASHES = ("-", "--", ":")  # so that a line under another one can be seen
-
-
-def scores_by_length(table: ScoreTable, path: str | Path) -> Path:
-    """Draw the scores of translations by the length of the source, a line for each run, to a PNG. Returns its path.
-
-    Raises ImportError without matplotlib.
-    """
-    from matplotlib.figure import Figure
-
-    lettering = Lettering(table.scores)
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
-    axes = figure.add_subplot()
-    names = {}
-    places = range(len(table.bins))
-    for i, (name, (_, *scores)) in enumerate(table.scores.items()):
-        look: dict[str, Any] = {"color": COLORS[i % len(COLORS)], "linestyle": DASHES[i % len(DASHES)], "linewidth": 2}
-        (line,) = axes.plot(places, scores, marker=MARKERS[i % len(MARKERS)], markersize=5, **look)
-        names[line] = lettering.line(name, 14)
-    axes.set_xticks(places, [f"{length}\n({count:,})" for length, count in zip(table.labels(), table.counts[1:])])
-    axes.margins(x=0.05)
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel("words of the source sentence (in brackets: sentences)")
-    axes.set_ylabel(table.measure)
-    axes.set_title("Translation by the length of the source")
-    axes.grid(alpha=0.25)
-    words = {"family": lettering.families}
-    legend = figure.legend(list(names), list(names.values()), loc="outside right upper", frameon=False, prop=words)
-    for text in legend.get_texts():
-        text.set_parse_math(False)  # a $ in the name of a folder is no formula
-    _save(figure, path, 120)
-    return Path(path)
-
-
-def _save(figure: Any, path: str | Path, dpi: float) -> None:
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as temporary, fonts_of_any_weight():
-        figure.savefig(temporary, format="png", dpi=dpi)
-
-
-# ------------------------------------------------------------------------------------------------------- memory
-
-
-def accuracy_by_distance(accuracies: Mapping[str, Mapping[int, float]], chance: float, path: str | Path) -> None:
-    """Draw a line for each model to a PNG at ``path``: how often it recalls a token from a distance. Guessing is a dashed line.
-
-    ``accuracies`` are fractions by the model's name and the distance in steps. Raises ImportError without matplotlib.
-    """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4.2), layout="constrained")
-    axes = figure.add_subplot()
-    for i, (name, found) in enumerate(accuracies.items()):
-        percent = [100 * fraction for fraction in found.values()]
-        # Each line is thinner than those before it, so that all are seen where they are equal.
-        width = 1.2 + 0.9 * (len(accuracies) - 1 - i)
-        axes.plot(
-            list(found), percent, color=COLORS[i % len(COLORS)], linewidth=width, marker="o", markersize=3 + width, label=name
-        )
-    axes.axhline(100 * chance, color="black", linewidth=1, linestyle="--", label="guessing")
-    axes.set_xscale("log")
-    ticks = [t for power in range(9) for t in (10**power, 2 * 10**power, 5 * 10**power)]
-    longest = max(distance for found in accuracies.values() for distance in found)
-    axes.set_xticks([t for t in ticks if t <= longest], [f"{t:,}" for t in ticks if t <= longest])
-    axes.minorticks_off()
-    axes.set_ylim(0, 104)
-    axes.set_xlabel("distance of the token from the end (steps)")
-    axes.set_ylabel("right answers (%)")
-    axes.grid(alpha=0.25)
-    figure.legend(loc="outside upper center", ncols=len(accuracies) + 1, frameon=False)
-    _save(figure, path, 120)
-
-
-def gradients_by_distance(panels: Mapping[str, Mapping[str, Sequence[float]]], path: str | Path) -> None:
-    """Draw panels side by side to a PNG at ``path``, each with a line for each model: the norm of the gradient of the last
-    output with respect to the inputs, on a logarithmic axis.
-
-    ``panels`` holds the norms by the panel's title and the model's name; the first one is that of the last input. A norm of 0
-    has no place on the axis. Raises ImportError without matplotlib.
-    """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9.5, 4.2), layout="constrained")
-    for axes, (title, lines) in zip(figure.subplots(1, len(panels), sharey=True, squeeze=False)[0], panels.items()):
-        for (name, norms), color in zip(lines.items(), itertools.cycle(COLORS)):
-            axes.plot([norm or math.nan for norm in norms], color=color, linewidth=1.5, label=name)
-        axes.set_yscale("log")
-        axes.set_title(title)
-        axes.set_xlabel("distance of the input from the end (steps)")
-        axes.grid(alpha=0.25)
-    figure.axes[0].set_ylabel("norm of the gradient")
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(COLORS), frameon=False)
-    _save(figure, path, 120)
-
-
-# ------------------------------------------------------------------------------------------------------ attention
 
 LETTERS = 6 / 72  # the size of a token's letters, in inches
 CELL = 0.11  # the room of a token on an axis, in inches: enough for its label
@@ -311,8 +157,7 @@ def _draw_page(rows: Sequence[Sequence[Group]], heading: str, longest: float, pa
                 _draw_panel(figure.add_axes(place), panel, lettering, queries if i == 0 else None, keys)
                 x += step
         top -= row_height
-    _save(figure, path, min(RESOLUTION * zoom, MOST_PIXELS / max(width, height)))
-    return Path(path)
+    return save(figure, path, min(RESOLUTION * zoom, MOST_PIXELS / max(width, height)))
 
 
 def _placed(group: Group, lettering: Lettering, longest: float, most: int) -> tuple[Sequence[Panel], _Axis, _Axis]:

@@ -1,0 +1,29 @@
+"""What all pictures need: drawing where matplotlib is installed, and writing a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tinyformer.lettering import fonts_of_any_weight
+from tinytensor.io import atomic_write
+
+
+@contextmanager
+def if_possible() -> Iterator[None]:
+    """A context to draw pictures in. Without matplotlib nothing is drawn, and a line says that it is missing."""
+    try:
+        yield
+    except ImportError:
+        print("(no pictures drawn: they need matplotlib, pip install matplotlib)")
+
+
+def save(figure: Any, path: str | Path, dpi: float) -> Path:
+    """Write a figure of matplotlib to a PNG. A file that is there stays until the new one is complete. Returns its path."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(path) as temporary, fonts_of_any_weight():
+        figure.savefig(temporary, format="png", dpi=dpi)
+    return path
