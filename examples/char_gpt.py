@@ -30,7 +30,6 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         RunFolder,
         RunSetup,
         Sampling,
-        SettingError,
         TextBatches,
         Tokenizer,
         Trainer,
@@ -56,8 +55,6 @@ with plain_errors():  # a missing package or GPU is told in a line, too
     from tinytensor.io import write_text
 
 DEFAULT_OUT = "runs/char_gpt"
-
-
 ARCHITECTURES = {"gpt": GPTConfig, "lstm": RecurrentConfig, "gru": RecurrentConfig, "rnn": RecurrentConfig}
 
 
@@ -72,14 +69,13 @@ class TextConfig:
     def __post_init__(self) -> None:
         check_fields(self)
         one_of(self, "architecture", ARCHITECTURES)
+        one_of(self, "tokenizer", ("char", "bpe"))
 
     def train_tokenizer(self, text: str) -> CharTokenizer | BPETokenizer:
-        """A tokenizer for the text. Raises SettingError for a kind that does not exist."""
+        """A tokenizer for the text."""
         if self.tokenizer == "char":
             return CharTokenizer.train(text)
-        if self.tokenizer == "bpe":
-            return BPETokenizer.train(text, self.bpe_tokens, progress=True)
-        raise SettingError(f"tokenizer must be char or bpe, not {self.tokenizer!r}")
+        return BPETokenizer.train(text, self.bpe_tokens, progress=True)
 
 
 def make_model(config: GPTConfig | RecurrentConfig) -> GPT | RecurrentLM:
@@ -97,15 +93,14 @@ def kind_of(model: GPT | RecurrentLM) -> str:
 
 def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, Tokenizer]:
     """Read the text, and make a tokenizer and a model for it; a resumed run has them already."""
-    of_flags = settings_from(TextConfig, vars(arguments))
-    architecture = (folder.read_part("text", TextConfig) if arguments.resume else of_flags).architecture
-    kind = ARCHITECTURES[architecture]
+    chosen = folder.read_part("text", TextConfig) if arguments.resume else settings_from(TextConfig, vars(arguments))
+    kind = ARCHITECTURES[chosen.architecture]
     setup = RunSetup(folder, arguments, {"model": kind, "training": TrainingConfig, "text": TextConfig})
     config = setup.settings(TrainingConfig)
     text_config = setup.settings(TextConfig)
     text, source = setup.text(arguments.data)
     tokenizer = setup.tokenizer(lambda: text_config.train_tokenizer(text))
-    model_config = setup.settings(kind, {"cell": architecture}, vocab_size=tokenizer.vocab_size)
+    model_config = setup.settings(kind, {"cell": chosen.architecture}, vocab_size=tokenizer.vocab_size)
 
     tt.seed(config.seed)
     ids, vocab_size = tokenizer.encode(text), tokenizer.vocab_size

@@ -53,6 +53,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
     from tinyformer.comparison import (
         ScoreTable,
         attended_by,
+        bleu,
         check_same_sentences,
         middle_sentence,
         names_of_runs,
@@ -93,9 +94,10 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, 
     Returns the trainer, the translator whose model it trains, the pairs to score that with, and whether they are "dates" or
     "languages".
     """
-    of_flags = settings_from(TranslationConfig, vars(arguments))
-    architecture = (folder.read_part("task", TranslationConfig) if arguments.resume else of_flags).architecture
-    make, kind_of_model = ARCHITECTURES[architecture]
+    chosen = (
+        folder.read_part("task", TranslationConfig) if arguments.resume else settings_from(TranslationConfig, vars(arguments))
+    )
+    make, kind_of_model = ARCHITECTURES[chosen.architecture]
     setup = RunSetup(folder, arguments, {"task": TranslationConfig, "model": kind_of_model, "training": TrainingConfig})
     files = setup.files(PairFiles)
     kind, defaults = ("languages", LANGUAGES) if files.are_given() else ("dates", DATES)
@@ -112,7 +114,8 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, 
     encoded = [encode_pairs(part, tokenizer.encode, tokenizer.encode, task.max_tokens) for part in split]
     (training, validation, test), (training_ids, validation_ids, _) = zip(*encoded)
 
-    model_defaults = {"share_embeddings": True, "attention": architecture == "attention", **defaults[architecture]}
+    with_attention = {"attention": chosen.architecture == "attention"}  # a setting of recurrent networks
+    model_defaults = {"share_embeddings": True, **with_attention, **defaults[chosen.architecture]}
     sizes = {"source_vocab_size": tokenizer.vocab_size, "target_vocab_size": tokenizer.vocab_size}
     model_config = setup.settings(kind_of_model, model_defaults, **sizes, source_pad=specials.pad)
     tt.seed(config.seed)
@@ -168,9 +171,8 @@ def scores(translations: Sequence[str], references: Sequence[str], kind: str) ->
         import sacrebleu
     except ImportError:
         return NO_SCORES
-    bleu = sacrebleu.corpus_bleu(translations, [references])
-    chrf = sacrebleu.corpus_chrf(translations, [references])
-    return f"BLEU {bleu.score:.2f}, chrF {chrf.score:.2f}"
+    chrf = sacrebleu.corpus_chrf(translations, [references]).score
+    return f"BLEU {bleu(translations, references):.2f}, chrF {chrf:.2f}"
 
 
 def some_translations(translator: Translator, pairs: Pairs) -> str:

@@ -93,7 +93,7 @@ def _as_flag(name: str, value: Any) -> str:
 
 
 def first_choice(words: Sequence[str], name: str, part: str, kind: type, out: str) -> str:
-    """A setting that decides which other flags there are. So it is read from the ``words`` before these.
+    """A setting that decides which other flags there are, and so is read from the ``words`` before all others.
 
     Where the words do not give it, a run that they resume has it in its config.json: the setting ``name`` of a ``part`` of this
     ``kind``, a dataclass. Otherwise it is the default. ``out`` is the default folder of a run.

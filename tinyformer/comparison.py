@@ -1,7 +1,7 @@
 """Comparing translations of the same sentences by several runs: their scores by the length of the source.
 
 A context vector has as many numbers for a long sentence as for a short one. So the scores of a network without attention fall
-with the length, and those of one with attention do not (Bahdanau et al. 2015, figure 2).
+with the length, and those of one with attention fall less (Bahdanau et al. 2015, figure 2).
 """
 
 from __future__ import annotations

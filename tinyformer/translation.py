@@ -163,7 +163,7 @@ class Translator:
     def check_length(self) -> None:
         """Raise UserError unless the model can read and write sentences of ``max_tokens``, and they fit in memory."""
         longest = self.task.max_tokens
-        if not isinstance(self.model, Transformer):  # a recurrent network reads and writes on and on
+        if not isinstance(self.model, Transformer):  # a recurrent network has no longest sentence
             return
         config = self.model.config
         if config.positions == "learned" and config.max_length <= longest:

@@ -12,7 +12,7 @@ from tinyformer.schema import check_fields
 from tinyformer.settings import at_least, check_counts, setting
 from tinytensor.backend import host
 
-VALIDATED = 20  # so many distances are validated, from 1 to the longest
+VALIDATED = 20  # distances to validate with, from 1 to the longest
 VALIDATION_ROWS = 50  # for each of them
 
 

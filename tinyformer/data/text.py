@@ -68,7 +68,7 @@ class TextBatches:
 
     def largest_batch(self) -> int:
         """A lower bound for the number of tokens in the largest training batch."""
-        return int(self.batch_size) * int(self.block_size)  # what is read before leaves nothing behind
+        return int(self.batch_size) * int(self.block_size)  # training keeps nothing of the context
 
     def validation_batches(self, batch_size: int = 64) -> Iterator[Batch]:
         """Every target of the validation split exactly once, in adjacent windows. The last window may be shorter."""

@@ -243,7 +243,7 @@ class AttentionState(State):
         return AttentionState(hidden, self.memory[index], self.keys[index], self.mask[index])
 
     def detached(self) -> AttentionState:
-        """The same state, through which no gradients flow back, to the encoder neither."""
+        """The same state, through which no gradients flow back, nor to the encoder."""
         hidden = super().detached().hidden
         return AttentionState(hidden, self.memory.detach(), self.keys.detach(), self.mask)
 

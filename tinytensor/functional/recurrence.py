@@ -111,8 +111,8 @@ def gru(
 def lstm(projected: Tensor, weight: Tensor, state: Tensor, cell: Tensor, mask: Any = None, is_reversed: bool = False) -> Tensor:
     """Long short-term memory (Hochreiter and Schmidhuber 1997; the forget gate is of Gers et al. 2000).
 
-    With a = projected + h weightᵀ, and the gates in PyTorch's order i, f, u, o: i, f and o are sigmoids, u is a tanh,
-    c' = f c + i u, and h' = o tanh(c').
+    With a = projected + h weightᵀ, and the gates in PyTorch's order i, f, u, o (it calls u g): i, f and o are sigmoids, u is a
+    tanh, c' = f c + i u, and h' = o tanh(c').
 
     Shapes: projected (length, batch, 4 * width), weight (4 * width, width), state and cell (batch, width) -> (2, length, batch,
     width), the states h and the cells c after each step. Raises ValueError for shapes that do not fit.

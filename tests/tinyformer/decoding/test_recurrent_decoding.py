@@ -194,6 +194,7 @@ def test_dropout_and_guesses_are_for_training(cell: str, attention: bool) -> Non
     state = tt.random.get_state()
     texts = [list(map(list, sample(translation_decoder(model, SOURCE, 6), [[START]] * 4, 6, GREEDY))) for _ in range(2)]
     assert texts[0] == texts[1]
+    assert tt.random.get_state() == state
     lm = language_model(cell, dropout=0.5).train()
     state = tt.random.get_state()
     assert list(generate(lm, [1], 10, GREEDY)) == list(generate(lm, [1], 10, GREEDY))
