@@ -1,4 +1,4 @@
-"""Why recurrent networks forget, and attention does not: recall the first symbol of a row of up to 101.
+"""Which networks remember: recall the first symbol of a row of up to 101.
 
 An RNN, a GRU, an LSTM and self-attention of about equal size learn the same task from the same batches. Then the script tells
 how often each is right at which distance, and how much its last output depends on each earlier input: as a table, as CSV and as

@@ -7,7 +7,8 @@ In this order:
 
 1. ``compiling``: how a loop is declared and compiled. ``cache`` and ``display``: where compiled code is kept, and what the user
    sees of it.
-2. ``exponential``: exp in a form that is vectorised. ``largest`` and ``places``: two more functions that loops call.
+2. ``exponential`` and ``hyperbolic_tangent``: exp and tanh in forms that are vectorised. ``largest`` and ``places``: two more
+   functions that loops call.
 3. ``gelu``, then ``silu``, ``erf`` and ``dropout``: loops over elements.
 4. ``normalization``, then ``softmax``, ``cross_entropy``, ``rotation`` and ``sum_rows``: loops over rows.
 5. ``optimizers``: loops over parameters.

@@ -12,41 +12,14 @@ give, and ``passed`` (batch, width) what passes by the gates, of the gradient of
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy
 
-from tinytensor.kernels.numba.compiling import ByDtype, loop, real
-from tinytensor.kernels.numba.exponential import exp
+from tinytensor.kernels.numba.compiling import loop, real
+from tinytensor.kernels.numba.hyperbolic_tangent import tanh
 from tinytensor.kernels.numba.silu import sigmoid_of
 from tinytensor.kernels.numba.tiles import COLUMNS, ROWS, set_product
-
-# --------------------------------------------------------------------------------------------------- the hyperbolic tangent
-
-
-@loop
-def tanh32(x: Any) -> Any:
-    """tanh x in float32: near 0 by a polynomial (Moshier's Cephes library), as exp would lose digits there."""
-    square = x * x
-    p = real(-5.70498872745e-3)
-    p = p * square + real(2.06390887954e-2)
-    p = p * square + real(-5.37397155531e-2)
-    p = p * square + real(1.33314422036e-1)
-    p = p * square + real(-3.33332819422e-1)
-    near = p * square * x + x
-    far = real(1) - real(2) / (exp(real(2) * abs(x)) + real(1))
-    far = -far if x < real(0) else far
-    return near if abs(x) < real(0.625) else far
-
-
-@loop
-def tanh64(x: Any) -> Any:
-    """tanh x in float64: the library's."""
-    return math.tanh(x)
-
-
-tanh = ByDtype(float32=tanh32, float64=tanh64)
 
 # ------------------------------------------------------------------------------------------------------------- the products
 
