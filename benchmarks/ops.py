@@ -52,10 +52,17 @@ INPUTS: dict[str, dict[str, str]] = {
     "residual": {"x": ACTIVATIONS, "y": ACTIVATIONS},
 }
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}  # of the recurrent layers: the blocks of rows in their weights
-NO_CONFIGURATION = "-"  # of theirs: 64 steps of 32 sequences, 64 numbers in and 512 hidden ones
-for layer, gates in GATES.items():
-    weights = {"weight_ih_l0": f"{gates * 512} 64", "weight_hh_l0": f"{gates * 512} 512"}
-    INPUTS[layer] = {"x": "64 32 64", **weights, "bias_ih_l0": f"{gates * 512}", "bias_hh_l0": f"{gates * 512}"}
+NO_CONFIGURATION = "-"  # they have one size: 64 steps of 32 sequences, 64 numbers in and 512 hidden ones
+INPUTS |= {
+    layer: {
+        "x": "64 32 64",
+        "weight_ih_l0": f"{gates * 512} 64",
+        "weight_hh_l0": f"{gates * 512} 512",
+        "bias_ih_l0": f"{gates * 512}",
+        "bias_hh_l0": f"{gates * 512}",
+    }
+    for layer, gates in GATES.items()
+}
 OPTIMIZERS = ("AdamW", "clip_grad_norm")
 Arrays = dict[str, Any]
 
