@@ -27,7 +27,6 @@ from tinytensor import Tensor
 SENTENCES_AT_ONCE = 64
 
 Model = Transformer | EncoderDecoder
-ModelConfig = TransformerConfig | Seq2SeqConfig
 
 # The networks that translate, by the names that users give them, each with the dataclass of its settings.
 ARCHITECTURES: dict[str, tuple[type[Any], type[Any]]] = {

@@ -108,10 +108,8 @@ class TransformerDecoder:
         check_counts(max_tokens=max_tokens)
         self.model = model
         self.max_tokens = max_tokens
-        source = batch_of_ids(source, "sources")
-        check_ids(source, model.config.source_vocab_size)
         with tt.no_grad(), evaluating(model):
-            self.memory, self.memory_mask = model.encode(tt.tensor(source))
+            self.memory, self.memory_mask = model.encode(_sources(source, model))
         self.ids: Any = None
         self.cache = model.new_cache(max_tokens, self.memory.shape[1]) if use_cache else None
         cache, memory, logits = self.cache, self.memory, _last_logits(model, model.decode)
@@ -201,11 +199,16 @@ def translation_decoder(model: Transformer | EncoderDecoder, source: Any, max_to
     if isinstance(model, Transformer):
         return TransformerDecoder(model, source, max_tokens)
     check_counts(max_tokens=max_tokens)
-    source = batch_of_ids(source, "sources")
-    check_ids(source, model.config.source_vocab_size)
     with tt.no_grad(), evaluating(model):
-        state = model.encode(tt.tensor(source))
+        state = model.encode(_sources(source, model))
     return RecurrentDecoder(model, state, max_tokens)
+
+
+def _sources(given: Any, model: Transformer | EncoderDecoder) -> Tensor:
+    """The source ids (batch, length) for the encoder. Raises UserError if the model cannot read them."""
+    source = batch_of_ids(given, "sources")
+    check_ids(source, model.config.source_vocab_size)
+    return tt.tensor(source)
 
 
 def batch_of_ids(given: Any, what: str) -> Any:
