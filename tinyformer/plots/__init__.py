@@ -1,7 +1,14 @@
 """Pictures of runs. They need matplotlib: pip install matplotlib."""
 
 from tinyformer.plots.attention import alignments, attention_maps, attention_means
-from tinyformer.plots.curves import accuracy_by_distance, gradients_by_distance, loss_curve, note_on_losses, scores_by_length
+from tinyformer.plots.curves import (
+    accuracy_by_distance,
+    gradients_by_distance,
+    loss_by_order,
+    loss_curve,
+    note_on_losses,
+    scores_by_length,
+)
 from tinyformer.plots.drawing import if_possible
 
 __all__ = [
@@ -11,6 +18,7 @@ __all__ = [
     "attention_means",
     "gradients_by_distance",
     "if_possible",
+    "loss_by_order",
     "loss_curve",
     "note_on_losses",
     "scores_by_length",

@@ -143,3 +143,28 @@ def gradients_by_distance(panels: Mapping[str, Mapping[str, Sequence[float]]], p
     figure.axes[0].set_ylabel("norm of the gradient")
     figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(COLORS), frameon=False)
     save(figure, path, 120)
+
+
+def loss_by_order(losses: Mapping[int, float], gpt: float | None, path: str | Path, title: str) -> Path:
+    """Draw the validation loss of Markov models by their order to a PNG. A GPT's loss is a dashed line. Returns the path.
+
+    Raises ImportError without matplotlib.
+    """
+    from matplotlib.figure import Figure
+
+    lettering = Lettering([title])
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    axes = figure.add_subplot()
+    axes.plot(list(losses), list(losses.values()), color=COLORS[2], linewidth=2, marker="o", label="Markov, Kneser-Ney")
+    for order, loss in losses.items():
+        axes.annotate(f"{loss:.2f}", (order, loss), textcoords="offset points", xytext=(0, 8), ha="center", fontsize=8)
+    if gpt is not None:
+        axes.axhline(gpt, color=COLORS[0], linewidth=1.5, linestyle="--", label=f"GPT: {gpt:.2f}")
+    axes.set_xticks(list(losses))
+    axes.margins(y=0.12)
+    axes.set_xlabel("characters of context")
+    axes.set_ylabel("validation loss (nats a character)")
+    axes.set_title(lettering.line(title, 40), fontfamily=lettering.families, parse_math=False)
+    axes.grid(alpha=0.25)
+    axes.legend(frameon=False)
+    return save(figure, path, 120)

@@ -1,0 +1,317 @@
+"""From counting to attention: guess the next word from how often it came next before.
+
+Small sets of sentences show what a table of words cannot know, what votes of pairs of words add, and why votes need a mask.
+Then one layer of attention, trained on the same sentences, finds such a mask by itself. At the end Markov models of 0 to 8
+characters learn a whole text, and write. All of it takes about half a minute.
+
+python examples/markov.py                          # the sentences, then Tiny Shakespeare
+python examples/markov.py --data my.txt            # ... then your own text
+python examples/markov.py --gpt runs/char_gpt      # beside a GPT of examples/char_gpt.py that learned the same text
+python examples/markov.py --prompt "ROMEO:"        # what the texts at the end go on from
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from tinyformer import plain_errors
+
+with plain_errors():  # a missing package or GPU is told in a line, too
+    import tinytensor as tt
+    from tinyformer import (
+        CharTokenizer,
+        MultiHeadAttention,
+        Parser,
+        RunFolder,
+        UserError,
+        add_text_flag,
+        load_tokenizer,
+        open_text,
+        recording_attention,
+        run_command,
+        some_path,
+    )
+    from tinyformer.data.reading import TextSource, fingerprint
+    from tinyformer.markov import KneserNey, SkipVotes, TransitionTable
+    from tinyformer.plots import if_possible, loss_by_order
+    from tinyformer.progress import show_progress
+    from tinytensor import Tensor, nn
+    from tinytensor.backend import host
+    from tinytensor.io import atomic_write
+
+DEFAULT_OUT = "runs/markov"
+VALIDATION = 0.1  # the end of the text, on which char_gpt.py validates, too
+
+
+# -------------------------------------------------------------------------------------------------- sentences as ids
+
+DRINKS = ["ann drinks black tea", "bob drinks green juice", "ann buys black ink", "bob buys green paint"]
+VOICES = {"dog": "barked", "cat": "purred", "lion": "roared", "owl": "hooted", "wolf": "howled", "duck": "quacked"}
+PLACES = ["ran through", "slept in", "lived by"]
+ANIMALS = [f"the {animal} that {place} the old park {voice}" for animal, voice in VOICES.items() for place in PLACES]
+UNEVEN = [
+    "the dog that ran through the old park barked",
+    "the dog that slept in the old park barked",
+    "the cat that slept in the old park purred",
+]
+
+
+class Sentences:
+    """Sentences of words, and the same as ids, numbered in the order of the alphabet."""
+
+    def __init__(self, sentences: Sequence[str]):
+        self.words = sorted({word for sentence in sentences for word in sentence.split()})
+        self.ids = [self.encode(sentence) for sentence in sentences]
+
+    def encode(self, sentence: str) -> list[int]:
+        return [self.words.index(word) for word in sentence.split()]
+
+    def guesses(self, probabilities: Tensor) -> str:
+        """The possible words and their probabilities in %, the likeliest first."""
+        found = sorted(zip(probabilities.tolist(), self.words), key=lambda pair: (-round(pair[0], 6), pair[1]))
+        return ", ".join(f"{word} {100 * p:.0f} %" for p, word in found if p > 0.005)
+
+
+def show_sentences(title: str, sentences: Sequence[str]) -> Sentences:
+    """Print sentences under a title."""
+    print(f"\n{title}\n")
+    for sentence in sentences[:6]:
+        print(f"    {sentence}")
+    if len(sentences) > 6:
+        print(f"    ... {len(sentences):,} in all")
+    print()
+    return Sentences(sentences)
+
+
+def show_guesses(of: Sentences, context: str, models: Mapping[str, Callable[[Sequence[int]], Tensor]]) -> None:
+    """Print what each model expects after a context."""
+    print(f'After "{context}":')
+    for name, predict in models.items():
+        print(f"    {name:14s}  {of.guesses(predict(of.encode(context)))}")
+
+
+# ------------------------------------------------------------------------------------------------------------- counting
+
+
+def first_order() -> None:
+    """One word of context, and where it is not enough."""
+    some = show_sentences("1. One word of context. How often each word (across) followed each word (down), in %:", DRINKS)
+    table, pairs = TransitionTable(some.ids, len(some.words)), TransitionTable(some.ids, len(some.words), order=2)
+    width = max(map(len, some.words)) + 2
+    print(" " * width + "".join(f"{word:>{width}s}" for word in some.words))
+    for word, row in zip(some.words, table.matrix.tolist()):
+        print(f"{word:{width}s}" + "".join(f"{f'{100 * p:.0f}' if p else '.':>{width}s}" for p in row))
+    print("\nA row is found by a product: a vector with a single 1 for the word, times this matrix.\n")
+    models = {"one word": table.predict, "two words": pairs.predict}
+    show_guesses(some, "ann drinks black", models)
+    print('"drinks black" knows what "black" alone does not. Sentences are rarely that short.')
+
+
+def skips() -> None:
+    """Where two words of context are not enough, but one of the pairs is."""
+    some = show_sentences("2. The word that decides is far away:", ANIMALS)
+    votes = SkipVotes(some.ids, len(some.words))
+    models = {
+        "one word": votes.first_order.predict,
+        "two words": TransitionTable(some.ids, len(some.words), order=2).predict,
+        "votes": lambda context: votes.predict(context, masked=False),
+        "masked votes": votes.predict,
+    }
+    context = "the owl that slept in the old park"
+    show_guesses(some, context, models)
+    print('\nEach earlier word votes, together with the last one, for what followed the two ("..." stands for words between):')
+    ids = some.encode(context)
+    for word, weight in zip(ids[:-1], votes.weights(ids).tolist()):
+        pair = f"{some.words[word]} ... {some.words[ids[-1]]}"
+        print(f"    {pair:16s}  {'silenced' if not weight else 'counts':8s}  {some.guesses(votes.votes[ids[-1], word])}")
+    print("The mask keeps the votes that differ from those of the last word alone.")
+
+
+def masks() -> None:
+    """Where votes without a mask are wrong."""
+    some = show_sentences("3. What is frequent outvotes what is known:", UNEVEN)
+    votes = SkipVotes(some.ids, len(some.words))
+    models = {"votes": lambda context: votes.predict(context, masked=False), "masked votes": votes.predict}
+    show_guesses(some, "the cat that slept in the old park", models)
+    show_guesses(some, "the dog that slept in the old park", models)
+    print("\nThe mask by products: the last word is the query, the earlier words are the keys, M holds all masks.")
+    ids = some.encode("the cat that slept in the old park")
+    query, keys = (tt.one_hot(tt.tensor(part), len(some.words)) for part in (ids[-1], ids[:-1]))
+    print(f"    Q M K^T = {(query @ votes.mask @ keys.T).tolist()}")
+
+
+# ------------------------------------------------------------------------------------------------------------- attention
+
+
+class AttentionOnly(nn.Module):
+    """A Transformer of one layer with one head, without feed-forward network, norms and positions.
+
+    As the votes do, each word attends to the words before it, but not to itself: what it says alone goes around the attention.
+    """
+
+    def __init__(self, vocab_size: int, d_model: int = 32):
+        self.embedding = nn.Embedding(vocab_size, d_model)
+        self.attention = MultiHeadAttention(d_model, 1, bias=False)
+        self.output = nn.Linear(d_model, vocab_size)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """ids (batch, length) -> logits (batch, length, vocab_size) of the next word."""
+        x = self.embedding(ids)
+        earlier = tt.tril(tt.ones((ids.shape[1], ids.shape[1])), -1) > 0
+        earlier[0, 0] = True  # the first word has none, and sees itself
+        return self.output(x + self.attention(x, mask=earlier))
+
+
+def train_attention(some: Sentences, seed: int, steps: int = 600) -> tuple[Tensor, Tensor]:
+    """Train on sentences of one length. Returns, of the word before the last one, what it attends to (sentences, words before),
+    and what it expects (sentences, vocabulary)."""
+    tt.seed(seed)
+    ids = tt.tensor(some.ids)
+    model = AttentionOnly(len(some.words))
+    optimizer = tt.optim.AdamW(model.parameters(), lr=3e-3)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        tt.cross_entropy(model(ids[:, :-1]).reshape(-1, len(some.words)), ids[:, 1:].reshape(-1)).backward()
+        optimizer.step()
+    with recording_attention(model) as recorded:
+        expected = model(ids[:, :-1]).softmax(axis=-1)[:, -1]
+    return recorded["attention"][0][:, 0, -1, :-1], expected
+
+
+def attention(seed: int) -> None:
+    """Attention that is trained, beside the mask that was made by hand."""
+    print("\n4. One layer of attention, trained on the sentences of 2. What it attends to after each animal's sentence, in %,")
+    print("beside the weights of the masked votes:\n")
+    some = Sentences(ANIMALS)
+    votes = SkipVotes(some.ids, len(some.words))
+    weights, expected = train_attention(some, seed)
+    found = 0
+    for row in range(0, len(ANIMALS), len(PLACES)):
+        *context, last = ANIMALS[row].split()
+        by_hand = votes.weights(some.ids[row][:-1]).tolist()
+        learned = weights[row].tolist()
+        found += learned.index(max(learned)) == by_hand.index(max(by_hand))
+        print(f"    {'':9s}" + "".join(f"{word:>9s}" for word in context[:-1]))
+        print(f"    {'by hand':9s}" + "".join(f"{100 * weight:9.0f}" for weight in by_hand))
+        print(f"    {'learned':9s}" + "".join(f"{100 * weight:9.0f}" for weight in learned))
+        print(f"    {'':9s}-> {some.guesses(expected[row])}  ({last})\n")
+    print(
+        f"For {found} of {len(VOICES)} animals the largest weight is on the animal. All it has to know of the last one is that"
+    )
+    print("it saw none of the others.")
+
+
+# ------------------------------------------------------------------------------------------------------------ a whole text
+
+
+def read(arguments: argparse.Namespace) -> argparse.Namespace:
+    """The text, its name, tokenizer and ids, the prompt's ids, and the loss of a GPT. What the user did wrong shows here."""
+    text, source = open_text(arguments.data)
+    tokenizer = CharTokenizer.train(text)
+    ids = host.asarray(tokenizer.encode(text))
+    found = argparse.Namespace(text=text, name=source.name, tokenizer=tokenizer, ids=ids)
+    found.cut = int(len(ids) * (1 - VALIDATION))
+    if min(found.cut, len(ids) - found.cut) <= arguments.order + 1:
+        raise UserError(f"{source.name} has {len(ids):,} characters, too few for --order {arguments.order}: choose less")
+    if arguments.prompt is None:
+        arguments.prompt = "\n" if "\n" in text else text[0]
+    found.prompt = tokenizer.encode(arguments.prompt)
+    found.gpt = gpt_loss(arguments.gpt, text)
+    return found
+
+
+def learn_text(data: argparse.Namespace, arguments: argparse.Namespace) -> None:
+    """Models of all orders of a text's characters: their losses, as a table and a picture, and what they write."""
+    training, validation = data.ids[: data.cut], data.ids[data.cut :]
+    print(f"\n5. {data.name}: {len(data.text):,} characters, {data.tokenizer.vocab_size} of them distinct;")
+    print(
+        f"the last {len(validation):,} validate. Markov models with Kneser and Ney's smoothing, and how often raw counts would"
+    )
+    print("have ruled out what came:\n")
+    print("    characters  loss (nats)  perplexity  ruled out")
+    rng = host.random.default_rng(arguments.seed)
+    losses, written = {}, {}
+    with show_progress("orders", arguments.order + 1, "order") as progress:
+        for order in range(arguments.order + 1):
+            model = KneserNey(training, order, data.tokenizer.vocab_size)
+            losses[order] = model.loss(validation)
+            ruled_out = f"{100 * model.unseen(validation):.1f} %"
+            progress.write(f"    {order:10d}  {losses[order]:11.4f}  {math.exp(losses[order]):10.2f}  {ruled_out:>9s}")
+            written[order] = data.tokenizer.decode(model.generate(data.prompt, arguments.length, rng))
+            progress.update()
+    if data.gpt is not None:
+        print(f"    {'GPT':>10s}  {data.gpt:11.4f}  {math.exp(data.gpt):10.2f}  {'0.0 %':>9s}")
+    best = min(losses, key=lambda order: losses[order])
+    for order in sorted({1, 3, best} & set(written)):
+        print(f"\nWritten with {order} characters of context:\n\n{arguments.prompt}{written[order]}")
+    write_results(Path(arguments.out), losses, data.gpt, data.name)
+
+
+def gpt_loss(run: str | None, text: str) -> float | None:
+    """The best validation loss of a run of char_gpt.py. Raises UserError where it is of another text, or not of characters."""
+    if run is None:
+        return None
+    folder = RunFolder(run)
+    if folder.read_part("data", TextSource).sha256 != fingerprint(text):
+        raise UserError(f"{run} learned another text, and cannot be compared: choose its text with --data")
+    if not isinstance(load_tokenizer(folder.tokenizer), CharTokenizer):
+        raise UserError(f"{run} does not predict characters, and cannot be compared: choose a run without --tokenizer bpe")
+    with open(folder.log, newline="", encoding="utf-8") as file:
+        return min(float(row["validation_loss"]) for row in csv.DictReader(file) if row["validation_loss"])
+
+
+def write_results(out: Path, losses: Mapping[int, float], gpt: float | None, name: str) -> None:
+    """Write the losses as CSV, and draw them."""
+    out.mkdir(parents=True, exist_ok=True)
+    with atomic_write(out / "losses.csv") as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
+        csv.writer(file, lineterminator="\n").writerows([("order", "validation_loss"), *losses.items()])
+    with if_possible():
+        loss_by_order(losses, gpt, out / "losses.png", name)
+    print(f"\nWrote the losses, as .csv and .png, to {out}")
+
+
+# ------------------------------------------------------------------------------------------------------ command line
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = Parser(
+        prog="markov.py", description="Markov models, from a table of words to attention, and of a text's characters."
+    )
+    add_text_flag(parser)
+    parser.add_argument(
+        "--out", help="the folder of the table and the picture", default=DEFAULT_OUT, type=some_path, metavar="FOLDER"
+    )
+    parser.add_argument(
+        "--gpt", help="a run of char_gpt.py on the same text, to compare with", type=some_path, metavar="FOLDER"
+    )
+    parser.add_argument("--order", help="the most characters of context", type=int, default=8, metavar="INT")
+    parser.add_argument("--prompt", help="the text to go on from (default: a new line)", metavar="TEXT")
+    parser.add_argument("--length", help="characters to write", type=int, default=300, metavar="INT")
+    parser.add_argument(
+        "--seed", help="of the trained attention, and of what is written", type=int, default=1337, metavar="INT"
+    )
+    parser.set_defaults(run=show_all)
+    arguments = parser.parse_args(words)
+    for name in ("order", "length", "seed"):
+        if getattr(arguments, name) < 0:
+            parser.error(f"argument --{name}: it must be at least 0, not {getattr(arguments, name)}")
+    return arguments
+
+
+def show_all(arguments: argparse.Namespace) -> None:
+    """Everything, one after the other."""
+    data = read(arguments)
+    first_order()
+    skips()
+    masks()
+    attention(arguments.seed)
+    learn_text(data, arguments)
+
+
+if __name__ == "__main__":
+    run_command(parse)

@@ -1,0 +1,170 @@
+"""Markov models of any order, smoothed as Kneser and Ney did (1995), interpolated (Chen and Goodman 1998, section 3).
+
+A model of order n guesses the next token from the n tokens before it, its context. Most long contexts of a new text were never
+seen, so a model that only counts would give many true tokens a probability of 0. Smoothing takes a little from each count, the
+discount D, and shares what that frees among all tokens as the next shorter context would:
+
+    p(token | context) = max(count(context token) - D, 0) / count(context) + freed(context) * p(token | shorter context)
+
+The longest contexts count how often a token followed. Shorter ones are asked only where the longer one knew too little, so they
+count in how many different longer contexts it did: "Francisco" may be frequent, but it follows nearly nothing but "San", and is
+a bad guess after any other word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tinyformer.errors import UserError
+from tinytensor.backend import host
+
+UNSEEN = -1  # instead of the number of an n-gram that the training text does not have
+
+
+@dataclass(frozen=True)
+class Level:
+    """What is known of the n-grams of one length, whose last token is the one to predict. They are numbered by their keys.
+
+    The key of an n-gram is that of its first n - 1 tokens, by their number one level below, and of its last token.
+    """
+
+    keys: Any  # (n-grams,), sorted
+    discounted: Any  # (n-grams,): max(count - D, 0) / count(context)
+    freed: Any  # (contexts,): what was taken from the counts of each context, as a fraction; 1 where it has none
+
+    def numbers(self, contexts: Any, tokens: Any, vocab_size: int) -> Any:
+        """The numbers of the n-grams with these contexts (by their number, or UNSEEN) and last tokens, or UNSEEN."""
+        keys = contexts * vocab_size + tokens
+        places = host.minimum(host.searchsorted(self.keys, keys), len(self.keys) - 1)
+        return host.where((contexts != UNSEEN) & (self.keys[places] == keys), places, UNSEEN)
+
+
+class KneserNey:
+    """A Markov model of tokens: the next one depends on the last ``order`` of them. Order 0 knows how frequent tokens are."""
+
+    def __init__(self, ids: Any, order: int, vocab_size: int):
+        """Count the n-grams of ``ids`` (length,), integers below ``vocab_size``, in one text without ends of sentences.
+
+        Raises UserError for an order below 0, an id outside of the vocabulary, or a text that is not longer than the order.
+        """
+        ids = host.asarray(ids, dtype=host.int64)
+        if order < 0:
+            raise UserError(f"order={order} is not a number of tokens: choose 0 or more")
+        if len(ids) <= order:
+            raise UserError(f"{len(ids)} tokens are too few for a model of order {order}: pass a longer text")
+        if not 0 <= ids.min() <= ids.max() < vocab_size:
+            raise UserError(
+                f"the ids are {ids.min()} to {ids.max()}: they must be from 0 to {vocab_size - 1}, below vocab_size"
+            )
+        self.order = order
+        self.vocab_size = vocab_size
+        self.levels = _levels(ids, order, vocab_size)
+
+    def probabilities(self, context: Any) -> Any:
+        """The distribution (vocab_size,), float64, of the token after ``context``, of which the last ``order`` tokens count."""
+        context = host.asarray(context, dtype=host.int64)
+        context = context[max(len(context) - self.order, 0) :]
+        rows = host.concatenate([host.tile(context, (self.vocab_size, 1)), host.arange(self.vocab_size)[:, None]], axis=1)
+        return self._probabilities(rows)
+
+    def log_probabilities(self, ids: Any) -> Any:
+        """The natural logarithm (length,), float64, of the probability of each token of a text after those before it."""
+        ids = host.asarray(ids, dtype=host.int64)
+        first = [self._probabilities(ids[None, : i + 1])[0] for i in range(min(self.order, len(ids)))]
+        rest = (
+            [self._probabilities(host.lib.stride_tricks.sliding_window_view(ids, self.order + 1))]
+            if len(ids) > self.order
+            else []
+        )
+        return host.log(host.concatenate([first, *rest]))
+
+    def loss(self, ids: Any) -> float:
+        """The mean negative log-likelihood, in nats a token, of all tokens of a text but the first, as a GPT's loss is."""
+        return float(-self.log_probabilities(ids)[1:].mean())
+
+    def unseen(self, ids: Any) -> float:
+        """The fraction of the tokens of a text, but the first ``order``, that raw counts would have thought impossible."""
+        rows = host.lib.stride_tricks.sliding_window_view(host.asarray(ids, dtype=host.int64), self.order + 1)
+        numbers = self._numbers(rows)
+        return float((numbers == UNSEEN).mean())
+
+    def generate(self, ids: Sequence[int], length: int, rng: Any) -> list[int]:
+        """``length`` tokens drawn after ``ids``, each from the distribution after those before it."""
+        written = list(ids)
+        for _ in range(length):
+            written.append(int(rng.choice(self.vocab_size, p=self.probabilities(written))))
+        return written[len(ids) :]
+
+    def _probabilities(self, rows: Any) -> Any:
+        """The probability (count,) of the last token of each row (count, 1 to order + 1) after the others."""
+        length = rows.shape[1]
+        found = host.full(len(rows), 1 / self.vocab_size)
+        for n in range(1, length + 1):
+            tokens = rows[:, length - n :]
+            contexts = self._numbers(tokens[:, :-1])
+            level = self.levels[n - 1]
+            numbers = level.numbers(contexts, tokens[:, -1], self.vocab_size)
+            found *= host.where(contexts == UNSEEN, 1.0, level.freed[contexts])
+            found += host.where(numbers == UNSEEN, 0.0, level.discounted[numbers])
+        return found
+
+    def _numbers(self, rows: Any) -> Any:
+        """The number of the n-gram in each row (count, n), or UNSEEN."""
+        numbers = host.zeros(len(rows), host.int64)
+        for level, tokens in zip(self.levels, rows.T):
+            numbers = level.numbers(numbers, tokens, self.vocab_size)
+        return numbers
+
+
+def _levels(ids: Any, order: int, vocab_size: int) -> list[Level]:
+    """The levels of n-grams of 1 to order + 1 tokens."""
+    numbers = [host.zeros(len(ids) + 1, host.int64)]  # of the n-gram that starts at each place; there is one of no tokens
+    keys = []
+    for n in range(1, order + 2):
+        found, inverse = host.unique(numbers[-1][: len(ids) - n + 1] * vocab_size + ids[n - 1 :], return_inverse=True)
+        keys.append(found)
+        numbers.append(inverse)
+    levels = []
+    for n in range(1, order + 2):
+        counts = host.bincount(numbers[n]) if n == order + 1 else _continuations(numbers[n], numbers[n + 1], len(keys[n - 1]))
+        contexts = keys[n - 1] // vocab_size
+        levels.append(_smoothed(keys[n - 1], counts, contexts, 1 if n == 1 else len(keys[n - 2])))
+    return levels
+
+
+def _continuations(numbers: Any, longer: Any, size: int) -> Any:
+    """For each n-gram, how many different tokens come before it: the number of n-grams, one token longer, that end in it."""
+    _, places = host.unique(longer, return_index=True)
+    return host.bincount(numbers[places + 1], minlength=size)
+
+
+def _smoothed(keys: Any, counts: Any, contexts: Any, num_contexts: int) -> Level:
+    """The level of n-grams with these counts, in contexts of these numbers."""
+    taken = discounts(counts)[host.minimum(counts, 3)]
+    totals = host.bincount(contexts, counts, num_contexts)
+    freed = host.bincount(contexts, taken, num_contexts)
+    known = totals > 0
+    return Level(
+        keys,
+        (counts - taken) / host.where(known, totals, 1)[contexts],
+        host.divide(freed, totals, where=known, out=host.ones(num_contexts)),
+    )
+
+
+def discounts(counts: Any) -> Any:
+    """What is taken from n-grams counted 0, 1, 2, and 3 or more times (4,), estimated from how many have which count.
+
+    The three discounts of modified Kneser-Ney (Chen and Goodman 1998, equation 26). Where no n-gram has a count that the
+    estimate needs, or the estimate is not between 0 and the count, it is half of the count, or 1.5.
+    """
+    have = host.bincount(host.minimum(counts, 5), minlength=6).astype(host.float64)
+    found = host.array([0.0, 0.5, 1.0, 1.5])
+    if have[1] > 0 and have[2] > 0:
+        share = have[1] / (have[1] + 2 * have[2])
+        for count in (1, 2, 3):
+            estimate = count - (count + 1) * share * have[count + 1] / have[count] if have[count] else -1.0
+            if 0 < estimate < count and have[count + 1]:
+                found[count] = estimate
+    return found
