@@ -157,7 +157,7 @@ def loss_by_order(losses: Mapping[int, float], gpt: float | None, path: str | Pa
     axes = figure.add_subplot()
     axes.plot(list(losses), list(losses.values()), color=COLORS[2], linewidth=2, marker="o", label="Markov, Kneser-Ney")
     for order, loss in losses.items():
-        axes.annotate(f"{loss:.2f}", (order, loss), textcoords="offset points", xytext=(0, 8), ha="center", fontsize=8)
+        axes.annotate(f"{loss:.2f}", (order, loss), textcoords="offset points", xytext=(5, 6), fontsize=8)
     if gpt is not None:
         axes.axhline(gpt, color=COLORS[0], linewidth=1.5, linestyle="--", label=f"GPT: {gpt:.2f}")
     axes.set_xticks(list(losses))
