@@ -102,12 +102,23 @@ def test_discounts_are_estimated_or_half_of_the_count() -> None:
     [
         ([0, 1], 2, "2 tokens are too few for a model of order 2: pass a longer text"),
         ([0, 1, 2], -1, "order=-1 is not a number of tokens: choose 0 or more"),
-        ([0, 1, 5], 1, "the ids are 0 to 5: they must be from 0 to 2, below vocab_size"),
+        ([0, 1, 5], 1, "the token id 5 is outside of the vocabulary: its ids are 0 to 2"),
     ],
 )
 def test_kneser_ney_refuses(ids: list[int], order: int, message: str) -> None:
     with pytest.raises(UserError, match=message):
         KneserNey(ids, order, 3)
+
+
+def test_texts_that_cannot_be_judged() -> None:
+    model = KneserNey([0, 1, 2, 0, 1], 2, 3)
+    with pytest.raises(UserError, match="a text of 1 tokens has no token to predict"):
+        model.loss([0])
+    with pytest.raises(UserError, match="a text of 2 tokens has none after 2 others"):
+        model.unseen([0, 1])
+    for ask in (model.probabilities, model.loss, model.unseen):
+        with pytest.raises(UserError, match="the token id 3 is outside of the vocabulary"):
+            ask([0, 1, 3])
 
 
 # ------------------------------------------------------------------------------------------------ tables and votes

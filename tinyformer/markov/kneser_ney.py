@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tinyformer.data.batches import check_ids
 from tinyformer.errors import UserError
 from tinytensor.backend import host
 
@@ -47,48 +48,40 @@ class KneserNey:
     def __init__(self, ids: Any, order: int, vocab_size: int):
         """Count the n-grams of ``ids`` (length,), integers below ``vocab_size``, in one text without ends of sentences.
 
-        Raises UserError for an order below 0, an id outside of the vocabulary, or a text that is not longer than the order.
+        Raises UserError for an order below 0, an id outside of the vocabulary, and a text that is not longer than the order.
         """
-        ids = host.asarray(ids, dtype=host.int64)
         if order < 0:
             raise UserError(f"order={order} is not a number of tokens: choose 0 or more")
         if len(ids) <= order:
             raise UserError(f"{len(ids)} tokens are too few for a model of order {order}: pass a longer text")
-        if not 0 <= ids.min() <= ids.max() < vocab_size:
-            raise UserError(
-                f"the ids are {ids.min()} to {ids.max()}: they must be from 0 to {vocab_size - 1}, below vocab_size"
-            )
         self.order = order
         self.vocab_size = vocab_size
-        self.levels = _levels(ids, order, vocab_size)
+        self.levels = _levels(self._checked(ids), order, vocab_size)
 
     def probabilities(self, context: Any) -> Any:
         """The distribution (vocab_size,), float64, of the token after ``context``, of which the last ``order`` tokens count."""
-        context = host.asarray(context, dtype=host.int64)
+        context = self._checked(context)
         context = context[max(len(context) - self.order, 0) :]
         rows = host.concatenate([host.tile(context, (self.vocab_size, 1)), host.arange(self.vocab_size)[:, None]], axis=1)
         return self._probabilities(rows)
 
     def log_probabilities(self, ids: Any) -> Any:
         """The natural logarithm (length,), float64, of the probability of each token of a text after those before it."""
-        ids = host.asarray(ids, dtype=host.int64)
-        first = [self._probabilities(ids[None, : i + 1])[0] for i in range(min(self.order, len(ids)))]
-        rest = (
-            [self._probabilities(host.lib.stride_tricks.sliding_window_view(ids, self.order + 1))]
-            if len(ids) > self.order
-            else []
-        )
-        return host.log(host.concatenate([first, *rest]))
+        ids = self._checked(ids)
+        beginning = [self._probabilities(ids[None, : i + 1]) for i in range(min(self.order, len(ids)))]
+        return host.log(host.concatenate([*beginning, self._probabilities(self._windows(ids))]))
 
     def loss(self, ids: Any) -> float:
         """The mean negative log-likelihood, in nats a token, of all tokens of a text but the first, as a GPT's loss is."""
+        if len(ids) < 2:
+            raise UserError(f"a text of {len(ids)} tokens has no token to predict: pass a longer one")
         return float(-self.log_probabilities(ids)[1:].mean())
 
     def unseen(self, ids: Any) -> float:
         """The fraction of the tokens of a text, but the first ``order``, that raw counts would have thought impossible."""
-        rows = host.lib.stride_tricks.sliding_window_view(host.asarray(ids, dtype=host.int64), self.order + 1)
-        numbers = self._numbers(rows)
-        return float((numbers == UNSEEN).mean())
+        if len(ids) <= self.order:
+            raise UserError(f"a text of {len(ids)} tokens has none after {self.order} others: pass a longer one")
+        return float((self._numbers(self._windows(self._checked(ids))) == UNSEEN).mean())
 
     def generate(self, ids: Sequence[int], length: int, rng: Any) -> list[int]:
         """``length`` tokens drawn after ``ids``, each from the distribution after those before it."""
@@ -96,6 +89,16 @@ class KneserNey:
         for _ in range(length):
             written.append(int(rng.choice(self.vocab_size, p=self.probabilities(written))))
         return written[len(ids) :]
+
+    def _checked(self, ids: Any) -> Any:
+        """The ids as an array. Raises UserError for one that is not in the vocabulary."""
+        check_ids(ids, self.vocab_size)
+        return host.asarray(ids, dtype=host.int64)
+
+    def _windows(self, ids: Any) -> Any:
+        """Each token with the ``order`` tokens before it (count, order + 1)."""
+        ends = host.arange(self.order, len(ids))[:, None]
+        return ids[ends + host.arange(-self.order, 1)]
 
     def _probabilities(self, rows: Any) -> Any:
         """The probability (count,) of the last token of each row (count, 1 to order + 1) after the others."""
