@@ -195,8 +195,12 @@ def test_the_translator_printed_this() -> None:
     assert [date for date in dates if date not in read("translate_dates").splitlines()] == []
 
 
+def test_the_markov_models_printed_this() -> None:
+    assert PRINTED[2] in read("markov/log.txt")
+
+
 def test_programs_printed_nothing_else() -> None:
-    assert len(PRINTED) == 2
+    assert len(PRINTED) == 3
 
 
 # ----------------------------------------------------------------------------------------------------------- sentences
@@ -222,6 +226,12 @@ def other_tricks() -> float:
         if cells[0] not in tricks().values()
     ]
     return max(abs(100 * ratio - 100) for ratio in others)
+
+
+def best_order() -> float:
+    """The order of the Markov model with the lowest validation loss."""
+    table = next(table for table in tables(read("markov")) if table[0][:2] == ["characters of context", "loss"])
+    return min((float(loss), float(order)) for order, loss, *_ in table[1:] if order.isdigit())[1]
 
 
 FILL, DATES, HAND = "fill_mask", "translate_dates", f"{EPYC}/by_hand.md"
@@ -265,6 +275,15 @@ SENTENCES: list[tuple[str, Callable[[], list[float]]]] = [
             cell("translate_multi30k", "beam 5, --length-penalty 1.5", "BLEU"),
             number("translate_multi30k", r"([\d.]+) million parameters"),
             cell("translate_tatoeba", "beam 5", "BLEU"),
+        ],
+    ),
+    (
+        "With {:.0f} characters of context the validation loss is {:.2f}; the GPT above, after its minute of training, has {:.2f} "
+        "(`benchmarks/results/markov/`).",
+        lambda: [
+            best_order(),
+            cell("markov", f"{best_order():.0f}", "loss"),
+            cell("markov", "GPT", "loss"),
         ],
     ),
     (
