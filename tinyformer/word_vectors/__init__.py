@@ -1,0 +1,33 @@
+"""Words as vectors: words that are used alike get vectors of about the same direction.
+
+Read in this order:
+
+1. ``corpus``: a text as rows of word ids, with its vocabulary.
+2. ``vectors``: a vector for each word, and what can be asked of them: neighbours, analogies, the odd one out.
+3. ``counts``: vectors by counting neighbours, on ``sparse`` matrices. ``tfidf``: documents as vectors of word weights.
+4. ``word2vec``: vectors by learning to predict words, continuous bag of words and skip-gram. ``examples`` makes its batches.
+5. ``text_format``: files that other programs read and write. ``evaluation``: how well vectors agree with people.
+"""
+
+from tinyformer.word_vectors.corpus import Corpus, Vocabulary, passages, words_of
+from tinyformer.word_vectors.counts import cooccurrences, count_vectors, ppmi
+from tinyformer.word_vectors.sparse import SparseMatrix, truncated_svd
+from tinyformer.word_vectors.text_format import load_text, save_text
+from tinyformer.word_vectors.tfidf import TfIdf
+from tinyformer.word_vectors.vectors import WordVectors
+
+__all__ = [
+    "Corpus",
+    "SparseMatrix",
+    "TfIdf",
+    "Vocabulary",
+    "WordVectors",
+    "cooccurrences",
+    "count_vectors",
+    "load_text",
+    "passages",
+    "ppmi",
+    "save_text",
+    "truncated_svd",
+    "words_of",
+]
