@@ -310,7 +310,9 @@ def test_a_step_of_word2vec_is_as_in_numpy(examples, contexts, targets, kind, dt
         part[:, 1:][rng.random(part[:, 1:].shape) < 0.3] = -1
     ours, theirs = (stepped(step, weights, *ids) for step in both("negative_sampling_step"))
     np.testing.assert_allclose(ours, theirs, rtol=1e-4 if dtype == "float32" else 1e-11, atol=1e-5)
-    ours, theirs = (stepped(step, weights, *[part[:, ::-1][:, ::-1] for part in ids]) for step in both("negative_sampling_step"))
+    ours, theirs = (
+        stepped(step, weights, *[part[:, ::-1][:, ::-1] for part in ids]) for step in both("negative_sampling_step")
+    )
     np.testing.assert_allclose(ours, theirs, rtol=1e-4 if dtype == "float32" else 1e-11, atol=1e-5)
 
 

@@ -34,7 +34,8 @@ def passages(text: str, end: str = "paragraph") -> Iterator[Iterator[str]]:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Words by their ids, and how often each occurs. The more frequent word has the lower id; of equals, the alphabet decides."""
+    """Words by their ids, and how often each occurs. The more frequent word has the lower id; of equals, the first in the
+    alphabet."""
 
     words: Sequence[str]
     counts: Array  # (words,), int64

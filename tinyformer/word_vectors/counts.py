@@ -1,8 +1,8 @@
 """Word vectors by counting: how often words stand near each other, as a matrix with a row for each word.
 
 The counts tell mostly how frequent words are. Positive pointwise mutual information (PPMI) tells how much more often two words
-meet than by chance (Church and Hanks 1990), and a truncated singular value decomposition makes short rows of long ones. word2vec
-with negative sampling factorises nearly the same matrix (Levy and Goldberg 2014).
+meet than by chance (Church and Hanks 1990), and a truncated singular value decomposition makes short rows of long ones.
+word2vec with negative sampling factorises nearly the same matrix (Levy and Goldberg 2014).
 """
 
 from __future__ import annotations

@@ -44,7 +44,9 @@ class TfIdf:
     def __call__(self, documents: Iterable[str]) -> SparseMatrix:
         """The weights of documents, (documents, words). Words that the documents of the beginning did not have are left out. A
         document without any other words is a row of zeros."""
-        keys, times, rows = [], [], 0
+        keys: list[int] = []
+        times: list[int] = []
+        rows = 0
         for row, document in enumerate(documents):
             counts = Counter(word for word in WORDS.findall(document.lower()) if word in self._columns)
             keys += [row * len(self.words) + self._columns[word] for word in counts]

@@ -1,7 +1,8 @@
 """word2vec: vectors by learning to tell words that stand near each other from words drawn at random (Mikolov et al. 2013).
 
-Each word has two vectors, one as a context and one as a target. The first ones are the result. ``negative_sampling_loss`` is what
-is minimised, in ops; the training steps are a kernel with the same gradient, which touches only the rows of the words in a batch.
+Each word has two vectors, one as a context and one as a target. The first ones are the result. ``negative_sampling_loss`` is
+what is minimised, in ops. The training steps are a kernel with the same gradient, which touches only the rows of the words in a
+batch.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ def negative_sampling_loss(inputs: Tensor, outputs: Tensor, contexts: Array, tar
     inputs, outputs: the vectors of the words as contexts and as targets, (words, width). contexts (n, c), targets (n, 1 + k):
     ids of the backend as ``Examples`` makes them, -1 where there is no word.
 
-    Let h be the mean of the contexts' vectors. Then sigmoid(h . target) is the probability that target is the right word and not
-    one that was drawn, and the loss is -log sigmoid(h . target) - sum log sigmoid(-h . drawn).
+    Let h be the mean of the contexts' vectors. Then sigmoid(h . target) is the probability that target is the right word and
+    not one that was drawn, and the loss is -log sigmoid(h . target) - sum log sigmoid(-h . drawn).
     """
     is_context = tt.tensor(contexts >= 0)[..., None]
     total = (inputs[xp.maximum(contexts, 0)] * is_context).sum(axis=1)
@@ -114,7 +115,8 @@ class Word2Vec:
     def train(self, quiet: bool = False) -> bool:
         """Train to the end. Returns True if nothing stopped it.
 
-        Ctrl-C, SIGTERM and SIGHUP stop it; ``vectors`` then returns those so far. Raises SettingError if the loss is not finite.
+        Ctrl-C, SIGTERM and SIGHUP stop it; ``vectors`` then returns those so far. Raises SettingError if the loss is not
+        finite.
         """
         began, shown = time.perf_counter(), 0
         with stop_on_signals(self._stop), show_progress("training", self.total_words, "word", quiet=quiet) as bar:

@@ -171,7 +171,9 @@ def colors_and_animals(sentences: int = 400) -> Corpus:
     rows = []
     for _ in range(sentences):
         kind = list(kinds)[int(rng.integers(2))]
-        rows.append([*kind.split(), kinds[kind][int(rng.integers(4))], *(["so", "said"] if kind == "it is" else ["and", "run"])])
+        rows.append(
+            [*kind.split(), kinds[kind][int(rng.integers(4))], *(["so", "said"] if kind == "it is" else ["and", "run"])]
+        )
     return Corpus.of(rows, 1)
 
 
@@ -261,5 +263,5 @@ def test_settings_that_cannot_be(settings: dict[str, Any], message: str) -> None
 
 
 def test_vectors_that_do_not_fit() -> None:
-    with pytest.raises(SettingError, match="two vectors for each word needs at least .* choose a smaller width"):
+    with pytest.raises(SettingError, match=r"two vectors for each word needs at least .* choose a smaller width"):
         Word2Vec(colors_and_animals(), Word2VecConfig(width=10**12))

@@ -15,9 +15,7 @@ from tinytensor.kernels.numpy.negative_sampling import negative_sampling_step as
 
 
 @reduction
-def _step(
-    inputs: Any, outputs: Any, contexts: Any, targets: Any, rate: float, hidden: Any, changes: Any, scales: Any
-) -> None:
+def _step(inputs: Any, outputs: Any, contexts: Any, targets: Any, rate: float, hidden: Any, changes: Any, scales: Any) -> None:
     """First finds h of each example, what it adds to its contexts, and how much of h it adds to each target. Then adds it."""
     examples, width = hidden.shape
     for i in range(examples):
