@@ -3,6 +3,7 @@
 from tinyformer.plots.attention import alignments, attention_maps, attention_means
 from tinyformer.plots.curves import accuracy_by_distance, gradients_by_distance, loss_curve, note_on_losses, scores_by_length
 from tinyformer.plots.drawing import if_possible
+from tinyformer.plots.words import word_map
 
 __all__ = [
     "accuracy_by_distance",
@@ -14,4 +15,5 @@ __all__ = [
     "loss_curve",
     "note_on_losses",
     "scores_by_length",
+    "word_map",
 ]

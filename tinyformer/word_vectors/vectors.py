@@ -106,6 +106,18 @@ class WordVectors:
         rows = self.directions[[self.id_of(word) for word in words]]
         return words[int((rows @ rows.mean(axis=0)).argmin())]
 
+    def plane(self, words: Sequence[str]) -> tuple[Array, float]:
+        """The directions of words as points of a plane, (words, 2), and the fraction of their variance that it shows.
+
+        Of all planes it is the one that shows most: the first two principal components (Pearson 1901).
+        """
+        rows = self.directions[[self.id_of(word) for word in words]]
+        u, s, _ = host.linalg.svd(rows - rows.mean(axis=0), full_matrices=False)
+        points = host.zeros((len(words), 2))
+        points[:, : s[:2].size] = u[:, :2] * s[:2]
+        variance = float((s**2).sum())
+        return points, float((s[:2] ** 2).sum()) / variance if variance else 1.0
+
     def ranked(self, scores: Array, count: int, left_out: Sequence[int] = ()) -> list[tuple[str, float]]:
         """The ``count`` words with the highest scores (words,), highest first, without some ids. Of equals, the lower id."""
         if count < 1:

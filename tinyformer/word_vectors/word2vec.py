@@ -35,7 +35,7 @@ class Word2VecConfig:
     """The settings of word2vec; their defaults are those of gensim, but for the epochs. Raises SettingError for a value that is
     not allowed."""
 
-    method: str = setting("skip-gram", "predict a word from one of the words around it (skip-gram) or from all of them (cbow)")
+    method: str = "skip-gram"  # predict a word from one of the words around it, or with "cbow" from all of them
     width: int = setting(100, "numbers of a vector")
     window: int = setting(5, "most words to each side; for each word the window is drawn from 1 to this")
     negative: int = setting(5, "words drawn at random for each example")
