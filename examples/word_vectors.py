@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+from collections.abc import Iterable
 from pathlib import Path
 
 from tinyformer import plain_errors
@@ -45,9 +46,9 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         analogies,
         count_vectors,
         is_of_analogies,
-        load_text,
+        load_vectors,
         passages,
-        save_text,
+        save_vectors,
         similarity,
     )
     from tinytensor.backend import host
@@ -55,6 +56,8 @@ with plain_errors():  # a missing package or GPU is told in a line, too
 
 DEFAULT_OUT = "runs/word_vectors"
 METHODS = ("counts", "cbow", "skip-gram")
+EPOCHS = 10
+WORD2VEC_ONLY = ("negative", "sample", "learning_rate", "min_learning_rate", "epochs", "batch_size")
 SHOWN = 8  # neighbours of a word
 COMPARED = 10  # neighbours of a word that two texts are compared by
 FREQUENT = 300  # of so many frequent words that both texts have, the script looks for those whose neighbours differ most
@@ -95,8 +98,10 @@ class TextConfig:
 def train(path: str | None, arguments: argparse.Namespace) -> tuple[WordVectors, str]:
     """The vectors of a text, and what stopped their training before its end, if anything did."""
     config = settings_from(TextConfig, vars(arguments))
-    given = {name: value for name, value in vars(arguments).items() if config.method != "counts" or name != "method"}
-    settings = settings_from(Word2VecConfig, {"epochs": 10, **given})
+    if config.method == "counts":
+        refuse(arguments, WORD2VEC_ONLY, "is a setting of word2vec, not of --method counts")
+    of_word2vec = "skip-gram" if config.method == "counts" else config.method
+    settings = settings_from(Word2VecConfig, {"epochs": EPOCHS, **vars(arguments), "method": of_word2vec})
     text, source = open_text(path)
     corpus = Corpus.of(passages(text, config.end), config.min_count)
     print(
@@ -115,6 +120,13 @@ def train(path: str | None, arguments: argparse.Namespace) -> tuple[WordVectors,
     return training.vectors(), f"{training.stopped_by} after {training.words_done:,} of {training.total_words:,} words"
 
 
+def refuse(arguments: argparse.Namespace, names: Iterable[str], why: str) -> None:
+    """Raise SettingError if the flag of one of these settings was given."""
+    for name in names:
+        if name in vars(arguments):
+            raise SettingError(f"{name} {why}")
+
+
 # --------------------------------------------------------------------------------------------------------- questions
 
 
@@ -123,10 +135,10 @@ def show_lookup(vectors: WordVectors) -> None:
     word = vectors.words[min(len(vectors) - 1, 100)]
     number = vectors.ids[word]
     one_hot = host.arange(len(vectors)) == number
-    same = bool((one_hot @ vectors.matrix == vectors[word]).all())
+    difference = abs(one_hot @ vectors.matrix - vectors[word]).max()
     print(
-        f"\nThe vector of {word!r} is row {number} of a matrix {vectors.matrix.shape}; the product of its one-hot vector with "
-        f"the matrix is {'the same numbers' if same else 'SOMETHING ELSE'}."
+        f"\nThe vector of {word!r} is row {number} of a matrix {vectors.matrix.shape}. The product of its one-hot vector with "
+        f"the matrix differs from it by {difference:g}."
     )
 
 
@@ -148,13 +160,18 @@ def show_neighbours(vectors: WordVectors, words: list[str]) -> None:
     )
 
 
+def in_a_row(near: list[tuple[str, float]]) -> str:
+    """Words and their scores."""
+    return ", ".join(f"{word} {score:.2f}" for word, score in near)
+
+
 def show_analogies(vectors: WordVectors, questions: list[list[str]]) -> None:
     """Show answers to analogies."""
     if questions:
         print("\nAnalogies: the words nearest to second - first + third")
     for first, second, third in questions:
         near = vectors.analogy(first, second, third, 4)
-        print(f"  {first} is to {second} as {third} is to: {', '.join(f'{word} {score:.2f}' for word, score in near)}")
+        print(f"  {first} is to {second} as {third} is to: {in_a_row(near)}")
 
 
 def show_odd(vectors: WordVectors, rows: list[list[str]]) -> None:
@@ -203,8 +220,8 @@ def draw(vectors: WordVectors, asked: list[str], path: Path) -> None:
     words = list(dict.fromkeys(word for row in groups.values() for word in row))
     points, share = vectors.plane(words)
     note = (
-        f"Words as points of the plane that shows most of their differences, {100 * share:.0f} % (PCA of {vectors.width} numbers "
-        "a word). Words that are used alike lie near each other; the axes have no meaning of their own."
+        f"Words as points of the plane that shows most of their differences, {100 * share:.0f} % (PCA of {vectors.width} "
+        "numbers a word). Words that are used alike lie near each other; the axes have no meaning of their own."
     )
     with if_possible():
         print(f"Drew {word_map(dict(zip(words, points.tolist())), groups, note, path)}")
@@ -224,7 +241,7 @@ def compare(first: WordVectors, second: WordVectors, words: list[str]) -> None:
     near = {word: [[w for w, _ in v.nearest(word, COMPARED)] for v in (one, two)] for word in (words or common[:FREQUENT])}
     shared = {word: len({*a} & {*b}) for word, (a, b) in near.items()}
     print(f"\n{len(common):,} words are in both texts. Of the {COMPARED} nearest words, both texts share:")
-    order = sorted(near, key=lambda word: (shared[word], common.index(word) if word in common else 0))
+    order = sorted(near, key=lambda word: (shared[word], one.ids[word]))
     shown = order if words else order[:8] + order[-8:]
     for word in shown:
         print(f"{word:>14s} {shared[word]:3d}  first:  {', '.join(near[word][0])}")
@@ -255,7 +272,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--out", help="the folder of vectors and map", default=DEFAULT_OUT, type=some_path, metavar="FOLDER")
     parser.add_argument("--overwrite", help="replace the vectors in --out", action="store_true")
     add_settings(parser, TextConfig, "text")
-    add_settings(parser, Word2VecConfig, "vectors; but for width, window and seed of word2vec only. Default epochs here: 10")
+    add_settings(parser, Word2VecConfig, f"vectors (of --method counts only width, window and seed; --epochs is {EPOCHS} here)")
     parser.set_defaults(run=run)
     return parser.parse_args(words)
 
@@ -279,7 +296,10 @@ def run(arguments: argparse.Namespace) -> None:
         return
 
     if arguments.vectors:
-        vectors = load_text(arguments.vectors, arguments.limit)
+        kinds = (TextConfig, Word2VecConfig)
+        settings = [field.name for kind in kinds for field in dataclasses.fields(kind)]
+        refuse(arguments, settings, "is a setting of training, and --vectors need none")
+        vectors = load_vectors(arguments.vectors, arguments.limit)
         print(f"{arguments.vectors}: {len(vectors):,} words, {vectors.width} numbers a word")
     else:
         check_free(out, ["vectors.txt"], arguments.overwrite)
@@ -300,7 +320,7 @@ def check_free(out: Path, names: list[str], overwrite: bool) -> None:
 def keep(vectors: WordVectors, stopped: str, path: Path) -> None:
     """Save vectors, also those of a training that was stopped."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    save_text(vectors, path)
+    save_vectors(vectors, path)
     print(f"Stopped by {stopped}; the vectors so far are in {path}" if stopped else f"Saved the vectors to {path}")
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tinyformer.word_vectors import TfIdf, WordVectors, analogies, load_text, passages, save_text, similarity
+from tinyformer.word_vectors import TfIdf, WordVectors, analogies, load_vectors, passages, save_vectors, similarity
 
 sklearn_text = pytest.importorskip("sklearn.feature_extraction.text")
 gensim = pytest.importorskip("gensim")
@@ -98,7 +98,7 @@ def test_the_odd_one_out_is_gensims(both) -> None:
 
 def test_gensim_reads_what_is_written_here(both, tmp_path: Path) -> None:
     ours, _ = both
-    save_text(ours, tmp_path / "v.txt")
+    save_vectors(ours, tmp_path / "v.txt")
     theirs = models.KeyedVectors.load_word2vec_format(str(tmp_path / "v.txt"))
     assert theirs.index_to_key == ours.words
     assert theirs.vectors.tobytes() == ours.matrix.tobytes()
@@ -107,7 +107,7 @@ def test_gensim_reads_what_is_written_here(both, tmp_path: Path) -> None:
 def test_what_gensim_writes_is_read_here(both, tmp_path: Path) -> None:
     ours, theirs = both
     theirs.save_word2vec_format(str(tmp_path / "v.txt"))
-    again = load_text(tmp_path / "v.txt")
+    again = load_vectors(tmp_path / "v.txt")
     assert again.words == ours.words
     assert again.matrix.tobytes() == ours.matrix.tobytes()
 

@@ -13,7 +13,7 @@ from tinyformer.word_vectors.corpus import Corpus, Vocabulary, passages, words_o
 from tinyformer.word_vectors.counts import cooccurrences, count_vectors, ppmi
 from tinyformer.word_vectors.evaluation import Agreement, Section, analogies, is_of_analogies, similarity
 from tinyformer.word_vectors.sparse import SparseMatrix, truncated_svd
-from tinyformer.word_vectors.text_format import load_text, save_text
+from tinyformer.word_vectors.text_format import load_vectors, save_vectors
 from tinyformer.word_vectors.tfidf import TfIdf
 from tinyformer.word_vectors.vectors import WordVectors
 from tinyformer.word_vectors.word2vec import Word2Vec, Word2VecConfig, negative_sampling_loss
@@ -32,11 +32,11 @@ __all__ = [
     "cooccurrences",
     "count_vectors",
     "is_of_analogies",
-    "load_text",
+    "load_vectors",
     "negative_sampling_loss",
     "passages",
     "ppmi",
-    "save_text",
+    "save_vectors",
     "similarity",
     "truncated_svd",
     "words_of",

@@ -20,8 +20,8 @@ from tinytensor.io import atomic_write
 WANTED = "give a file of word vectors in word2vec's text format"
 
 
-def save_text(vectors: WordVectors, path: str | Path) -> None:
-    """Write word vectors, each number with as many digits as float32 needs: ``load_text`` reads exactly the same numbers.
+def save_vectors(vectors: WordVectors, path: str | Path) -> None:
+    """Write word vectors, each number with as many digits as float32 needs: ``load_vectors`` reads exactly the same numbers.
 
     A file that is there stays until the new one is complete. Raises UserError for a word with white space in it, as the format
     cannot tell where it ends, and OSError if the file cannot be written.
@@ -35,7 +35,7 @@ def save_text(vectors: WordVectors, path: str | Path) -> None:
             file.write(f"{word} {' '.join(row.astype(str))}\n")  # of float32 the shortest text that means this number
 
 
-def load_text(path: str | Path, limit: int | None = None) -> WordVectors:
+def load_vectors(path: str | Path, limit: int | None = None) -> WordVectors:
     """Read word vectors, or the first ``limit`` of them: published files have the frequent words first.
 
     The first line with the number of words and the width may be missing. Raises UserError, which names the file and the line,

@@ -27,6 +27,7 @@ from tinytensor import Tensor, kernels
 from tinytensor.backend import Array, default_dtype, from_numpy, host, to_numpy, xp
 
 METHODS = ("cbow", "skip-gram")
+LARGEST_BATCH = 256  # unless the user wants a larger one
 SHOWN = 20  # how often the loss is shown
 
 
@@ -43,14 +44,14 @@ class Word2VecConfig:
     learning_rate: float = setting(0.025, "learning rate at the beginning, from which it falls evenly")
     min_learning_rate: float = setting(1e-4, "learning rate at the end")
     epochs: int = setting(5, "times that the text is read")
-    batch_size: int = setting(256, "examples of a step")
+    batch_size: int = setting(0, "examples of a step; 0: 256, but no more than there are different words")
     seed: int = setting(1337, "random seed of the first vectors, the windows and the drawn words")
 
     def __post_init__(self) -> None:
         check_fields(self)
         one_of(self, "method", METHODS)
-        at_least(self, width=1, window=1, negative=1, sample=0, learning_rate=0, min_learning_rate=0, epochs=1, batch_size=1)
-        at_least(self, seed=0)
+        at_least(self, width=1, window=1, negative=1, sample=0, learning_rate=0, min_learning_rate=0, epochs=1)
+        at_least(self, batch_size=0, seed=0)
 
 
 def negative_sampling_loss(inputs: Tensor, outputs: Tensor, contexts: Array, targets: Array) -> Tensor:
@@ -94,6 +95,8 @@ class Word2Vec:
         check_fits(2 * 4 * size[0] * size[1], "two vectors for each word", "choose a smaller width", "width")
         self.corpus = corpus
         self.config = config
+        # The gradients of a step are added up. So where a batch has each word many times, a step would be too long.
+        self.batch_size = config.batch_size or min(LARGEST_BATCH, len(corpus.vocabulary))
         self.examples = Examples(corpus, config.method == "skip-gram", config.window, config.negative, config.sample)
         self._rng = host.random.default_rng(config.seed)
         self.inputs = from_numpy((self._rng.random(size, dtype=default_dtype) - 0.5) / config.width, default_dtype)
@@ -138,18 +141,22 @@ class Word2Vec:
     def _step(self, contexts: Any, targets: Any) -> None:
         """Learn from the examples of a piece, in batches."""
         contexts, targets = from_numpy(contexts), from_numpy(targets)
-        size, rate = self.config.batch_size, self.rate()
+        size, rate = self.batch_size, self.rate()
         for first in range(0, len(contexts), size):
             batch = contexts[first : first + size], targets[first : first + size]
             kernels.negative_sampling_step(self.inputs, self.outputs, *batch, rate)
 
     def _show(self, bar: Progress, contexts: Any, targets: Any, seconds: float) -> None:
         """Show the loss of the first examples of a piece that was just learned from, and the speed."""
-        some = [from_numpy(ids[: self.config.batch_size]) for ids in (contexts, targets)]
+        some = [from_numpy(ids[: self.batch_size]) for ids in (contexts, targets)]
         with tt.no_grad():
             loss = negative_sampling_loss(tt.tensor(self.inputs), tt.tensor(self.outputs), *some).item() / len(some[0])
         if not host.isfinite(loss):
-            raise SettingError("learning_rate is too high: the loss is not finite any more")
+            raise SettingError(
+                f"learning_rate is too high for a batch_size of {self.batch_size}: the loss is not finite any more",
+                "learning_rate",
+                "batch_size",
+            )
         self.losses.append((self.words_done, loss))
         with suppress(OSError):  # as when the terminal was closed; then SIGHUP stops the training
             bar.set_postfix_str(f"loss {loss:.3f}, {self.words_done / seconds:,.0f} words/s")

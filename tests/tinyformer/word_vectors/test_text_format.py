@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tinyformer.errors import UserError
-from tinyformer.word_vectors.text_format import load_text, save_text
+from tinyformer.word_vectors.text_format import load_vectors, save_vectors
 from tinyformer.word_vectors.vectors import WordVectors
 
 WORDS = ["the", "don't", "中文", "e\u0301", "no\u00adbreak", "1", "2"]
@@ -24,18 +24,18 @@ def floats(count: int) -> np.ndarray:
 def test_exactly_what_was_written_is_read_again(tmp_path: Path) -> None:
     vectors = WordVectors(WORDS, floats(7 * 300).reshape(7, 300))
     path = tmp_path / "vectors.txt"
-    save_text(vectors, path)
-    again = load_text(path)
+    save_vectors(vectors, path)
+    again = load_vectors(path)
     assert again.words == WORDS
     assert again.matrix.tobytes() == vectors.matrix.tobytes()
     assert path.read_text(encoding="utf-8").split("\n")[0] == "7 300"
     assert [p.name for p in tmp_path.iterdir()] == ["vectors.txt"]
-    save_text(again, tmp_path / "again.txt")
+    save_vectors(again, tmp_path / "again.txt")
     assert (tmp_path / "again.txt").read_bytes() == path.read_bytes()
 
 
 def test_short_numbers_are_written_shortly(tmp_path: Path) -> None:
-    save_text(WordVectors(["a", "b"], [[0.1, -2], [1e-30, 3]]), tmp_path / "v.txt")
+    save_vectors(WordVectors(["a", "b"], [[0.1, -2], [1e-30, 3]]), tmp_path / "v.txt")
     assert (tmp_path / "v.txt").read_text() == "2 2\na 0.1 -2.0\nb 1e-30 3.0\n"
 
 
@@ -44,7 +44,7 @@ def test_words_that_the_format_cannot_hold(tmp_path: Path, word: str) -> None:
     path = tmp_path / "v.txt"
     path.write_text("what was there")
     with pytest.raises(UserError, match="cannot be written, as white space ends a word"):
-        save_text(WordVectors(["a", word], [[1], [2]]), path)
+        save_vectors(WordVectors(["a", word], [[1], [2]]), path)
     assert path.read_text() == "what was there"
 
 
@@ -61,21 +61,21 @@ def test_words_that_the_format_cannot_hold(tmp_path: Path, word: str) -> None:
 def test_files_as_other_programs_write_them(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "v.txt"
     path.write_bytes(content)
-    vectors = load_text(path)
+    vectors = load_vectors(path)
     assert vectors.words == ["the", "of"]
     assert vectors.matrix.tolist() == [[1, 2], [3, 4]]
 
 
 def test_a_word_with_spaces_of_a_published_file(tmp_path: Path) -> None:
     (tmp_path / "v.txt").write_text("2 2\n. . . 1 2\nat name@domain.com 3 4\n")
-    assert load_text(tmp_path / "v.txt").words == [". . .", "at name@domain.com"]
+    assert load_vectors(tmp_path / "v.txt").words == [". . .", "at name@domain.com"]
 
 
 def test_the_first_words_only(tmp_path: Path) -> None:
     (tmp_path / "v.txt").write_text("3 1\na 1\nb 2\nbroken\n")
-    assert load_text(tmp_path / "v.txt", limit=2).words == ["a", "b"]
+    assert load_vectors(tmp_path / "v.txt", limit=2).words == ["a", "b"]
     with pytest.raises(UserError, match="line 4"):
-        load_text(tmp_path / "v.txt", limit=3)
+        load_vectors(tmp_path / "v.txt", limit=3)
 
 
 @pytest.mark.parametrize(
@@ -103,13 +103,13 @@ def test_what_is_wrong_is_found_with_its_line(tmp_path: Path, content: bytes, me
     path = tmp_path / "v.txt"
     path.write_bytes(content)
     with np.errstate(over="ignore"), pytest.raises(UserError) as error:
-        load_text(path)
+        load_vectors(path)
     assert message in str(error.value)
     assert str(error.value).startswith(str(path))
 
 
 def test_no_file(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="does not exist: give a file of word vectors"):
-        load_text(tmp_path / "v.txt")
+        load_vectors(tmp_path / "v.txt")
     with pytest.raises(UserError, match="is not a regular file but a folder"):
-        load_text(tmp_path)
+        load_vectors(tmp_path)

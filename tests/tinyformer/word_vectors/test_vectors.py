@@ -63,6 +63,26 @@ def test_odd_one_out() -> None:
             vectors.odd_one_out(words)
 
 
+def test_the_plane_that_shows_most() -> None:
+    rng = np.random.default_rng(0)
+    vectors = WordVectors([f"w{i}" for i in range(30)], rng.standard_normal((30, 6)) * [9, 5, 1, 1, 1, 1])
+    words = vectors.words[4:24]
+    points, share = vectors.plane(words)
+    rows = vectors.directions[4:24].astype(np.float64)
+    values, axes = np.linalg.eigh(np.cov(rows.T))
+    assert share == pytest.approx(values[-2:].sum() / values.sum(), abs=1e-5)
+    want = (rows - rows.mean(axis=0)) @ axes[:, [-1, -2]]
+    np.testing.assert_allclose(abs(points), abs(want), atol=1e-5)  # the axes may point either way
+
+
+def test_the_plane_of_few_words() -> None:
+    assert ROYAL.plane(["king"])[0].tolist() == [[0, 0]]
+    points, share = ROYAL.plane(["king", "queen"])
+    assert share == pytest.approx(1)
+    assert abs(points[0, 0] - points[1, 0]) == pytest.approx(np.sqrt(2))
+    assert WordVectors(["a", "b", "c"], [[1], [2], [-1]]).plane(["a", "b", "c"])[0].shape == (3, 2)
+
+
 @pytest.mark.parametrize(
     ("words", "matrix", "message"),
     [

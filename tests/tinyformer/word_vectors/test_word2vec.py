@@ -203,6 +203,13 @@ def test_a_seed_repeats_its_vectors_exactly() -> None:
     assert found[0] == found[1] != found[2]
 
 
+def test_batches_are_no_larger_than_the_vocabulary_unless_asked_for() -> None:
+    small = colors_and_animals(50)
+    large = Corpus.of([[f"w{i}" for i in range(400)]], 1)
+    sizes = [Word2Vec(corpus, Word2VecConfig(batch_size=size)).batch_size for corpus in (small, large) for size in (0, 300)]
+    assert sizes == [len(small.vocabulary), 300, 256, 300]
+
+
 def test_the_learning_rate_falls_evenly() -> None:
     training = Word2Vec(colors_and_animals(50), Word2VecConfig(**{**QUICK, "epochs": 4, "min_learning_rate": 0.01}))
     rates = []
@@ -241,7 +248,10 @@ def test_a_signal_stops_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_rate_that_is_too_high() -> None:
     training = Word2Vec(colors_and_animals(), Word2VecConfig(**{**QUICK, "learning_rate": 1e30, "min_learning_rate": 1e30}))
-    with np.errstate(all="ignore"), pytest.raises(SettingError, match="learning_rate is too high: the loss is not finite"):
+    with (
+        np.errstate(all="ignore"),
+        pytest.raises(SettingError, match="learning_rate is too high for a batch_size of 32: the loss is not finite"),
+    ):
         training.train(quiet=True)
 
 
