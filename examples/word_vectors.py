@@ -1,7 +1,7 @@
 """Words as vectors: train them on a text, and see which words lie near each other, and why.
 
 By default, skip-gram learns from Tiny Shakespeare. Then the script shows neighbours by cosine and by dot product, analogies and
-odd ones out, and draws a map of words. It takes less than a minute of one core with compiled kernels, and two or three without.
+odd ones out, and draws a map of words. It takes a few seconds of one core with compiled kernels, and about a minute without.
 
 python examples/word_vectors.py                                  # word2vec, skip-gram
 python examples/word_vectors.py --method counts                  # count neighbours: PPMI and its singular vectors
