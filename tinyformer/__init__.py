@@ -5,6 +5,7 @@
 - ``data``: from files to batches.
 - ``training``: the loop, losses, evaluation, and the folder of a run with its checkpoints.
 - ``decoding``: from logits to text.
+- ``word_vectors``: words as vectors, by counting and by word2vec.
 - Beside these packages: scripts and their command lines, translation, settings, errors, files, pictures, progress, memory.
 
 ``from tinyformer import GPT`` works for every name below, and loads only the files that the name needs.
@@ -78,6 +79,17 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.training.runs import RunFolder, load_weights
     from tinyformer.training.trainer import Trainer
     from tinyformer.translation import TranslationConfig, Translator, specials_of
+    from tinyformer.word_vectors import (
+        Corpus,
+        TfIdf,
+        Word2Vec,
+        Word2VecConfig,
+        WordVectors,
+        count_vectors,
+        load_vectors,
+        passages,
+        save_vectors,
+    )
 
 _NAMES = {
     "command_line": "Commands Parser add_pair_flags add_run_flags add_run_settings add_settings add_text_flag as_flags "
@@ -115,6 +127,7 @@ _NAMES = {
     "training.runs": "RunFolder load_weights",
     "training.trainer": "Trainer",
     "translation": "TranslationConfig Translator specials_of",
+    "word_vectors": "Corpus TfIdf Word2Vec Word2VecConfig WordVectors count_vectors load_vectors passages save_vectors",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 

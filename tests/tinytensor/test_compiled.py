@@ -289,6 +289,59 @@ def test_inputs_of_any_layout_are_as_in_numpy(layout):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
+# ------------------------------------------------------------------------------------------- word2vec: a step in rows
+
+
+def stepped(step, weights, contexts, targets):
+    weights = [w.copy() for w in weights]
+    step(*weights, contexts, targets, 0.1)
+    return np.stack(weights)
+
+
+@pytest.mark.needs("numba")
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kind", ["int64", "int32", ">i8"])
+@pytest.mark.parametrize(("examples", "contexts", "targets"), [(0, 1, 6), (1, 1, 1), (50, 1, 6), (50, 10, 3)])
+def test_a_step_of_word2vec_is_as_in_numpy(examples, contexts, targets, kind, dtype):
+    rng = np.random.default_rng(0)
+    weights = [rng.standard_normal((9, 13)).astype(dtype) for _ in range(2)]
+    ids = [rng.integers(0, 9, (examples, n)).astype(kind) for n in (contexts, targets)]
+    for part in ids:
+        part[:, 1:][rng.random(part[:, 1:].shape) < 0.3] = -1
+    ours, theirs = (stepped(step, weights, *ids) for step in both("negative_sampling_step"))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4 if dtype == "float32" else 1e-11, atol=1e-5)
+    ours, theirs = (
+        stepped(step, weights, *[part[:, ::-1][:, ::-1] for part in ids]) for step in both("negative_sampling_step")
+    )
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4 if dtype == "float32" else 1e-11, atol=1e-5)
+
+
+@pytest.mark.needs("numba")
+def test_a_step_of_word2vec_with_a_word_that_is_not_there_changes_nothing():
+    for ids in ([[9]], [[1, 2]]), ([[1]], [[1, 9]]):
+        weights = [np.ones((9, 4), np.float32) for _ in range(2)]
+        for step in both("negative_sampling_step"):
+            with pytest.raises(IndexError):
+                step(*weights, *map(np.array, ids), 0.1)
+        assert (np.stack(weights) == 1).all()
+
+
+@pytest.mark.needs("numba")
+@pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "of another shape"])
+def test_a_step_of_word2vec_on_weights_of_any_layout_is_as_in_numpy(layout):
+    weights = [np.random.default_rng(i).standard_normal((9, 13)).astype(np.float32) for i in range(2)]
+    results = []
+    for step in both("negative_sampling_step"):
+        changed = [LAYOUTS[layout](w.copy()) for w in weights]
+
+        def run_it(step=step, changed=changed):
+            step(*changed, np.array([[1], [2]]), np.array([[3, 4], [3, -1]]), 0.1)
+            return np.stack([w.astype(np.float32) for w in changed])
+
+        results.append(outcome(run_it))
+    assert_same(*results)
+
+
 # ------------------------------------------------------------------------------- recurrent layers: all steps in one call
 
 RECURRENT = {"rnn": (1, ("tanh",)), "rnn, relu": (1, ("relu",)), "gru": (3, ()), "gru, no bias": (3, ()), "lstm": (4, ())}

@@ -10,6 +10,7 @@ from tinyformer.plots.curves import (
     scores_by_length,
 )
 from tinyformer.plots.drawing import if_possible
+from tinyformer.plots.words import word_map
 
 __all__ = [
     "accuracy_by_distance",
@@ -22,4 +23,5 @@ __all__ = [
     "loss_curve",
     "note_on_losses",
     "scores_by_length",
+    "word_map",
 ]

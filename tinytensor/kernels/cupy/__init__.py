@@ -23,6 +23,7 @@ from tinytensor.kernels.cupy.cross_entropy import (
 from tinytensor.kernels.cupy.dropout import dropout_backward, dropout_forward, keep_mask
 from tinytensor.kernels.cupy.erf import erf
 from tinytensor.kernels.cupy.gelu import gelu_exact_backward, gelu_exact_forward, gelu_tanh_backward, gelu_tanh_forward
+from tinytensor.kernels.cupy.negative_sampling import negative_sampling_step
 from tinytensor.kernels.cupy.normalization import (
     layer_norm_backward,
     layer_norm_forward,
@@ -78,6 +79,7 @@ __all__ = [
     "matmul",
     "multi_head_attention_backward",
     "multi_head_attention_forward",
+    "negative_sampling_step",
     "queries_keys_values",
     "rms_norm_backward",
     "rms_norm_forward",

@@ -11,7 +11,7 @@ In this order:
    functions that loops call.
 3. ``gelu``, then ``silu``, ``erf`` and ``dropout``: loops over elements.
 4. ``normalization``, then ``softmax``, ``cross_entropy``, ``rotation`` and ``sum_rows``: loops over rows.
-5. ``optimizers``: loops over parameters.
+5. ``optimizers``: loops over parameters. ``negative_sampling``: a step of word2vec, which changes a few rows of them.
 6. ``attention_blocks``, whose matrix products are in ``tiles``; then ``attention``, which decides when it is used.
 7. ``recurrence_loops``: recurrent layers, with the same products; then ``recurrence``, which decides when they are used.
 8. ``programs``: a whole traced program as one call. ``instructions`` writes it, ``program_loops`` runs it; ``pointers`` and
@@ -32,6 +32,7 @@ from tinytensor.kernels.numba.cross_entropy import (
 from tinytensor.kernels.numba.dropout import dropout_backward, dropout_forward
 from tinytensor.kernels.numba.erf import erf
 from tinytensor.kernels.numba.gelu import gelu_exact_backward, gelu_exact_forward, gelu_tanh_backward, gelu_tanh_forward
+from tinytensor.kernels.numba.negative_sampling import negative_sampling_step
 from tinytensor.kernels.numba.normalization import (
     layer_norm_backward,
     layer_norm_forward,
@@ -78,6 +79,7 @@ __all__ = [
     "lstm_forward",
     "multi_head_attention_backward",
     "multi_head_attention_forward",
+    "negative_sampling_step",
     "rms_norm_backward",
     "rms_norm_forward",
     "rnn_backward",

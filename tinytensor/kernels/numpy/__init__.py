@@ -16,6 +16,7 @@ from tinytensor.kernels.numpy.cross_entropy import (
 from tinytensor.kernels.numpy.dropout import dropout_backward, dropout_forward, keep_mask, survivors_scale
 from tinytensor.kernels.numpy.erf import erf
 from tinytensor.kernels.numpy.gelu import gelu_exact_backward, gelu_exact_forward, gelu_tanh_backward, gelu_tanh_forward
+from tinytensor.kernels.numpy.negative_sampling import negative_sampling_step
 from tinytensor.kernels.numpy.normalization import (
     layer_norm_backward,
     layer_norm_forward,
@@ -70,6 +71,7 @@ __all__ = [
     "matmul",
     "multi_head_attention_backward",
     "multi_head_attention_forward",
+    "negative_sampling_step",
     "queries_keys_values",
     "rms_norm_backward",
     "rms_norm_forward",

@@ -1,0 +1,345 @@
+"""Words as vectors: train them on a text, and see which words lie near each other, and why.
+
+By default, skip-gram learns from Tiny Shakespeare. Then the script shows neighbours by cosine and by dot product, analogies and
+odd ones out, and draws a map of words. It takes a few seconds of one core with compiled kernels, and about a minute without.
+
+python examples/word_vectors.py                                  # word2vec, skip-gram
+python examples/word_vectors.py --method counts                  # count neighbours: PPMI and its singular vectors
+python examples/word_vectors.py --data my.txt --ask river bank   # your own text, and your own words
+python examples/word_vectors.py --vectors runs/word_vectors/vectors.txt --ask sword --analogy man king woman
+python examples/word_vectors.py --vectors vectors.txt --evaluate wordsim353.tsv questions-words.txt
+python examples/word_vectors.py --compare one.txt other.txt      # how the neighbours of words differ between two texts
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Iterable
+from pathlib import Path
+
+from tinyformer import plain_errors
+
+with plain_errors():  # a missing package or GPU is told in a line, too
+    import tinytensor as tt
+    from tinyformer import (
+        Parser,
+        SettingError,
+        UserError,
+        add_settings,
+        add_text_flag,
+        at_least,
+        check_fields,
+        one_of,
+        open_text,
+        run_command,
+        setting,
+        settings_from,
+        some_path,
+    )
+    from tinyformer.plots import if_possible, word_map
+    from tinyformer.word_vectors import (
+        Corpus,
+        Word2Vec,
+        Word2VecConfig,
+        WordVectors,
+        analogies,
+        count_vectors,
+        is_of_analogies,
+        load_vectors,
+        passages,
+        save_vectors,
+        similarity,
+    )
+    from tinytensor.backend import host
+    from tinytensor.parallel import one_blas_thread
+
+DEFAULT_OUT = "runs/word_vectors"
+METHODS = ("counts", "cbow", "skip-gram")
+EPOCHS = 10
+WORD2VEC_ONLY = ("negative", "sample", "learning_rate", "min_learning_rate", "epochs", "batch_size")
+SHOWN = 8  # neighbours of a word
+COMPARED = 10  # neighbours of a word that two texts are compared by
+FREQUENT = 300  # of so many frequent words that both texts have, the script looks for those whose neighbours differ most
+
+# What is asked where the user asks nothing: of all these, what the text has.
+ASKED = "king queen love death sword night man house people time".split()
+ANALOGIES = ["man king woman", "man he woman", "king queen prince", "father son mother", "day night morning", "go going come"]
+ODD = ["king queen prince sword", "hand eye heart city", "day night hour blood", "one two three man", "love hate joy crown"]
+MAP = {
+    "people": "king queen prince duke lord lady father mother brother sister son daughter wife husband man woman",
+    "body": "hand heart eye eyes tongue head face blood",
+    "war": "sword war battle soldiers army peace",
+    "time": "day night hour morning year time",
+    "feelings": "love hate joy grief sorrow fear tears hope",
+    "numbers": "one two three four five ten",
+}
+FEWEST = 12  # words of the map; where the text has fewer of these, some of its frequent words are drawn
+
+
+@dataclasses.dataclass(frozen=True)
+class TextConfig:
+    """How a text becomes vectors."""
+
+    method: str = setting("skip-gram", "counts (PPMI and singular vectors), cbow or skip-gram (word2vec)")
+    min_count: int = setting(5, "words that occur less often are left out")
+    end: str = setting("paragraph", "what ends a passage, beyond which no word has neighbours: paragraph or line")
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        one_of(self, "method", METHODS)
+        one_of(self, "end", ("paragraph", "line"))
+        at_least(self, min_count=1)
+
+
+# ---------------------------------------------------------------------------------------------------------- training
+
+
+def train(path: str | None, arguments: argparse.Namespace) -> tuple[WordVectors, str]:
+    """The vectors of a text, and what stopped their training before its end, if anything did."""
+    config = settings_from(TextConfig, vars(arguments))
+    if config.method == "counts":
+        refuse(arguments, WORD2VEC_ONLY, "is a setting of word2vec, not of --method counts")
+    of_word2vec = "skip-gram" if config.method == "counts" else config.method
+    settings = settings_from(Word2VecConfig, {"epochs": EPOCHS, **vars(arguments), "method": of_word2vec})
+    text, source = open_text(path)
+    corpus = Corpus.of(passages(text, config.end), config.min_count)
+    print(
+        f"{source.name}: {corpus.num_words:,} words, of which {len(corpus.vocabulary):,} different ones occur at least "
+        f"{config.min_count} times"
+    )
+    if config.method == "counts":
+        width = min(settings.width, len(corpus.vocabulary))
+        return count_vectors(corpus, width, settings.window, seed=settings.seed), ""
+    training = Word2Vec(corpus, settings)
+    print(f"{config.method}, {settings.width} numbers a word, {settings.epochs} epochs, with the kernels of {tt.kernels_name}")
+    with one_blas_thread():
+        finished = training.train()
+    if finished:
+        return training.vectors(), ""
+    return training.vectors(), f"{training.stopped_by} after {training.words_done:,} of {training.total_words:,} words"
+
+
+def refuse(arguments: argparse.Namespace, names: Iterable[str], why: str) -> None:
+    """Raise SettingError if the flag of one of these settings was given."""
+    for name in names:
+        if name in vars(arguments):
+            raise SettingError(f"{name} {why}")
+
+
+# --------------------------------------------------------------------------------------------------------- questions
+
+
+def show_lookup(vectors: WordVectors) -> None:
+    """Show that the vector of a word is a product with a one-hot vector."""
+    word = vectors.words[min(len(vectors) - 1, 100)]
+    number = vectors.ids[word]
+    one_hot = host.arange(len(vectors)) == number
+    difference = abs(one_hot @ vectors.matrix - vectors[word]).max()
+    print(
+        f"\nThe vector of {word!r} is row {number} of a matrix {vectors.matrix.shape}. The product of its one-hot vector with "
+        f"the matrix differs from it by {difference:g}."
+    )
+
+
+def show_neighbours(vectors: WordVectors, words: list[str]) -> None:
+    """Show the neighbours of words by cosine and by dot product, and how long their vectors are."""
+    print("\nNearest words by cosine, which compares directions, and by dot product, for which long vectors count more:")
+    lengths: dict[str, list[float]] = {"cosine": [], "dot": []}
+    for word in words:
+        for by in lengths:
+            near = vectors.nearest(word, SHOWN, by)
+            lengths[by] += [float(vectors.lengths[vectors.ids[other]]) for other, _ in near]
+            print(
+                f"{word if by == 'cosine' else '':>14s}  {by:6s}  {', '.join(f'{other} {score:.2f}' for other, score in near)}"
+            )
+    means = {by: sum(found) / len(found) for by, found in lengths.items()}
+    print(
+        f"The vectors of all words are {vectors.lengths.mean():.2f} long in the mean, those of neighbours by cosine "
+        f"{means['cosine']:.2f}, by dot product {means['dot']:.2f}."
+    )
+
+
+def in_a_row(near: list[tuple[str, float]]) -> str:
+    """Words and their scores."""
+    return ", ".join(f"{word} {score:.2f}" for word, score in near)
+
+
+def show_analogies(vectors: WordVectors, questions: list[list[str]]) -> None:
+    """Show answers to analogies."""
+    if questions:
+        print("\nAnalogies: the words nearest to second - first + third")
+    for first, second, third in questions:
+        near = vectors.analogy(first, second, third, 4)
+        print(f"  {first} is to {second} as {third} is to: {in_a_row(near)}")
+
+
+def show_odd(vectors: WordVectors, rows: list[list[str]]) -> None:
+    """Show which of several words does not belong to the others."""
+    if rows:
+        print("\nThe odd one out:")
+    for words in rows:
+        print(f"  {' '.join(words)}: {vectors.odd_one_out(words)}")
+
+
+def show_evaluation(vectors: WordVectors, path: str) -> None:
+    """Show how well vectors agree with a file of word pairs or of analogies."""
+    if is_of_analogies(path):
+        print(f"\nAnalogies of {path}:")
+        for section in analogies(vectors, path):
+            unknown = f", {section.unknown:,} with an unknown word left out" if section.unknown else ""
+            print(f"  {section.name}: {section.right:,} of {section.asked:,} right ({100 * section.accuracy:.1f} %){unknown}")
+    else:
+        found = similarity(vectors, path)
+        print(
+            f"\nRatings of {path}: Spearman's correlation {found.correlation:.3f} on {found.known:,} pairs, "
+            f"{found.unknown:,} with an unknown word left out"
+        )
+
+
+def known(vectors: WordVectors, rows: list[str], fewest: int) -> list[list[str]]:
+    """What a text has of rows of words: the known words of each row, if there are at least so many."""
+    found = [[word for word in row.split() if word in vectors] for row in rows]
+    return [words for words in found if len(words) >= fewest]
+
+
+def frequent_words(vectors: WordVectors, count: int) -> list[str]:
+    """Frequent words, but not the most frequent ones of all, which are used with any others."""
+    first = min(50, len(vectors) // 4)
+    return list(vectors.words[first : first + count])
+
+
+def draw(vectors: WordVectors, asked: list[str], path: Path) -> None:
+    """Draw a map of words: groups of words, or frequent words, and those that were asked for."""
+    groups = {name: words for name, row in MAP.items() for words in known(vectors, [row], 1)}
+    if sum(map(len, groups.values())) < FEWEST:
+        groups = {"frequent words": frequent_words(vectors, 60)}
+    of_groups = {word for words in groups.values() for word in words}
+    groups["asked for"] = [word for word in asked if word not in of_groups]
+    groups = {name: words for name, words in groups.items() if words}
+    words = list(dict.fromkeys(word for row in groups.values() for word in row))
+    points, share = vectors.plane(words)
+    note = (
+        f"Words as points of the plane that shows most of their differences, {100 * share:.0f} % (PCA of {vectors.width} "
+        "numbers a word). Words that are used alike lie near each other; the axes have no meaning of their own."
+    )
+    with if_possible():
+        print(f"Drew {word_map(dict(zip(words, points.tolist())), groups, note, path)}")
+
+
+# --------------------------------------------------------------------------------------------------------- comparing
+
+
+def compare(first: WordVectors, second: WordVectors, words: list[str]) -> None:
+    """Show how the neighbours of words differ between the vectors of two texts, among the words that both have."""
+    common = [word for word in first.words if word in second]
+    if len(common) < COMPARED + 2:
+        raise UserError(
+            f"the texts have {len(common)} words in common, too few to compare: give longer ones, or a lower --min-count"
+        )
+    one, two = (WordVectors(common, v.matrix[[v.ids[word] for word in common]]) for v in (first, second))
+    near = {word: [[w for w, _ in v.nearest(word, COMPARED)] for v in (one, two)] for word in (words or common[:FREQUENT])}
+    shared = {word: len({*a} & {*b}) for word, (a, b) in near.items()}
+    print(f"\n{len(common):,} words are in both texts. Of the {COMPARED} nearest words, both texts share:")
+    order = sorted(near, key=lambda word: (shared[word], one.ids[word]))
+    shown = order if words else order[:8] + order[-8:]
+    for word in shown:
+        print(f"{word:>14s} {shared[word]:3d}  first:  {', '.join(near[word][0])}")
+        print(f"{'':>14s}      second: {', '.join(near[word][1])}")
+    print(f"In the mean over {len(near):,} words they share {sum(shared.values()) / len(near):.1f} of {COMPARED}.")
+
+
+# ------------------------------------------------------------------------------------------------------ command line
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    """The command line, whose only command is to get vectors and to ask them."""
+    parser = Parser(
+        prog="word_vectors.py",
+        description="Train word vectors on a text, and show what they know: neighbours, analogies, odd ones out and a map.",
+    )
+    source = parser.add_mutually_exclusive_group()
+    add_text_flag(source)
+    source.add_argument("--vectors", help="no training: vectors of this file, in word2vec's text format", type=some_path)
+    source.add_argument("--compare", help="train on two texts, and compare", nargs=2, type=some_path, metavar=("A", "B"))
+    parser.add_argument("--limit", help="read only so many words of --vectors", type=int)
+    parser.add_argument("--ask", help="words to show the neighbours of", nargs="+", default=[], metavar="WORD")
+    parser.add_argument("--analogy", help="first is to second as third is to ...", nargs=3, action="append", metavar="WORD")
+    parser.add_argument("--odd", help="words of which one does not belong", nargs="+", action="append", metavar="WORD")
+    parser.add_argument(
+        "--evaluate", help="files of rated word pairs or of analogies", nargs="+", default=[], type=some_path, metavar="FILE"
+    )
+    parser.add_argument("--out", help="the folder of vectors and map", default=DEFAULT_OUT, type=some_path, metavar="FOLDER")
+    parser.add_argument("--overwrite", help="replace the vectors in --out", action="store_true")
+    add_settings(parser, TextConfig, "text")
+    add_settings(parser, Word2VecConfig, f"vectors (of --method counts only width, window and seed; --epochs is {EPOCHS} here)")
+    parser.set_defaults(run=run)
+    return parser.parse_args(words)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Train or read vectors, and show what they know."""
+    out = Path(arguments.out)
+    if arguments.limit is not None and (arguments.vectors is None or arguments.limit < 1):
+        raise SettingError("limit is a number of words, at least 1, that are read with --vectors", "limit")
+    if arguments.compare:
+        names = ["first.txt", "second.txt"]
+        check_free(out, names, arguments.overwrite)
+        both = []
+        for path, name in zip(arguments.compare, names):
+            vectors, stopped = train(path, arguments)
+            keep(vectors, stopped, out / name)
+            if stopped:
+                return
+            both.append(vectors)
+        compare(*both, arguments.ask)
+        return
+
+    if arguments.vectors:
+        kinds = (TextConfig, Word2VecConfig)
+        settings = [field.name for kind in kinds for field in dataclasses.fields(kind)]
+        refuse(arguments, settings, "is a setting of training, and --vectors need none")
+        vectors = load_vectors(arguments.vectors, arguments.limit)
+        print(f"{arguments.vectors}: {len(vectors):,} words, {vectors.width} numbers a word")
+    else:
+        check_free(out, ["vectors.txt"], arguments.overwrite)
+        vectors, stopped = train(arguments.data, arguments)
+        keep(vectors, stopped, out / "vectors.txt")
+        if stopped:
+            return
+    answer(vectors, arguments, out)
+
+
+def check_free(out: Path, names: list[str], overwrite: bool) -> None:
+    """Raise UserError if the folder has vectors, which training would replace."""
+    there = [out / name for name in names if (out / name).exists()]
+    if there and not overwrite:
+        raise UserError(f"{there[0]} is there already: ask it with --vectors, or pass --overwrite, or another --out")
+
+
+def keep(vectors: WordVectors, stopped: str, path: Path) -> None:
+    """Save vectors, also those of a training that was stopped."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_vectors(vectors, path)
+    print(f"Stopped by {stopped}; the vectors so far are in {path}" if stopped else f"Saved the vectors to {path}")
+
+
+def answer(vectors: WordVectors, arguments: argparse.Namespace, out: Path) -> None:
+    """Answer what the user asks, or where that is nothing, show what there is."""
+    asks = bool(arguments.ask or arguments.analogy or arguments.odd or arguments.evaluate)
+    asked = arguments.ask
+    if not asks:
+        show_lookup(vectors)
+        asked = [word for words in known(vectors, ASKED, 1) for word in words][:6] or frequent_words(vectors, 6)
+    if asked:
+        show_neighbours(vectors, asked)
+    show_analogies(vectors, arguments.analogy or ([] if asks else known(vectors, ANALOGIES, 3)))
+    show_odd(vectors, arguments.odd or ([] if asks else known(vectors, ODD, 4)))
+    for path in arguments.evaluate:
+        show_evaluation(vectors, path)
+    if not asks or arguments.ask:
+        draw(vectors, asked, out / "map.png")
+
+
+if __name__ == "__main__":
+    run_command(parse)

@@ -1,0 +1,155 @@
+"""examples/word_vectors.py as its users run it, on small texts."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from running import Program, entries
+
+from tinyformer.word_vectors import load_vectors
+
+EXAMPLE = "word_vectors.py"
+FIRST_RUN = ["--data", "text.txt", "--width", "12", "--epochs", "4", "--end", "line", "--out", "runs"]
+
+
+def sentences(seed: int, cats: str) -> str:
+    """Lines about colors and people, in which ``cats`` are spoken of as of people or as of colors."""
+    rng = np.random.default_rng(seed)
+    people, colors = ["king", "queen", "man", "woman"], ["red", "green", "blue", "white"]
+    (people if cats == "people" else colors).append("cats")
+    rows = []
+    for _ in range(600):
+        words, sentence = (people, "the {} came and sat down") if rng.integers(2) else (colors, "a {} coat is what you wear")
+        rows.append(sentence.format(words[int(rng.integers(5 if "cats" in words else 4))]))
+    return "\n".join(rows)
+
+
+def write_data(folder: Path) -> None:
+    (folder / "text.txt").write_text(sentences(0, "people"))
+    (folder / "other.txt").write_text(sentences(1, "colors"))
+    (folder / "pairs.tsv").write_text("king\tqueen\t9\nred\tgreen\t8\nking\tred\t1\nking\tunicorn\t5\n")
+    (folder / "questions.txt").write_text(": some\nking queen red green\nking queen red unicorn\n")
+
+
+def test_a_run_shows_what_there_is(finished: Program, first_run: tuple[Path, str]) -> None:
+    printed = first_run[1]
+    vectors = load_vectors(finished.folder / "runs" / "vectors.txt")
+    assert entries(finished.folder / "runs") == ["map.png", "vectors.txt"]
+    assert vectors.matrix.shape == (len(vectors), 12)
+    assert {"king", "cats", "coat"} <= set(vectors.words)
+    assert re.search(r"^text\.txt: [\d,]+ words, of which \d+ different ones occur at least 5 times$", printed, re.MULTILINE)
+    assert "differs from it by 0." in printed
+    for word in ("king", "queen", "man"):
+        near = ", ".join(f"{other} {score:.2f}" for other, score in vectors.nearest(word, 8))
+        assert f"{word:>14s}  cosine  {near}\n" in printed
+    answer = ", ".join(f"{word} {score:.2f}" for word, score in vectors.analogy("man", "king", "woman", 4))
+    assert f"  man is to king as woman is to: {answer}\n" in printed
+    assert "map.png" in printed
+
+
+def test_saved_vectors_are_asked(finished: Program) -> None:
+    source = ["--vectors", "runs/vectors.txt"]
+    vectors = load_vectors(finished.folder / "runs" / "vectors.txt")
+    printed = finished.good(*source, "--analogy", "king", "queen", "red", "--odd", "red", "green", "king")
+    assert printed.splitlines()[0] == f"runs/vectors.txt: {len(vectors)} words, 12 numbers a word"
+    assert f"king is to queen as red is to: {vectors.analogy('king', 'queen', 'red')[0][0]} " in printed
+    assert f"  red green king: {vectors.odd_one_out(['red', 'green', 'king'])}\n" in printed
+    assert "Nearest words" not in printed
+    printed = finished.good(*source, "--evaluate", "pairs.tsv", "questions.txt")
+    assert re.search(r"Ratings of pairs\.tsv: Spearman's correlation -?[01]\.\d{3} on 3 pairs, 1 with an unknown word", printed)
+    assert re.search(r"  all: [01] of 1 right \(.*%\), 1 with an unknown word left out", printed)
+
+
+@pytest.mark.parametrize("method", ["counts", "cbow", "skip-gram"])
+def test_every_method_finds_what_is_used_alike_and_repeats_it(program: Program, method: str) -> None:
+    words = ["--method", method, "--data", "text.txt", "--end", "line", "--width", "8"]
+    words += [] if method == "counts" else ["--epochs", "8", "--sample", "0", "--learning-rate", "0.1"]
+    printed = program.good(*words, "--out", "one", "--ask", "king", "--odd", "king", "queen", "red")
+    program.good(*words, "--out", "two", "--ask", "king")
+    assert (program.folder / "one" / "vectors.txt").read_bytes() == (program.folder / "two" / "vectors.txt").read_bytes()
+    vectors = load_vectors(program.folder / "one" / "vectors.txt")
+    assert {word for word, _ in vectors.nearest("king", 4)} == {"queen", "man", "woman", "cats"}
+    assert "  king queen red: red\n" in printed
+
+
+def test_two_texts_are_compared(program: Program) -> None:
+    words = ["--method", "counts", "--end", "line", "--width", "8", "--compare", "text.txt", "other.txt", "--out", "both"]
+    printed = program.good(*words, "--ask", "cats", "king")
+    assert entries(program.folder / "both") == ["first.txt", "second.txt"]
+    first, second = (load_vectors(program.folder / "both" / name) for name in ("first.txt", "second.txt"))
+    assert first.nearest("cats", 1)[0][0] in ("king", "queen", "man", "woman")
+    assert second.nearest("cats", 1)[0][0] in ("red", "green", "blue", "white")
+    found = re.search(r"^ +cats +\d+  first:  (.*)\n +second: (.*)$", printed, re.MULTILINE)
+    assert found
+    assert set(found[1].split(", ")[:4]) == {"king", "queen", "man", "woman"}
+    assert set(found[2].split(", ")[:4]) == {"red", "green", "blue", "white"}
+    assert "first.txt is there already" in program.bad(*words)
+    assert "In the mean over 20 words they share" in program.good(*words, "--overwrite")
+
+
+def test_an_interrupted_training_keeps_its_vectors(program: Program) -> None:
+    command = [sys.executable, str(program.script), *FIRST_RUN, "--epochs", "300"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, cwd=program.folder, env=program.environment, **pipes)
+    assert process.stderr is not None
+    assert next(line for line in process.stderr if line.startswith("training: "))
+    process.send_signal(signal.SIGINT)
+    printed, errors = process.communicate()
+    assert (process.returncode, "Traceback" in errors) == (0, False), errors
+    assert re.search(r"Stopped by Ctrl-C after [\d,]+ of [\d,]+ words; the vectors so far are in runs/vectors.txt", printed)
+    assert "Nearest words" not in printed
+    assert len(load_vectors(program.folder / "runs" / "vectors.txt")) == 20
+    assert entries(program.folder / "runs") == ["vectors.txt"]
+
+
+def test_vectors_that_are_there_are_not_lost(copied: Program) -> None:
+    before = (copied.folder / "runs" / "vectors.txt").read_bytes()
+    message = copied.bad(*FIRST_RUN)
+    assert "runs/vectors.txt is there already: ask it with --vectors, or pass --overwrite, or another --out" in message
+    assert (copied.folder / "runs" / "vectors.txt").read_bytes() == before
+    copied.good(*FIRST_RUN, "--overwrite", "--seed", "5")
+    assert (copied.folder / "runs" / "vectors.txt").read_bytes() != before
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--data", "one.txt"], "the text has only one word, 50 times: vectors need at least two different words"),
+        (["--data", "marks.txt"], "the text has no words"),
+        (["--data", "text.txt", "--min-count", "5000"], "different words 0 occur --min-count=5000 times or more"),
+        (["--data", "none.txt"], "none.txt does not exist"),
+        (["--vectors", "text.txt"], "text.txt, line 1:"),
+        (["--vectors", "none.txt"], "none.txt does not exist: give a file of word vectors"),
+        (["--vectors", "good.txt", "--ask", "kingg"], "there is no word 'kingg': did you mean king"),
+        (["--vectors", "good.txt", "--odd", "king", "queen"], "at least three different words"),
+        (["--vectors", "good.txt", "--epochs", "3"], "--epochs is a setting of training, and --vectors need none"),
+        (["--vectors", "good.txt", "--limit", "0"], "--limit is a number of words, at least 1"),
+        (["--vectors", "good.txt", "--evaluate", "text.txt"], "text.txt, line 1: two words and a number"),
+        (["--data", "text.txt", "--limit", "5"], "--limit is a number of words"),
+        (["--data", "text.txt", "--method", "glove"], "--method must be one of counts, cbow, skip-gram, not 'glove'"),
+        (["--data", "text.txt", "--method", "counts", "--epochs", "3"], "--epochs is a setting of word2vec, not of --method"),
+        (["--data", "text.txt", "--end", "word"], "--end must be one of paragraph, line"),
+        (["--data", "text.txt", "--width", "0"], "--width must be at least 1, not 0"),
+        (["--data", "text.txt", "--learning-rate", "1e30", "--min-learning-rate", "1e30"], "--learning-rate is too high"),
+        (["--data", "text.txt", "--vectors", "good.txt"], "not allowed with"),
+        (["--compare", "text.txt", "one.txt", "--method", "counts", "--out", "both"], "only one word"),
+    ],
+)
+def test_mistakes(program: Program, words: list[str], message: str) -> None:
+    (program.folder / "one.txt").write_text("word " * 50)
+    (program.folder / "marks.txt").write_text("?! ...")
+    (program.folder / "good.txt").write_text("3 2\nking 1 2\nqueen 2 1\nred -1 0\n")
+    assert message in program.bad(*words)
+    assert not (program.folder / "runs").exists()
+
+
+def test_help(program: Program) -> None:
+    printed = program.good("--help")
+    for word in ("--method", "--compare", "--evaluate", "--vectors", "--analogy", "--window", "--min-count", "--seed"):
+        assert word in printed

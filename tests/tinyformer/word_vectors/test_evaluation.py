@@ -1,0 +1,116 @@
+"""Vectors beside people's ratings and analogies. tests/parity compares the figures with gensim's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tinyformer.errors import UserError
+from tinyformer.word_vectors import evaluation
+from tinyformer.word_vectors.evaluation import analogies, is_of_analogies, ranked, similarity, spearman
+from tinyformer.word_vectors.vectors import WordVectors
+
+ROUND = WordVectors("abcd", [[1, 0], [1, 1], [0, 1], [-1, 0]])
+GRID = WordVectors(
+    ["king", "queen", "man", "woman", "uncle", "aunt"], [[3, 0, 1], [3, 0, -1], [0, 3, 1], [0, 3, -1], [2, 2, 1], [2, 2, -1]]
+)
+
+
+def test_equal_numbers_share_their_ranks() -> None:
+    assert ranked([30, 10, 20, 10, 30, 30]).tolist() == [5, 1.5, 3, 1.5, 5, 5]
+
+
+def test_spearman() -> None:
+    assert spearman([1, 2, 3], [10, 20, 1000]) == pytest.approx(1)
+    assert spearman([1, 2, 3], [3, 2, -9]) == pytest.approx(-1)
+    assert spearman([1, 1, 1], [1, 2, 3]) == 0
+    # 1 - 6 sum d² / (n (n² - 1)), the formula without ties
+    assert spearman([1, 2, 3, 4, 5], [2, 1, 4, 3, 5]) == pytest.approx(1 - 6 * 4 / (5 * 24))
+    # With ties by hand: ranks 1.5, 1.5, 3 and 1, 2, 3.
+    assert spearman([5, 5, 6], [1, 2, 3]) == pytest.approx(1.5 / np.sqrt(1.5 * 2))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a\tb\t9\na\tc\t5\na\td\t1\n", "Word 1,Word 2,Human (mean)\na,b,9\nA,c,5.0\na,d,1\n", "# note\n\na b 9\na  c 5\r\na d 1"],
+)
+def test_ratings_that_the_vectors_agree_with(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "pairs.txt"
+    path.write_text(text + "\nunicorn a 3\n" if "," not in text else text + "\nunicorn,a,3\n")
+    found = similarity(ROUND, path)
+    assert (found.correlation, found.known, found.unknown) == (pytest.approx(1), 3, 1)
+    assert not is_of_analogies(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a b 1\na c x\n", "line 2: two words and a number must be here, not 'a c x'"),
+        ("a b 1\na c\n", "line 2: two words and a number must be here, not 'a c'"),
+        ("one line of text\n", "line 1: two words and a number"),
+        ("a b 1\n\na c nan\n", "line 3: two words"),
+        ("a b 1\nx y 2\n", "of 2 pairs in .* only 1 have two known words"),
+        ("a b 1\na c 1\n", "all ratings of known words in .* are 1: there is no correlation"),
+        ("", "of 0 pairs in"),
+    ],
+)
+def test_files_of_pairs_that_cannot_be_used(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "pairs.txt"
+    path.write_text(text)
+    with pytest.raises(UserError, match=message) as error:
+        similarity(ROUND, path)
+    assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize("piece", [1, 500])
+def test_analogies_by_section(tmp_path: Path, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation, "PIECE", piece)
+    path = tmp_path / "questions.txt"
+    path.write_text(
+        ": family\nman King woman queen\nuncle aunt king queen\nuncle aunt king woman\n: other\nman woman x y\n: none\n"
+    )
+    found = analogies(GRID, path)
+    assert [(s.name, s.right, s.asked, s.unknown) for s in found] == [
+        ("family", 2, 3, 0), ("other", 0, 0, 1), ("none", 0, 0, 0), ("all", 2, 3, 1),
+    ]  # fmt: skip
+    assert found[-1].accuracy == pytest.approx(2 / 3)
+    assert found[1].accuracy == 0
+    assert is_of_analogies(path)
+    path.write_text("man king woman queen\n")
+    assert [(s.name, s.right, s.asked) for s in analogies(GRID, path)] == [("", 1, 1), ("all", 1, 1)]
+    assert is_of_analogies(path)
+
+
+def test_answers_are_those_of_the_vectors(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    vectors = WordVectors([f"w{i}" for i in range(40)], rng.standard_normal((40, 4)))
+    questions = [[f"w{i}" for i in rng.choice(40, 3, replace=False)] for _ in range(60)]
+    answers = [vectors.analogy(*words, count=1)[0][0] for words in questions]
+    wrong = [f"w{rng.integers(40)}" if i % 3 == 0 else answer for i, answer in enumerate(answers)]
+    (tmp_path / "q.txt").write_text("".join(" ".join([*q, a]) + "\n" for q, a in zip(questions, wrong)))
+    right = sum(a == b for a, b in zip(answers, wrong))
+    assert 40 <= right < 60
+    assert analogies(vectors, tmp_path / "q.txt")[-1].right == right
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (": a\nman king woman\n", "line 2: four words must be here, not 'man king woman'"),
+        (": a\nx y z w\n", "no analogy in .* has four known words"),
+        ("", "no analogy in"),
+    ],
+)
+def test_files_of_analogies_that_cannot_be_used(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "questions.txt"
+    path.write_text(text)
+    with pytest.raises(UserError, match=message):
+        analogies(GRID, path)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    for evaluate in (similarity, analogies):
+        with pytest.raises(UserError, match="does not exist: give a text file of word pairs or of analogies"):
+            evaluate(GRID, tmp_path / "none")

@@ -1,0 +1,115 @@
+"""Files of word vectors: exactly what was written is read again, and what is wrong is found with its line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tinyformer.errors import UserError
+from tinyformer.word_vectors.text_format import load_vectors, save_vectors
+from tinyformer.word_vectors.vectors import WordVectors
+
+WORDS = ["the", "don't", "中文", "e\u0301", "no\u00adbreak", "1", "2"]
+
+
+def floats(count: int) -> np.ndarray:
+    """Floats of all sizes, subnormal ones and zeros, too."""
+    bits = np.random.default_rng(0).integers(0, 1 << 32, 2 * count, dtype=np.uint32).view(np.float32)
+    odd = np.array([0.0, -0.0, 1e-45, -1e-38, 3.4028235e38, 1 / 3, 16777217], np.float32)
+    return np.concatenate([odd, bits[np.isfinite(bits)]])[:count]
+
+
+def test_exactly_what_was_written_is_read_again(tmp_path: Path) -> None:
+    vectors = WordVectors(WORDS, floats(7 * 300).reshape(7, 300))
+    path = tmp_path / "vectors.txt"
+    save_vectors(vectors, path)
+    again = load_vectors(path)
+    assert again.words == WORDS
+    assert again.matrix.tobytes() == vectors.matrix.tobytes()
+    assert path.read_text(encoding="utf-8").split("\n")[0] == "7 300"
+    assert [p.name for p in tmp_path.iterdir()] == ["vectors.txt"]
+    save_vectors(again, tmp_path / "again.txt")
+    assert (tmp_path / "again.txt").read_bytes() == path.read_bytes()
+
+
+def test_short_numbers_are_written_shortly(tmp_path: Path) -> None:
+    save_vectors(WordVectors(["a", "b"], [[0.1, -2], [1e-30, 3]]), tmp_path / "v.txt")
+    assert (tmp_path / "v.txt").read_text() == "2 2\na 0.1 -2.0\nb 1e-30 3.0\n"
+
+
+@pytest.mark.parametrize("word", ["", "two words", "a\tb", "line\n", "no\u00a0break"])
+def test_words_that_the_format_cannot_hold(tmp_path: Path, word: str) -> None:
+    path = tmp_path / "v.txt"
+    path.write_text("what was there")
+    with pytest.raises(UserError, match="cannot be written, as white space ends a word"):
+        save_vectors(WordVectors(["a", word], [[1], [2]]), path)
+    assert path.read_text() == "what was there"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"2 2\nthe 1 2\nof 3 4\n",
+        b"2 2\nthe 1 2 \r\nof 3 4",  # as fastText and Windows write
+        b"\xef\xbb\xbf2 2\nthe 1 2\nof 3 4\n\n",
+        b"the 1 2\nof 3 4\n",  # as GloVe writes
+        b"2 2\nthe 1e0 2.000\nof +3 4\n",
+    ],
+)
+def test_files_as_other_programs_write_them(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "v.txt"
+    path.write_bytes(content)
+    vectors = load_vectors(path)
+    assert vectors.words == ["the", "of"]
+    assert vectors.matrix.tolist() == [[1, 2], [3, 4]]
+
+
+def test_a_word_with_spaces_of_a_published_file(tmp_path: Path) -> None:
+    (tmp_path / "v.txt").write_text("2 2\n. . . 1 2\nat name@domain.com 3 4\n")
+    assert load_vectors(tmp_path / "v.txt").words == [". . .", "at name@domain.com"]
+
+
+def test_the_first_words_only(tmp_path: Path) -> None:
+    (tmp_path / "v.txt").write_text("3 1\na 1\nb 2\nbroken\n")
+    assert load_vectors(tmp_path / "v.txt", limit=2).words == ["a", "b"]
+    with pytest.raises(UserError, match="line 4"):
+        load_vectors(tmp_path / "v.txt", limit=3)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "has no vectors: give a file of word vectors in word2vec's text format"),
+        (b"\n\n", "has no vectors"),
+        (b"word\n", "line 1: no numbers"),
+        (b"0 5\n", "line 1: it tells of 0 words with 5 numbers each"),
+        (b"2 0\na\nb\n", "line 1: it tells of 2 words with 0 numbers each"),
+        (b"2 2\na 1 2\nb 3\n", "line 3: a word and 2 numbers must be here, not 'b 3'"),
+        (b"2 2\na 1 2\n\n", "line 3: a word and 2 numbers must be here, not ''"),
+        (b"2 2\na 1 2\nb 3 x4\n", "line 3: '3 x4' are not 2 numbers"),
+        (b"2 2\na 1 2\nb 3 nan\n", "line 3: a number of 'b' is not finite"),
+        (b"2 2\na 1 2\nb 3 1e39\n", "line 3: a number of 'b' is not finite"),
+        (b"2 2\na 1 2\na 3 4\n", "line 3: the word 'a' is on line 2, too"),
+        (b"3 2\na 1 2\nb 3 4\n", "line 3: the file ends after 2 of 3 words: it is cut off"),
+        (b"1 2\na 1 2\nb 3 4\n", "line 3: there are more words than the 1 that line 1 tells of"),
+        (b"a 1 2\nb 3\n", "line 2: a word and 2 numbers must be here, not 'b 3'"),
+        (b"2 2\na 1 2\n\xff 3 4\n", "line 3: is not UTF-8 text"),
+        (b"\x93NUMPY\x01\x00", "line 1: is not UTF-8 text"),
+    ],
+)
+def test_what_is_wrong_is_found_with_its_line(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "v.txt"
+    path.write_bytes(content)
+    with np.errstate(over="ignore"), pytest.raises(UserError) as error:
+        load_vectors(path)
+    assert message in str(error.value)
+    assert str(error.value).startswith(str(path))
+
+
+def test_no_file(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="does not exist: give a file of word vectors"):
+        load_vectors(tmp_path / "v.txt")
+    with pytest.raises(UserError, match="is not a regular file but a folder"):
+        load_vectors(tmp_path)

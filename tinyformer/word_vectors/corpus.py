@@ -1,0 +1,123 @@
+"""A text as rows of word ids, and the vocabulary of its words."""
+
+from __future__ import annotations
+
+import difflib
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import regex
+
+from tinyformer.errors import SettingError, UserError, shortened
+from tinytensor.backend import Array, host
+
+# A word is a run of letters, with their accents, and digits. Apostrophes inside belong to it, as in don't.
+WORDS = regex.compile(r"[\p{L}\p{M}\p{N}]+(?:['’][\p{L}\p{M}\p{N}]+)*")
+PASSAGES = {"paragraph": regex.compile(r"\n\s*\n"), "line": regex.compile(r"\n")}  # what ends one
+SPELLINGS = 50_000  # as many words are searched for similar spellings, the first of the vocabulary: more would take seconds
+
+
+def words_of(text: str) -> Iterator[str]:
+    """The words of a text in lower case, without punctuation."""
+    return (found[0].replace("’", "'") for found in WORDS.finditer(text.lower()))
+
+
+def passages(text: str, end: str = "paragraph") -> Iterator[Iterator[str]]:
+    """The words of each passage of a text. A passage ends at an empty line, or with ``end="line"`` at the end of each line."""
+    if end not in PASSAGES:
+        raise SettingError(f"end must be one of {', '.join(PASSAGES)}, not {end!r}")
+    return map(words_of, PASSAGES[end].splititer(text))
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Words by their ids, and how often each occurs. The more frequent word has the lower id; of equals, the first in the
+    alphabet."""
+
+    words: Sequence[str]
+    counts: Array  # (words,), int64
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        """The id of each word."""
+        return {word: number for number, word in enumerate(self.words)}
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A text as ids. Words that are not in the vocabulary are left out, so that their neighbours stand side by side.
+
+    Attributes:
+        vocabulary: The words.
+        ids: The words of all passages in a row, (length,), int64.
+        starts: Where each passage begins in ``ids``, and then the length, (passages + 1,), int64.
+        num_words: How many words the text has, with those that are left out.
+    """
+
+    vocabulary: Vocabulary
+    ids: Array
+    starts: Array
+    num_words: int
+
+    @classmethod
+    def of(cls, passages: Iterable[Iterable[str]], min_count: int = 5) -> Corpus:
+        """The corpus of passages of words. Words that occur less than ``min_count`` times are left out.
+
+        Raises UserError unless there are at least two different words left, and two words side by side.
+        """
+        if min_count < 1:
+            raise SettingError(f"min_count must be at least 1, not {min_count}")
+        numbers: dict[str, int] = {}  # the words in the order of their first appearance
+        found, ends = array("q"), [0]
+        for passage in passages:
+            found.extend(numbers.setdefault(word, len(numbers)) for word in passage)
+            ends.append(len(found))
+        everything = host.array(found, dtype=host.int64)
+        counts = host.bincount(everything, minlength=len(numbers))
+        words = list(numbers)
+        order = sorted((i for i in range(len(words)) if counts[i] >= min_count), key=lambda i: (-counts[i], words[i]))
+        vocabulary = Vocabulary([words[i] for i in order], counts[order])
+        _check_size(vocabulary, len(found), len(words), min_count)
+
+        new_ids = host.full(len(words), -1, dtype=host.int64)
+        new_ids[order] = host.arange(len(order))
+        ids = new_ids[everything]
+        kept_before = host.concatenate([[0], host.cumsum(ids >= 0)])
+        starts = host.unique(kept_before[ends])  # unique, as a passage may have lost all its words
+        if host.diff(starts).max() < 2:
+            raise UserError("no passage has two words that occur often enough: give longer passages, or a lower min_count")
+        return cls(vocabulary, ids[ids >= 0], starts, len(found))
+
+    @cached_property
+    def passage_of(self) -> Array:
+        """The number of the passage of each word, (length,), int64."""
+        return host.repeat(host.arange(len(self.starts) - 1), host.diff(self.starts))
+
+
+def _check_size(vocabulary: Vocabulary, num_words: int, num_different: int, min_count: int) -> None:
+    """Raise UserError for a text from which nothing can be learned."""
+    if num_different < 2:
+        found = f"only one word, {num_words:,} times" if num_words else "no words"
+        raise UserError(f"the text has {found}: vectors need at least two different words")
+    if len(vocabulary) < 2:
+        raise SettingError(
+            f"of the text's {num_different:,} different words {len(vocabulary)} occur min_count={min_count} times or more, and "
+            "vectors need two: give a longer text, or a lower min_count",
+            "min_count",
+        )
+
+
+def check_known(word: str, ids: Any, words: Sequence[str]) -> None:
+    """Raise UserError for a word that is not among the ``words``, which ``ids`` has, too. It offers words that are spelled
+    alike."""
+    if word in ids:
+        return
+    similar = difflib.get_close_matches(word.lower(), words[:SPELLINGS], n=3)
+    offer = f": did you mean {', '.join(similar)}?" if similar else ", nor one that is spelled like it"
+    raise UserError(f"there is no word {shortened(word, 60)!r}{offer}")

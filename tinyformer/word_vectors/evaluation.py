@@ -1,0 +1,175 @@
+"""How well word vectors agree with people: on ratings of how similar two words are, and on analogies."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tinyformer.data.reading import check_file, decoded, read_bytes
+from tinyformer.errors import UserError, shortened
+from tinyformer.word_vectors.vectors import WordVectors
+from tinytensor.backend import Array, host
+
+PIECE = 500  # analogies that are computed at a time
+
+
+# -------------------------------------------------------------------------------------------------------- similarity
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Spearman's correlation of the cosines with people's ratings, the pairs it is of, and the pairs with an unknown word."""
+
+    correlation: float
+    known: int
+    unknown: int
+
+
+def similarity(vectors: WordVectors, path: str | Path) -> Agreement:
+    """The agreement with a file of word pairs and their ratings, such as WordSim-353 and SimLex-999.
+
+    Each line has two words and a number, with tabs, commas or spaces between them; lines that begin with # are left out, and so
+    is a first line without a number. Words that are not known as they are written are looked up in lower case.
+
+    Raises UserError, which names the file and the line, for other lines; and where fewer than two pairs are known or the
+    ratings are all equal, as there is no correlation then.
+    """
+    cosines, ratings, unknown = [], [], 0
+    for first, second, rating in _pairs(path):
+        words = [_known(vectors, word) for word in (first, second)]
+        if None in words:
+            unknown += 1
+        else:
+            cosines.append(vectors.similarity(*map(str, words)))
+            ratings.append(rating)
+    if len(ratings) < 2:
+        raise UserError(
+            f"of {len(ratings) + unknown} pairs in {path} only {len(ratings)} have two known words: use more vectors"
+        )
+    if min(ratings) == max(ratings):
+        raise UserError(f"all ratings of known words in {path} are {ratings[0]:g}: there is no correlation")
+    return Agreement(spearman(cosines, ratings), len(ratings), unknown)
+
+
+def spearman(first: Any, second: Any) -> float:
+    """Spearman's correlation of two rows of numbers: Pearson's correlation of their ranks. 0 where all numbers are equal."""
+    ranks = [place - place.mean() for place in (ranked(first), ranked(second))]
+    size = host.sqrt((ranks[0] ** 2).sum() * (ranks[1] ** 2).sum())
+    return float((ranks[0] * ranks[1]).sum() / size) if size else 0.0
+
+
+def ranked(values: Any) -> Array:
+    """The rank of each number from 1, float64. Equal numbers share the mean of their ranks."""
+    _, places, counts = host.unique(values, return_inverse=True, return_counts=True)
+    last = host.cumsum(counts)
+    return ((last - counts + 1 + last) / 2)[places]
+
+
+def _pairs(path: str | Path) -> Iterator[tuple[str, str, float]]:
+    first = True
+    for number, line in _lines(path):
+        parts = [part.strip() for part in re.split(r"[\t,;]" if re.search(r"[\t,;]", line) else r"\s+", line)]
+        rating = _number(parts[2]) if len(parts) == 3 else None
+        if rating is not None and all(parts):
+            yield parts[0], parts[1], rating
+        elif not first or len(parts) != 3:
+            raise UserError(f"{path}, line {number}: two words and a number must be here, not {shortened(line, 60)!r}")
+        first = False
+
+
+def _number(text: str) -> float | None:
+    try:
+        return value if host.isfinite(value := float(text)) else None
+    except ValueError:
+        return None
+
+
+# --------------------------------------------------------------------------------------------------------- analogies
+
+
+@dataclass(frozen=True)
+class Section:
+    """The analogies of a section of a file: how many were answered rightly, how many were asked, and how many have an unknown
+    word and were not."""
+
+    name: str
+    right: int
+    asked: int
+    unknown: int
+
+    @property
+    def accuracy(self) -> float:
+        """The fraction of right answers. 0 if none was asked."""
+        return self.right / self.asked if self.asked else 0.0
+
+
+def analogies(vectors: WordVectors, path: str | Path) -> list[Section]:
+    """The answers to a file of analogies, such as questions-words.txt (Mikolov et al. 2013), by section. The last one, with
+    the name "all", is their sum.
+
+    A line has four words: the second is to the first as the fourth is to the third. ``WordVectors.analogy`` has to answer with
+    the fourth. A line such as ": capitals" begins a section. Words that are not known as they are written are looked up in
+    lower case. Raises UserError, which names the file and the line, for other lines, and if no analogy has four known words.
+    """
+    names: list[str] = []
+    questions: list[list[list[int]]] = []
+    unknown: list[int] = []
+    for number, line in _lines(path):
+        words = line.split()
+        if line.startswith(":") or not names:
+            names.append(line[1:].strip() if line.startswith(":") else "")
+            questions.append([])
+            unknown.append(0)
+        if line.startswith(":"):
+            continue
+        if len(words) != 4:
+            raise UserError(f"{path}, line {number}: four words must be here, not {shortened(line, 60)!r}")
+        found = [_known(vectors, word) for word in words]
+        if None in found:
+            unknown[-1] += 1
+        else:
+            questions[-1].append([vectors.ids[str(word)] for word in found])
+    if not any(questions):
+        raise UserError(f"no analogy in {path} has four known words: use more vectors")
+    sections = [
+        Section(name, _count_right(vectors, host.array(ids).reshape(-1, 4)), len(ids), missing)
+        for name, ids, missing in zip(names, questions, unknown)
+    ]
+    right, asked = sum(section.right for section in sections), sum(section.asked for section in sections)
+    return [*sections, Section("all", right, asked, sum(unknown))]
+
+
+def _count_right(vectors: WordVectors, ids: Array) -> int:
+    """How many analogies, ids (analogies, 4), are answered with the fourth word: a product for many analogies at a time."""
+    right = 0
+    for piece in (ids[first : first + PIECE] for first in range(0, len(ids), PIECE)):
+        a, b, c = (vectors.directions[piece[:, i]] for i in range(3))
+        scores = (b - a + c) @ vectors.directions.T
+        scores[host.arange(len(piece))[:, None], piece[:, :3]] = -host.inf
+        right += int((scores.argmax(axis=1) == piece[:, 3]).sum())
+    return right
+
+
+# ------------------------------------------------------------------------------------------------------------- both
+
+
+def _known(vectors: WordVectors, word: str) -> str | None:
+    """The word as the vectors know it, or None."""
+    return next((form for form in (word, word.lower()) if form in vectors), None)
+
+
+def _lines(path: str | Path) -> Iterator[tuple[int, str]]:
+    """The lines of a file with their numbers, without empty ones and those that begin with #."""
+    check_file(path, "give a text file of word pairs or of analogies")
+    for number, line in enumerate(decoded(path, read_bytes(path)).split("\n"), start=1):
+        if line.strip() and not line.startswith("#"):
+            yield number, line.strip()
+
+
+def is_of_analogies(path: str | Path) -> bool:
+    """Whether a file seems to be one of analogies: its first line begins a section, or is four words."""
+    _, line = next(_lines(path), (0, ""))
+    return line.startswith(":") or (len(line.split()) == 4 and not re.search(r"[\t,;]", line))

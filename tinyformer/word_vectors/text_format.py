@@ -1,0 +1,121 @@
+"""Files of word vectors in word2vec's text format, which gensim, GloVe and fastText write and read, too.
+
+The first line has the number of words and the width; GloVe's files lack it. Each other line has a word and the numbers of its
+vector, with spaces between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from tinyformer.data.reading import check_file
+from tinyformer.errors import UserError, shortened
+from tinyformer.memory import check_fits
+from tinyformer.word_vectors.vectors import WordVectors
+from tinytensor.backend import Array, host
+from tinytensor.io import atomic_write
+
+WANTED = "give a file of word vectors in word2vec's text format"
+
+
+def save_vectors(vectors: WordVectors, path: str | Path) -> None:
+    """Write word vectors, each number with as many digits as float32 needs: ``load_vectors`` reads exactly the same numbers.
+
+    A file that is there stays until the new one is complete. Raises UserError for a word with white space in it, as the format
+    cannot tell where it ends, and OSError if the file cannot be written.
+    """
+    for word in vectors.words:
+        if not word or word.split() != [word]:
+            raise UserError(f"the word {shortened(word, 60)!r} cannot be written, as white space ends a word in {path}")
+    with atomic_write(path) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as file:
+        file.write(f"{len(vectors)} {vectors.width}\n")
+        for word, row in zip(vectors.words, vectors.matrix):
+            file.write(f"{word} {' '.join(row.astype(str))}\n")  # of float32 the shortest text that means this number
+
+
+def load_vectors(path: str | Path, limit: int | None = None) -> WordVectors:
+    """Read word vectors, or the first ``limit`` of them: published files have the frequent words first.
+
+    The first line with the number of words and the width may be missing. Raises UserError, which names the file and the line,
+    for a file that is missing, damaged, cut off or of another kind.
+    """
+    size = check_file(path, WANTED)
+    if limit is None:
+        check_fits(size // 3, f"what {path} has", "read fewer words, with limit", on_host=True)  # at most 12 bytes a number
+    with open(path, "rb") as file:
+        return _Reader(path, file).read(limit)
+
+
+class _Reader:
+    """Reads a file line by line."""
+
+    def __init__(self, path: str | Path, file: BinaryIO):
+        self.path = path
+        self.lines = self._decoded(file)
+        self.number = 0  # of the line that was read last, from 1
+
+    def _decoded(self, file: BinaryIO) -> Iterator[str]:
+        for self.number, line in enumerate(file, start=1):
+            try:
+                yield line.decode("utf-8").removeprefix("\ufeff" if self.number == 1 else "").rstrip(" \t\r\n")
+            except UnicodeDecodeError:
+                raise self._error("is not UTF-8 text") from None
+
+    def _error(self, what: str) -> UserError:
+        return UserError(f"{self.path}, line {self.number}: {what}")
+
+    def read(self, limit: int | None) -> WordVectors:
+        first = next(self.lines, "")
+        count, width = self._header(first)
+        found: dict[str, int] = {}  # the line of each word
+        rows: list[Array] = []
+        lines = self.lines if count is not None else _chain(first, self.lines)
+        for line in lines:
+            if limit is not None and len(rows) == limit:
+                break
+            if count is not None and len(rows) == count:
+                if line:
+                    raise self._error(f"there are more words than the {count:,} that line 1 tells of")
+                continue
+            word, row = self._entry(line, width)
+            if word in found:
+                raise self._error(f"the word {shortened(word, 60)!r} is on line {found[word]}, too")
+            found[word] = self.number
+            rows.append(row)
+        if count is not None and len(rows) < min(count, limit or count):
+            raise self._error(f"the file ends after {len(rows):,} of {count:,} words: it is cut off")
+        if not rows:
+            raise UserError(f"{self.path} has no vectors: {WANTED}")
+        return WordVectors(found, host.stack(rows))
+
+    def _header(self, line: str) -> tuple[int | None, int]:
+        """The number of words and the width. A file without a header has no number, and the width is that of its first line."""
+        parts = line.split(" ")
+        if len(parts) == 2 and all(part.isascii() and part.isdigit() and len(part) < 19 for part in parts):
+            count, width = map(int, parts)
+            if not count or not width:
+                raise self._error(f"it tells of {count} words with {width} numbers each: {WANTED}")
+            return count, width
+        if len(parts) < 2:
+            raise UserError(f"{self.path} has no vectors: {WANTED}") if not line else self._error(f"no numbers: {WANTED}")
+        return None, len(parts) - 1
+
+    def _entry(self, line: str, width: int) -> tuple[str, Array]:
+        """The word and the numbers of a line. Words of some published files have spaces in them."""
+        word, *numbers = line.rsplit(" ", width)
+        if len(numbers) < width or not word:
+            raise self._error(f"a word and {width} numbers must be here, not {shortened(line, 60)!r}")
+        try:
+            row = host.array(numbers, dtype=host.float32)
+        except ValueError:
+            raise self._error(f"{shortened(' '.join(numbers), 60)!r} are not {width} numbers") from None
+        if not host.isfinite(row).all():
+            raise self._error(f"a number of {shortened(word, 60)!r} is not finite in float32")
+        return word, row
+
+
+def _chain(first: str, others: Iterator[str]) -> Iterator[str]:
+    yield first
+    yield from others

@@ -1,0 +1,126 @@
+"""Words with a vector each, and what can be asked of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Any
+
+from tinyformer.errors import SettingError, UserError
+from tinyformer.word_vectors.corpus import check_known
+from tinytensor.backend import Array, host
+
+BY = ("cosine", "dot")
+
+
+class WordVectors:
+    """A vector for each word, as the rows of a matrix.
+
+    The vector of a word is a row of the matrix. It is also the product of the matrix with the word's one-hot vector, which is 1
+    at the word's id and 0 elsewhere: all other rows are multiplied by 0. The lookup computes the same without the zeros, and so
+    does the embedding of a Transformer. ::
+
+        vectors["king"] == one_hot(vectors.ids["king"]) @ vectors.matrix
+
+    Attributes:
+        words: The words by their ids, usually the frequent ones first.
+        matrix: Their vectors, (words, width), float32, on the CPU.
+    """
+
+    def __init__(self, words: Iterable[str], matrix: Any):
+        """Raises UserError unless there is one finite vector for each word, and no word twice."""
+        self.words: Sequence[str] = list(words)
+        self.matrix: Array = host.asarray(matrix, dtype=host.float32)
+        if self.matrix.ndim != 2 or len(self.matrix) != len(self.words) or not self.matrix.size:
+            raise UserError(f"{len(self.words)} words need a matrix of as many rows, not one of shape {self.matrix.shape}")
+        self.ids = {word: number for number, word in enumerate(self.words)}
+        if len(self.ids) < len(self.words):
+            (twice, *_) = (word for number, word in enumerate(self.words) if self.ids[word] != number)
+            raise UserError(f"the word {twice!r} has two vectors")
+        if not host.isfinite(self.matrix).all():
+            raise UserError("a vector has numbers that are not finite")
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def __contains__(self, word: object) -> bool:
+        return word in self.ids
+
+    def __getitem__(self, word: str) -> Array:
+        """The vector of a word, (width,). Raises UserError for an unknown word, which offers similar spellings."""
+        return self.matrix[self.id_of(word)]
+
+    @property
+    def width(self) -> int:
+        """The numbers of a vector."""
+        return int(self.matrix.shape[1])
+
+    def id_of(self, word: str) -> int:
+        """The id of a word. Raises UserError for an unknown word, which offers similar spellings."""
+        check_known(word, self.ids, self.words)
+        return self.ids[word]
+
+    @cached_property
+    def lengths(self) -> Array:
+        """The length of each vector, (words,)."""
+        return host.sqrt((self.matrix * self.matrix).sum(axis=1))
+
+    @cached_property
+    def directions(self) -> Array:
+        """The vectors divided by their lengths, (words, width). A vector of zeros remains one."""
+        return self.matrix / host.where(self.lengths == 0, 1, self.lengths)[:, None]
+
+    # ------------------------------------------------------------------------------------------------------ questions
+
+    def similarity(self, first: str, second: str) -> float:
+        """The cosine of the angle between two words' vectors: 1 for the same direction, 0 for a right angle."""
+        return float(self.directions[self.id_of(first)] @ self.directions[self.id_of(second)])
+
+    def nearest(self, word: str, count: int = 10, by: str = "cosine") -> list[tuple[str, float]]:
+        """The other words with the highest scores, highest first: by "cosine", or by "dot" product.
+
+        The dot product is the cosine times both lengths. The length of the asked word's vector does not change the order, but
+        long vectors come first. In word2vec, frequent words that are used in few ways have long ones (Schakel and Wilson 2015).
+        """
+        if by not in BY:
+            raise SettingError(f"by must be one of {', '.join(BY)}, not {by!r}")
+        number = self.id_of(word)
+        rows = self.directions if by == "cosine" else self.matrix
+        return self.ranked(rows @ rows[number], count, [number])
+
+    def analogy(self, first: str, second: str, third: str, count: int = 10) -> list[tuple[str, float]]:
+        """What is to ``third`` as ``second`` is to ``first``: ``analogy("man", "king", "woman")``.
+
+        The words whose directions are nearest to second - first + third by cosine, without these three (Mikolov, Yih and Zweig
+        2013). Without that rule it would mostly be one of them.
+        """
+        a, b, c = numbers = [self.id_of(word) for word in (first, second, third)]
+        wanted = self.directions[b] - self.directions[a] + self.directions[c]
+        length = float(host.linalg.norm(wanted)) or 1.0
+        return self.ranked(self.directions @ (wanted / length), count, numbers)
+
+    def odd_one_out(self, words: Sequence[str]) -> str:
+        """The word whose direction is farthest from the mean direction of all. Raises UserError for fewer than three words."""
+        if len(set(words)) < 3:
+            raise UserError("an odd one out needs at least three different words to choose from")
+        rows = self.directions[[self.id_of(word) for word in words]]
+        return words[int((rows @ rows.mean(axis=0)).argmin())]
+
+    def plane(self, words: Sequence[str]) -> tuple[Array, float]:
+        """The directions of words as points of a plane, (words, 2), and the fraction of their variance that it shows.
+
+        Of all planes it is the one that shows most: the first two principal components (Pearson 1901).
+        """
+        rows = self.directions[[self.id_of(word) for word in words]]
+        u, s, _ = host.linalg.svd(rows - rows.mean(axis=0), full_matrices=False)
+        points = host.zeros((len(words), 2))
+        points[:, : s[:2].size] = u[:, :2] * s[:2]
+        variance = float((s**2).sum())
+        return points, float((s[:2] ** 2).sum()) / variance if variance else 1.0
+
+    def ranked(self, scores: Array, count: int, left_out: Sequence[int] = ()) -> list[tuple[str, float]]:
+        """The ``count`` words with the highest scores (words,), highest first, without some ids. Of equals, the lower id."""
+        if count < 1:
+            raise SettingError(f"count must be at least 1, not {count}")
+        order = host.argsort(-scores, kind="stable")[: count + len(left_out)]
+        return [(self.words[i], float(scores[i])) for i in order if i not in left_out][:count]

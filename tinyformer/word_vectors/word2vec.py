@@ -1,0 +1,170 @@
+"""word2vec: vectors by learning to tell words that stand near each other from words drawn at random (Mikolov et al. 2013).
+
+Each word has two vectors, one as a context and one as a target. The first ones are the result. ``negative_sampling_loss`` is
+what is minimised, in ops. The training steps are a kernel with the same gradient, which touches only the rows of the words in a
+batch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import tinytensor as tt
+from tinyformer.errors import SettingError
+from tinyformer.memory import check_fits
+from tinyformer.progress import Progress, show_progress
+from tinyformer.schema import check_fields
+from tinyformer.settings import at_least, one_of, setting
+from tinyformer.training.signals import stop_on_signals
+from tinyformer.word_vectors.batches import Examples
+from tinyformer.word_vectors.corpus import Corpus
+from tinyformer.word_vectors.vectors import WordVectors
+from tinytensor import Tensor, kernels
+from tinytensor.backend import Array, default_dtype, from_numpy, host, to_numpy, xp
+
+METHODS = ("cbow", "skip-gram")
+LARGEST_BATCH = 256  # unless the user wants a larger one
+SHOWN = 20  # how often the loss is shown
+
+
+@dataclass(frozen=True)
+class Word2VecConfig:
+    """The settings of word2vec; their defaults are those of gensim, but for the epochs. Raises SettingError for a value that is
+    not allowed."""
+
+    method: str = "skip-gram"  # predict a word from one of the words around it, or with "cbow" from all of them
+    width: int = setting(100, "numbers of a vector")
+    window: int = setting(5, "most words to each side; for each word the window is drawn from 1 to this")
+    negative: int = setting(5, "words drawn at random for each example")
+    sample: float = setting(1e-3, "words that are a larger fraction of the text are left out at random; 0: none")
+    learning_rate: float = setting(0.025, "learning rate at the beginning, from which it falls evenly")
+    min_learning_rate: float = setting(1e-4, "learning rate at the end")
+    epochs: int = setting(5, "times that the text is read")
+    batch_size: int = setting(0, "examples of a step; 0: 256, but no more than there are different words")
+    seed: int = setting(1337, "random seed of the first vectors, the windows and the drawn words")
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        one_of(self, "method", METHODS)
+        at_least(self, width=1, window=1, negative=1, sample=0, learning_rate=0, min_learning_rate=0, epochs=1)
+        at_least(self, batch_size=0, seed=0)
+
+
+def negative_sampling_loss(inputs: Tensor, outputs: Tensor, contexts: Array, targets: Array) -> Tensor:
+    """The loss of a batch, summed over its examples; the kernels' ``negative_sampling_step`` descends its gradient.
+
+    inputs, outputs: the vectors of the words as contexts and as targets, (words, width). contexts (n, c), targets (n, 1 + k):
+    ids of the backend as ``Examples`` makes them, -1 where there is no word.
+
+    Let h be the mean of the contexts' vectors. Then sigmoid(h . target) is the probability that target is the right word and
+    not one that was drawn, and the loss is -log sigmoid(h . target) - sum log sigmoid(-h . drawn).
+    """
+    is_context = tt.tensor(contexts >= 0)[..., None]
+    total = (inputs[xp.maximum(contexts, 0)] * is_context).sum(axis=1)
+    mean = total / is_context.sum(axis=1)
+    # The value of the mean with the gradient of the sum, as in Mikolov's program: each context gets all of it, not its share.
+    # With the true gradient, more words around a word would mean slower learning (İrsoy, Benton and Stratos 2021).
+    h = total + (mean - total).detach()
+    scores = (outputs[xp.maximum(targets, 0)] * tt.expand_dims(h, 1)).sum(axis=-1)
+    is_right = xp.arange(targets.shape[1]) == 0
+    losses = -tt.logsigmoid(tt.where(is_right, scores, -scores))
+    return tt.where(targets >= 0, losses, 0.0).sum()
+
+
+class Word2Vec:
+    """Trains vectors on a corpus. ::
+
+        training = Word2Vec(corpus, Word2VecConfig(method="cbow"))
+        training.train()
+        training.vectors().nearest("king")
+
+    Attributes:
+        inputs, outputs: The vectors of the words as contexts and as targets, (words, width), float32, on the backend.
+        words_done: How many words of the text were read, all epochs together.
+        losses: The mean losses of an example in some batches, with the words that were read until then.
+        stopped_by: What stopped the training before its end, such as Ctrl-C.
+    """
+
+    def __init__(self, corpus: Corpus, config: Word2VecConfig):
+        """Raises SettingError for vectors that do not fit in memory."""
+        size = len(corpus.vocabulary), config.width
+        check_fits(2 * 4 * size[0] * size[1], "two vectors for each word", "choose a smaller width", "width")
+        self.corpus = corpus
+        self.config = config
+        # The gradients of a step are added up. So where a batch has each word many times, a step would be too long.
+        self.batch_size = config.batch_size or min(LARGEST_BATCH, len(corpus.vocabulary))
+        self.examples = Examples(corpus, config.method == "skip-gram", config.window, config.negative, config.sample)
+        self._rng = host.random.default_rng(config.seed)
+        self.inputs = from_numpy((self._rng.random(size, dtype=default_dtype) - 0.5) / config.width, default_dtype)
+        self.outputs = xp.zeros(size, default_dtype)
+        self.words_done = 0
+        self.losses: list[tuple[int, float]] = []
+        self.stopped_by: str | None = None
+
+    @property
+    def total_words(self) -> int:
+        """How many words training reads, all epochs together."""
+        return self.config.epochs * len(self.corpus.ids)
+
+    def rate(self) -> float:
+        """The learning rate, which falls evenly with the words that were read."""
+        first, last = self.config.learning_rate, min(self.config.min_learning_rate, self.config.learning_rate)
+        return first + (last - first) * self.words_done / self.total_words
+
+    def train(self, quiet: bool = False) -> bool:
+        """Train to the end. Returns True if nothing stopped it.
+
+        Ctrl-C, SIGTERM and SIGHUP stop it; ``vectors`` then returns those so far. Raises SettingError if the loss is not
+        finite.
+        """
+        began, shown = time.perf_counter(), 0
+        with stop_on_signals(self._stop), show_progress("training", self.total_words, "word", quiet=quiet) as bar:
+            for words, contexts, targets in self._pieces():
+                self._step(contexts, targets)
+                self.words_done += words
+                bar.update(words)
+                if len(contexts) and self.words_done * SHOWN >= (shown + 1) * self.total_words:
+                    shown = self.words_done * SHOWN // self.total_words
+                    self._show(bar, contexts, targets, time.perf_counter() - began)
+                if self.stopped_by:
+                    return False
+        return True
+
+    def _pieces(self) -> Iterator[tuple[int, Array, Array]]:
+        for _ in range(self.config.epochs):
+            yield from self.examples.of_an_epoch(self._rng)
+
+    def _step(self, contexts: Any, targets: Any) -> None:
+        """Learn from the examples of a piece, in batches."""
+        contexts, targets = from_numpy(contexts), from_numpy(targets)
+        size, rate = self.batch_size, self.rate()
+        for first in range(0, len(contexts), size):
+            batch = contexts[first : first + size], targets[first : first + size]
+            kernels.negative_sampling_step(self.inputs, self.outputs, *batch, rate)
+
+    def _show(self, bar: Progress, contexts: Any, targets: Any, seconds: float) -> None:
+        """Show the loss of the first examples of a piece that was just learned from, and the speed."""
+        some = [from_numpy(ids[: self.batch_size]) for ids in (contexts, targets)]
+        with tt.no_grad():
+            loss = negative_sampling_loss(tt.tensor(self.inputs), tt.tensor(self.outputs), *some).item() / len(some[0])
+        if not host.isfinite(loss):
+            raise SettingError(
+                f"learning_rate is too high for a batch_size of {self.batch_size}: the loss is not finite any more",
+                "learning_rate",
+                "batch_size",
+            )
+        self.losses.append((self.words_done, loss))
+        with suppress(OSError):  # as when the terminal was closed; then SIGHUP stops the training
+            bar.set_postfix_str(f"loss {loss:.3f}, {self.words_done / seconds:,.0f} words/s")
+
+    def _stop(self, by: str) -> None:
+        """Ask training to stop after the current piece."""
+        self.stopped_by = self.stopped_by or by
+
+    def vectors(self) -> WordVectors:
+        """The vectors so far."""
+        return WordVectors(self.corpus.vocabulary.words, to_numpy(self.inputs).copy())
