@@ -36,7 +36,7 @@ def frames(samples: Any, size: int, hop: int, padding: str = "zero") -> Any:
     half = size // 2
     if not len(samples) or (padding == "reflect" and len(samples) <= half):
         raise ValueError(f"{len(samples)} samples are too few for frames of {size} with {padding} padding")
-    padded = host.pad(samples, half, mode="constant" if padding == "zero" else padding)
+    padded = host.pad(samples, half, mode="reflect" if padding == "reflect" else "constant")
     return host.lib.stride_tricks.sliding_window_view(padded, size)[::hop]
 
 
@@ -115,8 +115,8 @@ def mel_filters(config: MelConfig) -> Any:
 
     With many filters and short frames, a filter may lie between two frequencies of the transform: it is zero everywhere."""
     to_mel, to_hz = SCALES[config.scale]
-    ends = to_mel(host.array([config.lowest, config.top], host.float64))
-    corners = to_hz(host.linspace(*ends, config.num_mels + 2))[:, None]
+    first, last = to_mel(host.array([config.lowest, config.top]))
+    corners = to_hz(host.linspace(first, last, config.num_mels + 2))[:, None]
     left, middle, right = corners[:-2], corners[1:-1], corners[2:]
     hz = host.arange(config.size // 2 + 1) * (config.rate / config.size)
     filters = host.maximum(0, host.minimum((hz - left) / (middle - left), (right - hz) / (right - middle)))

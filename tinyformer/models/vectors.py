@@ -1,0 +1,89 @@
+"""Sources that are vectors instead of tokens, such as sounds: how an encoder reads them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import tinytensor as tt
+from tinyformer.errors import UserError
+from tinyformer.models.positions import absolute_positions, add_positions
+from tinytensor import Tensor
+from tinytensor.backend import host
+from tinytensor.nn import Dropout, Linear, Module
+
+if TYPE_CHECKING:
+    from tinyformer.models.transformer import TransformerConfig
+
+
+class Vectors(NamedTuple):
+    """Sequences of vectors, which an encoder takes in the place of ids.
+
+    ``values`` (batch, frames, features) and ``lengths`` (batch,), the number of frames of each sequence. The frames behind them
+    are padding and change nothing, whatever they hold.
+    """
+
+    values: Tensor
+    lengths: Tensor
+
+
+def length_mask(lengths: Tensor, count: int) -> Tensor:
+    """Lengths (batch,) -> a mask (batch, count), True for the places before each length."""
+    return tt.arange(count) < lengths.reshape(-1, 1)
+
+
+def check_vectors(source: Any, features: int) -> None:
+    """Raise UserError unless the source is ``Vectors`` of so many features; for 0 features, unless it is none."""
+    if isinstance(source, Vectors) != bool(features):
+        wanted, given = ("Vectors", "ids") if features else ("ids", "Vectors")
+        raise UserError(f"this model reads {wanted}, not {given}: its source_features is {features}")
+    if features:
+        shape, lengths = source.values.shape, source.lengths.shape
+        if len(shape) != 3 or shape[1] == 0 or shape[2] != features or lengths != shape[:1]:
+            raise UserError(
+                f"the sources must be (batch, frames, {features}) with a length for each, not of shape {shape} and {lengths}"
+            )
+
+
+def check_lengths(source: Vectors) -> None:
+    """Raise UserError for a sequence that has no frames, or more than there are. On a GPU this waits for it."""
+    lengths, most = host.asarray(source.lengths.numpy()), source.values.shape[1]
+    wrong = lengths[(lengths < 1) | (lengths > most)]
+    if wrong.size:
+        raise UserError(f"a sequence cannot have {int(wrong.flat[0])} frames: in this batch there are 1 to {most}")
+
+
+class StridedConvolution(Module):
+    """A convolution over time that shortens it. Its windows are centred on every ``stride``-th frame and overlap: each reaches
+    to the middles of its neighbours, but does not touch them. With a stride of 1 it is a linear layer of each frame.
+
+    Frames before the beginning and behind the end of a sequence count as zeros.
+    """
+
+    def __init__(self, features: int, width: int, stride: int):
+        self.stride = stride
+        self.projection = Linear((2 * stride - 1) * features, width)
+
+    def forward(self, source: Vectors) -> Vectors:
+        """Vectors (batch, frames, features) -> (batch, frames / stride, width), rounded up; so are the lengths."""
+        values, lengths = source
+        batch, frames, features = values.shape
+        count, reach = -(-frames // self.stride), self.stride - 1
+        values = tt.where(length_mask(lengths, frames).reshape(batch, frames, 1), values, 0.0)
+        padded = tt.pad(values.astype(self.projection.weight.dtype), ((0, 0), (reach, reach), (0, 0)))
+        places = self.stride * host.arange(count)[:, None] + host.arange(2 * self.stride - 1)
+        windows = padded[:, places].reshape(batch, count, (2 * self.stride - 1) * features)
+        return Vectors(self.projection(windows), (lengths + reach) // self.stride)
+
+
+class VectorAndPosition(Module):
+    """Vectors through a ``StridedConvolution``, plus positions, then dropout: for vectors what token embeddings are for ids."""
+
+    def __init__(self, config: TransformerConfig):
+        self.convolution = StridedConvolution(config.source_features, config.d_model, config.source_stride)
+        self.positions = absolute_positions(config.positions, config.max_length, config.d_model)
+        self.dropout = Dropout(config.dropout)
+
+    def forward(self, source: Vectors) -> Vectors:
+        """Vectors (batch, frames, source_features) -> (batch, frames / source_stride, d_model)."""
+        x, lengths = self.convolution(source)
+        return Vectors(self.dropout(add_positions(x, self.positions)), lengths)
