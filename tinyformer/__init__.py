@@ -3,9 +3,11 @@
 - ``models``: the networks, and the parts that they are built from.
 - ``tokenizers``: from text to ids and back.
 - ``data``: from files to batches.
+- ``audio``: from WAV files to vectors.
 - ``training``: the loop, losses, evaluation, and the folder of a run with its checkpoints.
 - ``decoding``: from logits to text.
-- Beside these packages: scripts and their command lines, translation, settings, errors, files, pictures, progress, memory.
+- Beside these packages: scripts and their command lines, translation, transcription, settings, errors, files, pictures,
+  progress, memory.
 
 ``from tinyformer import GPT`` works for every name below, and loads only the files that the name needs.
 """
@@ -16,6 +18,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the table below
+    from tinyformer.audio.features import MelConfig, log_mel, mel_filters, power_spectrum
+    from tinyformer.audio.wav import read_wav, write_wav
     from tinyformer.command_line import (
         Commands,
         Parser,
@@ -40,6 +44,7 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.data.reading import default_text, open_text, read_text
     from tinyformer.data.sentences import check_marks, labelled_sentences, likely_marks, sentence_parts, sentences_before
     from tinyformer.data.text import TextBatches
+    from tinyformer.data.vectors import VectorPairBatch, padded_vectors, vector_pair_batch
     from tinyformer.decoding.beam_search import Hypothesis, beam_search, log_softmax
     from tinyformer.decoding.decoders import (
         Decoder,
@@ -61,6 +66,7 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.models.recurrent import RecurrentConfig, RecurrentLM
     from tinyformer.models.seq2seq import AdditiveAttentionModel, ContextVectorModel, Seq2SeqConfig
     from tinyformer.models.transformer import Transformer, TransformerConfig
+    from tinyformer.models.vectors import Vectors
     from tinyformer.schema import check_fields
     from tinyformer.scripts import RunSetup, draw_losses, train_to_end
     from tinyformer.settings import at_least, one_of, setting, settings_from
@@ -77,9 +83,12 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.training.losses import class_loss, masked_token_loss, next_token_loss, translation_loss
     from tinyformer.training.runs import RunFolder, load_weights
     from tinyformer.training.trainer import Trainer
+    from tinyformer.transcription import Transcriber
     from tinyformer.translation import TranslationConfig, Translator, specials_of
 
 _NAMES = {
+    "audio.features": "MelConfig log_mel mel_filters power_spectrum",
+    "audio.wav": "read_wav write_wav",
     "command_line": "Commands Parser add_pair_flags add_run_flags add_run_settings add_settings add_text_flag as_flags "
     "first_choice next_command run_command some_path typed_lines",
     "data.batches": "Batch Batches padded",
@@ -91,6 +100,7 @@ _NAMES = {
     "data.reading": "default_text open_text read_text",
     "data.sentences": "check_marks labelled_sentences likely_marks sentence_parts sentences_before",
     "data.text": "TextBatches",
+    "data.vectors": "VectorPairBatch padded_vectors vector_pair_batch",
     "decoding.beam_search": "Hypothesis beam_search log_softmax",
     "decoding.decoders": "Decoder GPTDecoder RecurrentDecoder TransformerDecoder language_decoder translation_decoder",
     "decoding.filling": "fill_masks hide_words with_wordpieces",
@@ -105,6 +115,7 @@ _NAMES = {
     "models.recurrent": "RecurrentConfig RecurrentLM",
     "models.seq2seq": "AdditiveAttentionModel ContextVectorModel Seq2SeqConfig",
     "models.transformer": "Transformer TransformerConfig",
+    "models.vectors": "Vectors",
     "schema": "check_fields",
     "scripts": "RunSetup draw_losses train_to_end",
     "settings": "at_least one_of setting settings_from",
@@ -114,6 +125,7 @@ _NAMES = {
     "training.losses": "class_loss masked_token_loss next_token_loss translation_loss",
     "training.runs": "RunFolder load_weights",
     "training.trainer": "Trainer",
+    "transcription": "Transcriber",
     "translation": "TranslationConfig Translator specials_of",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}

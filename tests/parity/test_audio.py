@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from tinyformer.audio import MelConfig, hann_window, log_mel, power_spectrum
+from tinyformer.audio.features import MelConfig, hann_window, log_mel, power_spectrum
 
 # What is used of torchaudio is Python. Its compiled extension fits only the PyTorch that it was built with, often one with
 # CUDA, and importing torchaudio fails where it does not fit: so it is left out.

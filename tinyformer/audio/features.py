@@ -109,14 +109,20 @@ class MelConfig:
         return self.highest or self.rate / 2
 
 
-def mel_filters(config: MelConfig) -> Any:
-    """The filters (num_mels, size // 2 + 1): triangles over frequency, each from the middle of the one before to the middle of
-    the next, with the middles at equal distances in mel.
-
-    With many filters and short frames, a filter may lie between two frequencies of the transform: it is zero everywhere."""
+def filter_corners(config: MelConfig) -> Any:
+    """The frequencies in Hz (num_mels + 2,) where the filters begin, are highest, and end: at equal distances in mel. Filter i
+    begins at number i, is highest at number i + 1, and ends at number i + 2."""
     to_mel, to_hz = SCALES[config.scale]
     first, last = to_mel(host.array([config.lowest, config.top]))
-    corners = to_hz(host.linspace(first, last, config.num_mels + 2))[:, None]
+    return to_hz(host.linspace(first, last, config.num_mels + 2))
+
+
+def mel_filters(config: MelConfig) -> Any:
+    """The filters (num_mels, size // 2 + 1): triangles over frequency, each from the middle of the one before to the middle of
+    the next.
+
+    With many filters and short frames, a filter may lie between two frequencies of the transform: it is zero everywhere."""
+    corners = filter_corners(config)[:, None]
     left, middle, right = corners[:-2], corners[1:-1], corners[2:]
     hz = host.arange(config.size // 2 + 1) * (config.rate / config.size)
     filters = host.maximum(0, host.minimum((hz - left) / (middle - left), (right - hz) / (right - middle)))

@@ -3,6 +3,7 @@
 from tinyformer.plots.attention import alignments, attention_maps, attention_means
 from tinyformer.plots.curves import accuracy_by_distance, gradients_by_distance, loss_curve, note_on_losses, scores_by_length
 from tinyformer.plots.drawing import if_possible
+from tinyformer.plots.recordings import listening
 
 __all__ = [
     "accuracy_by_distance",
@@ -11,6 +12,7 @@ __all__ = [
     "attention_means",
     "gradients_by_distance",
     "if_possible",
+    "listening",
     "loss_curve",
     "note_on_losses",
     "scores_by_length",

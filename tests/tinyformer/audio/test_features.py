@@ -7,8 +7,16 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tinyformer.audio import MelConfig, hann_window, log_mel, mel_filters, power_spectrum
-from tinyformer.audio.features import SCALES, frames
+from tinyformer.audio.features import (
+    SCALES,
+    MelConfig,
+    filter_corners,
+    frames,
+    hann_window,
+    log_mel,
+    mel_filters,
+    power_spectrum,
+)
 from tinyformer.errors import SettingError
 
 RATE = 8000
@@ -69,10 +77,16 @@ def test_filters_are_triangles_that_add_up_to_one(scale: str) -> None:
     assert areas == pytest.approx(1, rel=0.03)
 
 
-def test_filters_end_where_they_are_told_to() -> None:
-    filters = mel_filters(MelConfig(RATE, 512, 128, 10, lowest=500, highest=2000))
+@pytest.mark.parametrize("scale", SCALES)
+def test_filters_begin_and_end_where_they_are_told_to(scale: str) -> None:
+    config = MelConfig(RATE, 512, 128, 10, lowest=500, highest=2000, scale=scale)
+    corners = filter_corners(config)
+    assert corners[[0, -1]] == pytest.approx([500, 2000])
+    assert np.diff(SCALES[scale][0](corners), 2) == pytest.approx(0, abs=1e-9)
     hz = np.arange(257) * RATE / 512
-    assert (filters.any(axis=0) == ((hz > 500) & (hz < 2000))).all()
+    for row, begin, middle, end in zip(mel_filters(config), corners, corners[1:], corners[2:]):
+        assert ((row > 0) == ((hz > begin) & (hz < end))).all()
+        assert abs(hz[row.argmax()] - middle) < RATE / 512
 
 
 def test_decibels() -> None:

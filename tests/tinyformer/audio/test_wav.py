@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tinyformer.audio import read_wav, write_wav
+from tinyformer.audio.wav import read_wav, write_wav
 from tinyformer.errors import UserError
 
 RATE = 8000
