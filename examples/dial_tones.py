@@ -67,7 +67,6 @@ MODEL = {"d_model": 64, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 2
 SOUND = {"source_vocab_size": 0, "target_vocab_size": VOCAB_SIZE, "source_features": MEL.num_mels, "source_stride": 4}
 TRAINING = {"steps": 2000, "batch_size": 32, "learning_rate": 2e-3, "warmup": 100, "weight_decay": 0.0, "beta2": 0.98}
 NOISES = {"clean": None, "10 dB": 10.0, "0 dB": 0.0}  # by how much the tones are louder than the noise
-TESTED = 1000  # recordings for each of them
 
 Recording = tuple[str, Any]  # the keys that were pressed, and the samples
 
@@ -121,13 +120,14 @@ def test_recordings(task: DialTask, snr: float | None, seed: int, count: int) ->
 
 def test(transcriber: Transcriber, seed: int, folder: RunFolder) -> None:
     """Print how many numbers are exactly right by the level of noise, and write them all to a file."""
-    print(f"Numbers that are exactly right, of {TESTED:,} new recordings for each level of noise:")
+    tested = transcriber.task.test
+    print(f"Numbers that are exactly right, of {tested:,} new recordings for each level of noise:")
     lines = ["noise\tdialed\theard"]
     for name, snr in NOISES.items():
-        recordings = test_recordings(transcriber.task, snr, seed, TESTED)
+        recordings = test_recordings(transcriber.task, snr, seed, tested)
         heard = transcriber.transcribe([samples for _, samples in recordings])
         right = sum(keys == ours for (keys, _), ours in zip(recordings, heard))
-        print(f"    {name:6s} {100 * right / TESTED:6.2f} %")
+        print(f"    {name:6s} {100 * right / tested:6.2f} %")
         lines += [f"{name}\t{keys}\t{ours}" for (keys, _), ours in zip(recordings, heard)]
     write_text(folder.sample, "\n".join(lines) + "\n")
     print(f"Wrote all of them to {folder.sample}")

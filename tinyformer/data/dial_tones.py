@@ -49,10 +49,11 @@ class DialTask:
     fewest: int = setting(3, "the fewest keys in a recording")
     most: int = setting(12, "the most keys in a recording")
     snr: float = setting(0.0, "how many decibels tones are louder than noise, at least; negative where noise is louder")
+    test: int = setting(1000, "new recordings to test with at the end, for each level of noise")
 
     def __post_init__(self) -> None:
         check_fields(self)
-        at_least(self, fewest=1, most=1)
+        at_least(self, fewest=1, most=1, test=1)
         if self.most < self.fewest:
             raise SettingError(f"most must be at least fewest, {self.fewest}, not {self.most}", "most", "fewest")
         if not -CLEANEST <= self.snr <= CLEANEST:
