@@ -143,7 +143,8 @@ def draw(transcriber: Transcriber, samples: Any, title: str, path: str | Path) -
     """Draw a recording, and what the network listens to while it writes down the keys."""
     heard = transcriber.hear(samples)
     with plots.if_possible():
-        plots.listening(log_mel(samples, MEL), MEL, heard.weights, [*heard.keys, "end"], title, path)
+        stride = transcriber.model.config.source_stride
+        plots.listening(log_mel(samples, MEL), MEL, heard.weights, stride, [*heard.keys, "end"], title, path)
         print(f"Drew {path}")
 
 

@@ -14,21 +14,28 @@ LABELLED = 8  # frequencies that have a label, at most
 
 
 def listening(
-    decibels: Any, config: MelConfig, weights: Sequence[Tensor], written: Sequence[str], title: str, path: str | Path
+    decibels: Any,
+    config: MelConfig,
+    weights: Sequence[Tensor],
+    stride: int,
+    written: Sequence[str],
+    title: str,
+    path: str | Path,
 ) -> Path:
     """Draw log-mel vectors (frames, mels), and under them what each layer of a decoder listened to, to a PNG. Returns its path.
 
     ``weights`` are those of the attention to the sound, (heads, tokens, positions) for each layer; the mean over the heads is
-    drawn. ``written`` holds the tokens, each in the row of the weights with which it was written. All panels have the same
-    axis of time. Raises ImportError without matplotlib.
+    drawn. A position is ``stride`` frames wide. ``written`` holds the tokens, each in the row of the weights with which it was
+    written. All panels have the same axis of time. Raises ImportError without matplotlib.
     """
     from matplotlib.figure import Figure
 
-    seconds = len(decibels) * config.hop / config.rate
+    hop = config.hop / config.rate
+    seconds, width = len(decibels) * hop, stride * hop  # of the sound, and of a position
     heights = [2.2] + [0.5 + 0.16 * len(written)] * len(weights)
     figure = Figure(figsize=(min(max(4.0, 2.2 * seconds), 16.0), 0.6 + sum(heights)), layout="constrained")
     top, *below = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
-    begin = -config.hop / config.rate / 2  # a frame is centred on its time
+    begin = -hop / 2  # a frame is centred on its time
     look: dict[str, Any] = {"aspect": "auto", "interpolation": "nearest"}
     top.imshow(decibels.T, origin="lower", cmap="magma", extent=(begin, begin + seconds, -0.5, config.num_mels - 0.5), **look)
     places = range(0, config.num_mels, -(-config.num_mels // LABELLED))
@@ -37,8 +44,6 @@ def listening(
     top.set_title(title, fontsize=9, loc="left", parse_math=False)
     for layer, (axes, of_layer) in enumerate(zip(below, weights)):
         mean = of_layer.mean(axis=0).numpy()
-        stride = -(-len(decibels) // mean.shape[1])
-        width = stride * config.hop / config.rate
         extent = (-width / 2, -width / 2 + width * mean.shape[1], len(written) - 0.5, -0.5)
         axes.imshow(mean, cmap="Blues", vmin=0, vmax=1, extent=extent, **look)
         axes.set_yticks(range(len(written)), written, fontsize=7)
