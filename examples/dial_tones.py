@@ -12,6 +12,7 @@ python examples/dial_tones.py transcribe recordings/*.wav   # write down the num
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         Transcriber,
         Transformer,
         TransformerConfig,
+        UserError,
         add_run_flags,
         add_settings,
         as_flags,
@@ -165,9 +167,10 @@ def transcribe(arguments: argparse.Namespace) -> None:
 
 def record(arguments: argparse.Namespace) -> None:
     """Write three recordings of a number as WAV files: without noise, with some, and with as much noise as tone."""
+    if arguments.seed is not None and arguments.seed < 0:
+        raise UserError(f"--seed must be at least 0, not {arguments.seed}")
     rng = host.random.default_rng(arguments.seed)
-    keys = random_keys(DialTask(), rng) if arguments.keys is None else "".join(arguments.keys.split())
-    keys = keys.replace("-", "")
+    keys = random_keys(DialTask(), rng) if arguments.keys is None else re.sub(r"[\s()-]", "", arguments.keys)
     check_keys(keys)
     out = Path(arguments.out)
     out.mkdir(parents=True, exist_ok=True)

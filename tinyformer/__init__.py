@@ -44,7 +44,7 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.data.reading import default_text, open_text, read_text
     from tinyformer.data.sentences import check_marks, labelled_sentences, likely_marks, sentence_parts, sentences_before
     from tinyformer.data.text import TextBatches
-    from tinyformer.data.vectors import VectorPairBatch, padded_vectors, vector_pair_batch
+    from tinyformer.data.vector_pairs import VectorPairBatch, vector_pair_batch
     from tinyformer.decoding.beam_search import Hypothesis, beam_search, log_softmax
     from tinyformer.decoding.decoders import (
         Decoder,
@@ -66,7 +66,6 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.models.recurrent import RecurrentConfig, RecurrentLM
     from tinyformer.models.seq2seq import AdditiveAttentionModel, ContextVectorModel, Seq2SeqConfig
     from tinyformer.models.transformer import Transformer, TransformerConfig
-    from tinyformer.models.vectors import Vectors
     from tinyformer.schema import check_fields
     from tinyformer.scripts import RunSetup, draw_losses, train_to_end
     from tinyformer.settings import at_least, one_of, setting, settings_from
@@ -85,6 +84,7 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.training.trainer import Trainer
     from tinyformer.transcription import Transcriber
     from tinyformer.translation import TranslationConfig, Translator, specials_of
+    from tinyformer.vectors import Vectors, padded_vectors
 
 _NAMES = {
     "audio.features": "MelConfig log_mel mel_filters power_spectrum",
@@ -100,7 +100,7 @@ _NAMES = {
     "data.reading": "default_text open_text read_text",
     "data.sentences": "check_marks labelled_sentences likely_marks sentence_parts sentences_before",
     "data.text": "TextBatches",
-    "data.vectors": "VectorPairBatch padded_vectors vector_pair_batch",
+    "data.vector_pairs": "VectorPairBatch vector_pair_batch",
     "decoding.beam_search": "Hypothesis beam_search log_softmax",
     "decoding.decoders": "Decoder GPTDecoder RecurrentDecoder TransformerDecoder language_decoder translation_decoder",
     "decoding.filling": "fill_masks hide_words with_wordpieces",
@@ -115,7 +115,6 @@ _NAMES = {
     "models.recurrent": "RecurrentConfig RecurrentLM",
     "models.seq2seq": "AdditiveAttentionModel ContextVectorModel Seq2SeqConfig",
     "models.transformer": "Transformer TransformerConfig",
-    "models.vectors": "Vectors",
     "schema": "check_fields",
     "scripts": "RunSetup draw_losses train_to_end",
     "settings": "at_least one_of setting settings_from",
@@ -127,6 +126,7 @@ _NAMES = {
     "training.trainer": "Trainer",
     "transcription": "Transcriber",
     "translation": "TranslationConfig Translator specials_of",
+    "vectors": "Vectors padded_vectors",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 

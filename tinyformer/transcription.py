@@ -9,13 +9,13 @@ from typing import Any
 
 import tinytensor as tt
 from tinyformer.data.dial_tones import MEL, RATE, SPECIALS, DialTask, features, ids_of, keys_of
-from tinyformer.data.vectors import padded_vectors
 from tinyformer.decoding.beam_search import beam_search
 from tinyformer.decoding.decoders import TransformerDecoder
 from tinyformer.errors import SettingError, UserError
 from tinyformer.models.attention import recording_attention
 from tinyformer.models.transformer import Transformer, TransformerConfig
 from tinyformer.training.runs import RunFolder, load_weights
+from tinyformer.vectors import padded_vectors
 from tinytensor import Tensor
 
 AT_ONCE = 64

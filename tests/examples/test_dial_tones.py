@@ -78,7 +78,7 @@ def test_resuming_a_finished_run_repeats_its_end(copied: Program) -> None:
 
 
 def test_recordings_are_written_and_transcribed(copied: Program) -> None:
-    printed = copied.good("record", "1-2*", "--seed", "3")
+    printed = copied.good("record", "(1)-2 *", "--seed", "3")
     names = [f"12star_{noise}.wav" for noise in ("0dB", "10dB", "clean")]
     assert entries(copied.folder / "recordings") == names
     assert printed.count("12*, ") == 3
@@ -163,7 +163,8 @@ def test_a_run_that_is_damaged_or_absent(copied: Program) -> None:
         (["--d-model", "4000000"], "needs at least"),
         (["--resume", "--out", "nowhere"], "nowhere"),
         (["record", "12A"], "there is no key 'A': use 0123456789*#"),
-        (["record", "-"], "no keys are given"),
+        (["record", " - "], "no keys are given"),
+        (["record", "12", "--seed", "-1"], "--seed must be at least 0, not -1"),
         (["transcribe"], "the following arguments are required: FILE"),
         (["transcribe", "it.wav", "--beam", "many"], "invalid int value: 'many'"),
     ],

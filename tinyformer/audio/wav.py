@@ -72,7 +72,7 @@ def _check_format(path: str | Path, sound: wave.Wave_read, rate: int) -> None:
 def _unreadable(path: str | Path, error: Exception, rate: int) -> UserError:
     """What Python's ``wave`` says, in other words."""
     if str(error).startswith("unknown format"):
-        return UserError(f"{path} is compressed, or its samples are no integers ({error}): {_remedy(path, rate)}")
+        return UserError(f"{path} is compressed, or of a format that is not read here ({error}): {_remedy(path, rate)}")
     reason = str(error) or "it ends too early"
     return UserError(f"{path} is not a whole WAV file ({reason}): pass a WAV file")
 

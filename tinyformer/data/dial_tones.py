@@ -5,6 +5,7 @@ Each key of a telephone sounds as two tones, one for its row and one for its col
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from tinyformer.audio.features import MelConfig, log_mel
 from tinyformer.data.batches import check_batch_fits
 from tinyformer.data.pairs import Specials
-from tinyformer.data.vectors import VectorPair, VectorPairBatch, vector_pair_batch
+from tinyformer.data.vector_pairs import VectorPair, VectorPairBatch, vector_pair_batch
 from tinyformer.errors import SettingError, UserError
 from tinyformer.schema import check_fields
 from tinyformer.settings import at_least, check_counts, setting
@@ -62,7 +63,8 @@ class DialTask:
     @property
     def longest(self) -> int:
         """The number of samples in the longest possible recording, or a few more."""
-        return round(RATE * (int(self.most) * (1 + UNEVEN) * (TONE[1] + GAP[1]) + 2 * ENDS[1]))
+        seconds = int(self.most) * (1 + UNEVEN) * (TONE[1] + GAP[1]) + 2 * ENDS[1]
+        return math.ceil(RATE * seconds) + 2 * int(self.most) + 1  # as each tone and each silence is rounded to samples
 
 
 # -------------------------------------------------------------------------------------------------------- recordings

@@ -19,8 +19,8 @@ from tinyformer.models.gpt import GPT
 from tinyformer.models.recurrent import RecurrentLM, State
 from tinyformer.models.seq2seq import EncoderDecoder, Seq2SeqConfig
 from tinyformer.models.transformer import Transformer
-from tinyformer.models.vectors import Vectors, check_lengths, check_vectors
 from tinyformer.settings import check_counts
+from tinyformer.vectors import Vectors, check_lengths, check_vectors
 from tinytensor import Tensor
 from tinytensor.backend import host
 from tinytensor.modes import without_warnings

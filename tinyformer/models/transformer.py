@@ -12,9 +12,10 @@ from tinyformer.models.attention import padding_mask
 from tinyformer.models.blocks import Block, BlockConfig
 from tinyformer.models.caches import Cache
 from tinyformer.models.positions import absolute_positions, add_positions, check_absolute
-from tinyformer.models.vectors import VectorAndPosition, Vectors, check_vectors, length_mask
+from tinyformer.models.vectors import VectorAndPosition, length_mask
 from tinyformer.schema import check_fields
 from tinyformer.settings import at_least, setting, settings_from
+from tinyformer.vectors import Vectors, check_vectors
 from tinytensor import Tensor
 from tinytensor.nn import Dropout, Embedding, Linear, Module, ModuleList, init
 
@@ -24,7 +25,7 @@ class TransformerConfig:
     """The shape of an encoder-decoder. The defaults are the paper's base model. Raises SettingError for a value that is not
     allowed.
 
-    With ``source_features`` the encoder reads vectors of so many numbers instead of ids (see models/vectors.py), and makes one
+    With ``source_features`` the encoder reads vectors of so many numbers instead of ids (see ``Vectors``), and makes one
     position of every ``source_stride`` of them. There is no source vocabulary then: ``source_vocab_size`` is 0.
     """
 

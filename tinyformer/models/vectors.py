@@ -1,12 +1,12 @@
-"""Sources that are vectors instead of tokens, such as sounds: how an encoder reads them."""
+"""How an encoder reads vectors instead of tokens: through a convolution over time that shortens them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import tinytensor as tt
-from tinyformer.errors import UserError
 from tinyformer.models.positions import absolute_positions, add_positions
+from tinyformer.vectors import Vectors
 from tinytensor import Tensor
 from tinytensor.backend import host
 from tinytensor.nn import Dropout, Linear, Module
@@ -15,41 +15,9 @@ if TYPE_CHECKING:
     from tinyformer.models.transformer import TransformerConfig
 
 
-class Vectors(NamedTuple):
-    """Sequences of vectors, which an encoder takes in the place of ids.
-
-    ``values`` (batch, frames, features) and ``lengths`` (batch,), the number of frames of each sequence. The frames behind them
-    are padding and change nothing, whatever they hold.
-    """
-
-    values: Tensor
-    lengths: Tensor
-
-
 def length_mask(lengths: Tensor, count: int) -> Tensor:
     """Lengths (batch,) -> a mask (batch, count), True for the places before each length."""
     return tt.arange(count) < lengths.reshape(-1, 1)
-
-
-def check_vectors(source: Any, features: int) -> None:
-    """Raise UserError unless the source is ``Vectors`` of so many features; for 0 features, unless it is none."""
-    if isinstance(source, Vectors) != bool(features):
-        wanted, given = ("Vectors", "ids") if features else ("ids", "Vectors")
-        raise UserError(f"this model reads {wanted}, not {given}: its source_features is {features}")
-    if features:
-        shape, lengths = source.values.shape, source.lengths.shape
-        if len(shape) != 3 or shape[1] == 0 or shape[2] != features or lengths != shape[:1]:
-            raise UserError(
-                f"the sources must be (batch, frames, {features}) with a length for each, not of shape {shape} and {lengths}"
-            )
-
-
-def check_lengths(source: Vectors) -> None:
-    """Raise UserError for a sequence that has no frames, or more than there are. On a GPU this waits for it."""
-    lengths, most = host.asarray(source.lengths.numpy()), source.values.shape[1]
-    wrong = lengths[(lengths < 1) | (lengths > most)]
-    if wrong.size:
-        raise UserError(f"a sequence cannot have {int(wrong.flat[0])} frames: in this batch there are 1 to {most}")
 
 
 class StridedConvolution(Module):

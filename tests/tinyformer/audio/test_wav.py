@@ -100,7 +100,7 @@ def test_compressed_files(tmp_path: Path, kind: int) -> None:
     content = bytearray(path.read_bytes())
     content[20:22] = struct.pack("<H", kind)
     path.write_bytes(content)
-    assert "is compressed, or its samples are no integers" in refused(path)
+    assert "is compressed, or of a format that is not read here" in refused(path)
 
 
 def test_broken_files(tmp_path: Path) -> None:

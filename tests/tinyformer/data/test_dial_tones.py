@@ -26,7 +26,7 @@ from tinyformer.data.dial_tones import (
     keys_of,
     random_keys,
 )
-from tinyformer.data.vectors import VectorPairBatch
+from tinyformer.data.vector_pairs import VectorPairBatch
 from tinyformer.errors import SettingError, UserError
 
 TASK = DialTask(fewest=1, most=3)

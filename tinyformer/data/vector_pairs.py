@@ -9,9 +9,8 @@ from typing import Any
 import tinytensor as tt
 from tinyformer.data.batches import Rows, padded
 from tinyformer.data.pairs import Specials
-from tinyformer.models.vectors import Vectors
+from tinyformer.vectors import Vectors, padded_vectors
 from tinytensor import Tensor
-from tinytensor.backend import default_dtype, host
 
 VectorPair = tuple[Any, Sequence[int]]  # a NumPy array (frames, features), and the ids of its target
 
@@ -30,15 +29,6 @@ class VectorPairBatch(Rows):
     def source(self) -> Vectors:
         """What the encoder reads."""
         return Vectors(self.values, self.lengths)
-
-
-def padded_vectors(rows: Sequence[Any]) -> Vectors:
-    """Sequences of vectors, arrays (frames, features), as one batch. Shorter ones are filled up with zeros."""
-    lengths = [len(row) for row in rows]
-    values = host.zeros((len(rows), max(lengths), rows[0].shape[1]), dtype=default_dtype)
-    for out, row in zip(values, rows):
-        out[: len(row)] = row
-    return Vectors(tt.tensor(values), tt.tensor(lengths))
 
 
 def vector_pair_batch(pairs: Sequence[VectorPair], specials: Specials) -> VectorPairBatch:
