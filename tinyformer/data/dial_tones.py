@@ -39,6 +39,7 @@ TWIST = 4.0  # the largest difference in level between the two tones of a key, i
 LEVEL = (-40.0, -6.0)  # of the louder tone, in decibels below full scale
 CLEANEST = 30.0  # decibels by which tones are louder than noise, at most, where there is noise
 CLEAN = 0.2  # the fraction of recordings without noise
+LONGEST_NUMBER = 100  # keys; for longer ones a recording would take minutes
 VALIDATION_RECORDINGS = 300
 POOLED = 16  # batches that are drawn together, so that each can be of recordings of similar length
 
@@ -57,6 +58,8 @@ class DialTask:
         at_least(self, fewest=1, most=1, test=1)
         if self.most < self.fewest:
             raise SettingError(f"most must be at least fewest, {self.fewest}, not {self.most}", "most", "fewest")
+        if self.most > LONGEST_NUMBER:
+            raise SettingError(f"most must be at most {LONGEST_NUMBER}, not {self.most}")
         if not -CLEANEST <= self.snr <= CLEANEST:
             raise SettingError(f"snr must be from -{CLEANEST:g} to {CLEANEST:g}, not {self.snr:g}")
 

@@ -21,8 +21,8 @@ def length_mask(lengths: Tensor, count: int) -> Tensor:
 
 
 class StridedConvolution(Module):
-    """A convolution over time that shortens it. Its windows are centred on every ``stride``-th frame and overlap: each reaches
-    to the middles of its neighbours, but does not touch them. With a stride of 1 it is a linear layer of each frame.
+    """A convolution over time that shortens it. Its windows are centred on every ``stride``-th frame, and overlap: each ends
+    one frame before the middle of the next. With a stride of 1 it is a linear layer of each frame.
 
     Frames before the beginning and behind the end of a sequence count as zeros.
     """

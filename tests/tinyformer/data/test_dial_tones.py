@@ -185,6 +185,7 @@ def test_validation_takes_the_same_recordings_each_time_and_others_than_training
     [
         ({"fewest": 0}, "fewest must be at least 1, not 0"),
         ({"most": 2}, "most must be at least fewest, 3, not 2"),
+        ({"most": 101}, "most must be at most 100, not 101"),
         ({"test": 0}, "test must be at least 1, not 0"),
         ({"snr": 31.0}, "snr must be from -30 to 30, not 31"),
         ({"snr": "loud"}, "snr must be a finite number"),
