@@ -64,10 +64,10 @@ with plain_errors():  # a missing package or GPU is told in a line, too
 
 DEFAULT_OUT = "runs/dial_tones"
 RECORDINGS = "recordings"
-MODEL = {"d_model": 64, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 2, "d_ff": 256, "norm_first": True,
+MODEL = {"d_model": 64, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 3, "d_ff": 256, "norm_first": True,
          "dropout": 0.0}  # fmt: skip
 SOUND = {"source_vocab_size": 0, "target_vocab_size": VOCAB_SIZE, "source_features": MEL.num_mels, "source_stride": 4}
-TRAINING = {"steps": 2000, "batch_size": 32, "learning_rate": 2e-3, "warmup": 100, "weight_decay": 0.0, "beta2": 0.98}
+TRAINING = {"steps": 4000, "batch_size": 32, "learning_rate": 3e-3, "warmup": 100, "weight_decay": 0.0, "beta2": 0.98}
 NOISES = {"clean": None, "10 dB": 10.0, "0 dB": 0.0}  # by how much the tones are louder than the noise
 
 Recording = tuple[str, Any]  # the keys that were pressed, and the samples

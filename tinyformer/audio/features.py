@@ -7,6 +7,7 @@ arrays, in float64, and agree with librosa and torchaudio.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,16 +118,22 @@ def filter_corners(config: MelConfig) -> Any:
     return to_hz(host.linspace(first, last, config.num_mels + 2))
 
 
+@functools.cache
 def mel_filters(config: MelConfig) -> Any:
     """The filters (num_mels, size // 2 + 1): triangles over frequency, each from the middle of the one before to the middle of
     the next.
 
-    With many filters and short frames, a filter may lie between two frequencies of the transform: it is zero everywhere."""
+    With many filters and short frames, a filter may lie between two frequencies of the transform: it is zero everywhere. The
+    filters are computed once for each configuration, and cannot be changed.
+    """
     corners = filter_corners(config)[:, None]
     left, middle, right = corners[:-2], corners[1:-1], corners[2:]
     hz = host.arange(config.size // 2 + 1) * (config.rate / config.size)
     filters = host.maximum(0, host.minimum((hz - left) / (middle - left), (right - hz) / (right - middle)))
-    return filters * (2 / (right - left)) if config.equal_area else filters
+    if config.equal_area:
+        filters *= 2 / (right - left)
+    filters.flags.writeable = False
+    return filters
 
 
 def log_mel(samples: Any, config: MelConfig) -> Any:
