@@ -89,6 +89,12 @@ def test_filters_begin_and_end_where_they_are_told_to(scale: str) -> None:
         assert abs(hz[row.argmax()] - middle) < RATE / 512
 
 
+def test_filters_are_shared_and_cannot_be_changed() -> None:
+    assert mel_filters(CONFIG) is mel_filters(dataclasses.replace(CONFIG))
+    with pytest.raises(ValueError, match="read-only"):
+        mel_filters(CONFIG)[0] = 1
+
+
 def test_decibels() -> None:
     loud, soft = log_mel(tone(770), CONFIG), log_mel(tone(770, height=0.01), CONFIG)
     assert loud.shape == (51, 40)
