@@ -3,10 +3,13 @@
 - ``models``: the networks, and the parts that they are built from.
 - ``tokenizers``: from text to ids and back.
 - ``data``: from files to batches.
+- ``audio``: from WAV files to vectors.
 - ``training``: the loop, losses, evaluation, and the folder of a run with its checkpoints.
 - ``decoding``: from logits to text.
 - ``word_vectors``: words as vectors, by counting and by word2vec.
-- Beside these packages: scripts and their command lines, translation, settings, errors, files, pictures, progress, memory.
+- ``markov``: what comes next, by counting.
+- Beside these packages: scripts and their command lines, translation, transcription, settings, errors, files, pictures,
+  progress, memory.
 
 ``from tinyformer import GPT`` works for every name below, and loads only the files that the name needs.
 """
@@ -17,6 +20,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the table below
+    from tinyformer.audio.features import MelConfig, log_mel, mel_filters, power_spectrum
+    from tinyformer.audio.wav import read_wav, write_wav
     from tinyformer.command_line import (
         Commands,
         Parser,
@@ -41,6 +46,7 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.data.reading import default_text, open_text, read_text
     from tinyformer.data.sentences import check_marks, labelled_sentences, likely_marks, sentence_parts, sentences_before
     from tinyformer.data.text import TextBatches
+    from tinyformer.data.vector_pairs import VectorPairBatch, vector_pair_batch
     from tinyformer.decoding.beam_search import Hypothesis, beam_search, log_softmax
     from tinyformer.decoding.decoders import (
         Decoder,
@@ -54,6 +60,7 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.decoding.sampling import Sampling, generate, sample
     from tinyformer.decoding.streaming import stream_text
     from tinyformer.errors import SettingError, UserError, plain_errors
+    from tinyformer.markov import KneserNey, SkipVotes, TransitionTable
     from tinyformer.models.attention import MultiHeadAttention, recording_attention
     from tinyformer.models.bert import Bert, BertConfig, BertForClassification, BertForMaskedLM
     from tinyformer.models.blocks import Block, BlockConfig
@@ -78,7 +85,9 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.training.losses import class_loss, masked_token_loss, next_token_loss, translation_loss
     from tinyformer.training.runs import RunFolder, load_weights
     from tinyformer.training.trainer import Trainer
+    from tinyformer.transcription import Transcriber
     from tinyformer.translation import TranslationConfig, Translator, specials_of
+    from tinyformer.vectors import Vectors, padded_vectors
     from tinyformer.word_vectors import (
         Corpus,
         TfIdf,
@@ -92,6 +101,8 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     )
 
 _NAMES = {
+    "audio.features": "MelConfig log_mel mel_filters power_spectrum",
+    "audio.wav": "read_wav write_wav",
     "command_line": "Commands Parser add_pair_flags add_run_flags add_run_settings add_settings add_text_flag as_flags "
     "first_choice next_command run_command some_path typed_lines",
     "data.batches": "Batch Batches padded",
@@ -103,12 +114,14 @@ _NAMES = {
     "data.reading": "default_text open_text read_text",
     "data.sentences": "check_marks labelled_sentences likely_marks sentence_parts sentences_before",
     "data.text": "TextBatches",
+    "data.vector_pairs": "VectorPairBatch vector_pair_batch",
     "decoding.beam_search": "Hypothesis beam_search log_softmax",
     "decoding.decoders": "Decoder GPTDecoder RecurrentDecoder TransformerDecoder language_decoder translation_decoder",
     "decoding.filling": "fill_masks hide_words with_wordpieces",
     "decoding.sampling": "Sampling generate sample",
     "decoding.streaming": "stream_text",
     "errors": "SettingError UserError plain_errors",
+    "markov": "KneserNey SkipVotes TransitionTable",
     "models.attention": "MultiHeadAttention recording_attention",
     "models.bert": "Bert BertConfig BertForClassification BertForMaskedLM",
     "models.blocks": "Block BlockConfig",
@@ -126,7 +139,9 @@ _NAMES = {
     "training.losses": "class_loss masked_token_loss next_token_loss translation_loss",
     "training.runs": "RunFolder load_weights",
     "training.trainer": "Trainer",
+    "transcription": "Transcriber",
     "translation": "TranslationConfig Translator specials_of",
+    "vectors": "Vectors padded_vectors",
     "word_vectors": "Corpus TfIdf Word2Vec Word2VecConfig WordVectors count_vectors load_vectors passages save_vectors",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}

@@ -70,7 +70,7 @@ def of(package: str, names: str) -> tuple[str, ...]:
 
 
 # What each may not import: what is built on it, and packages beside it that it does not need.
-SCRIPTS = "command_line scripts translation"
+SCRIPTS = "command_line scripts transcription translation"
 ABOVE = {
     "tinytensor": ("tinyformer",),
     "tinytensor.kernels": of("tinytensor", "modes changes checks engine calling op ops tensor functional fused nn"),

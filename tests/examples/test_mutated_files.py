@@ -23,6 +23,8 @@ from mutations import mutated, with_another_value
 from running import ROOT
 
 import tinytensor as tt
+from tinyformer.audio.wav import read_wav, write_wav
+from tinyformer.data.dial_tones import RATE, dial
 from tinyformer.data.pairs import read_tsv, read_two_files
 from tinyformer.data.reading import read_text
 from tinyformer.errors import UserError
@@ -83,6 +85,7 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Example]:
     lines = [" ".join(rng.choice(WORDS) for _ in range(7)) for _ in range(60)]
     (folder / "text.txt").write_text(". ".join(lines), encoding="utf-8")
     (folder / "pairs.tsv").write_text("".join(f"{line}\t{line.upper()}\n" for line in lines), encoding="utf-8")
+    write_wav(folder / "it.wav", dial("123", np.random.default_rng(0)), RATE)
     text, pairs = ["--data", str(folder / "text.txt")], ["--data", str(folder / "pairs.tsv")]
     layers = ["--encoder-layers", "1", "--decoder-layers", "1", "--d-ff", "16"]
     return {
@@ -97,6 +100,10 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Example]:
         "translate": Example(
             "translate", folder / "t", pairs, [*SMALL, *layers, "--vocab-size", "270", "--validation", "5", "--test", "5"],
             ["translate", "the quick dog", "--beam", "1"],
+        ),
+        "dial_tones": Example(
+            "dial_tones", folder / "d", [], [*SMALL, *layers, "--most", "3", "--test", "5"],
+            ["transcribe", str(folder / "it.wav")],
         ),
     }  # fmt: skip
 
@@ -154,25 +161,30 @@ def damage(path: Path, read: Callable[[], Any], original: Any, config: pytest.Co
 
 # ---------------------------------------------------------------------------------------------------------- the tests
 
-RUNS = ("char_gpt", "fill_mask", "translate")
+RUNS = ("char_gpt", "fill_mask", "translate")  # these have a tokenizer, and data
+EVERY_RUN = (*RUNS, "dial_tones")
+CHECKPOINTS = ("best.safetensors", "latest.safetensors")
 
 
-@pytest.mark.parametrize("file", ["config.json", "tokenizer.json", "best.safetensors"])
-@pytest.mark.parametrize("name", RUNS)
+def files_of(*files: str) -> list[tuple[str, str]]:
+    """Each run with each of these files that it has."""
+    return [(name, file) for name in EVERY_RUN for file in files if name in RUNS or file in ("config.json", *CHECKPOINTS)]
+
+
+@pytest.mark.parametrize(("name", "file"), files_of("config.json", "tokenizer.json", "best.safetensors"))
 def test_using_a_damaged_run(examples: dict[str, Example], name: str, file: str, pytestconfig: pytest.Config) -> None:
     example = examples[name]
     damage(example.folder / file, example.use, example.use(), pytestconfig)
 
 
-@pytest.mark.parametrize("file", ["config.json", "tokenizer.json", "latest.safetensors", "data"])
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(("name", "file"), files_of("config.json", "tokenizer.json", "latest.safetensors", "data"))
 def test_resuming_a_damaged_run(examples: dict[str, Example], name: str, file: str, pytestconfig: pytest.Config) -> None:
     example = examples[name]
     path = Path(example.data[-1]) if file == "data" else example.folder / file
     damage(path, example.resume, example.resume(), pytestconfig)
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", EVERY_RUN)
 def test_values_of_another_kind(examples: dict[str, Example], name: str, pytestconfig: pytest.Config, tmp_path: Path) -> None:
     """Whole files with the right checksum and impossible values."""
     example = examples[name]
@@ -195,6 +207,13 @@ def test_values_of_another_kind(examples: dict[str, Example], name: str, pytestc
     finally:
         shutil.copy(tmp_path / latest.name, latest)
         config.write_text(settings, encoding="utf-8")
+
+
+def test_damaged_recordings(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    # Whatever its header fits is a recording, so that other samples may come out.
+    path = tmp_path / "it.wav"
+    write_wav(path, dial("7", np.random.default_rng(0))[:500], RATE)
+    damage(path, lambda: read_wav(path, RATE), None, pytestconfig)
 
 
 def test_damaged_texts_and_pairs(tmp_path: Path, pytestconfig: pytest.Config) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from running import ROOT, Program, contents, entries, in_a_closed_terminal, result_of
 
+from tinyformer.audio.wav import write_wav
 from tinyformer.training.checkpoints import load_checkpoint
 
 EXAMPLE = "char_gpt.py"
@@ -50,8 +51,16 @@ COMMANDS = {
     ),
     "algorithms.py": (["add", "--num-layers", "1", *SMALL], None),
     "memory.py": (["attention", "--distance", "5", *SMALL], None),
+    "dial_tones.py": (
+        ["--most", "3", "--test", "6", "--encoder-layers", "1", "--decoder-layers", "1", "--d-ff", "8", *SMALL],
+        ["transcribe", "silence.wav"],
+    ),
 }
-OWN_DATA = {"algorithms.py": "add-gpt", "memory.py": "attention"}  # scripts that make their data, and where these runs are
+OWN_DATA = {
+    "algorithms.py": "add-gpt",
+    "memory.py": "attention",
+    "dial_tones.py": "",
+}  # scripts that make their data, and where these runs are
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs a shell that closes streams")
 
@@ -61,6 +70,7 @@ def write_data(folder: Path) -> None:
     (folder / "text.txt").write_text("\n".join(lines), encoding="utf-8")
     pairs = (f"{WORDS[i % 13]} {WORDS[i // 13]}\t{WORDS[i // 13]} {WORDS[i % 13]}" for i in range(60))
     (folder / "pairs.tsv").write_text("\n".join(pairs), encoding="utf-8")
+    write_wav(folder / "silence.wav", [0.0] * 800, 8000)
 
 
 FIRST_RUN = [*GPT, "--out", "run"]

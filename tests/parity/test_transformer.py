@@ -13,6 +13,8 @@ from tinyformer.models.attention import MultiHeadAttention, recording_attention
 from tinyformer.models.bert import Bert, BertConfig
 from tinyformer.models.blocks import Block, BlockConfig
 from tinyformer.models.transformer import Stack, Transformer, TransformerConfig
+from tinyformer.models.vectors import StridedConvolution
+from tinyformer.vectors import Vectors
 
 WIDTH, HEADS, INNER = 16, 4, 24
 PYTORCH_ACTIVATIONS = {"relu": "relu", "gelu_exact": "gelu"}  # PyTorch's gelu is the exact one unless told otherwise
@@ -366,3 +368,17 @@ def test_bert():
     out = ours(tt.tensor(ids), tt.tensor(segments))
     assert_close(out, encoded, what="the encoding")
     assert_same(found, ours.pool(out), torch.tanh(theirs["pooler"](encoded[:, 0])))
+
+
+# ------------------------------------------------------------------------------------------------------ vectors
+
+
+@pytest.mark.parametrize("stride", [1, 2, 4])
+def test_the_convolution_of_vectors(stride):
+    theirs = torch.nn.Conv1d(5, 6, 2 * stride - 1, stride, padding=stride - 1).requires_grad_(False)
+    ours = StridedConvolution(5, 6, stride)
+    weight = theirs.weight.swapaxes(1, 2).reshape(6, -1)
+    ours.load_state_dict({"projection.weight": tt.tensor(weight.numpy()), "projection.bias": tt.tensor(theirs.bias.numpy())})
+    (mine,), (its,) = both(normal(0, 3, 11, 5))
+    found, expected = ours(Vectors(mine, tt.tensor([11] * 3))).values, theirs(its.swapaxes(1, 2)).swapaxes(1, 2)
+    assert_same((), found, expected, [mine], [its])

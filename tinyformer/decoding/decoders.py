@@ -20,6 +20,7 @@ from tinyformer.models.recurrent import RecurrentLM, State
 from tinyformer.models.seq2seq import EncoderDecoder, Seq2SeqConfig
 from tinyformer.models.transformer import Transformer
 from tinyformer.settings import check_counts
+from tinyformer.vectors import Vectors, check_lengths, check_vectors
 from tinytensor import Tensor
 from tinytensor.backend import host
 from tinytensor.modes import without_warnings
@@ -98,10 +99,10 @@ def _last_logits(model: Module, logits: Callable[..., Tensor]) -> Callable[..., 
 
 
 class TransformerDecoder:
-    """A decoder for an encoder-decoder. It encodes ``source`` (batch, length) once, then it writes.
+    """A decoder for an encoder-decoder. It encodes ``source``, ids (batch, length) or ``Vectors``, once, then it writes.
 
-    It takes up to ``max_tokens`` tokens in all. Raises UserError if the source has no tokens, and for a number that is not an
-    id of the source vocabulary.
+    It takes up to ``max_tokens`` tokens in all. Raises UserError if the source has no tokens, for a number that is not an id of
+    the source vocabulary, and for vectors that the model cannot read.
     """
 
     def __init__(self, model: Transformer, source: Any, max_tokens: int, use_cache: bool = True):
@@ -204,8 +205,12 @@ def translation_decoder(model: Transformer | EncoderDecoder, source: Any, max_to
     return RecurrentDecoder(model, state, max_tokens)
 
 
-def _sources(given: Any, model: Transformer | EncoderDecoder) -> Tensor:
-    """The source ids (batch, length) for the encoder. Raises UserError if the model cannot read them."""
+def _sources(given: Any, model: Transformer | EncoderDecoder) -> Any:
+    """The source ids (batch, length) or vectors for the encoder. Raises UserError if the model cannot read them."""
+    check_vectors(given, getattr(model.config, "source_features", 0))
+    if isinstance(given, Vectors):
+        check_lengths(given)
+        return given
     source = batch_of_ids(given, "sources")
     check_ids(source, model.config.source_vocab_size)
     return tt.tensor(source)

@@ -12,8 +12,10 @@ from tinyformer.models.attention import padding_mask
 from tinyformer.models.blocks import Block, BlockConfig
 from tinyformer.models.caches import Cache
 from tinyformer.models.positions import absolute_positions, add_positions, check_absolute
+from tinyformer.models.vectors import VectorAndPosition, length_mask
 from tinyformer.schema import check_fields
 from tinyformer.settings import at_least, setting, settings_from
+from tinyformer.vectors import Vectors, check_vectors
 from tinytensor import Tensor
 from tinytensor.nn import Dropout, Embedding, Linear, Module, ModuleList, init
 
@@ -21,7 +23,11 @@ from tinytensor.nn import Dropout, Embedding, Linear, Module, ModuleList, init
 @dataclass(frozen=True)
 class TransformerConfig:
     """The shape of an encoder-decoder. The defaults are the paper's base model. Raises SettingError for a value that is not
-    allowed."""
+    allowed.
+
+    With ``source_features`` the encoder reads vectors of so many numbers instead of ids (see ``Vectors``), and makes one
+    position of every ``source_stride`` of them. There is no source vocabulary then: ``source_vocab_size`` is 0.
+    """
 
     source_vocab_size: int
     target_vocab_size: int
@@ -39,15 +45,29 @@ class TransformerConfig:
     activation: str = setting("relu", "relu, gelu_tanh, gelu_exact or swiglu")
     share_embeddings: bool = setting(False, "one embedding for both languages, which then share one vocabulary")
     tie_output: bool = setting(True, "use the target embedding as the output layer, too")
+    source_features: int = 0
+    source_stride: int = 1
 
     def __post_init__(self) -> None:
         check_fields(self)
-        at_least(self, source_vocab_size=1, target_vocab_size=1, encoder_layers=1, decoder_layers=1, max_length=1)
+        at_least(self, source_features=0, source_stride=1)
+        self._check_source()
+        at_least(self, target_vocab_size=1, encoder_layers=1, decoder_layers=1, max_length=1)
         _ = self.block  # makes a BlockConfig, which checks the settings that it shares with this one
         check_absolute(self.positions)
         if self.share_embeddings and self.source_vocab_size != self.target_vocab_size:
             both = f"{self.source_vocab_size} and {self.target_vocab_size}"
             raise SettingError(f"share_embeddings needs one vocabulary for both languages, but they have {both} tokens")
+
+    def _check_source(self) -> None:
+        """Raise SettingError for settings of a source that fit only the other kind of source."""
+        if not self.source_features:
+            at_least(self, source_vocab_size=1)
+            if self.source_stride > 1:
+                raise SettingError(f"source_stride must be 1 without source_features, not {self.source_stride}")
+        elif self.source_vocab_size or self.share_embeddings:
+            names = ("source_vocab_size", "share_embeddings", "source_features")
+            raise SettingError("with source_features, source_vocab_size must be 0, and share_embeddings off", *names)
 
     @property
     def block(self) -> BlockConfig:
@@ -57,6 +77,8 @@ class TransformerConfig:
     def num_parameters(self) -> int:
         """The number of parameters of the model, computed without building it."""
         width, source, target = int(self.d_model), int(self.source_vocab_size), int(self.target_vocab_size)
+        if self.source_features:  # the matrix and the bias of the convolution
+            source = (2 * int(self.source_stride) - 1) * int(self.source_features) + 1
         tables = target if self.share_embeddings else source + target
         tables += 0 if self.tie_output else target
         tables += 2 * int(self.max_length) if self.positions == "learned" else 0
@@ -66,11 +88,11 @@ class TransformerConfig:
         return tables * width + norms + encoder + decoder
 
     def saved_numbers(self) -> int:
-        """A lower bound for how many numbers training keeps for each token of a batch, of the source or of the target.
+        """A lower bound for how many numbers training keeps for each token or vector of a batch, of the source or the target.
         Cross-attention keeps keys and values for the encoder's tokens, and queries and results for the decoder's."""
         block, width = self.block.saved_numbers(), int(self.d_model)
         encoder, decoder = int(self.encoder_layers), int(self.decoder_layers)
-        return min(encoder * block + decoder * 2 * width, decoder * (block + 3 * width))
+        return min((encoder * block + decoder * 2 * width) // int(self.source_stride), decoder * (block + 3 * width))
 
 
 def check_batch(ids: Tensor, what: str) -> None:
@@ -126,9 +148,13 @@ class Transformer(Module):
         settings = ("d_model", "d_ff", "encoder_layers", "decoder_layers", "max_length")
         check_model_fits(config.num_parameters(), layers, *settings)
         self.config = config
-        source = Embedding(config.source_vocab_size, config.d_model)
-        target = source if config.share_embeddings else Embedding(config.target_vocab_size, config.d_model)
-        self.source_embedding = TokenAndPosition(source, config)
+        if config.source_features:
+            self.source_embedding: Module = VectorAndPosition(config)
+            target = Embedding(config.target_vocab_size, config.d_model)
+        else:
+            source = Embedding(config.source_vocab_size, config.d_model)
+            target = source if config.share_embeddings else Embedding(config.target_vocab_size, config.d_model)
+            self.source_embedding = TokenAndPosition(source, config)
         self.target_embedding = TokenAndPosition(target, config)
         self.encoder = Stack(config.block, config.encoder_layers)
         self.decoder = Stack(config.block, config.decoder_layers, cross_attention=True)
@@ -144,17 +170,24 @@ class Transformer(Module):
             if module.bias is not None:
                 init.zeros_(module.bias)
 
-    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+    def forward(self, source: Tensor | Vectors, target: Tensor) -> Tensor:
         """Ids (batch, source length) and (batch, target length) -> logits for the token after each target token,
-        (batch, target length, target_vocab_size). Padding must follow the tokens; no token attends to it."""
+        (batch, target length, target_vocab_size). Padding must follow the tokens; no token attends to it. With
+        ``source_features`` the source is ``Vectors``."""
         memory, memory_mask = self.encode(source)
         return self.decode(target, memory, memory_mask)
 
-    def encode(self, source: Tensor) -> tuple[Tensor, Tensor]:
-        """Source ids (batch, length) -> the memory (batch, length, d_model), and its padding mask (batch, 1, 1, length)."""
-        check_batch(source, "source ids")
-        mask = padding_mask(source, self.config.source_pad)
-        return self.encoder(self.source_embedding(source), mask), mask
+    def encode(self, source: Tensor | Vectors) -> tuple[Tensor, Tensor]:
+        """Source ids (batch, length), or vectors -> the memory (batch, length, d_model), and its padding mask
+        (batch, 1, 1, length). Of vectors, the length is that after the stride."""
+        check_vectors(source, self.config.source_features)
+        if isinstance(source, Vectors):
+            x, lengths = self.source_embedding(source)
+            mask = length_mask(lengths, x.shape[1]).reshape(x.shape[0], 1, 1, x.shape[1])
+        else:
+            check_batch(source, "source ids")
+            x, mask = self.source_embedding(source), padding_mask(source, self.config.source_pad)
+        return self.encoder(x, mask), mask
 
     def decode(self, target: Tensor, memory: Tensor, memory_mask: Tensor, cache: Cache | None = None) -> Tensor:
         """Target ids (batch, length) -> logits for the token after each, (batch, length, target_vocab_size).
@@ -166,7 +199,7 @@ class Transformer(Module):
 
     def loss(
         self,
-        source: Tensor,
+        source: Tensor | Vectors,
         target_inputs: Tensor,
         target_outputs: Tensor,
         ignore_index: int = -100,

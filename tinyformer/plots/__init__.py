@@ -10,6 +10,7 @@ from tinyformer.plots.curves import (
     scores_by_length,
 )
 from tinyformer.plots.drawing import if_possible
+from tinyformer.plots.recordings import listening
 from tinyformer.plots.words import word_map
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "attention_means",
     "gradients_by_distance",
     "if_possible",
+    "listening",
     "loss_by_order",
     "loss_curve",
     "note_on_losses",

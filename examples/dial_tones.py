@@ -1,0 +1,216 @@
+"""Listen to a telephone: an encoder-decoder reads the sound of its keys, and writes down the number.
+
+The encoder reads vectors, not tokens: how loud each band of frequencies is in every 10 ms. The script makes its own recordings,
+with up to as much noise as tone, trains for a few minutes, and tells how many numbers of new recordings are exactly right.
+
+python examples/dial_tones.py                               # train, and draw what the network listened to
+python examples/dial_tones.py --resume                      # go on after an interruption
+python examples/dial_tones.py record 555-0199               # write recordings, to listen to and to transcribe
+python examples/dial_tones.py transcribe recordings/*.wav   # write down the numbers in WAV files
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tinyformer import plain_errors
+
+with plain_errors():  # a missing package or GPU is told in a line, too
+    import tinytensor as tt
+    from tinyformer import (
+        Commands,
+        RunFolder,
+        RunSetup,
+        Trainer,
+        TrainingConfig,
+        Transcriber,
+        Transformer,
+        TransformerConfig,
+        UserError,
+        add_run_flags,
+        add_settings,
+        as_flags,
+        draw_losses,
+        load_weights,
+        log_mel,
+        next_command,
+        plots,
+        read_wav,
+        run_command,
+        some_path,
+        train_to_end,
+        translation_loss,
+        write_wav,
+    )
+    from tinyformer.data.dial_tones import (
+        KEYS,
+        MEL,
+        RATE,
+        SPECIALS,
+        VOCAB_SIZE,
+        DialBatches,
+        DialTask,
+        check_keys,
+        dial,
+        random_keys,
+    )
+    from tinyformer.transcription import trained_transcriber
+    from tinytensor.backend import host
+    from tinytensor.io import write_text
+
+DEFAULT_OUT = "runs/dial_tones"
+RECORDINGS = "recordings"
+MODEL = {"d_model": 64, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 3, "d_ff": 256, "norm_first": True,
+         "dropout": 0.0}  # fmt: skip
+SOUND = {"source_vocab_size": 0, "target_vocab_size": VOCAB_SIZE, "source_features": MEL.num_mels, "source_stride": 4}
+TRAINING = {"steps": 4000, "batch_size": 32, "learning_rate": 3e-3, "warmup": 100, "weight_decay": 0.0, "beta2": 0.98}
+NOISES = {"clean": None, "10 dB": 10.0, "0 dB": 0.0}  # by how much the tones are louder than the noise
+
+Recording = tuple[str, Any]  # the keys that were pressed, and the samples
+
+
+# ---------------------------------------------------------------------------------------------------------- training
+
+
+def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, Transcriber]:
+    """Build a network and its trainer; a resumed run has its settings. Returns also what transcribes with that network."""
+    setup = RunSetup(folder, arguments, {"task": DialTask, "model": TransformerConfig, "training": TrainingConfig})
+    task, config = setup.settings(DialTask), setup.settings(TrainingConfig, TRAINING)
+    model_config = setup.settings(TransformerConfig, MODEL, **SOUND)
+    tt.seed(config.seed)
+    transcriber = Transcriber(Transformer(model_config), task)
+    some = test_recordings(task, 0.0, config.seed, 3)
+    trainer = Trainer(
+        transcriber.model,
+        DialBatches(task, config.batch_size, config.seed),
+        config,
+        folder,
+        translation_loss(0.0, SPECIALS.pad),
+        lambda: side_by_side(some, transcriber),
+    )
+    setup.begin(trainer)
+    print(f"Transformer with {transcriber.model.num_parameters():,} parameters on {tt.backend_name}; run folder {folder.path}")
+    return trainer, transcriber
+
+
+def train(arguments: argparse.Namespace) -> None:
+    """Train, or go on training; then test with new recordings, and draw what the network listened to."""
+    with RunFolder(arguments.out).held() as folder:
+        trainer, transcriber = prepare(folder, arguments)
+        if not train_to_end(trainer, next_command(arguments.out, DEFAULT_OUT)):
+            return
+        load_weights(transcriber.model, folder.best)
+        print(f"\nTrained in {trainer.total_seconds:.0f} s; the best weights are those of step {trainer.best_step}.")
+        test(transcriber, trainer.config.seed, folder)
+        draw_losses(trainer, "Dial tones", transcriber.model.config.dropout)
+        keys, samples = test_recordings(transcriber.task, 0.0, trainer.config.seed, 1)[0]
+        draw(transcriber, samples, f"The keys {keys}, with as much noise as tone", folder.attention)
+        print(f"Make recordings with: {next_command(DEFAULT_OUT, DEFAULT_OUT, 'record')}")
+        print(f"Transcribe with: {next_command(arguments.out, DEFAULT_OUT, 'transcribe', f'{RECORDINGS}/*.wav')}")
+
+
+def test_recordings(task: DialTask, snr: float | None, seed: int, count: int) -> list[Recording]:
+    """Recordings that training never saw, with this much noise."""
+    rng = host.random.default_rng([seed, 2])
+    numbers = [random_keys(task, rng) for _ in range(count)]
+    return [(keys, dial(keys, rng, snr)) for keys in numbers]
+
+
+def test(transcriber: Transcriber, seed: int, folder: RunFolder) -> None:
+    """Print how many numbers are exactly right by the level of noise, and write them all to a file."""
+    tested = transcriber.task.test
+    print(f"Numbers that are exactly right, of {tested:,} new recordings for each level of noise:")
+    lines = ["noise\tdialed\theard"]
+    for name, snr in NOISES.items():
+        recordings = test_recordings(transcriber.task, snr, seed, tested)
+        heard = transcriber.transcribe([samples for _, samples in recordings])
+        right = sum(keys == ours for (keys, _), ours in zip(recordings, heard))
+        print(f"    {name:6s} {100 * right / tested:6.2f} %")
+        lines += [f"{name}\t{keys}\t{ours}" for (keys, _), ours in zip(recordings, heard)]
+    write_text(folder.sample, "\n".join(lines) + "\n")
+    print(f"Wrote all of them to {folder.sample}")
+
+
+def side_by_side(recordings: Sequence[Recording], transcriber: Transcriber) -> str:
+    """What the network hears now, beside what was dialed."""
+    heard = transcriber.transcribe([samples for _, samples in recordings])
+    return "\n".join(f"    dialed {keys:12s}  heard {ours}" for (keys, _), ours in zip(recordings, heard))
+
+
+def draw(transcriber: Transcriber, samples: Any, title: str, path: str | Path) -> None:
+    """Draw a recording, and what the network listens to while it writes down the keys."""
+    heard = transcriber.hear(samples)
+    with plots.if_possible():
+        stride = transcriber.model.config.source_stride
+        plots.listening(log_mel(samples, MEL), MEL, heard.weights, stride, [*heard.keys, "end"], title, path)
+        print(f"Drew {path}")
+
+
+# ------------------------------------------------------------------------------------------------------------- using
+
+
+def transcribe(arguments: argparse.Namespace) -> None:
+    """Write down the numbers in WAV files."""
+    transcriber = trained_transcriber(RunFolder(arguments.out))
+    recordings = [read_wav(path, RATE) for path in arguments.files]
+    for path, samples in zip(arguments.files, recordings):
+        transcriber.check_length(samples, path)
+    for path, keys in zip(arguments.files, transcriber.transcribe(recordings, arguments.beam)):
+        print(f"{path}\t{keys or '(no keys)'}")
+    if arguments.picture:
+        draw(transcriber, recordings[0], Path(arguments.files[0]).name, arguments.picture)
+
+
+def record(arguments: argparse.Namespace) -> None:
+    """Write three recordings of a number as WAV files: without noise, with some, and with as much noise as tone."""
+    if arguments.seed is not None and arguments.seed < 0:
+        raise UserError(f"--seed must be at least 0, not {arguments.seed}")
+    rng = host.random.default_rng(arguments.seed)
+    keys = random_keys(DialTask(), rng) if arguments.keys is None else re.sub(r"[\s()-]", "", arguments.keys)
+    check_keys(keys)
+    out = Path(arguments.out)
+    out.mkdir(parents=True, exist_ok=True)
+    for name, snr in NOISES.items():
+        shown = keys.replace("*", "star").replace("#", "hash")  # these characters have a meaning for shells
+        path = out / f"{shown}_{name.replace(' ', '')}.wav"
+        write_wav(path, dial(keys, rng, snr), RATE)
+        print(f"Wrote {path}: {keys}, {name}")
+
+
+# ------------------------------------------------------------------------------------------------------ command line
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    """The command line; without a command it is ``train``."""
+    commands = Commands("dial_tones.py", "Train a network to hear telephone keys, and transcribe with it.", DEFAULT_OUT)
+    training = commands.add(
+        train,
+        help="train (what runs without a command)",
+        description=f"Train a network to hear telephone keys. Its own defaults: {as_flags(MODEL | TRAINING)}.",
+    )
+    add_run_flags(training, DEFAULT_OUT)
+    add_settings(training, DialTask, "task")
+    add_settings(training, TransformerConfig, "model")
+    add_settings(training, TrainingConfig, "training")
+    using = commands.add_use(transcribe, help="write down the numbers in WAV files", description="Transcribe recordings.")
+    text = f"WAV files with one channel of {RATE:,} 16-bit samples a second"
+    using.add_argument("files", help=text, type=some_path, nargs="+", metavar="FILE")
+    using.add_argument("--beam", help="the width of the beam; 1 is greedy", type=int, default=1, metavar="INT")
+    using.add_argument("--picture", help="draw the first recording to this PNG", type=some_path, metavar="FILE")
+    recording = commands.add(
+        record,
+        help="write recordings as WAV files",
+        description="Write three recordings of a number: without noise, with some (10 dB), and with as much noise as tone.",
+    )
+    recording.add_argument("keys", help=f"the number, of {KEYS} (default: a random one)", nargs="?", metavar="KEYS")
+    recording.add_argument("--seed", help="random seed of tempo, pitch, level and noise", type=int, metavar="INT")
+    recording.add_argument("--out", help="the folder of the files", default=RECORDINGS, type=some_path, metavar="FOLDER")
+    return commands.parse(words)
+
+
+if __name__ == "__main__":
+    run_command(parse)

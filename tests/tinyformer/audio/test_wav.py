@@ -1,0 +1,136 @@
+"""WAV files: what is written is read again, and whatever cannot be read is told."""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+import wave
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tinyformer.audio.wav import read_wav, write_wav
+from tinyformer.errors import UserError
+
+RATE = 8000
+NOISE = np.random.default_rng(0).uniform(-1, 1, 500)
+
+
+def write_any(path: Path, channels: int = 1, width: int = 2, rate: int = RATE, count: int = 100) -> None:
+    with wave.open(str(path), "wb") as sound:
+        sound.setnchannels(channels)
+        sound.setsampwidth(width)
+        sound.setframerate(rate)
+        sound.writeframes(bytes(count * channels * width))
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(UserError) as error:
+        read_wav(path, RATE)
+    assert "\n" not in str(error.value)
+    assert str(path) in str(error.value)
+    return str(error.value)
+
+
+def test_samples_are_rounded_to_16_bits_and_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "noise.wav"
+    write_wav(path, NOISE, RATE)
+    samples = read_wav(path, RATE)
+    assert samples.dtype == np.float32
+    np.testing.assert_allclose(samples, NOISE, rtol=0, atol=0.5 / 32768 + 1e-7)
+    again = tmp_path / "again.wav"
+    write_wav(again, samples, RATE)
+    assert again.read_bytes() == path.read_bytes()
+    with wave.open(str(path)) as sound:
+        assert sound.getparams()[:4] == (1, 2, RATE, 500)
+
+
+def test_samples_beyond_full_scale_are_cut_off(tmp_path: Path) -> None:
+    write_wav(tmp_path / "loud.wav", [-3.0, -1.0, 0.0, 0.5, 1.0, 3.0], RATE)
+    largest = 1 - 1 / 32768
+    assert read_wav(tmp_path / "loud.wav", RATE).tolist() == [-1.0, -1.0, 0.0, 0.5, largest, largest]
+
+
+@pytest.mark.parametrize("samples", [[0.0, np.nan], [np.inf], [[0.0, 0.1]], 0.5])
+def test_what_is_no_row_of_samples_is_not_written(tmp_path: Path, samples: object) -> None:
+    write_wav(tmp_path / "kept.wav", NOISE, RATE)
+    with pytest.raises(ValueError, match="one row of finite numbers"):
+        write_wav(tmp_path / "kept.wav", samples, RATE)
+    assert len(read_wav(tmp_path / "kept.wav", RATE)) == 500
+    assert os.listdir(tmp_path) == ["kept.wav"]
+
+
+def test_a_failed_write_leaves_the_file_that_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "kept.wav"
+    write_wav(path, NOISE, RATE)
+    before = path.read_bytes()
+
+    def full(self: wave.Wave_write, content: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(wave.Wave_write, "writeframes", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_wav(path, -NOISE, RATE)
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["kept.wav"]
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"channels": 2}, r"has 2 channels, not one: convert it, as in ffmpeg -i it\.wav -ac 1 -ar 8000"),
+        ({"rate": 44100}, "has 44,100 samples a second, not 8,000: convert it"),
+        ({"width": 1}, "has 8-bit samples, not 16-bit ones: convert it"),
+        ({"width": 3}, "has 24-bit samples, not 16-bit ones: convert it"),
+        ({"count": 0}, "has no samples"),
+    ],
+)
+def test_other_kinds_of_wav_files(tmp_path: Path, how: dict[str, int], message: str) -> None:
+    path = tmp_path / "it.wav"
+    write_any(path, **how)
+    assert re.search(message, refused(path))
+
+
+@pytest.mark.parametrize("kind", [2, 3, 6, 7, 85])  # ADPCM, floating point, A-law, mu-law, MP3
+def test_compressed_files(tmp_path: Path, kind: int) -> None:
+    path = tmp_path / "it.wav"
+    write_any(path)
+    content = bytearray(path.read_bytes())
+    content[20:22] = struct.pack("<H", kind)
+    path.write_bytes(content)
+    assert "is compressed, or of a format that is not read here" in refused(path)
+
+
+def test_broken_files(tmp_path: Path) -> None:
+    path = tmp_path / "it.wav"
+    write_wav(path, NOISE, RATE)
+    whole = path.read_bytes()
+    for content in (b"", b"no sound", os.urandom(1) + whole[1:10] + b"?" * 100, whole[:4] + whole[8:], whole[:30]):
+        path.write_bytes(content)
+        assert "is not a whole WAV file" in refused(path)
+    path.write_bytes(whole[:-201])
+    assert "is cut short: it has 399 of the 500 samples that it announces" in refused(path)
+
+
+def test_a_changed_byte_in_the_header_never_ends_in_another_error(tmp_path: Path) -> None:
+    path = tmp_path / "it.wav"
+    write_wav(path, NOISE, RATE)
+    whole = path.read_bytes()
+    refusals = 0
+    for place in range(44):
+        for value in (0, 1, whole[place] ^ 128, 255):
+            path.write_bytes(whole[:place] + bytes([value]) + whole[place + 1 :])
+            try:
+                read_wav(path, RATE)
+            except UserError:
+                refusals += 1
+    assert refusals > 80
+
+
+def test_what_is_no_file(tmp_path: Path) -> None:
+    assert "does not exist: pass a WAV file" in refused(tmp_path / "absent.wav")
+    assert "is not a regular file but a folder" in refused(tmp_path)
+    os.mkfifo(tmp_path / "pipe.wav")
+    assert "is not a regular file but a pipe" in refused(tmp_path / "pipe.wav")

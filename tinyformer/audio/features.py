@@ -1,0 +1,143 @@
+"""From samples to log-mel vectors: how much power each band of frequencies has at each moment, on a scale like the ear's.
+
+The steps: cut the samples into frames that overlap, fade each frame in and out with a window, take the power of its Fourier
+transform, add the power up in bands (mel filters), and take the logarithm. Each step is a function here. They work on NumPy
+arrays, in float64, and agree with librosa and torchaudio.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+from tinyformer.errors import SettingError
+from tinyformer.schema import check_fields
+from tinyformer.settings import at_least, one_of
+from tinytensor.backend import host
+
+LEAST_POWER = 1e-10  # the power whose logarithm stands for silence, as in librosa and torchaudio
+PADDINGS = ("zero", "reflect")
+
+
+# ---------------------------------------------------------------------------------------------------------- spectrum
+
+
+def hann_window(size: int) -> Any:
+    """The periodic Hann window (size,): 0.5 - 0.5 cos(2 pi n / size). A next period would begin behind its end."""
+    return 0.5 - 0.5 * host.cos(2 * host.pi * host.arange(size) / size)
+
+
+def frames(samples: Any, size: int, hop: int, padding: str = "zero") -> Any:
+    """Samples (length,) -> frames (1 + length // hop, size) for an even size, a view. Frame i is centred on sample i * hop.
+
+    Where a frame reaches over an end of the samples, it is filled up with zeros (librosa's default), or with "reflect" by the
+    samples in reverse (torchaudio's default), which needs more than size // 2 samples. Raises ValueError if there are too few.
+    """
+    half = size // 2
+    if not len(samples) or (padding == "reflect" and len(samples) <= half):
+        raise ValueError(f"{len(samples)} samples are too few for frames of {size} with {padding} padding")
+    padded = host.pad(samples, half, mode="reflect" if padding == "reflect" else "constant")
+    return host.lib.stride_tricks.sliding_window_view(padded, size)[::hop]
+
+
+def power_spectrum(samples: Any, size: int, hop: int, padding: str = "zero") -> Any:
+    """Samples (length,) -> the power of each frequency in each frame, (1 + length // hop, size // 2 + 1). Frequency k is
+    k * rate / size."""
+    spectrum = host.fft.rfft(frames(host.asarray(samples, host.float64), size, hop, padding) * hann_window(size))
+    return spectrum.real**2 + spectrum.imag**2
+
+
+# --------------------------------------------------------------------------------------------------------------- mel
+
+# Slaney's scale is linear up to 1000 Hz, which is 15 mel, and then logarithmic: 27 mel more are a factor of 6.4.
+_LINEAR, _BREAK_HZ, _BREAK_MEL, _STEP = 200 / 3, 1000.0, 15.0, host.log(6.4) / 27
+
+
+def _slaney_mel(hz: Any) -> Any:
+    return host.where(hz < _BREAK_HZ, hz / _LINEAR, _BREAK_MEL + host.log(host.maximum(hz, 1.0) / _BREAK_HZ) / _STEP)
+
+
+def _slaney_hz(mel: Any) -> Any:
+    return host.where(mel < _BREAK_MEL, mel * _LINEAR, _BREAK_HZ * host.exp((mel - _BREAK_MEL) * _STEP))
+
+
+def _htk_mel(hz: Any) -> Any:
+    return 2595 * host.log10(1 + hz / 700)
+
+
+def _htk_hz(mel: Any) -> Any:
+    return 700 * (10 ** (mel / 2595) - 1)
+
+
+# From Hz to mel and back: in Slaney's Auditory Toolbox (1998), and in the HTK Book (Young et al. 2006, section 5.4).
+SCALES = {"slaney": (_slaney_mel, _slaney_hz), "htk": (_htk_mel, _htk_hz)}
+
+
+@dataclass(frozen=True)
+class MelConfig:
+    """How samples become log-mel vectors. Raises SettingError for a value that is not allowed.
+
+    ``rate``: samples a second. ``size`` and ``hop``: of frames, in samples. ``lowest`` and ``highest``: the frequencies in Hz
+    where the first filter begins and the last one ends; 0 is half the rate. ``equal_area``: scale the filters to the same area
+    (Slaney's), so that noise is equally strong in all of them, and not to the same height.
+    """
+
+    rate: int
+    size: int = 400
+    hop: int = 160
+    num_mels: int = 80
+    lowest: float = 0.0
+    highest: float = 0.0
+    scale: str = "slaney"
+    equal_area: bool = True
+    padding: str = "zero"
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        at_least(self, rate=2, size=2, hop=1, num_mels=1, lowest=0)
+        one_of(self, "scale", SCALES)
+        one_of(self, "padding", PADDINGS)
+        if not self.lowest < self.top <= self.rate / 2:
+            raise SettingError(
+                f"highest must be above lowest, {self.lowest:g}, and at most half the rate, {self.rate / 2:g}, "
+                f"not {self.highest:g}"
+            )
+
+    @property
+    def top(self) -> float:
+        """The frequency where the last filter ends."""
+        return self.highest or self.rate / 2
+
+
+def filter_corners(config: MelConfig) -> Any:
+    """The frequencies in Hz (num_mels + 2,) where the filters begin, are highest, and end: at equal distances in mel. Filter i
+    begins at number i, is highest at number i + 1, and ends at number i + 2."""
+    to_mel, to_hz = SCALES[config.scale]
+    first, last = to_mel(host.array([config.lowest, config.top]))
+    return to_hz(host.linspace(first, last, config.num_mels + 2))
+
+
+@functools.cache
+def mel_filters(config: MelConfig) -> Any:
+    """The filters (num_mels, size // 2 + 1): triangles over frequency, each from the middle of the one before to the middle of
+    the next.
+
+    With many filters and short frames, a filter may lie between two frequencies of the transform: it is zero everywhere. The
+    filters are computed once for each configuration, and cannot be changed.
+    """
+    corners = filter_corners(config)[:, None]
+    left, middle, right = corners[:-2], corners[1:-1], corners[2:]
+    hz = host.arange(config.size // 2 + 1) * (config.rate / config.size)
+    filters = host.maximum(0, host.minimum((hz - left) / (middle - left), (right - hz) / (right - middle)))
+    if config.equal_area:
+        filters *= 2 / (right - left)
+    filters.flags.writeable = False
+    return filters
+
+
+def log_mel(samples: Any, config: MelConfig) -> Any:
+    """Samples (length,) -> log-mel vectors (1 + length // hop, num_mels) in decibels, float64: 10 log10 of the power in each
+    mel filter, which is taken to be at least LEAST_POWER. Raises ValueError as ``frames`` does."""
+    power = power_spectrum(samples, config.size, config.hop, config.padding) @ mel_filters(config).T
+    return 10 * host.log10(host.maximum(power, LEAST_POWER))
