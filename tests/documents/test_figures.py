@@ -278,8 +278,8 @@ SENTENCES: list[tuple[str, Callable[[], list[float]]]] = [
         ],
     ),
     (
-        "With {:.0f} characters of context the validation loss is {:.2f}; the GPT above, after its minute of training, has {:.2f} "
-        "(`benchmarks/results/markov/`).",
+        "With {:.0f} characters of context the validation loss is {:.2f}; the GPT above, after its minute of training, has "
+        "{:.2f} (`benchmarks/results/markov/`).",
         lambda: [
             best_order(),
             cell("markov", f"{best_order():.0f}", "loss"),
