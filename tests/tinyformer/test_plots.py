@@ -382,6 +382,7 @@ def test_why_the_training_loss_may_be_the_higher() -> None:
 
 def drawn_map(figures: list[Any], path: Path, points: dict[str, Any], groups: dict[str, list[str]], note: str = "") -> Any:
     word_map(points, groups, note, path)
+    figures[-1].set_dpi(130)  # as it was saved: letters are as wide as whole pixels allow
     return figures[-1]
 
 
