@@ -110,7 +110,7 @@ def train(arguments: argparse.Namespace) -> None:
         keys, samples = test_recordings(transcriber.task, 0.0, trainer.config.seed, 1)[0]
         draw(transcriber, samples, f"The keys {keys}, with as much noise as tone", folder.attention)
         print(f"Make recordings with: {next_command(DEFAULT_OUT, DEFAULT_OUT, 'record')}")
-        print(f"Transcribe with: {next_command(arguments.out, DEFAULT_OUT, 'transcribe', f'{RECORDINGS}/*.wav')}")
+        print(f"Transcribe with: {next_command(arguments.out, DEFAULT_OUT, 'transcribe')} {RECORDINGS}/*.wav")
 
 
 def test_recordings(task: DialTask, snr: float | None, seed: int, count: int) -> list[Recording]:

@@ -287,6 +287,17 @@ SENTENCES: list[tuple[str, Callable[[], list[float]]]] = [
         ],
     ),
     (
+        "how many numbers of {:.0f} new ones are exactly right: {:.1f} % without noise, {:.1f} % at {:.0f} dB, {:.1f} % where "
+        "noise is as strong as the tones (`benchmarks/results/dial_tones/`).",
+        lambda: [
+            number("dial_tones", r"(\d+) new recordings each"),
+            cell("dial_tones", "clean", "exactly right"),
+            cell("dial_tones", "10 dB", "exactly right"),
+            number("dial_tones", r"\| (\d+) dB \| 98"),
+            cell("dial_tones", "0 dB", "exactly right"),
+        ],
+    ),
+    (
         "recall the first of a row of symbols, each one of {:.0f}. After 100 steps the RNN is right for {:.1f} % of {:.0f} "
         "rows, as by guessing, the LSTM for {:.1f} %, the GRU and attention for {:.1f} % (`benchmarks/results/memory/`",
         lambda: [

@@ -58,7 +58,7 @@ def loss_curve(rows: Sequence[dict[str, Any]], path: str | Path, title: str = ""
     save(figure, path, 120)
 
 
-COLORS = ("#dc2626", "#d97706", "#2563eb", "#059669", "#7c3aed", "#475569")  # of the lines of several models or runs
+COLORS = ("#dc2626", "#d97706", "#2563eb", "#059669", "#7c3aed", "#475569", "#0891b2")  # of several models, runs or groups
 MARKERS = "osD^vPX"
 DASHES = ("-", "--", ":")  # so that a line under another one can be seen
 
