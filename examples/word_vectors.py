@@ -17,6 +17,7 @@ import argparse
 import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from tinyformer import plain_errors
 
@@ -24,6 +25,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
     import tinytensor as tt
     from tinyformer import (
         Parser,
+        RunFolder,
         SettingError,
         UserError,
         add_settings,
@@ -40,6 +42,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
     from tinyformer.plots import if_possible, word_map
     from tinyformer.word_vectors import (
         Corpus,
+        Vocabulary,
         Word2Vec,
         Word2VecConfig,
         WordVectors,
@@ -51,6 +54,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         save_vectors,
         similarity,
     )
+    from tinyformer.word_vectors.corpus import check_known, composed
     from tinytensor.backend import host
     from tinytensor.parallel import one_blas_thread
 
@@ -95,19 +99,35 @@ class TextConfig:
 # ---------------------------------------------------------------------------------------------------------- training
 
 
-def train(path: str | None, arguments: argparse.Namespace) -> tuple[WordVectors, str]:
-    """The vectors of a text, and what stopped their training before its end, if anything did."""
+def settings_of(arguments: argparse.Namespace) -> tuple[TextConfig, Word2VecConfig]:
+    """The settings that were given, checked. Counting shares some of word2vec's, and refuses the others."""
     config = settings_from(TextConfig, vars(arguments))
     if config.method == "counts":
         refuse(arguments, WORD2VEC_ONLY, "is a setting of word2vec, not of --method counts")
     of_word2vec = "skip-gram" if config.method == "counts" else config.method
-    settings = settings_from(Word2VecConfig, {"epochs": EPOCHS, **vars(arguments), "method": of_word2vec})
-    text, source = open_text(path)
-    corpus = Corpus.of(passages(text, config.end), config.min_count)
+    return config, settings_from(Word2VecConfig, {"epochs": EPOCHS, **vars(arguments), "method": of_word2vec})
+
+
+def refuse(arguments: argparse.Namespace, names: Iterable[str], why: str) -> None:
+    """Raise SettingError if one of these flags was given."""
+    for name in names:
+        if vars(arguments).get(name) not in (None, []):
+            raise SettingError(f"{name} {why}")
+
+
+def read(path: str | None, flag: str, config: TextConfig) -> Corpus:
+    """The words of a text, for which ``flag`` gave the path."""
+    text, source = open_text(path, flag)
+    corpus = Corpus.of(passages(text, config.end), config.min_count, source.name)
     print(
         f"{source.name}: {corpus.num_words:,} words, of which {len(corpus.vocabulary):,} different ones occur at least "
         f"{config.min_count} times"
     )
+    return corpus
+
+
+def train(corpus: Corpus, config: TextConfig, settings: Word2VecConfig) -> tuple[WordVectors, str]:
+    """The vectors of a text, and what stopped their training before its end, if anything did."""
     if config.method == "counts":
         width = min(settings.width, len(corpus.vocabulary))
         return count_vectors(corpus, width, settings.window, seed=settings.seed), ""
@@ -120,11 +140,21 @@ def train(path: str | None, arguments: argparse.Namespace) -> tuple[WordVectors,
     return training.vectors(), f"{training.stopped_by} after {training.words_done:,} of {training.total_words:,} words"
 
 
-def refuse(arguments: argparse.Namespace, names: Iterable[str], why: str) -> None:
-    """Raise SettingError if the flag of one of these settings was given."""
-    for name in names:
-        if name in vars(arguments):
-            raise SettingError(f"{name} {why}")
+def check_free(out: Path, names: list[str], overwrite: bool) -> None:
+    """Raise UserError if the folder has vectors, which training would replace, or folders in their place."""
+    for path in (out / name for name in names):
+        if path.is_dir():
+            raise UserError(f"{path} is a folder, and cannot be replaced by vectors: choose another --out")
+        if path.exists() and not overwrite:
+            raise UserError(f"{path} is there already: ask it with --vectors, or pass --overwrite, or another --out")
+
+
+def keep(vectors: WordVectors, stopped: str, path: Path) -> None:
+    """Save vectors, also those of a training that was stopped, but these beside complete ones."""
+    if stopped:
+        path = path.with_stem(f"{path.stem}-unfinished")
+    save_vectors(vectors, path)
+    print(f"Stopped by {stopped}; the vectors so far are in {path}" if stopped else f"Saved the vectors to {path}")
 
 
 # --------------------------------------------------------------------------------------------------------- questions
@@ -185,8 +215,9 @@ def show_odd(vectors: WordVectors, rows: list[list[str]]) -> None:
 def show_evaluation(vectors: WordVectors, path: str) -> None:
     """Show how well vectors agree with a file of word pairs or of analogies."""
     if is_of_analogies(path):
+        sections = analogies(vectors, path)
         print(f"\nAnalogies of {path}:")
-        for section in analogies(vectors, path):
+        for section in sections:
             unknown = f", {section.unknown:,} with an unknown word left out" if section.unknown else ""
             print(f"  {section.name}: {section.right:,} of {section.asked:,} right ({100 * section.accuracy:.1f} %){unknown}")
     else:
@@ -230,19 +261,25 @@ def draw(vectors: WordVectors, asked: list[str], path: Path) -> None:
 # --------------------------------------------------------------------------------------------------------- comparing
 
 
-def compare(first: WordVectors, second: WordVectors, words: list[str]) -> None:
-    """Show how the neighbours of words differ between the vectors of two texts, among the words that both have."""
-    common = [word for word in first.words if word in second]
+def common_words(first: Vocabulary | WordVectors, second: Vocabulary | WordVectors) -> list[str]:
+    """The words of both. Raises UserError for fewer than can be compared."""
+    common = [word for word in first.words if word in second.ids]
     if len(common) < COMPARED + 2:
         raise UserError(
             f"the texts have {len(common)} words in common, too few to compare: give longer ones, or a lower --min-count"
         )
+    return common
+
+
+def compare(first: WordVectors, second: WordVectors, words: list[str]) -> None:
+    """Show how the neighbours of words differ between the vectors of two texts, among the words that both have."""
+    common = common_words(first, second)
     one, two = (WordVectors(common, v.matrix[[v.ids[word] for word in common]]) for v in (first, second))
     near = {word: [[w for w, _ in v.nearest(word, COMPARED)] for v in (one, two)] for word in (words or common[:FREQUENT])}
     shared = {word: len({*a} & {*b}) for word, (a, b) in near.items()}
     print(f"\n{len(common):,} words are in both texts. Of the {COMPARED} nearest words, both texts share:")
     order = sorted(near, key=lambda word: (shared[word], one.ids[word]))
-    shown = order if words else order[:8] + order[-8:]
+    shown = order if words else dict.fromkeys(order[:8] + order[-8:])
     for word in shown:
         print(f"{word:>14s} {shared[word]:3d}  first:  {', '.join(near[word][0])}")
         print(f"{'':>14s}      second: {', '.join(near[word][1])}")
@@ -263,68 +300,84 @@ def parse(words: list[str]) -> argparse.Namespace:
     source.add_argument("--vectors", help="no training: vectors of this file, in word2vec's text format", type=some_path)
     source.add_argument("--compare", help="train on two texts, and compare", nargs=2, type=some_path, metavar=("A", "B"))
     parser.add_argument("--limit", help="read only so many words of --vectors", type=int)
-    parser.add_argument("--ask", help="words to show the neighbours of", nargs="+", default=[], metavar="WORD")
-    parser.add_argument("--analogy", help="first is to second as third is to ...", nargs=3, action="append", metavar="WORD")
-    parser.add_argument("--odd", help="words of which one does not belong", nargs="+", action="append", metavar="WORD")
+    words_flag: dict[str, Any] = {"type": composed, "default": [], "metavar": "WORD"}
+    parser.add_argument("--ask", help="words to show the neighbours of", nargs="+", **words_flag)
+    parser.add_argument("--analogy", help="first is to second as third is to ...", nargs=3, action="append", **words_flag)
+    parser.add_argument("--odd", help="words of which one does not belong", nargs="+", action="append", **words_flag)
     parser.add_argument(
         "--evaluate", help="files of rated word pairs or of analogies", nargs="+", default=[], type=some_path, metavar="FILE"
     )
     parser.add_argument("--out", help="the folder of vectors and map", default=DEFAULT_OUT, type=some_path, metavar="FOLDER")
     parser.add_argument("--overwrite", help="replace the vectors in --out", action="store_true")
     add_settings(parser, TextConfig, "text")
-    add_settings(parser, Word2VecConfig, f"vectors (of --method counts only width, window and seed; --epochs is {EPOCHS} here)")
+    add_settings(parser, Word2VecConfig, "vectors (of --method counts only width, window and seed)", epochs=EPOCHS)
     parser.set_defaults(run=run)
     return parser.parse_args(words)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Train or read vectors, and show what they know."""
-    out = Path(arguments.out)
     if arguments.limit is not None and (arguments.vectors is None or arguments.limit < 1):
         raise SettingError("limit is a number of words, at least 1, that are read with --vectors", "limit")
-    if arguments.compare:
-        names = ["first.txt", "second.txt"]
-        check_free(out, names, arguments.overwrite)
-        both = []
-        for path, name in zip(arguments.compare, names):
-            vectors, stopped = train(path, arguments)
-            keep(vectors, stopped, out / name)
-            if stopped:
-                return
-            both.append(vectors)
-        compare(*both, arguments.ask)
-        return
-
+    if any(len(set(words)) < 3 for words in arguments.odd):
+        raise SettingError("odd needs at least three different words to choose from")
+    for path in arguments.evaluate:
+        is_of_analogies(path)  # raises UserError for a file that cannot be read
     if arguments.vectors:
-        kinds = (TextConfig, Word2VecConfig)
-        settings = [field.name for kind in kinds for field in dataclasses.fields(kind)]
-        refuse(arguments, settings, "is a setting of training, and --vectors need none")
-        vectors = load_vectors(arguments.vectors, arguments.limit)
-        print(f"{arguments.vectors}: {len(vectors):,} words, {vectors.width} numbers a word")
-    else:
-        check_free(out, ["vectors.txt"], arguments.overwrite)
-        vectors, stopped = train(arguments.data, arguments)
-        keep(vectors, stopped, out / "vectors.txt")
+        ask(arguments)
+        return
+    with RunFolder(arguments.out).held():  # makes the folder, if that is possible
+        learn(arguments)
+
+
+def ask(arguments: argparse.Namespace) -> None:
+    """Read vectors from a file, and show what they know."""
+    kinds = (TextConfig, Word2VecConfig)
+    settings = [field.name for kind in kinds for field in dataclasses.fields(kind)]
+    refuse(arguments, settings, "is a setting of training, and --vectors need none")
+    vectors = load_vectors(arguments.vectors, arguments.limit)
+    if len(vectors) < 2:
+        raise UserError(f"one word alone, {vectors.words[0]!r}, has no neighbours: read at least two from {arguments.vectors}")
+    check_words(arguments, vectors)
+    print(f"{arguments.vectors}: {len(vectors):,} words, {vectors.width} numbers a word")
+    answer(vectors, arguments)
+
+
+def learn(arguments: argparse.Namespace) -> None:
+    """Train on a text, or on two, and show what the vectors know. What is asked is checked before."""
+    out, names, paths, flag = Path(arguments.out), ["vectors.txt"], [arguments.data], "--data"
+    if arguments.compare:
+        refuse(arguments, ("analogy", "odd", "evaluate"), "asks the vectors of one text: with --compare there is only --ask")
+        names, paths, flag = ["first.txt", "second.txt"], arguments.compare, "--compare"
+    config, settings = settings_of(arguments)
+    check_free(out, names, arguments.overwrite)
+    corpora = [read(path, flag, config) for path in paths]
+    for corpus, path in zip(corpora, paths):
+        check_words(arguments, corpus.vocabulary, f" in {path}" if arguments.compare else "")
+    if arguments.compare:
+        common_words(*(corpus.vocabulary for corpus in corpora))
+
+    learned = []
+    for corpus, name in zip(corpora, names):
+        vectors, stopped = train(corpus, config, settings)
+        keep(vectors, stopped, out / name)
         if stopped:
             return
-    answer(vectors, arguments, out)
+        learned.append(vectors)
+    if arguments.compare:
+        compare(*learned, arguments.ask)
+    else:
+        answer(*learned, arguments)
 
 
-def check_free(out: Path, names: list[str], overwrite: bool) -> None:
-    """Raise UserError if the folder has vectors, which training would replace."""
-    there = [out / name for name in names if (out / name).exists()]
-    if there and not overwrite:
-        raise UserError(f"{there[0]} is there already: ask it with --vectors, or pass --overwrite, or another --out")
+def check_words(arguments: argparse.Namespace, there: Vocabulary | WordVectors, where: str = "") -> None:
+    """Raise UserError for a word of a question that is not known."""
+    for row in [arguments.ask, *arguments.analogy, *arguments.odd]:
+        for word in row:
+            check_known(word, there.ids, there.words, where)
 
 
-def keep(vectors: WordVectors, stopped: str, path: Path) -> None:
-    """Save vectors, also those of a training that was stopped."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    save_vectors(vectors, path)
-    print(f"Stopped by {stopped}; the vectors so far are in {path}" if stopped else f"Saved the vectors to {path}")
-
-
-def answer(vectors: WordVectors, arguments: argparse.Namespace, out: Path) -> None:
+def answer(vectors: WordVectors, arguments: argparse.Namespace) -> None:
     """Answer what the user asks, or where that is nothing, show what there is."""
     asks = bool(arguments.ask or arguments.analogy or arguments.odd or arguments.evaluate)
     asked = arguments.ask
@@ -333,12 +386,12 @@ def answer(vectors: WordVectors, arguments: argparse.Namespace, out: Path) -> No
         asked = [word for words in known(vectors, ASKED, 1) for word in words][:6] or frequent_words(vectors, 6)
     if asked:
         show_neighbours(vectors, asked)
-    show_analogies(vectors, arguments.analogy or ([] if asks else known(vectors, ANALOGIES, 3)))
-    show_odd(vectors, arguments.odd or ([] if asks else known(vectors, ODD, 4)))
+    show_analogies(vectors, arguments.analogy if asks else known(vectors, ANALOGIES, 3))
+    show_odd(vectors, arguments.odd if asks else known(vectors, ODD, 4))
     for path in arguments.evaluate:
         show_evaluation(vectors, path)
     if not asks or arguments.ask:
-        draw(vectors, asked, out / "map.png")
+        draw(vectors, asked, Path(arguments.out) / "map.png")
 
 
 if __name__ == "__main__":

@@ -20,10 +20,11 @@ from tinyformer.settings import settings_from
 
 
 class _Help(argparse.ArgumentDefaultsHelpFormatter):
-    """Shows the defaults, but none for a switch, which is always off by default. Never breaks a line inside a flag."""
+    """Shows the defaults, but none for a switch, which is always off by default, nor an empty list. Never breaks a line inside
+    a flag."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        return action.help if action.default is None or action.nargs == 0 else super()._get_help_string(action)
+        return action.help if action.default in (None, []) or action.nargs == 0 else super()._get_help_string(action)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         lines = textwrap.wrap(" ".join(text.split()), width - len(indent), break_on_hyphens=False)
@@ -44,11 +45,12 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"error: {message} (see {' '.join(filter(None, (self.prog, self._choice)))} --help)\n")
 
 
-def add_settings(parser: argparse.ArgumentParser, kind: type, title: str) -> None:
+def add_settings(parser: argparse.ArgumentParser, kind: type, title: str, **defaults: Any) -> None:
     """Give the parser a flag for each ``setting`` of the dataclass ``kind``: d_model becomes --d-model.
 
     ``title`` stands above these flags in --help. The parsed arguments hold only the flags that were given, and
-    ``settings_from`` makes a dataclass of them.
+    ``settings_from`` makes a dataclass of them. ``defaults``: what --help shows as the default of a setting, where the script
+    has its own.
     """
     group = parser.add_argument_group(title)
     for field in dataclasses.fields(kind):
@@ -58,7 +60,7 @@ def add_settings(parser: argparse.ArgumentParser, kind: type, title: str) -> Non
         how: dict[str, Any] = {"type": _reader(field.name, kind_of), "metavar": kind_of.__name__.upper()}
         if kind_of is bool:
             how = {"action": argparse.BooleanOptionalAction}
-        text = f"{field.metadata['help']} (default: {field.default})"
+        text = f"{field.metadata['help']} (default: {defaults.get(field.name, field.default)})"
         group.add_argument(_flag(field.name), default=argparse.SUPPRESS, help=text, **how)
         for old in map(_flag, old_names(field.name)):  # such as --d-inner for --d-ff
             group.add_argument(old, dest=field.name, default=argparse.SUPPRESS, help=argparse.SUPPRESS, **how)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -93,19 +94,113 @@ def test_two_texts_are_compared(program: Program) -> None:
     assert "In the mean over 20 words they share" in program.good(*words, "--overwrite")
 
 
-def test_an_interrupted_training_keeps_its_vectors(program: Program) -> None:
-    command = [sys.executable, str(program.script), *FIRST_RUN, "--epochs", "300"]
+def test_words_that_few_texts_share_are_shown_once(program: Program) -> None:
+    shared = " ".join(f"shared{i}" for i in range(14))
+    for name in ("one", "two"):
+        (program.folder / name).write_text(f"{shared} {name}\n" * 5)
+    words = ["--method", "counts", "--end", "line", "--width", "4", "--compare", "one", "two"]
+    printed = program.good(*words)
+    assert sorted(re.findall(r"(shared\d+) +\d+  first:", printed)) == sorted(shared.split())
+    assert "In the mean over 14 words" in printed
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["text.txt", "none.txt"], "none.txt does not exist: pass --compare a text file"),
+        (["text.txt", "empty.txt"], "empty.txt is empty: pass --compare a text to learn from"),
+        (["text.txt", "one.txt"], "one.txt has only one word, 50 times"),
+        (["text.txt", "foreign.txt"], "the texts have 0 words in common, too few to compare"),
+        (["text.txt", "other.txt", "--ask", "king", "kingg"], "there is no word 'kingg' in text.txt: did you mean king"),
+        (["longer.txt", "text.txt", "--ask", "unicorn"], "there is no word 'unicorn' in text.txt"),
+        (["text.txt", "other.txt", "--odd", "king", "queen", "red"], "--odd asks the vectors of one text"),
+        (["text.txt", "other.txt", "--analogy", "king", "queen", "red"], "--analogy asks the vectors of one text"),
+        (["text.txt", "other.txt", "--evaluate", "pairs.tsv"], "--evaluate asks the vectors of one text"),
+    ],
+)
+def test_what_cannot_be_compared_is_found_before_training(program: Program, words: list[str], message: str) -> None:
+    (program.folder / "empty.txt").write_text("\n")
+    (program.folder / "one.txt").write_text("word " * 50)
+    (program.folder / "foreign.txt").write_text("bon jour " * 50)
+    (program.folder / "longer.txt").write_text(sentences(0, "people") + "\na unicorn" * 5)
+    assert message in program.bad("--end", "line", "--out", "both", "--compare", *words)
+    assert not (program.folder / "both").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--ask", "king", "kingg"], "there is no word 'kingg': did you mean king"),
+        (["--ask", "King"], "there is no word 'King': did you mean king"),
+        (["--analogy", "king", "queen", "kingg"], "there is no word 'kingg'"),
+        (["--odd", "king", "queen", "kingg"], "there is no word 'kingg'"),
+        (["--odd", "king", "queen", "king"], "--odd needs at least three different words"),
+        (["--evaluate", "pairs.tsv", "none.tsv"], "none.tsv does not exist: give a text file of word pairs"),
+    ],
+)
+@pytest.mark.parametrize("source", [["--vectors", "runs/vectors.txt"], ["--data", "text.txt", "--end", "line"]], ids=str)
+def test_questions_are_checked_before_training_and_headings(
+    finished: Program, source: list[str], words: list[str], message: str
+) -> None:
+    result = finished(*source, *words, "--out", "new")
+    assert (result.returncode, result.stderr.count("\n")) == (2, 1)
+    assert message in result.stderr
+    assert re.fullmatch(r"(text\.txt: .*words, of which .*\n)?", result.stdout)
+    assert not (finished.folder / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--out", "text.txt"], "text.txt is a file, not a folder: choose another --out"),
+        (["--out", "text.txt/runs"], "Not a directory"),
+        (["--out", "taken"], "taken/vectors.txt is a folder, and cannot be replaced by vectors"),
+        (["--out", "taken", "--overwrite"], "taken/vectors.txt is a folder, and cannot be replaced by vectors"),
+    ],
+)
+def test_a_folder_that_cannot_be_used_is_found_before_training(program: Program, words: list[str], message: str) -> None:
+    (program.folder / "taken" / "vectors.txt").mkdir(parents=True)
+    result = program(*FIRST_RUN, *words)
+    assert (result.returncode, result.stderr.count("\n"), result.stdout) == (2, 1, "")
+    assert message in result.stderr
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="needs a user who may not write everywhere")
+def test_a_folder_that_may_not_be_written(program: Program) -> None:
+    (program.folder / "runs").mkdir(mode=0o500)
+    assert "Permission denied" in program.bad(*FIRST_RUN)
+
+
+def test_an_interrupted_training_keeps_its_vectors(copied: Program) -> None:
+    before = (copied.folder / "runs" / "vectors.txt").read_bytes()
+    command = [sys.executable, str(copied.script), *FIRST_RUN, "--epochs", "300", "--overwrite"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process = subprocess.Popen(command, cwd=program.folder, env=program.environment, **pipes)
+    process = subprocess.Popen(command, cwd=copied.folder, env=copied.environment, **pipes)
     assert process.stderr is not None
     assert next(line for line in process.stderr if line.startswith("training: "))
     process.send_signal(signal.SIGINT)
     printed, errors = process.communicate()
     assert (process.returncode, "Traceback" in errors) == (0, False), errors
-    assert re.search(r"Stopped by Ctrl-C after [\d,]+ of [\d,]+ words; the vectors so far are in runs/vectors.txt", printed)
+    assert re.search(r"Stopped by Ctrl-C after [\d,]+ of [\d,]+ words; the vectors so far are in runs/vectors-unf", printed)
     assert "Nearest words" not in printed
-    assert len(load_vectors(program.folder / "runs" / "vectors.txt")) == 20
-    assert entries(program.folder / "runs") == ["vectors.txt"]
+    assert len(load_vectors(copied.folder / "runs" / "vectors-unfinished.txt")) == 20
+    assert entries(copied.folder / "runs") == ["map.png", "vectors-unfinished.txt", "vectors.txt"]
+    assert (copied.folder / "runs" / "vectors.txt").read_bytes() == before  # the complete ones stay
+
+
+def test_interrupted_counting_leaves_nothing(program: Program) -> None:
+    rng = np.random.default_rng(0)
+    (program.folder / "long.txt").write_text(" ".join(f"w{i}" for i in rng.integers(0, 5000, 300_000)))
+    words = ["--method", "counts", "--data", "long.txt", "--window", "100", "--out", "runs"]
+    command = [sys.executable, str(program.script), *words]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, cwd=program.folder, env=program.environment, **pipes)
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("long.txt: 300,000 words")
+    process.send_signal(signal.SIGINT)
+    assert process.communicate() == ("", "\ninterrupted\n")
+    assert process.returncode == 130
+    assert not (program.folder / "runs").exists()
 
 
 def test_vectors_that_are_there_are_not_lost(copied: Program) -> None:
@@ -120,14 +215,13 @@ def test_vectors_that_are_there_are_not_lost(copied: Program) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--data", "one.txt"], "the text has only one word, 50 times: vectors need at least two different words"),
-        (["--data", "marks.txt"], "the text has no words"),
-        (["--data", "text.txt", "--min-count", "5000"], "different words 0 occur --min-count=5000 times or more"),
+        (["--data", "one.txt"], "one.txt has only one word, 50 times: vectors need at least two different words"),
+        (["--data", "marks.txt"], "marks.txt has no words"),
+        (["--data", "text.txt", "--min-count", "5000"], "different words, of which 0 occur --min-count=5000 times or more"),
         (["--data", "none.txt"], "none.txt does not exist"),
         (["--vectors", "text.txt"], "text.txt, line 1:"),
         (["--vectors", "none.txt"], "none.txt does not exist: give a file of word vectors"),
-        (["--vectors", "good.txt", "--ask", "kingg"], "there is no word 'kingg': did you mean king"),
-        (["--vectors", "good.txt", "--odd", "king", "queen"], "at least three different words"),
+        (["--vectors", "good.txt", "--limit", "1"], "one word alone, 'king', has no neighbours: read at least two"),
         (["--vectors", "good.txt", "--epochs", "3"], "--epochs is a setting of training, and --vectors need none"),
         (["--vectors", "good.txt", "--limit", "0"], "--limit is a number of words, at least 1"),
         (["--vectors", "good.txt", "--evaluate", "text.txt"], "text.txt, line 1: two words and a number"),
@@ -137,8 +231,8 @@ def test_vectors_that_are_there_are_not_lost(copied: Program) -> None:
         (["--data", "text.txt", "--end", "word"], "--end must be one of paragraph, line"),
         (["--data", "text.txt", "--width", "0"], "--width must be at least 1, not 0"),
         (["--data", "text.txt", "--learning-rate", "1e30", "--min-learning-rate", "1e30"], "--learning-rate is too high"),
+        (["--data", "text.txt", "--negative", "1000000000000"], "this --negative needs at least"),
         (["--data", "text.txt", "--vectors", "good.txt"], "not allowed with"),
-        (["--compare", "text.txt", "one.txt", "--method", "counts", "--out", "both"], "only one word"),
     ],
 )
 def test_mistakes(program: Program, words: list[str], message: str) -> None:
@@ -153,3 +247,12 @@ def test_help(program: Program) -> None:
     printed = program.good("--help")
     for word in ("--method", "--compare", "--evaluate", "--vectors", "--analogy", "--window", "--min-count", "--seed"):
         assert word in printed
+    assert "times that the text is read (default: 10)" in " ".join(printed.split())
+    assert "(default: [])" not in printed
+
+
+def test_letters_and_accents_are_the_same_however_they_are_typed(program: Program) -> None:
+    (program.folder / "text.txt").write_text("e\u0301te\u0301 chaud hiver froid\n" * 5, encoding="utf-8")
+    words = ["--method", "counts", "--data", "text.txt", "--out", "runs"]
+    for number, typed in enumerate(("e\u0301te\u0301", "\u00e9t\u00e9")):
+        assert "           \u00e9t\u00e9  cosine  " in program.good(*words, "--ask", typed, *(["--overwrite"] * number))

@@ -82,6 +82,16 @@ def test_help_shows_every_setting_with_its_default(parser: Parser) -> None:
     assert "hidden" not in text
 
 
+def test_help_shows_the_scripts_own_defaults_and_no_empty_lists() -> None:
+    parser = Parser(prog="program")
+    parser.add_argument("--words", nargs="+", default=[], help="some words")
+    add_settings(parser, Settings, "settings", d_model=32)
+    text = " ".join(parser.format_help().split())
+    assert "the width (default: 32)" in text
+    assert "(default: 0.5)" in text
+    assert "[])" not in text
+
+
 def test_a_description_keeps_its_flags_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     for columns in range(40, 60):
         monkeypatch.setenv("COLUMNS", str(columns))

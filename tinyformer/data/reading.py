@@ -24,24 +24,24 @@ STANDARD_LIBRARY = "Python's standard library"
 # ---------------------------------------------------------------------------------------------------------- sources
 
 
-def read_text(path: str | Path) -> str:
+def read_text(path: str | Path, flag: str = "--data") -> str:
     """The text of a UTF-8 file, or of all files in a folder and its subfolders, in the order of their names.
 
     In a folder, hidden files and anything but regular files, such as pipes, are left out. Links to files are followed, links to
-    folders are not. Raises UserError, which names the file, if it is missing, empty, not UTF-8, not a regular file, or does not
-    fit in memory.
+    folders are not. Raises UserError, which names the file and the ``flag`` to give another one with, if it is missing, empty,
+    not UTF-8, not a regular file, or does not fit in memory.
     """
-    wanted = "pass --data a text file or a folder of them"
+    wanted = f"pass {flag} a text file or a folder of them"
     found = status(path, wanted)
     path = Path(path)
     files = _files_in(path) if stat.S_ISDIR(found.st_mode) else [path]
     if not files:
         raise UserError(f"the folder {path} has no files: pass a text file, or a folder of them")
     sizes = [check_file(file, wanted) for file in files]
-    check_fits(READING * sum(sizes), f"the text in {path}", "pass --data a shorter one", on_host=True)
+    check_fits(READING * sum(sizes), f"the text in {path}", f"pass {flag} a shorter one", on_host=True)
     text = "\n".join(decoded(file, read_bytes(file)).replace("\r\n", "\n") for file in files)
     if not text.strip():
-        raise UserError(f"{path} is empty: pass --data a text to learn from")
+        raise UserError(f"{path} is empty: pass {flag} a text to learn from")
     return text
 
 
@@ -165,12 +165,12 @@ class TextSource:
         return text
 
 
-def open_text(path: str | None) -> tuple[str, TextSource]:
+def open_text(path: str | None, flag: str = "--data") -> tuple[str, TextSource]:
     """The text at a path, or a default text if it is None, and where it came from. Raises UserError as ``read_text`` does, and
     for a path that is not UTF-8, as it could not be written to the settings of a run."""
     if path is not None and not _is_text(path):
         raise UserError(f"the name {path!r} is not UTF-8: rename it")
-    text, name = default_text() if path is None else (read_text(path), path)
+    text, name = default_text() if path is None else (read_text(path, flag), path)
     return text, TextSource(path, name, fingerprint(text))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from tinyformer.memory import check_fits
 from tinyformer.word_vectors.corpus import Corpus
 from tinytensor.backend import Array, host
 
@@ -19,18 +20,26 @@ class Examples:
     With ``is_skip_gram`` an example is a word and one of the words around it, which is its only context. Otherwise an example
     is a word with all of the words around it: a continuous bag of words.
 
-    window: The most words to each side. For each word a number from 1 to ``window`` is drawn, so near words count more.
+    window: The most words to each side. For each word a number from 1 to ``window`` is drawn, so near words count more. A
+        window that is longer than the longest passage is as one of its length.
     negative: How many words are drawn for each example, to be told from the right one.
     sample: Words that are more frequent than this fraction of the text are left out at random.
+
+    Raises SettingError for a window, or a number of words to be drawn, that does not fit in memory.
     """
 
     def __init__(self, corpus: Corpus, is_skip_gram: bool, window: int, negative: int, sample: float):
         self.corpus = corpus
         self.is_skip_gram = is_skip_gram
-        self.window = window
+        self.window = min(window, corpus.reach, PIECE)
         self.negative = negative
-        self.kept = keep_probabilities(corpus.vocabulary.counts, sample)
-        self.table = word_table(corpus.vocabulary.counts)
+        counts = corpus.vocabulary.counts
+        self.kept = keep_probabilities(counts, sample)
+        self.table = word_table(counts)
+        words = int(min(PIECE, len(corpus.ids)) * (self.kept @ counts) / counts.sum())  # of a piece, in the mean
+        for name, columns in (("window", 2 * self.window), ("negative", negative)):
+            what = f"what is made of a piece of the text with this {name}"
+            check_fits(8 * words * columns, what, "choose a smaller one", name, on_host=True)
 
     def of_an_epoch(self, rng: Any) -> Iterator[tuple[int, Array, Array]]:
         """For each piece of the text how many words it has, the contexts and the targets of its examples.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import unicodedata
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,15 +15,23 @@ import regex
 from tinyformer.errors import SettingError, UserError, shortened
 from tinytensor.backend import Array, host
 
-# A word is a run of letters, with their accents, and digits. Apostrophes inside belong to it, as in don't.
-WORDS = regex.compile(r"[\p{L}\p{M}\p{N}]+(?:['’][\p{L}\p{M}\p{N}]+)*")
+# A word is a run of letters, with their accents, and digits. Apostrophes inside belong to it, as in don't, and so do Unicode's
+# joiners, which tell how the letters of Persian and Indian words are connected.
+WORDS = regex.compile(r"[\p{L}\p{M}\p{N}]+(?:['’\u200c\u200d][\p{L}\p{M}\p{N}]+)*")
+# Five letters in a row of scripts without spaces between words: seldom one word, and often a clause.
+CLAUSES = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]{5}")
 PASSAGES = {"paragraph": regex.compile(r"\n\s*\n"), "line": regex.compile(r"\n")}  # what ends one
 SPELLINGS = 50_000  # as many words are searched for similar spellings, the first of the vocabulary: more would take seconds
 
 
 def words_of(text: str) -> Iterator[str]:
-    """The words of a text in lower case, without punctuation."""
-    return (found[0].replace("’", "'") for found in WORDS.finditer(text.lower()))
+    """The words of a text in lower case, ``composed``, without punctuation."""
+    return (found[0].replace("’", "'") for found in WORDS.finditer(composed(text.lower())))
+
+
+def composed(text: str) -> str:
+    """A text in Unicode's normal form C, in which é is one character, however it was typed."""
+    return unicodedata.normalize("NFC", text)
 
 
 def passages(text: str, end: str = "paragraph") -> Iterator[Iterator[str]]:
@@ -66,10 +75,11 @@ class Corpus:
     num_words: int
 
     @classmethod
-    def of(cls, passages: Iterable[Iterable[str]], min_count: int = 5) -> Corpus:
+    def of(cls, passages: Iterable[Iterable[str]], min_count: int = 5, name: str = "the text") -> Corpus:
         """The corpus of passages of words. Words that occur less than ``min_count`` times are left out.
 
-        Raises UserError unless there are at least two different words left, and two words side by side.
+        Raises UserError, which calls the text by its ``name``, unless there are at least two different words left, and two
+        words side by side; and for a text that seems not to be separated into words.
         """
         if min_count < 1:
             raise SettingError(f"min_count must be at least 1, not {min_count}")
@@ -83,7 +93,8 @@ class Corpus:
         words = list(numbers)
         order = sorted((i for i in range(len(words)) if counts[i] >= min_count), key=lambda i: (-counts[i], words[i]))
         vocabulary = Vocabulary([words[i] for i in order], counts[order])
-        _check_size(vocabulary, len(found), len(words), min_count)
+        _check_spaces(words, int(vocabulary.counts.sum()), len(found), name)
+        _check_size(vocabulary, len(found), len(words), min_count, name)
 
         new_ids = host.full(len(words), -1, dtype=host.int64)
         new_ids[order] = host.arange(len(order))
@@ -91,7 +102,10 @@ class Corpus:
         kept_before = host.concatenate([[0], host.cumsum(ids >= 0)])
         starts = host.unique(kept_before[ends])  # unique, as a passage may have lost all its words
         if host.diff(starts).max() < 2:
-            raise UserError("no passage has two words that occur often enough: give longer passages, or a lower min_count")
+            raise SettingError(
+                f"no passage of {name} has two words that occur often enough: give longer ones, or a lower min_count",
+                "min_count",
+            )
         return cls(vocabulary, ids[ids >= 0], starts, len(found))
 
     @cached_property
@@ -99,25 +113,40 @@ class Corpus:
         """The number of the passage of each word, (length,), int64."""
         return host.repeat(host.arange(len(self.starts) - 1), host.diff(self.starts))
 
+    @cached_property
+    def reach(self) -> int:
+        """How many words apart two words of a passage are at most. No window needs to be larger."""
+        return int(host.diff(self.starts).max()) - 1
 
-def _check_size(vocabulary: Vocabulary, num_words: int, num_different: int, min_count: int) -> None:
+
+def _check_spaces(words: Sequence[str], num_kept: int, num_words: int, name: str) -> None:
+    """Raise UserError for a text in which most "words" are clauses, as of Chinese without spaces. Few of these are repeated."""
+    if 4 * num_kept < num_words and 2 * sum(bool(CLAUSES.search(word)) for word in words) > len(words):
+        raise UserError(
+            f"most of what stands between the spaces of {name} is too long for a word, and seldom repeated: words must be "
+            "separated by spaces, so let a program for its language do that first"
+        )
+
+
+def _check_size(vocabulary: Vocabulary, num_words: int, num_different: int, min_count: int, name: str) -> None:
     """Raise UserError for a text from which nothing can be learned."""
     if num_different < 2:
         found = f"only one word, {num_words:,} times" if num_words else "no words"
-        raise UserError(f"the text has {found}: vectors need at least two different words")
+        raise UserError(f"{name} has {found}: vectors need at least two different words")
     if len(vocabulary) < 2:
         raise SettingError(
-            f"of the text's {num_different:,} different words {len(vocabulary)} occur min_count={min_count} times or more, and "
-            "vectors need two: give a longer text, or a lower min_count",
+            f"{name} has {num_different:,} different words, of which {len(vocabulary)} occur min_count={min_count} times or "
+            "more, and vectors need two: give a longer text, or a lower min_count",
             "min_count",
         )
 
 
-def check_known(word: str, ids: Any, words: Sequence[str]) -> None:
+def check_known(word: str, ids: Any, words: Sequence[str], where: str = "") -> None:
     """Raise UserError for a word that is not among the ``words``, which ``ids`` has, too. It offers words that are spelled
-    alike."""
+    alike, in upper or lower case. ``where`` follows the word in the message."""
     if word in ids:
         return
-    similar = difflib.get_close_matches(word.lower(), words[:SPELLINGS], n=3)
+    spellings = {other.lower(): other for other in reversed(words[:SPELLINGS])}  # of equals, the first
+    similar = [shortened(spellings[found], 60) for found in difflib.get_close_matches(word.lower(), spellings, n=3)]
     offer = f": did you mean {', '.join(similar)}?" if similar else ", nor one that is spelled like it"
-    raise UserError(f"there is no word {shortened(word, 60)!r}{offer}")
+    raise UserError(f"there is no word {shortened(word, 60)!r}{where}{offer}")

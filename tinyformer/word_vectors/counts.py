@@ -21,7 +21,7 @@ def cooccurrences(corpus: Corpus, window: int = 5) -> SparseMatrix:
     check_counts(window=window)
     size, ids, passage = len(corpus.vocabulary), corpus.ids, corpus.passage_of
     counts = SparseMatrix((size, size), host.empty(0, dtype=host.int64), host.empty(0))
-    for distance in range(1, min(window, len(ids) - 1) + 1):
+    for distance in range(1, min(window, corpus.reach) + 1):
         together = passage[distance:] == passage[:-distance]
         left, right = ids[:-distance][together], ids[distance:][together]
         found, times = host.unique(host.concatenate([left * size + right, right * size + left]), return_counts=True)

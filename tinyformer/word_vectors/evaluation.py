@@ -10,10 +10,12 @@ from typing import Any
 
 from tinyformer.data.reading import check_file, decoded, read_bytes
 from tinyformer.errors import UserError, shortened
+from tinyformer.word_vectors.corpus import composed
 from tinyformer.word_vectors.vectors import WordVectors
 from tinytensor.backend import Array, host
 
 PIECE = 500  # analogies that are computed at a time
+SIMLEX = ("word1", "word2", "SimLex999")  # the columns that count in SimLex-999 as it is published, among others
 
 
 # -------------------------------------------------------------------------------------------------------- similarity
@@ -32,7 +34,8 @@ def similarity(vectors: WordVectors, path: str | Path) -> Agreement:
     """The agreement with a file of word pairs and their ratings, such as WordSim-353 and SimLex-999.
 
     Each line has two words and a number, with tabs, commas or spaces between them; lines that begin with # are left out, and so
-    is a first line without a number. Words that are not known as they are written are looked up in lower case.
+    is a first line without a number. Where that has the names of SimLex-999's columns, these are read, and others are not.
+    Words that are not known as they are written are looked up in lower case.
 
     Raises UserError, which names the file and the line, for other lines; and where fewer than two pairs are known or the
     ratings are all equal, as there is no correlation then.
@@ -45,6 +48,8 @@ def similarity(vectors: WordVectors, path: str | Path) -> Agreement:
         else:
             cosines.append(vectors.similarity(*map(str, words)))
             ratings.append(rating)
+    if not ratings and not unknown:
+        raise UserError(f"{path} has no word pairs: two words and a number must be on each line")
     if len(ratings) < 2:
         raise UserError(
             f"of {len(ratings) + unknown} pairs in {path} only {len(ratings)} have two known words: use more vectors"
@@ -69,15 +74,17 @@ def ranked(values: Any) -> Array:
 
 
 def _pairs(path: str | Path) -> Iterator[tuple[str, str, float]]:
-    first = True
-    for number, line in _lines(path):
+    places, width = [0, 1, 2], 3
+    for index, (number, line) in enumerate(_lines(path)):
         parts = [part.strip() for part in re.split(r"[\t,;]" if re.search(r"[\t,;]", line) else r"\s+", line)]
-        rating = _number(parts[2]) if len(parts) == 3 else None
-        if rating is not None and all(parts):
-            yield parts[0], parts[1], rating
-        elif not first or len(parts) != 3:
+        if index == 0 and set(SIMLEX) <= set(parts):
+            places, width = [parts.index(name) for name in SIMLEX], len(parts)
+        first, second, rated = [parts[place] for place in places] if len(parts) == width else [""] * 3
+        rating = _number(rated)
+        if rating is not None and first and second:
+            yield first, second, rating
+        elif index or len(parts) != width:
             raise UserError(f"{path}, line {number}: two words and a number must be here, not {shortened(line, 60)!r}")
-        first = False
 
 
 def _number(text: str) -> float | None:
@@ -132,6 +139,8 @@ def analogies(vectors: WordVectors, path: str | Path) -> list[Section]:
             unknown[-1] += 1
         else:
             questions[-1].append([vectors.ids[str(word)] for word in found])
+    if not any(questions) and not any(unknown):
+        raise UserError(f"{path} has no analogies: four words must be on each line")
     if not any(questions):
         raise UserError(f"no analogy in {path} has four known words: use more vectors")
     sections = [
@@ -162,9 +171,10 @@ def _known(vectors: WordVectors, word: str) -> str | None:
 
 
 def _lines(path: str | Path) -> Iterator[tuple[int, str]]:
-    """The lines of a file with their numbers, without empty ones and those that begin with #."""
+    """The lines of a file with their numbers, ``composed``, without empty ones and those that begin with #."""
     check_file(path, "give a text file of word pairs or of analogies")
-    for number, line in enumerate(decoded(path, read_bytes(path)).split("\n"), start=1):
+    text = composed(decoded(path, read_bytes(path)))
+    for number, line in enumerate(re.split(r"\r\n?|\n", text), start=1):
         if line.strip() and not line.startswith("#"):
             yield number, line.strip()
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from tinyformer.errors import SettingError
+from tinyformer.errors import SettingError, UserError
 from tinytensor.backend import Array, host
 
 PIECE = 1 << 20  # numbers that a product makes at a time, so that they stay in the processor's caches
@@ -91,10 +92,16 @@ def truncated_svd(matrix: SparseMatrix, rank: int, seed: int = 0, tolerance: flo
     those of word counts do: it ends with vectors that satisfy matrixᵀ u = s v to ``tolerance`` times the largest s, so in
     agreement with a dense SVD. If the space grows to all of the columns, it is one.
 
-    Raises SettingError unless the rank is at least 1 and no larger than the matrix.
+    Raises SettingError unless the rank is at least 1 and no larger than the matrix, and UserError for elements that are not
+    finite.
     """
     if not 1 <= rank <= min(matrix.shape):
         raise SettingError(f"rank must be from 1 to {min(matrix.shape)}, the smaller side of the matrix, not {rank}")
+    largest = float(abs(matrix.values).max(initial=0.0))
+    if not math.isfinite(largest):
+        raise UserError("a matrix with elements that are not finite has no singular values")
+    exponent = math.frexp(largest)[1]  # with elements of at most 1, no square overflows, and none that counts underflows
+    matrix = matrix.with_values(host.ldexp(matrix.values, -exponent))
     columns = matrix.shape[1]
     rng = host.random.default_rng(seed)
     size = min(max(rank // 4, 8), columns)
@@ -109,7 +116,7 @@ def truncated_svd(matrix: SparseMatrix, rank: int, seed: int = 0, tolerance: flo
         if basis.shape[1] >= min(enough, columns):
             u, s, v = _within(basis, images, rank)
             if basis.shape[1] == columns or _error(matrix, u, s, v) <= tolerance * s[0]:
-                return u, s, v
+                return u, host.ldexp(s, exponent), v
             enough = basis.shape[1] * 5 // 4
         block = matrix.T @ image
 

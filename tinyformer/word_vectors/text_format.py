@@ -6,13 +6,14 @@ vector, with spaces between them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 from tinyformer.data.reading import check_file
 from tinyformer.errors import UserError, shortened
 from tinyformer.memory import check_fits
+from tinyformer.settings import check_counts
 from tinyformer.word_vectors.vectors import WordVectors
 from tinytensor.backend import Array, host
 from tinytensor.io import atomic_write
@@ -39,10 +40,12 @@ def load_vectors(path: str | Path, limit: int | None = None) -> WordVectors:
     """Read word vectors, or the first ``limit`` of them: published files have the frequent words first.
 
     The first line with the number of words and the width may be missing. Raises UserError, which names the file and the line,
-    for a file that is missing, damaged, cut off or of another kind.
+    for a file that is missing, damaged, cut off or of another kind. Raises SettingError for a limit below 1.
     """
     size = check_file(path, WANTED)
-    if limit is None:
+    if limit is not None:
+        check_counts(limit=limit)
+    else:
         check_fits(size // 3, f"what {path} has", "read fewer words, with limit", on_host=True)  # at most 12 bytes a number
     with open(path, "rb") as file:
         return _Reader(path, file).read(limit)
@@ -55,9 +58,11 @@ class _Reader:
         self.path = path
         self.lines = self._decoded(file)
         self.number = 0  # of the line that was read last, from 1
+        self.is_ended = False  # whether that line has an end
 
     def _decoded(self, file: BinaryIO) -> Iterator[str]:
         for self.number, line in enumerate(file, start=1):
+            self.is_ended = line.endswith(b"\n")
             try:
                 yield line.decode("utf-8").removeprefix("\ufeff" if self.number == 1 else "").rstrip(" \t\r\n")
             except UnicodeDecodeError:
@@ -79,6 +84,8 @@ class _Reader:
                 if line:
                     raise self._error(f"there are more words than the {count:,} that line 1 tells of")
                 continue
+            if count is not None and not self.is_ended:  # of programs that write a first line, all end the last one, too
+                raise self._error("the line has no end: the file is cut off")
             word, row = self._entry(line, width)
             if word in found:
                 raise self._error(f"the word {shortened(word, 60)!r} is on line {found[word]}, too")
@@ -103,17 +110,26 @@ class _Reader:
         return None, len(parts) - 1
 
     def _entry(self, line: str, width: int) -> tuple[str, Array]:
-        """The word and the numbers of a line. Words of some published files have spaces in them."""
+        """The word and the numbers of a line. Words of some published files have spaces in them, but none two in a row, nor a
+        number at the end."""
         word, *numbers = line.rsplit(" ", width)
-        if len(numbers) < width or not word:
-            raise self._error(f"a word and {width} numbers must be here, not {shortened(line, 60)!r}")
-        try:
-            row = host.array(numbers, dtype=host.float32)
-        except ValueError:
-            raise self._error(f"{shortened(' '.join(numbers), 60)!r} are not {width} numbers") from None
-        if not host.isfinite(row).all():
-            raise self._error(f"a number of {shortened(word, 60)!r} is not finite in float32")
+        before, *last = word.split(" ")
+        if len(numbers) < width or not before or "" in last or (last and _floats(last[-1:]) is not None):
+            raise self._error(f"a word and {width} numbers must be here, a space apart, not {shortened(line, 60)!r}")
+        row = _floats(numbers)
+        if row is None:
+            raise self._error(f"{shortened(' '.join(numbers), 60)!r} are not {width} numbers")
+        if not host.isfinite(row @ row):
+            raise self._error(f"a number of {shortened(word, 60)!r} is not finite, or its square is too large for float32")
         return word, row
+
+
+def _floats(texts: Sequence[str]) -> Array | None:
+    """The numbers that are written there, float32, or None. Python takes 1_0 for a number, but files do not have such ones."""
+    try:
+        return None if "_" in " ".join(texts) else host.array(texts, dtype=host.float32)
+    except ValueError:
+        return None
 
 
 def _chain(first: str, others: Iterator[str]) -> Iterator[str]:

@@ -28,7 +28,7 @@ class WordVectors:
     """
 
     def __init__(self, words: Iterable[str], matrix: Any):
-        """Raises UserError unless there is one finite vector for each word, and no word twice."""
+        """Raises UserError unless there is one vector of finite length for each word, and no word twice."""
         self.words: Sequence[str] = list(words)
         self.matrix: Array = host.asarray(matrix, dtype=host.float32)
         if self.matrix.ndim != 2 or len(self.matrix) != len(self.words) or not self.matrix.size:
@@ -37,8 +37,8 @@ class WordVectors:
         if len(self.ids) < len(self.words):
             (twice, *_) = (word for number, word in enumerate(self.words) if self.ids[word] != number)
             raise UserError(f"the word {twice!r} has two vectors")
-        if not host.isfinite(self.matrix).all():
-            raise UserError("a vector has numbers that are not finite")
+        if not host.isfinite(self.lengths).all():
+            raise UserError("a vector has numbers that are not finite, or too large for float32 once they are squared")
 
     def __len__(self) -> int:
         return len(self.words)
@@ -63,7 +63,7 @@ class WordVectors:
     @cached_property
     def lengths(self) -> Array:
         """The length of each vector, (words,)."""
-        return host.sqrt((self.matrix * self.matrix).sum(axis=1))
+        return host.sqrt(host.einsum("ij,ij->i", self.matrix, self.matrix))
 
     @cached_property
     def directions(self) -> Array:
@@ -109,8 +109,11 @@ class WordVectors:
     def plane(self, words: Sequence[str]) -> tuple[Array, float]:
         """The directions of words as points of a plane, (words, 2), and the fraction of their variance that it shows.
 
-        Of all planes it is the one that shows most: the first two principal components (Pearson 1901).
+        Of all planes it is the one that shows most: the first two principal components (Pearson 1901). Raises UserError where
+        there are no words.
         """
+        if not words:
+            raise UserError("a plane needs at least one word to show")
         rows = self.directions[[self.id_of(word) for word in words]]
         u, s, _ = host.linalg.svd(rows - rows.mean(axis=0), full_matrices=False)
         points = host.zeros((len(words), 2))

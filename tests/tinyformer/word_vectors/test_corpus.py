@@ -13,8 +13,13 @@ TEXT = "The cat sat.\nThe dog sat, too!\n\nDon't sit, cat;\n \nthe end"
 
 def test_words_are_lower_case_and_without_marks() -> None:
     assert list(words_of("Don’t stop: it's 5 o'clock -- \"Ça va\"? 'Tis e\u0301t\u00e9, l'")) == [
-        "don't", "stop", "it's", "5", "o'clock", "ça", "va", "tis", "e\u0301té", "l",
+        "don't", "stop", "it's", "5", "o'clock", "ça", "va", "tis", "\u00e9t\u00e9", "l",
     ]  # fmt: skip
+
+
+def test_joiners_inside_a_word_belong_to_it() -> None:
+    persian, sinhala = "می\u200cخواهم", "ශ්\u200dරී"  # I want; Sri
+    assert list(words_of(f"{persian} {sinhala}\u200d, \u200cx")) == [persian, sinhala, "x"]
 
 
 def test_passages_end_at_an_empty_line_or_at_every_line() -> None:
@@ -53,9 +58,9 @@ def test_rare_words_are_left_out_and_so_are_passages_without_others() -> None:
         ([], 1, "the text has no words: vectors need at least two different words"),
         ([[], []], 1, "the text has no words"),
         ([["one"] * 1000], 1, "the text has only one word, 1,000 times: vectors need at least two"),
-        ([["one"] * 9, ["two"] * 4], 5, "of the text's 2 different words 1 occur min_count=5 times or more"),
-        ([["one", "two"]], 2, "of the text's 2 different words 0 occur"),
-        ([["one"], ["two"]], 1, "no passage has two words that occur often enough"),
+        ([["one"] * 9, ["two"] * 4], 5, "the text has 2 different words, of which 1 occur min_count=5 times or more"),
+        ([["one", "two"]], 2, "the text has 2 different words, of which 0 occur"),
+        ([["one"], ["two"]], 1, "no passage of the text has two words that occur often enough"),
         ([["one", "two"]], 0, "min_count must be at least 1, not 0"),
     ],
 )
@@ -65,6 +70,16 @@ def test_too_little_to_learn_from(words: list[list[str]], min_count: int, messag
     assert message in str(error.value)
 
 
+def test_a_text_without_spaces() -> None:
+    clauses = [f"{word}天气很好我们去" for word in "一二三四五六七八九十"]
+    with pytest.raises(UserError, match=r"of book\.txt is too long for a word.*: words must be separated by spaces"):
+        Corpus.of([[*clauses, *["他说"] * 3]], 3, "book.txt")
+    for words in (["天气", "很", "好", "我们"] * 3, clauses * 3):  # separated words, and clauses that are repeated
+        assert len(Corpus.of([[*words, "图书馆管理员"]], 3).vocabulary) == len(set(words))
+    long = [f"donaudampfschifffahrt{number}" for number in range(30)]
+    assert Corpus.of([[*long, *["die", "der"] * 3]], 3).vocabulary.words == ["der", "die"]
+
+
 def test_similar_spellings_are_offered() -> None:
     words = ["king", "kings", "queen", "xylophone"]
     check_known("king", words, words)
@@ -72,6 +87,11 @@ def test_similar_spellings_are_offered() -> None:
         check_known("kingg", words, words)
     with pytest.raises(UserError, match=r"there is no word 'Queen': did you mean queen\?"):
         check_known("Queen", words, words)
+    with pytest.raises(UserError, match=r"there is no word 'nasa' in b\.txt: did you mean NASA\?"):
+        check_known("nasa", [*words, "NASA"], [*words, "NASA"], " in b.txt")
+    long = ["z" * 150]
+    with pytest.raises(UserError, match=r"did you mean z{57}\.\.\.\?"):
+        check_known("z" * 155, long, long)
     with pytest.raises(UserError, match="there is no word 'zzz', nor one that is spelled like it"):
         check_known("zzz", words, words)
     with pytest.raises(UserError) as error:

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from tinyformer.errors import SettingError
+from tinyformer.errors import SettingError, UserError
 from tinyformer.word_vectors import counts as counting
 from tinyformer.word_vectors import sparse
 from tinyformer.word_vectors.corpus import Corpus
@@ -52,6 +52,15 @@ def test_ppmi_is_the_definition() -> None:
     for wrong in (0, 1.1, -1):
         with pytest.raises(SettingError, match="smoothing must be above 0 and at most 1"):
             ppmi(counts, wrong)
+
+
+def test_a_window_beyond_the_longest_passage_takes_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus = Corpus.of([["a", "b", "c"]] * 1000, 1)
+    sums = []
+    sum_of = SparseMatrix.sum_of
+    monkeypatch.setattr(SparseMatrix, "sum_of", lambda *parts: (sums.append(parts), sum_of(*parts))[1])
+    cooccurrences(corpus, 10**30)
+    assert len(sums) == 2
 
 
 def test_a_window_of_none() -> None:
@@ -100,7 +109,7 @@ def test_the_svd_of_a_large_matrix_does_not_need_all_of_its_space(monkeypatch: p
     assert sizes[-1] < 400
 
 
-@pytest.mark.parametrize("scale", [1e-9, 1e9])
+@pytest.mark.parametrize("scale", [1e-200, 1e-9, 1e9, 1e200])
 def test_matrices_of_low_rank_and_equal_singular_values(scale: float) -> None:
     low = np.outer(np.arange(1, 31), np.arange(1, 41)) * scale
     u, s, v = truncated_svd(SparseMatrix((30, 40), np.arange(1200), low.reshape(-1)), 3)
@@ -108,6 +117,12 @@ def test_matrices_of_low_rank_and_equal_singular_values(scale: float) -> None:
     assert s[1] < 1e-9 * s[0]
     _, s, _ = truncated_svd(SparseMatrix((50, 50), np.arange(50) * 51, np.full(50, scale)), 20)
     np.testing.assert_allclose(s, scale)
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_elements_that_are_not_finite(value: float) -> None:
+    with pytest.raises(UserError, match="a matrix with elements that are not finite has no singular values"):
+        truncated_svd(SparseMatrix((2, 2), np.arange(3), np.array([1.0, value, 2.0])), 1)
 
 
 @pytest.mark.parametrize("rank", [0, 10])

@@ -34,7 +34,12 @@ def test_spearman() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["a\tb\t9\na\tc\t5\na\td\t1\n", "Word 1,Word 2,Human (mean)\na,b,9\nA,c,5.0\na,d,1\n", "# note\n\na b 9\na  c 5\r\na d 1"],
+    [
+        "a\tb\t9\na\tc\t5\na\td\t1\n",
+        "Word 1,Word 2,Human (mean)\na,b,9\nA,c,5.0\na,d,1\n",
+        "# note\n\na b 9\na  c 5\r\na d 1",
+        "a b 9\ra c 5\ra d 1\r",
+    ],
 )
 def test_ratings_that_the_vectors_agree_with(tmp_path: Path, text: str) -> None:
     path = tmp_path / "pairs.txt"
@@ -42,6 +47,24 @@ def test_ratings_that_the_vectors_agree_with(tmp_path: Path, text: str) -> None:
     found = similarity(ROUND, path)
     assert (found.correlation, found.known, found.unknown) == (pytest.approx(1), 3, 1)
     assert not is_of_analogies(path)
+
+
+def test_columns_as_simlex_999_is_published(tmp_path: Path) -> None:
+    names = "word1 word2 POS SimLex999 conc(w1) conc(w2) concQ Assoc(USF) SimAssoc333 SD(SimLex)".split()
+    rated = [[*pair, "A", rating, "2.7", "2.8", "2", "7.25", "1", "0.4"] for *pair, rating in ("ab9", "ac5", "ad1", "ax3")]
+    path = tmp_path / "SimLex-999.txt"
+    path.write_text("".join("\t".join(row) + "\r\n" for row in [names, *rated]), newline="")
+    found = similarity(ROUND, path)
+    assert (found.correlation, found.known, found.unknown) == (pytest.approx(1), 3, 1)
+    path.write_text("\t".join(names) + "\na\tb\t5\n")
+    with pytest.raises(UserError, match="line 2: two words and a number must be here"):
+        similarity(ROUND, path)
+
+
+def test_accents_of_either_form(tmp_path: Path) -> None:
+    vectors = WordVectors(["\u00e9", "b", "c"], [[1, 0], [1, 1], [0, 1]])
+    (tmp_path / "pairs.txt").write_text("e\u0301 b 5\n\u00e9 c 1\n", encoding="utf-8")
+    assert similarity(vectors, tmp_path / "pairs.txt").known == 2
 
 
 @pytest.mark.parametrize(
@@ -53,7 +76,9 @@ def test_ratings_that_the_vectors_agree_with(tmp_path: Path, text: str) -> None:
         ("a b 1\n\na c nan\n", "line 3: two words"),
         ("a b 1\nx y 2\n", "of 2 pairs in .* only 1 have two known words"),
         ("a b 1\na c 1\n", "all ratings of known words in .* are 1: there is no correlation"),
-        ("", "of 0 pairs in"),
+        ("", "has no word pairs: two words and a number must be on each line"),
+        ("a b x\n", "has no word pairs"),
+        ("\ta\t5\n", "line 1: two words and a number"),
     ],
 )
 def test_files_of_pairs_that_cannot_be_used(tmp_path: Path, text: str, message: str) -> None:
@@ -100,7 +125,8 @@ def test_answers_are_those_of_the_vectors(tmp_path: Path) -> None:
     [
         (": a\nman king woman\n", "line 2: four words must be here, not 'man king woman'"),
         (": a\nx y z w\n", "no analogy in .* has four known words"),
-        ("", "no analogy in"),
+        ("", "has no analogies: four words must be on each line"),
+        (": a\n: b\n", "has no analogies"),
     ],
 )
 def test_files_of_analogies_that_cannot_be_used(tmp_path: Path, text: str, message: str) -> None:

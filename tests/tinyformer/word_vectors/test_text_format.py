@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tinyformer.errors import UserError
+from tinyformer.errors import SettingError, UserError
 from tinyformer.word_vectors.text_format import load_vectors, save_vectors
 from tinyformer.word_vectors.vectors import WordVectors
 
@@ -15,10 +15,11 @@ WORDS = ["the", "don't", "中文", "e\u0301", "no\u00adbreak", "1", "2"]
 
 
 def floats(count: int) -> np.ndarray:
-    """Floats of all sizes, subnormal ones and zeros, too."""
+    """Floats of all sizes whose squares are finite, subnormal ones and zeros, too."""
     bits = np.random.default_rng(0).integers(0, 1 << 32, 2 * count, dtype=np.uint32).view(np.float32)
-    odd = np.array([0.0, -0.0, 1e-45, -1e-38, 3.4028235e38, 1 / 3, 16777217], np.float32)
-    return np.concatenate([odd, bits[np.isfinite(bits)]])[:count]
+    bits = bits[np.isfinite(bits)]
+    odd = np.array([0.0, -0.0, 1e-45, -1e-38, 1 / 3, 16777217], np.float32)
+    return np.concatenate([odd, bits[abs(bits) < 1e17]])[:count]
 
 
 def test_exactly_what_was_written_is_read_again(tmp_path: Path) -> None:
@@ -52,9 +53,10 @@ def test_words_that_the_format_cannot_hold(tmp_path: Path, word: str) -> None:
     "content",
     [
         b"2 2\nthe 1 2\nof 3 4\n",
-        b"2 2\nthe 1 2 \r\nof 3 4",  # as fastText and Windows write
+        b"2 2\nthe 1 2 \r\nof 3 4\r\n",  # as fastText and Windows write
         b"\xef\xbb\xbf2 2\nthe 1 2\nof 3 4\n\n",
         b"the 1 2\nof 3 4\n",  # as GloVe writes
+        b"the 1 2\nof 3 4",
         b"2 2\nthe 1e0 2.000\nof +3 4\n",
     ],
 )
@@ -76,6 +78,9 @@ def test_the_first_words_only(tmp_path: Path) -> None:
     assert load_vectors(tmp_path / "v.txt", limit=2).words == ["a", "b"]
     with pytest.raises(UserError, match="line 4"):
         load_vectors(tmp_path / "v.txt", limit=3)
+    for limit in (0, -1):
+        with pytest.raises(SettingError, match=f"limit must be at least 1, not {limit}"):
+            load_vectors(tmp_path / "v.txt", limit)
 
 
 @pytest.mark.parametrize(
@@ -86,15 +91,22 @@ def test_the_first_words_only(tmp_path: Path) -> None:
         (b"word\n", "line 1: no numbers"),
         (b"0 5\n", "line 1: it tells of 0 words with 5 numbers each"),
         (b"2 0\na\nb\n", "line 1: it tells of 2 words with 0 numbers each"),
-        (b"2 2\na 1 2\nb 3\n", "line 3: a word and 2 numbers must be here, not 'b 3'"),
-        (b"2 2\na 1 2\n\n", "line 3: a word and 2 numbers must be here, not ''"),
+        (b"2 2\na 1 2\nb 3\n", "line 3: a word and 2 numbers must be here, a space apart, not 'b 3'"),
+        (b"2 2\na 1 2\n\n", "line 3: a word and 2 numbers must be here, a space apart, not ''"),
+        (b"2 2\nking 0.1 0.2 0.3\n", "line 2: a word and 2 numbers must be here, a space apart, not 'king 0.1 0.2 0.3'"),
+        (b"2 2\na 1 2\nb  3 4\n", "line 3: a word and 2 numbers must be here, a space apart, not 'b  3 4'"),
+        (b"2 2\na 1 2\nb 3  4\n", "line 3: a word and 2 numbers must be here, a space apart, not 'b 3  4'"),
         (b"2 2\na 1 2\nb 3 x4\n", "line 3: '3 x4' are not 2 numbers"),
+        (b"2 2\na 1 2\nb 3 1_0\n", "line 3: '3 1_0' are not 2 numbers"),
         (b"2 2\na 1 2\nb 3 nan\n", "line 3: a number of 'b' is not finite"),
         (b"2 2\na 1 2\nb 3 1e39\n", "line 3: a number of 'b' is not finite"),
+        (b"2 2\na 1 2\nb 3 1e20\n", "line 3: a number of 'b' is not finite, or its square is too large for float32"),
+        (b"2 2\na 1 2\nb 3 4.1", "line 3: the line has no end: the file is cut off"),
+        (b"3 2\na 1 2\nb 3", "line 3: the line has no end: the file is cut off"),
         (b"2 2\na 1 2\na 3 4\n", "line 3: the word 'a' is on line 2, too"),
         (b"3 2\na 1 2\nb 3 4\n", "line 3: the file ends after 2 of 3 words: it is cut off"),
         (b"1 2\na 1 2\nb 3 4\n", "line 3: there are more words than the 1 that line 1 tells of"),
-        (b"a 1 2\nb 3\n", "line 2: a word and 2 numbers must be here, not 'b 3'"),
+        (b"a 1 2\nb 3\n", "line 2: a word and 2 numbers must be here, a space apart, not 'b 3'"),
         (b"2 2\na 1 2\n\xff 3 4\n", "line 3: is not UTF-8 text"),
         (b"\x93NUMPY\x01\x00", "line 1: is not UTF-8 text"),
     ],

@@ -77,6 +77,8 @@ def test_the_plane_that_shows_most() -> None:
 
 def test_the_plane_of_few_words() -> None:
     assert ROYAL.plane(["king"])[0].tolist() == [[0, 0]]
+    with pytest.raises(UserError, match="a plane needs at least one word"):
+        ROYAL.plane([])
     points, share = ROYAL.plane(["king", "queen"])
     assert share == pytest.approx(1)
     assert abs(points[0, 0] - points[1, 0]) == pytest.approx(np.sqrt(2))
@@ -92,6 +94,7 @@ def test_the_plane_of_few_words() -> None:
         (["a", "b", "a"], np.ones((3, 1)), "the word 'a' has two vectors"),
         (["a"], [[np.nan]], "not finite"),
         (["a"], [[1e39]], "not finite"),
+        (["a"], [[1e20]], "too large for float32 once they are squared"),
     ],
 )
 def test_vectors_that_are_none(words: list[str], matrix: object, message: str) -> None:

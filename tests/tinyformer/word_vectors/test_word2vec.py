@@ -272,6 +272,20 @@ def test_settings_that_cannot_be(settings: dict[str, Any], message: str) -> None
         Word2VecConfig(**settings)
 
 
+def test_a_window_beyond_the_longest_passage_is_as_one_of_its_length() -> None:
+    corpus = corpus_of("a b c d", "a c")
+    found = [Examples(corpus, False, window, 2, 0) for window in (3, 10**30)]
+    assert [examples.window for examples in found] == [3, 3]
+    one, other = (list(examples.of_an_epoch(np.random.default_rng(0))) for examples in found)
+    assert all((a == b).all() for a, b in zip(one[0][1:], other[0][1:]))
+
+
+def test_more_words_drawn_than_fit_in_memory() -> None:
+    with pytest.raises(SettingError, match="a piece of the text with this negative needs at least") as error:
+        Word2Vec(colors_and_animals(), Word2VecConfig(negative=10**30))
+    assert "with this --negative needs" in error.value.as_flags()
+
+
 def test_vectors_that_do_not_fit() -> None:
     with pytest.raises(SettingError, match=r"two vectors for each word needs at least .* choose a smaller width"):
         Word2Vec(colors_and_animals(), Word2VecConfig(width=10**12))
