@@ -2,7 +2,7 @@
 
 An RNN, a GRU, an LSTM and self-attention of about equal size learn the same task from the same batches. Then the script tells
 how often each is right at which distance, and how much its last output depends on each earlier input: as a table, as CSV and as
-pictures. All four together take about a minute and a half of one core.
+pictures. All four together take a minute or two of one core.
 
 python examples/memory.py                    # all four
 python examples/memory.py rnn lstm           # some of them

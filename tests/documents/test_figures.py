@@ -228,6 +228,14 @@ def other_tricks() -> float:
     return max(abs(100 * ratio - 100) for ratio in others)
 
 
+ARCHITECTURES = ("lstm", "attention", "transformer")
+
+
+def by_length(architecture: str, words: str) -> float:
+    """The BLEU of an architecture for sentences of so many words, German to English."""
+    return cell("translate_multi30k", architecture, words)
+
+
 def best_order() -> float:
     """The order of the Markov model with the lowest validation loss."""
     table = next(table for table in tables(read("markov")) if table[0][:2] == ["characters of context", "loss"])
@@ -296,6 +304,18 @@ SENTENCES: list[tuple[str, Callable[[], list[float]]]] = [
             number("dial_tones", r"\| (\d+) dB \| 98"),
             cell("dial_tones", "0 dB", "exactly right"),
         ],
+    ),
+    (
+        "the plain LSTM reaches {:.1f} BLEU, with attention {:.1f}, and the Transformer {:.1f}. From sentences of 6 to 10 "
+        "words to those of 16 to 20, they lose {:.0f}, {:.0f} and {:.0f} % of it",
+        lambda: [
+            *(cell("translate_multi30k", kind, "BLEU, beam 5") for kind in ARCHITECTURES),
+            *(100 - 100 * by_length(kind, "16-20") / by_length(kind, "6-10") for kind in ARCHITECTURES),
+        ],
+    ),
+    (
+        "an LSTM takes {:.2f} of PyTorch's time, a GRU {:.2f} (`benchmarks/results/amd-epyc/ops_recurrent.md`, an AMD EPYC).",
+        lambda: [cell(f"{EPYC}/ops_recurrent.md", layer, "ratio of fastest quartiles") for layer in ("LSTM", "GRU")],
     ),
     (
         "recall the first of a row of symbols, each one of {:.0f}. After 100 steps the RNN is right for {:.1f} % of {:.0f} "

@@ -91,6 +91,19 @@ def optimizers(dtype: str = "float32") -> Found:
     return found
 
 
+def negative_sampling(dtype: str = "float32") -> Found:
+    """The vectors of words after steps of word2vec. Some places of the batches have no word."""
+    words, width, examples = by_size((30_000, 100, 1024), (300, 24, 60))
+    rng = np.random.default_rng(5)
+    inputs, outputs = (tt.tensor(exact(rng, (words, width)) / 16).astype(dtype).data for _ in range(2))
+    for _ in range(3):
+        contexts, targets = rng.integers(0, words, (examples, 8)), rng.integers(0, words, (examples, 6))
+        contexts[:, 1:][rng.random((examples, 7)) < 0.3] = -1
+        targets[:, 1:][rng.random((examples, 5)) < 0.1] = -1
+        kernels.negative_sampling_step(inputs, outputs, xp.asarray(contexts), xp.asarray(targets), 0.025)
+    return {"inputs": wide(tt.tensor(inputs)), "outputs": wide(tt.tensor(outputs))}
+
+
 # ------------------------------------------------------------------------------------------------------------ the model
 
 TEXT = "".join(f"{a} and {b} make {a + b}. " for a in range(40) for b in range(40))
@@ -188,7 +201,9 @@ def _ended(trained: Trainer) -> Found:
     return {"losses": np.array([row["train_loss"] for row in trained.rows[1:]]), **state_of(trained.model, "weights")}
 
 
-EXPERIMENTS = {f.__name__: f for f in (op, masks, optimizers, gpt, training, greedy, begin, go_on, uninterrupted)}
+EXPERIMENTS = {
+    f.__name__: f for f in (op, masks, optimizers, negative_sampling, gpt, training, greedy, begin, go_on, uninterrupted)
+}
 
 
 def main(words: Iterator[str]) -> None:

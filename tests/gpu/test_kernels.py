@@ -30,6 +30,12 @@ def test_optimizers_equal_those_of_numpy(on_numpy, dtype):
     assert_same_bits(experiments.optimizers(dtype), experiments.optimizers(dtype))
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_steps_of_word2vec_equal_those_of_numpy(on_numpy, dtype):
+    assert_close(experiments.negative_sampling(dtype), on_numpy("negative_sampling", "float64"), dtype)
+    assert_same_bits(experiments.negative_sampling(dtype), experiments.negative_sampling(dtype))
+
+
 def test_dropout_masks_are_those_of_numpy_to_the_bit(on_numpy):
     found, expected = experiments.masks(), on_numpy("masks")
     assert_same_bits(found, expected)
@@ -42,6 +48,7 @@ def test_every_kernel_of_the_slot_is_reached():
         for name in OPS:
             experiments.op(name, "float32")
         experiments.optimizers()
+        experiments.negative_sampling()
         experiments.masks()
     # A number, views, and what changes nothing on a GPU: no kernels.
     assert set(NAMES) - called <= {"survivors_scale", "join_heads", "queries_keys_values", "fuse"}
