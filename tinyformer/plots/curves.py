@@ -59,7 +59,7 @@ def loss_curve(rows: Sequence[dict[str, Any]], path: str | Path, title: str = ""
 
 
 COLORS = ("#dc2626", "#d97706", "#2563eb", "#059669", "#7c3aed", "#475569", "#0891b2")  # of several models, runs or groups
-MARKERS = "osD^vPX"
+MARKERS = "osD^vPXh"  # one more than colors, so that each color gets all of them
 DASHES = ("-", "--", ":")  # so that a line under another one can be seen
 
 
