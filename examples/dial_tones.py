@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -164,9 +163,8 @@ def transcribe(arguments: argparse.Namespace) -> None:
         transcriber.check_length(samples, path)
     most = transcriber.task.most
     for path, keys in zip(arguments.files, transcriber.transcribe(recordings, arguments.beam)):
-        print(f"{path}\t{keys or '(no keys)'}")
-        if len(keys) > most:
-            print(f"{path}: not finished, as the model learned numbers of at most {most} keys", file=sys.stderr)
+        cut = f"\tnot finished: the model learned numbers of at most {most} keys" if len(keys) > most else ""
+        print(f"{path}\t{keys or '(no keys)'}{cut}")
     if arguments.picture:
         draw(transcriber, recordings[0], Path(arguments.files[0]).name, arguments.picture)
 
