@@ -35,10 +35,13 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         run_command,
         some_path,
     )
-    from tinyformer.data.reading import TextSource, fingerprint
+    from tinyformer.data.reading import TextSource, check_file, fingerprint
+    from tinyformer.errors import shortened
     from tinyformer.markov import KneserNey, SkipVotes, TransitionTable
     from tinyformer.plots import if_possible, loss_by_order
     from tinyformer.progress import show_progress
+    from tinyformer.training.runs import check_folder
+    from tinyformer.training.signals import stop_on_signals
     from tinytensor import Tensor, nn
     from tinytensor.backend import host
     from tinytensor.io import atomic_write
@@ -209,7 +212,8 @@ def attention(seed: int) -> None:
 
 
 def read(arguments: argparse.Namespace) -> argparse.Namespace:
-    """The text, its name, tokenizer and ids, the prompt's ids, and the loss of a GPT. What the user did wrong shows here."""
+    """The text, its name, tokenizer and ids, the prompt's ids, the loss of a GPT, and the folder of the results, which is made.
+    What the user did wrong shows here."""
     text, source = open_text(arguments.data)
     tokenizer = CharTokenizer.train(text)
     ids = host.asarray(tokenizer.encode(text))
@@ -221,34 +225,60 @@ def read(arguments: argparse.Namespace) -> argparse.Namespace:
         arguments.prompt = "\n" if "\n" in text else text[0]
     found.prompt = tokenizer.encode(arguments.prompt)
     found.gpt = gpt_loss(arguments.gpt, text)
+    found.out = Path(arguments.out)
+    check_folder(found.out)
+    found.out.mkdir(parents=True, exist_ok=True)
     return found
 
 
 def learn_text(data: argparse.Namespace, arguments: argparse.Namespace) -> None:
     """Models of all orders of a text's characters: their losses, as a table and a picture, and what they write."""
-    training, validation = data.ids[: data.cut], data.ids[data.cut :]
     print(f"\n5. {data.name}: {len(data.text):,} characters, {data.tokenizer.vocab_size} of them distinct;")
-    print(
-        f"the last {len(validation):,} validate. Markov models with Kneser and Ney's smoothing, and how often raw counts would"
-    )
+    validating = f"the last {len(data.ids) - data.cut:,} validate"
+    print(f"{validating}. Markov models with Kneser and Ney's smoothing, and how often raw counts would")
     print("have ruled out what came:\n")
     print("    characters  loss (nats)  perplexity  ruled out")
-    rng = host.random.default_rng(arguments.seed)
-    losses, written = {}, {}
-    with show_progress("orders", arguments.order + 1, "order") as progress:
-        for order in range(arguments.order + 1):
-            model = KneserNey(training, order, data.tokenizer.vocab_size)
-            losses[order] = model.loss(validation)
-            ruled_out = f"{100 * model.unseen(validation):.1f} %"
-            progress.write(f"    {order:10d}  {losses[order]:11.4f}  {math.exp(losses[order]):10.2f}  {ruled_out:>9s}")
-            written[order] = data.tokenizer.decode(model.generate(data.prompt, arguments.length, rng))
-            progress.update()
+    losses, written, stopped = count_orders(data, arguments)
     if data.gpt is not None:
         print(f"    {'GPT':>10s}  {data.gpt:11.4f}  {math.exp(data.gpt):10.2f}  {'0.0 %':>9s}")
     best = min(losses, key=lambda order: losses[order])
     for order in sorted({1, 3, best} & set(written)):
         print(f"\nWritten with {order} characters of context:\n\n{arguments.prompt}{written[order]}")
-    write_results(Path(arguments.out), losses, data.gpt, data.name)
+    with if_possible():
+        loss_by_order(losses, data.gpt, data.out / "losses.png", data.name)
+    print(f"\nWrote the losses, as .csv and .png, to {data.out}")
+    if stopped:
+        print(f"Stopped by {stopped} after {len(losses):,} of {arguments.order + 1:,} orders.")
+
+
+def count_orders(data: argparse.Namespace, arguments: argparse.Namespace) -> tuple[dict[int, float], dict[int, str], str]:
+    """The loss of the model of each order, what it writes, and what stopped this before the last order, if anything did.
+
+    The losses are kept in a file as orders finish. Ctrl-C, SIGTERM and SIGHUP stop it after the order that is being counted.
+    """
+    training, validation = data.ids[: data.cut], data.ids[data.cut :]
+    rng = host.random.default_rng(arguments.seed)
+    losses: dict[int, float] = {}
+    written: dict[int, str] = {}
+    signals: list[str] = []
+    with stop_on_signals(signals.append), show_progress("orders", arguments.order + 1, "order") as progress:
+        for order in range(arguments.order + 1):
+            model = KneserNey(training, order, data.tokenizer.vocab_size)
+            losses[order] = model.loss(validation)
+            write_losses(losses, data.out / "losses.csv")
+            ruled_out = f"{100 * model.unseen(validation):.1f} %"
+            progress.write(f"    {order:10d}  {losses[order]:11.4f}  {math.exp(losses[order]):10.2f}  {ruled_out:>9s}")
+            written[order] = data.tokenizer.decode(model.generate(data.prompt, arguments.length, rng))
+            progress.update()
+            if signals and order < arguments.order:
+                return losses, written, signals[0]
+    return losses, written, ""
+
+
+def write_losses(losses: Mapping[int, float], path: Path) -> None:
+    """Write the losses as CSV. The file that was there stays until the new one is complete."""
+    with atomic_write(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
+        csv.writer(file, lineterminator="\n").writerows([("order", "validation_loss"), *losses.items()])
 
 
 def gpt_loss(run: str | None, text: str) -> float | None:
@@ -260,18 +290,26 @@ def gpt_loss(run: str | None, text: str) -> float | None:
         raise UserError(f"{run} learned another text, and cannot be compared: choose its text with --data")
     if not isinstance(load_tokenizer(folder.tokenizer), CharTokenizer):
         raise UserError(f"{run} does not predict characters, and cannot be compared: choose a run without --tokenizer bpe")
-    with open(folder.log, newline="", encoding="utf-8") as file:
-        return min(float(row["validation_loss"]) for row in csv.DictReader(file) if row["validation_loss"])
+    return lowest_loss(folder.log)
 
 
-def write_results(out: Path, losses: Mapping[int, float], gpt: float | None, name: str) -> None:
-    """Write the losses as CSV, and draw them."""
-    out.mkdir(parents=True, exist_ok=True)
-    with atomic_write(out / "losses.csv") as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
-        csv.writer(file, lineterminator="\n").writerows([("order", "validation_loss"), *losses.items()])
-    with if_possible():
-        loss_by_order(losses, gpt, out / "losses.png", name)
-    print(f"\nWrote the losses, as .csv and .png, to {out}")
+def lowest_loss(log: Path) -> float:
+    """The lowest validation loss in the log of a run. Raises UserError if the log is missing or damaged, or has none yet."""
+    check_file(log, f"is {log.parent} the folder of a run?")
+    try:
+        with open(log, newline="", encoding="utf-8") as file:
+            losses = [float(row["validation_loss"]) for row in csv.DictReader(file) if row["validation_loss"]]
+    except KeyError:
+        raise UserError(f"{log} is damaged: it has no column validation_loss") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{log} is damaged: it is not UTF-8 text") from None
+    except (csv.Error, ValueError) as error:
+        raise UserError(f"{log} is damaged: {shortened(str(error))}") from None
+    if not losses:
+        raise UserError(f"{log} has no validation loss yet: train the run until it validates")
+    if not host.isfinite(losses).all():
+        raise UserError(f"{log} is damaged: a validation loss is not finite")
+    return min(losses)
 
 
 # ------------------------------------------------------------------------------------------------------ command line

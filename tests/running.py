@@ -83,7 +83,7 @@ class Program:
         assert message.rstrip("\n").count("\n") <= 1, result.stderr
         return message
 
-    def interrupted(self, line: str, *words: str) -> str:
+    def interrupted(self, line: str, *words: str, by: signal.Signals = signal.SIGINT) -> str:
         """Run it, interrupt it after a line that starts with ``line``, and return what it prints after that."""
         command = [sys.executable, str(self.script), *words]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "encoding": "utf-8"}
@@ -92,7 +92,7 @@ class Program:
         for printed in process.stdout:
             if printed.startswith(line):
                 break
-        process.send_signal(signal.SIGINT)
+        process.send_signal(by)
         rest, errors = process.communicate()
         assert process.returncode == 0, errors
         assert "Traceback" not in errors

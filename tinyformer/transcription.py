@@ -53,7 +53,8 @@ class Transcriber:
     def transcribe(self, recordings: Sequence[Any], beam: int = 1) -> list[str]:
         """The keys in each recording, an array of samples. A ``beam`` of 1 is greedy.
 
-        Recordings of similar length are read together, so that there is little padding.
+        Numbers are cut off after one key more than the model learned: these are not finished. Recordings of similar length are
+        read together, so that there is little padding.
         """
         order = sorted(range(len(recordings)), key=lambda i: len(recordings[i]))
         found: dict[int, str] = {}

@@ -286,6 +286,13 @@ SENTENCES: list[tuple[str, Callable[[], list[float]]]] = [
         ],
     ),
     (
+        "For {:.0f} of {:.0f} animals the largest weight is on the animal; the sixth is told by the absence of the others.",
+        lambda: [
+            number("markov/log.txt", rf"For {found} animals the largest weight is on the animal")
+            for found in (r"(\d+) of \d+", r"\d+ of (\d+)")
+        ],
+    ),
+    (
         "With {:.0f} characters of context the validation loss is {:.2f}; the GPT above, after its minute of training, has "
         "{:.2f} (`benchmarks/results/markov/`).",
         lambda: [
@@ -475,6 +482,7 @@ def test_a_sentence_has_the_figures_of_the_results(sentence: str, figures: Calla
 WORDS = [
     ("in about a minute on a task whose data it makes itself", "translate_dates", "trained in 48 s"),
     ("in about three minutes, and shows what it thinks", "fill_mask", "took 3 minutes and 10 seconds in all"),
+    ("on sounds, in about eight minutes of one core", "dial_tones", "It took 497 s there"),
     ("about three minutes of computing", "algorithms", "2 min 55 s of them computing"),
     ('"I love you very much." is "Ti amo molto."', "translate_tatoeba", "I love you very much. -> Ti amo molto."),
     ("beside PyTorch 2.13 on the same two cores of an AMD EPYC", f"{EPYC}/train_step_A.md", "on AMD EPYC with 2 cores"),

@@ -7,11 +7,14 @@ import runpy
 import shutil
 import wave
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from running import ROOT, Program, contents, entries, log_of, result_of
+
+from tinyformer.data.dial_tones import DialTask
 
 EXAMPLE = "dial_tones.py"
 TINY = ["--d-model", "8", "--num-heads", "2", "--encoder-layers", "1", "--decoder-layers", "1", "--d-ff", "8", "--most", "3"]
@@ -86,7 +89,7 @@ def test_recordings_are_written_and_transcribed(copied: Program) -> None:
     copied.good("record", "12*", "--seed", "3", "--out", "again")
     assert contents(copied.folder / "again") == before
     printed = copied.good("transcribe", *(f"recordings/{name}" for name in names), "--out", "run")
-    heard = dict(line.split("\t") for line in printed.splitlines())
+    heard = dict(line.split("\t")[:2] for line in printed.splitlines())
     assert list(heard) == [f"recordings/{name}" for name in names]
     assert (
         copied.good("transcribe", f"recordings/{names[1]}", "--out", "run").split("\t")[1].strip()
@@ -95,6 +98,39 @@ def test_recordings_are_written_and_transcribed(copied: Program) -> None:
     copied.good("transcribe", f"recordings/{names[0]}", "--out", "run", "--beam", "3", "--picture", "heard.png")
     assert (copied.folder / "heard.png").read_bytes().startswith(b"\x89PNG")
     assert contents(copied.folder / "recordings") == before
+
+
+@pytest.mark.parametrize(("count", "noted"), [(2, True), (3, False), (12, False), (13, True), (100, True)])
+def test_numbers_that_the_network_does_not_learn_are_recorded_with_a_note(program: Program, count: int, noted: bool) -> None:
+    printed = program.good("record", "1" * count)
+    note = f"This number has {count} keys; the network learns 3 to 12, unless --fewest and --most say otherwise.\n"
+    assert printed.endswith(note) == noted
+    assert printed.count("\n") == 3 + noted
+
+
+def test_recordings_that_cannot_be_written(program: Program) -> None:
+    (program.folder / "afile").write_text("")
+    assert "afile is a file, not a folder: choose another --out" in program.bad("record", "123", "--out", "afile")
+    assert "File name too long" in program.bad("record", "*" * 100)  # named starstarstar...
+    assert entries(program.folder / "recordings") == []
+
+
+def test_a_number_that_is_not_finished_is_marked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = runpy.run_path(str(ROOT / "examples" / EXAMPLE), run_name="imported")
+    words = ["cut.wav", "whole.wav"]
+    heard = SimpleNamespace(
+        task=DialTask(most=4), check_length=lambda samples, path: None, transcribe=lambda recordings, beam: ["01234", "0123"]
+    )
+    monkeypatch.setitem(script["transcribe"].__globals__, "trained_transcriber", lambda folder: heard)
+    monkeypatch.chdir(tmp_path)
+    for name in words:
+        write_wav(tmp_path / name)
+    script["transcribe"](script["parse"](["transcribe", *words]))
+    cut, whole = capsys.readouterr().out.splitlines()
+    assert cut == "cut.wav\t01234\tnot finished: the model learned numbers of at most 4 keys"
+    assert whole == "whole.wav\t0123"
 
 
 def test_a_random_number_is_recorded_without_keys(program: Program) -> None:
@@ -164,6 +200,7 @@ def test_a_run_that_is_damaged_or_absent(copied: Program) -> None:
         (["--resume", "--out", "nowhere"], "nowhere"),
         (["record", "12A"], "there is no key 'A': use 0123456789*#"),
         (["record", " - "], "no keys are given"),
+        (["record", "1" * 300], "the number has 300 keys: choose at most 100"),
         (["record", "12", "--seed", "-1"], "--seed must be at least 0, not -1"),
         (["transcribe"], "the following arguments are required: FILE"),
         (["transcribe", "it.wav", "--beam", "many"], "invalid int value: 'many'"),

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import csv
 import math
+import os
+import re
 import runpy
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from running import ROOT, Program, entries
 
-from tinyformer import CharTokenizer
+from tinyformer import CharTokenizer, UserError
 from tinyformer.markov import KneserNey, SkipVotes, TransitionTable
 
 EXAMPLE = "markov.py"
@@ -120,6 +123,69 @@ def test_beside_a_gpt(program: Program, environment: dict[str, str]) -> None:
     assert "gpt learned another text, and cannot be compared" in program.bad("--data", "other.txt", "--gpt", "gpt")
     gpt.good("--data", "text.txt", "--out", "pairs", "--tokenizer", "bpe", "--bpe-tokens", "270", *tiny)
     assert "pairs does not predict characters, and cannot be compared" in program.bad(*SHORT, "--gpt", "pairs")
+
+
+@pytest.mark.parametrize(
+    ("log", "message"),
+    [
+        (b"step,validation_loss\n", "has no validation loss yet: train the run until it validates"),
+        (b"step,validation_loss\n1,\n", "has no validation loss yet: train the run until it validates"),
+        (b"step,train_loss\n1,2\n", "is damaged: it has no column validation_loss"),
+        (b"step,validation_loss\n1,two\n", "is damaged: could not convert string to float: 'two'"),
+        (b"step,validation_loss\n1,nan\n", "is damaged: a validation loss is not finite"),
+        (b"step,validation_loss\n1,\xff\n", "is damaged: it is not UTF-8 text"),
+        (b"step,validation_loss\n1," + b"2" * 200_000 + b"\n", "is damaged: field larger than field limit"),
+    ],
+)
+def test_a_log_without_a_loss(script: dict[str, Any], tmp_path: Path, log: bytes, message: str) -> None:
+    (tmp_path / "log.csv").write_bytes(log)
+    with pytest.raises(UserError, match=f"log.csv {message}"):
+        script["lowest_loss"](tmp_path / "log.csv")
+
+
+def test_a_log_that_is_absent(script: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"log.csv does not exist: is .* the folder of a run\?"):
+        script["lowest_loss"](tmp_path / "log.csv")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs signals of POSIX")
+@pytest.mark.parametrize(("by", "name"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")])
+def test_when_it_is_stopped_the_orders_so_far_count(program: Program, by: signal.Signals, name: str) -> None:
+    words = ["--data", "text.txt", "--order", "150", "--length", "20", "--out", "found"]  # so many orders take long
+    rest = program.interrupted("             1 ", *words, by=by)
+    stopped = re.search(rf"\nStopped by {name} after (\d+) of 151 orders\.\n", rest)
+    assert stopped
+    with open(program.folder / "found" / "losses.csv", newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["order"]) for row in rows] == list(range(int(stopped[1])))
+    assert len(rows) < 151
+    assert "Wrote the losses, as .csv and .png, to found" in rest
+    assert entries(program.folder / "found") == ["losses.csv", "losses.png"]
+
+
+def test_losses_are_kept_as_orders_finish(script: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def counted(ids: Any, order: int, vocab_size: int) -> KneserNey:
+        if order == 2:
+            raise MemoryError
+        return KneserNey(ids, order, vocab_size)
+
+    write_data(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(script["learn_text"].__globals__, "KneserNey", counted)
+    arguments = script["parse"]([*SHORT, "--out", "found"])
+    data = script["read"](arguments)
+    with pytest.raises(MemoryError):
+        script["learn_text"](data, arguments)
+    assert entries(tmp_path / "found") == ["losses.csv"]
+    lines = (tmp_path / "found" / "losses.csv").read_text().splitlines()
+    assert [line.split(",")[0] for line in lines] == ["order", "0", "1"]
+
+
+def test_the_folder_is_checked_before_the_work(program: Program) -> None:
+    (program.folder / "afile").write_text("")
+    result = program(*SHORT, "--out", "afile")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == "error: afile is a file, not a folder: choose another --out\n"
 
 
 @pytest.mark.parametrize(

@@ -103,9 +103,11 @@ def test_discounts_are_estimated_or_half_of_the_count() -> None:
         ([0, 1], 2, "2 tokens are too few for a model of order 2: pass a longer text"),
         ([0, 1, 2], -1, "order=-1 is not a number of tokens: choose 0 or more"),
         ([0, 1, 5], 1, "the token id 5 is outside of the vocabulary: its ids are 0 to 2"),
+        ([0, 1.5, 1], 1, "token ids are integers, not float64"),
+        ([[0, 1, 2], [2, 1, 0]], 1, r"the token ids must be one row, not of shape \(2, 3\): pass one text"),
     ],
 )
-def test_kneser_ney_refuses(ids: list[int], order: int, message: str) -> None:
+def test_kneser_ney_refuses(ids: object, order: int, message: str) -> None:
     with pytest.raises(UserError, match=message):
         KneserNey(ids, order, 3)
 

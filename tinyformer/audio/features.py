@@ -11,6 +11,7 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
+from tinyformer.audio.samples import one_row
 from tinyformer.errors import SettingError
 from tinyformer.schema import check_fields
 from tinyformer.settings import at_least, one_of
@@ -43,8 +44,8 @@ def frames(samples: Any, size: int, hop: int, padding: str = "zero") -> Any:
 
 def power_spectrum(samples: Any, size: int, hop: int, padding: str = "zero") -> Any:
     """Samples (length,) -> the power of each frequency in each frame, (1 + length // hop, size // 2 + 1). Frequency k is
-    k * rate / size."""
-    spectrum = host.fft.rfft(frames(host.asarray(samples, host.float64), size, hop, padding) * hann_window(size))
+    k * rate / size. Raises ValueError unless the samples are one row of finite numbers, and enough for ``frames``."""
+    spectrum = host.fft.rfft(frames(one_row(samples).astype(host.float64), size, hop, padding) * hann_window(size))
     return spectrum.real**2 + spectrum.imag**2
 
 
@@ -138,6 +139,6 @@ def mel_filters(config: MelConfig) -> Any:
 
 def log_mel(samples: Any, config: MelConfig) -> Any:
     """Samples (length,) -> log-mel vectors (1 + length // hop, num_mels) in decibels, float64: 10 log10 of the power in each
-    mel filter, which is taken to be at least LEAST_POWER. Raises ValueError as ``frames`` does."""
+    mel filter, which is taken to be at least LEAST_POWER. Raises ValueError as ``power_spectrum`` does."""
     power = power_spectrum(samples, config.size, config.hop, config.padding) @ mel_filters(config).T
     return 10 * host.log10(host.maximum(power, LEAST_POWER))

@@ -1,13 +1,19 @@
-"""WAV files with one channel of 16-bit samples, read and written with Python's own ``wave``."""
+"""WAV files with one channel of 16-bit samples.
+
+They are written with Python's own ``wave``, but read here: what ``wave`` reads depends on Python's version, and it does not
+tell samples of 12 bits, half a sample, and a file that does not know its own length.
+"""
 
 from __future__ import annotations
 
 import shlex
+import struct
 import wave
 from pathlib import Path
 from typing import Any
 
-from tinyformer.data.reading import check_file
+from tinyformer.audio.samples import one_row
+from tinyformer.data.reading import check_file, read_bytes
 from tinyformer.errors import UserError
 from tinyformer.memory import check_fits
 from tinytensor.backend import host
@@ -15,6 +21,10 @@ from tinytensor.io import atomic_write
 
 FULL_SCALE = 32768  # the 16-bit integer that stands for 1.0
 SAMPLE_BYTES = 2
+
+PCM, EXTENSIBLE = 1, 0xFFFE  # formats: uncompressed integers; and one whose real format begins a GUID, which always ends so:
+GUID_END = bytes.fromhex("0000 0000 1000 8000 00aa 0038 9b71")
+ENDLESS = 0x7FFFF000  # programs that write to a pipe announce so many bytes, or more, or none: they do not know it yet
 
 
 def read_wav(path: str | Path, rate: int) -> Any:
@@ -28,18 +38,14 @@ def read_wav(path: str | Path, rate: int) -> Any:
     """
     size = check_file(path, "pass a WAV file")
     check_fits(4 * size, f"the sound in {path}", "pass a shorter one", on_host=True)
-    try:
-        with open(path, "rb") as file, wave.open(file) as sound:
-            _check_format(path, sound, rate)
-            count, content = sound.getnframes(), sound.readframes(sound.getnframes())
-    except (wave.Error, EOFError, RuntimeError) as error:  # the last for a chunk that would end behind the file
-        raise _unreadable(path, error, rate) from None
-    there = len(content) // SAMPLE_BYTES
-    if there < count:
-        raise UserError(f"{path} is cut short: it has {there:,} of the {count:,} samples that it announces")
-    if not count:
-        raise UserError(f"{path} has no samples: pass a recording that is not empty")
-    return host.frombuffer(content, dtype=host.int16).astype(host.float32) / FULL_SCALE
+    content = memoryview(read_bytes(path))
+    if bytes(content[:4]) != b"RIFF" or bytes(content[8:12]) != b"WAVE":
+        raise _broken(path, "it does not begin as one")
+    announced, description = _chunk(path, content, b"fmt ")
+    _check_format(path, description[:announced], rate)
+    announced, samples = _chunk(path, content, b"data")
+    _check_length(path, announced, len(samples), rate)
+    return host.frombuffer(samples[:announced], dtype="<i2").astype(host.float32) / FULL_SCALE
 
 
 def write_wav(path: str | Path, samples: Any, rate: int) -> None:
@@ -47,33 +53,58 @@ def write_wav(path: str | Path, samples: Any, rate: int) -> None:
 
     An existing file stays until the new one is complete. Raises ValueError unless the samples are one row of finite numbers.
     """
-    samples = host.asarray(samples)
-    if samples.ndim != 1 or not host.isfinite(samples).all():
-        raise ValueError(f"samples must be one row of finite numbers, not of shape {samples.shape} or infinite")
+    samples = one_row(samples)
     whole = host.clip(host.rint(samples * FULL_SCALE), -FULL_SCALE, FULL_SCALE - 1).astype(host.int16)
-    with atomic_write(path) as temporary, wave.open(str(temporary), "wb") as sound:
+    with atomic_write(path) as temporary, open(temporary, "wb") as file, wave.open(file, "wb") as sound:
         sound.setnchannels(1)
         sound.setsampwidth(SAMPLE_BYTES)
         sound.setframerate(rate)
         sound.writeframes(whole.tobytes())
 
 
-def _check_format(path: str | Path, sound: wave.Wave_read, rate: int) -> None:
-    """Raise UserError unless these are 16-bit samples of one channel at this rate."""
-    channels, width, found = sound.getnchannels(), sound.getsampwidth(), sound.getframerate()
-    if width != SAMPLE_BYTES:
-        raise UserError(f"{path} has {8 * width}-bit samples, not 16-bit ones: {_remedy(path, rate)}")
+def _chunk(path: str | Path, content: memoryview, name: bytes) -> tuple[int, memoryview]:
+    """The bytes that a part of the file announces, and all that follows. Raises UserError if there is no such part."""
+    place = 12
+    while place + 8 <= len(content):
+        found, size = struct.unpack_from("<4sI", content, place)
+        place += 8
+        if found == name:
+            return size, content[place:]
+        place += size + size % 2  # a byte fills up an odd size
+    raise _broken(path, f"it has no part {name.decode()!r}")
+
+
+def _check_format(path: str | Path, description: memoryview, rate: int) -> None:
+    """Raise UserError unless these are uncompressed 16-bit samples of one channel at this rate."""
+    if len(description) < 16:
+        raise _broken(path, "it does not say what its samples are")
+    kind, channels, found, _, _, bits = struct.unpack_from("<HHIIHH", description)
+    if kind == EXTENSIBLE and description[26:40] == GUID_END:
+        (kind,) = struct.unpack_from("<H", description, 24)
+    if kind != PCM:
+        raise UserError(f"{path} is compressed, or of a format that is not read here (number {kind}): {_remedy(path, rate)}")
+    if bits != 8 * SAMPLE_BYTES:
+        raise UserError(f"{path} has {bits}-bit samples, not 16-bit ones: {_remedy(path, rate)}")
     if channels != 1:
         raise UserError(f"{path} has {channels} channels, not one: {_remedy(path, rate)}")
     if found != rate:
         raise UserError(f"{path} has {found:,} samples a second, not {rate:,}: {_remedy(path, rate)}")
 
 
-def _unreadable(path: str | Path, error: Exception, rate: int) -> UserError:
-    """What Python's ``wave`` says, in other words."""
-    if str(error).startswith("unknown format"):
-        return UserError(f"{path} is compressed, or of a format that is not read here ({error}): {_remedy(path, rate)}")
-    reason = str(error) or "it ends too early"
+def _check_length(path: str | Path, announced: int, there: int, rate: int) -> None:
+    """Raise UserError unless the file has the bytes of samples that it announces, and these are whole samples."""
+    if there and (announced == 0 or announced >= max(ENDLESS, there + 1)):
+        raise UserError(f"{path} does not say how long it is, as if it was written to a pipe: {_remedy(path, rate)}")
+    if announced % SAMPLE_BYTES:
+        raise _broken(path, f"{announced:,} bytes are no whole number of 16-bit samples")
+    if there < announced:
+        have, of = there // SAMPLE_BYTES, announced // SAMPLE_BYTES
+        raise UserError(f"{path} is cut short: it has {have:,} of the {of:,} samples that it announces")
+    if not announced:
+        raise UserError(f"{path} has no samples: pass a recording that is not empty")
+
+
+def _broken(path: str | Path, reason: str) -> UserError:
     return UserError(f"{path} is not a whole WAV file ({reason}): pass a WAV file")
 
 

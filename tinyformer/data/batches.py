@@ -78,14 +78,22 @@ def check_batch_fits(batch_size: int, tokens: int) -> None:
 
 
 def check_ids(ids: Any, vocab_size: int) -> None:
-    """Raise UserError unless all ids, a NumPy array or a sequence, are from 0 to vocab_size - 1.
+    """Raise UserError unless all ids, a NumPy array or a sequence, are integers from 0 to vocab_size - 1.
 
     Models check their ids only on the CPU, because a check on a GPU would have to wait for it.
     """
     ids = host.asarray(ids)
+    if ids.size:
+        check_integers(ids)
     wrong = ids[(ids < 0) | (ids >= vocab_size)]
     if wrong.size:
         raise UserError(f"the token id {int(wrong.flat[0])} is outside of the vocabulary: its ids are 0 to {vocab_size - 1}")
+
+
+def check_integers(ids: Any) -> None:
+    """Raise UserError unless an array is of integers. Other numbers would be cut off to some."""
+    if ids.dtype.kind not in "iu":
+        raise UserError(f"token ids are integers, not {ids.dtype}: a tokenizer's encode returns them")
 
 
 def padded(rows: Sequence[Sequence[int]], pad: int) -> Any:

@@ -77,7 +77,7 @@ def dial(keys: str, rng: Any, snr: float | None = None) -> Any:
     """A recording of someone who presses these keys: samples (length,), float32, RATE a second, from -1 to 1.
 
     Tempo, pitch and level are drawn from ``rng``. ``snr`` is the ratio of the tones' power, while they sound, to that of white
-    noise, in decibels; None: no noise. Raises UserError for a key that telephones do not have.
+    noise, in decibels; None: no noise. Raises UserError for a key that telephones do not have, and for too many keys.
     """
     check_keys(keys)
     tone, gap, speed = rng.uniform(*TONE), rng.uniform(*GAP), 1 + rng.uniform(-PITCH, PITCH)
@@ -104,10 +104,12 @@ def frequencies(key: str) -> tuple[int, int]:
 
 
 def check_keys(keys: str) -> None:
-    """Raise UserError unless there are keys, and telephones have them."""
+    """Raise UserError unless there are keys, at most LONGEST_NUMBER, and telephones have them."""
     wrong = sorted(set(keys) - set(KEYS))
     if wrong or not keys:
         raise UserError(f"there is no key {wrong[0]!r}: use {KEYS}" if wrong else f"no keys are given: use {KEYS}")
+    if len(keys) > LONGEST_NUMBER:
+        raise UserError(f"the number has {len(keys)} keys: choose at most {LONGEST_NUMBER}")
 
 
 def _sine(hz: float, count: int, rng: Any) -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import tinytensor as tt
-from tinyformer.data.batches import check_ids
+from tinyformer.data.batches import check_ids, check_integers
 from tinyformer.errors import UserError
 from tinyformer.models.attention import is_recording_attention
 from tinyformer.models.caches import Cache
@@ -231,6 +231,5 @@ def batch_of_ids(given: Any, what: str) -> Any:
         raise UserError(f"the {what} must be (batch, length), not of shape {ids.shape}")
     if lengths == [0]:
         raise UserError(f"the {what[:-1]} is empty: give at least one token")
-    if ids.dtype.kind not in "iu":
-        raise UserError(f"token ids are integers, not {ids.dtype}: a tokenizer's encode returns them")
+    check_integers(ids)
     return ids.astype(host.int64)

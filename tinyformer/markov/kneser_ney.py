@@ -48,15 +48,17 @@ class KneserNey:
     def __init__(self, ids: Any, order: int, vocab_size: int):
         """Count the n-grams of ``ids`` (length,), integers below ``vocab_size``, in one text without ends of sentences.
 
-        Raises UserError for an order below 0, an id outside of the vocabulary, and a text that is not longer than the order.
+        Raises UserError for an order below 0, for ids that are not one row of integers of the vocabulary, and for a text that
+        is not longer than the order.
         """
         if order < 0:
             raise UserError(f"order={order} is not a number of tokens: choose 0 or more")
-        if len(ids) <= order:
-            raise UserError(f"{len(ids)} tokens are too few for a model of order {order}: pass a longer text")
         self.order = order
         self.vocab_size = vocab_size
-        self.levels = _levels(self._checked(ids), order, vocab_size)
+        ids = self._checked(ids)
+        if len(ids) <= order:
+            raise UserError(f"{len(ids)} tokens are too few for a model of order {order}: pass a longer text")
+        self.levels = _levels(ids, order, vocab_size)
 
     def probabilities(self, context: Any) -> Any:
         """The distribution (vocab_size,), float64, of the token after ``context``, of which the last ``order`` tokens count."""
@@ -91,9 +93,12 @@ class KneserNey:
         return written[len(ids) :]
 
     def _checked(self, ids: Any) -> Any:
-        """The ids as an array. Raises UserError for one that is not in the vocabulary."""
+        """The ids (length,) as an array. Raises UserError unless they are one row of integers of the vocabulary."""
+        ids = host.asarray(ids)
+        if ids.ndim != 1:
+            raise UserError(f"the token ids must be one row, not of shape {ids.shape}: pass one text")
         check_ids(ids, self.vocab_size)
-        return host.asarray(ids, dtype=host.int64)
+        return ids.astype(host.int64)
 
     def _windows(self, ids: Any) -> Any:
         """Each token with the ``order`` tokens before it (count, order + 1)."""

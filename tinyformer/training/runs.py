@@ -90,7 +90,7 @@ class RunFolder:
         The folder is made if it does not exist, and removed in the end if it is empty. Half-written files of a run that was
         killed are removed. Raises UserError if another process holds the folder, and names that process.
         """
-        self._check_path()
+        check_folder(self.path)
         made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
         self.path.mkdir(parents=True, exist_ok=True)
         try:
@@ -104,12 +104,6 @@ class RunFolder:
             with suppress(OSError):  # stop at the first folder that is not empty
                 for folder in made:
                     folder.rmdir()
-
-    def _check_path(self) -> None:
-        if self.path.exists() and not self.path.is_dir():
-            raise UserError(f"{self.path} is a file, not a folder: choose another --out")
-        if self.path.is_symlink() and not self.path.exists():
-            raise UserError(f"{self.path} is a link to {os.readlink(self.path)}, which does not exist: make that folder first")
 
     def _clean_up(self) -> None:
         """Finish or remove what a process that was killed left unfinished."""
@@ -129,7 +123,7 @@ class RunFolder:
         Raises UserError if the folder holds a run already, unless ``overwrite``. In that case the files of the old run stay
         until ``move_into_place``.
         """
-        self._check_path()
+        check_folder(self.path)
         self._drop_new()
         self.replaces = bool(self._files())
         if self.replaces and not overwrite:
@@ -256,6 +250,14 @@ class RunFolder:
             writer = csv.DictWriter(file, LOG_COLUMNS, lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
+
+
+def check_folder(path: Path) -> None:
+    """Raise UserError for a path that cannot be made a folder: a file, or a link to nothing."""
+    if path.exists() and not path.is_dir():
+        raise UserError(f"{path} is a file, not a folder: choose another --out")
+    if path.is_symlink() and not path.exists():
+        raise UserError(f"{path} is a link to {os.readlink(path)}, which does not exist: make that folder first")
 
 
 def _differences(trained: Any, found: Any, key: str = "") -> Iterator[tuple[str, str, str]]:

@@ -104,6 +104,19 @@ def test_decibels() -> None:
 
 
 @pytest.mark.parametrize(
+    ("samples", "message"),
+    [
+        (np.zeros((100, 2)), r"one row of finite numbers, not of shape \(100, 2\): pass a single channel"),
+        (np.array([0.0, np.nan, np.inf, 0.1]), "one row of finite numbers, but 2 of 4 are NaN or infinite"),
+        ([], "0 samples are too few"),
+    ],
+)
+def test_samples_that_have_no_spectrum(samples: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        log_mel(samples, CONFIG)
+
+
+@pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"rate": 1}, "rate must be at least 2, not 1"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import struct
+import uuid
 import wave
 from pathlib import Path
 
@@ -24,6 +25,17 @@ def write_any(path: Path, channels: int = 1, width: int = 2, rate: int = RATE, c
         sound.setsampwidth(width)
         sound.setframerate(rate)
         sound.writeframes(bytes(count * channels * width))
+
+
+def write_chunks(path: Path, description: bytes, samples: bytes, announced: int | None = None) -> None:
+    """A file whose format is described so, and which may announce another number of bytes than it has."""
+    size = len(samples) if announced is None else announced
+    chunks = b"WAVEfmt " + struct.pack("<I", len(description)) + description + b"data" + struct.pack("<I", size) + samples
+    path.write_bytes(b"RIFF" + struct.pack("<I", len(chunks)) + chunks)
+
+
+def described(kind: int = 1, bits: int = 16) -> bytes:
+    return struct.pack("<HHIIHH", kind, 1, RATE, 2 * RATE, 2, bits)
 
 
 def refused(path: Path) -> str:
@@ -101,6 +113,49 @@ def test_compressed_files(tmp_path: Path, kind: int) -> None:
     content[20:22] = struct.pack("<H", kind)
     path.write_bytes(content)
     assert "is compressed, or of a format that is not read here" in refused(path)
+
+
+GUID_END = uuid.UUID("00000001-0000-0010-8000-00aa00389b71").bytes_le[2:]  # of Microsoft's KSDATAFORMAT_SUBTYPE_PCM, and others
+
+
+def extended(kind: int) -> bytes:
+    """A format as programs describe it that are made for more channels, or more bits."""
+    return described(0xFFFE) + struct.pack("<HHIH", 22, 16, 4, kind) + GUID_END
+
+
+def test_a_format_that_is_described_at_length(tmp_path: Path) -> None:
+    path = tmp_path / "it.wav"
+    write_chunks(path, extended(1), struct.pack("<3h", 16384, 0, -32768))
+    assert read_wav(path, RATE).tolist() == [0.5, 0.0, -1.0]
+    write_chunks(path, extended(3), bytes(4))
+    assert "is compressed, or of a format that is not read here (number 3): convert it" in refused(path)
+    write_chunks(path, extended(1)[:-1] + b"?", bytes(4))
+    assert "(number 65534)" in refused(path)
+
+
+def test_parts_of_other_programs_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "it.wav"
+    write_wav(path, NOISE, RATE)
+    whole = path.read_bytes()
+    samples = read_wav(path, RATE)
+    odd = b"LIST" + struct.pack("<I", 5) + b"hello" + b"\0"  # filled up to an even size
+    path.write_bytes(whole[:36] + odd + whole[36:] + odd)
+    np.testing.assert_array_equal(read_wav(path, RATE), samples)
+
+
+@pytest.mark.parametrize("announced", [0, 0x7FFFF000, 0x80000000, 0xFFFFFFFF])  # as of ffmpeg, SoX and arecord
+def test_a_file_that_was_written_to_a_pipe(tmp_path: Path, announced: int) -> None:
+    path = tmp_path / "it.wav"
+    write_chunks(path, described(), bytes(2000), announced)
+    assert "it.wav does not say how long it is, as if it was written to a pipe: convert it, as in ffmpeg -i" in refused(path)
+
+
+def test_samples_of_other_sizes(tmp_path: Path) -> None:
+    path = tmp_path / "it.wav"
+    write_chunks(path, described(bits=12), bytes(2000))
+    assert "has 12-bit samples, not 16-bit ones: convert it" in refused(path)
+    write_chunks(path, described(), bytes(2001))
+    assert "is not a whole WAV file (2,001 bytes are no whole number of 16-bit samples)" in refused(path)
 
 
 def test_broken_files(tmp_path: Path) -> None:

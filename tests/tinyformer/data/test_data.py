@@ -556,6 +556,12 @@ def test_an_id_outside_of_the_vocabulary(ids: object, wrong: int) -> None:
     check_ids(ids, 13) if wrong > 0 else check_ids([], 11)
 
 
+@pytest.mark.parametrize(("ids", "kind"), [([0, 1.5, 1], "float64"), (np.ones(3, bool), "bool"), (["1"], "<U1")])
+def test_ids_that_are_no_integers(ids: object, kind: str) -> None:
+    with pytest.raises(UserError, match=f"token ids are integers, not {kind}"):
+        check_ids(ids, 11)
+
+
 def test_ids_are_checked_where_a_text_is_loaded_or_continued(make_gpt: Callable[..., GPT]) -> None:
     with pytest.raises(UserError, match="id 99 is outside"):
         TextBatches(np.arange(100), 8, 4, vocab_size=99)

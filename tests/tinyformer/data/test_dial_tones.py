@@ -10,6 +10,7 @@ import pytest
 from tinyformer.audio.features import power_spectrum
 from tinyformer.data.dial_tones import (
     KEYS,
+    LONGEST_NUMBER,
     MEL,
     PITCH,
     POOLED,
@@ -113,8 +114,15 @@ def test_no_recording_is_longer_than_the_task_says() -> None:
     assert 0.7 * TASK.longest < max(len(dial("147", rng(seed))) for seed in range(300)) <= TASK.longest
 
 
-@pytest.mark.parametrize(("keys", "message"), [("12A", "there is no key 'A': use 0123456789"), ("", "no keys are given")])
-def test_keys_that_no_telephone_has(keys: str, message: str) -> None:
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ("12A", "there is no key 'A': use 0123456789"),
+        ("", "no keys are given"),
+        ("1" * (LONGEST_NUMBER + 1), "the number has 101 keys: choose at most 100"),
+    ],
+)
+def test_numbers_that_cannot_be_dialed(keys: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         dial(keys, rng())
 
