@@ -97,7 +97,7 @@ def truncated_svd(matrix: SparseMatrix, rank: int, seed: int = 0, tolerance: flo
     """
     if not 1 <= rank <= min(matrix.shape):
         raise SettingError(f"rank must be from 1 to {min(matrix.shape)}, the smaller side of the matrix, not {rank}")
-    largest = float(abs(matrix.values).max(initial=0.0))
+    largest = float(abs(matrix.values).max()) if len(matrix.values) else 0.0
     if not math.isfinite(largest):
         raise UserError("a matrix with elements that are not finite has no singular values")
     exponent = math.frexp(largest)[1]  # with elements of at most 1, no square overflows, and none that counts underflows
@@ -129,7 +129,7 @@ def _orthonormal_to(basis: Array, block: Array) -> Array:
     """
     while True:
         block = host.linalg.qr(block - basis @ (basis.T @ block))[0]
-        if abs(basis.T @ block).max(initial=0.0) < 1e-12:
+        if host.linalg.norm(basis.T @ block) < 1e-12:
             return block
 
 
