@@ -321,6 +321,10 @@ SENTENCES: list[tuple[str, Callable[[], list[float]]]] = [
         ],
     ),
     (
+        "an LSTM of the GPT's size ends at {:.2f} after as many steps, but at {:.2f} after as much time",
+        lambda: [cell("char_gpt", f"LSTM, equal {what}", "validation loss") for what in ("steps", "time")],
+    ),
+    (
         "an LSTM takes {:.2f} of PyTorch's time, a GRU {:.2f} (`benchmarks/results/amd-epyc/ops_recurrent.md`, an AMD EPYC).",
         lambda: [cell(f"{EPYC}/ops_recurrent.md", layer, "ratio of fastest quartiles") for layer in ("LSTM", "GRU")],
     ),
