@@ -16,7 +16,9 @@ import argparse
 import csv
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tinyformer import plain_errors
 
@@ -35,11 +37,11 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         run_command,
         some_path,
     )
-    from tinyformer.data.reading import TextSource, check_file, fingerprint
-    from tinyformer.errors import shortened
+    from tinyformer.data.reading import TextSource, fingerprint
     from tinyformer.markov import KneserNey, SkipVotes, TransitionTable
     from tinyformer.plots import if_possible, loss_by_order
     from tinyformer.progress import show_progress
+    from tinyformer.training.checkpoints import load_checkpoint
     from tinyformer.training.runs import check_folder
     from tinyformer.training.signals import stop_on_signals
     from tinytensor import Tensor, nn
@@ -211,52 +213,64 @@ def attention(seed: int) -> None:
 # ------------------------------------------------------------------------------------------------------------ a whole text
 
 
-def read(arguments: argparse.Namespace) -> argparse.Namespace:
-    """The text, its name, tokenizer and ids, the prompt's ids, the loss of a GPT, and the folder of the results, which is made.
-    What the user did wrong shows here."""
+@dataclass(frozen=True)
+class TextData:
+    """A text, its name, tokenizer and ids, of which those from ``cut`` on validate, the prompt, and the loss of a GPT."""
+
+    text: str
+    name: str
+    tokenizer: CharTokenizer
+    ids: Any
+    cut: int
+    prompt: str
+    gpt: float | None
+
+
+def read(arguments: argparse.Namespace) -> TextData:
+    """The text and what goes with it, and the folder of the results, which is made. What the user did wrong shows here."""
     text, source = open_text(arguments.data)
     tokenizer = CharTokenizer.train(text)
     ids = host.asarray(tokenizer.encode(text))
-    found = argparse.Namespace(text=text, name=source.name, tokenizer=tokenizer, ids=ids)
-    found.cut = int(len(ids) * (1 - VALIDATION))
-    if min(found.cut, len(ids) - found.cut) <= arguments.order + 1:
+    cut = int(len(ids) * (1 - VALIDATION))
+    if min(cut, len(ids) - cut) <= arguments.order + 1:
         raise UserError(f"{source.name} has {len(ids):,} characters, too few for --order {arguments.order}: choose less")
-    if arguments.prompt is None:
-        arguments.prompt = "\n" if "\n" in text else text[0]
-    found.prompt = tokenizer.encode(arguments.prompt)
-    found.gpt = gpt_loss(arguments.gpt, text)
-    found.out = Path(arguments.out)
-    check_folder(found.out)
-    found.out.mkdir(parents=True, exist_ok=True)
-    return found
+    prompt = ("\n" if "\n" in text else text[0]) if arguments.prompt is None else arguments.prompt
+    tokenizer.encode(prompt)  # raises for characters that the text does not have
+    gpt = gpt_loss(arguments.gpt, text)
+    out = Path(arguments.out)
+    check_folder(out)
+    out.mkdir(parents=True, exist_ok=True)
+    return TextData(text, source.name, tokenizer, ids, cut, prompt, gpt)
 
 
-def learn_text(data: argparse.Namespace, arguments: argparse.Namespace) -> None:
+def learn_text(data: TextData, arguments: argparse.Namespace) -> None:
     """Models of all orders of a text's characters: their losses, as a table and a picture, and what they write."""
     print(f"\n5. {data.name}: {len(data.text):,} characters, {data.tokenizer.vocab_size} of them distinct;")
     validating = f"the last {len(data.ids) - data.cut:,} validate"
     print(f"{validating}. Markov models with Kneser and Ney's smoothing, and how often raw counts would")
     print("have ruled out what came:\n")
     print("    characters  loss (nats)  perplexity  ruled out")
+    out = Path(arguments.out)
     losses, written, stopped = count_orders(data, arguments)
     if data.gpt is not None:
         print(f"    {'GPT':>10s}  {data.gpt:11.4f}  {math.exp(data.gpt):10.2f}  {'0.0 %':>9s}")
     best = min(losses, key=lambda order: losses[order])
     for order in sorted({1, 3, best} & set(written)):
-        print(f"\nWritten with {order} characters of context:\n\n{arguments.prompt}{written[order]}")
+        print(f"\nWritten with {order} characters of context:\n\n{data.prompt}{written[order]}")
     with if_possible():
-        loss_by_order(losses, data.gpt, data.out / "losses.png", data.name)
-    print(f"\nWrote the losses, as .csv and .png, to {data.out}")
+        loss_by_order(losses, data.gpt, out / "losses.png", data.name)
+    print(f"\nWrote the losses, as .csv and .png, to {out}")
     if stopped:
         print(f"Stopped by {stopped} after {len(losses):,} of {arguments.order + 1:,} orders.")
 
 
-def count_orders(data: argparse.Namespace, arguments: argparse.Namespace) -> tuple[dict[int, float], dict[int, str], str]:
+def count_orders(data: TextData, arguments: argparse.Namespace) -> tuple[dict[int, float], dict[int, str], str]:
     """The loss of the model of each order, what it writes, and what stopped this before the last order, if anything did.
 
     The losses are kept in a file as orders finish. Ctrl-C, SIGTERM and SIGHUP stop it after the order that is being counted.
     """
     training, validation = data.ids[: data.cut], data.ids[data.cut :]
+    prompt = data.tokenizer.encode(data.prompt)
     rng = host.random.default_rng(arguments.seed)
     losses: dict[int, float] = {}
     written: dict[int, str] = {}
@@ -265,10 +279,10 @@ def count_orders(data: argparse.Namespace, arguments: argparse.Namespace) -> tup
         for order in range(arguments.order + 1):
             model = KneserNey(training, order, data.tokenizer.vocab_size)
             losses[order] = model.loss(validation)
-            write_losses(losses, data.out / "losses.csv")
+            write_losses(losses, Path(arguments.out) / "losses.csv")
             ruled_out = f"{100 * model.unseen(validation):.1f} %"
             progress.write(f"    {order:10d}  {losses[order]:11.4f}  {math.exp(losses[order]):10.2f}  {ruled_out:>9s}")
-            written[order] = data.tokenizer.decode(model.generate(data.prompt, arguments.length, rng))
+            written[order] = data.tokenizer.decode(model.generate(prompt, arguments.length, rng))
             progress.update()
             if signals and order < arguments.order:
                 return losses, written, signals[0]
@@ -290,26 +304,8 @@ def gpt_loss(run: str | None, text: str) -> float | None:
         raise UserError(f"{run} learned another text, and cannot be compared: choose its text with --data")
     if not isinstance(load_tokenizer(folder.tokenizer), CharTokenizer):
         raise UserError(f"{run} does not predict characters, and cannot be compared: choose a run without --tokenizer bpe")
-    return lowest_loss(folder.log)
-
-
-def lowest_loss(log: Path) -> float:
-    """The lowest validation loss in the log of a run. Raises UserError if the log is missing or damaged, or has none yet."""
-    check_file(log, f"is {log.parent} the folder of a run?")
-    try:
-        with open(log, newline="", encoding="utf-8") as file:
-            losses = [float(row["validation_loss"]) for row in csv.DictReader(file) if row["validation_loss"]]
-    except KeyError:
-        raise UserError(f"{log} is damaged: it has no column validation_loss") from None
-    except UnicodeDecodeError:
-        raise UserError(f"{log} is damaged: it is not UTF-8 text") from None
-    except (csv.Error, ValueError) as error:
-        raise UserError(f"{log} is damaged: {shortened(str(error))}") from None
-    if not losses:
-        raise UserError(f"{log} has no validation loss yet: train the run until it validates")
-    if not host.isfinite(losses).all():
-        raise UserError(f"{log} is damaged: a validation loss is not finite")
-    return min(losses)
+    _, state = load_checkpoint(folder.best, "best")
+    return float(state["validation_loss"])
 
 
 # ------------------------------------------------------------------------------------------------------ command line

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from running import ROOT, Program, entries
 
-from tinyformer import CharTokenizer, UserError
+from tinyformer import CharTokenizer
 from tinyformer.markov import KneserNey, SkipVotes, TransitionTable
 
 EXAMPLE = "markov.py"
@@ -123,29 +123,11 @@ def test_beside_a_gpt(program: Program, environment: dict[str, str]) -> None:
     assert "gpt learned another text, and cannot be compared" in program.bad("--data", "other.txt", "--gpt", "gpt")
     gpt.good("--data", "text.txt", "--out", "pairs", "--tokenizer", "bpe", "--bpe-tokens", "270", *tiny)
     assert "pairs does not predict characters, and cannot be compared" in program.bad(*SHORT, "--gpt", "pairs")
-
-
-@pytest.mark.parametrize(
-    ("log", "message"),
-    [
-        (b"step,validation_loss\n", "has no validation loss yet: train the run until it validates"),
-        (b"step,validation_loss\n1,\n", "has no validation loss yet: train the run until it validates"),
-        (b"step,train_loss\n1,2\n", "is damaged: it has no column validation_loss"),
-        (b"step,validation_loss\n1,two\n", "is damaged: could not convert string to float: 'two'"),
-        (b"step,validation_loss\n1,nan\n", "is damaged: a validation loss is not finite"),
-        (b"step,validation_loss\n1,\xff\n", "is damaged: it is not UTF-8 text"),
-        (b"step,validation_loss\n1," + b"2" * 200_000 + b"\n", "is damaged: field larger than field limit"),
-    ],
-)
-def test_a_log_without_a_loss(script: dict[str, Any], tmp_path: Path, log: bytes, message: str) -> None:
-    (tmp_path / "log.csv").write_bytes(log)
-    with pytest.raises(UserError, match=f"log.csv {message}"):
-        script["lowest_loss"](tmp_path / "log.csv")
-
-
-def test_a_log_that_is_absent(script: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"log.csv does not exist: is .* the folder of a run\?"):
-        script["lowest_loss"](tmp_path / "log.csv")
+    best = program.folder / "gpt" / "best.safetensors"
+    best.write_bytes(best.read_bytes()[:-1])  # cut short
+    assert "gpt/best.safetensors" in program.bad(*SHORT, "--gpt", "gpt")
+    best.unlink()  # as in a run that has not validated yet
+    assert "gpt/best.safetensors" in program.bad(*SHORT, "--gpt", "gpt")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs signals of POSIX")
