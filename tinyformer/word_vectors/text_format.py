@@ -7,6 +7,7 @@ vector, with spaces between them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
@@ -76,7 +77,7 @@ class _Reader:
         count, width = self._header(first)
         found: dict[str, int] = {}  # the line of each word
         rows: list[Array] = []
-        lines = self.lines if count is not None else _chain(first, self.lines)
+        lines = self.lines if count is not None else chain([first], self.lines)
         for line in lines:
             if limit is not None and len(rows) == limit:
                 break
@@ -130,8 +131,3 @@ def _floats(texts: Sequence[str]) -> Array | None:
         return None if "_" in " ".join(texts) else host.array(texts, dtype=host.float32)
     except ValueError:
         return None
-
-
-def _chain(first: str, others: Iterator[str]) -> Iterator[str]:
-    yield first
-    yield from others
