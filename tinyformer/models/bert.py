@@ -13,7 +13,7 @@ from tinyformer.models.blocks import ACTIVATIONS, BlockConfig
 from tinyformer.models.positions import absolute_positions, check_absolute
 from tinyformer.models.transformer import Stack, check_batch
 from tinyformer.schema import check_fields
-from tinyformer.settings import at_least, setting, settings_from
+from tinyformer.settings import at_least, one_of, setting, settings_from
 from tinytensor import Tensor
 from tinytensor.nn import Dropout, Embedding, LayerNorm, Linear, Module, Parameter, init
 
@@ -40,6 +40,7 @@ class BertConfig:
         check_fields(self)
         at_least(self, vocab_size=1, num_segments=1, max_length=1, num_layers=1)
         check_absolute(self.positions)
+        one_of(self, "activation", [name for name in ACTIVATIONS if name != "swiglu"])  # which the head for masks cannot have
         _ = self.block  # makes a BlockConfig, which checks the settings that it shares with this one
 
     @property
