@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from tinytensor import ops
-from tinytensor.backend import Array, is_floating
+from tinytensor.backend import Array, is_array, is_floating
 from tinytensor.changes import note_change
 from tinytensor.tensor import Tensor, as_array
 
@@ -229,7 +229,9 @@ class Module:
             if tensor is None:
                 unexpected.append(key)
                 continue
-            array = as_array(values, tensor.dtype)
+            given = values.data if isinstance(values, Tensor) else values
+            fits = assign and is_array(given) and given.dtype == tensor.dtype
+            array = given if fits else as_array(values, tensor.dtype)
             if array.shape != tensor.shape:
                 problems.append(f"{key}: shape {array.shape} instead of {tensor.shape}")
                 continue
