@@ -16,7 +16,7 @@ import tokenizers as hugging_face
 
 from tinyformer.data.reading import standard_library_text
 from tinyformer.tokenizers import BPETokenizer, WordPieceTokenizer
-from tinyformer.tokenizers.bpe import _shown
+from tinyformer.tokenizers.byte_letters import shown as _shown
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
 
