@@ -12,9 +12,10 @@ BYTES = [*_VISIBLE, *(b for b in range(256) if b not in _VISIBLE)]
 
 # A byte is shown as itself where it is a visible character, else as the next one from U+0100 on.
 _SHOWN = {b: chr(b if b in _VISIBLE else 0x100 + place - len(_VISIBLE)) for place, b in enumerate(BYTES)}
+_LETTERS = frozenset(_SHOWN.values())
 
 _BETWEEN = "\U0010fffe"  # no character, and none that stands for a byte
-_HIDDEN = {b: _BETWEEN for b in range(256)} | {ord(shown): chr(b) for b, shown in _SHOWN.items()}
+_HIDDEN = dict.fromkeys(range(256), _BETWEEN) | {ord(shown): chr(b) for b, shown in _SHOWN.items()}
 
 
 def shown(token: bytes) -> str:
@@ -31,5 +32,10 @@ def hidden(tokens: Sequence[str]) -> list[bytes]:
             return [token.encode("latin-1") for token in found][: len(tokens)]
         except UnicodeEncodeError:
             pass
-    wrong = next(token for token in tokens if not set(token) <= set(_SHOWN.values()))
+    wrong = next(token for token in tokens if not can_be_hidden(token))
     raise UserError(f"the token {wrong!r} has characters that do not stand for bytes")
+
+
+def can_be_hidden(text: str) -> bool:
+    """Whether each character stands for a byte."""
+    return set(text) <= _LETTERS

@@ -20,10 +20,10 @@ GPT2_WORDS = r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s
 class CuttingRules:
     """Rules that cut a text into words. Those without arguments are GPT-2's.
 
-    ``patterns`` are regular expressions: the first cuts the text, the next cuts the pieces, and so on. Each match is a piece, and
-    so is what lies between two matches, so that nothing is lost. ``normal_form`` is the form of Unicode that a text is brought
-    to before: NFC, NFD, NFKC, NFKD, or "" for none. With ``space_before``, each piece that the last pattern is given gets a
-    space in front, if it has none there. Raises UserError for other values, and for patterns that are not supported.
+    ``patterns`` are regular expressions: the first cuts the text, the next cuts the pieces, and so on. Each match is a piece,
+    and so is what lies between two matches, so that nothing is lost. ``normal_form`` is the form of Unicode that a text is
+    brought to before: NFC, NFD, NFKC, NFKD, or "" for none. With ``space_before``, each piece that the last pattern is given
+    gets a space in front, if it has none there. Raises UserError for other values, and for patterns that are not supported.
     """
 
     patterns: list[str] = field(default_factory=lambda: [GPT2_WORDS])

@@ -45,8 +45,8 @@ def compiled(pattern: str) -> regex.Pattern[str]:
 
 
 class _Reader:
-    """Reads a pattern from left to right. ``out`` is what was read, in Python's syntax. Each method returns whether what it read
-    may match the empty string."""
+    """Reads a pattern from left to right. ``out`` is what was read, in Python's syntax. Each method that reads a part returns
+    whether this part may match the empty string."""
 
     def __init__(self, pattern: str):
         self.pattern = pattern
