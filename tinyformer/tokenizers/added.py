@@ -25,7 +25,7 @@ class AddedToken:
     A ``special`` one stands for nothing in a text, such as the end of it, and is plain text unless the caller allows it.
     ``single_word``: not where it touches a letter. ``lstrip``, ``rstrip``: white space before or after it goes with it.
     ``normalized``: it is looked for after the text was normalised, and after those that are not. ``in_vocabulary``: it is also
-    an ordinary token, which merging may make.
+    an ordinary token, which merging may make; its name shows bytes as GPT-2's files do.
     """
 
     content: str
@@ -69,10 +69,10 @@ class _Names:
         end = 0
         if self.tokens and (allow_special or not self.all_special):
             for match in self.pattern.finditer(text):
-                token = self.tokens[match[0]]
-                if (token.special and not allow_special) or (token.single_word and _touches_a_word(text, match)):
+                token, start = self.tokens[match[0]], match.start()
+                taken = start < end  # by white space that goes with the token before
+                if taken or (token.special and not allow_special) or (token.single_word and _touches_a_word(text, match)):
                     continue
-                start = match.start()
                 if token.lstrip:
                     start = max(end, _SPACES_BEFORE.match(text, endpos=start).start())  # another token may have taken some
                 if end < start:

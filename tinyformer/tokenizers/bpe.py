@@ -60,7 +60,7 @@ class BPETokenizer:
         named = [AddedToken(name, i, special=True) for name, i in (special or {}).items()] + self.added
         self._added = AddedTokens(named, self.rules.normalized)
         self._check_ids(named)
-        reserved = {token.id for token in named if token.special or not token.in_vocabulary}
+        reserved = {token.id for token in named if not token.in_vocabulary}
         self._id_of = {token: i for i, token in enumerate(self.tokens) if i not in reserved}
         if b"" in self._id_of or len(self._id_of) + len(reserved) < len(self.tokens):
             raise UserError("a token is empty, or occurs twice")
@@ -73,8 +73,8 @@ class BPETokenizer:
 
     def _check_ids(self, named: list[AddedToken]) -> None:
         for token in named:
-            content = None if token.in_vocabulary else token.content.encode()
-            if not 0 <= token.id < len(self.tokens) or content not in (None, self.tokens[token.id]):
+            content = hidden([token.content])[0] if token.in_vocabulary else token.content.encode()
+            if not 0 <= token.id < len(self.tokens) or self.tokens[token.id] != content:
                 kind = "special" if token.special else "added"
                 raise UserError(f"the {kind} token {token.content!r} is not the token of its id, {token.id}")
         if len({token.id for token in named}) < len(named):

@@ -10,7 +10,7 @@ The two libraries know different versions of Unicode. Characters that are new in
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -150,11 +150,11 @@ def _byte_pairs(whole: Section, model: Section, added: list[AddedToken]) -> BPET
         raise Unsupported(f"BPE with the decoder {shown(decoder and decoder['type'])}; there is byte-level BPE")
     rules = _cutting_rules(whole)
     vocabulary = model["vocab"]
-    added = [_in_vocabulary(token, vocabulary) for token in added]
-    tokens = _tokens(vocabulary, added)
-    named = {token.id for token in added if not token.in_vocabulary}
     # Older files have "a b" for the merge of a and b, newer ones ["a", "b"].
     merges = [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]]
+    added = _with_ordinary_ones(added, vocabulary, merges)
+    tokens = _tokens(vocabulary, added)
+    named = {token.id for token in added if not token.in_vocabulary}
     before, after = _ends(whole)
     return BPETokenizer(
         bytes_of_tokens(tokens, named),
@@ -167,10 +167,19 @@ def _byte_pairs(whole: Section, model: Section, added: list[AddedToken]) -> BPET
     )
 
 
-def _in_vocabulary(token: AddedToken, vocabulary: Mapping[str, int]) -> AddedToken:
-    """The token, which is marked if merging may make it, too."""
-    ordinary = token.content in vocabulary and not token.special and can_be_hidden(token.content)
-    return dataclasses.replace(token, in_vocabulary=ordinary)
+def _with_ordinary_ones(
+    added: list[AddedToken], vocabulary: Mapping[str, int], merges: list[Sequence[str]]
+) -> list[AddedToken]:
+    """The added tokens; those that are ordinary tokens as well are marked. A special one is that only if it is a byte, or if a
+    merge makes it: most vocabularies also list names such as <|endoftext|>, which no plain text should give."""
+    listed = {token.content for token in added if token.content in vocabulary and can_be_hidden(token.content)}
+    made = {whole for merge in merges if (whole := "".join(merge)) in listed} if listed else set()
+    return [
+        dataclasses.replace(token, in_vocabulary=not token.special or len(token.content) == 1 or token.content in made)
+        if token.content in listed
+        else token
+        for token in added
+    ]
 
 
 def _cutting_rules(whole: Section) -> CuttingRules:

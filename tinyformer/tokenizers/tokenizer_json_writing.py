@@ -39,8 +39,8 @@ _ROLES = {
 def tokenizer_json(tokenizer: Tokenizer) -> Section:
     """The content of a tokenizer.json. Raises UserError for a tokenizer whose rules such a file cannot express."""
     raise UserError(
-        f"a tokenizer of the kind {tokenizer.kind!r} cannot be written for transformers: tokenizer.json has no rules for how it "
-        "joins tokens; train one of byte pairs, WordPieces or characters"
+        f"a tokenizer of the kind {tokenizer.kind!r} cannot be written for transformers: tokenizer.json has no rules for how "
+        "it joins tokens; train one of byte pairs, WordPieces or characters"
     )
 
 
