@@ -6,6 +6,7 @@
 - ``audio``: from WAV files to vectors.
 - ``training``: the loop, losses, evaluation, and the folder of a run with its checkpoints.
 - ``decoding``: from logits to text.
+- ``pretrained``: published weights and tokenizers, in Hugging Face's layout.
 - ``word_vectors``: words as vectors, by counting and by word2vec.
 - ``markov``: what comes next, by counting.
 - ``pretrained``: models in Hugging Face's layout, in and out.
@@ -72,12 +73,14 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.models.transformer import Transformer, TransformerConfig
     from tinyformer.pretrained.loading import Writing, from_pretrained, read_writing
     from tinyformer.pretrained.saving import save_pretrained
+    from tinyformer.pretrained.tokenizers import pretrained_tokenizer, save_pretrained_tokenizer
     from tinyformer.schema import check_fields
     from tinyformer.scripts import RunSetup, draw_losses, train_to_end
     from tinyformer.settings import at_least, one_of, setting, settings_from
     from tinyformer.tokenizers import (
         BPETokenizer,
         CharTokenizer,
+        MarianTokenizer,
         Tokenizer,
         WordPieceTokenizer,
         WordTokenizer,
@@ -135,10 +138,11 @@ _NAMES = {
     "models.transformer": "Transformer TransformerConfig",
     "pretrained.loading": "Writing from_pretrained read_writing",
     "pretrained.saving": "save_pretrained",
+    "pretrained.tokenizers": "pretrained_tokenizer save_pretrained_tokenizer",
     "schema": "check_fields",
     "scripts": "RunSetup draw_losses train_to_end",
     "settings": "at_least one_of setting settings_from",
-    "tokenizers": "BPETokenizer CharTokenizer Tokenizer WordPieceTokenizer WordTokenizer load_tokenizer",
+    "tokenizers": "BPETokenizer CharTokenizer MarianTokenizer Tokenizer WordPieceTokenizer WordTokenizer load_tokenizer",
     "training.config": "TrainingConfig",
     "training.evaluation": "accuracy evaluate perplexity",
     "training.losses": "class_loss masked_token_loss next_token_loss translation_loss",
