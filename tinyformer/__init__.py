@@ -49,6 +49,7 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.data.sentences import check_marks, labelled_sentences, likely_marks, sentence_parts, sentences_before
     from tinyformer.data.text import TextBatches
     from tinyformer.data.vector_pairs import VectorPairBatch, vector_pair_batch
+    from tinyformer.decoding.beam_rules import HuggingFaceRule, WuRule
     from tinyformer.decoding.beam_search import Hypothesis, beam_search, log_softmax
     from tinyformer.decoding.decoders import (
         Decoder,
@@ -121,6 +122,7 @@ _NAMES = {
     "data.sentences": "check_marks labelled_sentences likely_marks sentence_parts sentences_before",
     "data.text": "TextBatches",
     "data.vector_pairs": "VectorPairBatch vector_pair_batch",
+    "decoding.beam_rules": "HuggingFaceRule WuRule",
     "decoding.beam_search": "Hypothesis beam_search log_softmax",
     "decoding.decoders": "Decoder GPTDecoder RecurrentDecoder TransformerDecoder language_decoder translation_decoder",
     "decoding.filling": "fill_masks hide_words with_wordpieces",
