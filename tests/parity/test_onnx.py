@@ -367,6 +367,19 @@ def test_weights_that_one_file_cannot_hold(tmp_path, monkeypatch):
     close(model(tt.tensor(ids)), outputs(ours, gpt_feed(ids) | empty_past(ours, 2))["logits"])
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float16"])
+def test_weights_of_another_dtype_are_written_as_float32(tmp_path, dtype):
+    model = gpt().astype(dtype)
+    (path,) = export_onnx(model, tmp_path / "model.onnx")
+    assert {tensor.data_type for tensor in onnx.load(path).graph.initializer} == {
+        onnx.TensorProto.FLOAT,
+        onnx.TensorProto.INT64,
+    }
+    ids = ids_of(50, 2, 6)
+    ours = session(path)
+    close(model.astype("float32")(tt.tensor(ids)), outputs(ours, gpt_feed(ids) | empty_past(ours, 2))["logits"])
+
+
 def test_a_file_that_cannot_be_written_leaves_the_other_whole(tmp_path, monkeypatch):
     (path,) = export_onnx(gpt(), tmp_path / "model.onnx")
     before = path.read_bytes()

@@ -171,8 +171,8 @@ class Graph:
         name, _ = self._weights[id(weight)]
         name += ".transposed" if transposed else ""
         if name not in self.constants:
-            array = weight.numpy().astype(FLOAT)
-            self.constants[name] = host.ascontiguousarray(array.T) if transposed else array
+            array = weight.numpy().T if transposed else weight.numpy()
+            self.constants[name] = host.ascontiguousarray(array, FLOAT)
         return Value(self, name)
 
     def range(self, stop: Value) -> Value:
