@@ -1,11 +1,23 @@
-"""Initialisers. Each fills a parameter in place and returns it. Random ones use tinytensor's generator."""
+"""Initialisers. Each fills a parameter in place and returns it. Random ones use tinytensor's generator.
+
+Inside ``skipped`` they do nothing.
+"""
 
 from __future__ import annotations
 
 import math
 
 from tinytensor import random
+from tinytensor.modes import Switched, modes
 from tinytensor.nn.module import Parameter, overwrite
+
+
+def skipped() -> Switched:
+    """A context in which initialisers leave parameters as they are, so that the parameters of new layers are zeros.
+
+    Use it where a model's values are loaded next: a large model is then made at once, without random numbers.
+    """
+    return Switched("initialising", False)
 
 
 def zeros_(parameter: Parameter) -> Parameter:
@@ -20,19 +32,22 @@ def ones_(parameter: Parameter) -> Parameter:
 
 def constant_(parameter: Parameter, value: float) -> Parameter:
     """Fill with ``value``."""
-    overwrite(parameter, value)
+    if modes.initialising:
+        overwrite(parameter, value)
     return parameter
 
 
 def normal_(parameter: Parameter, mean: float = 0.0, std: float = 1.0) -> Parameter:
     """Draw from the normal distribution with this mean and standard deviation."""
-    parameter.assign(random.normal(parameter.shape, mean, std))
+    if modes.initialising:
+        parameter.assign(random.normal(parameter.shape, mean, std))
     return parameter
 
 
 def uniform_(parameter: Parameter, low: float = 0.0, high: float = 1.0) -> Parameter:
     """Draw from the uniform distribution between ``low`` and ``high``."""
-    parameter.assign(random.uniform(parameter.shape, low, high))
+    if modes.initialising:
+        parameter.assign(random.uniform(parameter.shape, low, high))
     return parameter
 
 
