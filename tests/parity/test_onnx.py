@@ -22,6 +22,7 @@ from tinyformer import (
     Vectors,
     export_onnx,
     fill_masks,
+    from_pretrained,
     generate,
     load_tokenizer,
     load_weights,
@@ -32,6 +33,7 @@ from tinyformer.export import __main__ as command
 from tinyformer.export import writing
 from tinyformer.export.runs import load_run
 from tinyformer.models.blocks import ACTIVATIONS, NORMS
+from tinyformer.models.positions import ABSOLUTE_KINDS, KINDS, RotaryScaling
 from tinyformer.training.runs import RunFolder
 from tinyformer.translation import trained_translator
 
@@ -51,15 +53,22 @@ GPTS = [
     {"norm": "rms", "positions": "rotary", "activation": "swiglu", "num_heads": 3},
     {"norm": "rms", "bias": True, "activation": "swiglu", "d_model": 32, "block_size": 70},
     {"activation": "gelu_exact", "positions": "rotary", "vocab_size": 40},
-]
+    {"norm": "rms", "positions": "rotary", "num_heads": 6, "num_key_value_heads": 2, "query_key_norm": True, "norm_eps": 1e-2,
+     "rotary_base": 500.0, "rotary_scaling": RotaryScaling("llama3", 8.0, original_length=20), "tie_output": False},
+    {"num_heads": 4, "num_key_value_heads": 1, "d_head": 10, "query_key_value_bias": True, "activation": "silu", "d_ff": 50},
+]  # fmt: skip
 BERTS = [{}, {"positions": "sinusoidal", "norm_first": True, "num_layers": 3, "num_segments": 4, "d_ff": 40, "num_heads": 3},
-         {"vocab_size": 40, "max_length": 30, "d_model": 32, "pad": 3}]  # fmt: skip
+         {"vocab_size": 40, "max_length": 30, "d_model": 32, "pad": 3, "activation": "relu", "norm_eps": 1e-2},
+         {"positions": "sinusoidal_halves", "activation": "gelu_tanh"}, {"activation": "silu"}]  # fmt: skip
 TRANSFORMERS = [
     {},
     {"norm_first": True, "norm": "rms", "activation": "swiglu", "positions": "learned", "tie_output": False, "max_length": 30},
     {"share_embeddings": True, "target_vocab_size": 40, "encoder_layers": 1, "decoder_layers": 3, "activation": "gelu_tanh"},
     {"activation": "gelu_exact", "d_model": 25, "num_heads": 5, "d_ff": 40, "source_vocab_size": 41, "source_pad": 2},
-]
+    {"positions": "sinusoidal_halves", "activation": "silu", "output_bias": True, "scale_embeddings": False, "norm_eps": 1e-2,
+     "learn_padding": False},
+    {"positions": "sinusoidal_halves", "d_model": 25, "num_heads": 5},
+]  # fmt: skip
 VECTORS = [
     {"source_vocab_size": 0, "source_features": 5},
     {"source_vocab_size": 0, "source_features": 6, "source_stride": 3, "positions": "learned"},
@@ -85,6 +94,8 @@ def randomised(model):
     tt.seed(1)
     for parameter in model.parameters():
         parameter.data += 0.1 * tt.random.normal(parameter.shape).data
+    if getattr(model, "output_bias", None) is not None:
+        model.output_bias.data += tt.random.normal(model.output_bias.shape).data
     return model.eval()
 
 
@@ -98,10 +109,12 @@ MODELS = [(gpt, case) for case in GPTS] + [(bert, case) for case in BERTS] + [(t
 )
 def test_every_setting_is_exported_with_several_values(cases, make):
     configs = [make(**case).config for case in cases]
+    choices = {"norm": set(NORMS), "activation": set(ACTIVATIONS), "positions": {*(KINDS if make is gpt else ABSOLUTE_KINDS)}}
+    if make is bert:
+        choices["activation"] -= {"swiglu"}  # which its head cannot have
     for field in dataclasses.fields(configs[0]):
         values = {getattr(config, field.name) for config in configs}
-        choices = {"activation": set(ACTIVATIONS), "norm": set(NORMS)}.get(field.name, set())
-        assert values >= choices, field.name
+        assert values >= choices.get(field.name, set()), field.name
         assert len(values) > 1 or field.name == "dropout", field.name
 
 
@@ -279,6 +292,21 @@ def test_a_later_part_of_a_text_after_a_past_of_several_tokens(tmp_path):
     second = outputs(ours, gpt_feed(ids[:, 6:], start=6) | next_past(first))
     assert second["present.1.value"].shape == (2, 2, 11, 12)
     close(model(tt.tensor(ids)), numpy.concatenate([first["logits"], second["logits"]], 1))
+
+
+def test_a_pretrained_model(tmp_path):
+    transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "vocab_size": 60, "head_dim": 12}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    torch.manual_seed(0)
+    theirs = transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**sizes, **heads)).eval()
+    theirs.save_pretrained(tmp_path / "qwen")
+    (path,) = export_onnx(from_pretrained(tmp_path / "qwen"), tmp_path / "model.onnx")
+    ids, ours = ids_of(60, 3, 9), session(path)
+    found = outputs(ours, gpt_feed(ids) | empty_past(ours, 3))["logits"]
+    with torch.no_grad():
+        numpy.testing.assert_allclose(found, theirs(torch.tensor(ids)).logits.numpy(), atol=1e-4)
+    assert [x.shape[1:] for x in ours.get_inputs()][3] == [2, "past_length", 12]
 
 
 # ------------------------------------------------------------------------------------------------------------- padding

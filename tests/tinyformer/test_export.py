@@ -26,10 +26,9 @@ from tinyformer import (
 )
 from tinyformer.export.__main__ import main, parse
 from tinyformer.export.graph import FLOAT, INT, Graph
-from tinyformer.export.layers import feed_forward, norm
+from tinyformer.export.layers import activation, norm
 from tinyformer.export.models import bert_graph, decoder_graph, encoder_graph, gpt_graph
 from tinyformer.export.positions import add_positions
-from tinyformer.models.blocks import BlockConfig, FeedForward
 from tinytensor.nn import Linear, ReLU
 
 ROOT = Path(__file__).parents[2]
@@ -139,10 +138,8 @@ def test_layers_that_are_not_known() -> None:
         norm(ReLU(), x)
     with pytest.raises(UserError, match="the positions ReLU cannot be exported"):
         add_positions(ReLU(), x, x)
-    layer = FeedForward(BlockConfig(2, 1, 2))
-    layer.activation = "softsign"
     with pytest.raises(UserError, match="the activation softsign cannot be exported: choose one of relu, gelu_tanh"):
-        feed_forward(layer, x)
+        activation("softsign", x)
 
 
 def test_paths_that_cannot_be(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ where there are fewer queries than keys.
 from __future__ import annotations
 
 from tinyformer.export.graph import BOOL, FLOAT, Graph, Value
-from tinyformer.export.layers import linear
+from tinyformer.export.layers import linear, norm
 from tinyformer.export.positions import Rotation
 from tinyformer.models.attention import MultiHeadAttention
 from tinytensor.backend import host
@@ -81,47 +81,52 @@ def keys_values_output(keys_values: KeysValues, name: str, num_heads: int, lengt
 # --------------------------------------------------------------------------------------------------------- attention
 
 
-def d_head_of(layer: MultiHeadAttention) -> int:
-    """The width of each head."""
-    return int(layer.output.weight.shape[1]) // layer.num_heads
-
-
 def self_attention(
     layer: MultiHeadAttention, x: Value, mask: Value, cache: LayerCache | None = None, rotation: Rotation | None = None
 ) -> Value:
     """x (batch, length, d_model) -> the same shape. ``mask`` broadcasts to (batch, heads, length, keys)."""
-    width = layer.num_heads * d_head_of(layer)
-    query, key, value = [_heads(layer, part) for part in linear(layer.query_key_value, x).split(width, width, width)]
+    heads = layer.num_heads, layer.num_key_value_heads, layer.num_key_value_heads
+    parts = linear(layer.query_key_value, x).split(*[count * layer.d_head for count in heads])
+    query, key, value = [_heads(part, count, layer.d_head) for part, count in zip(parts, heads)]
+    if layer.query_norm is not None and layer.key_norm is not None:
+        query, key = norm(layer.query_norm, query), norm(layer.key_norm, key)
     if rotation is not None:
         query, key = rotation(query), rotation(key)
     if cache is not None:
         key, value = cache.append(key, value)
-    return linear(layer.output, attend(query, key, value, mask, d_head_of(layer)))
+    return _attend(layer, query, (_for_each_query(layer, key), _for_each_query(layer, value)), mask)
 
 
 def cross_attention(layer: MultiHeadAttention, x: Value, memory: KeysValues, mask: Value) -> Value:
     """Attention of x (batch, length, d_model) to the ``memory_keys_values`` of the layer."""
-    query = _heads(layer, linear(layer.query, x))
-    return linear(layer.output, attend(query, *memory, mask, d_head_of(layer)))
+    return _attend(layer, _heads(linear(layer.query, x), layer.num_heads, layer.d_head), memory, mask)
 
 
 def memory_keys_values(layer: MultiHeadAttention, memory: Value) -> KeysValues:
     """The keys and values of a memory (batch, length, d_model) for a cross-attention."""
-    width = layer.num_heads * d_head_of(layer)
+    width = layer.num_heads * layer.d_head
     key, value = linear(layer.key_value, memory).split(width, width)
-    return _heads(layer, key), _heads(layer, value)
+    return _heads(key, layer.num_heads, layer.d_head), _heads(value, layer.num_heads, layer.d_head)
 
 
-def attend(query: Value, key: Value, value: Value, mask: Value, d_head: int) -> Value:
-    """Queries (batch, heads, length, d_head), keys and values (batch, heads, keys, d_head) -> (batch, length, heads * d_head).
-    Where a query may see no key, the result is 0."""
-    graph = query.graph
-    scores = (query * d_head**-0.5) @ key.transpose(0, 1, 3, 2)
+def _heads(x: Value, num_heads: int, d_head: int) -> Value:
+    """(batch, length, num_heads * d_head) -> (batch, num_heads, length, d_head)."""
+    return x.reshape(0, 0, num_heads, d_head).transpose(0, 2, 1, 3)
+
+
+def _for_each_query(layer: MultiHeadAttention, x: Value) -> Value:
+    """Keys or values (batch, num_key_value_heads, keys, d_head), repeated for each head of queries."""
+    if layer.num_key_value_heads == layer.num_heads:
+        return x
+    group = layer.num_heads // layer.num_key_value_heads
+    return x.unsqueeze(2).expand(1, 1, group, 1, 1).reshape(0, layer.num_heads, -1, layer.d_head)
+
+
+def _attend(layer: MultiHeadAttention, query: Value, keys_values: KeysValues, mask: Value) -> Value:
+    """Queries (batch, heads, length, d_head) and what they attend to -> (batch, length, d_model). Where a query may see no key,
+    its values count as 0."""
+    graph, (keys, values) = query.graph, keys_values
+    scores = (query * layer.d_head**-0.5) @ keys.transpose(0, 1, 3, 2)
     weights = graph.where(mask, scores, _LOWEST).function("Softmax", axis=-1)
-    mixed = graph.where(mask, weights, 0.0) @ value
-    return mixed.transpose(0, 2, 1, 3).reshape(0, 0, -1)
-
-
-def _heads(layer: MultiHeadAttention, x: Value) -> Value:
-    """(batch, length, heads * d_head) -> (batch, heads, length, d_head)."""
-    return x.reshape(0, 0, layer.num_heads, d_head_of(layer)).transpose(0, 2, 1, 3)
+    mixed = graph.where(mask, weights, 0.0) @ values
+    return linear(layer.output, mixed.transpose(0, 2, 1, 3).reshape(0, 0, layer.num_heads * layer.d_head))

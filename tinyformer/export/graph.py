@@ -72,6 +72,10 @@ class Value:
         """New axes of length 1 at these places."""
         return self.graph.node("Unsqueeze", self, list(axes))
 
+    def expand(self, *shape: int) -> Value:
+        """Axes of length 1 repeated to the lengths in ``shape``, which has a 1 for each other axis."""
+        return self.graph.node("Expand", self, list(shape))
+
     def mean(self) -> Value:
         """The mean of the last axis, which stays as one of length 1."""
         return self.graph.node("ReduceMean", self, [-1])
@@ -132,7 +136,7 @@ class Graph:
         self.outputs: list[Port] = []
         self.nodes: list[Node] = []
         self.constants: dict[str, Any] = {}  # arrays by name
-        self._weights = {id(weight): (name, weight) for name, weight in model.named_parameters()}
+        self._names = {id(x): name for named in (model.named_parameters(), model.named_buffers()) for name, x in named}
         self._named = 0
 
     def input(self, name: str, dtype: str, *shape: int | str) -> Value:
@@ -167,8 +171,8 @@ class Graph:
         return value
 
     def weight(self, weight: Tensor, transposed: bool = False) -> Value:
-        """A parameter of the model as float32; with ``transposed``, as matrix products take it."""
-        name, _ = self._weights[id(weight)]
+        """A parameter or buffer of the model as float32; with ``transposed``, as matrix products take it."""
+        name = self._names[id(weight)]
         name += ".transposed" if transposed else ""
         if name not in self.constants:
             array = weight.numpy().T if transposed else weight.numpy()

@@ -51,14 +51,19 @@ ACTIVATIONS: dict[str, Callable[..., Value]] = {
     "relu": lambda x: x.function("Relu"),
     "gelu_tanh": lambda x: gelu(x, "tanh"),
     "gelu_exact": gelu,
+    "silu": silu,
     "swiglu": lambda gate, x: silu(gate) * x,
 }
 
 
+def activation(name: str, *inputs: Value) -> Value:
+    """An activation by its name. It takes one value or, if it is a gated one, the gate and what that multiplies."""
+    if name not in ACTIVATIONS:
+        raise UserError(f"the activation {name} cannot be exported: choose one of {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[name](*inputs)
+
+
 def feed_forward(layer: FeedForward, x: Value) -> Value:
     """(..., d_model) -> (..., d_model)."""
-    if layer.activation not in ACTIVATIONS:
-        raise UserError(f"the activation {layer.activation} cannot be exported: choose one of {', '.join(ACTIVATIONS)}")
-    activation = ACTIVATIONS[layer.activation]
-    up = linear(layer.up, x)
-    return linear(layer.down, activation(up) if layer.gate is None else activation(linear(layer.gate, x), up))
+    gate = [] if layer.gate is None else [linear(layer.gate, x)]
+    return linear(layer.down, activation(layer.activation, *gate, linear(layer.up, x)))

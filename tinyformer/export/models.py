@@ -13,7 +13,6 @@ import math
 from tinyformer.export.attention import (
     LayerCache,
     causal_mask,
-    d_head_of,
     keys_values_input,
     keys_values_output,
     memory_keys_values,
@@ -21,13 +20,14 @@ from tinyformer.export.attention import (
 )
 from tinyformer.export.blocks import block, blocks_of, decoder, encoder
 from tinyformer.export.graph import FLOAT, INT, Graph, Value
-from tinyformer.export.layers import embedding, gelu, linear, norm, tied_linear
+from tinyformer.export.layers import activation, embedding, linear, norm, tied_linear
 from tinyformer.export.positions import Rotation, add_positions, count_from_zero
 from tinyformer.export.vectors import read_vectors
 from tinyformer.models.bert import BertForMaskedLM
 from tinyformer.models.gpt import GPT
 from tinyformer.models.transformer import TokenAndPosition, Transformer
 from tinyformer.models.vectors import VectorAndPosition
+from tinytensor.nn import Embedding, Linear
 
 
 def gpt_graph(model: GPT, cache: bool = True) -> Graph:
@@ -43,7 +43,7 @@ def gpt_graph(model: GPT, cache: bool = True) -> Graph:
     places = graph.input("position_ids", INT, "batch_size", "length")
     blocks = blocks_of(model)
     attention = blocks[0].attention
-    heads = attention.num_heads, d_head_of(attention)
+    heads = attention.num_key_value_heads, attention.d_head
     caches = [LayerCache(graph, str(i), *heads) for i in range(config.num_layers)] if cache else []
 
     mask = causal_mask(ids.length(1), is_token.length(1)) & padding_mask(is_token)
@@ -54,8 +54,7 @@ def gpt_graph(model: GPT, cache: bool = True) -> Graph:
     x = add_positions(model.position_embedding, x, places)
     for i, layer in enumerate(blocks):
         x = block(layer, x, mask, caches[i] if cache else None, rotation)
-    logits = tied_linear(model.token_embedding, norm(model.norm, x))
-
+    logits = _output(model.output, model.token_embedding, norm(model.norm, x))
     graph.output("logits", logits, FLOAT, "batch_size", "length", config.vocab_size)
     for layer_cache in caches:
         layer_cache.put_out()
@@ -70,11 +69,11 @@ def bert_graph(model: BertForMaskedLM) -> Graph:
         graph.input(name, INT, "batch_size", "length") for name in ("input_ids", "attention_mask", "token_type_ids")
     ]
     x = embedding(bert.token_embedding, ids) + embedding(bert.segment_embedding, segments)
-    if config.positions == "sinusoidal":
+    if config.positions != "learned":
         x = x * math.sqrt(config.d_model)
     x = norm(bert.norm, add_positions(bert.position_embedding, x, count_from_zero(ids)))
     x = encoder(bert.encoder, x, padding_mask(is_token))
-    x = norm(model.norm, gelu(linear(model.transform, x)))
+    x = norm(model.norm, activation(config.activation, linear(model.transform, x)))
     logits = tied_linear(bert.token_embedding, x) + graph.weight(model.bias)
     graph.output("logits", logits, FLOAT, "batch_size", "length", config.vocab_size)
     return graph
@@ -100,7 +99,7 @@ def encoder_graph(model: Transformer) -> Graph:
 
     graph.output("last_hidden_state", memory, FLOAT, "batch_size", memory_length, config.d_model)
     for i, attention in enumerate(attentions):
-        sizes = attention.num_heads, memory_length, d_head_of(attention)
+        sizes = attention.num_heads, memory_length, attention.d_head
         keys_values_output(memory_keys_values(attention, memory), f"present.{i}.encoder", *sizes)
     if config.source_features:
         graph.output("encoder_attention_mask", is_token, INT, "batch_size", memory_length)
@@ -116,15 +115,16 @@ def decoder_graph(model: Transformer) -> Graph:
     is_token = graph.input("encoder_attention_mask", INT, "batch_size", "source_length")
     caches, memories = [], []
     for i, layer in enumerate(blocks_of(model.decoder)):
-        heads, d_head = layer.attention.num_heads, d_head_of(layer.attention)
+        heads, d_head = layer.attention.num_heads, layer.attention.d_head
         caches.append(LayerCache(graph, f"{i}.decoder", heads, d_head))
         memories.append(keys_values_input(graph, f"past_key_values.{i}.encoder", heads, "source_length", d_head))
 
     past, length = caches[0].num_tokens, ids.length(1)
     x = _tokens_and_positions(model.target_embedding, ids, count_from_zero(ids, past))
     x = decoder(model.decoder, x, causal_mask(length, past + length), caches, memories, padding_mask(is_token))
-    tokens = model.target_embedding.tokens
-    logits = tied_linear(tokens, x) if model.output is None else linear(model.output, x)
+    logits = _output(model.output, model.target_embedding.tokens, x)
+    if model.output_bias is not None:
+        logits = logits + graph.weight(model.output_bias)
     graph.output("logits", logits, FLOAT, "batch_size", "length", config.target_vocab_size)
     for cache in caches:
         cache.put_out()
@@ -132,4 +132,10 @@ def decoder_graph(model: Transformer) -> Graph:
 
 
 def _tokens_and_positions(layer: TokenAndPosition, ids: Value, places: Value) -> Value:
-    return add_positions(layer.positions, embedding(layer.tokens, ids) * layer.scale, places)
+    x = embedding(layer.tokens, ids)
+    return add_positions(layer.positions, x if layer.scale == 1 else x * layer.scale, places)
+
+
+def _output(layer: Linear | None, tokens: Embedding, x: Value) -> Value:
+    """The logits, by a layer of their own or by the embedding of the tokens."""
+    return tied_linear(tokens, x) if layer is None else linear(layer, x)

@@ -25,15 +25,16 @@ def add_positions(layer: Module | None, x: Value, places: Value) -> Value:
     if isinstance(layer, LearnedPositions):
         return x + x.graph.weight(layer.weight).take(places)
     if isinstance(layer, SinusoidalPositions):
-        return x + sinusoidal(places, layer.d_model)
+        return x + sinusoidal(places, layer.d_model, layer.halves)
     raise UserError(f"the positions {type(layer).__name__} cannot be exported: choose learned, sinusoidal or rotary")
 
 
-def sinusoidal(places: Value, d_model: int) -> Value:
-    """Sinusoidal positions, (batch, length, d_model). They are computed: there is no last one with which a table could end."""
+def sinusoidal(places: Value, d_model: int, halves: bool = False) -> Value:
+    """Sinusoidal positions, (batch, length, d_model). They are computed: there is no last one with which a table could end.
+    A cosine follows its sine or, with ``halves``, all cosines follow all sines."""
     angles = _angles(places, 10000.0 ** (-host.arange(0, d_model, 2) / d_model))
-    pairs = [angles.function(name).astype(FLOAT).unsqueeze(-1) for name in ("Sin", "Cos")]
-    table = places.graph.concatenate(pairs, axis=-1).reshape(0, 0, -1)  # sine, cosine, sine, ...
+    both = [angles.function(name).astype(FLOAT).unsqueeze(2 if halves else 3) for name in ("Sin", "Cos")]
+    table = places.graph.concatenate(both, axis=2 if halves else 3).reshape(0, 0, -1)
     return table.beginning(2, [d_model]) if d_model % 2 else table
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tinyformer.export.attention import d_head_of
 from tinyformer.export.blocks import blocks_of
 from tinyformer.export.runs import TrainedRun
 from tinyformer.export.writing import parts_of
@@ -92,4 +91,4 @@ def lines_that_run(run: TrainedRun, model: Path, tokenizer: Path, cache: bool = 
 def _no_tokens(model: GPT | Stack) -> tuple[int, ...]:
     """The shape of the keys of one text without tokens."""
     layer = blocks_of(model)[0].attention
-    return 1, layer.num_heads, 0, d_head_of(layer)
+    return 1, layer.num_key_value_heads, 0, layer.d_head
