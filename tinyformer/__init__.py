@@ -6,7 +6,6 @@
 - ``audio``: from WAV files to vectors.
 - ``training``: the loop, losses, evaluation, and the folder of a run with its checkpoints.
 - ``decoding``: from logits to text.
-- ``pretrained``: published weights and tokenizers, in Hugging Face's layout.
 - ``word_vectors``: words as vectors, by counting and by word2vec.
 - ``markov``: what comes next, by counting.
 - ``pretrained``: models in Hugging Face's layout, in and out.
@@ -63,6 +62,7 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.decoding.sampling import Sampling, generate, sample
     from tinyformer.decoding.streaming import stream_text
     from tinyformer.errors import SettingError, UserError, plain_errors
+    from tinyformer.export import export_onnx
     from tinyformer.markov import KneserNey, SkipVotes, TransitionTable
     from tinyformer.models.attention import MultiHeadAttention, recording_attention
     from tinyformer.models.bert import Bert, BertConfig, BertForClassification, BertForMaskedLM
@@ -129,6 +129,7 @@ _NAMES = {
     "decoding.sampling": "Sampling generate sample",
     "decoding.streaming": "stream_text",
     "errors": "SettingError UserError plain_errors",
+    "export": "export_onnx",
     "markov": "KneserNey SkipVotes TransitionTable",
     "models.attention": "MultiHeadAttention recording_attention",
     "models.bert": "Bert BertConfig BertForClassification BertForMaskedLM",
