@@ -40,7 +40,7 @@ class TensorBoardLogger(Logger):
 
             from tinyformer.training.events import EventFiles
         except ModuleNotFoundError as error:
-            raise UserError(f"logs for TensorBoard need {error.name}: pip install 'tinytensor[tensorboard]'") from None
+            raise UserError(f"a log for TensorBoard needs {error.name}: pip install 'tinytensor[tensorboard]'") from None
         self.sample = sample
         self._open = EventFiles
         self._row: Any = None  # the row of the validation split whose attention is drawn

@@ -126,7 +126,7 @@ class Trainer:
         began, before = time.perf_counter(), self.total_seconds
         bar_of_steps = _progress_bar(config.steps, self.step)
         with self.on_all_ranks(), stop_on_signals(self._stop), self._logging(), bar_of_steps as bar:
-            if self.step == 0:
+            if not self.rows:  # a run that is resumed has some
                 self._evaluate(bar)
                 self._tell("log", self.step, measured(self._row()))
                 self._save_latest()
