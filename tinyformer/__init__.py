@@ -89,8 +89,10 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     )
     from tinyformer.training.config import TrainingConfig
     from tinyformer.training.evaluation import accuracy, evaluate, perplexity
+    from tinyformer.training.logging import Logger
     from tinyformer.training.losses import class_loss, masked_token_loss, next_token_loss, translation_loss
     from tinyformer.training.runs import RunFolder, load_weights
+    from tinyformer.training.tensorboard import TensorBoardLogger
     from tinyformer.training.trainer import Trainer
     from tinyformer.transcription import Transcriber
     from tinyformer.translation import TranslationConfig, Translator, specials_of
@@ -148,8 +150,10 @@ _NAMES = {
     "tokenizers": "BPETokenizer CharTokenizer MarianTokenizer Tokenizer WordPieceTokenizer WordTokenizer load_tokenizer",
     "training.config": "TrainingConfig",
     "training.evaluation": "accuracy evaluate perplexity",
+    "training.logging": "Logger",
     "training.losses": "class_loss masked_token_loss next_token_loss translation_loss",
     "training.runs": "RunFolder load_weights",
+    "training.tensorboard": "TensorBoardLogger",
     "training.trainer": "Trainer",
     "transcription": "Transcriber",
     "translation": "TranslationConfig Translator specials_of",
