@@ -69,6 +69,7 @@ def rotary_settings(settings: PretrainedSettings) -> tuple[float, RotaryScaling 
     ``rope_scaling``."""
     found = settings.read(dict[str, Any], "rope_parameters", {}) or settings.read(dict[str, Any], "rope_scaling", {})
     rotary = PretrainedSettings(settings.path, found)
+    rotary.refuse(partial_rotary_factor=1.0)
     base = rotary.read(float, "rope_theta", settings.read(float, "rope_theta", 10000.0))
     kind = rotary.read(str, "rope_type", rotary.read(str, "type", "default"))
     if kind == "default":
@@ -131,7 +132,8 @@ LLAMA, QWEN2, QWEN3 = (
         make=make,
         describe=describe(kind),
         prefix="model.",
-        ignored=r".*\.rotary_emb\.inv_freq|lm_head\.weight",
+        copies={"lm_head.weight": "model.embed_tokens.weight"},
+        ignored=r".*\.rotary_emb\.inv_freq",
     )
     for kind in ONLY
 )

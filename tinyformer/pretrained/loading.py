@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tinyformer.errors import UserError, shortened
+from tinyformer.errors import SettingError, UserError, shortened
 from tinyformer.models.bert import Bert, BertForClassification, BertForMaskedLM
 from tinyformer.models.gpt import GPT
 from tinyformer.models.transformer import Transformer
@@ -18,7 +19,6 @@ from tinyformer.pretrained.llama import LLAMA, QWEN2, QWEN3
 from tinyformer.pretrained.marian import MARIAN, MARIAN_SEPARATE
 from tinyformer.pretrained.settings import PretrainedSettings
 from tinyformer.pretrained.weights import load_into, read_weights
-from tinyformer.schema import read_value
 from tinytensor.nn import init
 
 PretrainedModel = GPT | Bert | BertForMaskedLM | BertForClassification | Transformer
@@ -64,8 +64,11 @@ def from_pretrained(path_or_name: str | Path, revision: str | None = None) -> Pr
     folder = find_folder(path_or_name, revision)
     settings = read_settings(folder)
     family = family_of(settings)
-    with init.skipped():
-        model: Any = family.make(settings)
+    try:
+        with init.skipped():
+            model: Any = family.make(settings)
+    except SettingError as error:  # whose names are those of the settings here
+        raise settings.error(str(error)) from None
     left_out = load_into(model, family, read_weights(folder), folder)
     if left_out and isinstance(model, (Bert, BertForMaskedLM)):
         model.config.initialise(model.pooler if isinstance(model, Bert) else model.bert.pooler)
@@ -96,30 +99,29 @@ def family_of(settings: PretrainedSettings) -> Family:
 
 
 def read_writing(folder: Path) -> Writing:
-    """How the model in a folder writes, from its generation_config.json and, where that says nothing, its config.json."""
-    settings = read_settings(folder)
-    values = dict(settings.values)
+    """How the model in a folder writes, from its generation_config.json and, where that says nothing, its config.json. Ids that
+    are not in the vocabulary count for nothing: a small model may have kept the ids of a larger one."""
+    files = [read_settings(folder)]
+    vocab_size = files[0].read(int, "decoder_vocab_size", files[0].read(int, "vocab_size", sys.maxsize))
     if (folder / "generation_config.json").exists():
-        said = PretrainedSettings(folder / "generation_config.json").values
-        values |= {name: value for name, value in said.items() if value is not None}
-    merged = PretrainedSettings(settings.path, values)
-    forbidden = merged.read(list[list[int]], "bad_words_ids", [])
+        files.insert(0, PretrainedSettings(folder / "generation_config.json"))
+
+    def read(kind: Any, name: str) -> Any:
+        """The setting in the first file that has it; an empty list if none has."""
+        said = next((file for file in files if file.values.get(name) is not None), files[-1])
+        return said.read(kind, name, [])
+
+    def ids(name: str) -> list[int]:
+        """A setting that is one id, several, or none."""
+        found = read(int | list[int], name)
+        return [i for i in (found if isinstance(found, list) else [found]) if 0 <= i < vocab_size]
+
+    forbidden = read(list[list[int]], "bad_words_ids")
     if any(len(words) != 1 for words in forbidden):
-        raise merged.error("bad_words_ids forbids sequences of tokens; only single tokens can be forbidden here")
+        raise UserError(f"{files[0].path}: bad_words_ids forbids sequences of tokens; only single tokens can be forbidden here")
     return Writing(
-        start=next(iter(_ids(merged, "decoder_start_token_id") or _ids(merged, "bos_token_id")), None),
-        ends=_ids(merged, "eos_token_id"),
-        forbidden=tuple(word for (word,) in forbidden),
-        forced_end=next(iter(_ids(merged, "forced_eos_token_id")), None),
+        start=next(iter(ids("decoder_start_token_id") or ids("bos_token_id")), None),
+        ends=tuple(ids("eos_token_id")),
+        forbidden=tuple(word for (word,) in forbidden if 0 <= word < vocab_size),
+        forced_end=next(iter(ids("forced_eos_token_id")), None),
     )
-
-
-def _ids(settings: PretrainedSettings, name: str) -> tuple[int, ...]:
-    """A setting that is one id, several, or none."""
-    found = settings.values.get(name)
-    if found is None:
-        return ()
-    try:
-        return tuple(read_value(list[int], found if isinstance(found, list) else [found], name))
-    except UserError as error:
-        raise settings.error(str(error)) from None
