@@ -72,6 +72,7 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.models.recurrent import RecurrentConfig, RecurrentLM
     from tinyformer.models.seq2seq import AdditiveAttentionModel, ContextVectorModel, Seq2SeqConfig
     from tinyformer.models.transformer import Transformer, TransformerConfig
+    from tinyformer.pretrained.folders import find_folder
     from tinyformer.pretrained.loading import Writing, from_pretrained, read_writing
     from tinyformer.pretrained.saving import save_pretrained
     from tinyformer.pretrained.tokenizers import pretrained_tokenizer, save_pretrained_tokenizer
@@ -141,6 +142,7 @@ _NAMES = {
     "models.recurrent": "RecurrentConfig RecurrentLM",
     "models.seq2seq": "AdditiveAttentionModel ContextVectorModel Seq2SeqConfig",
     "models.transformer": "Transformer TransformerConfig",
+    "pretrained.folders": "find_folder",
     "pretrained.loading": "Writing from_pretrained read_writing",
     "pretrained.saving": "save_pretrained",
     "pretrained.tokenizers": "pretrained_tokenizer save_pretrained_tokenizer",

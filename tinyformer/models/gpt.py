@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import tinytensor as tt
 from tinyformer.errors import SettingError
@@ -151,9 +151,24 @@ class GPT(Module):
             x = block(x, is_causal=True, cache=cache.blocks[i] if cache is not None else None)
         return self.norm(x)
 
-    def new_cache(self) -> Cache:
-        """An empty cache for this model, for up to block_size tokens. Raises SettingError if it does not fit in memory."""
+    def new_cache(self, max_tokens: int | None = None) -> Cache:
+        """An empty cache for this model, for up to block_size tokens, or ``max_tokens`` if that is less. Raises SettingError if
+        it does not fit in memory."""
+        capacity = int(self.config.block_size if max_tokens is None else min(max_tokens, self.config.block_size))
         key_value_heads, d_head = self.config.block.head_sizes
-        numbers = 2 * int(self.config.num_layers) * int(self.config.block_size) * key_value_heads * d_head
-        check_cache_fits(numbers, self.token_embedding.weight.dtype, "block_size")
-        return Cache(self.config.num_layers, self.config.block_size)
+        numbers = 2 * int(self.config.num_layers) * capacity * key_value_heads * d_head
+        check_cache_fits(numbers, self.token_embedding.weight.dtype, "block_size" if max_tokens is None else "length")
+        return Cache(self.config.num_layers, capacity)
+
+    def shortened(self, block_size: int) -> GPT:
+        """The same model, with the same weights, for texts of at most ``block_size`` tokens; learned positions after that are
+        left out. Raises SettingError for a longer ``block_size`` than the model's own."""
+        if block_size > self.config.block_size:
+            raise SettingError(f"block_size must be at most {self.config.block_size}, that of the model, not {block_size}")
+        with init.skipped():
+            model = GPT(replace(self.config, block_size=block_size))
+        state = self.state_dict()
+        if "position_embedding.weight" in state:
+            state["position_embedding.weight"] = state["position_embedding.weight"][:block_size].copy()
+        model.load_state_dict(state, assign=True)
+        return model.train(self.training)
