@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import signal
 import subprocess
 import sys
@@ -67,6 +68,25 @@ def test_saved_vectors_are_asked(finished: Program) -> None:
     assert re.search(r"  all: [01] of 1 right \(.*%\), 1 with an unknown word left out", printed)
 
 
+def test_a_flag_for_several_may_be_repeated(copied: Program) -> None:
+    words = ["--ask", "king", "--ask", "red", "man", "--evaluate", "pairs.tsv", "--evaluate", "questions.txt"]
+    printed = copied.good("--vectors", "runs/vectors.txt", *words)
+    assert re.findall(r"(\w+)  cosine  ", printed) == ["king", "red", "man"]
+    assert "Ratings of pairs.tsv" in printed
+    assert "Analogies of questions.txt" in printed
+
+
+def test_the_map_shows_as_asked_for_only_what_was(finished: Program, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    drawn = []
+    script = runpy.run_path(str(finished.script))
+    monkeypatch.setitem(script["draw"].__globals__, "word_map", lambda points, groups, *_: drawn.append(groups))
+    path = finished.folder / "runs" / "vectors.txt"
+    frequent = load_vectors(path).words[0]  # too frequent for the map, unless it is asked for
+    for words in ([], ["--ask", "king", frequent]):
+        script["run"](script["parse"](["--vectors", str(path), "--out", str(tmp_path), *words]))
+    assert [groups.get("asked for") for groups in drawn] == [None, [frequent]]
+
+
 @pytest.mark.parametrize("method", ["counts", "cbow", "skip-gram"])
 def test_every_method_finds_what_is_used_alike_and_repeats_it(program: Program, method: str) -> None:
     words = ["--method", method, "--data", "text.txt", "--end", "line", "--width", "8"]
@@ -91,7 +111,11 @@ def test_two_texts_are_compared(program: Program) -> None:
     assert set(found[1].split(", ")[:4]) == {"king", "queen", "man", "woman"}
     assert set(found[2].split(", ")[:4]) == {"red", "green", "blue", "white"}
     assert "first.txt is there already" in program.bad(*words)
-    assert "In the mean over 20 words they share" in program.good(*words, "--overwrite")
+    printed = program.good(*words, "--overwrite")
+    assert "In the mean over 20 words they share" in printed
+    assert "(of 20 frequent words the 8 whose neighbours differ most, and the 8 whose neighbours differ least)\n" in printed
+    numbers = [int(number) for number in re.findall(r"(\d+)  first:", printed)]
+    assert (len(numbers), numbers) == (16, sorted(numbers))
 
 
 def test_words_that_few_texts_share_are_shown_once(program: Program) -> None:
@@ -100,6 +124,7 @@ def test_words_that_few_texts_share_are_shown_once(program: Program) -> None:
         (program.folder / name).write_text(f"{shared} {name}\n" * 5)
     words = ["--method", "counts", "--end", "line", "--width", "4", "--compare", "one", "two"]
     printed = program.good(*words)
+    assert "differ most" not in printed
     assert sorted(re.findall(r"(shared\d+) +\d+  first:", printed)) == sorted(shared.split())
     assert "In the mean over 14 words" in printed
 
@@ -197,6 +222,7 @@ def test_interrupted_counting_leaves_nothing(program: Program) -> None:
     process = subprocess.Popen(command, cwd=program.folder, env=program.environment, **pipes)
     assert process.stdout is not None
     assert process.stdout.readline().startswith("long.txt: 300,000 words")
+    assert process.stdout.readline() == "counts, 100 numbers a word, from neighbours up to 100 words away\n"
     process.send_signal(signal.SIGINT)
     assert process.communicate() == ("", "\ninterrupted\n")
     assert process.returncode == 130
