@@ -61,6 +61,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
 DEFAULT_OUT = "runs/word_vectors"
 METHODS = ("counts", "cbow", "skip-gram")
 EPOCHS = 10
+ENOUGH = 1_000_000  # words, all epochs together: with fewer, word2vec hardly gets away from the random vectors it begins with
 WORD2VEC_ONLY = ("negative", "sample", "learning_rate", "min_learning_rate", "epochs", "batch_size")
 SHOWN = 8  # neighbours of a word
 COMPARED = 10  # neighbours of a word that two texts are compared by
@@ -134,6 +135,10 @@ def train(corpus: Corpus, config: TextConfig, settings: Word2VecConfig) -> tuple
         return count_vectors(corpus, width, settings.window, seed=settings.seed), ""
     training = Word2Vec(corpus, settings)
     print(f"{config.method}, {settings.width} numbers a word, {settings.epochs} epochs, with the kernels of {tt.kernels_name}")
+    if training.total_words < ENOUGH:
+        epochs = -(-ENOUGH // len(corpus.ids))
+        print(f"This text is short, and word2vec needs about {ENOUGH:,} words, all epochs together: try --epochs {epochs}, or")
+        print("--method counts, which needs fewer.")
     with one_blas_thread():
         finished = training.train()
     if finished:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from running import Program, entries
 
-from tinyformer.word_vectors import load_vectors
+from tinyformer.word_vectors import Corpus, load_vectors, words_of
 
 EXAMPLE = "word_vectors.py"
 FIRST_RUN = ["--data", "text.txt", "--width", "12", "--epochs", "4", "--end", "line", "--out", "runs"]
@@ -53,6 +53,25 @@ def test_a_run_shows_what_there_is(finished: Program, first_run: tuple[Path, str
     answer = ", ".join(f"{word} {score:.2f}" for word, score in vectors.analogy("man", "king", "woman", 4))
     assert f"  man is to king as woman is to: {answer}\n" in printed
     assert "map.png" in printed
+
+
+def test_a_short_text_is_told_with_the_epochs_that_it_needs(first_run: tuple[Path, str], program: Program) -> None:
+    script = runpy.run_path(str(program.script))
+    corpus = Corpus.of(words_of(line) for line in sentences(0, "people").split("\n"))
+    found = re.search(r"^This text is short, .* try --epochs (\d+), or$", first_run[1], re.MULTILINE)
+    assert found
+    assert (int(found[1]) - 1) * len(corpus.ids) < script["ENOUGH"] <= int(found[1]) * len(corpus.ids)
+
+
+@pytest.mark.parametrize(("method", "enough", "told"), [("cbow", 1, False), ("cbow", 10**6, True), ("counts", 10**6, False)])
+def test_what_is_short(
+    program: Program, method: str, enough: int, told: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = runpy.run_path(str(program.script))
+    monkeypatch.setitem(script["train"].__globals__, "ENOUGH", enough)
+    monkeypatch.chdir(program.folder)
+    script["run"](script["parse"](["--data", "text.txt", "--end", "line", "--method", method, "--width", "4"]))
+    assert ("This text is short" in capsys.readouterr().out) == told
 
 
 def test_saved_vectors_are_asked(finished: Program) -> None:
