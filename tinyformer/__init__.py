@@ -8,6 +8,7 @@
 - ``decoding``: from logits to text.
 - ``word_vectors``: words as vectors, by counting and by word2vec.
 - ``markov``: what comes next, by counting.
+- ``pretrained``: models in Hugging Face's layout, in and out.
 - Beside these packages: scripts and their command lines, translation, transcription, settings, errors, files, pictures,
   progress, memory.
 
@@ -69,6 +70,8 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.models.recurrent import RecurrentConfig, RecurrentLM
     from tinyformer.models.seq2seq import AdditiveAttentionModel, ContextVectorModel, Seq2SeqConfig
     from tinyformer.models.transformer import Transformer, TransformerConfig
+    from tinyformer.pretrained.loading import Writing, from_pretrained, read_writing
+    from tinyformer.pretrained.saving import save_pretrained
     from tinyformer.schema import check_fields
     from tinyformer.scripts import RunSetup, draw_losses, train_to_end
     from tinyformer.settings import at_least, one_of, setting, settings_from
@@ -130,6 +133,8 @@ _NAMES = {
     "models.recurrent": "RecurrentConfig RecurrentLM",
     "models.seq2seq": "AdditiveAttentionModel ContextVectorModel Seq2SeqConfig",
     "models.transformer": "Transformer TransformerConfig",
+    "pretrained.loading": "Writing from_pretrained read_writing",
+    "pretrained.saving": "save_pretrained",
     "schema": "check_fields",
     "scripts": "RunSetup draw_losses train_to_end",
     "settings": "at_least one_of setting settings_from",
