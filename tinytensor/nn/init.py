@@ -10,7 +10,7 @@ import math
 from tinytensor import random
 from tinytensor.backend import xp
 from tinytensor.modes import Switched, modes
-from tinytensor.nn.module import Parameter, overwrite, replace_
+from tinytensor.nn.module import Parameter, overwrite, replace_data
 
 
 def skipped() -> Switched:
@@ -26,9 +26,9 @@ def new_parameter(shape: int | tuple[int, ...]) -> Parameter:
     """A parameter of zeros, in float32, for an initialiser to fill."""
     parameter = Parameter(0.0)
     if modes.initialising:
-        replace_(parameter, xp.zeros(shape, parameter.dtype))
+        replace_data(parameter, xp.zeros(shape, parameter.dtype))
     else:
-        replace_(parameter, xp.broadcast_to(parameter.data, shape))
+        replace_data(parameter, xp.broadcast_to(parameter.data, shape))
     return parameter
 
 
