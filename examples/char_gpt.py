@@ -233,8 +233,8 @@ def parse(words: list[str]) -> argparse.Namespace:
     training = commands.add(
         train,
         help="train on a text (what runs without a command)",
-        description="Train a GPT, or a recurrent network, on a text. `char_gpt.py sample --help` tells how to write with it. "
-        f"The flags of the model are those of --architecture {architecture}; with another before --help, its own are shown.",
+        description="Train a GPT, or a recurrent network, on a text. The flags of the model are those of --architecture "
+        f"{architecture}; with another before --help, its own are shown.",
         choice=f"--architecture {architecture}",
     )
     add_text_flag(training)
