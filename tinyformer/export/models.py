@@ -3,7 +3,8 @@
 With a cache, the same graph reads a prompt (the length of the past is 0) and each token after it.
 
 An encoder-decoder becomes two graphs, because the encoder runs once, and the decoder once for each token. The keys and values
-that the decoder's cross-attention needs of the source do not change meanwhile, so the encoder computes them.
+that the decoder's cross-attention needs of the source do not change meanwhile, so the encoder computes them. (In optimum's own
+files the decoder does, from ``last_hidden_state``: it then needs a third file, or a branch, for all tokens but the first.)
 """
 
 from __future__ import annotations
