@@ -48,6 +48,7 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.data.sentences import check_marks, labelled_sentences, likely_marks, sentence_parts, sentences_before
     from tinyformer.data.text import TextBatches
     from tinyformer.data.vector_pairs import VectorPairBatch, vector_pair_batch
+    from tinyformer.decoding.beam_rules import HuggingFaceRule, WuRule
     from tinyformer.decoding.beam_search import Hypothesis, beam_search, log_softmax
     from tinyformer.decoding.decoders import (
         Decoder,
@@ -73,12 +74,14 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.models.transformer import Transformer, TransformerConfig
     from tinyformer.pretrained.loading import Writing, from_pretrained, read_writing
     from tinyformer.pretrained.saving import save_pretrained
+    from tinyformer.pretrained.tokenizers import pretrained_tokenizer, save_pretrained_tokenizer
     from tinyformer.schema import check_fields
     from tinyformer.scripts import RunSetup, draw_losses, train_to_end
     from tinyformer.settings import at_least, one_of, setting, settings_from
     from tinyformer.tokenizers import (
         BPETokenizer,
         CharTokenizer,
+        MarianTokenizer,
         Tokenizer,
         WordPieceTokenizer,
         WordTokenizer,
@@ -86,8 +89,10 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     )
     from tinyformer.training.config import TrainingConfig
     from tinyformer.training.evaluation import accuracy, evaluate, perplexity
+    from tinyformer.training.logging import Logger
     from tinyformer.training.losses import class_loss, masked_token_loss, next_token_loss, translation_loss
     from tinyformer.training.runs import RunFolder, load_weights
+    from tinyformer.training.tensorboard import TensorBoardLogger
     from tinyformer.training.trainer import Trainer
     from tinyformer.transcription import Transcriber
     from tinyformer.translation import TranslationConfig, Translator, specials_of
@@ -119,6 +124,7 @@ _NAMES = {
     "data.sentences": "check_marks labelled_sentences likely_marks sentence_parts sentences_before",
     "data.text": "TextBatches",
     "data.vector_pairs": "VectorPairBatch vector_pair_batch",
+    "decoding.beam_rules": "HuggingFaceRule WuRule",
     "decoding.beam_search": "Hypothesis beam_search log_softmax",
     "decoding.decoders": "Decoder GPTDecoder RecurrentDecoder TransformerDecoder language_decoder translation_decoder",
     "decoding.filling": "fill_masks hide_words with_wordpieces",
@@ -137,14 +143,17 @@ _NAMES = {
     "models.transformer": "Transformer TransformerConfig",
     "pretrained.loading": "Writing from_pretrained read_writing",
     "pretrained.saving": "save_pretrained",
+    "pretrained.tokenizers": "pretrained_tokenizer save_pretrained_tokenizer",
     "schema": "check_fields",
     "scripts": "RunSetup draw_losses train_to_end",
     "settings": "at_least one_of setting settings_from",
-    "tokenizers": "BPETokenizer CharTokenizer Tokenizer WordPieceTokenizer WordTokenizer load_tokenizer",
+    "tokenizers": "BPETokenizer CharTokenizer MarianTokenizer Tokenizer WordPieceTokenizer WordTokenizer load_tokenizer",
     "training.config": "TrainingConfig",
     "training.evaluation": "accuracy evaluate perplexity",
+    "training.logging": "Logger",
     "training.losses": "class_loss masked_token_loss next_token_loss translation_loss",
     "training.runs": "RunFolder load_weights",
+    "training.tensorboard": "TensorBoardLogger",
     "training.trainer": "Trainer",
     "transcription": "Transcriber",
     "translation": "TranslationConfig Translator specials_of",

@@ -216,6 +216,21 @@ def _mapped(content: mmap.mmap, start: int, about: Mapping[str, Any]) -> Array:
     return (_widened(flat) if is_bfloat16 else flat).reshape(about["shape"])
 
 
+def give_back(array: Array) -> None:
+    """Give the system back the memory of an array of ``load_mapped`` that nobody has written to. If its values are used again,
+    they are read from the file again."""
+    content = array
+    while isinstance(content, host.ndarray):
+        content = content.base
+    content = content.obj if isinstance(content, memoryview) else content
+    if not isinstance(content, mmap.mmap) or not hasattr(content, "madvise"):  # values of bfloat16; Windows
+        return
+    start = array.ctypes.data - host.frombuffer(content, host.uint8).ctypes.data
+    first, last = -(-start // mmap.PAGESIZE), (start + array.nbytes) // mmap.PAGESIZE  # whole pages only
+    if last > first:
+        content.madvise(mmap.MADV_DONTNEED, first * mmap.PAGESIZE, (last - first) * mmap.PAGESIZE)
+
+
 @contextlib.contextmanager
 def _readable(path: PathLike) -> Iterator[BinaryIO]:
     """A context that gives the opened file. Every failure to read it is a FileError."""

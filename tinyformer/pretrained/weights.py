@@ -11,7 +11,7 @@ from tinyformer.files import damaged, read_json
 from tinyformer.pretrained.families import Family, Source
 from tinyformer.schema import read_value
 from tinytensor.backend import Array, default_dtype, host
-from tinytensor.io import FileError, load_mapped
+from tinytensor.io import FileError, give_back, load_mapped
 from tinytensor.nn import Module
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -79,6 +79,7 @@ def load_into(model: Module, family: Family, found: dict[str, Array], where: obj
                 problems.append(f"{' + '.join(source.names)} has shape {array.shape} instead of {tensor.shape}")
         elif re.fullmatch(family.optional, name):
             left_out.append(name)
+            state[name] = host.zeros(tensor.shape, default_dtype)
         else:
             problems.append(f"{' + '.join(family.source(name).names)} is missing")
     kept = re.compile(family.ignored)
@@ -108,8 +109,14 @@ def _source(family: Family, name: str, found: dict[str, Array]) -> Source | None
 
 
 def _put_together(source: Source, found: dict[str, Array]) -> Any:
-    """The tensor here that a file's tensors make, in the dtype of parameters. It is a view of the file where it can be one."""
+    """The tensor here that a file's tensors make, in the dtype of parameters. It is a view of the file where it can be one;
+    otherwise the file's values leave the memory again."""
     parts = [found[name] for name in source.names]
-    parts = [part.T if source.is_transposed else part for part in parts]
     whole = parts[0] if len(parts) == 1 else host.concatenate(parts)
-    return host.ascontiguousarray(whole, default_dtype).reshape(whole.shape)
+    whole = whole.T if source.is_transposed else whole
+    if whole.dtype != default_dtype or not whole.flags.c_contiguous:
+        whole = whole.astype(default_dtype, order="C")
+    if whole.base is None:
+        for part in parts:
+            give_back(part)
+    return whole

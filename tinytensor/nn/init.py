@@ -8,16 +8,28 @@ from __future__ import annotations
 import math
 
 from tinytensor import random
+from tinytensor.backend import xp
 from tinytensor.modes import Switched, modes
-from tinytensor.nn.module import Parameter, overwrite
+from tinytensor.nn.module import Parameter, overwrite, replace_data
 
 
 def skipped() -> Switched:
-    """A context in which initialisers leave parameters as they are, so that the parameters of new layers are zeros.
+    """A context in which initialisers do nothing, and the parameters of new layers are zeros without memory of their own.
 
-    Use it where a model's values are loaded next: a large model is then made at once, without random numbers.
+    Use it where all values are loaded next, with ``load_state_dict(..., assign=True)``: a large model is then made at once. A
+    parameter that gets no values cannot be changed in place.
     """
     return Switched("initialising", False)
+
+
+def new_parameter(shape: int | tuple[int, ...]) -> Parameter:
+    """A parameter of zeros, in float32, for an initialiser to fill."""
+    parameter = Parameter(0.0)
+    if modes.initialising:
+        replace_data(parameter, xp.zeros(shape, parameter.dtype))
+    else:
+        replace_data(parameter, xp.broadcast_to(parameter.data, shape))
+    return parameter
 
 
 def zeros_(parameter: Parameter) -> Parameter:

@@ -6,9 +6,8 @@ import math
 
 from tinytensor import functional, ops
 from tinytensor.checks import check_probability
-from tinytensor.creation import zeros
 from tinytensor.nn import init
-from tinytensor.nn.module import Module, Parameter
+from tinytensor.nn.module import Module
 from tinytensor.tensor import Tensor
 
 
@@ -20,8 +19,8 @@ class Linear(Module):
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True):
         bound = 1.0 / math.sqrt(in_features) if in_features > 0 else 0.0
-        self.weight = init.uniform_(Parameter(zeros((out_features, in_features))), -bound, bound)
-        self.bias = init.uniform_(Parameter(zeros(out_features)), -bound, bound) if bias else None
+        self.weight = init.uniform_(init.new_parameter((out_features, in_features)), -bound, bound)
+        self.bias = init.uniform_(init.new_parameter(out_features), -bound, bound) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., in_features) -> (..., out_features)."""
@@ -39,7 +38,7 @@ class Embedding(Module):
     """
 
     def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None):
-        self.weight = init.normal_(Parameter(zeros((num_embeddings, embedding_dim))))
+        self.weight = init.normal_(init.new_parameter((num_embeddings, embedding_dim)))
         self.padding_idx = padding_idx
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -58,8 +57,8 @@ class LayerNorm(Module):
 
     def __init__(self, width: int, eps: float = 1e-5, bias: bool = True):
         self.eps = eps
-        self.weight = init.ones_(Parameter(zeros(width)))
-        self.bias = Parameter(zeros(width)) if bias else None
+        self.weight = init.ones_(init.new_parameter(width))
+        self.bias = init.new_parameter(width) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., width) -> (..., width)."""
@@ -74,7 +73,7 @@ class RMSNorm(Module):
 
     def __init__(self, width: int, eps: float = 1e-5):
         self.eps = eps
-        self.weight = init.ones_(Parameter(zeros(width)))
+        self.weight = init.ones_(init.new_parameter(width))
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., width) -> (..., width)."""

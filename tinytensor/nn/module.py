@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from tinytensor import ops
-from tinytensor.backend import Array, is_floating
+from tinytensor.backend import Array, is_array, is_floating
 from tinytensor.changes import note_change
 from tinytensor.tensor import Tensor, as_array
 
@@ -229,7 +229,9 @@ class Module:
             if tensor is None:
                 unexpected.append(key)
                 continue
-            array = as_array(values, tensor.dtype)
+            given = values.data if isinstance(values, Tensor) else values
+            fits = assign and is_array(given) and given.dtype == tensor.dtype
+            array = given if fits else as_array(values, tensor.dtype)
             if array.shape != tensor.shape:
                 problems.append(f"{key}: shape {array.shape} instead of {tensor.shape}")
                 continue
@@ -243,7 +245,7 @@ class Module:
             raise ValueError(f"the state does not fit this {type(self).__name__}: " + "; ".join(problems))
         for name, (_, array) in found.items():
             if assign:
-                replace_(own[name], array)
+                replace_data(own[name], array)
             else:
                 overwrite(own[name], array)
         return IncompatibleKeys(missing, unexpected)
@@ -295,10 +297,10 @@ def convert_(tensor: Tensor, dtype: Any) -> None:
     data = ops.astype(tensor, dtype).data
     if tensor.requires_grad and not is_floating(data.dtype):
         raise TypeError(f"a parameter of {data.dtype} cannot learn: convert it to a floating-point dtype")
-    replace_(tensor, data)
+    replace_data(tensor, data)
 
 
-def replace_(tensor: Tensor, data: Array) -> None:
+def replace_data(tensor: Tensor, data: Array) -> None:
     """Give a leaf another array. It forgets its gradient, and graphs that were recorded before no longer reach it."""
     requires_grad = tensor.requires_grad
     tensor.requires_grad = False  # an error for a tensor that is not a leaf
