@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.command_line import (
         Commands,
         Parser,
+        add_model_flag,
         add_pair_flags,
         add_run_flags,
         add_run_settings,
@@ -72,6 +73,7 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.models.recurrent import RecurrentConfig, RecurrentLM
     from tinyformer.models.seq2seq import AdditiveAttentionModel, ContextVectorModel, Seq2SeqConfig
     from tinyformer.models.transformer import Transformer, TransformerConfig
+    from tinyformer.pretrained.folders import find_folder
     from tinyformer.pretrained.loading import Writing, from_pretrained, read_writing
     from tinyformer.pretrained.saving import save_pretrained
     from tinyformer.pretrained.tokenizers import pretrained_tokenizer, save_pretrained_tokenizer
@@ -112,8 +114,8 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
 _NAMES = {
     "audio.features": "MelConfig log_mel mel_filters power_spectrum",
     "audio.wav": "read_wav write_wav",
-    "command_line": "Commands Parser add_pair_flags add_run_flags add_run_settings add_settings add_text_flag as_flags "
-    "first_choice next_command run_command some_path typed_lines",
+    "command_line": "Commands Parser add_model_flag add_pair_flags add_run_flags add_run_settings add_settings add_text_flag "
+    "as_flags first_choice next_command run_command some_path typed_lines",
     "data.batches": "Batch Batches padded",
     "data.dates": "dates",
     "data.labelled": "LabelledBatches",
@@ -141,6 +143,7 @@ _NAMES = {
     "models.recurrent": "RecurrentConfig RecurrentLM",
     "models.seq2seq": "AdditiveAttentionModel ContextVectorModel Seq2SeqConfig",
     "models.transformer": "Transformer TransformerConfig",
+    "pretrained.folders": "find_folder",
     "pretrained.loading": "Writing from_pretrained read_writing",
     "pretrained.saving": "save_pretrained",
     "pretrained.tokenizers": "pretrained_tokenizer save_pretrained_tokenizer",

@@ -12,7 +12,7 @@ from tinyformer.models.blocks import Block, BlockConfig
 from tinyformer.models.caches import Cache
 from tinyformer.models.positions import KINDS, RotaryPositions, RotaryScaling, absolute_positions, add_positions
 from tinyformer.schema import check_fields
-from tinyformer.settings import at_least, one_of, setting, settings_from
+from tinyformer.settings import at_least, changed_settings, one_of, setting, settings_from
 from tinytensor import Tensor
 from tinytensor.nn import Dropout, Embedding, Linear, Module, ModuleList, init
 
@@ -151,9 +151,27 @@ class GPT(Module):
             x = block(x, is_causal=True, cache=cache.blocks[i] if cache is not None else None)
         return self.norm(x)
 
-    def new_cache(self) -> Cache:
-        """An empty cache for this model, for up to block_size tokens. Raises SettingError if it does not fit in memory."""
+    def new_cache(self, max_tokens: int | None = None) -> Cache:
+        """An empty cache for this model, for up to block_size tokens, or ``max_tokens`` if that is less. Raises SettingError if
+        it does not fit in memory."""
+        capacity = int(self.config.block_size if max_tokens is None else min(max_tokens, self.config.block_size))
         key_value_heads, d_head = self.config.block.head_sizes
-        numbers = 2 * int(self.config.num_layers) * int(self.config.block_size) * key_value_heads * d_head
-        check_cache_fits(numbers, self.token_embedding.weight.dtype, "block_size")
-        return Cache(self.config.num_layers, self.config.block_size)
+        numbers = 2 * int(self.config.num_layers) * capacity * key_value_heads * d_head
+        check_cache_fits(numbers, self.token_embedding.weight.dtype, "block_size" if max_tokens is None else "length")
+        return Cache(self.config.num_layers, capacity)
+
+    def adapted(self, config: GPTConfig) -> GPT:
+        """The same weights in a model with another dropout or a smaller block_size. Learned positions after that are left out.
+        Raises SettingError if another setting differs."""
+        if config.block_size > self.config.block_size:
+            raise SettingError(f"block_size must be at most {self.config.block_size}, as in these weights")
+        for name in changed_settings(GPTConfig, vars(config), self.config):
+            if name not in ("block_size", "dropout"):
+                raise SettingError(f"{name} is {getattr(self.config, name)!r} in these weights: leave it out")
+        with init.skipped():
+            model = GPT(config)
+        state = self.state_dict()
+        if "position_embedding.weight" in state:
+            state["position_embedding.weight"] = tt.copy(state["position_embedding.weight"][: config.block_size])
+        model.load_state_dict(state, assign=True)
+        return model.train(self.training)

@@ -33,12 +33,16 @@ HEADS = {  # the architectures of BERT that have a head
 @dataclass(frozen=True)
 class Writing:
     """The ids between which a model writes: the one that a text starts with, those that end it, and those that are never
-    written. ``forced_end`` is written where a text reaches its longest length."""
+    written. ``forced_end`` is written where a text reaches ``max_length`` tokens, the start included. ``length_penalty`` and
+    ``early_stopping`` are those of ``HuggingFaceRule``, for beam search."""
 
     start: int | None = None
     ends: tuple[int, ...] = ()
     forbidden: tuple[int, ...] = ()
     forced_end: int | None = None
+    max_length: int | None = None
+    length_penalty: float = 1.0
+    early_stopping: bool | str = False
 
     def settings(self) -> dict[str, Any]:
         """The settings of a generation_config.json that say this."""
@@ -48,6 +52,7 @@ class Writing:
             "eos_token_id": list(self.ends),
         }
         named |= {"forced_eos_token_id": self.forced_end, "bad_words_ids": [[word] for word in self.forbidden]}
+        named |= {"max_length": self.max_length, "length_penalty": self.length_penalty, "early_stopping": self.early_stopping}
         return {name: value for name, value in named.items() if value not in (None, [])}
 
 
@@ -106,17 +111,17 @@ def read_writing(folder: Path) -> Writing:
     if (folder / "generation_config.json").exists():
         files.insert(0, PretrainedSettings(folder / "generation_config.json"))
 
-    def read(kind: Any, name: str) -> Any:
-        """The setting in the first file that has it; an empty list if none has."""
+    def read(kind: Any, name: str, default: Any) -> Any:
+        """The setting in the first file that has it."""
         said = next((file for file in files if file.values.get(name) is not None), files[-1])
-        return said.read(kind, name, [])
+        return said.read(kind, name, default)
 
     def ids(name: str) -> list[int]:
         """A setting that is one id, several, or none."""
-        found = read(int | list[int], name)
+        found = read(int | list[int], name, [])
         return [i for i in (found if isinstance(found, list) else [found]) if 0 <= i < vocab_size]
 
-    forbidden = read(list[list[int]], "bad_words_ids")
+    forbidden = read(list[list[int]], "bad_words_ids", [])
     if any(len(words) != 1 for words in forbidden):
         raise UserError(f"{files[0].path}: bad_words_ids forbids sequences of tokens; only single tokens can be forbidden here")
     return Writing(
@@ -124,4 +129,7 @@ def read_writing(folder: Path) -> Writing:
         ends=tuple(ids("eos_token_id")),
         forbidden=tuple(word for (word,) in forbidden if 0 <= word < vocab_size),
         forced_end=next(iter(ids("forced_eos_token_id")), None),
+        max_length=read(int, "max_length", 0) or None,
+        length_penalty=read(float, "length_penalty", 1.0),
+        early_stopping=read(bool | str, "early_stopping", False),
     )
