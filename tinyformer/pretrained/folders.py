@@ -25,7 +25,7 @@ def find_folder(path_or_name: str | Path, revision: str | None = None) -> Path:
         return folder
     if os.path.exists(folder):
         raise UserError(f"{folder} is a file: pass the folder that holds config.json and the weights")
-    if not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", str(path_or_name), re.ASCII):
+    if len(str(path_or_name)) > 96 or not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", str(path_or_name), re.ASCII):
         shown = shortened(str(path_or_name), 100)
         raise UserError(f"{shown!r} does not exist, and is no name of a model on the Hugging Face hub, such as org/model")
     return _download(str(path_or_name), revision)
@@ -43,6 +43,5 @@ def _download(name: str, revision: str | None) -> Path:
     except (OSError, ValueError) as error:  # what it raises derives from these: no connection, no such model, no access
         reason = " ".join(str(error).split())
         raise UserError(
-            f"the folder {shortened(name, 100)} does not exist, and it cannot be had from the Hugging Face hub: "
-            f"{shortened(reason, 300)}"
+            f"the folder {name} does not exist, and it cannot be had from the Hugging Face hub: {shortened(reason, 300)}"
         ) from None
