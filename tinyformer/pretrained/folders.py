@@ -40,7 +40,7 @@ def _download(name: str, revision: str | None) -> Path:
         ) from None
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=FILES))
-    except (OSError, ValueError) as error:  # what it raises derives from these: no connection, no such model, no access
+    except Exception as error:  # many kinds, of several packages: no connection, no such model, no access, a download cut short
         reason = " ".join(str(error).split())
         raise UserError(
             f"the folder {name} does not exist, and it cannot be had from the Hugging Face hub: {shortened(reason, 300)}"
