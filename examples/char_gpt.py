@@ -55,6 +55,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
     from tinytensor.io import write_text
 
 DEFAULT_OUT = "runs/char_gpt"
+SAMPLE = 200  # tokens that --tensorboard shows with each evaluation
 ARCHITECTURES = {"gpt": GPTConfig, "lstm": RecurrentConfig, "gru": RecurrentConfig, "rnn": RecurrentConfig}
 
 
@@ -108,7 +109,8 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, 
     batches = TextBatches(ids, model_config.block_size, config.batch_size, config.seed, vocab_size=vocab_size, context=context)
     model = make_model(model_config)
     trainer = Trainer(model, batches, config, folder)
-    setup.begin(trainer, tokenizer)
+    prompt, sampling = tokenizer.encode(opening(tokenizer)), Sampling(seed=config.seed)
+    setup.begin(trainer, tokenizer, sample=lambda: tokenizer.decode(list(generate(model, prompt, SAMPLE, sampling))))
 
     held_out = f"the last {len(batches.validation):,} tokens validate"
     print(f"{source.name}: {len(text):,} characters, {vocab_size:,} distinct tokens; {held_out}")

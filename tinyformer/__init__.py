@@ -8,6 +8,7 @@
 - ``decoding``: from logits to text.
 - ``word_vectors``: words as vectors, by counting and by word2vec.
 - ``markov``: what comes next, by counting.
+- ``pretrained``: models in Hugging Face's layout, in and out.
 - Beside these packages: scripts and their command lines, translation, transcription, settings, errors, files, pictures,
   progress, memory.
 
@@ -61,6 +62,7 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.decoding.sampling import Sampling, generate, sample
     from tinyformer.decoding.streaming import stream_text
     from tinyformer.errors import SettingError, UserError, plain_errors
+    from tinyformer.export import export_onnx
     from tinyformer.markov import KneserNey, SkipVotes, TransitionTable
     from tinyformer.models.attention import MultiHeadAttention, recording_attention
     from tinyformer.models.bert import Bert, BertConfig, BertForClassification, BertForMaskedLM
@@ -70,12 +72,17 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.models.recurrent import RecurrentConfig, RecurrentLM
     from tinyformer.models.seq2seq import AdditiveAttentionModel, ContextVectorModel, Seq2SeqConfig
     from tinyformer.models.transformer import Transformer, TransformerConfig
+    from tinyformer.pretrained.folders import find_folder
+    from tinyformer.pretrained.loading import Writing, from_pretrained, read_writing
+    from tinyformer.pretrained.saving import save_pretrained
+    from tinyformer.pretrained.tokenizers import pretrained_tokenizer, save_pretrained_tokenizer
     from tinyformer.schema import check_fields
     from tinyformer.scripts import RunSetup, draw_losses, train_to_end
     from tinyformer.settings import at_least, one_of, setting, settings_from
     from tinyformer.tokenizers import (
         BPETokenizer,
         CharTokenizer,
+        MarianTokenizer,
         Tokenizer,
         WordPieceTokenizer,
         WordTokenizer,
@@ -83,8 +90,10 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     )
     from tinyformer.training.config import TrainingConfig
     from tinyformer.training.evaluation import accuracy, evaluate, perplexity
+    from tinyformer.training.logging import Logger
     from tinyformer.training.losses import class_loss, masked_token_loss, next_token_loss, translation_loss
     from tinyformer.training.runs import RunFolder, load_weights
+    from tinyformer.training.tensorboard import TensorBoardLogger
     from tinyformer.training.trainer import Trainer
     from tinyformer.transcription import Transcriber
     from tinyformer.translation import TranslationConfig, Translator, specials_of
@@ -123,6 +132,7 @@ _NAMES = {
     "decoding.sampling": "Sampling generate sample",
     "decoding.streaming": "stream_text",
     "errors": "SettingError UserError plain_errors",
+    "export": "export_onnx",
     "markov": "KneserNey SkipVotes TransitionTable",
     "models.attention": "MultiHeadAttention recording_attention",
     "models.bert": "Bert BertConfig BertForClassification BertForMaskedLM",
@@ -132,14 +142,20 @@ _NAMES = {
     "models.recurrent": "RecurrentConfig RecurrentLM",
     "models.seq2seq": "AdditiveAttentionModel ContextVectorModel Seq2SeqConfig",
     "models.transformer": "Transformer TransformerConfig",
+    "pretrained.folders": "find_folder",
+    "pretrained.loading": "Writing from_pretrained read_writing",
+    "pretrained.saving": "save_pretrained",
+    "pretrained.tokenizers": "pretrained_tokenizer save_pretrained_tokenizer",
     "schema": "check_fields",
     "scripts": "RunSetup draw_losses train_to_end",
     "settings": "at_least one_of setting settings_from",
-    "tokenizers": "BPETokenizer CharTokenizer Tokenizer WordPieceTokenizer WordTokenizer load_tokenizer",
+    "tokenizers": "BPETokenizer CharTokenizer MarianTokenizer Tokenizer WordPieceTokenizer WordTokenizer load_tokenizer",
     "training.config": "TrainingConfig",
     "training.evaluation": "accuracy evaluate perplexity",
+    "training.logging": "Logger",
     "training.losses": "class_loss masked_token_loss next_token_loss translation_loss",
     "training.runs": "RunFolder load_weights",
+    "training.tensorboard": "TensorBoardLogger",
     "training.trainer": "Trainer",
     "transcription": "Transcriber",
     "translation": "TranslationConfig Translator specials_of",

@@ -140,7 +140,7 @@ def add_pair_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_run_flags(parser: argparse.ArgumentParser, default: str, help: str = "the run's folder") -> None:
-    """Give the parser --out, and --resume, --resume-changed and --overwrite for a run that is already there.
+    """Give the parser --out; --resume, --resume-changed and --overwrite for a run that is already there; and --tensorboard.
 
     ``default`` tells in --help which folder it is without --out. ``arguments.resume`` is False, True, or "changed".
     """
@@ -157,6 +157,11 @@ def add_run_flags(parser: argparse.ArgumentParser, default: str, help: str = "th
     )
     choice.add_argument(
         "--overwrite", help="replace what is in --out, once the new run has trained a step", action="store_true"
+    )
+    parser.add_argument(
+        "--tensorboard",
+        help="also log for TensorBoard, in the run's folder: losses, samples, attention, weights; --resume goes on with that",
+        action="store_true",
     )
 
 

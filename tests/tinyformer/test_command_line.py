@@ -150,13 +150,15 @@ def test_what_a_resumed_run_can_change() -> None:
 def test_run_flags(capsys) -> None:
     parser = Parser(prog="program")
     add_run_flags(parser, "runs/program")
+    usual = {"out": None, "resume": False, "overwrite": False, "tensorboard": False}
     for words, expected in (
-        ([], {"out": None, "resume": False, "overwrite": False}),
-        (["--out", "x", "--resume"], {"out": "x", "resume": True, "overwrite": False}),
-        (["--resume-changed"], {"out": None, "resume": "changed", "overwrite": False}),
-        (["--overwrite"], {"out": None, "resume": False, "overwrite": True}),
+        ([], {}),
+        (["--out", "x", "--resume"], {"out": "x", "resume": True}),
+        (["--resume-changed"], {"resume": "changed"}),
+        (["--overwrite"], {"overwrite": True}),
+        (["--tensorboard"], {"tensorboard": True}),
     ):
-        assert vars(parser.parse_args(words)) == expected
+        assert vars(parser.parse_args(words)) == {**usual, **expected}
     choices = ("--resume", "--resume-changed", "--overwrite")
     for one, other in itertools.permutations(choices, 2):
         with pytest.raises(SystemExit):

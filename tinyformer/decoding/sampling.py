@@ -135,5 +135,6 @@ def generate(
     num_tokens is negative."""
     sampling = Sampling() if sampling is None else sampling
     ids = batch_of_ids([prompt.numpy() if isinstance(prompt, Tensor) else prompt], "prompts")
-    steps = sample(language_decoder(model, use_cache), ids, num_tokens, sampling, end, forbidden)
+    decoder = language_decoder(model, use_cache, ids.shape[1] + max(num_tokens, 0))
+    steps = sample(decoder, ids, num_tokens, sampling, end, forbidden)
     return (int(ids[0]) for ids in steps)
