@@ -197,6 +197,12 @@ def test_a_run_of_another_script(tmp_path: Path, script: str) -> None:
     assert refusal(tmp_path, tmp_path) == f"{tmp_path} holds a run of {script}: {only}"
 
 
+def test_a_pretrained_model(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}', encoding="utf-8")
+    how = f"export_onnx(from_pretrained('{tmp_path}'), 'model.onnx')"
+    assert refusal(tmp_path, tmp_path) == f"{tmp_path} holds a pretrained model, not a run: export it in Python, with {how}"
+
+
 def test_a_folder_without_a_run(tmp_path: Path) -> None:
     assert refusal(tmp_path, tmp_path / "none").endswith(f"does not exist: is {tmp_path / 'none'} the folder of a run?")
 

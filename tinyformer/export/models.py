@@ -3,7 +3,8 @@
 With a cache, the same graph reads a prompt (the length of the past is 0) and each token after it.
 
 An encoder-decoder becomes two graphs, because the encoder runs once, and the decoder once for each token. The keys and values
-that the decoder's cross-attention needs of the source do not change meanwhile, so the encoder computes them.
+that the decoder's cross-attention needs of the source do not change meanwhile, so the encoder computes them. (In optimum's own
+files the decoder does, from ``last_hidden_state``: it then needs a third file, or a branch, for all tokens but the first.)
 """
 
 from __future__ import annotations
@@ -83,26 +84,26 @@ def encoder_graph(model: Transformer) -> Graph:
     """``input_ids`` and ``attention_mask`` (0 for padding), (batch, source length) -> ``last_hidden_state`` (batch, source
     length, d_model), and ``present.I.encoder.key`` and ``.value`` for each block I of the decoder.
 
-    A model of vectors takes ``input_features`` (batch, source length, source_features) in place of ids; its outputs are
-    shorter by the stride, and it has one more, ``encoder_attention_mask``, for the decoder.
+    A model of vectors takes ``input_features`` (batch, frames, source_features) in place of ids, and ``attention_mask`` (batch,
+    frames). Its source length is frames / source_stride, so it puts out the ``encoder_attention_mask`` for the decoder, too.
     """
     config, graph = model.config, Graph(model)
     if isinstance(model.source_embedding, VectorAndPosition):
-        x, is_token, memory_length = read_vectors(graph, model.source_embedding)
+        x, is_token = read_vectors(graph, model.source_embedding)
     else:
         assert isinstance(model.source_embedding, TokenAndPosition)
         ids = graph.input("input_ids", INT, "batch_size", "source_length")
         is_token = graph.input("attention_mask", INT, "batch_size", "source_length")
-        x, memory_length = _tokens_and_positions(model.source_embedding, ids, count_from_zero(ids)), "source_length"
+        x = _tokens_and_positions(model.source_embedding, ids, count_from_zero(ids))
     memory = encoder(model.encoder, x, padding_mask(is_token))
     attentions = [layer.cross_attention for layer in blocks_of(model.decoder) if layer.cross_attention is not None]
 
-    graph.output("last_hidden_state", memory, FLOAT, "batch_size", memory_length, config.d_model)
+    graph.output("last_hidden_state", memory, FLOAT, "batch_size", "source_length", config.d_model)
     for i, attention in enumerate(attentions):
-        sizes = attention.num_heads, memory_length, attention.d_head
-        keys_values_output(memory_keys_values(attention, memory), f"present.{i}.encoder", *sizes)
+        pair, name = memory_keys_values(attention, memory), f"present.{i}.encoder"
+        keys_values_output(pair, name, attention.num_heads, "source_length", attention.d_head)
     if config.source_features:
-        graph.output("encoder_attention_mask", is_token, INT, "batch_size", memory_length)
+        graph.output("encoder_attention_mask", is_token, INT, "batch_size", "source_length")
     return graph
 
 

@@ -33,7 +33,7 @@ def sinusoidal(places: Value, d_model: int, halves: bool = False) -> Value:
     """Sinusoidal positions, (batch, length, d_model). They are computed: there is no last one with which a table could end.
     A cosine follows its sine or, with ``halves``, all cosines follow all sines."""
     angles = _angles(places, 10000.0 ** (-host.arange(0, d_model, 2) / d_model))
-    both = [angles.function(name).astype(FLOAT).unsqueeze(2 if halves else 3) for name in ("Sin", "Cos")]
+    both = [angles.function(name).astype(FLOAT).unsqueeze(3) for name in ("Sin", "Cos")]
     table = places.graph.concatenate(both, axis=2 if halves else 3).reshape(0, 0, -1)
     return table.beginning(2, [d_model]) if d_model % 2 else table
 

@@ -33,7 +33,11 @@ def load_run(path: str | Path) -> TrainedRun:
     """The run in a folder. Raises UserError for a folder without a run, for a damaged one, and for a run whose model cannot be
     exported."""
     folder = RunFolder(path)
-    script, architecture = _made_by(folder.read_settings())
+    settings = folder.read_settings()
+    if "model_type" in settings:  # as in Hugging Face's files
+        how = f"export_onnx(from_pretrained({str(path)!r}), 'model.onnx')"
+        raise UserError(f"{path} holds a pretrained model, not a run: export it in Python, with {how}")
+    script, architecture = _made_by(settings)
     if script not in _READERS:
         what = f"a run of {script}" if script else "a run of another script"
         raise UserError(f"{path} holds {what}: only those of {', '.join(_READERS)} can be exported to ONNX")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import tinytensor as tt
 from tinyformer.errors import SettingError
@@ -12,7 +12,7 @@ from tinyformer.models.blocks import Block, BlockConfig
 from tinyformer.models.caches import Cache
 from tinyformer.models.positions import KINDS, RotaryPositions, RotaryScaling, absolute_positions, add_positions
 from tinyformer.schema import check_fields
-from tinyformer.settings import at_least, one_of, setting, settings_from
+from tinyformer.settings import at_least, changed_settings, one_of, setting, settings_from
 from tinytensor import Tensor
 from tinytensor.nn import Dropout, Embedding, Linear, Module, ModuleList, init
 
@@ -160,15 +160,18 @@ class GPT(Module):
         check_cache_fits(numbers, self.token_embedding.weight.dtype, "block_size" if max_tokens is None else "length")
         return Cache(self.config.num_layers, capacity)
 
-    def shortened(self, block_size: int) -> GPT:
-        """The same model, with the same weights, for texts of at most ``block_size`` tokens; learned positions after that are
-        left out. Raises SettingError for a longer ``block_size`` than the model's own."""
-        if block_size > self.config.block_size:
-            raise SettingError(f"block_size must be at most {self.config.block_size}, that of the model, not {block_size}")
+    def adapted(self, config: GPTConfig) -> GPT:
+        """The same weights in a model with another dropout or a smaller block_size. Learned positions after that are left out.
+        Raises SettingError if another setting differs."""
+        if config.block_size > self.config.block_size:
+            raise SettingError(f"block_size must be at most {self.config.block_size}, as in these weights")
+        for name in changed_settings(GPTConfig, vars(config), self.config):
+            if name not in ("block_size", "dropout"):
+                raise SettingError(f"{name} is {getattr(self.config, name)!r} in these weights: leave it out")
         with init.skipped():
-            model = GPT(replace(self.config, block_size=block_size))
+            model = GPT(config)
         state = self.state_dict()
         if "position_embedding.weight" in state:
-            state["position_embedding.weight"] = state["position_embedding.weight"][:block_size].copy()
+            state["position_embedding.weight"] = tt.copy(state["position_embedding.weight"][: config.block_size])
         model.load_state_dict(state, assign=True)
         return model.train(self.training)
