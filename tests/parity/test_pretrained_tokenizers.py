@@ -212,8 +212,8 @@ def test_text_of_the_ids(pair: tuple[str, Any, BPETokenizer]) -> None:
 
 
 def one_byte_to_them(ours: Tokenizer) -> set[int]:
-    """The added token e\u0301: they bring it to the normal form é, and take that for a byte, which is no text. Here it is the text
-    of its name."""
+    """The added token e\u0301: they bring it to the normal form é, and take that for a byte, which is no text. Here it is the
+    text of its name."""
     return {token.id for token in getattr(ours, "added", ()) if token.content == "e\u0301"}
 
 
