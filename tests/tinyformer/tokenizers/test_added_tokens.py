@@ -43,8 +43,9 @@ def test_white_space_that_goes_with_them() -> None:
     assert cut("x \n<a> \ty", one(lstrip=True)) == ["x", 1, " \ty"]
     assert cut("x \n<a> \ty", one(rstrip=True)) == ["x \n", 1, "y"]
     assert cut(" <a>  <a> ", one(lstrip=True, rstrip=True)) == [1, 1]
-    # A token of white space that the one before it took is none.
-    assert cut("<a>  x", one(rstrip=True), AddedToken("  ", 2)) == [1, "x"]
+    # A token of white space that the one before it took is none, if it may take white space in front of it.
+    assert cut("<a>  x", one(rstrip=True), AddedToken("  ", 2, lstrip=True)) == [1, "x"]
+    assert cut("<a>  x", one(rstrip=True), AddedToken("  ", 2)) == [1, 2, "x"]
 
 
 def test_single_words() -> None:
@@ -120,9 +121,9 @@ def test_added_tokens_that_do_not_fit(added: list[AddedToken], message: str) -> 
 
 def test_ids_around_a_text_that_are_none() -> None:
     assert BPETokenizer(TOKENS, [], before=[3], after=(4, 5)).after == (4, 5)
-    for ends in ({"before": [256]}, {"after": [-1]}):
+    for before, after in (([256], []), ([], [-1])):
         with pytest.raises(UserError, match="before or after it, which is not an id"):
-            BPETokenizer(TOKENS, [], **ends)
+            BPETokenizer(TOKENS, [], before=before, after=after)
 
 
 def test_rules_are_saved(tmp_path: Any) -> None:

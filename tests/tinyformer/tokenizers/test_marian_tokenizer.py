@@ -94,12 +94,13 @@ def test_save_and_load(folder: Path) -> None:
     assert loaded.target_vocabulary is loaded.vocabulary
     assert loaded.encode("a c").tolist() == [2, 5]
     content = json.loads((folder / "t.json").read_text())
-    for changes, message in [
+    changed: list[tuple[dict[str, object], str]] = [
         ({"source": "*"}, "is damaged"),
         ({"tokens": [*content["tokens"], "▁a"]}, "a token occurs twice"),
         ({"tokens": content["tokens"][:-1]}, "lacks <pad>"),
         ({"target": None}, "target must be text"),
-    ]:
+    ]
+    for changes, message in changed:
         (folder / "t.json").write_text(json.dumps({**content, **changes}))
         with pytest.raises(UserError, match=message):
             load_tokenizer(folder / "t.json")
