@@ -5,6 +5,7 @@ On Tiny Shakespeare that takes about three minutes on two cores.
 python examples/fill_mask.py                               # Tiny Shakespeare: hidden words, then sentences to classify
 python examples/fill_mask.py --data my.txt                 # your own text: runs/fill_mask-my
 python examples/fill_mask.py fill "To be or [MASK] to be"  # fill in with a trained model
+python examples/fill_mask.py fill --model FOLDER "..."     # with a pretrained BERT
 """
 
 from __future__ import annotations
@@ -28,11 +29,13 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         RunFolder,
         RunSetup,
         SettingError,
+        TensorBoardLogger,
         Trainer,
         TrainingConfig,
         UserError,
         WordPieceTokenizer,
         accuracy,
+        add_model_flag,
         add_run_settings,
         add_text_flag,
         as_flags,
@@ -43,12 +46,15 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         draw_losses,
         evaluating,
         fill_masks,
+        find_folder,
+        from_pretrained,
         hide_words,
         likely_marks,
         load_tokenizer,
         load_weights,
         masked_token_loss,
         next_command,
+        pretrained_tokenizer,
         run_command,
         sentence_parts,
         setting,
@@ -99,10 +105,10 @@ class TextConfig:
             check_marks(self.marks)
 
 
-def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, WordPieceTokenizer, TextConfig, str, str]:
+def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, WordPieceTokenizer, TextConfig, str, list[str]]:
     """Read the text, and make a tokenizer and a model for it; a resumed run has them already.
 
-    Returns the trainer, the tokenizer, the settings of the text, the text and its name.
+    Returns the trainer, the tokenizer, the settings of the text, the text, and sentences to fill in.
     """
     setup = RunSetup(folder, arguments, {"model": BertConfig, "training": TrainingConfig, "text": TextConfig})
     text_config = setup.settings(TextConfig)
@@ -123,18 +129,23 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, 
     batches = MaskedBatches(ids, masking, *around, text_config.window, config.batch_size, config.seed)
     model = BertForMaskedLM(model_config)
     trainer = Trainer(model, batches, config, folder, masked_token_loss)
-    setup.begin(trainer, tokenizer)
+    sentences = [
+        sentence
+        for sentence in SENTENCES.get(source.name) or hide_words(tokenizer.decode(batches.validation))
+        if len(tokenizer.encode(sentence, allow_special=True)) <= text_config.window
+    ]
+    setup.begin(trainer, tokenizer, sample=lambda: "\n".join(filled(model, tokenizer, s) for s in sentences))
 
     held_out = f"the last {len(batches.validation):,} validate"
     print(f"{source.name}: {len(ids):,} tokens of {tokenizer.vocab_size:,} kinds; {held_out}")
     print(f"BERT with {model.num_parameters():,} parameters on {tt.backend_name}; run folder {folder.path}")
-    return trainer, tokenizer, text_config, text, source.name
+    return trainer, tokenizer, text_config, text, sentences
 
 
 def train(arguments: argparse.Namespace) -> None:
     """Learn to fill in hidden tokens; then use what was learned to classify sentences."""
     with RunFolder(arguments.out).held() as folder:
-        trainer, tokenizer, text_config, text, name = prepare(folder, arguments)
+        trainer, tokenizer, text_config, text, sentences = prepare(folder, arguments)
         if not train_to_end(trainer, next_command(arguments.out, DEFAULT_OUT)):
             return
         model, batches = trainer.model, trainer.batches
@@ -147,9 +158,8 @@ def train(arguments: argparse.Namespace) -> None:
             f"{100 * share:.1f} % of them right (always {tokenizer.decode([commonest])!r}: {100 * guess:.1f} %)."
         )
         draw_losses(trainer, "Masked tokens", model.bert.config.dropout)
-        for sentence in SENTENCES.get(name) or hide_words(tokenizer.decode(batches.validation)):
-            if len(tokenizer.encode(sentence, allow_special=True)) <= text_config.window:
-                show(model, tokenizer, sentence)
+        for sentence in sentences:
+            print(filled(model, tokenizer, sentence))
 
         if text_config.classify_steps and (stopped_by := classify(trainer, tokenizer, text, text_config)):
             again = next_command(arguments.out, DEFAULT_OUT, "--resume")
@@ -158,23 +168,36 @@ def train(arguments: argparse.Namespace) -> None:
             print(f"\nFill in more with: {next_command(arguments.out, DEFAULT_OUT, 'fill')} 'a sentence with a [MASK]'")
 
 
-def show(model: BertForMaskedLM, tokenizer: WordPieceTokenizer, sentence: str, best: int = 5) -> None:
-    """Print a sentence, and for each [MASK] in it the likeliest tokens with their probabilities."""
+def filled(model: BertForMaskedLM, tokenizer: WordPieceTokenizer, sentence: str, best: int = 5) -> str:
+    """A sentence, and on a line for each [MASK] in it the likeliest tokens with their probabilities."""
     found = fill_masks(model, tokenizer, sentence, best)
-    print(sentence)
-    for tokens in found:
-        print("    " + ", ".join(f"{token} {100 * probability:.1f} %" for token, probability in tokens))
+    lines = [", ".join(f"{token} {100 * probability:.1f} %" for token, probability in tokens) for tokens in found]
+    return "\n    ".join([sentence, *lines])
 
 
-def fill(arguments: argparse.Namespace) -> None:
-    """Fill in with a trained model."""
-    folder = RunFolder(arguments.out)
+def pretrained(path_or_name: str) -> tuple[BertForMaskedLM, WordPieceTokenizer]:
+    """A pretrained BERT and its tokenizer."""
+    folder = find_folder(path_or_name)
+    model = from_pretrained(folder)
+    if not isinstance(model, BertForMaskedLM):
+        raise UserError(f"{folder} holds a {type(model).__name__}, which fills no masks: take a BertForMaskedLM")
+    return model, with_wordpieces(pretrained_tokenizer(folder), folder)
+
+
+def trained(folder: RunFolder) -> tuple[BertForMaskedLM, WordPieceTokenizer]:
+    """The model of a run, with its best weights, and its tokenizer."""
     config = folder.read_part("model", BertConfig)
     tokenizer = with_wordpieces(load_tokenizer(folder.tokenizer, config.vocab_size), folder.tokenizer)
     model = BertForMaskedLM(config)
     load_weights(model, folder.best)
+    return model, tokenizer
+
+
+def fill(arguments: argparse.Namespace) -> None:
+    """Fill in with a trained model."""
+    model, tokenizer = pretrained(arguments.model) if arguments.model else trained(RunFolder(arguments.out))
     for sentence in arguments.sentences:
-        show(model, tokenizer, sentence, arguments.best)
+        print(filled(model, tokenizer, sentence, arguments.best))
 
 
 def classify(pretraining: Trainer, tokenizer: WordPieceTokenizer, text: str, text_config: TextConfig) -> str | None:
@@ -222,7 +245,8 @@ def train_classifier(
     config = dataclasses.replace(pretraining.config, steps=steps, learning_rate=rate, warmup=warmup, eval_every=every)
     with RunFolder(pretraining.folder.path / name).held() as folder:
         folder.create({"training": config}, overwrite=True)
-        trainer = Trainer(model, batches, config, folder, class_loss)
+        watched = [TensorBoardLogger() for _ in pretraining.loggers]  # if the pretraining is
+        trainer = Trainer(model, batches, config, folder, class_loss, loggers=watched)
         try:
             trainer.train()
         except UserError as error:  # its learning rate has a flag of its own here
@@ -242,6 +266,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     add_run_settings(training, DEFAULT_OUT, text=TextConfig, model=BertConfig, training=TrainingConfig)
     filling = commands.add_use(fill, help="fill in with a trained model", description="Fill in hidden words.")
     filling.add_argument("sentences", help="texts with one [MASK] or several", nargs="+", metavar="SENTENCE")
+    add_model_flag(filling)
     filling.add_argument("--best", help="how many tokens to show for each [MASK]", type=int, default=5, metavar="INT")
     return commands.parse(words)
 

@@ -6,9 +6,9 @@
 - ``audio``: from WAV files to vectors.
 - ``training``: the loop, losses, evaluation, and the folder of a run with its checkpoints.
 - ``decoding``: from logits to text.
-- ``pretrained``: published weights and tokenizers, in Hugging Face's layout.
 - ``word_vectors``: words as vectors, by counting and by word2vec.
 - ``markov``: what comes next, by counting.
+- ``pretrained``: models in Hugging Face's layout, in and out.
 - Beside these packages: scripts and their command lines, translation, transcription, settings, errors, files, pictures,
   progress, memory.
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.command_line import (
         Commands,
         Parser,
+        add_model_flag,
         add_pair_flags,
         add_run_flags,
         add_run_settings,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.data.sentences import check_marks, labelled_sentences, likely_marks, sentence_parts, sentences_before
     from tinyformer.data.text import TextBatches
     from tinyformer.data.vector_pairs import VectorPairBatch, vector_pair_batch
+    from tinyformer.decoding.beam_rules import HuggingFaceRule, WuRule
     from tinyformer.decoding.beam_search import Hypothesis, beam_search, log_softmax
     from tinyformer.decoding.decoders import (
         Decoder,
@@ -61,6 +63,7 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.decoding.sampling import Sampling, generate, sample
     from tinyformer.decoding.streaming import stream_text
     from tinyformer.errors import SettingError, UserError, plain_errors
+    from tinyformer.export import export_onnx
     from tinyformer.markov import KneserNey, SkipVotes, TransitionTable
     from tinyformer.models.attention import MultiHeadAttention, recording_attention
     from tinyformer.models.bert import Bert, BertConfig, BertForClassification, BertForMaskedLM
@@ -70,6 +73,9 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.models.recurrent import RecurrentConfig, RecurrentLM
     from tinyformer.models.seq2seq import AdditiveAttentionModel, ContextVectorModel, Seq2SeqConfig
     from tinyformer.models.transformer import Transformer, TransformerConfig
+    from tinyformer.pretrained.folders import find_folder
+    from tinyformer.pretrained.loading import Writing, from_pretrained, read_writing
+    from tinyformer.pretrained.saving import save_pretrained
     from tinyformer.pretrained.tokenizers import pretrained_tokenizer, save_pretrained_tokenizer
     from tinyformer.schema import check_fields
     from tinyformer.scripts import RunSetup, draw_losses, train_to_end
@@ -85,8 +91,10 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     )
     from tinyformer.training.config import TrainingConfig
     from tinyformer.training.evaluation import accuracy, evaluate, perplexity
+    from tinyformer.training.logging import Logger
     from tinyformer.training.losses import class_loss, masked_token_loss, next_token_loss, translation_loss
     from tinyformer.training.runs import RunFolder, load_weights
+    from tinyformer.training.tensorboard import TensorBoardLogger
     from tinyformer.training.trainer import Trainer
     from tinyformer.transcription import Transcriber
     from tinyformer.translation import TranslationConfig, Translator, specials_of
@@ -106,8 +114,8 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
 _NAMES = {
     "audio.features": "MelConfig log_mel mel_filters power_spectrum",
     "audio.wav": "read_wav write_wav",
-    "command_line": "Commands Parser add_pair_flags add_run_flags add_run_settings add_settings add_text_flag as_flags "
-    "first_choice next_command run_command some_path typed_lines",
+    "command_line": "Commands Parser add_model_flag add_pair_flags add_run_flags add_run_settings add_settings add_text_flag "
+    "as_flags first_choice next_command run_command some_path typed_lines",
     "data.batches": "Batch Batches padded",
     "data.dates": "dates",
     "data.labelled": "LabelledBatches",
@@ -118,12 +126,14 @@ _NAMES = {
     "data.sentences": "check_marks labelled_sentences likely_marks sentence_parts sentences_before",
     "data.text": "TextBatches",
     "data.vector_pairs": "VectorPairBatch vector_pair_batch",
+    "decoding.beam_rules": "HuggingFaceRule WuRule",
     "decoding.beam_search": "Hypothesis beam_search log_softmax",
     "decoding.decoders": "Decoder GPTDecoder RecurrentDecoder TransformerDecoder language_decoder translation_decoder",
     "decoding.filling": "fill_masks hide_words with_wordpieces",
     "decoding.sampling": "Sampling generate sample",
     "decoding.streaming": "stream_text",
     "errors": "SettingError UserError plain_errors",
+    "export": "export_onnx",
     "markov": "KneserNey SkipVotes TransitionTable",
     "models.attention": "MultiHeadAttention recording_attention",
     "models.bert": "Bert BertConfig BertForClassification BertForMaskedLM",
@@ -133,6 +143,9 @@ _NAMES = {
     "models.recurrent": "RecurrentConfig RecurrentLM",
     "models.seq2seq": "AdditiveAttentionModel ContextVectorModel Seq2SeqConfig",
     "models.transformer": "Transformer TransformerConfig",
+    "pretrained.folders": "find_folder",
+    "pretrained.loading": "Writing from_pretrained read_writing",
+    "pretrained.saving": "save_pretrained",
     "pretrained.tokenizers": "pretrained_tokenizer save_pretrained_tokenizer",
     "schema": "check_fields",
     "scripts": "RunSetup draw_losses train_to_end",
@@ -140,8 +153,10 @@ _NAMES = {
     "tokenizers": "BPETokenizer CharTokenizer MarianTokenizer Tokenizer WordPieceTokenizer WordTokenizer load_tokenizer",
     "training.config": "TrainingConfig",
     "training.evaluation": "accuracy evaluate perplexity",
+    "training.logging": "Logger",
     "training.losses": "class_loss masked_token_loss next_token_loss translation_loss",
     "training.runs": "RunFolder load_weights",
+    "training.tensorboard": "TensorBoardLogger",
     "training.trainer": "Trainer",
     "transcription": "Transcriber",
     "translation": "TranslationConfig Translator specials_of",

@@ -127,6 +127,12 @@ def add_text_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", help=text, metavar="PATH", type=some_path)
 
 
+def add_model_flag(parser: argparse.ArgumentParser) -> None:
+    """Give the parser --model, for a pretrained model in the place of a run's."""
+    text = "a pretrained model in place of the run's: a folder in Hugging Face's layout, or a name on its hub"
+    parser.add_argument("--model", help=text, type=some_path, metavar="FOLDER_OR_NAME")
+
+
 def add_pair_flags(parser: argparse.ArgumentParser) -> None:
     """Give the parser a flag for each path of ``PairFiles``."""
     files = parser.add_argument_group("data")
@@ -140,7 +146,7 @@ def add_pair_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_run_flags(parser: argparse.ArgumentParser, default: str, help: str = "the run's folder") -> None:
-    """Give the parser --out, and --resume, --resume-changed and --overwrite for a run that is already there.
+    """Give the parser --out; --resume, --resume-changed and --overwrite for a run that is already there; and --tensorboard.
 
     ``default`` tells in --help which folder it is without --out. ``arguments.resume`` is False, True, or "changed".
     """
@@ -157,6 +163,11 @@ def add_run_flags(parser: argparse.ArgumentParser, default: str, help: str = "th
     )
     choice.add_argument(
         "--overwrite", help="replace what is in --out, once the new run has trained a step", action="store_true"
+    )
+    parser.add_argument(
+        "--tensorboard",
+        help="also log for TensorBoard, in the run's folder: losses, samples, attention, weights; --resume goes on with that",
+        action="store_true",
     )
 
 
@@ -208,9 +219,12 @@ class Commands:
         self, run: Callable[[argparse.Namespace], None], help: str, description: str, choice: str = ""
     ) -> argparse.ArgumentParser:
         """Add a command, whose flags the returned parser takes. It has the name of the function ``run``. ``choice`` is that of
-        ``Parser``."""
+        ``Parser``. ``help`` says what the command does, as in "write with a trained model"."""
         command = self._commands.add_parser(run.__name__, help=help, description=description, choice=choice)
         command.set_defaults(run=run)
+        first = next(iter(self._commands.choices.values()))
+        if command is not first:  # the first one's --help is what a user of the script sees, and there finds the others
+            first.epilog = f"{first.epilog or ''} `{command.prog} --help` tells how to {help}.".lstrip()
         return command
 
     def add_use(self, run: Callable[[argparse.Namespace], None], help: str, description: str) -> argparse.ArgumentParser:

@@ -11,6 +11,7 @@ from tinyformer.data.reading import TextSource, fingerprint, open_text
 from tinyformer.errors import UserError
 from tinyformer.settings import settings_from
 from tinyformer.training.runs import RunFolder
+from tinyformer.training.tensorboard import TensorBoardLogger
 from tinyformer.training.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -39,7 +40,8 @@ class RunSetup:
         ``arguments``: the parsed flags, those of ``add_run_flags`` among them. ``kinds``: the dataclasses of the settings, by
         their names in config.json. ``resume``: whether to resume; by default ``arguments.resume`` decides.
 
-        Raises UserError for a flag that would change a setting of the resumed run, unless --resume-changed allows it.
+        Raises UserError for a flag that would change a setting of the resumed run, unless --resume-changed allows it; and if
+        --tensorboard needs a package that is not installed.
         """
         self.folder = folder
         self.is_resumed = bool(arguments.resume if resume is None else resume)
@@ -48,6 +50,8 @@ class RunSetup:
         self._parts: dict[str, Any] = dict.fromkeys(kinds)  # what config.json will hold, in this order
         if self.is_resumed:
             self._parts = {name: folder.resumed(name, kind, vars(arguments)) for name, kind in kinds.items()}
+        shown = arguments.tensorboard or (self.is_resumed and folder.event_files())
+        self._tensorboard = TensorBoardLogger() if shown else None
 
     def settings(self, kind: type[Settings], defaults: Mapping[str, Any] | None = None, **found: Any) -> Settings:
         """The settings of this kind. Those of a new run come from the flags, and where there is no flag from ``defaults``.
@@ -99,12 +103,18 @@ class RunSetup:
 
         return load_tokenizer(self.folder.tokenizer) if self.is_resumed else train()
 
-    def begin(self, trainer: Trainer, tokenizer: Tokenizer | None = None) -> None:
+    def begin(self, trainer: Trainer, tokenizer: Tokenizer | None = None, sample: Callable[[], str] | None = None) -> None:
         """Write the new run's settings and tokenizer to its folder, or let the trainer go on from the latest checkpoint.
+
+        With --tensorboard, the trainer gets a TensorBoardLogger, which logs what ``sample`` returns.
 
         Raises UserError where the folder holds a run that is neither resumed nor overwritten, and where the checkpoint does
         not fit.
         """
+        if self._tensorboard is not None:
+            self._tensorboard.sample = sample
+            trainer.loggers.append(self._tensorboard)
+            print(f"To watch it: tensorboard --logdir {self.folder.path}")
         if self.is_resumed:
             trainer.resume()
             return

@@ -55,7 +55,7 @@ class MarianTokenizer:
             raise UserError(f"the two vocabularies of a Marian model do not have the same ids for {', '.join(names)}")
         self.special = {name: self.vocabulary[name] for name in names}
         self.before: tuple[int, ...] = ()
-        self.after = (self.special[MARIAN_END],)
+        self.after: tuple[int, ...] = (self.special[MARIAN_END],)
         self.source, self.target = source, target
         self._source, self._target = _processor(source, "source"), _processor(target, "target")
         # A vocabulary of both languages is put together by the source's model, as in transformers.

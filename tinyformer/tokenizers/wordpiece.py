@@ -53,7 +53,8 @@ class WordPieceTokenizer:
         if missing:
             raise UserError(f"the WordPiece vocabulary lacks the special tokens {', '.join(missing)}")
         self.special = {name: self.tokens.index(name) for name in names}
-        self.before, self.after = (self.special[CLASSIFY],), (self.special[SEPARATE],)
+        self.before: tuple[int, ...] = (self.special[CLASSIFY],)
+        self.after: tuple[int, ...] = (self.special[SEPARATE],)
         reserved = set(self.special.values())
         self._id_of = {token: i for i, token in enumerate(self.tokens) if i not in reserved}
         if "" in self._id_of or len(self._id_of) + len(reserved) < len(self.tokens):

@@ -12,13 +12,12 @@ if they replace another run, after the first step. So a run that fails earlier l
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,10 +29,8 @@ from tinyformer.schema import read_dataclass
 from tinyformer.settings import changed_settings, is_changeable
 from tinyformer.training.checkpoints import load_checkpoint, put_weights
 from tinyformer.training.lock import locked
-from tinytensor.io import atomic_write, remove_stale
+from tinytensor.io import remove_stale
 from tinytensor.nn import Module
-
-LOG_COLUMNS = ("step", "learning_rate", "train_loss", "validation_loss", "gradient_norm", "seconds")
 
 Settings = TypeVar("Settings")
 
@@ -47,6 +44,7 @@ class RunFolder:
         self._complete = self.path / ".tinyformer.complete"  # the same, while the files of the run that it replaces are removed
         self._moving = self.path / ".tinyformer.moving"  # the same, while they are moved into place
         self._use(self.path)
+        self.tensorboard = self.path / "tensorboard"  # a folder of files, which are written only once the run is in place
         self._settings: dict[str, Any] | None = None  # the content of config.json
         self._tokenizer_hash: str | None = None
         self._parts: dict[str, type] = {}  # the dataclass of each part of the settings
@@ -70,8 +68,16 @@ class RunFolder:
         """The files of the run that exist."""
         checkpoints = [self.best, self.latest, *self.kept_weights()]
         pictures = [self.curve, self.attention, self.attention_heads]
-        files = [self.settings, self.tokenizer, self.log, self.sample, *checkpoints, *pictures]
+        files = [self.settings, self.tokenizer, self.log, self.sample, *checkpoints, *pictures, *self.event_files()]
         return [file for file in files if file.exists()]
+
+    def is_in_place(self) -> bool:
+        """Whether the files of the run are in this folder. Those of a new run are not, until ``move_into_place``."""
+        return self._inside == self.path
+
+    def event_files(self) -> list[Path]:
+        """The paths of what was logged for TensorBoard, oldest first."""
+        return sorted(self.tensorboard.glob("events.out.tfevents.*"))
 
     def weights(self, step: int) -> Path:
         """The path of the weights at a step, which are kept for averaging."""
@@ -148,6 +154,8 @@ class RunFolder:
         if self._complete.exists():
             for file in self._files():
                 file.unlink()
+            with suppress(OSError):  # it is not there, or holds something else, too
+                self.tensorboard.rmdir()
             self._complete.rename(self._moving)
         if self._moving.exists():
             for file in list(self._moving.iterdir()):
@@ -243,13 +251,6 @@ class RunFolder:
     def keep_changes(self) -> None:
         """Write the settings that ``resumed`` changed to config.json."""
         write_json(self.settings, self.read_settings())
-
-    def write_log(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write the log as CSV. A cell is empty if its row has no such number."""
-        with atomic_write(self.log) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, LOG_COLUMNS, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
 
 
 def check_folder(path: Path) -> None:

@@ -20,7 +20,8 @@ import tinytensor as tt
 from tinyformer.errors import SettingError, UserError
 from tinyformer.settings import setting
 from tinyformer.training.checkpoints import load_checkpoint, save_checkpoint
-from tinyformer.training.runs import LOG_COLUMNS, RunFolder, load_weights
+from tinyformer.training.logging import LOG_COLUMNS, write_log
+from tinyformer.training.runs import RunFolder, load_weights
 from tinytensor.nn import Linear
 
 
@@ -605,7 +606,7 @@ def test_settings_of_no_run(tmp_path: Path) -> None:
 def test_the_log_has_empty_cells_for_what_was_not_measured(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     row = dict.fromkeys(LOG_COLUMNS, 1.5)
-    folder.write_log([{**row, "step": 0, "train_loss": None}, {**row, "step": 10}])
+    write_log(folder.log, [{**row, "step": 0, "train_loss": None}, {**row, "step": 10}])
     assert folder.log.read_bytes().decode() == (
         "step,learning_rate,train_loss,validation_loss,gradient_norm,seconds\n0,1.5,,1.5,1.5,1.5\n10,1.5,1.5,1.5,1.5,1.5\n"
     )
@@ -832,7 +833,7 @@ def test_a_folder_that_is_gone(tmp_path: Path) -> None:
 
 def test_settings_and_log_survive_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = settled(tmp_path, step=1)
-    folder.write_log([])
+    write_log(folder.log, [])
     before = folder.settings.read_bytes(), folder.log.read_bytes()
 
     def full(file: int) -> None:
@@ -840,7 +841,7 @@ def test_settings_and_log_survive_a_full_disk(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match="No space left") as caught:
-        folder.write_log([dict.fromkeys(LOG_COLUMNS, 1)])
+        write_log(folder.log, [dict.fromkeys(LOG_COLUMNS, 1)])
     assert caught.value.filename == str(folder.log)  # which the system does not say
     with pytest.raises(OSError, match="No space left") as caught:
         folder.keep_changes()

@@ -23,8 +23,9 @@ from tinyformer.models.transformer import Transformer, TransformerConfig
 from tinyformer.training.checkpoints import load_checkpoint
 from tinyformer.training.config import SCHEDULES, TrainingConfig, adamw_for
 from tinyformer.training.evaluation import evaluate, perplexity
+from tinyformer.training.logging import LOG_COLUMNS
 from tinyformer.training.losses import next_token_loss, translation_loss
-from tinyformer.training.runs import LOG_COLUMNS, RunFolder, load_weights
+from tinyformer.training.runs import RunFolder, load_weights
 from tinyformer.training.trainer import Trainer
 from tinytensor import parallel
 from tinytensor.distributed import Communicator

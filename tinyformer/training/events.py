@@ -1,0 +1,115 @@
+"""Event files: what TensorBoard shows. They need tensorboardX.
+
+An event file is a row of records (TensorFlow's TFRecord): the length of the data in 8 bytes, a checksum of that in 4, the data,
+and their checksum in 4. The data are a protocol buffer ``Event``: a step, a time, and a summary such as a number or a picture.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from io import FileIO
+from typing import Any
+
+from google.protobuf.message import DecodeError
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.record_writer import masked_crc32c
+
+from tinyformer.training.runs import RunFolder
+from tinytensor.io import atomic_write, remove_stale
+
+
+class EventFiles:
+    """The event files of a run: one for each time that it was started or resumed.
+
+    They are written here rather than by tensorboardX's SummaryWriter: its thread waits without end where the disk is full, does
+    not survive a fork, and begins the same file twice within a second.
+    """
+
+    def __init__(self, folder: RunFolder):
+        self.folder = folder
+        self._after = -1  # the step of the checkpoint that the run goes on from
+        self._waiting: list[Event] = []  # those of a new run wait until its folder is in place
+        self._file: FileIO | None = None
+
+    def keep_until(self, step: int) -> int:
+        """Remove what was logged after a step, such as that of the checkpoint that a run goes on from; and a record that is cut
+        off, as after a kill. Returns the last step with a number, or -1 where nothing is left."""
+        remove_stale(self.folder.tensorboard)
+        self._after = step
+        last = -1
+        for path in self.folder.event_files():
+            content = path.read_bytes()
+            kept = [(record, event) for record, event in _records(content) if event.step <= step]
+            if not any(event.summary.value for _, event in kept):
+                path.unlink()
+                continue
+            if sum(len(record) for record, _ in kept) < len(content):
+                with atomic_write(path) as temporary:
+                    temporary.write_bytes(b"".join(record for record, _ in kept))
+            numbers = [event.step for _, event in kept if any(v.HasField("simple_value") for v in event.summary.value)]
+            last = max([last, *numbers])
+        return last
+
+    def add(self, step: int, summary: Any) -> None:
+        """Add a Summary, a protocol buffer, which the next ``flush`` writes."""
+        self._waiting.append(Event(step=step, wall_time=time.time(), summary=summary))
+
+    def flush(self) -> None:
+        """Write what was added, unless the run's folder is not in place yet. An OSError names the file."""
+        if not self._waiting or not self.folder.is_in_place():
+            return
+        content = b"".join(map(_record, self._waiting))
+        self._waiting = []
+        if self._file is None:
+            self._file = self._open()
+            version = Event(wall_time=time.time(), file_version="brain.Event:2")
+            # A TensorBoard that is running forgets what it has read of this step and later ones.
+            restart = Event(step=self._after + 1, wall_time=time.time(), session_log=SessionLog(status=SessionLog.START))
+            content = _record(version) + _record(restart) + content
+        try:
+            while content:
+                content = content[self._file.write(content) :]
+        except OSError as error:  # such as a full disk
+            raise OSError(error.errno, error.strerror, str(self._file.name)) from None
+
+    def _open(self) -> FileIO:
+        """A new file, whose name sorts after the others, as TensorBoard reads them in this order."""
+        numbers = [path.name.split(".")[3] for path in self.folder.event_files()]
+        now = max(int(time.time()), *(int(number) + 1 for number in numbers if number.isdecimal()), 0)
+        self.folder.tensorboard.mkdir(parents=True, exist_ok=True)
+        path = self.folder.tensorboard / f"events.out.tfevents.{now:010d}.{socket.gethostname()}"
+        return open(path, "xb", buffering=0)
+
+    def close(self) -> None:
+        """Write what was added, and close the file."""
+        try:
+            self.flush()
+        finally:
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+
+
+def _record(event: Event) -> bytes:
+    data = event.SerializeToString()
+    length = struct.pack("<Q", len(data))
+    return length + struct.pack("<I", masked_crc32c(length)) + data + struct.pack("<I", masked_crc32c(data))
+
+
+def _records(content: bytes) -> Iterator[tuple[bytes, Event]]:
+    """The records in a file's content, each with its event, up to the first that is cut off or damaged."""
+    place = 0
+    while place + 8 <= len(content):
+        (length,) = struct.unpack_from("<Q", content, place)
+        record = content[place : place + 16 + length]
+        if len(record) < 16 + length:
+            return
+        try:
+            event = Event.FromString(record[12:-4])
+        except DecodeError:
+            return
+        yield record, event
+        place += len(record)

@@ -1,0 +1,67 @@
+"""Who is told how training goes: the run's log, TensorBoard (see ``tensorboard.py``), and loggers of a user's own."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tinytensor.io import atomic_write
+
+if TYPE_CHECKING:
+    from tinyformer.training.trainer import Trainer
+
+LOG_COLUMNS = ("step", "learning_rate", "train_loss", "validation_loss", "gradient_norm", "seconds")
+
+
+class Logger:
+    """What a trainer tells how training goes. A logger of your own has those of these methods that it needs; here they do
+    nothing.
+
+    ::
+
+        class Wandb(Logger):
+            def log(self, step, values):
+                wandb.log(values, step=step)
+
+        trainer = Trainer(model, batches, config, folder, loggers=[Wandb()])
+
+    A logger may use the model and draw random numbers: that does not change the run. An error that it raises ends training; the
+    checkpoints stay as they are. Where several ranks train, only rank 0 has loggers.
+    """
+
+    def begin(self, trainer: Trainer) -> None:
+        """Training begins, or goes on after ``trainer.step``."""
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Numbers that were measured up to this step, by name: those of LOG_COLUMNS, and tokens_per_second."""
+
+    def evaluated(self, trainer: Trainer, text: str) -> None:
+        """The model was evaluated after ``trainer.step``. ``text`` is what the trainer's ``on_evaluation`` returned, or ""."""
+
+    def saved(self, trainer: Trainer) -> None:
+        """A checkpoint of ``trainer.step`` was written, from which the run can go on."""
+
+    def close(self) -> None:
+        """Training ended, was stopped, or failed. Also called where ``begin`` failed."""
+
+
+class CsvLog(Logger):
+    """Writes log.csv in the run's folder, whole, with each checkpoint: so both always tell of the same steps."""
+
+    def saved(self, trainer: Trainer) -> None:
+        write_log(trainer.folder.log, trainer.rows)
+
+
+def write_log(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write the rows of a log as CSV. A cell is empty if its row has no such number."""
+    with atomic_write(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, LOG_COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def measured(row: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers in a row of the log, by name: without its step, and without those that were not measured."""
+    return {name: value for name, value in row.items() if name != "step" and value is not None}

@@ -1,0 +1,132 @@
+"""A run's numbers, samples, attention and weights, for TensorBoard: ``tensorboard --logdir RUN`` shows them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import tinytensor as tt
+from tinyformer.errors import UserError
+from tinyformer.files import as_json
+from tinyformer.models.attention import recording_attention
+from tinyformer.training.config import MOST_SHARDS
+from tinyformer.training.logging import Logger, measured
+from tinytensor import Tensor
+from tinytensor.backend import host
+
+if TYPE_CHECKING:
+    from tinyformer.training.trainer import Trainer
+
+BINS = 64  # of a histogram
+LONGEST = 256  # the most queries and keys in a picture
+WIDE = 240  # pixels that a picture of a head is enlarged to
+DARK_BLUE = (8, 48, 107)
+GREY = (200, 200, 200)  # between the heads
+
+
+class TensorBoardLogger(Logger):
+    """Logs for TensorBoard, in the run's folder: all that ``log`` is told, and the settings; and with each evaluation a
+    sample, the attention in the first row of the validation split, and the distribution of each weight.
+
+    ``sample`` returns a text that the model writes. Without it, the sample is what the trainer's ``on_evaluation`` returns.
+    A resumed run goes on in the same log: what was logged after its checkpoint is removed first, and rows of the run's log that
+    are missing are added. Raises UserError without tensorboardX or pillow.
+    """
+
+    def __init__(self, sample: Callable[[], str] | None = None):
+        try:
+            import PIL.Image  # noqa: F401, with which tensorboardX writes pictures
+
+            from tinyformer.training.events import EventFiles
+        except ModuleNotFoundError as error:
+            raise UserError(f"a log for TensorBoard needs {error.name}: pip install 'tinytensor[tensorboard]'") from None
+        self.sample = sample
+        self._open = EventFiles
+        self._row: Any = None  # the row of the validation split whose attention is drawn
+
+    def begin(self, trainer: Trainer) -> None:
+        """Go on after ``trainer.step``. Raises UserError if something else is in the place of the folder."""
+        folder = trainer.folder
+        self._files = self._open(folder)
+        self._row = None
+        if folder.tensorboard.exists() and not folder.tensorboard.is_dir():
+            raise UserError(f"{folder.tensorboard} is a file, not a folder: move it, or leave out --tensorboard")
+        last = self._files.keep_until(trainer.step) if folder.is_in_place() else -1
+        if last < 0 or folder.changes:
+            settings = folder.identity(lasting=False).get("settings") or dataclasses.asdict(trainer.config)
+            self._add_text(trainer.step, "settings", as_json(settings))
+        for row in trainer.rows:
+            if row["step"] > last:
+                self._add_numbers(row["step"], measured(row))
+        self._files.flush()
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        self._add_numbers(step, values)
+        self._files.flush()
+
+    def evaluated(self, trainer: Trainer, text: str) -> None:
+        from tensorboardX import summary
+
+        text = text if self.sample is None else self.sample()
+        if text:
+            self._add_text(trainer.step, "sample", text)
+        for name, weights in self._attention(trainer).items():
+            self._files.add(trainer.step, summary.image(f"attention/{name}", heat_map(weights), dataformats="HWC"))
+        for name, tensor in trainer.model.state_dict().items():
+            if histogram := distribution(tensor):
+                self._files.add(trainer.step, summary.histogram_raw(f"weights/{name}", **histogram))
+        self._files.flush()
+
+    def close(self) -> None:
+        self._files.close()
+
+    def _add_numbers(self, step: int, values: Mapping[str, float]) -> None:
+        from tensorboardX import summary
+
+        for name, value in values.items():
+            self._files.add(step, summary.scalar(name, value))
+
+    def _add_text(self, step: int, name: str, text: str) -> None:
+        from tensorboardX import summary
+
+        lines = (f"    {line}\n" for line in text.splitlines())  # TensorBoard reads Markdown, where this is text as it is
+        self._files.add(step, summary.text(name, "".join(lines)))
+
+    def _attention(self, trainer: Trainer) -> dict[str, Any]:
+        """The attention weights (heads, queries, keys) of each layer that has any, by name."""
+        if self._row is None:
+            batch = next(iter(trainer.batches.validation_batches()), None)
+            if batch is None:
+                return {}
+            self._row = batch.split(MOST_SHARDS)[0]  # enough for shards of one row
+        with recording_attention(trainer.model) as recorded:
+            trainer.loss_function(trainer.model, self._row)
+        # A recurrent network attends once for each token.
+        return {name: tt.concatenate(calls, -2)[0].numpy() for name, calls in recorded.items() if calls}
+
+
+def heat_map(weights: Any) -> Any:
+    """A picture of attention weights (heads, queries, keys): the heads side by side, as (height, width, 3) bytes.
+
+    Each row of a head is a query, each column a key. White is 0 and dark blue is 1; the shades are those of the square root, so
+    that faint weights show, too. Only the first LONGEST queries and keys are in the picture.
+    """
+    weights = host.asarray(weights[:, :LONGEST, :LONGEST], dtype=host.float32)
+    shades = host.sqrt(weights.clip(0, 1))[..., None] * (host.array(DARK_BLUE) - 255) + 255
+    zoom = max(WIDE // max(weights.shape[1:]), 1)
+    heads = shades.astype(host.uint8).repeat(zoom, axis=1).repeat(zoom, axis=2)
+    gap = host.full((heads.shape[1], 4, 3), GREY, dtype=host.uint8)
+    return host.concatenate([part for head in heads for part in (head, gap)][:-1], axis=1)
+
+
+def distribution(tensor: Tensor) -> dict[str, Any] | None:
+    """The histogram of a tensor's numbers, as tensorboardX takes it; None if none of them is finite."""
+    values = host.asarray(tensor.numpy(), dtype=host.float64).ravel()
+    values = values[host.isfinite(values)]
+    if not values.size:
+        return None
+    counts, edges = host.histogram(values, BINS)
+    found = {"min": values.min(), "max": values.max(), "num": values.size, "sum": values.sum(), "sum_squares": values @ values}
+    # TensorBoard knows only the upper limits: an empty bin in front gives the first one its lower limit.
+    return {**found, "bucket_limits": edges.tolist(), "bucket_counts": [0, *counts.tolist()]}
