@@ -14,6 +14,7 @@ from tinyformer.training.config import MOST_SHARDS
 from tinyformer.training.logging import Logger, measured
 from tinytensor import Tensor
 from tinytensor.backend import host
+from tinytensor.parallel import one_blas_thread
 
 if TYPE_CHECKING:
     from tinyformer.training.trainer import Trainer
@@ -68,10 +69,12 @@ class TensorBoardLogger(Logger):
     def evaluated(self, trainer: Trainer, text: str) -> None:
         from tensorboardX import summary
 
-        text = text if self.sample is None else self.sample()
+        with one_blas_thread():  # for a single row, more threads cost more than they save
+            text = text if self.sample is None else self.sample()
+            attention = self._attention(trainer)
         if text:
             self._add_text(trainer.step, "sample", text)
-        for name, weights in self._attention(trainer).items():
+        for name, weights in attention.items():
             self._files.add(trainer.step, summary.image(f"attention/{name}", heat_map(weights), dataformats="HWC"))
         for name, tensor in trainer.model.state_dict().items():
             if histogram := distribution(tensor):
