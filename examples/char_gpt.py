@@ -6,7 +6,9 @@ python examples/char_gpt.py                              # train on Tiny Shakesp
 python examples/char_gpt.py --data my.txt                # train on your own text: runs/char_gpt-my
 python examples/char_gpt.py --resume                     # go on after an interruption
 python examples/char_gpt.py --architecture lstm --out runs/char_lstm   # about as many parameters as the GPT; or gru, or rnn
+python examples/char_gpt.py --init-from FOLDER --data my.txt --block-size 256   # go on from pretrained weights, such as GPT-2's
 python examples/char_gpt.py sample --prompt "ROMEO:"     # write with a trained model
+python examples/char_gpt.py save FOLDER                  # for Hugging Face's transformers, and for generate.py
 """
 
 from __future__ import annotations
@@ -30,25 +32,33 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         RunFolder,
         RunSetup,
         Sampling,
+        SettingError,
         TextBatches,
         Tokenizer,
         Trainer,
         TrainingConfig,
+        UserError,
         add_run_settings,
         add_settings,
         add_text_flag,
         check_fields,
         draw_losses,
+        find_folder,
         first_choice,
+        from_pretrained,
         generate,
         load_tokenizer,
         load_weights,
         next_command,
         one_of,
         perplexity,
+        pretrained_tokenizer,
         run_command,
+        save_pretrained,
+        save_pretrained_tokenizer,
         setting,
         settings_from,
+        some_path,
         stream_text,
         train_to_end,
     )
@@ -66,9 +76,17 @@ class TextConfig:
     architecture: str = setting("gpt", "gpt, or a recurrent network: lstm, gru or rnn")
     tokenizer: str = setting("char", "char (one token a character) or bpe (byte pairs, learned from the text)")
     bpe_tokens: int = setting(1024, "tokens of the bpe tokenizer")
+    init_from: str = setting(
+        "", "a pretrained model, whose weights, settings and tokenizer are used: a folder, or a name on the Hugging Face hub"
+    )
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.init_from and (self.architecture, self.tokenizer, self.bpe_tokens) != ("gpt", "char", 1024):
+            names = ("init_from", "architecture", "tokenizer", "bpe_tokens")
+            raise SettingError(
+                "init_from brings its own architecture and tokenizer: leave out architecture, tokenizer, bpe_tokens", *names
+            )
         one_of(self, "architecture", ARCHITECTURES)
         one_of(self, "tokenizer", ("char", "bpe"))
 
@@ -77,6 +95,15 @@ class TextConfig:
         if self.tokenizer == "char":
             return CharTokenizer.train(text)
         return BPETokenizer.train(text, self.bpe_tokens, progress=True)
+
+
+def load_start(init_from: str) -> tuple[GPT, Tokenizer]:
+    """The pretrained model with which training begins, and its tokenizer."""
+    folder = find_folder(init_from)
+    model = from_pretrained(folder)
+    if not isinstance(model, GPT):
+        raise UserError(f"{init_from} holds a {type(model).__name__}, which does not write texts: take GPT-2, Llama or Qwen")
+    return model.train(), pretrained_tokenizer(folder)
 
 
 def make_model(config: GPTConfig | RecurrentConfig) -> GPT | RecurrentLM:
@@ -100,14 +127,20 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, 
     config = setup.settings(TrainingConfig)
     text_config = setup.settings(TextConfig)
     text, source = setup.text(arguments.data)
-    tokenizer = setup.tokenizer(lambda: text_config.train_tokenizer(text))
-    model_config = setup.settings(kind, {"cell": chosen.architecture}, vocab_size=tokenizer.vocab_size)
+    if chosen.init_from:
+        start = None if setup.is_resumed else load_start(chosen.init_from)
+        tokenizer = setup.tokenizer(lambda: start[1])
+        model_config = setup.settings(kind, None if start is None else vars(start[0].config))
+    else:
+        start = None
+        tokenizer = setup.tokenizer(lambda: text_config.train_tokenizer(text))
+        model_config = setup.settings(kind, {"cell": chosen.architecture}, vocab_size=tokenizer.vocab_size)
 
     tt.seed(config.seed)
     ids, vocab_size = tokenizer.encode(text), tokenizer.vocab_size
     context = getattr(model_config, "context", 0)
     batches = TextBatches(ids, model_config.block_size, config.batch_size, config.seed, vocab_size=vocab_size, context=context)
-    model = make_model(model_config)
+    model = make_model(model_config) if start is None else start[0].adapted(model_config)
     trainer = Trainer(model, batches, config, folder)
     prompt, sampling = tokenizer.encode(opening(tokenizer)), Sampling(seed=config.seed)
     setup.begin(trainer, tokenizer, sample=lambda: tokenizer.decode(list(generate(model, prompt, SAMPLE, sampling))))
@@ -143,17 +176,35 @@ def train(arguments: argparse.Namespace) -> None:
 
 def sample(arguments: argparse.Namespace) -> None:
     """Write with a trained model."""
-    folder = RunFolder(arguments.out)
-    config = folder.read_part("model", ARCHITECTURES[folder.read_part("text", TextConfig).architecture])
     sampling = settings_from(Sampling, vars(arguments))
-    tokenizer = load_tokenizer(folder.tokenizer, config.vocab_size)
+    model, tokenizer = trained(arguments)
     prompt = opening(tokenizer) if arguments.prompt is None else arguments.prompt
     ids = tokenizer.encode(prompt)
-    model = make_model(config)
-    load_weights(model, folder.latest if arguments.latest else folder.best)
     new_ids = generate(model, ids, arguments.length, sampling)
     print(prompt, end="", flush=True)
     show(tokenizer, new_ids)
+
+
+def save(arguments: argparse.Namespace) -> None:
+    """Write a trained model, and its tokenizer, in Hugging Face's layout."""
+    model, tokenizer = trained(arguments)
+    if not isinstance(model, GPT):
+        raise UserError(f"{kind_of(model)} networks have no place in that layout: only a GPT can be written")
+    save_pretrained(model, arguments.folder)
+    save_pretrained_tokenizer(tokenizer, arguments.folder)
+    print(f"Wrote {arguments.folder}. Write with it: python examples/generate.py --model {arguments.folder}")
+
+
+def trained(arguments: argparse.Namespace) -> tuple[GPT | RecurrentLM, Tokenizer]:
+    """The model and the tokenizer of a run."""
+    folder = RunFolder(arguments.out)
+    text_config = folder.read_part("text", TextConfig)
+    config = folder.read_part("model", ARCHITECTURES[text_config.architecture])
+    # A pretrained model may have more outputs than its tokenizer has tokens.
+    tokenizer = load_tokenizer(folder.tokenizer, None if text_config.init_from else config.vocab_size)
+    model = make_model(config)
+    load_weights(model, folder.latest if arguments.latest else folder.best)
+    return model, tokenizer
 
 
 def opening(tokenizer: Tokenizer) -> str:
@@ -182,8 +233,8 @@ def parse(words: list[str]) -> argparse.Namespace:
     training = commands.add(
         train,
         help="train on a text (what runs without a command)",
-        description="Train a GPT, or a recurrent network, on a text. `char_gpt.py sample --help` tells how to write with it. "
-        f"The flags of the model are those of --architecture {architecture}; with another before --help, its own are shown.",
+        description="Train a GPT, or a recurrent network, on a text. The flags of the model are those of --architecture "
+        f"{architecture}; with another before --help, its own are shown.",
         choice=f"--architecture {architecture}",
     )
     add_text_flag(training)
@@ -191,8 +242,15 @@ def parse(words: list[str]) -> argparse.Namespace:
     sampling = commands.add_use(sample, help="write with a trained model", description="Write with a trained model.")
     sampling.add_argument("--prompt", help="the text to go on from (default: a new line)", metavar="TEXT")
     sampling.add_argument("--length", help="tokens to write", type=int, default=500, metavar="INT")
-    sampling.add_argument("--latest", help="use the latest weights instead of the best", action="store_true")
     add_settings(sampling, Sampling, "choice of tokens")
+    saving = commands.add_use(
+        save,
+        help="write a trained model in Hugging Face's layout",
+        description="Write a trained model in Hugging Face's layout.",
+    )
+    saving.add_argument("folder", help="where to write config.json, model.safetensors and the tokenizer", type=some_path)
+    for command in (sampling, saving):
+        command.add_argument("--latest", help="use the latest weights instead of the best", action="store_true")
     return commands.parse(words)
 
 

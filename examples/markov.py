@@ -113,7 +113,7 @@ def first_order() -> None:
     print("\nA row is found by a product: a vector with a single 1 for the word, times this matrix.\n")
     models = {"one word": table.predict, "two words": pairs.predict}
     show_guesses(some, "ann drinks black", models)
-    print('"drinks black" knows what "black" alone does not. Sentences are rarely that short.')
+    print('"drinks black" knows what "black" alone does not. But the word that decides may be farther away than that.')
 
 
 def skips() -> None:
@@ -189,8 +189,8 @@ def train_attention(some: Sentences, seed: int, steps: int = 600) -> tuple[Tenso
 
 def attention(seed: int) -> None:
     """Attention that is trained, beside the mask that was made by hand."""
-    print("\n4. One layer of attention, trained on the sentences of 2. What it attends to after each animal's sentence, in %,")
-    print("beside the weights of the masked votes:\n")
+    print("\n4. One layer of attention, trained on the sentences of 2. What it attends to at the end of a sentence of each")
+    print("animal, in %, under the weights of the masked votes; then what it expects, and in brackets what comes:\n")
     some = Sentences(ANIMALS)
     votes = SkipVotes(some.ids, len(some.words))
     weights, expected = train_attention(some, seed)
@@ -204,10 +204,9 @@ def attention(seed: int) -> None:
         print(f"    {'by hand':9s}" + "".join(f"{100 * weight:9.0f}" for weight in by_hand))
         print(f"    {'learned':9s}" + "".join(f"{100 * weight:9.0f}" for weight in learned))
         print(f"    {'':9s}-> {some.guesses(expected[row])}  ({last})\n")
-    print(
-        f"For {found} of {len(VOICES)} animals the largest weight is on the animal. All it has to know of the last one is that"
-    )
-    print("it saw none of the others.")
+    print(f"For {found} of {len(VOICES)} animals the largest weight is on the animal.")
+    if found == len(VOICES) - 1:
+        print("All it has to know of the other one is that it saw none of these.")
 
 
 # ------------------------------------------------------------------------------------------------------------ a whole text
@@ -233,7 +232,8 @@ def read(arguments: argparse.Namespace) -> TextData:
     ids = host.asarray(tokenizer.encode(text))
     cut = int(len(ids) * (1 - VALIDATION))
     if min(cut, len(ids) - cut) <= arguments.order + 1:
-        raise UserError(f"{source.name} has {len(ids):,} characters, too few for --order {arguments.order}: choose less")
+        remedy = "a longer text, or a lower --order" if arguments.order else "a longer text"
+        raise UserError(f"{source.name} has {len(ids):,} characters, too few for --order {arguments.order}: choose {remedy}")
     prompt = ("\n" if "\n" in text else text[0]) if arguments.prompt is None else arguments.prompt
     tokenizer.encode(prompt)  # raises for characters that the text does not have
     gpt = gpt_loss(arguments.gpt, text)
@@ -245,10 +245,10 @@ def read(arguments: argparse.Namespace) -> TextData:
 
 def learn_text(data: TextData, arguments: argparse.Namespace) -> None:
     """Models of all orders of a text's characters: their losses, as a table and a picture, and what they write."""
-    print(f"\n5. {data.name}: {len(data.text):,} characters, {data.tokenizer.vocab_size} of them distinct;")
     validating = f"the last {len(data.ids) - data.cut:,} validate"
-    print(f"{validating}. Markov models with Kneser and Ney's smoothing, and how often raw counts would")
-    print("have ruled out what came:\n")
+    print(f"\n5. {data.name}: {len(data.text):,} characters, {data.tokenizer.vocab_size} of them distinct; {validating}.")
+    print("Markov models with Kneser and Ney's smoothing: where a context is rare, a shorter one helps. Ruled out are")
+    print("characters that counts alone would have thought impossible:\n")
     print("    characters  loss (nats)  perplexity  ruled out")
     out = Path(arguments.out)
     losses, written, stopped = count_orders(data, arguments)
@@ -256,7 +256,8 @@ def learn_text(data: TextData, arguments: argparse.Namespace) -> None:
         print(f"    {'GPT':>10s}  {data.gpt:11.4f}  {math.exp(data.gpt):10.2f}  {'0.0 %':>9s}")
     best = min(losses, key=lambda order: losses[order])
     for order in sorted({1, 3, best} & set(written)):
-        print(f"\nWritten with {order} characters of context:\n\n{data.prompt}{written[order]}")
+        context = f"{order} character{'s' * (order != 1)}"
+        print(f"\nWritten with {context} of context:\n\n{data.prompt}{written[order]}")
     with if_possible():
         loss_by_order(losses, data.gpt, out / "losses.png", data.name)
     print(f"\nWrote the losses, as .csv and .png, to {out}")

@@ -61,6 +61,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
 DEFAULT_OUT = "runs/word_vectors"
 METHODS = ("counts", "cbow", "skip-gram")
 EPOCHS = 10
+ENOUGH = 1_000_000  # words, all epochs together: with fewer, word2vec hardly gets away from the random vectors it begins with
 WORD2VEC_ONLY = ("negative", "sample", "learning_rate", "min_learning_rate", "epochs", "batch_size")
 SHOWN = 8  # neighbours of a word
 COMPARED = 10  # neighbours of a word that two texts are compared by
@@ -130,9 +131,14 @@ def train(corpus: Corpus, config: TextConfig, settings: Word2VecConfig) -> tuple
     """The vectors of a text, and what stopped their training before its end, if anything did."""
     if config.method == "counts":
         width = min(settings.width, len(corpus.vocabulary))
+        print(f"counts, {width} numbers a word, from neighbours up to {settings.window} words away")
         return count_vectors(corpus, width, settings.window, seed=settings.seed), ""
     training = Word2Vec(corpus, settings)
     print(f"{config.method}, {settings.width} numbers a word, {settings.epochs} epochs, with the kernels of {tt.kernels_name}")
+    if training.total_words < ENOUGH:
+        epochs = -(-ENOUGH // len(corpus.ids))
+        print(f"This text is short, and word2vec needs about {ENOUGH:,} words, all epochs together: try --epochs {epochs}, or")
+        print("--method counts, which needs fewer.")
     with one_blas_thread():
         finished = training.train()
     if finished:
@@ -198,7 +204,7 @@ def in_a_row(near: list[tuple[str, float]]) -> str:
 def show_analogies(vectors: WordVectors, questions: list[list[str]]) -> None:
     """Show answers to analogies."""
     if questions:
-        print("\nAnalogies: the words nearest to second - first + third")
+        print("\nAnalogies: the words nearest to second - first + third. They need far more text than neighbours do:")
     for first, second, third in questions:
         near = vectors.analogy(first, second, third, 4)
         print(f"  {first} is to {second} as {third} is to: {in_a_row(near)}")
@@ -280,6 +286,8 @@ def compare(first: WordVectors, second: WordVectors, words: list[str]) -> None:
     print(f"\n{len(common):,} words are in both texts. Of the {COMPARED} nearest words, both texts share:")
     order = sorted(near, key=lambda word: (shared[word], one.ids[word]))
     shown = order if words else dict.fromkeys(order[:8] + order[-8:])
+    if len(shown) < len(near):
+        print(f"(of {len(near)} frequent words the 8 whose neighbours differ most, and the 8 whose neighbours differ least)")
     for word in shown:
         print(f"{word:>14s} {shared[word]:3d}  first:  {', '.join(near[word][0])}")
         print(f"{'':>14s}      second: {', '.join(near[word][1])}")
@@ -297,15 +305,18 @@ def parse(words: list[str]) -> argparse.Namespace:
     )
     source = parser.add_mutually_exclusive_group()
     add_text_flag(source)
-    source.add_argument("--vectors", help="no training: vectors of this file, in word2vec's text format", type=some_path)
+    source.add_argument(
+        "--vectors", help="no training: vectors of this file, in word2vec's text format", type=some_path, metavar="FILE"
+    )
     source.add_argument("--compare", help="train on two texts, and compare", nargs=2, type=some_path, metavar=("A", "B"))
-    parser.add_argument("--limit", help="read only so many words of --vectors", type=int)
-    words_flag: dict[str, Any] = {"type": composed, "default": [], "metavar": "WORD"}
-    parser.add_argument("--ask", help="words to show the neighbours of", nargs="+", **words_flag)
-    parser.add_argument("--analogy", help="first is to second as third is to ...", nargs=3, action="append", **words_flag)
-    parser.add_argument("--odd", help="words of which one does not belong", nargs="+", action="append", **words_flag)
+    parser.add_argument("--limit", help="read only so many words of --vectors", type=int, metavar="INT")
+    several: dict[str, Any] = {"action": "extend", "nargs": "+", "default": []}
+    questions: dict[str, Any] = {"action": "append", "type": composed, "default": [], "metavar": "WORD"}
+    parser.add_argument("--ask", help="words to show the neighbours of", type=composed, metavar="WORD", **several)
+    parser.add_argument("--analogy", help="first is to second as third is to ...; may be repeated", nargs=3, **questions)
+    parser.add_argument("--odd", help="words of which one does not belong; may be repeated", nargs="+", **questions)
     parser.add_argument(
-        "--evaluate", help="files of rated word pairs or of analogies", nargs="+", default=[], type=some_path, metavar="FILE"
+        "--evaluate", help="files of rated word pairs or of analogies", type=some_path, metavar="FILE", **several
     )
     parser.add_argument("--out", help="the folder of vectors and map", default=DEFAULT_OUT, type=some_path, metavar="FOLDER")
     parser.add_argument("--overwrite", help="replace the vectors in --out", action="store_true")
@@ -391,7 +402,7 @@ def answer(vectors: WordVectors, arguments: argparse.Namespace) -> None:
     for path in arguments.evaluate:
         show_evaluation(vectors, path)
     if not asks or arguments.ask:
-        draw(vectors, asked, Path(arguments.out) / "map.png")
+        draw(vectors, arguments.ask, Path(arguments.out) / "map.png")
 
 
 if __name__ == "__main__":

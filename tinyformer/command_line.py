@@ -213,9 +213,12 @@ class Commands:
         self, run: Callable[[argparse.Namespace], None], help: str, description: str, choice: str = ""
     ) -> argparse.ArgumentParser:
         """Add a command, whose flags the returned parser takes. It has the name of the function ``run``. ``choice`` is that of
-        ``Parser``."""
+        ``Parser``. ``help`` says what the command does, as in "write with a trained model"."""
         command = self._commands.add_parser(run.__name__, help=help, description=description, choice=choice)
         command.set_defaults(run=run)
+        first = next(iter(self._commands.choices.values()))
+        if command is not first:  # the first one's --help is what a user of the script sees, and there finds the others
+            first.epilog = f"{first.epilog or ''} `{command.prog} --help` tells how to {help}.".lstrip()
         return command
 
     def add_use(self, run: Callable[[argparse.Namespace], None], help: str, description: str) -> argparse.ArgumentParser:

@@ -63,7 +63,7 @@ class Transcriber:
             source = padded_vectors([features(recordings[i]) for i in part])
             longest = self.task.most + 1  # the end token counts, too
             decoder = TransformerDecoder(self.model, source, longest)
-            searched = beam_search(decoder, SPECIALS.start, SPECIALS.end, len(part), beam, longest)
+            searched = beam_search(decoder, [[SPECIALS.start]] * len(part), SPECIALS.end, beam, longest)
             found |= {i: keys_of(hypotheses[0].ids) for i, hypotheses in zip(part, searched)}
         return [found[i] for i in range(len(recordings))]
 

@@ -10,6 +10,7 @@ import tinytensor as tt
 from tinyformer.data.batches import padded
 from tinyformer.data.pair_files import one_line
 from tinyformer.data.pairs import Pair, Specials
+from tinyformer.decoding.beam_rules import BeamRule, WuRule
 from tinyformer.decoding.beam_search import Hypothesis, beam_search
 from tinyformer.decoding.decoders import translation_decoder
 from tinyformer.errors import SettingError, UserError
@@ -87,13 +88,31 @@ class Attended:
 
 
 class Translator:
-    """An encoder-decoder with the tokenizer of both its languages. Raises UserError for a tokenizer without special tokens."""
+    """An encoder-decoder with the tokenizer of both its languages.
 
-    def __init__(self, model: Model, tokenizer: Tokenizer, task: TranslationConfig):
+    What a model that was trained elsewhere may need: ``specials``, if they are not the tokenizer's own; a ``rule`` for beam
+    search in the place of Wu et al.'s with the task's ``length_penalty``; tokens that are ``forbidden``; and an end that is
+    forced where a translation reaches its greatest length. Raises UserError for a tokenizer without special tokens, if none are
+    given.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        tokenizer: Tokenizer,
+        task: TranslationConfig,
+        specials: Specials | None = None,
+        rule: BeamRule | None = None,
+        forbidden: Iterable[int] = (),
+        force_end: bool = False,
+    ):
         self.model = model
         self.tokenizer = tokenizer
         self.task = task
-        self.specials = specials_of(tokenizer)
+        self.specials = specials_of(tokenizer) if specials is None else specials
+        self.rule = WuRule(task.length_penalty) if rule is None else rule
+        self.forbidden = tuple(forbidden)
+        self.force_end = force_end
 
     def encode(self, sentence: str) -> list[int]:
         """The sentence's ids and the end token, as the encoder reads them. Raises UserError for no words or too many tokens."""
@@ -110,8 +129,8 @@ class Translator:
         source = padded([self.encode(sentence) for sentence in sentences], self.specials.pad)
         longest = self.task.max_tokens + 1  # the end token counts, too
         decoder = translation_decoder(self.model, source, longest)
-        start, end, alpha = self.specials.start, self.specials.end, self.task.length_penalty
-        return beam_search(decoder, start, end, len(sentences), beam, longest, alpha, n_best)
+        prompts, end = [[self.specials.start]] * len(sentences), self.specials.end
+        return beam_search(decoder, prompts, end, beam, longest, n_best, self.rule, self.forbidden, self.force_end)
 
     def has_attention(self) -> bool:
         """Whether the model has attention layers."""
@@ -121,7 +140,7 @@ class Translator:
         """What the attention layers look at while the model translates a sentence, greedily."""
         (hypotheses,) = self.search([sentence], beam=1)
         written = list(hypotheses[0].ids)
-        if len(written) <= self.task.max_tokens:  # a longer one was cut before its end
+        if hypotheses[0].end is not None:  # it was not cut off
             written.append(self.specials.end)
         source, read = self.encode(sentence), [self.specials.start, *written[:-1]]
         with recording_attention(self.model.eval()) as recorded:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import mmap
 import os
 import re
 import secrets
@@ -16,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tinytensor.backend import bfloat16, from_numpy, host
+from tinytensor.backend import Array, bfloat16, from_numpy, host
 from tinytensor.memory import host_memory
 from tinytensor.tensor import Tensor
 
@@ -181,9 +182,61 @@ def load(path: PathLike) -> dict[str, Tensor]:
 
 def load_with_metadata(path: PathLike) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors of a safetensors file, by name, and its metadata. Raises FileError as ``load`` does."""
+    with _readable(path) as file:
+        return _load(path, file)
+
+
+def load_mapped(path: PathLike) -> dict[str, Array]:
+    """The tensors of a safetensors file, by name, as arrays on the CPU whose values are read from the file when they are used.
+
+    So opening a large file takes no time, and its values are not held twice. What is written to an array changes only this
+    process's memory, never the file. bfloat16 values are converted to float32, and so are read at once. A checksum in the file
+    is not looked at. Nobody may write into the file meanwhile; it may be replaced by another. Raises FileError as ``load``.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    with _readable(path) as file:
+        header = _read_header(path, file)
+        dtypes, _ = _described(path, header[8:])
+        try:
+            with safe_open(path, framework="numpy"):  # which checks that shapes and places fit together
+                content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        except (SafetensorError, OverflowError) as error:
+            raise _not_whole(path, error) from None
+        about = json.loads(header[8:])
+        return {name: _mapped(content, len(header), about[name]) for name in dtypes}
+
+
+def _mapped(content: mmap.mmap, start: int, about: Mapping[str, Any]) -> Array:
+    """The array that a header describes, in a file whose values begin at ``start``."""
+    is_bfloat16 = about["dtype"] == "BF16"
+    dtype = host.dtype("<u2" if is_bfloat16 else _NUMPYS[about["dtype"]])
+    first, last = about["data_offsets"]
+    flat = host.frombuffer(content, dtype, (last - first) // dtype.itemsize, start + first)
+    return (_widened(flat) if is_bfloat16 else flat).reshape(about["shape"])
+
+
+def give_back(array: Array) -> None:
+    """Give the system back the memory of an array of ``load_mapped`` that nobody has written to. If its values are used again,
+    they are read from the file again."""
+    content = array
+    while isinstance(content, host.ndarray):
+        content = content.base
+    content = content.obj if isinstance(content, memoryview) else content
+    if not isinstance(content, mmap.mmap) or not hasattr(content, "madvise"):  # values of bfloat16; Windows
+        return
+    start = array.ctypes.data - host.frombuffer(content, host.uint8).ctypes.data
+    first, last = -(-start // mmap.PAGESIZE), (start + array.nbytes) // mmap.PAGESIZE  # whole pages only
+    if last > first:
+        content.madvise(mmap.MADV_DONTNEED, first * mmap.PAGESIZE, (last - first) * mmap.PAGESIZE)
+
+
+@contextlib.contextmanager
+def _readable(path: PathLike) -> Iterator[BinaryIO]:
+    """A context that gives the opened file. Every failure to read it is a FileError."""
     try:
         with _open(path) as file:
-            return _load(path, file)
+            yield file
     except FileError:
         raise
     except OSError as error:
@@ -205,7 +258,10 @@ def _open(path: PathLike) -> BinaryIO:
     return open(path, "rb")
 
 
-_DTYPES = ("F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL")
+# The dtypes that tensors here can have, as headers name them, and their NumPy names.
+_NUMPYS = {f"{kind}{8 * size}": f"<{kind.lower()}{size}" for kind in "FIU" for size in (8, 4, 2, 1) if (kind, size) != ("F", 1)}
+_NUMPYS["BOOL"] = "?"
+_DTYPES = (*_NUMPYS, "BF16")
 
 
 def _described(path: PathLike, header: bytes) -> tuple[dict[str, str], dict[str, str]]:
@@ -266,7 +322,11 @@ def _load_bfloat16(path: PathLike) -> dict[str, Tensor]:
     for name, entry in deserialize(Path(path).read_bytes()):  # type: ignore[no-untyped-call]
         if entry["dtype"] == "BF16":
             halves = host.frombuffer(entry["data"], dtype="<u2")
-            wide = (halves.astype(host.uint32) << 16).view(host.float32)
-            values = wide if bfloat16 is None else halves.view(bfloat16)
+            values = _widened(halves) if bfloat16 is None else halves.view(bfloat16)
             found[name] = Tensor._wrap(from_numpy(values.reshape(entry["shape"])))
     return found
+
+
+def _widened(halves: Array) -> Array:
+    """The float32 numbers whose upper halves these are."""
+    return (halves.astype(host.uint32) << 16).view(host.float32)

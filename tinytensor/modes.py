@@ -23,6 +23,7 @@ class _Modes(threading.local):
     """The switches of one thread."""
 
     recording = True
+    initialising = True  # False inside ``nn.init.skipped``
     detecting_anomalies = False
     warnings_off = False  # True inside ``without_warnings``
     tracer: Tracer | None = None  # if there is one, it writes down every call of an op

@@ -313,6 +313,14 @@ SENTENCES: list[tuple[str, Callable[[], list[float]]]] = [
         ],
     ),
     (
+        "With compiled kernels an epoch of skip-gram takes {:.2f} of gensim's time on one core of an AMD EPYC (CBOW {:.2f}), "
+        "with NumPy's {:.1f} times gensim's.",
+        lambda: [
+            *(cell(f"{EPYC}/word2vec_{method}.md", "gensim", "of fastest quartiles") for method in ("skip_gram", "cbow")),
+            cell(f"{EPYC}/word2vec_skip_gram.md", NUMPYS, QUARTILE) / cell(f"{EPYC}/word2vec_skip_gram.md", "gensim", QUARTILE),
+        ],
+    ),
+    (
         "the plain LSTM reaches {:.1f} BLEU, with attention {:.1f}, and the Transformer {:.1f}. From sentences of 6 to 10 "
         "words to those of 16 to 20, they lose {:.0f}, {:.0f} and {:.0f} % of it",
         lambda: [

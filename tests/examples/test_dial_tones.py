@@ -170,7 +170,7 @@ def test_silence_and_broken_files(copied: Program) -> None:
     write_wav(copied.folder / "one_sample.wav", count=1)
     copied.good("transcribe", "one_sample.wav", "--out", "run")
     (copied.folder / "text.wav").write_text("no sound")
-    assert "text.wav is not a whole WAV file" in copied.bad("transcribe", "text.wav", "--out", "run")
+    assert "text.wav is not a WAV file: pass one, or convert it" in copied.bad("transcribe", "text.wav", "--out", "run")
     assert "absent.wav does not exist: pass a WAV file" in copied.bad("transcribe", "absent.wav", "--out", "run")
 
 

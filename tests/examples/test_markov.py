@@ -11,9 +11,11 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from running import ROOT, Program, entries
 
+import tinytensor as tt
 from tinyformer import CharTokenizer
 from tinyformer.markov import KneserNey, SkipVotes, TransitionTable
 
@@ -59,6 +61,22 @@ def test_only_pairs_reach_a_word_that_is_far_away(script: dict[str, Any]) -> Non
         assert votes.weights(context).tolist() == [0, 1, 0, 0, 0, 0, 0]
 
 
+@pytest.mark.parametrize("missed", [0, 1, 2])
+def test_one_animal_may_be_told_by_the_absence_of_the_others(
+    script: dict[str, Any], missed: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    some = script["Sentences"](script["ANIMALS"])
+    weights = np.zeros((18, 7), np.float32)
+    weights[:, 1] = 1
+    weights[: 3 * missed] = weights[0, ::-1]  # on another word
+    expected = tt.ones((18, len(some.words))) / len(some.words)
+    monkeypatch.setitem(script["attention"].__globals__, "train_attention", lambda *_: (tt.tensor(weights), expected))
+    script["attention"](0)
+    printed = capsys.readouterr().out
+    assert f"\nFor {6 - missed} of 6 animals the largest weight is on the animal.\n" in printed
+    assert ("it saw none of these" in printed) == (missed == 1)
+
+
 def test_without_a_mask_the_frequent_wins(script: dict[str, Any]) -> None:
     some = script["Sentences"](script["UNEVEN"])
     votes = SkipVotes(some.ids, len(some.words))
@@ -88,7 +106,10 @@ def test_what_is_printed(program: Program) -> None:
         "    owl ... park      counts    hooted 100 %",
         "    votes           barked 52 %, purred 48 %",
         "    Q M K^T = [0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0]",
-        "For 5 of 6 animals the largest weight is on the animal. All it has to know of the last one is that",
+        "For 5 of 6 animals the largest weight is on the animal.",
+        "All it has to know of the other one is that it saw none of these.",
+        "Written with 1 character of context:",
+        "Written with 3 characters of context:",
     ]:
         assert line in printed.splitlines()
     assert printed.count("masked votes    hooted 100 %") == printed.count("masked votes    purred 100 %") == 1
@@ -177,9 +198,11 @@ def test_the_folder_is_checked_before_the_work(program: Program) -> None:
         (["--order", "-1"], "argument --order: it must be at least 0, not -1"),
         (["--length", "-5"], "argument --length: it must be at least 0, not -5"),
         (["--data", "text.txt", "--prompt", "é"], "the character 'é' (U+00E9) at position 0 is not among"),
-        (["--data", "text.txt", "--order", "5000"], "text.txt has 1,560 characters, too few for --order 5000: choose less"),
+        (["--data", "text.txt", "--order", "5000"], "too few for --order 5000: choose a longer text, or a lower --order"),
+        (["--data", "short.txt", "--order", "0"], "short.txt has 9 characters, too few for --order 0: choose a longer text\n"),
         (["--data", "text.txt", "--gpt", "nowhere"], "nowhere/config.json does not exist"),
     ],
 )
 def test_mistakes_are_told_in_a_line(program: Program, words: list[str], message: str) -> None:
+    (program.folder / "short.txt").write_text("too short")
     assert message in program.bad(*words)

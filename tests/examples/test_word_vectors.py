@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 from running import Program, entries
 
-from tinyformer.word_vectors import load_vectors
+from tinyformer.word_vectors import Corpus, load_vectors, words_of
 
 EXAMPLE = "word_vectors.py"
 FIRST_RUN = ["--data", "text.txt", "--width", "12", "--epochs", "4", "--end", "line", "--out", "runs"]
@@ -54,6 +55,25 @@ def test_a_run_shows_what_there_is(finished: Program, first_run: tuple[Path, str
     assert "map.png" in printed
 
 
+def test_a_short_text_is_told_with_the_epochs_that_it_needs(first_run: tuple[Path, str], program: Program) -> None:
+    script = runpy.run_path(str(program.script))
+    corpus = Corpus.of(words_of(line) for line in sentences(0, "people").split("\n"))
+    found = re.search(r"^This text is short, .* try --epochs (\d+), or$", first_run[1], re.MULTILINE)
+    assert found
+    assert (int(found[1]) - 1) * len(corpus.ids) < script["ENOUGH"] <= int(found[1]) * len(corpus.ids)
+
+
+@pytest.mark.parametrize(("method", "enough", "told"), [("cbow", 1, False), ("cbow", 10**6, True), ("counts", 10**6, False)])
+def test_what_is_short(
+    program: Program, method: str, enough: int, told: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = runpy.run_path(str(program.script))
+    monkeypatch.setitem(script["train"].__globals__, "ENOUGH", enough)
+    monkeypatch.chdir(program.folder)
+    script["run"](script["parse"](["--data", "text.txt", "--end", "line", "--method", method, "--width", "4"]))
+    assert ("This text is short" in capsys.readouterr().out) == told
+
+
 def test_saved_vectors_are_asked(finished: Program) -> None:
     source = ["--vectors", "runs/vectors.txt"]
     vectors = load_vectors(finished.folder / "runs" / "vectors.txt")
@@ -65,6 +85,25 @@ def test_saved_vectors_are_asked(finished: Program) -> None:
     printed = finished.good(*source, "--evaluate", "pairs.tsv", "questions.txt")
     assert re.search(r"Ratings of pairs\.tsv: Spearman's correlation -?[01]\.\d{3} on 3 pairs, 1 with an unknown word", printed)
     assert re.search(r"  all: [01] of 1 right \(.*%\), 1 with an unknown word left out", printed)
+
+
+def test_a_flag_for_several_may_be_repeated(copied: Program) -> None:
+    words = ["--ask", "king", "--ask", "red", "man", "--evaluate", "pairs.tsv", "--evaluate", "questions.txt"]
+    printed = copied.good("--vectors", "runs/vectors.txt", *words)
+    assert re.findall(r"(\w+)  cosine  ", printed) == ["king", "red", "man"]
+    assert "Ratings of pairs.tsv" in printed
+    assert "Analogies of questions.txt" in printed
+
+
+def test_the_map_shows_as_asked_for_only_what_was(finished: Program, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    drawn = []
+    script = runpy.run_path(str(finished.script))
+    monkeypatch.setitem(script["draw"].__globals__, "word_map", lambda points, groups, *_: drawn.append(groups))
+    path = finished.folder / "runs" / "vectors.txt"
+    frequent = load_vectors(path).words[0]  # too frequent for the map, unless it is asked for
+    for words in ([], ["--ask", "king", frequent]):
+        script["run"](script["parse"](["--vectors", str(path), "--out", str(tmp_path), *words]))
+    assert [groups.get("asked for") for groups in drawn] == [None, [frequent]]
 
 
 @pytest.mark.parametrize("method", ["counts", "cbow", "skip-gram"])
@@ -91,7 +130,11 @@ def test_two_texts_are_compared(program: Program) -> None:
     assert set(found[1].split(", ")[:4]) == {"king", "queen", "man", "woman"}
     assert set(found[2].split(", ")[:4]) == {"red", "green", "blue", "white"}
     assert "first.txt is there already" in program.bad(*words)
-    assert "In the mean over 20 words they share" in program.good(*words, "--overwrite")
+    printed = program.good(*words, "--overwrite")
+    assert "In the mean over 20 words they share" in printed
+    assert "(of 20 frequent words the 8 whose neighbours differ most, and the 8 whose neighbours differ least)\n" in printed
+    numbers = [int(number) for number in re.findall(r"(\d+)  first:", printed)]
+    assert (len(numbers), numbers) == (16, sorted(numbers))
 
 
 def test_words_that_few_texts_share_are_shown_once(program: Program) -> None:
@@ -100,6 +143,7 @@ def test_words_that_few_texts_share_are_shown_once(program: Program) -> None:
         (program.folder / name).write_text(f"{shared} {name}\n" * 5)
     words = ["--method", "counts", "--end", "line", "--width", "4", "--compare", "one", "two"]
     printed = program.good(*words)
+    assert "differ most" not in printed
     assert sorted(re.findall(r"(shared\d+) +\d+  first:", printed)) == sorted(shared.split())
     assert "In the mean over 14 words" in printed
 
@@ -197,6 +241,7 @@ def test_interrupted_counting_leaves_nothing(program: Program) -> None:
     process = subprocess.Popen(command, cwd=program.folder, env=program.environment, **pipes)
     assert process.stdout is not None
     assert process.stdout.readline().startswith("long.txt: 300,000 words")
+    assert process.stdout.readline() == "counts, 100 numbers a word, from neighbours up to 100 words away\n"
     process.send_signal(signal.SIGINT)
     assert process.communicate() == ("", "\ninterrupted\n")
     assert process.returncode == 130

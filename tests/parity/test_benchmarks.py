@@ -19,6 +19,7 @@ import pytest
 import scaling
 import train_step
 import tricks
+import word2vec
 from configurations import CONFIGURATIONS
 
 import tinytensor as tt
@@ -118,7 +119,7 @@ def test_a_switch_that_fits_the_library_no_more_is_an_error():
 # ---------------------------------------------------------------------------------------------------- the command lines
 
 ROOT = Path(__file__).resolve().parents[2]
-BENCHMARKS = [generate, gpu, growth, ops, scaling, train_step, tricks]
+BENCHMARKS = [generate, gpu, growth, ops, scaling, train_step, tricks, word2vec]
 benchmarks = pytest.mark.parametrize("benchmark", BENCHMARKS, ids=lambda module: module.__name__)
 
 

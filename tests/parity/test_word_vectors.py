@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import word2vec
 
 from tinyformer.word_vectors import TfIdf, WordVectors, analogies, load_vectors, passages, save_vectors, similarity
 
@@ -141,3 +142,19 @@ def test_figures_are_gensims(trained) -> None:
     assert found[-1].accuracy == pytest.approx(accuracy, abs=1e-12)
     right = {section["section"]: len(section["correct"]) for section in sections[:-1]}
     assert {section.name: section.right for section in found[:-1] if section.name in right} == right
+
+
+@pytest.mark.parametrize("method", ["skip-gram", "cbow"])
+def test_the_benchmarks_sides_learn_alike(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = sentences()[:12000]
+    monkeypatch.setattr(word2vec.Task, "passages", lambda task: rows)
+    monkeypatch.setattr(word2vec, "on_one_core", lambda: None)
+    task = word2vec.Task(method, width=20)
+    ours, theirs = word2vec.Tinyformer(task), word2vec.Gensim(task)
+    assert ours.words() == theirs.words() == sum(map(len, rows))
+    before = word2vec.loss(task, ours.vectors())
+    for side in (ours, theirs):
+        side.step()
+    found = [word2vec.loss(task, side.vectors()) for side in (ours, theirs)]
+    assert max(found) < 0.9 * before
+    assert found[0] == pytest.approx(found[1], rel=word2vec.SIMILAR)

@@ -225,6 +225,10 @@ def sample(arguments: Namespace) -> None:
     print("sampled from", arguments.out, arguments.count)
 
 
+def count(arguments: Namespace) -> None:
+    print("counted")
+
+
 def parse(words: list[str]) -> Namespace:
     commands = Commands("program.py", "Train, and sample.", "runs/program")
     training = commands.add(train, help="train a model", description="Train.")
@@ -232,6 +236,7 @@ def parse(words: list[str]) -> Namespace:
     add_run_settings(training, "runs/program", shape=Settings)
     sampling = commands.add_use(sample, help="write", description="Write with a model.")
     sampling.add_argument("--count", type=int, default=3)
+    commands.add_use(count, help="count", description="Count what was written.")
     return commands.parse(words)
 
 
@@ -243,6 +248,7 @@ def parse(words: list[str]) -> Namespace:
         (["train", "--data", "texts/my.txt", "--out", "here"], "trained in here\n"),
         (["sample"], "sampled from runs/program 3\n"),
         (["sample", "--out", "there", "--count", "5"], "sampled from there 5\n"),
+        (["count"], "counted\n"),
     ],
 )
 def test_commands_of_a_script(words: list[str], printed: str, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,6 +337,14 @@ def test_help_of_a_command(capsys) -> None:
     text = " ".join(capsys.readouterr().out.split())
     assert "--resume-changed" in text
     assert "shape: --d-model INT the width (default: 128)" in text
+
+
+def test_help_without_a_command_names_the_other_commands(capsys) -> None:
+    told = "`program.py sample --help` tells how to write. `program.py count --help` tells how to count."
+    for words, named in ((["--help"], True), (["train", "--help"], True), (["sample", "--help"], False)):
+        with pytest.raises(SystemExit):
+            parse(words)
+        assert (told in " ".join(capsys.readouterr().out.split())) == named
 
 
 def test_a_flag_for_each_file_of_pairs() -> None:

@@ -22,6 +22,7 @@ from tinyformer.plots import (
     gradients_by_distance,
     if_possible,
     listening,
+    loss_by_order,
     loss_curve,
     note_on_losses,
     recordings,
@@ -342,6 +343,24 @@ def test_gradients_have_panels_with_the_same_axis(tmp_path: Path, figures: list[
     assert colors[0] == colors[1]
     assert len(set(colors[0])) == 2
     assert beside(figures[0])
+
+
+@pytest.mark.parametrize("gpt", [None, 1.75])
+def test_losses_by_order_have_their_numbers_inside(tmp_path: Path, figures: list[Any], gpt: float | None) -> None:
+    losses = {order: 3.5 - 0.25 * order for order in range(9)}
+    path = tmp_path / "losses.png"
+    assert loss_by_order(losses, gpt, path, "A $text^") == path
+    (axes,) = figures[0].axes
+    assert axes.get_title() == "A $text^"
+    assert list(axes.lines[0].get_ydata()) == list(losses.values())
+    assert [text.get_text() for text in axes.texts] == [f"{loss:.2f}" for loss in losses.values()]
+    legend = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert legend == ["Markov, Kneser-Ney"] + ["GPT: 1.75"] * (gpt is not None)
+    inside = axes.get_window_extent()
+    for text in axes.texts:
+        place = text.get_window_extent()
+        assert inside.contains(place.x0, place.y0)
+        assert inside.contains(place.x1, place.y1)
 
 
 def beside(figure: Any) -> bool:

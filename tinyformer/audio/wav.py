@@ -21,6 +21,7 @@ from tinytensor.io import atomic_write
 
 FULL_SCALE = 32768  # the 16-bit integer that stands for 1.0
 SAMPLE_BYTES = 2
+PASS = "pass a WAV file"
 
 PCM, EXTENSIBLE = 1, 0xFFFE  # formats: uncompressed integers; and one whose real format begins a GUID, which always ends so:
 GUID_END = bytes.fromhex("0000 0000 1000 8000 00aa 0038 9b71")
@@ -36,11 +37,13 @@ def read_wav(path: str | Path, rate: int) -> Any:
     Nothing is converted here. The mean of two channels may cancel what both contain, and another rate needs a good low-pass
     filter: a program made for it does better, and the message names the command.
     """
-    size = check_file(path, "pass a WAV file")
+    size = check_file(path, PASS)
     check_fits(4 * size, f"the sound in {path}", "pass a shorter one", on_host=True)
     content = memoryview(read_bytes(path))
+    if not content:
+        raise UserError(f"{path} is empty: {PASS}")
     if bytes(content[:4]) != b"RIFF" or bytes(content[8:12]) != b"WAVE":
-        raise _broken(path, "it does not begin as one")
+        raise UserError(f"{path} is not a WAV file: pass one, or {_remedy(path, rate)}")
     announced, description = _chunk(path, content, b"fmt ")
     _check_format(path, description[:announced], rate)
     announced, samples = _chunk(path, content, b"data")
@@ -105,8 +108,8 @@ def _check_length(path: str | Path, announced: int, there: int, rate: int) -> No
 
 
 def _broken(path: str | Path, reason: str) -> UserError:
-    return UserError(f"{path} is not a whole WAV file ({reason}): pass a WAV file")
+    return UserError(f"{path} is not a whole WAV file ({reason}): {PASS}")
 
 
 def _remedy(path: str | Path, rate: int) -> str:
-    return f"convert it, as in ffmpeg -i {shlex.quote(Path(path).name)} -ac 1 -ar {rate} -c:a pcm_s16le converted.wav"
+    return f"convert it, as in ffmpeg -i {shlex.quote(str(path))} -ac 1 -ar {rate} -c:a pcm_s16le converted.wav"

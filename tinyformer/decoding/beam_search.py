@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import heapq
-import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from tinyformer.decoding.decoders import Decoder
+from tinyformer.decoding.beam_rules import BeamRule, WuRule
+from tinyformer.decoding.decoders import Decoder, batch_of_ids
 from tinyformer.decoding.sampling import useless_logits
+from tinyformer.decoding.token_rules import TokenRules
 from tinyformer.errors import SettingError
 from tinyformer.settings import check_counts
 from tinytensor.backend import host
@@ -16,53 +18,56 @@ from tinytensor.backend import host
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A text that beam search found: its ids, without the start and end tokens, and its score. A higher score is better."""
+    """A text that beam search found: its ids, without the prompt and the end token, and its score. A higher score is better.
+    ``end`` is the token that ended it, None if it was cut off at ``max_tokens``."""
 
     ids: tuple[int, ...]
     score: float
-
-
-def length_normalised(log_probability: float, length: int, alpha: float) -> float:
-    """log P / ((5 + length) / 6)^alpha (Wu et al. 2016, equation 14). Without it, short texts would have an advantage."""
-    return log_probability / ((5 + length) / 6) ** alpha
+    end: int | None = None
 
 
 def beam_search(
     decoder: Decoder,
-    start: int,
-    end: int,
-    batch_size: int,
+    prompts: Any,
+    end: int | Iterable[int] | None,
     beam: int = 5,
     max_tokens: int = 64,
-    alpha: float = 0.6,
     n_best: int = 1,
+    rule: BeamRule | None = None,
+    forbidden: Iterable[int] = (),
+    force_end: bool = False,
 ) -> list[list[Hypothesis]]:
-    """For each row of the decoder's batch the best texts, at most ``n_best``, best first.
+    """For each of ``prompts`` (batch, length) the best texts that continue it, at most ``n_best``, best first.
+
+    An encoder-decoder's prompts are start tokens, (batch, 1). ``TokenRules`` explains ``end``, ``forbidden`` and ``force_end``.
 
     Each step keeps the ``beam`` likeliest unfinished texts of a row, by the sum of their log-probabilities. A text that ends
-    is put aside with its length-normalised score; the end token counts in its length. A row is done when ``beam`` texts have
-    ended, or when no unfinished text can still beat its n-th best. Texts that reach ``max_tokens`` without an end count as
-    finished. Raises SettingError for a setting that is not allowed, and UserError if the logits are NaN or infinite.
+    is put aside with its score if it is among the ``beam`` likeliest; the end token counts in its length. A text that reaches
+    ``max_tokens`` without an end counts as finished. The ``rule``, by default ``WuRule()``, gives the scores and says when a
+    row is done. With a beam of 1 that is after the first text under every rule, so that this is greedy.
+
+    Raises SettingError for a setting that is not allowed, and UserError if the prompts have no tokens or different lengths, if
+    the logits are NaN or infinite, and if no text is possible.
     """
     check_counts(beam=beam, max_tokens=max_tokens, n_best=n_best)
     if n_best > beam:
         raise SettingError(f"n_best must be at most beam, {beam}, not {n_best}", "n_best", "beam")
-    if batch_size < 0:
-        raise SettingError(f"batch_size must be at least 0, not {batch_size}")
-    if not math.isfinite(alpha):
-        raise SettingError(f"alpha must be a finite number, not {alpha}")
-    searches = [_Search(beam, n_best, alpha, max_tokens, end) for _ in range(batch_size)]
-    new = host.full((batch_size, 1), start, dtype=host.int64)
-    alive = list(range(batch_size))  # the searches that are not done, in the order of the decoder's rows
-    for _ in range(max_tokens if batch_size else 0):
+    tokens = TokenRules(end, forbidden, force_end)
+    if not len(prompts):
+        return []
+    new = batch_of_ids(prompts, "prompts")
+    searches = [_Search(beam, n_best, rule or WuRule(), max_tokens, tokens.ends) for _ in new]
+    alive = list(range(len(new)))  # the searches that are not done, in the order of the decoder's rows
+    for step in range(1, max_tokens + 1):
         log_probabilities = log_softmax(decoder.next_logits(new).astype(host.float64))
-        rows, tokens, still, first = [], [], [], 0
+        log_probabilities = tokens.restrict(log_probabilities, is_last=step == max_tokens)
+        rows, written, still, first = [], [], [], 0
         for i in alive:
             width = len(searches[i].beams)
             parents, picked = searches[i].advance(log_probabilities[first : first + width])
             if parents:
                 rows += [first + parent for parent in parents]
-                tokens += picked
+                written += picked
                 still.append(i)
             first += width
         if not still:
@@ -70,7 +75,7 @@ def beam_search(
         alive = still
         if rows != list(range(first)):
             decoder.select(host.array(rows))
-        new = host.array(tokens, dtype=host.int64)[:, None]
+        new = host.array(written, dtype=host.int64)[:, None]
     return [search.best() for search in searches]
 
 
@@ -86,63 +91,69 @@ def log_softmax(logits: Any) -> Any:
 class _Search:
     """The search for one row of the batch."""
 
-    def __init__(self, beam: int, n_best: int, alpha: float, max_tokens: int, end: int):
+    def __init__(self, beam: int, n_best: int, rule: BeamRule, max_tokens: int, ends: list[int]):
         self.width = beam
         self.n_best = n_best
-        self.alpha = alpha
+        self.rule = rule
         self.max_tokens = max_tokens
-        self.end = end
-        self.beams: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
-        self.finished: list[tuple[float, tuple[int, ...]]] = []  # a heap of the n best, the worst of them first
+        self.ends = ends
+        self.beams: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]  # log-probabilities and ids, the likeliest first
+        self.num_kept = rule.num_kept(beam, n_best)
+        self.finished: list[tuple[float, tuple[int, ...], int | None]] = []  # a heap of scored texts, the worst of them first
         self.num_finished = 0
 
     def advance(self, log_probabilities: Any) -> tuple[list[int], list[int]]:
         """Extend each text by each token, and keep the best. Returns two lists: for each kept text, the number of the text that
         it extends, and its new token. Both are empty when the row is done."""
-        totals = host.array([score for score, _ in self.beams])[:, None] + log_probabilities
+        totals = host.array([total for total, _ in self.beams])[:, None] + log_probabilities
         vocab_size = totals.shape[1]
-        flat = totals.reshape(-1)
-        count = min(self.width * 2, len(flat))  # at most `width` of these are ends, so enough remain
-        order = host.argsort(-flat, kind="stable")[:count]
+        totals = totals.reshape(-1)
+        count = self.width * (1 + len(self.ends))  # so many that `width` of them do not end
+        is_last = len(self.beams[0][1]) + 1 == self.max_tokens
         extended: list[tuple[float, tuple[int, ...]]] = []
         parents: list[int] = []
-        for place, candidate in enumerate(int(c) for c in order):
-            if flat[candidate] == -host.inf:  # it has probability 0, and so have the rest
-                break
+        for place, candidate in enumerate(_likeliest(totals, count)):
             parent, token = divmod(candidate, vocab_size)
-            ids = self.beams[parent][1]
-            if token == self.end:
-                if place < self.width:  # an end counts only among the `width` best
-                    self._finish(float(flat[candidate]), ids, len(ids) + 1)
+            total, ids = float(totals[candidate]), self.beams[parent][1]
+            if token in self.ends or is_last:
+                if place < self.width:  # a text is put aside only if it is among the `width` best
+                    self._finish(total, ids, token)
             elif len(extended) < self.width:
-                extended.append((float(flat[candidate]), (*ids, token)))
+                extended.append((total, (*ids, token)))
                 parents.append(parent)
         self.beams = extended
-        if extended and len(extended[0][1]) == self.max_tokens:
-            for score, ids in extended:
-                self._finish(score, ids, len(ids))
-            return [], []
-        return ([], []) if self._done() else (parents, [ids[-1] for _, ids in extended])
+        return ([], []) if self._is_done() else (parents, [ids[-1] for _, ids in extended])
 
-    def _finish(self, log_probability: float, ids: tuple[int, ...], length: int) -> None:
+    def _finish(self, log_probability: float, ids: tuple[int, ...], token: int) -> None:
         self.num_finished += 1
-        heapq.heappush(self.finished, (length_normalised(log_probability, length, self.alpha), ids))
-        if len(self.finished) > self.n_best:
+        score = self.rule.score(log_probability, len(ids) + 1)
+        heapq.heappush(self.finished, (score, ids, token) if token in self.ends else (score, (*ids, token), None))
+        if len(self.finished) > self.num_kept:
             heapq.heappop(self.finished)
 
-    def _done(self) -> bool:
-        """Whether the row is done: as many texts have ended as the beam is wide (so a beam of 1 is greedy), or no unfinished
-        text can still enter the n best.
-
-        A text that grows cannot become more probable. So its score can reach at most what its present probability gives at the
-        shortest or at the longest possible length, whichever is higher.
-        """
-        if not self.beams or self.num_finished >= self.width:
+    def _is_done(self) -> bool:
+        """Whether no text is left to extend, enough have ended, or none of the others is expected to beat those."""
+        if not self.beams:
             return True
-        lengths = (len(self.beams[0][1]) + 1, self.max_tokens)
-        reachable = max(length_normalised(self.beams[0][0], length, self.alpha) for length in lengths)
-        return len(self.finished) == self.n_best and self.finished[0][0] >= reachable
+        if self.num_finished >= self.width and (self.rule.stops_when_full or self.width == 1):
+            return True
+        likeliest, ids = self.beams[0]
+        is_full = len(self.finished) == self.num_kept
+        return is_full and self.finished[0][0] >= self.rule.attainable(likeliest, len(ids), self.max_tokens)
 
     def best(self) -> list[Hypothesis]:
-        """The finished texts, best first."""
-        return [Hypothesis(ids, score) for score, ids in sorted(self.finished, key=lambda item: -item[0])]
+        """The finished texts, best first. Raises UserError if there are none, which only forbidden tokens can cause."""
+        if not self.finished:
+            raise useless_logits(-host.inf)
+        ranked = sorted(self.finished, key=lambda item: -item[0])[: self.n_best]
+        return [Hypothesis(ids, score, end) for score, ids, end in ranked]
+
+
+def _likeliest(totals: Any, count: int) -> list[int]:
+    """The places of the ``count`` highest values, the highest first, and the first of equal ones first. Those of probability 0,
+    which are -inf, are left out."""
+    least = host.finfo(totals.dtype).min
+    if count < len(totals):  # to find the lowest of the highest takes much less time than to sort all
+        least = max(least, host.partition(totals, len(totals) - count)[-count])
+    places = host.flatnonzero(totals >= least)
+    return [int(place) for place in places[host.argsort(-totals[places], kind="stable")][:count]]

@@ -39,12 +39,15 @@ class Decoder(Protocol):
 
 class GPTDecoder:
     """A decoder for a GPT. It uses a cache while all tokens fit into the context of block_size tokens. After that, the position
-    of every token shifts with each step, so each step computes the last block_size tokens anew, without a cache."""
+    of every token shifts with each step, so each step computes the last block_size tokens anew, without a cache.
 
-    def __init__(self, model: GPT, use_cache: bool = True):
+    The cache has room for ``max_tokens`` tokens, if that is less: pass it where it is known and block_size is large.
+    """
+
+    def __init__(self, model: GPT, use_cache: bool = True, max_tokens: int | None = None):
         self.model = model
         self.ids: Any = None  # the last tokens, at most block_size
-        self.cache: Cache | None = model.new_cache() if use_cache else None
+        self.cache: Cache | None = model.new_cache(max_tokens) if use_cache else None
         cache, logits = self.cache, _last_logits(model, model)
         self._logits = logits
         self._logits_of_one_token: Any = tt.trace(lambda ids: logits(ids, cache))
@@ -57,7 +60,7 @@ class GPTDecoder:
         """
         block_size = self.model.config.block_size
         ids, new = _joined(self.ids, new, self.model.config.vocab_size)
-        if self.cache is not None and ids.shape[1] > block_size:
+        if self.cache is not None and ids.shape[1] > self.cache.capacity:
             self.cache = self._logits_of_one_token = None  # the traced program holds the cache, too
         if self.cache is None:
             ids = ids[:, -block_size:]
@@ -189,9 +192,10 @@ class RecurrentDecoder:
         self.state = None if self.state is None else self.state.select(rows)
 
 
-def language_decoder(model: GPT | RecurrentLM, use_cache: bool = True) -> Decoder:
-    """A decoder that continues texts with this language model. A recurrent one has no cache to do without."""
-    return RecurrentDecoder(model) if isinstance(model, RecurrentLM) else GPTDecoder(model, use_cache)
+def language_decoder(model: GPT | RecurrentLM, use_cache: bool = True, max_tokens: int | None = None) -> Decoder:
+    """A decoder that continues texts with this language model, to ``max_tokens`` in all if that is known. A recurrent one has
+    no cache to do without."""
+    return RecurrentDecoder(model) if isinstance(model, RecurrentLM) else GPTDecoder(model, use_cache, max_tokens)
 
 
 def translation_decoder(model: Transformer | EncoderDecoder, source: Any, max_tokens: int) -> Decoder:

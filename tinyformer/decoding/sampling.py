@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tinyformer.decoding.decoders import Decoder, batch_of_ids, language_decoder
+from tinyformer.decoding.token_rules import TokenRules
 from tinyformer.errors import SettingError, UserError
 from tinyformer.models.gpt import GPT
 from tinyformer.models.recurrent import RecurrentLM
@@ -77,7 +78,7 @@ class Sampling:
 
 def useless_logits(highest: float) -> UserError:
     """The error for logits from which no token can be picked, because the highest of them is NaN or infinite."""
-    problem = "-inf for every token, so that no token is possible"
+    problem = "-inf for every token that may be written, so that no token is possible"
     if math.isnan(highest):
         problem = "NaN: its training diverged (try a lower learning rate), or its weights are damaged"
     elif highest > 0:
@@ -85,28 +86,37 @@ def useless_logits(highest: float) -> UserError:
     return UserError(f"the model's outputs are {problem}; tt.detect_anomaly() names the op where such a value first appears")
 
 
-def sample(decoder: Decoder, prompts: Any, num_tokens: int, sampling: Sampling, end: int | None = None) -> Iterator[Any]:
+def sample(
+    decoder: Decoder,
+    prompts: Any,
+    num_tokens: int,
+    sampling: Sampling,
+    end: int | Iterable[int] | None = None,
+    forbidden: Iterable[int] = (),
+    force_end: bool = False,
+) -> Iterator[Any]:
     """Continue ``prompts`` (batch, length) by up to ``num_tokens`` tokens. Yields the ids of each step, (batch,).
 
-    A row that has written ``end`` gets only ``end`` from then on. The iteration stops when all rows have written it. Raises
-    UserError if the prompts have no tokens or different lengths, and if num_tokens is negative. A batch without rows yields
-    nothing.
+    ``TokenRules`` explains ``end``, ``forbidden`` and ``force_end``. A row that has written an end token repeats it from then
+    on. The iteration stops when all rows have written one. Raises UserError if the prompts have no tokens or different lengths,
+    and if num_tokens is negative. A batch without rows yields nothing.
     """
     if num_tokens < 0:
         raise UserError(f"the length must be at least 0, not {num_tokens}")
-    return _sample(decoder, batch_of_ids(prompts, "prompts"), num_tokens, sampling, end) if len(prompts) else iter(())
+    rules = TokenRules(end, forbidden, force_end)
+    return _sample(decoder, batch_of_ids(prompts, "prompts"), num_tokens, sampling, rules) if len(prompts) else iter(())
 
 
-def _sample(decoder: Decoder, prompts: Any, num_tokens: int, sampling: Sampling, end: int | None) -> Iterator[Any]:
+def _sample(decoder: Decoder, prompts: Any, num_tokens: int, sampling: Sampling, rules: TokenRules) -> Iterator[Any]:
     rng = host.random.default_rng(sampling.seed)
-    new, finished = prompts, host.zeros(len(prompts), dtype=bool)
-    for _ in range(num_tokens):
-        logits = decoder.next_logits(new)
-        picked = [end if is_finished else sampling.pick(row, rng) for row, is_finished in zip(logits, finished)]
-        ids = host.array(picked, dtype=host.int64)
+    new, finished = prompts, [False] * len(prompts)
+    for step in range(1, num_tokens + 1):
+        logits = rules.restrict(decoder.next_logits(new), is_last=step == num_tokens)
+        rows = zip(logits, new[:, -1], finished)
+        ids = host.array([last if is_finished else sampling.pick(row, rng) for row, last, is_finished in rows], host.int64)
         yield ids
-        finished |= ids == end if end is not None else False
-        if finished.all():
+        finished = [is_finished or i in rules.ends for i, is_finished in zip(ids.tolist(), finished)]
+        if all(finished):
             return
         new = ids[:, None]
 
@@ -116,12 +126,15 @@ def generate(
     prompt: Sequence[int],
     num_tokens: int,
     sampling: Sampling | None = None,
-    end: int | None = None,
+    end: int | Iterable[int] | None = None,
     use_cache: bool = True,
+    forbidden: Iterable[int] = (),
 ) -> Iterator[int]:
     """Continue ``prompt``, one token id or more, with a language model. Yields up to ``num_tokens`` ids one by one, and stops
-    after ``end``. Raises UserError if the prompt is empty or num_tokens is negative."""
+    after ``end``, an id or several. The ``forbidden`` ids are never written. Raises UserError if the prompt is empty or
+    num_tokens is negative."""
     sampling = Sampling() if sampling is None else sampling
     ids = batch_of_ids([prompt.numpy() if isinstance(prompt, Tensor) else prompt], "prompts")
-    steps = sample(language_decoder(model, use_cache), ids, num_tokens, sampling, end)
+    decoder = language_decoder(model, use_cache, ids.shape[1] + max(num_tokens, 0))
+    steps = sample(decoder, ids, num_tokens, sampling, end, forbidden)
     return (int(ids[0]) for ids in steps)

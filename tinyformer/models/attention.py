@@ -7,8 +7,9 @@ the scores.
 
 1. Fused: one op from the projected queries, keys and values to the mixed values. This is the route of training, and of
    evaluation without a cache.
-2. In steps: split into heads, rotate, record the weights, attend, join the heads. It runs where the fused op cannot: with
-   rotary positions, and while ``recording_attention`` keeps the weights for a picture.
+2. In steps: split into heads, norm, rotate, record the weights, attend, join the heads. It runs where the fused op cannot: with
+   rotary positions, norms of queries and keys, or fewer heads of keys and values than of queries, and while
+   ``recording_attention`` keeps the weights for a picture.
 3. With a cache, when decoding passes one. It works on arrays, and no gradient flows. The cache changes at each call, so
    ``tt.trace`` writes down opaque steps: usually one, ``_attend_with_cache``. Like the route in steps, it can rotate, and keep
    the weights for a picture. Plain self-attention is two steps: the cache makes room, and ``cached_attention`` computes. The
@@ -29,7 +30,7 @@ from tinytensor import Tensor, multi_head_attention, scaled_dot_product_attentio
 from tinytensor.calling import wrap
 from tinytensor.functional.attention import attention_of_arrays, cached_attention, masked_softmax
 from tinytensor.kernels.heads import join_heads, queries_keys_values
-from tinytensor.nn import Dropout, Linear, Module
+from tinytensor.nn import Dropout, Linear, Module, RMSNorm
 
 
 def padding_mask(ids: Tensor, pad: int) -> Tensor:
@@ -37,11 +38,16 @@ def padding_mask(ids: Tensor, pad: int) -> Tensor:
     return (ids != pad).reshape(ids.shape[0], 1, 1, ids.shape[1])
 
 
-def check_heads(num_heads: int, d_model: int) -> None:
-    """Raise SettingError unless the number of heads divides the width."""
-    if num_heads < 1 or d_model % num_heads:
+def head_sizes(d_model: int, num_heads: int, num_key_value_heads: int = 0, d_head: int = 0) -> tuple[int, int]:
+    """The number of heads of keys and values, which is ``num_heads`` for 0, and the width of a head, which is
+    d_model / num_heads for 0. Raises SettingError if a number does not divide the other."""
+    if num_heads < 1 or (d_model % num_heads and not d_head):
         message = f"num_heads={num_heads} does not divide d_model={d_model}: choose a number that does"
         raise SettingError(message, "num_heads", "d_model")
+    if num_key_value_heads and num_heads % num_key_value_heads:
+        message = f"num_key_value_heads={num_key_value_heads} does not divide num_heads={num_heads}: choose a number that does"
+        raise SettingError(message, "num_key_value_heads", "num_heads")
+    return int(num_key_value_heads or num_heads), int(d_head or d_model // num_heads)
 
 
 class RecordsAttention(Module):
@@ -60,7 +66,17 @@ class MultiHeadAttention(RecordsAttention):
     """Each position attends to others through ``num_heads`` heads. Each head has d_model / num_heads dimensions.
 
     With ``cross``, the queries come from x, and the keys and values from ``memory``. ``dropout`` acts on the attention weights.
-    Raises SettingError if num_heads does not divide d_model.
+
+    The other settings are of self-attention only:
+
+    - ``rotary``: positions, by which queries and keys are rotated.
+    - ``num_key_value_heads``: fewer heads of keys and values than of queries, each used by as many neighbouring heads of
+      queries (Ainslie et al. 2023). 0: as many.
+    - ``d_head``: another width of a head. 0: d_model / num_heads.
+    - ``query_key_value_bias``: biases of the queries, keys and values even without ``bias``.
+    - ``query_key_norm_eps``: the eps of an RMS norm of each head's queries, and one of its keys (Henry et al. 2020; Qwen3).
+
+    Raises SettingError if num_heads does not divide d_model, or num_key_value_heads does not divide num_heads.
     """
 
     def __init__(
@@ -71,18 +87,27 @@ class MultiHeadAttention(RecordsAttention):
         bias: bool = True,
         cross: bool = False,
         rotary: RotaryPositions | None = None,
+        num_key_value_heads: int = 0,
+        d_head: int = 0,
+        query_key_value_bias: bool = False,
+        query_key_norm_eps: float | None = None,
     ):
         super().__init__()
-        check_heads(num_heads, d_model)
         self.num_heads = num_heads
+        self.num_key_value_heads, self.d_head = head_sizes(d_model, num_heads, num_key_value_heads, d_head)
         self.rotary = rotary
         self.cross = cross
         if cross:
             self.query = Linear(d_model, d_model, bias)
             self.key_value = Linear(d_model, 2 * d_model, bias)
         else:
-            self.query_key_value = Linear(d_model, 3 * d_model, bias)
-        self.output = Linear(d_model, d_model, bias)
+            width = (num_heads + 2 * self.num_key_value_heads) * self.d_head
+            self.query_key_value = Linear(d_model, width, bias or query_key_value_bias)
+        self.query_norm = self.key_norm = None
+        if query_key_norm_eps is not None:
+            self.query_norm = RMSNorm(self.d_head, query_key_norm_eps)
+            self.key_norm = RMSNorm(self.d_head, query_key_norm_eps)
+        self.output = Linear(num_heads * self.d_head, d_model, bias)
         self.dropout = Dropout(dropout)
 
     def forward(
@@ -103,25 +128,53 @@ class MultiHeadAttention(RecordsAttention):
         key_value = self._project_memory(memory, cache) if self.cross else None
         dropout_p = self.dropout.p if self.training else 0.0
         if cache is not None and self._is_plain(mask, dropout_p):
-            batch, length, d_model = x.shape
-            stored = _reserve(cache, (batch, self.num_heads, length, d_model // self.num_heads), projected.dtype)
+            batch, length, _ = x.shape
+            stored = _reserve(cache, (batch, self.num_heads, length, self.d_head), projected.dtype)
             mixed = _attend_to_stored(projected, stored, self.num_heads, is_causal)
         elif cache is not None:
             mixed = _attend_with_cache(projected, key_value, mask, is_causal, dropout_p, self, cache)
-        elif self.rotary is None and self._recorded is None:
+        elif self._has_plain_heads() and self._recorded is None:
             mixed = multi_head_attention(projected, self.num_heads, key_value, mask, is_causal, dropout_p)
         else:
-            query, key, value = queries_keys_values(projected, key_value, self.num_heads)
-            if self.rotary is not None:
-                query, key = self.rotary.rotate(query), self.rotary.rotate(key)
+            query, key, value = self.heads(projected, key_value)
+            key, value = self.for_each_query(key), self.for_each_query(value)
             if self._recorded is not None:
                 self.record(attention_weights(query, key, mask, is_causal))
             mixed = join_heads(scaled_dot_product_attention(query, key, value, mask, is_causal, dropout_p))
         return self.output(mixed)
 
+    def heads(self, projected: Tensor, key_value: Tensor | None, start: int = 0) -> tuple[Any, Any, Any]:
+        """The queries (batch, num_heads, length, d_head), and the keys and values (batch, num_key_value_heads, keys, d_head),
+        after norms and rotation. The positions begin at ``start``. In a cross-attention without ``key_value``, keys and values
+        are None."""
+        if self.num_key_value_heads == self.num_heads:
+            query, key, value = queries_keys_values(projected, key_value, self.num_heads, self.cross)
+        else:
+            batch, length, _ = projected.shape
+            packed = projected.reshape(batch, length, -1, self.d_head).swapaxes(1, 2)  # (batch, all heads, length, d_head)
+            ends = self.num_heads, self.num_heads + self.num_key_value_heads
+            query, key, value = packed[:, : ends[0]], packed[:, ends[0] : ends[1]], packed[:, ends[1] :]
+        if self.query_norm is not None and self.key_norm is not None:
+            query, key = self.query_norm(query), self.key_norm(key)
+        if self.rotary is not None:
+            query, key = self.rotary.rotate(query, start), self.rotary.rotate(key, start)
+        return query, key, value
+
+    def for_each_query(self, x: Tensor) -> Tensor:
+        """Keys or values (batch, num_key_value_heads, keys, d_head), repeated for each head of queries."""
+        if self.num_key_value_heads == self.num_heads:
+            return x
+        batch, heads, keys, width = x.shape
+        groups = tt.broadcast_to(x[:, :, None], (batch, heads, self.num_heads // heads, keys, width))
+        return groups.reshape(batch, self.num_heads, keys, width)
+
+    def _has_plain_heads(self) -> bool:
+        """Whether the heads are only parts of the projection, with nothing done to them."""
+        return self.rotary is None and self.query_norm is None and self.num_key_value_heads == self.num_heads
+
     def _is_plain(self, mask: Tensor | None, dropout_p: float) -> bool:
         """Whether this is self-attention with nothing added to it, which ``cached_attention`` computes."""
-        return not self.cross and mask is None and not dropout_p and self.rotary is None and self._recorded is None
+        return not self.cross and mask is None and not dropout_p and self._has_plain_heads() and self._recorded is None
 
     def _project_memory(self, memory: Tensor | None, cache: KeyValueCache | None) -> Tensor | None:
         """The memory's keys and values in one tensor, (batch, memory length, 2 * d_model); None if the cache has them."""
@@ -132,7 +185,9 @@ class MultiHeadAttention(RecordsAttention):
         return self.key_value(memory)
 
     def extra_repr(self) -> str:
-        return f"num_heads={self.num_heads}" + (", cross=True" if self.cross else "")
+        key_value_heads = f", num_key_value_heads={self.num_key_value_heads}"
+        grouped = key_value_heads if self.num_key_value_heads < self.num_heads else ""
+        return f"num_heads={self.num_heads}" + grouped + (", cross=True" if self.cross else "")
 
 
 @tt.opaque
@@ -158,14 +213,21 @@ def _attend_with_cache(
 
     ``key_value`` is None for a cross-attention whose cache is filled already: then nothing is added.
     """
-    query, key, value = queries_keys_values(projected, key_value, layer.num_heads, layer.cross)
-    if layer.rotary is not None:
-        query, key = [layer.rotary.rotate(wrap(x), cache.length).data for x in (query, key)]
-    keys, values = cache.read() if key is None else cache.append(key, value)
+    memory = None if key_value is None else wrap(key_value)
+    query, key, value = layer.heads(wrap(projected), memory, cache.length)
+    keys, values = cache.read() if key is None else cache.append(key.data, value.data)
     if layer._recorded is not None:
         seen = None if mask is None else wrap(mask)
-        layer.record(attention_weights(wrap(query), wrap(keys), seen, is_causal))
-    return join_heads(attention_of_arrays(query, keys, values, mask, is_causal, dropout_p))
+        layer.record(attention_weights(query, layer.for_each_query(wrap(keys)), seen, is_causal))
+    batch, num_heads, length, d_head = query.shape
+    if (
+        length == 1 and mask is None
+    ):  # each head of keys and values as it is: the heads of queries that share it are its queries
+        shared = query.data.reshape(batch, layer.num_key_value_heads, -1, d_head)
+        mixed = attention_of_arrays(shared, keys, values, None, False, dropout_p)
+        return join_heads(mixed.reshape(batch, num_heads, 1, d_head))
+    keys, values = layer.for_each_query(wrap(keys)).data, layer.for_each_query(wrap(values)).data
+    return join_heads(attention_of_arrays(query.data, keys, values, mask, is_causal, dropout_p))
 
 
 def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None = None, is_causal: bool = False) -> Tensor:

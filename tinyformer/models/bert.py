@@ -9,11 +9,11 @@ from typing import Any
 import tinytensor as tt
 from tinyformer.memory import check_model_fits
 from tinyformer.models.attention import padding_mask
-from tinyformer.models.blocks import BlockConfig
+from tinyformer.models.blocks import ACTIVATIONS, BlockConfig
 from tinyformer.models.positions import absolute_positions, check_absolute
 from tinyformer.models.transformer import Stack, check_batch
 from tinyformer.schema import check_fields
-from tinyformer.settings import at_least, setting, settings_from
+from tinyformer.settings import at_least, one_of, setting, settings_from
 from tinytensor import Tensor
 from tinytensor.nn import Dropout, Embedding, LayerNorm, Linear, Module, Parameter, init
 
@@ -33,17 +33,20 @@ class BertConfig:
     dropout: float = setting(0.1, "probability of dropping a value while training", changeable=True)
     positions: str = setting("learned", "learned or sinusoidal")
     norm_first: bool = setting(False, "norms before the sub-layers instead of after the residual sums")
+    activation: str = "gelu_exact"
+    norm_eps: float = 1e-12
 
     def __post_init__(self) -> None:
         check_fields(self)
         at_least(self, vocab_size=1, num_segments=1, max_length=1, num_layers=1)
         check_absolute(self.positions)
+        one_of(self, "activation", [name for name in ACTIVATIONS if name != "swiglu"])  # which the head for masks cannot have
         _ = self.block  # makes a BlockConfig, which checks the settings that it shares with this one
 
     @property
     def block(self) -> BlockConfig:
-        """The configuration of each block: the model's settings of the same names, and BERT's activation and norm_eps."""
-        return settings_from(BlockConfig, vars(self), activation="gelu_exact", norm_eps=1e-12)
+        """The configuration of each block: the model's settings of the same names."""
+        return settings_from(BlockConfig, vars(self))
 
     def num_parameters(self) -> int:
         """The number of parameters of ``Bert``, computed without building it."""
@@ -82,15 +85,19 @@ class Bert(Module):
         self.pooler = Linear(config.d_model, config.d_model)
         self.apply(config.initialise)
 
-    def forward(self, ids: Tensor, segments: Tensor | None = None) -> Tensor:
-        """Ids and segments (batch, length) -> (batch, length, d_model). No token attends to padding."""
+    def forward(self, ids: Tensor, segments: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+        """Ids and segments (batch, length) -> (batch, length, d_model). No token attends to padding.
+
+        A boolean ``mask`` (batch, length), True for the tokens that may be attended to, replaces that of the padding.
+        """
         check_batch(ids, "ids")
         segments = tt.zeros_like(ids) if segments is None else segments
         x = self.token_embedding(ids) + self.segment_embedding(segments)
-        if self.config.positions == "sinusoidal":
+        if self.config.positions != "learned":
             x = x * math.sqrt(self.config.d_model)  # otherwise the embeddings would be tiny beside sines of size 1
         x = self.norm(x + self.position_embedding(ids.shape[1]))
-        return self.encoder(self.dropout(x), padding_mask(ids, self.config.pad))
+        seen = padding_mask(ids, self.config.pad) if mask is None else mask.reshape(len(ids), 1, 1, ids.shape[1])
+        return self.encoder(self.dropout(x), seen)
 
     def pool(self, encoded: Tensor) -> Tensor:
         """One vector for the whole text, (batch, d_model): the first token's vector after a linear layer and tanh."""
@@ -98,7 +105,8 @@ class Bert(Module):
 
 
 class BertForMaskedLM(Module):
-    """Bert with the head that predicts tokens: a linear layer, gelu, a norm, then the token embedding and a bias as output."""
+    """Bert with the head that predicts tokens: a linear layer, the activation, a norm, then the token embedding and a bias as
+    output."""
 
     def __init__(self, config: BertConfig):
         self.config = config
@@ -108,16 +116,17 @@ class BertForMaskedLM(Module):
         self.bias = Parameter(tt.zeros(config.vocab_size))
         config.initialise(self.transform)
 
-    def forward(self, ids: Tensor, segments: Tensor | None = None, places: Any = None) -> Tensor:
-        """Ids (batch, length) -> logits for the token at each position, (batch, length, vocab_size).
+    def forward(self, ids: Tensor, segments: Tensor | None = None, places: Any = None, mask: Tensor | None = None) -> Tensor:
+        """Ids (batch, length) -> logits for the token at each position, (batch, length, vocab_size). ``segments`` and ``mask``
+        are those of ``Bert``.
 
         ``places`` is an index into (batch, length). With it, only the n positions that it picks get logits, (n, vocab_size),
         and the head computes no others.
         """
-        x = self.bert(ids, segments)
+        x = self.bert(ids, segments, mask)
         if places is not None:
             x = x[places]  # (n, d_model)
-        x = self.norm(tt.gelu(self.transform(x)))
+        x = self.norm(ACTIVATIONS[self.config.activation](self.transform(x)))
         return tt.linear(x, self.bert.token_embedding.weight, self.bias)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import tinytensor as tt
 from tinyformer.errors import SettingError
-from tinyformer.models.attention import MultiHeadAttention, check_heads
+from tinyformer.models.attention import MultiHeadAttention, head_sizes
 from tinyformer.models.caches import BlockCache
 from tinyformer.models.positions import RotaryPositions
 from tinyformer.schema import check_fields
@@ -19,6 +19,7 @@ ACTIVATIONS: dict[str, Callable[..., Tensor]] = {
     "relu": tt.relu,
     "gelu_tanh": lambda x: tt.gelu(x, approximate="tanh"),
     "gelu_exact": tt.gelu,
+    "silu": tt.silu,
     "swiglu": tt.swiglu,  # of the gate and of what it multiplies
 }
 NORMS = ("layer", "rms")
@@ -26,7 +27,10 @@ NORMS = ("layer", "rms")
 
 @dataclass(frozen=True)
 class BlockConfig:
-    """The settings that all blocks of a model share. Raises SettingError for a value that is not allowed."""
+    """The settings that all blocks of a model share. Raises SettingError for a value that is not allowed.
+
+    Those after ``norm_eps`` are of self-attention: see ``MultiHeadAttention``, where 0 means the same.
+    """
 
     d_model: int
     num_heads: int
@@ -37,11 +41,15 @@ class BlockConfig:
     norm_first: bool = True
     activation: str = "gelu_tanh"
     norm_eps: float = 1e-5
+    num_key_value_heads: int = 0
+    d_head: int = 0
+    query_key_value_bias: bool = False
+    query_key_norm: bool = False
 
     def __post_init__(self) -> None:
         check_fields(self)
-        at_least(self, d_model=1, num_heads=1, d_ff=1)
-        check_heads(self.num_heads, self.d_model)
+        at_least(self, d_model=1, num_heads=1, d_ff=1, num_key_value_heads=0, d_head=0)
+        head_sizes(self.d_model, self.num_heads, self.num_key_value_heads, self.d_head)
         if not 0.0 <= self.dropout < 1.0:
             raise SettingError(f"dropout must be at least 0 and less than 1, not {self.dropout}")
         one_of(self, "norm", NORMS)
@@ -60,10 +68,35 @@ class BlockConfig:
     def block_parameters(self, cross_attention: bool = False) -> int:
         """The number of parameters of one block."""
         width, inner = int(self.d_model), int(self.d_ff)
-        attentions, inner_layers = (2 if cross_attention else 1), (2 if self.activation == "swiglu" else 1)
-        weights = 4 * width * width * attentions + (inner_layers + 1) * width * inner
-        biases = 4 * width * attentions + inner_layers * inner + width if self.bias else 0
-        return weights + biases + (attentions + 1) * self.norm_parameters()
+        inner_layers, norms = (2 if self.activation == "swiglu" else 1), (3 if cross_attention else 2)
+        weights = (inner_layers + 1) * width * inner + (4 * width * width if cross_attention else 0)
+        biases = inner_layers * inner + width + (4 * width if cross_attention else 0) if self.bias else 0
+        return weights + biases + self._self_attention_parameters() + norms * self.norm_parameters()
+
+    def _self_attention_parameters(self) -> int:
+        width, (key_value_heads, d_head) = int(self.d_model), self.head_sizes
+        of_queries, of_all = int(self.num_heads) * d_head, (int(self.num_heads) + 2 * key_value_heads) * d_head
+        biases = (of_all if self.bias or self.query_key_value_bias else 0) + (width if self.bias else 0)
+        return width * (of_all + of_queries) + biases + (2 * d_head if self.query_key_norm else 0)
+
+    @property
+    def head_sizes(self) -> tuple[int, int]:
+        """The number of heads of keys and values, and the width of a head."""
+        return head_sizes(self.d_model, self.num_heads, self.num_key_value_heads, self.d_head)
+
+    def self_attention(self, rotary: RotaryPositions | None = None) -> MultiHeadAttention:
+        """A new self-attention layer with these settings."""
+        return MultiHeadAttention(
+            self.d_model,
+            self.num_heads,
+            self.dropout,
+            self.bias,
+            rotary=rotary,
+            num_key_value_heads=self.num_key_value_heads,
+            d_head=self.d_head,
+            query_key_value_bias=self.query_key_value_bias,
+            query_key_norm_eps=self.norm_eps if self.query_key_norm else None,
+        )
 
     def saved_numbers(self) -> int:
         """A lower bound for how many numbers a block keeps for each token between forward and backward: the inputs of its
@@ -102,7 +135,7 @@ class Block(Module):
         width, heads = config.d_model, config.num_heads
         self.norm_first = config.norm_first
         self.attention_norm = config.make_norm()
-        self.attention = MultiHeadAttention(width, heads, config.dropout, config.bias, rotary=rotary)
+        self.attention = config.self_attention(rotary)
         self.cross_attention_norm = config.make_norm() if cross_attention else None
         self.cross_attention = (
             MultiHeadAttention(width, heads, config.dropout, config.bias, cross=True) if cross_attention else None

@@ -10,16 +10,21 @@ from tinyformer.errors import SettingError
 from tinyformer.memory import check_cache_fits, check_model_fits
 from tinyformer.models.blocks import Block, BlockConfig
 from tinyformer.models.caches import Cache
-from tinyformer.models.positions import KINDS, LearnedPositions, RotaryPositions, SinusoidalPositions, add_positions
+from tinyformer.models.positions import KINDS, RotaryPositions, RotaryScaling, absolute_positions, add_positions
 from tinyformer.schema import check_fields
-from tinyformer.settings import at_least, one_of, setting
+from tinyformer.settings import at_least, changed_settings, one_of, setting, settings_from
 from tinytensor import Tensor
 from tinytensor.nn import Dropout, Embedding, Linear, Module, ModuleList, init
 
 
 @dataclass(frozen=True)
 class GPTConfig:
-    """The shape of a GPT. Raises SettingError for a value that is not allowed."""
+    """The shape of a GPT. Raises SettingError for a value that is not allowed.
+
+    The settings after ``activation`` are those of other models that predict the next token, such as Llama and Qwen. Of them,
+    ``d_ff`` is the width inside the feed-forward networks, 0 for four times the width, and the rest are described in
+    ``MultiHeadAttention`` and ``RotaryPositions``.
+    """
 
     vocab_size: int
     block_size: int = setting(64, "the longest context, in tokens")
@@ -30,28 +35,40 @@ class GPTConfig:
     bias: bool = setting(False, "biases in linear layers and norms")
     positions: str = setting("learned", "learned, sinusoidal or rotary")
     norm: str = setting("layer", "layer or rms")
-    activation: str = setting("gelu_tanh", "relu, gelu_tanh, gelu_exact or swiglu")
+    activation: str = setting("gelu_tanh", "relu, gelu_tanh, gelu_exact, silu or swiglu")
+    d_ff: int = 0
+    norm_eps: float = 1e-5
+    tie_output: bool = True
+    num_key_value_heads: int = 0
+    d_head: int = 0
+    query_key_value_bias: bool = False
+    query_key_norm: bool = False
+    rotary_base: float = 10000.0
+    rotary_scaling: RotaryScaling | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
-        at_least(self, vocab_size=1, block_size=1, num_layers=1)
-        heads = self.block.num_heads  # ``block`` makes a BlockConfig, which checks its settings
+        at_least(self, vocab_size=1, block_size=1, num_layers=1, d_ff=0)
+        _, d_head = self.block.head_sizes  # ``block`` makes a BlockConfig, which checks its settings
         one_of(self, "positions", KINDS)
-        if self.positions == "rotary" and self.d_model // heads % 2:
-            message = f"d_model / num_heads must be even for rotary positions, not {self.d_model // heads}"
+        if self.positions == "rotary" and d_head % 2:
+            message = f"d_model / num_heads must be even for rotary positions, not {d_head}"
             raise SettingError(message, "d_model", "num_heads")
+        if self.positions != "rotary" and (self.rotary_base != 10000.0 or self.rotary_scaling):
+            raise SettingError(f"rotary_base and rotary_scaling are for rotary positions, not {self.positions} ones")
+        if self.rotary_base <= 1:
+            raise SettingError(f"rotary_base must be above 1, not {self.rotary_base}")
 
     @property
     def block(self) -> BlockConfig:
-        """The configuration of each block. The feed-forward network is four times as wide as the model."""
-        return BlockConfig(
-            self.d_model, self.num_heads, 4 * self.d_model, self.dropout, self.bias, self.norm, True, self.activation
-        )
+        """The configuration of each block: the model's settings of the same names, and norms before the sub-layers."""
+        return settings_from(BlockConfig, {**vars(self), "d_ff": self.d_ff or 4 * self.d_model}, norm_first=True)
 
     def num_parameters(self) -> int:
         """The number of parameters of the model, computed without building it."""
         positions = int(self.block_size) if self.positions == "learned" else 0
-        embeddings = (int(self.vocab_size) + positions) * int(self.d_model)
+        outputs = 0 if self.tie_output else int(self.vocab_size)
+        embeddings = (int(self.vocab_size) + positions + outputs) * int(self.d_model)
         return embeddings + int(self.num_layers) * self.block.block_parameters() + self.block.norm_parameters()
 
     def saved_numbers(self) -> int:
@@ -60,7 +77,7 @@ class GPTConfig:
 
 
 class GPT(Module):
-    """Token and position embeddings, pre-norm blocks, a final norm, and the token embedding again as the output layer.
+    """Token and position embeddings, pre-norm blocks, a final norm, and an output layer, by default the token embedding again.
 
     Raises SettingError if the model does not fit in memory.
     """
@@ -71,15 +88,15 @@ class GPT(Module):
         self.token_embedding = Embedding(config.vocab_size, config.d_model)
         self.position_embedding: Module | None = None
         rotary = None
-        if config.positions == "learned":
-            self.position_embedding = LearnedPositions(config.block_size, config.d_model)
-        elif config.positions == "sinusoidal":
-            self.position_embedding = SinusoidalPositions(config.d_model)
+        if config.positions == "rotary":
+            _, d_head = config.block.head_sizes
+            rotary = RotaryPositions(d_head, config.rotary_base, config.rotary_scaling)
         else:
-            rotary = RotaryPositions(config.d_model // config.num_heads)
+            self.position_embedding = absolute_positions(config.positions, config.block_size, config.d_model)
         self.dropout = Dropout(config.dropout)
         self.blocks = ModuleList(Block(config.block, rotary=rotary) for _ in range(config.num_layers))
         self.norm = config.block.make_norm()
+        self.output = None if config.tie_output else Linear(config.d_model, config.vocab_size, bias=False)
         self.apply(self._initialise)
 
     def _initialise(self, module: Module) -> None:
@@ -106,14 +123,17 @@ class GPT(Module):
         With a ``cache``, the ids are only the tokens that follow those in the cache. Raises ValueError if there are more than
         block_size tokens, those in the cache included.
         """
-        return tt.linear(self._features(ids, cache), self.token_embedding.weight)
+        return tt.linear(self._features(ids, cache), self._output_weight())
 
     def loss(self, ids: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
         """The cross-entropy of the predictions for ``targets`` (batch, length), the tokens that follow each of ``ids``.
 
         The logits are computed in parts, never all at once: with a large vocabulary they would take most of the memory.
         """
-        return tt.linear_cross_entropy(self._features(ids), self.token_embedding.weight, targets, reduction=reduction)
+        return tt.linear_cross_entropy(self._features(ids), self._output_weight(), targets, reduction=reduction)
+
+    def _output_weight(self) -> Tensor:
+        return self.token_embedding.weight if self.output is None else self.output.weight
 
     def _features(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
         """The input of the output layer: (batch, length, d_model)."""
@@ -131,8 +151,27 @@ class GPT(Module):
             x = block(x, is_causal=True, cache=cache.blocks[i] if cache is not None else None)
         return self.norm(x)
 
-    def new_cache(self) -> Cache:
-        """An empty cache for this model, for up to block_size tokens. Raises SettingError if it does not fit in memory."""
-        numbers = 2 * int(self.config.num_layers) * int(self.config.block_size) * int(self.config.d_model)
-        check_cache_fits(numbers, self.token_embedding.weight.dtype, "block_size")
-        return Cache(self.config.num_layers, self.config.block_size)
+    def new_cache(self, max_tokens: int | None = None) -> Cache:
+        """An empty cache for this model, for up to block_size tokens, or ``max_tokens`` if that is less. Raises SettingError if
+        it does not fit in memory."""
+        capacity = int(self.config.block_size if max_tokens is None else min(max_tokens, self.config.block_size))
+        key_value_heads, d_head = self.config.block.head_sizes
+        numbers = 2 * int(self.config.num_layers) * capacity * key_value_heads * d_head
+        check_cache_fits(numbers, self.token_embedding.weight.dtype, "block_size" if max_tokens is None else "length")
+        return Cache(self.config.num_layers, capacity)
+
+    def adapted(self, config: GPTConfig) -> GPT:
+        """The same weights in a model with another dropout or a smaller block_size. Learned positions after that are left out.
+        Raises SettingError if another setting differs."""
+        if config.block_size > self.config.block_size:
+            raise SettingError(f"block_size must be at most {self.config.block_size}, as in these weights")
+        for name in changed_settings(GPTConfig, vars(config), self.config):
+            if name not in ("block_size", "dropout"):
+                raise SettingError(f"{name} is {getattr(self.config, name)!r} in these weights: leave it out")
+        with init.skipped():
+            model = GPT(config)
+        state = self.state_dict()
+        if "position_embedding.weight" in state:
+            state["position_embedding.weight"] = tt.copy(state["position_embedding.weight"][: config.block_size])
+        model.load_state_dict(state, assign=True)
+        return model.train(self.training)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import tinytensor as tt
 from tinyformer.errors import SettingError
+from tinyformer.schema import check_fields
+from tinyformer.settings import one_of
 from tinytensor import Tensor
 from tinytensor.backend import host
 from tinytensor.nn import Embedding, Module
@@ -15,27 +19,31 @@ if TYPE_CHECKING:
 
 
 KINDS = ("learned", "sinusoidal", "rotary")
+ABSOLUTE_KINDS = ("sinusoidal", "sinusoidal_halves", "learned")  # added to the embeddings
 
 
-def sinusoidal(length: int, d_model: int) -> Tensor:
+def sinusoidal(length: int, d_model: int, halves: bool = False) -> Tensor:
     """The table of sinusoidal positions (Vaswani et al. 2017, section 3.5): (length, d_model), float32.
 
-    Dimension 2i of position p is sin(p / 10000^(2i/d_model)). Dimension 2i+1 is the cosine of the same angle.
+    Dimension 2i of position p is sin(p / 10000^(2i/d_model)). Dimension 2i+1 is the cosine of the same angle. With ``halves``
+    the sines are not beside their cosines, but all before them, as in Tensor2Tensor and Marian.
     """
     even = host.arange(0, d_model, 2)
     angles = host.arange(length)[:, None] / 10000.0 ** (even / d_model)
+    of_sines, of_cosines = (slice(0, len(even)), slice(len(even), None)) if halves else (slice(0, None, 2), slice(1, None, 2))
     table = host.zeros((length, d_model), dtype=host.float32)
-    table[:, 0::2] = host.sin(angles)
-    table[:, 1::2] = host.cos(angles[:, : d_model // 2])
+    table[:, of_sines] = host.sin(angles)
+    table[:, of_cosines] = host.cos(angles[:, : d_model // 2])
     return tt.tensor(table)
 
 
 class SinusoidalPositions(Module):
     """``sinusoidal`` as a module. It keeps the table, and makes a longer one when a longer text comes."""
 
-    def __init__(self, d_model: int):
+    def __init__(self, d_model: int, halves: bool = False):
         self.d_model = d_model
-        self.table = sinusoidal(0, d_model)
+        self.halves = halves
+        self.table = sinusoidal(0, d_model, halves)
 
     def forward(self, length: int, start: int = 0) -> Tensor:
         """The positions start to start + length - 1: (length, d_model)."""
@@ -45,7 +53,7 @@ class SinusoidalPositions(Module):
         """The table, with at least ``length`` positions."""
         table = self.table
         if length > table.shape[0]:
-            table = sinusoidal(max(length, 2 * len(table)), self.d_model).astype(table.dtype)
+            table = sinusoidal(max(length, 2 * len(table)), self.d_model, self.halves).astype(table.dtype)
             self.table = table  # another thread may replace it at any time, so this one returns its own
         return table
 
@@ -77,26 +85,63 @@ def _later_positions(positions: Any, cache: Cache, count: int) -> Any:
 
 def check_absolute(kind: str) -> None:
     """Raise SettingError unless ``kind`` names positions that are added to the embeddings."""
-    if kind not in ("sinusoidal", "learned"):
-        raise SettingError(f"positions must be sinusoidal or learned, not {kind!r}")
+    if kind not in ABSOLUTE_KINDS:
+        raise SettingError(f"positions must be {', '.join(ABSOLUTE_KINDS[:-1])} or {ABSOLUTE_KINDS[-1]}, not {kind!r}")
 
 
 def absolute_positions(kind: str, max_length: int, d_model: int) -> SinusoidalPositions | LearnedPositions:
-    """A module of positions that are added to the embeddings: "sinusoidal" ones, or ``max_length`` "learned" ones."""
-    return LearnedPositions(max_length, d_model) if kind == "learned" else SinusoidalPositions(d_model)
+    """A module of positions that are added to the embeddings: "sinusoidal" ones, "sinusoidal_halves" (see ``sinusoidal``), or
+    ``max_length`` "learned" ones."""
+    if kind == "learned":
+        return LearnedPositions(max_length, d_model)
+    return SinusoidalPositions(d_model, halves=kind == "sinusoidal_halves")
+
+
+@dataclass(frozen=True)
+class RotaryScaling:
+    """How rotary frequencies are made smaller, for a context longer than the ``original_length`` of the first training.
+
+    ``kind`` "linear": all are divided by ``factor`` (Chen et al. 2023, section 2.2). "llama3" (Llama 3.1): those that turn at
+    least ``high_frequency_factor`` times within the original length stay, those that turn at most ``low_frequency_factor``
+    times are divided by ``factor``, and between these the change is gradual. Raises SettingError for a value that is not
+    allowed.
+    """
+
+    kind: str
+    factor: float
+    low_frequency_factor: float = 1.0
+    high_frequency_factor: float = 4.0
+    original_length: int = 8192
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        one_of(self, "kind", ("linear", "llama3"))
+        if not (self.factor > 0 and 0 < self.low_frequency_factor < self.high_frequency_factor and self.original_length > 0):
+            raise SettingError(f"rotary scaling needs positive numbers, and a low factor below the high one, not {self}")
+
+    def __call__(self, frequencies: Any) -> Any:
+        """The frequencies (d_head / 2,), in radians a position, after scaling."""
+        if self.kind == "linear":
+            return frequencies / self.factor
+        turns = self.original_length * frequencies / (2 * math.pi)
+        kept = (turns - self.low_frequency_factor) / (self.high_frequency_factor - self.low_frequency_factor)
+        kept = host.clip(kept, 0.0, 1.0)
+        return kept * frequencies + (1.0 - kept) * frequencies / self.factor
 
 
 class RotaryPositions:
     """Rotary positions (Su et al. 2021, equation 34): queries and keys are rotated by angles proportional to their position, so
-    that their dot product depends only on their distance. Dimension i is rotated together with dimension i + d_head/2.
+    that their dot product depends only on their distance. Dimension i is rotated together with dimension i + d_head/2, by
+    base^(-2i/d_head) radians a position, or what ``scaling`` makes of that.
 
     Raises ValueError if ``d_head`` is odd.
     """
 
-    def __init__(self, d_head: int, base: float = 10000.0):
+    def __init__(self, d_head: int, base: float = 10000.0, scaling: RotaryScaling | None = None):
         if d_head % 2:
             raise ValueError(f"rotary positions need an even number of dimensions a head, not {d_head}")
-        self.frequencies = base ** (-host.arange(0, d_head, 2) / d_head)
+        frequencies = base ** (-host.arange(0, d_head, 2) / d_head)
+        self.frequencies = frequencies if scaling is None else scaling(frequencies)
         self._tables: tuple[Tensor, Tensor] | None = None
 
     def rotate(self, x: Tensor, start: int = 0) -> Tensor:

@@ -25,6 +25,8 @@ class TransformerConfig:
     """The shape of an encoder-decoder. The defaults are the paper's base model. Raises SettingError for a value that is not
     allowed.
 
+    Marian's models differ from the paper's in the last four settings: see ``TokenAndPosition`` and ``Transformer``.
+
     With ``source_features`` the encoder reads vectors of so many numbers instead of ids (see ``Vectors``), and makes one
     position of every ``source_stride`` of them. There is no source vocabulary then: ``source_vocab_size`` is 0.
     """
@@ -38,15 +40,19 @@ class TransformerConfig:
     decoder_layers: int = setting(6, "blocks of the decoder")
     d_ff: int = setting(2048, "the width inside the feed-forward networks")
     dropout: float = setting(0.1, "probability of dropping a value while training", changeable=True)
-    positions: str = setting("sinusoidal", "sinusoidal or learned")
+    positions: str = setting("sinusoidal", "sinusoidal, sinusoidal_halves or learned")
     max_length: int = setting(512, "the longest sentence, in tokens, with learned positions")
     norm: str = setting("layer", "layer or rms")
     norm_first: bool = setting(False, "norms before the sub-layers instead of after the residual sums")
-    activation: str = setting("relu", "relu, gelu_tanh, gelu_exact or swiglu")
+    activation: str = setting("relu", "relu, gelu_tanh, gelu_exact, silu or swiglu")
     share_embeddings: bool = setting(False, "one embedding for both languages, which then share one vocabulary")
     tie_output: bool = setting(True, "use the target embedding as the output layer, too")
     source_features: int = 0
     source_stride: int = 1
+    norm_eps: float = 1e-5
+    scale_embeddings: bool = True
+    learn_padding: bool = True
+    output_bias: bool = False
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -102,11 +108,14 @@ def check_batch(ids: Tensor, what: str) -> None:
 
 
 class TokenAndPosition(Module):
-    """Token embeddings times sqrt(d_model), plus positions, then dropout (sections 3.4, 3.5 and 5.4)."""
+    """Token embeddings times sqrt(d_model), plus positions, then dropout (sections 3.4, 3.5 and 5.4).
+
+    Without ``scale_embeddings`` they are not multiplied.
+    """
 
     def __init__(self, tokens: Embedding, config: TransformerConfig):
         self.tokens = tokens
-        self.scale = math.sqrt(config.d_model)
+        self.scale = math.sqrt(config.d_model) if config.scale_embeddings else 1.0
         self.positions = absolute_positions(config.positions, config.max_length, config.d_model)
         self.dropout = Dropout(config.dropout)
 
@@ -140,6 +149,9 @@ class Stack(Module):
 class Transformer(Module):
     """Encoder, decoder and output layer. ``forward`` is for training; ``encode`` and ``decode`` are for translating.
 
+    With ``output_bias`` a fixed bias (target_vocab_size,) is added to the logits. Without ``learn_padding`` the embeddings of
+    ``source_pad`` get no gradient, not even where a decoder starts with it.
+
     Raises SettingError if the model does not fit in memory.
     """
 
@@ -152,13 +164,18 @@ class Transformer(Module):
             self.source_embedding: Module = VectorAndPosition(config)
             target = Embedding(config.target_vocab_size, config.d_model)
         else:
-            source = Embedding(config.source_vocab_size, config.d_model)
-            target = source if config.share_embeddings else Embedding(config.target_vocab_size, config.d_model)
+            frozen = None if config.learn_padding else config.source_pad
+            source = Embedding(config.source_vocab_size, config.d_model, frozen)
+            shared = source if config.share_embeddings else None
+            target = shared or Embedding(config.target_vocab_size, config.d_model, frozen)
             self.source_embedding = TokenAndPosition(source, config)
         self.target_embedding = TokenAndPosition(target, config)
         self.encoder = Stack(config.block, config.encoder_layers)
         self.decoder = Stack(config.block, config.decoder_layers, cross_attention=True)
         self.output = None if config.tie_output else Linear(config.d_model, config.target_vocab_size, bias=False)
+        self.output_bias: Tensor | None = None
+        if config.output_bias:
+            self.register_buffer("output_bias", tt.zeros(config.target_vocab_size))
         self.apply(self._initialise)
 
     def _initialise(self, module: Module) -> None:
@@ -195,7 +212,7 @@ class Transformer(Module):
         With a ``cache``, the target holds only new tokens. Padding at the end of a target needs no mask, because no token
         attends to later ones.
         """
-        return tt.linear(self._features(target, memory, memory_mask, cache), self._output_weight())
+        return tt.linear(self._features(target, memory, memory_mask, cache), self._output_weight(), self.output_bias)
 
     def loss(
         self,
@@ -209,8 +226,12 @@ class Transformer(Module):
         """The cross-entropy of ``forward``'s logits for ``target_outputs`` (batch, target length). Outputs that equal
         ``ignore_index`` do not count.
 
-        The logits are computed in parts, never all at once: with a large vocabulary they would take most of the memory.
+        Without ``output_bias`` the logits are computed in parts, never all at once: with a large vocabulary they would take
+        most of the memory.
         """
+        if self.output_bias is not None:
+            logits = self.forward(source, target_inputs)
+            return tt.cross_entropy(logits, target_outputs, ignore_index, label_smoothing, reduction)
         features = self._features(target_inputs, *self.encode(source))
         return tt.linear_cross_entropy(
             features, self._output_weight(), target_outputs, ignore_index, label_smoothing, reduction

@@ -157,11 +157,12 @@ def loss_by_order(losses: Mapping[int, float], gpt: float | None, path: str | Pa
     axes = figure.add_subplot()
     axes.plot(list(losses), list(losses.values()), color=COLORS[2], linewidth=2, marker="o", label="Markov, Kneser-Ney")
     for order, loss in losses.items():
-        axes.annotate(f"{loss:.2f}", (order, loss), textcoords="offset points", xytext=(5, 6), fontsize=8)
+        on_white: dict[str, Any] = {"color": "white", "pad": 0.5}  # where the line of the GPT is behind the number
+        axes.annotate(f"{loss:.2f}", (order, loss), textcoords="offset points", xytext=(5, 6), fontsize=8, bbox=on_white)
     if gpt is not None:
         axes.axhline(gpt, color=COLORS[0], linewidth=1.5, linestyle="--", label=f"GPT: {gpt:.2f}")
     axes.set_xticks(list(losses))
-    axes.margins(y=0.12)
+    axes.margins(x=0.07, y=0.12)  # so that the last number has room
     axes.set_xlabel("characters of context")
     axes.set_ylabel("validation loss (nats a character)")
     axes.set_title(lettering.line(title, 40), fontfamily=lettering.families, parse_math=False)

@@ -46,7 +46,7 @@ def word_map(points: Mapping[str, Sequence[float]], groups: Mapping[str, Sequenc
     heading = note + (f" {missing} words have no room for a label." if missing else "")
 
     words: dict[str, Any] = {"fontfamily": lettering.families, "parse_math": False}
-    lines = [lettering.line(line, math.inf) for line in textwrap.wrap(heading, int(13 * side))]
+    lines = [lettering.line(line, math.inf) for line in textwrap.wrap(heading, int(14 * side))]
     height = side + 0.2 + 0.15 * len(lines) + 0.25 * bool(groups)
     figure = Figure(figsize=(side, height))
     axes = figure.add_axes((0, 0, 1, side / height))

@@ -9,12 +9,21 @@ from tinyformer.files import read_json
 from tinyformer.tokenizers.base import Tokenizer
 from tinyformer.tokenizers.bpe import BPETokenizer
 from tinyformer.tokenizers.char import CharTokenizer
+from tinyformer.tokenizers.marian import MarianTokenizer
 from tinyformer.tokenizers.word import WordTokenizer
 from tinyformer.tokenizers.wordpiece import WordPieceTokenizer
 
-__all__ = ["BPETokenizer", "CharTokenizer", "Tokenizer", "WordPieceTokenizer", "WordTokenizer", "load_tokenizer"]
+__all__ = [
+    "BPETokenizer",
+    "CharTokenizer",
+    "MarianTokenizer",
+    "Tokenizer",
+    "WordPieceTokenizer",
+    "WordTokenizer",
+    "load_tokenizer",
+]
 
-TOKENIZERS = (CharTokenizer, WordTokenizer, BPETokenizer, WordPieceTokenizer)
+TOKENIZERS = (CharTokenizer, WordTokenizer, BPETokenizer, WordPieceTokenizer, MarianTokenizer)
 
 
 def load_tokenizer(path: str | Path, vocab_size: int | None = None) -> Tokenizer:
@@ -23,7 +32,7 @@ def load_tokenizer(path: str | Path, vocab_size: int | None = None) -> Tokenizer
     kind = read_json(Path(path)).get("kind")
     tokenizers = [one for one in TOKENIZERS if one.kind == kind]
     if not tokenizers:
-        known = "'char', 'word', 'bpe' or 'wordpiece'"
+        known = "'char', 'word', 'bpe', 'wordpiece' or 'marian'"
         raise UserError(f"{path} holds no tokenizer: its kind is {shortened(repr(kind), 40)}, not {known}")
     tokenizer = tokenizers[0].load(path)
     if vocab_size is not None and tokenizer.vocab_size != vocab_size:

@@ -15,10 +15,15 @@ Made = TypeVar("Made")
 
 
 class Tokenizer(Protocol):
-    """Text to ids and back. The ids are 0 to ``vocab_size`` - 1. ``special`` maps the name of each special token to its id."""
+    """Text to ids and back. The ids are 0 to ``vocab_size`` - 1. ``special`` maps the name of each special token to its id.
+
+    ``before`` and ``after`` are the ids that a model expects around a whole text. ``encode`` leaves them to the caller.
+    """
 
     kind: str
     special: dict[str, int]
+    before: tuple[int, ...]
+    after: tuple[int, ...]
 
     @property
     def vocab_size(self) -> int:

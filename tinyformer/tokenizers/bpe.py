@@ -8,66 +8,95 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import regex
-
 from tinyformer.errors import UserError
 from tinyformer.files import damaged, read_json, write_json
+from tinyformer.tokenizers.added import AddedToken, AddedTokens
 from tinyformer.tokenizers.base import checked, checked_text, load_saved, texts_of
+from tinyformer.tokenizers.byte_letters import BYTES, hidden, shown
+from tinyformer.tokenizers.cutting import CuttingRules
 from tinyformer.tokenizers.merging import Pair, apply_merges, learn_merges
-from tinyformer.tokenizers.special import cut_at_special, skippable, special_names
+from tinyformer.tokenizers.special import skippable, special_names
 from tinytensor.backend import host
-
-# How GPT-2 cuts a text into words: English contractions; then letters, digits or other signs, each with one space before them;
-# then white space.
-WORDS = regex.compile(r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+""")
-
-# The order in which GPT-2 numbers the bytes: first those that are visible characters of Latin-1, then the others.
-_VISIBLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-BYTES = [*_VISIBLE, *(b for b in range(256) if b not in _VISIBLE)]
 
 
 class BPETokenizer:
     """Byte-level BPE. ``tokens[i]`` are the bytes of id i. ``merges`` are pairs of ids, in the order they were learned.
 
     ``special`` tokens, such as "<|endoftext|>", are never cut, and no merge makes one. ``encode`` treats their names as plain
-    text unless ``allow_special``, so that a text cannot smuggle them in. Raises UserError if tokens, merges and special tokens
-    do not fit together.
+    text unless ``allow_special``, so that a text cannot smuggle them in.
+
+    What other models than GPT-2 have besides: ``rules`` that cut a text into words; ``added`` tokens with rules of their own;
+    ``ignore_merges``, with which a word that is a token is never built from merges; and the ids ``before`` and ``after`` that
+    the model expects around a whole text, such as Llama 3's <|begin_of_text|>, which ``encode`` leaves to the caller.
+
+    Raises UserError if all these do not fit together.
     """
 
     kind = "bpe"
 
-    def __init__(self, tokens: Sequence[bytes], merges: Iterable[Pair], special: Mapping[str, int] | None = None):
+    def __init__(
+        self,
+        tokens: Sequence[bytes],
+        merges: Iterable[Pair],
+        special: Mapping[str, int] | None = None,
+        *,
+        rules: CuttingRules | None = None,
+        added: Iterable[AddedToken] = (),
+        ignore_merges: bool = False,
+        before: Iterable[int] = (),
+        after: Iterable[int] = (),
+    ):
         self.tokens = list(tokens)
         self.merges = list(merges)
-        self.special = dict(special or {})
-        special_names(self.special)
-        for name, i in self.special.items():
-            if not 0 <= i < len(self.tokens) or self.tokens[i] != name.encode():
-                raise UserError(f"the special token {name!r} is not the token of its id, {i}")
-        reserved = set(self.special.values())
-        id_of = {token: i for i, token in enumerate(self.tokens) if i not in reserved}
-        if b"" in id_of or len(id_of) + len(reserved) < len(self.tokens):
+        self.rules = rules or CuttingRules()
+        self.added = list(added)
+        self.ignore_merges = ignore_merges
+        self.before, self.after = tuple(before), tuple(after)
+        self.special = {**(special or {}), **{token.content: token.id for token in self.added if token.special}}
+        named = [AddedToken(name, i, special=True) for name, i in (special or {}).items()] + self.added
+        self._added = AddedTokens(named, self.rules.normalized)
+        self._check_ids(named)
+        reserved = {token.id for token in named if not token.in_vocabulary}
+        self._id_of = {token: i for i, token in enumerate(self.tokens) if i not in reserved}
+        if b"" in self._id_of or len(self._id_of) + len(reserved) < len(self.tokens):
             raise UserError("a token is empty, or occurs twice")
-        missing = sum(bytes([b]) not in id_of for b in range(256))
+        missing = sum(bytes([b]) not in self._id_of for b in range(256))
         if missing:
             raise UserError(f"a byte-level tokenizer needs all 256 bytes as tokens; {missing} are missing")
-        self._bytes = [id_of[bytes([b])] for b in range(256)]
-        self._merged: dict[Pair, tuple[int, int]] = {}  # pair -> (rank, id of the two together)
-        for rank, (left, right) in enumerate(self.merges):
-            new = id_of.get(self._ordinary(left) + self._ordinary(right))
-            if new is None:
-                raise UserError(f"the merge of {self.tokens[left]!r} and {self.tokens[right]!r} makes no token")
-            self._merged.setdefault((left, right), (rank, new))
+        self._bytes = [self._id_of[bytes([b])] for b in range(256)]
+        self._merged = self._numbered_merges(reserved)
         self._encode_word = functools.lru_cache(maxsize=65536)(self._merge_word)
 
-    def _ordinary(self, i: int) -> bytes:
-        if i in self.special.values() or not 0 <= i < len(self.tokens):
-            raise UserError(f"a merge joins the id {i}, which is special or not an id")
-        return self.tokens[i]
+    def _check_ids(self, named: list[AddedToken]) -> None:
+        for token in named:
+            content = hidden([token.content])[0] if token.in_vocabulary else token.content.encode()
+            if not 0 <= token.id < len(self.tokens) or self.tokens[token.id] != content:
+                kind = "special" if token.special else "added"
+                raise UserError(f"the {kind} token {token.content!r} is not the token of its id, {token.id}")
+        if len({token.id for token in named}) < len(named):
+            raise UserError("two special or added tokens have the same id")
+        for i in (*self.before, *self.after):
+            if not 0 <= i < len(self.tokens):
+                raise UserError(f"a whole text has the id {i} before or after it, which is not an id")
+
+    def _numbered_merges(self, reserved: set[int]) -> dict[Pair, tuple[int, int]]:
+        """For each pair that merges, the rank of the merge and the id of the two together."""
+        tokens, id_of, size = self.tokens, self._id_of, len(self.tokens)
+        merged: dict[Pair, tuple[int, int]] = {}
+        for rank, pair in enumerate(self.merges):
+            left, right = pair
+            for i in pair:
+                if i in reserved or not 0 <= i < size:
+                    raise UserError(f"a merge joins the id {i}, which is special or not an id")
+            new = id_of.get(tokens[left] + tokens[right])
+            if new is None:
+                raise UserError(f"the merge of {tokens[left]!r} and {tokens[right]!r} makes no token")
+            merged.setdefault(pair, (rank, new))
+        return merged
 
     @property
     def vocab_size(self) -> int:
@@ -79,16 +108,19 @@ class BPETokenizer:
     def encode(self, text: str, allow_special: bool = False) -> Any:
         """The ids of the text, a NumPy int64 array. Raises UserError for anything but text. Every text can be encoded."""
         ids: list[int] = []
-        for part, special in cut_at_special(checked_text(text), self.special if allow_special else {}):
-            if special is not None:
-                ids.append(special)
+        for part, added in self._added.cut(checked_text(text), allow_special):
+            if added is not None:
+                ids.append(added)
             else:
-                for word in WORDS.findall(part):
+                for word in self.rules.words(part):
                     ids.extend(self._encode_word(word))
         return host.array(ids, dtype=host.int64)
 
     def _merge_word(self, word: str) -> tuple[int, ...]:
-        return tuple(apply_merges([self._bytes[b] for b in word.encode()], self._merged))
+        content = word.encode()
+        if self.ignore_merges and content in self._id_of:
+            return (self._id_of[content],)
+        return tuple(apply_merges([self._bytes[b] for b in content], self._merged))
 
     def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
         """The text of the ids. Bytes that are not UTF-8, such as those of half a character, become U+FFFD. Raises UserError for
@@ -104,14 +136,20 @@ class BPETokenizer:
 
     @classmethod
     def train(
-        cls, text: str | Iterable[str], vocab_size: int, special: Iterable[str] = (), progress: bool = False
+        cls,
+        text: str | Iterable[str],
+        vocab_size: int,
+        special: Iterable[str] = (),
+        progress: bool = False,
+        rules: CuttingRules | None = None,
     ) -> BPETokenizer:
         """Learn merges from a text, or several, until there are ``vocab_size`` tokens, or no pair occurs twice.
 
         Each step merges the most frequent pair; of equally frequent ones, that with the smaller ids. The ids are: first the
-        bytes, then the tokens that merging made, then the ``special`` tokens. Raises UserError if the vocabulary is too small
-        for the bytes and the special tokens.
+        bytes, then the tokens that merging made, then the ``special`` tokens. The text is cut by GPT-2's rules, or by other
+        ``rules``. Raises UserError if the vocabulary is too small for the bytes and the special tokens.
         """
+        rules = rules or CuttingRules()
         names = special_names(special)
         if vocab_size < 256 + len(names):
             raise UserError(
@@ -128,71 +166,115 @@ class BPETokenizer:
             tokens.append(tokens[pair[0]] + tokens[pair[1]])
             return len(tokens) - 1
 
-        words = Counter(word for part in texts_of(text) for word in WORDS.findall(part))
+        words = Counter(word for part in texts_of(text) for word in rules.words(rules.normalized(part)))
         place = {b: i for i, b in enumerate(BYTES)}
         learn_merges([[place[b] for b in word.encode()] for word in words], list(words.values()), merge, progress)
         ids = {name: len(tokens) + i for i, name in enumerate(names)}
-        return cls([*tokens, *(name.encode() for name in names)], merges, ids)
+        return cls([*tokens, *(name.encode() for name in names)], merges, ids, rules=rules)
 
     # ------------------------------------------------------------------------------------------------------- files
 
     def save(self, path: str | Path) -> None:
         """Write the tokenizer to a JSON file. Bytes are written as in GPT-2's files."""
-        names = {i: name for name, i in self.special.items()}
-        tokens = [names[i] if i in names else _shown(token) for i, token in enumerate(self.tokens)]
+        added = {token.content for token in self.added}
+        plain = {name: i for name, i in self.special.items() if name not in added}
+        tokens = self.shown_tokens()
         merges = [f"{tokens[left]} {tokens[right]}" for left, right in self.merges]
-        write_json(Path(path), {"kind": self.kind, "special": self.special, "merges": merges, "tokens": tokens})
+        saved: dict[str, Any] = {"kind": self.kind, "special": plain, "merges": merges, "tokens": tokens}
+        more = {
+            "rules": None if self.rules == CuttingRules() else self.rules,
+            "added": self.added,
+            "ignore_merges": self.ignore_merges,
+            "before": self.before,
+            "after": self.after,
+        }
+        write_json(Path(path), saved | {key: value for key, value in more.items() if value})
+
+    def shown_tokens(self) -> list[str]:
+        """The tokens as GPT-2's files show them: bytes as visible characters, and the names of special and added tokens."""
+        names = {i: name for name, i in self.special.items()}
+        names |= {token.id: token.content for token in self.added if not token.in_vocabulary}
+        return [names[i] if i in names else shown(token) for i, token in enumerate(self.tokens)]
 
     @classmethod
     def load(cls, path: str | Path) -> BPETokenizer:
         """The tokenizer that ``save`` wrote. Raises UserError for any other file."""
+        # Only tokenizers that differ from GPT-2's in more than the tokens have the later entries.
         return load_saved(
-            cls._from_shown, path, cls.kind, "byte-pair", tokens=list[str], merges=list[str], special=dict[str, int]
+            cls._from_shown,
+            path,
+            cls.kind,
+            "byte-pair",
+            tokens=list[str],
+            merges=list[str],
+            special=dict[str, int],
+            rules=CuttingRules | None,
+            added=list[AddedToken] | None,
+            ignore_merges=bool | None,
+            before=list[int] | None,
+            after=list[int] | None,
         )
 
     @classmethod
-    def from_gpt2_files(cls, encoder: str | Path, vocab: str | Path) -> BPETokenizer:
-        """GPT-2's own tokenizer from its two files: ``encoder.json`` (tokens to ids) and ``vocab.bpe`` (one merge a line, in
-        order). "<|endoftext|>" is special. Raises UserError if a file is missing or damaged, or if they do not fit together."""
+    def from_gpt2_files(cls, encoder: str | Path, vocab: str | Path, rules: CuttingRules | None = None) -> BPETokenizer:
+        """GPT-2's own tokenizer from its two files: ``encoder.json`` or ``vocab.json`` (tokens to ids), and ``vocab.bpe`` or
+        ``merges.txt`` (one merge a line, in order). "<|endoftext|>" is special. Raises UserError if a file is missing or
+        damaged, or if they do not fit together."""
         ids = read_json(Path(encoder))
         if not Path(vocab).exists():
             raise UserError(f"{vocab} does not exist: pass the file of merges that belongs to {encoder}")
         with damaged(f"{encoder} or {vocab} (or they do not belong together)"):
-            if sorted(ids.values()) != list(range(len(ids))):
-                raise UserError(f"the ids are not the numbers from 0 to {len(ids) - 1}")
+            tokens = tokens_in_order(ids)
             lines = Path(vocab).read_text(encoding="utf-8").split("\n")
             if lines[0].startswith("#version"):
                 del lines[0]
             special = {name: i for name, i in ids.items() if name == "<|endoftext|>"}
-            return cls._from_shown(sorted(ids, key=ids.__getitem__), [line for line in lines if line], special)
+            return cls._from_shown(tokens, [line for line in lines if line], special, rules)
 
     @classmethod
-    def _from_shown(cls, tokens: Sequence[str], merges: Iterable[str], special: Mapping[str, int]) -> BPETokenizer:
+    def _from_shown(
+        cls,
+        tokens: Sequence[str],
+        merges: Iterable[str],
+        special: Mapping[str, int],
+        rules: CuttingRules | None = None,
+        added: Sequence[AddedToken] | None = None,
+        **more: Any,
+    ) -> BPETokenizer:
         """A tokenizer from tokens as GPT-2's files write them, and from merges: two tokens with a space between them."""
-        reserved = set(special.values())
-        id_of = {token: i for i, token in enumerate(tokens) if i not in reserved}
-        pairs: list[Pair] = []
-        for line in merges:
-            pair = [id_of[part] for part in line.split(" ") if part in id_of]
-            if len(pair) != 2 or line.count(" ") != 1:
-                raise UserError(f"the merge {line!r} is not two tokens with a space between them")
-            pairs.append((pair[0], pair[1]))
-        return cls([checked_text(t).encode() if i in reserved else _hidden(t) for i, t in enumerate(tokens)], pairs, special)
+        added = added or ()
+        named = {*special.values(), *(token.id for token in added if not token.in_vocabulary)}
+        return cls(
+            bytes_of_tokens(tokens, named),
+            pairs_of_ids((line.split(" ") for line in merges), tokens, named),
+            special,
+            rules=rules,
+            added=added,
+            **{key: value for key, value in more.items() if value},
+        )
 
 
-# --------------------------------------------------------------------------------------------- bytes as GPT-2 shows them
-
-# Each byte is shown as one visible character: as itself where it is one, else as the next one from U+0100 on.
-_SHOWN = {b: chr(b if b in _VISIBLE else 0x100 + place - len(_VISIBLE)) for place, b in enumerate(BYTES)}
-_HIDDEN = {c: b for b, c in _SHOWN.items()}
-
-
-def _shown(token: bytes) -> str:
-    return "".join(_SHOWN[b] for b in token)
+def tokens_in_order(ids: Mapping[str, int]) -> list[str]:
+    """The tokens of a vocabulary in the order of their ids. Raises UserError if these are not 0, 1, 2 and so on."""
+    if any(type(i) is not int for i in ids.values()) or sorted(ids.values()) != list(range(len(ids))):
+        raise UserError(f"the ids are not the numbers from 0 to {len(ids) - 1}")
+    return sorted(ids, key=ids.__getitem__)
 
 
-def _hidden(shown: str) -> bytes:
-    try:
-        return bytes(_HIDDEN[c] for c in shown)
-    except KeyError:
-        raise UserError(f"the token {shown!r} has characters that do not stand for bytes") from None
+def bytes_of_tokens(tokens: Sequence[str], named: Container[int]) -> list[bytes]:
+    """The bytes of tokens as GPT-2's files write them. The ids in ``named`` are names, which are written as they are."""
+    found = hidden(["" if i in named else token for i, token in enumerate(tokens)])
+    return [checked_text(tokens[i]).encode() if i in named else token for i, token in enumerate(found)]
+
+
+def pairs_of_ids(merges: Iterable[Sequence[str]], tokens: Sequence[str], named: Container[int]) -> list[Pair]:
+    """Merges of tokens as merges of ids. Raises UserError for a merge that is not of two tokens, or has a name in it."""
+    id_of = {token: i for i, token in enumerate(tokens) if i not in named}
+    pairs: list[Pair] = []
+    for merge in merges:
+        try:
+            left, right = merge
+            pairs.append((id_of[left], id_of[right]))
+        except (KeyError, ValueError):
+            raise UserError(f"the merge {' '.join(merge)!r} is not two tokens with a space between them") from None
+    return pairs

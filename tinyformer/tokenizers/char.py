@@ -17,6 +17,8 @@ class CharTokenizer:
     """Each different character is a token. The ids follow the order of the code points; then come the ``special`` tokens."""
 
     kind = "char"
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
 
     def __init__(self, characters: Iterable[str], special: Iterable[str] = ()):
         self.characters = sorted(set(map(checked_text, characters)))

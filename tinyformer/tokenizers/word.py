@@ -29,6 +29,8 @@ class WordTokenizer:
     """
 
     kind = "word"
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
 
     def __init__(self, words: Iterable[str], special: Iterable[str] = (), *, lowercase: bool = False, unknown: str = "token"):
         self.words = list(map(checked_text, words))

@@ -22,25 +22,39 @@ from tinytensor.backend import host
 
 SPECIAL = (PADDING, UNKNOWN, CLASSIFY, SEPARATE, MASK)
 
+_CLOSE_TO_THE_WORD_BEFORE = (".", "?", "!", ",", "n't", "'m", "'s", "'ve", "'re")  # as Hugging Face's decoder has it
+
 
 class WordPieceTokenizer:
     """BERT's tokenizer. ``tokens[i]`` is the piece of id i. A word becomes [UNK] if no pieces make it up, or if it has more
-    than ``longest_word`` characters.
+    than ``longest_word`` characters. With ``cleanup``, ``decode`` puts no space before . ? ! and the like.
 
-    The special tokens are BERT's five, and those of ``special``. Raises UserError if one of them is not among the tokens.
+    The special tokens are BERT's five, and those of ``special``; the model expects the ids ``before`` and ``after`` around a
+    text, [CLS] and [SEP]. Raises UserError if a special token is not among the tokens.
     """
 
     kind = "wordpiece"
 
-    def __init__(self, tokens: Sequence[str], special: Iterable[str] = (), *, lowercase: bool = True, longest_word: int = 100):
+    def __init__(
+        self,
+        tokens: Sequence[str],
+        special: Iterable[str] = (),
+        *,
+        lowercase: bool = True,
+        longest_word: int = 100,
+        cleanup: bool = False,
+    ):
         self.tokens = list(map(checked_text, tokens))
         self.lowercase = lowercase
         self.longest_word = longest_word
+        self.cleanup = cleanup
         names = special_names([*SPECIAL, *special_names(special)])
         missing = [name for name in names if name not in self.tokens]
         if missing:
             raise UserError(f"the WordPiece vocabulary lacks the special tokens {', '.join(missing)}")
         self.special = {name: self.tokens.index(name) for name in names}
+        self.before: tuple[int, ...] = (self.special[CLASSIFY],)
+        self.after: tuple[int, ...] = (self.special[SEPARATE],)
         reserved = set(self.special.values())
         self._id_of = {token: i for i, token in enumerate(self.tokens) if i not in reserved}
         if "" in self._id_of or len(self._id_of) + len(reserved) < len(self.tokens):
@@ -95,6 +109,8 @@ class WordPieceTokenizer:
             piece = self.tokens[i]
             if piece.startswith("##") and words:
                 words[-1] += piece[2:]
+            elif self.cleanup and piece.startswith(_CLOSE_TO_THE_WORD_BEFORE) and words:
+                words[-1] += piece
             else:
                 words.append(piece)
         return " ".join(words)
@@ -148,16 +164,20 @@ class WordPieceTokenizer:
             "special": [name for name in self.special if name not in SPECIAL],
             "tokens": self.tokens,
         }
-        write_json(Path(path), saved)
+        write_json(Path(path), saved | ({"cleanup": True} if self.cleanup else {}))
 
     @classmethod
     def load(cls, path: str | Path) -> WordPieceTokenizer:
         """The tokenizer that ``save`` wrote. Raises UserError for any other file."""
         kinds = {"tokens": list[str], "special": list[str], "lowercase": bool, "longest_word": int}
-        return load_saved(cls, path, cls.kind, "WordPiece", **kinds)
+        return load_saved(cls._from_saved, path, cls.kind, "WordPiece", cleanup=bool | None, **kinds)
 
     @classmethod
-    def from_vocab_file(cls, path: str | Path, lowercase: bool = True) -> WordPieceTokenizer:
+    def _from_saved(cls, tokens: list[str], cleanup: bool | None, **more: Any) -> WordPieceTokenizer:
+        return cls(tokens, cleanup=bool(cleanup), **more)  # the files of most tokenizers do not say
+
+    @classmethod
+    def from_vocab_file(cls, path: str | Path, lowercase: bool = True, cleanup: bool = False) -> WordPieceTokenizer:
         """A tokenizer from BERT's ``vocab.txt``: one token a line, in the order of the ids. The uncased models need
         ``lowercase``. Raises UserError if the file is missing or damaged."""
         try:
@@ -167,7 +187,7 @@ class WordPieceTokenizer:
         except UnicodeDecodeError:
             raise UserError(f"{path} is not UTF-8 text: pass BERT's vocab.txt") from None
         with damaged(path):
-            return cls(lines[:-1] if lines[-1] == "" else lines, lowercase=lowercase)
+            return cls(lines[:-1] if lines[-1] == "" else lines, lowercase=lowercase, cleanup=cleanup)
 
 
 # ------------------------------------------------------------------------------------------------- normalising and cutting

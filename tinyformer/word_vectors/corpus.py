@@ -131,7 +131,8 @@ def _check_spaces(words: Sequence[str], num_kept: int, num_words: int, name: str
 def _check_size(vocabulary: Vocabulary, num_words: int, num_different: int, min_count: int, name: str) -> None:
     """Raise UserError for a text from which nothing can be learned."""
     if num_different < 2:
-        found = f"only one word, {num_words:,} times" if num_words else "no words"
+        times = "once" if num_words == 1 else f"{num_words:,} times"
+        found = f"only one word, {times}" if num_words else "no words"
         raise UserError(f"{name} has {found}: vectors need at least two different words")
     if len(vocabulary) < 2:
         raise SettingError(

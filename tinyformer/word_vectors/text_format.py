@@ -67,7 +67,7 @@ class _Reader:
             try:
                 yield line.decode("utf-8").removeprefix("\ufeff" if self.number == 1 else "").rstrip(" \t\r\n")
             except UnicodeDecodeError:
-                raise self._error("is not UTF-8 text") from None
+                raise self._error(f"this is not UTF-8 text: {WANTED}, neither binary nor compressed") from None
 
     def _error(self, what: str) -> UserError:
         return UserError(f"{self.path}, line {self.number}: {what}")
@@ -119,7 +119,8 @@ class _Reader:
             raise self._error(f"a word and {width} numbers must be here, a space apart, not {shortened(line, 60)!r}")
         row = _floats(numbers)
         if row is None:
-            raise self._error(f"{shortened(' '.join(numbers), 60)!r} are not {width} numbers")
+            remedy = f": {WANTED}" if self.number == 1 else ""  # a line that would tell the width is of a file of another kind
+            raise self._error(f"{shortened(' '.join(numbers), 60)!r} are not {width} numbers{remedy}")
         if not host.isfinite(row @ row):
             raise self._error(f"a number of {shortened(word, 60)!r} is not finite, or its square is too large for float32")
         return word, row

@@ -1,11 +1,35 @@
-"""Initialisers. Each fills a parameter in place and returns it. Random ones use tinytensor's generator."""
+"""Initialisers. Each fills a parameter in place and returns it. Random ones use tinytensor's generator.
+
+Inside ``skipped`` they do nothing.
+"""
 
 from __future__ import annotations
 
 import math
 
 from tinytensor import random
-from tinytensor.nn.module import Parameter, overwrite
+from tinytensor.backend import xp
+from tinytensor.modes import Switched, modes
+from tinytensor.nn.module import Parameter, overwrite, replace_data
+
+
+def skipped() -> Switched:
+    """A context in which initialisers do nothing, and the parameters of new layers are zeros without memory of their own.
+
+    Use it where all values are loaded next, with ``load_state_dict(..., assign=True)``: a large model is then made at once. A
+    parameter that gets no values cannot be changed in place.
+    """
+    return Switched("initialising", False)
+
+
+def new_parameter(shape: int | tuple[int, ...]) -> Parameter:
+    """A parameter of zeros, in float32, for an initialiser to fill."""
+    parameter = Parameter(0.0)
+    if modes.initialising:
+        replace_data(parameter, xp.zeros(shape, parameter.dtype))
+    else:
+        replace_data(parameter, xp.broadcast_to(parameter.data, shape))
+    return parameter
 
 
 def zeros_(parameter: Parameter) -> Parameter:
@@ -20,19 +44,22 @@ def ones_(parameter: Parameter) -> Parameter:
 
 def constant_(parameter: Parameter, value: float) -> Parameter:
     """Fill with ``value``."""
-    overwrite(parameter, value)
+    if modes.initialising:
+        overwrite(parameter, value)
     return parameter
 
 
 def normal_(parameter: Parameter, mean: float = 0.0, std: float = 1.0) -> Parameter:
     """Draw from the normal distribution with this mean and standard deviation."""
-    parameter.assign(random.normal(parameter.shape, mean, std))
+    if modes.initialising:
+        parameter.assign(random.normal(parameter.shape, mean, std))
     return parameter
 
 
 def uniform_(parameter: Parameter, low: float = 0.0, high: float = 1.0) -> Parameter:
     """Draw from the uniform distribution between ``low`` and ``high``."""
-    parameter.assign(random.uniform(parameter.shape, low, high))
+    if modes.initialising:
+        parameter.assign(random.uniform(parameter.shape, low, high))
     return parameter
 
 

@@ -6,9 +6,8 @@ import math
 
 from tinytensor import functional, ops
 from tinytensor.checks import check_probability
-from tinytensor.creation import ones, zeros
-from tinytensor.nn.module import Module, Parameter
-from tinytensor.random import normal, uniform
+from tinytensor.nn import init
+from tinytensor.nn.module import Module
 from tinytensor.tensor import Tensor
 
 
@@ -20,8 +19,8 @@ class Linear(Module):
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True):
         bound = 1.0 / math.sqrt(in_features) if in_features > 0 else 0.0
-        self.weight = Parameter(uniform((out_features, in_features), -bound, bound))
-        self.bias = Parameter(uniform(out_features, -bound, bound)) if bias else None
+        self.weight = init.uniform_(init.new_parameter((out_features, in_features)), -bound, bound)
+        self.bias = init.uniform_(init.new_parameter(out_features), -bound, bound) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., in_features) -> (..., out_features)."""
@@ -33,14 +32,21 @@ class Linear(Module):
 
 
 class Embedding(Module):
-    """A table with a vector for each id: weight (num_embeddings, embedding_dim), initialised from the standard normal."""
+    """A table with a vector for each id: weight (num_embeddings, embedding_dim), initialised from the standard normal.
 
-    def __init__(self, num_embeddings: int, embedding_dim: int):
-        self.weight = Parameter(normal((num_embeddings, embedding_dim)))
+    The vector of ``padding_idx`` gets no gradient from its use here.
+    """
+
+    def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None):
+        self.weight = init.normal_(init.new_parameter((num_embeddings, embedding_dim)))
+        self.padding_idx = padding_idx
 
     def forward(self, ids: Tensor) -> Tensor:
         """Integer ids (...) -> (..., embedding_dim)."""
-        return functional.embedding(ids, self.weight)
+        vectors = functional.embedding(ids, self.weight)
+        if self.padding_idx is None:
+            return vectors
+        return ops.where((ids == self.padding_idx).reshape(*ids.shape, 1), vectors.detach(), vectors)
 
     def extra_repr(self) -> str:
         return ", ".join(str(n) for n in self.weight.shape)
@@ -51,8 +57,8 @@ class LayerNorm(Module):
 
     def __init__(self, width: int, eps: float = 1e-5, bias: bool = True):
         self.eps = eps
-        self.weight = Parameter(ones(width))
-        self.bias = Parameter(zeros(width)) if bias else None
+        self.weight = init.ones_(init.new_parameter(width))
+        self.bias = init.new_parameter(width) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., width) -> (..., width)."""
@@ -67,7 +73,7 @@ class RMSNorm(Module):
 
     def __init__(self, width: int, eps: float = 1e-5):
         self.eps = eps
-        self.weight = Parameter(ones(width))
+        self.weight = init.ones_(init.new_parameter(width))
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., width) -> (..., width)."""

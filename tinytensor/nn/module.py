@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from tinytensor import ops
-from tinytensor.backend import Array, is_floating
+from tinytensor.backend import Array, is_array, is_floating
 from tinytensor.changes import note_change
 from tinytensor.tensor import Tensor, as_array
 
@@ -210,12 +210,15 @@ class Module:
         """
         return {name: value.detach() for name, value in self._named_tensors()}
 
-    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> IncompatibleKeys:
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True, assign: bool = False) -> IncompatibleKeys:
         """Load the values of a ``state_dict()``, which are tensors or arrays. Return the missing and the unexpected names.
 
         Raises ValueError, before anything is changed, with a list of every missing name, every unexpected name and every wrong
         shape. With ``strict=False`` only wrong shapes are errors. A tied tensor may have any of its names; if it comes with
         several of them and with different values, that is an error too.
+
+        With ``assign`` the values are not copied: each parameter uses the array that it is given, if its dtype is right. So a
+        file that is mapped into memory need not be held twice.
         """
         own = dict(self._named_tensors())
         names = {id(tensor): name for name, tensor in own.items()}
@@ -226,7 +229,9 @@ class Module:
             if tensor is None:
                 unexpected.append(key)
                 continue
-            array = as_array(values, tensor.dtype)
+            given = values.data if isinstance(values, Tensor) else values
+            fits = assign and is_array(given) and given.dtype == tensor.dtype
+            array = given if fits else as_array(values, tensor.dtype)
             if array.shape != tensor.shape:
                 problems.append(f"{key}: shape {array.shape} instead of {tensor.shape}")
                 continue
@@ -239,7 +244,10 @@ class Module:
         if problems:
             raise ValueError(f"the state does not fit this {type(self).__name__}: " + "; ".join(problems))
         for name, (_, array) in found.items():
-            overwrite(own[name], array)
+            if assign:
+                replace_data(own[name], array)
+            else:
+                overwrite(own[name], array)
         return IncompatibleKeys(missing, unexpected)
 
     # --------------------------------------------------------------------------------------------------------- printing
@@ -287,9 +295,14 @@ def convert_(tensor: Tensor, dtype: Any) -> None:
     Raises TypeError, and changes nothing, for an unknown dtype, and for one in which a parameter cannot learn.
     """
     data = ops.astype(tensor, dtype).data
-    requires_grad = tensor.requires_grad
-    if requires_grad and not is_floating(data.dtype):
+    if tensor.requires_grad and not is_floating(data.dtype):
         raise TypeError(f"a parameter of {data.dtype} cannot learn: convert it to a floating-point dtype")
+    replace_data(tensor, data)
+
+
+def replace_data(tensor: Tensor, data: Array) -> None:
+    """Give a leaf another array. It forgets its gradient, and graphs that were recorded before no longer reach it."""
+    requires_grad = tensor.requires_grad
     tensor.requires_grad = False  # an error for a tensor that is not a leaf
     tensor.grad = None
     tensor.data = data

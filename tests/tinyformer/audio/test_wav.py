@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import struct
 import uuid
 import wave
@@ -92,7 +93,7 @@ def test_a_failed_write_leaves_the_file_that_was_there(tmp_path: Path, monkeypat
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"channels": 2}, r"has 2 channels, not one: convert it, as in ffmpeg -i it\.wav -ac 1 -ar 8000"),
+        ({"channels": 2}, r"has 2 channels, not one: convert it, as in ffmpeg -i \S*/it\.wav -ac 1 -ar 8000"),
         ({"rate": 44100}, "has 44,100 samples a second, not 8,000: convert it"),
         ({"width": 1}, "has 8-bit samples, not 16-bit ones: convert it"),
         ({"width": 3}, "has 24-bit samples, not 16-bit ones: convert it"),
@@ -162,11 +163,24 @@ def test_broken_files(tmp_path: Path) -> None:
     path = tmp_path / "it.wav"
     write_wav(path, NOISE, RATE)
     whole = path.read_bytes()
-    for content in (b"", b"no sound", os.urandom(1) + whole[1:10] + b"?" * 100, whole[:4] + whole[8:], whole[:30]):
-        path.write_bytes(content)
-        assert "is not a whole WAV file" in refused(path)
+    path.write_bytes(whole[:30])
+    assert "is not a whole WAV file" in refused(path)
+    path.write_bytes(b"")
+    assert refused(path) == f"{path} is empty: pass a WAV file"
     path.write_bytes(whole[:-201])
     assert "is cut short: it has 399 of the 500 samples that it announces" in refused(path)
+
+
+def test_other_kinds_of_files(tmp_path: Path) -> None:
+    path = tmp_path / "it's.mp3"  # a name that a shell would not take without quotes
+    write_wav(path, NOISE, RATE)
+    whole = path.read_bytes()
+    for content in (b"no sound", b"ID3\4" + bytes(100), b"?" + whole[1:10] + b"?" * 100, whole[:4] + whole[8:]):
+        path.write_bytes(content)
+        message = refused(path)
+        assert message.startswith(f"{path} is not a WAV file: pass one, or convert it, as in ffmpeg -i ")
+        words = shlex.split(message.partition("as in ")[2])
+        assert words == ["ffmpeg", "-i", str(path), *"-ac 1 -ar 8000 -c:a pcm_s16le converted.wav".split()]
 
 
 def test_a_changed_byte_in_the_header_never_ends_in_another_error(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import tinytensor as tt
-from tinyformer.decoding.beam_search import Hypothesis, beam_search, length_normalised, log_softmax
+from tinyformer.decoding.beam_rules import WuRule
+from tinyformer.decoding.beam_search import Hypothesis, beam_search, log_softmax
 from tinyformer.decoding.decoders import GPTDecoder, TransformerDecoder
 from tinyformer.decoding.sampling import Sampling, sample
 from tinyformer.errors import SettingError, UserError
@@ -118,7 +119,7 @@ def test_a_beam_of_one_is_greedy(alpha: float) -> None:
     lengths = set()
     for seed in range(60):
         seeds = [3 * seed, 3 * seed + 1, 3 * seed + 2]
-        found = beam_search(Tree(5, seeds), START, END, batch_size=3, beam=1, max_tokens=6, alpha=alpha)
+        found = beam_search(Tree(5, seeds), [[START]] * 3, END, beam=1, max_tokens=6, rule=WuRule(alpha))
         expected = greedy(Tree(5, seeds), 3, 6)
         assert [hypotheses[0].ids for hypotheses in found] == expected
         lengths |= set(map(len, expected))
@@ -130,7 +131,7 @@ def test_a_beam_of_one_is_greedy_with_real_models(make_transformer, make_gpt) ->
     for seed in range(15):
         transformer, gpt = make_transformer(seed), spread(make_gpt(seed, num_layers=1))
         for make in (lambda m=transformer: TransformerDecoder(m, SOURCE, 8), lambda m=gpt: GPTDecoder(m)):
-            found = beam_search(make(), START, END, batch_size=3, beam=1, max_tokens=8)
+            found = beam_search(make(), [[START]] * 3, END, beam=1, max_tokens=8)
             expected = greedy(make(), 3, 8)
             assert [hypotheses[0].ids for hypotheses in found] == expected
             written |= set(expected)
@@ -144,7 +145,7 @@ def test_a_beam_of_everything_finds_the_best(vocab_size: int, max_tokens: int, a
     for seed in range(12):
         decoder = Tree(vocab_size, [seed])
         expected = every_text(decoder, seed, max_tokens, alpha)
-        (found,) = beam_search(decoder, START, END, 1, beam=width, max_tokens=max_tokens, alpha=alpha)
+        (found,) = beam_search(decoder, [[START]], END, beam=width, max_tokens=max_tokens, rule=WuRule(alpha))
         assert_same_texts(found, expected[:1])
 
 
@@ -155,13 +156,13 @@ def test_the_n_best_of_everything(n_best: int) -> None:
         decoder = Tree(3, [seed])
         expected = every_text(decoder, seed, 4, 0.6)
         assert len(expected) == 31
-        (found,) = beam_search(decoder, START, END, 1, beam=81, max_tokens=4, n_best=n_best)
+        (found,) = beam_search(decoder, [[START]], END, beam=81, max_tokens=4, n_best=n_best)
         assert_same_texts(found, expected[:n_best])
 
 
 def test_a_wider_beam_is_better_on_average() -> None:
     scores = [
-        np.mean([beam_search(Tree(6, [s]), START, END, 1, beam, max_tokens=5, alpha=0.0)[0][0].score for s in range(40)])
+        np.mean([beam_search(Tree(6, [s]), [[START]], END, beam, 5, rule=WuRule(0.0))[0][0].score for s in range(40)])
         for beam in (1, 3, 8)
     ]
     assert scores[0] < scores[1] < scores[2]
@@ -172,7 +173,7 @@ def test_a_wider_beam_is_better_on_average() -> None:
 
 def test_scores_are_normalised_log_probabilities() -> None:
     decoder = Tree(6, [4])
-    (found,) = beam_search(decoder, START, END, 1, beam=4, max_tokens=5, alpha=0.9, n_best=4)
+    (found,) = beam_search(decoder, [[START]], END, beam=4, max_tokens=5, rule=WuRule(0.9), n_best=4)
     for hypothesis in found:
         whole = hypothesis.ids if len(hypothesis.ids) == 5 else (*hypothesis.ids, END)
         expected = log_probability(decoder, 4, whole) / ((5 + len(whole)) / 6) ** 0.9
@@ -182,12 +183,12 @@ def test_scores_are_normalised_log_probabilities() -> None:
 @pytest.mark.parametrize("beam", [2, 3, 7])
 def test_the_n_best_are_sorted_and_distinct(beam: int) -> None:
     for seed in range(30):
-        (found,) = beam_search(Tree(5, [seed]), START, END, 1, beam=beam, max_tokens=5, n_best=beam)
+        (found,) = beam_search(Tree(5, [seed]), [[START]], END, beam=beam, max_tokens=5, n_best=beam)
         scores = [hypothesis.score for hypothesis in found]
         assert scores == sorted(scores, reverse=True)
         assert len({hypothesis.ids for hypothesis in found}) == len(found) == beam
         assert all(len(h.ids) <= 5 and END not in h.ids for h in found)
-        (best,) = beam_search(Tree(5, [seed]), START, END, 1, beam=beam, max_tokens=5)
+        (best,) = beam_search(Tree(5, [seed]), [[START]], END, beam=beam, max_tokens=5)
         assert_same_texts(best, found[:1])
 
 
@@ -196,54 +197,54 @@ def test_a_text_that_ended_early_is_kept() -> None:
     # the end was: a search that forgot the texts that have ended would return the longest.
     other, another = 0, 3
     probabilities = {(): [0.6, 0.0, 0.4, 0.0], (other,): [0.55, 0.0, 0.0, 0.45], (other, other): [0.6, 0.0, 0.0, 0.4]}
-    (found,) = beam_search(Given(probabilities), START, END, 1, beam=3, max_tokens=8, alpha=0.0, n_best=3)
+    (found,) = beam_search(Given(probabilities), [[START]], END, beam=3, max_tokens=8, rule=WuRule(0.0), n_best=3)
     assert [h.ids for h in found] == [(), (other, another), (other, other, other)]
     assert [math.exp(h.score) for h in found] == pytest.approx([0.4, 0.27, 0.198])
     # Greedy decoding takes the way of the likelier first step.
-    assert beam_search(Given(probabilities), START, END, 1, beam=1, max_tokens=8)[0][0].ids == (other, other, other)
+    assert beam_search(Given(probabilities), [[START]], END, beam=1, max_tokens=8)[0][0].ids == (other, other, other)
 
 
 def test_a_long_text_wins_by_length_normalisation() -> None:
     # 0.4 for one token, the end; 0.6 * 0.6 = 0.36 for three.
     probabilities = {(): [0.6, 0.0, 0.4], (0,): [0.6, 0.0, 0.4]}
     best = {
-        alpha: beam_search(Given(probabilities), START, END, 1, beam=4, max_tokens=8, alpha=alpha)[0][0].ids
+        alpha: beam_search(Given(probabilities), [[START]], END, beam=4, max_tokens=8, rule=WuRule(alpha))[0][0].ids
         for alpha in (0.0, 1.0)
     }
     assert best == {0.0: (), 1.0: (0, 0)}
-    assert length_normalised(-2.0, 1, 0.7) == -2.0
-    assert length_normalised(-2.0, 7, 1.0) == -1.0
+    assert WuRule(0.7).score(-2.0, 1) == -2.0
+    assert WuRule(1.0).score(-2.0, 7) == -1.0
 
 
 def test_an_end_takes_no_place_in_the_beam() -> None:
     # The end is the likeliest first token; beside it, both others fit into a beam of two.
     probabilities = {(): [0.3, 0.0, 0.5, 0.2], (0,): [0.5, 0.0, 0.0, 0.5]}
-    (found,) = beam_search(Given(probabilities), START, END, 1, beam=2, max_tokens=8, alpha=0.0, n_best=2)
+    (found,) = beam_search(Given(probabilities), [[START]], END, beam=2, max_tokens=8, rule=WuRule(0.0), n_best=2)
     assert [h.ids for h in found] == [(), (3,)]
 
 
 def test_a_search_goes_on_while_a_long_text_can_still_win() -> None:
     # log 0.4 over (13/6)^2, for eight tokens, is above log 0.6; for two tokens it is not.
     probabilities = {(): [0.4, 0.0, 0.6], **{(0,) * n: [1.0, 0.0, 0.0] for n in range(1, 9)}}
-    (found,) = beam_search(Given(probabilities), START, END, 1, beam=2, max_tokens=8, alpha=2.0)
+    (found,) = beam_search(Given(probabilities), [[START]], END, beam=2, max_tokens=8, rule=WuRule(2.0))
     assert found[0].ids == (0,) * 8
 
 
 def test_what_cannot_be_is_not_found() -> None:
     # Two texts are possible, so a wider beam does not make up others.
     probabilities = {(): [0.7, 0.0, 0.3], (0,): [0.0, 0.0, 1.0]}
-    (found,) = beam_search(Given(probabilities), START, END, 1, beam=5, max_tokens=4, n_best=5)
+    (found,) = beam_search(Given(probabilities), [[START]], END, beam=5, max_tokens=4, n_best=5)
     assert {h.ids for h in found} == {(), (0,)}
     assert all(math.isfinite(h.score) for h in found)
     # Nor does the end, where it cannot come: these go on to the last token.
     endless = {(0,) * n: [1.0, 0.0, 0.0] for n in range(9)}
-    (found,) = beam_search(Given(endless), START, END, 1, beam=3, max_tokens=4, n_best=3)
+    (found,) = beam_search(Given(endless), [[START]], END, beam=3, max_tokens=4, n_best=3)
     assert [(h.ids, h.score) for h in found] == [((0, 0, 0, 0), 0.0)]
 
 
 def test_a_search_stops_when_nothing_can_get_better() -> None:
     decoder = Given({(): [0.04, 0.0, 0.96], (0,): [1.0, 0.0, 0.0]})
-    (found,) = beam_search(decoder, START, END, 1, beam=4, max_tokens=1000, alpha=0.0)
+    (found,) = beam_search(decoder, [[START]], END, beam=4, max_tokens=1000, rule=WuRule(0.0))
     assert found[0].ids == ()
     assert decoder.steps == 1
 
@@ -256,11 +257,11 @@ def test_a_batch_finds_what_each_row_finds_alone(beam: int) -> None:
     # Rows end at different steps, and the others go on without them.
     seeds = list(range(20))
     settings = {"beam": beam, "max_tokens": 6, "n_best": beam}
-    together = beam_search(Tree(5, seeds), START, END, batch_size=20, **settings)
+    together = beam_search(Tree(5, seeds), [[START]] * 20, END, **settings)
     steps = set()
     for seed in seeds:
         decoder = Tree(5, [seed])
-        (alone,) = beam_search(decoder, START, END, batch_size=1, **settings)
+        (alone,) = beam_search(decoder, [[START]], END, **settings)
         assert together[seed] == alone
         steps.add(decoder.steps)
     assert len(steps) > 1
@@ -272,13 +273,13 @@ def test_real_models_in_a_batch_and_with_a_cache(make_transformer) -> None:
         model = make_transformer(seed)
         settings = {"beam": 4, "max_tokens": 7, "n_best": 4}
         cached, plain = (
-            beam_search(TransformerDecoder(model, SOURCE, 7, use_cache), START, END, 3, **settings)
+            beam_search(TransformerDecoder(model, SOURCE, 7, use_cache), [[START]] * 3, END, **settings)
             for use_cache in (True, False)
         )
         for row, length in enumerate((4, 2, 1)):
             assert_same_texts(cached[row], plain[row])
             decoder = TransformerDecoder(model, SOURCE[row : row + 1, :length], 7)
-            (alone,) = beam_search(decoder, START, END, 1, **settings)
+            (alone,) = beam_search(decoder, [[START]], END, **settings)
             assert [h.ids for h in alone] == [h.ids for h in cached[row]]
             np.testing.assert_allclose([h.score for h in alone], [h.score for h in cached[row]], rtol=1e-4)
         different += len({h.ids for row in cached for h in row})
@@ -288,8 +289,9 @@ def test_real_models_in_a_batch_and_with_a_cache(make_transformer) -> None:
 def test_a_gpt_beyond_its_block(make_gpt) -> None:
     # The beam goes on past the eight tokens of the block, where there is no cache any more.
     model = spread(make_gpt(seed=3))
-    settings = {"beam": 3, "max_tokens": 14, "n_best": 3, "alpha": 1.0}
-    cached, plain = (beam_search(GPTDecoder(model, use_cache), START, 99, 2, **settings) for use_cache in (True, False))
+    settings = {"beam": 3, "max_tokens": 14, "n_best": 3, "rule": WuRule(1.0)}
+    decoders = (GPTDecoder(model, use_cache) for use_cache in (True, False))
+    cached, plain = (beam_search(decoder, [[START]] * 2, 99, **settings) for decoder in decoders)
     for one, other in zip(cached, plain):
         assert_same_texts(one, other)
         assert {len(h.ids) for h in one} == {14}  # the id 99 is none of the model's, so no text ends
@@ -307,20 +309,17 @@ def test_a_gpt_beyond_its_block(make_gpt) -> None:
         ({"max_tokens": 0}, "max_tokens must be at least 1, not 0"),
         ({"n_best": 0}, "n_best must be at least 1, not 0"),
         ({"n_best": 4, "beam": 3}, "n_best must be at most beam, 3, not 4"),
-        ({"batch_size": -1}, "batch_size must be at least 0, not -1"),
-        ({"alpha": math.nan}, "alpha must be a finite number, not nan"),
-        ({"alpha": math.inf}, "alpha must be a finite number, not inf"),
     ],
 )
 def test_settings_that_make_no_sense(changes: dict[str, float], message: str) -> None:
     with pytest.raises(SettingError, match=message) as caught:
-        beam_search(Tree(5, [0]), START, END, **{"batch_size": 1, **changes})
+        beam_search(Tree(5, [0]), [[START]], END, **changes)
     assert caught.value.names == tuple(changes)
 
 
 def test_no_rows() -> None:
     decoder = Tree(5, [])
-    assert beam_search(decoder, START, END, batch_size=0) == []
+    assert beam_search(decoder, [], END) == []
     assert decoder.steps == 0
 
 
@@ -334,8 +333,8 @@ def test_outputs_that_say_nothing(beam: int) -> None:
                     return np.array([3.0, wrong if ids[2:] == text else 1.0, 1.0, 1.0])
 
             with pytest.raises(UserError, match=f"the model's outputs are {message}"):
-                beam_search(Broken(4, [0]), START, END, 1, beam=beam, max_tokens=4)
-    with pytest.raises(UserError, match="the model's outputs are -inf for every token, so that no token is possible"):
+                beam_search(Broken(4, [0]), [[START]], END, beam=beam, max_tokens=4)
+    with pytest.raises(UserError, match="-inf for every token that may be written, so that no token is possible"):
         log_softmax(np.full((2, 3), -np.inf))
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tinytensor as tt
+from tinyformer.decoding.beam_rules import WuRule
 from tinyformer.decoding.beam_search import beam_search
 from tinyformer.decoding.decoders import (
     GPTDecoder,
@@ -124,10 +125,10 @@ def test_beam_search_in_a_batch_finds_what_it_finds_alone(cell: str, attention: 
     different, settings = set(), {"beam": 4, "max_tokens": 7, "n_best": 4}
     for seed in range(4):
         model = translator(cell, attention, seed)
-        together = beam_search(translation_decoder(model, SOURCE, 7), START, END, 4, **settings)
+        together = beam_search(translation_decoder(model, SOURCE, 7), [[START]] * 4, END, **settings)
         for row, length in enumerate(LENGTHS):
             decoder = translation_decoder(model, SOURCE[row : row + 1, :length], 7)
-            (alone,) = beam_search(decoder, START, END, 1, **settings)
+            (alone,) = beam_search(decoder, [[START]], END, **settings)
             assert [h.ids for h in alone] == [h.ids for h in together[row]]
             np.testing.assert_allclose([h.score for h in alone], [h.score for h in together[row]], rtol=1e-4)
         different |= {h.ids for row in together for h in row}
@@ -138,7 +139,8 @@ def test_beam_search_in_a_batch_finds_what_it_finds_alone(cell: str, attention: 
 def test_the_score_of_a_beam_is_that_of_its_words(cell: str, attention: bool) -> None:
     """A beam that took another's state would have another's probabilities."""
     model = translator(cell, attention)
-    found = beam_search(translation_decoder(model, SOURCE, 6), START, END, 4, beam=3, max_tokens=6, alpha=0.0, n_best=3)
+    decoder = translation_decoder(model, SOURCE, 6)
+    found = beam_search(decoder, [[START]] * 4, END, beam=3, max_tokens=6, n_best=3, rule=WuRule(0.0))
     for source, length, hypotheses in zip(SOURCE, LENGTHS, found):
         for hypothesis in hypotheses:
             words = [START, *hypothesis.ids] + [END] * (len(hypothesis.ids) < 6)
@@ -152,7 +154,7 @@ def test_the_score_of_a_beam_is_that_of_its_words(cell: str, attention: bool) ->
 def test_a_beam_of_one_is_greedy(cell: str, attention: bool) -> None:
     for seed in range(4):
         model = translator(cell, attention, seed)
-        found = beam_search(translation_decoder(model, SOURCE, 8), START, END, 4, beam=1, max_tokens=8)
+        found = beam_search(translation_decoder(model, SOURCE, 8), [[START]] * 4, END, beam=1, max_tokens=8)
         steps = sample(translation_decoder(model, SOURCE, 8), np.full((4, 1), START), 8, GREEDY, end=END)
         for (hypothesis,), row in zip(found, np.array(list(steps)).T.tolist()):
             assert list(hypothesis.ids) == (row[: row.index(END)] if END in row else row)

@@ -263,7 +263,7 @@ def test_classifies_one_batch() -> None:
         ({"dropout": "0.1"}, "dropout must be a finite number, not '0.1'"),
         ({"dropout": math.nan}, "dropout must be a finite number, not nan"),
         ({"dropout": 1.0}, "dropout must be at least 0 and less than 1, not 1.0"),
-        ({"positions": "rotary"}, "positions must be sinusoidal or learned, not 'rotary'"),
+        ({"positions": "rotary"}, "positions must be sinusoidal, sinusoidal_halves or learned, not 'rotary'"),
     ],
 )
 def test_settings_that_make_no_model(changes: dict[str, float], message: str) -> None:

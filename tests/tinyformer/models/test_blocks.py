@@ -172,7 +172,7 @@ def test_the_norms_epsilon_is_passed_on(x: np.ndarray) -> None:
     [
         ({"norm": "batch"}, "norm must be one of layer, rms, not 'batch'"),
         ({"norm_eps": math.inf}, "norm_eps must be a finite number, not inf"),
-        ({"activation": "tanh"}, "activation must be one of relu, gelu_tanh, gelu_exact, swiglu, not 'tanh'"),
+        ({"activation": "tanh"}, "activation must be one of relu, gelu_tanh, gelu_exact, silu, swiglu, not 'tanh'"),
     ],
 )
 def test_choices_that_do_not_exist(changes: dict[str, str], message: str) -> None:

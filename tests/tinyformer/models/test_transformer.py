@@ -308,9 +308,9 @@ def test_the_trainer_trains_it_and_resumes(tmp_path: Path, bits) -> None:
         ({"dropout": math.inf}, "dropout must be a finite number, not inf"),
         ({"dropout": "0.1"}, "dropout must be a finite number, not '0.1'"),
         ({"dropout": math.nan}, "dropout must be a finite number, not nan"),
-        ({"positions": "rotary"}, "positions must be sinusoidal or learned, not 'rotary'"),
+        ({"positions": "rotary"}, "positions must be sinusoidal, sinusoidal_halves or learned, not 'rotary'"),
         ({"norm": "batch"}, "norm must be one of layer, rms, not 'batch'"),
-        ({"activation": "tanh"}, "activation must be one of relu, gelu_tanh, gelu_exact, swiglu, not 'tanh'"),
+        ({"activation": "tanh"}, "activation must be one of relu, gelu_tanh, gelu_exact, silu, swiglu, not 'tanh'"),
         ({"share_embeddings": True}, "share_embeddings needs one vocabulary for both languages, but they have 13 and 11"),
     ],
 )

@@ -162,10 +162,10 @@ def test_decoding_with_a_cache_without_and_in_a_batch_writes_the_same(stride: in
     found = {}
     for use_cache in (True, False):
         decoder = TransformerDecoder(model, batch.source, 6, use_cache)
-        found[use_cache] = beam_search(decoder, SPECIALS.start, SPECIALS.end, 5, beam=3, max_tokens=6, n_best=2)
+        found[use_cache] = beam_search(decoder, [[SPECIALS.start]] * 5, SPECIALS.end, beam=3, max_tokens=6, n_best=2)
     for i, (values, _) in enumerate(pairs(5)):
         decoder = TransformerDecoder(model, padded_vectors([values]), 6)
-        (alone,) = beam_search(decoder, SPECIALS.start, SPECIALS.end, 1, beam=3, max_tokens=6, n_best=2)
+        (alone,) = beam_search(decoder, [[SPECIALS.start]], SPECIALS.end, beam=3, max_tokens=6, n_best=2)
         for hypotheses in (found[True][i], found[False][i]):
             assert [h.ids for h in hypotheses] == [h.ids for h in alone]
             assert [h.score for h in hypotheses] == pytest.approx([h.score for h in alone], rel=1e-4)

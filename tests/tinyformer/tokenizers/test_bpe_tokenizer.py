@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from tinyformer.errors import UserError
 from tinyformer.tokenizers import BPETokenizer
-from tinyformer.tokenizers.bpe import BYTES, WORDS
+from tinyformer.tokenizers.byte_letters import BYTES
+from tinyformer.tokenizers.cutting import CuttingRules
 from tinyformer.tokenizers.merging import Pair, apply_merges, learn_merges, replace_pair
 
 # Every character that UTF-8 can hold: surrogates are halves of one, and no text.
@@ -189,7 +190,7 @@ BYTES_ALONE = BPETokenizer.train("", 256)
 
 @given(real_text)
 def test_words_are_cut_without_loss(text: str) -> None:
-    assert "".join(WORDS.findall(text)) == text
+    assert "".join(CuttingRules().words(text)) == text
 
 
 def test_long_words() -> None:

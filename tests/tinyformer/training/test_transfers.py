@@ -168,7 +168,7 @@ def test_beam_search_reads_the_logits_of_a_step(make_gpt: Any) -> None:
     steps = []
     next_logits = decoder.next_logits
     decoder.next_logits = lambda new: steps.append(new) or next_logits(new)  # type: ignore[method-assign]
-    assert reads(lambda: beam_search(decoder, 1, 2, 2, beam=2, max_tokens=6)) == len(steps) > 1
+    assert reads(lambda: beam_search(decoder, [[1], [1]], 2, beam=2, max_tokens=6)) == len(steps) > 1
 
 
 def test_the_counters_count(make_gpt: Any) -> None:

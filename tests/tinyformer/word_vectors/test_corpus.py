@@ -58,6 +58,7 @@ def test_rare_words_are_left_out_and_so_are_passages_without_others() -> None:
         ([], 1, "the text has no words: vectors need at least two different words"),
         ([[], []], 1, "the text has no words"),
         ([["one"] * 1000], 1, "the text has only one word, 1,000 times: vectors need at least two"),
+        ([["one"]], 1, "the text has only one word, once: vectors need at least two"),
         ([["one"] * 9, ["two"] * 4], 5, "the text has 2 different words, of which 1 occur min_count=5 times or more"),
         ([["one", "two"]], 2, "the text has 2 different words, of which 0 occur"),
         ([["one"], ["two"]], 1, "no passage of the text has two words that occur often enough"),

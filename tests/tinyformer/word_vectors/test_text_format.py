@@ -107,8 +107,12 @@ def test_the_first_words_only(tmp_path: Path) -> None:
         (b"3 2\na 1 2\nb 3 4\n", "line 3: the file ends after 2 of 3 words: it is cut off"),
         (b"1 2\na 1 2\nb 3 4\n", "line 3: there are more words than the 1 that line 1 tells of"),
         (b"a 1 2\nb 3\n", "line 2: a word and 2 numbers must be here, a space apart, not 'b 3'"),
-        (b"2 2\na 1 2\n\xff 3 4\n", "line 3: is not UTF-8 text"),
-        (b"\x93NUMPY\x01\x00", "line 1: is not UTF-8 text"),
+        (b"2 2\na 1 2\n\xff 3 4\n", "line 3: this is not UTF-8 text"),
+        (b"some words of a text\n", "line 1: 'words of a text' are not 4 numbers: give a file of word vectors in word2vec's"),
+        (
+            b"\x93NUMPY\x01\x00",
+            "line 1: this is not UTF-8 text: give a file of word vectors in word2vec's text format, neither",
+        ),
     ],
 )
 def test_what_is_wrong_is_found_with_its_line(tmp_path: Path, content: bytes, message: str) -> None:

@@ -1,0 +1,150 @@
+"""Write with a pretrained model: GPT-2, Llama, SmolLM2, Qwen2 or Qwen3, in a folder in Hugging Face's layout.
+
+python examples/generate.py --model FOLDER --prompt "Once upon a time"
+python examples/generate.py --model gpt2 --prompt "Once upon a time"     # downloads it once: pip install "tinytensor[hub]"
+python examples/generate.py                                              # with no model at hand: makes a small Llama first
+
+The small Llama learns Tiny Shakespeare for about a minute. It is then in runs/small_llama, in the same layout, so that
+AutoModelForCausalLM of transformers can load it, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tinyformer import plain_errors
+
+with plain_errors():  # a missing package or GPU is told in a line, too
+    import tinytensor as tt
+    from tinyformer import (
+        GPT,
+        BPETokenizer,
+        GPTConfig,
+        Parser,
+        RunFolder,
+        Sampling,
+        TextBatches,
+        Tokenizer,
+        Trainer,
+        TrainingConfig,
+        UserError,
+        add_settings,
+        find_folder,
+        from_pretrained,
+        generate,
+        open_text,
+        pretrained_tokenizer,
+        read_writing,
+        run_command,
+        save_pretrained,
+        save_pretrained_tokenizer,
+        settings_from,
+        some_path,
+        stream_text,
+    )
+
+SMALL_LLAMA = Path("runs/small_llama")
+PROMPT = "\nROMEO:"  # for the small Llama
+CHOICE = {"temperature": 0.8, "top_k": 200}  # where they differ from Sampling's own
+
+
+def write(arguments: argparse.Namespace) -> None:
+    """Continue the prompt, and say how fast that was."""
+    sampling = settings_from(Sampling, {**CHOICE, **vars(arguments)})
+    if arguments.model is None and not (SMALL_LLAMA / "config.json").exists() and not make_small_llama(SMALL_LLAMA):
+        return
+    folder = find_folder(arguments.model or SMALL_LLAMA, arguments.revision)
+    model, tokenizer, writing = from_pretrained(folder), pretrained_tokenizer(folder), read_writing(folder)
+    if not isinstance(model, GPT):
+        raise UserError(f"{folder} holds a {type(model).__name__}, which does not continue texts: take GPT-2, Llama or Qwen")
+    prompt = arguments.prompt if arguments.prompt is not None else "" if arguments.model else PROMPT
+    ids = [*tokenizer.before, *tokenizer.encode(prompt, allow_special=True).tolist()]
+    if not ids:  # an empty text begins with the token that begins every text
+        ids = [writing.start if writing.start is not None else 0]
+    ends = () if arguments.ignore_end else writing.ends
+    print(prompt, end="", flush=True)
+    show(tokenizer, generate(model, ids, arguments.length, sampling, ends, forbidden=writing.forbidden))
+
+
+def show(tokenizer: Tokenizer, ids: Iterator[int]) -> None:
+    """Print the text of the ids while they come; then how many came a second, after the first."""
+    written: list[int] = []
+    times: list[float] = []
+
+    def noted() -> Iterator[int]:
+        for i in ids:
+            written.append(i)
+            times.append(time.perf_counter())
+            yield i
+
+    for piece in stream_text(tokenizer, noted()):
+        print(piece, end="", flush=True)
+    speed = f", {(len(written) - 1) / (times[-1] - times[0]):,.1f} a second" if len(written) > 1 else ""
+    print(f"\n({len(written):,} tokens{speed})")
+
+
+# ------------------------------------------------------------------------------------------------------- the small Llama
+
+
+def make_small_llama(folder: Path) -> bool:
+    """Train a small Llama on Tiny Shakespeare, and write it and its tokenizer to a folder in Hugging Face's layout. Returns
+    False if it was stopped before its end."""
+    text, source = open_text(None)
+    tokenizer = BPETokenizer.train(text, 1024, special=["<|endoftext|>"], progress=True)
+    config = TrainingConfig(steps=600, batch_size=8, learning_rate=3e-3, min_learning_rate=3e-4)
+    tt.seed(config.seed)
+    model = GPT(
+        GPTConfig(
+            tokenizer.vocab_size,
+            block_size=128,
+            num_layers=4,
+            num_heads=4,
+            num_key_value_heads=2,
+            d_model=128,
+            d_ff=344,
+            positions="rotary",
+            norm="rms",
+            activation="swiglu",
+        )
+    )
+    ids = tokenizer.encode(text)
+    batches = TextBatches(ids, model.config.block_size, config.batch_size, config.seed, vocab_size=tokenizer.vocab_size)
+    print(f"No --model: a Llama with {model.num_parameters():,} parameters learns {source.name}, {len(ids):,} tokens.")
+    with RunFolder(folder / "training").held() as run:
+        run.create({"model": model.config, "training": config}, overwrite=True)
+        trainer = Trainer(model, batches, config, run)
+        if not trainer.train():
+            print("Stopped before its end: the next call begins again.")
+            return False
+    save_pretrained_tokenizer(tokenizer, folder)
+    save_pretrained(model, folder)
+    print(f"Validation loss {trainer.best_loss:.4f}. Wrote {folder}. It writes:\n")
+    return True
+
+
+# ---------------------------------------------------------------------------------------------------------- command line
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = Parser(prog="generate.py", description="Write with a pretrained model in Hugging Face's layout.")
+    parser.add_argument(
+        "--model",
+        help="a folder, or a name on the Hugging Face hub (default: a small Llama, made first if it is not there)",
+        type=some_path,
+        metavar="FOLDER_OR_NAME",
+    )
+    parser.add_argument("--revision", help="a branch, tag or commit of that name", metavar="TEXT")
+    parser.add_argument("--prompt", help="the text to go on from, with the names of special tokens as such", metavar="TEXT")
+    parser.add_argument("--length", help="tokens to write", type=int, default=200, metavar="INT")
+    parser.add_argument("--ignore-end", help="go on after a token that ends a text", action="store_true")
+    add_settings(parser, Sampling, "choice of tokens", **CHOICE)
+    parser.set_defaults(run=write)
+    return parser.parse_args(words)
+
+
+if __name__ == "__main__":
+    run_command(parse)

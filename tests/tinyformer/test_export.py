@@ -1,0 +1,241 @@
+"""Models as graphs of ONNX, as far as that needs no package onnx; and what the export refuses. Beside onnx and onnxruntime they
+run in tests/parity/test_onnx.py."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tinyformer import (
+    GPT,
+    Bert,
+    BertConfig,
+    BertForMaskedLM,
+    GPTConfig,
+    RecurrentConfig,
+    RecurrentLM,
+    Transformer,
+    TransformerConfig,
+    UserError,
+    export_onnx,
+)
+from tinyformer.export.__main__ import main, parse
+from tinyformer.export.graph import FLOAT, INT, Graph
+from tinyformer.export.layers import activation, norm
+from tinyformer.export.models import bert_graph, decoder_graph, encoder_graph, gpt_graph
+from tinyformer.export.positions import add_positions
+from tinytensor.nn import Linear, ReLU
+
+ROOT = Path(__file__).parents[2]
+RUNS = ROOT / "tests" / "examples" / "runs_of_before"
+
+GPT_CONFIG = GPTConfig(vocab_size=11, block_size=8, num_layers=2, num_heads=2, d_model=8)
+BERT_CONFIG = BertConfig(vocab_size=11, max_length=8, num_layers=1, num_heads=2, d_model=8, d_ff=16)
+TRANSFORMER_CONFIG = TransformerConfig(9, 11, d_model=8, num_heads=2, encoder_layers=1, decoder_layers=2, d_ff=16)
+
+
+def all_graphs() -> dict[str, tuple[Graph, GPT | BertForMaskedLM | Transformer]]:
+    gpt, bert, transformer = GPT(GPT_CONFIG), BertForMaskedLM(BERT_CONFIG), Transformer(TRANSFORMER_CONFIG)
+    return {
+        "GPT": (gpt_graph(gpt), gpt),
+        "GPT without cache": (gpt_graph(gpt, cache=False), gpt),
+        "BERT": (bert_graph(bert), bert),
+        "encoder": (encoder_graph(transformer), transformer),
+        "decoder": (decoder_graph(transformer), transformer),
+    }
+
+
+GRAPHS = all_graphs()
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_a_node_reads_only_what_was_there_before_it(name: str) -> None:
+    graph, _ = GRAPHS[name]
+    known = {port.value.name for port in graph.inputs} | set(graph.constants)
+    for node in graph.nodes:
+        assert {value.name for value in node.inputs} <= known
+        results = {value.name for value in node.outputs}
+        assert not results & known
+        known |= results
+    assert {port.value.name for port in graph.outputs} <= known
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_every_input_is_read(name: str) -> None:
+    graph, _ = GRAPHS[name]
+    read = {value.name for node in graph.nodes for value in node.inputs}
+    assert {port.value.name for port in graph.inputs} <= read
+    assert set(graph.constants) <= read
+
+
+def test_every_weight_is_in_the_graph_once_and_only_where_it_is_needed() -> None:
+    for name in ("GPT", "GPT without cache", "BERT"):
+        graph, model = GRAPHS[name]
+        weights = {name for name, _ in model.named_parameters() if not name.startswith("bert.pooler")}
+        assert {constant.removesuffix(".transposed") for constant in graph.constants} >= weights
+        big = sum(array.size for array in graph.constants.values() if array.ndim == 2)
+        assert big == sum(p.size for name, p in model.named_parameters() if p.ndim == 2 and name in weights)
+    (encoder, model), (decoder, _) = GRAPHS["encoder"], GRAPHS["decoder"]
+    named = [{name.removesuffix(".transposed") for name in graph.constants} for graph in (encoder, decoder)]
+    parameters = dict(model.named_parameters())
+    assert set.union(*named) >= set(parameters)
+    shared = set.intersection(*named) & set(parameters)
+    assert shared == set()
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_no_length_and_no_batch_size_is_a_number(name: str) -> None:
+    graph, _ = GRAPHS[name]
+    for port in graph.inputs + graph.outputs:
+        numbers = [size for size in port.shape if isinstance(size, int)]
+        is_state = "key" in port.value.name.split(".")[-1] or "value" in port.value.name.split(".")[-1]
+        assert port.shape[0] == "batch_size"
+        assert len(numbers) == (2 if is_state else 1 if port.dtype == FLOAT else 0)
+
+
+def test_what_a_value_beside_another_becomes() -> None:
+    graph = Graph(Linear(2, 2))
+    x = graph.input("x", FLOAT, "n", 2)
+    for number, dtype in ((2, INT), (2.0, FLOAT), ([1, 2], INT)):
+        _, constant = (x * number).graph.nodes[-1].inputs
+        assert graph.constants[constant.name].dtype == dtype
+
+
+# ------------------------------------------------------------------------------------------------------------ refusals
+
+
+class Changed(GPT):
+    """A GPT that may compute anything."""
+
+
+@pytest.mark.parametrize(
+    ("model", "kind"),
+    [
+        (Bert(BERT_CONFIG), "Bert"),
+        (Changed(GPT_CONFIG), "Changed"),
+        (RecurrentLM(RecurrentConfig(vocab_size=11, cell="lstm", num_layers=1, d_model=8)), "RecurrentLM"),
+    ],
+)
+def test_a_model_of_another_kind(tmp_path: Path, model: Bert, kind: str) -> None:
+    with pytest.raises(UserError, match=f"^{kind} cannot be exported to ONNX: only GPT, BertForMaskedLM and Transformer can$"):
+        export_onnx(model, tmp_path / "model.onnx")
+
+
+def test_only_a_gpt_does_without_a_cache(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^only a GPT can be exported without its cache, not Transformer$"):
+        export_onnx(Transformer(TRANSFORMER_CONFIG), tmp_path / "model.onnx", cache=False)
+
+
+def test_layers_that_are_not_known() -> None:
+    graph = Graph(Linear(2, 2))
+    x = graph.input("x", FLOAT, "batch", "length", 2)
+    with pytest.raises(UserError, match="the norm ReLU cannot be exported"):
+        norm(ReLU(), x)
+    with pytest.raises(UserError, match="the positions ReLU cannot be exported"):
+        add_positions(ReLU(), x, x)
+    with pytest.raises(UserError, match="the activation softsign cannot be exported: choose one of relu, gelu_tanh"):
+        activation("softsign", x)
+
+
+def test_paths_that_cannot_be(tmp_path: Path) -> None:
+    model = GPT(GPT_CONFIG)
+    (tmp_path / "folder.onnx").mkdir()
+    with pytest.raises(UserError, match=r"best.safetensors must end in .onnx"):
+        export_onnx(model, tmp_path / "best.safetensors")
+    with pytest.raises(UserError, match=r"the folder .*missing does not exist: make it first"):
+        export_onnx(model, tmp_path / "missing" / "model.onnx")
+    with pytest.raises(UserError, match=r"folder.onnx is a folder: give the path of a file"):
+        export_onnx(model, tmp_path / "folder.onnx")
+
+
+def test_without_the_package_onnx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(ImportError, match=r"^ONNX needs a package that is not installed: pip install 'tinytensor\[onnx\]'$"):
+        export_onnx(GPT(GPT_CONFIG), tmp_path / "model.onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---------------------------------------------------------------------------------------------------- the command line
+
+
+def changed_run(folder: Path, name: str, part: str, **settings: str | int) -> Path:
+    """A copy of a run with other settings in a part of its config.json."""
+    shutil.copytree(RUNS / name, folder)
+    path = folder / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    config[part] |= settings
+    path.write_text(json.dumps(config), encoding="utf-8")
+    return folder
+
+
+def refusal(tmp_path: Path, *words: str | Path) -> str:
+    with pytest.raises(UserError) as caught:
+        main([*map(str, words), str(tmp_path / "model.onnx")])
+    assert not (tmp_path / "model.onnx").exists()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "part", "architecture"), [("char_gpt", "text", "lstm"), ("translate", "task", "attention")])
+def test_a_run_of_a_recurrent_network(tmp_path: Path, name: str, part: str, architecture: str) -> None:
+    run = changed_run(tmp_path / "run", name, part, architecture=architecture)
+    expected = f"{run} holds a recurrent network ({architecture}): only Transformers can be exported to ONNX"
+    assert refusal(tmp_path, run) == expected
+
+
+OTHERS = {"dial_tones.py": {"task": {"snr": 0.0}}, "memory.py": {"task": {"distance": 9}}, "another script": {"model": {}}}
+
+
+@pytest.mark.parametrize("script", OTHERS)
+def test_a_run_of_another_script(tmp_path: Path, script: str) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(OTHERS[script]), encoding="utf-8")
+    only = "only those of char_gpt.py, fill_mask.py, translate.py can be exported to ONNX"
+    assert refusal(tmp_path, tmp_path) == f"{tmp_path} holds a run of {script}: {only}"
+
+
+def test_a_pretrained_model(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}', encoding="utf-8")
+    how = f"export_onnx(from_pretrained('{tmp_path}'), 'model.onnx')"
+    assert refusal(tmp_path, tmp_path) == f"{tmp_path} holds a pretrained model, not a run: export it in Python, with {how}"
+
+
+def test_a_folder_without_a_run(tmp_path: Path) -> None:
+    assert refusal(tmp_path, tmp_path / "none").endswith(f"does not exist: is {tmp_path / 'none'} the folder of a run?")
+
+
+def test_a_run_without_weights(tmp_path: Path) -> None:
+    run = changed_run(tmp_path / "run", "char_gpt", "text")
+    (run / "best.safetensors").unlink()
+    assert refusal(tmp_path, run) == f"{run / 'best.safetensors'} does not exist"
+
+
+def test_a_run_whose_settings_were_changed(tmp_path: Path) -> None:
+    run = changed_run(tmp_path / "run", "char_gpt", "model", num_heads=1)
+    assert "says 1 for model.num_heads, but best.safetensors was trained with 2" in refusal(tmp_path, run)
+
+
+def test_the_command_line_is_told_its_mistakes_in_a_line(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tinyformer.export"]
+    result = subprocess.run([*command, "none", "model.onnx"], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == "error: none/config.json does not exist: is none the folder of a run?\n"
+
+
+@pytest.mark.parametrize("words", [[], ["run"], ["run", ""], ["run", "model.onnx", "--opset", "9"]])
+def test_words_that_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse(words)
+    assert caught.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_the_help_names_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--help"])
+    shown = capsys.readouterr().out
+    for word in ("python -m tinyformer.export", "RUN_FOLDER", "FILE", "--no-cache", "onnxruntime", "translate.py"):
+        assert word in shown

@@ -1,0 +1,59 @@
+"""Write the model of a run to a file of ONNX: python -m tinyformer.export RUN_FOLDER model.onnx."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from collections.abc import Sequence
+
+from tinyformer.errors import plain_errors
+
+with plain_errors():  # a missing package or GPU is told in a line, too
+    from tinyformer.command_line import Parser, some_path
+    from tinyformer.export.runs import load_run
+    from tinyformer.export.usage import lines_that_run
+    from tinyformer.export.writing import check_path, export_onnx
+    from tinyformer.training.runs import RunFolder
+    from tinytensor.io import atomic_write
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = Parser(
+        prog="python -m tinyformer.export",
+        description="Write the best model of a run to an ONNX file, and its tokenizer beside it (model.tokenizer.json), and "
+        "print the lines of Python that run it in onnxruntime. A run is one of char_gpt.py (a GPT), fill_mask.py or "
+        "translate.py (a Transformer, of which the encoder and the decoder become a file each: encoder_model.onnx and "
+        "decoder_model.onnx).",
+    )
+    parser.add_argument("folder", help="the run's folder, such as runs/char_gpt", type=some_path, metavar="RUN_FOLDER")
+    parser.add_argument("file", help="the file to write; its name ends in .onnx", type=some_path, metavar="FILE")
+    parser.add_argument(
+        "--no-cache",
+        help="a GPT that reads the whole text for each token, without inputs and outputs for keys and values",
+        action="store_false",
+        dest="cache",
+    )
+    return parser.parse_args(words)
+
+
+def main(words: Sequence[str]) -> None:
+    """Export as the words of the command line say, and print how to run what was written."""
+    arguments = parse(words)
+    path = check_path(arguments.file)
+    run = load_run(arguments.folder)
+    written = export_onnx(run.model, path, arguments.cache)
+    tokenizer = path.with_suffix(".tokenizer.json")
+    with atomic_write(tokenizer) as temporary:
+        shutil.copyfile(RunFolder(arguments.folder).tokenizer, temporary)
+
+    sizes = [f"{file} ({file.stat().st_size / 1e6:,.1f} MB)" for file in written]
+    print(f"Wrote {', '.join(sizes)} and {tokenizer}")
+    print("These lines run the model; they need onnxruntime (pip install 'tinytensor[onnx]'):\n")
+    print(lines_that_run(run, path, tokenizer, arguments.cache), end="")
+
+
+if __name__ == "__main__":
+    with plain_errors():
+        main(sys.argv[1:])

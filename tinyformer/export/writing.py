@@ -1,0 +1,130 @@
+"""A graph as a file of ONNX. This is the only file that needs the package onnx."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from tinyformer.errors import UserError
+from tinyformer.export.graph import DTYPES, Graph, Port
+from tinyformer.export.models import bert_graph, decoder_graph, encoder_graph, gpt_graph
+from tinyformer.models.bert import BertForMaskedLM
+from tinyformer.models.gpt import GPT
+from tinyformer.models.transformer import Transformer
+from tinytensor.io import atomic_write
+from tinytensor.nn import Module
+
+OPSET = 20  # the first with the operator Gelu
+IR_VERSION = 9  # of the file's format: the one that came with this opset, which every program reads that knows the opset
+
+LARGEST_FILE = 2_000_000_000  # bytes of weights: a file of the format, which is protobuf's, holds at most 2 GiB
+_SMALL = 1024  # bytes: constants up to this size, such as shapes, are never put aside
+_ALIGNMENT = 4096  # so that a program can map the weights into memory
+
+
+def export_onnx(model: Module, path: str | Path, cache: bool = True) -> list[Path]:
+    """Write a GPT, a BertForMaskedLM or a Transformer to an ONNX file. Returns the paths that were written.
+
+    The graph takes any batch size and any length, and computes in float32. The names of its inputs and outputs are those of
+    Hugging Face's optimum; ``gpt_graph``, ``bert_graph``, ``encoder_graph`` and ``decoder_graph`` list them. Without ``cache``
+    a GPT has no inputs and outputs for keys and values.
+
+    A Transformer becomes two files: ``encoder_NAME`` and ``decoder_NAME``, where ``path`` ends in NAME. Weights of more than 2
+    GB go into a file of their own, NAME.data, which must stay beside the other.
+
+    Raises UserError for a model of another kind, for a ``path`` that does not end in .onnx or whose folder does not exist, and
+    ImportError if the package onnx is missing. Raises OSError if a file cannot be written; an existing one then stays.
+    """
+    graphs = _graphs(model, check_path(path), cache)
+    import_onnx()  # before the work, in case it is missing
+    return [written for file, make in graphs.items() for written in _write(make(), file)]
+
+
+def check_path(path: str | Path) -> Path:
+    """The path. Raises UserError unless it can be that of an ONNX file."""
+    path = Path(path)
+    if path.suffix != ".onnx":
+        raise UserError(f"{path} must end in .onnx")
+    if not path.parent.is_dir():
+        raise UserError(f"the folder {path.parent} does not exist: make it first")
+    if path.is_dir():
+        raise UserError(f"{path} is a folder: give the path of a file")
+    return path
+
+
+def parts_of(path: Path) -> tuple[Path, Path]:
+    """The paths of the encoder and the decoder."""
+    return path.with_name(f"encoder_{path.name}"), path.with_name(f"decoder_{path.name}")
+
+
+def _graphs(model: Module, path: Path, cache: bool) -> dict[Path, Callable[[], Graph]]:
+    """Which graphs a model becomes, by their paths. A subclass may compute something else, so it is not taken for its base."""
+    kind = type(model).__name__
+    if type(model) not in (GPT, BertForMaskedLM, Transformer):
+        raise UserError(f"{kind} cannot be exported to ONNX: only GPT, BertForMaskedLM and Transformer can")
+    if isinstance(model, GPT):
+        return {path: lambda: gpt_graph(model, cache)}
+    if not cache:
+        raise UserError(f"only a GPT can be exported without its cache, not {kind}")
+    if isinstance(model, BertForMaskedLM):
+        return {path: lambda: bert_graph(model)}
+    assert isinstance(model, Transformer)
+    encoder, decoder = parts_of(path)
+    return {encoder: lambda: encoder_graph(model), decoder: lambda: decoder_graph(model)}
+
+
+def _write(graph: Graph, path: Path) -> list[Path]:
+    """Write the graph, and its weights into a second file if one cannot hold both."""
+    onnx = import_onnx()
+    if sum(array.nbytes for array in graph.constants.values()) <= LARGEST_FILE:
+        content = as_onnx(graph, [onnx.numpy_helper.from_array(array, name) for name, array in graph.constants.items()])
+        with atomic_write(path) as temporary:
+            temporary.write_bytes(content.SerializeToString())
+        return [path]
+    beside = path.with_name(f"{path.name}.data")
+    with atomic_write(path) as temporary, atomic_write(beside) as temporary_data:
+        with open(temporary_data, "wb") as file:
+            tensors = [_put_aside(array, name, file, beside.name) for name, array in graph.constants.items()]
+        temporary.write_bytes(as_onnx(graph, tensors).SerializeToString())
+    return [path, beside]
+
+
+def _put_aside(array: Any, name: str, file: BinaryIO, location: str) -> Any:
+    """Write an array to the file of the weights, which is called ``location``. Returns what the graph says about it."""
+    onnx = import_onnx()
+    if array.nbytes <= _SMALL:
+        return onnx.numpy_helper.from_array(array, name)
+    file.seek(-(-file.tell() // _ALIGNMENT) * _ALIGNMENT)
+    where = {"location": location, "offset": file.tell(), "length": array.nbytes}
+    file.write(memoryview(array).cast("B"))
+    tensor = onnx.TensorProto(name=name, data_type=DTYPES[array.dtype.name], dims=array.shape)
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in where.items():
+        tensor.external_data.add(key=key, value=str(value))
+    return tensor
+
+
+def as_onnx(graph: Graph, constants: list[Any]) -> Any:
+    """The graph as an ``onnx.ModelProto``. ``constants`` are its constants as the ``onnx.TensorProto`` of their values."""
+    helper = import_onnx().helper
+
+    def port(port: Port) -> Any:
+        return helper.make_tensor_value_info(port.value.name, DTYPES[port.dtype], port.shape)
+
+    nodes = [
+        helper.make_node(node.operator, [x.name for x in node.inputs], [x.name for x in node.outputs], **node.attributes)
+        for node in graph.nodes
+    ]
+    whole = helper.make_graph(nodes, "tinyformer", [*map(port, graph.inputs)], [*map(port, graph.outputs)], constants)
+    opset = helper.make_opsetid("", OPSET)
+    return helper.make_model(whole, opset_imports=[opset], ir_version=IR_VERSION, producer_name="tinyformer")
+
+
+def import_onnx() -> Any:
+    """The package onnx. Raises ImportError with the way to install it."""
+    try:
+        import onnx
+    except ModuleNotFoundError:
+        raise ImportError("ONNX needs a package that is not installed: pip install 'tinytensor[onnx]'") from None
+    return onnx

@@ -1,0 +1,45 @@
+"""Where a pretrained model lies: a folder, or a name of the Hugging Face hub, from which it is downloaded once."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tinyformer.errors import UserError
+
+# The files that are needed: settings, weights, tokenizers. A repository may hold the same weights in other formats, too.
+FILES = ["*.json", "*.safetensors", "*.txt", "*.spm", "*.model"]
+
+
+def find_folder(path_or_name: str | Path, revision: str | None = None) -> Path:
+    """The folder itself, if there is one, or else the local copy of this repository of the Hugging Face hub.
+
+    The copy is downloaded if it is not there yet, which needs the package huggingface_hub. ``revision`` is a branch, a tag or a
+    commit. With HF_HUB_OFFLINE=1 nothing is downloaded. Raises UserError if there is neither.
+    """
+    folder = Path(path_or_name)
+    if folder.is_dir():
+        if revision is not None:
+            raise UserError(f"{folder} is a folder, and has no revision {revision!r}: leave it out")
+        return folder
+    if folder.exists():
+        raise UserError(f"{folder} is a file: pass the folder that holds config.json and the weights")
+    if not re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", str(path_or_name)):
+        raise UserError(f"{path_or_name} does not exist, and is no name of a model on the Hugging Face hub, such as org/model")
+    return _download(str(path_or_name), revision)
+
+
+def _download(name: str, revision: str | None) -> Path:
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError:
+        raise UserError(
+            f'the folder {name} does not exist. To download {name} from the Hugging Face hub: pip install "tinytensor[hub]"'
+        ) from None
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=FILES))
+    except (OSError, ValueError) as error:  # what it raises derives from these: no connection, no such model, no access
+        reason = " ".join(str(error).split())
+        raise UserError(
+            f"the folder {name} does not exist, and it cannot be had from the Hugging Face hub: {reason[:300]}"
+        ) from None

@@ -1,0 +1,79 @@
+"""GPT-2 (Radford et al. 2019)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tinyformer.models.gpt import GPT, GPTConfig
+from tinyformer.pretrained.families import Family
+from tinyformer.pretrained.settings import ACTIVATION_NAMES, PretrainedSettings, must_be
+
+NAMES = {
+    "token_embedding": "transformer.wte",
+    "position_embedding": "transformer.wpe",
+    "norm": "transformer.ln_f",
+    "output": "lm_head",
+    "blocks.*.attention_norm": "transformer.h.*.ln_1",
+    "blocks.*.attention.query_key_value": "transformer.h.*.attn.c_attn^T",
+    "blocks.*.attention.output": "transformer.h.*.attn.c_proj^T",
+    "blocks.*.feed_forward_norm": "transformer.h.*.ln_2",
+    "blocks.*.feed_forward.up": "transformer.h.*.mlp.c_fc^T",
+    "blocks.*.feed_forward.down": "transformer.h.*.mlp.c_proj^T",
+}
+
+
+def make(settings: PretrainedSettings) -> GPT:
+    """The model that a config.json describes."""
+    settings.refuse(scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False, add_cross_attention=False)
+    return GPT(
+        GPTConfig(
+            vocab_size=settings.read(int, "vocab_size", 50257),
+            block_size=settings.read(int, "n_positions", 1024),
+            num_layers=settings.read(int, "n_layer", 12),
+            num_heads=settings.read(int, "n_head", 12),
+            d_model=settings.read(int, "n_embd", 768),
+            dropout=settings.read(float, "resid_pdrop", 0.1),
+            bias=True,
+            activation=settings.activation("activation_function", "gelu_new"),
+            d_ff=settings.read(int, "n_inner", 0),
+            norm_eps=settings.read(float, "layer_norm_epsilon", 1e-5),
+            tie_output=settings.read(bool, "tie_word_embeddings", True),
+        )
+    )
+
+
+def describe(model: GPT) -> dict[str, Any]:
+    """The config.json of a model. GPT-2's layers have biases; where the model has none, theirs are zeros."""
+    config = model.config
+    must_be("GPT-2", config, positions="learned", norm="layer", num_key_value_heads=(0, config.num_heads), query_key_norm=False)
+    must_be("GPT-2", config, d_head=(0, config.d_model // config.num_heads), activation=tuple(ACTIVATION_NAMES))
+    return {
+        "model_type": "gpt2",
+        "architectures": ["GPT2LMHeadModel"],
+        "vocab_size": config.vocab_size,
+        "n_positions": config.block_size,
+        "n_layer": config.num_layers,
+        "n_head": config.num_heads,
+        "n_embd": config.d_model,
+        "n_inner": config.block.d_ff,
+        "activation_function": ACTIVATION_NAMES[config.activation],
+        "layer_norm_epsilon": config.norm_eps,
+        "resid_pdrop": config.dropout,
+        "embd_pdrop": config.dropout,
+        "attn_pdrop": config.dropout,
+        "tie_word_embeddings": config.tie_output,
+        "bos_token_id": None,  # GPT-2's own may be outside of this vocabulary
+        "eos_token_id": None,
+    }
+
+
+GPT2 = Family(
+    name="GPT-2",
+    model_types=("gpt2",),
+    names=NAMES,
+    make=make,
+    describe=describe,
+    prefix="transformer.",
+    ignored=r".*\.attn\.(bias|masked_bias)|lm_head\.weight",
+    biases=r"blocks\..*|norm\.bias",
+)

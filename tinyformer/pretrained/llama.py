@@ -1,0 +1,137 @@
+"""Llama (Touvron et al. 2023) and its relatives: SmolLM2, which is a Llama, Qwen2 and Qwen3."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tinyformer.models.gpt import GPT, GPTConfig
+from tinyformer.models.positions import RotaryScaling
+from tinyformer.pretrained.families import Family
+from tinyformer.pretrained.settings import PretrainedSettings, must_be
+
+NAMES = {
+    "token_embedding": "model.embed_tokens",
+    "norm": "model.norm",
+    "output": "lm_head",
+    "blocks.*.attention_norm": "model.layers.*.input_layernorm",
+    "blocks.*.attention.query_key_value": "model.layers.*.self_attn.[q,k,v]_proj",
+    "blocks.*.attention.query_norm": "model.layers.*.self_attn.q_norm",
+    "blocks.*.attention.key_norm": "model.layers.*.self_attn.k_norm",
+    "blocks.*.attention.output": "model.layers.*.self_attn.o_proj",
+    "blocks.*.feed_forward_norm": "model.layers.*.post_attention_layernorm",
+    "blocks.*.feed_forward.gate": "model.layers.*.mlp.gate_proj",
+    "blocks.*.feed_forward.up": "model.layers.*.mlp.up_proj",
+    "blocks.*.feed_forward.down": "model.layers.*.mlp.down_proj",
+}
+# What only these models have: biases of queries, keys and values; norms of queries and keys.
+ONLY = {
+    "llama": {"query_key_value_bias": False, "query_key_norm": False},
+    "qwen2": {"query_key_value_bias": True, "query_key_norm": False},
+    "qwen3": {"query_key_value_bias": False, "query_key_norm": True},
+}
+CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+
+
+def make(settings: PretrainedSettings) -> GPT:
+    """The model that a config.json describes."""
+    settings.refuse(
+        attention_bias=False, mlp_bias=False, hidden_act="silu", use_sliding_window=False, partial_rotary_factor=1.0
+    )
+    kind = settings.read(str, "model_type")
+    d_model, num_heads = settings.read(int, "hidden_size"), settings.read(int, "num_attention_heads")
+    base, scaling = rotary_settings(settings)
+    return GPT(
+        GPTConfig(
+            vocab_size=settings.read(int, "vocab_size"),
+            block_size=settings.read(int, "max_position_embeddings", 2048),
+            num_layers=settings.read(int, "num_hidden_layers"),
+            num_heads=num_heads,
+            d_model=d_model,
+            dropout=settings.read(float, "attention_dropout", 0.0),
+            positions="rotary",
+            norm="rms",
+            activation="swiglu",
+            d_ff=settings.read(int, "intermediate_size"),
+            norm_eps=settings.read(float, "rms_norm_eps", 1e-6),
+            tie_output=settings.read(bool, "tie_word_embeddings", False),
+            num_key_value_heads=settings.read(int, "num_key_value_heads", num_heads),
+            d_head=settings.read(int, "head_dim", 128 if kind == "qwen3" else d_model // max(num_heads, 1)),
+            rotary_base=base,
+            rotary_scaling=scaling,
+            **ONLY[kind],
+        )
+    )
+
+
+def rotary_settings(settings: PretrainedSettings) -> tuple[float, RotaryScaling | None]:
+    """The base and the scaling of rotary positions, from ``rope_parameters``, or as older files say it, from ``rope_theta`` and
+    ``rope_scaling``."""
+    found = settings.read(dict[str, Any], "rope_parameters", {}) or settings.read(dict[str, Any], "rope_scaling", {})
+    rotary = PretrainedSettings(settings.path, found)
+    base = rotary.read(float, "rope_theta", settings.read(float, "rope_theta", 10000.0))
+    kind = rotary.read(str, "rope_type", rotary.read(str, "type", "default"))
+    if kind == "default":
+        return base, None
+    if kind == "linear":
+        return base, RotaryScaling("linear", rotary.read(float, "factor"))
+    if kind != "llama3":
+        raise settings.error(f"the rotary scaling {kind!r} is not known; there are default, linear and llama3")
+    factor, low, high = (rotary.read(float, name) for name in ("factor", "low_freq_factor", "high_freq_factor"))
+    return base, RotaryScaling("llama3", factor, low, high, rotary.read(int, "original_max_position_embeddings"))
+
+
+def describe(kind: str) -> Callable[[GPT], dict[str, Any]]:
+    """A function that gives the config.json of a model of this kind."""
+
+    def describe_kind(model: GPT) -> dict[str, Any]:
+        config = model.config
+        name = CLASSES[kind].removesuffix("ForCausalLM")
+        must_be(name, config, positions="rotary", norm="rms", activation="swiglu", bias=False, **ONLY[kind])
+        num_key_value_heads, d_head = config.block.head_sizes
+        return {
+            "model_type": kind,
+            "architectures": [CLASSES[kind]],
+            "vocab_size": config.vocab_size,
+            "max_position_embeddings": config.block_size,
+            "num_hidden_layers": config.num_layers,
+            "num_attention_heads": config.num_heads,
+            "num_key_value_heads": num_key_value_heads,
+            "head_dim": d_head,
+            "hidden_size": config.d_model,
+            "intermediate_size": config.block.d_ff,
+            "hidden_act": "silu",
+            "rms_norm_eps": config.norm_eps,
+            "attention_dropout": config.dropout,
+            "tie_word_embeddings": config.tie_output,
+            "rope_parameters": describe_rotary(config),
+        }
+
+    return describe_kind
+
+
+def describe_rotary(config: GPTConfig) -> dict[str, Any]:
+    """The base and the scaling of rotary positions, as config.json has them."""
+    scaling = config.rotary_scaling
+    if scaling is None:
+        return {"rope_type": "default", "rope_theta": config.rotary_base}
+    described = {"rope_type": scaling.kind, "rope_theta": config.rotary_base, "factor": scaling.factor}
+    if scaling.kind == "llama3":
+        described["low_freq_factor"] = scaling.low_frequency_factor
+        described["high_freq_factor"] = scaling.high_frequency_factor
+        described["original_max_position_embeddings"] = scaling.original_length
+    return described
+
+
+LLAMA, QWEN2, QWEN3 = (
+    Family(
+        name=CLASSES[kind].removesuffix("ForCausalLM"),
+        model_types=(kind,),
+        names=NAMES,
+        make=make,
+        describe=describe(kind),
+        prefix="model.",
+        ignored=r".*\.rotary_emb\.inv_freq|lm_head\.weight",
+    )
+    for kind in ONLY
+)

@@ -1,0 +1,110 @@
+"""Marian's translators (Junczys-Dowmunt et al. 2018), as the Opus-MT models are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tinyformer.errors import UserError
+from tinyformer.models.transformer import Transformer, TransformerConfig
+from tinyformer.pretrained.families import Family
+from tinyformer.pretrained.settings import ACTIVATION_NAMES, PretrainedSettings, must_be
+
+_SELF = {
+    "attention.query_key_value": "self_attn.[q,k,v]_proj",
+    "attention.output": "self_attn.out_proj",
+    "attention_norm": "self_attn_layer_norm",
+    "feed_forward.up": "fc1",
+    "feed_forward.down": "fc2",
+    "feed_forward_norm": "final_layer_norm",
+}
+_CROSS = {
+    "cross_attention.query": "encoder_attn.q_proj",
+    "cross_attention.key_value": "encoder_attn.[k,v]_proj",
+    "cross_attention.output": "encoder_attn.out_proj",
+    "cross_attention_norm": "encoder_attn_layer_norm",
+}
+NAMES = {
+    "source_embedding.tokens": "model.shared",
+    "target_embedding.tokens": "model.decoder.embed_tokens",
+    "output": "lm_head",
+    "output_bias": "final_logits_bias",
+    **{f"encoder.blocks.*.{name}": f"model.encoder.layers.*.{theirs}" for name, theirs in _SELF.items()},
+    **{f"decoder.blocks.*.{name}": f"model.decoder.layers.*.{theirs}" for name, theirs in {**_SELF, **_CROSS}.items()},
+}
+
+
+def make(settings: PretrainedSettings) -> Transformer:
+    """The model that a config.json describes."""
+    settings.refuse(static_position_embeddings=True, normalize_before=False, normalize_embedding=False)
+    settings.refuse(add_final_layer_norm=False, add_bias_final_layer_norm=False)
+    for name in ("attention_heads", "ffn_dim"):
+        settings.same(f"encoder_{name}", f"decoder_{name}")
+    vocab_size = settings.read(int, "vocab_size")
+    return Transformer(
+        TransformerConfig(
+            source_vocab_size=vocab_size,
+            target_vocab_size=settings.read(int, "decoder_vocab_size", vocab_size),
+            source_pad=settings.read(int, "pad_token_id"),
+            d_model=settings.read(int, "d_model"),
+            num_heads=settings.read(int, "encoder_attention_heads"),
+            encoder_layers=settings.read(int, "encoder_layers"),
+            decoder_layers=settings.read(int, "decoder_layers"),
+            d_ff=settings.read(int, "encoder_ffn_dim"),
+            dropout=settings.read(float, "dropout", 0.1),
+            positions="sinusoidal_halves",
+            max_length=settings.read(int, "max_position_embeddings", 1024),
+            activation=settings.activation("activation_function", "gelu"),
+            share_embeddings=settings.read(bool, "share_encoder_decoder_embeddings", True),
+            tie_output=settings.read(bool, "tie_word_embeddings", True),
+            scale_embeddings=settings.read(bool, "scale_embedding", False),
+            learn_padding=False,
+            output_bias=True,
+        )
+    )
+
+
+def describe(model: Transformer) -> dict[str, Any]:
+    """The config.json of a model. Where it has no fixed bias of the logits, Marian's is zeros."""
+    config = model.config
+    must_be("Marian", config, positions="sinusoidal_halves", norm="layer", norm_first=False, activation=tuple(ACTIVATION_NAMES))
+    must_be("Marian", config, source_features=0, norm_eps=1e-5)
+    if config.share_embeddings and not config.tie_output:
+        raise UserError("Marian's models with one embedding for both languages use it as the output layer, too")
+    return {
+        "model_type": "marian",
+        "architectures": ["MarianMTModel"],
+        "is_encoder_decoder": True,
+        "vocab_size": config.source_vocab_size,
+        "decoder_vocab_size": config.target_vocab_size,
+        "pad_token_id": config.source_pad,
+        "decoder_start_token_id": config.source_pad,
+        "d_model": config.d_model,
+        "encoder_layers": config.encoder_layers,
+        "decoder_layers": config.decoder_layers,
+        "encoder_attention_heads": config.num_heads,
+        "decoder_attention_heads": config.num_heads,
+        "encoder_ffn_dim": config.d_ff,
+        "decoder_ffn_dim": config.d_ff,
+        "dropout": config.dropout,
+        "attention_dropout": config.dropout,
+        "activation_function": ACTIVATION_NAMES[config.activation],
+        "max_position_embeddings": config.max_length,
+        "scale_embedding": config.scale_embeddings,
+        "share_encoder_decoder_embeddings": config.share_embeddings,
+        "tie_word_embeddings": config.tie_output,
+    }
+
+
+MARIAN = Family(
+    name="Marian",
+    model_types=("marian",),
+    names=NAMES,
+    make=make,
+    describe=describe,
+    prefix="model.",
+    ignored=r"model\.(encoder|decoder)\.embed_(tokens|positions)\.weight|lm_head\.weight",
+    optional="output_bias",
+)
+# With an embedding for each language, as few models have it.
+MARIAN_SEPARATE = replace(MARIAN, names={**NAMES, "source_embedding.tokens": "model.encoder.embed_tokens"})

@@ -1,0 +1,91 @@
+"""Writing a model as Hugging Face's classes read it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import accumulate
+from pathlib import Path
+
+import tinytensor as tt
+from tinyformer.errors import UserError
+from tinyformer.files import write_json
+from tinyformer.models.bert import Bert, BertForClassification, BertForMaskedLM
+from tinyformer.models.gpt import GPT, GPTConfig
+from tinyformer.models.transformer import Transformer
+from tinyformer.pretrained.bert import BERT, BERT_CLASSIFIER, BERT_MASKED_LM
+from tinyformer.pretrained.families import Family
+from tinyformer.pretrained.gpt2 import GPT2
+from tinyformer.pretrained.llama import LLAMA, QWEN2, QWEN3
+from tinyformer.pretrained.loading import PretrainedModel, Writing
+from tinyformer.pretrained.marian import MARIAN, MARIAN_SEPARATE
+from tinyformer.pretrained.weights import WHOLE
+from tinytensor import Tensor
+from tinytensor.backend import host
+from tinytensor.io import save
+from tinytensor.nn import Module
+
+
+def save_pretrained(model: PretrainedModel, folder: str | Path, writing: Writing | None = None) -> None:
+    """Write config.json and model.safetensors to a folder, which is made if it does not exist. ``from_pretrained`` reads them,
+    and so do Hugging Face's classes, such as AutoModelForCausalLM: the logits are the same.
+
+    ``writing`` says with which tokens texts start and end, for generation_config.json. A GPT becomes a GPT-2, or with rotary
+    positions a Llama, Qwen2 or Qwen3. Raises UserError for a model that is none of the architectures of ``from_pretrained``.
+    """
+    family = family_for(model)
+    described = family.describe(model)
+    tensors = dict(_tensors(model, family))
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    save(tensors, folder / WHOLE, {"format": "pt"})  # without this Hugging Face's reader refuses the file
+    write_json(folder / "generation_config.json", {} if writing is None else writing.settings())
+    write_json(folder / "config.json", described)
+
+
+def family_for(model: PretrainedModel) -> Family:
+    """The architecture as which a model is written. Raises UserError for a model of another kind."""
+    families: dict[type[Module], Family] = {
+        Bert: BERT,
+        BertForMaskedLM: BERT_MASKED_LM,
+        BertForClassification: BERT_CLASSIFIER,
+        Transformer: MARIAN if getattr(model.config, "share_embeddings", True) else MARIAN_SEPARATE,
+    }
+    if isinstance(model, GPT):
+        return _family_for_gpt(model.config)
+    if type(model) not in families:
+        known = ", ".join(kind.__name__ for kind in families)
+        raise UserError(f"a {type(model).__name__} cannot be written in Hugging Face's layout; there are GPT, {known}")
+    return families[type(model)]
+
+
+def _family_for_gpt(config: GPTConfig) -> Family:
+    if config.positions != "rotary":
+        return GPT2
+    if config.query_key_norm:
+        return QWEN3
+    return QWEN2 if config.query_key_value_bias else LLAMA
+
+
+def _tensors(model: PretrainedModel, family: Family) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a model by the names of its family, and zeros for the biases that only the family has."""
+    state = model.state_dict()
+    for name, tensor in state.items():
+        source = family.source(name)
+        values = tensor.numpy()
+        if name == "output_bias":
+            values = values.reshape(1, -1)  # as Marian has it
+        ends = list(accumulate(_sizes(model, len(values), len(source.names))))
+        for theirs, part in zip(source.names, host.split(values, ends[:-1])):
+            yield theirs, tt.tensor(part.T if source.is_transposed else part)
+        bias = re.sub("weight$", "bias", name)
+        if bias not in state and re.fullmatch(family.biases, bias):
+            yield family.source(bias).names[0], tt.zeros(len(values))
+
+
+def _sizes(model: PretrainedModel, length: int, parts: int) -> list[int]:
+    """How long each of the parts is in which the family has what is one tensor here."""
+    if parts == 3 and isinstance(model, GPT):
+        key_value_heads, d_head = model.config.block.head_sizes
+        return [length - 2 * key_value_heads * d_head, key_value_heads * d_head, key_value_heads * d_head]
+    return [length // parts] * parts

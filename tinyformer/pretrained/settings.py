@@ -1,0 +1,80 @@
+"""The settings of a config.json, read with checks of their types and values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tinyformer.errors import UserError, shortened
+from tinyformer.files import read_json
+from tinyformer.schema import read_value
+
+# Hugging Face's names of activations -> tinyformer's.
+ACTIVATIONS = {
+    "gelu": "gelu_exact",
+    "gelu_fast": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+}
+# The other way, where several mean the same: the one that all architectures know.
+ACTIVATION_NAMES = {"gelu_exact": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "silu": "silu"}
+
+
+class PretrainedSettings:
+    """The settings in a JSON file. Each method raises UserError, which names the file and the setting."""
+
+    def __init__(self, path: str | Path, values: Mapping[str, Any] | None = None):
+        self.path = Path(path)
+        self.values = read_json(self.path) if values is None else values
+
+    def error(self, problem: str) -> UserError:
+        """An error about these settings."""
+        return UserError(f"{self.path}: {problem}")
+
+    def read(self, kind: Any, name: str, default: Any = None) -> Any:
+        """The setting, which must have the type ``kind``. Where it is missing or null, the default; without a default it must
+        be there."""
+        value = self.values.get(name)
+        if value is None:
+            if default is None and kind is not None:
+                raise self.error(f"{name} is missing")
+            return default
+        try:
+            return read_value(kind, value, name)
+        except UserError as error:
+            raise self.error(str(error)) from None
+
+    def activation(self, name: str, default: str) -> str:
+        """The activation that a setting names, by its name here."""
+        found = self.read(str, name, default)
+        if found not in ACTIVATIONS:
+            raise self.error(f"{name} {shortened(repr(found), 40)} is not known; there are {', '.join(ACTIVATIONS)}")
+        return ACTIVATIONS[found]
+
+    def refuse(self, **allowed: Any) -> None:
+        """Check that each setting has the one value with which the model can be built here, or is missing."""
+        for name, value in allowed.items():
+            found = self.values.get(name)
+            if found is not None and found != value:
+                raise self.error(f"{name} {shortened(repr(found), 40)} cannot be used here; only {value!r} can")
+
+    def same(self, *names: str) -> None:
+        """Check that these settings, where they are given, have one value."""
+        found = {name: self.values[name] for name in names if self.values.get(name) is not None}
+        if len(set(map(str, found.values()))) > 1:
+            raise self.error(f"{' and '.join(found)} must be equal here, not {', '.join(map(str, found.values()))}")
+
+
+def must_be(architecture: str, config: Any, **values: Any) -> None:
+    """Raise UserError if a setting of a model here is not the value, or one of the values, that this architecture can have."""
+    for name, value in values.items():
+        found, allowed = getattr(config, name), value if isinstance(value, tuple) else (value,)
+        if found not in allowed:
+            choices = " or ".join(map(repr, allowed))
+            raise UserError(
+                f"{architecture} has {name} {choices}, and this model {found!r}: it cannot be written as {architecture}"
+            )

@@ -1,0 +1,94 @@
+"""The tokenizer of a folder in Hugging Face's layout, by what lies in the folder; and writing one there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tinyformer.errors import UserError
+from tinyformer.files import read_json
+from tinyformer.tokenizers import BPETokenizer, MarianTokenizer, Tokenizer, WordPieceTokenizer
+from tinyformer.tokenizers.cutting import CuttingRules
+from tinyformer.tokenizers.tokenizer_json import read_tokenizer_json
+from tinyformer.tokenizers.tokenizer_json_writing import write_tokenizer_files
+
+CONFIG = "tokenizer_config.json"
+
+# What says how to write tokenizer.json, from which all details can be read.
+_REMEDY = (
+    "transformers writes one that says all: AutoTokenizer.from_pretrained(folder).save_pretrained(folder) makes tokenizer.json"
+)
+
+
+def pretrained_tokenizer(folder: str | Path) -> Tokenizer:
+    """The tokenizer of a folder with the files of a published model.
+
+    It may have source.spm, target.spm and vocab.json (Marian); tokenizer.json (byte-level BPE as in GPT-2, Llama 3, Qwen and
+    SmolLM2; BERT's WordPiece); vocab.json and merges.txt (GPT-2); or vocab.txt (BERT). The first of these that is there counts.
+    Raises UserError if none is there, if a file is missing or damaged, or if it asks for something that is not supported.
+    """
+    folder = Path(folder)
+    there = {name for name in ("source.spm", "tokenizer.json", "merges.txt", "vocab.txt") if (folder / name).exists()}
+    if "source.spm" in there:
+        return _marian(folder)
+    if "tokenizer.json" in there:
+        return read_tokenizer_json(folder / "tokenizer.json")
+    if "merges.txt" in there:
+        settings = _settings(folder, "GPT2Tokenizer")
+        rules = CuttingRules(space_before=_switch(folder, settings, "add_prefix_space", False))
+        return BPETokenizer.from_gpt2_files(folder / "vocab.json", folder / "merges.txt", rules)
+    if "vocab.txt" in there:
+        return _bert(folder)
+    raise UserError(
+        f"{folder} has no tokenizer: looked for tokenizer.json; vocab.json and merges.txt (GPT-2); vocab.txt (BERT); "
+        "source.spm, target.spm and vocab.json (Marian)"
+    )
+
+
+def save_pretrained_tokenizer(tokenizer: Tokenizer, folder: str | Path) -> None:
+    """Write tokenizer.json and tokenizer_config.json, with which transformers' ``AutoTokenizer.from_pretrained(folder)`` gives
+    the same ids and the same text.
+
+    The names of special tokens count as such there, as with ``allow_special`` here. Raises UserError for a tokenizer whose
+    rules tokenizer.json cannot express, such as one of whole words, which guesses the spaces between them.
+    """
+    write_tokenizer_files(tokenizer, Path(folder))
+
+
+def _marian(folder: Path) -> MarianTokenizer:
+    settings = _read_settings(folder)
+    separate = _switch(folder, settings, "separate_vocabs", False)
+    files = ["vocab.json", "source.spm", "target.spm", *(["target_vocab.json"] if separate else [])]
+    return MarianTokenizer.from_files(*(folder / name for name in files))
+
+
+def _bert(folder: Path) -> WordPieceTokenizer:
+    settings = _settings(folder, "BertTokenizer")
+    lowercase = _switch(folder, settings, "do_lower_case", True)
+    for key, allowed in (("strip_accents", (None, lowercase)), ("tokenize_chinese_chars", (True,)), ("never_split", (None,))):
+        if settings.get(key, allowed[0]) not in allowed:
+            raise UserError(f"{folder / CONFIG} asks for {key} = {settings[key]!r}, which is not supported for vocab.txt")
+    return WordPieceTokenizer.from_vocab_file(folder / "vocab.txt", lowercase, cleanup=True)
+
+
+def _settings(folder: Path, kind: str) -> dict[str, Any]:
+    """The settings of a folder with the files of one kind of tokenizer. Raises UserError for another kind, whose rules differ
+    though its files have the same names, and for added tokens."""
+    settings = _read_settings(folder)
+    name = str(settings.get("tokenizer_class", kind)).removesuffix("Fast")
+    if name != kind:
+        raise UserError(f"{folder} has no tokenizer.json, and only {kind} is known without; it has a {name}; {_REMEDY}")
+    if (folder / "added_tokens.json").exists():
+        raise UserError(f"{folder} has no tokenizer.json, which would say what its added tokens are like; {_REMEDY}")
+    return settings
+
+
+def _read_settings(folder: Path) -> dict[str, Any]:
+    return read_json(folder / CONFIG) if (folder / CONFIG).exists() else {}
+
+
+def _switch(folder: Path, settings: dict[str, Any], key: str, default: bool) -> bool:
+    value = settings.get(key, default)
+    if not isinstance(value, bool):
+        raise UserError(f"{folder / CONFIG}: {key} must be true or false, not {value!r}")
+    return value

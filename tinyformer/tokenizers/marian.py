@@ -1,0 +1,183 @@
+"""Marian's tokenizer, that of the opus-mt models (Tiedemann and Thottingal 2020): SentencePiece with ids of its own.
+
+Each language has a SentencePiece model, source.spm and target.spm. The ids of the pieces are those of vocab.json, which both
+languages share, unless there is a vocabulary for each.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tinyformer.errors import UserError
+from tinyformer.files import damaged, read_json, write_json
+from tinyformer.schema import read_value
+from tinyformer.tokenizers.base import checked, checked_text, load_saved
+from tinyformer.tokenizers.bpe import tokens_in_order
+from tinyformer.tokenizers.special import cut_at_special
+from tinytensor.backend import host
+
+MARIAN_UNKNOWN, MARIAN_END, MARIAN_PADDING = "<unk>", "</s>", "<pad>"
+
+
+class MarianTokenizer:
+    """Text of the source language to ids, and ids of the target language to text.
+
+    ``vocabulary`` maps pieces to ids; ``target_vocabulary`` does so for the target language, if that has its own. ``source``
+    and ``target`` are the bytes of SentencePiece models. A piece that has no id is <unk>. The model expects the ids ``after``
+    at the end of a text, </s>; ``encode`` leaves them to the caller.
+
+    Raises UserError if <unk>, </s> or <pad> is missing, or if something is no SentencePiece model; ImportError without
+    ``sentencepiece``.
+    """
+
+    kind = "marian"
+
+    def __init__(
+        self,
+        vocabulary: Mapping[str, int],
+        source: bytes,
+        target: bytes,
+        target_vocabulary: Mapping[str, int] | None = None,
+    ):
+        self.vocabulary = dict(vocabulary)
+        self.target_vocabulary = self.vocabulary if target_vocabulary is None else dict(target_vocabulary)
+        self.tokens = tokens_in_order(self.vocabulary)
+        self.target_tokens = tokens_in_order(self.target_vocabulary)
+        names = (MARIAN_UNKNOWN, MARIAN_END, MARIAN_PADDING)
+        for ids in (self.vocabulary, self.target_vocabulary):
+            missing = [name for name in names if name not in ids]
+            if missing:
+                raise UserError(f"the vocabulary of a Marian model lacks {', '.join(missing)}")
+        if any(self.vocabulary[name] != self.target_vocabulary[name] for name in names):
+            raise UserError(f"the two vocabularies of a Marian model do not have the same ids for {', '.join(names)}")
+        self.special = {name: self.vocabulary[name] for name in names}
+        self.before: tuple[int, ...] = ()
+        self.after: tuple[int, ...] = (self.special[MARIAN_END],)
+        self.source, self.target = source, target
+        self._source, self._target = _processor(source, "source"), _processor(target, "target")
+        # A vocabulary of both languages is put together by the source's model, as in transformers.
+        self._joining = self._source if target_vocabulary is None else self._target
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of tokens of the source language, special ones included."""
+        return len(self.tokens)
+
+    # ---------------------------------------------------------------------------------------------- both directions
+
+    def encode(self, text: str, allow_special: bool = False) -> Any:
+        """The ids of a text of the source language, a NumPy int64 array, without </s> at its end.
+
+        A name such as >>fra<< at the beginning is one token: it tells models with several target languages which one to write.
+        With ``allow_special``, the name of a special token is that token. Raises UserError for anything but text.
+        """
+        return self._encode(text, allow_special, self._source, self.vocabulary)
+
+    def encode_target(self, text: str, allow_special: bool = False) -> Any:
+        """The ids of a text of the target language, as ``encode`` gives those of the source language."""
+        return self._encode(text, allow_special, self._target, self.target_vocabulary)
+
+    def _encode(self, text: str, allow_special: bool, processor: Any, vocabulary: Mapping[str, int]) -> Any:
+        ids: list[int] = []
+        unknown = self.special[MARIAN_UNKNOWN]
+        reserved = set() if allow_special else set(self.special)
+        for part, special in cut_at_special(checked_text(text), self.special if allow_special else {}):
+            if special is not None:
+                ids.append(special)
+                continue
+            pieces = []
+            if part.startswith(">>") and "<<" in part:
+                language, mark, part = part.partition("<<")
+                pieces.append(language + mark)
+            pieces += processor.encode(part, out_type=str)
+            ids.extend(unknown if piece in reserved else vocabulary.get(piece, unknown) for piece in pieces)
+        return host.array(ids, dtype=host.int64)
+
+    def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
+        """The text of ids of the target language. With ``skip_special``, </s> and <pad> are left out. Raises UserError for a
+        number that is not an id."""
+        leave_out = {self.special[MARIAN_END], self.special[MARIAN_PADDING]} if skip_special else ()
+        special = set(self.special.values())
+        line = ""
+        pieces: list[str] = []
+        for i in checked(ids, len(self.target_tokens), leave_out):
+            if i in special:
+                line += self._joining.decode_pieces(pieces) + self.target_tokens[i] + " "
+                pieces = []
+            else:
+                pieces.append(self.target_tokens[i])
+        return (line + self._joining.decode_pieces(pieces)).replace("▁", " ").strip()
+
+    # ------------------------------------------------------------------------------------------------------- files
+
+    def save(self, path: str | Path) -> None:
+        """Write the tokenizer to a JSON file, with the SentencePiece models in it."""
+        saved = {
+            "kind": self.kind,
+            "source": base64.b64encode(self.source).decode(),
+            "target": base64.b64encode(self.target).decode(),
+            "tokens": self.tokens,
+        }
+        own = {} if self.target_vocabulary is self.vocabulary else {"target_tokens": self.target_tokens}
+        write_json(Path(path), saved | own)
+
+    @classmethod
+    def load(cls, path: str | Path) -> MarianTokenizer:
+        """The tokenizer that ``save`` wrote. Raises UserError for any other file; ImportError without ``sentencepiece``."""
+        kinds = {"tokens": list[str], "source": str, "target": str, "target_tokens": list[str] | None}
+        return load_saved(cls._from_saved, path, cls.kind, "Marian", **kinds)
+
+    @classmethod
+    def _from_saved(cls, tokens: list[str], source: str, target: str, target_tokens: list[str] | None) -> MarianTokenizer:
+        models = [base64.b64decode(model, validate=True) for model in (source, target)]
+        return cls(_numbered(tokens), models[0], models[1], None if target_tokens is None else _numbered(target_tokens))
+
+    @classmethod
+    def from_files(
+        cls,
+        vocabulary: str | Path,
+        source: str | Path,
+        target: str | Path,
+        target_vocabulary: str | Path | None = None,
+    ) -> MarianTokenizer:
+        """The tokenizer of a published model from its files: vocab.json, source.spm, target.spm and, where the languages have
+        vocabularies of their own, target_vocab.json. Raises UserError if a file is missing or damaged; ImportError without
+        ``sentencepiece``."""
+        models = []
+        for path in (source, target):
+            if not Path(path).is_file():
+                raise UserError(f"{path} does not exist: a Marian model has source.spm and target.spm")
+            models.append(Path(path).read_bytes())
+        ids = [_read_vocabulary(path) for path in (vocabulary, target_vocabulary) if path is not None]
+        with damaged(f"{vocabulary}, {source} or {target}"):
+            return cls(ids[0], models[0], models[1], *ids[1:])
+
+
+def _read_vocabulary(path: str | Path) -> dict[str, int]:
+    with damaged(path):
+        ids: dict[str, int] = read_value(dict[str, int], read_json(Path(path)), "the vocabulary")
+        return ids
+
+
+def _numbered(tokens: list[str]) -> dict[str, int]:
+    ids = {token: i for i, token in enumerate(tokens)}
+    if len(ids) < len(tokens):
+        raise UserError("a token occurs twice")
+    return ids
+
+
+def _processor(model: bytes, language: str) -> Any:
+    """SentencePiece with a model."""
+    try:
+        from sentencepiece import SentencePieceProcessor
+    except ImportError as error:
+        raise ImportError(
+            'a Marian tokenizer needs the package sentencepiece: pip install "tinytensor[sentencepiece]"'
+        ) from error
+    try:
+        return SentencePieceProcessor(model_proto=model)
+    except RuntimeError:
+        raise UserError(f"the {language} model is not one of SentencePiece") from None

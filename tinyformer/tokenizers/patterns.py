@@ -1,0 +1,135 @@
+"""The regular expressions of tokenizer.json, which are Oniguruma's, in the syntax of Python's ``regex`` package.
+
+The two engines share most of their syntax, and disagree in silence on some of it: ``{1,3}+`` never gives back what it took in
+one and is a loop in the other, ``^`` matches at each line or at the start alone, ``\\w`` has other characters. So this reads a
+pattern part by part, and lets pass only what means the same in both. That is all that published tokenizers of this kind need.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import regex
+
+from tinyformer.errors import UserError, shortened
+
+# What a pattern may be made of. Everything else is refused.
+_OPENING = regex.compile(r"\((?:\?(?::|i:|=|!|<=|<!|>))?(?!\?)")
+_REPEAT = regex.compile(r"[*+?][?+]?|\{\d+(?:,\d*)?\}(?![+?])")
+_ESCAPE = regex.compile(r"\\(?:[sSdDrnt]|[pP]\{[A-Z][a-z]?\}|[pP]\{(?:Han|Hiragana|Katakana|Hangul|Thai)\}|u[0-9A-Fa-f]{4})")
+_QUOTED = regex.compile(r"\\[^\w\s]")  # a sign that stands for itself
+# In a class, doubled signs join classes in one of the engines, and a range cannot end in a class.
+_CLASS_SIGN = regex.compile(r"(?!&&|--|\|\||~~|-\\[sSdDpP])[^\[\]\\]|-(?=\])")
+_BEGINS_NO_RANGE = regex.compile(r"\\(?:[sSdD]|[pP]\{\w+\})-[^\]]")
+# Without regard to case, some characters equal two others, as ß equals ss, and dotted i has rules of its own.
+_ANY_CASE = regex.compile(r"(?!ss|st|ff|fl|[iI])(?:[A-Za-z'’|]|\[[A-HJ-Za-hj-z]+\])", regex.IGNORECASE)
+
+
+@functools.cache
+def compiled(pattern: str) -> regex.Pattern[str]:
+    """A pattern of tokenizer.json as one of Python's ``regex``.
+
+    Raises UserError, which names the place, for what the two may understand in different ways, and for a pattern that matches
+    the empty string.
+    """
+    reader = _Reader(pattern)
+    empty = reader.alternatives()
+    if reader.place < len(pattern):
+        raise reader.refused("a bracket that was not opened")
+    if empty:
+        raise UserError(f"the regular expression {shortened(pattern, 120)!r} matches the empty string")
+    try:
+        return regex.compile("".join(reader.out))
+    except (regex.error, OverflowError) as error:
+        raise UserError(f"the regular expression {shortened(pattern, 120)!r} is wrong: {error}") from None
+
+
+class _Reader:
+    """Reads a pattern from left to right. ``out`` is what was read, in Python's syntax. Each method that reads a part returns
+    whether this part may match the empty string."""
+
+    def __init__(self, pattern: str):
+        self.pattern = pattern
+        self.place = 0
+        self.out: list[str] = []
+
+    def alternatives(self, depth: int = 0) -> bool:
+        """Everything up to the end of the pattern or of a group: runs of parts with | between them."""
+        if depth > 50:
+            raise self.refused("too many brackets in one another")
+        empty = self._run(depth)
+        while self._take("|"):
+            empty = self._run(depth) or empty
+        return empty
+
+    def _run(self, depth: int) -> bool:
+        empty = True
+        while self.place < len(self.pattern) and self.pattern[self.place] not in "|)":
+            part_empty = self._part(depth)
+            repeat = _REPEAT.match(self.pattern, self.place)
+            if repeat:
+                self._copy(repeat[0])
+                part_empty = part_empty or repeat[0][0] in "*?" or repeat[0].startswith("{0")
+            empty = empty and part_empty
+        return empty
+
+    def _part(self, depth: int) -> bool:
+        """One character, class or group."""
+        opening = _OPENING.match(self.pattern, self.place)
+        if opening:
+            return self._group(opening[0], depth)
+        if self._take("["):
+            self._class()
+        elif found := _ESCAPE.match(self.pattern, self.place) or _QUOTED.match(self.pattern, self.place):
+            self._copy(found[0])
+        elif (sign := self.pattern[self.place]) not in "\\^$*+?{}[]()":
+            self.place += 1
+            self.out.append(sign if sign == "." else regex.escape(sign, special_only=True))
+        else:
+            raise self.refused(repr(self.pattern[self.place : self.place + 2]))
+        return False
+
+    def _group(self, opening: str, depth: int) -> bool:
+        self.place += len(opening)
+        self.out.append("(?:" if opening == "(" else opening)  # nothing asks for what a group matched
+        if opening == "(?i:":
+            start = self.place
+            while found := _ANY_CASE.match(self.pattern, self.place):
+                self._copy(found[0])
+            if not self._take(")") or "" in self.pattern[start : self.place - 1].split("|"):
+                raise self.refused("something other than a few letters without regard to case")
+            return False
+        empty = self.alternatives(depth + 1)
+        if not self._take(")"):
+            raise self.refused("a bracket that is not closed")
+        return empty or opening in ("(?=", "(?!", "(?<=", "(?<!")
+
+    def _class(self) -> None:
+        """The rest of a class after its ["""
+        self._take("^")
+        if self.pattern[self.place : self.place + 1] == "]":
+            raise self.refused("a class that begins with ]")
+        while not self._take("]"):
+            found = (
+                _ESCAPE.match(self.pattern, self.place)
+                or _QUOTED.match(self.pattern, self.place)
+                or _CLASS_SIGN.match(self.pattern, self.place)
+            )
+            if not found or _BEGINS_NO_RANGE.match(self.pattern, self.place):
+                raise self.refused(f"{self.pattern[self.place : self.place + 2]!r} in a class")
+            self._copy(found[0])
+
+    def _take(self, sign: str) -> bool:
+        if not self.pattern.startswith(sign, self.place):
+            return False
+        self._copy(sign)
+        return True
+
+    def _copy(self, text: str) -> None:
+        self.place += len(text)
+        self.out.append(text)
+
+    def refused(self, what: str) -> UserError:
+        """The error for something that is not let pass."""
+        where = f"at position {self.place} of the regular expression {shortened(self.pattern, 120)!r}"
+        return UserError(f"{what} {where} is not supported: it may mean something else in Python")
