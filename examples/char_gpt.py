@@ -126,13 +126,14 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, 
     setup = RunSetup(folder, arguments, {"model": kind, "training": TrainingConfig, "text": TextConfig})
     config = setup.settings(TrainingConfig)
     text_config = setup.settings(TextConfig)
+    start = load_start(chosen.init_from) if chosen.init_from and not setup.is_resumed else None
     text, source = setup.text(arguments.data)
-    if chosen.init_from:
-        start = None if setup.is_resumed else load_start(chosen.init_from)
+    if start is not None:
         tokenizer = setup.tokenizer(lambda: start[1])
-        model_config = setup.settings(kind, None if start is None else vars(start[0].config))
+        model_config = setup.settings(kind, vars(start[0].config))
+    elif chosen.init_from:
+        tokenizer, model_config = load_tokenizer(folder.tokenizer), setup.settings(kind)
     else:
-        start = None
         tokenizer = setup.tokenizer(lambda: text_config.train_tokenizer(text))
         model_config = setup.settings(kind, {"cell": chosen.architecture}, vocab_size=tokenizer.vocab_size)
 
@@ -199,7 +200,7 @@ def trained(arguments: argparse.Namespace) -> tuple[GPT | RecurrentLM, Tokenizer
     """The model and the tokenizer of a run."""
     folder = RunFolder(arguments.out)
     text_config = folder.read_part("text", TextConfig)
-    config = folder.read_part("model", ARCHITECTURES[text_config.architecture])
+    config: GPTConfig | RecurrentConfig = folder.read_part("model", ARCHITECTURES[text_config.architecture])
     # A pretrained model may have more outputs than its tokenizer has tokens.
     tokenizer = load_tokenizer(folder.tokenizer, None if text_config.init_from else config.vocab_size)
     model = make_model(config)

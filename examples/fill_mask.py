@@ -5,6 +5,7 @@ On Tiny Shakespeare that takes about three minutes on two cores.
 python examples/fill_mask.py                               # Tiny Shakespeare: hidden words, then sentences to classify
 python examples/fill_mask.py --data my.txt                 # your own text: runs/fill_mask-my
 python examples/fill_mask.py fill "To be or [MASK] to be"  # fill in with a trained model
+python examples/fill_mask.py fill --model FOLDER "..."     # with a pretrained BERT
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         UserError,
         WordPieceTokenizer,
         accuracy,
+        add_model_flag,
         add_run_settings,
         add_text_flag,
         as_flags,
@@ -44,12 +46,15 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         draw_losses,
         evaluating,
         fill_masks,
+        find_folder,
+        from_pretrained,
         hide_words,
         likely_marks,
         load_tokenizer,
         load_weights,
         masked_token_loss,
         next_command,
+        pretrained_tokenizer,
         run_command,
         sentence_parts,
         setting,
@@ -170,13 +175,27 @@ def filled(model: BertForMaskedLM, tokenizer: WordPieceTokenizer, sentence: str,
     return "\n    ".join([sentence, *lines])
 
 
-def fill(arguments: argparse.Namespace) -> None:
-    """Fill in with a trained model."""
-    folder = RunFolder(arguments.out)
+def pretrained(path_or_name: str) -> tuple[BertForMaskedLM, WordPieceTokenizer]:
+    """A pretrained BERT and its tokenizer."""
+    folder = find_folder(path_or_name)
+    model = from_pretrained(folder)
+    if not isinstance(model, BertForMaskedLM):
+        raise UserError(f"{folder} holds a {type(model).__name__}, which fills no masks: take a BertForMaskedLM")
+    return model, with_wordpieces(pretrained_tokenizer(folder), folder)
+
+
+def trained(folder: RunFolder) -> tuple[BertForMaskedLM, WordPieceTokenizer]:
+    """The model of a run, with its best weights, and its tokenizer."""
     config = folder.read_part("model", BertConfig)
     tokenizer = with_wordpieces(load_tokenizer(folder.tokenizer, config.vocab_size), folder.tokenizer)
     model = BertForMaskedLM(config)
     load_weights(model, folder.best)
+    return model, tokenizer
+
+
+def fill(arguments: argparse.Namespace) -> None:
+    """Fill in with a trained model."""
+    model, tokenizer = pretrained(arguments.model) if arguments.model else trained(RunFolder(arguments.out))
     for sentence in arguments.sentences:
         print(filled(model, tokenizer, sentence, arguments.best))
 
@@ -247,6 +266,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     add_run_settings(training, DEFAULT_OUT, text=TextConfig, model=BertConfig, training=TrainingConfig)
     filling = commands.add_use(fill, help="fill in with a trained model", description="Fill in hidden words.")
     filling.add_argument("sentences", help="texts with one [MASK] or several", nargs="+", metavar="SENTENCE")
+    add_model_flag(filling)
     filling.add_argument("--best", help="how many tokens to show for each [MASK]", type=int, default=5, metavar="INT")
     return commands.parse(words)
 

@@ -8,6 +8,7 @@ python examples/translate.py --data pairs.tsv --out runs/it        # a sentence,
 python examples/translate.py --source train.de --target train.en   # or two files, line by line (.gz, too)
 python examples/translate.py --architecture lstm --out runs/lstm   # or attention: the recurrent networks before it
 python examples/translate.py translate --out runs/it "I love you." # translate; without a sentence it asks for them
+python examples/translate.py translate --model FOLDER "Hello."     # with a pretrained model, one of Marian's (opus-mt)
 python examples/translate.py compare runs/lstm runs/translate      # finished runs side by side, with pictures
 """
 
@@ -32,6 +33,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         TranslationConfig,
         Translator,
         UserError,
+        add_model_flag,
         add_pair_flags,
         add_run_settings,
         as_flags,
@@ -61,7 +63,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         score_by_length,
         write_translations,
     )
-    from tinyformer.translation import ARCHITECTURES, Attended, trained_translator
+    from tinyformer.translation import ARCHITECTURES, Attended, pretrained_translator, trained_translator
 
 Pairs = Sequence[tuple[str, str]]  # sentences and their translations
 
@@ -208,10 +210,12 @@ def drawn(paths: Sequence[Path]) -> str:
 def translate(arguments: argparse.Namespace) -> None:
     """Translate the given sentences, or those that are typed."""
     folder = RunFolder(arguments.out)
-    translator = trained_translator(folder)
+    translator = pretrained_translator(arguments.model) if arguments.model else trained_translator(folder)
     translator.check_beam(arguments.beam)
     if arguments.heat_map and not translator.has_attention():
         raise UserError(f"the network of {folder.path} has no attention to draw: leave out --heat-map")
+    if arguments.heat_map:
+        folder.path.mkdir(parents=True, exist_ok=True)  # that of a pretrained model is only for pictures
     for sentence in arguments.sentences or typed_lines("Type a sentence to translate; an empty line ends."):
         (hypotheses,) = translator.search([sentence], arguments.beam, arguments.n_best)
         for hypothesis in hypotheses:
@@ -282,6 +286,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     add_run_settings(training, DEFAULT_OUT, task=TranslationConfig, model=model, training=TrainingConfig)
     using = commands.add_use(translate, help="translate with a trained model", description="Translate sentences.")
     using.add_argument("sentences", help="what to translate; without any, they are read one by one", nargs="*")
+    add_model_flag(using)
     using.add_argument("--beam", help="the width of the beam; 1 is greedy", type=int, default=5, metavar="INT")
     using.add_argument("--n-best", help="how many translations to show, with scores", type=int, default=1, metavar="INT")
     using.add_argument("--heat-map", help="draw what the attention looked at", action="store_true")

@@ -127,6 +127,12 @@ def add_text_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", help=text, metavar="PATH", type=some_path)
 
 
+def add_model_flag(parser: argparse.ArgumentParser) -> None:
+    """Give the parser --model, for a pretrained model in the place of a run's."""
+    text = "a pretrained model in place of the run's: a folder in Hugging Face's layout, or a name on its hub"
+    parser.add_argument("--model", help=text, type=some_path, metavar="FOLDER_OR_NAME")
+
+
 def add_pair_flags(parser: argparse.ArgumentParser) -> None:
     """Give the parser a flag for each path of ``PairFiles``."""
     files = parser.add_argument_group("data")

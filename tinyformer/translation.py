@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import tinytensor as tt
 from tinyformer.data.batches import padded
 from tinyformer.data.pair_files import one_line
 from tinyformer.data.pairs import Pair, Specials
-from tinyformer.decoding.beam_rules import BeamRule, WuRule
+from tinyformer.decoding.beam_rules import BeamRule, HuggingFaceRule, WuRule
 from tinyformer.decoding.beam_search import Hypothesis, beam_search
 from tinyformer.decoding.decoders import translation_decoder
 from tinyformer.errors import SettingError, UserError
 from tinyformer.models.attention import RecordsAttention, recording_attention
 from tinyformer.models.seq2seq import AdditiveAttentionModel, ContextVectorModel, EncoderDecoder, Seq2SeqConfig
 from tinyformer.models.transformer import Transformer, TransformerConfig
+from tinyformer.pretrained.folders import find_folder
+from tinyformer.pretrained.loading import from_pretrained, read_writing
+from tinyformer.pretrained.tokenizers import pretrained_tokenizer
 from tinyformer.progress import show_progress
 from tinyformer.schema import check_fields
 from tinyformer.settings import at_least, one_of, setting
@@ -197,6 +201,30 @@ def trained_translator(folder: RunFolder) -> Translator:
     translator = Translator(make(config), load_tokenizer(folder.tokenizer, config.target_vocab_size), task)
     load_weights(translator.model, folder.best)
     return translator
+
+
+def pretrained_translator(path_or_name: str | Path) -> Translator:
+    """A translator from a folder in Hugging Face's layout, or from that name on the Hugging Face hub, with Marian's model. It
+    searches as ``generate`` of transformers does. Raises UserError as ``from_pretrained``, and for another model."""
+    folder = find_folder(path_or_name)
+    model, writing = from_pretrained(folder), read_writing(folder)
+    if not isinstance(model, Transformer):
+        raise UserError(f"{folder} holds a {type(model).__name__}, which does not translate: take one of Marian's models")
+    if writing.start is None or len(writing.ends) != 1:
+        raise UserError(f"{folder} does not say with which token a translation starts, and with which it ends")
+    if writing.forced_end not in (None, *writing.ends):
+        raise UserError(f"{folder} forces the token {writing.forced_end} at the end; only the end token can be forced here")
+    # The longest length counts the start and the end, and max_tokens neither.
+    task = TranslationConfig(max_tokens=(writing.max_length or model.config.max_length) - 2)
+    return Translator(
+        model,
+        pretrained_tokenizer(folder),
+        task,
+        Specials(model.config.source_pad, writing.start, writing.ends[0]),
+        HuggingFaceRule(writing.length_penalty, writing.early_stopping),
+        writing.forbidden,
+        force_end=writing.forced_end is not None,
+    )
 
 
 def specials_of(tokenizer: Tokenizer) -> Specials:

@@ -86,7 +86,7 @@ def test_byte_pairs_and_the_other_choices_of_a_model(program: Program) -> None:
     printed = program.good(*words)
     assert "300 distinct tokens" in printed
     settings = json.loads((program.folder / "run/config.json").read_text(encoding="utf-8"))
-    assert settings["text"] == {"architecture": "gpt", "tokenizer": "bpe", "bpe_tokens": 300}
+    assert settings["text"] == {"architecture": "gpt", "tokenizer": "bpe", "bpe_tokens": 300, "init_from": ""}
     chosen = {name: settings["model"][name] for name in ("vocab_size", "positions", "norm", "activation")}
     assert chosen == {"vocab_size": 300, "positions": "rotary", "norm": "rms", "activation": "swiglu"}
     before = result_of(program.folder / "run")
@@ -547,7 +547,9 @@ def test_help_shows_every_setting_with_its_default(finished: Program, architectu
     text = " ".join(finished.good("--architecture", architecture, "--help").split())
     shown = 0
     kinds = (model, runpy.run_path(str(finished.script), run_name="char_gpt")["TextConfig"], TrainingConfig)
-    decided = ("vocab_size", "cell")  # by the text, and by --architecture
+    decided = {"vocab_size", "cell"}  # by the text, and by --architecture
+    decided |= {"d_ff", "norm_eps", "tie_output", "num_key_value_heads", "d_head"}  # by --init-from
+    decided |= {"query_key_value_bias", "query_key_norm", "rotary_base", "rotary_scaling"}
     for kind in kinds:
         for field in dataclasses.fields(kind):
             if field.name in decided:

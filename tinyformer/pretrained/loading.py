@@ -33,12 +33,16 @@ HEADS = {  # the architectures of BERT that have a head
 @dataclass(frozen=True)
 class Writing:
     """The ids between which a model writes: the one that a text starts with, those that end it, and those that are never
-    written. ``forced_end`` is written where a text reaches its longest length."""
+    written. ``forced_end`` is written where a text reaches ``max_length`` tokens, the start included. ``length_penalty`` and
+    ``early_stopping`` are those of ``HuggingFaceRule``, for beam search."""
 
     start: int | None = None
     ends: tuple[int, ...] = ()
     forbidden: tuple[int, ...] = ()
     forced_end: int | None = None
+    max_length: int | None = None
+    length_penalty: float = 1.0
+    early_stopping: bool | str = False
 
     def settings(self) -> dict[str, Any]:
         """The settings of a generation_config.json that say this."""
@@ -48,6 +52,7 @@ class Writing:
             "eos_token_id": list(self.ends),
         }
         named |= {"forced_eos_token_id": self.forced_end, "bad_words_ids": [[word] for word in self.forbidden]}
+        named |= {"max_length": self.max_length, "length_penalty": self.length_penalty, "early_stopping": self.early_stopping}
         return {name: value for name, value in named.items() if value not in (None, [])}
 
 
@@ -111,6 +116,9 @@ def read_writing(folder: Path) -> Writing:
         ends=_ids(merged, "eos_token_id"),
         forbidden=tuple(word for (word,) in forbidden),
         forced_end=next(iter(_ids(merged, "forced_eos_token_id")), None),
+        max_length=merged.read(int, "max_length", 0) or None,
+        length_penalty=merged.read(float, "length_penalty", 1.0),
+        early_stopping=merged.read(bool | str, "early_stopping", False),
     )
 
 
