@@ -69,16 +69,19 @@ class _Names:
         end = 0
         if self.tokens and (allow_special or not self.all_special):
             for match in self.pattern.finditer(text):
-                token, start = self.tokens[match[0]], match.start()
-                taken = start < end  # by white space that goes with the token before
-                if taken or (token.special and not allow_special) or (token.single_word and _touches_a_word(text, match)):
+                token = self.tokens[match[0]]
+                if (token.special and not allow_special) or (token.single_word and _touches_a_word(text, match)):
                     continue
+                start, stop = match.span()
                 if token.lstrip:
                     start = max(end, _SPACES_BEFORE.match(text, endpos=start).start())  # another token may have taken some
+                if token.rstrip:
+                    stop = _SPACES.match(text, stop).end()
                 if end < start:
                     yield text[end:start], None
-                yield match[0], token.id
-                end = _SPACES.match(text, match.end()).end() if token.rstrip else match.end()
+                if start < stop:  # else it is white space, and the token before took all of it
+                    yield match[0], token.id
+                end = max(end, stop)  # theirs reads white space twice that the token before took
         if end < len(text):
             yield text[end:], None
 

@@ -68,7 +68,7 @@ class BPETokenizer:
         if missing:
             raise UserError(f"a byte-level tokenizer needs all 256 bytes as tokens; {missing} are missing")
         self._bytes = [self._id_of[bytes([b])] for b in range(256)]
-        self._merged = self._numbered_merges(reserved)
+        self._merged = self._numbered_merges()
         self._encode_word = functools.lru_cache(maxsize=65536)(self._merge_word)
 
     def _check_ids(self, named: list[AddedToken]) -> None:
@@ -83,19 +83,21 @@ class BPETokenizer:
             if not 0 <= i < len(self.tokens):
                 raise UserError(f"a whole text has the id {i} before or after it, which is not an id")
 
-    def _numbered_merges(self, reserved: set[int]) -> dict[Pair, tuple[int, int]]:
-        """For each pair that merges, the rank of the merge and the id of the two together."""
-        tokens, id_of, size = self.tokens, self._id_of, len(self.tokens)
+    def _numbered_merges(self) -> dict[Pair, tuple[int, int]]:
+        """For each pair that merges, the rank of the merge and the id of the two together. Of two merges of one pair the last
+        counts, as in GPT-2's own code."""
+        id_of = self._id_of
+        ordinary = {i: token for token, i in id_of.items()}
         merged: dict[Pair, tuple[int, int]] = {}
         for rank, pair in enumerate(self.merges):
             left, right = pair
-            for i in pair:
-                if i in reserved or not 0 <= i < size:
-                    raise UserError(f"a merge joins the id {i}, which is special or not an id")
-            new = id_of.get(tokens[left] + tokens[right])
-            if new is None:
-                raise UserError(f"the merge of {tokens[left]!r} and {tokens[right]!r} makes no token")
-            merged.setdefault(pair, (rank, new))
+            try:
+                merged[pair] = (rank, id_of[ordinary[left] + ordinary[right]])
+            except KeyError:
+                if left in ordinary and right in ordinary:
+                    raise UserError(f"the merge of {ordinary[left]!r} and {ordinary[right]!r} makes no token") from None
+                wrong = left if left not in ordinary else right
+                raise UserError(f"a merge joins the id {wrong}, which is special or not an id") from None
         return merged
 
     @property

@@ -109,6 +109,8 @@ def _byte_pairs(tokenizer: BPETokenizer) -> Section:
     if len(ids) < len(tokens):
         twice = next(token for i, token in enumerate(tokens) if ids[token] != i)
         raise UserError(f"tokenizer.json cannot tell the special token {twice!r} from an ordinary token that is written alike")
+    named = {token.id for token in added if not token.in_vocabulary}
+    size = 1 + max(i for i in range(len(tokens)) if i not in named)  # names after all ordinary tokens are no part of the model
     return _whole(
         added,
         normalizer={"type": tokenizer.rules.normal_form} if tokenizer.rules.normal_form else None,
@@ -124,7 +126,7 @@ def _byte_pairs(tokenizer: BPETokenizer) -> Section:
             "fuse_unk": False,
             "byte_fallback": False,
             "ignore_merges": tokenizer.ignore_merges,
-            "vocab": ids,
+            "vocab": {token: i for token, i in ids.items() if i < size},
             "merges": [[tokens[left], tokens[right]] for left, right in tokenizer.merges],
         },
     )

@@ -53,9 +53,9 @@ def test_the_earliest_merge_comes_first() -> None:
     tokenizer = BPETokenizer([bytes([b]) for b in range(256)] + [b"bc", b"ab", b"abc"], [(98, 99), (97, 98), (97, 256)])
     assert pieces(tokenizer, "abc") == [b"abc"]  # bc, then a + bc, though ab is further left
     assert pieces(tokenizer, "abab") == [b"ab", b"ab"]
-    # Where a merge is there twice, the earlier counts.
+    # Where a merge is there twice, the later counts, as in GPT-2's own code: now ab is merged first, and ab + c is no merge.
     again = BPETokenizer(tokenizer.tokens, [*tokenizer.merges, (98, 99)])
-    assert pieces(again, "abc") == [b"abc"]
+    assert pieces(again, "abc") == [b"ab", b"c"]
 
 
 def test_learning_goes_on_until_nothing_occurs_twice() -> None:
