@@ -384,7 +384,7 @@ def test_damaged_weights(folder: Path) -> None:
         path.write_bytes(content)
         assert refused(folder).startswith(f"{path} is not a whole safetensors file (damaged, cut short, or another format)")
     path.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n")
-    assert refused(folder) == f"{path} is only a pointer of Git LFS: get the weights with  git lfs pull"
+    assert refused(folder) == f"{path} is only a pointer of Git LFS: get the weights with `git lfs pull`"
     path.unlink()
     path.mkdir()
     assert "is a folder, not a safetensors file" in refused(folder)
