@@ -245,8 +245,8 @@ def train_classifier(
     config = dataclasses.replace(pretraining.config, steps=steps, learning_rate=rate, warmup=warmup, eval_every=every)
     with RunFolder(pretraining.folder.path / name).held() as folder:
         folder.create({"training": config}, overwrite=True)
-        watched = [TensorBoardLogger() for _ in pretraining.loggers]  # if the pretraining is
-        trainer = Trainer(model, batches, config, folder, class_loss, loggers=watched)
+        loggers = [TensorBoardLogger() for logger in pretraining.loggers if isinstance(logger, TensorBoardLogger)]
+        trainer = Trainer(model, batches, config, folder, class_loss, loggers=loggers)
         try:
             trainer.train()
         except UserError as error:  # its learning rate has a flag of its own here

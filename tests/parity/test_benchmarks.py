@@ -15,6 +15,7 @@ import gpu
 import growth
 import measure
 import ops
+import pretrained
 import pytest
 import scaling
 import train_step
@@ -119,7 +120,7 @@ def test_a_switch_that_fits_the_library_no_more_is_an_error():
 # ---------------------------------------------------------------------------------------------------- the command lines
 
 ROOT = Path(__file__).resolve().parents[2]
-BENCHMARKS = [generate, gpu, growth, ops, scaling, train_step, tricks, word2vec]
+BENCHMARKS = [generate, gpu, growth, ops, pretrained, scaling, train_step, tricks, word2vec]
 benchmarks = pytest.mark.parametrize("benchmark", BENCHMARKS, ids=lambda module: module.__name__)
 
 

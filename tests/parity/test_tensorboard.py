@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import errno
 import io
 import json
@@ -19,7 +20,7 @@ from running import Program, entries, result_of
 
 import tinytensor as tt
 from tinyformer import GPT, GPTConfig, RunFolder, TensorBoardLogger, TextBatches, Trainer, TrainingConfig, UserError
-from tinyformer.models.attention import recording_attention
+from tinyformer.models.attention import MultiHeadAttention, recording_attention
 
 pytest.importorskip("tensorboardX")
 accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
@@ -280,6 +281,15 @@ def test_a_run_in_anothers_place_has_a_log_of_its_own(make_trainer) -> None:
     assert "tensorboard" not in entries(unwatched.folder.path)
 
 
+def test_a_trainer_without_settings_begins_anew(make_trainer, whole: Log) -> None:
+    make_trainer(seed=7).train()
+    trainer = make_trainer()
+    trainer.train()
+    assert_same(Log(trainer.folder.path), whole)
+    ((step, settings),) = Log(trainer.folder.path).texts["settings"]
+    assert (step, json.loads(settings)) == (0, dataclasses.asdict(trainer.config))
+
+
 def test_processes_that_share_a_batch_log_once(make_trainer) -> None:
     trainer = begin(make_trainer(workers=2, shards=2))
     trainer.train()
@@ -329,11 +339,21 @@ def test_a_file_in_the_folders_place(make_trainer) -> None:
     assert trainer.folder.tensorboard.read_text(encoding="utf-8") == "mine"
 
 
-def test_an_attention_without_a_validation_split_and_weights_without_numbers(make_trainer) -> None:
+def test_what_cannot_be_drawn_is_left_out(make_trainer) -> None:
+    trainer = begin(make_trainer(eval_every=20))
+    names = {f"weights/{name}" for name in trainer.model.state_dict()}
+    trainer.model.unused = MultiHeadAttention(4, 2)
+    trainer.model.empty = tt.nn.Parameter(tt.zeros((0, 3)))
+    assert "empty" in trainer.model.state_dict()
+    trainer.train()
+    log = Log(trainer.folder.path)
+    assert list(log.pictures) == ["attention/blocks.0.attention", "attention/blocks.1.attention"]
+    assert set(log.histograms) - names == {f"weights/unused.{name}" for name in trainer.model.unused.state_dict()}
+
+
+def test_no_attention_without_a_validation_split(make_trainer) -> None:
     trainer = begin(make_trainer(eval_every=20))
     trainer.batches.validation_batches = lambda: iter(())
-    trainer.model.nothing = tt.zeros((0, 3))
-    trainer.model.register = tt.full((2,), float("inf"))
     trainer.train()
     log = Log(trainer.folder.path)
     assert log.pictures == {}

@@ -5,7 +5,20 @@ from __future__ import annotations
 import pytest
 
 import tinytensor as tt
-from tinyformer import Seq2SeqConfig, SettingError, TranslationConfig, Translator, UserError, specials_of
+from tinyformer import (
+    HuggingFaceRule,
+    Seq2SeqConfig,
+    SettingError,
+    Specials,
+    TransformerDecoder,
+    TranslationConfig,
+    Translator,
+    UserError,
+    WuRule,
+    beam_search,
+    padded,
+    specials_of,
+)
 from tinyformer.tokenizers import BPETokenizer
 from tinyformer.translation import ARCHITECTURES
 
@@ -53,6 +66,24 @@ def test_the_best_translations_of_a_sentence(translator: Translator) -> None:
     assert len(hypotheses) == 3
     assert [h.score for h in hypotheses] == sorted((h.score for h in hypotheses), reverse=True)
     assert all(len(h.ids) <= 13 for h in hypotheses)
+
+
+def test_a_translator_that_writes_as_another_library(translator: Translator) -> None:
+    own = translator.specials
+    specials, rule = Specials(own.pad, own.pad, own.end), HuggingFaceRule(1.0, True)
+    other = Translator(translator.model, translator.tokenizer, translator.task, specials, rule, [own.pad, own.start], True)
+    source = padded([translator.encode("red dog")], own.pad)
+    found = {}
+    for beam in (1, 4):
+        decoder = TransformerDecoder(translator.model, source, 13)
+        expected = beam_search(decoder, [[own.pad]], own.end, beam, 13, beam, rule, [own.pad, own.start], force_end=True)
+        assert other.search(["red dog"], beam, beam) == expected != translator.search(["red dog"], beam, beam)
+        found[beam] = expected[0]
+        assert all(hypothesis.end == own.end and not {own.pad, own.start} & set(hypothesis.ids) for hypothesis in expected[0])
+    attended = other.attended("red dog")
+    assert attended.read[0] == "[PAD]"
+    assert attended.written == translator.tokens([*found[1][0].ids, own.end])
+    assert translator.rule == WuRule(translator.task.length_penalty)
 
 
 def test_tokens_have_parts_of_characters_as_bytes(translator: Translator) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import tinytensor as tt
+from tinyformer.models.evaluating import evaluating
 from tinytensor.io import atomic_write
 
 if TYPE_CHECKING:
@@ -45,6 +49,31 @@ class Logger:
 
     def close(self) -> None:
         """Training ended, was stopped, or failed. Also called where ``begin`` failed."""
+
+
+@contextmanager
+def at_work(trainer: Trainer) -> Iterator[None]:
+    """A context in which the loggers of a trainer work. At its end they are closed, whatever happened."""
+    with ExitStack() as ending:
+        for logger in trainer.loggers:
+            ending.callback(logger.close)
+            with _changing_nothing(trainer):
+                logger.begin(trainer)
+        yield
+
+
+def tell(trainer: Trainer, method: str, *arguments: Any) -> None:
+    """Call this method of every logger of a trainer."""
+    with _changing_nothing(trainer):
+        for logger in trainer.loggers:
+            getattr(logger, method)(*arguments)
+
+
+@contextmanager
+def _changing_nothing(trainer: Trainer) -> Iterator[None]:
+    """A context for loggers: whatever they draw and compute in it, the run goes on as without them."""
+    with tt.random.using(copy.deepcopy(tt.random.generator())), evaluating(trainer.model):
+        yield
 
 
 class CsvLog(Logger):

@@ -4,7 +4,7 @@
 the optimizer, the random states and the log so far: with config.json, tokenizer.json and the same data, a run goes on from it
 as if it had never stopped. Both checkpoints also store which settings and which tokenizer they were trained with. If weights
 are averaged, ``weights-STEP.safetensors`` hold those of the last evaluations. Each file is replaced as a whole, so none is ever
-half-written.
+half-written. Only what is logged for TensorBoard, in the folder ``tensorboard``, is appended to.
 
 The files of a new run are written to ``.tinyformer.new`` in the folder first. They move into place at the first checkpoint or,
 if they replace another run, after the first step. So a run that fails earlier leaves nothing behind, and the other run stays.

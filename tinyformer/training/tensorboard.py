@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import tinytensor as tt
 from tinyformer.errors import UserError
 from tinyformer.files import as_json
-from tinyformer.models.attention import recording_attention
+from tinyformer.models.attention import RecordsAttention, recording_attention
 from tinyformer.training.config import MOST_SHARDS
 from tinyformer.training.logging import Logger, measured
 from tinytensor import Tensor
 from tinytensor.backend import host
+from tinytensor.parallel import one_blas_thread
 
 if TYPE_CHECKING:
     from tinyformer.training.trainer import Trainer
@@ -42,17 +43,19 @@ class TensorBoardLogger(Logger):
         except ModuleNotFoundError as error:
             raise UserError(f"a log for TensorBoard needs {error.name}: pip install 'tinytensor[tensorboard]'") from None
         self.sample = sample
-        self._open = EventFiles
+        self._make_files = EventFiles
         self._row: Any = None  # the row of the validation split whose attention is drawn
 
     def begin(self, trainer: Trainer) -> None:
         """Go on after ``trainer.step``. Raises UserError if something else is in the place of the folder."""
         folder = trainer.folder
-        self._files = self._open(folder)
+        self._files = self._make_files(folder)
         self._row = None
         if folder.tensorboard.exists() and not folder.tensorboard.is_dir():
             raise UserError(f"{folder.tensorboard} is a file, not a folder: move it, or leave out --tensorboard")
-        last = self._files.keep_until(trainer.step) if folder.is_in_place() else -1
+        last = -1
+        if folder.is_in_place():  # otherwise the log that is there is of a run that may yet stay
+            last = self._files.keep_until(trainer.step if trainer.rows else -1)
         if last < 0 or folder.changes:
             settings = folder.identity(lasting=False).get("settings") or dataclasses.asdict(trainer.config)
             self._add_text(trainer.step, "settings", as_json(settings))
@@ -68,10 +71,12 @@ class TensorBoardLogger(Logger):
     def evaluated(self, trainer: Trainer, text: str) -> None:
         from tensorboardX import summary
 
-        text = text if self.sample is None else self.sample()
+        with one_blas_thread():  # for a single row, more threads cost more than they save
+            text = text if self.sample is None else self.sample()
+            attention = self._attention(trainer)
         if text:
             self._add_text(trainer.step, "sample", text)
-        for name, weights in self._attention(trainer).items():
+        for name, weights in attention.items():
             self._files.add(trainer.step, summary.image(f"attention/{name}", heat_map(weights), dataformats="HWC"))
         for name, tensor in trainer.model.state_dict().items():
             if histogram := distribution(tensor):
@@ -100,10 +105,15 @@ class TensorBoardLogger(Logger):
             if batch is None:
                 return {}
             self._row = batch.split(MOST_SHARDS)[0]  # enough for shards of one row
-        with recording_attention(trainer.model) as recorded:
-            trainer.loss_function(trainer.model, self._row)
-        # A recurrent network attends once for each token.
-        return {name: tt.concatenate(calls, -2)[0].numpy() for name, calls in recorded.items() if calls}
+        found = {}
+        for name, layer in trainer.model.named_modules():
+            if isinstance(layer, RecordsAttention):
+                with recording_attention(layer) as recorded:  # one by one: those of a long row take much memory
+                    trainer.loss_function(trainer.model, self._row)
+                (calls,) = recorded.values()
+                if calls:  # a recurrent network attends once for each token
+                    found[name] = tt.concatenate(calls, -2)[0].numpy()
+        return found
 
 
 def heat_map(weights: Any) -> Any:

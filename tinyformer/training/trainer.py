@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import tinytensor as tt
@@ -15,13 +14,12 @@ from tinyformer.data.batches import Batches
 from tinyformer.errors import SettingError, UserError, shortened
 from tinyformer.files import damaged
 from tinyformer.memory import check_step_fits, check_training_fits
-from tinyformer.models.evaluating import evaluating
 from tinyformer.progress import Progress, show_progress
 from tinyformer.schema import read_dataclass
 from tinyformer.training.checkpoints import load_checkpoint, put_weights, save_checkpoint
 from tinyformer.training.config import TrainingConfig, adamw_for, best_workers, training_dtype
 from tinyformer.training.evaluation import deal, evaluate, perplexity
-from tinyformer.training.logging import CsvLog, Logger, measured
+from tinyformer.training.logging import CsvLog, Logger, at_work, measured, tell
 from tinyformer.training.losses import LossFunction, next_token_loss
 from tinyformer.training.replica import Replica
 from tinyformer.training.runs import RunFolder
@@ -51,8 +49,7 @@ class Trainer:
         loggers: Sequence[Logger] = (),
     ):
         self.on_evaluation = on_evaluation
-        self.loggers = list(loggers)
-        self._csv_log = CsvLog()
+        self.loggers = [CsvLog(), *loggers]
         self.model = model.astype(training_dtype(config.dtype))
         check_training_fits(model, batches, config.shards)
         check_step_fits(batches, config.gradient_accumulation_steps)
@@ -125,10 +122,10 @@ class Trainer:
         self.model.train()
         began, before = time.perf_counter(), self.total_seconds
         bar_of_steps = _progress_bar(config.steps, self.step)
-        with self.on_all_ranks(), stop_on_signals(self._stop), self._logging(), bar_of_steps as bar:
+        with self.on_all_ranks(), stop_on_signals(self._stop), at_work(self), bar_of_steps as bar:
             if not self.rows:  # a run that is resumed has some
                 self._evaluate(bar)
-                self._tell("log", self.step, measured(self._row()))
+                tell(self, "log", self.step, measured(self._row()))
                 self._save_latest()
             since, steps, tokens = time.perf_counter(), 0, 0
             while self.step < config.steps and self.stopped_by is None:
@@ -147,7 +144,7 @@ class Trainer:
                     self.total_seconds = before + time.perf_counter() - began
                     if self._due(config.eval_every):
                         self._evaluate(bar)
-                    self._tell("log", self.step, {**measured(self._row()), "tokens_per_second": tokens / elapsed})
+                    tell(self, "log", self.step, {**measured(self._row()), "tokens_per_second": tokens / elapsed})
                     if self._due(config.eval_every):
                         self.total_seconds = before + time.perf_counter() - began
                         self._save_latest()
@@ -236,32 +233,8 @@ class Trainer:
         if self.on_evaluation is not None and self.step:
             text = self.on_evaluation()
             self._print(bar.write, text)
-        self._tell("evaluated", self, text)
+        tell(self, "evaluated", self, text)
         bar.unpause()  # the time left is computed from the steps alone
-
-    # --------------------------------------------------------------------------------------------------- loggers
-
-    @contextmanager
-    def _logging(self) -> Iterator[None]:
-        """A context in which the loggers work."""
-        with ExitStack() as ending:
-            for logger in self.loggers:
-                ending.callback(logger.close)
-                with self._as_without_loggers():
-                    logger.begin(self)
-            yield
-
-    def _tell(self, method: str, *arguments: Any) -> None:
-        """Call this method of every logger."""
-        with self._as_without_loggers():
-            for logger in (self._csv_log, *self.loggers):
-                getattr(logger, method)(*arguments)
-
-    @contextmanager
-    def _as_without_loggers(self) -> Iterator[None]:
-        """A context for loggers: whatever they draw and compute in it, the run goes on as without them."""
-        with tt.random.using(copy.deepcopy(tt.random.generator())), evaluating(self.model):
-            yield
 
     # ------------------------------------------------------------------------------------------------ checkpoints
 
@@ -309,7 +282,7 @@ class Trainer:
         }
         groups = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
         save_checkpoint(self.folder.latest, groups, state)
-        self._tell("saved", self)
+        tell(self, "saved", self)
         if self.step > 0 or not self.folder.replaces:  # a run without a step must not replace another
             self.folder.move_into_place()
 
