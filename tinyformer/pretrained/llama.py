@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tinyformer.errors import shortened
 from tinyformer.models.gpt import GPT, GPTConfig
 from tinyformer.models.positions import RotaryScaling
 from tinyformer.pretrained.families import Family
@@ -77,7 +78,9 @@ def rotary_settings(settings: PretrainedSettings) -> tuple[float, RotaryScaling 
     if kind == "linear":
         return base, RotaryScaling("linear", rotary.read(float, "factor"))
     if kind != "llama3":
-        raise settings.error(f"the rotary scaling {kind!r} is not known; there are default, linear and llama3")
+        raise settings.error(
+            f"the rotary scaling {shortened(repr(kind), 40)} is not known; there are default, linear and llama3"
+        )
     factor, low, high = (rotary.read(float, name) for name in ("factor", "low_freq_factor", "high_freq_factor"))
     return base, RotaryScaling("llama3", factor, low, high, rotary.read(int, "original_max_position_embeddings"))
 

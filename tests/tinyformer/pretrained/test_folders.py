@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mutations import mutated
 
 import tinytensor as tt
 from tinyformer import (
@@ -489,3 +490,21 @@ def test_models_that_are_none_of_the_architectures(model: Callable[[], Any], mes
     with pytest.raises(UserError, match=message):
         save_pretrained(model(), tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors", "generation_config.json"])
+@pytest.mark.parametrize("kind", MODELS)
+def test_files_that_are_damaged_at_random(kind: str, file: str, tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    folder = written(MODELS[kind](), tmp_path)
+    save_pretrained(from_pretrained(folder), folder, Writing(start=1, ends=(2,), forbidden=(3,)))
+    whole, refusals = (folder / file).read_bytes(), 0
+    count = pytestconfig.getoption("--mutations")
+    for i in range(count):
+        (folder / file).write_bytes(mutated(whole, np.random.default_rng(i)))
+        try:
+            from_pretrained(folder)
+            read_writing(folder)
+        except UserError as error:
+            refusals += 1
+            assert len(str(error)) < 900, i
+    assert refusals > count // 4
