@@ -1,6 +1,7 @@
 """The whole GPT against its PyTorch twin with copied weights, in float32: logits, loss, gradients, ten training steps."""
 
 import dataclasses
+import inspect
 import itertools
 
 import numpy
@@ -34,9 +35,11 @@ EPS = 1e-4
 
 
 def twin_of(config):
-    """The same in PyTorch, where positions, norm and activation are always the defaults."""
-    choices = {"positions", "norm", "activation"}
-    return Twin(**{name: value for name, value in dataclasses.asdict(config).items() if name not in choices})
+    """The same in PyTorch, where the settings that it does not have are always the defaults."""
+    settings = dataclasses.asdict(config)
+    had = [name for name in inspect.signature(Twin).parameters if name in settings]
+    assert config == GPTConfig(**{name: settings[name] for name in had})
+    return Twin(**{name: settings[name] for name in had})
 
 
 def twins(bias, dropout=0.0, seed=0):
