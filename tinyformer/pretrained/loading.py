@@ -102,23 +102,33 @@ def family_of(settings: PretrainedSettings) -> Family:
 
 def read_writing(folder: Path) -> Writing:
     """How the model in a folder writes, from its generation_config.json and, where that says nothing, its config.json."""
-    settings = read_settings(folder)
-    values = dict(settings.values)
-    if (folder / "generation_config.json").exists():
-        said = PretrainedSettings(folder / "generation_config.json").values
-        values |= {name: value for name, value in said.items() if value is not None}
-    merged = PretrainedSettings(settings.path, values)
-    forbidden = merged.read(list[list[int]], "bad_words_ids", [])
+    config, own = read_settings(folder), folder / "generation_config.json"
+    files = [PretrainedSettings(own), config] if own.exists() else [config]
+
+    def that_says(name: str) -> PretrainedSettings:
+        return next((file for file in files if file.values.get(name) is not None), config)
+
+    def ids(name: str) -> tuple[int, ...]:
+        return _ids(that_says(name), name)
+
+    def read(kind: Any, name: str, default: Any) -> Any:
+        return that_says(name).read(kind, name, default)
+
+    forbidden = read(list[list[int]], "bad_words_ids", [])
     if any(len(words) != 1 for words in forbidden):
-        raise merged.error("bad_words_ids forbids sequences of tokens; only single tokens can be forbidden here")
+        problem = "bad_words_ids forbids sequences of tokens; only single tokens can be forbidden here"
+        raise that_says("bad_words_ids").error(problem)
+    early_stopping = read(bool | str, "early_stopping", False)
+    if early_stopping not in (True, False, "never"):
+        raise that_says("early_stopping").error(f"early_stopping {shortened(repr(early_stopping), 40)} is not known")
     return Writing(
-        start=next(iter(_ids(merged, "decoder_start_token_id") or _ids(merged, "bos_token_id")), None),
-        ends=_ids(merged, "eos_token_id"),
+        start=next(iter(ids("decoder_start_token_id") or ids("bos_token_id")), None),
+        ends=ids("eos_token_id"),
         forbidden=tuple(word for (word,) in forbidden),
-        forced_end=next(iter(_ids(merged, "forced_eos_token_id")), None),
-        max_length=merged.read(int, "max_length", 0) or None,
-        length_penalty=merged.read(float, "length_penalty", 1.0),
-        early_stopping=merged.read(bool | str, "early_stopping", False),
+        forced_end=next(iter(ids("forced_eos_token_id")), None),
+        max_length=read(int, "max_length", 0) or None,
+        length_penalty=read(float, "length_penalty", 1.0),
+        early_stopping=early_stopping,
     )
 
 
