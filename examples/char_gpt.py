@@ -85,11 +85,11 @@ class TextConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.init_from and (self.architecture, self.tokenizer, self.bpe_tokens) != ("gpt", "char", 1024):
-            names = ("init_from", "architecture", "tokenizer", "bpe_tokens")
-            raise SettingError(
-                "init_from brings its own architecture and tokenizer: leave out architecture, tokenizer, bpe_tokens", *names
-            )
+        usual = {"architecture": "gpt", "tokenizer": "char", "bpe_tokens": 1024}
+        chosen = [name for name, value in usual.items() if getattr(self, name) != value]
+        if self.init_from and chosen:
+            message = f"init_from decides what the model and its tokens are: leave out {', '.join(chosen)}"
+            raise SettingError(message, "init_from", *chosen)
         one_of(self, "architecture", ARCHITECTURES)
         one_of(self, "tokenizer", ("char", "bpe"))
 
