@@ -212,7 +212,7 @@ def test_greedy_texts(folder: Path, text: str, name: str) -> None:
     ids = [greedy(model, tokenizer, prompt, 60) for prompt in PROMPTS]
     assert {END in prompt for prompt in PROMPTS} == {True, False}
     for prompt, new in zip(PROMPTS, ids):
-        assert len(set(new)) > 10
+        assert len(set(new)) > 5
         assert written(folder, name, prompt, 60) == prompt + tokenizer.decode(new)
     # A folder that names another end.
     model.generation_config.eos_token_id = ids[0][15]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,6 @@ from tinyformer.pretrained.llama import LLAMA, QWEN2, QWEN3
 from tinyformer.pretrained.marian import MARIAN, MARIAN_SEPARATE
 from tinyformer.pretrained.settings import PretrainedSettings
 from tinyformer.pretrained.weights import load_into, read_weights
-from tinyformer.schema import read_value
 from tinytensor.nn import init
 
 PretrainedModel = GPT | Bert | BertForMaskedLM | BertForClassification | Transformer
@@ -101,43 +101,39 @@ def family_of(settings: PretrainedSettings) -> Family:
 
 
 def read_writing(folder: Path) -> Writing:
-    """How the model in a folder writes, from its generation_config.json and, where that says nothing, its config.json."""
-    config, own = read_settings(folder), folder / "generation_config.json"
-    files = [PretrainedSettings(own), config] if own.exists() else [config]
+    """How the model in a folder writes, from its generation_config.json and, where that says nothing, its config.json. Ids that
+    are not in the vocabulary count for nothing: a small model may have kept the ids of a larger one."""
+    files = [read_settings(folder)]
+    vocab_size = files[0].read(int, "decoder_vocab_size", files[0].read(int, "vocab_size", sys.maxsize))
+    if (folder / "generation_config.json").exists():
+        files.insert(0, PretrainedSettings(folder / "generation_config.json"))
 
-    def that_says(name: str) -> PretrainedSettings:
-        return next((file for file in files if file.values.get(name) is not None), config)
-
-    def ids(name: str) -> tuple[int, ...]:
-        return _ids(that_says(name), name)
+    def said(name: str) -> PretrainedSettings:
+        """The first file that has the setting."""
+        return next((file for file in files if file.values.get(name) is not None), files[-1])
 
     def read(kind: Any, name: str, default: Any) -> Any:
-        return that_says(name).read(kind, name, default)
+        return said(name).read(kind, name, default)
+
+    def ids(name: str) -> list[int]:
+        """A setting that is one id, several, or none."""
+        found = read(int | list[int], name, [])
+        return [i for i in (found if isinstance(found, list) else [found]) if 0 <= i < vocab_size]
 
     forbidden = read(list[list[int]], "bad_words_ids", [])
     if any(len(words) != 1 for words in forbidden):
         problem = "bad_words_ids forbids sequences of tokens; only single tokens can be forbidden here"
-        raise that_says("bad_words_ids").error(problem)
+        raise said("bad_words_ids").error(problem)
     early_stopping = read(bool | str, "early_stopping", False)
     if early_stopping not in (True, False, "never"):
-        raise that_says("early_stopping").error(f"early_stopping {shortened(repr(early_stopping), 40)} is not known")
+        problem = f"early_stopping must be true, false or 'never', not {shortened(repr(early_stopping), 40)}"
+        raise said("early_stopping").error(problem)
     return Writing(
         start=next(iter(ids("decoder_start_token_id") or ids("bos_token_id")), None),
-        ends=ids("eos_token_id"),
-        forbidden=tuple(word for (word,) in forbidden),
+        ends=tuple(ids("eos_token_id")),
+        forbidden=tuple(word for (word,) in forbidden if 0 <= word < vocab_size),
         forced_end=next(iter(ids("forced_eos_token_id")), None),
         max_length=read(int, "max_length", 0) or None,
         length_penalty=read(float, "length_penalty", 1.0),
         early_stopping=early_stopping,
     )
-
-
-def _ids(settings: PretrainedSettings, name: str) -> tuple[int, ...]:
-    """A setting that is one id, several, or none."""
-    found = settings.values.get(name)
-    if found is None:
-        return ()
-    try:
-        return tuple(read_value(list[int], found if isinstance(found, list) else [found], name))
-    except UserError as error:
-        raise settings.error(str(error)) from None
