@@ -1,10 +1,11 @@
-"""A pretrained GPT-2, from a cold start to its text: tinyformer beside Hugging Face's transformers.
+"""A pretrained model, from a cold start to its text: tinyformer beside Hugging Face's transformers.
 
-python benchmarks/pretrained.py --output benchmarks/results
+python benchmarks/pretrained.py --output benchmarks/results                     # of GPT-2's size, 124 million parameters
+python benchmarks/pretrained.py --model smollm2 --output benchmarks/results     # of SmolLM2's, 135 million
 
-A folder with weights of GPT-2's smallest size, 124 million parameters, is written first; the weights are random. In each turn a
-new process of each side imports its library, loads the folder, writes one token after a prompt of 8, and then 128 tokens from
-the same prompt, greedily and with a cache. All must write the same tokens.
+A folder with weights of this size is written first; the weights are random. In each turn a new process of each side imports its
+library, loads the folder, writes one token after a prompt of 8, and then 128 tokens from the same prompt, greedily and with a
+cache. All must write the same tokens.
 
 "Own memory" is what no file backs, at the end. The rest are pages of files, of the weights or of libraries, which the system
 may drop and read again.
@@ -28,6 +29,22 @@ PROMPT = [464, 257, 318, 262, 11, 290, 284, 286]
 NEW_TOKENS = 128
 PARTS = ("import s", "load s", "first token s")
 COLD = "cold start to first token s"
+MODELS: dict[str, dict[str, Any]] = {
+    "gpt2": {"vocab_size": 50257, "block_size": 1024, "num_layers": 12, "num_heads": 12, "d_model": 768, "bias": True},
+    "smollm2": {
+        "vocab_size": 49152,
+        "block_size": 8192,
+        "num_layers": 30,
+        "num_heads": 9,
+        "num_key_value_heads": 3,
+        "d_model": 576,
+        "d_ff": 1536,
+        "positions": "rotary",
+        "rotary_base": 100000.0,
+        "norm": "rms",
+        "activation": "swiglu",
+    },
+}
 COLUMNS = (*PARTS, COLD, "tokens/s", "peak MB", "own MB")
 
 
@@ -80,14 +97,14 @@ class Tinyformer(ColdStart):
 
 
 class HuggingFace(ColdStart):
-    """``GPT2LMHeadModel.from_pretrained`` and ``generate``."""
+    """``AutoModelForCausalLM.from_pretrained`` and ``generate``."""
 
     def load_library(self) -> None:
         import torch
-        from transformers import GPT2LMHeadModel
+        from transformers import AutoModelForCausalLM
 
         self.torch: Any = torch
-        self.kind: Any = GPT2LMHeadModel
+        self.kind: Any = AutoModelForCausalLM
 
     def load(self, folder: str) -> None:
         self.model: Any = self.kind.from_pretrained(folder)  # for evaluation, as it comes
@@ -100,13 +117,13 @@ class HuggingFace(ColdStart):
         return list(ids[0, len(PROMPT) :].tolist())
 
 
-def write_folder(folder: str) -> None:
-    """Write a GPT-2 of 124 million parameters. Noise on every weight makes texts that vary."""
+def write_folder(folder: str, model_name: str) -> None:
+    """Write a model of this size. Noise on every weight makes texts that vary."""
     import tinytensor as tt
     from tinyformer import GPT, GPTConfig, save_pretrained
 
     tt.seed(0)
-    model = GPT(GPTConfig(50257, block_size=1024, num_layers=12, num_heads=12, d_model=768, bias=True))
+    model = GPT(GPTConfig(**MODELS[model_name]))
     for parameter in model.parameters():
         parameter.assign(parameter + tt.random.normal(parameter.shape, std=0.05))
     save_pretrained(model, folder)
@@ -136,8 +153,10 @@ def run(sides: dict[str, tuple[Any, ...]], turns: int) -> str:
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    about = "Time a pretrained GPT-2 124M from a cold start, beside Hugging Face's transformers; each turn is a new process."
-    return measure.parse(measure.make_parser(about, turns=7), words, "torch", "transformers")
+    about = "Time a pretrained model from a cold start, beside Hugging Face's transformers; each turn is a new process."
+    parser = measure.make_parser(about, turns=7)
+    parser.add_argument("--model", help="the size of the model", choices=MODELS, default="gpt2")
+    return measure.parse(parser, words, "torch", "transformers")
 
 
 @measure.script()
@@ -145,12 +164,12 @@ def main() -> None:
     """Measure, print, and write."""
     arguments = parse()
     with tempfile.TemporaryDirectory() as folder:
-        write_folder(folder)
+        write_folder(folder, arguments.model)
         sides: dict[str, tuple[Any, ...]] = {OURS: (Tinyformer, folder), THEIRS: (HuggingFace, folder)}
         sides |= measure.with_numpys_kernels(OURS, Tinyformer, folder)
         report = run(sides, arguments.turns)
-    title = f"A pretrained GPT-2 124M from a cold start; {NEW_TOKENS} tokens after a prompt of {len(PROMPT)}, greedy"
-    measure.publish(arguments.output, "pretrained_gpt2", title, report, "numpy", "torch", "transformers")
+    title = f"A pretrained {arguments.model} from a cold start; {NEW_TOKENS} tokens after a prompt of {len(PROMPT)}, greedy"
+    measure.publish(arguments.output, f"pretrained_{arguments.model}", title, report, "numpy", "torch", "transformers")
 
 
 if __name__ == "__main__":

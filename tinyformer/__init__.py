@@ -89,6 +89,8 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
         WordTokenizer,
         load_tokenizer,
     )
+    from tinyformer.tokenizers.added import AddedToken
+    from tinyformer.tokenizers.cutting import CuttingRules
     from tinyformer.training.config import TrainingConfig
     from tinyformer.training.evaluation import accuracy, evaluate, perplexity
     from tinyformer.training.logging import Logger
@@ -151,6 +153,8 @@ _NAMES = {
     "scripts": "RunSetup draw_losses train_to_end",
     "settings": "at_least one_of setting settings_from",
     "tokenizers": "BPETokenizer CharTokenizer MarianTokenizer Tokenizer WordPieceTokenizer WordTokenizer load_tokenizer",
+    "tokenizers.added": "AddedToken",
+    "tokenizers.cutting": "CuttingRules",
     "training.config": "TrainingConfig",
     "training.evaluation": "accuracy evaluate perplexity",
     "training.logging": "Logger",

@@ -166,7 +166,10 @@ def test_a_text_without_marks_trains_no_classifier(program: Program) -> None:
         (["--data", "text.txt", "--wordpieces", "9"], "at least"),
         (["--data", "text.txt", "--steps", "0"], "--steps must be at least 1, not 0"),
         (["fill", "--out", "none", "a [MASK]"], "config.json does not exist"),
-        (["--data", "text.txt", "--positions", "rotary"], "positions must be sinusoidal or learned, not 'rotary'"),
+        (
+            ["--data", "text.txt", "--positions", "rotary"],
+            "positions must be sinusoidal, sinusoidal_halves or learned, not 'rotary'",
+        ),
         (["fill"], "required: SENTENCE"),
     ],
 )

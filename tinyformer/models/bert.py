@@ -31,7 +31,7 @@ class BertConfig:
     d_model: int = setting(768, "the width: numbers for each position")
     d_ff: int = setting(3072, "the width inside the feed-forward networks")
     dropout: float = setting(0.1, "probability of dropping a value while training", changeable=True)
-    positions: str = setting("learned", "learned or sinusoidal")
+    positions: str = setting("learned", "learned, sinusoidal or sinusoidal_halves")
     norm_first: bool = setting(False, "norms before the sub-layers instead of after the residual sums")
     activation: str = "gelu_exact"
     norm_eps: float = 1e-12

@@ -67,9 +67,11 @@ class _Reader:
         while self.place < len(self.pattern) and self.pattern[self.place] not in "|)":
             part_empty = self._part(depth)
             repeat = _REPEAT.match(self.pattern, self.place)
+            if repeat and part_empty:  # the engines leave such a loop at different times
+                raise self.refused("a repeat of what may be empty")
             if repeat:
                 self._copy(repeat[0])
-                part_empty = part_empty or repeat[0][0] in "*?" or repeat[0].startswith("{0")
+                part_empty = repeat[0][0] in "*?" or bool(regex.match(r"\{0+[,}]", repeat[0]))
             empty = empty and part_empty
         return empty
 

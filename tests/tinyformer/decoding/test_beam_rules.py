@@ -56,6 +56,21 @@ def test_scores() -> None:
     assert HuggingFaceRule(-1.0).score(-2.0, 4) == -8.0
 
 
+def test_what_is_expected_of_unfinished_texts() -> None:
+    assert WuRule(1.0).attainable(-2.0, 6, 13) == pytest.approx(-2.0 / 3)  # thirteen tokens favour it more than seven
+    assert WuRule(-1.0).attainable(-2.0, 6, 13) == -4.0  # and here seven
+    for early_stopping in (False, True):
+        assert HuggingFaceRule(1.0, early_stopping).attainable(-2.0, 4, 8) == -0.5
+    assert HuggingFaceRule(1.0, "never").attainable(-2.0, 4, 8) == -0.25
+    assert HuggingFaceRule(-1.0, "never").attainable(-2.0, 4, 8) == -8.0
+
+
+def test_a_text_that_can_only_be_as_good_does_not_count() -> None:
+    decoder = Given({(): [0.5, 0.0, 0.5, 0.0]})
+    (found,) = beam_search(decoder, [[START]], END, beam=2, max_tokens=8, rule=WuRule(0.0))
+    assert (found[0].ids, decoder.steps) == ((), 1)
+
+
 @pytest.mark.parametrize(
     ("early_stopping", "steps", "best"),
     [
