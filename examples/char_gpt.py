@@ -15,7 +15,10 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Iterable
+import shlex
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from tinyformer import plain_errors
 
@@ -82,11 +85,11 @@ class TextConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.init_from and (self.architecture, self.tokenizer, self.bpe_tokens) != ("gpt", "char", 1024):
-            names = ("init_from", "architecture", "tokenizer", "bpe_tokens")
-            raise SettingError(
-                "init_from brings its own architecture and tokenizer: leave out architecture, tokenizer, bpe_tokens", *names
-            )
+        usual = {"architecture": "gpt", "tokenizer": "char", "bpe_tokens": 1024}
+        chosen = [name for name, value in usual.items() if getattr(self, name) != value]
+        if self.init_from and chosen:
+            message = f"init_from decides what the model and its tokens are: leave out {', '.join(chosen)}"
+            raise SettingError(message, "init_from", *chosen)
         one_of(self, "architecture", ARCHITECTURES)
         one_of(self, "tokenizer", ("char", "bpe"))
 
@@ -143,8 +146,8 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, 
     batches = TextBatches(ids, model_config.block_size, config.batch_size, config.seed, vocab_size=vocab_size, context=context)
     model = make_model(model_config) if start is None else start[0].adapted(model_config)
     trainer = Trainer(model, batches, config, folder)
-    prompt, sampling = tokenizer.encode(opening(tokenizer)), Sampling(seed=config.seed)
-    setup.begin(trainer, tokenizer, sample=lambda: tokenizer.decode(list(generate(model, prompt, SAMPLE, sampling))))
+    prompt, sampling = opening(tokenizer), Sampling(seed=config.seed)
+    setup.begin(trainer, tokenizer, sample=lambda: tokenizer.decode(list(going_on(model, tokenizer, prompt, SAMPLE, sampling))))
 
     held_out = f"the last {len(batches.validation):,} tokens validate"
     print(f"{source.name}: {len(text):,} characters, {vocab_size:,} distinct tokens; {held_out}")
@@ -166,8 +169,8 @@ def train(arguments: argparse.Namespace) -> None:
         draw_losses(trainer, kind_of(trainer.model), trainer.model.config.dropout)
         print("A sample of 500 tokens:\n")
         load_weights(trainer.model, folder.best)
-        prompt = tokenizer.encode(opening(tokenizer))
-        text = show(tokenizer, generate(trainer.model, prompt, 500, Sampling(seed=trainer.config.seed)))
+        new_ids = going_on(trainer.model, tokenizer, opening(tokenizer), 500, Sampling(seed=trainer.config.seed))
+        text = show(tokenizer, new_ids)
         write_text(folder.sample, text + "\n")
         print(f"\nWrite more with: {next_command(arguments.out, DEFAULT_OUT, 'sample')}")
 
@@ -180,8 +183,7 @@ def sample(arguments: argparse.Namespace) -> None:
     sampling = settings_from(Sampling, vars(arguments))
     model, tokenizer = trained(arguments)
     prompt = opening(tokenizer) if arguments.prompt is None else arguments.prompt
-    ids = tokenizer.encode(prompt)
-    new_ids = generate(model, ids, arguments.length, sampling)
+    new_ids = going_on(model, tokenizer, prompt, arguments.length, sampling)
     print(prompt, end="", flush=True)
     show(tokenizer, new_ids)
 
@@ -191,9 +193,13 @@ def save(arguments: argparse.Namespace) -> None:
     model, tokenizer = trained(arguments)
     if not isinstance(model, GPT):
         raise UserError(f"{kind_of(model)} networks have no place in that layout: only a GPT can be written")
-    save_pretrained(model, arguments.folder)
-    save_pretrained_tokenizer(tokenizer, arguments.folder)
-    print(f"Wrote {arguments.folder}. Write with it: python examples/generate.py --model {arguments.folder}")
+    folder = Path(arguments.folder)
+    if folder.is_dir() and any(folder.iterdir()):  # it may hold a run, or the pretrained model that training began with
+        raise UserError(f"{folder} is not empty: name a new folder")
+    save_pretrained(model, folder)
+    save_pretrained_tokenizer(tokenizer, folder)
+    script = Path(sys.argv[0]).with_name("generate.py")
+    print(f"Wrote {folder}. Write with it: {shlex.join(['python', str(script), '--model', str(folder)])}")
 
 
 def trained(arguments: argparse.Namespace) -> tuple[GPT | RecurrentLM, Tokenizer]:
@@ -206,6 +212,13 @@ def trained(arguments: argparse.Namespace) -> tuple[GPT | RecurrentLM, Tokenizer
     model = make_model(config)
     load_weights(model, folder.latest if arguments.latest else folder.best)
     return model, tokenizer
+
+
+def going_on(model: GPT | RecurrentLM, tokenizer: Tokenizer, prompt: str, length: int, sampling: Sampling) -> Iterator[int]:
+    """The ids with which a model goes on from a prompt. A pretrained model may have more outputs than its tokenizer has tokens;
+    these are never written."""
+    no_tokens = range(tokenizer.vocab_size, model.config.vocab_size)
+    return generate(model, tokenizer.encode(prompt), length, sampling, forbidden=no_tokens)
 
 
 def opening(tokenizer: Tokenizer) -> str:
@@ -249,7 +262,7 @@ def parse(words: list[str]) -> argparse.Namespace:
         help="write a trained model in Hugging Face's layout",
         description="Write a trained model in Hugging Face's layout.",
     )
-    saving.add_argument("folder", help="where to write config.json, model.safetensors and the tokenizer", type=some_path)
+    saving.add_argument("folder", help="a new folder, for config.json, model.safetensors and the tokenizer", type=some_path)
     for command in (sampling, saving):
         command.add_argument("--latest", help="use the latest weights instead of the best", action="store_true")
     return commands.parse(words)

@@ -1,18 +1,18 @@
 """Write with a pretrained model: GPT-2, Llama, SmolLM2, Qwen2 or Qwen3, in a folder in Hugging Face's layout.
 
 python examples/generate.py --model FOLDER --prompt "Once upon a time"
-python examples/generate.py --model gpt2 --prompt "Once upon a time"     # downloads it once: pip install "tinytensor[hub]"
+python examples/generate.py --model gpt2 --prompt "Once upon a time"     # a name: downloads it once (tinytensor[hub])
 python examples/generate.py                                              # with no model at hand: makes a small Llama first
 
-The small Llama learns Tiny Shakespeare for about a minute. It is then in runs/small_llama, in the same layout, so that
-AutoModelForCausalLM of transformers can load it, too.
+The small Llama learns Tiny Shakespeare for about two minutes on two cores. It is then in runs/small_llama, in the same layout,
+so that AutoModelForCausalLM of transformers can load it, too.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tinyformer import plain_errors
@@ -35,6 +35,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         find_folder,
         from_pretrained,
         generate,
+        load_weights,
         open_text,
         pretrained_tokenizer,
         read_writing,
@@ -49,41 +50,50 @@ with plain_errors():  # a missing package or GPU is told in a line, too
 SMALL_LLAMA = Path("runs/small_llama")
 PROMPT = "\nROMEO:"  # for the small Llama
 CHOICE = {"temperature": 0.8, "top_k": 200}  # where they differ from Sampling's own
+TRAINING = TrainingConfig(steps=600, batch_size=8, learning_rate=3e-3, min_learning_rate=3e-4)  # of the small Llama
 
 
 def write(arguments: argparse.Namespace) -> None:
     """Continue the prompt, and say how fast that was."""
     sampling = settings_from(Sampling, {**CHOICE, **vars(arguments)})
-    if arguments.model is None and not (SMALL_LLAMA / "config.json").exists() and not make_small_llama(SMALL_LLAMA):
-        return
+    if arguments.length < 0:
+        raise UserError(f"--length must be at least 0, not {arguments.length}")
+    if arguments.model is None:
+        if arguments.revision is not None:
+            raise UserError("--revision chooses among the versions of a model on the hub: name it with --model")
+        if not (SMALL_LLAMA / "config.json").exists() and not make_small_llama(SMALL_LLAMA):
+            return
     folder = find_folder(arguments.model or SMALL_LLAMA, arguments.revision)
-    model, tokenizer, writing = from_pretrained(folder), pretrained_tokenizer(folder), read_writing(folder)
+    model = from_pretrained(folder)
     if not isinstance(model, GPT):
         raise UserError(f"{folder} holds a {type(model).__name__}, which does not continue texts: take GPT-2, Llama or Qwen")
+    tokenizer, writing = pretrained_tokenizer(folder), read_writing(folder)
     prompt = arguments.prompt if arguments.prompt is not None else "" if arguments.model else PROMPT
     ids = [*tokenizer.before, *tokenizer.encode(prompt, allow_special=True).tolist()]
-    if not ids:  # an empty text begins with the token that begins every text
+    if not ids:  # a model needs a token to go on from: the one that begins every text, or any
         ids = [writing.start if writing.start is not None else 0]
     ends = () if arguments.ignore_end else writing.ends
+    # Some models have more outputs than there are tokens.
+    forbidden = [*writing.forbidden, *range(tokenizer.vocab_size, model.config.vocab_size)]
+    new_ids = generate(model, ids, arguments.length, sampling, ends, forbidden=forbidden)
     print(prompt, end="", flush=True)
-    show(tokenizer, generate(model, ids, arguments.length, sampling, ends, forbidden=writing.forbidden))
+    show(tokenizer, new_ids, ends)
 
 
-def show(tokenizer: Tokenizer, ids: Iterator[int]) -> None:
-    """Print the text of the ids while they come; then how many came a second, after the first."""
-    written: list[int] = []
+def show(tokenizer: Tokenizer, ids: Iterator[int], ends: Sequence[int]) -> None:
+    """Print the text of the ids while they come, without the one that ends it; then how many came a second, after the first."""
     times: list[float] = []
 
-    def noted() -> Iterator[int]:
+    def timed() -> Iterator[int]:
         for i in ids:
-            written.append(i)
             times.append(time.perf_counter())
-            yield i
+            if i not in ends:
+                yield i
 
-    for piece in stream_text(tokenizer, noted()):
+    for piece in stream_text(tokenizer, timed()):
         print(piece, end="", flush=True)
-    speed = f", {(len(written) - 1) / (times[-1] - times[0]):,.1f} a second" if len(written) > 1 else ""
-    print(f"\n({len(written):,} tokens{speed})")
+    speed = f", {(len(times) - 1) / (times[-1] - times[0]):,.1f} a second" if len(times) > 1 else ""
+    print(f"\n({len(times):,} token{'s' * (len(times) != 1)}{speed})")
 
 
 # ------------------------------------------------------------------------------------------------------- the small Llama
@@ -94,8 +104,7 @@ def make_small_llama(folder: Path) -> bool:
     False if it was stopped before its end."""
     text, source = open_text(None)
     tokenizer = BPETokenizer.train(text, 1024, special=["<|endoftext|>"], progress=True)
-    config = TrainingConfig(steps=600, batch_size=8, learning_rate=3e-3, min_learning_rate=3e-4)
-    tt.seed(config.seed)
+    tt.seed(TRAINING.seed)
     model = GPT(
         GPTConfig(
             tokenizer.vocab_size,
@@ -111,16 +120,17 @@ def make_small_llama(folder: Path) -> bool:
         )
     )
     ids = tokenizer.encode(text)
-    batches = TextBatches(ids, model.config.block_size, config.batch_size, config.seed, vocab_size=tokenizer.vocab_size)
+    batches = TextBatches(ids, model.config.block_size, TRAINING.batch_size, TRAINING.seed, vocab_size=tokenizer.vocab_size)
     print(f"No --model: a Llama with {model.num_parameters():,} parameters learns {source.name}, {len(ids):,} tokens.")
     with RunFolder(folder / "training").held() as run:
-        run.create({"model": model.config, "training": config}, overwrite=True)
-        trainer = Trainer(model, batches, config, run)
+        run.create({"model": model.config, "training": TRAINING}, overwrite=True)
+        trainer = Trainer(model, batches, TRAINING, run)
         if not trainer.train():
             print("Stopped before its end: the next call begins again.")
             return False
+        load_weights(model, run.best)
     save_pretrained_tokenizer(tokenizer, folder)
-    save_pretrained(model, folder)
+    save_pretrained(model, folder)  # config.json comes last: where it is, all is there
     print(f"Validation loss {trainer.best_loss:.4f}. Wrote {folder}. It writes:\n")
     return True
 
@@ -138,9 +148,9 @@ def parse(words: list[str]) -> argparse.Namespace:
         metavar="FOLDER_OR_NAME",
     )
     parser.add_argument("--revision", help="a branch, tag or commit of that name", metavar="TEXT")
-    parser.add_argument("--prompt", help="the text to go on from, with the names of special tokens as such", metavar="TEXT")
+    parser.add_argument("--prompt", help="the text to go on from; names of special tokens count as these", metavar="TEXT")
     parser.add_argument("--length", help="tokens to write", type=int, default=200, metavar="INT")
-    parser.add_argument("--ignore-end", help="go on after a token that ends a text", action="store_true")
+    parser.add_argument("--ignore-end", help="go on after a token that ends a text; it is shown then", action="store_true")
     add_settings(parser, Sampling, "choice of tokens", **CHOICE)
     parser.set_defaults(run=write)
     return parser.parse_args(words)

@@ -125,7 +125,9 @@ class Translator:
             raise UserError("the sentence is empty: give at least one word to translate")
         ids = [int(i) for i in self.tokenizer.encode(text)]
         if len(ids) > self.task.max_tokens:
-            raise UserError(f"the sentence has {len(ids)} tokens, more than the {self.task.max_tokens} of this run")
+            raise UserError(
+                f"the sentence has {len(ids)} tokens, more than the {self.task.max_tokens} that this model translates"
+            )
         return [*ids, self.specials.end]
 
     def search(self, sentences: Sequence[str], beam: int, n_best: int = 1) -> list[list[Hypothesis]]:
@@ -214,12 +216,13 @@ def pretrained_translator(path_or_name: str | Path) -> Translator:
         raise UserError(f"{folder} does not say with which token a translation starts, and with which it ends")
     if writing.forced_end not in (None, *writing.ends):
         raise UserError(f"{folder} forces the token {writing.forced_end} at the end; only the end token can be forced here")
-    # The longest length counts the start and the end, and max_tokens neither.
-    task = TranslationConfig(max_tokens=(writing.max_length or model.config.max_length) - 2)
+    longest = writing.max_length or model.config.max_length
+    if longest < 3:
+        raise UserError(f"{folder} has a max_length of {longest}, with no place for a token between the start and the end")
     return Translator(
         model,
         pretrained_tokenizer(folder),
-        task,
+        TranslationConfig(max_tokens=longest - 2),  # which counts neither the start nor the end
         Specials(model.config.source_pad, writing.start, writing.ends[0]),
         HuggingFaceRule(writing.length_penalty, writing.early_stopping),
         writing.forbidden,

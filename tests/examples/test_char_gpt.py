@@ -555,7 +555,8 @@ def test_help_shows_every_setting_with_its_default(finished: Program, architectu
             if field.name in decided:
                 continue
             flag = "--" + field.name.replace("_", "-")
-            assert f"{field.metadata['help']} (default: {field.default})" in text, flag
+            default = f" (default: {field.default})" if field.default != "" else ""
+            assert f"{field.metadata['help']}{default}" in text, flag
             assert f" {flag} " in text or f" {flag}, " in text
             shown += 1
     assert shown == sum(field.name not in decided for kind in kinds for field in dataclasses.fields(kind))
@@ -564,6 +565,7 @@ def test_help_shows_every_setting_with_its_default(finished: Program, architectu
         assert " ".join(finished.good("--help").split()) == text
     assert "--data" in text
     assert "(default: runs/char_gpt; with --data, runs/char_gpt-NAME, after the data)" in text
+    assert "(default: )" not in text
     assert "sample --help" in text
 
 

@@ -163,7 +163,7 @@ def test_without_what_is_optional(changed: Program) -> None:
         (["lstm", "pairs.tsv"], "pairs.tsv/config.json: Not a directory"),
         (["lstm", "attention", "--sentence", ""], "lstm: the sentence is empty: give at least one word to translate"),
         (["attention", "a third", "--sentence", " \t "], "attention: the sentence is empty"),
-        (["lstm", "attention", "--sentence", "x " * 31], "tokens, more than the 30 of this run"),
+        (["lstm", "attention", "--sentence", "x " * 31], "tokens, more than the 30 that this model translates"),
         (["lstm", "attention", "--out", "pairs.tsv"], "pairs.tsv: File exists"),
         (["lstm", "attention", "--out", ""], "argument --out: the path is empty"),
         (["lstm", "attention", "--beam", "3"], "unrecognized arguments: --beam 3"),

@@ -258,7 +258,7 @@ def test_chinese_is_classified_by_its_own_marks(program: Program) -> None:
 def test_sentences_that_cannot_be_filled(copied: Program) -> None:
     words = ["fill", "--out", "run"]
     assert "there is no [MASK]" in copied.bad(*words, "the fox")
-    assert "more than the 8 of this run" in copied.bad(*words, "the fox [MASK] " * 5)
+    assert "more than the 8 that this model reads" in copied.bad(*words, "the fox [MASK] " * 5)
     assert "--best must be from 1" in copied.bad(*words, "--best", "0", "the [MASK]")
     tokens = len(json.loads((copied.folder / "run/tokenizer.json").read_text(encoding="utf-8"))["tokens"])
     CharTokenizer("".join(map(chr, range(0x4E00, 0x4E00 + tokens)))).save(copied.folder / "run/tokenizer.json")

@@ -458,7 +458,7 @@ def test_a_translation_is_one_line_without_special_tokens(finished: Program) -> 
     [
         ([""], "the sentence is empty"),
         (["red dog", "  "], "the sentence is empty"),
-        (["x " * 31], "tokens, more than the 30 of this run"),
+        (["x " * 31], "tokens, more than the 30 that this model translates"),
         (["red dog", "--beam", "9999"], "the beam must be 1 to 280 wide, as there are as many tokens, not 9999"),
         (["red dog", "--beam", "0"], "the beam must be 1 to 280 wide"),
         (["red dog", "--beam", "2", "--n-best", "3"], "--n-best must be at most --beam, 2, not 3"),

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 def fill_masks(
     model: BertForMaskedLM, tokenizer: WordPieceTokenizer, sentence: str, best: int = 5
 ) -> list[list[tuple[str, float]]]:
-    """For each [MASK] in the sentence the ``best`` tokens with their probabilities, the likeliest first.
+    """For each [MASK] in the sentence the ``best`` tokens with their probabilities, the likeliest first. Outputs of the model
+    that are no tokens of the tokenizer are left out: some published models have more outputs than tokens.
 
     Raises UserError for a sentence without a [MASK], or with more tokens than the model can read.
     """
@@ -31,18 +32,18 @@ def fill_masks(
         raise UserError(f"there is no [MASK] to fill in: {sentence!r}")
     longest = model.bert.config.max_length
     if len(ids) > longest:
-        raise UserError(f"the sentence has {len(ids) - 2} tokens, more than the {longest - 2} of this run")
+        raise UserError(f"the sentence has {len(ids) - 2} tokens, more than the {longest - 2} that this model reads")
     with tt.no_grad(), evaluating(model):
         inputs = tt.tensor([ids])
         scores = log_softmax(model(inputs, places=inputs == special["[MASK]"]).numpy().astype(host.float64))
-    rows = [((-row).argsort(kind="stable")[:best], row) for row in scores]
+    rows = [((-row[: tokenizer.vocab_size]).argsort(kind="stable")[:best], row) for row in scores]
     return [[(tokenizer.tokens[i], float(host.exp(row[i]))) for i in likeliest] for likeliest, row in rows]
 
 
 def with_wordpieces(tokenizer: Tokenizer, path: str | Path) -> WordPieceTokenizer:
     """The tokenizer, which was read from ``path``. Raises UserError for one of another kind."""
     if tokenizer.kind != "wordpiece":
-        raise UserError(f"{path} has no WordPieces: it is not the tokenizer of this run")
+        raise UserError(f"{path} has no WordPieces: it is not the tokenizer of a BERT")
     return cast("WordPieceTokenizer", tokenizer)
 
 

@@ -111,10 +111,12 @@ def read_writing(folder: Path) -> Writing:
     if (folder / "generation_config.json").exists():
         files.insert(0, PretrainedSettings(folder / "generation_config.json"))
 
+    def said(name: str) -> PretrainedSettings:
+        """The first file that has the setting."""
+        return next((file for file in files if file.values.get(name) is not None), files[-1])
+
     def read(kind: Any, name: str, default: Any) -> Any:
-        """The setting in the first file that has it."""
-        said = next((file for file in files if file.values.get(name) is not None), files[-1])
-        return said.read(kind, name, default)
+        return said(name).read(kind, name, default)
 
     def ids(name: str) -> list[int]:
         """A setting that is one id, several, or none."""
@@ -123,7 +125,12 @@ def read_writing(folder: Path) -> Writing:
 
     forbidden = read(list[list[int]], "bad_words_ids", [])
     if any(len(words) != 1 for words in forbidden):
-        raise UserError(f"{files[0].path}: bad_words_ids forbids sequences of tokens; only single tokens can be forbidden here")
+        problem = "bad_words_ids forbids sequences of tokens; only single tokens can be forbidden here"
+        raise said("bad_words_ids").error(problem)
+    early_stopping = read(bool | str, "early_stopping", False)
+    if early_stopping not in (True, False, "never"):
+        problem = f"early_stopping must be true, false or 'never', not {shortened(repr(early_stopping), 40)}"
+        raise said("early_stopping").error(problem)
     return Writing(
         start=next(iter(ids("decoder_start_token_id") or ids("bos_token_id")), None),
         ends=tuple(ids("eos_token_id")),
@@ -131,5 +138,5 @@ def read_writing(folder: Path) -> Writing:
         forced_end=next(iter(ids("forced_eos_token_id")), None),
         max_length=read(int, "max_length", 0) or None,
         length_penalty=read(float, "length_penalty", 1.0),
-        early_stopping=read(bool | str, "early_stopping", False),
+        early_stopping=early_stopping,
     )

@@ -462,6 +462,26 @@ def test_a_full_cache_is_given_back(model) -> None:
     assert decoder.ids.shape == (1, 8)  # nor is the whole text kept
 
 
+@pytest.mark.parametrize("max_tokens", [1, 3, 5, 8, 99])
+def test_a_cache_for_fewer_tokens_writes_the_same(model, max_tokens: int) -> None:
+    # Also more than it was made for: without the cache, then.
+    decoder = GPTDecoder(model, max_tokens=max_tokens)
+    assert decoder.cache is not None
+    assert decoder.cache.capacity == min(max_tokens, 8)
+    written = [int(ids[0]) for ids in sample(decoder, [[1, 2, 3]], 12, Sampling(temperature=0.0))]
+    assert written == greedy_by_hand(model, [1, 2, 3], 12)
+
+
+def test_generate_makes_no_larger_a_cache_than_its_text_needs(make_gpt) -> None:
+    model, made = make_gpt(block_size=10**12, positions="rotary"), []
+    new_cache = model.new_cache
+    model.new_cache = lambda max_tokens: made.append(new_cache(max_tokens)) or made[-1]
+    assert len(list(generate(model, [1, 2, 3], 4))) == 4
+    assert [cache.capacity for cache in made] == [7]
+    with pytest.raises(SettingError, match="a cache for this length needs at least"):
+        generate(model, [1, 2, 3], 10**12)
+
+
 @pytest.fixture
 def make_transformer() -> Callable[..., Transformer]:
     """A small encoder-decoder whose logits differ clearly."""

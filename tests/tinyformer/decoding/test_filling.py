@@ -34,10 +34,17 @@ def test_the_likeliest_tokens_of_each_mask(model: BertForMaskedLM, tokenizer: Wo
     assert fill_masks(model, tokenizer, "the [MASK] fox [MASK]", best=2) == [row[:2] for row in found]
 
 
+def test_outputs_that_are_no_tokens_are_left_out(model: BertForMaskedLM, tokenizer: WordPieceTokenizer) -> None:
+    fewer = WordPieceTokenizer(tokenizer.tokens[:-3])
+    everything = fill_masks(model, tokenizer, "the [MASK]", tokenizer.vocab_size)
+    expected = [[pair for pair in row if pair[0] in fewer.tokens] for row in everything]
+    assert fill_masks(model, fewer, "the [MASK]", fewer.vocab_size) == expected
+
+
 def test_what_cannot_be_filled(model: BertForMaskedLM, tokenizer: WordPieceTokenizer) -> None:
     with pytest.raises(UserError, match=r"there is no \[MASK\] to fill in: 'the fox'"):
         fill_masks(model, tokenizer, "the fox")
-    with pytest.raises(UserError, match="the sentence has 11 tokens, more than the 10 of this run"):
+    with pytest.raises(UserError, match="the sentence has 11 tokens, more than the 10 that this model reads"):
         fill_masks(model, tokenizer, "[MASK] " * 11)
     for best in (0, tokenizer.vocab_size + 1):
         with pytest.raises(SettingError, match=f"best must be from 1 to {tokenizer.vocab_size}, not {best}"):
@@ -46,7 +53,7 @@ def test_what_cannot_be_filled(model: BertForMaskedLM, tokenizer: WordPieceToken
 
 def test_another_kind_of_tokenizer(tokenizer: WordPieceTokenizer) -> None:
     assert with_wordpieces(tokenizer, "run/tokenizer.json") is tokenizer
-    with pytest.raises(UserError, match=r"run/tokenizer\.json has no WordPieces: it is not the tokenizer of this run"):
+    with pytest.raises(UserError, match=r"run/tokenizer\.json has no WordPieces: it is not the tokenizer of a BERT"):
         with_wordpieces(CharTokenizer("abc"), "run/tokenizer.json")
 
 

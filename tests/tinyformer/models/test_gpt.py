@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -410,6 +411,63 @@ def test_a_cache_that_cannot_fit_in_memory_is_refused() -> None:
     model = GPT(GPTConfig(5, 10**15, 1, 1, 2, positions="sinusoidal"))
     with pytest.raises(SettingError, match="a cache for this block_size needs at least 16,000 TB"):
         model.new_cache()
+    with pytest.raises(SettingError, match="a cache for this length needs at least 1,600 TB"):
+        model.new_cache(10**14)
+
+
+@pytest.mark.parametrize(("asked", "capacity"), [(None, 8), (1, 1), (7, 7), (8, 8), (9, 8)])
+def test_a_cache_is_no_larger_than_the_context_or_what_is_asked_for(make_gpt, asked: int | None, capacity: int) -> None:
+    model, ids = make_gpt().eval(), random_ids(1, 8)
+    cache = model.new_cache(asked)
+    with tt.no_grad():
+        model(ids[:, :capacity], cache)
+        with pytest.raises(ValueError, match=r"cannot hold|crop them"):
+            model(ids[:, :1], cache)
+
+
+# ---------------------------------------------------------------------------------------- weights of another model
+
+
+@pytest.mark.parametrize("choices", [*CHOICES, {"tie_output": False, "bias": True}])
+@pytest.mark.parametrize("block_size", [1, 5, 8])
+def test_the_same_weights_with_a_shorter_context(make_gpt, choices: dict[str, object], block_size: int) -> None:
+    model = make_gpt(**choices)
+    config = dataclasses.replace(model.config, block_size=block_size, dropout=0.25)
+    adapted = model.eval().adapted(config)
+    assert adapted.config == config
+    assert not adapted.training
+    assert adapted.num_parameters() == config.num_parameters()
+    ids = random_ids(2, block_size)
+    with tt.no_grad():
+        assert adapted(ids).numpy().tobytes() == model(ids).numpy().tobytes()
+    learned = model.train().adapted(config)
+    assert learned.training
+    with tt.no_grad():
+        assert learned(ids).numpy().tobytes() != model(ids).numpy().tobytes()  # by dropout
+
+
+def test_adapted_weights_use_no_random_numbers(make_gpt) -> None:
+    model = make_gpt()
+    expected = make_gpt(seed=1).token_embedding.weight.tolist()
+    tt.seed(1)
+    model.adapted(dataclasses.replace(model.config, block_size=4))
+    assert GPT(model.config).token_embedding.weight.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"block_size": 9}, "block_size must be at most 8, as in these weights"),
+        ({"vocab_size": 12}, "vocab_size is 11 in these weights: leave it out"),
+        ({"d_model": 32, "dropout": 0.5}, "d_model is 16 in these weights: leave it out"),
+        ({"positions": "rotary", "rotary_base": 5e5}, "positions is 'learned' in these weights: leave it out"),
+        ({"tie_output": False}, "tie_output is True in these weights: leave it out"),
+    ],
+)
+def test_weights_do_not_suit_another_model(make_gpt, changes: dict[str, object], message: str) -> None:
+    model = make_gpt()
+    with pytest.raises(SettingError, match=message):
+        model.adapted(dataclasses.replace(model.config, **changes))
 
 
 def test_state_dict_round_trip(make_gpt, bits) -> None:
