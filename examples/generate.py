@@ -4,8 +4,8 @@ python examples/generate.py --model FOLDER --prompt "Once upon a time"
 python examples/generate.py --model gpt2 --prompt "Once upon a time"     # a name: downloads it once (tinytensor[hub])
 python examples/generate.py                                              # with no model at hand: makes a small Llama first
 
-The small Llama learns Tiny Shakespeare for about two minutes on two cores. It is then in runs/small_llama, in the same layout,
-so that AutoModelForCausalLM of transformers can load it, too.
+The small Llama learns Tiny Shakespeare for about a minute on two cores. It is then in runs/small_llama, in the same layout, so
+that AutoModelForCausalLM of transformers can load it, too.
 """
 
 from __future__ import annotations
