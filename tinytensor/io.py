@@ -213,7 +213,10 @@ def _mapped(content: mmap.mmap, start: int, about: Mapping[str, Any]) -> Array:
     dtype = host.dtype("<u2" if is_bfloat16 else _NUMPYS[about["dtype"]])
     first, last = about["data_offsets"]
     flat = host.frombuffer(content, dtype, (last - first) // dtype.itemsize, start + first)
-    return (_widened(flat) if is_bfloat16 else flat).reshape(about["shape"])
+    values = _widened(flat) if is_bfloat16 else flat
+    if is_bfloat16:
+        give_back(flat)
+    return values.reshape(about["shape"])
 
 
 def give_back(array: Array) -> None:
@@ -329,4 +332,6 @@ def _load_bfloat16(path: PathLike) -> dict[str, Tensor]:
 
 def _widened(halves: Array) -> Array:
     """The float32 numbers whose upper halves these are."""
-    return (halves.astype(host.uint32) << 16).view(host.float32)
+    wide = halves.astype(host.uint32)
+    wide <<= 16  # in place: a large tensor should not need room for two
+    return wide.view(host.float32)

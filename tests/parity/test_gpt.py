@@ -1,5 +1,6 @@
 """The whole GPT against its PyTorch twin with copied weights, in float32: logits, loss, gradients, ten training steps."""
 
+import dataclasses
 import itertools
 
 import numpy

@@ -220,9 +220,8 @@ def _attend_with_cache(
         seen = None if mask is None else wrap(mask)
         layer.record(attention_weights(query, layer.for_each_query(wrap(keys)), seen, is_causal))
     batch, num_heads, length, d_head = query.shape
-    if (
-        length == 1 and mask is None
-    ):  # each head of keys and values as it is: the heads of queries that share it are its queries
+    if length == 1 and mask is None:
+        # Keys and values need not be repeated: the heads of queries that share them become queries of one head.
         shared = query.data.reshape(batch, layer.num_key_value_heads, -1, d_head)
         mixed = attention_of_arrays(shared, keys, values, None, False, dropout_p)
         return join_heads(mixed.reshape(batch, num_heads, 1, d_head))

@@ -81,7 +81,6 @@ def describe(model: Bert | BertForMaskedLM | BertForClassification) -> dict[str,
 
 
 ARCHITECTURES = {Bert: "BertModel", BertForMaskedLM: "BertForMaskedLM", BertForClassification: "BertForSequenceClassification"}
-_IGNORED = r".*\.position_ids|cls\.seq_relationship\..*|cls\.predictions\.decoder\..*"
 
 BERT = Family(
     name="BERT",
@@ -100,7 +99,11 @@ BERT_MASKED_LM = Family(
     make=lambda settings: BertForMaskedLM(config_of(settings)),
     describe=describe,
     prefix="bert.",
-    ignored=_IGNORED,
+    copies={
+        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.bias": "cls.predictions.bias",
+    },
+    ignored=r".*\.position_ids|cls\.seq_relationship\..*",
     optional=r"bert\.pooler\..*",
 )
 BERT_CLASSIFIER = Family(
@@ -110,5 +113,5 @@ BERT_CLASSIFIER = Family(
     make=make_classifier,
     describe=describe,
     prefix="bert.",
-    ignored=_IGNORED,
+    ignored=r".*\.position_ids",
 )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from tinyformer.models.gpt import GPT
 from tinyformer.pretrained.settings import PretrainedSettings
+from tinytensor.backend import Array
 from tinytensor.nn import Module
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")  # of a block, in the name of a layer
@@ -21,12 +23,13 @@ class Family:
 
     - ``*`` stands for the number of a block.
     - ``[q,k,v]`` stands for several layers, which here are one: their outputs lie side by side.
-    - ``^T`` at the end says that their weight is stored as (inputs, outputs).
+    - ``^T`` at the end says that their weight is stored as (inputs, outputs), and ``^1`` that a vector is stored as (1, n).
 
     ``make`` builds the model for the settings of a config.json, and ``describe`` gives those settings for a model, or raises
-    UserError if the architecture cannot be that model. ``prefix`` begins all of their names, but some files leave it out.
-    ``ignored`` is a regular expression of names in files that say nothing new, ``optional`` one of names here that a file may
-    lack, and ``biases`` one of the names that biases have here and that files must have, even where a model has no bias.
+    UserError if the architecture cannot be that model. ``prefix`` begins the names of all layers but heads, and some files
+    leave it out. ``copies`` maps the name of a tensor to that of another which it shares its values with: files have both, or
+    either. Three are regular expressions: ``ignored`` of names in files that say nothing new, ``optional`` of names here that
+    a file may lack, and ``biases`` of the names that biases have here and that files must have, even where a model has none.
     """
 
     name: str
@@ -35,6 +38,7 @@ class Family:
     make: Callable[[PretrainedSettings], Module]
     describe: Callable[[Any], dict[str, Any]]
     prefix: str = ""
+    copies: Mapping[str, str] = field(default_factory=dict)
     ignored: str = r"(?!)"
     optional: str = r"(?!)"
     biases: str = r"(?!)"
@@ -44,21 +48,36 @@ class Family:
         layer, _, kind = name.rpartition(".")
         if name in self.names:
             layer, kind = name, ""
-        pattern = self.names[_NUMBER.sub("*", layer)]
-        theirs = pattern.removesuffix("^T")
+        theirs, _, layout = self.names[_NUMBER.sub("*", layer)].partition("^")
         for number in _NUMBER.findall(layer):
             theirs = theirs.replace("*", number, 1)
         ending = f".{kind}" if kind else ""
-        return Source(tuple(part + ending for part in _expanded(theirs)), pattern.endswith("^T") and kind == "weight")
+        return Source(tuple(part + ending for part in _expanded(theirs)), "" if kind == "bias" else layout)
 
 
 @dataclass(frozen=True)
 class Source:
-    """The tensors of a file that together are one tensor here: put together along the first axis, after transposing each if
-    ``is_transposed``."""
+    """The tensors of a file that are one tensor here, one after the other along its first axis. ``layout`` says how the file
+    has each: "T" transposed, "1" with a first axis of 1, "" as it is here."""
 
     names: tuple[str, ...]
-    is_transposed: bool
+    layout: str = ""
+
+    def as_theirs(self, part: Array) -> Array:
+        """A part of the tensor here, as the file has it."""
+        return part.T if self.layout == "T" else part[None] if self.layout == "1" else part
+
+    def as_ours(self, part: Array) -> Array:
+        """A tensor of the file, as it is here."""
+        return part.T if self.layout == "T" else part[0] if self.layout == "1" else part
+
+    def lengths(self, model: Module, length: int) -> list[int]:
+        """How long each part is of a tensor of ``model`` whose first axis has this length."""
+        parts = len(self.names)
+        if isinstance(model, GPT) and parts == 3:  # queries, and fewer keys and values
+            key_value_heads, d_head = model.config.block.head_sizes
+            return [length - 2 * key_value_heads * d_head, key_value_heads * d_head, key_value_heads * d_head]
+        return [length // parts] * parts
 
 
 def _expanded(name: str) -> list[str]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
-from tinyformer.errors import UserError
+from tinyformer.errors import UserError, shortened
 
 # The files that are needed: settings, weights, tokenizers. A repository may hold the same weights in other formats, too.
 FILES = ["*.json", "*.safetensors", "*.txt", "*.spm", "*.model"]
@@ -18,14 +19,15 @@ def find_folder(path_or_name: str | Path, revision: str | None = None) -> Path:
     commit. With HF_HUB_OFFLINE=1 nothing is downloaded. Raises UserError if there is neither.
     """
     folder = Path(path_or_name)
-    if folder.is_dir():
+    if os.path.isdir(folder):  # and not folder.is_dir(), which raises an error if the name is too long
         if revision is not None:
             raise UserError(f"{folder} is a folder, and has no revision {revision!r}: leave it out")
         return folder
-    if folder.exists():
+    if os.path.exists(folder):
         raise UserError(f"{folder} is a file: pass the folder that holds config.json and the weights")
-    if not re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", str(path_or_name)):
-        raise UserError(f"{path_or_name} does not exist, and is no name of a model on the Hugging Face hub, such as org/model")
+    if len(str(path_or_name)) > 96 or not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", str(path_or_name), re.ASCII):
+        shown = shortened(str(path_or_name), 100)
+        raise UserError(f"{shown!r} does not exist, and is no name of a model on the Hugging Face hub, such as org/model")
     return _download(str(path_or_name), revision)
 
 
@@ -38,8 +40,8 @@ def _download(name: str, revision: str | None) -> Path:
         ) from None
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=FILES))
-    except (OSError, ValueError) as error:  # what it raises derives from these: no connection, no such model, no access
+    except Exception as error:  # many kinds, of several packages: no connection, no such model, no access, a download cut short
         reason = " ".join(str(error).split())
         raise UserError(
-            f"the folder {name} does not exist, and it cannot be had from the Hugging Face hub: {reason[:300]}"
+            f"the folder {name} does not exist, and it cannot be had from the Hugging Face hub: {shortened(reason, 300)}"
         ) from None

@@ -74,6 +74,7 @@ GPT2 = Family(
     make=make,
     describe=describe,
     prefix="transformer.",
-    ignored=r".*\.attn\.(bias|masked_bias)|lm_head\.weight",
+    copies={"lm_head.weight": "transformer.wte.weight"},
+    ignored=r".*\.attn\.(bias|masked_bias)",
     biases=r"blocks\..*|norm\.bias",
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tinyformer.errors import shortened
 from tinyformer.models.gpt import GPT, GPTConfig
 from tinyformer.models.positions import RotaryScaling
 from tinyformer.pretrained.families import Family
@@ -69,6 +70,7 @@ def rotary_settings(settings: PretrainedSettings) -> tuple[float, RotaryScaling 
     ``rope_scaling``."""
     found = settings.read(dict[str, Any], "rope_parameters", {}) or settings.read(dict[str, Any], "rope_scaling", {})
     rotary = PretrainedSettings(settings.path, found)
+    rotary.refuse(partial_rotary_factor=1.0)
     base = rotary.read(float, "rope_theta", settings.read(float, "rope_theta", 10000.0))
     kind = rotary.read(str, "rope_type", rotary.read(str, "type", "default"))
     if kind == "default":
@@ -76,7 +78,9 @@ def rotary_settings(settings: PretrainedSettings) -> tuple[float, RotaryScaling 
     if kind == "linear":
         return base, RotaryScaling("linear", rotary.read(float, "factor"))
     if kind != "llama3":
-        raise settings.error(f"the rotary scaling {kind!r} is not known; there are default, linear and llama3")
+        raise settings.error(
+            f"the rotary scaling {shortened(repr(kind), 40)} is not known; there are default, linear and llama3"
+        )
     factor, low, high = (rotary.read(float, name) for name in ("factor", "low_freq_factor", "high_freq_factor"))
     return base, RotaryScaling("llama3", factor, low, high, rotary.read(int, "original_max_position_embeddings"))
 
@@ -131,7 +135,8 @@ LLAMA, QWEN2, QWEN3 = (
         make=make,
         describe=describe(kind),
         prefix="model.",
-        ignored=r".*\.rotary_emb\.inv_freq|lm_head\.weight",
+        copies={"lm_head.weight": "model.embed_tokens.weight"},
+        ignored=r".*\.rotary_emb\.inv_freq",
     )
     for kind in ONLY
 )

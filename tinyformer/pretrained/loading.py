@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tinyformer.errors import UserError, shortened
+from tinyformer.errors import SettingError, UserError, shortened
 from tinyformer.models.bert import Bert, BertForClassification, BertForMaskedLM
 from tinyformer.models.gpt import GPT
 from tinyformer.models.transformer import Transformer
@@ -69,8 +69,11 @@ def from_pretrained(path_or_name: str | Path, revision: str | None = None) -> Pr
     folder = find_folder(path_or_name, revision)
     settings = read_settings(folder)
     family = family_of(settings)
-    with init.skipped():
-        model: Any = family.make(settings)
+    try:
+        with init.skipped():
+            model: Any = family.make(settings)
+    except SettingError as error:  # whose names are those of the settings here
+        raise settings.error(str(error)) from None
     left_out = load_into(model, family, read_weights(folder), folder)
     if left_out and isinstance(model, (Bert, BertForMaskedLM)):
         model.config.initialise(model.pooler if isinstance(model, Bert) else model.bert.pooler)

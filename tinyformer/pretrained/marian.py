@@ -28,7 +28,7 @@ NAMES = {
     "source_embedding.tokens": "model.shared",
     "target_embedding.tokens": "model.decoder.embed_tokens",
     "output": "lm_head",
-    "output_bias": "final_logits_bias",
+    "output_bias": "final_logits_bias^1",
     **{f"encoder.blocks.*.{name}": f"model.encoder.layers.*.{theirs}" for name, theirs in _SELF.items()},
     **{f"decoder.blocks.*.{name}": f"model.decoder.layers.*.{theirs}" for name, theirs in {**_SELF, **_CROSS}.items()},
 }
@@ -96,6 +96,7 @@ def describe(model: Transformer) -> dict[str, Any]:
     }
 
 
+_ENCODER_EMBEDDING, _DECODER_EMBEDDING = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
 MARIAN = Family(
     name="Marian",
     model_types=("marian",),
@@ -103,8 +104,13 @@ MARIAN = Family(
     make=make,
     describe=describe,
     prefix="model.",
-    ignored=r"model\.(encoder|decoder)\.embed_(tokens|positions)\.weight|lm_head\.weight",
+    copies=dict.fromkeys((_ENCODER_EMBEDDING, _DECODER_EMBEDDING, "lm_head.weight"), "model.shared.weight"),
+    ignored=r"model\.(encoder|decoder)\.embed_positions\.weight",
     optional="output_bias",
 )
 # With an embedding for each language, as few models have it.
-MARIAN_SEPARATE = replace(MARIAN, names={**NAMES, "source_embedding.tokens": "model.encoder.embed_tokens"})
+MARIAN_SEPARATE = replace(
+    MARIAN,
+    names={**NAMES, "source_embedding.tokens": "model.encoder.embed_tokens"},
+    copies={"lm_head.weight": _DECODER_EMBEDDING},
+)

@@ -31,7 +31,8 @@ def save_pretrained(model: PretrainedModel, folder: str | Path, writing: Writing
     and so do Hugging Face's classes, such as AutoModelForCausalLM: the logits are the same.
 
     ``writing`` says with which tokens texts start and end, for generation_config.json. A GPT becomes a GPT-2, or with rotary
-    positions a Llama, Qwen2 or Qwen3. Raises UserError for a model that is none of the architectures of ``from_pretrained``.
+    positions a Llama, Qwen2 or Qwen3. Raises UserError for a model that is none of the architectures of ``from_pretrained``,
+    and OSError if the files cannot be written.
     """
     family = family_for(model)
     described = family.describe(model)
@@ -49,10 +50,12 @@ def family_for(model: PretrainedModel) -> Family:
         Bert: BERT,
         BertForMaskedLM: BERT_MASKED_LM,
         BertForClassification: BERT_CLASSIFIER,
-        Transformer: MARIAN if getattr(model.config, "share_embeddings", True) else MARIAN_SEPARATE,
+        Transformer: MARIAN,
     }
     if isinstance(model, GPT):
         return _family_for_gpt(model.config)
+    if isinstance(model, Transformer) and not model.config.share_embeddings:
+        return MARIAN_SEPARATE
     if type(model) not in families:
         known = ", ".join(kind.__name__ for kind in families)
         raise UserError(f"a {type(model).__name__} cannot be written in Hugging Face's layout; there are GPT, {known}")
@@ -73,19 +76,9 @@ def _tensors(model: PretrainedModel, family: Family) -> Iterator[tuple[str, Tens
     for name, tensor in state.items():
         source = family.source(name)
         values = tensor.numpy()
-        if name == "output_bias":
-            values = values.reshape(1, -1)  # as Marian has it
-        ends = list(accumulate(_sizes(model, len(values), len(source.names))))
+        ends = list(accumulate(source.lengths(model, len(values))))
         for theirs, part in zip(source.names, host.split(values, ends[:-1])):
-            yield theirs, tt.tensor(part.T if source.is_transposed else part)
+            yield theirs, tt.tensor(source.as_theirs(part))
         bias = re.sub("weight$", "bias", name)
         if bias not in state and re.fullmatch(family.biases, bias):
             yield family.source(bias).names[0], tt.zeros(len(values))
-
-
-def _sizes(model: PretrainedModel, length: int, parts: int) -> list[int]:
-    """How long each of the parts is in which the family has what is one tensor here."""
-    if parts == 3 and isinstance(model, GPT):
-        key_value_heads, d_head = model.config.block.head_sizes
-        return [length - 2 * key_value_heads * d_head, key_value_heads * d_head, key_value_heads * d_head]
-    return [length // parts] * parts

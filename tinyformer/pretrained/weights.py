@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any
 
 from tinyformer.errors import UserError
 from tinyformer.files import damaged, read_json
@@ -15,7 +15,7 @@ from tinytensor.io import FileError, give_back, load_mapped
 from tinytensor.nn import Module
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
-_MOST_NAMED = 8  # of the tensors that do not fit, so many are named in a message
+_MOST_NAMED = 8  # so many tensors or files are named in a message
 
 
 def read_weights(folder: Path) -> dict[str, Array]:
@@ -30,11 +30,11 @@ def read_weights(folder: Path) -> dict[str, Array]:
         index = read_json(folder / INDEX)
         with damaged(folder / INDEX):
             names = read_value(dict[str, str], index.get("weight_map"), "weight_map").values()
-        if any(Path(name).name != name for name in names):
-            raise UserError(f"{folder / INDEX} is damaged: it names files outside of its folder")
+        if any(Path(name).name != name or not name.endswith(".safetensors") for name in names):
+            raise UserError(f"{folder / INDEX} is damaged: it names files that are not safetensors files in its folder")
         paths = [folder / name for name in sorted(set(names))]
         if missing := [path.name for path in paths if not path.exists()]:
-            raise UserError(f"{folder} lacks {', '.join(missing)}: download all files that {INDEX} names")
+            raise UserError(f"{folder} lacks {_listed(missing, ', ')}: download all files that {INDEX} names")
     else:
         raise _no_weights(folder)
     found: dict[str, Array] = {}
@@ -42,18 +42,31 @@ def read_weights(folder: Path) -> dict[str, Array]:
         try:
             found |= load_mapped(path)
         except FileError as error:
-            raise UserError(str(error)) from None
+            raise _pointer(path) or UserError(str(error)) from None
     return found
+
+
+def _pointer(path: Path) -> UserError | None:
+    """The error for a file that only says where Git has the weights, as a clone without Git LFS leaves them."""
+    beginning = b"version https://git-lfs"
+    if not path.is_file():
+        return None
+    with open(path, "rb") as file:
+        if file.read(len(beginning)) != beginning:
+            return None
+    return UserError(f"{path} is only a pointer of Git LFS: get the weights with `git lfs pull`")
 
 
 def _no_weights(folder: Path) -> UserError:
     pickled = sorted(path.name for path in folder.glob("*.bin"))
     if not pickled:
-        return UserError(f"{folder} has no {WHOLE}")
+        return UserError(f"{folder} has no {WHOLE}, and no {INDEX}: download the weights in this format")
+    named = read_json(folder / "config.json").get("architectures")
+    kind = named[0] if isinstance(named, list) and named and str(named[0]).isidentifier() else "AutoModel"
     return UserError(
         f"{folder} has its weights in {pickled[0]} only, a format in which a program may hide, so it is not opened. Where you "
-        f'trust it, convert it with PyTorch and transformers: python -c "from transformers import AutoModel as A; '
-        f"A.from_pretrained('{folder}').save_pretrained('{folder}')\", with the class of the model in place of AutoModel"
+        f'trust it, convert it with PyTorch and transformers:\npython -c "from transformers import {kind} as A; '
+        f"A.from_pretrained('{folder}').save_pretrained('{folder}')\""
     )
 
 
@@ -63,60 +76,93 @@ def load_into(model: Module, family: Family, found: dict[str, Array], where: obj
     Returns the names, here, of tensors that the file may lack and does. Raises UserError with all that are missing, not
     expected, or of other shapes; ``where`` names the file.
     """
-    found = {_new_name(name): array for name, array in found.items()}
-    state, used = {}, set[str]()
-    left_out, problems = list[str](), list[str]()
+    sources = {name: family.source(name) for name in model.state_dict()}
+    needed = {theirs for source in sources.values() for theirs in source.names}
+    copies = {copy: original for copy, original in family.copies.items() if copy not in needed}
+    found = _renamed(found, family.prefix, needed | set(copies))
+    problems = _drop_copies(found, copies)
+    state, left_out = {}, list[str]()
     for name, tensor in model.state_dict().items():
-        source = _source(family, name, found)
-        if source is not None:
-            used.update(source.names)
-            array = _put_together(source, found)
-            if array.size == tensor.size and array.shape[:1] in ((1,), tensor.shape[:1]):
-                array = array.reshape(tensor.shape)  # Marian's (1, vocab_size)
-            if array.shape == tensor.shape:
-                state[name] = array
-            else:
-                problems.append(f"{' + '.join(source.names)} has shape {array.shape} instead of {tensor.shape}")
-        elif re.fullmatch(family.optional, name):
+        source = sources[name]
+        if not any(theirs in found for theirs in source.names) and re.fullmatch(family.optional, name):
             left_out.append(name)
             state[name] = host.zeros(tensor.shape, default_dtype)
+        elif misfits := _misfits(model, source, found, tensor.shape):
+            problems += misfits
         else:
-            problems.append(f"{' + '.join(family.source(name).names)} is missing")
-    kept = re.compile(family.ignored)
-    bare = re.compile(f"(?:{re.escape(family.prefix)})?(?:{family.ignored})")
-    unknown = [name for name in found if name not in used and not kept.fullmatch(name) and not bare.fullmatch(name)]
+            state[name] = _put_together(source, found)
+    unknown = [name for name in found if name not in needed and not _is_ignored(name, family)]
     problems += [f"{name} is not known" for name in unknown]
     if problems:
-        more = f" (and {len(problems) - _MOST_NAMED} more)" if len(problems) > _MOST_NAMED else ""
-        raise UserError(f"the weights in {where} are not those of its config.json: {'; '.join(problems[:_MOST_NAMED])}{more}")
+        raise UserError(f"the weights in {where} are not those of its config.json: {_listed(problems, '; ')}")
     model.load_state_dict(state, strict=False, assign=True)
     return left_out
 
 
-def _new_name(name: str) -> str:
-    """The name of a tensor, with the new names of a layer norm's weight and bias."""
-    return re.sub(r"LayerNorm\.(gamma|beta)$", lambda m: f"LayerNorm.{'weight' if m[1] == 'gamma' else 'bias'}", name)
+def _renamed(found: dict[str, Array], prefix: str, known: Set[str]) -> dict[str, Array]:
+    """The tensors of a file by the names that are known, where it has older names or leaves out the prefix."""
+    new = {re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name): array for name, array in found.items()}
+    new = {re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name): array for name, array in new.items()}
+    bare = {name for name in new if name not in known and prefix + name in known and prefix + name not in new}
+    return {prefix + name if name in bare else name: array for name, array in new.items()}
 
 
-def _source(family: Family, name: str, found: dict[str, Array]) -> Source | None:
-    """Where the file has the tensor ``name``; None if it has it nowhere."""
-    whole = family.source(name)
-    bare = Source(tuple(one.removeprefix(family.prefix) for one in whole.names), whole.is_transposed)
-    for source in (whole, bare):
-        if all(one in found for one in source.names):
-            return source
-    return None
+def _drop_copies(found: dict[str, Array], copies: Mapping[str, str]) -> list[str]:
+    """Leave one of each tensor that a file has twice. Returns what is wrong: copies that differ."""
+    problems = []
+    for copy, original in copies.items():
+        if copy in found:
+            array = found.pop(copy)
+            if original not in found:
+                found[original] = array
+            elif not host.array_equal(array, found[original]):
+                problems.append(f"{copy} and {original} differ, but config.json has one for both (tie_word_embeddings)")
+    return problems
 
 
-def _put_together(source: Source, found: dict[str, Array]) -> Any:
+def _misfits(model: Module, source: Source, found: dict[str, Array], shape: tuple[int, ...]) -> list[str]:
+    """What is wrong with the tensors of a file that are to become one tensor here, of this shape."""
+    problems = []
+    for name, length in zip(source.names, source.lengths(model, shape[0])):
+        part = host.broadcast_to(host.float32(0), (length, *shape[1:]))  # it takes no memory: only its shape counts
+        expected = source.as_theirs(part).shape
+        if name not in found:
+            problems.append(f"{name} is missing")
+        elif found[name].shape != expected:
+            problems.append(f"{name} has shape {found[name].shape} instead of {expected}")
+        elif found[name].dtype.kind != "f":
+            problems.append(f"{name} has {found[name].dtype} values instead of floating-point ones")
+    return problems
+
+
+def _is_ignored(name: str, family: Family) -> bool:
+    return any(re.fullmatch(family.ignored, whole) for whole in (name, family.prefix + name))
+
+
+def _listed(items: Sequence[str], between: str) -> str:
+    """The first items, and how many more there are."""
+    more = f" (and {len(items) - _MOST_NAMED} more)" if len(items) > _MOST_NAMED else ""
+    return between.join(items[:_MOST_NAMED]) + more
+
+
+def _put_together(source: Source, found: dict[str, Array]) -> Array:
     """The tensor here that a file's tensors make, in the dtype of parameters. It is a view of the file where it can be one;
     otherwise the file's values leave the memory again."""
     parts = [found[name] for name in source.names]
-    whole = parts[0] if len(parts) == 1 else host.concatenate(parts)
-    whole = whole.T if source.is_transposed else whole
-    if whole.dtype != default_dtype or not whole.flags.c_contiguous:
-        whole = whole.astype(default_dtype, order="C")
+    whole = source.as_ours(parts[0]) if len(parts) == 1 else host.concatenate([source.as_ours(part) for part in parts])
+    if whole.dtype != default_dtype or not (whole.flags.c_contiguous and whole.flags.aligned):
+        whole = _copied(whole)
     if whole.base is None:
         for part in parts:
             give_back(part)
     return whole
+
+
+def _copied(array: Array) -> Array:
+    """A copy in the dtype of parameters, with rows in one piece."""
+    if array.flags.c_contiguous:
+        return array.astype(default_dtype)
+    copy = host.empty(array.shape, default_dtype)
+    for start in range(0, array.shape[-1], 16):  # a transposed array in strips: three times as fast as at once
+        copy[..., start : start + 16] = array[..., start : start + 16]
+    return copy

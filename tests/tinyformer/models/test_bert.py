@@ -297,3 +297,55 @@ def test_a_text_that_is_too_long() -> None:
 def test_ids_that_are_no_batch() -> None:
     with pytest.raises(ValueError, match=r"the ids must be \(batch, length\), not of shape \(4,\): .* ids\[None\]"):
         make()(tt.tensor(random_ids(4)))
+
+
+# ---------------------------------------------------------------------------------------------------------- other BERTs
+
+
+def test_a_mask_replaces_that_of_the_padding() -> None:
+    model = make(spread=True)
+    ids = random_ids(2, 6)
+    padded = ids.copy()
+    padded[:, 4:] = PAD
+    seen = tt.tensor(padded != PAD)
+    np.testing.assert_array_equal(model(tt.tensor(padded), mask=seen).numpy(), model(tt.tensor(padded)).numpy())
+    out = model(tt.tensor(ids), mask=seen).numpy()
+    changed = ids.copy()
+    changed[:, 4:] = ids[:, 4:] % 12 + 1
+    np.testing.assert_array_equal(model(tt.tensor(changed), mask=seen).numpy()[:, :4], out[:, :4])
+    assert np.abs(model(tt.tensor(ids)).numpy()[:, :4] - out[:, :4]).max() > 1e-3
+    everything = tt.tensor(np.ones((2, 6), bool))  # padding is a token like others then
+    assert np.abs(model(tt.tensor(padded), mask=everything).numpy() - model(tt.tensor(padded)).numpy())[:, :4].max() > 1e-3
+
+
+def test_the_head_for_masks_takes_a_mask_too() -> None:
+    model = make(BertForMaskedLM, spread=True)
+    ids, seen = tt.tensor(random_ids(1, 6)), tt.tensor(np.arange(6)[None] < 4)
+    expected = model(ids, mask=seen).numpy()
+    places = (np.array([0, 0]), np.array([1, 3]))
+    found = model(ids, places=tuple(tt.tensor(place).data for place in places), mask=seen).numpy()
+    np.testing.assert_allclose(found, expected[places], rtol=1e-5, atol=1e-6)
+    assert np.abs(model(ids).numpy() - expected).max() > 1e-3
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu_tanh", "silu"])
+def test_the_activation_is_that_of_blocks_and_head(activation: str) -> None:
+    usual, other = make(BertForMaskedLM, spread=True), make(BertForMaskedLM, spread=True, activation=activation)
+    ids = tt.tensor(random_ids(1, 6))
+    assert other.bert.encoder.blocks[0].feed_forward.activation == activation
+    assert np.abs(other.bert(ids).numpy() - usual.bert(ids).numpy()).max() > 1e-4
+    x = tt.tensor(np.random.default_rng(0).standard_normal((1, 6, 16)).astype(np.float32))
+    other.bert.forward = lambda *_: x  # what the head makes of it
+    apply = {"relu": tt.relu, "gelu_tanh": lambda y: tt.gelu(y, approximate="tanh"), "silu": tt.silu}[activation]
+    expected = tt.linear(other.norm(apply(other.transform(x))), other.bert.token_embedding.weight, other.bias)
+    np.testing.assert_array_equal(other(ids).numpy(), expected.numpy())
+
+
+def test_the_epsilon_of_all_norms_in_the_body() -> None:
+    model = make(norm_eps=0.5)
+    assert {module.eps for module in model.modules() if hasattr(module, "eps")} == {0.5}
+
+
+def test_an_activation_that_the_head_cannot_have() -> None:
+    with pytest.raises(SettingError, match="activation must be one of relu, gelu_tanh, gelu_exact, silu, not 'swiglu'"):
+        make(activation="swiglu")

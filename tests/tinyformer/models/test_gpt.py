@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import pytest
 import tinytensor as tt
 from tinyformer.errors import SettingError
 from tinyformer.models.gpt import GPT, GPTConfig
+from tinyformer.models.positions import RotaryScaling
 from tinytensor.optim import AdamW
 
 CHOICES = [
@@ -18,6 +20,9 @@ CHOICES = [
     {"positions": "sinusoidal"},
     {"positions": "rotary"},
     {"positions": "rotary", "norm": "rms", "activation": "swiglu"},
+    {"positions": "rotary", "num_key_value_heads": 1, "query_key_norm": True, "tie_output": False},
+    {"positions": "rotary", "d_head": 6, "rotary_base": 50.0, "rotary_scaling": RotaryScaling("linear", 2.0)},
+    {"positions": "learned", "num_key_value_heads": 1, "query_key_value_bias": True, "d_ff": 10, "norm_eps": 0.1},
 ]
 
 
@@ -86,7 +91,7 @@ def test_logits_for_every_position(make_gpt, batch: int, length: int) -> None:
 
 
 @pytest.mark.parametrize("choices", CHOICES, ids=str)
-def test_a_changed_token_leaves_every_earlier_logit_bit_identical(make_gpt, choices: dict[str, str]) -> None:
+def test_a_changed_token_leaves_every_earlier_logit_bit_identical(make_gpt, choices: dict[str, Any]) -> None:
     model = make_gpt(**choices)
     ids = np.random.default_rng(1).integers(0, 11, (2, 8))
     before = model(tt.tensor(ids)).numpy()
@@ -162,7 +167,7 @@ def test_ids_of_a_wrong_shape(make_gpt, shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("choices", CHOICES, ids=str)
 @pytest.mark.parametrize("steps", [[8], [1] * 8, [3, 1, 4], [7, 1]], ids=str)
-def test_with_a_cache_the_logits_are_the_same(make_gpt, choices: dict[str, str], steps: list[int]) -> None:
+def test_with_a_cache_the_logits_are_the_same(make_gpt, choices: dict[str, Any], steps: list[int]) -> None:
     model = make_gpt(**choices)
     for parameter in model.parameters():
         if parameter.ndim == 2:
@@ -194,11 +199,93 @@ def test_sinusoidal_positions_are_added_to_scaled_embeddings(make_gpt) -> None:
 
 
 @pytest.mark.parametrize("choices", CHOICES, ids=str)
-def test_choices_decide_the_parameters(make_gpt, choices: dict[str, str]) -> None:
+def test_choices_decide_the_parameters(make_gpt, choices: dict[str, Any]) -> None:
     names = {name for name, _ in make_gpt(bias=True, **choices).named_parameters()}
     assert ("position_embedding.weight" in names) == (choices["positions"] == "learned")
     assert ("blocks.0.feed_forward.gate.weight" in names) == (choices.get("activation") == "swiglu")
     assert ("norm.bias" in names) == (choices.get("norm") != "rms")  # an RMS norm has none
+    assert ("output.weight" in names) == (not choices.get("tie_output", True))
+    assert ("blocks.1.attention.key_norm.weight" in names) == choices.get("query_key_norm", False)
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {"d_ff": 10},
+    {"num_key_value_heads": 1},
+    {"num_key_value_heads": 2, "d_head": 6},
+    {"d_head": 10, "num_heads": 3},
+    {"query_key_value_bias": True},
+    {"query_key_norm": True},
+    {"tie_output": False},
+    {"num_key_value_heads": 1, "d_head": 2, "query_key_value_bias": True, "query_key_norm": True, "tie_output": False},
+]
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("choices", [*CHOICES, *OPTIONS], ids=str)
+def test_the_number_of_parameters_is_known_beforehand(make_gpt, choices: dict[str, Any], bias: bool) -> None:
+    model = make_gpt(bias=bias, **choices)
+    assert model.config.num_parameters() == model.num_parameters()
+
+
+def test_biases_of_queries_keys_and_values_alone(make_gpt) -> None:
+    names = [name for name, _ in make_gpt(query_key_value_bias=True, num_layers=1).named_parameters() if name.endswith("bias")]
+    assert names == ["blocks.0.attention.query_key_value.bias"]
+
+
+def test_an_output_layer_of_its_own(make_gpt) -> None:
+    model = make_gpt(tie_output=False)
+    ids = random_ids(2, 5)
+    assert model.output.weight.shape == (11, 16)
+    expected = tt.cross_entropy(model(ids), ids)
+    expected.backward()
+    gradient = model.output.weight.grad.numpy().copy()
+    model.zero_grad()
+    loss = model.loss(ids, ids)
+    loss.backward()
+    np.testing.assert_allclose(loss.item(), expected.item(), rtol=1e-6)
+    np.testing.assert_allclose(model.output.weight.grad.numpy(), gradient, rtol=1e-4, atol=1e-7)
+    model.output.weight.assign(tt.zeros((11, 16)))
+    assert not model(ids).numpy().any()
+
+
+def test_the_epsilon_of_the_norms(make_gpt) -> None:
+    ids = random_ids(1, 5)
+    small, large = make_gpt(), make_gpt(norm_eps=10.0)
+    assert np.abs(large(ids).numpy()).max() < 0.5 * np.abs(small(ids).numpy()).max()
+    assert {module.eps for module in large.modules() if hasattr(module, "eps")} == {10.0}
+    normed = make_gpt(norm_eps=10.0, query_key_norm=True, norm="rms")
+    assert {module.eps for module in normed.modules() if hasattr(module, "eps")} == {10.0}
+
+
+def test_a_cache_is_as_large_as_the_heads_of_keys_and_values(make_gpt, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr("tinyformer.models.gpt.check_cache_fits", lambda numbers, *_: asked.append(numbers))
+    make_gpt().new_cache()
+    make_gpt(num_key_value_heads=1).new_cache()
+    make_gpt(num_key_value_heads=1, d_head=2).new_cache()
+    assert asked == [2 * 2 * 8 * 16, 2 * 2 * 8 * 8, 2 * 2 * 8 * 2]
+
+
+@pytest.mark.parametrize(
+    ("choices", "message"),
+    [
+        ({"num_heads": 4, "num_key_value_heads": 3}, "num_key_value_heads=3 does not divide num_heads=4"),
+        ({"num_key_value_heads": -1}, "num_key_value_heads must be at least 0"),
+        ({"d_head": -1}, "d_head must be at least 0"),
+        ({"d_ff": -1}, "d_ff must be at least 0"),
+        ({"norm_eps": -1.0}, "norm_eps must be at least 0"),
+        ({"positions": "rotary", "d_head": 5}, "must be even for rotary positions, not 5"),
+        ({"positions": "rotary", "rotary_base": 1.0}, "rotary_base must be above 1, not 1.0"),
+        ({"rotary_base": 500.0}, "rotary_base and rotary_scaling are for rotary positions, not learned ones"),
+        ({"rotary_scaling": RotaryScaling("linear", 2.0)}, "rotary_base and rotary_scaling are for rotary positions"),
+        ({"rotary_scaling": 2.0}, "rotary_scaling must be an object of settings or null, not 2.0"),
+        ({"positions": "sinusoidal_halves"}, "positions must be one of learned, sinusoidal, rotary"),
+        ({"tie_output": 1}, "tie_output must be true or false, not 1"),
+    ],
+)
+def test_options_that_cannot_be(make_gpt, choices: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        make_gpt(**choices)
 
 
 # ---------------------------------------------------------------------------------------------------------- at first
@@ -251,7 +338,7 @@ def test_overfits_one_batch(make_gpt, choices: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("choices", CHOICES, ids=str)
-def test_every_parameter_gets_a_gradient(make_gpt, choices: dict[str, str]) -> None:
+def test_every_parameter_gets_a_gradient(make_gpt, choices: dict[str, Any]) -> None:
     model = make_gpt(bias=True, **choices)
     ids = random_ids(4, 9)
     tt.cross_entropy(model(ids[:, :-1]), ids[:, 1:]).backward()

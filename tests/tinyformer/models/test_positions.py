@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 
 import tinytensor as tt
-from tinyformer.models.positions import LearnedPositions, RotaryPositions, SinusoidalPositions, sinusoidal
+from tinyformer.errors import SettingError
+from tinyformer.models.positions import (
+    LearnedPositions,
+    RotaryPositions,
+    RotaryScaling,
+    SinusoidalPositions,
+    absolute_positions,
+    check_absolute,
+    sinusoidal,
+)
 
 
 def sinusoidal_by_hand(place: int, dimension: int, d_model: int) -> float:
@@ -25,9 +34,25 @@ def test_sinusoidal_table(d_model: int) -> None:
     np.testing.assert_allclose(table.numpy(), expected, atol=1e-6)
 
 
-def test_sinusoidal_positions_grow() -> None:
-    positions = SinusoidalPositions(6)
-    whole = sinusoidal(300, 6).numpy()
+@pytest.mark.parametrize("d_model", [1, 6, 7, 16])
+def test_sines_before_cosines(d_model: int) -> None:
+    table, halves = sinusoidal(40, d_model).numpy(), sinusoidal(40, d_model, halves=True).numpy()
+    np.testing.assert_array_equal(halves, np.concatenate([table[:, 0::2], table[:, 1::2]], axis=1))
+
+
+def test_kinds_of_absolute_positions() -> None:
+    table = sinusoidal(3, 6, halves=True).numpy()
+    np.testing.assert_array_equal(absolute_positions("sinusoidal_halves", 3, 6)(3).numpy(), table)
+    assert not np.array_equal(absolute_positions("sinusoidal", 3, 6)(3).numpy(), table)
+    assert isinstance(absolute_positions("learned", 3, 6), LearnedPositions)
+    with pytest.raises(SettingError, match="positions must be sinusoidal, sinusoidal_halves or learned, not 'rotary'"):
+        check_absolute("rotary")
+
+
+@pytest.mark.parametrize("halves", [False, True])
+def test_sinusoidal_positions_grow(halves: bool) -> None:
+    positions = SinusoidalPositions(6, halves)
+    whole = sinusoidal(300, 6, halves).numpy()
     for length, start in [(3, 0), (1, 3), (100, 0), (5, 200), (2, 0)]:
         out = positions(length, start)
         np.testing.assert_array_equal(out.numpy(), whole[start : start + length])
@@ -134,3 +159,60 @@ def test_a_table_is_long_enough_although_another_thread_made_a_shorter_one() -> 
     np.testing.assert_array_equal(Sines(8)(5).numpy(), sinusoidal(5, 8).numpy())
     x = tt.tensor(np.random.default_rng(0).standard_normal((1, 1, 5, 8)).astype("float32"))
     np.testing.assert_array_equal(Turns(8).rotate(x).numpy(), RotaryPositions(8).rotate(x).numpy())
+
+
+# ---------------------------------------------------------------------------------------------------------- their frequencies
+
+
+@pytest.mark.parametrize("base", [10000.0, 500.0])
+def test_the_base_of_the_frequencies(base: float) -> None:
+    found = RotaryPositions(8, base).frequencies
+    np.testing.assert_allclose(found, [1.0, base**-0.25, base**-0.5, base**-0.75], rtol=1e-12)
+    x = tt.tensor(np.eye(8, dtype=np.float32)[None])  # the first half of its rows turn towards the second half
+    angles = np.arange(8)[:4] * found
+    rows = RotaryPositions(8, base).rotate(x).numpy()[0]
+    np.testing.assert_allclose([rows[i, i] for i in range(4)], np.cos(angles), atol=1e-6)
+    np.testing.assert_allclose([rows[i, i + 4] for i in range(4)], np.sin(angles), atol=1e-6)
+
+
+def test_linear_scaling_divides_all_frequencies() -> None:
+    plain = RotaryPositions(8).frequencies
+    np.testing.assert_allclose(RotaryPositions(8, scaling=RotaryScaling("linear", 2.5)).frequencies, plain / 2.5, rtol=1e-12)
+
+
+def llama3_by_hand(frequency: float, factor: float, low: float, high: float, length: int) -> float:
+    """As Llama 3.1's code has it, by wavelengths instead of turns."""
+    wavelength = 2 * math.pi / frequency
+    if wavelength < length / high:
+        return frequency
+    if wavelength > length / low:
+        return frequency / factor
+    smooth = (length / wavelength - low) / (high - low)
+    return (1 - smooth) * frequency / factor + smooth * frequency
+
+
+def test_llama3_scaling() -> None:
+    plain = RotaryPositions(64, 500_000.0).frequencies
+    scaled = RotaryPositions(64, 500_000.0, RotaryScaling("llama3", 8.0, 1.0, 4.0, 8192)).frequencies
+    np.testing.assert_allclose(scaled, [llama3_by_hand(f, 8.0, 1.0, 4.0, 8192) for f in plain], rtol=1e-12)
+    changes = plain / scaled
+    assert sum(changes == 1.0) > 5  # some stay, some are divided by 8, and some lie between
+    assert sum(np.isclose(changes, 8.0, rtol=1e-12)) > 5
+    assert sum((changes > 1.01) & (changes < 7.9)) > 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("yarn", 2.0), "kind must be one of linear, llama3, not 'yarn'"),
+        (("linear", 0.0), "positive numbers"),
+        (("linear", -1.0), "positive numbers"),
+        (("linear", float("nan")), "factor must be a finite number"),
+        (("llama3", 8.0, 4.0, 4.0), "a low factor below the high one"),
+        (("llama3", 8.0, 1.0, 4.0, 0), "positive numbers"),
+        (("llama3", 8.0, 1.0, 4.0, 1.5), "original_length must be an integer"),
+    ],
+)
+def test_scaling_that_cannot_be(arguments: tuple[object, ...], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        RotaryScaling(*arguments)

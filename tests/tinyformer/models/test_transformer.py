@@ -36,6 +36,13 @@ CHOICES = [
     {},
     {"norm_first": True, "positions": "learned", "max_length": 12},
     {"norm": "rms", "activation": "swiglu", "tie_output": False},
+    {
+        "positions": "sinusoidal_halves",
+        "activation": "silu",
+        "scale_embeddings": False,
+        "learn_padding": False,
+        "output_bias": True,
+    },
 ]
 each_choice = pytest.mark.parametrize("choices", CHOICES, ids=str)
 
@@ -135,6 +142,55 @@ def test_embeddings_are_scaled_and_positions_added() -> None:
     cache = model.new_cache(5, 3)
     model.decode(tt.tensor(ids[:, :2]), *model.encode(tt.tensor(ids)), cache)
     np.testing.assert_allclose(model.target_embedding(tt.tensor(ids), cache).numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_embeddings_that_are_not_scaled_and_sines_before_cosines() -> None:
+    model = make(scale_embeddings=False, positions="sinusoidal_halves")
+    ids = random_ids(2, 3)
+    places = np.arange(3)[:, None] / 10000 ** (np.arange(8) / 8)
+    expected = model.source_embedding.tokens.weight.numpy()[ids] + np.concatenate([np.sin(places), np.cos(places)], axis=1)
+    np.testing.assert_allclose(model.source_embedding(tt.tensor(ids)).numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_fixed_bias_of_the_logits() -> None:
+    plain, biased = make(), make(output_bias=True)
+    bias = np.random.default_rng(0).standard_normal(11).astype(np.float32)
+    assert "output_bias" not in plain.state_dict()
+    assert biased.num_parameters() == plain.num_parameters()  # it is not learned
+    assert not biased.output_bias.numpy().any()
+    biased.load_state_dict({"output_bias": bias}, strict=False)
+    source, target = tt.tensor(random_ids(2, 5)), tt.tensor(random_ids(2, 4))
+    logits = plain(source, target).numpy() + bias
+    np.testing.assert_allclose(biased(source, target).numpy(), logits, rtol=1e-5, atol=1e-6)
+    expected = tt.cross_entropy(tt.tensor(logits), target, 3, 0.1)
+    found = biased.loss(source, target, target, ignore_index=3, label_smoothing=0.1)
+    assert found.item() == pytest.approx(expected.item(), rel=1e-5)
+    assert plain.loss(source, target, target).item() != pytest.approx(biased.loss(source, target, target).item(), rel=1e-3)
+
+
+@pytest.mark.parametrize("share", [False, True])
+def test_embeddings_of_padding_that_are_not_learned(share: bool) -> None:
+    changes = {"source_vocab_size": 11, "share_embeddings": share, "tie_output": share}
+    source, target = np.array([[1, 2, PAD]]), np.array([[PAD, 3, 4]])  # a target that starts with padding
+    gradients = []
+    for learn in (True, False):
+        model = make(**changes, learn_padding=learn)
+        loss_of(model, source, target).backward()
+        rows = [side.tokens.weight.grad.numpy() for side in (model.source_embedding, model.target_embedding)]
+        gradients.append(rows)
+    (_, target_learned), (source_fixed, target_fixed) = gradients
+    assert target_learned[PAD].any()
+    if share:  # as output it still learns
+        assert target_fixed[PAD].any()
+        assert not np.allclose(target_fixed[PAD], target_learned[PAD])
+    else:
+        assert not source_fixed[PAD].any()
+        assert not target_fixed[PAD].any()
+    np.testing.assert_allclose(target_fixed[1:], target_learned[1:], rtol=1e-5, atol=1e-7)
+
+
+def test_the_epsilon_of_all_norms() -> None:
+    assert {module.eps for module in make(norm_eps=0.5).modules() if hasattr(module, "eps")} == {0.5}
 
 
 @each_choice
@@ -305,6 +361,8 @@ def test_the_trainer_trains_it_and_resumes(tmp_path: Path, bits) -> None:
         ({"dropout": 1.0}, "dropout must be at least 0 and less than 1, not 1.0"),
         ({"num_heads": 2.0}, "num_heads must be an integer, not 2.0"),
         ({"d_model": True}, "d_model must be an integer, not True"),
+        ({"norm_eps": -1.0}, "norm_eps must be at least 0, not -1.0"),
+        ({"output_bias": 1}, "output_bias must be true or false, not 1"),
         ({"dropout": math.inf}, "dropout must be a finite number, not inf"),
         ({"dropout": "0.1"}, "dropout must be a finite number, not '0.1'"),
         ({"dropout": math.nan}, "dropout must be a finite number, not nan"),
@@ -329,6 +387,7 @@ def test_settings_that_make_no_model(changes: dict[str, Any], message: str) -> N
         {"norm_first": True, "positions": "learned"},
         {"tie_output": False, "activation": "swiglu"},
         {"share_embeddings": True, "source_vocab_size": 11},
+        {"output_bias": True, "learn_padding": False, "positions": "sinusoidal_halves"},
     ],
     ids=str,
 )
