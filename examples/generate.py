@@ -4,8 +4,8 @@ python examples/generate.py --model FOLDER --prompt "Once upon a time"
 python examples/generate.py --model gpt2 --prompt "Once upon a time"     # a name: downloads it once (tinytensor[hub])
 python examples/generate.py                                              # with no model at hand: makes a small Llama first
 
-The small Llama learns Tiny Shakespeare for about two minutes on two cores. It is then in runs/small_llama, in the same layout,
-so that AutoModelForCausalLM of transformers can load it, too.
+The small Llama learns Tiny Shakespeare for about a minute on two cores. It is then in runs/small_llama, in the same layout, so
+that AutoModelForCausalLM of transformers can load it, too.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
     )
 
 SMALL_LLAMA = Path("runs/small_llama")
-PROMPT = "\nROMEO:"  # for the small Llama
+PROMPT = "\n"  # for the small Llama, which has no token to begin with
 CHOICE = {"temperature": 0.8, "top_k": 200}  # where they differ from Sampling's own
 TRAINING = TrainingConfig(steps=600, batch_size=8, learning_rate=3e-3, min_learning_rate=3e-4)  # of the small Llama
 

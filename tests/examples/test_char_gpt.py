@@ -463,7 +463,7 @@ def test_texts_that_will_not_do(program: Program, content: bytes | None, message
         (["--dropout", "1"], "dropout must be at least 0 and less than 1"),
         (["--positions", "absolute"], "positions must be one of learned, sinusoidal, rotary, not 'absolute'"),
         (["--norm", "batch"], "norm must be one of layer, rms, not 'batch'"),
-        (["--activation", "tanh"], "activation must be one of relu, gelu_tanh, gelu_exact, swiglu, not 'tanh'"),
+        (["--activation", "tanh"], "activation must be one of relu, gelu_tanh, gelu_exact, silu, swiglu, not 'tanh'"),
         (["--tokenizer", "word"], "--tokenizer must be one of char, bpe, not 'word'"),
         (["--learning-rate", "nan"], "--learning-rate must be a finite number, not nan"),
         (["--dtype", "half"], "dtype must be one of float32, bfloat16, not 'half'"),

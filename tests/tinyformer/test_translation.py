@@ -48,7 +48,10 @@ def test_a_sentence_as_the_encoder_reads_it(translator: Translator) -> None:
     ids = translator.encode("  RED   dog ")
     assert translator.tokenizer.decode(ids[:-1]) == "red dog"
     assert ids[-1] == translator.specials.end
-    for sentence, message in (("  ", "the sentence is empty"), ("x" * 13, "the sentence has 13 tokens, more than the 12 of")):
+    for sentence, message in (
+        ("  ", "the sentence is empty"),
+        ("x" * 13, "the sentence has 13 tokens, more than the 12 that this model translates"),
+    ):
         with pytest.raises(UserError, match=message):
             translator.encode(sentence)
 
