@@ -256,6 +256,9 @@ RANKS_BUSY, SCALING = f"{EPYC}/train_step_A_busy_1_workers_2.md", f"{EPYC}/scali
 TWO, THREADS = "tinyformer, 2 processes", "tinyformer"
 SUM_OF_A = "sum of the gradients of A, 3.2 MB"
 
+GENERATORS = ("tinyformer", "Hugging Face")
+PRETRAINED_GPT2, PRETRAINED_SMOLLM2 = f"{EPYC}/pretrained_gpt2.md", f"{EPYC}/pretrained_smollm2.md"
+
 # What the README says, with the figures left out, and where they are from.
 SENTENCES: list[tuple[str, Callable[[], list[float]]]] = [
     (
@@ -311,6 +314,23 @@ SENTENCES: list[tuple[str, Callable[[], list[float]]]] = [
             number("dial_tones", r"\| (\d+) dB \| 98"),
             cell("dial_tones", "0 dB", "exactly right"),
         ],
+    ),
+    (
+        "have the first token {:.2f} s after the program began, and transformers {:.2f} s; then they write {:.1f} tokens a "
+        "second against {:.1f}, and with SmolLM2's size {:.1f} against {:.1f}. The peak memory is {:.2f} and {:.2f} of transformers'",
+        lambda: [
+            *(cell(PRETRAINED_GPT2, side, "cold start to first token s") for side in GENERATORS),
+            *(cell(PRETRAINED_GPT2, side, "tokens/s") for side in GENERATORS),
+            *(cell(PRETRAINED_SMOLLM2, side, "tokens/s") for side in GENERATORS),
+            *(
+                cell(file, "tinyformer", "peak MB") / cell(file, "Hugging Face", "peak MB")
+                for file in (PRETRAINED_GPT2, PRETRAINED_SMOLLM2)
+            ),
+        ],
+    ),
+    (
+        "as its matrices lie transposed in the file: {:.0f} MB that no file backs, against {:.0f}",
+        lambda: [cell(PRETRAINED_GPT2, side, "own MB") for side in GENERATORS],
     ),
     (
         "With compiled kernels an epoch of skip-gram takes {:.2f} of gensim's time on one core of an AMD EPYC (CBOW {:.2f}), "
