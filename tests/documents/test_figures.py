@@ -317,7 +317,8 @@ SENTENCES: list[tuple[str, Callable[[], list[float]]]] = [
     ),
     (
         "have the first token {:.2f} s after the program began, and transformers {:.2f} s; then they write {:.1f} tokens a "
-        "second against {:.1f}, and with SmolLM2's size {:.1f} against {:.1f}. The peak memory is {:.2f} and {:.2f} of transformers'",
+        "second against {:.1f}, and with SmolLM2's size {:.1f} against {:.1f}. The peak memory is {:.2f} and {:.2f} of "
+        "transformers'",
         lambda: [
             *(cell(PRETRAINED_GPT2, side, "cold start to first token s") for side in GENERATORS),
             *(cell(PRETRAINED_GPT2, side, "tokens/s") for side in GENERATORS),

@@ -38,6 +38,7 @@ class TensorBoardLogger(Logger):
     def __init__(self, sample: Callable[[], str] | None = None):
         try:
             import PIL.Image  # noqa: F401, with which tensorboardX writes pictures
+            import tensorboardX  # noqa: F401, first, so that it is named if it is missing, and not the protobuf that it brings
 
             from tinyformer.training.events import EventFiles
         except ModuleNotFoundError as error:
