@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tinyformer.models.bert import Bert, BertConfig, BertForClassification, BertForMaskedLM
@@ -92,13 +93,10 @@ BERT = Family(
     ignored=r".*\.position_ids|cls\..*|classifier\..*",
     optional=r"pooler\..*",
 )
-BERT_MASKED_LM = Family(
-    name="BERT",
-    model_types=("bert",),
+BERT_MASKED_LM = replace(
+    BERT,
     names=MASKED_LM,
     make=lambda settings: BertForMaskedLM(config_of(settings)),
-    describe=describe,
-    prefix="bert.",
     copies={
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
@@ -106,12 +104,10 @@ BERT_MASKED_LM = Family(
     ignored=r".*\.position_ids|cls\.seq_relationship\..*",
     optional=r"bert\.pooler\..*",
 )
-BERT_CLASSIFIER = Family(
-    name="BERT",
-    model_types=("bert",),
+BERT_CLASSIFIER = replace(
+    BERT,
     names=CLASSIFIER,
     make=make_classifier,
-    describe=describe,
-    prefix="bert.",
     ignored=r".*\.position_ids",
+    optional=r"(?!)",  # its head reads the pooler
 )
