@@ -1,0 +1,43 @@
+"""Settings of Sphinx for the site: ``sphinx-build -W -n docs docs/_build``. Nothing is fetched, neither at build nor by a page."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+DOCS = Path(__file__).parent
+sys.path.insert(0, str(DOCS / "_extensions"))
+
+project = "tinytensor and tinyformer"
+author = "the authors of tinytensor"
+copyright = author
+exclude_patterns = ["_build", "**/.ipynb_checkpoints"]
+
+extensions = [
+    "myst_nb",  # Markdown, and lessons whose code is run
+    "sphinx.ext.autodoc",
+    "sphinx.ext.viewcode",
+    "mathematics",
+]
+
+# -- Markdown and lessons
+
+myst_enable_extensions = ["dollarmath", "deflist", "colon_fence", "attrs_inline", "attrs_block"]
+myst_heading_anchors = 3
+nb_execution_mode = "cache"  # a lesson is run again when its code changes; delete docs/_build to run all
+nb_execution_cache_path = str(DOCS / "_build" / ".jupyter_cache")
+nb_execution_timeout = 180  # seconds, for a cell
+nb_execution_raise_on_error = True
+nb_execution_show_tb = True
+nb_merge_streams = True
+
+# -- how pages look
+
+html_math_renderer = "ziamath"
+html_theme = "furo"
+html_title = project
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_show_sphinx = False
+pygments_style = "friendly"
+pygments_dark_style = "monokai"
