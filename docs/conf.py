@@ -11,7 +11,7 @@ sys.path.insert(0, str(DOCS / "_extensions"))
 project = "tinytensor and tinyformer"
 author = "the authors of tinytensor"
 copyright = author
-exclude_patterns = ["_build", "**/.ipynb_checkpoints"]
+exclude_patterns = ["_build", "jupyter_execute", "**/.ipynb_checkpoints"]  # the second is what myst-nb writes
 
 extensions = [
     "myst_nb",  # Markdown, and lessons whose code is run
