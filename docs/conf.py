@@ -30,6 +30,7 @@ nb_execution_timeout = 180  # seconds, for a cell
 nb_execution_raise_on_error = True
 nb_execution_show_tb = True
 nb_merge_streams = True
+nb_output_stderr = "remove"  # progress, and the line that says that kernels are compiled
 
 # -- how pages look
 
