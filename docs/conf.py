@@ -18,6 +18,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.viewcode",
     "mathematics",
+    "reference",
 ]
 
 # -- Markdown and lessons
@@ -30,6 +31,17 @@ nb_execution_timeout = 180  # seconds, for a cell
 nb_execution_raise_on_error = True
 nb_execution_show_tb = True
 nb_merge_streams = True
+
+# -- the reference
+
+autodoc_inherit_docstrings = False  # what a subclass does not describe anew stands with its base
+autodoc_typehints_format = "short"
+python_use_unqualified_type_names = True
+maximum_signature_line_length = 88
+nitpick_ignore_regex = [
+    (r"py:.*", r"(abc|argparse|ast|collections|io|numpy|os|pathlib|contextlib|typing|graphviz|onnx)\..*"),  # the packages of others
+    (r"py:.*", r".*\.(Function|Member|Result|Self|Settings|Shard)"),  # type variables
+]
 
 # -- how pages look
 
