@@ -34,10 +34,11 @@ nb_merge_streams = True
 
 # -- the reference
 
+autoclass_content = "both"  # the docstring of __init__, too
 autodoc_inherit_docstrings = False  # what a subclass does not describe anew stands with its base
 autodoc_typehints_format = "short"
 python_use_unqualified_type_names = True
-maximum_signature_line_length = 88
+maximum_signature_line_length = 130
 nitpick_ignore_regex = [
     (r"py:.*", r"(abc|argparse|ast|collections|io|numpy|os|pathlib|contextlib|typing|graphviz|onnx)\..*"),  # the packages of others
     (r"py:.*", r".*\.(Function|Member|Result|Self|Settings|Shard)"),  # type variables

@@ -109,7 +109,10 @@ def as_rst(lines: list[str], name: str, value: Any) -> list[str]:
     blocks = re.split(r"\n(?:[ \t]*\n)+", "\n".join(lines))
     for i, block in enumerate(blocks):
         is_code = block.lstrip().startswith(">>>") or (i and blocks[i - 1].endswith("::") and block.startswith("    "))
-        if not is_code:
+        if block.startswith("Attributes:\n"):  # and a line for each, as "name: what it is"
+            names = [line.strip().partition(": ") for line in block.split("\n")[1:]]
+            blocks[i] = "\n\n".join(["Attributes:", *(f"* ``{name}``: {escaped(text)}" for name, _, text in names)])
+        elif not is_code:
             parts = re.split(r"(``.+?``)", block, flags=re.DOTALL)
             parts = [re.sub(r"(?s)``(.+?)``", literal, part) if n % 2 else escaped(part) for n, part in enumerate(parts)]
             for n in range(1, len(parts), 2):  # as in ``if``s: what follows a literal at once must not belong to it
@@ -131,7 +134,7 @@ def settings(kind: type) -> Iterator[str]:
     """The fields of a dataclass that have a help text, with their defaults."""
     fields = [field for field in dataclasses.fields(kind) if field.metadata.get("help")]
     if fields:
-        yield from ["", ".. rubric:: Settings", "", ".. list-table::", "   :class: names", "   :header-rows: 1", ""]
+        yield from ["", ".. rubric:: Settings", "", ".. list-table::", "   :class: names", "   :align: left", "   :header-rows: 1", ""]
         yield from ["   * - name", "     - default", "     - what it says"]
     for field in fields:
         default = "" if field.default is dataclasses.MISSING else f"``{field.default!r}``"
