@@ -1,4 +1,4 @@
-"""Settings of Sphinx for the site: ``sphinx-build -W -n docs docs/_build``. Nothing is fetched, neither at build nor by a page."""
+"""Settings of Sphinx for the site: ``sphinx-build -W -n docs docs/_build``. Neither the build nor a page fetches anything."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ autodoc_typehints_format = "short"
 python_use_unqualified_type_names = True
 maximum_signature_line_length = 130
 nitpick_ignore_regex = [
-    (r"py:.*", r"(abc|argparse|ast|collections|io|numpy|os|pathlib|contextlib|typing|graphviz|onnx)\..*"),  # the packages of others
+    (r"py:.*", r"(abc|argparse|collections|contextlib|graphviz|numpy|os|pathlib|typing)\..*"),  # of Python and other packages
     (r"py:.*", r".*\.(Function|Member|Result|Self|Settings|Shard)"),  # type variables
 ]
 

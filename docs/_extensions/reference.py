@@ -16,19 +16,18 @@ import inspect
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
-import tinyformer
-import tinyformer.plots
-import tinytensor
-import tinytensor.distributed
 from docutils import nodes
 from docutils.parsers.rst import directives
 from docutils.statemachine import StringList
-from sphinx.addnodes import pending_xref
+from sphinx.addnodes import desc_signature, pending_xref
 from sphinx.application import Sphinx
+from sphinx.ext.viewcode import OUTPUT_DIRNAME, viewcode_anchor
 from sphinx.util import inspect as sphinx_inspect
 from sphinx.util.docutils import SphinxDirective
+
+import tinytensor
 
 # The modules whose names users write. A name that several have belongs to the first.
 MODULES = [
@@ -110,7 +109,7 @@ def as_rst(lines: list[str], name: str, value: Any) -> list[str]:
     for i, block in enumerate(blocks):
         is_code = block.lstrip().startswith(">>>") or (i and blocks[i - 1].endswith("::") and block.startswith("    "))
         if block.startswith("Attributes:\n"):  # and a line for each, as "name: what it is"
-            names = [line.strip().partition(": ") for line in block.split("\n")[1:]]
+            names = [line.strip().partition(": ") for line in block.strip().split("\n")[1:]]
             blocks[i] = "\n\n".join(["Attributes:", *(f"* ``{name}``: {escaped(text)}" for name, _, text in names)])
         elif not is_code:
             parts = re.split(r"(``.+?``)", block, flags=re.DOTALL)
@@ -134,7 +133,8 @@ def settings(kind: type) -> Iterator[str]:
     """The fields of a dataclass that have a help text, with their defaults."""
     fields = [field for field in dataclasses.fields(kind) if field.metadata.get("help")]
     if fields:
-        yield from ["", ".. rubric:: Settings", "", ".. list-table::", "   :class: names", "   :align: left", "   :header-rows: 1", ""]
+        yield from ["", ".. rubric:: Settings", ""]
+        yield from [".. list-table::", "   :class: names", "   :align: left", "   :header-rows: 1", ""]
         yield from ["   * - name", "     - default", "     - what it says"]
     for field in fields:
         default = "" if field.default is dataclasses.MISSING else f"``{field.default!r}``"
@@ -150,8 +150,8 @@ def methods(kind: type) -> Iterator[str]:
         signature = sphinx_inspect.signature(value)
         rest = signature.replace(parameters=list(signature.parameters.values())[1:])
         shown = sphinx_inspect.stringify_signature(rest, unqualified_typehints=True)
-        target = HOMES[id(value)]
-        yield from [f".. py:method:: {name}{shown}", "", f"   See :py:func:`tinytensor.{name} <{target}>`: {summary(value)}", ""]
+        see = f"See :py:func:`tinytensor.{name} <{HOMES[id(value)]}>`"
+        yield from [f".. py:method:: {name}{shown}", "", f"   {see}: {summary(value)}", ""]
 
 
 def summary(value: Any, name: str = "tinytensor") -> str:
@@ -169,7 +169,7 @@ class Reference(SphinxDirective):
 
     required_arguments = 1
     has_content = True
-    option_spec = {"of": directives.unchanged}
+    option_spec: ClassVar = {"of": directives.unchanged}
 
     def run(self) -> list[nodes.Node]:
         prefix = self.arguments[0]
@@ -219,6 +219,17 @@ def find_public(app: Sphinx, env: Any, node: pending_xref, text: nodes.TextEleme
     return domain.resolve_xref(env, node["refdoc"], app.builder, "obj", found[0], node, text)
 
 
+def add_anchors(app: Sphinx, document: nodes.document) -> None:
+    """The pages of sources link back to an entry by the module under which viewcode first met a name of their file. Where an
+    entry has another name, it gets that anchor, too."""
+    for signature in document.findall(desc_signature):
+        for link in signature.findall(viewcode_anchor):
+            module = link["reftarget"].removeprefix(f"{OUTPUT_DIRNAME}/").replace("/", ".")
+            anchor = f"{app.env._viewcode_modules[module][-1]}.{signature['fullname']}"
+            if anchor not in signature["ids"]:
+                signature["ids"].append(anchor)
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Add the directive, and what makes docstrings and types fit."""
     for name in sorted(PUBLIC):
@@ -228,6 +239,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("reference", Reference)
     app.connect("autodoc-process-docstring", process_docstring)
     app.connect("autodoc-skip-member", skip_member)
+    app.connect("doctree-read", add_anchors, priority=900)  # after viewcode's
     app.connect("missing-reference", find_public)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
-

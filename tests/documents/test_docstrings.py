@@ -18,7 +18,8 @@ def examples():
     for file in FILES:
         tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
         for node in ast.walk(tree):
-            if isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.Module)) and ">>>" in (text := ast.get_docstring(node) or ""):
+            text = ast.get_docstring(node) if isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.Module)) else None
+            if text and ">>>" in text:
                 name = f"{file}:{getattr(node, 'name', '')}"
                 line = node.body[0].lineno - 1
                 yield pytest.param(doctest.DocTestParser().get_doctest(text, {}, name, str(file), line), id=name)
