@@ -34,6 +34,7 @@ nb_merge_streams = True
 
 # -- the reference
 
+smartquotes = False  # the quotes in docstrings are often Python's
 autoclass_content = "both"  # the docstring of __init__, too
 autodoc_inherit_docstrings = False  # what a subclass does not describe anew stands with its base
 autodoc_typehints_format = "short"

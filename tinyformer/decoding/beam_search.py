@@ -51,7 +51,8 @@ def beam_search(
 
     >>> from tinyformer import GPT, GPTConfig, beam_search, language_decoder
     >>> model = GPT(GPTConfig(vocab_size=65, num_layers=1, d_model=32)).eval()
-    >>> ((best, *others),) = beam_search(language_decoder(model), [[1, 2]], end=0, beam=3, max_tokens=4, n_best=3)
+    >>> decoder = language_decoder(model)
+    >>> ((best, *others),) = beam_search(decoder, [[1, 2]], end=0, beam=3, n_best=3)
     >>> len(others), best.score >= others[0].score
     (2, True)
     """

@@ -74,7 +74,7 @@ class Bert(Module):
     token sees every other. Raises SettingError if the model does not fit in memory.
 
     >>> from tinyformer import Bert, BertConfig
-    >>> model = Bert(BertConfig(vocab_size=100, num_layers=1, num_heads=4, d_model=32, d_ff=64))
+    >>> model = Bert(BertConfig(100, num_layers=1, num_heads=4, d_model=32, d_ff=64))
     >>> model(tt.ones((2, 6), dtype=int)).shape
     (2, 6, 32)
     """

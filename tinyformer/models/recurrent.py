@@ -110,7 +110,7 @@ class RecurrentLM(Module):
     2010; with an LSTM, Graves 2013). Raises SettingError if the model does not fit in memory.
 
     >>> from tinyformer import RecurrentConfig, RecurrentLM
-    >>> model = RecurrentLM(RecurrentConfig(vocab_size=65, cell="gru", num_layers=1, d_model=32))
+    >>> model = RecurrentLM(RecurrentConfig(65, cell="gru", num_layers=1, d_model=32))
     >>> logits, state = model(tt.zeros((8, 64), dtype=int))
     >>> logits.shape
     (8, 64, 65)

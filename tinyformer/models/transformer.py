@@ -155,7 +155,7 @@ class Transformer(Module):
     Raises SettingError if the model does not fit in memory.
 
     >>> from tinyformer import Transformer, TransformerConfig
-    >>> config = TransformerConfig(100, 120, d_model=32, num_heads=4, encoder_layers=1, decoder_layers=1, d_ff=64)
+    >>> config = TransformerConfig(100, 120, encoder_layers=1, decoder_layers=1, d_model=64)
     >>> sources, targets = tt.ones((3, 7), dtype=int), tt.ones((3, 5), dtype=int)
     >>> Transformer(config)(sources, targets).shape
     (3, 5, 120)

@@ -33,7 +33,8 @@ class WordPieceTokenizer:
     text, [CLS] and [SEP]. Raises UserError if a special token is not among the tokens.
 
     >>> from tinyformer import WordPieceTokenizer
-    >>> tokenizer = WordPieceTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "play", "##ing"])
+    >>> special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    >>> tokenizer = WordPieceTokenizer([*special, "play", "##ing"])
     >>> tokenizer.encode("Playing chess").tolist()
     [5, 6, 1]
     """

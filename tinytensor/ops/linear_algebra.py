@@ -115,7 +115,8 @@ def outer(x: Tensor, y: Tensor) -> Tensor:
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x @ weight.T + bias: (..., inputs) with weight (outputs, inputs) and bias (outputs,) -> (..., outputs).
 
-    >>> tt.linear(tt.tensor([[1.0, 2.0]]), tt.tensor([[3.0, 4.0], [5.0, 6.0]]), tt.tensor([0.0, 1.0]))
+    >>> x, weight = tt.tensor([[1.0, 2.0]]), tt.tensor([[3.0, 4.0], [5.0, 6.0]])
+    >>> tt.linear(x, weight, tt.tensor([0.0, 1.0]))
     tensor([[11., 18.]])
     """
     if weight.ndim != 2 or x.shape[-1:] != weight.shape[1:]:
