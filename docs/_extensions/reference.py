@@ -134,11 +134,9 @@ def settings(kind: type) -> Iterator[str]:
     fields = [field for field in dataclasses.fields(kind) if field.metadata.get("help")]
     if fields:
         yield from ["", ".. rubric:: Settings", ""]
-        yield from [".. list-table::", "   :class: names", "   :align: left", "   :header-rows: 1", ""]
-        yield from ["   * - name", "     - default", "     - what it says"]
     for field in fields:
-        default = "" if field.default is dataclasses.MISSING else f"``{field.default!r}``"
-        yield from [f"   * - ``{field.name}``", f"     - {default}", f"     - {escaped(field.metadata['help'])}"]
+        default = "" if field.default is dataclasses.MISSING else f" = {field.default!r}"
+        yield f"* ``{field.name}{default}``: {escaped(field.metadata['help'])}"
 
 
 def methods(kind: type) -> Iterator[str]:
@@ -172,6 +170,7 @@ class Reference(SphinxDirective):
     option_spec: ClassVar = {"of": directives.unchanged}
 
     def run(self) -> list[nodes.Node]:
+        self.env.note_dependency(__file__)
         prefix = self.arguments[0]
         module = importlib.import_module(prefix)
         names = " ".join(self.content).split() or names_of(self.options.get("of", prefix))
@@ -190,8 +189,9 @@ class Reference(SphinxDirective):
 def entry(name: str, value: Any) -> list[str]:
     """The directive that describes a public name."""
     if inspect.isclass(value):
-        bases = [] if value.__bases__ in [(object,), (Exception,)] else ["   :show-inheritance:"]
-        return [f".. autoclass:: {name}", "   :members:", "   :member-order: bysource", *bases, ""]
+        bases = [] if value.__bases__ == (object,) else ["   :show-inheritance:"]
+        kind = "exception" if issubclass(value, Exception) else "class"
+        return [f".. auto{kind}:: {name}", "   :members:", "   :member-order: bysource", *bases, ""]
     return [f".. autofunction:: {name}", ""]
 
 
