@@ -23,7 +23,7 @@ LOADED |= {"link": "href", "object": "data", "use": "href", "image": "href"}
 @pytest.fixture(autouse=True, scope="module")
 def _the_site_is_built():
     if not (SITE / "index.html").is_file():
-        pytest.fail("build the site first: sphinx-build -W -n docs docs/_build", pytrace=False)
+        pytest.exit("build the site first: sphinx-build -W -n docs docs/_build", returncode=1)
 
 
 class Page(HTMLParser):
