@@ -22,6 +22,10 @@ def tensor(data: Any, dtype: DType = None, requires_grad: bool = False) -> Tenso
 
     Python floats become float32, and arrays keep their dtype. Raises TypeError for data that are not numbers or booleans, and
     for integers with ``requires_grad``.
+
+    >>> x = tt.tensor([[1.0, 2.0], [3.0, 4.0]])
+    >>> x.shape, str(x.dtype)
+    ((2, 2), 'float32')
     """
     return Tensor(data, dtype, requires_grad)
 
@@ -44,7 +48,11 @@ def full(shape: Shape, value: float, dtype: DType = None, requires_grad: bool = 
 def arange(
     start: float, stop: float | None = None, step: float = 1, dtype: DType = None, requires_grad: bool = False
 ) -> Tensor:
-    """start, start + step, ... up to but without ``stop``; ``arange(n)`` counts from 0. Integers give int64, else float32."""
+    """start, start + step, ... up to but without ``stop``; ``arange(n)`` counts from 0. Integers give int64, else float32.
+
+    >>> tt.arange(2, 10, 3)
+    tensor([2, 5, 8])
+    """
     start, stop = (0, start) if stop is None else (start, stop)
     return _leaf(xp.arange(start, stop, step, dtype or _dtype_of(start + stop + step)), requires_grad)
 
@@ -52,12 +60,21 @@ def arange(
 def linspace(
     start: float, stop: float, num: int = 50, endpoint: bool = True, dtype: DType = default_dtype, requires_grad: bool = False
 ) -> Tensor:
-    """``num`` evenly spaced numbers from ``start`` to ``stop``. With ``endpoint=False`` they end before ``stop``."""
+    """``num`` evenly spaced numbers from ``start`` to ``stop``. With ``endpoint=False`` they end before ``stop``.
+
+    >>> tt.linspace(0, 1, 5)
+    tensor([0.  , 0.25, 0.5 , 0.75, 1.  ])
+    """
     return _leaf(xp.linspace(start, stop, num, endpoint=endpoint, dtype=dtype), requires_grad)
 
 
 def eye(n: int, m: int | None = None, dtype: DType = default_dtype, requires_grad: bool = False) -> Tensor:
-    """The matrix (n, m), or (n, n) without m, with 1 on the diagonal and 0 elsewhere."""
+    """The matrix (n, m), or (n, n) without m, with 1 on the diagonal and 0 elsewhere.
+
+    >>> tt.eye(2)
+    tensor([[1., 0.],
+            [0., 1.]])
+    """
     return _leaf(xp.eye(n, m, dtype=dtype), requires_grad)
 
 

@@ -87,7 +87,14 @@ class Switched(ContextDecorator):
 
 
 def no_grad() -> Any:
-    """A context (or decorator) in which this thread records nothing, so results do not require gradients."""
+    """A context (or decorator) in which this thread records nothing, so results do not require gradients.
+
+    >>> x = tt.tensor([1.0, 2.0], requires_grad=True)
+    >>> with tt.no_grad():
+    ...     y = x * 2
+    >>> y.requires_grad
+    False
+    """
     return Switched("recording", False)
 
 
@@ -101,6 +108,12 @@ def detect_anomaly() -> Any:
 
     The error names the op and the line that called it. This is slow, because every result is checked: use it to find a
     fault, not to train.
+
+    >>> with tt.detect_anomaly():
+    ...     tt.tensor([1.0, 0.0]).log()
+    Traceback (most recent call last):
+        ...
+    FloatingPointError: the output of 'log', called at ..., is infinite: ...
     """
     return Switched("detecting_anomalies", True)
 

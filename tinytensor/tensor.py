@@ -496,6 +496,11 @@ def grad(
     Returns a tensor for a tensor and a list for a sequence. Each gradient has its input's shape and dtype. With
     ``create_graph`` the gradients are themselves differentiable. An input that the output does not depend on raises
     RuntimeError, or gives None with ``allow_unused``.
+
+    >>> x = tt.tensor(3.0, requires_grad=True)
+    >>> slope = tt.grad(x**3, x, create_graph=True)
+    >>> slope, tt.grad(slope, x)
+    (tensor(27., op=multiply), tensor(18.))
     """
     several = not isinstance(inputs, Tensor)
     targets: list[Tensor] = list(inputs) if several else [inputs]  # type: ignore[list-item]
