@@ -25,12 +25,14 @@ def draw_graph(
     too. With ``gradients`` each node also shows the gradient of ``output``, which must have one element, by that node: its
     values if they are few, else the norm. The graph is kept, so ``backward`` still works.
 
-    Raises RuntimeError if nothing was recorded.
+    Raises RuntimeError if nothing was recorded, or if ``backward`` has freed the graph.
     """
     from tinytensor.display.drawing import Drawing
 
     if output.node is None:
         raise RuntimeError("nothing was recorded for this tensor: nothing that it was computed from requires gradients")
+    if output.node.op is not None and output.node.saved is None:
+        raise RuntimeError("backward freed this graph: pass retain_graph=True to it, or draw the graph before")
     pairs = names.items() if isinstance(names, Mapping) else names
     labels = {tensor.node: name for name, tensor in pairs if tensor.node is not None}
     nodes = _ancestors(output.node)

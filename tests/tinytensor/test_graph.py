@@ -170,6 +170,15 @@ def test_nothing_recorded():
         tt.draw_graph(tt.ones(2) * 2)
 
 
+def test_a_graph_that_backward_freed():
+    y = leaf(1.0) * 2
+    y.backward(retain_graph=True)
+    assert len(parts(tt.draw_graph(y))[0]) == 2
+    y.backward()
+    with pytest.raises(RuntimeError, match="retain_graph"):
+        tt.draw_graph(y)
+
+
 def test_text_in_names_is_only_text():
     x = leaf(1.0)
     drawing = tt.draw_graph(x * 2, {'<b>"&\\': x})

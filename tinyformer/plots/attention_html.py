@@ -17,6 +17,7 @@ from tinytensor.io import atomic_write
 MOST_TOKENS = 40  # on each side of a map
 MOST_CELLS = 20_000  # in all maps together; each takes about 100 letters of HTML
 LONGEST_TOKEN = 16  # letters of a label
+UPRIGHT = 2  # letters of a key's label that have room above its column; longer labels are turned
 
 STYLE = """<style>
 .tf-attention { --line: rgba(128,128,128,.25); font-family: sans-serif; font-size: 12px; }
@@ -26,8 +27,9 @@ STYLE = """<style>
 .tf-attention tr, .tf-attention tr:hover { background: none !important; }
 .tf-attention th { font-weight: normal; white-space: nowrap; padding: 0 4px; text-align: right; border: none;
   background: none; max-width: none; }
-.tf-attention thead th { vertical-align: bottom; height: auto; padding: 4px 0; }
+.tf-attention thead th { vertical-align: bottom; height: auto; padding: 4px 0; text-align: center; }
 .tf-attention thead span { writing-mode: vertical-rl; transform: rotate(180deg); display: inline-block; line-height: 24px; }
+.tf-attention .upright thead span { writing-mode: horizontal-tb; transform: none; }
 .tf-attention td { width: 26px; min-width: 26px; height: 20px; padding: 0; text-align: center; font-size: 9px;
   color: transparent; border: 1px solid var(--line); max-width: none; }
 .tf-attention tbody tr:hover td, .tf-attention tbody tr:focus-within td { color: inherit; }
@@ -124,7 +126,8 @@ def _map(title: str, weights: Any, queries: Sequence[str], keys: Sequence[str]) 
         cells = "".join(_cell(query, key, weight) for key, weight in zip(columns, row))
         rows.append(f'<tr><th scope="row" tabindex="0">{query}</th>{cells}</tr>')
     table = f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
-    return f'<div class="map"><div>{escape(title)}</div>{table}</div>'
+    upright = " upright" if all(len(key) <= UPRIGHT for key in keys) else ""
+    return f'<div class="map{upright}"><div>{escape(title)}</div>{table}</div>'
 
 
 def _cell(query: str, key: str, weight: float) -> str:

@@ -121,7 +121,9 @@ class _Picture:
         edges = self.edges
         if self.left_out:
             rest = self.outside(self, f"… {self.left_out:,} more before")
-            edges = [(start if start in shown else rest, end) for start, end in edges if end in shown]
+            inside = [(start, end) for start, end in edges if start in shown and end in shown]
+            fed = {end for _, end in inside}  # an arrow from the rest to each of the others is enough
+            edges = inside + [(rest, end) for start, end in edges if start not in shown and end in shown and end not in fed]
         boxes = []
         for member in self.members:
             if isinstance(member, _Outside):
@@ -202,8 +204,9 @@ class _Pages:
             parts.append(_small(f"The first {picture.left_out:,} of {len(group.members):,} are not drawn."))
         for member in picture.members:
             if isinstance(member, Group):
-                count = f'<span style="opacity:.7">{_count(self.counts[member], "op")}</span>'
-                summary = f"<summary><code>{escape(_inside(member.path, group))}</code> {count}</summary>"
+                count = f'<span style="opacity:.7;font-size:.9em">{_count(self.counts[member], "op")}</span>'
+                name = f'<code style="font-size:.9em">{escape(_inside(member.path, group))}</code>'
+                summary = f"<summary>{name} {count}</summary>"
                 parts.append(f'<details style="margin:.15em 0 .15em 1em">{summary}{self._group(member)}</details>')
         return "".join(parts)
 

@@ -20,7 +20,7 @@ def tensor_html(tensor: Tensor) -> str:
     if tensor.node is not None:
         facts.append("requires_grad" if tensor.node.op is None else f"op {tensor.node.op.name}")
     return (
-        f'<div><pre style="margin:0;overflow-x:auto;line-height:1.3">{escape(values_text(tensor.data))}</pre>'
+        f'<div><pre style="margin:0;overflow-x:auto;line-height:1.3;font-size:.9em">{escape(values_text(tensor.data))}</pre>'
         f'<div style="opacity:.7;font-size:.85em">{escape(" · ".join(facts))}</div></div>'
     )
 
