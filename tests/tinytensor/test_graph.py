@@ -204,6 +204,13 @@ def test_a_gpt_is_grouped_by_module():
     assert pictures["blocks.0", "feed_forward", "up"] == ["weight", "linear", "from blocks.0.feed_forward_norm", "to gelu_tanh"]
 
 
+def test_a_tied_weight_is_in_the_first_module_that_uses_it():
+    model, loss = gpt(1)
+    html = tt.draw_graph(loss, model.named_parameters())._repr_html_()
+    assert html.count("<title>weight\n11×8") == 1
+    assert html.count("<title>from token_embedding.weight<") == 1  # where it gives the logits
+
+
 def test_several_blocks_are_one_box():
     model, loss = gpt(3)
     pictures = outline(tt.draw_graph(loss, model.named_parameters()))

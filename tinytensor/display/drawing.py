@@ -184,8 +184,8 @@ class _Pages:
             picture.edges.append((member, picture.outside(there[shared], f"to {self._title(there[shared:], end)}")))
 
     def _title(self, chain: Sequence[_Member], node: Node) -> str:
-        """What a node is called from outside: by the outermost group that holds it alone, or by its own name."""
-        return chain[0].path if isinstance(chain[0], Group) else self.box_of(node).lines[0]
+        """What a node is called from outside: an op by the outermost group around it, if there is one; else by its own name."""
+        return chain[0].path if isinstance(chain[0], Group) and node.op is not None else self.box_of(node).lines[0]
 
     def html(self) -> str:
         self.drawn = 0
