@@ -30,6 +30,24 @@ def tensor(data: Any, dtype: DType = None, requires_grad: bool = False) -> Tenso
     return Tensor(data, dtype, requires_grad)
 
 
+def from_dlpack(x: Any) -> Tensor:
+    """A tensor that shares the memory of ``x``: an array or tensor of any library that knows DLPack, on this backend's device.
+
+    A change in place of the one is a change of the other, and ``backward`` does not notice it. ``tt.tensor(x)`` copies instead.
+    Raises TypeError for a dtype that tensors do not have, and for what does not know DLPack; and BufferError if the memory
+    cannot be shared, as that of a PyTorch tensor that requires gradients, or of bfloat16 with NumPy.
+    """
+    if not hasattr(x, "__dlpack__"):
+        raise TypeError(f"from_dlpack: a {type(x).__name__} has no __dlpack__: copy it with tt.tensor(...)")
+    try:
+        array = xp.from_dlpack(x)
+    except (BufferError, RuntimeError, ValueError) as error:
+        raise BufferError(f"from_dlpack cannot share this memory ({error}): detach, convert or move it first") from None
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"a tensor holds numbers or booleans, not {array.dtype}")
+    return Tensor._wrap(array)
+
+
 def zeros(shape: Shape, dtype: DType = default_dtype, requires_grad: bool = False) -> Tensor:
     """A tensor of zeros."""
     return _leaf(xp.zeros(shape, dtype), requires_grad)

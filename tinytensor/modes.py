@@ -25,6 +25,7 @@ class _Modes(threading.local):
     recording = True
     initialising = True  # False inside ``nn.init.skipped``
     detecting_anomalies = False
+    keeping_values = False
     warnings_off = False  # True inside ``without_warnings``
     tracer: Tracer | None = None  # if there is one, it writes down every call of an op
 
@@ -118,6 +119,11 @@ def detect_anomaly() -> Any:
     return Switched("detecting_anomalies", True)
 
 
+def keep_values() -> Any:
+    """A context in which the recorded graph keeps the result of every op, so that ``draw_graph`` can show it."""
+    return Switched("keeping_values", True)
+
+
 def full_precision() -> Any:
     """A context in which this thread computes float32 matrix products in full float32.
 
@@ -152,7 +158,7 @@ def read_values(values: Any) -> Any:
 
 def capture_modes() -> Callable[[], Any]:
     """Remember this thread's modes. The result makes contexts in which another thread has the same modes."""
-    values = {name: getattr(modes, name) for name in ("recording", "detecting_anomalies", "full_precision")}
+    values = {name: getattr(modes, name) for name in ("recording", "detecting_anomalies", "keeping_values", "full_precision")}
 
     @contextmanager
     def entered() -> Iterator[None]:
