@@ -46,8 +46,10 @@ def draw_graph(
         shown = [] if value is None or not 0 < value.size <= MOST_VALUES else [f"data {_text(value)}"]
         if node in flowing:
             shown.append(f"grad {_text(flowing[node])}")
-        one_line = [" | ".join(shown)] if shown and node.shape == () else shown
-        facts[node] = one_line if shown and node.shape == () else ["×".join(map(str, node.shape)) or "scalar", *one_line]
+        if node.shape == () and shown:
+            facts[node] = [" | ".join(shown)]
+        else:
+            facts[node] = ["×".join(map(str, node.shape)) or "scalar", *shown]
     return Drawing(nodes, labels, facts)
 
 
