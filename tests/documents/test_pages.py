@@ -34,8 +34,8 @@ def test_there_are_snippets():
 
 
 def needs(snippet):
-    """Processes for GPUs cannot be started from a snippet: they import what they run."""
-    return [pytest.mark.needs("numpy")] if "distributed.run(" in snippet else []
+    """Processes for GPUs cannot be started from a snippet: they import what they run. A GPU shares no memory with NumPy."""
+    return [pytest.mark.needs("numpy")] if "distributed.run(" in snippet or "from_dlpack(" in snippet else []
 
 
 @pytest.mark.parametrize(
