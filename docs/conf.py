@@ -1,4 +1,4 @@
-"""Settings of Sphinx for the site: ``sphinx-build -W -n docs docs/_build``. Nothing is fetched, neither at build nor by a page."""
+"""Settings of Sphinx for the site: ``sphinx-build -W -n docs docs/_build``. Neither the build nor a page fetches anything."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.viewcode",
     "mathematics",
+    "reference",
 ]
 
 # -- Markdown and lessons
@@ -31,6 +32,19 @@ nb_execution_raise_on_error = True
 nb_execution_show_tb = True
 nb_merge_streams = True
 nb_output_stderr = "remove"  # progress, and the line that says that kernels are compiled
+
+# -- the reference
+
+smartquotes = False  # the quotes in docstrings are often Python's
+autoclass_content = "both"  # the docstring of __init__, too
+autodoc_inherit_docstrings = False  # what a subclass does not describe anew stands with its base
+autodoc_typehints_format = "short"
+python_use_unqualified_type_names = True
+maximum_signature_line_length = 130
+nitpick_ignore_regex = [
+    (r"py:.*", r"(abc|argparse|collections|contextlib|graphviz|numpy|os|pathlib|typing)\..*"),  # of Python and other packages
+    (r"py:.*", r".*\.(Function|Member|Result|Self|Settings|Shard)"),  # type variables
+]
 
 # -- how pages look
 

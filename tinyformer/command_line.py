@@ -82,7 +82,12 @@ def _flag(name: str) -> str:
 
 
 def as_flags(settings: Mapping[str, Any]) -> str:
-    """Settings as a user would type them: --d-model 64 --norm-first."""
+    """Settings as a user would type them: --d-model 64 --norm-first.
+
+    >>> from tinyformer import as_flags
+    >>> as_flags({"d_model": 64, "norm_first": True})
+    '--d-model 64 --norm-first'
+    """
     return " ".join(_as_flag(name, value) for name, value in settings.items())
 
 

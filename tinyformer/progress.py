@@ -1,11 +1,13 @@
-"""The progress of a long task: a bar on a terminal, or plain lines in a file or a pipe, where a bar would be one long line."""
+"""The progress of a long task: a bar on a terminal and in a notebook, or plain lines in a file or a pipe, where a bar would be
+one long line."""
 
 from __future__ import annotations
 
 import sys
 import time
+from importlib.util import find_spec
 from types import TracebackType
-from typing import Protocol
+from typing import Any, Protocol
 
 from tqdm import tqdm
 
@@ -38,12 +40,24 @@ class Progress(Protocol):
 def show_progress(what: str, total: int | None, unit: str, initial: int = 0, quiet: bool = False) -> Progress:
     """A display of the progress of ``total`` steps, or None if the number is unknown. ``initial`` steps were done before. With
     ``quiet`` nothing is shown."""
-    if quiet or (sys.stderr is not None and sys.stderr.isatty()):
-        bar: Progress = tqdm(
-            total=total, initial=initial, desc=what, unit=unit, dynamic_ncols=True, smoothing=0.1, disable=quiet
-        )
-        return bar
-    return Lines(what, total, unit, initial)
+    kind = tqdm if quiet or (sys.stderr is not None and sys.stderr.isatty()) else _notebook_bar()
+    if kind is None:
+        return Lines(what, total, unit, initial)
+    bar: Progress = kind(total=total, initial=initial, desc=what, unit=unit, dynamic_ncols=True, smoothing=0.1, disable=quiet)
+    return bar
+
+
+def _notebook_bar() -> Any:
+    """tqdm's bar for notebooks, if this is one and has ipywidgets, which that bar is made of. Otherwise None.
+
+    (tqdm.auto chooses likewise, but warns where ipywidgets is missing, and then draws a bar where only lines can be read.)
+    """
+    get_shell = getattr(sys.modules.get("IPython"), "get_ipython", None)  # a notebook has imported it
+    if get_shell is None or not hasattr(get_shell(), "kernel") or find_spec("ipywidgets") is None:
+        return None
+    from tqdm.notebook import tqdm as notebook_bar
+
+    return notebook_bar
 
 
 class Lines:

@@ -14,7 +14,16 @@ Settings = TypeVar("Settings")
 
 def setting(default: Any, help: str, changeable: bool = False) -> Any:
     """A field of a dataclass that ``add_settings`` turns into a flag with this help text. --resume-changed may change a
-    ``changeable`` one when a run is resumed."""
+    ``changeable`` one when a run is resumed.
+
+    >>> from dataclasses import dataclass
+    >>> from tinyformer import setting
+    >>> @dataclass
+    ... class Tuning:
+    ...     rate: float = setting(0.1, "how fast it learns")
+    >>> Tuning().rate
+    0.1
+    """
     return dataclasses.field(default=default, metadata={"help": help, "changeable": changeable})
 
 

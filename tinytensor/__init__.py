@@ -10,8 +10,8 @@ from tinytensor import functional, nn, optim, parallel, random
 from tinytensor.backend import BackendError
 from tinytensor.backend import name as backend_name
 from tinytensor.checkpoint import checkpoint
-from tinytensor.creation import arange, eye, full, full_like, linspace, ones, ones_like, tensor, zeros, zeros_like
-from tinytensor.modes import detect_anomaly, enable_grad, full_precision, no_grad
+from tinytensor.creation import arange, eye, from_dlpack, full, full_like, linspace, ones, ones_like, tensor, zeros, zeros_like
+from tinytensor.modes import detect_anomaly, enable_grad, full_precision, keep_values, no_grad
 from tinytensor.functional.attention import *
 from tinytensor.functional.classification import *
 from tinytensor.functional.losses import *

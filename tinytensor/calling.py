@@ -102,6 +102,8 @@ def _with_tensors(op: Op, arguments: list[Any]) -> TensorClass:
     node = None
     if recording and is_floating(out.dtype):
         node = Node(op, tuple(parents), op.saved(arguments, out, residuals, needed), out.shape, out.dtype)
+        if modes.keeping_values:
+            node.value = out
     if modes.detecting_anomalies:
         check_finite(out, f"the output of {op.name!r}, called at {node.line if node else calling_line()},")
     return Tensor._wrap(out, node)

@@ -28,6 +28,11 @@ def checkpoint(function: Callable[..., Tensor], *inputs: Any) -> Tensor:
     module's parameters. Random numbers repeat, so it may use dropout. Raises TypeError if it returns anything else. The
     backward pass raises RuntimeError if a parameter, or a value that the function's gradients use, was changed in place, and
     if the second call uses other tensors than the first.
+
+    >>> x = tt.tensor([1.0, 2.0], requires_grad=True)
+    >>> tt.checkpoint(lambda x: (x * x).sum(), x).backward()
+    >>> x.grad
+    tensor([2., 4.])
     """
     if not modes.recording:
         return function(*inputs)

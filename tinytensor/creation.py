@@ -22,8 +22,30 @@ def tensor(data: Any, dtype: DType = None, requires_grad: bool = False) -> Tenso
 
     Python floats become float32, and arrays keep their dtype. Raises TypeError for data that are not numbers or booleans, and
     for integers with ``requires_grad``.
+
+    >>> x = tt.tensor([[1.0, 2.0], [3.0, 4.0]])
+    >>> x.shape, str(x.dtype)
+    ((2, 2), 'float32')
     """
     return Tensor(data, dtype, requires_grad)
+
+
+def from_dlpack(x: Any) -> Tensor:
+    """A tensor that shares the memory of ``x``: an array or tensor of any library that knows DLPack, on this backend's device.
+
+    A change in place of the one is a change of the other, and ``backward`` does not notice it. ``tt.tensor(x)`` copies instead.
+    Raises TypeError for a dtype that tensors do not have, and for what does not know DLPack; and BufferError if the memory
+    cannot be shared, as that of a PyTorch tensor that requires gradients, or of bfloat16 with NumPy.
+    """
+    if not hasattr(x, "__dlpack__"):
+        raise TypeError(f"from_dlpack: a {type(x).__name__} has no __dlpack__: copy it with tt.tensor(...)")
+    try:
+        array = xp.from_dlpack(x)
+    except (BufferError, RuntimeError, ValueError) as error:
+        raise BufferError(f"from_dlpack cannot share this memory ({error}): detach, convert or move it first") from None
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"a tensor holds numbers or booleans, not {array.dtype}")
+    return Tensor._wrap(array)
 
 
 def zeros(shape: Shape, dtype: DType = default_dtype, requires_grad: bool = False) -> Tensor:
@@ -44,7 +66,11 @@ def full(shape: Shape, value: float, dtype: DType = None, requires_grad: bool = 
 def arange(
     start: float, stop: float | None = None, step: float = 1, dtype: DType = None, requires_grad: bool = False
 ) -> Tensor:
-    """start, start + step, ... up to but without ``stop``; ``arange(n)`` counts from 0. Integers give int64, else float32."""
+    """start, start + step, ... up to but without ``stop``; ``arange(n)`` counts from 0. Integers give int64, else float32.
+
+    >>> tt.arange(2, 10, 3)
+    tensor([2, 5, 8])
+    """
     start, stop = (0, start) if stop is None else (start, stop)
     return _leaf(xp.arange(start, stop, step, dtype or _dtype_of(start + stop + step)), requires_grad)
 
@@ -52,12 +78,21 @@ def arange(
 def linspace(
     start: float, stop: float, num: int = 50, endpoint: bool = True, dtype: DType = default_dtype, requires_grad: bool = False
 ) -> Tensor:
-    """``num`` evenly spaced numbers from ``start`` to ``stop``. With ``endpoint=False`` they end before ``stop``."""
+    """``num`` evenly spaced numbers from ``start`` to ``stop``. With ``endpoint=False`` they end before ``stop``.
+
+    >>> tt.linspace(0, 1, 5)
+    tensor([0.  , 0.25, 0.5 , 0.75, 1.  ])
+    """
     return _leaf(xp.linspace(start, stop, num, endpoint=endpoint, dtype=dtype), requires_grad)
 
 
 def eye(n: int, m: int | None = None, dtype: DType = default_dtype, requires_grad: bool = False) -> Tensor:
-    """The matrix (n, m), or (n, n) without m, with 1 on the diagonal and 0 elsewhere."""
+    """The matrix (n, m), or (n, n) without m, with 1 on the diagonal and 0 elsewhere.
+
+    >>> tt.eye(2)
+    tensor([[1., 0.],
+            [0., 1.]])
+    """
     return _leaf(xp.eye(n, m, dtype=dtype), requires_grad)
 
 

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 class Node:
     """One recorded call of an op. If ``op`` is None it is a leaf: a tensor that a user asked gradients for."""
 
-    __slots__ = ("dtype", "line", "number", "op", "parents", "saved", "shape", "tensor")
+    __slots__ = ("dtype", "line", "number", "op", "parents", "saved", "shape", "tensor", "value")
+    value: Any  # what the op computed; there is one only if the node was made inside ``keep_values``
 
     def __init__(self, op: Op | None, parents: tuple[Node | None, ...], saved: Any, shape: tuple[int, ...], dtype: DType):
         self.op = op

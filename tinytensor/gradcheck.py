@@ -32,6 +32,10 @@ def gradcheck(
     ``order=2`` checks the gradient of the gradient in the same way, with differences of first-order gradients. Those are
     computed without a graph, so by kernels if the function has any. A missing graph counts as a gradient of 0, and the check
     fails. An element passes if it is within ``atol + rtol * the largest element`` of its difference.
+
+    >>> x = tt.tensor([0.5, -1.0], dtype="float64", requires_grad=True)
+    >>> tt.gradcheck(lambda x: x.softmax().log(), x, order=2)
+    True
     """
     if order not in (1, 2):
         raise ValueError(f"gradcheck can check order 1 or 2, not {order}")

@@ -1,64 +1,64 @@
-"""draw_graph: a picture of the recorded graph, made with graphviz."""
+"""draw_graph: a picture of the recorded graph. How it is drawn is in display/."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tinytensor import engine
 from tinytensor.backend import host, to_numpy
 from tinytensor.tensor import Tensor, start_of_backward
 
+if TYPE_CHECKING:
+    from tinytensor.display.drawing import Drawing
 
-def draw_graph(output: Tensor, names: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]] = (), gradients: bool = False) -> Any:
-    """The graph that ``output`` was computed by, as a ``graphviz.Digraph``. Ops are ellipses, leaves are boxes.
+MOST_VALUES = 4  # of a node, that are written out
 
-    ``names`` names tensors in the picture: ``model.named_parameters()``, or ``{"x": x}``. With ``gradients`` each node also
-    shows the gradient of ``output``, which must have one element, by that node: a value for one element, else the norm. The
-    graph is kept, so ``backward`` still works.
 
-    A notebook shows the result automatically; ``.render("name")`` writes a file. Both need the ``dot`` program, and an error
-    says so if it is missing; ``.source`` does not need it. Raises RuntimeError if nothing was recorded, and ImportError
-    without the graphviz package.
+def draw_graph(
+    output: Tensor, names: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]] = (), gradients: bool = False
+) -> Drawing:
+    """The graph that ``output`` was computed by, as a picture: a notebook shows it, and ``.save("graph.html")`` writes it.
+
+    ``names`` names tensors in the picture: ``model.named_parameters()``, or ``{"x": x}``. Dotted names group the picture by
+    module. Leaves and the output show their values if they are few; what was computed inside ``tt.keep_values()`` shows them
+    too. With ``gradients`` each node also shows the gradient of ``output``, which must have one element, by that node: its
+    values if they are few, else the norm. The graph is kept, so ``backward`` still works.
+
+    Raises RuntimeError if nothing was recorded, or if ``backward`` has freed the graph.
     """
-    try:
-        import graphviz
-    except ImportError:
-        raise ImportError("draw_graph needs the graphviz package: pip install graphviz") from None
+    from tinytensor.display.drawing import Drawing
+
     if output.node is None:
         raise RuntimeError("nothing was recorded for this tensor: nothing that it was computed from requires gradients")
-    labels = {tensor.node: name for name, tensor in (names.items() if isinstance(names, Mapping) else names)}
+    if output.node.op is not None and output.node.saved is None:
+        raise RuntimeError("backward freed this graph: pass retain_graph=True to it, or draw the graph before")
+    pairs = names.items() if isinstance(names, Mapping) else names
+    labels = {tensor.node: name for name, tensor in pairs if tensor.node is not None}
     nodes = _ancestors(output.node)
     flowing: dict[engine.Node, Any] = {}
     if gradients:
         start, g = start_of_backward(output, None, create_graph=False)
         flowing = engine.backpropagate(start, g, nodes, retain_graph=True)
-
-    class Digraph(graphviz.Digraph):  # type: ignore[misc]
-        def pipe(self, *args: Any, **kwargs: Any) -> Any:
-            return _explained(super().pipe, *args, **kwargs)
-
-        def render(self, *args: Any, **kwargs: Any) -> Any:
-            return _explained(super().render, *args, **kwargs)
-
-    drawing = Digraph(graph_attr={"rankdir": "LR"}, node_attr={"fontname": "Helvetica", "fontsize": "10"})
+    facts = {}
     for node in nodes:
-        leaf = node.op is None
-        text = labels.get(node) or (node.op.name if node.op else "leaf")
-        lines = [text, "×".join(str(n) for n in node.shape) or "scalar"]
+        value = output.data if node is output.node else _value(node)
+        shown = [] if value is None or not 0 < value.size <= MOST_VALUES else [f"data {_text(value)}"]
         if node in flowing:
-            lines.append(f"gradient {_summary(to_numpy(flowing[node]))}")
-        drawing.node(
-            str(node.number),
-            "\n".join(lines),
-            shape="box" if leaf else "ellipse",
-            style="filled",
-            fillcolor="#dbeafe" if leaf else "#fef3c7" if node is output.node else "#f3f4f6",
-        )
-        for parent in node.parents:
-            if parent is not None:
-                drawing.edge(str(parent.number), str(node.number))
-    return drawing
+            shown.append(f"grad {_text(flowing[node])}")
+        if node.shape == () and shown:
+            facts[node] = [" | ".join(shown)]
+        else:
+            facts[node] = ["×".join(map(str, node.shape)) or "scalar", *shown]
+    return Drawing(nodes, labels, facts)
+
+
+def _value(node: engine.Node) -> Any:
+    """The values of a node: a leaf's tensor has them, and other nodes keep them in ``tt.keep_values()``; else None."""
+    if node.op is not None:
+        return getattr(node, "value", None)
+    tensor = None if node.tensor is None else node.tensor()
+    return None if tensor is None else tensor.data
 
 
 def _ancestors(root: engine.Node) -> list[engine.Node]:
@@ -73,18 +73,13 @@ def _ancestors(root: engine.Node) -> list[engine.Node]:
     return sorted(found, key=lambda node: node.number)
 
 
-def _summary(gradient: Any) -> str:
-    return f"{float(gradient):.3g}" if gradient.size == 1 else f"norm {float(host.linalg.norm(gradient)):.3g}"
-
-
-def _explained(run: Any, *args: Any, **kwargs: Any) -> Any:
-    """Run graphviz. Raises RuntimeError with a remedy if its program is not installed."""
-    from graphviz.backend import ExecutableNotFound
-
-    try:
-        return run(*args, **kwargs)
-    except ExecutableNotFound:
-        raise RuntimeError(
-            "drawing needs Graphviz's program `dot` on the PATH (apt install graphviz, brew install graphviz, or "
-            "graphviz.org/download); the graph's text is in .source"
-        ) from None
+def _text(array: Any) -> str:
+    """A few values as text, and the norm of many."""
+    values = to_numpy(array)
+    if values.dtype.kind == "V":  # bfloat16, which NumPy cannot format
+        values = values.astype("float32")
+    if values.size == 1:
+        return f"{float(values.reshape(())):.4g}"
+    if 0 < values.size <= MOST_VALUES:
+        return " ".join(host.array2string(values, precision=3, separator=", ").split())
+    return f"norm {float(host.linalg.norm(values)):.3g}"

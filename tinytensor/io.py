@@ -131,6 +131,11 @@ def save(tensors: Mapping[str, Tensor], path: PathLike, metadata: Mapping[str, s
 
     An existing file is not touched until the new one is complete. Raises OSError if the file cannot be written, and TypeError
     unless the tensors are tensors by name.
+
+    >>> tt.save({"weight": tt.eye(2)}, "weights.safetensors", {"step": "3"})
+    >>> tt.load("weights.safetensors")
+    {'weight': tensor([[1., 0.],
+            [0., 1.]])}
     """
     from safetensors.numpy import save as as_bytes
 

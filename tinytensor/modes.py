@@ -25,6 +25,7 @@ class _Modes(threading.local):
     recording = True
     initialising = True  # False inside ``nn.init.skipped``
     detecting_anomalies = False
+    keeping_values = False
     warnings_off = False  # True inside ``without_warnings``
     tracer: Tracer | None = None  # if there is one, it writes down every call of an op
 
@@ -87,7 +88,14 @@ class Switched(ContextDecorator):
 
 
 def no_grad() -> Any:
-    """A context (or decorator) in which this thread records nothing, so results do not require gradients."""
+    """A context (or decorator) in which this thread records nothing, so results do not require gradients.
+
+    >>> x = tt.tensor([1.0, 2.0], requires_grad=True)
+    >>> with tt.no_grad():
+    ...     y = x * 2
+    >>> y.requires_grad
+    False
+    """
     return Switched("recording", False)
 
 
@@ -101,8 +109,19 @@ def detect_anomaly() -> Any:
 
     The error names the op and the line that called it. This is slow, because every result is checked: use it to find a
     fault, not to train.
+
+    >>> with tt.detect_anomaly():
+    ...     tt.tensor([1.0, 0.0]).log()
+    Traceback (most recent call last):
+        ...
+    FloatingPointError: the output of 'log', called at ..., is infinite: ...
     """
     return Switched("detecting_anomalies", True)
+
+
+def keep_values() -> Any:
+    """A context in which the recorded graph keeps the result of every op, so that ``draw_graph`` can show it."""
+    return Switched("keeping_values", True)
 
 
 def full_precision() -> Any:
@@ -139,7 +158,7 @@ def read_values(values: Any) -> Any:
 
 def capture_modes() -> Callable[[], Any]:
     """Remember this thread's modes. The result makes contexts in which another thread has the same modes."""
-    values = {name: getattr(modes, name) for name in ("recording", "detecting_anomalies", "full_precision")}
+    values = {name: getattr(modes, name) for name in ("recording", "detecting_anomalies", "keeping_values", "full_precision")}
 
     @contextmanager
     def entered() -> Iterator[None]:

@@ -46,6 +46,13 @@ def op(*, floating: bool = False, several: bool = False, **rules: Callable[..., 
 
     ``floating``: the function computes with floating-point numbers only; integers and booleans reach it as float32.
     ``several``: the first argument is a sequence of tensors, and the one rule returns a gradient for each of them.
+
+    >>> from tinytensor.op import op
+    >>> @op(x=lambda g, x: g * 3 * x * x)
+    ... def cube(x):
+    ...     return x * x * x
+    >>> tt.grad(cube(x := tt.tensor(2.0, requires_grad=True)), x)
+    tensor(12.)
     """
 
     def declare(forward: Function) -> Function:

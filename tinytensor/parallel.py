@@ -64,6 +64,9 @@ def run(function: Callable[[Shard], Result], shards: Sequence[Shard], seeds: Seq
     ``new_seeds``. So the same seed and number of shards give the same numbers. If a shard raises an error, it is raised here
     after all shards have ended (the first of several). Inside of a shard, where all cores are busy, shards run one after the
     other; so they do in a function that is being traced.
+
+    >>> tt.parallel.run(lambda shard: shard.sum().item(), tt.split(tt.arange(6), 2))
+    [3, 12]
     """
     if modes.tracer is not None or (len(shards) < 2 and not seeds):
         with without_warnings():
@@ -100,6 +103,12 @@ def backward(loss: Callable[[Shard], Tensor], shards: Sequence[Shard], seeds: Se
 
     It does what ``(loss(shard_1) + loss(shard_2) + ...).backward()`` does, but each shard's forward and backward pass runs in
     a thread of its own, as in ``run``. Raises ValueError if there are no shards.
+
+    >>> x = tt.tensor(2.0, requires_grad=True)
+    >>> tt.parallel.backward(lambda factor: x * factor, [3.0, 4.0])
+    tensor(14.)
+    >>> x.grad
+    tensor(7.)
     """
     if len(shards) == 0:
         raise ValueError("backward over shards needs at least one shard: without any there is no loss")

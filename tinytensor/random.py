@@ -27,7 +27,14 @@ _current = _Current()
 
 
 def seed(value: int) -> None:
-    """Restart the generator from ``value``: from here on the same random numbers follow each time."""
+    """Restart the generator from ``value``: from here on the same random numbers follow each time.
+
+    >>> tt.seed(0)
+    >>> first = tt.random.normal((3,))
+    >>> tt.seed(0)
+    >>> bool((tt.random.normal((3,)) == first).all())
+    True
+    """
     global _shared
     _shared = host.random.default_rng(value)
 
@@ -79,7 +86,11 @@ def integers(low: int, high: int, shape: Shape) -> Tensor:
 
 
 def permutation(n: int) -> Tensor:
-    """The numbers 0 to n - 1 in random order."""
+    """The numbers 0 to n - 1 in random order.
+
+    >>> sorted(tt.random.permutation(4).tolist())
+    [0, 1, 2, 3]
+    """
     return Tensor(generator().permutation(n))
 
 

@@ -175,6 +175,12 @@ class Tensor:
         history = f", op={self.node.op.name}" if self.node is not None and self.node.op is not None else ""
         return f"tensor({values}{dtype}{history or ', requires_grad=True' * self.requires_grad})"
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from tinytensor.display.tensors import tensor_html
+
+        return tensor_html(self)
+
     def __format__(self, spec: str) -> str:
         """``f"{loss:.4f}"``: a tensor of one element is formatted like its Python number."""
         if spec and self.size != 1:
@@ -205,8 +211,28 @@ class Tensor:
             raise TypeError("only a tensor of one integer can be used as an index")
         return int(self.item())
 
-    def __array__(self, *args: Any, **kwargs: Any) -> Any:
-        raise TypeError("a tensor is not converted to a NumPy array automatically: call .numpy()")
+    def __array__(self, dtype: DType = None, copy: bool | None = None) -> Any:
+        """``np.asarray(x)`` shares the tensor's memory. A tensor that requires gradients, or is on a GPU, raises TypeError."""
+        if xp is not host:
+            raise TypeError("a tensor on a GPU is not copied to a NumPy array automatically: call .numpy()")
+        if self.node is not None:
+            raise TypeError("a NumPy array of a tensor that requires gradients would lose them: call .detach() or .numpy()")
+        return host.array(read_values(self.data), dtype=dtype, copy=copy)
+
+    def __dlpack__(self, **settings: Any) -> Any:
+        """``np.from_dlpack(x)``, ``torch.from_dlpack(x)`` and others share the tensor's memory, on a GPU too.
+
+        Raises BufferError, as DLPack asks for, if the tensor requires gradients, or if an axis runs backward in memory, which
+        ends a process that uses PyTorch."""
+        if self.node is not None:
+            raise BufferError("another library would lose the gradients that this tensor requires: pass x.detach()")
+        if any(stride < 0 for stride in self.data.strides):
+            raise BufferError("an axis of this tensor runs backward in memory, which not all libraries know: pass x.copy()")
+        return read_values(self.data).__dlpack__(**settings)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """The kind of device that DLPack knows this memory's by, and the device's number."""
+        return self.data.__dlpack_device__()
 
     def __array_ufunc__(self, ufunc: Any, method: str, *operands: Any, **settings: Any) -> Any:
         """NumPy calls this for np.exp(x), and for an operator with a NumPy array or number on its left."""
@@ -496,6 +522,11 @@ def grad(
     Returns a tensor for a tensor and a list for a sequence. Each gradient has its input's shape and dtype. With
     ``create_graph`` the gradients are themselves differentiable. An input that the output does not depend on raises
     RuntimeError, or gives None with ``allow_unused``.
+
+    >>> x = tt.tensor(3.0, requires_grad=True)
+    >>> slope = tt.grad(x**3, x, create_graph=True)
+    >>> slope, tt.grad(slope, x)
+    (tensor(27., op=multiply), tensor(18.))
     """
     several = not isinstance(inputs, Tensor)
     targets: list[Tensor] = list(inputs) if several else [inputs]  # type: ignore[list-item]

@@ -1,7 +1,8 @@
-"""Every figure that the README tells of a measurement is the one of its results file.
+"""Every figure that the README, the guides and the lesson on speed tell of a measurement is the one of its results file.
 
-Its sentences are made again from the files, and must be there word for word; so must its tables and what programs printed. A
-figure that none of that accounts for is an error, too: it has no source. Timings are kept by processor.
+Their sentences are made again from the files, and must be there word for word; so must their tables and what programs printed.
+A figure in the README or in a guide that none of that accounts for is an error, too: it has no source. (A lesson computes its
+own figures in front of the reader; only what it tells of results files is held.) Timings are kept by processor.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 
+import pages
 import pytest
+from pages import LESSON, PAGES, ROOT, in_a_line
 
-ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 
 
@@ -24,18 +25,9 @@ def read(name: str) -> str:
     return (path / "README.md" if path.is_dir() else path).read_text(encoding="utf-8")
 
 
-def in_a_line(text: str) -> str:
-    """The text with one space for each stretch of white space, as a sentence runs over lines."""
-    return " ".join(text.split())
-
-
 def tables(text: str) -> list[list[list[str]]]:
     """The cells, without the signs of bold type and code, of each Markdown table: its header, then its rows."""
-    found = []
-    for block in re.findall(r"(?:^\|.*\|\n)+", f"{text}\n", flags=re.MULTILINE):
-        rows = [[re.sub("[*`]", "", cell).strip() for cell in line.strip("|").split("|")] for line in block.splitlines()]
-        found.append([row for row in rows if not all(re.fullmatch(r":?-+:?", cell) for cell in row)])
-    return found
+    return [[[re.sub("[*`]", "", cell) for cell in row] for row in table] for table in pages.tables(text)]
 
 
 def cell(name: str, row: str, column: str, *, table: int = 0, after: str = "") -> float:
@@ -60,34 +52,47 @@ def number(name: str, pattern: str) -> float:
     return float(found[1].replace(",", ""))
 
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-PRINTED = re.findall(r"```text\n(.*?)```", README, flags=re.DOTALL)
-PROSE = in_a_line(re.sub(r"```[^`]*```|^\|.*\|$", "", README, flags=re.MULTILINE))
+PRINTED = [block for page in PAGES.values() for block in pages.blocks(page, "text")]
+PROSE = {name: pages.prose(page) for name, page in PAGES.items()}
+TOLD = [*PROSE.values(), pages.prose(LESSON)]
+
+
+def is_told(sentence: str) -> bool:
+    """Whether a page says this, word for word."""
+    return any(sentence in prose for prose in TOLD)
+
 
 # ---------------------------------------------------------------------------------------------------------- processors
 
 EPYC, XEON = "amd-epyc", "intel-xeon-sapphire-rapids"
-PROCESSORS = {EPYC: "AMD EPYC", XEON: "Intel Xeon (Sapphire Rapids)"}  # the README's names of the folders
+PROCESSORS = {EPYC: "AMD EPYC", XEON: "Intel Xeon (Sapphire Rapids)"}  # the names of the folders on pages
+
+
+WITH_SPEEDS = ("README.md", "docs/guides/speed.md")  # the pages that tell how fast it is
 
 
 def kernels(name: str) -> str:
-    """Which kernels a results file is about, in the README's words."""
+    """Which kernels a results file is about, in the pages' words."""
     return "compiled kernels" if ", kernels: numba, " in read(name) else "NumPy's kernels"
 
 
 def test_every_processor_with_results_is_named() -> None:
     assert {path.parent.name for path in RESULTS.glob("*/*.md") if path.name != "README.md"} == set(PROCESSORS)
-    assert [name for name in PROCESSORS.values() if name not in PROSE] == []
+    assert [
+        name for name in PROCESSORS.values() for page in ("README.md", "docs/guides/speed.md") if name not in PROSE[page]
+    ] == []
 
 
 def test_where_pytorch_is_faster_on_the_other_processor() -> None:
     ratios = {model: cell(f"{XEON}/train_step.md", model, "time over PyTorch's") for model in [*"ABCD", "C with dropout 0.2"]}
     assert {model for model, ratio in ratios.items() if ratio > 1} == {"A", "B", "C"}
-    assert (
+    assert is_told(
         "On an Intel Xeon (Sapphire Rapids), with NumPy's kernels, PyTorch is faster in A, B and C; tinyformer is faster in C "
         f"with dropout and in D (`benchmarks/results/{XEON}/train_step.md`). Nothing was measured there yet with "
         "compiled kernels."
-    ) in PROSE
+    )
+    shorter = "On an Intel Xeon (Sapphire Rapids) only NumPy's kernels were measured. There PyTorch is faster in A, B and C."
+    assert shorter in PROSE["README.md"]
     told = in_a_line(read(f"{XEON}/train_step.md"))
     assert "Fastest quartiles, NumPy's kernels." in told
     assert "Nothing was measured on this processor yet with compiled kernels." in told
@@ -95,13 +100,13 @@ def test_where_pytorch_is_faster_on_the_other_processor() -> None:
 
 def test_the_single_ops_that_pytorch_computes_faster() -> None:
     slower = {op for op, *_, fastest, _ in tables(read(f"{EPYC}/ops.md"))[0][1:] if float(fastest) > 1}
-    assert f"PyTorch is faster in {', '.join(sorted(slower))} (`benchmarks/results/{EPYC}/ops.md`)." in PROSE
+    assert is_told(f"PyTorch is faster in {', '.join(sorted(slower))} (`benchmarks/results/{EPYC}/ops.md`).")
 
 
 # -------------------------------------------------------------------------------------------------------------- tables
 
 QUARTILE, MEDIAN, MEMORY = "fastest quartile ms", "median ms", "peak MB"
-STEPS = {  # the README's names of what the files are about
+STEPS = {  # the pages' names of what the files are about
     "train_step_A.md": "A: GPT, 4 layers, 4 heads, 128 wide, block 64, batch 12 (the default run's)",
     "train_step_B.md": "B: GPT, 6 layers, 6 heads, 192 wide, block 128, batch 16",
     "train_step_C.md": "C: GPT, 6 layers, 6 heads, 384 wide, block 256, batch 8",
@@ -115,7 +120,7 @@ NUMPYS = "tinyformer, NumPy's kernels"
 
 
 def step_row(name: str, label: str) -> list[str]:
-    """A model's row in the README's table of training steps: over the better of PyTorch's two sides, whichever it is."""
+    """A model's row in the table of training steps: over the better of PyTorch's two sides, whichever it is."""
     time, medians = (max(cell(name, side, column) for side in SIDES) for column in ("of fastest quartiles", "of medians"))
     memory = cell(name, "tinyformer", MEMORY) / min(cell(name, side, MEMORY) for side in SIDES)
     row = [label, f"{cell(name, 'tinyformer', QUARTILE):.3g}", f"{time:.2f} ({medians:.2f})", f"{memory:.2f}"]
@@ -125,14 +130,14 @@ def step_row(name: str, label: str) -> list[str]:
 
 
 def speeds(folder: str) -> list[list[str]]:
-    """The README's table of the training steps that were measured on a processor."""
+    """The table of the training steps that were measured on a processor."""
     rows = [step_row(f"{folder}/{name}", label) for name, label in STEPS.items()]
     (which,) = {kernels(f"{folder}/{name}") for name in STEPS}
     head = [f"on an {PROCESSORS[folder]}, with {which}", "ms", "time", "peak memory", "time with NumPy's kernels"]
     return [head[: len(rows[0])], *rows]
 
 
-TRICKS = {  # the README's names of the files' rows
+TRICKS = {  # the lesson's names of the files' rows
     "memory kept": "freed memory given back",
     "shards (products then use both cores)": "batch not cut into shards",
     "layer norm's kernel": "layer norm not fused",
@@ -158,7 +163,7 @@ def ratio(configuration: str, row: str) -> str:
 
 
 def tricks() -> dict[str, str]:
-    """The rows of the README's table of them, and the files' names of the same."""
+    """The rows of the lesson's table of them, and the files' names of the same."""
     (which,) = {kernels(f"{EPYC}/tricks_{configuration}.md") for configuration in "AC"}
     return TRICKS | (COMPILED if which == "compiled kernels" else {}) | ALL
 
@@ -166,7 +171,14 @@ def tricks() -> dict[str, str]:
 def test_the_tables_are_those_of_the_results() -> None:
     measured = [speeds(folder) for folder in PROCESSORS if (RESULTS / folder / "train_step_A.md").exists()]
     without = [["without, on an AMD EPYC", "A", "C"], *([k, ratio("A", v), ratio("C", v)] for k, v in tricks().items())]
-    assert tables(README) == [*measured, without]
+    assert [figures_in(PAGES[name]) for name in WITH_SPEEDS] == [measured, measured]
+    assert [name for name in PAGES if name not in WITH_SPEEDS and figures_in(PAGES[name])] == []
+    assert without in tables(LESSON)
+
+
+def figures_in(page: str) -> list[list[list[str]]]:
+    """The tables of a page that have a measured figure."""
+    return [table for table in tables(page) if any(re.search(MEASURED, cell) for row in table for cell in row)]
 
 
 @pytest.mark.parametrize(("name", "label"), [item for item in STEPS.items() if "GPT" in item[1]])
@@ -178,17 +190,27 @@ def test_the_models_of_the_table_are_those_that_were_measured(name: str, label: 
 # ----------------------------------------------------------------------------------------------------- what was printed
 
 
+def printed(beginning: str) -> str:
+    """The block of what a program printed that begins so. There is one."""
+    (found,) = (block for block in PRINTED if block.startswith(beginning))
+    return found
+
+
 def test_the_character_model_printed_this() -> None:
     lines = [f"GPT with {cell(f'{EPYC}/ops.md', 'AdamW | A', 'shapes'):,.0f} parameters on numpy; run folder runs/char_gpt"]
     for step, loss, perplexity, *_ in tables(read("char_gpt"))[0][1:]:
         lines.append(f"step {step:>5}: validation loss {loss}, perplexity {perplexity}")
-    printed, _, sample = PRINTED[0].partition("\n\n")
-    assert printed.splitlines() == lines
+    told, _, sample = printed("GPT with").partition("\n\n")
+    assert told.splitlines() == lines
     assert sample in read("char_gpt/sample.txt")
 
 
+def test_the_character_model_wrote_this() -> None:
+    assert printed("SICINIUS") in read("char_gpt/sample.txt")
+
+
 def test_the_translator_printed_this() -> None:
-    share, *dates = PRINTED[1].splitlines()
+    share, *dates = printed("greedy: ").splitlines()
     right, of = (number("translate_dates", rf"\| greedy \| {figures} ") for figures in (r"(\d+) of \d+", r"\d+ of (\d+)"))
     assert share == f"greedy: {right:.0f} of {of:.0f} exactly right ({100 * right / of:.2f} %)"
     assert dates
@@ -196,11 +218,11 @@ def test_the_translator_printed_this() -> None:
 
 
 def test_the_markov_models_printed_this() -> None:
-    assert PRINTED[2] in read("markov/log.txt")
+    assert printed("                   the") in read("markov/log.txt")
 
 
 def test_programs_printed_nothing_else() -> None:
-    assert len(PRINTED) == 3
+    assert len(PRINTED) == 4
 
 
 # ----------------------------------------------------------------------------------------------------------- sentences
@@ -218,7 +240,7 @@ def ours(name: str) -> list[float]:
 
 
 def other_tricks() -> float:
-    """By how much, in percent, a step's time changes at most without a trick that the README's table leaves out."""
+    """By how much, in percent, a step's time changes at most without a trick that the lesson's table leaves out."""
     others = [
         float(cells[4])
         for configuration in "AC"
@@ -259,8 +281,12 @@ SUM_OF_A = "sum of the gradients of A, 3.2 MB"
 GENERATORS = ("tinyformer", "Hugging Face")
 PRETRAINED_GPT2, PRETRAINED_SMOLLM2 = f"{EPYC}/pretrained_gpt2.md", f"{EPYC}/pretrained_smollm2.md"
 
-# What the README says, with the figures left out, and where they are from.
+# What the pages say, with the figures left out, and where they are from.
 SENTENCES: list[tuple[str, Callable[[], list[float]]]] = [
+    (
+        "The loss on the whole validation split falls from {:.2f} to {:.2f};",
+        lambda: [cell("char_gpt", step, "seed 1337") for step in ("0", "2000")],
+    ),
     (
         "other seeds end at {:.2f} and {:.2f} (`benchmarks/results/char_gpt/`), and nanoGPT at {:.2f}.",
         lambda: [
@@ -508,10 +534,10 @@ SENTENCES: list[tuple[str, Callable[[], list[float]]]] = [
 
 @pytest.mark.parametrize(("sentence", "figures"), SENTENCES, ids=[sentence[:40] for sentence, _ in SENTENCES])
 def test_a_sentence_has_the_figures_of_the_results(sentence: str, figures: Callable[[], list[float]]) -> None:
-    assert sentence.format(*figures()) in PROSE
+    assert is_told(sentence.format(*figures()))
 
 
-# What is told in words, or beside other words: in the README, and in the file.
+# What is told in words, or beside other words: on a page, and in the file.
 WORDS = [
     ("in about a minute on a task whose data it makes itself", "translate_dates", "trained in 48 s"),
     ("in about three minutes, and shows what it thinks", "fill_mask", "took 3 minutes and 10 seconds in all"),
@@ -525,19 +551,20 @@ WORDS = [
 
 @pytest.mark.parametrize(("sentence", "name", "source"), WORDS)
 def test_words_are_those_of_the_results(sentence: str, name: str, source: str) -> None:
-    assert sentence in PROSE
+    assert is_told(sentence)
     assert source in in_a_line(read(name))
 
 
 def test_times_in_words_are_about_what_was_measured() -> None:
-    assert "2000 steps, a little over a minute on two cores." in PROSE
+    assert "2000 steps, a little over a minute on two cores." in PROSE["README.md"]
     assert 60 < 2000 * cell(f"{EPYC}/train_step_A.md", NUMPYS, QUARTILE) / 1000 < 75
-    assert "a linear layer took as long in OpenBLAS as in PyTorch's MKL (`benchmarks/results/amd-epyc/ops.md`)" in PROSE
+    assert is_told("a linear layer took as long in OpenBLAS as in PyTorch's MKL (`benchmarks/results/amd-epyc/ops.md`)")
     ratios = [cell(f"{EPYC}/ops.md", f"linear | {configuration}", "ratio of fastest quartiles") for configuration in "ACD"]
     assert all(0.95 < ratio < 1.05 for ratio in ratios)
 
 
-CHOSEN = ("Python 3.10 or later", "PyTorch 2.13", "Numba itself takes about 100 MB of memory")  # figures of no results file
+# Figures of no results file.
+CHOSEN = ("Python 3.10 or later", "PyTorch 2.13", "Numba itself takes about 100 MB of memory", "at least 259 tokens")
 UNITS = "ms|s|seconds|minutes|MB|GB|million|times|tokens|points|tests|BLEU|of \\d"
 MEASURED = rf"\d[\d,]*\.\d+|\d+(?:,\d{{3}})+|\d+ (?:%|(?:{UNITS})\b)"
 
@@ -550,6 +577,11 @@ def unexplained(prose: str) -> list[str]:
     return re.findall(MEASURED, re.sub(r"`[^`]*`", "", prose))
 
 
-def test_no_figure_is_without_a_source() -> None:
-    assert unexplained(PROSE) == []
-    assert unexplained(f"{PROSE} It takes 3.5 ms, 12 % more, 20 ms and 3,000 tokens.") == ["3.5", "12 %", "20 ms", "3,000"]
+@pytest.mark.parametrize("name", PROSE)
+def test_no_figure_is_without_a_source(name: str) -> None:
+    assert unexplained(PROSE[name]) == []
+
+
+def test_a_figure_without_a_source_is_found() -> None:
+    more = "It takes 3.5 ms, 12 % more, 20 ms and 3,000 tokens."
+    assert unexplained(f"{PROSE['README.md']} {more}") == ["3.5", "12 %", "20 ms", "3,000"]

@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -115,6 +116,27 @@ def test_quiet(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPat
 def test_without_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", None)
     assert isinstance(show_progress("training", 3, "step"), Lines)
+
+
+# ------------------------------------------------------------------------------------------------------- in a notebook
+
+
+@pytest.mark.parametrize(("shell", "widgets"), [("kernel", True), ("kernel", False), ("terminal", True), (None, True)])
+def test_a_notebook_with_widgets_has_a_bar(shell: str | None, widgets: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """IPython of a terminal has no kernel; without ipywidgets there are lines, and no warning."""
+
+    class Bar:
+        def __init__(self, **settings: object):
+            self.settings = settings
+
+    now = {"kernel": SimpleNamespace(kernel=1), "terminal": SimpleNamespace(), None: None}[shell]
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: now))
+    monkeypatch.setitem(sys.modules, "tqdm.notebook", SimpleNamespace(tqdm=Bar))
+    monkeypatch.setattr(progress, "find_spec", lambda name: name if widgets else None)
+    bar = show_progress("training", 6, "step", initial=2)
+    assert isinstance(bar, Bar if shell == "kernel" and widgets else Lines)
+    if isinstance(bar, Bar):
+        assert (bar.settings["total"], bar.settings["initial"], bar.settings["desc"]) == (6, 2, "training")
 
 
 # ------------------------------------------------------------------------------------------- a pipe, and a terminal

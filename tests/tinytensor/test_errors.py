@@ -184,7 +184,7 @@ MIXING = {
     "np.exp": (lambda: np.exp(x), TypeError, ["exp", make_it, ".numpy()"]),
     "np.add": (lambda: np.add(array, x), TypeError, ["add", make_it, ".numpy()"]),
     "np.add.reduce": (lambda: np.add.reduce(x), TypeError, ["add", ".numpy()"]),
-    "np.asarray": (lambda: np.asarray(x), TypeError, [".numpy()"]),
+    "np.asarray": (lambda: np.asarray(w), TypeError, [".numpy()"]),
     "np.concatenate": (lambda: np.concatenate([array, x]), TypeError, [".numpy()"]),
     "where right": (lambda: tt.where(x > 0, x, array), TypeError, ["where", "array", make_it]),
     "where left": (lambda: tt.where(x > 0, array, x), TypeError, ["where", "array", make_it]),

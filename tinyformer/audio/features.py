@@ -139,6 +139,12 @@ def mel_filters(config: MelConfig) -> Any:
 
 def log_mel(samples: Any, config: MelConfig) -> Any:
     """Samples (length,) -> log-mel vectors (1 + length // hop, num_mels) in decibels, float64: 10 log10 of the power in each
-    mel filter, which is taken to be at least LEAST_POWER. Raises ValueError as ``power_spectrum`` does."""
+    mel filter, which is taken to be at least LEAST_POWER. Raises ValueError as ``power_spectrum`` does.
+
+    >>> import numpy
+    >>> from tinyformer import MelConfig, log_mel
+    >>> log_mel(numpy.zeros(16000), MelConfig(rate=16000)).shape
+    (101, 80)
+    """
     power = power_spectrum(samples, config.size, config.hop, config.padding) @ mel_filters(config).T
     return 10 * host.log10(host.maximum(power, LEAST_POWER))

@@ -97,7 +97,12 @@ def check_integers(ids: Any) -> None:
 
 
 def padded(rows: Sequence[Sequence[int]], pad: int) -> Any:
-    """Rows of ids as one NumPy array (batch, length of the longest row). Shorter rows are filled up with ``pad``."""
+    """Rows of ids as one NumPy array (batch, length of the longest row). Shorter rows are filled up with ``pad``.
+
+    >>> from tinyformer import padded
+    >>> padded([[1, 2, 3], [4]], pad=0).tolist()
+    [[1, 2, 3], [4, 0, 0]]
+    """
     out = host.full((len(rows), max(map(len, rows))), pad, dtype=host.int64)
     for row, ids in zip(out, rows):
         row[: len(ids)] = ids

@@ -53,7 +53,12 @@ def date_in_words(day: date, rng: random.Random) -> str:
 
 
 def dates(count: int = 20_000, seed: int = 0) -> list[tuple[str, str]]:
-    """``count`` different pairs of a date in words and the same date in ISO form, from 1900 to 2099."""
+    """``count`` different pairs of a date in words and the same date in ISO form, from 1900 to 2099.
+
+    >>> from tinyformer import dates
+    >>> len(dates(10)), all(len(iso) == 10 for words, iso in dates(10))
+    (10, True)
+    """
     rng = random.Random(seed)
     pairs: dict[str, str] = {}
     while len(pairs) < count:

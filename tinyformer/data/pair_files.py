@@ -62,6 +62,11 @@ class PairFiles:
 
 
 def one_line(text: str, lowercase: bool = False) -> str:
-    """The text with single spaces between its words, in lower case if ``lowercase``."""
+    """The text with single spaces between its words, in lower case if ``lowercase``.
+
+    >>> from tinyformer import one_line
+    >>> one_line("  Two   words ", lowercase=True)
+    'two words'
+    """
     text = " ".join(text.split())
     return text.lower() if lowercase else text

@@ -48,6 +48,13 @@ def beam_search(
 
     Raises SettingError for a setting that is not allowed, and UserError if the prompts have no tokens or different lengths, if
     the logits are NaN or infinite, and if no text is possible.
+
+    >>> from tinyformer import GPT, GPTConfig, beam_search, language_decoder
+    >>> model = GPT(GPTConfig(vocab_size=65, num_layers=1, d_model=32)).eval()
+    >>> decoder = language_decoder(model)
+    >>> ((best, *others),) = beam_search(decoder, [[1, 2]], end=0, beam=3, n_best=3)
+    >>> len(others), best.score >= others[0].score
+    (2, True)
     """
     check_counts(beam=beam, max_tokens=max_tokens, n_best=n_best)
     if n_best > beam:

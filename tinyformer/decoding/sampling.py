@@ -32,6 +32,12 @@ class Sampling:
 
     Among equally likely tokens, both top_k and top_p keep those with the smaller ids. So there are never more than k, and
     ``top_k=1`` is greedy. (Hugging Face keeps all tokens that are as likely as the k-th.)
+
+    >>> import numpy
+    >>> from tinyformer import Sampling
+    >>> logits = numpy.array([1.0, 3.0, 2.0])
+    >>> Sampling(temperature=0).pick(logits, numpy.random.default_rng(0))
+    1
     """
 
     temperature: float = setting(1.0, "divides the logits; below 1 is more careful, 0 is greedy")
@@ -132,7 +138,13 @@ def generate(
 ) -> Iterator[int]:
     """Continue ``prompt``, one token id or more, with a language model. Yields up to ``num_tokens`` ids one by one, and stops
     after ``end``, an id or several. The ``forbidden`` ids are never written. Raises UserError if the prompt is empty or
-    num_tokens is negative."""
+    num_tokens is negative.
+
+    >>> from tinyformer import GPT, GPTConfig, Sampling, generate
+    >>> model = GPT(GPTConfig(vocab_size=65, num_layers=1, d_model=32)).eval()
+    >>> len(list(generate(model, [1, 2, 3], 10, Sampling(temperature=0.8, top_k=5))))
+    10
+    """
     sampling = Sampling() if sampling is None else sampling
     ids = batch_of_ids([prompt.numpy() if isinstance(prompt, Tensor) else prompt], "prompts")
     decoder = language_decoder(model, use_cache, ids.shape[1] + max(num_tokens, 0))

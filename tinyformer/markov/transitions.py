@@ -15,6 +15,11 @@ class TransitionTable:
 
     ``matrix`` (vocab_size ** order, vocab_size), float32, has a row for each context, which sums to 1, or is 0 where the
     context never occurred. The row of the context (a, b) is a * vocab_size + b.
+
+    >>> from tinyformer import TransitionTable
+    >>> table = TransitionTable([[0, 1, 0, 1, 0, 2]], vocab_size=3)
+    >>> table.predict([1])
+    tensor([1., 0., 0.])
     """
 
     def __init__(self, sentences: Iterable[Sequence[int]], vocab_size: int, order: int = 1):

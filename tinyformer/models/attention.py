@@ -77,6 +77,11 @@ class MultiHeadAttention(RecordsAttention):
     - ``query_key_norm_eps``: the eps of an RMS norm of each head's queries, and one of its keys (Henry et al. 2020; Qwen3).
 
     Raises SettingError if num_heads does not divide d_model, or num_key_value_heads does not divide num_heads.
+
+    >>> from tinyformer import MultiHeadAttention
+    >>> attention = MultiHeadAttention(d_model=32, num_heads=4)
+    >>> attention(tt.zeros((2, 5, 32)), is_causal=True).shape
+    (2, 5, 32)
     """
 
     def __init__(

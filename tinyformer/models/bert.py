@@ -71,7 +71,13 @@ class BertConfig:
 
 class Bert(Module):
     """The encoder. It adds the embeddings of token, position and segment, applies a norm, and then the blocks, in which every
-    token sees every other. Raises SettingError if the model does not fit in memory."""
+    token sees every other. Raises SettingError if the model does not fit in memory.
+
+    >>> from tinyformer import Bert, BertConfig
+    >>> model = Bert(BertConfig(100, num_layers=1, num_heads=4, d_model=32, d_ff=64))
+    >>> model(tt.ones((2, 6), dtype=int)).shape
+    (2, 6, 32)
+    """
 
     def __init__(self, config: BertConfig):
         check_model_fits(config.num_parameters(), config.num_layers, "d_model", "d_ff", "num_layers", "max_length")

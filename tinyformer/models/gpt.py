@@ -24,6 +24,10 @@ class GPTConfig:
     The settings after ``activation`` are those of other models that predict the next token, such as Llama and Qwen. Of them,
     ``d_ff`` is the width inside the feed-forward networks, 0 for four times the width, and the rest are described in
     ``MultiHeadAttention`` and ``RotaryPositions``.
+
+    >>> from tinyformer import GPTConfig
+    >>> GPTConfig(vocab_size=65).num_parameters()
+    804096
     """
 
     vocab_size: int
@@ -80,6 +84,11 @@ class GPT(Module):
     """Token and position embeddings, pre-norm blocks, a final norm, and an output layer, by default the token embedding again.
 
     Raises SettingError if the model does not fit in memory.
+
+    >>> from tinyformer import GPT, GPTConfig
+    >>> model = GPT(GPTConfig(vocab_size=65, num_layers=2, d_model=32))
+    >>> model(tt.zeros((8, 64), dtype=int)).shape
+    (8, 64, 65)
     """
 
     def __init__(self, config: GPTConfig):

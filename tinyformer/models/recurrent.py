@@ -108,6 +108,12 @@ class RecurrentConfig:
 class RecurrentLM(Module):
     """A language model that reads a text token by token, and keeps what it needs of it in a state of fixed size (Mikolov et al.
     2010; with an LSTM, Graves 2013). Raises SettingError if the model does not fit in memory.
+
+    >>> from tinyformer import RecurrentConfig, RecurrentLM
+    >>> model = RecurrentLM(RecurrentConfig(65, cell="gru", num_layers=1, d_model=32))
+    >>> logits, state = model(tt.zeros((8, 64), dtype=int))
+    >>> logits.shape
+    (8, 64, 65)
     """
 
     def __init__(self, config: RecurrentConfig):

@@ -153,6 +153,12 @@ class Transformer(Module):
     ``source_pad`` get no gradient, not even where a decoder starts with it.
 
     Raises SettingError if the model does not fit in memory.
+
+    >>> from tinyformer import Transformer, TransformerConfig
+    >>> config = TransformerConfig(100, 120, encoder_layers=1, decoder_layers=1, d_model=64)
+    >>> sources, targets = tt.ones((3, 7), dtype=int), tt.ones((3, 5), dtype=int)
+    >>> Transformer(config)(sources, targets).shape
+    (3, 5, 120)
     """
 
     def __init__(self, config: TransformerConfig):

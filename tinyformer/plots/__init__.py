@@ -1,6 +1,7 @@
-"""Pictures of runs. They need matplotlib: pip install matplotlib."""
+"""Pictures of runs. They need matplotlib, pip install matplotlib, except for ``attention_html``."""
 
 from tinyformer.plots.attention import alignments, attention_maps, attention_means
+from tinyformer.plots.attention_html import AttentionHTML, attention_html
 from tinyformer.plots.curves import (
     accuracy_by_distance,
     gradients_by_distance,
@@ -14,8 +15,10 @@ from tinyformer.plots.recordings import listening
 from tinyformer.plots.words import word_map
 
 __all__ = [
+    "AttentionHTML",
     "accuracy_by_distance",
     "alignments",
+    "attention_html",
     "attention_maps",
     "attention_means",
     "gradients_by_distance",

@@ -57,7 +57,7 @@ def attention_means(
     kinds: dict[str, list[str]] = {}
     for name in maps:
         kinds.setdefault(re.sub(r"\d+", "", name), []).append(name)
-    axes = {kind: _axes_of(names[0], source_tokens, target_tokens) for kind, names in kinds.items()}
+    axes = {kind: axes_of(names[0], source_tokens, target_tokens) for kind, names in kinds.items()}
     rows = [[Group([Panel(name, _mean(maps[name])) for name in names], *axes[kind])] for kind, names in kinds.items()]
     return _draw_page(rows, f"Attention weights, the mean over the heads of each layer. {HOW_TO_READ}", 7.0, path)
 
@@ -76,7 +76,7 @@ def attention_maps(
         [
             Group(
                 [Panel(f"{name}, head {head + 1}", weights[head].numpy()) for head in range(weights.shape[0])],
-                *_axes_of(name, source_tokens, target_tokens),
+                *axes_of(name, source_tokens, target_tokens),
             )
         ]
         for name, weights in maps.items()
@@ -108,7 +108,7 @@ def _mean(weights: Tensor) -> Any:
     return weights.mean(axis=0).numpy()
 
 
-def _axes_of(name: str, source: Sequence[str], target: Sequence[str]) -> tuple[tuple[str, Sequence[str]], ...]:
+def axes_of(name: str, source: Sequence[str], target: Sequence[str]) -> tuple[tuple[str, Sequence[str]], ...]:
     """The names and tokens of a layer's queries and keys."""
     if "cross_attention" in name:
         return ("queries: target", target), ("keys: source", source)

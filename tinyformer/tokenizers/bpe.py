@@ -34,6 +34,11 @@ class BPETokenizer:
     the model expects around a whole text, such as Llama 3's <|begin_of_text|>, which ``encode`` leaves to the caller.
 
     Raises UserError if all these do not fit together.
+
+    >>> from tinyformer import BPETokenizer
+    >>> tokenizer = BPETokenizer.train("low lower lowest " * 10, vocab_size=260)
+    >>> [tokenizer.decode_bytes(i) for i in tokenizer.encode("lower").tolist()]
+    [b'low', b'e', b'r']
     """
 
     kind = "bpe"

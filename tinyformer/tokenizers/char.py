@@ -14,7 +14,13 @@ from tinytensor.backend import host
 
 
 class CharTokenizer:
-    """Each different character is a token. The ids follow the order of the code points; then come the ``special`` tokens."""
+    """Each different character is a token. The ids follow the order of the code points; then come the ``special`` tokens.
+
+    >>> from tinyformer import CharTokenizer
+    >>> tokenizer = CharTokenizer.train("banana")
+    >>> tokenizer.encode("nab").tolist(), tokenizer.decode([1, 0, 2])
+    ([2, 0, 1], 'ban')
+    """
 
     kind = "char"
     before: tuple[int, ...] = ()

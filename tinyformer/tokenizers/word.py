@@ -26,6 +26,11 @@ class WordTokenizer:
 
     ``unknown`` says what happens to a word that the tokenizer does not know: "token" encodes it as [UNK], "error" raises
     UserError. With ``lowercase``, words are lower-cased before they are looked up.
+
+    >>> from tinyformer import WordTokenizer
+    >>> tokenizer = WordTokenizer.train("to be or not to be")
+    >>> tokenizer.encode("to be two").tolist()
+    [5, 4, 1]
     """
 
     kind = "word"

@@ -31,6 +31,12 @@ class WordPieceTokenizer:
 
     The special tokens are BERT's five, and those of ``special``; the model expects the ids ``before`` and ``after`` around a
     text, [CLS] and [SEP]. Raises UserError if a special token is not among the tokens.
+
+    >>> from tinyformer import WordPieceTokenizer
+    >>> special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    >>> tokenizer = WordPieceTokenizer([*special, "play", "##ing"])
+    >>> tokenizer.encode("Playing chess").tolist()
+    [5, 6, 1]
     """
 
     kind = "wordpiece"

@@ -86,7 +86,13 @@ def evaluate(
 
 
 def perplexity(loss: float) -> float:
-    """exp(loss): the model is as unsure as if it chose among so many equally likely tokens."""
+    """exp(loss): the model is as unsure as if it chose among so many equally likely tokens.
+
+    >>> import math
+    >>> from tinyformer import perplexity
+    >>> round(perplexity(math.log(65)), 4)
+    65.0
+    """
     return math.exp(loss) if loss < 700 else math.inf
 
 

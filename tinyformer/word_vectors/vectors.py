@@ -25,6 +25,11 @@ class WordVectors:
     Attributes:
         words: The words by their ids, usually the frequent ones first.
         matrix: Their vectors, (words, width), float32, on the CPU.
+
+    >>> from tinyformer import WordVectors
+    >>> vectors = WordVectors(["up", "high", "down"], [[1.0, 0.0], [2.0, 0.0], [-1.0, 0.0]])
+    >>> vectors.nearest("up", 1)
+    [('high', 1.0)]
     """
 
     def __init__(self, words: Iterable[str], matrix: Any):

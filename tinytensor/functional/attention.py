@@ -77,6 +77,11 @@ def causal_mask(queries: int, keys: int | None = None) -> Tensor:
 
     The last query is at the position of the last key. So there may be more keys than queries, as with a cache of earlier keys.
     If there are fewer, the first queries see no key.
+
+    >>> tt.causal_mask(3)
+    tensor([[ True, False, False],
+            [ True,  True, False],
+            [ True,  True,  True]])
     """
     return wrap(causal_array(queries, queries if keys is None else keys))
 
@@ -104,6 +109,13 @@ def scaled_dot_product_attention(
 
     Inputs of different dtypes, including a floating-point mask, are converted to the dtype that they promote to. Raises
     ValueError for shapes that do not fit, and TypeError for a mask of integers.
+
+    >>> query, key, value = tt.zeros((2, 4, 8)), tt.zeros((2, 5, 8)), tt.ones((2, 5, 3))
+    >>> tt.scaled_dot_product_attention(query, key, value).shape
+    (2, 4, 3)
+    >>> nothing = tt.zeros((4, 5), dtype=bool)
+    >>> tt.scaled_dot_product_attention(query, key, value, mask=nothing).sum()
+    tensor(0.)
     """
     check_tensors("attention", query=query, key=key, value=value, **({} if mask is None else {"mask": mask}))
     _check_attention(query, key, value, mask, dropout_p)
@@ -207,6 +219,9 @@ def multi_head_attention(
     layer makes them. With a ``memory`` (batch, keys, 2 * width) of keys and values, ``projected`` (batch, length, width) holds
     only the queries. The result is (batch, length, width). ``mask`` broadcasts to (batch, heads, length, keys). The other
     arguments and the errors are those of ``scaled_dot_product_attention``.
+
+    >>> tt.multi_head_attention(tt.zeros((2, 5, 3 * 8)), num_heads=4, is_causal=True).shape
+    (2, 5, 8)
     """
     operands = {"projected": projected, "memory": memory, "mask": mask}
     check_tensors("multi_head_attention", **{name: x for name, x in operands.items() if x is not None})

@@ -51,7 +51,12 @@ def _pair(operation: str, prediction: Tensor, target: Tensor, reduction: str) ->
 
 
 def mse_loss(prediction: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """The squared difference of two tensors of the same shape."""
+    """The squared difference of two tensors of the same shape.
+
+    >>> prediction, target = tt.tensor([1.0, 2.0]), tt.tensor([1.0, 4.0])
+    >>> tt.mse_loss(prediction, target), tt.mse_loss(prediction, target, reduction="none")
+    (tensor(2.), tensor([0., 4.]))
+    """
     prediction, target = _pair("mse_loss", prediction, target, reduction)
     return reduce(square(prediction - target), reduction)
 

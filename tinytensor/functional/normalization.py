@@ -49,6 +49,10 @@ def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-5) -> Tens
     """Scale each row (the last axis) to mean square 1; then multiply by ``weight`` (width,) (Zhang and Sennrich 2019).
 
     eps is added to the mean square under the root. Raises ValueError if the weight has another shape.
+
+    >>> tt.rms_norm(tt.tensor([[3.0, 3.0], [-2.0, 2.0]]), eps=0.0)
+    tensor([[ 1.,  1.],
+            [-1.,  1.]])
     """
     out = x * rsqrt(mean(square(x), -1, keepdims=True) + eps)
     return out if weight is None else out * weight

@@ -30,6 +30,11 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True, residual: Tensor |
     value (Srivastava et al. 2014). Otherwise the result is x itself. A ``residual`` of x's shape is added to the result.
 
     Raises ValueError unless 0 <= p <= 1, and if the residual has another shape than x.
+
+    >>> x = tt.ones(1000)
+    >>> y = tt.dropout(x, p=0.5)
+    >>> bool(((y == 0) | (y == 2)).all()), tt.dropout(x, p=0.5, training=False) is x
+    (True, True)
     """
     check_probability(p)
     if residual is not None and residual.shape != x.shape:

@@ -43,7 +43,12 @@ def ones_(parameter: Parameter) -> Parameter:
 
 
 def constant_(parameter: Parameter, value: float) -> Parameter:
-    """Fill with ``value``."""
+    """Fill with ``value``.
+
+    >>> weight = tt.nn.Parameter(tt.zeros((2, 2)))
+    >>> tt.nn.init.constant_(weight, 3.0).tolist()
+    [[3.0, 3.0], [3.0, 3.0]]
+    """
     if modes.initialising:
         overwrite(parameter, value)
     return parameter

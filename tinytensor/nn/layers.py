@@ -15,6 +15,10 @@ class Linear(Module):
     """y = x @ weight.T + bias. The weight has shape (out_features, in_features).
 
     Both are initialised uniformly between -1/sqrt(in_features) and 1/sqrt(in_features).
+
+    >>> layer = tt.nn.Linear(3, 2)
+    >>> layer.weight.shape, layer(tt.zeros((5, 3))).shape
+    ((2, 3), (5, 2))
     """
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True):
@@ -35,6 +39,9 @@ class Embedding(Module):
     """A table with a vector for each id: weight (num_embeddings, embedding_dim), initialised from the standard normal.
 
     The vector of ``padding_idx`` gets no gradient from its use here.
+
+    >>> tt.nn.Embedding(10, 4)(tt.tensor([[1, 2, 3]])).shape
+    (1, 3, 4)
     """
 
     def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None):
@@ -53,7 +60,12 @@ class Embedding(Module):
 
 
 class LayerNorm(Module):
-    """Layer normalisation over the last axis; see ``functional.layer_norm``."""
+    """Layer normalisation over the last axis; see ``functional.layer_norm``.
+
+    >>> tt.nn.LayerNorm(2, eps=0.0)(tt.tensor([[1.0, 3.0], [5.0, -5.0]]))
+    tensor([[-1.,  1.],
+            [ 1., -1.]], op=layer_norm)
+    """
 
     def __init__(self, width: int, eps: float = 1e-5, bias: bool = True):
         self.eps = eps
@@ -84,7 +96,12 @@ class RMSNorm(Module):
 
 
 class Dropout(Module):
-    """Dropout with probability p of dropping an element, only in training; see ``functional.dropout``."""
+    """Dropout with probability p of dropping an element, only in training; see ``functional.dropout``.
+
+    >>> layer = tt.nn.Dropout(0.5).eval()
+    >>> layer(tt.ones(3))
+    tensor([1., 1., 1.])
+    """
 
     def __init__(self, p: float = 0.5):
         check_probability(p)

@@ -261,6 +261,12 @@ class Module:
         width = max(len(text) for text, _ in lines)
         return "\n".join(f"{text:<{width}}  {count:>12,}" if count else text for text, count in lines)
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the tree of the repr, whose parts open and close."""
+        from tinytensor.display.modules import module_html
+
+        return module_html(self)
+
     def _tree(self, name: str, indent: str, above: tuple[Module, ...]) -> list[tuple[str, int]]:
         """A line for each module, with its name, its class and its number of parameters.
 

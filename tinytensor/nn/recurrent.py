@@ -181,7 +181,12 @@ class RNN(Recurrent):
 
 
 class GRU(Recurrent):
-    """The gated recurrent unit; see ``functional.gru``."""
+    """The gated recurrent unit; see ``functional.gru``.
+
+    >>> outputs, h = tt.nn.GRU(8, 16, bidirectional=True)(tt.zeros((5, 3, 8)))
+    >>> outputs.shape, h.shape
+    ((5, 3, 32), (2, 3, 16))
+    """
 
     gates = 3
 
@@ -191,7 +196,13 @@ class GRU(Recurrent):
 
 
 class LSTM(Recurrent):
-    """Long short-term memory; see ``functional.lstm``. Its state is a pair (h, c)."""
+    """Long short-term memory; see ``functional.lstm``. Its state is a pair (h, c).
+
+    >>> lstm = tt.nn.LSTM(8, 16, num_layers=2)
+    >>> outputs, (h, c) = lstm(tt.zeros((5, 3, 8)))
+    >>> outputs.shape, h.shape, c.shape
+    ((5, 3, 16), (2, 3, 16), (2, 3, 16))
+    """
 
     gates = 4
     num_states = 2

@@ -28,7 +28,11 @@ __all__ = [
 
 @op(x=lambda g, out: where(out <= 0, 0.0, g))  # not a product: 0 times an infinite g would be NaN
 def relu(x: Tensor) -> Tensor:
-    """x where x is positive, else 0. Its gradient at 0 is 0. Where x is NaN the result is NaN and the gradient passes."""
+    """x where x is positive, else 0. Its gradient at 0 is 0. Where x is NaN the result is NaN and the gradient passes.
+
+    >>> tt.relu(tt.tensor([-1.0, 2.0]))
+    tensor([0., 2.])
+    """
     return xp.maximum(x, 0)
 
 
@@ -113,7 +117,12 @@ def glu(x: Tensor, axis: int = -1) -> Tensor:
 
 @op(floating=True, x=lambda g, out, axis: _softmax_gradient(g, out, axis))
 def softmax(x: Tensor, axis: int = -1) -> Tensor:
-    """exp(x) scaled to sum to 1 along ``axis``, without overflow."""
+    """exp(x) scaled to sum to 1 along ``axis``, without overflow.
+
+    >>> tt.softmax(tt.tensor([[0.0, 0.0], [5.0, 5.0]]))
+    tensor([[0.5, 0.5],
+            [0.5, 0.5]])
+    """
     return kernels.softmax(x, normalize_axes(axis, x.ndim))
 
 

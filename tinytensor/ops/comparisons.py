@@ -101,7 +101,11 @@ def isinf(x: Any) -> Tensor:
 
 @op()
 def isclose(x: Any, y: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Tensor:
-    """True where |x - y| <= atol + rtol * |y| or both are the same infinity. With ``equal_nan`` also where both are NaN."""
+    """True where |x - y| <= atol + rtol * |y| or both are the same infinity. With ``equal_nan`` also where both are NaN.
+
+    >>> tt.isclose(tt.tensor([1.0, 2.0]), tt.tensor([1.0, 2.1]))
+    tensor([ True, False])
+    """
     return xp.isclose(xp.asarray(x), xp.asarray(y), rtol=rtol, atol=atol, equal_nan=equal_nan)
 
 

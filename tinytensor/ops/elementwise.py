@@ -87,13 +87,21 @@ def divide(x: Tensor, y: Tensor | float) -> Tensor:
 
 @op(x=_zero_gradient, y=_zero_gradient)
 def floor_divide(x: Tensor, y: Tensor | float) -> Tensor:
-    """x / y rounded down, like Python's ``//``. Its gradient is 0 everywhere. Booleans count as the integers 0 and 1."""
+    """x / y rounded down, like Python's ``//``. Its gradient is 0 everywhere. Booleans count as the integers 0 and 1.
+
+    >>> tt.floor_divide(tt.tensor([-3, 3]), 2)
+    tensor([-2,  1])
+    """
     return _booleans_as_integers(x) // _booleans_as_integers(y)
 
 
 @op(x=lambda g: g, y=lambda g, x, y: -g * floor_divide(x, y))
 def remainder(x: Tensor, y: Tensor | float) -> Tensor:
-    """The remainder x - (x // y) * y. It has the sign of y, like Python's ``%``. Booleans count as the integers 0 and 1."""
+    """The remainder x - (x // y) * y. It has the sign of y, like Python's ``%``. Booleans count as the integers 0 and 1.
+
+    >>> tt.remainder(tt.tensor([-3, 3]), 2)
+    tensor([1, 1])
+    """
     return _booleans_as_integers(x) % _booleans_as_integers(y)
 
 
@@ -196,7 +204,11 @@ def trunc(x: Tensor) -> Tensor:
 
 @op(x=_zero_gradient)
 def round(x: Tensor, decimals: int = 0) -> Tensor:
-    """x rounded to ``decimals`` places (negative: to tens, hundreds, ...), halves to the even neighbour. Its gradient is 0."""
+    """x rounded to ``decimals`` places (negative: to tens, hundreds, ...), halves to the even neighbour. Its gradient is 0.
+
+    >>> tt.round(tt.tensor([0.5, 1.5, 2.5]))
+    tensor([0., 2., 2.])
+    """
     return xp.round(x, decimals) if is_floating(x.dtype) or decimals < 0 else x.copy()
 
 
@@ -328,7 +340,12 @@ def logaddexp(x: Tensor, y: Tensor | float) -> Tensor:
 
 @op(x=lambda g, condition: where(condition, g, 0.0), y=lambda g, condition: where(condition, 0.0, g))
 def where(condition: Any, x: Tensor | float, y: Tensor | float) -> Tensor:
-    """x where ``condition`` (boolean) is true, else y. An element that is not selected gets the gradient 0."""
+    """x where ``condition`` (boolean) is true, else y. An element that is not selected gets the gradient 0.
+
+    >>> x = tt.tensor([-1.0, 2.0, -3.0])
+    >>> tt.where(x > 0, x, 0.0)
+    tensor([0., 2., 0.])
+    """
     if x is None or y is None:
         raise TypeError(
             "x and y are missing: x[condition] gives the elements where it is true, numpy.nonzero(c.numpy()) their places"
@@ -348,7 +365,11 @@ def _choice_gradient(g: Any, loses: Any, ties: Any) -> Any:
 
 @op(x=lambda g, x, y: _choice_gradient(g, x < y, x == y), y=lambda g, x, y: _choice_gradient(g, y < x, x == y))
 def maximum(x: Tensor, y: Tensor | float) -> Tensor:
-    """The larger of x and y. In a tie each gets half of the gradient. If one is NaN, the result is NaN, and both get all."""
+    """The larger of x and y. In a tie each gets half of the gradient. If one is NaN, the result is NaN, and both get all.
+
+    >>> tt.maximum(tt.tensor([1.0, 5.0]), 3.0)
+    tensor([3., 5.])
+    """
     return xp.maximum(x, y)
 
 
@@ -382,6 +403,9 @@ def clip(x: Tensor, min: Tensor | float | None = None, max: Tensor | float | Non
 
     Inside the range, ends included, the gradient goes to x. Outside it goes to the bound, if that is a tensor. Where
     max < min the result is max.
+
+    >>> tt.clip(tt.tensor([-2.0, 0.5, 3.0]), 0.0, 1.0)
+    tensor([0. , 0.5, 1. ])
     """
     if min is None and max is None:
         raise ValueError("give min, max or both")
@@ -389,5 +413,10 @@ def clip(x: Tensor, min: Tensor | float | None = None, max: Tensor | float | Non
 
 
 def masked_fill(x: Tensor, mask: Any, value: float) -> Tensor:
-    """x, but ``value`` where the boolean ``mask`` is true."""
+    """x, but ``value`` where the boolean ``mask`` is true.
+
+    >>> x = tt.tensor([1.0, 2.0, 3.0])
+    >>> tt.masked_fill(x, x == 2, -1.0)
+    tensor([ 1., -1.,  3.])
+    """
     return where(mask, value, x)

@@ -80,12 +80,22 @@ def _scatter(values: Any, index: Any, shape: tuple[int, ...]) -> Tensor:
 
 
 def scatter(values: Tensor, index: Any, shape: tuple[int, ...]) -> Tensor:
-    """Zeros of ``shape``, with ``values`` added at ``index``. Values at a repeated index add up."""
+    """Zeros of ``shape``, with ``values`` added at ``index``. Values at a repeated index add up.
+
+    >>> tt.scatter(tt.tensor([1.0, 2.0, 3.0]), [0, 2, 2], (4,))
+    tensor([1., 0., 5., 0.])
+    """
     return _scatter(values, as_index(index), shape)
 
 
 def take(x: Tensor, indices: Any, axis: int | None = None) -> Tensor:
-    """The elements of x at ``indices`` (integers, any shape) along ``axis`` (None: in the flattened x)."""
+    """The elements of x at ``indices`` (integers, any shape) along ``axis`` (None: in the flattened x).
+
+    >>> x = tt.tensor([[1, 2, 3], [4, 5, 6]])
+    >>> tt.take(x, [2, 0], axis=1)
+    tensor([[3, 1],
+            [6, 4]])
+    """
     if axis is None or x.ndim == 0:
         x, axis = reshape(x, -1), axis or 0
     axis = normalize_axis(axis, x.ndim, "take: axis")
@@ -116,13 +126,22 @@ def take_along_axis(x: Tensor, indices: Any, axis: int) -> Tensor:
     """For each position in ``indices``, the element of x with that index along ``axis``.
 
     ``indices`` has as many dimensions as x. Along the other axes it has the same lengths as x, or 1, which broadcasts.
+
+    >>> x = tt.tensor([[1, 2, 3], [4, 5, 6]])
+    >>> tt.take_along_axis(x, tt.tensor([[2], [0]]), axis=1)
+    tensor([[3],
+            [4]])
     """
     axis = normalize_axis(axis, x.ndim, "take_along_axis: axis")
     return getitem(x, _along(indices, axis, x.shape))
 
 
 def index_add(x: Tensor, indices: Any, values: Tensor, axis: int = 0) -> Tensor:
-    """x with ``values`` added at ``indices`` (1-d integers) along ``axis``. Values at a repeated index add up."""
+    """x with ``values`` added at ``indices`` (1-d integers) along ``axis``. Values at a repeated index add up.
+
+    >>> tt.index_add(tt.zeros(3), [0, 0, 2], tt.tensor([1.0, 2.0, 3.0]))
+    tensor([3., 0., 3.])
+    """
     axis = normalize_axis(axis, x.ndim, "index_add: axis")
     index = (slice(None),) * axis + (as_index(indices),)
     return x + scatter(values, index, tuple(x.shape))
@@ -142,7 +161,11 @@ def argsort(x: Any, axis: int = -1, descending: bool = False) -> Tensor:
 
 
 def sort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
-    """x sorted along ``axis``: smallest first, or with ``descending`` largest first. Equal elements keep their order."""
+    """x sorted along ``axis``: smallest first, or with ``descending`` largest first. Equal elements keep their order.
+
+    >>> tt.sort(tt.tensor([2, 3, 1]), descending=True)
+    tensor([3, 2, 1])
+    """
     order = argsort(x, axis, descending)
     return take_along_axis(x, order, axis) if x.ndim else reshape(x, ())
 
@@ -151,6 +174,10 @@ def topk(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tenso
     """The k largest elements along ``axis``, largest first, and their indices. Equal elements keep their order.
 
     With ``largest=False``: the k smallest elements, smallest first.
+
+    >>> values, places = tt.topk(tt.tensor([4, 9, 1, 7]), 2)
+    >>> values, places
+    (tensor([9, 7]), tensor([1, 3]))
     """
     if x.ndim == 0:
         return tuple([reshape(t, ()) for t in topk(reshape(x, 1), k, axis, largest)])  # type: ignore[return-value]
@@ -171,7 +198,12 @@ def diagonal(x: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tens
 
 
 def diag(x: Tensor, k: int = 0) -> Tensor:
-    """For a vector x: the square matrix with x on diagonal k and 0 elsewhere. For a matrix x: its diagonal k."""
+    """For a vector x: the square matrix with x on diagonal k and 0 elsewhere. For a matrix x: its diagonal k.
+
+    >>> tt.diag(tt.tensor([1, 2]))
+    tensor([[1, 0],
+            [0, 2]])
+    """
     if x.ndim == 2:
         return diagonal(x, k)
     if x.ndim != 1:
@@ -182,7 +214,12 @@ def diag(x: Tensor, k: int = 0) -> Tensor:
 
 @op()
 def one_hot(indices: Any, num_classes: int) -> Tensor:
-    """A float32 tensor (..., num_classes): 1 at each index, else 0. Raises IndexError unless 0 <= index < num_classes."""
+    """A float32 tensor (..., num_classes): 1 at each index, else 0. Raises IndexError unless 0 <= index < num_classes.
+
+    >>> tt.one_hot(tt.tensor([2, 0]), 3)
+    tensor([[0., 0., 1.],
+            [1., 0., 0.]])
+    """
     if indices.dtype.kind not in "iu":
         raise TypeError(f"it needs integers, not {indices.dtype}: convert them with .astype('int64')")
     if indices.size and not (int(indices.min()) >= 0 and int(indices.max()) < num_classes):
@@ -224,6 +261,11 @@ def embedding(ids: Tensor, weight: Tensor) -> Tensor:
 
     Raises TypeError unless ids are integers, and IndexError for an id outside of the table. Ids on a GPU are not checked,
     because the program would have to wait for the GPU.
+
+    >>> tt.embedding(tt.tensor([1, 0, 1]), tt.tensor([[1.0, 2.0], [3.0, 4.0]]))
+    tensor([[3., 4.],
+            [1., 2.],
+            [3., 4.]])
     """
     if hasattr(ids, "dtype") and ids.dtype.kind not in "iu":
         raise TypeError(f"embedding needs integer ids, not {ids.dtype}: convert them with .astype('int64')")

@@ -62,6 +62,9 @@ def matmul(x: Tensor, y: Tensor) -> Tensor:
 
     A 1-d x is a row and a 1-d y is a column; the result does not have that axis. Raises ValueError for a scalar and for
     lengths that do not fit.
+
+    >>> tt.matmul(tt.zeros((5, 2, 3)), tt.zeros((3, 4))).shape
+    (5, 2, 4)
     """
     if not hasattr(x, "ndim") or not hasattr(y, "ndim") or x.ndim == 0 or y.ndim == 0:
         raise ValueError("matmul needs tensors of at least one dimension: use * for a scalar")
@@ -76,7 +79,11 @@ def matmul(x: Tensor, y: Tensor) -> Tensor:
 
 def tensordot(x: Tensor, y: Tensor, axes: int | Sequence[Any] = 2) -> Tensor:
     """The sum of products over pairs of axes. ``axes`` is a number n (the last n axes of x with the first n of y), or two lists
-    of axes, one of x and one of y."""
+    of axes, one of x and one of y.
+
+    >>> tt.tensordot(tt.ones((2, 3)), tt.ones((3, 4)), axes=1).shape
+    (2, 4)
+    """
     if isinstance(axes, int):
         axes = (range(x.ndim - axes, x.ndim), range(axes))
     left, right = normalize_axes(axes[0], x.ndim, "tensordot: axes"), normalize_axes(axes[1], y.ndim, "tensordot: axes")
@@ -91,7 +98,12 @@ def tensordot(x: Tensor, y: Tensor, axes: int | Sequence[Any] = 2) -> Tensor:
 
 
 def outer(x: Tensor, y: Tensor) -> Tensor:
-    """The products of each element of x with each element of y: (x.size, y.size)."""
+    """The products of each element of x with each element of y: (x.size, y.size).
+
+    >>> tt.outer(tt.tensor([1, 2]), tt.tensor([3, 4, 5]))
+    tensor([[ 3,  4,  5],
+            [ 6,  8, 10]])
+    """
     return reshape(x, (-1, 1)) * reshape(y, (1, -1))
 
 
@@ -101,7 +113,12 @@ def outer(x: Tensor, y: Tensor) -> Tensor:
     bias=lambda g: g,
 )
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x @ weight.T + bias: (..., inputs) with weight (outputs, inputs) and bias (outputs,) -> (..., outputs)."""
+    """x @ weight.T + bias: (..., inputs) with weight (outputs, inputs) and bias (outputs,) -> (..., outputs).
+
+    >>> x, weight = tt.tensor([[1.0, 2.0]]), tt.tensor([[3.0, 4.0], [5.0, 6.0]])
+    >>> tt.linear(x, weight, tt.tensor([0.0, 1.0]))
+    tensor([[11., 18.]])
+    """
     if weight.ndim != 2 or x.shape[-1:] != weight.shape[1:]:
         raise ValueError("x (..., inputs) must end in as many inputs as weight (outputs, inputs) takes")
     if bias is not None and bias.shape != weight.shape[:1]:
@@ -143,6 +160,12 @@ def einsum(subscripts: str, *tensors: Tensor) -> Tensor:
 
     A letter that repeats within an operand means its diagonal. An ellipsis stands for axes that broadcast. Without ``->`` the
     output has the letters that occur once, in alphabetical order. Raises ValueError for subscripts that do not fit.
+
+    >>> x = tt.tensor([[1.0, 2.0], [3.0, 4.0]])
+    >>> tt.einsum("ij,j->i", x, tt.tensor([1.0, 10.0]))
+    tensor([21., 43.])
+    >>> tt.einsum("ii", x)
+    tensor(5.)
     """
     terms, output = _parse(subscripts, tensors)
     operands = []

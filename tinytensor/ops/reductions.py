@@ -47,7 +47,14 @@ def _axes(axis: Axes, x: Any) -> Any:
 
 @op(x=lambda g, x_shape, axis, keepdims: broadcast_to(_with_reduced_axes(g, len(x_shape), axis, keepdims), x_shape))
 def sum(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """The sum over ``axis``. Integers and booleans are summed in int64, as in NumPy."""
+    """The sum over ``axis``. Integers and booleans are summed in int64, as in NumPy.
+
+    >>> x = tt.tensor([[1.0, 2.0], [3.0, 4.0]])
+    >>> tt.sum(x), tt.sum(x, axis=0)
+    (tensor(10.), tensor([4., 6.]))
+    >>> tt.sum(x, axis=1, keepdims=True).shape
+    (2, 1)
+    """
     return sum_over(x, _axes(axis, x), keepdims)
 
 
@@ -58,7 +65,11 @@ def _mean_gradient(g: Any, x_shape: tuple[int, ...], axis: Axes, keepdims: bool)
 
 @op(floating=True, x=_mean_gradient)
 def mean(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """The mean over ``axis``. The mean of no elements is NaN, as in NumPy."""
+    """The mean over ``axis``. The mean of no elements is NaN, as in NumPy.
+
+    >>> tt.mean(tt.tensor([[1.0, 2.0], [3.0, 4.0]]), axis=1)
+    tensor([1.5, 3.5])
+    """
     return sum_over(widened(x), _axes(axis, x), keepdims) / size_along(x.shape, axis, "mean")
 
 
@@ -139,7 +150,11 @@ def _gradient_of_extremum(g: Any, x: Any, out: Any, axis: Axes, keepdims: bool) 
 
 @op(x=_gradient_of_extremum)
 def max(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """The largest element over ``axis``. In a tie of n elements each gets 1/n of the gradient."""
+    """The largest element over ``axis``. In a tie of n elements each gets 1/n of the gradient.
+
+    >>> tt.max(tt.tensor([[1, 5], [7, 2]]), axis=1)
+    tensor([5, 7])
+    """
     return xp.max(x, axis=_axes(axis, x), keepdims=keepdims)
 
 
@@ -170,6 +185,9 @@ def norm(x: Tensor, ord: float = 2, axis: Axes = None, keepdims: bool = False) -
 
     An order p gives the sum of abs(x)**p to the power of 1/p; 2 is the Euclidean norm. math.inf gives the largest absolute
     value, -math.inf the smallest, and 0 the number of elements that are not 0.
+
+    >>> tt.norm(tt.tensor([3.0, 4.0]))
+    tensor(5.)
     """
     if isinstance(ord, str):
         raise ValueError(f"norm: the order must be a number, not {ord!r}; 2 over two axes is the Frobenius norm")
@@ -231,7 +249,11 @@ def _with_axis(x: Tensor, axis: int | None, name: str) -> tuple[Tensor, int]:
 
 
 def cumsum(x: Tensor, axis: int | None = None) -> Tensor:
-    """The running sum along ``axis`` (None: of the flattened x)."""
+    """The running sum along ``axis`` (None: of the flattened x).
+
+    >>> tt.cumsum(tt.tensor([1, 2, 3]))
+    tensor([1, 3, 6])
+    """
     return _cumsum(*_with_axis(x, axis, "cumsum: axis"))
 
 
@@ -269,7 +291,12 @@ def _running_best(x: Any, axis: int, smallest: bool) -> Tensor:
 
 
 def cummax(x: Tensor, axis: int | None = None) -> tuple[Tensor, Tensor]:
-    """The largest element so far along ``axis`` (None: in the flattened x), and its index: the last of equal elements."""
+    """The largest element so far along ``axis`` (None: in the flattened x), and its index: the last of equal elements.
+
+    >>> values, places = tt.cummax(tt.tensor([1, 3, 2, 5]))
+    >>> values, places
+    (tensor([1, 3, 3, 5]), tensor([0, 1, 1, 3]))
+    """
     x, axis = _with_axis(x, axis, "cummax: axis")
     places = _running_best(x, axis, False)
     return take_along_axis(x, places, axis), places
@@ -287,7 +314,11 @@ def cummin(x: Tensor, axis: int | None = None) -> tuple[Tensor, Tensor]:
 
 @op()
 def argmax(x: Any, axis: int | None = None, keepdims: bool = False) -> Tensor:
-    """The index (int64) of the largest element along ``axis`` (None: in the flattened x): the first of equal elements."""
+    """The index (int64) of the largest element along ``axis`` (None: in the flattened x): the first of equal elements.
+
+    >>> tt.argmax(tt.tensor([[1, 5], [7, 2]]), axis=1)
+    tensor([1, 0])
+    """
     return xp.argmax(x, axis=(_axes(axis, x) or (None,))[0], keepdims=keepdims)
 
 

@@ -50,7 +50,12 @@ def normalize_axis(axis: int, ndim: int, name: str) -> int:
 
 @op(x=lambda g, x_shape: reshape(g, x_shape))
 def reshape(x: Tensor, shape: int | Sequence[int]) -> Tensor:
-    """The same elements, in the same order, in another shape; one length may be -1."""
+    """The same elements, in the same order, in another shape; one length may be -1.
+
+    >>> tt.reshape(tt.arange(6), (2, -1))
+    tensor([[0, 1, 2],
+            [3, 4, 5]])
+    """
     return x.reshape(shape)
 
 
@@ -60,7 +65,11 @@ def _inverse_order(axes: Sequence[int] | None) -> list[int] | None:
 
 @op(x=lambda g, axes: transpose(g, _inverse_order(axes)))
 def transpose(x: Tensor, axes: Sequence[int] | None = None) -> Tensor:
-    """x with its axes in the order ``axes``, or in reverse order without it."""
+    """x with its axes in the order ``axes``, or in reverse order without it.
+
+    >>> tt.transpose(tt.zeros((2, 3, 4)), (0, 2, 1)).shape
+    (2, 4, 3)
+    """
     return x.transpose(axes)
 
 
@@ -71,7 +80,11 @@ def swapaxes(x: Tensor, axis1: int, axis2: int) -> Tensor:
 
 
 def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
-    """x with the ``source`` axes moved to the places ``destination``. The other axes keep their order."""
+    """x with the ``source`` axes moved to the places ``destination``. The other axes keep their order.
+
+    >>> tt.moveaxis(tt.zeros((2, 3, 4)), 0, -1).shape
+    (3, 4, 2)
+    """
     sources = normalize_axes(source, x.ndim, "moveaxis: source")
     destinations = normalize_axes(destination, x.ndim, "moveaxis: destination")
     if len(sources) != len(destinations):
@@ -83,7 +96,11 @@ def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence
 
 
 def squeeze(x: Tensor, axis: Axes = None) -> Tensor:
-    """x without its axes of length 1, or only without those in ``axis``. Raises ValueError if one of these is longer."""
+    """x without its axes of length 1, or only without those in ``axis``. Raises ValueError if one of these is longer.
+
+    >>> tt.squeeze(tt.zeros((1, 3, 1))).shape
+    (3,)
+    """
     axes = [a for a in range(x.ndim) if x.shape[a] == 1] if axis is None else normalize_axes(axis, x.ndim, "squeeze: axis")
     if any(x.shape[a] != 1 for a in axes):
         raise ValueError(f"squeeze of shape {x.shape}: axis {axis} is not of length 1")
@@ -91,7 +108,11 @@ def squeeze(x: Tensor, axis: Axes = None) -> Tensor:
 
 
 def expand_dims(x: Tensor, axis: int | Sequence[int]) -> Tensor:
-    """x with new axes of length 1. ``axis`` gives their places in the result."""
+    """x with new axes of length 1. ``axis`` gives their places in the result.
+
+    >>> tt.expand_dims(tt.zeros((2, 3)), 1).shape
+    (2, 1, 3)
+    """
     count = len(axis) if isinstance(axis, Sequence) else 1
     places = normalize_axes(axis, x.ndim + count, "expand_dims: axis")
     lengths = iter(x.shape)
@@ -100,12 +121,23 @@ def expand_dims(x: Tensor, axis: int | Sequence[int]) -> Tensor:
 
 @op(x=lambda g: g)
 def broadcast_to(x: Tensor, shape: int | Sequence[int]) -> Tensor:
-    """x repeated to ``shape``, along axes of length 1 and new leading axes, without copying."""
+    """x repeated to ``shape``, along axes of length 1 and new leading axes, without copying.
+
+    >>> tt.broadcast_to(tt.tensor([1, 2]), (2, 2))
+    tensor([[1, 2],
+            [1, 2]])
+    """
     return xp.broadcast_to(x, shape)
 
 
 def split(x: Tensor, sections: int | Sequence[int], axis: int = 0) -> list[Tensor]:
-    """x cut along ``axis``: into this number of equal parts, or, as in NumPy, before each of these positions."""
+    """x cut along ``axis``: into this number of equal parts, or, as in NumPy, before each of these positions.
+
+    >>> tt.split(tt.arange(6), 3)
+    [tensor([0, 1]), tensor([2, 3]), tensor([4, 5])]
+    >>> tt.split(tt.arange(6), [1, 4])
+    [tensor([0]), tensor([1, 2, 3]), tensor([4, 5])]
+    """
     axis = normalize_axis(axis, x.ndim, "split: axis")
     length = x.shape[axis]
     if isinstance(sections, int):
@@ -127,7 +159,15 @@ def _concatenate(arrays: Sequence[Any], axis: int = 0) -> Tensor:
 
 
 def concatenate(tensors: Sequence[Tensor], axis: int | None = 0) -> Tensor:
-    """The tensors joined along an existing axis; their other lengths must agree. With None they are flattened first."""
+    """The tensors joined along an existing axis; their other lengths must agree. With None they are flattened first.
+
+    >>> x, y = tt.tensor([[1, 2]]), tt.tensor([[3, 4]])
+    >>> tt.concatenate([x, y])
+    tensor([[1, 2],
+            [3, 4]])
+    >>> tt.concatenate([x, y], axis=1)
+    tensor([[1, 2, 3, 4]])
+    """
     if axis is None:
         tensors, axis = [t.reshape(-1) for t in tensors], 0
     if not tensors:
@@ -136,7 +176,12 @@ def concatenate(tensors: Sequence[Tensor], axis: int | None = 0) -> Tensor:
 
 
 def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
-    """Tensors of one shape joined along a new axis."""
+    """Tensors of one shape joined along a new axis.
+
+    >>> tt.stack([tt.tensor([1, 2]), tt.tensor([3, 4])], axis=1)
+    tensor([[1, 3],
+            [2, 4]])
+    """
     if len({t.shape for t in tensors}) > 1:
         raise ValueError(f"stack needs tensors of one shape and got {sorted({t.shape for t in tensors})}")
     return concatenate([expand_dims(t, axis) for t in tensors], axis)
@@ -155,7 +200,11 @@ def vstack(tensors: Sequence[Tensor]) -> Tensor:
 
 def roll(x: Tensor, shift: int | Sequence[int], axis: Axes = None) -> Tensor:
     """x with its elements shifted by ``shift`` along ``axis`` (None: in the flattened x). The last ones come back at the
-    front."""
+    front.
+
+    >>> tt.roll(tt.arange(4), 1)
+    tensor([3, 0, 1, 2])
+    """
     if axis is None:
         return reshape(roll(reshape(x, -1), shift, 0), x.shape)
     axes = normalize_axes(axis, x.ndim, "roll: axis")
@@ -196,6 +245,9 @@ def pad(x: Tensor, pad_width: int | Sequence[Any], mode: str = "constant", const
     ``mode`` says what is added. ``"constant"``: ``constant_values``. The others are as in NumPy. ``"edge"``: the outermost
     element. ``"reflect"``: x mirrored at the outermost element. ``"symmetric"``: x mirrored, with the outermost element
     repeated. ``"wrap"``: elements from the other end.
+
+    >>> tt.pad(tt.tensor([1, 2]), (1, 2))
+    tensor([0, 1, 2, 0, 0])
     """
     if x.ndim == 0:
         return reshape(x, ())
@@ -211,7 +263,11 @@ def pad(x: Tensor, pad_width: int | Sequence[Any], mode: str = "constant", const
 
 
 def repeat(x: Tensor, repeats: int | Sequence[int], axis: int | None = None) -> Tensor:
-    """x with each element ``repeats`` times in a row, along ``axis`` (None: in the flattened x)."""
+    """x with each element ``repeats`` times in a row, along ``axis`` (None: in the flattened x).
+
+    >>> tt.repeat(tt.tensor([1, 2]), 2)
+    tensor([1, 1, 2, 2])
+    """
     if axis is None or x.ndim == 0:
         x, axis = reshape(x, -1), axis or 0
     axis = normalize_axis(axis, x.ndim, "repeat: axis")
@@ -220,7 +276,11 @@ def repeat(x: Tensor, repeats: int | Sequence[int], axis: int | None = None) -> 
 
 
 def tile(x: Tensor, repetitions: int | Sequence[int]) -> Tensor:
-    """Copies of x side by side: ``repetitions`` along each axis."""
+    """Copies of x side by side: ``repetitions`` along each axis.
+
+    >>> tt.tile(tt.tensor([1, 2]), 2)
+    tensor([1, 2, 1, 2])
+    """
     counts = [repetitions] if isinstance(repetitions, int) else list(repetitions)
     ndim = max(x.ndim, len(counts))
     counts = [1] * (ndim - len(counts)) + counts
@@ -231,7 +291,13 @@ def tile(x: Tensor, repetitions: int | Sequence[int]) -> Tensor:
 
 
 def tril(x: Tensor, k: int = 0) -> Tensor:
-    """The lower triangle of the last two axes: 0 above diagonal k. The main diagonal is 0, the next one above it is 1."""
+    """The lower triangle of the last two axes: 0 above diagonal k. The main diagonal is 0, the next one above it is 1.
+
+    >>> tt.tril(tt.ones((3, 3)))
+    tensor([[1., 0., 0.],
+            [1., 1., 0.],
+            [1., 1., 1.]])
+    """
     return _triangle(x, k, lower=True)
 
 

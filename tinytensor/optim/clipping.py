@@ -18,6 +18,12 @@ def clip_grad_norm(parameters: Tensor | Iterable[Tensor], max_norm: float) -> Te
     An infinite ``max_norm`` changes nothing. ``parameters`` is one tensor or several. Those without a gradient, such as frozen
     ones, do not count. Returns the norm before scaling as a tensor of one element, because reading it would make a GPU wait.
     A norm that is NaN or infinite is returned like any other, for the caller to look at.
+
+    >>> x = tt.nn.Parameter([0.0, 0.0])
+    >>> x.grad = tt.tensor([3.0, 4.0])
+    >>> before = tt.optim.clip_grad_norm([x], 1.0)
+    >>> round(float(before), 4), round(x.grad.norm().item(), 4)
+    (5.0, 1.0)
     """
     max_norm = float(max_norm)
     if not max_norm > 0:

@@ -12,7 +12,15 @@ from tinytensor.optim.state import State
 
 
 class SGD(Optimizer):
-    """Stochastic gradient descent with momentum, as in PyTorch: v = momentum v + (1 - dampening) g. The first v is g."""
+    """Stochastic gradient descent with momentum, as in PyTorch: v = momentum v + (1 - dampening) g. The first v is g.
+
+    >>> x = tt.nn.Parameter([1.0, 2.0])
+    >>> optimizer = tt.optim.SGD([x], lr=0.5)
+    >>> (x * x).sum().backward()
+    >>> optimizer.step()
+    >>> x.tolist()
+    [0.0, 0.0]
+    """
 
     state_names = ("velocity",)
 
@@ -109,7 +117,15 @@ class Adam(Optimizer):
 
 
 class AdamW(Adam):
-    """Adam with weight decay that shrinks the parameters directly (Loshchilov and Hutter 2019). It is 0.01 by default."""
+    """Adam with weight decay that shrinks the parameters directly (Loshchilov and Hutter 2019). It is 0.01 by default.
+
+    >>> model = tt.nn.Linear(2, 1)
+    >>> optimizer = tt.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
+    >>> for step in range(3):
+    ...     optimizer.zero_grad()
+    ...     model(tt.ones((4, 2))).mean().backward()
+    ...     optimizer.step()
+    """
 
     decoupled = True
 

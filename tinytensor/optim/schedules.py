@@ -51,7 +51,12 @@ class LinearDecay(Schedule):
 @dataclass(frozen=True)
 class Cosine(Schedule):
     """The factor falls from 1 at the end of the warm-up to ``final`` at step ``steps``, along half a period of a cosine, and
-    stays there (Loshchilov and Hutter 2017, without restarts)."""
+    stays there (Loshchilov and Hutter 2017, without restarts).
+
+    >>> schedule = tt.optim.Cosine(warmup=10, steps=110)
+    >>> [round(schedule(step), 3) for step in (0, 9, 60, 110)]
+    [0.091, 0.909, 0.55, 0.1]
+    """
 
     steps: int = 1000
     final: float = 0.1

@@ -1,0 +1,218 @@
+"""The built site: ``sphinx-build -W -n docs docs/_build``, then ``pytest tests/site``. Pages are read, not shown."""
+
+import functools
+import importlib
+import inspect
+import json
+import re
+import zlib
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
+SITE = DOCS / "_build"
+LESSONS = sorted((DOCS / "lessons").glob("[0-9]*.md"))
+VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}
+LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "embed": "src", "audio": "src", "video": "src"}
+LOADED |= {"link": "href", "object": "data", "use": "href", "image": "href"}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _the_site_is_built():
+    if not (SITE / "index.html").is_file():
+        pytest.exit("build the site first: sphinx-build -W -n docs docs/_build", returncode=1)
+
+
+class Page(HTMLParser):
+    """What the tests ask of a page."""
+
+    def __init__(self, file):
+        super().__init__()
+        self.file = file
+        self.anchors = set()
+        self.links = []  # of <a>
+        self.loads = []  # what a browser fetches by itself
+        self.unnamed = []  # pictures without a text that says what they show
+        self.outputs = []  # the text of each output of a cell
+        self._open = []  # (tag, whether an output of a cell begins there)
+        self._svg = None  # the outermost <svg>, and whether it has a name
+        self._css = []
+        self.feed(file.read_text(encoding="utf-8"))
+        self.loads += fetched_by_css("".join(self._css))
+
+    def handle_starttag(self, tag, attributes):
+        values = dict(attributes)
+        self.anchors |= {values[name] for name in ("id", "name") if values.get(name)}
+        if tag == "a" and values.get("href"):
+            self.links.append(values["href"])
+        if values.get(LOADED.get(tag)):
+            self.loads.append(values[LOADED[tag]])
+        self.loads += [part.split()[0] for part in values.get("srcset", "").split(",") if part.strip()]
+        self._css.append(values.get("style") or "")
+        if tag == "img" and not (values.get("alt") or "").strip():
+            self.unnamed.append(self.get_starttag_text())
+        in_article = any(opened == "article" for opened, _ in self._open)
+        if tag == "svg" and self._svg is None and in_article and values.get("aria-hidden") != "true":
+            self._svg = [self.get_starttag_text(), bool((values.get("aria-label") or "").strip()), len(self._open)]
+        if tag == "title" and self._svg is not None:
+            self._svg[1] = True
+        begins = "cell_output" in (values.get("class") or "").split()
+        if begins:
+            self.outputs.append("")
+        if "traceback" in (values.get("class") or "").split() and self.outputs:
+            self.outputs[-1] += "Traceback (most recent call last)"
+        if tag not in VOID:
+            self._open.append((tag, begins))
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        if tag not in VOID:
+            self.handle_endtag(tag)
+
+    def handle_endtag(self, tag):
+        if tag not in [opened for opened, _ in self._open]:
+            return
+        while self._open.pop()[0] != tag:
+            pass
+        if self._svg is not None and len(self._open) <= self._svg[2]:
+            text, is_named, _ = self._svg
+            self._svg = None
+            if not is_named:
+                self.unnamed.append(text)
+
+    def handle_data(self, data):
+        if self._open and self._open[-1][0] == "style":
+            self._css.append(data)
+        if any(is_output for _, is_output in self._open):
+            self.outputs[-1] += data
+
+
+def fetched_by_css(text):
+    """What style sheets load: ``url(...)`` and ``@import "..."``."""
+    return [found[1] for found in re.findall(r"""(?:url\(\s*|@import\s+)(["']?)(.*?)\1\s*(?:\)|;)""", text) if found[1]]
+
+
+@functools.cache
+def pages():
+    return [Page(file) for file in sorted(SITE.rglob("*.html")) if "_static" not in file.relative_to(SITE).parts]
+
+
+@functools.cache
+def by_file():
+    return {page.file: page for page in pages()}
+
+
+def where(page):
+    return page.file.relative_to(SITE).as_posix()
+
+
+# ----------------------------------------------------------------------------------------------------------- the reference
+
+
+@functools.cache
+def inventory():
+    """The Python names that the site describes, each with its page."""
+    content = (SITE / "objects.inv").read_bytes().split(b"\n", 4)[4]
+    lines = [line.split(" ", 4) for line in zlib.decompress(content).decode().splitlines()]
+    return {name: uri.replace("$", name) for name, kind, _, uri, _ in lines if kind.startswith("py:")}
+
+
+def public_names():
+    """Every name that users may import, as they write it."""
+    for home in ("tinyformer", "tinyformer.plots", "tinytensor.nn", "tinytensor.optim", "tinytensor.distributed"):
+        yield from (f"{home}.{name}" for name in importlib.import_module(home).__all__ if name != "init")
+    for home in ("nn.init", "random", "parallel", "op", "fused", "engine"):
+        module = importlib.import_module(f"tinytensor.{home}")
+        names = {name for name, value in vars(module).items() if defines(module, name, value)}
+        yield from (
+            f"{module.__name__}.{name}" for name in names if (home, name) != ("random", "seed")
+        )  # it is tinytensor.seed
+    module = importlib.import_module("tinytensor")
+    yield from (f"tinytensor.{n}" for n, value in vars(module).items() if n[0] != "_" and not inspect.ismodule(value))
+    methods = vars(module.Tensor).items()
+    yield from (f"tinytensor.Tensor.{n}" for n, value in methods if n[0] != "_" and (callable(value) or value.__doc__))
+
+
+def defines(module, name, value):
+    """Whether a module, which may lack ``__all__``, defines a public function or class."""
+    return (
+        name[0] != "_"
+        and callable(value)
+        and getattr(value, "__module__", "") == module.__name__
+        and hasattr(value, "__name__")
+    )
+
+
+def test_every_public_name_is_described():
+    names = set(public_names())
+    assert len(names) > 450
+    assert sorted(names - set(inventory())) == []
+
+
+def test_every_description_is_in_the_reference():
+    homes = {uri.partition("#")[0] for uri in inventory().values()}
+    assert [home for home in homes if not home.startswith("reference/")] == []
+
+
+# --------------------------------------------------------------------------------------------------------------- all pages
+
+
+def test_every_picture_has_a_text_that_says_what_it_shows():
+    assert [(where(page), text) for page in pages() for text in page.unnamed] == []
+
+
+def test_no_page_loads_anything_from_elsewhere():
+    loads = [(where(page), target) for page in pages() for target in page.loads]
+    for file in SITE.rglob("*.css"):
+        loads += [(file.name, target) for target in fetched_by_css(file.read_text(encoding="utf-8"))]
+    assert len(loads) > 10
+    assert [load for load in loads if re.match(r"\s*(\w+:)?//", load[1])] == []
+
+
+def test_every_link_and_anchor_leads_somewhere():
+    broken = [(where(page), link) for page in pages() for link in {*page.links, *page.loads} if not resolves(page, link)]
+    assert sorted(broken) == []
+
+
+def resolves(page, link):
+    """Whether a link within the site, or what the page loads of it, is there."""
+    parts = urlsplit(link)
+    if parts.scheme or parts.netloc:
+        return True
+    target = (page.file.parent / unquote(parts.path)).resolve() if parts.path else page.file
+    target = target / "index.html" if target.is_dir() else target
+    if not target.is_file():
+        return False
+    anchor = unquote(parts.fragment)
+    return not anchor or target not in by_file() or anchor in by_file()[target].anchors
+
+
+def test_no_page_has_a_path_of_this_machine():
+    paths = [f"{path}/" for path in {str(DOCS.parent), str(Path.home())} if len(path) > 1]
+    files = [file for kind in ("html", "js", "md", "rst", "txt") for file in SITE.rglob(f"*.{kind}")]
+    assert files
+    found = [(file.relative_to(SITE).as_posix(), path) for file in files for path in paths if path in file.read_text("utf-8")]
+    assert found == []
+
+
+# ----------------------------------------------------------------------------------------------------------------- lessons
+
+
+def test_no_output_holds_an_error_or_a_warning():
+    outputs = [(where(page), text) for page in pages() for text in page.outputs]
+    assert outputs
+    assert [output for output in outputs if re.search(r"Traceback \(most recent|Warning", output[1])] == []
+
+
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.stem)
+def test_every_cell_of_a_lesson_was_run(lesson):
+    cells = len(re.findall(r"^```+ *\{code-cell\}", lesson.read_text(encoding="utf-8"), flags=re.MULTILINE))
+    executed = DOCS / "jupyter_execute" / "lessons" / f"{lesson.stem}.ipynb"  # what myst-nb writes
+    assert executed.is_file(), "the site was built without this lesson's cells"
+    notebook = json.loads(executed.read_text(encoding="utf-8"))
+    counts = [cell["execution_count"] for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert cells
+    assert counts == list(range(1, cells + 1))

@@ -1,0 +1,51 @@
+"""A tensor in a notebook: its values, and what it is."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from tinytensor.backend import Array, host, to_numpy, xp
+
+if TYPE_CHECKING:
+    from tinytensor.tensor import Tensor
+
+MOST_SHOWN = 256  # a tensor with more elements is shortened, as NumPy does
+LINE = 100  # the letters in a line
+
+
+def tensor_html(tensor: Tensor) -> str:
+    """The tensor's values as text, and below them its shape, dtype and history."""
+    facts = [type(tensor).__name__.lower(), shape_text(tensor.shape), str(tensor.dtype)]
+    if tensor.node is not None:
+        facts.append("requires_grad" if tensor.node.op is None else f"op {tensor.node.op.name}")
+    return (
+        f'<div><pre style="margin:0;overflow-x:auto;line-height:1.3;font-size:.9em">{escape(values_text(tensor.data))}</pre>'
+        f'<div style="opacity:.7;font-size:.85em">{escape(" · ".join(facts))}</div></div>'
+    )
+
+
+def shape_text(shape: tuple[int, ...]) -> str:
+    """A shape as "2×3". A shape without axes is "scalar"; one axis is "3 elements"."""
+    if len(shape) == 1:
+        return f"{shape[0]:,} element" + "s" * (shape[0] != 1)
+    return "×".join(map(str, shape)) or "scalar"
+
+
+def values_text(array: Array) -> str:
+    """The values as NumPy prints them. Of many values only those at the ends of each axis are read."""
+    if array.size <= MOST_SHOWN:
+        return _printed(to_numpy(array), threshold=MOST_SHOWN)
+    edge = {1: 3, 2: 3, 3: 2}.get(array.ndim, 1)  # how many to show at each end of an axis
+    index = []
+    for axis, length in enumerate(array.shape):
+        # Of the left end one more than is shown: NumPy puts "..." in its place.
+        places = [*range(edge + 1), *range(length - edge, length)] if length > 2 * edge + 1 else range(length)
+        index.append(xp.asarray(list(places)).reshape((-1,) + (1,) * (array.ndim - 1 - axis)))
+    return _printed(to_numpy(array[tuple(index)]), threshold=0, edgeitems=edge)
+
+
+def _printed(array: Any, **settings: Any) -> str:
+    if array.dtype.kind == "V":  # bfloat16, which NumPy cannot format
+        array = array.astype("float32")
+    return str(host.array2string(array, separator=", ", precision=4, max_line_width=LINE, **settings))
