@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
 
 from tinytensor.display.groups import Group, grouped
+from tinytensor.display.nodes import DrawnNode
 from tinytensor.display.svg import Box, svg
-from tinytensor.engine import Node
 from tinytensor.io import atomic_write
 
 MOST_BOXES = 100  # in a picture of a notebook
@@ -23,10 +23,8 @@ class Drawing:
     ``save`` writes it to a file. ``source`` is the graph in the language of Graphviz, in full.
     """
 
-    def __init__(self, nodes: Sequence[Node], names: Mapping[Node, str], facts: Mapping[Node, Sequence[str]]):
-        self._nodes = list(nodes)  # in the order of their numbers; the last one is the output
-        self._names = dict(names)
-        self._facts = facts  # what a node's box says below its name
+    def __init__(self, nodes: Sequence[DrawnNode]):
+        self._nodes = nodes  # in the order of their numbers; the last one is the output
 
     @property
     def source(self) -> str:
@@ -37,7 +35,7 @@ class Drawing:
             label = "\\n".join(line.replace("\\", "\\\\").replace('"', '\\"') for line in box.lines)
             colour, shape = DOT_LOOKS[box.kind]
             lines.append(f'\t{node.number} [label="{label}" fillcolor="{colour}" shape={shape}]')
-            lines += [f"\t{parent.number} -> {node.number}" for parent in node.parents if parent is not None]
+            lines += [f"\t{parent.number} -> {node.number}" for parent in node.parents]
         return "\n".join([*lines, "}", ""])
 
     def save(self, path: str | Path) -> Path:
@@ -47,17 +45,18 @@ class Drawing:
         ValueError for another ending.
         """
         path = Path(path)
+        ending = path.suffix.lower()
         writers: dict[str, Callable[[], str]] = {
             ".html": lambda: _PAGE.format(self._repr_html_()),
             ".svg": self._whole,
             ".dot": lambda: self.source,
             ".gv": lambda: self.source,
         }
-        if path.suffix not in writers:
+        if ending not in writers:
             raise ValueError(f"a graph is saved as {', '.join(writers)}, not as {path.suffix or path.name!r}")
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as temporary:
-            Path(temporary).write_text(writers[path.suffix](), encoding="utf-8")
+            Path(temporary).write_text(writers[ending](), encoding="utf-8")
         return path
 
     def __repr__(self) -> str:
@@ -65,27 +64,25 @@ class Drawing:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: a picture of the outermost modules, and one for each module, which opens."""
-        return _Pages(self._nodes, self._names, self._box).html()
+        return _Pages(self._nodes, self._box).html()
 
-    def _box(self, node: Node) -> Box:
+    def _box(self, node: DrawnNode) -> Box:
         """A node as a box: its name, and the facts."""
-        kind = "leaf" if node.op is None else "output" if node is self._nodes[-1] else "op"
-        name = self._names.get(node) or (node.op.name if node.op else "leaf")
-        return Box([name, *self._facts[node]], kind)
+        kind = "leaf" if not node.op else "output" if node is self._nodes[-1] else "op"
+        return Box([node.name or node.op or "leaf", *node.facts], kind)
 
     def _whole(self) -> str:
         """One picture of all nodes, or of the last ones, on white."""
         picture = _Picture(self._nodes, MOST_IN_FILE)
         for node in self._nodes:
-            for parent in node.parents:
-                if parent is not None:
-                    picture.edges.append((parent, node))
-        return picture.draw(self._box, background="white")
+            picture.edges += [(parent, node) for parent in node.parents]
+        return picture.draw("graph", self._box, background="white")
 
 
 _PAGE = (
     '<!DOCTYPE html>\n<html lang="en"><meta charset="utf-8"><title>graph</title>'
-    '<meta name="viewport" content="width=device-width"><style>:root{{color-scheme:light dark}}</style>\n{}\n</html>\n'
+    '<meta name="viewport" content="width=device-width">'
+    "<style>:root{{color-scheme:light dark;font-family:sans-serif}}</style>\n{}\n</html>\n"
 )
 
 
@@ -96,7 +93,7 @@ class _Outside:
         self.text = text
 
 
-_Member = Node | Group | _Outside
+_Member = DrawnNode | Group | _Outside
 
 
 class _Picture:
@@ -115,7 +112,13 @@ class _Picture:
             self.members.append(self._outside[key])
         return self._outside[key]
 
-    def draw(self, box_of: Callable[[Node], Box], group_box: Callable[[Group], Box] | None = None, background: str = "") -> str:
+    def draw(
+        self,
+        label: str,
+        box_of: Callable[[DrawnNode], Box],
+        group_box: Callable[[Group], Box] | None = None,
+        background: str = "",
+    ) -> str:
         """The picture as SVG."""
         shown = set(self.members)
         edges = self.edges
@@ -134,25 +137,23 @@ class _Picture:
             else:
                 boxes.append(box_of(member))
         places = {member: i for i, member in enumerate(self.members)}
-        return svg(boxes, list(dict.fromkeys((places[start], places[end]) for start, end in edges)), background)
+        return svg(boxes, list(dict.fromkeys((places[start], places[end]) for start, end in edges)), label, background)
 
 
 class _Pages:
     """The pictures of all groups of a graph."""
 
-    def __init__(self, nodes: Sequence[Node], names: Mapping[Node, str], box_of: Callable[[Node], Box]):
+    def __init__(self, nodes: Sequence[DrawnNode], box_of: Callable[[DrawnNode], Box]):
         self.box_of = box_of
-        self.output = nodes[-1]
-        self.root = grouped(nodes, names)
-        self.chains: dict[Node, tuple[_Member, ...]] = {}  # the groups around a node, and the node
+        self.root = grouped(nodes)
+        self.chains: dict[DrawnNode, tuple[_Member, ...]] = {}  # the groups around a node, and the node
         self.pictures: dict[Group, _Picture] = {}
         self.counts: dict[Group, int] = {}  # the ops in a group
-        self.last: dict[Group, Node] = {}
+        self.last: dict[Group, DrawnNode] = {}
         self._find(self.root, ())
         for node in nodes:
             for parent in node.parents:
-                if parent is not None:
-                    self._connect(parent, node)
+                self._connect(parent, node)
 
     def _find(self, group: Group, around: tuple[_Member, ...]) -> None:
         self.pictures[group] = _Picture(group.members)
@@ -164,10 +165,10 @@ class _Pages:
                 self.last[group] = self.last[member]
             else:
                 self.chains[member] = (*around, group, member)
-                self.counts[group] += member.op is not None
+                self.counts[group] += bool(member.op)
                 self.last[group] = member
 
-    def _connect(self, start: Node, end: Node) -> None:
+    def _connect(self, start: DrawnNode, end: DrawnNode) -> None:
         """Draw an edge: between two members where both are, and to the outside in the groups that hold only one of them."""
         here, there = self.chains[start], self.chains[end]
         shared = next(i for i, (one, other) in enumerate(zip(here, there)) if one is not other)
@@ -183,9 +184,9 @@ class _Pages:
             picture = self.pictures[group]
             picture.edges.append((member, picture.outside(there[shared], f"to {self._title(there[shared:], end)}")))
 
-    def _title(self, chain: Sequence[_Member], node: Node) -> str:
+    def _title(self, chain: Sequence[_Member], node: DrawnNode) -> str:
         """What a node is called from outside: an op by the outermost group around it, if there is one; else by its own name."""
-        return chain[0].path if isinstance(chain[0], Group) and node.op is not None else self.box_of(node).lines[0]
+        return chain[0].path if isinstance(chain[0], Group) and node.op else self.box_of(node).lines[0]
 
     def html(self) -> str:
         self.drawn = 0
@@ -213,11 +214,12 @@ class _Pages:
     def _drawn(self, picture: _Picture, group: Group) -> str:
         """A group's picture, in which names lack that of the group."""
 
-        def box(node: Node) -> Box:
+        def box(node: DrawnNode) -> Box:
             (name, *facts), kind = self.box_of(node)
             return Box([_inside(name, group), *facts], kind)
 
-        return picture.draw(box, lambda inner: self._group_box(inner, group))
+        label = f"graph of {group.path}" if group.path else "graph"
+        return picture.draw(label, box, lambda inner: self._group_box(inner, group))
 
     def _group_box(self, group: Group, around: Group) -> Box:
         """A group as one box: its name, its number of ops or its only op, and the shape of its result."""
