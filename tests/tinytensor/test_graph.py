@@ -317,6 +317,16 @@ def test_a_long_chain_is_cut_and_says_so():
     assert html.count("<title>") == 101
 
 
+def test_a_module_that_is_cut_shows_only_what_its_last_ops_read():
+    weight, x = leaf(1.0), leaf(*np.ones(500))
+    steps = [x[i] for i in range(500)]
+    h = weight
+    for step in steps:
+        h = h + step * weight
+    pictures = outline(tt.draw_graph(h * 1.0, {"rnn.weight": weight, "x": x}))
+    assert 100 < len(pictures["rnn",]) < 170
+
+
 def test_a_leaf_alone():
     x = tt.tensor(3.0, requires_grad=True)
     assert outline(tt.draw_graph(x, {"x": x})) == {(): ["x"]}
