@@ -115,8 +115,14 @@ def _number(op: Op, value: Any) -> Any:
         return value
     if isinstance(value, host.generic):
         return value.item()
-    kind = "an array" if is_array(value) or is_host_array(value) else f"a {type(value).__name__}"
+    kind = "an array" if is_array(value) or is_host_array(value) else f"a {_kind(value)}"
     raise TypeError(f"{op.name} got a tensor and {kind}: make it a tensor with tt.tensor(...) first")
+
+
+def _kind(value: Any) -> str:
+    """A value's type, and if it is not Python's the package that it is from: another library may have a Tensor, too."""
+    package = type(value).__module__.partition(".")[0]
+    return type(value).__name__ if package == "builtins" else f"{package}.{type(value).__name__}"
 
 
 def _setting(op: Op, place: int, value: TensorClass) -> Array:

@@ -44,7 +44,10 @@ def checkpoint(function: Callable[..., Tensor], *inputs: Any) -> Tensor:
     if out.node is None:
         return out
     saved = _Saved(function, arrays, are_tensors, generator, region.outer, region.memories)
-    return wrap(out.data, Node(_checkpoint_op, (*parents, *region.outer), saved, out.shape, out.dtype))
+    node = Node(_checkpoint_op, (*parents, *region.outer), saved, out.shape, out.dtype)
+    if modes.keeping_values:
+        node.value = out.data
+    return wrap(out.data, node)
 
 
 class _Saved(NamedTuple):

@@ -25,32 +25,54 @@ def draw_graph(
     too. With ``gradients`` each node also shows the gradient of ``output``, which must have one element, by that node: its
     values if they are few, else the norm. The graph is kept, so ``backward`` still works.
 
-    Raises RuntimeError if nothing was recorded, or if ``backward`` has freed the graph.
+    The drawing is a copy, which holds no arrays. Raises RuntimeError if nothing was recorded, or if ``backward`` has freed a
+    part of the graph, and TypeError if ``names`` has something else than names and tensors.
     """
     from tinytensor.display.drawing import Drawing
+    from tinytensor.display.nodes import DrawnNode
 
+    if not isinstance(output, Tensor):
+        raise TypeError(f"draw_graph draws the graph of one tensor, not of a {type(output).__name__}")
     if output.node is None:
         raise RuntimeError("nothing was recorded for this tensor: nothing that it was computed from requires gradients")
-    if output.node.op is not None and output.node.saved is None:
-        raise RuntimeError("backward freed this graph: pass retain_graph=True to it, or draw the graph before")
-    pairs = names.items() if isinstance(names, Mapping) else names
-    labels = {tensor.node: name for name, tensor in pairs if tensor.node is not None}
+    labels = _labels(names)
     nodes = _ancestors(output.node)
+    if any(node.op is not None and node.saved is None for node in nodes):
+        raise RuntimeError("backward freed this graph: pass retain_graph=True to it, or draw the graph before")
     flowing: dict[engine.Node, Any] = {}
     if gradients:
         start, g = start_of_backward(output, None, create_graph=False)
         flowing = engine.backpropagate(start, g, nodes, retain_graph=True)
-    facts = {}
+    drawn: dict[engine.Node, DrawnNode] = {}
     for node in nodes:
         value = output.data if node is output.node else _value(node)
-        shown = [] if value is None or not 0 < value.size <= MOST_VALUES else [f"data {_text(value)}"]
-        if node in flowing:
-            shown.append(f"grad {_text(flowing[node])}")
-        if node.shape == () and shown:
-            facts[node] = [" | ".join(shown)]
-        else:
-            facts[node] = ["×".join(map(str, node.shape)) or "scalar", *shown]
-    return Drawing(nodes, labels, facts)
+        parents = [drawn[parent] for parent in node.parents if parent is not None]
+        op = node.op.name if node.op is not None else ""
+        drawn[node] = DrawnNode(node.number, op, parents, labels.get(node, ""), _facts(node, value, flowing.get(node)))
+    return Drawing(list(drawn.values()))
+
+
+def _labels(names: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]) -> dict[engine.Node, str]:
+    """The name of each node. Characters that a page or a file cannot hold, such as control characters, are escaped."""
+    pairs = list(names.items() if isinstance(names, Mapping) else names if isinstance(names, Iterable) else [names])
+    labels = {}
+    for pair in pairs:
+        name, tensor = pair if isinstance(pair, (tuple, list)) and len(pair) == 2 else (None, None)
+        if not isinstance(name, str) or not isinstance(tensor, Tensor):
+            raise TypeError("draw_graph needs names as {'x': x}, as pairs ('x', x), or as model.named_parameters()")
+        if tensor.node is not None:
+            labels[tensor.node] = "".join(c if c.isprintable() else repr(c)[1:-1] for c in name)
+    return labels
+
+
+def _facts(node: engine.Node, value: Any, gradient: Any) -> list[str]:
+    """What a node's box says below its name: its shape, its value and its gradient. Of a scalar, on one line."""
+    shown = [] if value is None or not 0 < value.size <= MOST_VALUES else [f"data {_text(value)}"]
+    if gradient is not None:
+        shown.append(f"grad {_text(gradient)}")
+    if node.shape == () and shown:
+        return [" | ".join(shown)]
+    return ["×".join(map(str, node.shape)) or "scalar", *shown]
 
 
 def _value(node: engine.Node) -> Any:
@@ -82,4 +104,4 @@ def _text(array: Any) -> str:
         return f"{float(values.reshape(())):.4g}"
     if 0 < values.size <= MOST_VALUES:
         return " ".join(host.array2string(values, precision=3, separator=", ").split())
-    return f"norm {float(host.linalg.norm(values)):.3g}"
+    return f"norm {float(host.linalg.norm(values.astype('float64'))):.3g}"

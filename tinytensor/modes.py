@@ -120,7 +120,16 @@ def detect_anomaly() -> Any:
 
 
 def keep_values() -> Any:
-    """A context in which the recorded graph keeps the result of every op, so that ``draw_graph`` can show it."""
+    """A context in which the recorded graph keeps the result of every op, so that ``draw_graph`` can show it.
+
+    So memory that would be free after the forward pass is in use until the graph is gone. Each thread has its own setting.
+
+    >>> x = tt.tensor(3.0, requires_grad=True)
+    >>> with tt.keep_values():
+    ...     y = x * x + 1
+    >>> "data 9" in tt.draw_graph(y).source
+    True
+    """
     return Switched("keeping_values", True)
 
 

@@ -7,7 +7,9 @@ the functions of functional/.
 
 ``x += y`` makes a new tensor, and ``x[i] = y`` gives x a changed copy of its array. So neither changes another tensor that
 shares memory with x. Only these write into memory that tensors may share: ``Parameter.assign``, ``load_state_dict``,
-initialisers, optimizers, ``clip_grad_norm``, and code that changes ``.data`` or the array from ``.numpy()``.
+initialisers, optimizers, ``clip_grad_norm``, and code that changes ``.data`` or an array that shares its memory (from
+``.numpy()``, ``np.asarray(x)`` or DLPack). ``backward`` refuses to use saved values that were changed, but it cannot notice
+changes by such code.
 """
 
 from __future__ import annotations
@@ -140,7 +142,11 @@ class Tensor:
     # ------------------------------------------------------------------------------------------------- its values
 
     def numpy(self) -> Any:
-        """The values as a NumPy array. On the CPU it shares the tensor's memory; from a GPU it is a copy."""
+        """The values as a NumPy array. On the CPU it shares the tensor's memory; from a GPU it is a copy.
+
+        A change in place of the array changes the tensor. If a graph had saved the values, ``backward`` does not notice it, and
+        the gradients are wrong: change a ``.copy()`` instead.
+        """
         return to_numpy(read_values(self.data))
 
     def item(self) -> Any:
@@ -212,7 +218,10 @@ class Tensor:
         return int(self.item())
 
     def __array__(self, dtype: DType = None, copy: bool | None = None) -> Any:
-        """``np.asarray(x)`` shares the tensor's memory. A tensor that requires gradients, or is on a GPU, raises TypeError."""
+        """``np.asarray(x)`` shares the tensor's memory, like ``.numpy()``; ``np.array(x)`` copies.
+
+        A tensor that requires gradients, or is on a GPU, raises TypeError.
+        """
         if xp is not host:
             raise TypeError("a tensor on a GPU is not copied to a NumPy array automatically: call .numpy()")
         if self.node is not None:
@@ -220,10 +229,11 @@ class Tensor:
         return host.array(read_values(self.data), dtype=dtype, copy=copy)
 
     def __dlpack__(self, **settings: Any) -> Any:
-        """``np.from_dlpack(x)``, ``torch.from_dlpack(x)`` and others share the tensor's memory, on a GPU too.
+        """``np.from_dlpack(x)``, ``torch.from_dlpack(x)`` and others share the memory, as ``.numpy()`` does, on a GPU too.
 
         Raises BufferError, as DLPack asks for, if the tensor requires gradients, or if an axis runs backward in memory, which
-        ends a process that uses PyTorch."""
+        ends a process that uses PyTorch.
+        """
         if self.node is not None:
             raise BufferError("another library would lose the gradients that this tensor requires: pass x.detach()")
         if any(stride < 0 for stride in self.data.strides):
@@ -243,8 +253,11 @@ class Tensor:
         raise _not_for_tensors(ufunc.__name__)
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        """NumPy calls this for np.sum(x) and its other functions on arrays. Those that only need the shape may run."""
-        if function in (host.shape, host.ndim, host.size):
+        """NumPy calls this for np.sum(x) and its other functions on arrays.
+
+        Those that only need the shape may run, and ``broadcast_arrays``, which ``plt.bar`` calls: it asks ``__array__``.
+        """
+        if function in (host.shape, host.ndim, host.size, host.broadcast_arrays):
             return function.__wrapped__(*args, **kwargs)
         raise _not_for_tensors(function.__name__)
 

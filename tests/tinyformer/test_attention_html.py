@@ -8,6 +8,7 @@ import sys
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -83,6 +84,38 @@ def test_long_texts_and_many_layers_are_cut_and_the_page_says_so() -> None:
 def test_tokens_that_do_not_fit() -> None:
     with pytest.raises(ValueError, match=r"encoder: weights of shape \(1, 3, 3\) do not fit 2 source tokens"):
         attention_html({"encoder": weights(1, 3, 3)}, ["a", "b"])
+
+
+@pytest.mark.parametrize("token", [7, b"a", None])
+def test_tokens_that_are_no_texts(token: Any) -> None:
+    with pytest.raises(TypeError, match="decode them first"):
+        attention_html({"encoder": weights(1, 2, 2)}, ["a", token])
+
+
+def test_rows_that_do_not_sum_to_one() -> None:
+    def notes(rows: list[list[float]]) -> list[str]:
+        return re.findall(
+            r'<div class="note">(\d+ of.*?)</div>', attention_html({"encoder": tt.tensor([rows])}, "ab")._repr_html_()
+        )
+
+    assert notes([[0.5, 0.5], [0.999, 0.0]]) == []
+    assert notes([[0.0, 0.0], [1.0, 0.0]]) == ["1 of 2 rows do not sum to 1"]
+    assert notes([[float("nan"), 1.0], [1.0, 1.0]]) == ["2 of 2 rows do not sum to 1"]
+
+
+def test_weights_without_heads() -> None:
+    with pytest.raises(ValueError, match="axes are heads, queries, keys"):
+        attention_html({"encoder": tt.ones((2, 2))}, ["a", "b"])
+
+
+def test_tables_have_names() -> None:
+    html = attention_html({"encoder": weights(2, 1, 1)}, ["a"])._repr_html_()
+    assert re.findall(r'<table aria-label="([^"]*)"', html) == ["mean over the heads", "head 1", "head 2"]
+
+
+def test_other_endings(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"\.html, not as .\.png"):
+        attention_html({"encoder": weights(1, 1, 1)}, ["a"]).save(tmp_path / "maps.png")
 
 
 def test_save(tmp_path: Path) -> None:

@@ -60,6 +60,15 @@ def test_a_huge_tensor_is_quick_and_many_axes_are_short():
     assert len(tt.zeros((9, 9, 9, 9, 9))._repr_html_().split()) < 200
 
 
+def test_many_short_axes():
+    """NumPy shortens no axis of two elements: it would write down all of these."""
+    start = time.perf_counter()
+    text = text_of(tt.arange(2**20).reshape((2,) * 20)._repr_html_())
+    assert time.perf_counter() - start < 2
+    assert text.startswith("[" * 20 + "   0,    1],")
+    assert "1023" + "]" * 10 + ", ...]" * 10 in text
+
+
 @pytest.mark.needs("cupy")
 def test_bfloat16():
     if bfloat16 is None:
@@ -89,6 +98,14 @@ def test_a_module_inside_itself_and_text_that_is_not_html():
     html = Odd()._repr_html_()
     assert "<script>" not in html
     assert words(html) == words(repr(Odd()).replace("<script>", "&lt;script&gt;"))
+
+
+def test_a_long_description_is_broken_into_lines():
+    class Long(nn.Module):
+        def extra_repr(self):
+            return "x" * 500
+
+    assert "overflow-wrap:anywhere" in Long()._repr_html_()
 
 
 def test_a_shared_module_comes_at_each_of_its_places():

@@ -1,6 +1,7 @@
 """Drawing the recorded graph: its text, its pictures and the tree of modules in them."""
 
 import re
+import weakref
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
@@ -187,6 +188,54 @@ def test_text_in_names_is_only_text():
     assert "<b>" not in drawing._repr_html_()
 
 
+def test_a_checkpoint_keeps_its_value_too():
+    x = leaf(2.0)
+    with tt.keep_values():
+        out = tt.checkpoint(tt.exp, x) * 1.0
+    assert ["checkpoint", "1", "data 7.389"] in parts(tt.draw_graph(out))[0].values()
+
+
+def test_a_graph_that_backward_freed_in_part():
+    shared = tt.exp(leaf(1.0))
+    first, second = shared * 2, shared * 3
+    first.backward()
+    with pytest.raises(RuntimeError, match="retain_graph"):
+        tt.draw_graph(second)
+
+
+def test_a_drawing_stays_when_the_graph_goes():
+    x = leaf(1.0, 2.0)
+    with tt.keep_values():
+        middle = tt.exp(x) + 1.0
+        out = (middle * 2).sum()
+    drawing = tt.draw_graph(out, {"x": x})
+    before = drawing.source, drawing._repr_html_()
+    memory = weakref.ref(middle.data)
+    out.backward()
+    assert (drawing.source, drawing._repr_html_()) == before
+    del middle, out
+    assert memory() is None
+
+
+def test_the_norm_of_large_gradients():
+    x = tt.tensor(np.full(100, 3e3), "float16", requires_grad=True)
+    drawing = tt.draw_graph((x * x * 0.5).astype("float64").sum(), {"x": x}, gradients=True)
+    assert ["x", "100", "grad norm 3e+04"] in parts(drawing)[0].values()
+
+
+@pytest.mark.parametrize("wrong", ["a module", "tensors", "numbers", "a number as a name", "a text"])
+def test_names_that_are_none(wrong):
+    x = leaf(1.0, 2.0)
+    names = {"a module": nn.Linear(1, 1), "tensors": [x], "numbers": {"x": 3}, "a number as a name": {1: x}, "a text": "x"}
+    with pytest.raises(TypeError, match="named_parameters"):
+        tt.draw_graph(x * 2, names[wrong])
+
+
+def test_what_is_no_tensor():
+    with pytest.raises(TypeError, match="one tensor, not of a tuple"):
+        tt.draw_graph((leaf(1.0), leaf(1.0)))
+
+
 # ------------------------------------------------------------------------------------------------------------- pictures
 
 
@@ -209,6 +258,20 @@ def test_a_tied_weight_is_in_the_first_module_that_uses_it():
     html = tt.draw_graph(loss, model.named_parameters())._repr_html_()
     assert html.count("<title>weight\n11×8") == 1
     assert html.count("<title>from token_embedding.weight<") == 1  # where it gives the logits
+
+
+def test_a_loss_is_outside_of_the_last_module():
+    class Net(nn.Module):
+        def __init__(self):
+            self.net = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 1))
+
+        def forward(self, x):
+            return self.net(x)
+
+    model = Net()
+    pictures = outline(tt.draw_graph((model(tt.ones((3, 2))) ** 2).mean(), model.named_parameters()))
+    assert pictures[()] == ["net", "square", "mean"]
+    assert pictures["net",] == ["0", "tanh", "2", "to square"]
 
 
 def test_several_blocks_are_one_box():
@@ -254,6 +317,16 @@ def test_a_long_chain_is_cut_and_says_so():
     assert html.count("<title>") == 101
 
 
+def test_a_module_that_is_cut_shows_only_what_its_last_ops_read():
+    weight, x = leaf(1.0), leaf(*np.ones(500))
+    steps = [x[i] for i in range(500)]
+    h = weight
+    for step in steps:
+        h = h + step * weight
+    pictures = outline(tt.draw_graph(h * 1.0, {"rnn.weight": weight, "x": x}))
+    assert 100 < len(pictures["rnn",]) < 170
+
+
 def test_a_leaf_alone():
     x = tt.tensor(3.0, requires_grad=True)
     assert outline(tt.draw_graph(x, {"x": x})) == {(): ["x"]}
@@ -280,6 +353,15 @@ def test_two_outputs_on_a_page_do_not_clash():
     assert " id=" not in tt.draw_graph(loss, model.named_parameters())._repr_html_()
 
 
+def test_each_picture_has_a_name_for_those_who_listen():
+    model, loss = gpt(1)
+    html = tt.draw_graph(loss, model.named_parameters())._repr_html_()
+    labels = re.findall(r'<svg [^>]*role="group" aria-label="([^"]*)"', html)
+    assert labels[0] == "graph"
+    assert "graph of blocks.0.attention" in labels
+    assert len(labels) == html.count("<svg")
+
+
 # ---------------------------------------------------------------------------------------------------------------- files
 
 
@@ -293,6 +375,19 @@ def test_save(tmp_path):
     assert drawing.save(str(tmp_path / "graph.dot")).read_text(encoding="utf-8") == drawing.source
     with pytest.raises(ValueError, match=r"\.svg"):
         drawing.save(tmp_path / "graph.png")
+
+
+def test_names_that_a_file_cannot_hold(tmp_path):
+    x = leaf(1.0)
+    drawing = tt.draw_graph(x * 2, {"a\n\x00\x1b\ud800\u202eb": x})
+    for ending in ("svg", "html", "dot"):
+        assert r"a\n\x00\x1b\ud800\u202eb" in drawing.save(tmp_path / f"g.{ending}").read_text("utf-8").replace("\\\\", "\\")
+    ElementTree.parse(tmp_path / "g.svg")
+
+
+def test_endings_in_capitals(tmp_path):
+    assert (leaf_drawing := tt.draw_graph(leaf(1.0))).save(tmp_path / "g.SVG").read_text("utf-8").startswith("<svg ")
+    assert "color:black" in leaf_drawing.save(tmp_path / "g.svg").read_text("utf-8")  # on white, whatever page it is put into
 
 
 @pytest.mark.needs("dot")

@@ -84,6 +84,28 @@ def test_from_dlpack_refuses_complex_numbers():
         tt.from_dlpack(np.ones(2, "complex64"))
 
 
+@numpy_only
+def test_a_saved_value_that_a_shared_array_changes_is_not_noticed():
+    """As the docstrings of numpy() and from_dlpack say. A copy is safe."""
+    w, x = tt.ones(2, requires_grad=True), tt.ones(2)
+    out = (w * x).sum()
+    np.array(x)[:] = 5.0
+    np.asarray(x)[:] = 3.0
+    out.backward()
+    assert w.grad.tolist() == [3, 3]
+
+
+@numpy_only
+def test_bars_of_a_tensor():
+    plt = pytest.importorskip("matplotlib.figure")
+    axes = plt.Figure().subplots()
+    assert [bar.get_height() for bar in axes.bar(np.arange(2), tt.tensor([1.0, 2.0]))] == [1, 2]
+    assert axes.plot(tt.tensor([1.0, 2.0]))[0].get_ydata(orig=False).tolist() == [1, 2]
+    for draw in (axes.bar, axes.plot, axes.scatter):
+        with pytest.raises(TypeError, match=r"\.detach\(\)"):
+            draw(np.arange(2), tt.tensor([1.0, 2.0], requires_grad=True))
+
+
 def test_operators_between_an_array_and_a_tensor_stay_as_they_were():
     x = tt.ones(2)
     with pytest.raises(TypeError, match="tensor"):

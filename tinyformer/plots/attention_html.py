@@ -40,8 +40,8 @@ STYLE = """<style>
 </style>"""
 
 HOW_TO_READ = (
-    "Each row is a query: the token that looks. Each column is a key: a token that it may look at. Each row sums to 1: the "
-    "bluer, the more. Point at a row, or tap its token, to see its numbers."
+    "Each row is a query: the token that looks. Each column is a key: a token that it may look at. Each row sums to 1 "
+    "unless a note says otherwise. The bluer, the more. Point at a row, or tap its token, to see its numbers."
 )
 
 
@@ -58,8 +58,10 @@ class AttentionHTML:
         return self._html
 
     def save(self, path: str | Path) -> Path:
-        """Write a page that needs no other file. Returns its path."""
+        """Write a page that needs no other file, and return its path. Raises ValueError unless it ends in .html."""
         path = Path(path)
+        if path.suffix.lower() not in (".html", ".htm"):
+            raise ValueError(f"attention maps as a page are saved as .html, not as {path.suffix or path.name!r}")
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as temporary:
             Path(temporary).write_text(
@@ -78,8 +80,11 @@ def attention_html(
 
     ``maps`` holds the weights (heads, queries, keys) by the layer's name; which tokens are queries and which are keys follows
     from the name, as in ``attention_maps``. Of many tokens the first are shown, and of many maps too; the page says what is
-    left out. Raises ValueError if the tokens are not as many as the weights.
+    left out. Raises ValueError if the tokens are not as many as the weights, and TypeError if they are not texts.
     """
+    for token in (*source_tokens, *target_tokens):
+        if not isinstance(token, str):
+            raise TypeError(f"tokens are texts, not {type(token).__name__} like {token!r}: decode them first")
     left = MOST_CELLS
     layers: list[str] = []
     for name, weights in maps.items():
@@ -88,14 +93,15 @@ def attention_html(
         if heads.shape[1:] != (len(queries), len(keys)):
             raise ValueError(
                 f"{name}: weights of shape {weights.shape} do not fit {len(queries)} {query_name.partition(': ')[2]} tokens as "
-                f"queries and {len(keys)} {key_name.partition(': ')[2]} tokens as keys"
+                f"queries and {len(keys)} {key_name.partition(': ')[2]} tokens as keys: their axes are heads, queries, keys"
             )
         cells = min(len(queries), MOST_TOKENS) * min(len(keys), MOST_TOKENS)
         fitting = min(left // max(cells, 1), len(heads) + 1) if len(heads) else 0
         left -= fitting * cells
         drawn = [_map("mean over the heads", heads.mean(axis=0), queries, keys)] if fitting else []
         drawn += [_map(f"head {i + 1}", heads[i], queries, keys) for i in range(fitting - 1)]
-        layers.append(_layer(name, drawn, len(heads), _cut(queries, query_name) + _cut(keys, key_name), is_open=not layers))
+        notes = _cut(queries, query_name) + _cut(keys, key_name) + _other_sums(heads)
+        layers.append(_layer(name, drawn, len(heads), notes, is_open=not layers))
     return AttentionHTML(f'<div class="tf-attention">{STYLE}<div class="note">{HOW_TO_READ}</div>{"".join(layers)}</div>')
 
 
@@ -116,6 +122,12 @@ def _cut(tokens: Sequence[str], name: str) -> list[str]:
     return [f"{name}: the first {MOST_TOKENS} of {len(tokens):,} tokens"] if len(tokens) > MOST_TOKENS else []
 
 
+def _other_sums(heads: Any) -> list[str]:
+    """A note of how many rows do not sum to 1, if some do not: one that may look at no key, for instance, is all 0."""
+    wrong = ~(abs(heads.sum(axis=-1) - 1) < 0.01)  # true of NaN, too
+    return [f"{wrong.sum():,} of {wrong.size:,} rows do not sum to 1"] if wrong.any() else []
+
+
 def _map(title: str, weights: Any, queries: Sequence[str], keys: Sequence[str]) -> str:
     """A table with a coloured cell for each weight (queries, keys)."""
     columns = [_label(token) for token in keys[:MOST_TOKENS]]
@@ -125,7 +137,7 @@ def _map(title: str, weights: Any, queries: Sequence[str], keys: Sequence[str]) 
         query = _label(token)
         cells = "".join(_cell(query, key, weight) for key, weight in zip(columns, row))
         rows.append(f'<tr><th scope="row" tabindex="0">{query}</th>{cells}</tr>')
-    table = f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    table = f'<table aria-label="{escape(title)}"><thead><tr><th></th>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
     upright = " upright" if all(len(key) <= UPRIGHT for key in keys) else ""
     return f'<div class="map{upright}"><div>{escape(title)}</div>{table}</div>'
 

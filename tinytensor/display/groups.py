@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from tinytensor.engine import Node
+from tinytensor.display.nodes import DrawnNode
 
 
 @dataclass(eq=False)
@@ -14,32 +14,20 @@ class Group:
     """The part of a graph that one module computed. ``path`` is the module's dotted name; the whole graph has the name ""."""
 
     path: str
-    members: list[Node | Group] = field(default_factory=list)  # in the order in which they were computed
-
-    def nodes(self) -> list[Node]:
-        """All nodes in this group and in the groups inside it."""
-        found: list[Node] = []
-        waiting: list[Node | Group] = [self]
-        while waiting:
-            member = waiting.pop()
-            if isinstance(member, Group):
-                waiting += member.members
-            else:
-                found.append(member)
-        return found
+    members: list[DrawnNode | Group] = field(default_factory=list)  # in the order in which they were computed
 
 
-def grouped(nodes: Sequence[Node], names: Mapping[Node, str]) -> Group:
+def grouped(nodes: Sequence[DrawnNode]) -> Group:
     """The tree of the modules of these nodes, which come in the order of their numbers.
 
     A module that was called several times has a group for each time. So no two groups need each other's results.
     """
-    paths = module_paths(nodes, names)
+    paths = module_paths(nodes)
     root = Group("")
-    home: dict[Node, Group] = {}
+    home: dict[DrawnNode, Group] = {}
     opened = [root]
     for node in nodes:
-        if node.op is None:
+        if not node.op:
             continue
         while not _within(paths[node], opened[-1].path):
             opened.pop()
@@ -47,7 +35,7 @@ def grouped(nodes: Sequence[Node], names: Mapping[Node, str]) -> Group:
             opened.append(Group(path))
             opened[-2].members.append(opened[-1])
         for parent in node.parents:
-            if parent is not None and parent.op is None and parent not in home:
+            if not parent.op and parent not in home:
                 home[parent] = next(group for group in reversed(opened) if _within(paths[parent], group.path))
                 home[parent].members.append(parent)
         opened[-1].members.append(node)
@@ -56,30 +44,33 @@ def grouped(nodes: Sequence[Node], names: Mapping[Node, str]) -> Group:
     return _compact(root)
 
 
-def module_paths(nodes: Sequence[Node], names: Mapping[Node, str]) -> dict[Node, str]:
-    """The name of the module that each node belongs to. ``names`` are those of parameters, as ``named_parameters`` gives them.
+def module_paths(nodes: Sequence[DrawnNode]) -> dict[DrawnNode, str]:
+    """The name of the module that each node belongs to. Parameters have their names from ``named_parameters``.
 
     An op belongs where its parameters are. An op without parameters belongs to the innermost module that holds all its inputs,
     or what was computed just before and after it, whichever is further inside. Modules that have parameters of their own
-    count as their ops' homes only.
+    count as their ops' homes only. What follows after the last op with parameters, such as a loss, is in no module if it has
+    a single input.
     """
-    paths = {node: _module_of(names.get(node, "")) for node in nodes if node.op is None}
-    ops = [node for node in nodes if node.op is not None]
+    paths = {node: _module_of(node.name) for node in nodes if not node.op}
+    ops = [node for node in nodes if node.op]
     for node in ops:
-        own = [paths[parent] for parent in node.parents if parent is not None and parent.op is None and paths[parent]]
+        own = [paths[parent] for parent in node.parents if not parent.op and paths[parent]]
         if own:
             paths[node] = _common(own)
     following = ""
-    after: dict[Node, str] = {}
+    after: dict[DrawnNode, str] = {}
     for node in reversed(ops):
         after[node] = following
         following = paths.get(node, following)
-    homes = {paths[leaf] for leaf in names if leaf in paths}
+    homes = {paths[node] for node in nodes if not node.op and node.name}
     before = ""
     for node in ops:
         if node not in paths:
-            inputs = [paths[p] for p in node.parents if p is not None and (p.op is not None or p in names)]
+            inputs = [paths[p] for p in node.parents if p.op or p.name]
             inputs = [_module_of(path) if path in homes else path for path in inputs]
+            if not after[node] and len(set(node.parents)) == 1:
+                inputs = []
             paths[node] = max(_common(inputs), _common([before, after[node]]), key=len)
         before = paths[node]
     return paths

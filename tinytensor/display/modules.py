@@ -14,7 +14,8 @@ _ROW = "clear:both;padding-left:1.1em"  # the number of the row before, which ma
 
 def module_html(module: Module) -> str:
     """The tree of modules that the module's repr prints. At first its own parts are shown, and theirs are closed."""
-    return f'<div style="font-family:monospace;max-width:48em;display:flow-root">{_tree(module, "", ())}</div>'
+    style = "font-family:monospace;max-width:48em;display:flow-root;overflow-wrap:anywhere"
+    return f'<div style="{style}">{_tree(module, "", ())}</div>'
 
 
 def _tree(module: Module, name: str, above: tuple[Module, ...]) -> str:
@@ -25,7 +26,7 @@ def _tree(module: Module, name: str, above: tuple[Module, ...]) -> str:
     count = module.num_parameters()
     line = f"{label}<b>{kind}</b>({escape(module.extra_repr())})"
     if count:
-        line += f' <span style="float:right">{count:,}</span>'
+        line += f' <span style="float:right" title="parameters">{count:,}</span>'
     parts = "".join(_tree(child, child_name, (*above, module)) for child_name, child in module.children())
     if not parts:
         return f'<div style="{_ROW}">{line}</div>'

@@ -29,15 +29,16 @@ class Box(NamedTuple):
     kind: str
 
 
-def svg(boxes: Sequence[Box], edges: Sequence[tuple[int, int]], background: str = "") -> str:
-    """The picture, with arrows between the boxes of these positions. Arrows go down."""
+def svg(boxes: Sequence[Box], edges: Sequence[tuple[int, int]], label: str, background: str = "") -> str:
+    """The picture, with arrows between the boxes of these positions. Arrows go down. Screen readers read ``label``."""
     sizes = [_size(box) for box in boxes]
     layout = lay_out(sizes, edges)
     width, height = layout.width + 2 * MARGIN, layout.height + 2 * MARGIN
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
         f'viewBox="{-MARGIN} {-MARGIN} {width:.0f} {height:.0f}" font-family="sans-serif" font-size="{SIZE}" '
-        'text-anchor="middle" style="max-width:none">'
+        f'text-anchor="middle" style="max-width:none{";color:black" if background else ""}" '
+        f'role="group" aria-label="{escape(label)}">'
     ]
     if background:
         parts.append(f'<rect x="{-MARGIN}" y="{-MARGIN}" width="100%" height="100%" fill="{background}"/>')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from tinytensor.tensor import Tensor
 
 MOST_SHOWN = 256  # a tensor with more elements is shortened, as NumPy does
+MOST_AT_ENDS = 1024  # elements at the ends of all axes; of more than that the first part alone is shown
 LINE = 100  # the letters in a line
 
 
@@ -33,10 +35,13 @@ def shape_text(shape: tuple[int, ...]) -> str:
 
 
 def values_text(array: Array) -> str:
-    """The values as NumPy prints them. Of many values only those at the ends of each axis are read."""
+    """The values as NumPy prints them. Of many values only those at the ends of each axis are read, and of many axes fewer."""
     if array.size <= MOST_SHOWN:
         return _printed(to_numpy(array), threshold=MOST_SHOWN)
     edge = {1: 3, 2: 3, 3: 2}.get(array.ndim, 1)  # how many to show at each end of an axis
+    if math.prod(min(length, 2 * edge + 1) for length in array.shape) > MOST_AT_ENDS:
+        first = values_text(array[0]).replace("\n", "\n ")
+        return f"[{first}{', ...' * (len(array) > 1)}]"
     index = []
     for axis, length in enumerate(array.shape):
         # Of the left end one more than is shown: NumPy puts "..." in its place.

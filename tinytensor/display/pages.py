@@ -1,0 +1,170 @@
+"""The pictures of a graph, one for each of its modules, and the page that shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from html import escape
+
+from tinytensor.display.groups import Group, grouped
+from tinytensor.display.nodes import DrawnNode
+from tinytensor.display.svg import Box, svg
+
+MOST_BOXES = 100  # in a picture
+MOST_IN_ALL = 2000  # in all pictures
+
+
+class _Outside:
+    """What stands at the edge of a module's picture: something that it reads, or that reads it."""
+
+    def __init__(self, text: str):
+        self.text = text
+
+
+_Member = DrawnNode | Group | _Outside
+
+
+class Picture:
+    """The members of a group, of which the last ones are drawn if there are too many, and the edges between them."""
+
+    def __init__(self, members: Sequence[_Member], most: int = MOST_BOXES):
+        self.left_out = max(len(members) - most, 0)
+        self.members = list(members[self.left_out :])
+        self.edges: list[tuple[_Member, _Member]] = []
+        self._outside: dict[object, _Outside] = {}
+
+    def outside(self, key: object, text: str) -> _Outside:
+        """The one member that stands for something outside."""
+        if key not in self._outside:
+            self._outside[key] = _Outside(text)
+            self.members.append(self._outside[key])
+        return self._outside[key]
+
+    def draw(
+        self,
+        label: str,
+        box_of: Callable[[DrawnNode], Box],
+        group_box: Callable[[Group], Box] | None = None,
+        background: str = "",
+    ) -> str:
+        """The picture as SVG."""
+        shown = set(self.members)
+        edges = self.edges
+        if self.left_out:
+            rest = self.outside(self, f"… {self.left_out:,} more before")
+            inside = [(start, end) for start, end in edges if start in shown and end in shown]
+            fed = {end for _, end in inside}  # an arrow from the rest to each of the others is enough
+            edges = inside + [(rest, end) for start, end in edges if start not in shown and end in shown and end not in fed]
+        ends = {member for edge in edges for member in edge}
+        members = [member for member in self.members if member in ends or not isinstance(member, _Outside)]
+        boxes = []
+        for member in members:
+            if isinstance(member, _Outside):
+                boxes.append(Box([member.text], "outside"))
+            elif isinstance(member, Group):
+                assert group_box is not None
+                boxes.append(group_box(member))
+            else:
+                boxes.append(box_of(member))
+        places = {member: i for i, member in enumerate(members)}
+        return svg(boxes, list(dict.fromkeys((places[start], places[end]) for start, end in edges)), label, background)
+
+
+class Pages:
+    """The pictures of all groups of a graph."""
+
+    def __init__(self, nodes: Sequence[DrawnNode], box_of: Callable[[DrawnNode], Box]):
+        self.box_of = box_of
+        self.root = grouped(nodes)
+        self.chains: dict[DrawnNode, tuple[_Member, ...]] = {}  # the groups around a node, and the node
+        self.pictures: dict[Group, Picture] = {}
+        self.counts: dict[Group, int] = {}  # the ops in a group
+        self.last: dict[Group, DrawnNode] = {}
+        self._find(self.root, ())
+        for node in nodes:
+            for parent in node.parents:
+                self._connect(parent, node)
+
+    def _find(self, group: Group, around: tuple[_Member, ...]) -> None:
+        self.pictures[group] = Picture(group.members)
+        self.counts[group] = 0
+        for member in group.members:
+            if isinstance(member, Group):
+                self._find(member, (*around, group))
+                self.counts[group] += self.counts[member]
+                self.last[group] = self.last[member]
+            else:
+                self.chains[member] = (*around, group, member)
+                self.counts[group] += bool(member.op)
+                self.last[group] = member
+
+    def _connect(self, start: DrawnNode, end: DrawnNode) -> None:
+        """Draw an edge: between two members where both are, and to the outside in the groups that hold only one of them."""
+        here, there = self.chains[start], self.chains[end]
+        shared = next(i for i, (one, other) in enumerate(zip(here, there)) if one is not other)
+        group = here[shared - 1]
+        assert isinstance(group, Group)
+        self.pictures[group].edges.append((here[shared], there[shared]))
+        for group, member in zip(there[shared:], there[shared + 1 :]):
+            assert isinstance(group, Group)
+            picture = self.pictures[group]
+            picture.edges.append((picture.outside(start, f"from {self._title(here[shared:], start)}"), member))
+        for group, member in zip(here[shared:], here[shared + 1 :]):
+            assert isinstance(group, Group)
+            picture = self.pictures[group]
+            picture.edges.append((member, picture.outside(there[shared], f"to {self._title(there[shared:], end)}")))
+
+    def _title(self, chain: Sequence[_Member], node: DrawnNode) -> str:
+        """What a node is called from outside: an op by the outermost group around it, if there is one; else by its own name."""
+        return chain[0].path if isinstance(chain[0], Group) and node.op else self.box_of(node).lines[0]
+
+    def html(self) -> str:
+        self.drawn = 0
+        ops = self.counts[self.root]
+        summary = f"{count(ops, 'op')}, {count(len(self.chains) - ops, 'leaf', 'leaves')}"
+        return f"<div>{_small(escape(summary))}{self._group(self.root)}</div>"
+
+    def _group(self, group: Group) -> str:
+        """The picture of a group, and below it those of the groups inside it, closed."""
+        picture = self.pictures[group]
+        self.drawn += len(picture.members)
+        if self.drawn > MOST_IN_ALL:
+            return _small("not drawn, because the graph is so large: its .source is complete")
+        parts = [f'<div style="overflow-x:auto">{self._drawn(picture, group)}</div>']
+        if picture.left_out:
+            parts.append(_small(f"The first {picture.left_out:,} of {len(group.members):,} are not drawn."))
+        for member in picture.members:
+            if isinstance(member, Group):
+                ops = f'<span style="opacity:.7;font-size:.9em">{count(self.counts[member], "op")}</span>'
+                name = f'<code style="font-size:.9em">{escape(_inside(member.path, group))}</code>'
+                summary = f"<summary>{name} {ops}</summary>"
+                parts.append(f'<details style="margin:.15em 0 .15em 1em">{summary}{self._group(member)}</details>')
+        return "".join(parts)
+
+    def _drawn(self, picture: Picture, group: Group) -> str:
+        """A group's picture, in which names lack that of the group."""
+
+        def box(node: DrawnNode) -> Box:
+            (name, *facts), kind = self.box_of(node)
+            return Box([_inside(name, group), *facts], kind)
+
+        label = f"graph of {group.path}" if group.path else "graph"
+        return picture.draw(label, box, lambda inner: self._group_box(inner, group))
+
+    def _group_box(self, group: Group, around: Group) -> Box:
+        """A group as one box: its name, its number of ops or its only op, and the shape of its result."""
+        last = self.last[group]
+        what = self.box_of(last).lines[0] if self.counts[group] == 1 else count(self.counts[group], "op")
+        return Box([_inside(group.path, around), what, *self.box_of(last).lines[1:]], "module")
+
+
+def _inside(name: str, group: Group) -> str:
+    """A name inside a group, without that of the group."""
+    return name.removeprefix(group.path + ".") if group.path else name
+
+
+def _small(text: str) -> str:
+    return f'<div style="opacity:.7;font-size:.85em">{text}</div>'
+
+
+def count(number: int, what: str, several: str = "") -> str:
+    return f"{number:,} {what if number == 1 else several or what + 's'}"
