@@ -1,6 +1,6 @@
 """Multi-head attention on projections as linear layers make them: the heads are cut out as views, and joined again.
 
-If recorded ops cut and joined the heads, they would be ten nodes of the graph, and the gradient of each would take a copy.
+If recorded ops cut and joined the heads, they would add seven nodes to the graph, and the gradient of each would take a copy.
 """
 
 from __future__ import annotations
