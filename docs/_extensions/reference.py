@@ -73,6 +73,8 @@ for full in sorted(PUBLIC, key=lambda name: (MODULES.index(name.rpartition(".")[
 
 # ------------------------------------------------------------------------------------------------------------ docstrings
 
+NAMED_TUPLE = ("Alias for field number", "Create new instance of")  # what Python writes into a named tuple's docstrings
+
 
 def escaped(text: str) -> str:
     """Plain text as reStructuredText without markup."""
@@ -122,11 +124,10 @@ def as_rst(lines: list[str], name: str, value: Any) -> list[str]:
 
 def process_docstring(app: Sphinx, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
     """Autodoc's event: change the lines of a docstring in place."""
+    lines[:] = [line for line in lines if not line.startswith(NAMED_TUPLE)]
     lines[:] = as_rst(lines, name, value)
     if inspect.isclass(value) and dataclasses.is_dataclass(value):
         lines += settings(value)
-    if value is tinytensor.Tensor:
-        lines += methods(value)
 
 
 def settings(kind: type) -> Iterator[str]:
@@ -139,17 +140,16 @@ def settings(kind: type) -> Iterator[str]:
         yield f"* ``{field.name}{default}``: {escaped(field.metadata['help'])}"
 
 
-def methods(kind: type) -> Iterator[str]:
-    """The ops of the class, which are functions as well."""
-    yield from ["", ".. rubric:: The ops as methods", ""]
-    yield from ["The tensor is the function's first argument: ``x.sum(axis=0)`` is ``tt.sum(x, axis=0)``.", ""]
-    found = {name: value for name, value in vars(kind).items() if callable(value) and HOMES.get(id(value))}
+def methods() -> Iterator[str]:
+    """The ops that are methods of Tensor as well as functions."""
+    members = vars(tinytensor.Tensor).items()
+    found = {name: value for name, value in members if callable(value) and HOMES.get(id(value))}
     for name, value in sorted(found.items()):
         signature = sphinx_inspect.signature(value)
         rest = signature.replace(parameters=list(signature.parameters.values())[1:])
         shown = sphinx_inspect.stringify_signature(rest, unqualified_typehints=True)
         see = f"See :py:func:`tinytensor.{name} <{HOMES[id(value)]}>`"
-        yield from [f".. py:method:: {name}{shown}", "", f"   {see}: {summary(value)}", ""]
+        yield from [f".. py:method:: tinytensor.Tensor.{name}{shown}", "", f"   {see}: {summary(value)}", ""]
 
 
 def summary(value: Any, name: str = "tinytensor") -> str:
@@ -186,6 +186,17 @@ class Reference(SphinxDirective):
         return node.children
 
 
+class OpMethods(SphinxDirective):
+    """``.. op-methods::`` writes an entry for each op that is a method of Tensor."""
+
+    def run(self) -> list[nodes.Node]:
+        self.env.note_dependency(__file__)
+        node = nodes.section()
+        node.document = self.state.document
+        self.state.nested_parse(StringList(list(methods()), source="<methods of Tensor>"), 0, node)
+        return node.children
+
+
 def entry(name: str, value: Any) -> list[str]:
     """The directive that describes a public name."""
     if inspect.isclass(value):
@@ -193,6 +204,16 @@ def entry(name: str, value: Any) -> list[str]:
         kind = "exception" if issubclass(value, Exception) else "class"
         return [f".. auto{kind}:: {name}", "   :members:", "   :member-order: bysource", *bases, ""]
     return [f".. autofunction:: {name}", ""]
+
+
+def process_signature(
+    app: Sphinx, what: str, name: str, value: Any, options: Any, signature: str | None, returned: str | None
+) -> tuple[str | None, str | None]:
+    """Autodoc's event: write defaults as users would. Those with angle brackets would keep Sphinx from reading the types."""
+    if signature:
+        signature = re.sub(r"<function (\w+)>", r"\1", signature)
+        signature = re.sub(r"\bdtype\(('\w+')\)", r"\1", signature)
+    return signature, returned
 
 
 def skip_member(app: Sphinx, what: str, name: str, value: Any, skip: bool, options: Any) -> bool | None:
@@ -237,7 +258,9 @@ def setup(app: Sphinx) -> dict[str, Any]:
         getattr(sys.modules[home], short)  # tinyformer loads a file when one of its names is used
     evaluate_type_checking_imports()
     app.add_directive("reference", Reference)
+    app.add_directive("op-methods", OpMethods)
     app.connect("autodoc-process-docstring", process_docstring)
+    app.connect("autodoc-process-signature", process_signature)
     app.connect("autodoc-skip-member", skip_member)
     app.connect("doctree-read", add_anchors, priority=900)  # after viewcode's
     app.connect("missing-reference", find_public)
