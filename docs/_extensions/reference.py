@@ -16,6 +16,7 @@ import inspect
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any, ClassVar
 
 from docutils import nodes
@@ -71,6 +72,20 @@ for full in sorted(PUBLIC, key=lambda name: (MODULES.index(name.rpartition(".")[
     HOMES.setdefault(id(getattr(sys.modules[home], short)), full)
 
 
+def other_types() -> dict[str, str]:
+    """The types that the reference describes under the name of their file, as "Other types". A key is such
+    as ``tinyformer.Heard``, a value the full name."""
+    found = {}
+    for page in (Path(__file__).parents[1] / "reference").glob("*.rst"):
+        for home, names in re.findall(r"(?m)^\.\. reference:: (\S+)\n\n((?:   \S.*\n)+)", page.read_text(encoding="utf-8")):
+            if home not in MODULES:
+                found |= {f"{home.partition('.')[0]}.{name}": f"{home}.{name}" for name in names.split()}
+    return found
+
+
+OTHERS = other_types()
+
+
 # ------------------------------------------------------------------------------------------------------------ docstrings
 
 NAMED_TUPLE = ("Alias for field number", "Create new instance of")  # what Python writes into a named tuple's docstrings
@@ -88,7 +103,9 @@ def public_name(word: str, package: str, value: Any) -> str | None:
     if word in own or not re.fullmatch(r"[A-Za-z_][\w.]*", word):
         return None
     modules = [f"{package}."] + [f"{module}." for module in MODULES if module.startswith(package)]
-    return next((name for name in [word, *(module + word for module in modules)] if name in PUBLIC), None)
+    word = word.removeprefix("functional.")
+    found = next((name for name in [word, *(module + word for module in modules)] if name in PUBLIC), None)
+    return found or OTHERS.get(f"{package}.{word}")
 
 
 def parameters(value: Any) -> Iterable[str]:
