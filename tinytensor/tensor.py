@@ -63,9 +63,11 @@ class Tensor:
     """An array that remembers how it was computed. Make one with ``tt.tensor``; the README shows the first steps.
 
     Operators take tensors, numbers and, on either side, NumPy arrays, and broadcast: ``+ - * / // % ** @``, comparisons, which
-    give booleans, and ``& | ^ ~``. ``x[index]`` takes integers, slices, ``...``, None, and arrays, lists or tensors of integers
-    or booleans, as in NumPy; gradients flow through it. ``len(x)`` is the length of the first axis, and a loop goes along it.
-    Of one element, ``float(x)``, ``int(x)``, ``bool(x)`` and ``f"{x:.4f}"`` give the number.
+    give booleans, and ``& | ^ ~``.
+
+    ``x[index]`` takes integers, slices, ``...``, None, and arrays, lists or tensors of integers or booleans, as in NumPy;
+    gradients flow through it. ``len(x)`` is the length of the first axis, and a loop goes along it. Of one element,
+    ``float(x)``, ``int(x)``, ``bool(x)`` and ``f"{x:.4f}"`` give the number.
 
     ``x[index] = y`` changes x alone, never a tensor that shared its memory. It raises RuntimeError if x or y requires
     gradients, which would be lost: build the result with ``tt.where`` or ``tt.concatenate``.
