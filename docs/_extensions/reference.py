@@ -102,6 +102,8 @@ def public_name(word: str, package: str, value: Any) -> str | None:
     own = parameters(value)
     if word in own or not re.fullmatch(r"[A-Za-z_][\w.]*", word):
         return None
+    if package == "tinytensor" and f"tinytensor.{word}" not in PUBLIC and word in ("backward", "grad", "detach"):
+        return f"tinytensor.Tensor.{word}"
     modules = [f"{package}."] + [f"{module}." for module in MODULES if module.startswith(package)]
     word = word.removeprefix("functional.")
     found = next((name for name in [word, *(module + word for module in modules)] if name in PUBLIC), None)
@@ -120,8 +122,14 @@ def as_rst(lines: list[str], name: str, value: Any) -> list[str]:
     """A docstring's lines as reStructuredText. Examples are left as they are, and so is a block of code after ``::``."""
     package = name.partition(".")[0]
 
+    home, _, parent = name.rpartition(".")[0].rpartition(".")
+    kind = value if inspect.isclass(value) else getattr(sys.modules.get(home), parent, None)
+
+    def own(word: str) -> bool:  # as in ``scatter``, where the class that is described has a method of this name
+        return inspect.isclass(kind) and word.isidentifier() and hasattr(kind, word)
+
     def literal(match: re.Match[str]) -> str:
-        found = public_name(match[1], package, value)
+        found = None if own(match[1].removesuffix("()")) else public_name(match[1], package, value)
         return f":py:obj:`{match[1]} <{found}>`" if found and found != name else match[0]
 
     blocks = re.split(r"\n(?:[ \t]*\n)+", "\n".join(lines))
