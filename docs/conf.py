@@ -54,5 +54,5 @@ html_title = project
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_show_sphinx = False
-pygments_style = "friendly"
+pygments_style = "default"  # each of its colours has a contrast of 4.5 or more
 pygments_dark_style = "monokai"

@@ -62,7 +62,25 @@ def _unwrapped(data: Any) -> Any:
 
 
 class Tensor:
-    """An array that remembers how it was computed. Make one with ``tt.tensor``; the README shows the first steps."""
+    """An array that remembers how it was computed. Make one with ``tt.tensor``; the README shows the first steps.
+
+    Operators take tensors, numbers and, on either side, NumPy arrays, and broadcast: ``+ - * / // % ** @``, comparisons, which
+    give booleans, and ``& | ^ ~``.
+
+    ``x[index]`` takes integers, slices, ``...``, None, and arrays, lists or tensors of integers or booleans, as in NumPy;
+    gradients flow through it. ``len(x)`` is the length of the first axis, and a loop goes along it. Of one element,
+    ``float(x)``, ``int(x)``, ``bool(x)`` and ``f"{x:.4f}"`` give the number.
+
+    ``x[index] = y`` changes x alone, never a tensor that shared its memory. It raises RuntimeError if x or y requires
+    gradients, which would be lost: build the result with ``tt.where`` or ``tt.concatenate``.
+
+    >>> x = tt.arange(12).reshape(3, 4)
+    >>> x[1], x[:, -1], x[x > 9]
+    (tensor([4, 5, 6, 7]), tensor([ 3,  7, 11]), tensor([10, 11]))
+    >>> x[0] = 5
+    >>> x[0].tolist(), len(x)
+    ([5, 5, 5, 5], 3)
+    """
 
     __slots__ = ("__weakref__", "_grad", "data", "node")
     __array_priority__ = 1000  # so that CuPy passes `array + tensor` on to Tensor.__radd__, whose error says what to do

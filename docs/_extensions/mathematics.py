@@ -33,9 +33,25 @@ def drawn(latex: str, style: str) -> str:
     return svg.replace("<svg ", f'<svg role="img" aria-label="{html.escape(latex, quote=True)}" ', 1)
 
 
+def join_punctuation(app: Sphinx, document: nodes.document, page: str) -> None:
+    """Give each formula the brackets and the punctuation beside it: a browser may break a line beside a picture, and a comma
+    would then stand first on the next one."""
+    for formula in list(document.findall(nodes.math)):
+        place, siblings = formula.parent.index(formula), formula.parent.children
+        if place and isinstance(siblings[place - 1], nodes.Text):
+            text = siblings[place - 1].astext()
+            formula["before"] = text[len(text.rstrip("([")) :]
+            formula.parent[place - 1] = nodes.Text(text.rstrip("(["))
+        if place + 1 < len(siblings) and isinstance(siblings[place + 1], nodes.Text):
+            text = siblings[place + 1].astext()
+            formula["after"] = text[: len(text) - len(text.lstrip(".,:;?!)]"))]
+            formula.parent[place + 1] = nodes.Text(text.lstrip(".,:;?!)]"))
+
+
 def visit_math(self: Any, node: nodes.math) -> None:
     """A formula within a line."""
-    self.body.append(f'<span class="math">{drawn(node.astext(), "inline")}</span>')
+    formula = node.get("before", "") + drawn(node.astext(), "inline") + node.get("after", "")
+    self.body.append(f'<span class="math">{formula}</span>')
     raise nodes.SkipNode
 
 
@@ -48,5 +64,6 @@ def visit_math_block(self: Any, node: nodes.math_block) -> None:
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Make this the way in which formulas become HTML."""
+    app.connect("doctree-resolved", join_punctuation)
     app.add_html_math_renderer("ziamath", (visit_math, None), (visit_math_block, None))
     return {"parallel_read_safe": True, "parallel_write_safe": True}

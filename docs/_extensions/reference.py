@@ -16,6 +16,7 @@ import inspect
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any, ClassVar
 
 from docutils import nodes
@@ -71,7 +72,23 @@ for full in sorted(PUBLIC, key=lambda name: (MODULES.index(name.rpartition(".")[
     HOMES.setdefault(id(getattr(sys.modules[home], short)), full)
 
 
+def other_types() -> dict[str, str]:
+    """The types that the reference describes under the name of their file, as "Other types". A key is such
+    as ``tinyformer.Heard``, a value the full name."""
+    found = {}
+    for page in (Path(__file__).parents[1] / "reference").glob("*.rst"):
+        for home, names in re.findall(r"(?m)^\.\. reference:: (\S+)\n\n((?:   \S.*\n)+)", page.read_text(encoding="utf-8")):
+            if home not in MODULES:
+                found |= {f"{home.partition('.')[0]}.{name}": f"{home}.{name}" for name in names.split()}
+    return found
+
+
+OTHERS = other_types()
+
+
 # ------------------------------------------------------------------------------------------------------------ docstrings
+
+NAMED_TUPLE = ("Alias for field number", "Create new instance of")  # what Python writes into a named tuple's docstrings
 
 
 def escaped(text: str) -> str:
@@ -85,8 +102,12 @@ def public_name(word: str, package: str, value: Any) -> str | None:
     own = parameters(value)
     if word in own or not re.fullmatch(r"[A-Za-z_][\w.]*", word):
         return None
+    if package == "tinytensor" and f"tinytensor.{word}" not in PUBLIC and word in ("backward", "grad", "detach"):
+        return f"tinytensor.Tensor.{word}"
     modules = [f"{package}."] + [f"{module}." for module in MODULES if module.startswith(package)]
-    return next((name for name in [word, *(module + word for module in modules)] if name in PUBLIC), None)
+    word = word.removeprefix("functional.")
+    found = next((name for name in [word, *(module + word for module in modules)] if name in PUBLIC), None)
+    return found or OTHERS.get(f"{package}.{word}")
 
 
 def parameters(value: Any) -> Iterable[str]:
@@ -101,8 +122,14 @@ def as_rst(lines: list[str], name: str, value: Any) -> list[str]:
     """A docstring's lines as reStructuredText. Examples are left as they are, and so is a block of code after ``::``."""
     package = name.partition(".")[0]
 
+    home, _, parent = name.rpartition(".")[0].rpartition(".")
+    kind = value if inspect.isclass(value) else getattr(sys.modules.get(home), parent, None)
+
+    def own(word: str) -> bool:  # as in ``scatter``, where the class that is described has a method of this name
+        return inspect.isclass(kind) and word.isidentifier() and hasattr(kind, word)
+
     def literal(match: re.Match[str]) -> str:
-        found = public_name(match[1], package, value)
+        found = None if own(match[1].removesuffix("()")) else public_name(match[1], package, value)
         return f":py:obj:`{match[1]} <{found}>`" if found and found != name else match[0]
 
     blocks = re.split(r"\n(?:[ \t]*\n)+", "\n".join(lines))
@@ -122,11 +149,10 @@ def as_rst(lines: list[str], name: str, value: Any) -> list[str]:
 
 def process_docstring(app: Sphinx, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
     """Autodoc's event: change the lines of a docstring in place."""
+    lines[:] = [line for line in lines if not line.startswith(NAMED_TUPLE)]
     lines[:] = as_rst(lines, name, value)
     if inspect.isclass(value) and dataclasses.is_dataclass(value):
         lines += settings(value)
-    if value is tinytensor.Tensor:
-        lines += methods(value)
 
 
 def settings(kind: type) -> Iterator[str]:
@@ -139,17 +165,16 @@ def settings(kind: type) -> Iterator[str]:
         yield f"* ``{field.name}{default}``: {escaped(field.metadata['help'])}"
 
 
-def methods(kind: type) -> Iterator[str]:
-    """The ops of the class, which are functions as well."""
-    yield from ["", ".. rubric:: The ops as methods", ""]
-    yield from ["The tensor is the function's first argument: ``x.sum(axis=0)`` is ``tt.sum(x, axis=0)``.", ""]
-    found = {name: value for name, value in vars(kind).items() if callable(value) and HOMES.get(id(value))}
+def methods() -> Iterator[str]:
+    """The ops that are methods of Tensor as well as functions."""
+    members = vars(tinytensor.Tensor).items()
+    found = {name: value for name, value in members if callable(value) and HOMES.get(id(value))}
     for name, value in sorted(found.items()):
         signature = sphinx_inspect.signature(value)
         rest = signature.replace(parameters=list(signature.parameters.values())[1:])
         shown = sphinx_inspect.stringify_signature(rest, unqualified_typehints=True)
         see = f"See :py:func:`tinytensor.{name} <{HOMES[id(value)]}>`"
-        yield from [f".. py:method:: {name}{shown}", "", f"   {see}: {summary(value)}", ""]
+        yield from [f".. py:method:: tinytensor.Tensor.{name}{shown}", "", f"   {see}: {summary(value)}", ""]
 
 
 def summary(value: Any, name: str = "tinytensor") -> str:
@@ -186,6 +211,17 @@ class Reference(SphinxDirective):
         return node.children
 
 
+class OpMethods(SphinxDirective):
+    """``.. op-methods::`` writes an entry for each op that is a method of Tensor."""
+
+    def run(self) -> list[nodes.Node]:
+        self.env.note_dependency(__file__)
+        node = nodes.section()
+        node.document = self.state.document
+        self.state.nested_parse(StringList(list(methods()), source="<methods of Tensor>"), 0, node)
+        return node.children
+
+
 def entry(name: str, value: Any) -> list[str]:
     """The directive that describes a public name."""
     if inspect.isclass(value):
@@ -193,6 +229,16 @@ def entry(name: str, value: Any) -> list[str]:
         kind = "exception" if issubclass(value, Exception) else "class"
         return [f".. auto{kind}:: {name}", "   :members:", "   :member-order: bysource", *bases, ""]
     return [f".. autofunction:: {name}", ""]
+
+
+def process_signature(
+    app: Sphinx, what: str, name: str, value: Any, options: Any, signature: str | None, returned: str | None
+) -> tuple[str | None, str | None]:
+    """Autodoc's event: write defaults as users would. Those with angle brackets would keep Sphinx from reading the types."""
+    if signature:
+        signature = re.sub(r"<function (\w+)>", r"\1", signature)
+        signature = re.sub(r"\bdtype\(('\w+')\)", r"\1", signature)
+    return signature, returned
 
 
 def skip_member(app: Sphinx, what: str, name: str, value: Any, skip: bool, options: Any) -> bool | None:
@@ -237,7 +283,9 @@ def setup(app: Sphinx) -> dict[str, Any]:
         getattr(sys.modules[home], short)  # tinyformer loads a file when one of its names is used
     evaluate_type_checking_imports()
     app.add_directive("reference", Reference)
+    app.add_directive("op-methods", OpMethods)
     app.connect("autodoc-process-docstring", process_docstring)
+    app.connect("autodoc-process-signature", process_signature)
     app.connect("autodoc-skip-member", skip_member)
     app.connect("doctree-read", add_anchors, priority=900)  # after viewcode's
     app.connect("missing-reference", find_public)

@@ -22,7 +22,8 @@ class GPTConfig:
     """The shape of a GPT. Raises SettingError for a value that is not allowed.
 
     The settings after ``activation`` are those of other models that predict the next token, such as Llama and Qwen. Of them,
-    ``d_ff`` is the width inside the feed-forward networks, 0 for four times the width, and the rest are described in
+    ``d_ff`` is the width inside the feed-forward networks, 0 for four times the width; ``norm_eps`` is the eps of each norm;
+    and with ``tie_output`` the weights of the output layer are those of the token embedding. The rest are described in
     ``MultiHeadAttention`` and ``RotaryPositions``.
 
     >>> from tinyformer import GPTConfig

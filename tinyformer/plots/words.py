@@ -28,7 +28,7 @@ Box = tuple[float, float, float, float]  # left, bottom, right, top, in inches
 def word_map(points: Mapping[str, Sequence[float]], groups: Mapping[str, Sequence[str]], note: str, path: str | Path) -> Path:
     """Draw words at their places in a plane to a PNG. Returns its path.
 
-    ``points`` holds the two coordinates of each word, ``groups`` the words by the name of their group, which have a color of
+    ``points`` holds the two coordinates of each word, ``groups`` the words by the name of their group, which have a colour of
     their own. A label that is not beside its point has a line to it. Where not even the largest map has room for all labels,
     those that come last are left out, and ``note``, which stands above, says how many. Raises ImportError without matplotlib.
     """

@@ -25,12 +25,18 @@ LossFunction = Callable[[Any, Any], Tensor]
 
 
 def next_token_loss(model: GPT, batch: Any) -> Tensor:
-    """The mean cross-entropy of a language model's predictions of each next token."""
+    """The mean cross-entropy, in nats, of a language model's predictions of each next token: a tensor of shape ().
+
+    ``batch`` has ``inputs`` and ``targets``, ids (batch, length), and ``num_targets``; see ``Batch``.
+    """
     return model.loss(batch.inputs, batch.targets, reduction="sum") / batch.num_targets
 
 
 def class_loss(model: Module, batch: Batch) -> Tensor:
-    """The mean cross-entropy of a classifier's predictions."""
+    """The mean cross-entropy, in nats, of a classifier's predictions: a tensor of shape ().
+
+    The batch's ``inputs`` are ids (batch, length), and its ``targets`` a class for each row, (batch,).
+    """
     return tt.cross_entropy(model(batch.inputs), batch.targets, reduction="sum") / batch.num_targets
 
 
@@ -52,7 +58,7 @@ class translation_loss:
 
 
 def masked_token_loss(model: BertForMaskedLM, batch: MaskedBatch) -> Tensor:
-    """The mean cross-entropy over the hidden tokens of the batch. The model predicts no others."""
+    """The mean cross-entropy, in nats, over the hidden tokens of the batch, shape (). The model predicts no others."""
     rows, columns = tt.tensor(host.stack(host.nonzero(batch.hidden)))
     total = tt.cross_entropy(model(batch.inputs, places=(rows, columns)), batch.targets[rows, columns], reduction="sum")
     return total / batch.num_targets

@@ -154,7 +154,10 @@ def _both(bias_ih: Tensor | None, bias_hh: Tensor | None) -> Tensor | None:
 
 class RNN(Recurrent):
     """The plain recurrent network: h' = tanh(x weight_ihᵀ + bias_ih + h weight_hhᵀ + bias_hh), or with relu in tanh's place if
-    ``nonlinearity`` is "relu"."""
+    ``nonlinearity`` is "relu".
+
+    The other arguments, the weights and the shapes are described in ``Recurrent``; it is called as ``forward`` there.
+    """
 
     gates = 1
 
@@ -183,6 +186,8 @@ class RNN(Recurrent):
 class GRU(Recurrent):
     """The gated recurrent unit; see ``functional.gru``.
 
+    The arguments, the weights and the shapes are described in ``Recurrent``; it is called as ``forward`` there.
+
     >>> outputs, h = tt.nn.GRU(8, 16, bidirectional=True)(tt.zeros((5, 3, 8)))
     >>> outputs.shape, h.shape
     ((5, 3, 32), (2, 3, 16))
@@ -197,6 +202,8 @@ class GRU(Recurrent):
 
 class LSTM(Recurrent):
     """Long short-term memory; see ``functional.lstm``. Its state is a pair (h, c).
+
+    The arguments, the weights and the shapes are described in ``Recurrent``; it is called as ``forward`` there.
 
     >>> lstm = tt.nn.LSTM(8, 16, num_layers=2)
     >>> outputs, (h, c) = lstm(tt.zeros((5, 3, 8)))

@@ -342,6 +342,8 @@ def logaddexp(x: Tensor, y: Tensor | float) -> Tensor:
 def where(condition: Any, x: Tensor | float, y: Tensor | float) -> Tensor:
     """x where ``condition`` (boolean) is true, else y. An element that is not selected gets the gradient 0.
 
+    All three broadcast to the shape of the result.
+
     >>> x = tt.tensor([-1.0, 2.0, -3.0])
     >>> tt.where(x > 0, x, 0.0)
     tensor([0., 2., 0.])

@@ -67,7 +67,11 @@ class SGD(Optimizer):
 
 
 class Adam(Optimizer):
-    """Adam (Kingma and Ba 2015). Weight decay adds ``weight_decay`` times the parameter to the gradient, as in PyTorch."""
+    """Adam (Kingma and Ba 2015). Weight decay adds ``weight_decay`` times the parameter to the gradient, as in PyTorch.
+
+    ``betas`` are the decay rates of the running means of the gradient and of its square; ``eps`` is added to the root of the
+    second. Raises ValueError for a setting out of its range.
+    """
 
     state_names = ("first", "second", "steps")
     decoupled = False
@@ -118,6 +122,8 @@ class Adam(Optimizer):
 
 class AdamW(Adam):
     """Adam with weight decay that shrinks the parameters directly (Loshchilov and Hutter 2019). It is 0.01 by default.
+
+    The other settings are those of ``Adam``, and groups of parameters are described in ``Optimizer``.
 
     >>> model = tt.nn.Linear(2, 1)
     >>> optimizer = tt.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
