@@ -389,6 +389,16 @@ def test_rotary_settings_as_older_files_have_them(scaling: Any, name_of_type: st
     assert_close(from_pretrained(tmp_path)(tt.tensor(IDS)), theirs(torch.tensor(IDS)).logits)
 
 
+def test_settings_that_contradict_each_other_or_need_other_weights(tmp_path: Path) -> None:
+    llama().save_pretrained(tmp_path)
+    reconfigure(tmp_path, rope_scaling={"rope_type": "yarn", "factor": 4.0})
+    with pytest.raises(UserError, match="rope_parameters and rope_scaling must be equal here"):
+        from_pretrained(tmp_path)
+    reconfigure(tmp_path, rope_scaling=None, quantization_config={"quant_method": "fp8"})
+    with pytest.raises(UserError, match="quantized weights cannot be read"):
+        from_pretrained(tmp_path)
+
+
 def test_models_without_their_heads(tmp_path: Path) -> None:
     theirs = gpt2()
     expected = read_back(theirs, tmp_path / "whole")(tt.tensor(IDS)).numpy()

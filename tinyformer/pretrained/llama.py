@@ -68,6 +68,7 @@ def make(settings: PretrainedSettings) -> GPT:
 def rotary_settings(settings: PretrainedSettings) -> tuple[float, RotaryScaling | None]:
     """The base and the scaling of rotary positions, from ``rope_parameters``, or as older files say it, from ``rope_theta`` and
     ``rope_scaling``."""
+    settings.same("rope_parameters", "rope_scaling")
     found = settings.read(dict[str, Any], "rope_parameters", {}) or settings.read(dict[str, Any], "rope_scaling", {})
     rotary = PretrainedSettings(settings.path, found)
     rotary.refuse(partial_rotary_factor=1.0)

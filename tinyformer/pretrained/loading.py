@@ -69,6 +69,8 @@ def from_pretrained(path_or_name: str | Path, revision: str | None = None) -> Pr
     folder = find_folder(path_or_name, revision)
     settings = read_settings(folder)
     family = family_of(settings)
+    if settings.values.get("quantization_config"):
+        raise settings.error("quantized weights cannot be read: pass a folder with weights in float32, float16 or bfloat16")
     try:
         with init.skipped():
             model: Any = family.make(settings)
