@@ -14,7 +14,8 @@ import pytest
 
 DOCS = Path(__file__).parents[2] / "docs"
 SITE = DOCS / "_build"
-LESSONS = sorted((DOCS / "lessons").glob("[0-9]*.md"))
+SOURCES = [page for page in sorted(DOCS.rglob("*.md")) if not {"_build", "jupyter_execute"} & set(page.parts)]
+NOTEBOOKS = [page for page in SOURCES if "{code-cell}" in page.read_text(encoding="utf-8")]  # the lessons, and others
 VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}
 LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "embed": "src", "audio": "src", "video": "src"}
 LOADED |= {"link": "href", "object": "data", "use": "href", "image": "href"}
@@ -207,11 +208,15 @@ def test_no_output_holds_an_error_or_a_warning():
     assert [output for output in outputs if re.search(r"Traceback \(most recent|Warning", output[1])] == []
 
 
-@pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.stem)
-def test_every_cell_of_a_lesson_was_run(lesson):
-    cells = len(re.findall(r"^```+ *\{code-cell\}", lesson.read_text(encoding="utf-8"), flags=re.MULTILINE))
-    executed = DOCS / "jupyter_execute" / "lessons" / f"{lesson.stem}.ipynb"  # what myst-nb writes
-    assert executed.is_file(), "the site was built without this lesson's cells"
+def test_every_lesson_is_a_notebook():
+    assert {page.stem[:2] for page in NOTEBOOKS if page.parent.name == "lessons"} == {f"{n:02}" for n in range(1, 13)}
+
+
+@pytest.mark.parametrize("page", NOTEBOOKS, ids=lambda page: page.stem)
+def test_every_cell_of_a_notebook_was_run(page):
+    cells = len(re.findall(r"^```+ *\{code-cell\}", page.read_text(encoding="utf-8"), flags=re.MULTILINE))
+    executed = (DOCS / "jupyter_execute" / page.relative_to(DOCS)).with_suffix(".ipynb")  # what myst-nb writes
+    assert executed.is_file(), "the site was built without this page's cells"
     notebook = json.loads(executed.read_text(encoding="utf-8"))
     counts = [cell["execution_count"] for cell in notebook["cells"] if cell["cell_type"] == "code"]
     assert cells
