@@ -88,7 +88,7 @@ def _order(layers: list[list[int]], above: list[list[int]], below: list[list[int
     for turn in range(ROUNDS):
         neighbours = above if turn % 2 == 0 else below
         for boxes in layers if turn % 2 == 0 else reversed(layers):
-            boxes.sort(key=lambda box: _mean([place[n] for n in neighbours[box]], place[box]))
+            boxes[:] = sorted(boxes, key=lambda box: _mean([place[n] for n in neighbours[box]], place[box]))
             for i, box in enumerate(boxes):
                 place[box] = float(i)
 
