@@ -119,8 +119,7 @@ class Trainer:
         checkpoints are then from before that step.
         """
         config, self.stopped_by = self.config, None
-        if not self.folder.path.is_dir():
-            raise UserError(f"the run's folder {self.folder.path} is not there: train inside ``with folder.held():``")
+        self.folder.path.mkdir(parents=True, exist_ok=True)
         self.model.train()
         began, before = time.perf_counter(), self.total_seconds
         bar_of_steps = _progress_bar(config.steps, self.step)
