@@ -77,7 +77,14 @@ def _changing_nothing(trainer: Trainer) -> Iterator[None]:
 
 
 class CsvLog(Logger):
-    """Writes log.csv in the run's folder, whole, with each checkpoint: so both always tell of the same steps."""
+    """Writes log.csv in the run's folder, whole, with each checkpoint: so both tell of the same steps.
+
+    A process that is killed between the two leaves the log of the checkpoint before. So a run that goes on writes it, too.
+    """
+
+    def begin(self, trainer: Trainer) -> None:
+        if trainer.rows:
+            write_log(trainer.folder.log, trainer.rows)
 
     def saved(self, trainer: Trainer) -> None:
         write_log(trainer.folder.log, trainer.rows)

@@ -189,6 +189,15 @@ def test_a_run_that_crashes_after_its_first_step_can_be_resumed(copied: Path, tm
     assert result_of(copied) == result_of(tmp_path / "apart")
 
 
+def test_a_run_killed_between_its_last_checkpoint_and_its_log(tmp_path: Path) -> None:
+    """Nothing is left to train, but the log is still that of the checkpoint before."""
+    run(tmp_path)
+    log = (tmp_path / "log.csv").read_text()
+    (tmp_path / "log.csv").write_text("".join(log.splitlines(keepends=True)[:-2]))
+    run(tmp_path, resume=True)
+    assert (tmp_path / "log.csv").read_text() == log
+
+
 def test_a_run_that_replaces_none_is_saved_before_its_first_step(tmp_path: Path) -> None:
     with pytest.raises(MemoryError):
         run(tmp_path / "run", 1, out_of_memory)
