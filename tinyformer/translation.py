@@ -195,13 +195,14 @@ class Translator:
         self.model.new_cache(longest + 1, 0)
 
 
-def trained_translator(folder: RunFolder) -> Translator:
-    """A run's translator, with its best weights. Raises UserError for a folder that is no such run, or damaged."""
+def trained_translator(folder: RunFolder, checkpoint: Path | None = None) -> Translator:
+    """A run's translator, with the weights of a ``checkpoint``, by default the best ones. Raises UserError for a folder that
+    is no such run, or damaged."""
     task = folder.read_part("task", TranslationConfig)
     make, kind = ARCHITECTURES[task.architecture]
     config = folder.read_part("model", kind)
     translator = Translator(make(config), load_tokenizer(folder.tokenizer, config.target_vocab_size), task)
-    load_weights(translator.model, folder.best)
+    load_weights(translator.model, checkpoint or folder.best)
     return translator
 
 

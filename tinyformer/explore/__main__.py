@@ -1,0 +1,81 @@
+"""See a model think, in the browser: python -m tinyformer.explore runs/char_gpt."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ipaddress
+import sys
+import webbrowser
+from collections.abc import Sequence
+
+from tinyformer.errors import plain_errors
+
+with plain_errors():  # a missing package or GPU is told in a line, too
+    from tinyformer.command_line import Parser, some_path
+    from tinyformer.errors import UserError
+    from tinyformer.explore.server import ExplorerServer
+    from tinyformer.explore.subjects import Subjects
+
+PORT = 8642  # if it is free: the same address each time lets the page keep its texts
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = Parser(
+        prog="python -m tinyformer.explore",
+        description="Open a page in the browser that shows how a model writes, what its attention looks at, what each of its "
+        "layers holds, and how it compares with another. A folder is that of a run of char_gpt.py, translate.py or "
+        "fill_mask.py, or of a pretrained model in Hugging Face's layout. The page needs no network. Ctrl-C ends it.",
+    )
+    parser.add_argument("folders", help="the folders, such as runs/char_gpt", type=some_path, metavar="FOLDER", nargs="+")
+    parser.add_argument("--no-browser", help="print the address, and do not open it", action="store_true")
+    parser.add_argument("--port", help=f"the port; 0: any free one. Without this, {PORT} if it is free", type=int)
+    parser.add_argument(
+        "--host", help="the address to listen on; any but this makes it reachable from other computers", default="127.0.0.1"
+    )
+    return parser.parse_args(words)
+
+
+def main(words: Sequence[str]) -> None:
+    """Serve the page until Ctrl-C."""
+    arguments = parse(words)
+    if arguments.port is not None and not 0 <= arguments.port <= 65535:
+        raise UserError(f"--port must be from 0 to 65535, not {arguments.port}")
+    subjects = Subjects(arguments.folders)
+    subjects.get(subjects.names[0])  # what cannot be read is told now
+    server = _server(subjects, arguments.host, arguments.port)
+    if not _is_loopback(arguments.host):
+        print(
+            f"Warning: --host {arguments.host} lets other computers reach this page. Whoever knows its address can use the "
+            "model, and the connection is not encrypted.",
+            file=sys.stderr,
+        )
+    print(f"Exploring {', '.join(map(str, arguments.folders))} at {server.address}  (Ctrl-C ends it)", flush=True)
+    if not arguments.no_browser:
+        webbrowser.open(server.address)
+    with server, contextlib.suppress(KeyboardInterrupt):
+        server.serve_forever()
+
+
+def _server(subjects: Subjects, host: str, port: int | None) -> ExplorerServer:
+    """A server on this port; without one, on the usual port or any that is free."""
+    if port is None:
+        with contextlib.suppress(OSError):
+            return ExplorerServer(subjects, host, PORT)
+    try:
+        return ExplorerServer(subjects, host, port or 0)
+    except OSError as error:
+        raise UserError(f"{host}, port {port or 0}: {error.strerror}. Choose another --port or --host") from None
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+if __name__ == "__main__":
+    with plain_errors():
+        main(sys.argv[1:])

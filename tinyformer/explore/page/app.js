@@ -1,0 +1,109 @@
+/** The page: the model, the prompt and the four views. */
+
+import { ask, latest } from "./api.js";
+import { page } from "./state.js";
+import * as write from "./write.js";
+import * as attention from "./attention.js";
+import * as inside from "./inside.js";
+import * as compare from "./compare.js";
+
+const VIEWS = { write, attention, inside, compare }; // each has begin(section), and show() when it is looked at
+const byId = (id) => document.getElementById(id);
+const counted = byId("counted");
+
+/** Cut the prompt into tokens. They become the passage. */
+const read = latest(async (signal) => {
+  const { model, facts } = page;
+  const target = facts.kind !== "translation" || page.text ? page.text : "";
+  const source = facts.kind === "translation" ? await ask("encode", { model, text: page.sourceText, source: true }, signal) : null;
+  const { ids, texts } = await ask("encode", { model, text: target }, signal);
+  const passage = { model, ids, texts, source: source?.ids ?? [], sourceTexts: source?.texts ?? [] };
+  page.set({ passage }, "passage");
+}, (message) => {
+  counted.textContent = message;
+  counted.classList.toggle("trouble", Boolean(message));
+});
+
+function count() {
+  const { ids, source } = page.passage;
+  const read = source.length ? `${source.length} tokens of the sentence, ` : "";
+  const { longest } = page.facts;
+  const beyond = longest && ids.length > longest ? `; the model sees the last ${longest}` : "";
+  counted.textContent = `${read}${ids.length} token${ids.length === 1 ? "" : "s"}${beyond}`;
+  counted.classList.remove("trouble");
+}
+
+const choose = latest(async (signal, model) => {
+  const facts = await ask("facts", { model }, signal);
+  page.set({ model, facts, passage: null }, "model");
+  byId("model").value = model;
+  const { class: name, parameters, settings } = facts;
+  const sizes = ["num_layers", "encoder_layers", "decoder_layers", "num_heads", "d_model", "block_size", "vocab_size"];
+  const said = sizes.filter((key) => key in settings).map((key) => `${key} ${settings[key].toLocaleString("en")}`);
+  byId("facts").textContent = [`${name}, ${parameters.toLocaleString("en")} parameters`, ...said].join(" · ");
+  const translates = facts.kind === "translation";
+  byId("source-field").hidden = !translates;
+  const fills = facts.kind === "masked" ? "Text with [MASK] where a token is to be filled in" : "Text";
+  byId("text-name").textContent = translates ? "Its translation, as far as it is given" : facts.kind === "language" ? "Text to go on from" : fills;
+  await read();
+}, (message) => { byId("facts").textContent = message; });
+
+function show(view) {
+  for (const name of Object.keys(VIEWS)) {
+    const tab = byId(`tab-${name}`);
+    tab.setAttribute("aria-selected", String(name === view));
+    tab.tabIndex = name === view ? 0 : -1;
+    byId(`view-${name}`).hidden = name !== view;
+  }
+  page.set({ view });
+  VIEWS[view].show();
+}
+
+/** The arrow keys move between tabs, as is usual. */
+function moveTab(event) {
+  const names = Object.keys(VIEWS);
+  const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+  if (!by) return;
+  const next = names[(names.indexOf(page.view) + by + names.length) % names.length];
+  show(next);
+  byId(`tab-${next}`).focus();
+}
+
+function typed(field, key) {
+  let soon = null;
+  field.value = page[key];
+  field.addEventListener("input", () => {
+    page.set({ [key]: field.value });
+    clearTimeout(soon);
+    soon = setTimeout(read, 150);
+  });
+}
+
+async function begin() {
+  page.restore();
+  for (const [name, view] of Object.entries(VIEWS)) {
+    view.begin(byId(`view-${name}`));
+    byId(`tab-${name}`).addEventListener("click", () => show(name));
+  }
+  document.querySelector("nav").addEventListener("keydown", moveTab);
+  typed(byId("text"), "text");
+  typed(byId("source"), "sourceText");
+  byId("model").addEventListener("change", (event) => choose(event.target.value));
+  page.addEventListener("passage", () => {
+    count();
+    VIEWS[page.view].show();
+  });
+  show(page.view in VIEWS ? page.view : "write");
+  await connect();
+  window.addEventListener("returned", connect);
+}
+
+/** Ask for the models, and choose the one that was chosen before. */
+async function connect() {
+  const { models } = await ask("about", {});
+  page.models = models;
+  byId("model").replaceChildren(...models.map((name) => new Option(name, name)));
+  await choose(models.includes(page.model) ? page.model : models[0]);
+}
+
+begin();

@@ -1,0 +1,189 @@
+/** A map of numbers: rows by columns of coloured cells, of which only those that are seen are drawn. */
+
+import { element } from "./text.js";
+
+const FONT = "12px ui-monospace, monospace";
+
+/**
+ * A map of numbers in a scrolling box, with names of the rows and columns, and a line below that tells the number of the cell
+ * under the pointer. The arrow keys move from cell to cell.
+ */
+export class HeatMap {
+  /**
+   * @param {HTMLElement} parent gets the map
+   * @param {object} how
+   * @param {string} how.label what the map shows, for those who cannot see it
+   * @param {string[]} how.rows names of the rows
+   * @param {string[]} how.columns names of the columns
+   * @param {(row: number, column: number) => (number|null)} how.value a number; null where it is not known yet
+   * @param {(row: number, column: number, value: number|null) => string} how.tell the line about a cell
+   * @param {(value: number) => number} [how.scale] from a number to 0..1, the strength of its colour; below 0 another colour
+   * @param {(row: number, column: number, value: number|null) => string} [how.write] what stands inside a cell
+   * @param {number} [how.cell] the height of a cell in pixels
+   * @param {number} [how.width] the width of a cell in pixels
+   * @param {(row: number, column: number) => void} [how.onmove] the cell under the pointer, or that the keys moved to
+   * @param {(row: number, column: number) => void} [how.onpick] the cell that was clicked, or chosen by Enter
+   * @param {(range: {row: number, rows: number, column: number, columns: number}) => void} [how.onseen] which part is seen now
+   */
+  constructor(parent, how) {
+    this.how = { scale: (x) => x, cell: 18, width: how.cell ?? 18, ...how };
+    this.at = { row: 0, column: 0 };
+    this.canvas = element("canvas", { "aria-hidden": "true" });
+    this.sheet = element("div", {}, this.canvas);
+    this.box = element("div", { class: "heatmap", tabIndex: 0, role: "application", "aria-label": `${how.label}. Arrow keys move.` }, this.sheet);
+    this.line = element("p", { class: "readout", "aria-live": "polite" });
+    parent.replaceChildren(this.box, this.line);
+    this.measure();
+    this.box.addEventListener("scroll", () => this.draw());
+    this.box.addEventListener("pointermove", (event) => this.point(event));
+    this.box.addEventListener("click", (event) => this.point(event) && this.how.onpick?.(this.at.row, this.at.column));
+    this.box.addEventListener("keydown", (event) => this.key(event));
+    this.watcher = new ResizeObserver(() => this.draw());
+    this.watcher.observe(this.box);
+    this.dark = matchMedia("(prefers-color-scheme: dark)");
+    this.redraw = () => this.draw();
+    this.dark.addEventListener("change", this.redraw);
+    this.draw();
+  }
+
+  /** Take the map away. */
+  remove() {
+    this.watcher.disconnect();
+    this.dark.removeEventListener("change", this.redraw);
+    this.box.remove();
+    this.line.remove();
+  }
+
+  measure() {
+    const pen = this.canvas.getContext("2d");
+    pen.font = FONT;
+    const widest = (names, most) => Math.min(most, Math.ceil(Math.max(0, ...names.slice(0, 2000).map((name) => pen.measureText(name).width))) + 10);
+    this.left = widest(this.how.rows, 130);
+    this.top = widest(this.how.columns, 90);
+    const { cell, width, rows, columns } = this.how;
+    this.size = { width: this.left + width * columns.length + 2, height: this.top + cell * rows.length + 2 };
+    this.sheet.style.width = `${this.size.width}px`;
+    this.sheet.style.height = `${this.size.height}px`;
+  }
+
+  /** The cells that are seen now. */
+  seen() {
+    const { cell, width, rows, columns } = this.how;
+    const row = Math.floor(this.box.scrollTop / cell);
+    const column = Math.floor(this.box.scrollLeft / width);
+    return {
+      row,
+      column,
+      rows: Math.max(0, Math.min(rows.length - row, Math.ceil((this.box.clientHeight - this.top) / cell) + 1)),
+      columns: Math.max(0, Math.min(columns.length - column, Math.ceil((this.box.clientWidth - this.left) / width) + 1)),
+    };
+  }
+
+  /** Draw what is seen. Call it when values have come. */
+  draw() {
+    if (!this.box.clientWidth) return; // not on the screen
+    const { cell, width, rows, columns, value, scale, write } = this.how;
+    const across = Math.min(this.box.clientWidth, this.size.width);
+    const down = Math.min(this.box.clientHeight, this.size.height);
+    const ratio = window.devicePixelRatio || 1;
+    this.canvas.width = across * ratio;
+    this.canvas.height = down * ratio;
+    this.canvas.style.width = `${across}px`;
+    this.canvas.style.height = `${down}px`;
+    const pen = this.canvas.getContext("2d");
+    pen.scale(ratio, ratio);
+    pen.font = FONT;
+    const style = getComputedStyle(document.documentElement);
+    const [paper, ink, high, bad] = ["--paper", "--ink", "--high", "--bad"].map((name) => style.getPropertyValue(name).trim());
+    pen.fillStyle = paper;
+    pen.fillRect(0, 0, across, down);
+    const range = this.seen();
+    const x = (column) => this.left + column * width - this.box.scrollLeft;
+    const y = (row) => this.top + row * cell - this.box.scrollTop;
+    pen.save();
+    pen.beginPath();
+    pen.rect(this.left, this.top, across, down);
+    pen.clip();
+    pen.textBaseline = "middle";
+    for (let row = range.row; row < range.row + range.rows; row++) {
+      for (let column = range.column; column < range.column + range.columns; column++) {
+        const found = value(row, column);
+        const strength = found === null ? 0 : scale(found);
+        pen.fillStyle = strength < 0 ? bad : `rgb(${high})`;
+        pen.globalAlpha = Math.min(1, Math.abs(strength));
+        pen.fillRect(x(column), y(row), width - (width > 4 ? 1 : 0), cell - (cell > 4 ? 1 : 0));
+        pen.globalAlpha = 1;
+        const text = write?.(row, column, found);
+        if (text) {
+          pen.fillStyle = Math.abs(strength) > 0.55 ? paper : ink;
+          pen.fillText(text, x(column) + 3, y(row) + cell / 2, width - 5);
+        }
+      }
+    }
+    pen.strokeStyle = ink;
+    pen.lineWidth = 2;
+    pen.strokeRect(x(this.at.column), y(this.at.row), width - 1, cell - 1);
+    pen.restore();
+    pen.fillStyle = ink;
+    pen.textBaseline = "middle";
+    pen.save();
+    pen.beginPath();
+    pen.rect(0, this.top, this.left, down);
+    pen.clip();
+    const everyRow = Math.ceil(12 / cell);
+    for (let row = range.row - (range.row % everyRow); row < range.row + range.rows; row += everyRow) {
+      pen.fillText(rows[row], 3, y(row) + cell / 2, this.left - 6);
+    }
+    pen.restore();
+    pen.save();
+    pen.beginPath();
+    pen.rect(this.left, 0, across, this.top);
+    pen.clip();
+    const everyColumn = Math.ceil(12 / width);
+    for (let column = range.column - (range.column % everyColumn); column < range.column + range.columns; column += everyColumn) {
+      pen.save();
+      pen.translate(x(column) + width / 2, this.top - 4);
+      pen.rotate(-Math.PI / 2);
+      pen.fillText(columns[column], 0, 0, this.top - 6);
+      pen.restore();
+    }
+    pen.restore();
+    this.how.onseen?.(range);
+  }
+
+  /** Tell about a cell. */
+  move(row, column) {
+    this.at = { row, column };
+    this.line.textContent = this.how.tell(row, column, this.how.value(row, column));
+    this.how.onmove?.(row, column);
+    this.draw();
+  }
+
+  point(event) {
+    const box = this.box.getBoundingClientRect();
+    const column = Math.floor((event.clientX - box.left - this.box.clientLeft - this.left + this.box.scrollLeft) / this.how.width);
+    const row = Math.floor((event.clientY - box.top - this.box.clientTop - this.top + this.box.scrollTop) / this.how.cell);
+    const inside = row >= 0 && column >= 0 && row < this.how.rows.length && column < this.how.columns.length;
+    if (inside && (row !== this.at.row || column !== this.at.column || !this.line.textContent)) this.move(row, column);
+    return inside;
+  }
+
+  key(event) {
+    const steps = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+    if (event.key === "Enter" || event.key === " ") {
+      event.preventDefault();
+      this.how.onpick?.(this.at.row, this.at.column);
+    }
+    const step = steps[event.key];
+    if (!step) return;
+    event.preventDefault();
+    const { rows, columns, cell, width } = this.how;
+    const row = Math.max(0, Math.min(rows.length - 1, this.at.row + step[0]));
+    const column = Math.max(0, Math.min(columns.length - 1, this.at.column + step[1]));
+    const [x, y] = [column * width, row * cell];
+    const room = { x: this.box.clientWidth - this.left - width, y: this.box.clientHeight - this.top - cell };
+    this.box.scrollLeft = Math.max(Math.min(this.box.scrollLeft, x), x - room.x);
+    this.box.scrollTop = Math.max(Math.min(this.box.scrollTop, y), y - room.y);
+    this.move(row, column);
+  }
+}

@@ -1,0 +1,52 @@
+/**
+ * What all views share: the model, the passage, and how tokens are chosen. Kept for this tab of the browser, so that a page that
+ * is opened again, also after the explorer was started again, goes on where it was.
+ *
+ * Events: "model" (another model was chosen), "passage" (other tokens), "sampling" (how tokens are chosen).
+ */
+
+const KEY = "explorer";
+
+class Page extends EventTarget {
+  models = [];
+  model = "";
+  facts = null; // of the model: see the question "facts"
+  text = "";
+  sourceText = "";
+  /** The tokens that the views look at: {model, ids, source, texts, sourceTexts}. Null until there are some. */
+  passage = null;
+  sampling = { temperature: 1, top_k: 0, top_p: 1, seed: 1337 };
+  view = "write";
+
+  /** Take over some of these values, keep them, and tell everyone by an event. */
+  set(values, event) {
+    Object.assign(this, values);
+    this.keep();
+    if (event) this.dispatchEvent(new Event(event));
+  }
+
+  /** The passage as questions take it. */
+  asked() {
+    const { model, ids, source } = this.passage;
+    return { model, ids, source };
+  }
+
+  keep() {
+    const { model, text, sourceText, sampling, view } = this;
+    try {
+      sessionStorage.setItem(KEY, JSON.stringify({ model, text, sourceText, sampling, view }));
+    } catch {
+      // The browser keeps nothing, or the text is too long for it: then it is not kept.
+    }
+  }
+
+  restore() {
+    try {
+      Object.assign(this, JSON.parse(sessionStorage.getItem(KEY) ?? "{}"));
+    } catch {
+      sessionStorage.removeItem(KEY);
+    }
+  }
+}
+
+export const page = new Page();

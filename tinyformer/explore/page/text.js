@@ -1,0 +1,47 @@
+/** Tokens as text on the page, and numbers as people read them. Text from the model or the user is only ever textContent. */
+
+/**
+ * An element.
+ * @param {string} name such as "div"
+ * @param {object} [properties] of the element; "class" is its class
+ * @param {...(Node|string)} children strings become text
+ */
+export function element(name, properties = {}, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(properties)) {
+    if (key === "class") made.className = value;
+    else if (key.includes("-") || key === "role") made.setAttribute(key, value);
+    else made[key] = value;
+  }
+  made.append(...children);
+  return made;
+}
+
+const SIGNS = { "\n": "↵", "\t": "→", "\r": "␍", " ": "␣", "": "∅" };
+
+/** A token in one line, with signs for what cannot be seen: "↵" for a new line, "␣" for a space alone or at an end. */
+export function visible(text) {
+  if (text in SIGNS) return SIGNS[text];
+  return text.replace(/[\n\t\r]/g, (sign) => SIGNS[sign]).replace(/^ +| +$/g, (spaces) => "␣".repeat(spaces.length));
+}
+
+/** A probability as a percentage with three digits or so: "12.3 %", "0.045 %". */
+export function percent(p) {
+  const value = 100 * p;
+  if (value === 0) return "0 %";
+  if (value >= 99.95) return p === 1 ? "100 %" : "> 99.9 %";
+  return `${value >= 10 ? value.toFixed(1) : value >= 1 ? value.toFixed(2) : value.toPrecision(2)} %`;
+}
+
+/** A number with three digits after the point. */
+export function number(x) {
+  return x === null || x === undefined ? "–" : x.toFixed(3);
+}
+
+/**
+ * The colour between the paper (0) and the strongest colour (1), as CSS. It follows light and dark.
+ * @param {number} x from 0 to 1
+ */
+export function shade(x) {
+  return `rgba(var(--high), ${Math.max(0, Math.min(1, x)).toFixed(3)})`;
+}

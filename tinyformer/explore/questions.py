@@ -1,0 +1,34 @@
+"""What the page can ask, as JSON: each question is a function of the models and of a dataclass that says what is asked.
+
+``POST ask/NAME`` with a JSON object whose keys are the dataclass's fields gets the JSON object that the function returns. A
+function that yields gets a line of JSON for each, as it comes. Other programs may ask in the same way.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tinyformer.explore.passages import Answer, about, encode, facts
+from tinyformer.explore.subjects import Subjects
+from tinyformer.explore.writing import next_token, write
+from tinyformer.schema import read_dataclass
+
+QUESTIONS: dict[str, Callable[..., Answer | Iterator[Answer]]] = {
+    function.__name__: function
+    for function in (
+        about,
+        facts,
+        encode,
+        next_token,
+        write,
+    )
+}
+
+
+def ask(subjects: Subjects, name: str, asked: Any) -> Answer | Iterator[Answer]:
+    """The answer to the question of this name about a JSON object. Raises UserError for an object that it cannot answer."""
+    function = QUESTIONS[name]
+    kind = typing.get_type_hints(function)["asked"]
+    return function(subjects, read_dataclass(kind, asked))

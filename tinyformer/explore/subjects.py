@@ -1,0 +1,233 @@
+"""What is explored: models of runs and of pretrained folders, each with what reads and writes its texts."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tinyformer.data.batches import check_ids
+from tinyformer.decoding.decoders import Decoder, batch_of_ids, language_decoder, translation_decoder
+from tinyformer.errors import UserError, shortened
+from tinyformer.models.bert import Bert, BertForClassification, BertForMaskedLM
+from tinyformer.models.gpt import GPT
+from tinyformer.models.transformer import Transformer
+from tinyformer.pretrained.loading import Writing, from_pretrained, read_writing
+from tinyformer.pretrained.tokenizers import pretrained_tokenizer
+from tinyformer.tokenizers import Tokenizer, WordPieceTokenizer
+from tinyformer.trained import READERS, Trained, load_trained, made_by
+from tinyformer.training.runs import RunFolder
+from tinyformer.translation import Translator, pretrained_translator
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model that can be explored, and the tokens around its texts.
+
+    - ``kind``: "language" (a GPT or a recurrent network, which continues texts), "translation" (an encoder-decoder), "masked"
+      (a BERT that fills in) or "encoder" (a BERT that predicts no tokens).
+    - ``before`` and ``after``: ids that stand around every text, such as BERT's [CLS] and [SEP].
+    - ``start``: the ids from which writing begins where there are none. An encoder-decoder's target always begins with them.
+    - ``ends``: ids that end a text. ``forbidden``: ids that are never written.
+    - ``longest``: how many ids the model can read at once; None if there is no limit.
+    """
+
+    kind: str
+    model: Any
+    tokenizer: Tokenizer
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+    start: tuple[int, ...] = ()
+    ends: tuple[int, ...] = ()
+    forbidden: tuple[int, ...] = ()
+    longest: int | None = None
+    translator: Translator | None = None
+    mask: int | None = None
+
+    def encode(self, text: str, source: bool = False) -> list[int]:
+        """The ids of a text, with those around it; with ``source``, of a text that an encoder-decoder reads. Raises UserError
+        for a text that the model cannot read."""
+        if source:
+            return self._translator().encode(text)
+        ids = self.tokenizer.encode(text, allow_special=True)
+        if self.translator is not None:
+            encode = getattr(self.tokenizer, "encode_target", self.tokenizer.encode)
+            return [*self.start, *map(int, encode(text, allow_special=True))]
+        return [*self.before, *map(int, ids), *self.after] or list(self.start)
+
+    def texts(self, ids: Iterable[int]) -> list[str]:
+        """The text of each id. A part of a character is shown as its bytes, such as ``\\xe6``."""
+        decode_bytes = getattr(self.tokenizer, "decode_bytes", lambda i: self.tokenizer.decode([i]).encode())
+        return [decode_bytes(i).decode("utf-8", "backslashreplace") for i in ids]
+
+    def check(self, ids: Sequence[int], source: Sequence[int] = ()) -> None:
+        """Raise UserError unless the model knows these ids, and reads the ``source`` if, and only if, it has an encoder."""
+        if bool(source) != (self.kind == "translation"):
+            raise UserError("source must be the ids of a sentence to translate" if not source else "this model has no source")
+        check_ids(batch_of_ids([list(ids)], "ids"), self.num_tokens)
+
+    def decoder(self, max_tokens: int, source: Sequence[int] = ()) -> Decoder:
+        """A new decoder for one text of this model, of up to ``max_tokens``. An encoder-decoder translates ``source``."""
+        if self.kind == "translation":
+            return translation_decoder(self.model, [list(source)], max_tokens)
+        if self.kind != "language":
+            raise UserError("this model does not write: it fills in masks")
+        return language_decoder(self.model, max_tokens=max_tokens)
+
+    @property
+    def num_tokens(self) -> int:
+        """How many tokens the model can write: its outputs, of which some may belong to no token."""
+        config = self.model.config
+        return int(config.target_vocab_size if self.kind == "translation" else config.vocab_size)
+
+    def facts(self) -> dict[str, Any]:
+        """What the page says about the model: its class, its size and its settings."""
+        settings = {
+            name: value for name, value in vars(self.model.config).items() if isinstance(value, (int, float, str, bool))
+        }
+        return {
+            "kind": self.kind,
+            "class": type(self.model).__name__,
+            "parameters": self.model.num_parameters(),
+            "settings": settings,
+            "longest": self.longest,
+            "start": list(self.start),
+            "ends": list(self.ends),
+            "mask": self.mask,
+        }
+
+    def _translator(self) -> Translator:
+        if self.translator is None:
+            raise UserError("this model has no source")
+        return self.translator
+
+
+@dataclass
+class _Entry:
+    """A model by its name: how to load it, from which file, and the one that was loaded with the file's time."""
+
+    load: Callable[[], Subject]
+    file: Path
+    loaded: tuple[int, Subject] | None = field(default=None, repr=False)
+
+
+class Subjects:
+    """The models of some folders, by name. Each is loaded when it is first asked for, and again when its file has changed, as
+    that of a run that is still training does.
+
+    Whoever uses a model holds the ``lock``: what is recorded inside a model belongs to one question at a time. Raises UserError
+    for a folder whose models cannot be explored.
+    """
+
+    def __init__(self, folders: Sequence[str | Path]):
+        self.lock = threading.RLock()
+        self.folders = [str(folder) for folder in folders]
+        self._entries: dict[str, _Entry] = {}
+        for folder in self.folders:
+            for name, entry in _entries_of(Path(folder)).items():
+                self._entries[name if len(self.folders) == 1 else f"{folder}: {name}"] = entry
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the models: best and latest of a run, after the folder's name if there are several folders."""
+        return list(self._entries)
+
+    def get(self, name: str) -> Subject:
+        """The model of this name. Raises UserError if there is none, and if its files cannot be read."""
+        entry = self._entries.get(name)
+        if entry is None:
+            raise UserError(f"there is no model {shortened(name, 40)!r}: there are {', '.join(self._entries)}")
+        with self.lock:
+            changed = entry.file.stat().st_mtime_ns
+            if entry.loaded is None or entry.loaded[0] != changed:
+                entry.loaded = None  # the old weights need not stay in memory beside the new ones
+                entry.loaded = changed, entry.load()
+            return entry.loaded[1]
+
+
+def _entries_of(path: Path) -> Mapping[str, _Entry]:
+    folder = RunFolder(path)
+    settings = folder.read_settings()
+    if "model_type" in settings:  # as in Hugging Face's files
+        return {"pretrained": _Entry(lambda: _pretrained(path), path / "config.json")}
+    script, _ = made_by(settings)
+    if script not in READERS:
+        what = f"a run of {script}" if script else "a run of another script"
+        raise UserError(f"{path} holds {what}: only those of {', '.join(READERS)} can be explored")
+    files = {file.stem: file for file in (folder.best, folder.latest) if file.exists()}
+    if not files:
+        raise UserError(f"{path} has no checkpoint yet: wait for the first one")
+    return {name: _Entry(partial(_load_checkpoint, folder, file), file) for name, file in files.items()}
+
+
+def _load_checkpoint(folder: RunFolder, file: Path) -> Subject:
+    return _trained(load_trained(folder, file))
+
+
+def _trained(found: Trained) -> Subject:
+    model, tokenizer = found.model.eval(), found.tokenizer
+    if found.translator is not None:
+        return _translation(found.translator)
+    if isinstance(model, BertForMaskedLM):
+        return _bert(model, tokenizer)
+    known = getattr(tokenizer, "characters", "\n")
+    first = tokenizer.encode("\n" if "\n" in known else known[0])
+    longest = model.config.block_size if isinstance(model, GPT) else None
+    return Subject("language", model, tokenizer, start=(int(first[0]),), longest=longest)
+
+
+def _translation(translator: Translator) -> Subject:
+    specials, model = translator.specials, translator.model
+    longest = translator.task.max_tokens + 1  # the start token counts, too
+    return Subject(
+        "translation",
+        model,
+        translator.tokenizer,
+        start=(specials.start,),
+        ends=(specials.end,),
+        forbidden=translator.forbidden,
+        longest=longest,
+        translator=translator,
+    )
+
+
+def _bert(model: Bert | BertForMaskedLM | BertForClassification, tokenizer: Any) -> Subject:
+    special = tokenizer.special
+    return Subject(
+        "masked" if isinstance(model, BertForMaskedLM) else "encoder",
+        model,
+        tokenizer,
+        before=(special["[CLS]"],),
+        after=(special["[SEP]"],),
+        longest=model.config.max_length,
+        mask=special["[MASK]"],
+    )
+
+
+def _pretrained(path: Path) -> Subject:
+    model = from_pretrained(path)
+    if isinstance(model, Transformer):
+        return _translation(pretrained_translator(path))
+    tokenizer, writing = pretrained_tokenizer(path), read_writing(path)
+    if isinstance(model, GPT):
+        return _pretrained_gpt(model, tokenizer, writing)
+    if not isinstance(tokenizer, WordPieceTokenizer):
+        raise UserError(f"{path} holds a BERT without a WordPiece tokenizer")
+    return _bert(model, tokenizer)
+
+
+def _pretrained_gpt(model: GPT, tokenizer: Any, writing: Writing) -> Subject:
+    return Subject(
+        "language",
+        model,
+        tokenizer,
+        before=tuple(tokenizer.before),
+        start=(writing.start if writing.start is not None else 0,),
+        ends=writing.ends,
+        # Some models have more outputs than there are tokens.
+        forbidden=(*writing.forbidden, *range(tokenizer.vocab_size, model.config.vocab_size)),
+        longest=model.config.block_size,
+    )

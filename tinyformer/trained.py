@@ -1,0 +1,82 @@
+"""The models in the folders of runs, and which script in examples/ made a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tinyformer.decoding.filling import with_wordpieces
+from tinyformer.models.bert import BertConfig, BertForMaskedLM
+from tinyformer.models.gpt import GPT, GPTConfig
+from tinyformer.models.recurrent import CELLS, RecurrentConfig, RecurrentLM
+from tinyformer.tokenizers import Tokenizer, load_tokenizer
+from tinyformer.training.runs import RunFolder, load_weights
+from tinyformer.translation import Model, Translator, trained_translator
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a run trained: a model and its tokenizer, and for an encoder-decoder the ``translator`` that has both."""
+
+    model: GPT | RecurrentLM | BertForMaskedLM | Model
+    tokenizer: Tokenizer
+    translator: Translator | None = None
+
+
+# The setting, and the part of config.json that it is in, by which the runs of a script are known.
+_SCRIPTS = {
+    "char_gpt.py": ("text", "bpe_tokens"),
+    "fill_mask.py": ("text", "wordpieces"),
+    "translate.py": ("task", "length_penalty"),
+    "dial_tones.py": ("task", "snr"),
+    "memory.py": ("task", "distance"),
+}
+
+
+def made_by(settings: Mapping[str, Any]) -> tuple[str | None, Any]:
+    """The script that made a run with these settings, and the architecture that it was given; None if they do not say."""
+    for script, (part, name) in _SCRIPTS.items():
+        found = settings.get(part)
+        if isinstance(found, Mapping) and name in found:
+            return script, found.get("architecture")
+    return None, None
+
+
+def load_trained(folder: RunFolder, checkpoint: Path | None = None) -> Trained:
+    """The model of a run whose script is a key of ``READERS``, with the weights of a ``checkpoint``, by default the best ones.
+    Raises UserError for a damaged run."""
+    script, architecture = made_by(folder.read_settings())
+    return READERS[str(script)](folder, architecture, checkpoint or folder.best)
+
+
+def _language_model(folder: RunFolder, architecture: Any, checkpoint: Path) -> Trained:
+    model: GPT | RecurrentLM
+    if architecture in CELLS:
+        model = RecurrentLM(folder.read_part("model", RecurrentConfig))
+    else:
+        model = GPT(folder.read_part("model", GPTConfig))
+    tokenizer = load_tokenizer(folder.tokenizer, model.config.vocab_size)
+    load_weights(model, checkpoint)
+    return Trained(model, tokenizer)
+
+
+def _masked_model(folder: RunFolder, architecture: Any, checkpoint: Path) -> Trained:
+    config = folder.read_part("model", BertConfig)
+    tokenizer = with_wordpieces(load_tokenizer(folder.tokenizer, config.vocab_size), folder.tokenizer)
+    model = BertForMaskedLM(config)
+    load_weights(model, checkpoint)
+    return Trained(model, tokenizer)
+
+
+def _translation(folder: RunFolder, architecture: Any, checkpoint: Path) -> Trained:
+    translator = trained_translator(folder, checkpoint)
+    return Trained(translator.model, translator.tokenizer, translator)
+
+
+READERS: dict[str, Callable[[RunFolder, Any, Path], Trained]] = {
+    "char_gpt.py": _language_model,
+    "fill_mask.py": _masked_model,
+    "translate.py": _translation,
+}
