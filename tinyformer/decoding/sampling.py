@@ -56,21 +56,34 @@ class Sampling:
     def pick(self, logits: Any, rng: Any) -> int:
         """One token id, picked from logits (vocab_size,), a NumPy array. Raises UserError if the highest logit is NaN or
         infinite."""
-        likeliest = int(logits.argmax())  # NumPy takes a NaN for the highest
-        if not math.isfinite(logits[likeliest]):
-            raise useless_logits(logits[likeliest])
         if self.temperature == 0:
-            return likeliest
-        weights = self._weights(logits.astype(host.float64))
+            return _likeliest(logits)
+        weights = self._weights(logits)
         # Pick where the cumulative weight passes a uniform random number. NumPy's choice() does the same, but needs weights
         # that sum to exactly 1.
         cumulative = host.cumsum(weights)
         return int(host.searchsorted(cumulative, rng.random() * cumulative[-1], side="right"))
 
+    def probabilities(self, logits: Any) -> Any:
+        """The probability with which ``pick`` picks each token, (vocab_size,) float64, from logits (vocab_size,), a NumPy
+        array. It is 0 for the tokens that top_k and top_p leave out. Raises UserError as ``pick`` does.
+
+        >>> import numpy
+        >>> from tinyformer import Sampling
+        >>> Sampling(top_k=2).probabilities(numpy.log([0.2, 0.6, 0.2])).round(2).tolist()
+        [0.25, 0.75, 0.0]
+        """
+        weights = self._weights(logits)
+        return weights / weights.sum()
+
     def _weights(self, logits: Any) -> Any:
-        """Unnormalised probabilities. They are 0 for the tokens that top_k and top_p leave out."""
+        """Unnormalised probabilities, float64. They are 0 for the tokens that top_k and top_p leave out."""
+        likeliest = _likeliest(logits)
+        if self.temperature == 0:
+            return host.eye(1, len(logits), likeliest)[0]
+        logits = logits.astype(host.float64)
         with host.errstate(over="ignore"):
-            weights = host.exp((logits - logits.max()) / self.temperature)
+            weights = host.exp((logits - logits[likeliest]) / self.temperature)
         kept = min(self.top_k, len(logits)) if self.top_k else len(logits)
         if kept == len(logits) and self.top_p == 1:
             return weights
@@ -80,6 +93,14 @@ class Sampling:
             kept = min(kept, 1 + int(host.searchsorted(reached, self.top_p * reached[-1], side="left")))
         weights[order[kept:]] = 0.0
         return weights
+
+
+def _likeliest(logits: Any) -> int:
+    """The id of the highest logit, the first of equal ones. Raises UserError if that logit is NaN or infinite."""
+    likeliest = int(logits.argmax())  # NumPy takes a NaN for the highest
+    if not math.isfinite(logits[likeliest]):
+        raise useless_logits(logits[likeliest])
+    return likeliest
 
 
 def useless_logits(highest: float) -> UserError:

@@ -68,6 +68,7 @@ def test_picks_follow_the_softmax(temperature: float, top_k: int) -> None:
     assert (counts[expected == 0] == 0).all()
     possible = expected > 0
     chi_square = ((counts - n * expected)[possible] ** 2 / (n * expected[possible])).sum()
+    np.testing.assert_allclose(sampling.probabilities(logits), expected, rtol=1e-12)
     # With at most 5 degrees of freedom a right sampler exceeds 20.5 once in a thousand seeds; this seed is fixed.
     assert chi_square < 20.5
 
@@ -93,6 +94,21 @@ SAMPLINGS = [
     for top_k in (0, 1, 3, 99)
     for top_p in (1e-9, 0.5, 1.0)
 ]
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+def test_only_what_has_a_probability_is_picked(sampling: Sampling) -> None:
+    logits = np.array([0.0, 3.0, 1.0, 3.0, -np.inf, 2.5], np.float32)
+    probabilities = sampling.probabilities(logits)
+    assert probabilities.dtype == np.float64 and probabilities.sum() == pytest.approx(1)
+    rng = np.random.default_rng(0)
+    picked = {sampling.pick(logits, rng) for _ in range(300)}
+    assert picked == set(np.flatnonzero(probabilities).tolist())
+    if sampling.temperature == 0 or sampling.top_k == 1:
+        assert probabilities.tolist() == [0, 1, 0, 0, 0, 0]
+    np.testing.assert_array_equal(logits, np.array([0.0, 3.0, 1.0, 3.0, -np.inf, 2.5], np.float32))
+
+
 UNUSABLE = {
     "NaN": [[1.0, math.nan, 2.0], [math.nan] * 3, [math.inf, math.nan, 0.0], [-math.inf, math.nan, -math.inf]],
     "infinite": [[1.0, math.inf, 2.0], [math.inf] * 3, [-math.inf, 0.0, math.inf]],
@@ -108,6 +124,8 @@ def test_outputs_that_say_nothing(sampling: Sampling) -> None:
             for dtype in (np.float16, np.float32, np.float64):
                 with pytest.raises(UserError, match=f"the model's outputs are {message}"):
                     sampling.pick(np.array(logits, dtype), rng)
+                with pytest.raises(UserError, match=f"the model's outputs are {message}"):
+                    sampling.probabilities(np.array(logits, dtype))
     possible = np.array([-math.inf, 1.0, -math.inf, 0.0, -math.inf])
     assert {sampling.pick(possible, rng) for _ in range(50)} <= {1, 3}
 
@@ -165,8 +183,8 @@ def test_what_is_sampled_from_is_as_with_hugging_face(temperature: float, top_k:
     rng = np.random.default_rng(4)
     for _ in range(20):
         logits = rng.standard_normal(20) * 3  # without ties, of which Hugging Face keeps all
-        weights = Sampling(temperature, top_k, top_p)._weights(logits)
-        np.testing.assert_allclose(weights / weights.sum(), hugging_face(logits, temperature, top_k, top_p), atol=1e-12)
+        probabilities = Sampling(temperature, top_k, top_p).probabilities(logits)
+        np.testing.assert_allclose(probabilities, hugging_face(logits, temperature, top_k, top_p), atol=1e-12)
 
 
 # ---------------------------------------------------------------------------------------------------------- generate
