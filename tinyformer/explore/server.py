@@ -18,10 +18,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
 from typing import Any
 
-from tinyformer.errors import UserError
+from tinyformer.errors import UserError, shortened
 from tinyformer.explore.passages import Answer
 from tinyformer.explore.questions import QUESTIONS, ask
 from tinyformer.explore.subjects import Subjects
+from tinyformer.files import parse_json
 
 LARGEST_REQUEST = 1_000_000  # bytes
 PATIENCE = 60.0  # seconds that a connection may say nothing
@@ -161,9 +162,9 @@ class Handler(BaseHTTPRequestHandler):
         if len(length) > 9 or int(length) > LARGEST_REQUEST:
             raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a question has at most {LARGEST_REQUEST} bytes")
         try:
-            return json.loads(self.rfile.read(int(length)))
-        except (ValueError, RecursionError):
-            raise Refused(HTTPStatus.BAD_REQUEST, "this is not JSON") from None
+            return parse_json(self.rfile.read(int(length)).decode())
+        except ValueError as error:
+            raise Refused(HTTPStatus.BAD_REQUEST, f"this is not a JSON object: {shortened(str(error))}") from None
 
     def _send(self, status: HTTPStatus, answer: Answer) -> None:
         content = _as_json(answer)

@@ -19,10 +19,17 @@ const read = latest(async (signal) => {
   const { ids, texts } = await ask("encode", { model, text: target }, signal);
   const passage = { model, ids, texts, source: source?.ids ?? [], sourceTexts: source?.texts ?? [] };
   page.set({ passage }, "passage");
+  busy(false);
 }, (message) => {
+  if (message) busy(false);
   counted.textContent = message;
   counted.classList.toggle("trouble", Boolean(message));
 });
+
+/** Whether the prompt has changed since it was cut into tokens. */
+function busy(is) {
+  byId("prompt").setAttribute("aria-busy", String(is));
+}
 
 function count() {
   const { ids, source } = page.passage;
@@ -34,6 +41,7 @@ function count() {
 }
 
 const choose = latest(async (signal, model) => {
+  busy(true);
   const facts = await ask("facts", { model }, signal);
   page.set({ model, facts, passage: null }, "model");
   byId("model").value = model;
@@ -74,6 +82,7 @@ function typed(field, key) {
   field.value = page[key];
   field.addEventListener("input", () => {
     page.set({ [key]: field.value });
+    busy(true);
     clearTimeout(soon);
     soon = setTimeout(read, 150);
   });

@@ -1,0 +1,74 @@
+"""The explorer as a user starts it, and its page in a real browser: headless Chromium, driven by Playwright."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+SWITCHES = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-component-update"]
+
+
+class Explorer:
+    """A process of the explorer, started as a user starts it."""
+
+    def __init__(self, *folders: Path, port: int = 0, **variables: str):
+        words = [sys.executable, "-m", "tinyformer.explore", *map(str, folders), "--no-browser", "--port", str(port)]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **variables}
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        self.process = subprocess.Popen(words, env=environment, **pipes)
+        assert self.process.stdout is not None
+        found = None
+        said = ""
+        for line in self.process.stdout:
+            said += line
+            found = re.search(r"http://\S+", line)
+            if found:
+                break
+        assert found, said
+        self.address = found[0]
+
+    def stop(self) -> None:
+        """End the process, whatever it does."""
+        self.process.kill()
+        self.process.communicate()
+
+
+@contextlib.contextmanager
+def exploring(*folders: Path, port: int = 0) -> Iterator[Explorer]:
+    """A context with an explorer of these folders."""
+    explorer = Explorer(*folders, port=port)
+    try:
+        yield explorer
+    finally:
+        explorer.stop()
+
+
+class Tab:
+    """A page of the browser, and what went wrong on it."""
+
+    def __init__(self, browser: Any, width: int = 1280, scheme: str = "light"):
+        self.context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        self.page = self.context.new_page()
+        self.faults: list[str] = []
+        self.page.on("pageerror", lambda error: self.faults.append(str(error)))
+        self.page.on("console", lambda said: self.faults.append(said.text) if said.type == "error" else None)
+
+    def open(self, explorer: Explorer, view: str = "write", **texts: str) -> Any:
+        """Open the explorer's page at a view, with a ``text`` (and a ``source``). Returns Playwright's page."""
+        read = "#prompt[aria-busy='false']"
+        self.page.goto(explorer.address)
+        self.page.wait_for_selector(read)
+        for name, text in texts.items():
+            self.page.fill(f"#{name}", text)
+            self.page.wait_for_selector(read)
+        self.page.click(f"#tab-{view}")
+        return self.page

@@ -1,0 +1,88 @@
+"""Runs to explore: small untrained models of each kind, in folders such as the examples make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import tinytensor as tt
+from tinyformer.models.bert import BertConfig, BertForMaskedLM
+from tinyformer.models.gpt import GPT, GPTConfig
+from tinyformer.models.recurrent import RecurrentConfig, RecurrentLM
+from tinyformer.models.seq2seq import Seq2SeqConfig
+from tinyformer.models.transformer import TransformerConfig
+from tinyformer.tokenizers import CharTokenizer, Tokenizer, WordPieceTokenizer
+from tinyformer.tokenizers.special import BEGIN, END, PADDING
+from tinyformer.training.checkpoints import save_checkpoint
+from tinyformer.training.runs import RunFolder
+from tinyformer.translation import ARCHITECTURES, TranslationConfig
+
+TEXT = "The quick brown fox jumps over the lazy dog.\n<script>alert(1)</script> & \"æøå\" 'x' 日本語"
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "fox", "dog", "jump", "##s", "over", "lazy", "quick", "<b>", "."]
+
+
+def gpt_run(path: Path, latest: bool = True, **settings: Any) -> Path:
+    """A run of char_gpt.py with a GPT. With ``latest`` it has two checkpoints, whose weights differ."""
+    tokenizer = CharTokenizer.train(TEXT)
+    sizes = {"block_size": 32, "num_layers": 2, "num_heads": 2, "d_model": 16, **settings}
+    config = GPTConfig(tokenizer.vocab_size, **sizes)
+    text = {"architecture": "gpt", "bpe_tokens": 1024}
+    return _write(path, {"model": config, "text": text}, tokenizer, lambda: GPT(config), latest)
+
+
+def recurrent_run(path: Path, cell: str = "lstm") -> Path:
+    """A run of char_gpt.py with a recurrent network."""
+    tokenizer = CharTokenizer.train(TEXT)
+    config = RecurrentConfig(tokenizer.vocab_size, cell, num_layers=2, d_model=12)
+    text = {"architecture": cell, "bpe_tokens": 1024}
+    return _write(path, {"model": config, "text": text}, tokenizer, lambda: RecurrentLM(config))
+
+
+def translation_run(path: Path, architecture: str = "transformer") -> Path:
+    """A run of translate.py."""
+    tokenizer = CharTokenizer.train(TEXT, special=(PADDING, BEGIN, END))
+    make, kind = ARCHITECTURES[architecture]
+    vocabulary = tokenizer.vocab_size, tokenizer.vocab_size
+    pad = tokenizer.special[PADDING]
+    config: Any
+    if kind is TransformerConfig:
+        sizes = {"d_model": 16, "num_heads": 2, "encoder_layers": 2, "decoder_layers": 2, "d_ff": 32}
+        config = TransformerConfig(*vocabulary, source_pad=pad, **sizes)
+    else:
+        sizes = {"d_model": 12, "d_embedding": 8, "num_layers": 1}
+        config = Seq2SeqConfig(*vocabulary, attention=architecture == "attention", source_pad=pad, **sizes)
+    task = TranslationConfig(architecture, vocab_size=tokenizer.vocab_size, max_tokens=40)
+    return _write(path, {"task": task, "model": config}, tokenizer, lambda: make(config))
+
+
+def masked_run(path: Path) -> Path:
+    """A run of fill_mask.py."""
+    tokenizer = WordPieceTokenizer(PIECES)
+    config = BertConfig(tokenizer.vocab_size, num_layers=2, num_heads=2, d_model=16, d_ff=32, max_length=24)
+    return _write(path, {"model": config, "text": {"wordpieces": 15}}, tokenizer, lambda: BertForMaskedLM(config))
+
+
+RUNS: dict[str, Callable[[Path], Path]] = {
+    "gpt": gpt_run,
+    "recurrent": recurrent_run,
+    "transformer": translation_run,
+    "context": lambda path: translation_run(path, "lstm"),
+    "attention": lambda path: translation_run(path, "attention"),
+    "masked": masked_run,
+}
+
+
+def _write(path: Path, settings: dict[str, Any], tokenizer: Tokenizer, make: Callable[[], Any], latest: bool = False) -> Path:
+    folder = RunFolder(path)
+    folder.create(settings)
+    tokenizer.save(folder.tokenizer)
+    folder.move_into_place()
+    kinds: Sequence[str] = ("best", "latest") if latest else ("best",)
+    for seed, kind in enumerate(kinds):
+        tt.seed(seed)
+        model = make()
+        for parameter in model.parameters():  # larger weights than before training make less uniform predictions
+            parameter.assign(parameter * 3)
+        save_checkpoint(getattr(folder, kind), {"model": model.state_dict()}, {"kind": kind, "step": 0})
+    return path
