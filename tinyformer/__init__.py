@@ -70,6 +70,7 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.models.blocks import Block, BlockConfig
     from tinyformer.models.evaluating import evaluating
     from tinyformer.models.gpt import GPT, GPTConfig
+    from tinyformer.models.recording import recording_outputs, residual_streams
     from tinyformer.models.recurrent import RecurrentConfig, RecurrentLM
     from tinyformer.models.seq2seq import AdditiveAttentionModel, ContextVectorModel, Seq2SeqConfig
     from tinyformer.models.transformer import Transformer, TransformerConfig
@@ -142,6 +143,7 @@ _NAMES = {
     "models.blocks": "Block BlockConfig",
     "models.evaluating": "evaluating",
     "models.gpt": "GPT GPTConfig",
+    "models.recording": "recording_outputs residual_streams",
     "models.recurrent": "RecurrentConfig RecurrentLM",
     "models.seq2seq": "AdditiveAttentionModel ContextVectorModel Seq2SeqConfig",
     "models.transformer": "Transformer TransformerConfig",
