@@ -50,7 +50,7 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.data.text import TextBatches
     from tinyformer.data.vector_pairs import VectorPairBatch, vector_pair_batch
     from tinyformer.decoding.beam_rules import HuggingFaceRule, WuRule
-    from tinyformer.decoding.beam_search import Hypothesis, beam_search, log_softmax
+    from tinyformer.decoding.beam_search import BeamCandidate, BeamStep, Hypothesis, beam_search, log_softmax
     from tinyformer.decoding.decoders import (
         Decoder,
         GPTDecoder,
@@ -70,6 +70,7 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.models.blocks import Block, BlockConfig
     from tinyformer.models.evaluating import evaluating
     from tinyformer.models.gpt import GPT, GPTConfig
+    from tinyformer.models.recording import recording_outputs, residual_streams
     from tinyformer.models.recurrent import RecurrentConfig, RecurrentLM
     from tinyformer.models.seq2seq import AdditiveAttentionModel, ContextVectorModel, Seq2SeqConfig
     from tinyformer.models.transformer import Transformer, TransformerConfig
@@ -129,7 +130,7 @@ _NAMES = {
     "data.text": "TextBatches",
     "data.vector_pairs": "VectorPairBatch vector_pair_batch",
     "decoding.beam_rules": "HuggingFaceRule WuRule",
-    "decoding.beam_search": "Hypothesis beam_search log_softmax",
+    "decoding.beam_search": "BeamCandidate BeamStep Hypothesis beam_search log_softmax",
     "decoding.decoders": "Decoder GPTDecoder RecurrentDecoder TransformerDecoder language_decoder translation_decoder",
     "decoding.filling": "fill_masks hide_words with_wordpieces",
     "decoding.sampling": "Sampling generate sample",
@@ -142,6 +143,7 @@ _NAMES = {
     "models.blocks": "Block BlockConfig",
     "models.evaluating": "evaluating",
     "models.gpt": "GPT GPTConfig",
+    "models.recording": "recording_outputs residual_streams",
     "models.recurrent": "RecurrentConfig RecurrentLM",
     "models.seq2seq": "AdditiveAttentionModel ContextVectorModel Seq2SeqConfig",
     "models.transformer": "Transformer TransformerConfig",

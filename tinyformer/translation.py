@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from tinyformer.data.batches import padded
 from tinyformer.data.pair_files import one_line
 from tinyformer.data.pairs import Pair, Specials
 from tinyformer.decoding.beam_rules import BeamRule, HuggingFaceRule, WuRule
-from tinyformer.decoding.beam_search import Hypothesis, beam_search
+from tinyformer.decoding.beam_search import BeamStep, Hypothesis, beam_search
 from tinyformer.decoding.decoders import translation_decoder
 from tinyformer.errors import SettingError, UserError
 from tinyformer.models.attention import RecordsAttention, recording_attention
@@ -130,13 +130,16 @@ class Translator:
             )
         return [*ids, self.specials.end]
 
-    def search(self, sentences: Sequence[str], beam: int, n_best: int = 1) -> list[list[Hypothesis]]:
-        """The ``n_best`` translations of each sentence, as ids with scores, best first."""
+    def search(
+        self, sentences: Sequence[str], beam: int, n_best: int = 1, watch: Callable[[BeamStep], None] | None = None
+    ) -> list[list[Hypothesis]]:
+        """The ``n_best`` translations of each sentence, as ids with scores, best first. ``watch`` is told of each step, as
+        ``beam_search`` describes; the row of a step is the number of the sentence."""
         source = padded([self.encode(sentence) for sentence in sentences], self.specials.pad)
         longest = self.task.max_tokens + 1  # the end token counts, too
         decoder = translation_decoder(self.model, source, longest)
         prompts, end = [[self.specials.start]] * len(sentences), self.specials.end
-        return beam_search(decoder, prompts, end, beam, longest, n_best, self.rule, self.forbidden, self.force_end)
+        return beam_search(decoder, prompts, end, beam, longest, n_best, self.rule, self.forbidden, self.force_end, watch)
 
     def has_attention(self) -> bool:
         """Whether the model has attention layers."""
