@@ -72,6 +72,7 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.models.gpt import GPT, GPTConfig
     from tinyformer.models.recording import recording_outputs, residual_streams
     from tinyformer.models.recurrent import RecurrentConfig, RecurrentLM
+    from tinyformer.models.rollout import attention_rollout
     from tinyformer.models.seq2seq import AdditiveAttentionModel, ContextVectorModel, Seq2SeqConfig
     from tinyformer.models.transformer import Transformer, TransformerConfig
     from tinyformer.pretrained.folders import find_folder
@@ -92,6 +93,7 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     )
     from tinyformer.tokenizers.added import AddedToken
     from tinyformer.tokenizers.cutting import CuttingRules
+    from tinyformer.tokenizers.texts import token_texts
     from tinyformer.training.config import TrainingConfig
     from tinyformer.training.evaluation import accuracy, evaluate, perplexity
     from tinyformer.training.logging import Logger
@@ -113,6 +115,7 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
         passages,
         save_vectors,
     )
+    from tinyformer.word_vectors.components import principal_components
 
 _NAMES = {
     "audio.features": "MelConfig log_mel mel_filters power_spectrum",
@@ -145,6 +148,7 @@ _NAMES = {
     "models.gpt": "GPT GPTConfig",
     "models.recording": "recording_outputs residual_streams",
     "models.recurrent": "RecurrentConfig RecurrentLM",
+    "models.rollout": "attention_rollout",
     "models.seq2seq": "AdditiveAttentionModel ContextVectorModel Seq2SeqConfig",
     "models.transformer": "Transformer TransformerConfig",
     "pretrained.folders": "find_folder",
@@ -157,6 +161,7 @@ _NAMES = {
     "tokenizers": "BPETokenizer CharTokenizer MarianTokenizer Tokenizer WordPieceTokenizer WordTokenizer load_tokenizer",
     "tokenizers.added": "AddedToken",
     "tokenizers.cutting": "CuttingRules",
+    "tokenizers.texts": "token_texts",
     "training.config": "TrainingConfig",
     "training.evaluation": "accuracy evaluate perplexity",
     "training.logging": "Logger",
@@ -168,6 +173,7 @@ _NAMES = {
     "translation": "TranslationConfig Translator specials_of",
     "vectors": "Vectors padded_vectors",
     "word_vectors": "Corpus TfIdf Word2Vec Word2VecConfig WordVectors count_vectors load_vectors passages save_vectors",
+    "word_vectors.components": "principal_components",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 

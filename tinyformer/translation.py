@@ -26,6 +26,7 @@ from tinyformer.schema import check_fields
 from tinyformer.settings import at_least, one_of, setting
 from tinyformer.tokenizers import BPETokenizer, Tokenizer, load_tokenizer
 from tinyformer.tokenizers.special import BEGIN, END, PADDING
+from tinyformer.tokenizers.texts import token_texts
 from tinyformer.training.runs import RunFolder, load_weights
 from tinytensor import Tensor
 
@@ -156,16 +157,17 @@ class Translator:
             self.model(tt.tensor([source]), tt.tensor([read]))
         # A recurrent network attends once for each token.
         weights = {name: tt.concatenate(calls, -2)[0] for name, calls in recorded.items()}
-        return Attended(self.text(hypotheses[0]), self.tokens(source), self.tokens(read), self.tokens(written), weights)
+        return Attended(
+            self.text(hypotheses[0]), self.tokens(source, is_source=True), self.tokens(read), self.tokens(written), weights
+        )
 
     def text(self, hypothesis: Hypothesis) -> str:
         """A translation as one line of text, without special tokens."""
         return one_line(self.tokenizer.decode(hypothesis.ids, skip_special=True))
 
-    def tokens(self, ids: Iterable[int]) -> list[str]:
-        """The text of each id. A token that is a part of a character is shown as its bytes, such as ``\\xe6``."""
-        decode_bytes = getattr(self.tokenizer, "decode_bytes", lambda i: self.tokenizer.decode([i]).encode())
-        return [decode_bytes(i).decode("utf-8", "backslashreplace") for i in ids]
+    def tokens(self, ids: Iterable[int], is_source: bool = False) -> list[str]:
+        """The text of each id, as ``token_texts`` gives it: of the target language, unless ``is_source``."""
+        return token_texts(self.tokenizer, ids, is_source)
 
     def translate(self, sentences: Sequence[str], beam: int = 1, progress: bool = False) -> list[str]:
         """The best translation of each sentence. A ``beam`` of 1 is greedy; ``progress`` shows a bar.
