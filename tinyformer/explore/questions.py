@@ -10,6 +10,8 @@ import typing
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from tinyformer.explore.embeddings import embeddings, position_tables, positions
+from tinyformer.explore.inside import entropies, hidden_states, inside, lens, lens_cell, norms
 from tinyformer.explore.passages import Answer, about, encode, facts
 from tinyformer.explore.subjects import Subjects
 from tinyformer.explore.writing import next_token, write
@@ -23,6 +25,15 @@ QUESTIONS: dict[str, Callable[..., Answer | Iterator[Answer]]] = {
         encode,
         next_token,
         write,
+        inside,
+        norms,
+        lens,
+        lens_cell,
+        entropies,
+        hidden_states,
+        embeddings,
+        position_tables,
+        positions,
     )
 }
 

@@ -19,6 +19,8 @@ export class HeatMap {
    * @param {(row: number, column: number, value: number|null) => string} how.tell the line about a cell
    * @param {(value: number) => number} [how.scale] from a number to 0..1, the strength of its colour; below 0 another colour
    * @param {(row: number, column: number, value: number|null) => string} [how.write] what stands inside a cell
+   * @param {(pen: CanvasRenderingContext2D, box: {x, y, width, height}, row: number, column: number) => void} [how.paint] draws a
+   *   cell in the place of its colour
    * @param {number} [how.cell] the height of a cell in pixels
    * @param {number} [how.width] the width of a cell in pixels
    * @param {(row: number, column: number) => void} [how.onmove] the cell under the pointer, or that the keys moved to
@@ -82,7 +84,7 @@ export class HeatMap {
   /** Draw what is seen. Call it when values have come. */
   draw() {
     if (!this.box.clientWidth) return; // not on the screen
-    const { cell, width, rows, columns, value, scale, write } = this.how;
+    const { cell, width, rows, columns, value, scale, write, paint } = this.how;
     const across = Math.min(this.box.clientWidth, this.size.width);
     const down = Math.min(this.box.clientHeight, this.size.height);
     const ratio = window.devicePixelRatio || 1;
@@ -111,8 +113,10 @@ export class HeatMap {
         const strength = found === null ? 0 : scale(found);
         pen.fillStyle = strength < 0 ? bad : `rgb(${high})`;
         pen.globalAlpha = Math.min(1, Math.abs(strength));
-        pen.fillRect(x(column), y(row), width - (width > 4 ? 1 : 0), cell - (cell > 4 ? 1 : 0));
+        const box = { x: x(column), y: y(row), width: width - (width > 4 ? 1 : 0), height: cell - (cell > 4 ? 1 : 0) };
+        if (!paint) pen.fillRect(box.x, box.y, box.width, box.height);
         pen.globalAlpha = 1;
+        paint?.(pen, box, row, column);
         const text = write?.(row, column, found);
         if (text) {
           pen.fillStyle = Math.abs(strength) > 0.55 ? paper : ink;
