@@ -3,6 +3,7 @@
 import { element } from "./text.js";
 
 const FONT = "12px ui-monospace, monospace";
+const WIDE = 40; // pixels: columns of this width have their names across, narrower ones upwards
 
 /**
  * A map of numbers in a scrolling box, with names of the rows and columns, and a line below that tells the number of the cell
@@ -61,8 +62,8 @@ export class HeatMap {
     pen.font = FONT;
     const widest = (names, most) => Math.min(most, Math.ceil(Math.max(0, ...names.slice(0, 2000).map((name) => pen.measureText(name).width))) + 10);
     this.left = widest(this.how.rows, 130);
-    this.top = widest(this.how.columns, 90);
     const { cell, width, rows, columns } = this.how;
+    this.top = width < WIDE ? widest(columns, 90) : 20;
     this.size = { width: this.left + width * columns.length + 2, height: this.top + cell * rows.length + 2 };
     this.sheet.style.width = `${this.size.width}px`;
     this.sheet.style.height = `${this.size.height}px`;
@@ -145,6 +146,10 @@ export class HeatMap {
     pen.clip();
     const everyColumn = Math.ceil(12 / width);
     for (let column = range.column - (range.column % everyColumn); column < range.column + range.columns; column += everyColumn) {
+      if (width >= WIDE) {
+        pen.fillText(columns[column], x(column) + 3, this.top / 2, width - 5);
+        continue;
+      }
       pen.save();
       pen.translate(x(column) + width / 2, this.top - 4);
       pen.rotate(-Math.PI / 2);

@@ -41,19 +41,20 @@ const PARTS = [
       "components): near points are similar embeddings, as far as two dimensions can show. Rings mark the tokens of the text.",
   },
   {
-    id: "positions", title: "Positions", of: "model", draw: drawPositions,
-    say: "Each row is a position, each column a dimension: blue is above zero, red below.",
+    id: "positions", title: "Positions", of: "model", draw: drawPositions, say: "",
   },
 ];
 
 const boxes = new Map(); // of each part: its elements, and what takes away what was drawn in it
 let refusal = null;
+let cut = null; // a line about a text that is longer than what is shown
 let drawn = { passage: null, model: null };
 
 /** Fill the section of this view once. */
 export function begin(section) {
   refusal = element("p", { class: "trouble", hidden: true });
-  section.append(refusal);
+  cut = element("p", { class: "note", id: "inside-cut", hidden: true });
+  section.append(refusal, cut);
   for (const { id, title, say } of PARTS) {
     const [box, note] = [element("div"), element("p", { class: "note" }, say)];
     const part = element("section", { id: `inside-${id}`, "aria-labelledby": `inside-${id}-title`, hidden: true });
@@ -88,11 +89,16 @@ const read = latest(async (signal, passage) => {
   if (page.passage !== passage) return;
   const texts = passage.texts.slice(found.first, found.first + found.count);
   const asked = { model: passage.model, ids: passage.ids, source: passage.source };
+  const recurrent = found.states.length ? "; the state holds those before" : ", which are all that it reads here";
+  cut.textContent = `Of the ${passage.ids.length.toLocaleString("en")} tokens, the last ${found.count.toLocaleString("en")} are shown${recurrent}.`;
+  cut.hidden = !found.first;
   draw("passage", { ...found, asked, passage, texts, facts: page.facts });
 }, (message) => {
   refusal.textContent = message;
   refusal.hidden = !message;
-  if (message) clear("passage");
+  if (!message) return;
+  cut.hidden = true;
+  clear("passage");
 });
 
 /** Draw all parts of the passage, or of the model. */
@@ -107,7 +113,7 @@ function draw(of, found) {
     if (isDrawn) place.remove = result;
     else place.box.replaceChildren(element("p", { class: "note" }, result));
     place.part.hidden = result === "";
-    place.note.hidden = !isDrawn;
+    place.note.hidden = !isDrawn || !place.note.textContent;
   }
 }
 

@@ -35,7 +35,7 @@ export function drawPositions(box, { model }) {
 
 function drawTable(box, model, table, named) {
   if (named) box.append(element("h3", {}, table.name));
-  box.append(element("p", { class: "note" }, KINDS[table.kind]));
+  box.append(element("p", { class: "note" }, `Each row is a position: blue is above zero, red below. ${KINDS[table.kind]}`));
   const place = element("div");
   box.append(place);
   const what = table.kind === "rotary" ? "pair" : "dimension";
