@@ -168,6 +168,12 @@ export class HeatMap {
     this.draw();
   }
 
+  /** Tell about the cell again, if one is told about. Call it when its value has come. */
+  say() {
+    const { row, column } = this.at;
+    if (this.line.textContent) this.line.textContent = this.how.tell(row, column, this.how.value(row, column));
+  }
+
   point(event) {
     const box = this.box.getBoundingClientRect();
     const column = Math.floor((event.clientX - box.left - this.box.clientLeft - this.left + this.box.scrollLeft) / this.how.width);

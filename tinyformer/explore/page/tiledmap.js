@@ -24,7 +24,10 @@ export function tiledMap(parent, how) {
     tall: how.tall ?? how.rows.length,
     wide: how.wide,
     load: how.load,
-    arrived: () => map.draw(),
+    arrived: () => {
+      map.draw();
+      map.say();
+    },
     refused: (message) => {
       trouble.textContent = message;
       trouble.hidden = !message;
