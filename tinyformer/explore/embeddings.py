@@ -46,8 +46,8 @@ def embeddings(subjects: Subjects, asked: Embedded) -> Answer:
     ``explained``: the fraction of the variance that lies along each of the two axes; ``width``: the numbers in an embedding.
     """
     subject = subjects.get(asked.model)
-    with subjects.lock:
-        return _kept.get(subject.model, asked.source, lambda: _in_two_dimensions(subject, asked.source), _size)
+    # Without the lock of the models: nothing is recorded, and a large vocabulary takes seconds.
+    return _kept.get(subject.model, asked.source, lambda: _in_two_dimensions(subject, asked.source), _size)
 
 
 def _in_two_dimensions(subject: Subject, source: bool) -> Answer:

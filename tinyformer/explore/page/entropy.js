@@ -1,7 +1,7 @@
 /** How sure the model is along the text: the entropy of its predictions, and the losses of the tokens, as bars. */
 
 import { ask } from "./api.js";
-import { number, visible } from "./text.js";
+import { element, number, visible } from "./text.js";
 import { tiledMap } from "./tiledmap.js";
 
 const WIDE = 128; // tokens of a question
@@ -22,6 +22,7 @@ export function drawEntropy(box, found) {
     const target = isHere ? texts[column] : texts[column + 1];
     return target === undefined ? `After ${token}: nothing follows, so there is no loss` : `${isHere ? "In the place of" : "After"} ${token}: loss of “${target}” ${number(value)} nats`;
   };
+  box.append(element("p", { class: "note" }, `A bar of full height is ${number(full)} nats or more: the entropy of a blind guess among all tokens.`));
   return tiledMap(box, {
     label: "Entropy of each prediction, and loss of each token",
     rows: ROWS,

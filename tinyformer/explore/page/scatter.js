@@ -43,6 +43,7 @@ export class Scatter {
     parent.replaceChildren(this.box, this.line, this.buttons);
     this.rings = []; // indices of the points of the text
     this.found = []; // and of those that the search found
+    this.frame = null; // the next one, if it is drawn with it
     this.at = -1; // the point that is told about
     this.bounds = boundsOf(how.points);
     this.listen();
@@ -51,6 +52,7 @@ export class Scatter {
 
   /** Take it away. */
   remove() {
+    cancelAnimationFrame(this.frame);
     this.watcher.disconnect();
     this.dark.removeEventListener("change", this.redraw);
     this.box.remove();
@@ -154,14 +156,11 @@ export class Scatter {
     return { x: event.clientX - box.left - this.box.clientLeft, y: event.clientY - box.top - this.box.clientTop };
   }
 
-  /** The pixel of a point. */
+  /** The pixel of a point, as it is drawn. */
   place(index) {
-    const unit = this.unit();
     const { points } = this.how;
-    return {
-      x: this.box.clientWidth / 2 + (points[2 * index] - this.middle.x) * unit,
-      y: this.box.clientHeight / 2 - (points[2 * index + 1] - this.middle.y) * unit,
-    };
+    const { zero, unit } = this.view;
+    return { x: zero.x + points[2 * index] * unit, y: zero.y - points[2 * index + 1] * unit };
   }
 
   /** The index of the point nearest to a pixel, at most so many pixels away; -1 if there is none. */
@@ -186,7 +185,15 @@ export class Scatter {
     this.draw();
   }
 
+  /** Draw it with the next frame of the screen, however often this is called before. */
   draw() {
+    this.frame ??= requestAnimationFrame(() => {
+      this.frame = null;
+      this.drawNow();
+    });
+  }
+
+  drawNow() {
     const { clientWidth: across, clientHeight: down } = this.box;
     if (!across) return; // not on the screen
     const ratio = window.devicePixelRatio || 1;
@@ -205,6 +212,7 @@ export class Scatter {
     const { points } = this.how;
     const unit = this.unit();
     const zero = { x: across / 2 - this.middle.x * unit, y: down / 2 + this.middle.y * unit };
+    this.view = { zero, unit };
     pen.fillStyle = rule; // the two axes
     pen.fillRect(zero.x, 0, 1, down);
     pen.fillRect(0, zero.y, across, 1);
