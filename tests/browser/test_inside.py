@@ -256,3 +256,33 @@ def test_no_page_is_wider_than_the_screen(browser: Any, explorers: Any, name: st
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     tab.context.close()
     assert tab.faults == []
+
+
+def test_another_model_is_looked_into(tab: Any, explorers: Any, runs: Any) -> None:
+    page = tab.open(explorers["gpt"], "inside", text=TEXT)
+    page.wait_for_selector("#inside-norms td")
+    subjects = Subjects([runs["gpt"]])
+    means = {}
+    for name in subjects.names:
+        subject = subjects.get(name)
+        rows = streams_of(subject, subject.encode(TEXT))["blocks"]
+        means[name] = [f"{host.linalg.norm(row, axis=-1).mean():.3f}" for row in rows]
+    first, other = page.input_value("#model"), next(name for name in means if name != page.input_value("#model"))
+    assert page.locator("#inside-norms td").all_text_contents() == means[first] != means[other]
+    with page.expect_response(lambda response: response.url.endswith("/inside")):
+        page.select_option("#model", other)
+    page.get_by_text(means[other][1], exact=True).wait_for()
+    assert page.locator("#inside-norms td").all_text_contents() == means[other]
+    assert page.locator("#inside-norms .heatmap").count() == 1
+
+
+def test_the_embeddings_of_either_side(tab: Any, explorers: Any, runs: Any) -> None:
+    page = open_inside(tab, explorers["transformer"], "fox", "dog")
+    page.locator("#inside-embeddings").scroll_into_view_if_needed()
+    subject = subject_of(runs["transformer"])
+    for side, embedding in (("", subject.model.target_embedding), ("source", subject.model.source_embedding)):
+        if side:
+            page.select_option("#embeddings-side", side)
+        points, _ = principal_components(embedding.tokens.weight.numpy(), 2)
+        (i,) = subject.translator.tokenizer.encode("o")
+        page.get_by_text(f"“o” (id {i}): {points[i, 0]:.3f}, {points[i, 1]:.3f}").wait_for()
