@@ -173,7 +173,7 @@ def test_the_map_of_embeddings_and_its_search(tab: Any, explorers: Any, runs: An
     found = page.locator("#embeddings-found button")
     assert found.all_text_contents() == [told(sign) for sign in "fox"]
     page.fill("#embeddings-search", "q")
-    assert page.locator("#embeddings-found li").first.text_content() == "1 tokens match:"
+    assert page.locator("#embeddings-found li").first.text_content() == "1 token matches"
     assert found.all_text_contents() == [told("q")]
     page.locator("#embeddings-search").press("Tab")
     page.locator("#inside-embeddings .scatter").press("+")
@@ -184,7 +184,7 @@ def test_the_map_of_embeddings_and_its_search(tab: Any, explorers: Any, runs: An
     page.locator("#inside-embeddings .scatter").press("0")
     page.locator("#inside-embeddings .scatter").press("ArrowLeft")
     page.fill("#embeddings-search", "no such token")
-    assert page.locator("#embeddings-found li").first.text_content() == "0 tokens match:"
+    assert page.locator("#embeddings-found li").first.text_content() == "0 tokens match"
 
 
 def test_tokens_are_shown_as_text(tab: Any, explorers: Any) -> None:

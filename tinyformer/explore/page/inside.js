@@ -38,7 +38,8 @@ const PARTS = [
   {
     id: "embeddings", title: "The tokens' embeddings in two dimensions", of: "model", draw: drawEmbeddings,
     say: "Each point is a token of the vocabulary, on the two directions in which the embeddings differ most (principal " +
-      "components): near points are similar embeddings, as far as two dimensions can show. Rings mark the tokens of the text.",
+      "components): near points are similar embeddings, as far as two dimensions can show. Rings mark the tokens of the text, and " +
+      "red dots those that the search finds.",
   },
   {
     id: "positions", title: "Positions", of: "model", draw: drawPositions, say: "",

@@ -83,8 +83,8 @@ function embeddingMap(place, answer, source) {
       return element("li", {}, button);
     });
     const rest = found.length - items.length;
-    const count = wanted ? `${found.length.toLocaleString("en")} tokens match` : `The ${found.length} tokens of the text`;
-    list.replaceChildren(element("li", { class: "note" }, `${count}${rest > 0 ? `; the first ${MOST_LISTED} are` : ""}:`), ...items);
+    const count = wanted ? `${found.length.toLocaleString("en")} ${found.length === 1 ? "token matches" : "tokens match"}` : `Tokens of the text: ${found.length}`;
+    list.replaceChildren(element("li", { class: "note" }, `${count}${rest > 0 ? `; here are the first ${MOST_LISTED}` : ""}`), ...items);
   };
   search.addEventListener("input", light);
   light();
