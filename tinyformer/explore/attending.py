@@ -18,6 +18,7 @@ from tinyformer.errors import UserError
 from tinyformer.explore.passages import Answer, Passage
 from tinyformer.explore.subjects import Subject, Subjects
 from tinyformer.models.attention import MultiHeadAttention, RecordsAttention, recording_attention
+from tinyformer.models.rollout import attention_rollout
 from tinytensor import Tensor
 from tinytensor.backend import host
 from tinytensor.nn import Module
@@ -292,6 +293,21 @@ def _ends(reading: Reading, layer: AttentionLayer, asked: Rows) -> tuple[int, in
 
 
 def rollout_of(reading: Reading, layer: AttentionLayer) -> Any:
-    """``attention_rollout`` (queries, keys) through the layers of the same text, up to this one. Raises UserError for a
-    cross-attention."""
-    raise UserError("rollout is not there yet")
+    """``attention_rollout`` (queries, keys) through the self-attention layers of the same text, up to this one. Raises
+    UserError for a cross-attention."""
+    if layer.kind != "self":
+        raise UserError("rollout is for layers of self-attention: this one looks at another text")
+    found = _kept.get(_key(reading, "rollout", layer))
+    if found is not None:
+        return found
+    layers = attention_layers(reading.subject)
+    stack = [one for one in layers.values() if (one.kind, one.keys) == (layer.kind, layer.keys)]
+    if _fits(reading):
+        weights = {one.name: weights_of(reading, one) for one in stack}
+    else:  # rollout needs no more than the means
+        weights = dict(_record(reading, reading.subject.model, lambda x: x.mean(axis=1, keepdims=True)))
+    through = attention_rollout([tt.tensor(weights[one.name])[None] for one in stack])
+    arrays = {one.name: tensor[0].numpy() for one, tensor in zip(stack, through)}
+    for one in stack:
+        _kept.add(_key(reading, "rollout", one), arrays[one.name])
+    return arrays[layer.name]

@@ -27,6 +27,7 @@ import tinytensor as tt
 from tinyformer.errors import SettingError
 from tinyformer.models.caches import KeyValueCache
 from tinyformer.models.positions import RotaryPositions
+from tinyformer.models.running import recording
 from tinytensor import Tensor, multi_head_attention, scaled_dot_product_attention
 from tinytensor.calling import wrap
 from tinytensor.functional.attention import attention_of_arrays, cached_attention, masked_softmax
@@ -245,9 +246,6 @@ def _record(recorded: list[Tensor], keep: Callable[[Tensor], Tensor], weights: T
     recorded.append(keep(weights))
 
 
-_recordings: list[Any] = []  # one for each ``with recording_attention`` that is running, of any thread
-
-
 @contextmanager
 def recording_attention(
     model: Module, keep: Callable[[Tensor], Tensor] = lambda weights: weights
@@ -262,17 +260,10 @@ def recording_attention(
     layers = {name: m for name, m in model.named_modules() if isinstance(m, RecordsAttention)}
     recorded: dict[str, list[Tensor]] = {name: [] for name in layers}
     try:
-        _recordings.append(recorded)
         for name, layer in layers.items():
             layer._recorded = partial(_record, recorded[name], keep)
-        with tt.no_grad():
+        with recording(), tt.no_grad():
             yield recorded
     finally:
-        _recordings.pop()
         for layer in layers.values():
             layer._recorded = None
-
-
-def is_recording_attention() -> bool:
-    """Whether any ``recording_attention`` is running. A function that was traced before it would record nothing."""
-    return bool(_recordings)

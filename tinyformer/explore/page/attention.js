@@ -84,12 +84,12 @@ function about(first) {
   return first ? `The model sees only the last ${shown.texts.text.length} tokens: the first ${first} are left out here. ${words}` : words;
 }
 
-/** What a layer is called: "layer 2", "encoder layer 2", "decoder layer 1 to the source". */
+/** What a layer is called: "layer 2", "encoder layer 2", "decoder layer 1 to source". */
 function labelOf({ name, kind, queries }) {
   const number = name.match(/\d+/);
   const side = { text: "", source: "encoder ", target: "decoder " }[queries];
-  const layer = number ? `${side}layer ${Number(number[0]) + 1}` : side.trim();
-  return kind === "cross" ? `${layer} to the source` : layer;
+  const layer = `${side}layer ${Number(number?.[0] ?? 0) + 1}`;
+  return kind === "cross" ? `${layer} to source` : layer;
 }
 
 /** Show a layer's head, or all its heads together. */
@@ -119,10 +119,10 @@ function choose(name, head) {
 
 function legend(head) {
   const sum = head === "rollout"
-    ? "A number is how much of what the token holds after this layer comes from another token, if each head only mixes tokens (Abnar and Zuidema 2020)."
+    ? "A number is an estimate: how much of what a token holds after this layer comes from another token, of all that attention and residual connections pass on (Abnar and Zuidema 2020)."
     : "A number is the attention weight.";
   const grey = layer.causal || shown.unseen.length ? " Grey: the token cannot see that one; its weight is exactly 0." : "";
-  return `${sum} Those of a row sum to 1. The colour's strength, and that of a line, is the square root of the number, so that small ones can be seen.${grey}`;
+  return `${sum} The numbers of a row sum to 1. The colour's strength, and that of a line, is the square root of the number, so that small ones can be seen.${grey}`;
 }
 
 function drawLinks(queries, keys) {
@@ -200,8 +200,9 @@ function bar(name, value) {
   return [element("span", {}, name), filled, element("span", { class: "number" }, number(value))];
 }
 
-/** Whether a query may not look at a key: a later token, or padding. */
+/** Whether a query may not look at a key: a later token, or padding. In a rollout each token keeps a part of itself. */
 function hidden(query, key) {
+  if (chosen.head === "rollout" && query === key) return false;
   return (layer.causal && key > query) || (layer.keys !== "target" && shown.unseen.includes(key));
 }
 
@@ -213,7 +214,7 @@ function tell(query, key, value) {
 }
 
 function looks() {
-  return chosen.head === "rollout" ? "comes from" : "looks at";
+  return chosen.head === "rollout" ? "gets from" : "looks at";
 }
 
 /** A token with its place, from 1 on. */

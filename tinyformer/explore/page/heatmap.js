@@ -117,7 +117,7 @@ export class HeatMap {
         pen.globalAlpha = 1;
         const text = write?.(row, column, found);
         if (text) {
-          pen.fillStyle = Math.abs(strength) > 0.55 ? paper : ink;
+          pen.fillStyle = Math.abs(strength) > 0.66 ? paper : ink;
           pen.fillText(text, x(column) + 3, y(row) + cell / 2, width - 5);
         }
       }

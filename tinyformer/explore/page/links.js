@@ -74,7 +74,7 @@ export class Links {
       const strength = weights && !unseen ? Math.sqrt(weights[key]) : 0;
       token.classList.toggle("hidden-token", unseen);
       token.style.backgroundColor = strength ? shade(strength) : "";
-      token.style.color = strength > 0.6 ? "var(--paper)" : "";
+      token.style.color = strength > 0.66 ? "var(--paper)" : "";
       token.title = tell(key, weights?.[key] ?? null);
     });
     this.reveal(button);
