@@ -220,8 +220,8 @@ class AboutAttention:
 
 def attention(subjects: Subjects, asked: AboutAttention) -> Answer:
     """The attention ``layers`` of the model, each as ``AttentionLayer`` describes it, with a small map of each head in
-    ``maps``: base64 of ``rows`` by ``columns`` bytes, 255 times the largest weight of a patch. Row i of a map begins with the query
-    i * queries // rows; so do the columns with the keys. No layers: the model has no attention.
+    ``maps``: base64 of ``rows`` by ``columns`` bytes, 255 times the largest weight of a patch. Row i of a map begins with the
+    query i * queries // rows; so do the columns with the keys. No layers: the model has no attention.
 
     ``first`` is the place in the passage of the first token that the model sees, as a GPT sees only the last block_size ones;
     ``unseen`` are places of padding among the keys of the source, or of the text if there is no source.

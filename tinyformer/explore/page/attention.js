@@ -20,6 +20,7 @@ let grid = null;
 let links = null;
 let map = null;
 let weights = null;
+let told = null; // the row that is drawn
 
 /** Fill the section of this view once. */
 export function begin(section) {
@@ -57,7 +58,8 @@ export function show() {
 }
 
 const load = latest(async (signal, passage, asked) => {
-  const answer = await ask("attention", { passage: asked }, signal);
+  const soon = setTimeout(() => (part.note.textContent = `Computing the attention of ${passage.ids.length} tokens…`), 500);
+  const answer = await ask("attention", { passage: asked }, signal).finally(() => clearTimeout(soon));
   const { first } = answer;
   const target = passage.texts.slice(first);
   shown = { ...answer, asked, texts: { text: target, target, source: passage.sourceTexts } };
@@ -108,6 +110,7 @@ function choose(name, head) {
   const what = { mean: ", mean over heads", rollout: ": rollout through all layers up to it" }[head] ?? (layer.heads > 1 ? `, head ${head + 1}` : "");
   part.title.textContent = capital(layer.label) + what;
   weights?.close();
+  told = null;
   weights = new Weights({ passage: shown.asked, layer: name, head }, queries.length, keys.length, arrived, (message) => {
     part.legend.textContent = message;
   });
@@ -159,14 +162,20 @@ function drawMap(queries, keys) {
 function look(query, key) {
   Object.assign(chosen, { query, key });
   if (map.at.row !== query || map.at.column !== key || !map.line.textContent) {
-    const { cell, rows } = map.how;
-    const room = map.box.clientHeight - map.top - cell;
-    if (room > 0 && rows.length) map.box.scrollTop = Math.max(Math.min(map.box.scrollTop, query * cell), query * cell - room);
+    reveal(query, key);
     map.move(query, key); // which calls look again, with the same cell
     return;
   }
   want();
   tellAll();
+}
+
+/** Scroll the map to a cell. */
+function reveal(query, key) {
+  const { box, top, left, how } = map;
+  const within = (at, size, now, room) => (room > size ? Math.max(Math.min(now, at * size), (at + 1) * size - room) : now);
+  box.scrollTop = within(query, how.cell, box.scrollTop, box.clientHeight - top);
+  if (key !== map.at.column) box.scrollLeft = within(key, how.width, box.scrollLeft, box.clientWidth - left);
 }
 
 /** Fetch the chosen query's weights first, and then those that are seen. */
@@ -186,18 +195,22 @@ function arrived() {
 function tellAll() {
   const { query } = chosen;
   const row = weights.row(query);
+  if (row && told === row) return;
+  told = row;
   links.show(query, row, (key, value) => tell(query, key, value), (key) => hidden(query, key));
   const keys = row ? [...row.keys()].filter((key) => !hidden(query, key)).sort((a, b) => row[b] - row[a]).slice(0, MOST) : [];
   part.most.replaceChildren(
     element("p", { class: "most" }, `${named(layer.queries, query)} ${looks()} most:`),
-    ...keys.flatMap((key) => bar(named(layer.keys, key), row[key])),
+    ...keys.flatMap((key) => bar(query, key, row[key])),
   );
 }
 
-function bar(name, value) {
+/** A token that is looked at, which leads to its cell of the map; and its number. */
+function bar(query, key, value) {
+  const name = element("button", { class: "token", type: "button", title: "show it in the map", onclick: () => look(query, key) }, named(layer.keys, key));
   const filled = element("span", { class: "bar", "aria-hidden": "true" });
   filled.style.width = `${100 * value}%`;
-  return [element("span", {}, name), filled, element("span", { class: "number" }, number(value))];
+  return [name, filled, element("span", { class: "number" }, number(value))];
 }
 
 /** Whether a query may not look at a key: a later token, or padding. In a rollout each token keeps a part of itself. */
@@ -224,7 +237,7 @@ function named(side, at) {
 
 /** A weight with three digits after the point. One that would look like 0 keeps two of its digits. */
 function number(x) {
-  return x === 0 || x >= 0.0005 ? x.toFixed(3) : x.toPrecision(2);
+  return x === 0 || x >= 0.0005 ? x.toFixed(3) : x.toExponential(1);
 }
 
 function capital(text) {

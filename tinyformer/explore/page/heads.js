@@ -23,7 +23,8 @@ export class HeadGrid {
       return [whole, ...heads];
     });
     const rows = this.rows.map((buttons) => element("div", { class: "layer-row" }, ...buttons));
-    this.box = element("div", { class: "heads", role: "group", "aria-label": "Layers and heads. Arrow keys move." }, ...rows);
+    const many = Math.max(...layers.map(({ heads }) => heads)) > 8;
+    this.box = element("div", { class: many ? "heads many" : "heads", role: "group", "aria-label": "Layers and heads. Arrow keys move." }, ...rows);
     this.box.addEventListener("keydown", (event) => this.key(event));
     parent.replaceChildren(this.box);
     this.draw();

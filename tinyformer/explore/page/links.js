@@ -36,13 +36,17 @@ export class Links {
     for (const kind of ["pointerover", "focusin", "click"]) {
       below.addEventListener(kind, (event) => {
         const query = event.target.closest("button")?.dataset.query;
-        if (query !== undefined) how.onchoose(Number(query));
+        if (query === undefined) return;
+        this.pointed = kind === "pointerover"; // then it stays under the pointer
+        how.onchoose(Number(query));
+        this.pointed = false;
       });
     }
     below.addEventListener("keydown", (event) => this.key(event));
     this.watcher = new ResizeObserver(() => this.draw());
     this.watcher.observe(this.sheet);
     this.query = -1;
+    this.pointed = false;
     this.weights = null;
   }
 
@@ -77,7 +81,7 @@ export class Links {
       token.style.color = strength > 0.66 ? "var(--paper)" : "";
       token.title = tell(key, weights?.[key] ?? null);
     });
-    this.reveal(button);
+    if (!this.pointed) this.reveal(button);
     this.draw();
   }
 
