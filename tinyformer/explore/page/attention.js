@@ -12,7 +12,7 @@ const MOST = 5; // the tokens that are looked at most, which are told in numbers
 const WITH_NUMBERS = 20; // a map with at most so many columns has room for a number in each cell
 
 const part = {}; // the elements of the view, by name
-const chosen = { name: "", head: 0, query: 0, key: 0 }; // the layer's name, a head, "mean" or "rollout", and the cell
+const chosen = { name: "", head: 0, query: null, key: 0 }; // the layer's name, a head, "mean" or "rollout", and the cell
 let drawn = null; // the passage that is shown, or asked about
 let shown = null; // the answer about it, its passage and its texts
 let layer = null; // the one of it that is chosen
@@ -101,7 +101,7 @@ function choose(name, head) {
   if (head === "mean" && layer.heads === 1) head = 0;
   Object.assign(chosen, { name, head });
   const [queries, keys] = [shown.texts[layer.queries], shown.texts[layer.keys]];
-  chosen.query = Math.min(chosen.query || queries.length - 1, queries.length - 1);
+  chosen.query = Math.min(chosen.query ?? queries.length - 1, queries.length - 1);
   chosen.key = Math.min(chosen.key, keys.length - 1);
   grid.mark(shown.layers.indexOf(layer), head);
   part.mean.hidden = layer.heads === 1;
