@@ -12,8 +12,8 @@ from tinyformer.models.bert import BertForMaskedLM
 from tinyformer.models.evaluating import evaluating
 from tinyformer.models.gpt import GPT
 from tinyformer.models.recurrent import RecurrentLM, State
-from tinyformer.models.seq2seq import EncoderDecoder
-from tinyformer.models.transformer import Transformer
+from tinyformer.models.seq2seq import EncoderDecoder, Seq2SeqConfig
+from tinyformer.models.transformer import Transformer, TransformerConfig
 from tinyformer.vectors import Vectors
 from tinytensor import Tensor
 from tinytensor.backend import Array, host
@@ -45,8 +45,7 @@ def token_losses(model: TokenModel, ids: Any, source: Any = None, mask: int | No
     """
     _check(model, "source", source, (Transformer, EncoderDecoder))
     _check(model, "mask", mask, BertForMaskedLM)
-    of_target = isinstance(model, (Transformer, EncoderDecoder))
-    found = _ids(ids, "texts", model.config.target_vocab_size if of_target else model.config.vocab_size)
+    found = _ids(ids, "texts", _vocab_size(model.config))
     with tt.no_grad(), evaluating(model):
         if isinstance(model, BertForMaskedLM):
             return _of_masked(model, found, int(mask or 0))
@@ -62,6 +61,11 @@ def token_losses(model: TokenModel, ids: Any, source: Any = None, mask: int | No
                     source = _batch(_ids(source, "sources", model.config.source_vocab_size))
                 losses[1:] = _losses(model(source, _batch(inputs)), targets[None])[0]
         return losses
+
+
+def _vocab_size(config: Any) -> int:
+    """The size of the vocabulary of the tokens that a model with this configuration predicts."""
+    return int(config.target_vocab_size if isinstance(config, TransformerConfig | Seq2SeqConfig) else config.vocab_size)
 
 
 def _check(model: TokenModel, name: str, given: Any, kinds: Any) -> None:
