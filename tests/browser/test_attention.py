@@ -73,9 +73,7 @@ def test_the_numbers_of_each_head_are_those_of_the_library(tab: Tab, explorers: 
             row = layers[layer - 1][0, head - 1].numpy()[12]
             check_most(page, row)
             expected = f'"x" (place 13) looks at "t" (place 1): {shown(float(row[0]))}'
-            page.wait_for_function(
-                "text => document.querySelector('#view-attention .readout').textContent === text", arg=expected
-            )
+            assert readout(page) == expected
     page.locator(".links button").first.hover()
     choose(page, "Mean over heads")
     assert readout(page) == '"t" (place 1) looks at "t" (place 1): 1.000'  # the first token is still chosen
