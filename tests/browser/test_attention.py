@@ -78,7 +78,7 @@ def test_the_numbers_of_each_head_are_those_of_the_library(tab: Tab, explorers: 
     choose(page, "Mean over heads")
     assert readout(page) == '"t" (place 1) looks at "t" (place 1): 1.000'  # the first token is still chosen
     page.locator(".links button").last.hover()
-    page.get_by_text('"x" (place 13) looks at most:').wait_for()
+    page.get_by_text('"x" (place 13) looks most at:').wait_for()
     check_most(page, layers[1][0].mean(0).numpy()[12])
     choose(page, "Rollout")
     check_most(page, attention_rollout(layers)[1][0].numpy()[12])
@@ -95,7 +95,7 @@ def test_a_translation_is_linked_to_its_source(tab: Tab, explorers: Any, runs: A
     assert below.locator("button").count() == 1 + len("the fox")
     below.locator("button").nth(2).hover()
     row = cross[0][0, 0].numpy()[2]
-    page.get_by_text('"h" (place 3) looks at most:').wait_for()
+    page.get_by_text('"h" (place 3) looks most at:').wait_for()
     page.wait_for_selector("#attention-most .number")
     check_most(page, row)
     assert page.locator(".links path").count() == (row >= 0.005).sum()
@@ -115,7 +115,7 @@ def test_the_tokens_and_the_map_share_the_chosen_token(tab: Tab, explorers: Any)
     page.focus("#view-attention .heatmap")
     page.keyboard.press("ArrowUp")
     assert page.get_attribute(".links [aria-current]", "data-query") == "11"
-    assert page.text_content(".most") == '"o" (place 12) looks at most:'
+    assert page.text_content(".most") == '"o" (place 12) looks most at:'
 
 
 def test_a_later_token_cannot_be_seen(tab: Tab, explorers: Any) -> None:
@@ -187,7 +187,7 @@ def test_a_long_text_is_fetched_in_parts(browser: Any, tmp_path: Path, width: in
         assert 0 < len(asked) <= 6  # of 64 parts
         page.focus(".links button[tabindex='0']")
         page.keyboard.press("Home")
-        page.get_by_text("(place 57) looks at most:").wait_for()
+        page.get_by_text("(place 57) looks most at:").wait_for()
         page.wait_for_selector("#attention-most .number")
         page.keyboard.press("ArrowRight")
         row = weights_of(run, text)["blocks.0.attention"][0, 0].numpy()[1]

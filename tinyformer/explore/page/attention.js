@@ -200,7 +200,7 @@ function tellAll() {
   links.show(query, row, (key, value) => tell(query, key, value), (key) => hidden(query, key));
   const keys = row ? [...row.keys()].filter((key) => !hidden(query, key)).sort((a, b) => row[b] - row[a]).slice(0, MOST) : [];
   part.most.replaceChildren(
-    element("p", { class: "most" }, `${named(layer.queries, query)} ${looks()} most:`),
+    element("p", { class: "most" }, `${named(layer.queries, query)} ${looks().replace(" ", " most ")}:`),
     ...keys.flatMap((key) => bar(query, key, row[key])),
   );
 }
