@@ -10,6 +10,7 @@ import typing
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from tinyformer.explore.attending import attention, attention_rows
 from tinyformer.explore.embeddings import embeddings, position_tables, positions
 from tinyformer.explore.inside import entropies, hidden_states, inside, lens, lens_cell, norms
 from tinyformer.explore.passages import Answer, about, encode, facts
@@ -25,6 +26,8 @@ QUESTIONS: dict[str, Callable[..., Answer | Iterator[Answer]]] = {
         encode,
         next_token,
         write,
+        attention,
+        attention_rows,
         inside,
         norms,
         lens,
