@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tinyformer.explore.passages import Answer, about, encode, facts
+from tinyformer.explore.searching import search
 from tinyformer.explore.subjects import Subjects
 from tinyformer.explore.writing import next_token, write
 from tinyformer.schema import read_dataclass
@@ -23,6 +24,7 @@ QUESTIONS: dict[str, Callable[..., Answer | Iterator[Answer]]] = {
         encode,
         next_token,
         write,
+        search,
     )
 }
 
