@@ -2,7 +2,7 @@
 
 import { latest, stream } from "./api.js";
 import { page } from "./state.js";
-import { element, number, percent } from "./text.js";
+import { element, number, percent, visible } from "./text.js";
 import { SearchTree } from "./tree.js";
 
 const WIDEST = 16;
@@ -56,7 +56,7 @@ export function show() {
 function legendParts() {
   const sample = (name, text) => [element("span", { class: `sample ${name}` }), ` ${text} `];
   return [
-    "A column for each token. The thicker a line and the darker a node, the likelier the token after what stands before it: ",
+    "A column for each token. The thicker a line and the stronger the colour of a node, the likelier the token after what stands before it: ",
     ...sample("best", "the best text"), ...sample("found", "the others that were found"), ...sample("left", "left behind"),
     ...sample("finished", "a text that ended, with its score"), ...sample("dashed", "greedy"),
   ];
@@ -122,7 +122,7 @@ function grow(answer) {
 function finish(answer) {
   found = answer;
   tree.finish(answer.hypotheses, answer.greedy);
-  const heads = ["", "Text", "Score", "Log-probability", "Probability", ""].map((name) => element("th", { scope: "col" }, name));
+  const heads = ["", "", "Text", "Score", "Log-probability", "Probability"].map((name) => element("th", { scope: "col" }, name));
   const rows = [row("greedy", answer.greedy), ...answer.hypotheses.map((hypothesis, i) => row(`no. ${i + 1}`, hypothesis))];
   parts.table.replaceChildren(element("table", {}, element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...rows)));
 }
@@ -133,7 +133,7 @@ function row(name, hypothesis) {
   take.addEventListener("click", () => takeOver(hypothesis));
   const cells = [number(score), number(sum), percent(probability)].map((value) => element("td", { class: "number" }, value));
   const ended = end === null ? " …" : "";
-  const made = element("tr", {}, element("th", { scope: "row" }, name), element("td", { class: "text" }, text, element("span", { class: "note" }, ended)), ...cells, element("td", {}, take));
+  const made = element("tr", {}, element("th", { scope: "row" }, name), element("td", {}, take), element("td", { class: "text" }, visible(text), element("span", { class: "note" }, ended)), ...cells);
   made.addEventListener("pointerenter", () => tree?.light(hypothesis.nodes));
   made.addEventListener("pointerleave", () => tree?.light(null));
   made.addEventListener("focusin", () => tree?.light(hypothesis.nodes));
