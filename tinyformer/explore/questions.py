@@ -14,6 +14,7 @@ from tinyformer.explore.attending import attention, attention_rows
 from tinyformer.explore.embeddings import embeddings, position_tables, positions
 from tinyformer.explore.inside import entropies, hidden_states, inside, lens, lens_cell, norms
 from tinyformer.explore.passages import Answer, about, encode, facts
+from tinyformer.explore.searching import search
 from tinyformer.explore.subjects import Subjects
 from tinyformer.explore.writing import next_token, write
 from tinyformer.schema import read_dataclass
@@ -37,6 +38,7 @@ QUESTIONS: dict[str, Callable[..., Answer | Iterator[Answer]]] = {
         embeddings,
         position_tables,
         positions,
+        search,
     )
 }
 
