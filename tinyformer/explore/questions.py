@@ -12,7 +12,7 @@ from typing import Any
 
 from tinyformer.explore.passages import Answer, about, encode, facts
 from tinyformer.explore.subjects import Subjects
-from tinyformer.explore.writing import next_token, write
+from tinyformer.explore.writing import fill, next_token, write
 from tinyformer.schema import read_dataclass
 
 QUESTIONS: dict[str, Callable[..., Answer | Iterator[Answer]]] = {
@@ -23,6 +23,7 @@ QUESTIONS: dict[str, Callable[..., Answer | Iterator[Answer]]] = {
         encode,
         next_token,
         write,
+        fill,
     )
 }
 
