@@ -37,6 +37,8 @@ export class Distribution {
     const key = JSON.stringify([question, asked, title]);
     if (key === this.shown) return;
     this.shown = key;
+    this.title.textContent = title;
+    this.list.setAttribute("aria-busy", "true"); // what is drawn is still that of before
     this.request(key, question, asked, title, standing);
   }
 
@@ -69,6 +71,7 @@ export class Distribution {
   }
 
   empty() {
+    this.list.setAttribute("aria-busy", "false");
     this.list.replaceChildren();
     this.tokens = [];
     this.line.textContent = "";
@@ -81,6 +84,7 @@ export class Distribution {
 
   draw({ best, entropy, possible, probability }, title, standing) {
     this.title.textContent = title;
+    this.list.setAttribute("aria-busy", "false");
     const stands = standing !== null && best.some(({ id }) => id === standing.id);
     this.tokens = standing === null || stands ? best : [...best, { ...standing, probability }];
     while (this.list.children.length > this.tokens.length) this.list.lastChild.remove();

@@ -121,7 +121,7 @@ function hasEnded() {
 
 /** Show the likeliest tokens at the place that is looked at. */
 function showPlace() {
-  if (running) return;
+  if (running && place === null) return; // then the newest token is shown
   const tokens = tree.tokens();
   const asked = (ids) => ({ passage: { ...page.asked(), ids }, sampling: page.sampling });
   const ids = tokens.map(({ id }) => id);
@@ -134,7 +134,6 @@ function showPlace() {
 }
 
 function look(at) {
-  stop();
   place = at === place ? null : at;
   text.light(place);
   showPlace();
@@ -232,6 +231,7 @@ function add(mine, { id, text: name, ...found }) {
     mine.framed = false;
     if (running !== mine) return;
     text.follow();
+    if (place !== null) return; // another token is looked at
     panel.show(mine.newest.found, `Place ${tree.length()}: “${visible(mine.newest.token.text)}”`, mine.newest.token);
   });
 }
@@ -249,7 +249,7 @@ function finish(mine) {
   running = null;
   if (!mine.branch.tokens.length) tree.remove(mine.branch);
   say(`${mine.count} token${mine.count === 1 ? "" : "s"} written${hasEnded() ? "; the text ends here" : ""}`);
-  text.reach(text.buttons.length - 1);
+  if (place === null && !text.box.contains(document.activeElement)) text.reach(text.buttons.length - 1);
   text.follow();
   own = drawn = tree.passage();
   drawBranches();
