@@ -50,7 +50,7 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.data.text import TextBatches
     from tinyformer.data.vector_pairs import VectorPairBatch, vector_pair_batch
     from tinyformer.decoding.beam_rules import HuggingFaceRule, WuRule
-    from tinyformer.decoding.beam_search import Hypothesis, beam_search, log_softmax
+    from tinyformer.decoding.beam_search import BeamCandidate, BeamStep, Hypothesis, beam_search, log_softmax
     from tinyformer.decoding.decoders import (
         Decoder,
         GPTDecoder,
@@ -62,6 +62,7 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.decoding.filling import fill_masks, hide_words, with_wordpieces
     from tinyformer.decoding.sampling import Sampling, generate, sample
     from tinyformer.decoding.streaming import stream_text
+    from tinyformer.decoding.token_losses import token_losses
     from tinyformer.errors import SettingError, UserError, plain_errors
     from tinyformer.export import export_onnx
     from tinyformer.markov import KneserNey, SkipVotes, TransitionTable
@@ -70,7 +71,9 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.models.blocks import Block, BlockConfig
     from tinyformer.models.evaluating import evaluating
     from tinyformer.models.gpt import GPT, GPTConfig
+    from tinyformer.models.recording import recording_outputs, residual_streams
     from tinyformer.models.recurrent import RecurrentConfig, RecurrentLM
+    from tinyformer.models.rollout import attention_rollout
     from tinyformer.models.seq2seq import AdditiveAttentionModel, ContextVectorModel, Seq2SeqConfig
     from tinyformer.models.transformer import Transformer, TransformerConfig
     from tinyformer.pretrained.folders import find_folder
@@ -91,6 +94,7 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     )
     from tinyformer.tokenizers.added import AddedToken
     from tinyformer.tokenizers.cutting import CuttingRules
+    from tinyformer.tokenizers.texts import token_texts
     from tinyformer.training.config import TrainingConfig
     from tinyformer.training.evaluation import accuracy, evaluate, perplexity
     from tinyformer.training.logging import Logger
@@ -112,6 +116,7 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
         passages,
         save_vectors,
     )
+    from tinyformer.word_vectors.components import principal_components
 
 _NAMES = {
     "audio.features": "MelConfig log_mel mel_filters power_spectrum",
@@ -129,11 +134,12 @@ _NAMES = {
     "data.text": "TextBatches",
     "data.vector_pairs": "VectorPairBatch vector_pair_batch",
     "decoding.beam_rules": "HuggingFaceRule WuRule",
-    "decoding.beam_search": "Hypothesis beam_search log_softmax",
+    "decoding.beam_search": "BeamCandidate BeamStep Hypothesis beam_search log_softmax",
     "decoding.decoders": "Decoder GPTDecoder RecurrentDecoder TransformerDecoder language_decoder translation_decoder",
     "decoding.filling": "fill_masks hide_words with_wordpieces",
     "decoding.sampling": "Sampling generate sample",
     "decoding.streaming": "stream_text",
+    "decoding.token_losses": "token_losses",
     "errors": "SettingError UserError plain_errors",
     "export": "export_onnx",
     "markov": "KneserNey SkipVotes TransitionTable",
@@ -142,7 +148,9 @@ _NAMES = {
     "models.blocks": "Block BlockConfig",
     "models.evaluating": "evaluating",
     "models.gpt": "GPT GPTConfig",
+    "models.recording": "recording_outputs residual_streams",
     "models.recurrent": "RecurrentConfig RecurrentLM",
+    "models.rollout": "attention_rollout",
     "models.seq2seq": "AdditiveAttentionModel ContextVectorModel Seq2SeqConfig",
     "models.transformer": "Transformer TransformerConfig",
     "pretrained.folders": "find_folder",
@@ -155,6 +163,7 @@ _NAMES = {
     "tokenizers": "BPETokenizer CharTokenizer MarianTokenizer Tokenizer WordPieceTokenizer WordTokenizer load_tokenizer",
     "tokenizers.added": "AddedToken",
     "tokenizers.cutting": "CuttingRules",
+    "tokenizers.texts": "token_texts",
     "training.config": "TrainingConfig",
     "training.evaluation": "accuracy evaluate perplexity",
     "training.logging": "Logger",
@@ -166,6 +175,7 @@ _NAMES = {
     "translation": "TranslationConfig Translator specials_of",
     "vectors": "Vectors padded_vectors",
     "word_vectors": "Corpus TfIdf Word2Vec Word2VecConfig WordVectors count_vectors load_vectors passages save_vectors",
+    "word_vectors.components": "principal_components",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 

@@ -10,6 +10,7 @@ import typing
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from tinyformer.explore.attending import attention, attention_rows
 from tinyformer.explore.passages import Answer, about, encode, facts
 from tinyformer.explore.subjects import Subjects
 from tinyformer.explore.writing import fill, next_token, write
@@ -24,6 +25,8 @@ QUESTIONS: dict[str, Callable[..., Answer | Iterator[Answer]]] = {
         next_token,
         write,
         fill,
+        attention,
+        attention_rows,
     )
 }
 

@@ -18,14 +18,16 @@ the scores.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import tinytensor as tt
 from tinyformer.errors import SettingError
 from tinyformer.models.caches import KeyValueCache
 from tinyformer.models.positions import RotaryPositions
+from tinyformer.models.running import recording
 from tinytensor import Tensor, multi_head_attention, scaled_dot_product_attention
 from tinytensor.calling import wrap
 from tinytensor.functional.attention import attention_of_arrays, cached_attention, masked_softmax
@@ -54,12 +56,12 @@ class RecordsAttention(Module):
     """The base of attention layers: ``recording_attention`` makes them keep their weights."""
 
     def __init__(self) -> None:
-        self._recorded: list[Tensor] | None = None
+        self._recorded: Callable[[Tensor], None] | None = None
 
     def record(self, weights: Tensor) -> None:
         """Keep the weights (batch, heads, queries, keys) of a call, if they are being recorded."""
         if self._recorded is not None:
-            self._recorded.append(weights)
+            self._recorded(weights)
 
 
 class MultiHeadAttention(RecordsAttention):
@@ -240,30 +242,28 @@ def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None = None, is
     return masked_softmax(scores, mask, is_causal)
 
 
-_recordings: list[Any] = []  # one for each ``with recording_attention`` that is running, of any thread
+def _record(recorded: list[Tensor], keep: Callable[[Tensor], Tensor], weights: Tensor) -> None:
+    recorded.append(keep(weights))
 
 
 @contextmanager
-def recording_attention(model: Module) -> Iterator[dict[str, list[Tensor]]]:
+def recording_attention(
+    model: Module, keep: Callable[[Tensor], Tensor] = lambda weights: weights
+) -> Iterator[dict[str, list[Tensor]]]:
     """A context that records the attention weights (batch, heads, queries, keys) of every call, in one list for each
     attention layer of the model.
 
-    The dict that it yields has the names of the layers as keys. No gradients are recorded inside the context.
+    The dict that it yields has the names of the layers as keys. No gradients are recorded inside the context. Where the weights
+    of all layers would take too much memory, ``keep`` makes of each call's weights the smaller tensor that is kept, such as the
+    mean over the heads.
     """
     layers = {name: m for name, m in model.named_modules() if isinstance(m, RecordsAttention)}
     recorded: dict[str, list[Tensor]] = {name: [] for name in layers}
     try:
-        _recordings.append(recorded)
         for name, layer in layers.items():
-            layer._recorded = recorded[name]
-        with tt.no_grad():
+            layer._recorded = partial(_record, recorded[name], keep)
+        with recording(), tt.no_grad():
             yield recorded
     finally:
-        _recordings.pop()
         for layer in layers.values():
             layer._recorded = None
-
-
-def is_recording_attention() -> bool:
-    """Whether any ``recording_attention`` is running. A function that was traced before it would record nothing."""
-    return bool(_recordings)

@@ -19,6 +19,7 @@ export class HeatMap {
    * @param {(row: number, column: number, value: number|null) => string} how.tell the line about a cell
    * @param {(value: number) => number} [how.scale] from a number to 0..1, the strength of its colour; below 0 another colour
    * @param {(row: number, column: number, value: number|null) => string} [how.write] what stands inside a cell
+   * @param {(row: number, column: number) => boolean} [how.hidden] whether a cell is grey, as there cannot be a number
    * @param {number} [how.cell] the height of a cell in pixels
    * @param {number} [how.width] the width of a cell in pixels
    * @param {(row: number, column: number) => void} [how.onmove] the cell under the pointer, or that the keys moved to
@@ -82,7 +83,7 @@ export class HeatMap {
   /** Draw what is seen. Call it when values have come. */
   draw() {
     if (!this.box.clientWidth) return; // not on the screen
-    const { cell, width, rows, columns, value, scale, write } = this.how;
+    const { cell, width, rows, columns, value, scale, write, hidden } = this.how;
     const across = Math.min(this.box.clientWidth, this.size.width);
     const down = Math.min(this.box.clientHeight, this.size.height);
     const ratio = window.devicePixelRatio || 1;
@@ -108,14 +109,15 @@ export class HeatMap {
     for (let row = range.row; row < range.row + range.rows; row++) {
       for (let column = range.column; column < range.column + range.columns; column++) {
         const found = value(row, column);
-        const strength = found === null ? 0 : scale(found);
-        pen.fillStyle = strength < 0 ? bad : `rgb(${high})`;
-        pen.globalAlpha = Math.min(1, Math.abs(strength));
+        const grey = hidden?.(row, column);
+        const strength = grey || found === null ? 0 : scale(found);
+        pen.fillStyle = grey ? "rgb(128, 128, 128)" : strength < 0 ? bad : `rgb(${high})`;
+        pen.globalAlpha = grey ? 0.27 : Math.min(1, Math.abs(strength));
         pen.fillRect(x(column), y(row), width - (width > 4 ? 1 : 0), cell - (cell > 4 ? 1 : 0));
         pen.globalAlpha = 1;
         const text = write?.(row, column, found);
         if (text) {
-          pen.fillStyle = Math.abs(strength) > 0.55 ? paper : ink;
+          pen.fillStyle = Math.abs(strength) > 0.66 ? paper : ink;
           pen.fillText(text, x(column) + 3, y(row) + cell / 2, width - 5);
         }
       }
