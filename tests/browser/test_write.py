@@ -194,7 +194,7 @@ def test_a_mask_is_filled_in(tab: Any, explorers: Any, runs: Any) -> None:
     page.keyboard.press("m")
     page.wait_for_selector(f"{tokens}.mask >> nth=1")
     page.wait_for_selector(".place:text-matches('^Place 5:')")
-    passage.ids[4] = subjects.get("best").mask
+    passage.ids[4] = subjects.get("best").mask  # type: ignore[assignment]
     assert same(rows(page, ".fill"), fill(subjects, Fill(passage, 4))["best"])
 
 

@@ -32,7 +32,8 @@ export function drawTree(parent, tree, onlook, onremove) {
 
 function line(tree, branch, onlook, onremove) {
   const name = branch === tree.root ? "The text as it was given" : first(branch);
-  const where = branch === tree.root ? `${branch.tokens.length} tokens` : `from place ${branch.at + 1}, ${branch.tokens.length} tokens`;
+  const count = `${branch.tokens.length} token${branch.tokens.length === 1 ? "" : "s"}`;
+  const where = branch === tree.root ? count : `from place ${branch.at + 1}, ${count}`;
   const go = element("button", { type: "button", class: "branch" }, element("span", { class: "start" }, name), element("span", { class: "where" }, ` ${where}`));
   go.dataset.branch = branch.number;
   if (branch === tree.looked) go.setAttribute("aria-current", "true");

@@ -144,6 +144,7 @@ function escape() {
     stop();
     return;
   }
+  if (place === null) return;
   place = null;
   text.light(null);
   text.focus();
