@@ -341,9 +341,6 @@ def test_no_value_of_any_field_is_a_fault(running: ExplorerServer, subjects: Sub
     """Each value in the place of each part of each question that the page asks."""
     found = []
     for name in QUESTIONS:
-        for path in _paths(_EXAMPLE):
-            body = json.dumps(_with(_EXAMPLE, path, "HERE")).replace('"HERE"', value)
-            found.append((name, path, *send(running, "POST", f"ask/{name}", body)))
         known = {field for field in _fields(name) if field in _EXAMPLE}
         own = {field: _EXAMPLE[field] for field in known}
         for path in _paths(own):

@@ -41,11 +41,21 @@ class Page extends EventTarget {
   }
 
   restore() {
+    let kept = null;
     try {
-      Object.assign(this, JSON.parse(sessionStorage.getItem(KEY) ?? "{}"));
+      kept = JSON.parse(sessionStorage.getItem(KEY));
     } catch {
-      sessionStorage.removeItem(KEY);
+      // It was kept by something else.
     }
+    takeOver(this, kept, ["model", "text", "sourceText", "view"]);
+    takeOver(this.sampling, kept?.sampling, Object.keys(this.sampling));
+  }
+}
+
+/** Take over the values of these keys that are of the same type as those that are there. */
+function takeOver(target, kept, keys) {
+  for (const key of keys) {
+    if (typeof kept?.[key] === typeof target[key]) target[key] = kept[key];
   }
 }
 
