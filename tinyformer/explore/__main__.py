@@ -62,8 +62,12 @@ def main(words: Sequence[str]) -> None:
         print(f"From other computers: {server.address_at(socket.gethostname())}", flush=True)
     if not arguments.no_browser:  # in a thread, as some browsers only return when they are closed
         threading.Thread(target=_open, args=(server.address,), daemon=True).start()
+    # Also in a thread, so that Ctrl-C, which reaches only the main thread, never comes in the middle of accepting a connection.
+    serving = threading.Thread(target=server.serve_forever, daemon=True)
     with server, contextlib.suppress(KeyboardInterrupt):
-        server.serve_forever()
+        serving.start()
+        while serving.is_alive():
+            serving.join(1)
 
 
 def _open(address: str) -> None:
@@ -77,7 +81,7 @@ def _open(address: str) -> None:
 def _server(subjects: Subjects, host: str, port: int | None) -> ExplorerServer:
     """A server on this port; without one, on the usual port or any that is free."""
     if port is None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, UnicodeError):
             return ExplorerServer(subjects, host, PORT)
     try:
         return ExplorerServer(subjects, host, port or 0)
