@@ -43,7 +43,7 @@ def test_a_folder_that_is_given_twice_is_told(run: Path, tmp_path: Path) -> None
 
 
 def test_a_name_that_is_not_there_is_told(run: Path) -> None:
-    with pytest.raises(UserError, match="there is no model 'x+\\.\\.\\.': there are best, latest"):
+    with pytest.raises(UserError, match=r"there is no model 'x+\.\.\.': there are best, latest"):
         Subjects([run]).get("x" * 1000)
 
 
@@ -81,7 +81,7 @@ def test_another_run_in_the_same_folder_is_read_anew(run: Path) -> None:
     shutil.rmtree(run)
     masked_run(run)
     assert subjects.get("best").kind == "masked"
-    with pytest.raises(UserError, match="latest.safetensors cannot be read: No such file"):
+    with pytest.raises(UserError, match=r"latest\.safetensors cannot be read: No such file"):
         subjects.get("latest")
 
 
