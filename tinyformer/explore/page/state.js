@@ -6,6 +6,7 @@
  */
 
 const KEY = "explorer";
+const KEPT = ["model", "text", "sourceText", "sampling", "view"];
 
 class Page extends EventTarget {
   models = [];
@@ -32,9 +33,8 @@ class Page extends EventTarget {
   }
 
   keep() {
-    const { model, text, sourceText, sampling, view } = this;
     try {
-      sessionStorage.setItem(KEY, JSON.stringify({ model, text, sourceText, sampling, view }));
+      sessionStorage.setItem(KEY, JSON.stringify(Object.fromEntries(KEPT.map((key) => [key, this[key]]))));
     } catch {
       // The browser keeps nothing, or the text is too long for it: then it is not kept.
     }
@@ -47,15 +47,17 @@ class Page extends EventTarget {
     } catch {
       // It was kept by something else.
     }
-    takeOver(this, kept, ["model", "text", "sourceText", "view"]);
-    takeOver(this.sampling, kept?.sampling, Object.keys(this.sampling));
+    takeOver(this, kept, KEPT);
   }
 }
 
 /** Take over the values of these keys that are of the same type as those that are there. */
 function takeOver(target, kept, keys) {
   for (const key of keys) {
-    if (typeof kept?.[key] === typeof target[key]) target[key] = kept[key];
+    const value = kept?.[key];
+    if (typeof value !== typeof target[key] || value === null) continue;
+    if (typeof value === "object") takeOver(target[key], value, Object.keys(target[key]));
+    else target[key] = value;
   }
 }
 
