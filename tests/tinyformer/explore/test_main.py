@@ -13,15 +13,19 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from explored import gpt_run
 
+from tinyformer.errors import plain_errors
+from tinyformer.explore.__main__ import main
+
 ROOT = Path(__file__).resolve().parents[3]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])}
+PLACES = [str(ROOT), *(os.path.abspath(place) for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place)]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(PLACES)}
 
 
 def start(*words: str | Path, **options: Any) -> subprocess.Popen[str]:
@@ -55,13 +59,29 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return gpt_run(tmp_path_factory.mktemp("runs") / "gpt", latest=False)
 
 
-def refused(*words: str | Path, **options: Any) -> str:
+Refused = Callable[..., str]
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
     """What a command line is told that cannot be."""
-    process = start(*words, **options)
+
+    def told(*words: str | Path) -> str:
+        with pytest.raises(SystemExit) as end, plain_errors():
+            main(list(map(str, words)))
+        out, err = capsys.readouterr()
+        lines = [line for line in err.splitlines() if "compiles its kernels" not in line]
+        assert end.value.code == 2 and out == "" and 1 <= len(lines) <= 2 and lines[0].startswith("error: "), err
+        return "\n".join(lines)
+
+    return told
+
+
+def test_a_mistake_is_no_traceback_and_status_2() -> None:
+    process = start("nowhere")
     out, err = process.communicate(timeout=120)
-    lines = [line for line in err.splitlines() if "compiles its kernels" not in line]
-    assert process.returncode == 2 and out == "" and 1 <= len(lines) <= 2 and lines[0].startswith("error: "), err
-    return "\n".join(lines)
+    assert process.returncode == 2 and out == ""
+    assert err == "error: nowhere/config.json does not exist: is nowhere the folder of a run?\n"
 
 
 @pytest.mark.parametrize(
@@ -82,11 +102,11 @@ def refused(*words: str | Path, **options: Any) -> str:
         (["RUN", "--nothing"], "--nothing"),
     ],
 )
-def test_mistakes_are_told_in_a_line(run: Path, words: list[str], told: str) -> None:
+def test_mistakes_are_told_in_a_line(refused: Refused, run: Path, words: list[str], told: str) -> None:
     assert told in refused(*(word.replace("RUN", str(run)) for word in words))
 
 
-def test_a_folder_that_holds_no_run_is_told(run: Path, tmp_path: Path) -> None:
+def test_a_folder_that_holds_no_run_is_told(refused: Refused, run: Path, tmp_path: Path) -> None:
     assert "config.json does not exist" in refused(tmp_path)
     assert "Not a directory" in refused(run / "config.json")
     config = tmp_path / "config.json"
@@ -99,7 +119,7 @@ def test_a_folder_that_holds_no_run_is_told(run: Path, tmp_path: Path) -> None:
         assert f"a run of {script}" in refused(tmp_path)
 
 
-def test_damaged_files_of_a_run_are_told(run: Path, tmp_path: Path) -> None:
+def test_damaged_files_of_a_run_are_told(refused: Refused, run: Path, tmp_path: Path) -> None:
     for name in ("best.safetensors", "tokenizer.json", "config.json"):
         for content in (b"", b"{}", b"x" * 100):
             folder = tmp_path / f"{name} {len(content)}"
@@ -112,7 +132,7 @@ def test_damaged_files_of_a_run_are_told(run: Path, tmp_path: Path) -> None:
     assert "no checkpoint yet" in refused(folder)
 
 
-def test_a_port_that_is_taken_is_told(run: Path) -> None:
+def test_a_port_that_is_taken_is_told(refused: Refused, run: Path) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
