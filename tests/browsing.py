@@ -8,12 +8,16 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+# Where Chromium is: in PATH, or wherever the variable says.
+CHROMIUM = os.environ.get("CHROMIUM") or next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None
+)
 SWITCHES = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-component-update"]
 
 
@@ -72,3 +76,11 @@ class Tab:
             self.page.wait_for_selector(read)
         self.page.click(f"#tab-{view}")
         return self.page
+
+
+def wait_until(page: Any, expression: str) -> None:
+    """Wait until an expression of JavaScript is true. (Playwright's wait_for_function needs eval, which the page forbids.)"""
+    end = time.monotonic() + 30
+    while not page.evaluate(expression):
+        assert time.monotonic() < end, f"{expression} did not become true"
+        page.wait_for_timeout(20)

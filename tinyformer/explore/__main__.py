@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ipaddress
+import os
+import socket
 import sys
+import threading
 import webbrowser
 from collections.abc import Sequence
 
@@ -18,6 +20,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
     from tinyformer.explore.subjects import Subjects
 
 PORT = 8642  # if it is free: the same address each time lets the page keep its texts
+IN_THE_TERMINAL = {"www-browser", "links", "elinks", "lynx", "w3m"}  # browsers that webbrowser starts where there is no screen
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
@@ -32,7 +35,10 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--no-browser", help="print the address, and do not open it", action="store_true")
     parser.add_argument("--port", help=f"the port; 0: any free one. Without this, {PORT} if it is free", type=int)
     parser.add_argument(
-        "--host", help="the address to listen on; any but this makes it reachable from other computers", default="127.0.0.1"
+        "--host",
+        help="the address to listen on; any but this makes it reachable from other computers",
+        type=some_path,
+        default="127.0.0.1",
     )
     return parser.parse_args(words)
 
@@ -45,35 +51,43 @@ def main(words: Sequence[str]) -> None:
     subjects = Subjects(arguments.folders)
     subjects.get(subjects.names[0])  # what cannot be read is told now
     server = _server(subjects, arguments.host, arguments.port)
-    if not _is_loopback(arguments.host):
+    if not server.ip.is_loopback:
         print(
             f"Warning: --host {arguments.host} lets other computers reach this page. Whoever knows its address can use the "
             "model, and the connection is not encrypted.",
             file=sys.stderr,
         )
-    print(f"Exploring {', '.join(map(str, arguments.folders))} at {server.address}  (Ctrl-C ends it)", flush=True)
-    if not arguments.no_browser:
-        webbrowser.open(server.address)
+    print(f"Exploring {', '.join(subjects.folders)} at {server.address}  (Ctrl-C ends it)", flush=True)
+    if server.ip.is_unspecified:
+        print(f"From other computers: {server.address_at(socket.gethostname())}", flush=True)
+    if not arguments.no_browser:  # in a thread, as some browsers only return when they are closed
+        threading.Thread(target=_open, args=(server.address,), daemon=True).start()
+    # Also in a thread, so that Ctrl-C, which reaches only the main thread, never comes in the middle of accepting a connection.
+    serving = threading.Thread(target=server.serve_forever, daemon=True)
     with server, contextlib.suppress(KeyboardInterrupt):
-        server.serve_forever()
+        serving.start()
+        while serving.is_alive():
+            serving.join(1)
+
+
+def _open(address: str) -> None:
+    """Open the address in a browser with windows, if there is one. The address has been printed in any case."""
+    with contextlib.suppress(webbrowser.Error, OSError):
+        browser = webbrowser.get()
+        if os.path.basename(getattr(browser, "name", "")) not in IN_THE_TERMINAL:
+            browser.open(address)
 
 
 def _server(subjects: Subjects, host: str, port: int | None) -> ExplorerServer:
     """A server on this port; without one, on the usual port or any that is free."""
     if port is None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, UnicodeError):
             return ExplorerServer(subjects, host, PORT)
     try:
         return ExplorerServer(subjects, host, port or 0)
-    except OSError as error:
-        raise UserError(f"{host}, port {port or 0}: {error.strerror}. Choose another --port or --host") from None
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    except (OSError, UnicodeError) as error:  # the latter for names with an empty or overlong part
+        said = getattr(error, "strerror", None) or "this is no name of a computer"
+        raise UserError(f"{host}, port {port or 0}: {said}. Choose another --port or --host") from None
 
 
 if __name__ == "__main__":

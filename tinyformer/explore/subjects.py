@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -105,18 +106,32 @@ class Subject:
         return self.translator
 
 
+Stamp = tuple[tuple[str, int, int, int], ...]
+
+
 @dataclass
 class _Entry:
-    """A model by its name: how to load it, from which file, and the one that was loaded with the file's time."""
+    """A model by its name: how to load it, from which files, and the one that was loaded with their ``stamp``."""
 
     load: Callable[[], Subject]
-    file: Path
-    loaded: tuple[int, Subject] | None = field(default=None, repr=False)
+    files: Callable[[], list[Path]]
+    loaded: tuple[Stamp, Subject] | None = field(default=None, repr=False)
+
+    def stamp(self) -> Stamp:
+        """What differs once a file was replaced. Raises UserError for a file that is gone."""
+        found = []
+        for file in self.files():
+            try:
+                about = file.stat()
+            except OSError as error:
+                raise UserError(f"{file} cannot be read: {error.strerror}") from None
+            found.append((file.name, about.st_ino, about.st_size, about.st_mtime_ns))
+        return tuple(found)
 
 
 class Subjects:
-    """The models of some folders, by name. Each is loaded when it is first asked for, and again when its file has changed, as
-    that of a run that is still training does.
+    """The models of some folders, by name. Each is loaded when it is first asked for, and again when its files have changed, as
+    those of a run that is still training do.
 
     Whoever uses a model holds the ``lock``: what is recorded inside a model belongs to one question at a time. Raises UserError
     for a folder whose models cannot be explored.
@@ -124,10 +139,14 @@ class Subjects:
 
     def __init__(self, folders: Sequence[str | Path]):
         self.lock = threading.RLock()
-        self.folders = [str(folder) for folder in folders]
+        self.folders = [_as_text(folder) for folder in folders]
         self._entries: dict[str, _Entry] = {}
-        for folder in self.folders:
-            for name, entry in _entries_of(Path(folder)).items():
+        seen: set[Path] = set()
+        for path, folder in zip(map(Path, folders), self.folders):
+            if path.resolve() in seen:
+                raise UserError(f"{folder} is given twice")
+            seen.add(path.resolve())
+            for name, entry in _entries_of(path).items():
                 self._entries[name if len(self.folders) == 1 else f"{folder}: {name}"] = entry
 
     @property
@@ -141,29 +160,45 @@ class Subjects:
         if entry is None:
             raise UserError(f"there is no model {shortened(name, 40)!r}: there are {', '.join(self._entries)}")
         with self.lock:
-            changed = entry.file.stat().st_mtime_ns
-            if entry.loaded is None or entry.loaded[0] != changed:
+            stamp = entry.stamp()
+            if entry.loaded is None or entry.loaded[0] != stamp:
                 entry.loaded = None  # the old weights need not stay in memory beside the new ones
-                entry.loaded = changed, entry.load()
+                entry.loaded = stamp, entry.load()
             return entry.loaded[1]
+
+
+def _as_text(folder: str | Path) -> str:
+    """A folder's name as text that JSON can hold: bytes of it that are no UTF-8 are shown as such as ``\\xff``."""
+    return os.fsencode(folder).decode(errors="backslashreplace")
 
 
 def _entries_of(path: Path) -> Mapping[str, _Entry]:
     folder = RunFolder(path)
     settings = folder.read_settings()
     if "model_type" in settings:  # as in Hugging Face's files
-        return {"pretrained": _Entry(lambda: _pretrained(path), path / "config.json")}
+        return {"pretrained": _Entry(lambda: _pretrained(path), partial(_weights_in, path))}
     script, _ = made_by(settings)
     if script not in READERS:
         what = f"a run of {script}" if script else "a run of another script"
         raise UserError(f"{path} holds {what}: only those of {', '.join(READERS)} can be explored")
-    files = {file.stem: file for file in (folder.best, folder.latest) if file.exists()}
-    if not files:
+    checkpoints = {file.stem: file for file in (folder.best, folder.latest) if file.exists()}
+    if not checkpoints:
         raise UserError(f"{path} has no checkpoint yet: wait for the first one")
-    return {name: _Entry(partial(_load_checkpoint, folder, file), file) for name, file in files.items()}
+    others = [folder.settings, folder.tokenizer]
+    return {
+        name: _Entry(partial(_load_checkpoint, path, file), partial(list, (file, *others)))
+        for name, file in checkpoints.items()
+    }
 
 
-def _load_checkpoint(folder: RunFolder, file: Path) -> Subject:
+def _weights_in(path: Path) -> list[Path]:
+    return [path / "config.json", *sorted(path.glob("*.safetensors"))]
+
+
+def _load_checkpoint(path: Path, file: Path) -> Subject:
+    folder = RunFolder(path)  # a new one, as another run may have taken the place of the first
+    if made_by(folder.read_settings())[0] not in READERS:
+        raise UserError(f"{path} no longer holds a run that can be explored")
     return _trained(load_trained(folder, file))
 
 

@@ -8,6 +8,9 @@ let waiting = null; // what looks whether a server that was gone is back
 /** An answer that says what is wrong. Its message is for people. */
 export class Refusal extends Error {}
 
+/** There was no answer. The page has said so in a line, so nobody else need. */
+export class Lost extends Error {}
+
 /**
  * The answer to a question.
  * @param {string} name of the question, such as "encode"
@@ -31,16 +34,20 @@ export async function* stream(name, asked, signal) {
   const response = await send(name, asked, signal);
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
-  for (;;) {
-    const { value, done } = await receive(reader.read());
-    if (done) return;
-    const lines = (rest + value).split("\n");
-    rest = lines.pop();
-    for (const line of lines) {
-      const answer = JSON.parse(line);
-      if (answer.error) throw new Refusal(answer.error);
-      yield answer;
+  try {
+    for (;;) {
+      const { value, done } = await receive(reader.read());
+      if (done) return;
+      const lines = (rest + value).split("\n");
+      rest = lines.pop();
+      for (const line of lines) {
+        const answer = JSON.parse(line);
+        if (answer.error) throw new Refusal(answer.error);
+        yield answer;
+      }
     }
+  } finally {
+    reader.cancel().catch(() => {}); // whoever reads no further lets the server stop
   }
 }
 
@@ -48,33 +55,51 @@ async function send(name, asked, signal) {
   const request = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(asked), signal };
   const response = await receive(fetch(`ask/${name}`, request));
   if (response.ok) return response;
+  if (response.status === 403) {
+    lookForReturn(AGAIN);
+    throw new Lost(AGAIN);
+  }
   const { error } = await receive(response.json());
-  if (response.status === 403) say(`${error}. The explorer was probably started again.`);
   throw new Refusal(error);
 }
 
-/** What a promise of the network gives. If the connection is lost, the page says so in a line, and looks for its return. */
+/**
+ * What a promise of the network gives. If the connection is lost, the page says so in a line, and looks for its return.
+ * Throws Lost then, and AbortError where the page itself gave up.
+ */
 async function receive(promise) {
   try {
     const value = await promise;
     if (!waiting) say("");
     return value;
   } catch (error) {
-    if (error.name !== "AbortError" && !waiting) lost();
-    throw error;
+    if (error.name === "AbortError") throw error;
+    lookForReturn(GONE);
+    throw new Lost(error.message);
   }
 }
 
-function lost() {
-  say("The explorer does not answer. If it has ended, start it again with the same command, and open the address that it prints.");
-  waiting = setInterval(async () => {
-    const response = await fetch("ask/about", { method: "POST", headers: { "Content-Type": "application/json" }, body: "{}" }).catch(() => null);
-    if (!response) return;
-    clearInterval(waiting);
-    waiting = null;
-    say(response.ok ? "" : "The explorer was started again: open the address that it printed.");
-    if (response.ok) window.dispatchEvent(new Event("returned"));
-  }, 1000);
+const GONE = "The explorer does not answer. If it has ended, start it again with the same command, and open the address that it prints.";
+const AGAIN = "The explorer was started again: open the address that it printed.";
+
+/** Say what is wrong, and ask each second whether this page is answered again. */
+function lookForReturn(line) {
+  say(line);
+  waiting ??= setInterval(look, 1000);
+}
+
+async function look() {
+  const request = { method: "POST", headers: { "Content-Type": "application/json" }, body: "{}", signal: AbortSignal.timeout(10_000) };
+  const response = await fetch("ask/about", request).catch(() => null);
+  if (!waiting) return; // another look was faster
+  if (!response?.ok) {
+    say(response?.status === 403 ? AGAIN : GONE);
+    return;
+  }
+  clearInterval(waiting);
+  waiting = null;
+  say("");
+  window.dispatchEvent(new Event("returned"));
 }
 
 /** Show a line about what is wrong with the connection, or none. */
@@ -98,11 +123,7 @@ export function latest(work, refused) {
       await work(own.signal, ...given);
     } catch (error) {
       if (error instanceof Refusal) refused(error.message);
-      else if (error.name !== "AbortError" && !(error instanceof TypeError && !navigator.onLine) && !isNetwork(error)) throw error;
+      else if (error.name !== "AbortError" && !(error instanceof Lost)) throw error;
     }
   };
-}
-
-function isNetwork(error) {
-  return error instanceof TypeError && /fetch|network|body stream|load failed/i.test(error.message);
 }

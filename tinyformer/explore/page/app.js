@@ -11,8 +11,15 @@ const VIEWS = { write, attention, inside, compare }; // each has begin(section),
 const byId = (id) => document.getElementById(id);
 const counted = byId("counted");
 
+let wanted = ""; // the model that was chosen last, which may be one that could not be read
+
 /** Cut the prompt into tokens. They become the passage. */
 const read = latest(async (signal) => {
+  if (!wanted) return; // not before the models are known
+  if (page.model !== wanted || !page.facts) {
+    await choose(wanted);
+    return;
+  }
   const { model, facts } = page;
   const target = facts.kind !== "translation" || page.text ? page.text : "";
   const source = facts.kind === "translation" ? await ask("encode", { model, text: page.sourceText, source: true }, signal) : null;
@@ -41,6 +48,7 @@ function count() {
 }
 
 const choose = latest(async (signal, model) => {
+  wanted = model;
   busy(true);
   const facts = await ask("facts", { model }, signal);
   page.set({ model, facts, passage: null }, "model");
@@ -54,7 +62,11 @@ const choose = latest(async (signal, model) => {
   const fills = facts.kind === "masked" ? "Text with [MASK] where a token is to be filled in" : "Text";
   byId("text-name").textContent = translates ? "Its translation, as far as it is given" : facts.kind === "language" ? "Text to go on from" : fills;
   await read();
-}, (message) => { byId("facts").textContent = message; });
+}, (message) => {
+  if (message) busy(false);
+  byId("facts").textContent = message;
+  byId("facts").classList.toggle("trouble", Boolean(message));
+});
 
 function show(view) {
   for (const name of Object.keys(VIEWS)) {
@@ -102,17 +114,18 @@ async function begin() {
     count();
     VIEWS[page.view].show();
   });
-  show(page.view in VIEWS ? page.view : "write");
+  show(Object.hasOwn(VIEWS, page.view) ? page.view : "write");
+  window.addEventListener("returned", () => connect());
   await connect();
-  window.addEventListener("returned", connect);
 }
 
 /** Ask for the models, and choose the one that was chosen before. */
-async function connect() {
-  const { models } = await ask("about", {});
+const connect = latest(async (signal) => {
+  const { models } = await ask("about", {}, signal);
   page.models = models;
   byId("model").replaceChildren(...models.map((name) => new Option(name, name)));
-  await choose(models.includes(page.model) ? page.model : models[0]);
-}
+  const before = wanted || page.model;
+  await choose(models.includes(before) ? before : models[0]);
+}, (message) => { counted.textContent = message; });
 
 begin();

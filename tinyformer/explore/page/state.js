@@ -6,6 +6,7 @@
  */
 
 const KEY = "explorer";
+const KEPT = ["model", "text", "sourceText", "sampling", "view", "writing"];
 
 class Page extends EventTarget {
   models = [];
@@ -33,20 +34,31 @@ class Page extends EventTarget {
   }
 
   keep() {
-    const { model, text, sourceText, sampling, view, writing } = this;
     try {
-      sessionStorage.setItem(KEY, JSON.stringify({ model, text, sourceText, sampling, view, writing }));
+      sessionStorage.setItem(KEY, JSON.stringify(Object.fromEntries(KEPT.map((key) => [key, this[key]]))));
     } catch {
       // The browser keeps nothing, or the text is too long for it: then it is not kept.
     }
   }
 
   restore() {
+    let kept = null;
     try {
-      Object.assign(this, JSON.parse(sessionStorage.getItem(KEY) ?? "{}"));
+      kept = JSON.parse(sessionStorage.getItem(KEY));
     } catch {
-      sessionStorage.removeItem(KEY);
+      // It was kept by something else.
     }
+    takeOver(this, kept, KEPT);
+  }
+}
+
+/** Take over the values of these keys that are of the same type as those that are there. */
+function takeOver(target, kept, keys) {
+  for (const key of keys) {
+    const value = kept?.[key];
+    if (typeof value !== typeof target[key] || value === null) continue;
+    if (typeof value === "object") takeOver(target[key], value, Object.keys(target[key]));
+    else target[key] = value;
   }
 }
 

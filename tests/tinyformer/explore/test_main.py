@@ -1,0 +1,313 @@
+"""The command line of the explorer, in processes of its own: mistakes are told in a line or two, and it ends when told to."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from explored import gpt_run
+
+from tinyformer.errors import plain_errors
+from tinyformer.explore.__main__ import main
+
+ROOT = Path(__file__).resolve().parents[3]
+PLACES = [str(ROOT), *(os.path.abspath(place) for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place)]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(PLACES)}
+
+
+def start(*words: str | Path, **options: Any) -> subprocess.Popen[str]:
+    """The process of a command line."""
+    command = [sys.executable, "-m", "tinyformer.explore", *map(str, words)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, **{"env": ENVIRONMENT, **pipes, **options})
+
+
+@contextlib.contextmanager
+def running(*words: str | Path, **options: Any) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A context with a process that serves, and its address."""
+    process = start(*words, **options)
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        assert "http://" in line, line + (process.stderr.read() if process.stderr else "")
+        yield process, line.split(" at ")[-1].split()[0]
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def is_served(address: str) -> bool:
+    with urllib.request.urlopen(address, timeout=20) as page:
+        return b"<!doctype html>" in page.read()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return gpt_run(tmp_path_factory.mktemp("runs") / "gpt", latest=False)
+
+
+Refused = Callable[..., str]
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
+    """What a command line is told that cannot be."""
+
+    def told(*words: str | Path) -> str:
+        with pytest.raises(SystemExit) as end, plain_errors():
+            main(list(map(str, words)))
+        out, err = capsys.readouterr()
+        lines = [line for line in err.splitlines() if "compiles its kernels" not in line]
+        assert end.value.code == 2 and out == "" and 1 <= len(lines) <= 2 and lines[0].startswith("error: "), err
+        return "\n".join(lines)
+
+    return told
+
+
+def test_a_mistake_is_no_traceback_and_status_2() -> None:
+    process = start("nowhere")
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 2 and out == ""
+    assert err == "error: nowhere/config.json does not exist: is nowhere the folder of a run?\n"
+
+
+@pytest.mark.parametrize(
+    "words, told",
+    [
+        ([], "required: FOLDER"),
+        (["nowhere"], "config.json does not exist"),
+        (["RUN", "RUN"], "given twice"),
+        (["RUN", "RUN/../gpt"], "given twice"),
+        (["RUN", ""], "the path is empty"),
+        (["RUN", "--port", "70000"], "--port must be from 0 to 65535, not 70000"),
+        (["RUN", "--port", "-1"], "--port must be from 0 to 65535, not -1"),
+        (["RUN", "--port", "text"], "invalid int value"),
+        (["RUN", "--host", "no.such.host.invalid"], "Choose another --port or --host"),
+        (["RUN", "--host", "192.0.2.1"], "Choose another --port or --host"),
+        (["RUN", "--host", "x" * 100], "Choose another --port or --host"),
+        (["RUN", "--host", ""], "--host"),
+        (["RUN", "--nothing"], "--nothing"),
+    ],
+)
+def test_mistakes_are_told_in_a_line(refused: Refused, run: Path, words: list[str], told: str) -> None:
+    assert told in refused(*(word.replace("RUN", str(run)) for word in words))
+
+
+def test_a_folder_that_holds_no_run_is_told(refused: Refused, run: Path, tmp_path: Path) -> None:
+    assert "config.json does not exist" in refused(tmp_path)
+    assert "Not a directory" in refused(run / "config.json")
+    config = tmp_path / "config.json"
+    whole = ('{"text": 1}', '{"model": {}}', '{"model_type": 3}', '{"text": {"bpe_tokens": 1}}')
+    for damaged in ("", "{", "[]", "\xff", "null", *whole):
+        config.write_bytes(damaged.encode("latin-1"))
+        assert str(tmp_path) in refused(tmp_path)
+    for script, part in (("memory.py", {"distance": 3}), ("dial_tones.py", {"snr": 0})):
+        config.write_text(json.dumps({"task": part}))
+        assert f"a run of {script}" in refused(tmp_path)
+
+
+def test_damaged_files_of_a_run_are_told(refused: Refused, run: Path, tmp_path: Path) -> None:
+    for name in ("best.safetensors", "tokenizer.json", "config.json"):
+        for content in (b"", b"{}", b"x" * 100):
+            folder = tmp_path / f"{name} {len(content)}"
+            folder.mkdir()
+            for file in ("best.safetensors", "tokenizer.json", "config.json"):
+                folder.joinpath(file).write_bytes(content if file == name else (run / file).read_bytes())
+            assert str(folder) in refused(folder)
+    (folder / "best.safetensors").unlink()
+    (folder / "config.json").write_bytes((run / "config.json").read_bytes())
+    assert "no checkpoint yet" in refused(folder)
+
+
+def test_a_port_that_is_taken_is_told(refused: Refused, run: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = str(other.getsockname()[1])
+        assert refused(run, "--port", port) == (
+            f"error: 127.0.0.1, port {port}: Address already in use. Choose another --port or --host"
+        )
+
+
+def test_help_names_every_flag() -> None:
+    process = start("--help")
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0 and err == ""
+    assert all(flag in out for flag in ("FOLDER", "--no-browser", "--port", "--host", "127.0.0.1", "8642", "Ctrl-C"))
+
+
+@pytest.mark.parametrize("how", ["absolute", "relative"])
+def test_names_with_spaces_and_signs_are_served(run: Path, tmp_path: Path, how: str) -> None:
+    name = "a run of 日本 — <b> 'x' \"y\" %s {0}"
+    folder = tmp_path / name
+    folder.symlink_to(run)
+    where: str | Path = folder if how == "absolute" else name
+    with running(where, "--no-browser", "--port", "0", cwd=tmp_path) as (_, address):
+        assert is_served(address)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such a name")
+def test_a_name_that_is_no_utf8_is_served(run: Path, tmp_path: Path) -> None:
+    folder = os.fsencode(tmp_path) + b"/\xff\xfe"
+    os.symlink(run, folder)
+    with running(os.fsdecode(folder), "--no-browser", "--port", "0") as (_, address):
+        request = urllib.request.Request(f"{address}ask/about", b"{}", {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            assert json.load(answer)["folders"] == [f"{tmp_path}/\\xff\\xfe"]
+
+
+@pytest.mark.parametrize("name, statuses", [("SIGINT", {0, 130}), ("SIGTERM", {-signal.SIGTERM, 143})])
+def test_it_ends_quietly_also_while_it_answers(run: Path, name: str, statuses: set[int]) -> None:
+    with running(run, "--no-browser", "--port", "0") as (process, address):
+        host, port = address.split("/")[2].split(":")
+        body = json.dumps({"passage": {"model": "best", "ids": [1]}, "length": 5000})
+        with socket.create_connection((host, int(port)), timeout=20) as connection:
+            head = f"POST /{address.split('/')[3]}/ask/write HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+            connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+            assert connection.recv(12) == b"HTTP/1.1 200"
+            process.send_signal(getattr(signal, name))
+            out, err = process.communicate(timeout=20)
+    assert process.returncode in statuses and out == "" and err in ("", "interrupted\n", "\ninterrupted\n")
+
+
+def test_other_computers_are_warned_of(run: Path) -> None:
+    with running(run, "--no-browser", "--port", "0", "--host", "0.0.0.0") as (process, address):
+        assert address.startswith("http://127.0.0.1:") and is_served(address)
+        assert process.stdout is not None and process.stderr is not None
+        assert socket.gethostname() in process.stdout.readline()
+        assert "Warning: --host 0.0.0.0 lets other computers reach this page" in process.stderr.readline()
+
+
+def test_it_goes_on_where_nobody_reads_what_it_prints(run: Path) -> None:
+    """As in | head -1."""
+    process = start(run, "--no-browser", "--port", "0")
+    assert process.stdout is not None and process.stderr is not None
+    try:
+        address = process.stdout.readline().split(" at ")[-1].split()[0]
+        process.stdout.close()
+        process.stderr.close()
+        assert is_served(address) and is_served(address)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def program(folder: Path, name: str, script: str) -> None:
+    folder.mkdir(exist_ok=True)
+    file = folder / name
+    file.write_text(f"#!/bin/sh\n{script}\n")
+    file.chmod(file.stat().st_mode | stat.S_IXUSR)
+
+
+def screenless(folder: Path, **variables: str) -> dict[str, str]:
+    """The environment of a terminal without a screen, which has only these programs."""
+    graphical = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
+    kept = {name: value for name, value in ENVIRONMENT.items() if name not in graphical}
+    return {**kept, "PATH": str(folder), "TERM": "xterm", **variables}
+
+
+@pytest.mark.parametrize("what", ["none", "fails", "blocks"])
+def test_a_browser_that_is_missing_fails_or_blocks_is_no_matter(run: Path, tmp_path: Path, what: str) -> None:
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    if what != "none":
+        program(programs, "mybrowser", "exit 3" if what == "fails" else "exec /bin/sleep 60")
+    with running(run, "--port", "0", env=screenless(programs, BROWSER="mybrowser"), start_new_session=True) as (
+        process,
+        address,
+    ):
+        assert is_served(address)
+        os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C does, which the browser gets, too
+        _, err = process.communicate(timeout=20)
+        assert process.returncode in (0, 130) and err in ("", "\ninterrupted\n")
+
+
+def test_the_browser_gets_the_address(run: Path, tmp_path: Path) -> None:
+    programs = tmp_path / "programs"
+    program(programs, "mybrowser", f'echo "$1" > {tmp_path}/opened')
+    with running(run, "--port", "0", env=screenless(programs, BROWSER="mybrowser")) as (_, address):
+        wait_for(tmp_path / "opened", address)
+
+
+def wait_for(file: Path, content: str) -> None:
+    end = time.monotonic() + 20
+    while not file.exists() or file.read_text().strip() != content:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("name", ["w3m", "lynx", "links", "www-browser"])
+def test_a_browser_of_the_terminal_does_not_take_it_over(run: Path, tmp_path: Path, name: str) -> None:
+    programs = tmp_path / "programs"
+    program(programs, name, f"touch {tmp_path}/opened")
+    with running(run, "--port", "0", env=screenless(programs)) as (process, address):
+        assert is_served(address)
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=20)
+        assert not (tmp_path / "opened").exists()
+
+
+# ------------------------------------------------------------------------------------------------------ a long life
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="this system does not say how much memory a process has")
+def test_memory_threads_and_sockets_do_not_grow(run: Path) -> None:
+    """Some hundred questions of each kind, of which some are given up on, over ever new connections."""
+
+    def numbers(process: subprocess.Popen[str]) -> tuple[int, int, int]:
+        """Memory in kB, threads and open files."""
+        said = Path(f"/proc/{process.pid}/status").read_text()
+        found = {line.split(":")[0]: line.split()[1] for line in said.splitlines() if line.startswith(("VmRSS", "Threads"))}
+        return int(found["VmRSS"]), int(found["Threads"]), len(os.listdir(f"/proc/{process.pid}/fd"))
+
+    def settled(process: subprocess.Popen[str], files: int) -> tuple[int, int, int]:
+        """The numbers once the connections, which are open files, have ended."""
+        end = time.monotonic() + 20
+        while numbers(process)[2] > files and time.monotonic() < end:
+            time.sleep(0.02)
+        time.sleep(0.2)  # for the end of their threads
+        return numbers(process)
+
+    with running(run, "--no-browser", "--port", "0") as (process, address):
+        files = numbers(process)[2]
+        place, token = address.split("/")[2:4]
+
+        def ask(i: int) -> None:
+            connection = http.client.HTTPConnection(place, timeout=20)
+            with contextlib.closing(connection):
+                for j in range(5):
+                    passage = {"model": "best", "ids": [1 + (i + k) % 40 for k in range(1 + 30 * (j % 3))]}
+                    name, asked = [
+                        ("next_token", {"passage": passage}),
+                        ("write", {"passage": passage, "length": 20}),
+                        ("encode", {"model": "best", "text": "the fox " * (1 + i % 50)}),
+                        ("encode", {"model": "nothing", "text": ""}),
+                        ("write", {"passage": passage, "length": 5000}),  # of which only a little is read
+                    ][j]
+                    kind = {"Content-Type": "application/json"}
+                    connection.request("POST", f"/{token}/ask/{name}", json.dumps(asked), kind)
+                    answer = connection.getresponse()
+                    answer.read(100 if j == 4 else None)
+
+        for i in range(40):
+            ask(i)
+        middle = settled(process, files)
+        for i in range(80):
+            ask(i)
+        last = settled(process, files)
+    assert middle[2] == last[2] == files and middle[1] == last[1]
+    assert last[0] < middle[0] + 4_000, f"{middle[0]} kB became {last[0]} kB"

@@ -1,0 +1,116 @@
+"""The models that are explored: their names, and what is loaded again when files change."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from explored import RUNS, gpt_run, masked_run
+
+from tinyformer.errors import UserError
+from tinyformer.explore.subjects import Subjects
+from tinyformer.training.checkpoints import load_checkpoint, save_checkpoint
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return gpt_run(tmp_path / "gpt")
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_of_each_kind_is_loaded(tmp_path: Path, name: str) -> None:
+    subject = Subjects([RUNS[name](tmp_path / name)]).get("best")
+    kinds = {"gpt": "language", "recurrent": "language", "masked": "masked"}
+    assert subject.kind == kinds.get(name, "translation")
+    ids = subject.encode("the fox")
+    assert "".join(subject.texts(ids)).replace(" ", "").find("thefox") >= 0
+    subject.check(ids, [1] if subject.kind == "translation" else [])
+
+
+def test_names_are_those_of_the_checkpoints_after_those_of_the_folders(run: Path, tmp_path: Path) -> None:
+    masked = masked_run(tmp_path / "masked")
+    assert Subjects([run]).names == ["best", "latest"]
+    assert Subjects([run, masked]).names == [f"{run}: best", f"{run}: latest", f"{masked}: best"]
+
+
+def test_a_folder_that_is_given_twice_is_told(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").symlink_to(run)
+    for second in (run, run / ".." / "gpt", tmp_path / "other", Path(os.path.relpath(run))):
+        with pytest.raises(UserError, match="given twice"):
+            Subjects([run, second])
+
+
+def test_a_name_that_is_not_there_is_told(run: Path) -> None:
+    with pytest.raises(UserError, match=r"there is no model 'x+\.\.\.': there are best, latest"):
+        Subjects([run]).get("x" * 1000)
+
+
+def test_a_model_is_loaded_once_until_a_file_is_replaced(run: Path) -> None:
+    subjects = Subjects([run])
+    first = subjects.get("best")
+    assert subjects.get("best") is first
+    groups, state = load_checkpoint(run / "latest.safetensors", "latest")
+    save_checkpoint(run / "best.safetensors", groups, {**state, "kind": "best"})
+    second = subjects.get("best")
+    assert second is not first and subjects.get("best") is second
+    name, weight = next(iter(second.model.state_dict().items()))
+    assert (weight.numpy() == groups["model"][name].numpy()).all()
+
+
+def test_a_file_of_the_same_time_and_size_is_a_new_one(run: Path) -> None:
+    """Two checkpoints may be written within one tick of the file system's clock."""
+    subjects, best = Subjects([run]), run / "best.safetensors"
+    first, about = subjects.get("best"), best.stat()
+    groups, state = load_checkpoint(best, "best")
+    changed = {name: tensor * 2 for name, tensor in groups["model"].items()}
+    save_checkpoint(best, {"model": changed}, state)
+    os.utime(best, ns=(about.st_atime_ns, about.st_mtime_ns))
+    assert best.stat().st_size == about.st_size
+    assert subjects.get("best") is not first
+
+
+def test_another_run_in_the_same_folder_is_read_anew(run: Path) -> None:
+    """Also with other settings, as after --overwrite."""
+    subjects = Subjects([run])
+    assert subjects.get("best").model.config.d_model == 16
+    shutil.rmtree(run)
+    gpt_run(run, d_model=32)
+    assert subjects.get("best").model.config.d_model == 32
+    shutil.rmtree(run)
+    masked_run(run)
+    assert subjects.get("best").kind == "masked"
+    with pytest.raises(UserError, match=r"latest\.safetensors cannot be read: No such file"):
+        subjects.get("latest")
+
+
+def test_damaged_and_missing_files_are_told_until_they_are_whole_again(run: Path, tmp_path: Path) -> None:
+    subjects = Subjects([run])
+    subjects.get("best")
+    for name in ("best.safetensors", "tokenizer.json", "config.json"):
+        file = run / name
+        whole = file.read_bytes()
+        for damaged in (b"", whole[: len(whole) // 2], b"x" * 50):
+            file.write_bytes(damaged)
+            with pytest.raises(UserError, match=name.replace(".", "\\.")):
+                subjects.get("best")
+        file.unlink()
+        with pytest.raises(UserError, match=name.replace(".", "\\.")):
+            subjects.get("best")
+        file.write_bytes(whole)
+        assert subjects.get("best").encode("the") == Subjects([run]).get("best").encode("the")
+    run.rename(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match="cannot be read: No such file"):
+        subjects.get("best")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="other systems have no such names")
+def test_a_name_that_is_no_text_is_shown_as_bytes(run: Path, tmp_path: Path) -> None:
+    odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
+    try:
+        run.rename(odd)
+    except OSError:
+        pytest.skip("the file system refuses such names")
+    other = gpt_run(tmp_path / "other", latest=False)
+    assert Subjects([odd, other]).names[0] == f"{tmp_path}/\\xff: best"
