@@ -10,6 +10,7 @@ import typing
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from tinyformer.explore.comparing import divergence, losses
 from tinyformer.explore.passages import Answer, about, encode, facts
 from tinyformer.explore.subjects import Subjects
 from tinyformer.explore.writing import next_token, write
@@ -23,6 +24,8 @@ QUESTIONS: dict[str, Callable[..., Answer | Iterator[Answer]]] = {
         encode,
         next_token,
         write,
+        divergence,
+        losses,
     )
 }
 
