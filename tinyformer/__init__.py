@@ -50,7 +50,7 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.data.text import TextBatches
     from tinyformer.data.vector_pairs import VectorPairBatch, vector_pair_batch
     from tinyformer.decoding.beam_rules import HuggingFaceRule, WuRule
-    from tinyformer.decoding.beam_search import Hypothesis, beam_search, log_softmax
+    from tinyformer.decoding.beam_search import BeamCandidate, BeamStep, Hypothesis, beam_search, log_softmax
     from tinyformer.decoding.decoders import (
         Decoder,
         GPTDecoder,
@@ -70,7 +70,9 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.models.blocks import Block, BlockConfig
     from tinyformer.models.evaluating import evaluating
     from tinyformer.models.gpt import GPT, GPTConfig
+    from tinyformer.models.recording import recording_outputs, residual_streams
     from tinyformer.models.recurrent import RecurrentConfig, RecurrentLM
+    from tinyformer.models.rollout import attention_rollout
     from tinyformer.models.seq2seq import AdditiveAttentionModel, ContextVectorModel, Seq2SeqConfig
     from tinyformer.models.transformer import Transformer, TransformerConfig
     from tinyformer.pretrained.folders import find_folder
@@ -91,6 +93,7 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     )
     from tinyformer.tokenizers.added import AddedToken
     from tinyformer.tokenizers.cutting import CuttingRules
+    from tinyformer.tokenizers.texts import token_texts
     from tinyformer.training.config import TrainingConfig
     from tinyformer.training.evaluation import accuracy, evaluate, perplexity
     from tinyformer.training.logging import Logger
@@ -112,6 +115,7 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
         passages,
         save_vectors,
     )
+    from tinyformer.word_vectors.components import principal_components
 
 _NAMES = {
     "audio.features": "MelConfig log_mel mel_filters power_spectrum",
@@ -129,7 +133,7 @@ _NAMES = {
     "data.text": "TextBatches",
     "data.vector_pairs": "VectorPairBatch vector_pair_batch",
     "decoding.beam_rules": "HuggingFaceRule WuRule",
-    "decoding.beam_search": "Hypothesis beam_search log_softmax",
+    "decoding.beam_search": "BeamCandidate BeamStep Hypothesis beam_search log_softmax",
     "decoding.decoders": "Decoder GPTDecoder RecurrentDecoder TransformerDecoder language_decoder translation_decoder",
     "decoding.filling": "fill_masks hide_words with_wordpieces",
     "decoding.sampling": "Sampling generate sample",
@@ -142,7 +146,9 @@ _NAMES = {
     "models.blocks": "Block BlockConfig",
     "models.evaluating": "evaluating",
     "models.gpt": "GPT GPTConfig",
+    "models.recording": "recording_outputs residual_streams",
     "models.recurrent": "RecurrentConfig RecurrentLM",
+    "models.rollout": "attention_rollout",
     "models.seq2seq": "AdditiveAttentionModel ContextVectorModel Seq2SeqConfig",
     "models.transformer": "Transformer TransformerConfig",
     "pretrained.folders": "find_folder",
@@ -155,6 +161,7 @@ _NAMES = {
     "tokenizers": "BPETokenizer CharTokenizer MarianTokenizer Tokenizer WordPieceTokenizer WordTokenizer load_tokenizer",
     "tokenizers.added": "AddedToken",
     "tokenizers.cutting": "CuttingRules",
+    "tokenizers.texts": "token_texts",
     "training.config": "TrainingConfig",
     "training.evaluation": "accuracy evaluate perplexity",
     "training.logging": "Logger",
@@ -166,6 +173,7 @@ _NAMES = {
     "translation": "TranslationConfig Translator specials_of",
     "vectors": "Vectors padded_vectors",
     "word_vectors": "Corpus TfIdf Word2Vec Word2VecConfig WordVectors count_vectors load_vectors passages save_vectors",
+    "word_vectors.components": "principal_components",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 

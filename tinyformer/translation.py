@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from tinyformer.data.batches import padded
 from tinyformer.data.pair_files import one_line
 from tinyformer.data.pairs import Pair, Specials
 from tinyformer.decoding.beam_rules import BeamRule, HuggingFaceRule, WuRule
-from tinyformer.decoding.beam_search import Hypothesis, beam_search
+from tinyformer.decoding.beam_search import BeamStep, Hypothesis, beam_search
 from tinyformer.decoding.decoders import translation_decoder
 from tinyformer.errors import SettingError, UserError
 from tinyformer.models.attention import RecordsAttention, recording_attention
@@ -26,6 +26,7 @@ from tinyformer.schema import check_fields
 from tinyformer.settings import at_least, one_of, setting
 from tinyformer.tokenizers import BPETokenizer, Tokenizer, load_tokenizer
 from tinyformer.tokenizers.special import BEGIN, END, PADDING
+from tinyformer.tokenizers.texts import token_texts
 from tinyformer.training.runs import RunFolder, load_weights
 from tinytensor import Tensor
 
@@ -130,13 +131,16 @@ class Translator:
             )
         return [*ids, self.specials.end]
 
-    def search(self, sentences: Sequence[str], beam: int, n_best: int = 1) -> list[list[Hypothesis]]:
-        """The ``n_best`` translations of each sentence, as ids with scores, best first."""
+    def search(
+        self, sentences: Sequence[str], beam: int, n_best: int = 1, watch: Callable[[BeamStep], None] | None = None
+    ) -> list[list[Hypothesis]]:
+        """The ``n_best`` translations of each sentence, as ids with scores, best first. ``watch`` is told of each step, as
+        ``beam_search`` describes; the row of a step is the number of the sentence."""
         source = padded([self.encode(sentence) for sentence in sentences], self.specials.pad)
         longest = self.task.max_tokens + 1  # the end token counts, too
         decoder = translation_decoder(self.model, source, longest)
         prompts, end = [[self.specials.start]] * len(sentences), self.specials.end
-        return beam_search(decoder, prompts, end, beam, longest, n_best, self.rule, self.forbidden, self.force_end)
+        return beam_search(decoder, prompts, end, beam, longest, n_best, self.rule, self.forbidden, self.force_end, watch)
 
     def has_attention(self) -> bool:
         """Whether the model has attention layers."""
@@ -153,16 +157,17 @@ class Translator:
             self.model(tt.tensor([source]), tt.tensor([read]))
         # A recurrent network attends once for each token.
         weights = {name: tt.concatenate(calls, -2)[0] for name, calls in recorded.items()}
-        return Attended(self.text(hypotheses[0]), self.tokens(source), self.tokens(read), self.tokens(written), weights)
+        return Attended(
+            self.text(hypotheses[0]), self.tokens(source, is_source=True), self.tokens(read), self.tokens(written), weights
+        )
 
     def text(self, hypothesis: Hypothesis) -> str:
         """A translation as one line of text, without special tokens."""
         return one_line(self.tokenizer.decode(hypothesis.ids, skip_special=True))
 
-    def tokens(self, ids: Iterable[int]) -> list[str]:
-        """The text of each id. A token that is a part of a character is shown as its bytes, such as ``\\xe6``."""
-        decode_bytes = getattr(self.tokenizer, "decode_bytes", lambda i: self.tokenizer.decode([i]).encode())
-        return [decode_bytes(i).decode("utf-8", "backslashreplace") for i in ids]
+    def tokens(self, ids: Iterable[int], is_source: bool = False) -> list[str]:
+        """The text of each id, as ``token_texts`` gives it: of the target language, unless ``is_source``."""
+        return token_texts(self.tokenizer, ids, is_source)
 
     def translate(self, sentences: Sequence[str], beam: int = 1, progress: bool = False) -> list[str]:
         """The best translation of each sentence. A ``beam`` of 1 is greedy; ``progress`` shows a bar.

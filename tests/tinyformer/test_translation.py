@@ -65,7 +65,9 @@ def test_translations_come_in_the_order_of_the_sentences(translator: Translator)
 
 
 def test_the_best_translations_of_a_sentence(translator: Translator) -> None:
-    (hypotheses,) = translator.search(["red dog"], beam=4, n_best=3)
+    steps: list[object] = []
+    (hypotheses,) = translator.search(["red dog"], beam=4, n_best=3, watch=steps.append)
+    assert [hypotheses] == translator.search(["red dog"], beam=4, n_best=3) and steps
     assert len(hypotheses) == 3
     assert [h.score for h in hypotheses] == sorted((h.score for h in hypotheses), reverse=True)
     assert all(len(h.ids) <= 13 for h in hypotheses)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,35 @@ class Hypothesis:
     end: int | None = None
 
 
+@dataclass(frozen=True)
+class BeamCandidate:
+    """A text that a step of beam search kept, or put aside because it ended.
+
+    It is the text with the number ``parent`` of those that the step before kept, best first, and ``token``. Before the first
+    step there is one text, the prompt, with the number 0. ``log_probability`` is the sum over all tokens that were written.
+    ``kept`` is the text's own number among those that this step kept, and None if it ended, by an end token or at
+    ``max_tokens``. Only then it has a ``score``, that of the rule.
+    """
+
+    parent: int
+    token: int
+    log_probability: float
+    kept: int | None = None
+    score: float | None = None
+
+
+@dataclass(frozen=True)
+class BeamStep:
+    """A step of beam search for one row of the batch: its candidates, the likeliest first. Steps count from 1.
+
+    The steps of a row make a tree: the children of a text are the candidates of the next step that have it as their parent.
+    """
+
+    row: int
+    step: int
+    candidates: tuple[BeamCandidate, ...]
+
+
 def beam_search(
     decoder: Decoder,
     prompts: Any,
@@ -36,6 +65,7 @@ def beam_search(
     rule: BeamRule | None = None,
     forbidden: Iterable[int] = (),
     force_end: bool = False,
+    watch: Callable[[BeamStep], None] | None = None,
 ) -> list[list[Hypothesis]]:
     """For each of ``prompts`` (batch, length) the best texts that continue it, at most ``n_best``, best first.
 
@@ -44,7 +74,8 @@ def beam_search(
     Each step keeps the ``beam`` likeliest unfinished texts of a row, by the sum of their log-probabilities. A text that ends
     is put aside with its score if it is among the ``beam`` likeliest; the end token counts in its length. A text that reaches
     ``max_tokens`` without an end counts as finished. The ``rule``, by default ``WuRule()``, gives the scores and says when a
-    row is done. With a beam of 1 that is after the first text under every rule, so that this is greedy.
+    row is done. With a beam of 1 that is after the first text under every rule, so that this is greedy. ``watch`` is called
+    with a ``BeamStep`` after each step, for each row that was not done before it.
 
     Raises SettingError for a setting that is not allowed, and UserError if the prompts have no tokens or different lengths, if
     the logits are NaN or infinite, and if no text is possible.
@@ -71,7 +102,10 @@ def beam_search(
         rows, written, still, first = [], [], [], 0
         for i in alive:
             width = len(searches[i].beams)
-            parents, picked = searches[i].advance(log_probabilities[first : first + width])
+            seen: list[BeamCandidate] | None = None if watch is None else []
+            parents, picked = searches[i].advance(log_probabilities[first : first + width], seen)
+            if watch is not None and seen is not None:
+                watch(BeamStep(i, step, tuple(seen)))
             if parents:
                 rows += [first + parent for parent in parents]
                 written += picked
@@ -109,9 +143,9 @@ class _Search:
         self.finished: list[tuple[float, tuple[int, ...], int | None]] = []  # a heap of scored texts, the worst of them first
         self.num_finished = 0
 
-    def advance(self, log_probabilities: Any) -> tuple[list[int], list[int]]:
+    def advance(self, log_probabilities: Any, seen: list[BeamCandidate] | None) -> tuple[list[int], list[int]]:
         """Extend each text by each token, and keep the best. Returns two lists: for each kept text, the number of the text that
-        it extends, and its new token. Both are empty when the row is done."""
+        it extends, and its new token. Both are empty when the row is done. What is kept or ends is added to ``seen``."""
         totals = host.array([total for total, _ in self.beams])[:, None] + log_probabilities
         vocab_size = totals.shape[1]
         totals = totals.reshape(-1)
@@ -124,19 +158,25 @@ class _Search:
             total, ids = float(totals[candidate]), self.beams[parent][1]
             if token in self.ends or is_last:
                 if place < self.width:  # a text is put aside only if it is among the `width` best
-                    self._finish(total, ids, token)
+                    score = self._finish(total, ids, token)
+                    if seen is not None:
+                        seen.append(BeamCandidate(parent, token, total, score=score))
             elif len(extended) < self.width:
+                if seen is not None:
+                    seen.append(BeamCandidate(parent, token, total, kept=len(extended)))
                 extended.append((total, (*ids, token)))
                 parents.append(parent)
         self.beams = extended
         return ([], []) if self._is_done() else (parents, [ids[-1] for _, ids in extended])
 
-    def _finish(self, log_probability: float, ids: tuple[int, ...], token: int) -> None:
+    def _finish(self, log_probability: float, ids: tuple[int, ...], token: int) -> float:
+        """Put a text aside with its score, and return that."""
         self.num_finished += 1
         score = self.rule.score(log_probability, len(ids) + 1)
         heapq.heappush(self.finished, (score, ids, token) if token in self.ends else (score, (*ids, token), None))
         if len(self.finished) > self.num_kept:
             heapq.heappop(self.finished)
+        return score
 
     def _is_done(self) -> bool:
         """Whether no text is left to extend, enough have ended, or none of the others is expected to beat those."""

@@ -26,6 +26,7 @@ import tinytensor as tt
 from tinyformer.errors import SettingError
 from tinyformer.models.caches import KeyValueCache
 from tinyformer.models.positions import RotaryPositions
+from tinyformer.models.running import recording
 from tinytensor import Tensor, multi_head_attention, scaled_dot_product_attention
 from tinytensor.calling import wrap
 from tinytensor.functional.attention import attention_of_arrays, cached_attention, masked_softmax
@@ -240,9 +241,6 @@ def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None = None, is
     return masked_softmax(scores, mask, is_causal)
 
 
-_recordings: list[Any] = []  # one for each ``with recording_attention`` that is running, of any thread
-
-
 @contextmanager
 def recording_attention(model: Module) -> Iterator[dict[str, list[Tensor]]]:
     """A context that records the attention weights (batch, heads, queries, keys) of every call, in one list for each
@@ -253,17 +251,10 @@ def recording_attention(model: Module) -> Iterator[dict[str, list[Tensor]]]:
     layers = {name: m for name, m in model.named_modules() if isinstance(m, RecordsAttention)}
     recorded: dict[str, list[Tensor]] = {name: [] for name in layers}
     try:
-        _recordings.append(recorded)
         for name, layer in layers.items():
             layer._recorded = recorded[name]
-        with tt.no_grad():
+        with recording(), tt.no_grad():
             yield recorded
     finally:
-        _recordings.pop()
         for layer in layers.values():
             layer._recorded = None
-
-
-def is_recording_attention() -> bool:
-    """Whether any ``recording_attention`` is running. A function that was traced before it would record nothing."""
-    return bool(_recordings)

@@ -96,6 +96,10 @@ class Bert(Module):
 
         A boolean ``mask`` (batch, length), True for the tokens that may be attended to, replaces that of the padding.
         """
+        return self.encoder.normed(self.residual_stream(ids, segments, mask))
+
+    def residual_stream(self, ids: Tensor, segments: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+        """``forward`` without the norm after the last block, which only ``norm_first`` has."""
         check_batch(ids, "ids")
         segments = tt.zeros_like(ids) if segments is None else segments
         x = self.token_embedding(ids) + self.segment_embedding(segments)
@@ -103,7 +107,7 @@ class Bert(Module):
             x = x * math.sqrt(self.config.d_model)  # otherwise the embeddings would be tiny beside sines of size 1
         x = self.norm(x + self.position_embedding(ids.shape[1]))
         seen = padding_mask(ids, self.config.pad) if mask is None else mask.reshape(len(ids), 1, 1, ids.shape[1])
-        return self.encoder(self.dropout(x), seen)
+        return self.encoder.residual_stream(self.dropout(x), seen)
 
     def pool(self, encoded: Tensor) -> Tensor:
         """One vector for the whole text, (batch, d_model): the first token's vector after a linear layer and tanh."""
@@ -129,9 +133,13 @@ class BertForMaskedLM(Module):
         ``places`` is an index into (batch, length). With it, only the n positions that it picks get logits, (n, vocab_size),
         and the head computes no others.
         """
-        x = self.bert(ids, segments, mask)
-        if places is not None:
-            x = x[places]  # (n, d_model)
+        x = self.bert.residual_stream(ids, segments, mask)
+        return self.logits_of(x if places is None else x[places])  # or only of (n, d_model)
+
+    def logits_of(self, x: Tensor) -> Tensor:
+        """The logits (..., vocab_size) that the encoder's final norm, if it has one, and the head make of a residual stream x
+        (..., d_model). For that after an earlier block: see ``GPT.logits_of``."""
+        x = self.bert.encoder.normed(x)
         x = self.norm(ACTIVATIONS[self.config.activation](self.transform(x)))
         return tt.linear(x, self.bert.token_embedding.weight, self.bias)
 

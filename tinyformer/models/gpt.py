@@ -133,20 +133,30 @@ class GPT(Module):
         With a ``cache``, the ids are only the tokens that follow those in the cache. Raises ValueError if there are more than
         block_size tokens, those in the cache included.
         """
-        return tt.linear(self._features(ids, cache), self._output_weight())
+        return self.logits_of(self._residual_stream(ids, cache))
+
+    def logits_of(self, x: Tensor) -> Tensor:
+        """The logits (..., vocab_size) that the final norm and the output layer make of a residual stream x (..., d_model).
+
+        For that after the last block, these are the logits of ``forward``. For that after an earlier one they show what the
+        model would predict if it stopped there: the logit lens (nostalgebraist 2020).
+        """
+        return tt.linear(self.norm(x), self._output_weight())
 
     def loss(self, ids: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
         """The cross-entropy of the predictions for ``targets`` (batch, length), the tokens that follow each of ``ids``.
 
         The logits are computed in parts, never all at once: with a large vocabulary they would take most of the memory.
         """
-        return tt.linear_cross_entropy(self._features(ids), self._output_weight(), targets, reduction=reduction)
+        return tt.linear_cross_entropy(
+            self.norm(self._residual_stream(ids)), self._output_weight(), targets, reduction=reduction
+        )
 
     def _output_weight(self) -> Tensor:
         return self.token_embedding.weight if self.output is None else self.output.weight
 
-    def _features(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
-        """The input of the output layer: (batch, length, d_model)."""
+    def _residual_stream(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
+        """What comes out of the last block: (batch, length, d_model)."""
         start = cache.length if cache is not None else 0
         if ids.ndim != 2 or not 1 <= ids.shape[1] <= self.config.block_size - start:
             limit = self.config.block_size - start
@@ -159,7 +169,7 @@ class GPT(Module):
         x = self.dropout(x)
         for i, block in enumerate(self.blocks):
             x = block(x, is_causal=True, cache=cache.blocks[i] if cache is not None else None)
-        return self.norm(x)
+        return x
 
     def new_cache(self, max_tokens: int | None = None) -> Cache:
         """An empty cache for this model, for up to block_size tokens, or ``max_tokens`` if that is less. Raises SettingError if

@@ -132,12 +132,17 @@ class RecurrentLM(Module):
         ``state.detached()``.
         """
         features, state = self._features(ids, state)
-        return tt.linear(features, self.output.weight).swapaxes(0, 1), state
+        return self.logits_of(features).swapaxes(0, 1), state
+
+    def logits_of(self, x: Tensor) -> Tensor:
+        """The logits (..., vocab_size) that the output layer makes of hidden states x (..., d_model): of the last layer for the
+        model's own, of an earlier one as with ``GPT.logits_of``."""
+        return tt.linear(x, self.output.weight)
 
     def step(self, ids: Tensor, state: State | None) -> tuple[Tensor, State]:
         """The next ids (batch, length) -> the logits after the last of them, (batch, vocab_size), and the state."""
         features, state = self._features(ids, state)
-        return tt.linear(features[-1], self.output.weight), state
+        return self.logits_of(features[-1]), state
 
     def loss(self, ids: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
         """The cross-entropy of the predictions for ``targets`` (batch, length), the tokens that follow each of the last ids.

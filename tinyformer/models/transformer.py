@@ -141,8 +141,24 @@ class Stack(Module):
         cache: Cache | None = None,
     ) -> Tensor:
         """(batch, length, d_model) -> the same shape. The arguments are those of ``Block``."""
+        return self.normed(self.residual_stream(x, mask, is_causal, memory, memory_mask, cache))
+
+    def residual_stream(
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        is_causal: bool = False,
+        memory: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        """``forward`` without the norm after the last block."""
         for i, block in enumerate(self.blocks):
             x = block(x, mask, is_causal, memory, memory_mask, None if cache is None else cache.blocks[i])
+        return x
+
+    def normed(self, x: Tensor) -> Tensor:
+        """What comes out of the last block, (..., d_model), after the norm that follows it, if there is one."""
         return x if self.norm is None else self.norm(x)
 
 
@@ -218,7 +234,12 @@ class Transformer(Module):
         With a ``cache``, the target holds only new tokens. Padding at the end of a target needs no mask, because no token
         attends to later ones.
         """
-        return tt.linear(self._features(target, memory, memory_mask, cache), self._output_weight(), self.output_bias)
+        return self.logits_of(self._residual_stream(target, memory, memory_mask, cache))
+
+    def logits_of(self, x: Tensor) -> Tensor:
+        """The logits (..., target_vocab_size) that the decoder's final norm, if it has one, and the output layer make of a
+        residual stream x (..., d_model) of the decoder. For that after an earlier block: see ``GPT.logits_of``."""
+        return tt.linear(self.decoder.normed(x), self._output_weight(), self.output_bias)
 
     def loss(
         self,
@@ -238,16 +259,16 @@ class Transformer(Module):
         if self.output_bias is not None:
             logits = self.forward(source, target_inputs)
             return tt.cross_entropy(logits, target_outputs, ignore_index, label_smoothing, reduction)
-        features = self._features(target_inputs, *self.encode(source))
+        features = self.decoder.normed(self._residual_stream(target_inputs, *self.encode(source)))
         return tt.linear_cross_entropy(
             features, self._output_weight(), target_outputs, ignore_index, label_smoothing, reduction
         )
 
-    def _features(self, target: Tensor, memory: Tensor, memory_mask: Tensor, cache: Cache | None = None) -> Tensor:
-        """The input of the output layer: (batch, target length, d_model)."""
+    def _residual_stream(self, target: Tensor, memory: Tensor, memory_mask: Tensor, cache: Cache | None = None) -> Tensor:
+        """What comes out of the decoder's last block: (batch, target length, d_model)."""
         check_batch(target, "target ids")
         x = self.target_embedding(target, cache)
-        return self.decoder(x, is_causal=True, memory=memory, memory_mask=memory_mask, cache=cache)
+        return self.decoder.residual_stream(x, is_causal=True, memory=memory, memory_mask=memory_mask, cache=cache)
 
     def _output_weight(self) -> Tensor:
         return self.target_embedding.tokens.weight if self.output is None else self.output.weight

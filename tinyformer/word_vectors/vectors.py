@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from tinyformer.errors import SettingError, UserError
+from tinyformer.word_vectors.components import principal_components
 from tinyformer.word_vectors.corpus import check_known
 from tinytensor.backend import Array, host
 
@@ -120,11 +121,8 @@ class WordVectors:
         if not words:
             raise UserError("a plane needs at least one word to show")
         rows = self.directions[[self.id_of(word) for word in words]]
-        u, s, _ = host.linalg.svd(rows - rows.mean(axis=0), full_matrices=False)
-        points = host.zeros((len(words), 2))
-        points[:, : s[:2].size] = u[:, :2] * s[:2]
-        variance = float((s**2).sum())
-        return points, float((s[:2] ** 2).sum()) / variance if variance else 1.0
+        points, explained = principal_components(rows)
+        return points, float(explained.sum())
 
     def ranked(self, scores: Array, count: int, left_out: Sequence[int] = ()) -> list[tuple[str, float]]:
         """The ``count`` words with the highest scores (words,), highest first, without some ids. Of equals, the lower id."""

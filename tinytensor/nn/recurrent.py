@@ -89,7 +89,7 @@ class Recurrent(Module):
             outputs = []
             for direction in range(self.directions):
                 own = [kind[len(final)] for kind in first]
-                states = self._layer(x, self._weights(layer, direction), own, mask, bool(direction))
+                states = self.layer_states(x, self._weights(layer, direction), own, mask, bool(direction))
                 outputs.append(states[0])
                 final.append([kind[0 if direction else -1] for kind in states])
             x = outputs[0] if self.directions == 1 else ops.concatenate(outputs, -1)
@@ -126,7 +126,7 @@ class Recurrent(Module):
         """The parameters of a layer in one direction: weight_ih, weight_hh, bias_ih and bias_hh."""
         return [getattr(self, _name(name, layer, direction)) for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
 
-    def _layer(self, x: Tensor, weights: Weights, first: States, mask: Tensor | None, is_reversed: bool) -> States:
+    def layer_states(self, x: Tensor, weights: Weights, first: States, mask: Tensor | None, is_reversed: bool) -> States:
         """A layer in one direction: its states after each step."""
         raise TypeError(f"{type(self).__name__} has no layer: use RNN, GRU or LSTM")
 
@@ -177,7 +177,7 @@ class RNN(Recurrent):
         super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional)
         self.nonlinearity = nonlinearity
 
-    def _layer(self, x: Tensor, weights: Weights, first: States, mask: Tensor | None, is_reversed: bool) -> States:
+    def layer_states(self, x: Tensor, weights: Weights, first: States, mask: Tensor | None, is_reversed: bool) -> States:
         (weight_ih, weight_hh, *biases), (state,) = weights, first
         projected = ops.linear(x, weight_ih, _both(*biases))
         return [functional.rnn(projected, weight_hh, state, mask, is_reversed, self.nonlinearity)]
@@ -195,7 +195,7 @@ class GRU(Recurrent):
 
     gates = 3
 
-    def _layer(self, x: Tensor, weights: Weights, first: States, mask: Tensor | None, is_reversed: bool) -> States:
+    def layer_states(self, x: Tensor, weights: Weights, first: States, mask: Tensor | None, is_reversed: bool) -> States:
         (weight_ih, weight_hh, bias_ih, bias_hh), (state,) = weights, first
         return [functional.gru(ops.linear(x, weight_ih, bias_ih), weight_hh, bias_hh, state, mask, is_reversed)]
 
@@ -214,7 +214,7 @@ class LSTM(Recurrent):
     gates = 4
     num_states = 2
 
-    def _layer(self, x: Tensor, weights: Weights, first: States, mask: Tensor | None, is_reversed: bool) -> States:
+    def layer_states(self, x: Tensor, weights: Weights, first: States, mask: Tensor | None, is_reversed: bool) -> States:
         (weight_ih, weight_hh, *biases), (state, cell) = weights, first
         both = functional.lstm(ops.linear(x, weight_ih, _both(*biases)), weight_hh, state, cell, mask, is_reversed)
         return [both[0], both[1]]

@@ -12,7 +12,7 @@ import pytest
 
 import tinytensor as tt
 from tinyformer.decoding.beam_rules import WuRule
-from tinyformer.decoding.beam_search import Hypothesis, beam_search, log_softmax
+from tinyformer.decoding.beam_search import BeamStep, Hypothesis, beam_search, log_softmax
 from tinyformer.decoding.decoders import GPTDecoder, TransformerDecoder
 from tinyformer.decoding.sampling import Sampling, sample
 from tinyformer.errors import SettingError, UserError
@@ -247,6 +247,43 @@ def test_a_search_stops_when_nothing_can_get_better() -> None:
     (found,) = beam_search(decoder, [[START]], END, beam=4, max_tokens=1000, rule=WuRule(0.0))
     assert found[0].ids == ()
     assert decoder.steps == 1
+
+
+# ------------------------------------------------------------------------------------------------------ watching it
+
+
+@pytest.mark.parametrize("beam", [1, 2, 4])
+def test_the_steps_that_are_watched_make_the_tree_of_the_search(beam: int) -> None:
+    seeds, settings = [3, 4, 5, 6], {"beam": beam, "max_tokens": 4, "n_best": beam, "rule": WuRule(0.8)}
+    steps: list[BeamStep] = []
+    found = beam_search(Tree(5, seeds), [[START]] * 4, END, **settings, watch=steps.append)
+    assert found == beam_search(Tree(5, seeds), [[START]] * 4, END, **settings)
+    assert [step.step for step in steps] == sorted(step.step for step in steps)
+    ended_at_the_limit = 0
+    for row, seed in enumerate(seeds):
+        texts: list[tuple[int, ...]] = [()]
+        finished: dict[tuple[int, ...], float] = {}
+        for number, step in enumerate((step for step in steps if step.row == row), 1):
+            assert step.step == number
+            sums = [candidate.log_probability for candidate in step.candidates]
+            assert sums == sorted(sums, reverse=True)
+            kept = []
+            for candidate in step.candidates:
+                ids = (*texts[candidate.parent], candidate.token)
+                assert candidate.log_probability == pytest.approx(log_probability(Tree(5, [0]), seed, ids), rel=1e-6)
+                if candidate.kept is None:
+                    assert candidate.token == END or number == 4
+                    assert candidate.score == WuRule(0.8).score(candidate.log_probability, number)
+                    finished[ids] = candidate.score
+                    ended_at_the_limit += candidate.token != END
+                else:
+                    assert candidate.kept == len(kept) and candidate.score is None
+                    kept.append(ids)
+            assert len(kept) <= beam
+            texts = kept
+        best = sorted(finished.items(), key=lambda item: -item[1])[:beam]
+        assert [((*h.ids, h.end) if h.end is not None else h.ids, h.score) for h in found[row]] == best
+    assert ended_at_the_limit
 
 
 # ------------------------------------------------------------------------------------------------------ batches, caches

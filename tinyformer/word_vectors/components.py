@@ -1,0 +1,49 @@
+"""Principal components: the directions in which vectors differ most."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tinyformer.errors import UserError
+from tinyformer.settings import check_counts
+from tinytensor.backend import Array, host
+
+
+def principal_components(rows: Any, count: int = 2) -> tuple[Array, Array]:
+    """The coordinates of vectors along their first ``count`` principal components (Pearson 1901), (rows, count) float64, and
+    the fraction of the variance that each of them explains, (count,).
+
+    ``rows`` is a NumPy array (rows, width) of finite numbers. A component points to where its largest part is positive, so the
+    result is the same each time. Components that are more than the rows or the width have zeros. Of rows that are all the same,
+    the first explains everything. Raises UserError if there are no rows, and SettingError for a count below 1.
+
+    >>> from tinyformer import principal_components
+    >>> points, explained = principal_components([[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]], count=1)
+    >>> points.round(3).tolist(), explained.round(3).tolist()
+    ([[-1.414], [0.0], [1.414]], [1.0])
+    """
+    check_counts(count=count)
+    rows = host.asarray(rows)
+    if rows.ndim != 2 or not rows.size:
+        raise UserError(f"principal components need vectors (rows, width), at least one, not {rows.shape}")
+    rows = rows if rows.dtype == host.float32 else rows.astype(host.float64)
+    centred = rows - rows.mean(axis=0, dtype=host.float64).astype(rows.dtype)
+    variances, directions = _directions(centred)
+    signs = host.sign(directions[host.abs(directions).argmax(axis=0), host.arange(directions.shape[1])])
+    kept = min(count, len(variances))
+    points, explained = host.zeros((len(rows), count)), host.zeros(count)
+    points[:, :kept] = centred @ (directions * signs)[:, :kept].astype(rows.dtype)
+    total = variances.sum()
+    explained[:kept] = variances[:kept] / total if total else host.eye(1, kept)[0]
+    return points, explained
+
+
+def _directions(centred: Array) -> tuple[Array, Array]:
+    """The variances, times the number of rows, highest first; and the directions that have them, as columns."""
+    count, width = centred.shape
+    if count <= width:
+        _, lengths, directions = host.linalg.svd(centred.astype(host.float64), full_matrices=False)
+        return lengths**2, directions.T
+    # Of many rows, their products with each other are much quicker to take apart than themselves.
+    variances, directions = host.linalg.eigh((centred.T @ centred).astype(host.float64))
+    return host.maximum(variances[::-1], 0.0), directions[:, ::-1]
