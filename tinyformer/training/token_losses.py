@@ -1,0 +1,133 @@
+"""The loss of each token of a text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tinytensor as tt
+from tinyformer.data.batches import check_ids
+from tinyformer.decoding.decoders import batch_of_ids
+from tinyformer.errors import UserError
+from tinyformer.models.bert import BertForMaskedLM
+from tinyformer.models.evaluating import evaluating
+from tinyformer.models.gpt import GPT
+from tinyformer.models.recurrent import RecurrentLM, State
+from tinyformer.models.seq2seq import EncoderDecoder
+from tinyformer.models.transformer import Transformer
+from tinyformer.vectors import Vectors
+from tinytensor import Tensor
+from tinytensor.backend import Array, host
+
+TOKENS_AT_ONCE = 4096
+LOGITS_AT_ONCE = 2**26
+
+TokenModel = GPT | RecurrentLM | Transformer | EncoderDecoder | BertForMaskedLM
+
+
+def token_losses(model: TokenModel, ids: Any, source: Any = None, mask: int | None = None) -> Array:
+    """The loss, in nats, of each token of a text, given those before it: (length,) float64, for ids (length,). The first token
+    has none: NaN.
+
+    - A GPT reads a text of more than ``block_size`` tokens in windows that overlap by half. So each token after the first
+      window has at least half a block before it.
+    - A recurrent language model carries its state through the whole text.
+    - An encoder-decoder reads the ``source``, ids (length,) or ``Vectors`` of one row, and ``ids`` begins with the start token.
+    - A ``BertForMaskedLM`` sees all other tokens: each one in turn is replaced by the id ``mask`` (Salazar et al. 2020), also
+      the first. The negative sum of these losses is the pseudo-log-likelihood of the text.
+
+    Raises UserError for ids that are not of the vocabulary, for a text without tokens, and if ``source`` or ``mask`` is missing
+    where the model needs it, or given where it does not.
+
+    >>> from tinyformer import GPT, GPTConfig, token_losses
+    >>> model = GPT(GPTConfig(vocab_size=65, block_size=8, num_layers=1, d_model=32))
+    >>> token_losses(model, range(20)).shape
+    (20,)
+    """
+    _check(model, "source", source, (Transformer, EncoderDecoder))
+    _check(model, "mask", mask, BertForMaskedLM)
+    of_target = isinstance(model, (Transformer, EncoderDecoder))
+    found = _ids(ids, "texts", model.config.target_vocab_size if of_target else model.config.vocab_size)
+    with tt.no_grad(), evaluating(model):
+        if isinstance(model, BertForMaskedLM):
+            return _of_masked(model, found, int(mask or 0))
+        losses = host.full(len(found), host.nan)
+        if len(found) > 1:
+            inputs, targets = found[:-1], found[1:]
+            if isinstance(model, GPT):
+                losses[1:] = _of_windows(model, inputs, targets)
+            elif isinstance(model, RecurrentLM):
+                losses[1:] = _of_parts(model, inputs, targets)
+            else:
+                if not isinstance(source, Vectors):
+                    source = _batch(_ids(source, "sources", model.config.source_vocab_size))
+                losses[1:] = _losses(model(source, _batch(inputs)), targets[None])[0]
+        return losses
+
+
+def _check(model: TokenModel, name: str, given: Any, kinds: Any) -> None:
+    if (given is not None) != isinstance(model, kinds):
+        problem = "needs a" if given is None else "takes no"
+        raise UserError(f"the loss of each token of a {type(model).__name__} {problem} {name}")
+
+
+def _ids(ids: Any, what: str, vocab_size: int) -> Array:
+    (found,) = batch_of_ids([ids.numpy() if isinstance(ids, Tensor) else ids], what)
+    check_ids(found, vocab_size)
+    return found
+
+
+def _batch(ids: Array) -> Tensor:
+    return tt.tensor(ids[None])
+
+
+def _losses(logits: Tensor, targets: Array) -> Array:
+    """The loss of each target (...), from logits (..., vocab_size)."""
+    return tt.cross_entropy(logits, tt.tensor(targets), reduction="none").numpy()
+
+
+def _rows_at_once(tokens: int, logits: int) -> int:
+    """How many rows of a batch are computed together, which have so many tokens and logits each."""
+    return max(1, min(TOKENS_AT_ONCE // tokens, LOGITS_AT_ONCE // logits))
+
+
+def _of_windows(model: GPT, inputs: Array, targets: Array) -> Array:
+    """The losses of all targets (length,), from windows of at most block_size inputs."""
+    size = min(model.config.block_size, len(inputs))
+    last = len(inputs) - size
+    starts = [*range(0, last, size - size // 2), last]
+    losses = host.empty(len(inputs))
+    step = _rows_at_once(size, size * model.config.vocab_size)
+    known = 0  # so many losses are
+    for first in range(0, len(starts), step):
+        some = starts[first : first + step]
+        places = host.array(some)[:, None] + host.arange(size)
+        for start, row in zip(some, _losses(model(tt.tensor(inputs[places])), targets[places])):
+            losses[known : start + size] = row[known - start :]
+            known = start + size
+    return losses
+
+
+def _of_parts(model: RecurrentLM, inputs: Array, targets: Array) -> Array:
+    """The losses of all targets (length,). The model reads the inputs in parts, and carries its state from one to the next."""
+    losses = host.empty(len(inputs))
+    state: State | None = None
+    for first in range(0, len(inputs), model.config.block_size):
+        part = slice(first, first + model.config.block_size)
+        logits, state = model(_batch(inputs[part]), state)
+        losses[part] = _losses(logits, targets[None, part])[0]
+    return losses
+
+
+def _of_masked(model: BertForMaskedLM, ids: Array, mask: int) -> Array:
+    """The loss of each token where it alone is masked, (length,)."""
+    check_ids(host.array([mask]), model.config.vocab_size)
+    losses = host.empty(len(ids))
+    step = _rows_at_once(len(ids), model.config.vocab_size)
+    for first in range(0, len(ids), step):
+        places = host.arange(first, min(first + step, len(ids)))
+        rows = host.tile(ids, (len(places), 1))
+        rows[host.arange(len(places)), places] = mask
+        hidden = tt.arange(len(places)), tt.tensor(places)
+        logits = model(tt.tensor(rows), places=hidden)
+        losses[places] = _losses(logits, ids[places])
+    return losses
