@@ -100,7 +100,7 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.training.losses import class_loss, masked_token_loss, next_token_loss, translation_loss
     from tinyformer.training.runs import RunFolder, load_weights
     from tinyformer.training.tensorboard import TensorBoardLogger
-    from tinyformer.training.token_losses import token_losses
+    from tinyformer.training.token_losses import token_losses, token_losses_in_parts
     from tinyformer.training.trainer import Trainer
     from tinyformer.transcription import Transcriber
     from tinyformer.translation import TranslationConfig, Translator, specials_of
@@ -169,7 +169,7 @@ _NAMES = {
     "training.losses": "class_loss masked_token_loss next_token_loss translation_loss",
     "training.runs": "RunFolder load_weights",
     "training.tensorboard": "TensorBoardLogger",
-    "training.token_losses": "token_losses",
+    "training.token_losses": "token_losses token_losses_in_parts",
     "training.trainer": "Trainer",
     "transcription": "Transcriber",
     "translation": "TranslationConfig Translator specials_of",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,12 +16,11 @@ from tinyformer.explore.passages import LONGEST_TEXT, Answer, Passage
 from tinyformer.explore.subjects import Subject, Subjects
 from tinyformer.explore.writing import distribution
 from tinyformer.models.evaluating import evaluating
-from tinyformer.models.recurrent import RecurrentLM
 from tinyformer.training.evaluation import perplexity
+from tinyformer.training.token_losses import token_losses_in_parts
 from tinytensor.backend import host
 
-PART = 2048  # tokens that are computed at once, at most: what another question waits for
-HIDDEN = 16  # texts that a BERT reads at once, each with another token hidden
+SOON = 0.1  # seconds between two lines of losses
 
 
 @dataclass(frozen=True)
@@ -109,93 +109,88 @@ class Losses:
 
 
 def losses(subjects: Subjects, asked: Losses) -> Iterator[Answer]:
-    """The loss of each token of a text, in nats, in parts: a line has the ``texts`` of some tokens and their ``losses``, how many
-    are ``done`` of all ``tokens``, and over those that are done the ``mean`` and its ``perplexity`` (null if it is too large
-    for a number). The last line has ``bits_per_character``, too, which compares models with different tokens. ``uniform`` is
-    the loss of a model that knows nothing.
+    """The loss of each token of a text, in nats, in parts. A line has the ``texts`` of some tokens and their ``losses``, how
+    many are ``done`` of all ``tokens``, and over those that are done the ``mean`` and its ``perplexity`` (null if it is too
+    large for a number). The last line has ``bits_per_character``, too, which compares models with different tokens.
+    ``uniform`` is the loss of a model that knows nothing.
 
     A language model reads the text after its start token. For an encoder-decoder the losses are those of the translation and
     its end, given ``source``. For a BERT they are the pseudo-log-likelihood (Salazar et al. 2020): each token is hidden in
     turn, and predicted from all others.
     """
-    subject = subjects.get(asked.model)
-    ids, first = _context(subject, subject.encode(asked.text))
-    source = subject.encode(asked.source, source=True) if subject.kind == "translation" else []
-    texts, total, done = subject.texts(ids[first : len(ids) - len(_after(subject))]), 0.0, 0
-    if not texts:
+    if not asked.text:
         raise UserError("the text is empty: type or paste one")
-    parts = _parts(subject, ids, first, source)
-    while done < len(texts):
-        with subjects.lock:
-            part = next(parts)
+    subject = subjects.get(asked.model)
+    ids, first, last = _read(subject, subject.encode(asked.text))
+    texts = subject.texts(ids[first:last])
+    if not texts:
+        raise UserError("the text has no tokens: type or paste another")
+    done, total = 0, 0.0
+    for part in _in_lines(_losses(subjects, subject, ids, asked.source), first, last):
         if not host.isfinite(part).all():
-            raise UserError("the losses are not finite: the model's training diverged, or its weights are damaged")
-        total += float(part.sum(dtype=host.float64))
+            raise UserError("a loss is not finite: the model's training diverged, or its weights are damaged")
+        total += float(part.sum())
         begin, done = done, done + len(part)
-        mean = total / done
+        uncertainty = perplexity(total / done)
         yield {
             "texts": texts[begin:done],
             "losses": part.tolist(),
             "done": done,
             "tokens": len(texts),
-            "mean": mean,
-            "perplexity": perplexity(mean) if math.isfinite(perplexity(mean)) else None,
-            "bits_per_character": total / math.log(2) / max(len(asked.text), 1) if done == len(texts) else None,
+            "mean": total / done,
+            "perplexity": uncertainty if math.isfinite(uncertainty) else None,
+            "bits_per_character": total / math.log(2) / len(asked.text) if done == len(texts) else None,
             "uniform": math.log(subject.num_tokens),
         }
 
 
-def _after(subject: Subject) -> tuple[int, ...]:
-    """The ids after a text that are not predicted."""
-    return subject.after if subject.kind == "masked" else ()
-
-
-def _context(subject: Subject, ids: list[int]) -> tuple[list[int], int]:
-    """The ids that a model reads for those of a text, and how many of them stand before it."""
+def _read(subject: Subject, ids: list[int]) -> tuple[list[int], int, int]:
+    """The ids that a model reads for those of a text; and which of them are the text's: from the ``first`` to before the
+    ``last``. Raises UserError if there are too many."""
+    if subject.kind == "encoder":
+        raise UserError("this model predicts no tokens, so they have no losses")
     if subject.kind == "translation":
-        return [*ids, *subject.ends], len(subject.start)
-    before = subject.before or subject.start
-    return (ids if subject.before else [*before, *ids]), len(before)
-
-
-def _parts(subject: Subject, ids: list[int], first: int, source: Sequence[int]) -> Iterator[Any]:
-    """The losses of the ids from the ``first`` on, in parts: arrays on the CPU."""
-    if subject.kind == "translation":
-        yield _losses_of(subject, lambda given: subject.model(tt.tensor([list(source)]), given), ids)[first - 1 :]
-    elif subject.kind == "masked":
+        ids = [*ids, *subject.ends[:1]]
+        _check_length(subject, ids[:-1])  # the end is not read
+        return ids, len(subject.start), len(ids)
+    if subject.kind == "masked":
         _check_length(subject, ids)
-        for i in range(first, len(ids) - 1, HIDDEN):
-            places = list(range(i, min(i + HIDDEN, len(ids) - 1)))
-            rows = host.array([ids] * len(places))
-            rows[range(len(places)), places] = subject.mask
-            index = tt.tensor(range(len(places))), tt.tensor(places)
-            with tt.no_grad(), evaluating(subject.model):
-                logits = subject.model(tt.tensor(rows), places=index)
-                yield tt.cross_entropy(logits, tt.tensor([ids[i] for i in places]), reduction="none").numpy()
-    elif isinstance(subject.model, RecurrentLM):
-        state = None
-        for i in range(0, len(ids) - 1, PART):
-            with tt.no_grad(), evaluating(subject.model):
-                count = min(PART, len(ids) - 1 - i)
-                logits, state = subject.model(tt.tensor([ids[i : i + count]]), state)
-                found = tt.cross_entropy(logits[0], tt.tensor(ids[i + 1 : i + 1 + count]), reduction="none").numpy()
-            yield found[first - 1 if i == 0 else 0 :]
-    else:
-        size = subject.model.config.block_size
-        step = max(size // 2, 1)
-        yield _losses_of(subject, subject.model, ids[: size + 1])[first - 1 :]
-        for end in range(size + 1, len(ids), step):
-            last = min(end + step, len(ids))
-            yield _losses_of(subject, subject.model, ids[last - size - 1 : last])[end - last :]
+        return ids, len(subject.before), len(ids) - len(subject.after)
+    if not subject.before:
+        ids = [*subject.start, *ids]
+    return ids, len(subject.before or subject.start), len(ids)
 
 
-def _losses_of(subject: Subject, model: Any, ids: Sequence[int]) -> Any:
-    with tt.no_grad(), evaluating(subject.model):
-        return tt.cross_entropy(model(tt.tensor([ids[:-1]]))[0], tt.tensor(ids[1:]), reduction="none").numpy()
+def _losses(subjects: Subjects, subject: Subject, ids: list[int], source: str) -> Iterator[Any]:
+    """What ``token_losses_in_parts`` gives. The model belongs to other questions in between."""
+    with subjects.lock:
+        read = subject.encode(source, source=True) if subject.kind == "translation" else None
+        mask = subject.mask if subject.kind == "masked" else None
+        parts = token_losses_in_parts(subject.model, ids, read, mask)
+    while True:
+        with subjects.lock:
+            part = next(parts, None)
+        if part is None:
+            return
+        yield part
+
+
+def _in_lines(parts: Iterator[Any], first: int, last: int) -> Iterator[Any]:
+    """The losses from the ``first`` to before the ``last``, put together to parts that do not come too fast."""
+    place, found, begun = 0, [], time.monotonic()
+    for part in parts:
+        found.append(part[max(first - place, 0) : max(last - place, 0)])
+        place += len(part)
+        if time.monotonic() - begun > SOON and any(map(len, found)):
+            yield host.concatenate(found)
+            found, begun = [], time.monotonic()
+    if any(map(len, found)):
+        yield host.concatenate(found)
 
 
 def _check_length(subject: Subject, ids: Sequence[int]) -> None:
     if subject.longest is not None and len(ids) > subject.longest:
-        most = subject.longest - len(subject.before) - len(subject.after)
-        given = len(ids) - len(subject.before) - len(subject.after)
-        raise UserError(f"the text has {given} tokens, more than the {most} that this model reads: shorten it")
+        raise UserError(
+            f"the text has {len(ids)} tokens, with those around it, more than the {subject.longest} that this model reads: "
+            "shorten it"
+        )
