@@ -62,6 +62,7 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.decoding.filling import fill_masks, hide_words, with_wordpieces
     from tinyformer.decoding.sampling import Sampling, generate, sample
     from tinyformer.decoding.streaming import stream_text
+    from tinyformer.decoding.token_losses import token_losses, token_losses_in_parts
     from tinyformer.errors import SettingError, UserError, plain_errors
     from tinyformer.export import export_onnx
     from tinyformer.markov import KneserNey, SkipVotes, TransitionTable
@@ -100,7 +101,6 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.training.losses import class_loss, masked_token_loss, next_token_loss, translation_loss
     from tinyformer.training.runs import RunFolder, load_weights
     from tinyformer.training.tensorboard import TensorBoardLogger
-    from tinyformer.training.token_losses import token_losses, token_losses_in_parts
     from tinyformer.training.trainer import Trainer
     from tinyformer.transcription import Transcriber
     from tinyformer.translation import TranslationConfig, Translator, specials_of
@@ -139,6 +139,7 @@ _NAMES = {
     "decoding.filling": "fill_masks hide_words with_wordpieces",
     "decoding.sampling": "Sampling generate sample",
     "decoding.streaming": "stream_text",
+    "decoding.token_losses": "token_losses token_losses_in_parts",
     "errors": "SettingError UserError plain_errors",
     "export": "export_onnx",
     "markov": "KneserNey SkipVotes TransitionTable",
@@ -169,7 +170,6 @@ _NAMES = {
     "training.losses": "class_loss masked_token_loss next_token_loss translation_loss",
     "training.runs": "RunFolder load_weights",
     "training.tensorboard": "TensorBoardLogger",
-    "training.token_losses": "token_losses token_losses_in_parts",
     "training.trainer": "Trainer",
     "transcription": "Transcriber",
     "translation": "TranslationConfig Translator specials_of",

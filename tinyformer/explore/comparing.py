@@ -11,13 +11,13 @@ from typing import Any
 import tinytensor as tt
 from tinyformer.decoding.beam_search import log_softmax
 from tinyformer.decoding.sampling import Sampling
+from tinyformer.decoding.token_losses import token_losses_in_parts
 from tinyformer.errors import UserError
 from tinyformer.explore.passages import LONGEST_TEXT, Answer, Passage
 from tinyformer.explore.subjects import Subject, Subjects
 from tinyformer.explore.writing import distribution
 from tinyformer.models.evaluating import evaluating
 from tinyformer.training.evaluation import perplexity
-from tinyformer.training.token_losses import token_losses_in_parts
 from tinytensor.backend import host
 
 SOON = 0.1  # seconds between two lines of losses

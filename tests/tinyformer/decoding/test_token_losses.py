@@ -21,7 +21,7 @@ from tinyformer import (
     token_losses,
 )
 
-file = importlib.import_module("tinyformer.training.token_losses")  # not the function of that name
+file = importlib.import_module("tinyformer.decoding.token_losses")  # not the function of that name
 IDS = np.random.default_rng(2).integers(3, 11, 60)
 
 

@@ -59,10 +59,7 @@ def token_losses_in_parts(model: TokenModel, ids: Any, source: Any = None, mask:
     """
     _check(model, "source", source, (Transformer, EncoderDecoder))
     _check(model, "mask", mask, BertForMaskedLM)
-    config = model.config
-    found = _ids(
-        ids, "texts", config.target_vocab_size if isinstance(config, TransformerConfig | Seq2SeqConfig) else config.vocab_size
-    )
+    found = _ids(ids, "texts", _vocab_size(model.config))
     if isinstance(model, BertForMaskedLM):
         mask = int(mask or 0)
         check_ids(host.array([mask]), model.config.vocab_size)
@@ -88,6 +85,11 @@ def _evaluated(model: TokenModel, parts: Iterator[Array]) -> Iterator[Array]:
         if part is None:
             return
         yield part.astype(host.float64)
+
+
+def _vocab_size(config: Any) -> int:
+    """The size of the vocabulary of the tokens that a model with this configuration predicts."""
+    return int(config.target_vocab_size if isinstance(config, TransformerConfig | Seq2SeqConfig) else config.vocab_size)
 
 
 def _check(model: TokenModel, name: str, given: Any, kinds: Any) -> None:
