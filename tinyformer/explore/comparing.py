@@ -20,7 +20,7 @@ from tinyformer.models.evaluating import evaluating
 from tinyformer.training.evaluation import perplexity
 from tinytensor.backend import host
 
-SOON = 0.1  # seconds between two lines of losses
+SOON = 0.1  # seconds that a question about losses computes before it lets others in
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def losses(subjects: Subjects, asked: Losses) -> Iterator[Answer]:
     if not texts:
         raise UserError("the text has no tokens: type or paste another")
     done, total = 0, 0.0
-    for part in _in_lines(_losses(subjects, subject, ids, asked.source), first, last):
+    for part in _within(_losses(subjects, subject, ids, asked.source), first, last):
         if not host.isfinite(part).all():
             raise UserError("a loss is not finite: the model's training diverged, or its weights are damaged")
         total += float(part.sum())
@@ -162,30 +162,31 @@ def _read(subject: Subject, ids: list[int]) -> tuple[list[int], int, int]:
 
 
 def _losses(subjects: Subjects, subject: Subject, ids: list[int], source: str) -> Iterator[Any]:
-    """What ``token_losses_in_parts`` gives. The model belongs to other questions in between."""
+    """What ``token_losses_in_parts`` gives, in larger parts if they come fast. In between, the model belongs to others."""
     with subjects.lock:
         read = subject.encode(source, source=True) if subject.kind == "translation" else None
         mask = subject.mask if subject.kind == "masked" else None
         parts = token_losses_in_parts(subject.model, ids, read, mask)
     while True:
         with subjects.lock:
-            part = next(parts, None)
-        if part is None:
+            begun, found = time.monotonic(), []
+            for part in parts:
+                found.append(part)
+                if time.monotonic() - begun > SOON:
+                    break
+        if not found:
             return
-        yield part
-
-
-def _in_lines(parts: Iterator[Any], first: int, last: int) -> Iterator[Any]:
-    """The losses from the ``first`` to before the ``last``, put together to parts that do not come too fast."""
-    place, found, begun = 0, [], time.monotonic()
-    for part in parts:
-        found.append(part[max(first - place, 0) : max(last - place, 0)])
-        place += len(part)
-        if time.monotonic() - begun > SOON and any(map(len, found)):
-            yield host.concatenate(found)
-            found, begun = [], time.monotonic()
-    if any(map(len, found)):
         yield host.concatenate(found)
+
+
+def _within(parts: Iterator[Any], first: int, last: int) -> Iterator[Any]:
+    """The losses from the ``first`` to before the ``last``."""
+    place = 0
+    for part in parts:
+        kept = part[max(first - place, 0) : max(last - place, 0)]
+        place += len(part)
+        if len(kept):
+            yield kept
 
 
 def _check_length(subject: Subject, ids: Sequence[int]) -> None:

@@ -297,7 +297,7 @@ async function loseOne(side, asked, signal) {
       side.losses.push(...part.losses);
       side.last = part;
       side.gap ??= /\s/.test(asked.text.trim()) && !/\s/.test(part.texts.join("")) ? " " : "";
-      paint();
+      paint(false);
     }
   } catch (error) {
     if (!(error instanceof Refusal)) throw error;
@@ -319,10 +319,11 @@ function alike() {
 }
 
 let checked = 0; // so many tokens are the same for A and B
+let painted = 0; // so many tokens have their final colour
 let drawnOf = null; // the side whose texts the coloured text shows
 
 function clear() {
-  checked = 0;
+  checked = painted = 0;
   drawnOf = null;
   colours?.remove();
   colours = null;
@@ -341,7 +342,7 @@ function shownSides() {
 }
 
 /** Show what has come so far. */
-function paint() {
+function paint(all = true) {
   const same = alike();
   const difference = parts.shown.querySelector("[value='difference']");
   difference.disabled = !same;
@@ -355,7 +356,8 @@ function paint() {
     colours = new TokenText(parts.losses, { label: "The text, coloured by loss", gap: side.gap, colour, tell });
   }
   colours.append(side.texts.slice(colours.texts.length));
-  colours.paint();
+  colours.paint(all ? 0 : painted);
+  painted = Math.min(...Object.values(sides).filter(Boolean).map(({ losses }) => losses.length));
   means(same);
   legend(mode);
   progress("");

@@ -35,7 +35,7 @@ export class TokenText {
     this.watcher = new IntersectionObserver((entries) => {
       for (const { target, isIntersecting } of entries) this.draw(this.parts[target.dataset.part], isIntersecting);
     }, { root: this.box, rootMargin: "300px" });
-    this.box.addEventListener("pointerover", (event) => this.point(event));
+    this.box.addEventListener("pointermove", (event) => this.point(event));
     this.box.addEventListener("click", (event) => this.point(event));
     this.box.addEventListener("keydown", (event) => this.key(event));
   }
@@ -59,10 +59,10 @@ export class TokenText {
     }
   }
 
-  /** Colour all tokens that are seen anew, because what their colours stand for has changed. */
-  paint() {
-    for (const part of this.parts.filter(({ drawn }) => drawn)) {
-      [...part.node.children].forEach((token, i) => this.colour(token, part.first + i));
+  /** Colour the tokens that are seen, from an index on, because what their colours stand for has changed. */
+  paint(from = 0) {
+    for (const { first, count, node } of this.parts.filter(({ drawn, first, count }) => drawn && first + count > from)) {
+      for (let i = Math.max(from - first, 0); i < count; i++) this.colour(node.children[i], first + i);
     }
     if (this.at >= 0) this.line.textContent = this.how.tell(this.at);
   }
@@ -117,7 +117,7 @@ export class TokenText {
 
   point(event) {
     const index = event.target.dataset?.index;
-    if (index !== undefined) this.move(Number(index));
+    if (index !== undefined && Number(index) !== this.at) this.move(Number(index));
   }
 
   key(event) {
