@@ -44,11 +44,12 @@ export function begin(given) {
     meaning: element("p", { class: "note" }),
   };
   parts.sourceField = element("label", { hidden: true }, "Sentence that it translates ", parts.source);
-  parts.two = element("div", {},
-    element("h2", {}, "The next token"), parts.nextTrouble, parts.next,
+  parts.goOn = element("div", {},
     element("h2", {}, "Go on from the same prompt"),
     element("div", { class: "controls" }, element("label", {}, "Tokens ", parts.length), parts.go, parts.stop),
     parts.sampling, parts.writeTrouble, parts.written);
+  parts.nextName = element("h2", {});
+  parts.two = element("div", {}, parts.nextName, parts.nextTrouble, parts.next, parts.goOn);
   section.replaceChildren(
     element("div", { class: "controls" }, element("label", {}, "Model A ", parts.first), element("label", {}, "Model B ", parts.second)),
     parts.note, parts.two,
@@ -99,6 +100,9 @@ export function show() {
   parts.second.parentElement.hidden = parts.two.hidden = !others.length;
   parts.note.textContent = others.length ? "A is the model that is chosen above." : "There is one model only, so there is nothing to compare it with. Start the explorer with several folders, or with one that has both a best and a latest checkpoint. Its losses are below.";
   parts.sourceField.hidden = page.facts.kind !== "translation";
+  const fills = page.facts.kind === "masked";
+  parts.nextName.textContent = fills ? "The first [MASK]" : "The next token";
+  parts.goOn.hidden = fills;
   tellSampling();
   const now = JSON.stringify([page.model, kept.other, page.text, page.sourceText]);
   if (now === drawn) return;
@@ -123,9 +127,10 @@ function refused(line) {
 
 /** The prompt as the ids of a model. Throws Refusal where it cannot read it. */
 async function passageOf(model, signal) {
-  const { kind } = await ask("facts", { model }, signal);
+  const { kind, mask } = await ask("facts", { model }, signal);
   if (kind !== page.facts.kind) throw new Refusal(`${page.model} and ${model} cannot be compared: they are models of different kinds.`);
   const { ids } = await ask("encode", { model, text: page.text }, signal);
+  if (kind === "masked" && !ids.includes(mask)) throw new Refusal("There is no [MASK] in the text, so there are no predictions to compare.");
   const source = kind === "translation" ? await ask("encode", { model, text: page.sourceText, source: true }, signal) : { ids: [] };
   return { model, ids, source: source.ids };
 }
@@ -216,7 +221,6 @@ async function writeOne({ place, trouble }, model, length, sampling, signal) {
   const found = [];
   const text = new TokenText(place, {
     label: `What ${model} writes`,
-    gap: page.facts.kind === "masked" ? " " : "",
     colour: (i) => strength("high", 1 - found[i].probability),
     tell: (i) => `${i + 1}: "${visible(found[i].text)}" ${percent(found[i].probability)}`,
   });
@@ -239,7 +243,7 @@ async function writeOne({ place, trouble }, model, length, sampling, signal) {
 const OWN = "Each loss is −log p of the token, in nats. Bits per character compare models with different tokens.";
 const MEANINGS = {
   language: `The text is read after the model's start token. ${OWN}`,
-  translation: `The losses are those of the translation and its end (∅), given the sentence. ${OWN}`,
+  translation: `The losses are those of the translation and its end, given the sentence. ${OWN}`,
   masked: `This is the pseudo-log-likelihood: each token is hidden in turn, and predicted from all others. So it cannot be compared with the losses of a language model. It takes a pass for each token. ${OWN}`,
 };
 let soon = null;
@@ -271,6 +275,7 @@ const lose = latest(async (signal, how) => {
   if (how === "wait" || !text) return working(false);
   const asked = { text, source: page.facts.kind === "translation" ? entered("source", "sourceText") : "" };
   const names = { a: page.model, b: kept.other };
+  if (names.b && (await ask("facts", { model: names.b }, signal)).kind !== page.facts.kind) names.b = ""; // its losses are of other things
   for (const name of ["a", "b"]) sides[name] = names[name] ? { model: names[name], texts: [], losses: [], last: null, refusal: "" } : null;
   shownSides();
   await Promise.all(Object.values(sides).filter(Boolean).map((side) => loseOne(side, asked, signal)));
@@ -296,7 +301,6 @@ async function loseOne(side, asked, signal) {
       side.texts.push(...part.texts);
       side.losses.push(...part.losses);
       side.last = part;
-      side.gap ??= /\s/.test(asked.text.trim()) && !/\s/.test(part.texts.join("")) ? " " : "";
       paint(false);
     }
   } catch (error) {
@@ -353,7 +357,7 @@ function paint(all = true) {
   if (side !== drawnOf) {
     colours?.remove();
     drawnOf = side;
-    colours = new TokenText(parts.losses, { label: "The text, coloured by loss", gap: side.gap, colour, tell });
+    colours = new TokenText(parts.losses, { label: "The text, coloured by loss", gap: between(), colour, tell });
   }
   colours.append(side.texts.slice(colours.texts.length));
   colours.paint(all ? 0 : painted);
@@ -361,6 +365,11 @@ function paint(all = true) {
   means(same);
   legend(mode);
   progress("");
+}
+
+/** What stands between tokens: WordPiece's have no spaces of their own. */
+function between() {
+  return page.facts.kind === "masked" ? " " : "";
 }
 
 /** The mode of the colours now. */
@@ -399,7 +408,7 @@ function tell(i) {
   const same = alike();
   const names = same ? ["a", "b"] : [drawnOf === sides.b ? "b" : "a"];
   const by = same ? gap(i) : null;
-  return [`${i + 1}: "${visible(drawnOf.texts[i])}"`, ...names.flatMap(told), ...(by === null ? [] : [`A − B ${number(by)}`])].join(", ");
+  return [`${i + 1}: "${visible(drawnOf.texts[i])}"`, ...names.flatMap(told), ...(by === null ? [] : [`A − B = ${number(by).replace("-", "−")}`])].join(", ");
 }
 
 /** The table of means. */
@@ -421,7 +430,7 @@ function legend(mode) {
     return made;
   };
   if (mode === "difference") {
-    const steps = [1, 0.5, 0].map((x) => swatch("high", x, `+${FULL * x}`)).concat([0.5, 1].map((x) => swatch("other", x, `−${FULL * x}`)));
+    const steps = [1, 0.5, 0].map((x) => swatch("high", x, x ? `+${FULL * x}` : "0")).concat([0.5, 1].map((x) => swatch("other", x, `−${FULL * x}`)));
     parts.legend.replaceChildren("A is worse ", ...steps, " B is worse (nats)");
     return;
   }
