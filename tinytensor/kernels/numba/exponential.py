@@ -18,7 +18,8 @@ _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4  # their sum is ln 2; a multip
 @loop
 def exp32(x: Any) -> Any:
     """e^x in float32, within 1.01 units in the last place: x = k ln 2 + r, and so e^x = 2^k e^r (Cody and Waite 1980)."""
-    x = _LOWEST if x < _LOWEST else x  # NaN stays NaN, as it is not less
+    vanishes = x < _LOWEST  # not so for NaN
+    x = real(0) if vanishes else x  # a product that underflows takes Intel's processors a hundred times as long
     x = _HIGHEST if x > _HIGHEST else x
     k = (x * _LOG2_E + _ROUNDING) - _ROUNDING
     r = x - k * _LN2_HIGH
@@ -35,7 +36,7 @@ def exp32(x: Any) -> Any:
     half = whole >> numpy.int32(1)
     first = numpy.int32((half + numpy.int32(127)) << numpy.int32(23)).view(numpy.float32)
     second = numpy.int32((whole - half + numpy.int32(127)) << numpy.int32(23)).view(numpy.float32)
-    return p * first * second
+    return real(0) if vanishes else p * first * second
 
 
 @loop
