@@ -96,7 +96,7 @@ def test_both_continue_from_the_same_seed(tab: Tab, two: Explorer, runs: dict[st
         steps = sample(subject.decoder(100), [ids], 60, Sampling(), subject.ends, subject.forbidden)
         assert text.replace("↵\n", "\n") == "".join(subject.texts(int(i[0]) for i in steps))
     page.hover(".both .tokens.long span >> nth=0")
-    (first,) = [token for token in [texts[0][0]]]
+    first = texts[0][0]
     assert re.fullmatch(rf'1: "{re.escape(first.replace(" ", "␣"))}" (> )?[\d.]+ %', page.text_content(".both .readout"))
 
 
@@ -140,7 +140,6 @@ def test_computing_can_be_stopped(tab: Tab, two: Explorer) -> None:
 
 @pytest.mark.parametrize("name", ["transformer", "attention"])
 def test_a_translation_and_one_model_alone(tab: Tab, explorers: Any, runs: dict[str, Path], name: str) -> None:
-    tab.faults_expected = True  # type: ignore[attr-defined]
     page = tab.open(explorers[name], "compare", source="lazy fox", text="dog")
     page.wait_for_selector("#view-compare .means td")
     assert "one model only" in page.text_content("#view-compare .note")
