@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 import typing
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,6 +19,9 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from tinyformer.explore.questions import QUESTIONS
+from tinyformer.explore.writing import distribution
+
+PARTS = (distribution,)  # functions that make a part of several answers
 
 WORDS = {int: "integer", float: "number", bool: "true or false", str: "text", type(None): "null"}
 
@@ -68,14 +72,14 @@ def fields(kind: Any) -> Iterator[str]:
         elif dataclasses.is_dataclass(default):
             told = "; without it, that with all defaults"
         else:
-            told = f"; without it, ``{default!r}``"
+            told = f"; without it, ``{json.dumps(default)}``"
         about = field.metadata.get("help", "")
         yield f"* ``{field.name}``: {in_words(hints[field.name])}{told}{'. ' + escaped(about) if about else ''}"
 
 
-def described(kind: Any) -> list[str]:
-    """What the docstring of a dataclass says."""
-    return as_rst((inspect.getdoc(kind) or "").splitlines(), f"tinyformer.{kind.__name__}", kind)
+def described(value: Any) -> list[str]:
+    """What the docstring of a dataclass or a function says."""
+    return as_rst((inspect.getdoc(value) or "").splitlines(), f"tinyformer.{value.__name__}", value)
 
 
 def lines() -> Iterator[str]:
@@ -87,13 +91,14 @@ def lines() -> Iterator[str]:
         kind = kind_of(function)
         streams = "Iterator" in str(typing.get_type_hints(function)["return"]) and inspect.isgeneratorfunction(function)
         yield from ("", f".. _explorer-{name}:", "", f".. describe:: POST ask/{name}", "")
-        text = ["**Asked:** " + " ".join(described(kind)), "", *(fields(kind)), ""]
+        text = ["**Asked:**", "", *described(kind), "", *fields(kind), ""]
         text += ["**Answer" + (", a line for each part" if streams else "") + ":**", ""]
-        text += as_rst((inspect.getdoc(function) or "").splitlines(), f"tinyformer.{name}", function)
+        text += described(function)
         yield from ("   " + line if line else "" for line in text)
-    for kind in objects():
-        yield from ("", f".. _explorer-{kind.__name__}:", "", f".. describe:: {kind.__name__}", "")
-        yield from ("   " + line if line else "" for line in [*described(kind), "", *fields(kind)])
+    for part in (*PARTS, *objects()):
+        yield from ("", f".. _explorer-{part.__name__}:", "", f".. describe:: {part.__name__}", "")
+        listed = fields(part) if dataclasses.is_dataclass(part) else ()
+        yield from ("   " + line if line else "" for line in [*described(part), "", *listed])
 
 
 class Questions(SphinxDirective):
