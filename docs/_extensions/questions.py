@@ -53,7 +53,7 @@ def in_words(hint: Any) -> str:
     if dataclasses.is_dataclass(hint):
         return f"object, see :ref:`{hint.__name__} <explorer-{hint.__name__}>`"
     if typing.get_origin(hint) is list:
-        return f"list of {in_words(typing.get_args(hint)[0])}"
+        return f"list of {in_words(typing.get_args(hint)[0])}s"
     if typing.get_origin(hint) is tuple:
         return f"list of {len(typing.get_args(hint))}: {', '.join(map(in_words, typing.get_args(hint)))}"
     if typing.get_args(hint):
@@ -70,16 +70,17 @@ def fields(kind: Any) -> Iterator[str]:
         if default is dataclasses.MISSING:
             told = ""
         elif dataclasses.is_dataclass(default):
-            told = "; without it, that with all defaults"
+            told = ", by default that with all defaults"
         else:
-            told = f"; without it, ``{json.dumps(default)}``"
+            told = f", by default ``{json.dumps(default)}``"
         about = field.metadata.get("help", "")
-        yield f"* ``{field.name}``: {in_words(hints[field.name])}{told}{'. ' + escaped(about) if about else ''}"
+        yield f"* ``{field.name}``: {in_words(hints[field.name])}{told}{': ' + escaped(about) if about else ''}"
 
 
 def described(value: Any) -> list[str]:
-    """What the docstring of a dataclass or a function says."""
-    return as_rst((inspect.getdoc(value) or "").splitlines(), f"tinyformer.{value.__name__}", value)
+    """What the docstring of a dataclass or a function says, without its examples: they are in Python."""
+    text = (inspect.getdoc(value) or "").partition("\n\n>>>")[0]
+    return as_rst(text.splitlines(), f"tinyformer.{value.__name__}", value)
 
 
 def lines() -> Iterator[str]:
