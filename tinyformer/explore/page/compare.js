@@ -138,7 +138,6 @@ async function passageOf(model, signal) {
 // ------------------------------------------------------------------------------------------------------- the next token
 
 const compareNext = latest(async (signal) => {
-  parts.next.replaceChildren();
   const a = await passageOf(page.model, signal);
   const b = await passageOf(kept.other, signal);
   const found = await ask("divergence", { a, b }, signal);
