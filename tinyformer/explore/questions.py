@@ -10,8 +10,12 @@ import typing
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from tinyformer.explore.attending import attention, attention_rows
 from tinyformer.explore.comparing import divergence, losses
+from tinyformer.explore.embeddings import embeddings, position_tables, positions
+from tinyformer.explore.inside import entropies, hidden_states, inside, lens, lens_cell, norms
 from tinyformer.explore.passages import Answer, about, encode, facts
+from tinyformer.explore.searching import search
 from tinyformer.explore.subjects import Subjects
 from tinyformer.explore.writing import next_token, write
 from tinyformer.schema import read_dataclass
@@ -24,6 +28,18 @@ QUESTIONS: dict[str, Callable[..., Answer | Iterator[Answer]]] = {
         encode,
         next_token,
         write,
+        attention,
+        attention_rows,
+        inside,
+        norms,
+        lens,
+        lens_cell,
+        entropies,
+        hidden_states,
+        embeddings,
+        position_tables,
+        positions,
+        search,
         divergence,
         losses,
     )

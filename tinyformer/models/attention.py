@@ -18,8 +18,9 @@ the scores.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import tinytensor as tt
@@ -55,12 +56,12 @@ class RecordsAttention(Module):
     """The base of attention layers: ``recording_attention`` makes them keep their weights."""
 
     def __init__(self) -> None:
-        self._recorded: list[Tensor] | None = None
+        self._recorded: Callable[[Tensor], None] | None = None
 
     def record(self, weights: Tensor) -> None:
         """Keep the weights (batch, heads, queries, keys) of a call, if they are being recorded."""
         if self._recorded is not None:
-            self._recorded.append(weights)
+            self._recorded(weights)
 
 
 class MultiHeadAttention(RecordsAttention):
@@ -241,18 +242,26 @@ def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None = None, is
     return masked_softmax(scores, mask, is_causal)
 
 
+def _record(recorded: list[Tensor], keep: Callable[[Tensor], Tensor], weights: Tensor) -> None:
+    recorded.append(keep(weights))
+
+
 @contextmanager
-def recording_attention(model: Module) -> Iterator[dict[str, list[Tensor]]]:
+def recording_attention(
+    model: Module, keep: Callable[[Tensor], Tensor] = lambda weights: weights
+) -> Iterator[dict[str, list[Tensor]]]:
     """A context that records the attention weights (batch, heads, queries, keys) of every call, in one list for each
     attention layer of the model.
 
-    The dict that it yields has the names of the layers as keys. No gradients are recorded inside the context.
+    The dict that it yields has the names of the layers as keys. No gradients are recorded inside the context. Where the weights
+    of all layers would take too much memory, ``keep`` makes of each call's weights the smaller tensor that is kept, such as the
+    mean over the heads.
     """
     layers = {name: m for name, m in model.named_modules() if isinstance(m, RecordsAttention)}
     recorded: dict[str, list[Tensor]] = {name: [] for name in layers}
     try:
         for name, layer in layers.items():
-            layer._recorded = recorded[name]
+            layer._recorded = partial(_record, recorded[name], keep)
         with recording(), tt.no_grad():
             yield recorded
     finally:

@@ -338,3 +338,15 @@ def test_recording_names_the_layers_and_ends(x: np.ndarray, memory: np.ndarray) 
         raise KeyError
     pair[0](inputs)
     assert recorded["0"] == []
+
+
+@pytest.mark.parametrize("cross", [False, True])
+def test_recording_keeps_what_is_asked_for(x: np.ndarray, memory: np.ndarray, cross: bool) -> None:
+    attention = make(2, cross=cross)
+    given = {"memory": tt.tensor(memory)} if cross else {}
+    with recording_attention(attention) as full, recording_attention(attention, keep=lambda w: w.max(-1)) as small:
+        attention(tt.tensor(x), **given)
+    assert full[""] == []  # the inner context takes over
+    with recording_attention(attention) as full:
+        attention(tt.tensor(x), **given)
+    np.testing.assert_array_equal(small[""][0].numpy(), full[""][0].numpy().max(-1))

@@ -1,15 +1,245 @@
-/** The view "attention". */
+/** The view "attention": which tokens each token looks at, in each layer and head. */
 
-import { element } from "./text.js";
+import { ask, latest } from "./api.js";
+import { page } from "./state.js";
+import { element, visible } from "./text.js";
+import { HeadGrid } from "./heads.js";
+import { HeatMap } from "./heatmap.js";
+import { Links } from "./links.js";
+import { Weights } from "./weights.js";
 
-let section = null;
+const MOST = 5; // the tokens that are looked at most, which are told in numbers
+const WITH_NUMBERS = 20; // a map with at most so many columns has room for a number in each cell
+
+const part = {}; // the elements of the view, by name
+const chosen = { name: "", head: 0, query: null, key: 0 }; // the layer's name, a head, "mean" or "rollout", and the cell
+let drawn = null; // the passage that is shown, or asked about
+let shown = null; // the answer about it, its passage and its texts
+let layer = null; // the one of it that is chosen
+let grid = null;
+let links = null;
+let map = null;
+let weights = null;
+let told = null; // the row that is drawn
 
 /** Fill the section of this view once. */
-export function begin(given) {
-  section = given;
+export function begin(section) {
+  const make = (name, kind, properties = {}, ...children) => (part[name] = element(kind, properties, ...children));
+  const choice = (name, head, text, title) =>
+    make(name, "button", { type: "button", title, onclick: () => choose(layer.name, head) }, text);
+  make("note", "p", { class: "note", id: "attention-note" });
+  make("trouble", "p", { class: "trouble", role: "alert", hidden: true });
+  make("grid", "div", { class: "heads-box" });
+  make("title", "h2", { id: "attention-title" });
+  const choices = element("div", { class: "controls", role: "group", "aria-label": "All heads together" },
+    choice("mean", "mean", "Mean over heads", "the mean of the weights of all heads of this layer"),
+    choice("rollout", "rollout", "Rollout", "how much of each token comes through all layers up to this one"));
+  make("choices", "div", {}, choices);
+  make("links", "div", {});
+  make("most", "div", { class: "bars", id: "attention-most" });
+  make("map", "div", {});
+  make("legend", "p", { class: "note" });
+  const one = element("div", { class: "one-head" }, part.title, part.choices, part.links, part.most, part.map, part.legend);
+  make("body", "div", { class: "attention", hidden: true }, part.grid, one);
+  section.replaceChildren(part.note, part.trouble, part.body);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => grid?.draw());
 }
 
 /** Draw what the page holds now. It is called when the view is chosen, and when the passage changes while it is. */
 export function show() {
-  section.replaceChildren(element("p", { class: "note" }, "Nothing yet."));
+  if (!page.passage) return;
+  if (drawn !== page.passage) {
+    drawn = page.passage;
+    load(page.passage, page.asked());
+  } else {
+    map?.draw();
+    links?.draw();
+  }
+}
+
+const load = latest(async (signal, passage, asked) => {
+  const soon = setTimeout(() => (part.note.textContent = `Computing the attention of ${passage.ids.length} tokens…`), 500);
+  const answer = await ask("attention", { passage: asked }, signal).finally(() => clearTimeout(soon));
+  const { first } = answer;
+  const target = passage.texts.slice(first);
+  shown = { ...answer, asked, texts: { text: target, target, source: passage.sourceTexts } };
+  for (const one of shown.layers) one.label = labelOf(one);
+  part.body.hidden = !shown.layers.length;
+  part.note.textContent = shown.layers.length ? about(first) : "This model has no attention.";
+  if (!shown.layers.length) return;
+  grid = new HeadGrid(part.grid, shown.layers, (at, head) => {
+    const together = typeof chosen.head === "string" ? chosen.head : "mean";
+    choose(shown.layers[at].name, head ?? (shown.layers[at].heads > 1 || together === "rollout" ? together : 0));
+  });
+  const kept = shown.layers.find(({ name, heads }) => name === chosen.name && (typeof chosen.head === "string" || chosen.head < heads));
+  if (kept) choose(kept.name, chosen.head);
+  else choose((shown.layers.find(({ kind }) => kind === "cross") ?? shown.layers[0]).name, 0);
+}, (message) => {
+  part.trouble.textContent = message;
+  part.trouble.hidden = !message;
+  if (message) part.body.hidden = true;
+  if (message) part.note.textContent = "";
+});
+
+function about(first) {
+  const words = "Each small map is a head: a row for each token that looks, a column for each token that it looks at. Choose one to read its numbers.";
+  return first ? `The model sees only the last ${shown.texts.text.length} tokens: the first ${first} are left out here. ${words}` : words;
+}
+
+/** What a layer is called: "layer 2", "encoder layer 2", "decoder layer 1 to source". */
+function labelOf({ name, kind, queries }) {
+  const number = name.match(/\d+/);
+  const side = { text: "", source: "encoder ", target: "decoder " }[queries];
+  const layer = `${side}layer ${Number(number?.[0] ?? 0) + 1}`;
+  return kind === "cross" ? `${layer} to source` : layer;
+}
+
+/** Show a layer's head, or all its heads together. */
+function choose(name, head) {
+  layer = shown.layers.find((one) => one.name === name);
+  if (head === "rollout" && layer.kind === "cross") head = "mean";
+  if (head === "mean" && layer.heads === 1) head = 0;
+  Object.assign(chosen, { name, head });
+  const [queries, keys] = [shown.texts[layer.queries], shown.texts[layer.keys]];
+  chosen.query = Math.min(chosen.query ?? queries.length - 1, queries.length - 1);
+  chosen.key = Math.min(chosen.key, keys.length - 1);
+  grid.mark(shown.layers.indexOf(layer), head);
+  part.mean.hidden = layer.heads === 1;
+  part.rollout.hidden = layer.kind === "cross";
+  for (const together of ["mean", "rollout"]) part[together].setAttribute("aria-pressed", String(head === together));
+  const what = { mean: ", mean over heads", rollout: ": rollout through all layers up to it" }[head] ?? (layer.heads > 1 ? `, head ${head + 1}` : "");
+  part.title.textContent = capital(layer.label) + what;
+  weights?.close();
+  told = null;
+  weights = new Weights({ passage: shown.asked, layer: name, head }, queries.length, keys.length, arrived, (message) => {
+    part.legend.textContent = message;
+  });
+  drawLinks(queries, keys);
+  drawMap(queries, keys);
+  part.legend.textContent = legend(head);
+  look(chosen.query, chosen.key);
+}
+
+function legend(head) {
+  const sum = head === "rollout"
+    ? "A number is an estimate: how much of what a token holds after this layer comes from another token, of all that attention and residual connections pass on (Abnar and Zuidema 2020)."
+    : "A number is the attention weight.";
+  const grey = layer.causal || shown.unseen.length ? " Grey: the token cannot see that one; its weight is exactly 0." : "";
+  return `${sum} The numbers of a row sum to 1. The colour's strength, and that of a line, is the square root of the number, so that small ones can be seen.${grey}`;
+}
+
+function drawLinks(queries, keys) {
+  links?.remove();
+  const side = { text: "Tokens", source: "Tokens of the sentence", target: "Tokens of its translation" };
+  links = new Links(part.links, {
+    queries,
+    keys: layer.kind === "cross" ? keys : null,
+    label: side[layer.queries],
+    name: (query) => named(layer.queries, query),
+    onchoose: (query) => look(query, chosen.key),
+  });
+}
+
+function drawMap(queries, keys) {
+  map?.remove();
+  const wide = keys.length <= WITH_NUMBERS;
+  map = new HeatMap(part.map, {
+    label: `Attention weights, ${part.title.textContent}`,
+    rows: queries.map(visible),
+    columns: keys.map(visible),
+    cell: wide ? 22 : keys.length <= 64 ? 16 : 12,
+    ...(wide ? { width: 46, write: (query, key, value) => (value === null || hidden(query, key) ? "" : number(value)) } : {}),
+    scale: Math.sqrt,
+    value: (query, key) => weights.row(query)?.[key] ?? null,
+    hidden,
+    tell,
+    onmove: (query, key) => look(query, key),
+    onseen: () => want(),
+  });
+}
+
+/** The chosen token is the map's row and the token of the links at once. */
+function look(query, key) {
+  Object.assign(chosen, { query, key });
+  if (map.at.row !== query || map.at.column !== key || !map.line.textContent) {
+    reveal(query, key);
+    map.move(query, key); // which calls look again, with the same cell
+    return;
+  }
+  want();
+  tellAll();
+}
+
+/** Scroll the map to a cell. */
+function reveal(query, key) {
+  const { box, top, left, how } = map;
+  const within = (at, size, now, room) => (room > size ? Math.max(Math.min(now, at * size), (at + 1) * size - room) : now);
+  box.scrollTop = within(query, how.cell, box.scrollTop, box.clientHeight - top);
+  if (key !== map.at.column) box.scrollLeft = within(key, how.width, box.scrollLeft, box.clientWidth - left);
+}
+
+/** Fetch the chosen query's weights first, and then those that are seen. */
+function want() {
+  if (!map) return; // it is being made
+  const { row, rows } = map.seen();
+  weights.want([chosen.query, ...Array.from({ length: rows }, (_, i) => row + i)]);
+}
+
+function arrived() {
+  map.line.textContent = tell(chosen.query, chosen.key, weights.row(chosen.query)?.[chosen.key] ?? null);
+  map.draw();
+  tellAll();
+}
+
+/** The lines, and the tokens that are looked at most, of the chosen query. */
+function tellAll() {
+  const { query } = chosen;
+  const row = weights.row(query);
+  if (row && told === row) return;
+  told = row;
+  links.show(query, row, (key, value) => tell(query, key, value), (key) => hidden(query, key));
+  const keys = row ? [...row.keys()].filter((key) => !hidden(query, key)).sort((a, b) => row[b] - row[a]).slice(0, MOST) : [];
+  part.most.replaceChildren(
+    element("p", { class: "most" }, `${named(layer.queries, query)} ${looks().replace(" ", " most ")}:`),
+    ...keys.flatMap((key) => bar(query, key, row[key])),
+  );
+}
+
+/** A token that is looked at, which leads to its cell of the map; and its number. */
+function bar(query, key, value) {
+  const name = element("button", { class: "token", type: "button", title: "show it in the map", onclick: () => look(query, key) }, named(layer.keys, key));
+  const filled = element("span", { class: "bar", "aria-hidden": "true" });
+  filled.style.width = `${100 * value}%`;
+  return [name, filled, element("span", { class: "number" }, number(value))];
+}
+
+/** Whether a query may not look at a key: a later token, or padding. In a rollout each token keeps a part of itself. */
+function hidden(query, key) {
+  if (chosen.head === "rollout" && query === key) return false;
+  return (layer.causal && key > query) || (layer.keys !== "target" && shown.unseen.includes(key));
+}
+
+/** The line about a cell of the map. */
+function tell(query, key, value) {
+  const [one, other] = [named(layer.queries, query), named(layer.keys, key)];
+  if (hidden(query, key)) return `${one} cannot see ${other}: it ${layer.causal && key > query ? "comes later" : "is padding"}`;
+  return `${one} ${looks()} ${other}: ${value === null ? "…" : number(value)}`;
+}
+
+function looks() {
+  return chosen.head === "rollout" ? "gets from" : "looks at";
+}
+
+/** A token with its place, from 1 on. */
+function named(side, at) {
+  return `"${visible(shown.texts[side][at])}" (place ${at + 1 + (side === "text" ? shown.first : 0)})`;
+}
+
+/** A weight with three digits after the point. One that would look like 0 keeps two of its digits. */
+function number(x) {
+  return x === 0 || x >= 0.0005 ? x.toFixed(3) : x.toExponential(1);
+}
+
+function capital(text) {
+  return text[0].toUpperCase() + text.slice(1);
 }

@@ -3,6 +3,7 @@
 import { element } from "./text.js";
 
 const FONT = "12px ui-monospace, monospace";
+const WIDE = 40; // pixels: columns of this width have their names across, narrower ones upwards
 
 /**
  * A map of numbers in a scrolling box, with names of the rows and columns, and a line below that tells the number of the cell
@@ -19,6 +20,9 @@ export class HeatMap {
    * @param {(row: number, column: number, value: number|null) => string} how.tell the line about a cell
    * @param {(value: number) => number} [how.scale] from a number to 0..1, the strength of its colour; below 0 another colour
    * @param {(row: number, column: number, value: number|null) => string} [how.write] what stands inside a cell
+   * @param {(pen: CanvasRenderingContext2D, box: {x, y, width, height}, row: number, column: number) => void} [how.paint] draws a
+   *   cell in the place of its colour
+   * @param {(row: number, column: number) => boolean} [how.hidden] whether a cell is grey, as there cannot be a number
    * @param {number} [how.cell] the height of a cell in pixels
    * @param {number} [how.width] the width of a cell in pixels
    * @param {(row: number, column: number) => void} [how.onmove] the cell under the pointer, or that the keys moved to
@@ -59,8 +63,8 @@ export class HeatMap {
     pen.font = FONT;
     const widest = (names, most) => Math.min(most, Math.ceil(Math.max(0, ...names.slice(0, 2000).map((name) => pen.measureText(name).width))) + 10);
     this.left = widest(this.how.rows, 130);
-    this.top = widest(this.how.columns, 90);
     const { cell, width, rows, columns } = this.how;
+    this.top = width < WIDE ? widest(columns, 90) : 20;
     this.size = { width: this.left + width * columns.length + 2, height: this.top + cell * rows.length + 2 };
     this.sheet.style.width = `${this.size.width}px`;
     this.sheet.style.height = `${this.size.height}px`;
@@ -82,7 +86,7 @@ export class HeatMap {
   /** Draw what is seen. Call it when values have come. */
   draw() {
     if (!this.box.clientWidth) return; // not on the screen
-    const { cell, width, rows, columns, value, scale, write } = this.how;
+    const { cell, width, rows, columns, value, scale, write, paint, hidden } = this.how;
     const across = Math.min(this.box.clientWidth, this.size.width);
     const down = Math.min(this.box.clientHeight, this.size.height);
     const ratio = window.devicePixelRatio || 1;
@@ -108,14 +112,17 @@ export class HeatMap {
     for (let row = range.row; row < range.row + range.rows; row++) {
       for (let column = range.column; column < range.column + range.columns; column++) {
         const found = value(row, column);
-        const strength = found === null ? 0 : scale(found);
-        pen.fillStyle = strength < 0 ? bad : `rgb(${high})`;
-        pen.globalAlpha = Math.min(1, Math.abs(strength));
-        pen.fillRect(x(column), y(row), width - (width > 4 ? 1 : 0), cell - (cell > 4 ? 1 : 0));
+        const grey = hidden?.(row, column);
+        const strength = grey || found === null ? 0 : scale(found);
+        pen.fillStyle = grey ? "rgb(128, 128, 128)" : strength < 0 ? bad : `rgb(${high})`;
+        pen.globalAlpha = grey ? 0.27 : Math.min(1, Math.abs(strength));
+        const box = { x: x(column), y: y(row), width: width - (width > 4 ? 1 : 0), height: cell - (cell > 4 ? 1 : 0) };
+        if (!paint) pen.fillRect(box.x, box.y, box.width, box.height);
         pen.globalAlpha = 1;
+        paint?.(pen, box, row, column);
         const text = write?.(row, column, found);
         if (text) {
-          pen.fillStyle = Math.abs(strength) > 0.55 ? paper : ink;
+          pen.fillStyle = Math.abs(strength) > 0.66 ? paper : ink;
           pen.fillText(text, x(column) + 3, y(row) + cell / 2, width - 5);
         }
       }
@@ -141,6 +148,10 @@ export class HeatMap {
     pen.clip();
     const everyColumn = Math.ceil(12 / width);
     for (let column = range.column - (range.column % everyColumn); column < range.column + range.columns; column += everyColumn) {
+      if (width >= WIDE) {
+        pen.fillText(columns[column], x(column) + 3, this.top / 2, width - 5);
+        continue;
+      }
       pen.save();
       pen.translate(x(column) + width / 2, this.top - 4);
       pen.rotate(-Math.PI / 2);
@@ -157,6 +168,12 @@ export class HeatMap {
     this.line.textContent = this.how.tell(row, column, this.how.value(row, column));
     this.how.onmove?.(row, column);
     this.draw();
+  }
+
+  /** Tell about the cell again, if one is told about. Call it when its value has come. */
+  say() {
+    const { row, column } = this.at;
+    if (this.line.textContent) this.line.textContent = this.how.tell(row, column, this.how.value(row, column));
   }
 
   point(event) {

@@ -1,15 +1,129 @@
-/** The view "inside". */
+/** The view "inside": what the model holds while it reads the passage, and the tables that it reads it with. */
 
+import { ask, latest } from "./api.js";
+import { page } from "./state.js";
 import { element } from "./text.js";
+import { drawNorms } from "./norms.js";
+import { drawLens } from "./lens.js";
+import { drawEntropy } from "./entropy.js";
+import { drawStates } from "./states.js";
+import { drawEmbeddings, lightPassage } from "./map.js";
+import { drawPositions } from "./positions.js";
 
-let section = null;
+/**
+ * The parts of the view. Those of the passage are drawn again when the passage changes, the others when the model does. Each
+ * draws into a box and returns what takes it away, or a sentence where the model has nothing to show; "" hides the part.
+ */
+const PARTS = [
+  {
+    id: "norms", title: "How long the residual stream is", of: "passage", draw: drawNorms,
+    say: "Each cell is the Euclidean norm of a token's vector after the embeddings or after a block: the stronger the colour, the " +
+      "longer the vector (on a logarithmic scale). The column beside the map is the mean over the tokens.",
+  },
+  {
+    id: "lens", title: "What each layer would predict (logit lens)", of: "passage", draw: drawLens,
+    say: "Each cell is the likeliest token if the model ended after this row: the stronger the colour, the likelier. The last row " +
+      "is the model's own prediction. Click a cell, or press Enter in it, to see the ten likeliest.",
+  },
+  {
+    id: "entropy", title: "How sure the model is along the text", of: "passage", draw: drawEntropy,
+    say: "The upper bar over a token is the entropy of the prediction made there, in nats: a short bar is a sure model. The lower " +
+      "bar is the loss of the token that was to be predicted: a long bar is a surprise.",
+  },
+  {
+    id: "states", title: "The state of the recurrent network over time", of: "passage", draw: drawStates,
+    say: "Each row is a unit of the state, each column the state after a token: blue is above zero, red below, and the stronger " +
+      "the colour, the larger the number.",
+  },
+  {
+    id: "embeddings", title: "The tokens' embeddings in two dimensions", of: "model", draw: drawEmbeddings,
+    say: "Each point is a token of the vocabulary, on the two directions in which the embeddings differ most (principal " +
+      "components): near points are similar embeddings, as far as two dimensions can show. Rings mark the tokens of the text, and " +
+      "red dots those that the search finds.",
+  },
+  {
+    id: "positions", title: "Positions", of: "model", draw: drawPositions, say: "",
+  },
+];
+
+const boxes = new Map(); // of each part: its elements, and what takes away what was drawn in it
+let refusal = null;
+let cut = null; // a line about a text that is longer than what is shown
+let drawn = { passage: null, model: null };
 
 /** Fill the section of this view once. */
-export function begin(given) {
-  section = given;
+export function begin(section) {
+  refusal = element("p", { class: "trouble", hidden: true });
+  cut = element("p", { class: "note", id: "inside-cut", hidden: true });
+  section.append(refusal, cut);
+  for (const { id, title, say } of PARTS) {
+    const [box, note] = [element("div"), element("p", { class: "note" }, say)];
+    const part = element("section", { id: `inside-${id}`, "aria-labelledby": `inside-${id}-title`, hidden: true });
+    part.append(element("h2", { id: `inside-${id}-title` }, title), note, box);
+    section.append(part);
+    boxes.set(id, { part, note, box, remove: null });
+  }
+  page.addEventListener("model", () => {
+    clear("passage");
+    clear("model");
+    drawn = { passage: null, model: null };
+  });
 }
 
 /** Draw what the page holds now. It is called when the view is chosen, and when the passage changes while it is. */
 export function show() {
-  section.replaceChildren(element("p", { class: "note" }, "Nothing yet."));
+  const { passage, facts } = page;
+  if (!passage) return;
+  if (drawn.model !== facts) {
+    drawn.model = facts;
+    draw("model", { model: page.model, facts });
+  }
+  if (drawn.passage !== passage) {
+    drawn.passage = passage;
+    lightPassage(passage);
+    read(passage);
+  }
+}
+
+const read = latest(async (signal, passage) => {
+  const found = await ask("inside", { passage: page.asked() }, signal);
+  if (page.passage !== passage) return;
+  const texts = passage.texts.slice(found.first, found.first + found.count);
+  const asked = { model: passage.model, ids: passage.ids, source: passage.source };
+  const recurrent = found.states.length ? "; the state holds those before" : ", which are all that it reads here";
+  cut.textContent = `Of the ${passage.ids.length.toLocaleString("en")} tokens, the last ${found.count.toLocaleString("en")} are shown${recurrent}.`;
+  cut.hidden = !found.first;
+  draw("passage", { ...found, asked, passage, texts, facts: page.facts });
+}, (message) => {
+  refusal.textContent = message;
+  refusal.hidden = !message;
+  if (!message) return;
+  cut.hidden = true;
+  clear("passage");
+});
+
+/** Draw all parts of the passage, or of the model. */
+function draw(of, found) {
+  clear(of);
+  for (const part of PARTS) {
+    if (part.of !== of) continue;
+    const place = boxes.get(part.id);
+    place.part.hidden = false;
+    const result = part.draw(place.box, found);
+    const isDrawn = typeof result !== "string";
+    if (isDrawn) place.remove = result;
+    else place.box.replaceChildren(element("p", { class: "note" }, result));
+    place.part.hidden = result === "";
+    place.note.hidden = !isDrawn || !place.note.textContent;
+  }
+}
+
+function clear(of) {
+  for (const part of PARTS) {
+    if (part.of !== of) continue;
+    const place = boxes.get(part.id);
+    place.remove?.();
+    place.remove = null;
+    place.box.replaceChildren();
+  }
 }

@@ -1,0 +1,202 @@
+"""The view of attention: its numbers are the library's, and the keyboard reaches all of it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browsing import Explorer, Tab
+from explored import gpt_run
+
+import tinytensor as tt
+from tinyformer import attention_rollout, recording_attention
+from tinyformer.explore.subjects import Subjects
+
+SOURCE = "The lazy dog"
+
+
+def weights_of(run: Path, text: str, source: str = "") -> dict[str, Any]:
+    """The library's weights (1, heads, queries, keys) by layer."""
+    subject = Subjects([run]).get("best")
+    texts = [subject.encode(text)[-(subject.longest or 0) :]]
+    if source:
+        texts.insert(0, subject.encode(source, source=True))
+    with recording_attention(subject.model) as recorded:
+        subject.model(*(tt.tensor([ids]) for ids in texts))
+    return {name: tt.concatenate(calls, -2) for name, calls in recorded.items()}
+
+
+def shown(x: float) -> str:
+    """A weight as the page shows it."""
+    if x == 0 or x >= 0.0005:
+        return f"{x:.3f}"
+    return re.sub(r"e-0*", "e-", f"{x:.1e}")
+
+
+def opened(tab: Tab, explorer: Explorer, **texts: str) -> Any:
+    """Playwright's page at the view, with its numbers."""
+    page = tab.open(explorer, "attention", **texts)
+    if "source" in texts:
+        tab.faults.clear()  # the empty sentence, which the page had first, cannot be read
+    page.wait_for_selector("#attention-most .number")
+    return page
+
+
+def choose(page: Any, name: str) -> None:
+    """Choose a button, and wait for its numbers."""
+    page.get_by_role("button", name=name, exact=True).click()
+    page.wait_for_selector("#attention-most .number")
+
+
+def readout(page: Any) -> str:
+    return page.text_content("#view-attention .readout")
+
+
+def check_most(page: Any, row: Any) -> None:
+    """The tokens that are looked at most, and their numbers, are those of a row of weights."""
+    numbers = page.locator("#attention-most .number").all_text_contents()
+    assert numbers == [shown(x) for x in sorted(row.tolist(), reverse=True)[:5] if x > 0][: len(numbers)]
+    names = page.locator("#attention-most button").all_text_contents()
+    places = [int(re.search(r"\(place (\d+)\)", name)[1]) - 1 for name in names]  # type: ignore[index]
+    assert [shown(float(row[place])) for place in places] == numbers
+
+
+def test_the_numbers_of_each_head_are_those_of_the_library(tab: Tab, explorers: Any, runs: Any) -> None:
+    page = opened(tab, explorers["gpt"], text="the quick fox")
+    layers = list(weights_of(runs["gpt"], "the quick fox").values())
+    for layer in (1, 2):
+        for head in (1, 2):
+            choose(page, f"layer {layer}, head {head}")
+            assert page.text_content("#attention-title") == f"Layer {layer}, head {head}"
+            row = layers[layer - 1][0, head - 1].numpy()[12]
+            check_most(page, row)
+            expected = f'"x" (place 13) looks at "t" (place 1): {shown(float(row[0]))}'
+            assert readout(page) == expected
+    page.locator(".links button").first.hover()
+    choose(page, "Mean over heads")
+    assert readout(page) == '"t" (place 1) looks at "t" (place 1): 1.000'  # the first token is still chosen
+    page.locator(".links button").last.hover()
+    page.get_by_text('"x" (place 13) looks most at:').wait_for()
+    check_most(page, layers[1][0].mean(0).numpy()[12])
+    choose(page, "Rollout")
+    check_most(page, attention_rollout(layers)[1][0].numpy()[12])
+    assert "gets from" in readout(page)
+
+
+@pytest.mark.parametrize("name", ["transformer", "attention"])
+def test_a_translation_is_linked_to_its_source(tab: Tab, explorers: Any, runs: Any, name: str) -> None:
+    page = opened(tab, explorers[name], source=SOURCE, text="the fox")
+    cross = [w for layer, w in weights_of(runs[name], "the fox", SOURCE).items() if "cross" in layer]
+    assert "to source" in page.text_content("#attention-title")
+    above, below = page.locator(".links .tokens").all()
+    assert above.locator(".token").count() == len(SOURCE) + 1  # the end token
+    assert below.locator("button").count() == 1 + len("the fox")
+    below.locator("button").nth(2).hover()
+    row = cross[0][0, 0].numpy()[2]
+    page.get_by_text('"h" (place 3) looks most at:').wait_for()
+    page.wait_for_selector("#attention-most .number")
+    check_most(page, row)
+    assert page.locator(".links path").count() == (row >= 0.005).sum()
+    opacities = [float(line.get_attribute("stroke-opacity")) for line in page.locator(".links path").all()]
+    assert opacities == pytest.approx([x**0.5 for x in row if x >= 0.005], abs=6e-4)
+
+
+def test_the_tokens_and_the_map_share_the_chosen_token(tab: Tab, explorers: Any) -> None:
+    page = opened(tab, explorers["gpt"], text="the quick fox")
+    page.locator(".links button").nth(4).hover()
+    assert readout(page).startswith('"q" (place 5) looks at')
+    page.focus(".links button[tabindex='0']")
+    page.keyboard.press("ArrowRight")
+    assert readout(page).startswith('"u" (place 6) looks at')
+    page.keyboard.press("End")
+    assert readout(page).startswith('"x" (place 13) looks at')
+    page.focus("#view-attention .heatmap")
+    page.keyboard.press("ArrowUp")
+    assert page.get_attribute(".links [aria-current]", "data-query") == "11"
+    assert page.text_content(".most") == '"o" (place 12) looks most at:'
+
+
+def test_a_later_token_cannot_be_seen(tab: Tab, explorers: Any) -> None:
+    page = opened(tab, explorers["gpt"], text="the quick fox")
+    page.focus(".links button[tabindex='0']")
+    page.keyboard.press("Home")
+    page.focus("#view-attention .heatmap")
+    page.keyboard.press("ArrowRight")
+    assert readout(page) == '"t" (place 1) cannot see "h" (place 2): it comes later'
+    assert page.locator(".links button").nth(1).get_attribute("title") == readout(page)
+    assert page.locator(".links .hidden-token").count() == 12
+
+
+def test_the_grid_is_used_by_keys(tab: Tab, explorers: Any) -> None:
+    page = opened(tab, explorers["masked"], text="the [MASK] fox")
+    page.focus(".heads button[tabindex='0']")
+    assert page.locator(".heads button[tabindex='0']").count() == 1
+    for key in ("ArrowDown", "ArrowRight", "Enter"):
+        page.keyboard.press(key)
+    assert page.text_content("#attention-title") == "Layer 2, head 2"
+    assert page.locator(".heads [aria-pressed='true']").get_attribute("aria-label") == "layer 2, head 2"
+
+
+@pytest.mark.parametrize("name", ["recurrent", "context"])
+def test_a_model_without_attention_says_so(tab: Tab, explorers: Any, name: str) -> None:
+    texts = {"source": SOURCE} if name == "context" else {}
+    page = tab.open(explorers[name], "attention", **texts, text="the fox")
+    page.get_by_text("This model has no attention.").wait_for()
+    tab.faults.clear()
+    assert not page.is_visible(".heads")
+
+
+def test_a_bar_leads_to_its_cell(tab: Tab, explorers: Any) -> None:
+    page = opened(tab, explorers["gpt"], text="the quick brown fox jumps")
+    bar = page.locator("#attention-most button").first
+    name, number = bar.text_content(), page.locator("#attention-most .number").first.text_content()
+    bar.focus()
+    page.keyboard.press("Enter")
+    assert readout(page).endswith(f" looks at {name}: {number}")
+    assert bar.evaluate("bar => bar === document.activeElement")
+
+
+def test_a_new_text_keeps_the_head(tab: Tab, explorers: Any, runs: Any) -> None:
+    page = opened(tab, explorers["gpt"], text="the quick fox")
+    choose(page, "layer 2, head 2")
+    page.fill("#text", "the lazy dog jumps")
+    page.locator(".links button").nth(17).wait_for()
+    page.wait_for_selector("#attention-most .number")
+    assert page.text_content("#attention-title") == "Layer 2, head 2"
+    query = int(page.get_attribute(".links [aria-current]", "data-query"))
+    row = list(weights_of(runs["gpt"], "the lazy dog jumps").values())[1][0, 1].numpy()[query]
+    check_most(page, row)
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_a_long_text_is_fetched_in_parts(browser: Any, tmp_path: Path, width: int, scheme: str) -> None:
+    run = gpt_run(tmp_path / "run", latest=False, block_size=1024)
+    text = "The quick brown fox jumps over the lazy dog.\n" * 24
+    explorer, tab = Explorer(run), Tab(browser, width, scheme)
+    try:
+        page = tab.context.pages[0]
+        asked: list[Any] = []
+        page.on("request", lambda request: asked.append(request.url) if request.url.endswith("attention_rows") else None)
+        opened(tab, explorer, text=text)
+        assert page.text_content("#attention-note").startswith(
+            "The model sees only the last 1024 tokens: the first 56 are left out"
+        )
+        page.wait_for_load_state("networkidle")
+        assert 0 < len(asked) <= 6  # of 64 parts
+        page.focus(".links button[tabindex='0']")
+        page.keyboard.press("Home")
+        page.get_by_text("(place 57) looks most at:").wait_for()
+        page.wait_for_selector("#attention-most .number")
+        page.keyboard.press("ArrowRight")
+        row = weights_of(run, text)["blocks.0.attention"][0, 0].numpy()[1]
+        assert readout(page) == f'"o" (place 58) looks at "r" (place 57): {shown(float(row[0]))}'
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+        page.evaluate("document.querySelector('.heatmap').scrollTop = 6000")
+        page.wait_for_load_state("networkidle")
+        assert len(asked) <= 18
+        assert tab.faults == []
+    finally:
+        tab.context.close()
+        explorer.stop()

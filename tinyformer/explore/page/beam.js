@@ -1,0 +1,166 @@
+/** Beam search beside greedy search: the tree of what was searched, and the texts that were found. A part of the view "write". */
+
+import { latest, stream } from "./api.js";
+import { page } from "./state.js";
+import { element, number, percent, visible } from "./text.js";
+import { SearchTree } from "./tree.js";
+
+const WIDEST = 16;
+const LONGEST = 200;
+
+let section = null;
+let parts = null; // the elements that change
+let tree = null;
+let searched = null; // the passage that was searched from
+let taken = null; // the passage that a found text became
+let found = null; // the last line of the answer
+
+/**
+ * Fill the section once.
+ * @param {HTMLElement} given
+ */
+export function begin(given) {
+  section = given;
+  const field = (name, label, value, most) => {
+    const input = element("input", { type: "number", id: `beam-${name}`, min: 1, max: most, value });
+    return [element("label", {}, label, input), input];
+  };
+  const [widthLabel, width] = field("width", `Beam width (1–${WIDEST})`, 4, WIDEST);
+  const [lengthLabel, length] = field("length", `Tokens, at most (1–${LONGEST})`, 12, LONGEST);
+  const button = element("button", { class: "first", id: "beam-search", type: "button" }, "Search");
+  const line = element("p", { class: "note", id: "beam-said", role: "status" });
+  const picture = element("div", { id: "beam-tree" });
+  const table = element("div", { class: "found", id: "beam-found" });
+  const legend = element("p", { class: "note", hidden: true }, ...legendParts());
+  parts = { width, length, button, line, picture, table, legend };
+  section.replaceChildren(
+    element("h2", {}, "Greedy and beam search"),
+    element("p", { class: "note" }, "A greedy search takes the likeliest token at each step. A beam search keeps several texts at once, so that it can find one that begins less likely and ends likelier."),
+    element("div", { class: "controls" }, widthLabel, lengthLabel, button),
+    line, table, picture, legend,
+  );
+  button.addEventListener("click", () => (parts.running ? stop() : start()));
+  for (const input of [width, length]) input.addEventListener("keydown", (event) => event.key === "Enter" && !parts.running && start());
+  page.addEventListener("model", forget);
+}
+
+/** Draw what the page holds now. Nothing is searched for until the button is pressed. */
+export function show() {
+  const kind = page.facts?.kind;
+  section.hidden = kind !== "language" && kind !== "translation";
+  parts.button.disabled = !page.passage && !parts.running;
+  tree?.draw();
+  tell();
+}
+
+function legendParts() {
+  const sample = (name, text) => [element("span", { class: `sample ${name}` }), ` ${text} `];
+  return [
+    "A column for each token. The thicker a line and the stronger the colour of a node, the likelier the token after what stands before it: ",
+    ...sample("best", "the best text"), ...sample("found", "the others that were found"), ...sample("left", "left behind"),
+    ...sample("finished", "a text that ended, with its score"), ...sample("dashed", "greedy"),
+  ];
+}
+
+function forget() {
+  if (!parts) return;
+  stop();
+  tree?.remove();
+  [tree, searched, taken, found] = [null, null, null, null];
+  parts.table.replaceChildren();
+  parts.legend.hidden = true;
+  parts.length.value = page.facts.kind === "translation" ? LONGEST : 12; // a translation ends by itself
+  tell();
+}
+
+const search = latest(async (signal, asked) => {
+  if (!asked) return;
+  for await (const answer of stream("search", asked, signal)) {
+    if (answer.hypotheses) finish(answer);
+    else if (answer.step) grow(answer);
+  }
+  run(false);
+}, (message) => {
+  if (message) run(false);
+  parts.trouble = message;
+  tell();
+});
+
+function start() {
+  const [beam, length] = [parts.width, parts.length].map((input) => input.valueAsNumber);
+  if (!page.passage || !parts.width.reportValidity() || !parts.length.reportValidity() || !beam || !length) return;
+  tree?.remove();
+  tree = new SearchTree(parts.picture);
+  [searched, taken, found] = [page.passage, null, null];
+  parts.table.replaceChildren();
+  parts.legend.hidden = false;
+  parts.steps = 0;
+  run(true);
+  search({ passage: page.asked(), beam, length, n_best: beam }).finally(() => tell());
+}
+
+function stop() {
+  if (!parts.running) return;
+  run(false);
+  search(null);
+}
+
+function run(is) {
+  parts.running = is;
+  parts.button.textContent = is ? "Stop" : "Search";
+  section.setAttribute("aria-busy", String(is));
+  tell();
+}
+
+function grow(answer) {
+  if (!answer.greedy) parts.steps = answer.step;
+  tree.grow(answer);
+  tell();
+}
+
+/** Show what was found: the greedy text first, then the others by their scores. */
+function finish(answer) {
+  found = answer;
+  tree.finish(answer.hypotheses, answer.greedy);
+  const heads = ["", "", "Text", "Score", "Log-probability", "Probability"].map((name) => element("th", { scope: "col" }, name));
+  const rows = [row("greedy", answer.greedy), ...answer.hypotheses.map((hypothesis, i) => row(`no. ${i + 1}`, hypothesis))];
+  parts.table.replaceChildren(element("table", {}, element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...rows)));
+}
+
+function row(name, hypothesis) {
+  const { text, score, log_probability: sum, probability, end } = hypothesis;
+  const take = element("button", { type: "button", "aria-label": `Take ${name}` }, "Take");
+  take.addEventListener("click", () => takeOver(hypothesis));
+  const cells = [number(score), number(sum), percent(probability)].map((value) => element("td", { class: "number" }, value));
+  const ended = end === null ? " …" : "";
+  const made = element("tr", {}, element("th", { scope: "row" }, name), element("td", {}, take), element("td", { class: "text" }, visible(text), element("span", { class: "note" }, ended)), ...cells);
+  made.addEventListener("pointerenter", () => tree?.light(hypothesis.nodes));
+  made.addEventListener("pointerleave", () => tree?.light(null));
+  made.addEventListener("focusin", () => tree?.light(hypothesis.nodes));
+  made.addEventListener("focusout", () => tree?.light(null));
+  return made;
+}
+
+/** Make a text that was found the passage. */
+function takeOver({ ids, texts }) {
+  taken = { ...searched, ids: [...searched.ids, ...ids], texts: [...searched.texts, ...texts] };
+  page.set({ passage: taken }, "passage");
+}
+
+/** Say where the search is, and whether it is about the text that the page holds. */
+function tell() {
+  const lines = [];
+  if (parts.trouble) lines.push(parts.trouble);
+  else if (parts.running) lines.push(`Searching: ${parts.steps} tokens so far.`);
+  else if (searched && !found) lines.push("The search was stopped.");
+  if (searched && page.passage && page.passage === taken) lines.push("The text that was taken is the page's text now. A new search goes on from it.");
+  else if (searched && page.passage && !same(page.passage, searched)) lines.push("The text has changed since this search: press Search to search again.");
+  const said = lines.join(" ");
+  if (parts.line.textContent !== said) parts.line.textContent = said;
+  parts.line.classList.toggle("trouble", Boolean(parts.trouble));
+}
+
+function same(a, b) {
+  const equal = (one, other) => one.length === other.length && one.every((id, i) => id === other[i]);
+  return a === b || (a.model === b.model && equal(a.ids, b.ids) && equal(a.source, b.source));
+}

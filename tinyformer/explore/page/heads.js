@@ -1,0 +1,73 @@
+/** A grid of small maps: a row for each attention layer, and a button in it for each head. */
+
+import { element } from "./text.js";
+
+/** The grid. The arrow keys move in it. */
+export class HeadGrid {
+  /**
+   * @param {HTMLElement} parent gets the grid
+   * @param {object[]} layers of the answer to the question "attention", each with a "label"
+   * @param {(layer: number, head: number|null) => void} onchoose a head was chosen, or a whole layer (null)
+   */
+  constructor(parent, layers, onchoose) {
+    this.layers = layers;
+    this.maps = [];
+    this.rows = layers.map((layer, at) => {
+      const whole = element("button", { class: "layer", type: "button", "aria-label": `${layer.label}, all heads`, onclick: () => onchoose(at, null) }, layer.label);
+      const heads = layer.maps.map((map, head) => {
+        const canvas = element("canvas", { width: layer.columns, height: layer.rows, "aria-hidden": "true" });
+        this.maps.push({ canvas, layer, bytes: Uint8Array.from(atob(map), (letter) => letter.charCodeAt(0)) });
+        const name = layer.heads > 1 ? `${layer.label}, head ${head + 1}` : layer.label;
+        return element("button", { class: "head", type: "button", "aria-label": name, title: name, onclick: () => onchoose(at, head) }, canvas);
+      });
+      return [whole, ...heads];
+    });
+    const rows = this.rows.map((buttons) => element("div", { class: "layer-row" }, ...buttons));
+    const many = Math.max(...layers.map(({ heads }) => heads)) > 8;
+    this.box = element("div", { class: many ? "heads many" : "heads", role: "group", "aria-label": "Layers and heads. Arrow keys move." }, ...rows);
+    this.box.addEventListener("keydown", (event) => this.key(event));
+    parent.replaceChildren(this.box);
+    this.draw();
+  }
+
+  /** Colour the maps, as light or dark asks for. A patch that is masked as a whole is grey. */
+  draw() {
+    const style = getComputedStyle(document.documentElement);
+    const high = style.getPropertyValue("--high").split(",").map(Number);
+    for (const { canvas, layer, bytes } of this.maps) {
+      const pen = canvas.getContext("2d");
+      const image = pen.createImageData(layer.columns, layer.rows);
+      for (let row = 0, i = 0; row < layer.rows; row++) {
+        for (let column = 0; column < layer.columns; column++, i++) {
+          const masked = layer.causal && column > row;
+          const colour = masked ? [128, 128, 128, 70] : [...high, 255 * Math.sqrt(bytes[i] / 255)];
+          image.data.set(colour, 4 * i);
+        }
+      }
+      pen.putImageData(image, 0, 0);
+    }
+  }
+
+  /**
+   * Mark what is chosen.
+   * @param {number} layer
+   * @param {number|string} head a number, or what all heads of the layer make together
+   */
+  mark(layer, head) {
+    this.rows.forEach((buttons, row) => buttons.forEach((button, column) => {
+      const chosen = row === layer && column === (typeof head === "number" ? head + 1 : 0);
+      button.setAttribute("aria-pressed", String(chosen));
+      button.tabIndex = chosen ? 0 : -1;
+    }));
+  }
+
+  key(event) {
+    const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
+    const button = event.target.closest("button");
+    const row = this.rows.findIndex((buttons) => buttons.includes(button));
+    if (!step || row < 0) return;
+    event.preventDefault();
+    const next = this.rows[Math.max(0, Math.min(this.rows.length - 1, row + step[0]))];
+    next[Math.max(0, Math.min(next.length - 1, this.rows[row].indexOf(button) + step[1]))].focus();
+  }
+}

@@ -1,0 +1,110 @@
+/** The embeddings of the vocabulary as points on a canvas that can be moved and enlarged, with a search. */
+
+import { ask, latest } from "./api.js";
+import { page } from "./state.js";
+import { element, number, percent, visible } from "./text.js";
+import { Scatter } from "./scatter.js";
+
+const MOST_LISTED = 50;
+let current = null; // the map that is shown
+
+/**
+ * Draw the map of a model's embeddings as soon as it is scrolled into view.
+ * @returns {() => void} what takes it away
+ */
+export function drawEmbeddings(box, { model, facts }) {
+  const drawn = { model, remove: () => {}, light: () => {} };
+  const trouble = element("p", { class: "trouble", hidden: true });
+  const place = element("div");
+  const controller = new AbortController();
+  const load = latest(async (_, source) => {
+    place.replaceChildren(element("p", { class: "note" }, "The principal components are being computed…"));
+    const answer = await ask("embeddings", { model, source }, controller.signal);
+    drawn.remove();
+    Object.assign(drawn, embeddingMap(place, answer, source));
+  }, (message) => {
+    trouble.textContent = message;
+    trouble.hidden = !message;
+    if (message) place.replaceChildren();
+  });
+  if (facts.kind === "translation" && !facts.settings.share_embeddings) box.append(sideChoice((source) => load(source)));
+  box.append(trouble, place);
+  const watcher = new IntersectionObserver((seen) => {
+    if (!seen.some((entry) => entry.isIntersecting)) return;
+    watcher.disconnect();
+    load(false);
+  });
+  watcher.observe(place);
+  place.append(element("p", { class: "note" }, "…")); // something to be seen
+  current = drawn;
+  return () => {
+    watcher.disconnect();
+    controller.abort();
+    drawn.remove();
+  };
+}
+
+/** Mark the tokens of a passage on the map that is shown. */
+export function lightPassage() {
+  current?.light();
+}
+
+function sideChoice(chosen) {
+  const select = element("select", { id: "embeddings-side" }, new Option("that are written", ""), new Option("that are read", "source"));
+  select.addEventListener("change", () => chosen(Boolean(select.value)));
+  return element("div", { class: "controls" }, element("label", {}, "Tokens", select));
+}
+
+/** The map, its search and its lists, in a place. */
+function embeddingMap(place, answer, source) {
+  const points = coordinatesOf(answer.coordinates);
+  const shown = answer.texts.map(visible);
+  const tell = (id) => `“${shown[id]}” (id ${id}): ${number(points[2 * id])}, ${number(points[2 * id + 1])}`;
+  const [across, up] = answer.explained.map(percent);
+  const holder = element("div");
+  const search = element("input", { type: "search", id: "embeddings-search", autocomplete: "off", spellcheck: false });
+  const list = element("ul", { class: "found", id: "embeddings-found", "aria-live": "polite" });
+  place.replaceChildren(
+    element("p", { id: "embeddings-explained" }, `Of the variance of the ${shown.length.toLocaleString("en")} embeddings of ${answer.width} numbers, ${across} lies along the axis to the right and ${up} along the axis upwards.`),
+    element("div", { class: "controls" }, element("label", {}, "Search a token", search)),
+    holder,
+    list,
+  );
+  const scatter = new Scatter(holder, { points, names: shown, tell, label: "The embeddings of the vocabulary" });
+  const light = () => {
+    const passage = page.passage;
+    const ids = passage ? [...new Set(source ? passage.source : passage.ids)].filter((id) => id < shown.length) : [];
+    const wanted = search.value;
+    const found = wanted ? matches(answer.texts, shown, wanted) : ids;
+    scatter.light(ids, wanted ? found : []);
+    const items = found.slice(0, MOST_LISTED).map((id) => {
+      const button = element("button", { type: "button" }, tell(id));
+      button.addEventListener("click", () => scatter.goTo(id));
+      return element("li", {}, button);
+    });
+    const rest = found.length - items.length;
+    const count = wanted ? `${found.length.toLocaleString("en")} ${found.length === 1 ? "token matches" : "tokens match"}` : `Tokens of the text: ${found.length}`;
+    list.replaceChildren(element("li", { class: "note" }, `${count}${rest > 0 ? `; here are the first ${MOST_LISTED}` : ""}`), ...items);
+  };
+  search.addEventListener("input", light);
+  light();
+  return { light, remove: () => scatter.remove() };
+}
+
+/** The ids of the tokens with these letters in them, equal ones first. Small and capital letters count as the same. */
+function matches(texts, shown, wanted) {
+  const small = wanted.toLowerCase();
+  const found = [];
+  for (let id = 0; id < texts.length; id++) {
+    if (texts[id].toLowerCase().includes(small) || shown[id] === wanted) found.push(id);
+  }
+  const isEqual = (id) => (texts[id] === wanted || shown[id] === wanted ? 0 : texts[id].trim().toLowerCase() === small.trim() ? 1 : 2);
+  return found.sort((a, b) => isEqual(a) - isEqual(b) || a - b);
+}
+
+/** The float32 numbers, little-endian, that are in base64. */
+function coordinatesOf(base64) {
+  const bytes = Uint8Array.from(atob(base64), (sign) => sign.charCodeAt(0));
+  const view = new DataView(bytes.buffer);
+  return Float32Array.from({ length: bytes.length / 4 }, (_, i) => view.getFloat32(4 * i, true));
+}
