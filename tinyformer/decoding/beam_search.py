@@ -9,6 +9,7 @@ from typing import Any
 
 from tinyformer.decoding.beam_rules import BeamRule, WuRule
 from tinyformer.decoding.decoders import Decoder, batch_of_ids
+from tinyformer.decoding.likeliest import likeliest
 from tinyformer.decoding.sampling import useless_logits
 from tinyformer.decoding.token_rules import TokenRules
 from tinyformer.errors import SettingError
@@ -153,7 +154,7 @@ class _Search:
         is_last = len(self.beams[0][1]) + 1 == self.max_tokens
         extended: list[tuple[float, tuple[int, ...]]] = []
         parents: list[int] = []
-        for place, candidate in enumerate(_likeliest(totals, count)):
+        for place, candidate in enumerate(likeliest(totals, count).tolist()):
             parent, token = divmod(candidate, vocab_size)
             total, ids = float(totals[candidate]), self.beams[parent][1]
             if token in self.ends or is_last:
@@ -194,13 +195,3 @@ class _Search:
             raise useless_logits(-host.inf)
         ranked = sorted(self.finished, key=lambda item: -item[0])[: self.n_best]
         return [Hypothesis(ids, score, end) for score, ids, end in ranked]
-
-
-def _likeliest(totals: Any, count: int) -> list[int]:
-    """The places of the ``count`` highest values, the highest first, and the first of equal ones first. Those of probability 0,
-    which are -inf, are left out."""
-    least = host.finfo(totals.dtype).min
-    if count < len(totals):  # to find the lowest of the highest takes much less time than to sort all
-        least = max(least, host.partition(totals, len(totals) - count)[-count])
-    places = host.flatnonzero(totals >= least)
-    return [int(place) for place in places[host.argsort(-totals[places], kind="stable")][:count]]

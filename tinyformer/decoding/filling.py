@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import tinytensor as tt
 from tinyformer.decoding.beam_search import log_softmax
+from tinyformer.decoding.likeliest import likeliest
 from tinyformer.errors import SettingError, UserError
 from tinyformer.models.bert import BertForMaskedLM
 from tinyformer.models.evaluating import evaluating
@@ -30,14 +32,24 @@ def fill_masks(
     ids = [special["[CLS]"], *tokenizer.encode(sentence, allow_special=True).tolist(), special["[SEP]"]]
     if special["[MASK]"] not in ids:
         raise UserError(f"there is no [MASK] to fill in: {sentence!r}")
+    places = [place for place, i in enumerate(ids) if i == special["[MASK]"]]
+    scores = log_softmax(filling_logits(model, ids, places).astype(host.float64))
+    rows = [(likeliest(row[: tokenizer.vocab_size], best), row) for row in scores]
+    return [[(tokenizer.tokens[i], float(host.exp(row[i]))) for i in found] for found, row in rows]
+
+
+def filling_logits(model: BertForMaskedLM, ids: Sequence[int], places: Sequence[int]) -> Any:
+    """The logits of the tokens that could stand at n ``places`` of a text, a NumPy array (n, vocab_size). ``ids`` are those of
+    the whole text, with [CLS] and [SEP]. Raises UserError for a text with more tokens than the model can read, and for a place
+    that is not in it."""
     longest = model.bert.config.max_length
     if len(ids) > longest:
         raise UserError(f"the sentence has {len(ids) - 2} tokens, more than the {longest - 2} that this model reads")
+    wrong = [place for place in places if not 0 <= place < len(ids)]
+    if wrong:
+        raise UserError(f"there is no place {wrong[0]} in a text of {len(ids)} tokens")
     with tt.no_grad(), evaluating(model):
-        inputs = tt.tensor([ids])
-        scores = log_softmax(model(inputs, places=inputs == special["[MASK]"]).numpy().astype(host.float64))
-    rows = [((-row[: tokenizer.vocab_size]).argsort(kind="stable")[:best], row) for row in scores]
-    return [[(tokenizer.tokens[i], float(host.exp(row[i]))) for i in likeliest] for likeliest, row in rows]
+        return model(tt.tensor([ids]), places=([0] * len(places), list(places))).numpy()
 
 
 def with_wordpieces(tokenizer: Tokenizer, path: str | Path) -> WordPieceTokenizer:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tinyformer.decoding.decoders import Decoder, batch_of_ids, language_decoder
+from tinyformer.decoding.likeliest import likeliest
 from tinyformer.decoding.token_rules import TokenRules
 from tinyformer.errors import SettingError, UserError
 from tinyformer.models.gpt import GPT
@@ -57,7 +58,7 @@ class Sampling:
         """One token id, picked from logits (vocab_size,), a NumPy array. Raises UserError if the highest logit is NaN or
         infinite."""
         if self.temperature == 0:
-            return _likeliest(logits)
+            return _highest(logits)
         weights = self._weights(logits)
         # Pick where the cumulative weight passes a uniform random number. NumPy's choice() does the same, but needs weights
         # that sum to exactly 1.
@@ -78,29 +79,30 @@ class Sampling:
 
     def _weights(self, logits: Any) -> Any:
         """Unnormalised probabilities, float64. They are 0 for the tokens that top_k and top_p leave out."""
-        likeliest = _likeliest(logits)
+        highest = _highest(logits)
         if self.temperature == 0:
-            return host.eye(1, len(logits), likeliest)[0]
+            return host.eye(1, len(logits), highest)[0]
         logits = logits.astype(host.float64)
         with host.errstate(over="ignore"):
-            weights = host.exp((logits - logits[likeliest]) / self.temperature)
+            weights = host.exp((logits - logits[highest]) / self.temperature)
         kept = min(self.top_k, len(logits)) if self.top_k else len(logits)
         if kept == len(logits) and self.top_p == 1:
             return weights
-        order = host.argsort(-logits, kind="stable")
+        order = likeliest(logits, kept)
         if self.top_p < 1:  # at 1 rounding could leave tokens out, as a sum may reach 1 before its last term
-            reached = host.cumsum(weights[order[:kept]])
-            kept = min(kept, 1 + int(host.searchsorted(reached, self.top_p * reached[-1], side="left")))
-        weights[order[kept:]] = 0.0
-        return weights
+            reached = host.cumsum(weights[order])
+            order = order[: 1 + int(host.searchsorted(reached, self.top_p * reached[-1], side="left"))]
+        left = host.zeros_like(weights)
+        left[order] = weights[order]
+        return left
 
 
-def _likeliest(logits: Any) -> int:
+def _highest(logits: Any) -> int:
     """The id of the highest logit, the first of equal ones. Raises UserError if that logit is NaN or infinite."""
-    likeliest = int(logits.argmax())  # NumPy takes a NaN for the highest
-    if not math.isfinite(logits[likeliest]):
-        raise useless_logits(logits[likeliest])
-    return likeliest
+    highest = int(logits.argmax())  # NumPy takes a NaN for the highest
+    if not math.isfinite(logits[highest]):
+        raise useless_logits(logits[highest])
+    return highest
 
 
 def useless_logits(highest: float) -> UserError:

@@ -17,7 +17,7 @@ from tinyformer.explore.inside import entropies, hidden_states, inside, lens, le
 from tinyformer.explore.passages import Answer, about, encode, facts
 from tinyformer.explore.searching import search
 from tinyformer.explore.subjects import Subjects
-from tinyformer.explore.writing import next_token, write
+from tinyformer.explore.writing import fill, next_token, write
 from tinyformer.schema import read_dataclass
 
 QUESTIONS: dict[str, Callable[..., Answer | Iterator[Answer]]] = {
@@ -28,6 +28,7 @@ QUESTIONS: dict[str, Callable[..., Answer | Iterator[Answer]]] = {
         encode,
         next_token,
         write,
+        fill,
         attention,
         attention_rows,
         inside,

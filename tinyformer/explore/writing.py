@@ -1,12 +1,15 @@
-"""Questions about writing: the likeliest next tokens, and a text as it is sampled."""
+"""Questions about writing: the likeliest tokens at a place, and a text as it is sampled."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from tinyformer.decoding.decoders import Decoder
+from tinyformer.decoding.filling import filling_logits
+from tinyformer.decoding.likeliest import likeliest
 from tinyformer.decoding.sampling import Sampling, sample
 from tinyformer.errors import UserError
 from tinyformer.explore.passages import Answer, Passage
@@ -15,6 +18,7 @@ from tinytensor.backend import host
 
 MOST_TOKENS = 5_000  # that one question may have written
 BEST = 10  # the likeliest tokens that are shown at a place
+MOST_REMEMBERED = 8  # places whose logits are kept, so that a change of the sampling is answered without the model
 
 
 class WatchedDecoder:
@@ -34,21 +38,70 @@ class WatchedDecoder:
         self.decoder.select(rows)
 
 
+class Remembered:
+    """The logits of the places of each model that were asked about last. Use it while the subjects' lock is held."""
+
+    def __init__(self) -> None:
+        self.of_models: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
+
+    def logits(self, model: Any, place: Hashable, compute: Callable[[], Any]) -> Any:
+        """What ``compute`` returned when this place was last asked about; or what it returns now."""
+        known = self.of_models.setdefault(model, {})
+        found = known.pop(place, None)
+        known[place] = compute() if found is None else found  # as the newest
+        while len(known) > MOST_REMEMBERED:
+            del known[next(iter(known))]
+        return known[place]
+
+
+_remembered = Remembered()
+
+
 @dataclass(frozen=True)
 class Next:
-    """A passage, and how the token after it would be chosen."""
+    """A passage, and how the token after it would be chosen. ``chosen`` is a token whose probability is wanted, too."""
 
     passage: Passage
     sampling: Sampling = field(default_factory=Sampling)
+    chosen: int | None = None
 
 
 def next_token(subjects: Subjects, asked: Next) -> Answer:
     """The distribution of the token after a passage: see ``distribution``."""
-    subject = asked.passage.subject(subjects)
+    passage = asked.passage
+    subject = passage.subject(subjects)
+
+    def compute() -> Any:
+        decoder = subject.decoder(len(passage.ids), passage.source)
+        return decoder.next_logits([passage.ids])[0]
+
     with subjects.lock:
-        decoder = subject.decoder(len(asked.passage.ids), asked.passage.source)
-        logits = decoder.next_logits([asked.passage.ids])[0]
-    return distribution(subject, logits, asked.sampling)
+        logits = _remembered.logits(subject.model, (tuple(passage.ids), tuple(passage.source)), compute)
+    return distribution(subject, logits, asked.sampling, asked.chosen)
+
+
+@dataclass(frozen=True)
+class Fill:
+    """A passage of a BERT, and the place in it that is to be filled in, by how a token would be chosen there."""
+
+    passage: Passage
+    place: int
+    sampling: Sampling = field(default_factory=Sampling)
+
+
+def fill(subjects: Subjects, asked: Fill) -> Answer:
+    """The distribution of the token at a place of a passage, which usually holds a [MASK]: see ``distribution``."""
+    passage, place = asked.passage, asked.place
+    subject = passage.subject(subjects)
+    if subject.kind != "masked":
+        raise UserError("this model fills in no masks")
+    with subjects.lock:
+        logits = _remembered.logits(
+            subject.model,
+            (tuple(passage.ids), place),
+            lambda: filling_logits(subject.model, passage.ids, [place])[0],
+        )
+    return distribution(subject, logits[: subject.tokenizer.vocab_size], asked.sampling)
 
 
 @dataclass(frozen=True)
@@ -83,20 +136,21 @@ def write(subjects: Subjects, asked: Write) -> Iterator[Answer]:
 
 def distribution(subject: Subject, logits: Any, sampling: Sampling, chosen: int | None = None) -> Answer:
     """Logits (vocab_size,) as what ``sampling`` makes of them: the ``best`` tokens with their probabilities, likeliest first;
-    the ``entropy`` in nats; how many tokens are ``possible``; and the ``probability`` of the ``chosen`` token."""
+    the ``entropy`` in nats; how many tokens are ``possible``; and the ``probability`` of the ``chosen`` token. Raises UserError
+    if the model has no such token."""
+    if chosen is not None and not 0 <= chosen < len(logits):
+        raise UserError(f"chosen must be the id of a token, from 0 to {len(logits) - 1}, not {chosen}")
     if subject.forbidden:
         logits = logits.copy()
         logits[list(subject.forbidden)] = -host.inf
     probabilities = sampling.probabilities(logits)
-    order = host.argsort(-probabilities, kind="stable")[:BEST].tolist()
     positive = probabilities[probabilities > 0]
+    order = likeliest(probabilities, min(BEST, len(positive))).tolist()
     return {
         "best": [
-            {"id": i, "text": text, "probability": float(probabilities[i])}
-            for i, text in zip(order, subject.texts(order))
-            if probabilities[i] > 0
+            {"id": i, "text": text, "probability": float(probabilities[i])} for i, text in zip(order, subject.texts(order))
         ],
-        "entropy": float(-(positive * host.log(positive)).sum()),
+        "entropy": max(0.0, float(-(positive * host.log(positive)).sum())),  # not -0.0
         "possible": len(positive),
         "probability": None if chosen is None else float(probabilities[chosen]),
     }

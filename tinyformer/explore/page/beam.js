@@ -3,7 +3,7 @@
 import { latest, stream } from "./api.js";
 import { page } from "./state.js";
 import { element, number, percent, visible } from "./text.js";
-import { SearchTree } from "./tree.js";
+import { SearchTree } from "./searchtree.js";
 
 const WIDEST = 16;
 const LONGEST = 200;

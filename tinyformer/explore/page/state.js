@@ -17,6 +17,7 @@ class Page extends EventTarget {
   passage = null;
   sampling = { temperature: 1, top_k: 0, top_p: 1, seed: 1337 };
   view = "write";
+  writing = { length: 100, trees: [], filled: null }; // what the view "write" keeps: see branches.js and fill.js
 
   /** Take over some of these values, keep them, and tell everyone by an event. */
   set(values, event) {
@@ -32,9 +33,9 @@ class Page extends EventTarget {
   }
 
   keep() {
-    const { model, text, sourceText, sampling, view } = this;
+    const { model, text, sourceText, sampling, view, writing } = this;
     try {
-      sessionStorage.setItem(KEY, JSON.stringify({ model, text, sourceText, sampling, view }));
+      sessionStorage.setItem(KEY, JSON.stringify({ model, text, sourceText, sampling, view, writing }));
     } catch {
       // The browser keeps nothing, or the text is too long for it: then it is not kept.
     }
