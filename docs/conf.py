@@ -19,6 +19,7 @@ extensions = [
     "sphinx.ext.viewcode",
     "mathematics",
     "reference",
+    "questions",
 ]
 
 # -- Markdown and lessons

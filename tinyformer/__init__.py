@@ -62,7 +62,7 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.decoding.filling import fill_masks, hide_words, with_wordpieces
     from tinyformer.decoding.sampling import Sampling, generate, sample
     from tinyformer.decoding.streaming import stream_text
-    from tinyformer.decoding.token_losses import token_losses
+    from tinyformer.decoding.token_losses import token_losses, token_losses_in_parts
     from tinyformer.errors import SettingError, UserError, plain_errors
     from tinyformer.export import export_onnx
     from tinyformer.markov import KneserNey, SkipVotes, TransitionTable
@@ -139,7 +139,7 @@ _NAMES = {
     "decoding.filling": "fill_masks hide_words with_wordpieces",
     "decoding.sampling": "Sampling generate sample",
     "decoding.streaming": "stream_text",
-    "decoding.token_losses": "token_losses",
+    "decoding.token_losses": "token_losses token_losses_in_parts",
     "errors": "SettingError UserError plain_errors",
     "export": "export_onnx",
     "markov": "KneserNey SkipVotes TransitionTable",

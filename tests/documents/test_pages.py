@@ -94,6 +94,8 @@ def check(words: list[str]) -> None:
         words = words[words.index("python") :]
     if words[:3] == ["python", "-m", "tinyformer.export"]:
         importlib.import_module("tinyformer.export.__main__").parse(words[3:])
+    elif words[:3] == ["python", "-m", "tinyformer.explore"]:
+        importlib.import_module("tinyformer.explore.__main__").parse(words[3:])
     elif words[0] == "python" and words[1].startswith("examples/"):
         loaded(words[1]).parse(words[2:])
     elif words[0] == "python" and words[1].startswith("benchmarks/"):  # whose parsers need PyTorch
@@ -115,6 +117,7 @@ WRONG = [
     "examples/char_gpt.py --step 3",
     "examples/translate.py translate --beams 3",
     "examples/sort.py",
+    "-m tinyformer.explore runs/char_gpt --browser",
     "benchmarks/ops.py --no",
 ]
 

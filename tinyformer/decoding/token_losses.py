@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import tinytensor as tt
@@ -43,24 +45,46 @@ def token_losses(model: TokenModel, ids: Any, source: Any = None, mask: int | No
     >>> token_losses(model, range(20)).shape
     (20,)
     """
+    return host.concatenate(list(token_losses_in_parts(model, ids, source, mask)))
+
+
+def token_losses_in_parts(model: TokenModel, ids: Any, source: Any = None, mask: int | None = None) -> Iterator[Array]:
+    """What ``token_losses`` returns, cut into parts, each as soon as it is computed. So a program can show how far a long text
+    has got, and stop. Raises UserError as ``token_losses`` does, before the first part.
+
+    >>> from tinyformer import GPT, GPTConfig, token_losses_in_parts
+    >>> model = GPT(GPTConfig(vocab_size=65, block_size=8, num_layers=1, d_model=32))
+    >>> sum(len(part) for part in token_losses_in_parts(model, range(20)))
+    20
+    """
     _check(model, "source", source, (Transformer, EncoderDecoder))
     _check(model, "mask", mask, BertForMaskedLM)
     found = _ids(ids, "texts", _vocab_size(model.config))
-    with tt.no_grad(), evaluating(model):
-        if isinstance(model, BertForMaskedLM):
-            return _of_masked(model, found, int(mask or 0))
-        losses = host.full(len(found), host.nan)
-        if len(found) > 1:
-            inputs, targets = found[:-1], found[1:]
-            if isinstance(model, GPT):
-                losses[1:] = _of_windows(model, inputs, targets)
-            elif isinstance(model, RecurrentLM):
-                losses[1:] = _of_parts(model, inputs, targets)
-            else:
-                if not isinstance(source, Vectors):
-                    source = _batch(_ids(source, "sources", model.config.source_vocab_size))
-                losses[1:] = _losses(model(source, _batch(inputs)), targets[None])[0]
-        return losses
+    if isinstance(model, BertForMaskedLM):
+        mask = int(mask or 0)
+        check_ids(host.array([mask]), model.config.vocab_size)
+        return _evaluated(model, _of_masked(model, found, mask))
+    inputs, targets = found[:-1], found[1:]
+    if isinstance(model, GPT):
+        parts = _of_windows(model, inputs, targets)
+    elif isinstance(model, RecurrentLM):
+        parts = _of_parts(model, inputs, targets)
+    else:
+        if not isinstance(source, Vectors):
+            source = _batch(_ids(source, "sources", model.config.source_vocab_size))
+        parts = _of_target(model, source, inputs, targets)
+    return itertools.chain([host.array([host.nan])], _evaluated(model, parts) if len(inputs) else ())
+
+
+def _evaluated(model: TokenModel, parts: Iterator[Array]) -> Iterator[Array]:
+    """The parts, each computed in evaluation mode and without gradients. In between the model is as it was."""
+    in_evaluation = evaluating(model)
+    while True:
+        with tt.no_grad(), in_evaluation:
+            part = next(parts, None)
+        if part is None:
+            return
+        yield part.astype(host.float64)
 
 
 def _vocab_size(config: Any) -> int:
@@ -94,44 +118,41 @@ def _rows_at_once(tokens: int, logits: int) -> int:
     return max(1, min(TOKENS_AT_ONCE // tokens, LOGITS_AT_ONCE // logits))
 
 
-def _of_windows(model: GPT, inputs: Array, targets: Array) -> Array:
+def _of_windows(model: GPT, inputs: Array, targets: Array) -> Iterator[Array]:
     """The losses of all targets (length,), from windows of at most block_size inputs."""
     size = min(model.config.block_size, len(inputs))
     last = len(inputs) - size
     starts = [*range(0, last, size - size // 2), last]
-    losses = host.empty(len(inputs))
     step = _rows_at_once(size, size * model.config.vocab_size)
     known = 0  # so many losses are
     for first in range(0, len(starts), step):
         some = starts[first : first + step]
         places = host.array(some)[:, None] + host.arange(size)
         for start, row in zip(some, _losses(model(tt.tensor(inputs[places])), targets[places])):
-            losses[known : start + size] = row[known - start :]
+            yield row[known - start :]
             known = start + size
-    return losses
 
 
-def _of_parts(model: RecurrentLM, inputs: Array, targets: Array) -> Array:
+def _of_parts(model: RecurrentLM, inputs: Array, targets: Array) -> Iterator[Array]:
     """The losses of all targets (length,). The model reads the inputs in parts, and carries its state from one to the next."""
-    losses = host.empty(len(inputs))
     state: State | None = None
     for first in range(0, len(inputs), model.config.block_size):
         part = slice(first, first + model.config.block_size)
         logits, state = model(_batch(inputs[part]), state)
-        losses[part] = _losses(logits, targets[None, part])[0]
-    return losses
+        yield _losses(logits, targets[None, part])[0]
 
 
-def _of_masked(model: BertForMaskedLM, ids: Array, mask: int) -> Array:
+def _of_target(model: Transformer | EncoderDecoder, source: Any, inputs: Array, targets: Array) -> Iterator[Array]:
+    """The losses of all targets (length,), in one part."""
+    yield _losses(model(source, _batch(inputs)), targets[None])[0]
+
+
+def _of_masked(model: BertForMaskedLM, ids: Array, mask: int) -> Iterator[Array]:
     """The loss of each token where it alone is masked, (length,)."""
-    check_ids(host.array([mask]), model.config.vocab_size)
-    losses = host.empty(len(ids))
     step = _rows_at_once(len(ids), model.config.vocab_size)
     for first in range(0, len(ids), step):
         places = host.arange(first, min(first + step, len(ids)))
         rows = host.tile(ids, (len(places), 1))
         rows[host.arange(len(places)), places] = mask
         hidden = tt.arange(len(places)), tt.tensor(places)
-        logits = model(tt.tensor(rows), places=hidden)
-        losses[places] = _losses(logits, ids[places])
-    return losses
+        yield _losses(model(tt.tensor(rows), places=hidden), ids[places])

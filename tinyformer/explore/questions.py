@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tinyformer.explore.attending import attention, attention_rows
+from tinyformer.explore.comparing import divergence, losses
 from tinyformer.explore.embeddings import embeddings, position_tables, positions
 from tinyformer.explore.inside import entropies, hidden_states, inside, lens, lens_cell, norms
 from tinyformer.explore.passages import Answer, about, encode, facts
@@ -40,6 +41,8 @@ QUESTIONS: dict[str, Callable[..., Answer | Iterator[Answer]]] = {
         position_tables,
         positions,
         search,
+        divergence,
+        losses,
     )
 }
 

@@ -19,6 +19,7 @@ from tinyformer import (
     TransformerConfig,
     UserError,
     token_losses,
+    token_losses_in_parts,
 )
 
 file = importlib.import_module("tinyformer.decoding.token_losses")  # not the function of that name
@@ -83,6 +84,19 @@ def check_translation(model: Transformer | AdditiveAttentionModel) -> None:
     np.testing.assert_allclose(losses[1:], expected, rtol=1e-5)
     with pytest.raises(UserError, match="needs a source"):
         token_losses(model, IDS)
+
+
+def test_parts_come_one_by_one_and_leave_the_model_alone(make_gpt, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file, "TOKENS_AT_ONCE", 20)
+    model = make_gpt(block_size=8, dropout=0.5)
+    parts = []
+    for part in token_losses_in_parts(model, IDS):
+        assert model.training and tt.tensor(1.0, requires_grad=True).exp().requires_grad
+        parts.append(part)
+    assert len(parts) > 5
+    np.testing.assert_array_equal(np.concatenate(parts), token_losses(model, IDS))
+    with pytest.raises(UserError, match="takes no source"):
+        token_losses_in_parts(model, IDS, source=[1])
 
 
 def test_bert_sees_all_tokens_but_one(monkeypatch: pytest.MonkeyPatch) -> None:
