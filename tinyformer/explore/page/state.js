@@ -52,12 +52,12 @@ class Page extends EventTarget {
   }
 }
 
-/** Take over the values of these keys that are of the same type as those that are there. */
+/** Take over the values of these keys that are of the same type as those that are there. Lists are taken over as they are. */
 function takeOver(target, kept, keys) {
   for (const key of keys) {
-    const value = kept?.[key];
-    if (typeof value !== typeof target[key] || value === null) continue;
-    if (typeof value === "object") takeOver(target[key], value, Object.keys(target[key]));
+    const [own, value] = [target[key], kept?.[key]];
+    if (typeof value !== typeof own || value === null || Array.isArray(value) !== Array.isArray(own ?? value)) continue;
+    if (typeof value === "object" && own !== null && !Array.isArray(own)) takeOver(own, value, Object.keys(own));
     else target[key] = value;
   }
 }
