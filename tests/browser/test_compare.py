@@ -87,17 +87,19 @@ def test_both_continue_from_the_same_seed(tab: Tab, two: Explorer, runs: dict[st
     page.select_option("#view-compare label:has-text('Model B') select", names[1])
     page.wait_for_selector(DONE)
     page.fill("#view-compare input[type='number']", "60")
-    page.click("text=Continue with both")
+    page.click("#view-compare >> text=Continue with both")
     page.wait_for_selector("text=60 tokens, mean >> nth=1")
-    texts = page.eval_on_selector_all(".both .tokens.long", "all => all.map((one) => one.textContent)")
+    texts = page.eval_on_selector_all("#view-compare .both .tokens.long", "all => all.map((one) => one.textContent)")
     for text, name in zip(texts, names):
         subject = subjects.get(name)
         ids = subject.encode(PROMPT)
         steps = sample(subject.decoder(100), [ids], 60, Sampling(), subject.ends, subject.forbidden)
         assert text.replace("↵\n", "\n") == "".join(subject.texts(int(i[0]) for i in steps))
-    page.hover(".both .tokens.long span >> nth=0")
+    page.hover("#view-compare .both .tokens.long span >> nth=0")
     first = texts[0][0]
-    assert re.fullmatch(rf'1: "{re.escape(first.replace(" ", "␣"))}" (> )?[\d.]+ %', page.text_content(".both .readout"))
+    assert re.fullmatch(
+        rf'1: "{re.escape(first.replace(" ", "␣"))}" (> )?[\d.]+ %', page.text_content("#view-compare .both .readout")
+    )
 
 
 def test_a_long_text_is_drawn_where_it_is_seen(tab: Tab, two: Explorer, runs: dict[str, Path]) -> None:
@@ -129,13 +131,13 @@ def test_computing_can_be_stopped(tab: Tab, two: Explorer) -> None:
     page = tab.open(two, "compare", text="The lazy dog. " * 140)
     page.wait_for_selector("#view-compare .means td")
     page.fill("#view-compare input[type='number']", "5000")
-    page.click("text=Continue with both")
-    page.wait_for_selector(".both .tokens.long span >> nth=3")
-    page.click(".controls:has(input[type='number']) >> text=Stop")
+    page.click("#view-compare >> text=Continue with both")
+    page.wait_for_selector("#view-compare .both .tokens.long span >> nth=3")
+    page.click("#view-compare .controls:has(input[type='number']) >> text=Stop")
     page.wait_for_selector("button:has-text('Continue with both'):enabled")
-    count = page.locator(".both .tokens.long").first.text_content()
+    count = page.locator("#view-compare .both .tokens.long").first.text_content()
     page.wait_for_timeout(300)
-    assert page.locator(".both .tokens.long").first.text_content() == count
+    assert page.locator("#view-compare .both .tokens.long").first.text_content() == count
 
 
 @pytest.mark.parametrize("name", ["transformer", "attention"])

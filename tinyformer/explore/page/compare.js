@@ -192,7 +192,7 @@ function bar(probability, kind, most) {
 
 function tellSampling() {
   const { temperature, top_k, top_p, seed } = page.sampling;
-  parts.sampling.textContent = `Both with temperature ${temperature}, top-k ${top_k || "off"}, top-p ${top_p === 1 ? "off" : top_p} and seed ${seed}: they are set in Write. The stronger the colour, the less likely the token was.`;
+  parts.sampling.textContent = `Both with temperature ${temperature}, top-k ${top_k || "off"}, top-p ${top_p === 1 ? "off" : top_p} and seed ${seed}: they are set in Write. The stronger the colour, the likelier the token was.`;
 }
 
 const write = latest(async (signal, start) => {
@@ -221,7 +221,7 @@ async function writeOne({ place, trouble }, model, length, sampling, signal) {
   const found = [];
   const text = new TokenText(place, {
     label: `What ${model} writes`,
-    colour: (i) => strength("high", 1 - found[i].probability),
+    colour: (i) => strength("high", found[i].probability),
     tell: (i) => `${i + 1}: "${visible(found[i].text)}" ${percent(found[i].probability)}`,
   });
   try {
