@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import Tab, exploring
+from browsing import Tab, exploring, wait_until
 
 from tinyformer.decoding.sampling import Sampling, generate
 from tinyformer.explore.passages import Passage
@@ -166,8 +166,8 @@ def test_stop_and_many_tokens(tab: Any, explorers: Any) -> None:
     count = len(texts(page))
     assert count < 5007
     assert page.text_content("#counted").startswith(f"{count} tokens")
-    box = ".writer .written"
-    assert page.eval_on_selector(box, "box => box.scrollTop + box.clientHeight >= box.scrollHeight - 40")
+    box = "document.querySelector('.writer .written')"
+    wait_until(page, f"{box}.scrollTop + {box}.clientHeight >= {box}.scrollHeight - 40")  # the newest token is seen
 
 
 def test_a_script_in_the_vocabulary_is_text(tab: Any, explorers: Any) -> None:

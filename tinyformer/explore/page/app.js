@@ -21,9 +21,16 @@ const read = latest(async (signal) => {
     return;
   }
   const { model, facts } = page;
-  const target = facts.kind !== "translation" || page.text ? page.text : "";
-  const source = facts.kind === "translation" ? await ask("encode", { model, text: page.sourceText, source: true }, signal) : null;
-  const { ids, texts } = await ask("encode", { model, text: target }, signal);
+  const translates = facts.kind === "translation";
+  const isEmpty = translates && !page.sourceText.trim();
+  document.querySelector("main").hidden = isEmpty; // there is nothing to look at yet
+  if (isEmpty) {
+    page.set({ passage: null }, "passage");
+    busy(false);
+    return;
+  }
+  const source = translates ? await ask("encode", { model, text: page.sourceText, source: true }, signal) : null;
+  const { ids, texts } = await ask("encode", { model, text: page.text }, signal);
   const passage = { model, ids, texts, source: source?.ids ?? [], sourceTexts: source?.texts ?? [] };
   page.set({ passage }, "passage");
   busy(false);
@@ -39,12 +46,16 @@ function busy(is) {
 }
 
 function count() {
+  counted.classList.remove("trouble");
+  if (!page.passage) {
+    counted.textContent = page.facts.kind === "translation" ? "Type a sentence to translate." : "";
+    return;
+  }
   const { ids, source } = page.passage;
   const read = source.length ? `${source.length} tokens of the sentence, ` : "";
-  const { longest } = page.facts;
-  const beyond = longest && ids.length > longest ? `; the model sees the last ${longest}` : "";
+  const { kind, longest } = page.facts;
+  const beyond = kind === "language" && longest && ids.length > longest ? `; the model sees the last ${longest}` : "";
   counted.textContent = `${read}${ids.length} token${ids.length === 1 ? "" : "s"}${beyond}`;
-  counted.classList.remove("trouble");
 }
 
 const choose = latest(async (signal, model) => {

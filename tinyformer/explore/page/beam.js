@@ -91,12 +91,13 @@ function start() {
   if (!page.passage || !parts.width.reportValidity() || !parts.length.reportValidity() || !beam || !length) return;
   tree?.remove();
   tree = new SearchTree(parts.picture);
-  [searched, taken, found] = [page.passage, null, null];
+  [searched, taken, found] = [beginning(page.passage), null, null];
   parts.table.replaceChildren();
   parts.legend.hidden = false;
   parts.steps = 0;
   run(true);
-  search({ passage: page.asked(), beam, length, n_best: beam }).finally(() => tell());
+  const { model, ids, source } = searched;
+  search({ passage: { model, ids, source }, beam, length, n_best: beam }).finally(() => tell());
 }
 
 function stop() {
@@ -154,10 +155,17 @@ function tell() {
   else if (parts.running) lines.push(`Searching: ${parts.steps} tokens so far.`);
   else if (searched && !found) lines.push("The search was stopped.");
   if (searched && page.passage && page.passage === taken) lines.push("The text that was taken is the page's text now. A new search goes on from it.");
-  else if (searched && page.passage && !same(page.passage, searched)) lines.push("The text has changed since this search: press Search to search again.");
+  else if (searched && page.passage && !same(beginning(page.passage), searched)) lines.push("The text has changed since this search: press Search to search again.");
   const said = lines.join(" ");
   if (parts.line.textContent !== said) parts.line.textContent = said;
   parts.line.classList.toggle("trouble", Boolean(parts.trouble));
+}
+
+/** What a search goes on from: the passage; if that has ended already, only what was given of it. */
+function beginning(passage) {
+  const { ids, texts, given } = passage;
+  if (!given || !page.facts.ends.includes(ids.at(-1))) return passage;
+  return { ...passage, ids: ids.slice(0, given), texts: texts.slice(0, given) };
 }
 
 function same(a, b) {

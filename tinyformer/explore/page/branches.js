@@ -30,7 +30,7 @@ export class Tree {
   passage(branch = this.looked) {
     if (branch === this.root) return this.prompt;
     const tokens = this.tokens(branch);
-    return { ...this.prompt, ids: tokens.map(({ id }) => id), texts: tokens.map(({ text }) => text) };
+    return { ...this.prompt, ids: tokens.map(({ id }) => id), texts: tokens.map(({ text }) => text), given: this.prompt.ids.length };
   }
 
   /** A branch that goes on after the first "at" tokens of the text that is looked at. It is looked at from now on. */

@@ -14,7 +14,10 @@ class Page extends EventTarget {
   facts = null; // of the model: see the question "facts"
   text = "";
   sourceText = "";
-  /** The tokens that the views look at: {model, ids, source, texts, sourceTexts}. Null until there are some. */
+  /**
+   * The tokens that the views look at: {model, ids, source, texts, sourceTexts}; where some of them were written here, also how
+   * many were given. Null until there are some.
+   */
   passage = null;
   sampling = { temperature: 1, top_k: 0, top_p: 1, seed: 1337 };
   view = "write";
