@@ -22,7 +22,7 @@ def fill_masks(
     model: BertForMaskedLM, tokenizer: WordPieceTokenizer, sentence: str, best: int = 5
 ) -> list[list[tuple[str, float]]]:
     """For each [MASK] in the sentence the ``best`` tokens with their probabilities, the likeliest first. Outputs of the model
-    that are no tokens of the tokenizer are left out: some published models have more outputs than tokens.
+    that are no tokens of the tokenizer have no probability: some published models have more outputs than tokens.
 
     Raises UserError for a sentence without a [MASK], or with more tokens than the model can read.
     """
@@ -33,9 +33,9 @@ def fill_masks(
     if special["[MASK]"] not in ids:
         raise UserError(f"there is no [MASK] to fill in: {sentence!r}")
     places = [place for place, i in enumerate(ids) if i == special["[MASK]"]]
-    scores = log_softmax(filling_logits(model, ids, places).astype(host.float64))
-    rows = [(likeliest(row[: tokenizer.vocab_size], best), row) for row in scores]
-    return [[(tokenizer.tokens[i], float(host.exp(row[i]))) for i in found] for found, row in rows]
+    logits = filling_logits(model, ids, places)[:, : tokenizer.vocab_size]
+    rows = log_softmax(logits.astype(host.float64))
+    return [[(tokenizer.tokens[i], float(host.exp(row[i]))) for i in likeliest(row, best)] for row in rows]
 
 
 def filling_logits(model: BertForMaskedLM, ids: Sequence[int], places: Sequence[int]) -> Any:

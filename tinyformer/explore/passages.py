@@ -76,4 +76,4 @@ def encode(subjects: Subjects, asked: Text) -> Answer:
     ids = subject.encode(asked.text, asked.source)
     if len(ids) > MOST_IDS:
         raise UserError(f"the text has {len(ids)} tokens, more than {MOST_IDS}: shorten it")
-    return {"ids": ids, "texts": subject.texts(ids)}
+    return {"ids": ids, "texts": subject.texts(ids, asked.source)}

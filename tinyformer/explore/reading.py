@@ -67,7 +67,10 @@ def _read(subject: Subject, passage: Passage) -> Reading:
     if subject.kind == "translation":
         return _read_pair(subject, passage)
     model, ids = subject.model, passage.ids
-    first = max(0, len(ids) - min(subject.longest or LONGEST, LONGEST))
+    longest = min(subject.longest or LONGEST, LONGEST)
+    if subject.kind != "language" and len(ids) > longest:  # nothing is cut off: a BERT needs the [CLS] at the beginning
+        raise UserError(f"the model reads at most {longest} tokens at once, not {len(ids)}: shorten the text")
+    first = max(0, len(ids) - longest)
     inputs: list[Any] = [_batch(ids[first:])]
     if first and isinstance(model, RecurrentLM):  # the tokens before are in its state
         with tt.no_grad(), evaluating(model):

@@ -50,7 +50,8 @@ def search(subjects: Subjects, asked: Search) -> Iterator[Answer]:
     """
     subject = asked.passage.subject(subjects)
     if subject.kind not in ("language", "translation"):
-        raise UserError("this model does not write: it fills in masks")
+        what = "it fills in masks" if subject.kind == "masked" else "it predicts no tokens"
+        raise UserError(f"this model does not write: {what}")
     length = _room(subject, asked)
     tree = Tree(subject)
     yield {"length": length}

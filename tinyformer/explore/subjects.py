@@ -19,6 +19,7 @@ from tinyformer.models.transformer import Transformer
 from tinyformer.pretrained.loading import Writing, from_pretrained, read_writing
 from tinyformer.pretrained.tokenizers import pretrained_tokenizer
 from tinyformer.tokenizers import Tokenizer, WordPieceTokenizer
+from tinyformer.tokenizers.texts import token_texts
 from tinyformer.trained import READERS, Trained, load_trained, made_by
 from tinyformer.training.runs import RunFolder
 from tinyformer.translation import Translator, pretrained_translator
@@ -53,16 +54,15 @@ class Subject:
         for a text that the model cannot read."""
         if source:
             return self._translator().encode(text)
-        ids = self.tokenizer.encode(text, allow_special=True)
         if self.translator is not None:
             encode = getattr(self.tokenizer, "encode_target", self.tokenizer.encode)
             return [*self.start, *map(int, encode(text, allow_special=True))]
+        ids = self.tokenizer.encode(text, allow_special=True)
         return [*self.before, *map(int, ids), *self.after] or list(self.start)
 
-    def texts(self, ids: Iterable[int]) -> list[str]:
-        """The text of each id. A part of a character is shown as its bytes, such as ``\\xe6``."""
-        decode_bytes = getattr(self.tokenizer, "decode_bytes", lambda i: self.tokenizer.decode([i]).encode())
-        return [decode_bytes(i).decode("utf-8", "backslashreplace") for i in ids]
+    def texts(self, ids: Iterable[int], source: bool = False) -> list[str]:
+        """The text of each id, as ``token_texts`` gives it; with ``source``, of those that an encoder-decoder reads."""
+        return token_texts(self.tokenizer, ids, source)
 
     def check(self, ids: Sequence[int], source: Sequence[int] = ()) -> None:
         """Raise UserError unless the model knows these ids, and reads the ``source`` if, and only if, it has an encoder."""
@@ -75,7 +75,8 @@ class Subject:
         if self.kind == "translation":
             return translation_decoder(self.model, [list(source)], max_tokens)
         if self.kind != "language":
-            raise UserError("this model does not write: it fills in masks")
+            what = "it fills in masks" if self.kind == "masked" else "it predicts no tokens"
+            raise UserError(f"this model does not write: {what}")
         return language_decoder(self.model, max_tokens=max_tokens)
 
     @property
@@ -223,7 +224,7 @@ def _translation(translator: Translator) -> Subject:
         translator.tokenizer,
         start=(specials.start,),
         ends=(specials.end,),
-        forbidden=translator.forbidden,
+        forbidden=(*translator.forbidden, *_more_than_tokens(model.config.target_vocab_size, translator.tokenizer)),
         longest=longest,
         translator=translator,
     )
@@ -237,6 +238,7 @@ def _bert(model: Bert | BertForMaskedLM | BertForClassification, tokenizer: Any)
         tokenizer,
         before=(special["[CLS]"],),
         after=(special["[SEP]"],),
+        forbidden=tuple(_more_than_tokens(model.config.vocab_size, tokenizer)),
         longest=model.config.max_length,
         mask=special["[MASK]"],
     )
@@ -262,7 +264,11 @@ def _pretrained_gpt(model: GPT, tokenizer: Any, writing: Writing) -> Subject:
         before=tuple(tokenizer.before),
         start=(writing.start if writing.start is not None else 0,),
         ends=writing.ends,
-        # Some models have more outputs than there are tokens.
-        forbidden=(*writing.forbidden, *range(tokenizer.vocab_size, model.config.vocab_size)),
+        forbidden=(*writing.forbidden, *_more_than_tokens(model.config.vocab_size, tokenizer)),
         longest=model.config.block_size,
     )
+
+
+def _more_than_tokens(outputs: int, tokenizer: Tokenizer) -> range:
+    """The outputs of a model that belong to no token: some published models have more of them than there are tokens."""
+    return range(len(getattr(tokenizer, "target_tokens", range(tokenizer.vocab_size))), outputs)

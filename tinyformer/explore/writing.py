@@ -101,7 +101,7 @@ def fill(subjects: Subjects, asked: Fill) -> Answer:
             (tuple(passage.ids), place),
             lambda: filling_logits(subject.model, passage.ids, [place])[0],
         )
-    return distribution(subject, logits[: subject.tokenizer.vocab_size], asked.sampling)
+    return distribution(subject, logits, asked.sampling)
 
 
 @dataclass(frozen=True)
