@@ -114,3 +114,12 @@ def test_a_name_that_is_no_text_is_shown_as_bytes(run: Path, tmp_path: Path) -> 
         pytest.skip("the file system refuses such names")
     other = gpt_run(tmp_path / "other", latest=False)
     assert Subjects([odd, other]).names[0] == f"{tmp_path}/\\xff: best"
+
+
+@pytest.mark.parametrize("architecture", ["transformer", "attention"])
+def test_ids_of_a_source_that_the_model_does_not_know_are_refused(architecture: str, tmp_path: Path) -> None:
+    subject = Subjects([explored.translation_run(tmp_path / "run", architecture)]).get("best")
+    subject.check([0], [0])
+    for unknown in (subject.model.config.source_vocab_size, -1):
+        with pytest.raises(UserError, match="outside of the vocabulary"):
+            subject.check([0], [0, unknown])
