@@ -39,7 +39,7 @@ def recurrent_run(path: Path, cell: str = "lstm") -> Path:
     return _write(path, {"model": config, "text": text}, tokenizer, lambda: RecurrentLM(config))
 
 
-def translation_run(path: Path, architecture: str = "transformer") -> Path:
+def translation_run(path: Path, architecture: str = "transformer", **settings: Any) -> Path:
     """A run of translate.py."""
     tokenizer = CharTokenizer.train(TEXT, special=(PADDING, BEGIN, END))
     make, kind = ARCHITECTURES[architecture]
@@ -47,7 +47,7 @@ def translation_run(path: Path, architecture: str = "transformer") -> Path:
     pad = tokenizer.special[PADDING]
     config: Any
     if kind is TransformerConfig:
-        sizes = {"d_model": 16, "num_heads": 2, "encoder_layers": 2, "decoder_layers": 2, "d_ff": 32}
+        sizes = {"d_model": 16, "num_heads": 2, "encoder_layers": 2, "decoder_layers": 2, "d_ff": 32, **settings}
         config = TransformerConfig(*vocabulary, source_pad=pad, **sizes)
     else:
         sizes = {"d_model": 12, "d_embedding": 8, "num_layers": 1}

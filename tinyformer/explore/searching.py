@@ -52,7 +52,7 @@ def search(subjects: Subjects, asked: Search) -> Iterator[Answer]:
     if subject.kind not in ("language", "translation"):
         what = "it fills in masks" if subject.kind == "masked" else "it predicts no tokens"
         raise UserError(f"this model does not write: {what}")
-    length = _room(subject, asked)
+    length = subject.room(asked.passage.ids, asked.length)
     tree = Tree(subject)
     yield {"length": length}
     hypotheses: list[Hypothesis] = []
@@ -105,16 +105,6 @@ def _steps(subjects: Subjects, subject: Subject, asked: Search, length: int, bea
         return found
 
     return follow(work)
-
-
-def _room(subject: Subject, asked: Search) -> int:
-    """How many tokens may be written. Raises UserError if an encoder-decoder's target is as long as it can be."""
-    if subject.kind != "translation" or subject.longest is None:
-        return asked.length
-    room = subject.longest - (len(asked.passage.ids) - 1)  # as in Translator.search, where the start token takes no room
-    if room < 1:
-        raise UserError(f"the translation has {len(asked.passage.ids)} tokens, and this model writes no longer ones")
-    return min(asked.length, room)
 
 
 class Tree:

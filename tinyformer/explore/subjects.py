@@ -65,12 +65,16 @@ class Subject:
         return token_texts(self.tokenizer, ids, source)
 
     def check(self, ids: Sequence[int], source: Sequence[int] = ()) -> None:
-        """Raise UserError unless the model knows these ids, and reads the ``source`` if, and only if, it has an encoder."""
+        """Raise UserError unless the model knows these ids, and reads the ``source`` if, and only if, it has an encoder.
+        Also where an encoder-decoder has fewer positions than there are ids."""
         if bool(source) != (self.kind == "translation"):
             raise UserError("source must be the ids of a sentence to translate" if not source else "this model has no source")
         check_ids(batch_of_ids([list(ids)], "ids"), self.num_tokens)
         if source:
-            check_ids(batch_of_ids([list(source)], "sources"), self.model.config.source_vocab_size)
+            config, count = self.model.config, max(len(ids), len(source))
+            if getattr(config, "positions", None) == "learned" and count > config.max_length:
+                raise UserError(f"the model reads at most {config.max_length} tokens at once, not {count}: shorten the text")
+            check_ids(batch_of_ids([list(source)], "sources"), config.source_vocab_size)
 
     def decoder(self, max_tokens: int, source: Sequence[int] = ()) -> Decoder:
         """A new decoder for one text of this model, of up to ``max_tokens``. An encoder-decoder translates ``source``."""
@@ -80,6 +84,16 @@ class Subject:
             what = "it fills in masks" if self.kind == "masked" else "it predicts no tokens"
             raise UserError(f"this model does not write: {what}")
         return language_decoder(self.model, max_tokens=max_tokens)
+
+    def room(self, ids: Sequence[int], length: int) -> int:
+        """How many tokens may be written after ``ids``, at most ``length``. Raises UserError if an encoder-decoder's target is
+        as long as it can be."""
+        if self.kind != "translation" or self.longest is None:
+            return length
+        room = self.longest - (len(ids) - 1)  # as in Translator.search, where the start token takes no room
+        if room < 1:
+            raise UserError(f"the translation has {len(ids)} tokens, and this model writes no longer ones")
+        return min(length, room)
 
     @property
     def num_tokens(self) -> int:

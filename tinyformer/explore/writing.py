@@ -119,12 +119,12 @@ class Write:
 
 def write(subjects: Subjects, asked: Write) -> Iterator[Answer]:
     """The tokens that continue a passage, one a line: its ``id``, ``text`` and ``probability``, and the ``distribution`` from
-    which it was picked. They are those that ``sample`` gives."""
+    which it was picked. They are those that ``sample`` gives. An encoder-decoder writes no longer texts than its Translator."""
     subject = asked.passage.subject(subjects)
+    length = subject.room(asked.passage.ids, asked.length)
     with subjects.lock:
-        longest = len(asked.passage.ids) + asked.length
-        decoder = WatchedDecoder(subject.decoder(longest, asked.passage.source))
-    steps = sample(decoder, [asked.passage.ids], asked.length, asked.sampling, subject.ends, subject.forbidden)
+        decoder = WatchedDecoder(subject.decoder(len(asked.passage.ids) + length, asked.passage.source))
+    steps = sample(decoder, [asked.passage.ids], length, asked.sampling, subject.ends, subject.forbidden)
     while True:
         with subjects.lock:
             ids = next(steps, None)

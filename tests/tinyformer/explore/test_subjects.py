@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from explored import RUNS, gpt_run, masked_run
+from explored import RUNS, gpt_run, masked_run, translation_run
 
 from tinyformer.errors import UserError
 from tinyformer.explore.subjects import Subjects
@@ -118,7 +118,7 @@ def test_a_name_that_is_no_text_is_shown_as_bytes(run: Path, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("architecture", ["transformer", "attention"])
 def test_ids_of_a_source_that_the_model_does_not_know_are_refused(architecture: str, tmp_path: Path) -> None:
-    subject = Subjects([explored.translation_run(tmp_path / "run", architecture)]).get("best")
+    subject = Subjects([translation_run(tmp_path / "run", architecture)]).get("best")
     subject.check([0], [0])
     for unknown in (subject.model.config.source_vocab_size, -1):
         with pytest.raises(UserError, match="outside of the vocabulary"):

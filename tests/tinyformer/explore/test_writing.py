@@ -9,6 +9,7 @@ import math
 import threading
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -239,3 +240,14 @@ def test_a_diverged_model_is_told_after_the_tokens_that_it_wrote(every: Any) -> 
             next(steps)
     finally:
         subject.model.load_state_dict(kept)
+
+
+def test_an_encoder_decoder_writes_no_more_than_it_has_positions_for(tmp_path: Path) -> None:
+    subjects = Subjects([translation_run(tmp_path / "run", positions="learned", max_length=42)])
+    passage = the(subjects, "", "fox")
+    lengths = {len(list(write(subjects, Write(passage, 200, Sampling(50, seed=seed))))) for seed in range(30)}
+    assert max(lengths) == 41  # so many tokens are at most in a translation: 40 and the end
+    longer = {"passage": {**vars(passage), "ids": passage.ids * 43}}
+    for name in ("next_token", "inside", "attention"):
+        with pytest.raises(UserError, match="at most 42 tokens at once, not 43"):
+            ask(subjects, name, longer)
