@@ -28,11 +28,14 @@ def principal_components(rows: Any, count: int = 2) -> tuple[Array, Array]:
         raise UserError(f"principal components need vectors (rows, width), at least one, not {rows.shape}")
     rows = rows if rows.dtype == host.float32 else rows.astype(host.float64)
     centred = rows - rows.mean(axis=0, dtype=host.float64).astype(rows.dtype)
+    scale = max(float(centred.max()), -float(centred.min())) or 1.0
+    centred /= scale  # so that no square overflows, or becomes 0
     variances, directions = _directions(centred)
     signs = host.sign(directions[host.abs(directions).argmax(axis=0), host.arange(directions.shape[1])])
     kept = min(count, len(variances))
     points, explained = host.zeros((len(rows), count)), host.zeros(count)
     points[:, :kept] = centred @ (directions * signs)[:, :kept].astype(rows.dtype)
+    points *= scale
     total = variances.sum()
     explained[:kept] = variances[:kept] / total if total else host.eye(1, kept)[0]
     return points, explained

@@ -37,3 +37,13 @@ def test_what_has_no_components() -> None:
             principal_components(rows)
     with pytest.raises(SettingError, match="count must be at least 1"):
         principal_components([[1.0]], 0)
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e30])
+@pytest.mark.parametrize("shape", [(40, 4), (4, 40)])
+def test_numbers_whose_squares_are_too_large_or_too_small(shape: tuple[int, int], size: float) -> None:
+    rows = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    points, explained = principal_components(rows)
+    scaled, also = principal_components(rows * np.float32(size))
+    np.testing.assert_allclose(scaled / size, points, rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(also, explained, rtol=1e-4)
