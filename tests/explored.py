@@ -39,7 +39,7 @@ def recurrent_run(path: Path, cell: str = "lstm") -> Path:
     return _write(path, {"model": config, "text": text}, tokenizer, lambda: RecurrentLM(config))
 
 
-def translation_run(path: Path, architecture: str = "transformer", **settings: Any) -> Path:
+def translation_run(path: Path, architecture: str = "transformer", lowercase: bool = False, **settings: Any) -> Path:
     """A run of translate.py."""
     tokenizer = CharTokenizer.train(TEXT, special=(PADDING, BEGIN, END))
     make, kind = ARCHITECTURES[architecture]
@@ -52,7 +52,7 @@ def translation_run(path: Path, architecture: str = "transformer", **settings: A
     else:
         sizes = {"d_model": 12, "d_embedding": 8, "num_layers": 1}
         config = Seq2SeqConfig(*vocabulary, attention=architecture == "attention", source_pad=pad, **sizes)
-    task = TranslationConfig(architecture, vocab_size=tokenizer.vocab_size, max_tokens=40)
+    task = TranslationConfig(architecture, vocab_size=tokenizer.vocab_size, max_tokens=40, lowercase=lowercase)
     return _write(path, {"task": task, "model": config}, tokenizer, lambda: make(config))
 
 

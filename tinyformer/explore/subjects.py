@@ -55,6 +55,7 @@ class Subject:
         if source:
             return self._translator().encode(text)
         if self.translator is not None:
+            text = text.lower() if self.translator.task.lowercase else text  # as of all that it was trained on
             encode = getattr(self.tokenizer, "encode_target", self.tokenizer.encode)
             return [*self.start, *map(int, encode(text, allow_special=True))]
         ids = self.tokenizer.encode(text, allow_special=True)

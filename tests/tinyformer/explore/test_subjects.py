@@ -123,3 +123,10 @@ def test_ids_of_a_source_that_the_model_does_not_know_are_refused(architecture: 
     for unknown in (subject.model.config.source_vocab_size, -1):
         with pytest.raises(UserError, match="outside of the vocabulary"):
             subject.check([0], [0, unknown])
+
+
+def test_a_translation_is_in_lower_case_if_the_model_is(tmp_path: Path) -> None:
+    lower, either = (Subjects([translation_run(tmp_path / str(only), lowercase=only)]).get("best") for only in (True, False))
+    for source in (False, True):
+        assert lower.encode("The", source) == lower.encode("the", source) == either.encode("the", source)
+        assert either.encode("The", source) != either.encode("the", source)
