@@ -16,6 +16,7 @@ from typing import Any
 import tinytensor as tt
 from tinyformer.errors import UserError
 from tinyformer.explore.passages import Answer, Passage
+from tinyformer.explore.reading import NOT_FINITE
 from tinyformer.explore.subjects import Subject, Subjects
 from tinyformer.models.attention import MultiHeadAttention, RecordsAttention, recording_attention
 from tinyformer.models.rollout import attention_rollout
@@ -232,6 +233,8 @@ def attention(subjects: Subjects, asked: AboutAttention) -> Answer:
     layers = []
     for name, layer in attention_layers(reading.subject).items():
         heads = small_maps(tt.tensor(maps[name])[None])[0].numpy()  # those of a recurrent network came row by row
+        if not host.isfinite(heads).all():
+            raise UserError(NOT_FINITE)
         shown = host.rint(255 * heads).astype(host.uint8)
         texts = [base64.b64encode(head.tobytes()).decode() for head in shown]
         layers.append({**asdict(layer), "rows": heads.shape[1], "columns": heads.shape[2], "maps": texts})

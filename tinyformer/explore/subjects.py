@@ -19,6 +19,7 @@ from tinyformer.models.transformer import Transformer
 from tinyformer.pretrained.loading import Writing, from_pretrained, read_writing
 from tinyformer.pretrained.tokenizers import pretrained_tokenizer
 from tinyformer.tokenizers import Tokenizer, WordPieceTokenizer
+from tinyformer.tokenizers.special import cut_at_special
 from tinyformer.tokenizers.texts import token_texts
 from tinyformer.trained import READERS, Trained, load_trained, made_by
 from tinyformer.training.runs import RunFolder
@@ -55,7 +56,9 @@ class Subject:
         if source:
             return self._translator().encode(text)
         if self.translator is not None:
-            text = text.lower() if self.translator.task.lowercase else text  # as of all that it was trained on
+            if self.translator.task.lowercase:  # as all that it was trained on, but for the names of special tokens
+                cut = cut_at_special(text, self.tokenizer.special)
+                text = "".join(part if special is not None else part.lower() for part, special in cut)
             encode = getattr(self.tokenizer, "encode_target", self.tokenizer.encode)
             return [*self.start, *map(int, encode(text, allow_special=True))]
         ids = self.tokenizer.encode(text, allow_special=True)

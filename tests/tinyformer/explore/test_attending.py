@@ -236,3 +236,11 @@ def test_a_model_that_was_trained_on_is_another(tmp_path: Path, kept: attending.
     np.testing.assert_array_equal(after, recorded(mine, about)["blocks.0.attention"][0, 0].numpy())
     gc.collect()
     assert [key[0]() is None for key in kept.arrays] == [True, True, False, False]  # the old model is not kept alive
+
+
+def test_weights_that_are_no_numbers_are_not_shown_as_zeros(tmp_path: Path) -> None:
+    subjects = Subjects([gpt_run(tmp_path / "gpt")])
+    weight = subjects.get("best").model.token_embedding.weight
+    weight.assign(weight * np.nan)
+    with pytest.raises(UserError, match="NaN or infinite"):
+        ask(subjects, "attention", {"passage": passage(subjects)})

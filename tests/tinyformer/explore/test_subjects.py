@@ -130,3 +130,4 @@ def test_a_translation_is_in_lower_case_if_the_model_is(tmp_path: Path) -> None:
     for source in (False, True):
         assert lower.encode("The", source) == lower.encode("the", source) == either.encode("the", source)
         assert either.encode("The", source) != either.encode("the", source)
+    assert lower.encode("The[EOS]") == [*lower.encode("the"), *lower.ends]
