@@ -25,16 +25,16 @@ export function begin(given) {
     note: element("p", { class: "note" }),
     next: element("div", {}),
     nextTrouble: trouble(),
-    go: element("button", { class: "first" }, "Continue with both"),
-    stop: element("button", { disabled: true }, "Stop"),
+    go: element("button", { type: "button", class: "first" }, "Continue with both"),
+    stop: element("button", { type: "button", "aria-disabled": "true" }, "Stop"),
     length: element("input", { type: "number", min: 1, max: 5000, value: kept.length }),
     sampling: element("p", { class: "note" }),
     written: element("div", { class: "both" }),
     writeTrouble: trouble(),
     text: element("textarea", { rows: 4, value: kept.text, placeholder: "Empty: the text above", spellcheck: false }),
     source: element("textarea", { rows: 2, value: kept.source, placeholder: "Empty: the sentence above", spellcheck: false }),
-    compute: element("button", { class: "first" }, "Compute the losses"),
-    stopLosses: element("button", { disabled: true }, "Stop"),
+    compute: element("button", { type: "button", class: "first" }, "Compute the losses"),
+    stopLosses: element("button", { type: "button", "aria-disabled": "true" }, "Stop"),
     progress: element("p", { class: "note", role: "status" }),
     lossTrouble: trouble(),
     table: element("table", { class: "means" }),
@@ -46,7 +46,7 @@ export function begin(given) {
   parts.sourceField = element("label", { hidden: true }, "Sentence that it translates ", parts.source);
   parts.goOn = element("div", {},
     element("h2", {}, "Go on from the same prompt"),
-    element("div", { class: "controls" }, element("label", {}, "Tokens ", parts.length), parts.go, parts.stop),
+    element("div", { class: "controls" }, parts.go, parts.stop, element("label", {}, "Length ", parts.length)),
     parts.sampling, parts.writeTrouble, parts.written);
   parts.nextName = element("h2", {});
   parts.two = element("div", {}, parts.nextName, parts.nextTrouble, parts.next, parts.goOn);
@@ -61,7 +61,7 @@ export function begin(given) {
 }
 
 function trouble() {
-  return element("p", { class: "trouble", hidden: true });
+  return element("p", { class: "trouble", role: "alert", hidden: true });
 }
 
 function listen() {
@@ -71,11 +71,12 @@ function listen() {
     show();
   });
   parts.length.addEventListener("change", () => keep({ length: parts.length.value }));
-  parts.go.addEventListener("click", () => write(true));
-  parts.stop.addEventListener("click", () => write(false));
+  const on = (button, act) => button.addEventListener("click", () => button.getAttribute("aria-disabled") === "true" || act());
+  on(parts.go, () => write(true));
+  on(parts.stop, () => write(false));
   for (const name of ["text", "source"]) parts[name].addEventListener("input", typed);
-  parts.compute.addEventListener("click", () => lose("compute"));
-  parts.stopLosses.addEventListener("click", () => lose("stop"));
+  on(parts.compute, () => lose("compute"));
+  on(parts.stopLosses, () => lose("stop"));
   parts.shown.addEventListener("change", (event) => {
     keep({ shown: event.target.value });
     if (sides.a?.last) paint();
@@ -98,7 +99,7 @@ export function show() {
   fill(parts.first, page.models, page.model);
   fill(parts.second, others, kept.other);
   parts.second.parentElement.hidden = parts.two.hidden = !others.length;
-  parts.note.textContent = others.length ? "A is the model that is chosen above." : "There is one model only, so there is nothing to compare it with. Start the explorer with several folders, or with one that has both a best and a latest checkpoint. Its losses are below.";
+  parts.note.textContent = others.length ? "A is the model that is chosen above. Both models read the text above, without what was written after it: a longer bar is a likelier token, a stronger colour a larger loss or a likelier token." : "There is one model only, so there is nothing to compare it with. Start the explorer with several folders, or with one that has both a best and a latest checkpoint. Its losses are below.";
   parts.sourceField.hidden = page.facts.kind !== "translation";
   const fills = page.facts.kind === "masked";
   parts.nextName.textContent = fills ? "The first [MASK]" : "The next token";
@@ -111,6 +112,11 @@ export function show() {
   parts.written.replaceChildren();
   if (others.length) compareNext();
   loseIfShort();
+}
+
+/** Whether a button does something. One that does nothing keeps the focus, so that the keyboard does not lose its place. */
+function able(button, is) {
+  button.setAttribute("aria-disabled", String(!is));
 }
 
 function fill(select, names, chosen) {
@@ -151,8 +157,7 @@ const compareNext = latest(async (signal) => {
 function together({ tokens, a, b, a_to_b, b_to_a }) {
   const rows = element("div", { class: "pairs", role: "table", "aria-label": "The likeliest next tokens of A and of B" });
   rows.append(line("", head("A"), head("B")));
-  const most = Math.max(...tokens.flatMap(({ a, b }) => [a, b]));
-  for (const { text, a, b } of tokens) rows.append(line(visible(text), bar(a, "", most), bar(b, "other", most)));
+  for (const { text, a, b } of tokens) rows.append(line(visible(text), bar(a, ""), bar(b, "other")));
   const nats = `D(A ‖ B) = ${number(a_to_b)} nats, D(B ‖ A) = ${number(b_to_a)} nats`;
   return [
     rows,
@@ -165,7 +170,7 @@ function together({ tokens, a, b, a_to_b, b_to_a }) {
 function apart({ a, b }) {
   const column = (name, { best, entropy }, kind) => {
     const rows = element("div", { class: "pairs single", role: "table", "aria-label": `The likeliest next tokens of ${name}` }, line("", head(name)));
-    for (const { text, probability } of best) rows.append(line(visible(text), bar(probability, kind, best[0].probability)));
+    for (const { text, probability } of best) rows.append(line(visible(text), bar(probability, kind)));
     return element("div", {}, rows, element("p", { class: "readout" }, `Entropy: ${number(entropy)} nats`));
   };
   return [
@@ -182,9 +187,9 @@ function head(name) {
   return element("span", { class: "head", role: "columnheader" }, name);
 }
 
-function bar(probability, kind, most) {
+function bar(probability, kind) {
   const filled = element("span", { class: `bar ${kind}` });
-  filled.style.width = `${(100 * probability) / most}%`;
+  filled.style.width = `${100 * probability}%`;
   return element("span", { class: "cell", role: "cell" }, element("span", { class: "room", "aria-hidden": "true" }, filled), element("span", { class: "number" }, percent(probability)));
 }
 
@@ -196,8 +201,8 @@ function tellSampling() {
 }
 
 const write = latest(async (signal, start) => {
-  parts.go.disabled = start;
-  parts.stop.disabled = !start;
+  able(parts.go, !start);
+  able(parts.stop, start);
   if (!start) return;
   const length = Math.max(1, Math.min(5000, Math.round(Number(parts.length.value)) || 1));
   const names = [page.model, kept.other];
@@ -206,12 +211,12 @@ const write = latest(async (signal, start) => {
   const { sampling } = page;
   await Promise.all(columns.map((column, i) => writeOne(column, names[i], length, sampling, signal)));
   if (signal.aborted) return;
-  parts.go.disabled = false;
-  parts.stop.disabled = true;
+  able(parts.go, true);
+  able(parts.stop, false);
 }, (message) => {
   if (message) {
-    parts.go.disabled = false;
-    parts.stop.disabled = true;
+    able(parts.go, true);
+    able(parts.stop, false);
   }
   refused(parts.writeTrouble)(message);
 });
@@ -222,7 +227,7 @@ async function writeOne({ place, trouble }, model, length, sampling, signal) {
   const text = new TokenText(place, {
     label: `What ${model} writes`,
     colour: (i) => strength("high", found[i].probability),
-    tell: (i) => `${i + 1}: "${visible(found[i].text)}" ${percent(found[i].probability)}`,
+    tell: (i) => `${i + 1}: “${visible(found[i].text)}”, ${percent(found[i].probability)}`,
   });
   try {
     const passage = await passageOf(model, signal);
@@ -288,8 +293,8 @@ const lose = latest(async (signal, how) => {
 });
 
 function working(is) {
-  parts.compute.disabled = is;
-  parts.stopLosses.disabled = !is;
+  able(parts.compute, !is);
+  able(parts.stopLosses, is);
   parts.progress.setAttribute("aria-busy", String(is));
 }
 
@@ -408,7 +413,7 @@ function tell(i) {
   const same = alike();
   const names = same ? ["a", "b"] : [drawnOf === sides.b ? "b" : "a"];
   const by = same ? gap(i) : null;
-  return [`${i + 1}: "${visible(drawnOf.texts[i])}"`, ...names.flatMap(told), ...(by === null ? [] : [`A − B = ${number(by).replace("-", "−")}`])].join(", ");
+  return [`${i + 1}: “${visible(drawnOf.texts[i])}”`, ...names.flatMap(told), ...(by === null ? [] : [`A − B = ${number(by).replace("-", "−")}`])].join(", ");
 }
 
 /** The table of means. */
