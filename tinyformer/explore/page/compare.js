@@ -3,17 +3,18 @@
 import { Refusal, ask, latest, stream } from "./api.js";
 import { page } from "./state.js";
 import { element, number, percent, visible } from "./text.js";
-import { TokenText } from "./tokentext.js";
+import { ColouredText } from "./colouredtext.js";
 
 const KEY = "explorer.compare"; // where this tab of the browser keeps what was chosen here
 const SOON = 2000; // characters of a text whose losses are computed without being asked for
-const kept = { other: "", length: 200, text: "", source: "", shown: "a" };
+const kept = { others: {}, length: 200, text: "", source: "", shown: "a" };
 
 let section = null;
+let other = ""; // the name of model B
 let parts = null; // the elements that change
 let drawn = ""; // what the page showed when this view last asked
 const sides = { a: null, b: null }; // of the losses: {model, texts, losses, last}
-let colours = null; // the TokenText of the losses
+let colours = null; // the ColouredText of the losses
 
 /** Fill the section of this view once. */
 export function begin(given) {
@@ -67,7 +68,7 @@ function trouble() {
 function listen() {
   parts.first.addEventListener("change", () => chooseFirst(parts.first.value));
   parts.second.addEventListener("change", () => {
-    keep({ other: parts.second.value });
+    keep({ others: { ...kept.others, [page.facts.kind]: parts.second.value } });
     show();
   });
   parts.length.addEventListener("change", () => keep({ length: parts.length.value }));
@@ -95,9 +96,9 @@ function chooseFirst(name) {
 export function show() {
   if (!page.passage) return;
   const others = page.models.filter((name) => name !== page.model);
-  if (!others.includes(kept.other)) keep({ other: others[0] ?? "" });
+  other = otherOf(others);
   fill(parts.first, page.models, page.model);
-  fill(parts.second, others, kept.other);
+  fill(parts.second, others, other);
   parts.second.parentElement.hidden = parts.two.hidden = !others.length;
   parts.note.textContent = others.length ? "A is the model that is chosen above. Both models read the text above, without what was written after it: a longer bar is a likelier token, a stronger colour a larger loss or a likelier token." : "There is one model only, so there is nothing to compare it with. Start the explorer with several folders, or with one that has both a best and a latest checkpoint. Its losses are below.";
   parts.sourceField.hidden = page.facts.kind !== "translation";
@@ -105,13 +106,20 @@ export function show() {
   parts.nextName.textContent = fills ? "The first [MASK]" : "The next token";
   parts.goOn.hidden = fills;
   tellSampling();
-  const now = JSON.stringify([page.model, kept.other, page.text, page.sourceText]);
+  const now = JSON.stringify([page.model, other, page.text, page.sourceText]);
   if (now === drawn) return;
   drawn = now;
   write(false);
   parts.written.replaceChildren();
   if (others.length) compareNext();
   loseIfShort();
+}
+
+/** Model B: the one that was chosen for models of this kind, or else the other checkpoint of A's folder, or else any. */
+function otherOf(names) {
+  const folder = (name) => name.slice(0, Math.max(0, name.lastIndexOf(": ")));
+  const chosen = kept.others?.[page.facts.kind];
+  return names.includes(chosen) ? chosen : names.find((name) => folder(name) === folder(page.model)) ?? names[0] ?? "";
 }
 
 /** Whether a button does something. One that does nothing keeps the focus, so that the keyboard does not lose its place. */
@@ -145,7 +153,7 @@ async function passageOf(model, signal) {
 
 const compareNext = latest(async (signal) => {
   const a = await passageOf(page.model, signal);
-  const b = await passageOf(kept.other, signal);
+  const b = await passageOf(other, signal);
   const found = await ask("divergence", { a, b }, signal);
   parts.next.replaceChildren(...(found.alike ? together(found) : apart(found)));
 }, (message) => {
@@ -205,7 +213,7 @@ const write = latest(async (signal, start) => {
   able(parts.stop, start);
   if (!start) return;
   const length = Math.max(1, Math.min(5000, Math.round(Number(parts.length.value)) || 1));
-  const names = [page.model, kept.other];
+  const names = [page.model, other];
   const columns = ["A", "B"].map((name, i) => ({ place: element("div", {}), heading: element("h3", {}, `${name}: ${names[i]}`), trouble: trouble() }));
   parts.written.replaceChildren(...columns.map(({ heading, trouble, place }) => element("div", {}, heading, trouble, place)));
   const { sampling } = page;
@@ -224,7 +232,7 @@ const write = latest(async (signal, start) => {
 /** Let one model write, and show each token as it comes. */
 async function writeOne({ place, trouble }, model, length, sampling, signal) {
   const found = [];
-  const text = new TokenText(place, {
+  const text = new ColouredText(place, {
     label: `What ${model} writes`,
     colour: (i) => strength("high", found[i].probability),
     tell: (i) => `${i + 1}: “${visible(found[i].text)}”, ${percent(found[i].probability)}`,
@@ -279,7 +287,7 @@ const lose = latest(async (signal, how) => {
   if (how === "wait") parts.progress.textContent = `This text has ${text.length.toLocaleString("en")} characters: its losses are computed when you ask for them.`;
   if (how === "wait" || !text) return working(false);
   const asked = { text, source: page.facts.kind === "translation" ? entered("source", "sourceText") : "" };
-  const names = { a: page.model, b: kept.other };
+  const names = { a: page.model, b: other };
   if (names.b && (await ask("facts", { model: names.b }, signal)).kind !== page.facts.kind) names.b = ""; // its losses are of other things
   for (const name of ["a", "b"]) sides[name] = names[name] ? { model: names[name], texts: [], losses: [], last: null, refusal: "" } : null;
   shownSides();
@@ -362,7 +370,7 @@ function paint(all = true) {
   if (side !== drawnOf) {
     colours?.remove();
     drawnOf = side;
-    colours = new TokenText(parts.losses, { label: "The text, coloured by loss", gap: between(), colour, tell });
+    colours = new ColouredText(parts.losses, { label: "The text, coloured by loss", gap: between(), colour, tell });
   }
   colours.append(side.texts.slice(colours.texts.length));
   colours.paint(all ? 0 : painted);

@@ -4,7 +4,7 @@ import { samplingControls } from "./controls.js";
 import { Distribution } from "./distribution.js";
 import { page } from "./state.js";
 import { element, visible } from "./text.js";
-import { TokenText, legend } from "./tokens.js";
+import { TokenButtons, legend } from "./tokens.js";
 
 const MASK = "[MASK]";
 const HOW = "Choose a [MASK] to see the likeliest tokens there, and one of those to fill it in. The key M masks any other token.";
@@ -29,7 +29,7 @@ export function begin(part) {
   const left = element("div", {}, legend());
   const right = element("div", { class: "distribution" });
   part.append(how, row, element("div", { class: "side" }, left, right));
-  text = new TokenText(left, "The text. M masks a token", look);
+  text = new TokenButtons(left, "The text. M masks a token", look);
   text.box.addEventListener("keydown", (event) => {
     if (event.key.toLowerCase() === "m" && !event.ctrlKey && !event.metaKey && !event.altKey) mask(text.at);
   });

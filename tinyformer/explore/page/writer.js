@@ -6,7 +6,7 @@ import { numberOf, samplingControls } from "./controls.js";
 import { Distribution } from "./distribution.js";
 import { page } from "./state.js";
 import { element, visible } from "./text.js";
-import { TokenText, legend } from "./tokens.js";
+import { TokenButtons, legend } from "./tokens.js";
 import { drawTree } from "./branchtree.js";
 
 const MOST_TOKENS = 5000; // that the server writes at once
@@ -32,7 +32,7 @@ export function begin(part) {
   const right = element("div", { class: "distribution" });
   branches = element("div", { class: "branches" });
   part.append(trouble, status, element("div", { class: "side" }, left, right), element("h3", {}, "Branches"), branches);
-  text = new TokenText(left, "The text", look);
+  text = new TokenButtons(left, "The text", look);
   panel = new Distribution(right, choose);
   part.addEventListener("keydown", (event) => event.key === "Escape" && escape());
   page.addEventListener("passage", adopt);
