@@ -51,14 +51,20 @@ export function begin(given) {
     parts.sampling, parts.writeTrouble, parts.written);
   parts.nextName = element("h2", {});
   parts.two = element("div", {}, parts.nextName, parts.nextTrouble, parts.next, parts.goOn);
+  parts.lossPart = lossPart();
   section.replaceChildren(
     element("div", { class: "controls" }, element("label", {}, "Model A ", parts.first), element("label", {}, "Model B ", parts.second)),
-    parts.note, parts.two,
+    parts.note, parts.two, parts.lossPart);
+  listen();
+}
+
+/** The part about losses. */
+function lossPart() {
+  return element("div", {},
     element("h2", {}, "The loss of each token of a text"), parts.meaning,
     element("div", { class: "pasted" }, parts.sourceField, element("label", {}, "Text ", parts.text)),
     element("div", { class: "controls" }, parts.compute, parts.stopLosses), parts.progress, parts.lossTrouble,
     parts.table, parts.shown, parts.legend, parts.losses);
-  listen();
 }
 
 function trouble() {
@@ -101,6 +107,13 @@ export function show() {
   fill(parts.second, others, other);
   parts.second.parentElement.hidden = parts.two.hidden = !others.length;
   parts.note.textContent = others.length ? "A is the model that is chosen above. Both models read the text above, without what was written after it: a longer bar is a likelier token, a stronger colour a larger loss or a likelier token." : "There is one model only, so there is nothing to compare it with. Start the explorer with several folders, or with one that has both a best and a latest checkpoint. Its losses are below.";
+  const predicts = page.facts.kind !== "encoder";
+  parts.lossPart.hidden = !predicts;
+  if (!predicts) {
+    parts.two.hidden = true;
+    parts.note.textContent = "This model predicts no tokens, so there are no predictions and no losses to compare.";
+    return;
+  }
   parts.sourceField.hidden = page.facts.kind !== "translation";
   const fills = page.facts.kind === "masked";
   parts.nextName.textContent = fills ? "The first [MASK]" : "The next token";
