@@ -106,7 +106,7 @@ export function show() {
   fill(parts.first, page.models, page.model);
   fill(parts.second, others, other);
   parts.second.parentElement.hidden = parts.two.hidden = !others.length;
-  parts.note.textContent = others.length ? "A is the model that is chosen above. Both models read the text above, without what was written after it: a longer bar is a likelier token, a stronger colour a larger loss or a likelier token." : "There is one model only, so there is nothing to compare it with. Start the explorer with several folders, or with one that has both a best and a latest checkpoint. Its losses are below.";
+  parts.note.textContent = others.length ? "A is the model that is chosen above. Both models read the text above, without what Write has added to it. The longer a bar, the likelier the token." : "There is one model only, so there is nothing to compare it with. Start the explorer with several folders, or with one that has both a best and a latest checkpoint. Its losses are below.";
   const predicts = page.facts.kind !== "encoder";
   parts.lossPart.hidden = !predicts;
   if (!predicts) {
