@@ -70,13 +70,13 @@ def test_the_numbers_of_each_head_are_those_of_the_library(tab: Tab, explorers: 
             assert page.text_content("#attention-title") == f"Layer {layer}, head {head}"
             row = layers[layer - 1][0, head - 1].numpy()[12]
             check_most(page, row)
-            expected = f'"x" (place 13) looks at "t" (place 1): {shown(float(row[0]))}'
+            expected = f"“x” (place 13) looks at “t” (place 1): {shown(float(row[0]))}"
             assert readout(page) == expected
     page.locator(".links button").first.hover()
     choose(page, "Mean over heads")
-    assert readout(page) == '"t" (place 1) looks at "t" (place 1): 1.000'  # the first token is still chosen
+    assert readout(page) == "“t” (place 1) looks at “t” (place 1): 1.000"  # the first token is still chosen
     page.locator(".links button").last.hover()
-    page.get_by_text('"x" (place 13) looks most at:').wait_for()
+    page.get_by_text("“x” (place 13) looks most at:").wait_for()
     check_most(page, layers[1][0].mean(0).numpy()[12])
     choose(page, "Rollout")
     check_most(page, attention_rollout(layers)[1][0].numpy()[12])
@@ -93,7 +93,7 @@ def test_a_translation_is_linked_to_its_source(tab: Tab, explorers: Any, runs: A
     assert below.locator("button").count() == 1 + len("the fox")
     below.locator("button").nth(2).hover()
     row = cross[0][0, 0].numpy()[2]
-    page.get_by_text('"h" (place 3) looks most at:').wait_for()
+    page.get_by_text("“h” (place 3) looks most at:").wait_for()
     page.wait_for_selector("#attention-most .number")
     check_most(page, row)
     assert page.locator(".links path").count() == (row >= 0.005).sum()
@@ -104,16 +104,16 @@ def test_a_translation_is_linked_to_its_source(tab: Tab, explorers: Any, runs: A
 def test_the_tokens_and_the_map_share_the_chosen_token(tab: Tab, explorers: Any) -> None:
     page = opened(tab, explorers["gpt"], text="the quick fox")
     page.locator(".links button").nth(4).hover()
-    assert readout(page).startswith('"q" (place 5) looks at')
+    assert readout(page).startswith("“q” (place 5) looks at")
     page.focus(".links button[tabindex='0']")
     page.keyboard.press("ArrowRight")
-    assert readout(page).startswith('"u" (place 6) looks at')
+    assert readout(page).startswith("“u” (place 6) looks at")
     page.keyboard.press("End")
-    assert readout(page).startswith('"x" (place 13) looks at')
+    assert readout(page).startswith("“x” (place 13) looks at")
     page.focus("#view-attention .heatmap")
     page.keyboard.press("ArrowUp")
     assert page.get_attribute(".links [aria-current]", "data-query") == "11"
-    assert page.text_content(".most") == '"o" (place 12) looks most at:'
+    assert page.text_content(".most") == "“o” (place 12) looks most at:"
 
 
 def test_a_later_token_cannot_be_seen(tab: Tab, explorers: Any) -> None:
@@ -122,7 +122,7 @@ def test_a_later_token_cannot_be_seen(tab: Tab, explorers: Any) -> None:
     page.keyboard.press("Home")
     page.focus("#view-attention .heatmap")
     page.keyboard.press("ArrowRight")
-    assert readout(page) == '"t" (place 1) cannot see "h" (place 2): it comes later'
+    assert readout(page) == "“t” (place 1) cannot see “h” (place 2): it comes later"
     assert page.locator(".links button").nth(1).get_attribute("title") == readout(page)
     assert page.locator(".links .hidden-token").count() == 12
 
@@ -188,7 +188,7 @@ def test_a_long_text_is_fetched_in_parts(browser: Any, tmp_path: Path, width: in
         page.wait_for_selector("#attention-most .number")
         page.keyboard.press("ArrowRight")
         row = weights_of(run, text)["blocks.0.attention"][0, 0].numpy()[1]
-        assert readout(page) == f'"o" (place 58) looks at "r" (place 57): {shown(float(row[0]))}'
+        assert readout(page) == f"“o” (place 58) looks at “r” (place 57): {shown(float(row[0]))}"
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
         page.evaluate("document.querySelector('.heatmap').scrollTop = 6000")
         page.wait_for_load_state("networkidle")

@@ -71,7 +71,7 @@ def test_two_checkpoints_of_a_run(tab: Tab, explorers: Any, runs: dict[str, Path
     page.focus(LOSSES)
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
-    assert f'2: "h", A {one[1]:.3f} nats' in readout(page) and f"B {other[1]:.3f} nats" in readout(page)
+    assert f"2: “h”, A {one[1]:.3f} nats" in readout(page) and f"B {other[1]:.3f} nats" in readout(page)
     assert f"A − B = {one[1] - other[1]:.3f}".replace("-", "−") in readout(page)
     page.check("[value='difference']")
     colours = page.eval_on_selector_all(f"{LOSSES} >> span", "all => all.map((one) => one.style.background)")
@@ -98,7 +98,7 @@ def test_both_continue_from_the_same_seed(tab: Tab, two: Explorer, runs: dict[st
     page.hover("#view-compare .both .tokens.long span >> nth=0")
     first = texts[0][0]
     assert re.fullmatch(
-        rf'1: "{re.escape(first.replace(" ", "␣"))}" (> )?[\d.]+ %', page.text_content("#view-compare .both .readout")
+        rf"1: “{re.escape(first.replace(' ', '␣'))}”, (> )?[\d.]+ %", page.text_content("#view-compare .both .readout")
     )
 
 
@@ -123,7 +123,7 @@ def test_a_long_text_is_drawn_where_it_is_seen(tab: Tab, two: Explorer, runs: di
     assert page.text_content(LOSSES).replace("↵", "") == text
     page.focus(LOSSES)
     page.keyboard.press("End")
-    assert readout(page).startswith(f'{len(text)}: "↵", A {one[-1]:.3f} nats')
+    assert readout(page).startswith(f"{len(text)}: “↵”, A {one[-1]:.3f} nats")
     assert page.locator(f"{LOSSES} >> span").count() < 4000
 
 
@@ -134,7 +134,7 @@ def test_computing_can_be_stopped(tab: Tab, two: Explorer) -> None:
     page.click("#view-compare >> text=Continue with both")
     page.wait_for_selector("#view-compare .both .tokens.long span >> nth=3")
     page.click("#view-compare .controls:has(input[type='number']) >> text=Stop")
-    page.wait_for_selector("button:has-text('Continue with both'):enabled")
+    page.wait_for_selector("button:has-text('Continue with both')[aria-disabled='false']")
     count = page.locator("#view-compare .both .tokens.long").first.text_content()
     page.wait_for_timeout(300)
     assert page.locator("#view-compare .both .tokens.long").first.text_content() == count

@@ -65,7 +65,7 @@ def test_norms(tab: Any, explorers: Any, runs: Any) -> None:
         f"{host.linalg.norm(row, axis=-1).mean():.3f}" for row in rows
     ]
     line = move(page, "norms", "ArrowDown", "ArrowRight", "ArrowRight")
-    assert line == f"block 1, token 3 “e”: norm {host.linalg.norm(rows[1][2]):.3f}"
+    assert line == f"block 1, “e” (place 3): norm {host.linalg.norm(rows[1][2]):.3f}"
 
 
 def test_norms_of_both_sides_of_an_encoder_decoder(tab: Any, explorers: Any, runs: Any) -> None:
@@ -107,7 +107,7 @@ def test_the_lens_is_picked_by_the_mouse(tab: Any, explorers: Any) -> None:
     box = page.locator("#inside-lens .heatmap")
     box.click(position={"x": 200, "y": 60})
     page.wait_for_selector("#lens-best .bar")
-    assert "block 1, after token" in str(page.text_content("#lens-best h3"))
+    assert "block 1, after “" in str(page.text_content("#lens-best h3"))
 
 
 @pytest.mark.parametrize("name", ["gpt", "recurrent", "masked"])
@@ -136,7 +136,7 @@ def test_states(tab: Any, explorers: Any, runs: Any, name: str) -> None:
     cell = "cell" if name == "recurrent" else "decoder.cell"
     page.select_option("#states-kind", cell)
     line = move(page, "states", "ArrowDown", "ArrowRight")
-    assert line.startswith("unit 2 after token 2")
+    assert line.startswith("unit 2 after “")
     assert last_number(line) == f"{streams[cell][0][1, 1]:.3f}"
     if name == "recurrent":
         page.select_option("#states-layer", label="2")
@@ -147,7 +147,7 @@ def test_states(tab: Any, explorers: Any, runs: Any, name: str) -> None:
     else:
         page.select_option("#states-kind", "encoder.hidden")
         line = move(page, "states", "ArrowRight")
-        assert line.startswith("forward unit 1 after token 2")
+        assert line.startswith("forward unit 1 after “")
         assert "no lens" in page.text_content("#inside-lens")
 
 
@@ -173,7 +173,7 @@ def test_the_map_of_embeddings_and_its_search(tab: Any, explorers: Any, runs: An
     found = page.locator("#embeddings-found button")
     assert found.all_text_contents() == [told(sign) for sign in "fox"]
     page.fill("#embeddings-search", "q")
-    assert page.locator("#embeddings-found li").first.text_content() == "1 token matches"
+    assert page.locator("#embeddings-count").text_content() == "1 token matches"
     assert found.all_text_contents() == [told("q")]
     page.locator("#embeddings-search").press("Tab")
     page.locator("#inside-embeddings .scatter").press("+")
@@ -184,7 +184,7 @@ def test_the_map_of_embeddings_and_its_search(tab: Any, explorers: Any, runs: An
     page.locator("#inside-embeddings .scatter").press("0")
     page.locator("#inside-embeddings .scatter").press("ArrowLeft")
     page.fill("#embeddings-search", "no such token")
-    assert page.locator("#embeddings-found li").first.text_content() == "0 tokens match"
+    assert page.locator("#embeddings-count").text_content() == "0 tokens match"
 
 
 def test_tokens_are_shown_as_text(tab: Any, explorers: Any) -> None:
@@ -231,7 +231,7 @@ def test_what_a_gpt_cannot_read_at_once_is_told(tab: Any, explorers: Any) -> Non
     page = tab.open(explorers["gpt"], "inside", text="fox " * 20)
     page.wait_for_selector("#inside-norms td")
     assert page.text_content("#inside-cut").startswith("Of the 80 tokens, the last 32 are shown")
-    assert "token 50 " in move(page, "norms", "ArrowRight")
+    assert "(place 50)" in move(page, "norms", "ArrowRight")
 
 
 def test_nothing_is_asked_again_when_nothing_changed(tab: Any, explorers: Any) -> None:

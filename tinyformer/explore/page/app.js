@@ -53,22 +53,27 @@ function count() {
   }
   const { ids, source } = page.passage;
   const read = source.length ? `${source.length} tokens of the sentence, ` : "";
+  const written = source.length ? " of its translation" : "";
   const { kind, longest } = page.facts;
   const beyond = kind === "language" && longest && ids.length > longest ? `; the model sees the last ${longest}` : "";
-  counted.textContent = `${read}${ids.length} token${ids.length === 1 ? "" : "s"}${beyond}`;
+  counted.textContent = `${read}${ids.length} token${ids.length === 1 ? "" : "s"}${written}${beyond}`;
 }
 
 const choose = latest(async (signal, model) => {
   wanted = model;
   busy(true);
   const facts = await ask("facts", { model }, signal);
+  const translates = facts.kind === "translation";
+  if (page.translates !== translates) {
+    page.set({ translates, text: page.otherText, otherText: page.text });
+    byId("text").value = page.text;
+  }
   page.set({ model, facts, passage: null }, "model");
   byId("model").value = model;
   const { class: name, parameters, settings } = facts;
   const sizes = ["num_layers", "encoder_layers", "decoder_layers", "num_heads", "d_model", "block_size", "vocab_size"];
   const said = sizes.filter((key) => key in settings).map((key) => `${key} ${settings[key].toLocaleString("en")}`);
   byId("facts").textContent = [`${name}, ${parameters.toLocaleString("en")} parameters`, ...said].join(" · ");
-  const translates = facts.kind === "translation";
   byId("source-field").hidden = !translates;
   const fills = facts.kind === "masked" ? "Text with [MASK] where a token is to be filled in" : "Text";
   byId("text-name").textContent = translates ? "Its translation, as far as it is given" : facts.kind === "language" ? "Text to go on from" : fills;

@@ -232,7 +232,7 @@ function looks() {
 
 /** A token with its place, from 1 on. */
 function named(side, at) {
-  return `"${visible(shown.texts[side][at])}" (place ${at + 1 + (side === "text" ? shown.first : 0)})`;
+  return `“${visible(shown.texts[side][at])}” (place ${at + 1 + (side === "text" ? shown.first : 0)})`;
 }
 
 /** A weight with three digits after the point. One that would look like 0 keeps two of its digits. */

@@ -26,7 +26,7 @@ export function begin(given) {
     return [element("label", {}, label, input), input];
   };
   const [widthLabel, width] = field("width", `Beam width (1–${WIDEST})`, 4, WIDEST);
-  const [lengthLabel, length] = field("length", `Tokens, at most (1–${LONGEST})`, 12, LONGEST);
+  const [lengthLabel, length] = field("length", `Length, at most (1–${LONGEST})`, 12, LONGEST);
   const button = element("button", { class: "first", id: "beam-search", type: "button" }, "Search");
   const line = element("p", { class: "note", id: "beam-said", role: "status" });
   const picture = element("div", { id: "beam-tree" });
@@ -36,7 +36,7 @@ export function begin(given) {
   section.replaceChildren(
     element("h2", {}, "Greedy and beam search"),
     element("p", { class: "note" }, "A greedy search takes the likeliest token at each step. A beam search keeps several texts at once, so that it can find one that begins less likely and ends likelier."),
-    element("div", { class: "controls" }, widthLabel, lengthLabel, button),
+    element("div", { class: "controls" }, button, widthLabel, lengthLabel),
     line, table, picture, legend,
   );
   button.addEventListener("click", () => (parts.running ? stop() : start()));

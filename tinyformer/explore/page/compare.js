@@ -3,17 +3,18 @@
 import { Refusal, ask, latest, stream } from "./api.js";
 import { page } from "./state.js";
 import { element, number, percent, visible } from "./text.js";
-import { TokenText } from "./tokentext.js";
+import { ColouredText } from "./colouredtext.js";
 
 const KEY = "explorer.compare"; // where this tab of the browser keeps what was chosen here
 const SOON = 2000; // characters of a text whose losses are computed without being asked for
-const kept = { other: "", length: 200, text: "", source: "", shown: "a" };
+const kept = { others: {}, length: 200, text: "", source: "", shown: "a" };
 
 let section = null;
+let other = ""; // the name of model B
 let parts = null; // the elements that change
 let drawn = ""; // what the page showed when this view last asked
 const sides = { a: null, b: null }; // of the losses: {model, texts, losses, last}
-let colours = null; // the TokenText of the losses
+let colours = null; // the ColouredText of the losses
 
 /** Fill the section of this view once. */
 export function begin(given) {
@@ -25,16 +26,16 @@ export function begin(given) {
     note: element("p", { class: "note" }),
     next: element("div", {}),
     nextTrouble: trouble(),
-    go: element("button", { class: "first" }, "Continue with both"),
-    stop: element("button", { disabled: true }, "Stop"),
+    go: element("button", { type: "button", class: "first" }, "Continue with both"),
+    stop: element("button", { type: "button", "aria-disabled": "true" }, "Stop"),
     length: element("input", { type: "number", min: 1, max: 5000, value: kept.length }),
     sampling: element("p", { class: "note" }),
     written: element("div", { class: "both" }),
     writeTrouble: trouble(),
     text: element("textarea", { rows: 4, value: kept.text, placeholder: "Empty: the text above", spellcheck: false }),
     source: element("textarea", { rows: 2, value: kept.source, placeholder: "Empty: the sentence above", spellcheck: false }),
-    compute: element("button", { class: "first" }, "Compute the losses"),
-    stopLosses: element("button", { disabled: true }, "Stop"),
+    compute: element("button", { type: "button", class: "first" }, "Compute the losses"),
+    stopLosses: element("button", { type: "button", "aria-disabled": "true" }, "Stop"),
     progress: element("p", { class: "note", role: "status" }),
     lossTrouble: trouble(),
     table: element("table", { class: "means" }),
@@ -46,36 +47,43 @@ export function begin(given) {
   parts.sourceField = element("label", { hidden: true }, "Sentence that it translates ", parts.source);
   parts.goOn = element("div", {},
     element("h2", {}, "Go on from the same prompt"),
-    element("div", { class: "controls" }, element("label", {}, "Tokens ", parts.length), parts.go, parts.stop),
+    element("div", { class: "controls" }, parts.go, parts.stop, element("label", {}, "Length ", parts.length)),
     parts.sampling, parts.writeTrouble, parts.written);
   parts.nextName = element("h2", {});
   parts.two = element("div", {}, parts.nextName, parts.nextTrouble, parts.next, parts.goOn);
+  parts.lossPart = lossPart();
   section.replaceChildren(
     element("div", { class: "controls" }, element("label", {}, "Model A ", parts.first), element("label", {}, "Model B ", parts.second)),
-    parts.note, parts.two,
+    parts.note, parts.two, parts.lossPart);
+  listen();
+}
+
+/** The part about losses. */
+function lossPart() {
+  return element("div", {},
     element("h2", {}, "The loss of each token of a text"), parts.meaning,
     element("div", { class: "pasted" }, parts.sourceField, element("label", {}, "Text ", parts.text)),
     element("div", { class: "controls" }, parts.compute, parts.stopLosses), parts.progress, parts.lossTrouble,
     parts.table, parts.shown, parts.legend, parts.losses);
-  listen();
 }
 
 function trouble() {
-  return element("p", { class: "trouble", hidden: true });
+  return element("p", { class: "trouble", role: "alert", hidden: true });
 }
 
 function listen() {
   parts.first.addEventListener("change", () => chooseFirst(parts.first.value));
   parts.second.addEventListener("change", () => {
-    keep({ other: parts.second.value });
+    keep({ others: { ...kept.others, [page.facts.kind]: parts.second.value } });
     show();
   });
   parts.length.addEventListener("change", () => keep({ length: parts.length.value }));
-  parts.go.addEventListener("click", () => write(true));
-  parts.stop.addEventListener("click", () => write(false));
+  const on = (button, act) => button.addEventListener("click", () => button.getAttribute("aria-disabled") === "true" || act());
+  on(parts.go, () => write(true));
+  on(parts.stop, () => write(false));
   for (const name of ["text", "source"]) parts[name].addEventListener("input", typed);
-  parts.compute.addEventListener("click", () => lose("compute"));
-  parts.stopLosses.addEventListener("click", () => lose("stop"));
+  on(parts.compute, () => lose("compute"));
+  on(parts.stopLosses, () => lose("stop"));
   parts.shown.addEventListener("change", (event) => {
     keep({ shown: event.target.value });
     if (sides.a?.last) paint();
@@ -94,23 +102,42 @@ function chooseFirst(name) {
 export function show() {
   if (!page.passage) return;
   const others = page.models.filter((name) => name !== page.model);
-  if (!others.includes(kept.other)) keep({ other: others[0] ?? "" });
+  other = otherOf(others);
   fill(parts.first, page.models, page.model);
-  fill(parts.second, others, kept.other);
+  fill(parts.second, others, other);
   parts.second.parentElement.hidden = parts.two.hidden = !others.length;
-  parts.note.textContent = others.length ? "A is the model that is chosen above." : "There is one model only, so there is nothing to compare it with. Start the explorer with several folders, or with one that has both a best and a latest checkpoint. Its losses are below.";
+  parts.note.textContent = others.length ? "A is the model that is chosen above. Both models read the text above, without what Write has added to it. The longer a bar, the likelier the token." : "There is one model only, so there is nothing to compare it with. Start the explorer with several folders, or with one that has both a best and a latest checkpoint. Its losses are below.";
+  const predicts = page.facts.kind !== "encoder";
+  parts.lossPart.hidden = !predicts;
+  if (!predicts) {
+    parts.two.hidden = true;
+    parts.note.textContent = "This model predicts no tokens, so there are no predictions and no losses to compare.";
+    return;
+  }
   parts.sourceField.hidden = page.facts.kind !== "translation";
   const fills = page.facts.kind === "masked";
   parts.nextName.textContent = fills ? "The first [MASK]" : "The next token";
   parts.goOn.hidden = fills;
   tellSampling();
-  const now = JSON.stringify([page.model, kept.other, page.text, page.sourceText]);
+  const now = JSON.stringify([page.model, other, page.text, page.sourceText]);
   if (now === drawn) return;
   drawn = now;
   write(false);
   parts.written.replaceChildren();
   if (others.length) compareNext();
   loseIfShort();
+}
+
+/** Model B: the one that was chosen for models of this kind, or else the other checkpoint of A's folder, or else any. */
+function otherOf(names) {
+  const folder = (name) => name.slice(0, Math.max(0, name.lastIndexOf(": ")));
+  const chosen = kept.others?.[page.facts.kind];
+  return names.includes(chosen) ? chosen : names.find((name) => folder(name) === folder(page.model)) ?? names[0] ?? "";
+}
+
+/** Whether a button does something. One that does nothing keeps the focus, so that the keyboard does not lose its place. */
+function able(button, is) {
+  button.setAttribute("aria-disabled", String(!is));
 }
 
 function fill(select, names, chosen) {
@@ -139,7 +166,7 @@ async function passageOf(model, signal) {
 
 const compareNext = latest(async (signal) => {
   const a = await passageOf(page.model, signal);
-  const b = await passageOf(kept.other, signal);
+  const b = await passageOf(other, signal);
   const found = await ask("divergence", { a, b }, signal);
   parts.next.replaceChildren(...(found.alike ? together(found) : apart(found)));
 }, (message) => {
@@ -151,8 +178,7 @@ const compareNext = latest(async (signal) => {
 function together({ tokens, a, b, a_to_b, b_to_a }) {
   const rows = element("div", { class: "pairs", role: "table", "aria-label": "The likeliest next tokens of A and of B" });
   rows.append(line("", head("A"), head("B")));
-  const most = Math.max(...tokens.flatMap(({ a, b }) => [a, b]));
-  for (const { text, a, b } of tokens) rows.append(line(visible(text), bar(a, "", most), bar(b, "other", most)));
+  for (const { text, a, b } of tokens) rows.append(line(visible(text), bar(a, ""), bar(b, "other")));
   const nats = `D(A ‖ B) = ${number(a_to_b)} nats, D(B ‖ A) = ${number(b_to_a)} nats`;
   return [
     rows,
@@ -165,7 +191,7 @@ function together({ tokens, a, b, a_to_b, b_to_a }) {
 function apart({ a, b }) {
   const column = (name, { best, entropy }, kind) => {
     const rows = element("div", { class: "pairs single", role: "table", "aria-label": `The likeliest next tokens of ${name}` }, line("", head(name)));
-    for (const { text, probability } of best) rows.append(line(visible(text), bar(probability, kind, best[0].probability)));
+    for (const { text, probability } of best) rows.append(line(visible(text), bar(probability, kind)));
     return element("div", {}, rows, element("p", { class: "readout" }, `Entropy: ${number(entropy)} nats`));
   };
   return [
@@ -182,9 +208,9 @@ function head(name) {
   return element("span", { class: "head", role: "columnheader" }, name);
 }
 
-function bar(probability, kind, most) {
+function bar(probability, kind) {
   const filled = element("span", { class: `bar ${kind}` });
-  filled.style.width = `${(100 * probability) / most}%`;
+  filled.style.width = `${100 * probability}%`;
   return element("span", { class: "cell", role: "cell" }, element("span", { class: "room", "aria-hidden": "true" }, filled), element("span", { class: "number" }, percent(probability)));
 }
 
@@ -196,22 +222,22 @@ function tellSampling() {
 }
 
 const write = latest(async (signal, start) => {
-  parts.go.disabled = start;
-  parts.stop.disabled = !start;
+  able(parts.go, !start);
+  able(parts.stop, start);
   if (!start) return;
   const length = Math.max(1, Math.min(5000, Math.round(Number(parts.length.value)) || 1));
-  const names = [page.model, kept.other];
+  const names = [page.model, other];
   const columns = ["A", "B"].map((name, i) => ({ place: element("div", {}), heading: element("h3", {}, `${name}: ${names[i]}`), trouble: trouble() }));
   parts.written.replaceChildren(...columns.map(({ heading, trouble, place }) => element("div", {}, heading, trouble, place)));
   const { sampling } = page;
   await Promise.all(columns.map((column, i) => writeOne(column, names[i], length, sampling, signal)));
   if (signal.aborted) return;
-  parts.go.disabled = false;
-  parts.stop.disabled = true;
+  able(parts.go, true);
+  able(parts.stop, false);
 }, (message) => {
   if (message) {
-    parts.go.disabled = false;
-    parts.stop.disabled = true;
+    able(parts.go, true);
+    able(parts.stop, false);
   }
   refused(parts.writeTrouble)(message);
 });
@@ -219,10 +245,10 @@ const write = latest(async (signal, start) => {
 /** Let one model write, and show each token as it comes. */
 async function writeOne({ place, trouble }, model, length, sampling, signal) {
   const found = [];
-  const text = new TokenText(place, {
+  const text = new ColouredText(place, {
     label: `What ${model} writes`,
     colour: (i) => strength("high", found[i].probability),
-    tell: (i) => `${i + 1}: "${visible(found[i].text)}" ${percent(found[i].probability)}`,
+    tell: (i) => `${i + 1}: “${visible(found[i].text)}”, ${percent(found[i].probability)}`,
   });
   try {
     const passage = await passageOf(model, signal);
@@ -274,7 +300,7 @@ const lose = latest(async (signal, how) => {
   if (how === "wait") parts.progress.textContent = `This text has ${text.length.toLocaleString("en")} characters: its losses are computed when you ask for them.`;
   if (how === "wait" || !text) return working(false);
   const asked = { text, source: page.facts.kind === "translation" ? entered("source", "sourceText") : "" };
-  const names = { a: page.model, b: kept.other };
+  const names = { a: page.model, b: other };
   if (names.b && (await ask("facts", { model: names.b }, signal)).kind !== page.facts.kind) names.b = ""; // its losses are of other things
   for (const name of ["a", "b"]) sides[name] = names[name] ? { model: names[name], texts: [], losses: [], last: null, refusal: "" } : null;
   shownSides();
@@ -288,8 +314,8 @@ const lose = latest(async (signal, how) => {
 });
 
 function working(is) {
-  parts.compute.disabled = is;
-  parts.stopLosses.disabled = !is;
+  able(parts.compute, !is);
+  able(parts.stopLosses, is);
   parts.progress.setAttribute("aria-busy", String(is));
 }
 
@@ -357,7 +383,7 @@ function paint(all = true) {
   if (side !== drawnOf) {
     colours?.remove();
     drawnOf = side;
-    colours = new TokenText(parts.losses, { label: "The text, coloured by loss", gap: between(), colour, tell });
+    colours = new ColouredText(parts.losses, { label: "The text, coloured by loss", gap: between(), colour, tell });
   }
   colours.append(side.texts.slice(colours.texts.length));
   colours.paint(all ? 0 : painted);
@@ -408,7 +434,7 @@ function tell(i) {
   const same = alike();
   const names = same ? ["a", "b"] : [drawnOf === sides.b ? "b" : "a"];
   const by = same ? gap(i) : null;
-  return [`${i + 1}: "${visible(drawnOf.texts[i])}"`, ...names.flatMap(told), ...(by === null ? [] : [`A − B = ${number(by).replace("-", "−")}`])].join(", ");
+  return [`${i + 1}: “${visible(drawnOf.texts[i])}”`, ...names.flatMap(told), ...(by === null ? [] : [`A − B = ${number(by).replace("-", "−")}`])].join(", ");
 }
 
 /** The table of means. */

@@ -17,7 +17,7 @@ export function drawEntropy(box, found) {
   const isHere = found.predicts === "here";
   const full = Math.log(found.facts.settings.target_vocab_size ?? found.facts.settings.vocab_size); // nats of a uniform guess
   const tell = (row, column, value) => {
-    const token = `token ${column + 1 + found.first} “${texts[column]}”`;
+    const token = `“${texts[column]}” (place ${column + 1 + found.first})`;
     if (row === 0) return `${isHere ? "In the place of" : "After"} ${token}: entropy ${number(value)} nats`;
     const target = isHere ? texts[column] : texts[column + 1];
     return target === undefined ? `After ${token}: nothing follows, so there is no loss` : `${isHere ? "In the place of" : "After"} ${token}: loss of “${target}” ${number(value)} nats`;

@@ -4,9 +4,10 @@ import { samplingControls } from "./controls.js";
 import { Distribution } from "./distribution.js";
 import { page } from "./state.js";
 import { element, visible } from "./text.js";
-import { TokenText, legend } from "./tokens.js";
+import { TokenButtons, legend } from "./tokens.js";
 
 const MASK = "[MASK]";
+const HOW = "Choose a [MASK] to see the likeliest tokens there, and one of those to fill it in. The key M masks any other token.";
 
 let prompt = null; // the passage as it was given
 let tokens = []; // those that are looked at: {id, text, probability}
@@ -17,6 +18,7 @@ let text, panel, hide, undo;
 
 /** Fill this part of the view once. */
 export function begin(part) {
+  const how = element("p", { class: "note" }, HOW);
   const row = element("div", { class: "controls" });
   hide = element("button", { type: "button" }, "Mask this token");
   undo = element("button", { type: "button" }, "Clear");
@@ -24,11 +26,10 @@ export function begin(part) {
   undo.addEventListener("click", clear);
   row.append(hide, undo);
   samplingControls(row, false);
-  const how = element("p", { class: "note" }, "Choose a [MASK] to see what could stand there. M hides any other token.");
-  const left = element("div", {}, how, legend());
+  const left = element("div", {}, legend());
   const right = element("div", { class: "distribution" });
-  part.append(row, element("div", { class: "side" }, left, right));
-  text = new TokenText(left, "The text. M hides a token", look);
+  part.append(how, row, element("div", { class: "side" }, left, right));
+  text = new TokenButtons(left, "The text. M masks a token", look);
   text.box.addEventListener("keydown", (event) => {
     if (event.key.toLowerCase() === "m" && !event.ctrlKey && !event.metaKey && !event.altKey) mask(text.at);
   });

@@ -1,9 +1,9 @@
 /** A map of numbers: rows by columns of coloured cells, of which only those that are seen are drawn. */
 
-import { element } from "./text.js";
+import { element, inks } from "./text.js";
 
 const FONT = "12px ui-monospace, monospace";
-const WIDE = 40; // pixels: columns of this width have their names across, narrower ones upwards
+const WIDE = 40; // pixels: columns of this width have their names across, cut where they are longer
 
 /**
  * A map of numbers in a scrolling box, with names of the rows and columns, and a line below that tells the number of the cell
@@ -64,10 +64,17 @@ export class HeatMap {
     const widest = (names, most) => Math.min(most, Math.ceil(Math.max(0, ...names.slice(0, 2000).map((name) => pen.measureText(name).width))) + 10);
     this.left = widest(this.how.rows, 130);
     const { cell, width, rows, columns } = this.how;
-    this.top = width < WIDE ? widest(columns, 90) : 20;
+    const tallest = Math.max(0, ...columns.slice(0, 2000).filter((name) => !this.isShort(pen, name)).map((name) => pen.measureText(name).width));
+    this.top = Math.max(20, Math.min(90, Math.ceil(tallest) + 10));
     this.size = { width: this.left + width * columns.length + 2, height: this.top + cell * rows.length + 2 };
     this.sheet.style.width = `${this.size.width}px`;
     this.sheet.style.height = `${this.size.height}px`;
+  }
+
+  /** Whether the name of a column has room across it. Longer names stand upwards. */
+  isShort(pen, name) {
+    const { width } = this.how;
+    return width >= WIDE || pen.measureText(name).width <= width - 2;
   }
 
   /** The cells that are seen now. */
@@ -102,6 +109,7 @@ export class HeatMap {
     pen.fillStyle = paper;
     pen.fillRect(0, 0, across, down);
     const range = this.seen();
+    const inkOn = inks();
     const x = (column) => this.left + column * width - this.box.scrollLeft;
     const y = (row) => this.top + row * cell - this.box.scrollTop;
     pen.save();
@@ -122,7 +130,7 @@ export class HeatMap {
         paint?.(pen, box, row, column);
         const text = write?.(row, column, found);
         if (text) {
-          pen.fillStyle = Math.abs(strength) > 0.66 ? paper : ink;
+          pen.fillStyle = grey || !strength ? ink : inkOn(strength);
           pen.fillText(text, x(column) + 3, y(row) + cell / 2, width - 5);
         }
       }
@@ -148,8 +156,11 @@ export class HeatMap {
     pen.clip();
     const everyColumn = Math.ceil(12 / width);
     for (let column = range.column - (range.column % everyColumn); column < range.column + range.columns; column += everyColumn) {
-      if (width >= WIDE) {
-        pen.fillText(columns[column], x(column) + 3, this.top / 2, width - 5);
+      if (this.isShort(pen, columns[column])) {
+        const narrow = width < WIDE;
+        pen.textAlign = narrow ? "center" : "left";
+        pen.fillText(columns[column], x(column) + (narrow ? width / 2 : 3), this.top - 10, width - (narrow ? 0 : 5));
+        pen.textAlign = "left";
         continue;
       }
       pen.save();
@@ -173,7 +184,8 @@ export class HeatMap {
   /** Tell about the cell again, if one is told about. Call it when its value has come. */
   say() {
     const { row, column } = this.at;
-    if (this.line.textContent) this.line.textContent = this.how.tell(row, column, this.how.value(row, column));
+    const said = this.line.textContent && this.how.tell(row, column, this.how.value(row, column));
+    if (this.line.textContent !== said) this.line.textContent = said; // what is read aloud is read once
   }
 
   point(event) {

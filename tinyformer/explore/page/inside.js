@@ -53,9 +53,9 @@ let drawn = { passage: null, model: null };
 
 /** Fill the section of this view once. */
 export function begin(section) {
-  refusal = element("p", { class: "trouble", hidden: true });
+  refusal = element("p", { class: "trouble", role: "alert", hidden: true });
   cut = element("p", { class: "note", id: "inside-cut", hidden: true });
-  section.append(refusal, cut);
+  section.append(element("p", { class: "note" }, "Each picture below shows what the model holds while it reads the text, and the sentence above it says how to read it. Point at a cell, or move to it with the arrow keys, to read its number."), refusal, cut);
   for (const { id, title, say } of PARTS) {
     const [box, note] = [element("div"), element("p", { class: "note" }, say)];
     const part = element("section", { id: `inside-${id}`, "aria-labelledby": `inside-${id}-title`, hidden: true });

@@ -19,7 +19,7 @@ export function drawLens(box, found) {
   const bars = element("div", { id: "lens-best", role: "status" });
   box.append(place, bars);
   const after = (column) => (found.predicts === "here" ? "in the place of" : "after");
-  const where = (row, column) => `${rows[row]}, ${after(column)} token ${column + 1 + found.first} “${texts[column]}”`;
+  const where = (row, column) => `${rows[row]}, ${after(column)} “${texts[column]}” (place ${column + 1 + found.first})`;
   const choose = latest(async (signal, row, column) => {
     const answer = await ask("lens_cell", { passage: found.asked, row, place: column }, signal);
     bars.replaceChildren(element("h3", {}, where(row, column)), ...best(answer));
@@ -49,7 +49,7 @@ function best({ best: tokens, entropy }) {
   const bars = element("div", { class: "bars" });
   for (const { text, probability } of tokens) {
     const bar = element("div", { class: "bar" });
-    bar.style.width = `${(100 * probability) / tokens[0].probability}%`;
+    bar.style.width = `${100 * probability}%`;
     bars.append(element("span", { class: "token" }, visible(text)), bar, element("span", { class: "number" }, percent(probability)));
   }
   return [bars, element("p", { class: "note" }, `Entropy ${number(entropy)} nats`)];

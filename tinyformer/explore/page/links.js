@@ -1,6 +1,6 @@
 /** Tokens in a line, with a line of SVG from the chosen one to each token that it looks at. */
 
-import { element, shade, visible } from "./text.js";
+import { element, inks, shade, visible } from "./text.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const HEIGHT = 110; // of the room for the lines, in pixels
@@ -73,12 +73,13 @@ export class Links {
     button.setAttribute("aria-current", "true");
     button.tabIndex = 0;
     Object.assign(this, { query, weights });
+    const inkOn = inks();
     this.keys.forEach((token, key) => {
       const unseen = hidden(key);
       const strength = weights && !unseen ? Math.sqrt(weights[key]) : 0;
       token.classList.toggle("hidden-token", unseen);
       token.style.backgroundColor = strength ? shade(strength) : "";
-      token.style.color = strength > 0.66 ? "var(--paper)" : "";
+      token.style.color = strength ? inkOn(strength) : "";
       token.title = tell(key, weights?.[key] ?? null);
     });
     if (!this.pointed) this.reveal(button);

@@ -63,11 +63,13 @@ function embeddingMap(place, answer, source) {
   const [across, up] = answer.explained.map(percent);
   const holder = element("div");
   const search = element("input", { type: "search", id: "embeddings-search", autocomplete: "off", spellcheck: false });
-  const list = element("ul", { class: "found", id: "embeddings-found", "aria-live": "polite" });
+  const count = element("p", { class: "note", id: "embeddings-count", role: "status" });
+  const list = element("ul", { class: "found", id: "embeddings-found", "aria-label": "The tokens that were found. Enter shows one on the map." });
   place.replaceChildren(
     element("p", { id: "embeddings-explained" }, `Of the variance of the ${shown.length.toLocaleString("en")} embeddings of ${answer.width} numbers, ${across} lies along the axis to the right and ${up} along the axis upwards.`),
     element("div", { class: "controls" }, element("label", {}, "Search a token", search)),
     holder,
+    count,
     list,
   );
   const scatter = new Scatter(holder, { points, names: shown, tell, label: "The embeddings of the vocabulary" });
@@ -83,8 +85,10 @@ function embeddingMap(place, answer, source) {
       return element("li", {}, button);
     });
     const rest = found.length - items.length;
-    const count = wanted ? `${found.length.toLocaleString("en")} ${found.length === 1 ? "token matches" : "tokens match"}` : `Tokens of the text: ${found.length}`;
-    list.replaceChildren(element("li", { class: "note" }, `${count}${rest > 0 ? `; here are the first ${MOST_LISTED}` : ""}`), ...items);
+    const said = wanted ? `${found.length.toLocaleString("en")} ${found.length === 1 ? "token matches" : "tokens match"}` : `Tokens of the text: ${found.length}`;
+    const line = `${said}${rest > 0 ? `; here are the first ${MOST_LISTED}` : ""}`;
+    if (count.textContent !== line) count.textContent = line;
+    list.replaceChildren(...items);
   };
   search.addEventListener("input", light);
   light();

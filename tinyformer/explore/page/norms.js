@@ -34,7 +34,7 @@ function drawStack(box, found, stack) {
     cell: 26,
     width: 20,
     scale: (value) => 0.08 + 0.92 * (high > low ? (Math.log(Math.max(value, 1e-9)) - low) / (high - low) : 1),
-    tell: (row, column, value) => `${stack.rows[row]}, token ${column + 1 + (isSource ? 0 : found.first)} “${texts[column]}”: norm ${number(value)}`,
+    tell: (row, column, value) => `${stack.rows[row]}, “${texts[column]}” (place ${column + 1 + (isSource ? 0 : found.first)}): norm ${number(value)}`,
     load: async (signal, { column, columns }) => {
       const asked = { passage: found.asked, stack: stack.name, first: column, count: columns };
       return (await ask("norms", asked, signal)).norms;

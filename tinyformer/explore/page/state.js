@@ -6,7 +6,7 @@
  */
 
 const KEY = "explorer";
-const KEPT = ["model", "text", "sourceText", "sampling", "view", "writing"];
+const KEPT = ["model", "text", "otherText", "translates", "sourceText", "sampling", "view", "writing"];
 
 class Page extends EventTarget {
   models = [];
@@ -14,6 +14,8 @@ class Page extends EventTarget {
   facts = null; // of the model: see the question "facts"
   text = "";
   sourceText = "";
+  translates = false; // whether the text is a translation
+  otherText = ""; // the text of the models that translate, while one is chosen that does not; or the other way round
   /**
    * The tokens that the views look at: {model, ids, source, texts, sourceTexts}; where some of them were written here, also how
    * many were given. Null until there are some.

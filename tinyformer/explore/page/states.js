@@ -44,7 +44,7 @@ function drawOne(place, found, state, layer) {
     cell: 13,
     width: 20,
     scale: (value) => value / largest,
-    tell: (row, column, value) => `${rows[row]} after token ${column + 1 + (isSource ? 0 : found.first)} “${texts[column]}”: ${number(value)}`,
+    tell: (row, column, value) => `${rows[row]} after “${texts[column]}” (place ${column + 1 + (isSource ? 0 : found.first)}): ${number(value)}`,
     load: async (signal, { row, rows: units, column, columns }) => {
       const asked = { passage: found.asked, kind: state.name, layer, first: column, count: columns, first_unit: row, units };
       return (await ask("hidden_states", asked, signal)).values;

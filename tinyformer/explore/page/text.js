@@ -45,3 +45,21 @@ export function number(x) {
 export function shade(x) {
   return `rgba(var(--high), ${Math.max(0, Math.min(1, x)).toFixed(3)})`;
 }
+
+/**
+ * What gives black or white, whichever is read better on a colour of a strength from 0 to 1, as shade() takes it. It knows the
+ * colours as they are when it is made: make a new one for each drawing.
+ * @returns {(x: number) => string}
+ */
+export function inks() {
+  const style = getComputedStyle(document.documentElement);
+  const [low, high] = ["--low", "--high"].map((name) => style.getPropertyValue(name).split(",").map(Number));
+  return (x) => {
+    const [red, green, blue] = low.map((from, i) => linear((from + (high[i] - from) * Math.max(0, Math.min(1, x))) / 255));
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 ? "#000000" : "#ffffff"; // there both have a contrast of 4.6 (WCAG 2.1)
+  };
+}
+
+function linear(value) {
+  return value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+}

@@ -8,7 +8,7 @@ const MOST = 200; // tokens in a block, if no line ends before
  * Tokens as buttons in a scrolling box. Only one of them is reached by Tab; the arrow keys, Home and End move among them.
  * A token is {id, text, probability, kind}: the probability with which it was picked, or null; kind is a class, such as "start".
  */
-export class TokenText {
+export class TokenButtons {
   /**
    * @param {HTMLElement} parent gets the box
    * @param {string} label for those who cannot see it

@@ -6,10 +6,12 @@ import { numberOf, samplingControls } from "./controls.js";
 import { Distribution } from "./distribution.js";
 import { page } from "./state.js";
 import { element, visible } from "./text.js";
-import { TokenText, legend } from "./tokens.js";
+import { TokenButtons, legend } from "./tokens.js";
 import { drawTree } from "./branchtree.js";
 
 const MOST_TOKENS = 5000; // that the server writes at once
+
+const HOW = "Write lets the model go on with the text. The stronger a token's colour, the likelier it was; choose a token to see the likeliest at its place, and one of those to go on from there.";
 
 const trees = new Trees();
 let tree = null; // of the prompt
@@ -23,14 +25,14 @@ let text, panel, buttons, status, trouble, branches;
 export function begin(part) {
   trees.trees = Array.isArray(page.writing.trees) ? page.writing.trees : [];
   page.writing.trees = trees;
-  part.append(controls());
+  part.append(element("p", { class: "note" }, HOW), controls());
   trouble = element("p", { class: "trouble", role: "alert", hidden: true });
   status = element("p", { class: "note status", role: "status" });
   const left = element("div", {}, legend());
   const right = element("div", { class: "distribution" });
   branches = element("div", { class: "branches" });
-  part.append(trouble, element("div", { class: "side" }, left, right), status, element("h3", {}, "Branches"), branches);
-  text = new TokenText(left, "The text", look);
+  part.append(trouble, status, element("div", { class: "side" }, left, right), element("h3", {}, "Branches"), branches);
+  text = new TokenButtons(left, "The text", look);
   panel = new Distribution(right, choose);
   part.addEventListener("keydown", (event) => event.key === "Escape" && escape());
   page.addEventListener("passage", adopt);

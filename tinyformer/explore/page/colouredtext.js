@@ -15,7 +15,7 @@ export function running(text) {
  * A text in a scrolling box, with a line below that tells the numbers of the token under the pointer. The left and right arrow
  * keys move from token to token.
  */
-export class TokenText {
+export class ColouredText {
   /**
    * @param {HTMLElement} parent gets the text
    * @param {object} how
