@@ -24,22 +24,79 @@ from tinyformer.explore.server import ExplorerServer
 from tinyformer.explore.subjects import Subjects
 
 # Numbers on both sides of limits, and such as no limit foresees.
-INTEGERS = st.one_of(
-    st.integers(-3, 40),
-    st.sampled_from([127, 128, 129, 199, 201, 5_001, 20_001, 65_537, 2**31, 2**63, -(2**63) - 1, 10**30, 10**400]),
-)
+LIMITS = [127, 128, 129, 199, 201, 5_001, 20_001, 65_537, 2**31, 2**63, -(2**63) - 1, 10**30, 10**400, -1]
 FLOATS = st.one_of(st.floats(allow_nan=False, allow_infinity=False), st.sampled_from([0.0, -0.0, 5e-324, 1e308, 1.0, 1e-9]))
-# Names of layers, tables, streams and states, some of which the models have.
-NAMES = [
-    "", "blocks", "blocks.0", "hidden", "cell", "mean", "rollout", "tokens", "__class__", "encoder", "decoder", "positions",
-    "decoder.blocks.0.cross_attention", "blocks.0.attention", "target", "learned", "rotary",
-]  # fmt: skip
-WRONG = st.one_of(st.none(), st.booleans(), FLOATS, INTEGERS, st.text(max_size=4), st.just([]), st.just({}), st.just([[1]]))
-IDS = st.one_of(
-    st.lists(st.integers(0, 14), min_size=1, max_size=30),
-    st.lists(INTEGERS, max_size=6),
-    st.just([1] * 2_100),
+WRONG = st.one_of(
+    st.none(), st.booleans(), FLOATS, st.sampled_from(LIMITS), st.text(max_size=4), st.just([]), st.just({}), st.just([[1]])
 )
+TOKENS = st.lists(st.integers(0, 14), min_size=1, max_size=20)  # which all models know
+IDS = st.one_of(TOKENS, st.lists(st.sampled_from([*LIMITS, 1]), max_size=6), st.just([1] * 2_100))
+
+
+OTHERS = ["", "__class__", "decoder", "hidden", "../..", "blocks.99.attention"]  # names that most models have not
+
+
+class Objects:
+    """JSON objects that a question could be asked: mostly what its dataclass's type hints allow, about what the models have."""
+
+    def __init__(self, subjects: Subjects):
+        self.kinds = {name: subjects.get(name).kind for name in subjects.names}
+        self.names = {model: _names_in(subjects, model) for model in subjects.names}
+        self.model = ""  # what is asked about, mostly
+
+    def about_a_model(self, kind: Any, draw: st.DrawFn) -> dict[str, Any]:
+        """An object of a dataclass, whose parts are mostly about the same model."""
+        self.model = draw(st.sampled_from(sorted(self.kinds)))
+        return self.of(kind, draw)
+
+    def of(self, kind: Any, draw: st.DrawFn) -> dict[str, Any]:
+        """An object of a dataclass. Now and then a field is missing, or one is there that is not known."""
+        hints = typing.get_type_hints(kind)
+        made = {field.name: self.value(hints[field.name], field.name, draw) for field in dataclasses.fields(kind)}
+        if isinstance(made.get("model"), str) and "source" in made and rarely(draw) < 18:
+            needs = self.kinds.get(made["model"]) == "translation"
+            if isinstance(made["source"], list):
+                made["source"] = draw(TOKENS) if needs else []
+        chance = rarely(draw, 30)
+        if chance == 29 and made:
+            del made[draw(st.sampled_from(sorted(made)))]
+        return made if chance != 28 else {**made, "__class__": draw(WRONG)}
+
+    def value(self, kind: Any, name: str, draw: st.DrawFn) -> Any:
+        """A value of a type hint; now and then another one."""
+        if rarely(draw, 40) == 39:
+            return draw(WRONG)
+        if dataclasses.is_dataclass(kind):
+            return self.of(kind, draw)
+        if typing.get_origin(kind) in (typing.Union, types.UnionType):
+            return self.value(draw(st.sampled_from(typing.get_args(kind))), name, draw)
+        if typing.get_origin(kind) is list:
+            if typing.get_args(kind) == (int,):
+                return draw(TOKENS if rarely(draw) < 18 else IDS)
+            return [self.value(typing.get_args(kind)[0], name, draw) for _ in range(draw(st.integers(0, 3)))]
+        if kind is str:
+            own = [self.model] if name == "model" else self.names[self.model].get(name) or ["the fox"]
+            return draw(st.sampled_from(own) if rarely(draw) < 18 else st.one_of(st.sampled_from(OTHERS), st.text(max_size=8)))
+        if kind is int:
+            return draw(st.integers(0, 4)) if rarely(draw) < 18 else draw(st.sampled_from(LIMITS))
+        if kind is float:
+            return draw(st.floats(0.1, 1) if rarely(draw) < 18 else FLOATS)
+        return draw(st.booleans()) if kind is bool else None
+
+
+def rarely(draw: st.DrawFn, of: int = 20) -> int:
+    """A number below ``of``; each is as likely."""
+    return draw(st.sampled_from(range(of)))
+
+
+def _names_in(subjects: Subjects, model: str) -> dict[str, list[str]]:
+    """The names of a model's parts, by the field in which questions ask for them."""
+    source = [1, 2] if subjects.get(model).kind == "translation" else []
+    passage = {"model": model, "ids": [1, 2, 3], "source": source}
+    found: Any = {**ask(subjects, "attention", {"passage": passage}), **ask(subjects, "inside", {"passage": passage})}
+    found |= ask(subjects, "position_tables", {"model": model})
+    fields = {"layer": "layers", "stack": "stacks", "kind": "states", "table": "tables"}
+    return {field: [one["name"] for one in found[key]] for field, key in fields.items()} | {"head": ["mean", "rollout"]}
 
 
 @pytest.fixture(scope="module")
@@ -48,61 +105,32 @@ def subjects(tmp_path_factory: pytest.TempPathFactory) -> Subjects:
     return Subjects([make(folder / name) for name, make in RUNS.items()])
 
 
-def values(kind: Any, name: str, models: list[str]) -> st.SearchStrategy[Any]:
-    """Values of a type hint, and now and then others."""
-    return st.one_of(*[_right(kind, name, models)] * 12, WRONG)
-
-
-def _right(kind: Any, name: str, models: list[str]) -> st.SearchStrategy[Any]:
-    if dataclasses.is_dataclass(kind):
-        return objects(kind, models)
-    if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        return st.one_of(*[_right(part, name, models) for part in typing.get_args(kind)])
-    if typing.get_origin(kind) is list:
-        if name == "source":
-            return st.one_of(st.just([]), IDS)
-        return IDS if typing.get_args(kind) == (int,) else st.lists(_right(typing.get_args(kind)[0], name, models), max_size=4)
-    if kind is str:
-        texts = st.one_of(st.sampled_from(NAMES), st.text(max_size=8), st.just("the fox"))
-        return st.one_of(st.sampled_from(models), st.sampled_from(models), texts) if name == "model" else texts
-    return {int: INTEGERS, float: FLOATS, bool: st.booleans(), type(None): st.none()}[kind]
-
-
-def objects(kind: Any, models: list[str]) -> st.SearchStrategy[Any]:
-    """JSON objects for a dataclass. Fields may be missing, and there may be others."""
-    hints = typing.get_type_hints(kind)
-    fields = {field.name: values(hints[field.name], field.name, models) for field in dataclasses.fields(kind)}
-    has_default = {
-        field.name
-        for field in dataclasses.fields(kind)
-        if field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
-    }
-    needed = {name: value for name, value in fields.items() if name not in has_default}
-    optional = {name: value for name, value in fields.items() if name in has_default}
-    made = st.fixed_dictionaries(needed, optional=optional)
-    return st.one_of(*[made] * 12, st.fixed_dictionaries({}, optional={**fields, "__class__": WRONG}))
+@pytest.fixture(scope="module")
+def objects(subjects: Subjects) -> Objects:
+    return Objects(subjects)
 
 
 MOST_LINES = 3  # of a stream that are read, before it is given up on
 
 
 @pytest.mark.parametrize("name", QUESTIONS)
-def test_whatever_is_asked_is_answered_or_refused(subjects: Subjects, name: str) -> None:
+def test_whatever_is_asked_is_answered_or_refused(subjects: Subjects, objects: Objects, name: str) -> None:
     """What a question is asked is made of the type hints of its dataclass, so new questions are tried, too."""
     kind = typing.get_type_hints(QUESTIONS[name])["asked"]
 
     @settings(
-        max_examples=40,
+        max_examples=60,
         deadline=None,
         derandomize=True,
         database=None,
         phases=[Phase.generate],  # what fails here is small
         suppress_health_check=list(HealthCheck),
     )
-    @given(objects(kind, subjects.names))
-    def try_it(asked: Any) -> None:
+    @given(st.data())
+    def try_it(data: st.DataObject) -> None:
+        asked = json.loads(json.dumps(objects.about_a_model(kind, data.draw)))
         try:
-            answer = ask(subjects, name, json.loads(json.dumps(asked)))
+            answer = ask(subjects, name, asked)
             if isinstance(answer, Iterator):
                 for line, _ in zip(answer, range(MOST_LINES)):
                     json.dumps(line, allow_nan=False)
@@ -110,7 +138,7 @@ def test_whatever_is_asked_is_answered_or_refused(subjects: Subjects, name: str)
             else:
                 json.dumps(answer, allow_nan=False)
         except UserError as error:
-            assert str(error) and len(str(error)) < 1000
+            assert 0 < len(str(error)) < 1000, asked
 
     try_it()
 
@@ -157,8 +185,9 @@ def test_streams_that_nobody_reads_hold_nobody_up(subjects: Subjects) -> None:
             asked = {"passage": passage, "length": 5000}
             stack.enter_context(begin(started, "write", asked, SO_RCVBUF=4096)).recv(12)
         start = time.monotonic()
-        for name, asked in (("next_token", {"passage": passage}), ("embeddings", {"model": subjects.names[0]})):
-            with begin(started, name, asked) as connection:
+        quick: list[tuple[str, Any]] = [("next_token", {"passage": passage}), ("embeddings", {"model": subjects.names[0]})]
+        for name, what in quick:
+            with begin(started, name, what) as connection:
                 assert everything(connection).startswith(b"HTTP/1.1 200")
         assert time.monotonic() < start + 10
 
