@@ -282,7 +282,8 @@ def _pretrained_gpt(model: GPT, tokenizer: Any, writing: Writing) -> Subject:
         model,
         tokenizer,
         before=tuple(tokenizer.before),
-        start=(writing.start if writing.start is not None else 0,),
+        # Without a start token a text begins where another one has ended.
+        start=(writing.start if writing.start is not None else next(iter(writing.ends), 0),),
         ends=writing.ends,
         forbidden=(*writing.forbidden, *_more_than_tokens(model.config.vocab_size, tokenizer)),
         longest=model.config.block_size,

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from explored import RUNS, gpt_run, masked_run, translation_run
 
 from tinyformer.errors import UserError
 from tinyformer.explore.subjects import Subjects
+from tinyformer.models.gpt import GPT, GPTConfig
+from tinyformer.pretrained.saving import save_pretrained
+from tinyformer.pretrained.tokenizers import save_pretrained_tokenizer
+from tinyformer.tokenizers import BPETokenizer
 from tinyformer.training.checkpoints import load_checkpoint, save_checkpoint
 
 
@@ -131,3 +137,17 @@ def test_a_translation_is_in_lower_case_if_the_model_is(tmp_path: Path) -> None:
         assert lower.encode("The", source) == lower.encode("the", source) == either.encode("the", source)
         assert either.encode("The", source) != either.encode("the", source)
     assert lower.encode("The[EOS]") == [*lower.encode("the"), *lower.ends]
+
+
+@pytest.mark.parametrize(
+    ("settings", "start"), [({}, 0), ({"eos_token_id": [3, 4]}, 3), ({"bos_token_id": 5, "eos_token_id": 3}, 5)]
+)
+def test_with_which_token_a_pretrained_text_starts(settings: dict[str, Any], start: int, tmp_path: Path) -> None:
+    tokenizer = BPETokenizer.train("the fox", 256)
+    save_pretrained(GPT(GPTConfig(256, block_size=8, num_layers=1, num_heads=1, d_model=8)), tmp_path)
+    save_pretrained_tokenizer(tokenizer, tmp_path)
+    written = {"bos_token_id": None, "eos_token_id": None, **settings}
+    (tmp_path / "generation_config.json").write_text(json.dumps(written))
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | written))
+    assert Subjects([tmp_path]).get("pretrained").encode("") == [start]
