@@ -241,3 +241,28 @@ def test_a_percentage_has_the_same_bar_in_every_view(tab: Tab, explorers: Any) -
     )
     for wide, told in rows:
         assert float(wide.removesuffix("%")) == pytest.approx(float(told.removesuffix(" %")), rel=0.06)
+
+
+def test_every_control_has_a_name(tab: Tab, explorers: Any) -> None:
+    page = tab.open(explorers["gpt"], text="the fox")
+    for name in ("Temperature", "Top-k", "Top-p"):
+        assert page.get_by_role("slider", name=name).filter(visible=True).count() == 1
+    for name in ("Length", "Seed", "Beam width (1–16)", "Length, at most (1–200)"):
+        assert page.get_by_role("spinbutton", name=name, exact=True).filter(visible=True).count() == 1
+
+
+def test_a_text_that_is_too_long_is_refused_in_a_line(browser: Any, explorers: Any) -> None:
+    tab = Tab(browser)
+    page = tab.open(explorers["gpt"], text="the fox")
+    # As a paste does. Playwright's fill() takes long for so many letters.
+    paste = "(field, text) => { field.value = text; field.dispatchEvent(new Event('input')); }"
+    page.eval_on_selector("#text", paste, "x" * 100_000)
+    page.wait_for_selector("#counted.trouble:text-matches('shorten it. The views still show the text before it')")
+    assert page.locator(TOKENS).count() == 7
+    page.reload()
+    page.wait_for_selector("#counted.trouble:has-text('shorten it')")
+    assert len(page.input_value("#text")) == 100_000
+    page.fill("#text", "")
+    page.wait_for_selector("#counted:text-matches('^1 token$')")
+    tab.context.close()
+    assert all("400" in fault for fault in tab.faults)  # that is the browser's own line

@@ -36,7 +36,7 @@ const read = latest(async (signal) => {
   busy(false);
 }, (message) => {
   if (message) busy(false);
-  counted.textContent = message;
+  counted.textContent = message && page.passage ? `${message}. The views still show the text before it.` : message;
   counted.classList.toggle("trouble", Boolean(message));
 });
 

@@ -28,8 +28,8 @@ function change(values) {
 
 /** A slider with its value beside its name. Returns what shows the value again. */
 function sliderOf(parent, { key, name, min, max, step, told }) {
-  const output = element("output");
-  const input = element("input", { type: "range", min, max, step, name: key });
+  const output = element("span", { class: "value" }); // no <output>: the label would name that, and not the slider
+  const input = element("input", { type: "range", min, max, step, name: key, "aria-label": name });
   input.addEventListener("input", () => change({ [key]: Number(input.value) }));
   parent.append(element("label", {}, element("span", {}, `${name} `, output), input));
   return () => {
