@@ -128,7 +128,7 @@ def write(subjects: Subjects, asked: Write) -> Iterator[Answer]:
         longest = len(asked.passage.ids) + asked.length
         decoder = WatchedDecoder(subject.decoder(longest, asked.passage.source))
     steps = sample(decoder, [asked.passage.ids], asked.length, asked.sampling, subject.ends, subject.forbidden)
-    with _threads_for(subject):
+    with threads_for(subject):
         while True:
             with subjects.lock:
                 ids = next(steps, None)
@@ -138,7 +138,7 @@ def write(subjects: Subjects, asked: Write) -> Iterator[Answer]:
             yield {"id": int(ids[0]), "text": subject.texts(ids)[0], **found}
 
 
-def _threads_for(subject: Subject) -> AbstractContextManager[None]:
+def threads_for(subject: Subject) -> AbstractContextManager[None]:
     """A context with one thread of BLAS for a small model. Its products for one token take some microseconds, and threads that
     wait for each other take milliseconds where the browser and other programs use the cores, too."""
     return one_blas_thread() if subject.model.num_parameters() < SMALL else nullcontext()
