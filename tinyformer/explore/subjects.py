@@ -69,6 +69,8 @@ class Subject:
         if bool(source) != (self.kind == "translation"):
             raise UserError("source must be the ids of a sentence to translate" if not source else "this model has no source")
         check_ids(batch_of_ids([list(ids)], "ids"), self.num_tokens)
+        if source:
+            check_ids(batch_of_ids([list(source)], "source"), self.model.config.source_vocab_size)
 
     def decoder(self, max_tokens: int, source: Sequence[int] = ()) -> Decoder:
         """A new decoder for one text of this model, of up to ``max_tokens``. An encoder-decoder translates ``source``."""

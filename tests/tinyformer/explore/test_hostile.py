@@ -237,3 +237,12 @@ def test_half_a_text_is_left_while_others_are_answered(subjects: Subjects) -> No
         connection.shutdown(socket.SHUT_WR)
         found = everything(connection)
         assert found == b"" or found.startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("source", [[-1], [10_000], [1, 2**31]])
+def test_a_source_that_the_model_does_not_know_is_refused(subjects: Subjects, source: list[int]) -> None:
+    for model in subjects.names:
+        if subjects.get(model).kind == "translation":
+            for name in ("inside", "next_token", "attention"):
+                with pytest.raises(UserError, match="vocabulary|integers"):
+                    ask(subjects, name, {"passage": {"model": model, "ids": [1, 2], "source": source}})
