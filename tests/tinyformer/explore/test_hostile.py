@@ -244,5 +244,5 @@ def test_a_source_that_the_model_does_not_know_is_refused(subjects: Subjects, so
     for model in subjects.names:
         if subjects.get(model).kind == "translation":
             for name in ("inside", "next_token", "attention"):
-                with pytest.raises(UserError, match="vocabulary|integers"):
+                with pytest.raises(UserError, match=r"vocabulary|integers"):
                     ask(subjects, name, {"passage": {"model": model, "ids": [1, 2], "source": source}})
