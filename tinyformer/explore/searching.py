@@ -12,6 +12,7 @@ from tinyformer.errors import UserError
 from tinyformer.explore.following import Tell, follow
 from tinyformer.explore.passages import Answer, Passage
 from tinyformer.explore.subjects import Subject, Subjects
+from tinyformer.explore.writing import threads_for
 
 WIDEST_BEAM = 16
 MOST_STEPS = 200
@@ -101,7 +102,8 @@ def _steps(subjects: Subjects, subject: Subject, asked: Search, length: int, bea
     def work(tell: Tell) -> list[Hypothesis]:
         decoder = _PoliteDecoder(subjects, subject, asked, length)
         prompts, forbidden = [asked.passage.ids], subject.forbidden
-        (found,) = beam_search(decoder, prompts, subject.ends, beam, length, n_best, rule, forbidden, force_end, tell)
+        with threads_for(subject):
+            (found,) = beam_search(decoder, prompts, subject.ends, beam, length, n_best, rule, forbidden, force_end, tell)
         return found
 
     return follow(work)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -15,9 +16,11 @@ from tinyformer.errors import UserError
 from tinyformer.explore.passages import Answer, Passage
 from tinyformer.explore.subjects import Subject, Subjects
 from tinytensor.backend import host
+from tinytensor.parallel import one_blas_thread
 
 MOST_TOKENS = 5_000  # that one question may have written
 BEST = 10  # the likeliest tokens that are shown at a place
+SMALL = 16 * 2**20  # parameters of a model for which one thread is enough
 MOST_REMEMBERED = 8  # places whose logits are kept, so that a change of the sampling is answered without the model
 
 
@@ -125,13 +128,20 @@ def write(subjects: Subjects, asked: Write) -> Iterator[Answer]:
     with subjects.lock:
         decoder = WatchedDecoder(subject.decoder(len(asked.passage.ids) + length, asked.passage.source))
     steps = sample(decoder, [asked.passage.ids], length, asked.sampling, subject.ends, subject.forbidden)
-    while True:
-        with subjects.lock:
-            ids = next(steps, None)
-        if ids is None:
-            return
-        found = distribution(subject, decoder.logits[0], asked.sampling, int(ids[0]))
-        yield {"id": int(ids[0]), "text": subject.texts(ids)[0], **found}
+    with threads_for(subject):
+        while True:
+            with subjects.lock:
+                ids = next(steps, None)
+            if ids is None:
+                return
+            found = distribution(subject, decoder.logits[0], asked.sampling, int(ids[0]))
+            yield {"id": int(ids[0]), "text": subject.texts(ids)[0], **found}
+
+
+def threads_for(subject: Subject) -> AbstractContextManager[None]:
+    """A context with one thread of BLAS for a small model. Its products for one token take some microseconds, and threads that
+    wait for each other take milliseconds where the browser and other programs use the cores, too."""
+    return one_blas_thread() if subject.model.num_parameters() < SMALL else nullcontext()
 
 
 def distribution(subject: Subject, logits: Any, sampling: Sampling, chosen: int | None = None) -> Answer:

@@ -10,7 +10,7 @@ import threading
 import time
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -33,6 +33,7 @@ TOKENS = st.lists(st.integers(0, 14), min_size=1, max_size=20)  # which all mode
 IDS = st.one_of(TOKENS, st.lists(st.sampled_from([*LIMITS, 1]), max_size=6), st.just([1] * 2_100))
 
 
+Draw = Callable[[st.SearchStrategy[Any]], Any]
 OTHERS = ["", "__class__", "decoder", "hidden", "../..", "blocks.99.attention"]  # names that most models have not
 
 
@@ -44,12 +45,12 @@ class Objects:
         self.names = {model: _names_in(subjects, model) for model in subjects.names}
         self.model = ""  # what is asked about, mostly
 
-    def about_a_model(self, kind: Any, draw: st.DrawFn) -> dict[str, Any]:
+    def about_a_model(self, kind: Any, draw: Draw) -> dict[str, Any]:
         """An object of a dataclass, whose parts are mostly about the same model."""
         self.model = draw(st.sampled_from(sorted(self.kinds)))
         return self.of(kind, draw)
 
-    def of(self, kind: Any, draw: st.DrawFn) -> dict[str, Any]:
+    def of(self, kind: Any, draw: Draw) -> dict[str, Any]:
         """An object of a dataclass. Now and then a field is missing, or one is there that is not known."""
         hints = typing.get_type_hints(kind)
         made = {field.name: self.value(hints[field.name], field.name, draw) for field in dataclasses.fields(kind)}
@@ -62,7 +63,7 @@ class Objects:
             del made[draw(st.sampled_from(sorted(made)))]
         return made if chance != 28 else {**made, "__class__": draw(WRONG)}
 
-    def value(self, kind: Any, name: str, draw: st.DrawFn) -> Any:
+    def value(self, kind: Any, name: str, draw: Draw) -> Any:
         """A value of a type hint; now and then another one."""
         if rarely(draw, 40) == 39:
             return draw(WRONG)
@@ -84,7 +85,7 @@ class Objects:
         return draw(st.booleans()) if kind is bool else None
 
 
-def rarely(draw: st.DrawFn, of: int = 20) -> int:
+def rarely(draw: Draw, of: int = 20) -> int:
     """A number below ``of``; each is as likely."""
     return draw(st.sampled_from(range(of)))
 
@@ -93,8 +94,13 @@ def _names_in(subjects: Subjects, model: str) -> dict[str, list[str]]:
     """The names of a model's parts, by the field in which questions ask for them."""
     source = [1, 2] if subjects.get(model).kind == "translation" else []
     passage = {"model": model, "ids": [1, 2, 3], "source": source}
-    found: Any = {**ask(subjects, "attention", {"passage": passage}), **ask(subjects, "inside", {"passage": passage})}
-    found |= ask(subjects, "position_tables", {"model": model})
+    found: dict[str, Any] = {}
+    for name, asked in (
+        ("attention", {"passage": passage}),
+        ("inside", {"passage": passage}),
+        ("position_tables", {"model": model}),
+    ):
+        found |= typing.cast(dict[str, Any], ask(subjects, name, asked))
     fields = {"layer": "layers", "stack": "stacks", "kind": "states", "table": "tables"}
     return {field: [one["name"] for one in found[key]] for field, key in fields.items()} | {"head": ["mean", "rollout"]}
 
@@ -231,3 +237,12 @@ def test_half_a_text_is_left_while_others_are_answered(subjects: Subjects) -> No
         connection.shutdown(socket.SHUT_WR)
         found = everything(connection)
         assert found == b"" or found.startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("source", [[-1], [10_000], [1, 2**31]])
+def test_a_source_that_the_model_does_not_know_is_refused(subjects: Subjects, source: list[int]) -> None:
+    for model in subjects.names:
+        if subjects.get(model).kind == "translation":
+            for name in ("inside", "next_token", "attention"):
+                with pytest.raises(UserError, match=r"vocabulary|integers"):
+                    ask(subjects, name, {"passage": {"model": model, "ids": [1, 2], "source": source}})

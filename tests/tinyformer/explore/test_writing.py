@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import http.client
 import json
@@ -251,3 +252,26 @@ def test_an_encoder_decoder_writes_no_more_than_it_has_positions_for(tmp_path: P
     for name in ("next_token", "inside", "attention"):
         with pytest.raises(UserError, match="at most 42 tokens at once, not 43"):
             ask(subjects, name, longer)
+
+
+def test_a_small_model_writes_with_one_thread_of_blas(every: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also a text that is given up on gives the other threads back."""
+    inside: list[str] = []
+
+    @contextlib.contextmanager
+    def one_blas_thread() -> Iterator[None]:
+        inside.append("in")
+        try:
+            yield
+        finally:
+            inside.append("out")
+
+    monkeypatch.setattr(writing, "one_blas_thread", one_blas_thread)
+    lines = write(every["gpt"], Write(the(every["gpt"], "the fox"), 5))
+    next(lines)
+    assert inside == ["in"]
+    lines.close()  # type: ignore[attr-defined]
+    assert inside == ["in", "out"]
+    monkeypatch.setattr(writing, "SMALL", 0)
+    list(write(every["gpt"], Write(the(every["gpt"], "the fox"), 5)))
+    assert inside == ["in", "out"]
