@@ -564,7 +564,13 @@ def test_times_in_words_are_about_what_was_measured() -> None:
 
 
 # Figures of no results file.
-CHOSEN = ("Python 3.10 or later", "PyTorch 2.13", "Numba itself takes about 100 MB of memory", "at least 259 tokens", "up to 200,000 characters")
+CHOSEN = (
+    "Python 3.10 or later",
+    "PyTorch 2.13",
+    "Numba itself takes about 100 MB of memory",
+    "at least 259 tokens",
+    "up to 200,000 characters",
+)
 UNITS = "ms|s|seconds|minutes|MB|GB|million|times|tokens|points|tests|BLEU|of \\d"
 MEASURED = rf"\d[\d,]*\.\d+|\d+(?:,\d{{3}})+|\d+ (?:%|(?:{UNITS})\b)"
 
