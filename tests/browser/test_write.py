@@ -161,12 +161,16 @@ def test_stop_and_many_tokens(tab: Any, explorers: Any) -> None:
     page.fill("input[name='length']", "5000")
     page.click(".writer .first")
     page.wait_for_selector(f"{TOKENS} >> nth=1000", state="attached")
+    box = "document.querySelector('.writer .written')"
+    page.evaluate(f"{box}.scrollTop = 0")
+    page.wait_for_selector(f"{TOKENS} >> nth=1500", state="attached")
+    assert page.evaluate(f"{box}.scrollTop") == 0  # one who reads the beginning is left in peace
+    page.evaluate(f"{box}.scrollTop = {box}.scrollHeight")
     page.click("text=Stop")
     page.wait_for_selector(".status:text-matches('tokens written')")
     count = len(texts(page))
     assert count < 5007
     assert page.text_content("#counted").startswith(f"{count} tokens")
-    box = "document.querySelector('.writer .written')"
     wait_until(page, f"{box}.scrollTop + {box}.clientHeight >= {box}.scrollHeight - 40")  # the newest token is seen
 
 

@@ -21,6 +21,8 @@ export class TokenButtons {
     this.at = 0; // which one Tab reaches
     this.lit = null;
     this.follows = true; // whether the newest token is kept in view
+    this.top = 0; // how far the box was scrolled when it last was
+    this.resizes = new ResizeObserver(() => this.follow()); // a block gets its height only when the browser first draws it
     this.box.addEventListener("click", (event) => {
       const place = this.placeOf(event.target);
       if (place === null) return;
@@ -29,7 +31,10 @@ export class TokenButtons {
     });
     this.box.addEventListener("keydown", (event) => this.key(event));
     this.box.addEventListener("scroll", () => {
-      this.follows = this.box.scrollTop + this.box.clientHeight >= this.box.scrollHeight - 40;
+      const ends = this.box.scrollTop + this.box.clientHeight >= this.box.scrollHeight - 40;
+      if (ends) this.follows = true;
+      else if (this.box.scrollTop < this.top) this.follows = false; // the reader went up; without that, the text has grown
+      this.top = this.box.scrollTop;
     });
   }
 
@@ -51,6 +56,8 @@ export class TokenButtons {
       this.block = element("div", { class: "block" });
       this.room = MOST;
       this.box.append(this.block);
+      this.resizes.disconnect();
+      this.resizes.observe(this.block);
     }
     this.room -= 1;
     const button = element("button", { type: "button", class: kind ? `token ${kind}` : "token", tabIndex: -1 }, ...pieces(text));
