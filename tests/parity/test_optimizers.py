@@ -8,6 +8,7 @@ import torch
 from parity.compare import assert_close, copy_weights
 
 import tinytensor as tt
+from tinytensor.optim import muon
 
 STEPS = 50
 
@@ -91,6 +92,31 @@ def test_the_defaults_are_pytorchs(name):
     its = getattr(torch.optim, name)(theirs.parameters()).param_groups[0]
     assert own.keys() >= {"params", "lr", "weight_decay"}
     assert {k: v for k, v in own.items() if k != "params"} == {k: its[k] for k in own if k != "params"}
+
+
+@pytest.mark.parametrize("settings", [{}, {"momentum": 0.5, "weight_decay": 0.3}], ids=str)
+@pytest.mark.parametrize("shape", [(5, 7), (9, 4), (6, 6)], ids=str)
+def test_muon(monkeypatch, shape, settings):
+    """The update of the published implementation, which rounds to bfloat16 on its way; here it does not."""
+    monkeypatch.setattr(torch.Tensor, "bfloat16", lambda x: x.clone())
+    rng = numpy.random.default_rng(0)
+    start = rng.standard_normal(shape).astype("float32")
+    ours, theirs = tt.nn.Parameter(start), torch.nn.Parameter(torch.tensor(start))
+    settings = {"lr": 0.02, "weight_decay": 0.0, **settings}
+    optimizer, reference = tt.optim.Muon([ours], **settings), torch.optim.Muon([theirs], **settings)
+    for step in range(STEPS):
+        gradient = rng.standard_normal(shape).astype("float32")
+        ours.grad, theirs.grad = tt.tensor(gradient), torch.tensor(gradient)
+        optimizer.step()
+        reference.step()
+        assert_close(ours, theirs, what=f"after step {step}")
+
+
+def test_the_defaults_of_muon_that_pytorch_has():
+    own = tt.optim.Muon([tt.nn.Parameter(numpy.ones((2, 2)))]).param_groups[0]
+    its = torch.optim.Muon([torch.nn.Parameter(torch.ones(2, 2))]).param_groups[0]
+    assert (own["momentum"], its["nesterov"], its["ns_steps"]) == (its["momentum"], True, muon.ROUNDS)
+    assert its["ns_coefficients"] == muon.POLYNOMIAL
 
 
 GROUPS = [

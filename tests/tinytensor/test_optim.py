@@ -11,6 +11,12 @@ import pytest
 import tinytensor as tt
 from tinytensor import backend, nn, optim
 
+
+def muon(parameters):
+    """Muon for matrices, and AdamW for others; each parameter is a group, so that they keep their order."""
+    return optim.Muon([{"params": [p], "orthogonal": p.ndim == 2} for p in parameters], lr=0.05, weight_decay=0.1)
+
+
 OPTIMIZERS = {
     "sgd": lambda ps: optim.SGD(ps, lr=0.05),
     "sgd weight decay": lambda ps: optim.SGD(ps, lr=0.05, weight_decay=0.1),
@@ -20,6 +26,7 @@ OPTIMIZERS = {
     "adam": lambda ps: optim.Adam(ps, lr=0.05),
     "adam weight decay": lambda ps: optim.Adam(ps, lr=0.05, betas=(0.8, 0.95), eps=1e-3, weight_decay=0.1),
     "adamw": lambda ps: optim.AdamW(ps, lr=0.05, betas=(0.8, 0.95), weight_decay=0.1),
+    "muon": muon,
 }
 each_optimizer = pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
 
@@ -28,18 +35,30 @@ def textbook(w, gradients, lr, kind, momentum=0.0, dampening=0.0, nesterov=False
     """The formulas of the papers, in float64, with one step for each gradient."""
     v = m = s = 0.0
     for t, g in enumerate(gradients, start=1):
-        if kind == "adamw":
+        if kind in ("adamw", "muon"):
             w = w - lr * decay * w
         else:
             g = g + decay * w
         if kind == "sgd":
             v = g if t == 1 else momentum * v + (1 - dampening) * g
             w = w - lr * (g + momentum * v if nesterov else v if momentum else g)
+        elif kind == "muon":
+            v = momentum * v + (1 - momentum) * g
+            w = w - lr * max(1, w.shape[0] / w.shape[1]) ** 0.5 * orthogonal(momentum * v + (1 - momentum) * g)
         else:
             m = betas[0] * m + (1 - betas[0]) * g
             s = betas[1] * s + (1 - betas[1]) * g * g
             w = w - lr * (m / (1 - betas[0] ** t)) / (np.sqrt(s / (1 - betas[1] ** t)) + eps)
     return w
+
+
+def orthogonal(matrix):
+    """Jordan's polynomial, five times, of the singular values themselves."""
+    u, s, v = np.linalg.svd(matrix, full_matrices=False)
+    s = s / np.sqrt((s * s).sum())
+    for _ in range(5):
+        s = 3.4445 * s - 4.7750 * s**3 + 2.0315 * s**5
+    return u * s @ v
 
 
 FORMULAS = {
@@ -51,6 +70,7 @@ FORMULAS = {
     "adam": {"kind": "adam"},
     "adam weight decay": {"kind": "adam", "betas": (0.8, 0.95), "eps": 1e-3, "decay": 0.1},
     "adamw": {"kind": "adamw", "betas": (0.8, 0.95), "decay": 0.1},
+    "muon": {"kind": "muon", "momentum": 0.95, "decay": 0.1},
 }
 
 
@@ -263,6 +283,46 @@ def test_nothing_but_frozen_parameters():
     assert optim.clip_grad_norm([p, count], 1.0).item() == 0
 
 
+# -------------------------------------------------------------------------------------------------------------- Muon
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (3, 8), (8, 3), (1, 5), (5, 1)], ids=str)
+def test_muon_steps_are_nearly_orthogonal(shape):
+    """All singular values of a step are near the learning rate, however different those of the gradient."""
+    rng = np.random.default_rng(0)
+    u, _, v = np.linalg.svd(rng.standard_normal(shape), full_matrices=False)
+    values = 10.0 ** -np.linspace(0, 2, min(shape))
+    p = nn.Parameter(np.zeros(shape))
+    p.grad = tt.tensor(u * values @ v)
+    optim.Muon([p], lr=1.0).step()
+    found = np.linalg.svd(-p.numpy(), compute_uv=False) / max(1, shape[0] / shape[1]) ** 0.5
+    assert 0.6 < found.min() <= found.max() < 1.3
+    assert (p.numpy() * p.grad.numpy()).sum() < 0  # downhill
+
+
+def test_muon_parts_are_matrices_of_their_own():
+    rng = np.random.default_rng(0)
+    start, gradients = rng.standard_normal((6, 5)), rng.standard_normal((4, 6, 5))
+    whole, parts = nn.Parameter(start), [nn.Parameter(start[i : i + 2]) for i in (0, 2, 4)]
+    together, alone = optim.Muon([whole], parts=3, weight_decay=0.1), optim.Muon(parts, weight_decay=0.1)
+    for gradient in gradients:
+        whole.grad = tt.tensor(gradient)
+        for i, part in enumerate(parts):
+            part.grad = tt.tensor(gradient[2 * i : 2 * i + 2])
+        together.step()
+        alone.step()
+    np.testing.assert_allclose(whole.numpy(), np.concatenate([part.numpy() for part in parts]), rtol=1e-12)
+
+
+@pytest.mark.parametrize("gradient", [0.0, 1e-20, 1e18])
+def test_muon_with_tiny_and_huge_gradients(gradient):
+    p = nn.Parameter(np.ones((2, 3), "float32"))
+    p.grad = tt.tensor(np.full((2, 3), gradient, "float32"))
+    optim.Muon([p], lr=0.1).step()
+    assert np.isfinite(p.numpy()).all()
+    assert (p.numpy() == 1).all() == (gradient < 1)
+
+
 # ------------------------------------------------------------------------------------------------- restored settings
 
 CHANGED = {
@@ -270,13 +330,14 @@ CHANGED = {
     "nesterov": lambda ps: optim.SGD(ps, lr=0.5, momentum=0.3, nesterov=True),
     "adam": lambda ps: optim.Adam(ps, lr=0.5, betas=(0.1, 0.3), eps=0.1, weight_decay=0.7),
     "adamw": lambda ps: optim.AdamW(ps, lr=1, betas=(0, 0.3), eps=0.1, weight_decay=0.7),
+    "muon": lambda ps: optim.Muon(ps, lr=1, momentum=0.3, weight_decay=0.7),
 }
 
 
 @pytest.mark.parametrize("make", CHANGED.values(), ids=CHANGED)
 def test_a_state_brings_the_settings(make, tmp_path):
     def groups(model):
-        return [{"params": model[0].parameters()}, {"params": model[2].parameters(), "lr": 0.1, "weight_decay": 0.0}]
+        return [{"params": [model[0].weight]}, {"params": [model[2].weight], "lr": 0.1, "weight_decay": 0.0}]
 
     through = network()
     optimizer = make(groups(through))
@@ -662,6 +723,14 @@ BAD = {
     "twice in groups": (lambda p: optim.SGD([{"params": [p]}, {"params": [p]}]), ValueError, "twice"),
     "unknown setting": (lambda p: optim.SGD([{"params": [p], "speed": 1}]), ValueError, "speed"),
     "clip": (lambda p: optim.clip_grad_norm([p], 0.0), ValueError, "positive"),
+    "a vector for Muon": (lambda p: optim.Muon([p]), ValueError, "shape (1,), which is not 1 matrices one above another: put"),
+    "parts that do not divide": (lambda p: optim.Muon([nn.Parameter(tt.ones((4, 2)))], parts=3), ValueError, "not 3 matrices"),
+    "no parts": (lambda p: optim.Muon([nn.Parameter(tt.ones((4, 2)))], parts=0), ValueError, "parts must be at least 1"),
+    "momentum of 1": (
+        lambda p: optim.Muon([nn.Parameter(tt.ones((4, 2)))], momentum=1),
+        ValueError,
+        "momentum must be below 1",
+    ),
 }
 
 

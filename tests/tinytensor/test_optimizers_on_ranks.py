@@ -12,7 +12,7 @@ from rank_checks import same_on_all
 from tinytensor import Tensor, distributed, nn
 from tinytensor.distributed import Communicator, default_method
 from tinytensor.distributed.processes import processes
-from tinytensor.optim import SGD, Adam, AdamW, Optimizer
+from tinytensor.optim import SGD, Adam, AdamW, Muon, Optimizer
 
 pytestmark = pytest.mark.needs("numpy")
 
@@ -35,6 +35,12 @@ def groups(model: Several) -> list[dict[str, Any]]:
     return [{"params": parameters[::2], "lr": 0.1, "weight_decay": 0.2}, {"params": parameters[1::2]}]
 
 
+def muon(model: Several) -> Optimizer:
+    matrices = [p for p in model.parameters() if p.ndim == 2]
+    rest = [p for p in model.parameters() if p.ndim != 2]
+    return Muon([{"params": matrices}, {"params": rest, "orthogonal": False, "lr": 0.01}], lr=0.1)
+
+
 def case(make: Callable[[Several], Optimizer], dtype: str = "float32") -> Callable[[], tuple[Several, Optimizer]]:
     def both() -> tuple[Several, Optimizer]:
         model = Several(dtype)
@@ -50,6 +56,8 @@ CASES = {
     "momentum": case(lambda model: SGD(groups(model), lr=0.01, momentum=0.9, dampening=0.5)),
     "nesterov": case(lambda model: SGD(model.parameters(), lr=0.01, momentum=0.9, nesterov=True)),
     "masters": case(lambda model: AdamW(groups(model), lr=0.01), "float16"),
+    "muon": case(muon),
+    "masters of muon": case(muon, "float16"),
     "masters with momentum": case(lambda model: SGD(model.parameters(), lr=0.01, momentum=0.9), "float16"),
 }
 

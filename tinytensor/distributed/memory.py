@@ -71,11 +71,11 @@ def _places(owners: Iterable[Any]) -> list[_Place]:
 
 def _state_places(optimizer: Optimizer) -> Iterator[_Place]:
     """The places of a state's arrays, also of those that it will need later. Marks each state that is to be shared."""
-    for parameter, state in zip(optimizer.parameters(), optimizer.state):
+    for parameter, state, names in zip(optimizer.parameters(), optimizer.state, optimizer.array_names()):
         state.is_shared = optimizer.advances_all
         if not state.is_shared:
             continue
-        for name in optimizer.array_names(parameter):
+        for name in names:
             if name in state:
                 yield _Place(state[name], partial(state.__setitem__, name))
             else:

@@ -1,6 +1,7 @@
 """Optimizers, learning-rate schedules and gradient clipping, with PyTorch's names and defaults."""
 
 from tinytensor.optim.clipping import clip_grad_norm
+from tinytensor.optim.muon import Muon
 from tinytensor.optim.optimizer import Optimizer
 from tinytensor.optim.optimizers import SGD, Adam, AdamW
 from tinytensor.optim.schedules import Constant, Cosine, InverseSquareRoot, LinearDecay, Schedule
@@ -13,6 +14,7 @@ __all__ = [
     "Cosine",
     "InverseSquareRoot",
     "LinearDecay",
+    "Muon",
     "Optimizer",
     "Schedule",
     "clip_grad_norm",

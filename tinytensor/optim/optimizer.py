@@ -166,9 +166,18 @@ class Optimizer:
         changes = next(vars(kind) for kind in type(self).__mro__ if vars(kind).keys() & {"advance", "update"})
         return "advance" in changes
 
-    def array_names(self, parameter: Parameter) -> list[str]:
-        """The names of the arrays that the state of a parameter may have."""
-        return [*(["master"] if is_narrow(parameter) else []), *(name for name in self.state_names if name != "steps")]
+    def names_of_state(self, group: Mapping[str, Any]) -> tuple[str, ...]:
+        """The names of what the state of each parameter of a group has after a step: of all groups the ``state_names``, unless
+        an optimizer treats some otherwise."""
+        return self.state_names
+
+    def array_names(self) -> list[list[str]]:
+        """For each parameter the names of the arrays that its state may have."""
+        names: list[list[str]] = []
+        for group in self.param_groups:
+            arrays = [name for name in self.names_of_state(group) if name != "steps"]
+            names += [["master", *arrays] if is_narrow(p) else arrays for p in group["params"]]
+        return names
 
     def update(self, parameters: Arrays, gradients: Arrays, states: States, group: dict[str, Any], lr: float) -> None:
         """Change these arrays of parameters in place. Every optimizer defines this method.
@@ -216,18 +225,19 @@ class Optimizer:
     def _loaded_state(self, state: Mapping[str, Tensor]) -> list[State]:
         """The arrays and the number of steps of each parameter in a loaded state."""
         parameters = self.parameters()
+        names = [set(self.names_of_state(group)) for group in self.param_groups for _ in group["params"]]
         loaded = [State() for _ in parameters]
         for key, value in state.items():
             place, _, name = key.partition(".")
             fits = place.isdigit() and int(place) < len(parameters)
-            known = (*self.state_names, "master") if fits and is_narrow(parameters[int(place)]) else self.state_names
-            if not fits or name not in known or value.shape != (() if name == "steps" else parameters[int(place)].shape):
+            known = fits and (name in names[int(place)] or (name == "master" and is_narrow(parameters[int(place)])))
+            if not known or value.shape != (() if name == "steps" else parameters[int(place)].shape):
                 raise ValueError(f"the state's {key!r} of shape {value.shape} does not fit this {type(self).__name__}")
             parameter = parameters[int(place)]
             dtype = state_dtype(parameter)  # as in a run with this model
             loaded[int(place)][name] = value.item() if name == "steps" else value.data.astype(dtype)
         for i, found in enumerate(loaded):
-            if found.keys() - {"master"} and (missing := [n for n in self.state_names if n not in found]):
+            if found.keys() - {"master"} and (missing := sorted(names[i] - found.keys())):
                 raise ValueError(f"the state lacks {', '.join(missing)} of parameter {i}, which {type(self).__name__} needs")
         return loaded
 

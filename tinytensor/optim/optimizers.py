@@ -73,7 +73,7 @@ class Adam(Optimizer):
     second. Raises ValueError for a setting out of its range.
     """
 
-    state_names = ("first", "second", "steps")
+    state_names: tuple[str, ...] = ("first", "second", "steps")
     decoupled = False
 
     def __init__(

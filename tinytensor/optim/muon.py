@@ -1,0 +1,126 @@
+"""Muon: momentum that is made orthogonal before each step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tinytensor import kernels
+from tinytensor.backend import xp
+from tinytensor.kernels.numpy.optimizers import current
+from tinytensor.nn.module import Parameter
+from tinytensor.optim.optimizer import Arrays, Optimizer, States
+from tinytensor.optim.optimizers import Adam
+from tinytensor.optim.state import State
+
+# Jordan's a s + b s^3 + c s^5, for singular values s from 0 to 1. It lifts small ones fast, as its slope at 0 is a. After five
+# rounds all from 0.003 on lie between 0.68 and 1.14: not 1, but near enough.
+POLYNOMIAL = (3.4445, -4.7750, 2.0315)
+ROUNDS = 5
+TINY = 1e-7  # instead of a smaller norm, so that a matrix of zeros stays one
+
+
+def orthogonalised(matrices: Any) -> Any:
+    """Of arrays (..., rows, columns) with the singular value decomposition U S V^T nearly U V^T: the nearest orthogonal ones.
+
+    A Newton-Schulz iteration. Its polynomial is applied to the singular values without knowing them, as (X X^T) X is
+    U S^3 V^T. They must be at most 1 in the beginning; so each matrix is divided by its Frobenius norm.
+    """
+    rows, columns = matrices.shape[-2:]
+    x = matrices.swapaxes(-1, -2) if rows > columns else matrices  # then X X^T is as small as it can be
+    x = x / xp.maximum(xp.sqrt((x * x).sum((-1, -2), keepdims=True)), TINY)
+    a, b, c = POLYNOMIAL
+    for _ in range(ROUNDS):
+        square = kernels.matmul(x, x.swapaxes(-1, -2))
+        x = a * x + kernels.matmul(b * square + c * kernels.matmul(square, square), x)
+    return x.swapaxes(-1, -2) if rows > columns else x
+
+
+class Muon(Adam):
+    """Muon for weight matrices, and AdamW for the rest (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/).
+
+    A gradient is large along a few directions of a matrix, and small along most. Muon goes as far along all of them. Where
+    U S V^T is the singular value decomposition of the momentum, it goes along U V^T, by ``lr`` max(1, rows / columns)^0.5.
+
+    Embeddings, output layers, gains and biases are better left to AdamW: as a group with ``"orthogonal": False`` and a learning
+    rate of its own. ``betas`` and ``eps`` are for such groups, ``momentum`` and ``parts`` for orthogonal ones. A parameter may
+    hold several matrices of one shape, one above another, as a layer does that makes queries, keys and values at once. Each
+    of these ``parts`` is then made orthogonal by itself.
+
+    Raises ValueError for a setting out of its range, and if a parameter of an orthogonal group is not so many matrices.
+
+    >>> model = tt.nn.Sequential(tt.nn.Linear(4, 8), tt.nn.ReLU(), tt.nn.Linear(8, 2))
+    >>> matrices = [p for p in model.parameters() if p.ndim == 2]
+    >>> biases = [p for p in model.parameters() if p.ndim == 1]
+    >>> optimizer = tt.optim.Muon([{"params": matrices}, {"params": biases, "orthogonal": False, "lr": 1e-3}], lr=0.02)
+    >>> model(tt.ones((5, 4))).mean().backward()
+    >>> optimizer.step()
+    """
+
+    state_names = ("velocity", *Adam.state_names)
+    decoupled = True
+
+    def __init__(
+        self,
+        parameters: Iterable[Parameter] | Iterable[dict[str, Any]],
+        lr: float = 0.02,
+        weight_decay: float = 0.0,
+        momentum: float = 0.95,
+        parts: int = 1,
+        betas: tuple[float, float] = (0.9, 0.95),
+        eps: float = 1e-8,
+        orthogonal: bool = True,
+    ):
+        matrices = {"momentum": momentum, "parts": parts, "orthogonal": orthogonal}
+        Optimizer.__init__(self, parameters, lr=lr, weight_decay=weight_decay, betas=betas, eps=eps, **matrices)
+        for group in self.param_groups:
+            for p in group["params"] if group["orthogonal"] else ():
+                if p.ndim != 2 or p.shape[0] % group["parts"]:
+                    raise ValueError(
+                        f"Muon got a parameter of shape {p.shape}, which is not {group['parts']} matrices one above another: "
+                        'put it into a group with "orthogonal": False'
+                    )
+
+    def check(self, settings: Mapping[str, Any]) -> None:
+        """Raise ValueError if a setting of a group is not valid."""
+        super().check(settings)
+        if not settings["momentum"] < 1:
+            raise ValueError(f"momentum must be below 1, not {settings['momentum']}")
+        if not settings["parts"] >= 1:
+            raise ValueError(f"parts must be at least 1, not {settings['parts']}")
+
+    def names_of_state(self, group: Mapping[str, Any]) -> tuple[str, ...]:
+        """The momentum of orthogonal groups, and AdamW's state of the others."""
+        return ("velocity",) if group["orthogonal"] else Adam.state_names
+
+    def advance(self, parameter: Any, state: State, group: dict[str, Any]) -> None:
+        """Add the momentum at the first step; where AdamW is at work, its moments, and count the step."""
+        if not group["orthogonal"]:
+            super().advance(parameter, state, group)
+        elif "velocity" not in state:
+            state["velocity"] = state.new("velocity", state.get("master", parameter))
+
+    def update(self, parameters: Arrays, gradients: Arrays, states: States, group: dict[str, Any], lr: float) -> None:
+        """One step."""
+        if not group["orthogonal"]:
+            return super().update(parameters, gradients, states, group, lr)
+        for parameter, gradient, state in zip(parameters, gradients, states):
+            self.advance(parameter, state, group)
+            if parameter.size:
+                self._step_of_matrices(parameter, gradient, state, group, lr)
+
+    @staticmethod
+    def _step_of_matrices(parameter: Any, gradient: Any, state: State, group: dict[str, Any], lr: float) -> None:
+        """v = momentum v + (1 - momentum) g, and a step along the orthogonalised momentum v + (1 - momentum) g."""
+        momentum, parts, velocity = group["momentum"], group["parts"], state["velocity"]
+        weight = current(state["master"], parameter) if "master" in state else parameter
+        fresh = gradient.astype(weight.dtype, copy=False) * (1.0 - momentum)
+        velocity *= momentum
+        velocity += fresh
+        rows, columns = weight.shape[0] // parts, weight.shape[1]
+        ahead = (velocity * momentum + fresh).reshape(parts, rows, columns)
+        weight *= 1.0 - lr * group["weight_decay"]
+        # Longer where there are more outputs than inputs, so that the outputs of all layers change by about as much.
+        weight -= orthogonalised(ahead).reshape(weight.shape) * (lr * max(1.0, rows / columns) ** 0.5)
+        if weight is not parameter:
+            parameter[...] = weight.astype(parameter.dtype)
