@@ -14,8 +14,9 @@ from torch_models import copy_weights
 import tinytensor as tt
 from tinyformer.data.batches import Batch
 from tinyformer.models.gpt import GPT, GPTConfig
-from tinyformer.training.config import TrainingConfig, adamw_for
+from tinyformer.training.config import TrainingConfig
 from tinyformer.training.losses import next_token_loss
+from tinyformer.training.optimizing import optimizer_for
 from tinyformer.training.runs import RunFolder
 from tinyformer.training.trainer import Trainer
 from tinytensor.optim import Cosine, clip_grad_norm
@@ -160,7 +161,7 @@ def their_step(theirs, optimizer, step, parts):
 @pytest.mark.parametrize("bias", [True, False])
 def test_ten_steps(bias):
     ours, theirs = twins(bias)
-    optimizer, reference = adamw_for(ours, TRAINING), their_optimizer(theirs)
+    optimizer, reference = optimizer_for(ours, TRAINING), their_optimizer(theirs)
     set_eps(optimizer)
     start = [p.numpy().copy() for p in ours.parameters()]
     norms = []
@@ -184,7 +185,7 @@ def test_ten_steps_in_float64_at_the_default_eps(bias):
     ours, theirs = twins(bias)
     to_float64(ours)
     theirs.double()
-    optimizer = adamw_for(ours, TRAINING)
+    optimizer = optimizer_for(ours, TRAINING)
     reference = their_optimizer(theirs, eps=1e-8)
     for step in range(STEPS):
         loss, norm = our_step(ours, optimizer, step, tokens(step))

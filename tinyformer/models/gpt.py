@@ -21,7 +21,7 @@ from tinytensor.nn import Dropout, Embedding, Linear, Module, ModuleList, init
 class GPTConfig:
     """The shape of a GPT. Raises SettingError for a value that is not allowed.
 
-    The settings after ``activation`` are those of other models that predict the next token, such as Llama and Qwen. Of them,
+    The settings after ``query_key_norm`` are those of other models that predict the next token, such as Llama and Qwen. Of them,
     ``d_ff`` is the width inside the feed-forward networks, 0 for four times the width; ``norm_eps`` is the eps of each norm;
     and with ``tie_output`` the weights of the output layer are those of the token embedding. The rest are described in
     ``MultiHeadAttention`` and ``RotaryPositions``.
@@ -41,13 +41,13 @@ class GPTConfig:
     positions: str = setting("learned", "learned, sinusoidal or rotary")
     norm: str = setting("layer", "layer or rms")
     activation: str = setting("gelu_tanh", "relu, gelu_tanh, gelu_exact, silu or swiglu")
+    query_key_norm: bool = setting(False, "an RMS norm of each head's queries, and one of its keys")
     d_ff: int = 0
     norm_eps: float = 1e-5
     tie_output: bool = True
     num_key_value_heads: int = 0
     d_head: int = 0
     query_key_value_bias: bool = False
-    query_key_norm: bool = False
     rotary_base: float = 10000.0
     rotary_scaling: RotaryScaling | None = None
 

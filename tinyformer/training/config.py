@@ -1,4 +1,4 @@
-"""The settings of training, and the schedule, dtype and optimizer that follow from them."""
+"""The settings of training, and the schedule and dtype that follow from them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from tinyformer.schema import check_fields
 from tinyformer.settings import at_least, one_of, setting
 from tinytensor import distributed, parallel
 from tinytensor.backend import bfloat16, default_dtype
-from tinytensor.nn import Module
-from tinytensor.optim import AdamW, Constant, Cosine, InverseSquareRoot, LinearDecay, Schedule
+from tinytensor.optim import Constant, Cosine, InverseSquareRoot, LinearDecay, Schedule
 
 DTYPES = ("float32", "bfloat16")
 SCHEDULES = ("cosine", "linear", "constant", "noam")
@@ -29,6 +28,9 @@ class TrainingConfig:
     batch_size: int = setting(12, "sequences in a batch", changeable=True)
     gradient_accumulation_steps: int = setting(1, "batches whose gradients are added for one step", changeable=True)
     learning_rate: float = setting(1e-3, "peak learning rate of AdamW", changeable=True)
+    muon_learning_rate: float = setting(
+        0.0, "peak learning rate of Muon, which then changes the blocks' matrices; 0: AdamW changes them, too", changeable=True
+    )
     schedule: str = setting(
         "cosine", "how the learning rate falls after the warm-up: cosine, linear, constant or noam", changeable=True
     )
@@ -61,7 +63,18 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         check_fields(self)
         at_least(self, steps=1, batch_size=1, gradient_accumulation_steps=1, eval_every=1, log_every=1, average=1)
-        at_least(self, learning_rate=0, min_learning_rate=0, warmup=0, weight_decay=0, clip=0, seed=0, shards=0, workers=0)
+        at_least(
+            self,
+            learning_rate=0,
+            muon_learning_rate=0,
+            min_learning_rate=0,
+            warmup=0,
+            weight_decay=0,
+            clip=0,
+            seed=0,
+            shards=0,
+            workers=0,
+        )
         if self.steps > MOST_STEPS:
             raise SettingError(f"steps must be at most {MOST_STEPS:,}")
         if self.shards > MOST_SHARDS:
@@ -112,13 +125,3 @@ def best_workers(batch_size: int) -> int:
         return 1
     rows = -(-batch_size // min(most, MOST_WORKERS))
     return -(-batch_size // rows)
-
-
-def adamw_for(model: Module, config: TrainingConfig) -> AdamW:
-    """AdamW with weight decay for matrices, but not for biases and norms, as in GPT-2's training."""
-    parameters = list(model.parameters())
-    groups = [
-        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
-        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
-    ]
-    return AdamW([g for g in groups if g["params"]], lr=config.learning_rate, betas=(config.beta1, config.beta2))

@@ -17,10 +17,11 @@ from tinyformer.memory import check_step_fits, check_training_fits
 from tinyformer.progress import Progress, show_progress
 from tinyformer.schema import read_dataclass
 from tinyformer.training.checkpoints import load_checkpoint, put_weights, save_checkpoint
-from tinyformer.training.config import TrainingConfig, adamw_for, best_workers, training_dtype
+from tinyformer.training.config import TrainingConfig, best_workers, training_dtype
 from tinyformer.training.evaluation import deal, evaluate, perplexity
 from tinyformer.training.logging import CsvLog, Logger, at_work, measured, tell
 from tinyformer.training.losses import LossFunction, next_token_loss
+from tinyformer.training.optimizing import optimizer_for
 from tinyformer.training.replica import Replica
 from tinyformer.training.runs import RunFolder
 from tinyformer.training.signals import stop_on_signals
@@ -62,7 +63,7 @@ class Trainer:
         if config.workers > 1 and ranks != config.workers:
             raise SettingError(f"workers must be 1 under mpiexec, whose {ranks} ranks share the batch, not {config.workers}")
         self.shards = config.shards or (ranks if ranks > 1 else parallel.default_shards())
-        self.optimizer = adamw_for(model, config)
+        self.optimizer = optimizer_for(model, config)
         self.schedule = config.make_schedule()
         self._team = Team(Alone(), Replica(Alone(), *self._replica()))
         self.step = 0

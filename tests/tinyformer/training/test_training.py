@@ -21,10 +21,11 @@ from tinyformer.errors import SettingError, UserError
 from tinyformer.models.gpt import GPT, GPTConfig
 from tinyformer.models.transformer import Transformer, TransformerConfig
 from tinyformer.training.checkpoints import load_checkpoint
-from tinyformer.training.config import SCHEDULES, TrainingConfig, adamw_for
+from tinyformer.training.config import SCHEDULES, TrainingConfig
 from tinyformer.training.evaluation import evaluate, perplexity
 from tinyformer.training.logging import LOG_COLUMNS
 from tinyformer.training.losses import next_token_loss, translation_loss
+from tinyformer.training.optimizing import optimizer_for
 from tinyformer.training.runs import RunFolder, load_weights
 from tinyformer.training.trainer import Trainer
 from tinytensor import parallel
@@ -157,7 +158,7 @@ def test_a_learning_rate_of_zero_changes_nothing(make_trainer, bits) -> None:
 
 def test_matrices_decay_and_biases_and_norms_do_not(make_gpt) -> None:
     model = make_gpt(bias=True)
-    optimizer = adamw_for(model, TrainingConfig(learning_rate=0.1, weight_decay=0.5))
+    optimizer = optimizer_for(model, TrainingConfig(learning_rate=0.1, weight_decay=0.5))
     decaying = {id(p) for group in optimizer.param_groups if group["weight_decay"] for p in group["params"]}
     for name, parameter in model.named_parameters():
         assert (id(parameter) in decaying) == (name.endswith("weight") and "norm" not in name), name
