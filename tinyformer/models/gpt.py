@@ -21,7 +21,7 @@ from tinytensor.nn import Dropout, Embedding, Linear, Module, ModuleList, init
 class GPTConfig:
     """The shape of a GPT. Raises SettingError for a value that is not allowed.
 
-    The settings after ``query_key_norm`` are those of other models that predict the next token, such as Llama and Qwen. Of them,
+    The settings after ``query_key_norm`` are those of other models that predict the next token, such as Llama and Qwen:
     ``d_ff`` is the width inside the feed-forward networks, 0 for four times the width; ``norm_eps`` is the eps of each norm;
     and with ``tie_output`` the weights of the output layer are those of the token embedding. The rest are described in
     ``MultiHeadAttention`` and ``RotaryPositions``.

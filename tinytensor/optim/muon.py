@@ -23,16 +23,24 @@ TINY = 1e-7  # instead of a smaller norm, so that a matrix of zeros stays one
 def orthogonalised(matrices: Any) -> Any:
     """Of arrays (..., rows, columns) with the singular value decomposition U S V^T nearly U V^T: the nearest orthogonal ones.
 
-    A Newton-Schulz iteration. Its polynomial is applied to the singular values without knowing them, as (X X^T) X is
-    U S^3 V^T. They must be at most 1 in the beginning; so each matrix is divided by its Frobenius norm.
+    A Newton-Schulz iteration. A round applies the polynomial to the singular values without knowing them: where X is at least
+    as wide as high, and G is X X^T, the next X is P X with P = a I + b G + c G^2. Here the product of all P is computed first,
+    and the next G as P G P. So only two products are as large as the matrix itself. The singular values must be at most 1 in
+    the beginning; therefore each matrix is divided by its Frobenius norm.
     """
     rows, columns = matrices.shape[-2:]
-    x = matrices.swapaxes(-1, -2) if rows > columns else matrices  # then X X^T is as small as it can be
+    x = matrices.swapaxes(-1, -2) if rows > columns else matrices
     x = x / xp.maximum(xp.sqrt((x * x).sum((-1, -2), keepdims=True)), TINY)
     a, b, c = POLYNOMIAL
-    for _ in range(ROUNDS):
-        square = kernels.matmul(x, x.swapaxes(-1, -2))
-        x = a * x + kernels.matmul(b * square + c * kernels.matmul(square, square), x)
+    gram = kernels.matmul(x, x.swapaxes(-1, -2))
+    identity = xp.eye(x.shape[-2], dtype=x.dtype)
+    gathered = None
+    for round in range(ROUNDS):
+        p = a * identity + b * gram + c * kernels.matmul(gram, gram)
+        gathered = p if gathered is None else kernels.matmul(p, gathered)
+        if round + 1 < ROUNDS:
+            gram = kernels.matmul(p, kernels.matmul(gram, p))
+    x = kernels.matmul(gathered, x)
     return x.swapaxes(-1, -2) if rows > columns else x
 
 

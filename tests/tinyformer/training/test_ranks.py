@@ -95,6 +95,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     *[(kind, changes) for kind in KINDS for changes in ({}, {"batch_size": 1}, {"batch_size": 7})],
     ("gpt", {"average": 2, "eval_every": 5}),
     ("gpt", {"clip": 0.0}),
+    ("gpt", {"muon_learning_rate": 0.02}),
     ("gpt", {"clip": 0.01}),
 ]
 

@@ -19,6 +19,7 @@ from tinyformer.data.pairs import PairBatch, PairBatches, Specials
 from tinyformer.data.text import TextBatches
 from tinyformer.errors import SettingError, UserError
 from tinyformer.models.gpt import GPT, GPTConfig
+from tinyformer.models.recurrent import RecurrentConfig, RecurrentLM
 from tinyformer.models.transformer import Transformer, TransformerConfig
 from tinyformer.training.checkpoints import load_checkpoint
 from tinyformer.training.config import SCHEDULES, TrainingConfig
@@ -170,6 +171,35 @@ def test_matrices_decay_and_biases_and_norms_do_not(make_gpt) -> None:
     for name, parameter in model.named_parameters():
         expected = 1 - 0.1 * 0.5 if name.endswith("weight") and "norm" not in name else 1.0
         np.testing.assert_allclose(parameter.numpy(), expected, rtol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_muon_changes_the_matrices_of_the_blocks(shared: bool) -> None:
+    """Each matrix by itself: queries, keys and values are made by one layer."""
+    sizes = {"d_model": 8, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1, "d_ff": 16}
+    model = Transformer(TransformerConfig(11, 11, share_embeddings=shared, **sizes))
+    optimizer = optimizer_for(model, TrainingConfig(learning_rate=0.1, muon_learning_rate=0.2, weight_decay=0.5))
+    groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+    for name, parameter in model.named_parameters():
+        group = groups.pop(id(parameter))
+        in_block = "blocks." in name and name.endswith("weight") and "norm" not in name
+        several = {"query_key_value": 3, "key_value": 2}.get(name.split(".")[-2], 1)
+        assert (group["orthogonal"], group["lr"]) == ((True, 0.2) if in_block else (False, 0.1)), name
+        assert group["parts"] == (several if in_block else 1), name
+        assert group["weight_decay"] == (0.5 if parameter.ndim > 1 and not in_block else 0.0), name
+    assert not groups
+
+
+def test_muon_needs_blocks() -> None:
+    says = "muon_learning_rate is for the blocks of Transformers, and a RecurrentLM has none: leave it out"
+    with pytest.raises(SettingError, match=says):
+        optimizer_for(RecurrentLM(RecurrentConfig(11, cell="lstm", d_model=8)), TrainingConfig(muon_learning_rate=0.02))
+
+
+def test_grouped_heads_are_one_matrix_to_muon() -> None:
+    model = GPT(GPTConfig(11, 8, 1, 4, 8, num_key_value_heads=2))
+    optimizer = optimizer_for(model, TrainingConfig(muon_learning_rate=0.02))
+    assert {group["parts"] for group in optimizer.param_groups} == {1}
 
 
 @pytest.mark.parametrize("shards", [1, 3])
@@ -471,25 +501,26 @@ def outcome(trainer: Trainer, bits: Any) -> dict[str, Any]:
 # In the middle of a row of the log; just before, at and after a row, an evaluation and checkpoint; at the first and the
 # last step; and several times.
 @pytest.mark.parametrize("interruptions", [[7], [4], [5], [6], [9], [10], [11], [1], [19], [3, 4, 12], [1, 1, 1]])
-@pytest.mark.parametrize("accumulated", [1, 2])
+@pytest.mark.parametrize(("accumulated", "muon"), [(1, 0.0), (2, 0.0), (1, 0.02)])
 def test_interrupted_and_resumed_is_bit_for_bit_uninterrupted(
-    make_trainer, text_ids: np.ndarray, bits, interruptions: list[int], accumulated: int
+    make_trainer, text_ids: np.ndarray, bits, interruptions: list[int], accumulated: int, muon: float
 ) -> None:
-    whole = make_trainer("whole", gradient_accumulation_steps=accumulated)
+    settings = {"gradient_accumulation_steps": accumulated, "muon_learning_rate": muon}
+    whole = make_trainer("whole", **settings)
     assert whole.train() is True
     expected = outcome(whole, bits)
 
     reached = 0
     for n, steps in enumerate(interruptions):
         batches = Interrupting(text_ids, steps * accumulated)
-        trainer = make_trainer("parts", batches, gradient_accumulation_steps=accumulated)
+        trainer = make_trainer("parts", batches, **settings)
         if n > 0:
             trainer.resume()
         assert trainer.train() is False
         reached += steps
         assert trainer.step == reached  # the step in which Ctrl-C came was finished, and none begun after it
         assert load_checkpoint(trainer.folder.latest, "latest")[1]["step"] == reached
-    last = make_trainer("parts", gradient_accumulation_steps=accumulated)
+    last = make_trainer("parts", **settings)
     last.resume()
     assert last.train() is True
     actual = outcome(last, bits)
