@@ -25,9 +25,7 @@ def optimizer_for(model: Module, config: TrainingConfig) -> AdamW | Muon:
     if not config.muon_learning_rate:
         return AdamW(groups, lr=config.learning_rate, betas=betas)
     if not of_blocks:
-        message = (
-            f"muon_learning_rate is for models with blocks of a Transformer, not for a {type(model).__name__}: leave it out"
-        )
+        message = f"muon_learning_rate is for the blocks of Transformers, and a {type(model).__name__} has none: leave it out"
         raise SettingError(message, "muon_learning_rate")
     orthogonal = {"orthogonal": True, "lr": config.muon_learning_rate}
     groups += [{"params": matrices, "parts": parts, **orthogonal} for parts, matrices in of_blocks.items()]
