@@ -29,7 +29,9 @@ class TrainingConfig:
     gradient_accumulation_steps: int = setting(1, "batches whose gradients are added for one step", changeable=True)
     learning_rate: float = setting(1e-3, "peak learning rate of AdamW", changeable=True)
     muon_learning_rate: float = setting(
-        0.0, "peak learning rate of Muon, which then changes the blocks' matrices; 0: AdamW changes them, too", changeable=True
+        0.0,
+        "peak learning rate of Muon, which then changes the blocks' matrices, on the same schedule; 0: AdamW changes them, too",
+        changeable=True,
     )
     schedule: str = setting(
         "cosine", "how the learning rate falls after the warm-up: cosine, linear, constant or noam", changeable=True
