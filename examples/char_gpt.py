@@ -1,9 +1,10 @@
 """Train a GPT on the characters of a text (or on byte pairs), and let it write; or a recurrent network, as before GPTs.
 
-On Tiny Shakespeare, with nanoGPT's settings for a CPU, that takes a little over a minute on two cores.
+On Tiny Shakespeare that takes about a minute on two cores.
 
 python examples/char_gpt.py                              # train on Tiny Shakespeare
 python examples/char_gpt.py --data my.txt                # train on your own text: runs/char_gpt-my
+python examples/char_gpt.py --recipe nanogpt --out runs/nanogpt   # with nanoGPT's settings for a CPU
 python examples/char_gpt.py --resume                     # go on after an interruption
 python examples/char_gpt.py --architecture lstm --out runs/char_lstm   # about as many parameters as the GPT; or gru, or rnn
 python examples/char_gpt.py --init-from FOLDER --data my.txt --block-size 256   # go on from pretrained weights, such as GPT-2's
@@ -19,6 +20,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from tinyformer import plain_errors
 
@@ -46,6 +48,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         add_text_flag,
         check_fields,
         draw_losses,
+        evaluate,
         find_folder,
         first_choice,
         from_pretrained,
@@ -70,6 +73,23 @@ with plain_errors():  # a missing package or GPU is told in a line, too
 DEFAULT_OUT = "runs/char_gpt"
 SAMPLE = 200  # tokens that --tensorboard shows with each evaluation
 ARCHITECTURES = {"gpt": GPTConfig, "lstm": RecurrentConfig, "gru": RecurrentConfig, "rnn": RecurrentConfig}
+# The settings of a GPT with new weights; those that are not named are the defaults of the dataclasses. nanoGPT's for a CPU are
+# these defaults. The modern ones make a small Qwen3: rotary positions, normed queries and keys, RMS norms, SwiGLU. Muon trains
+# its blocks, at a rate that falls to 0.
+RECIPES: dict[str, dict[str, dict[str, Any]]] = {
+    "modern": {
+        "model": {
+            "block_size": 128, "num_layers": 3, "num_heads": 4, "d_model": 96, "positions": "rotary",
+            "query_key_norm": True, "norm": "rms", "activation": "swiglu",
+        },
+        "training": {
+            "learning_rate": 0.01, "muon_learning_rate": 0.02, "schedule": "linear", "min_learning_rate": 0.0, "warmup": 20,
+            "weight_decay": 0.0, "beta2": 0.95,
+        },
+        "text": {"test_fraction": 0.05},
+    },
+    "nanogpt": {"model": {}, "training": {}, "text": {}},
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,21 +97,36 @@ class TextConfig:
     """How the text is cut into tokens, and what predicts them. Raises SettingError for a value that is not allowed."""
 
     architecture: str = setting("gpt", "gpt, or a recurrent network: lstm, gru or rnn")
+    recipe: str = setting(
+        "", "the defaults of a GPT's other settings: modern, or nanogpt, those of nanoGPT for a CPU (default: modern)"
+    )
     tokenizer: str = setting("char", "char (one token a character) or bpe (byte pairs, learned from the text)")
     bpe_tokens: int = setting(1024, "tokens of the bpe tokenizer")
     init_from: str = setting(
         "", "a pretrained model, whose weights, settings and tokenizer are used: a folder, or a name on the Hugging Face hub"
     )
+    test_fraction: float = setting(
+        0.0, "the fraction of the text that is kept apart, before the last tenth, which validates, and is scored at the end"
+    )
 
     def __post_init__(self) -> None:
         check_fields(self)
-        usual = {"architecture": "gpt", "tokenizer": "char", "bpe_tokens": 1024}
+        usual = {"architecture": "gpt", "recipe": "", "tokenizer": "char", "bpe_tokens": 1024}
         chosen = [name for name, value in usual.items() if getattr(self, name) != value]
         if self.init_from and chosen:
             message = f"init_from decides what the model and its tokens are: leave out {', '.join(chosen)}"
             raise SettingError(message, "init_from", *chosen)
         one_of(self, "architecture", ARCHITECTURES)
         one_of(self, "tokenizer", ("char", "bpe"))
+        if self.recipe:
+            one_of(self, "recipe", RECIPES)
+        if self.recipe and self.architecture != "gpt":
+            raise SettingError(f"recipe is for a GPT, not for the architecture {self.architecture}: leave it out", "recipe")
+
+    def defaults(self) -> dict[str, dict[str, Any]]:
+        """The defaults of the settings, by part: those of the recipe, if there is one."""
+        is_new_gpt = self.architecture == "gpt" and not self.init_from
+        return RECIPES[self.recipe or "modern" if is_new_gpt else "nanogpt"]
 
     def train_tokenizer(self, text: str) -> CharTokenizer | BPETokenizer:
         """A tokenizer for the text."""
@@ -122,13 +157,14 @@ def kind_of(model: GPT | RecurrentLM) -> str:
 # ---------------------------------------------------------------------------------------------------------- training
 
 
-def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, Tokenizer]:
+def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, TextBatches, Tokenizer]:
     """Read the text, and make a tokenizer and a model for it; a resumed run has them already."""
     chosen = folder.read_part("text", TextConfig) if arguments.resume else settings_from(TextConfig, vars(arguments))
     kind = ARCHITECTURES[chosen.architecture]
     setup = RunSetup(folder, arguments, {"model": kind, "training": TrainingConfig, "text": TextConfig})
-    config = setup.settings(TrainingConfig)
-    text_config = setup.settings(TextConfig)
+    defaults = chosen.defaults()
+    config = setup.settings(TrainingConfig, defaults["training"])
+    text_config = setup.settings(TextConfig, defaults["text"])
     start = load_start(chosen.init_from) if chosen.init_from and not setup.is_resumed else None
     text, source = setup.text(arguments.data)
     if start is not None:
@@ -138,27 +174,38 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, 
         tokenizer, model_config = load_tokenizer(folder.tokenizer), setup.settings(kind)
     else:
         tokenizer = setup.tokenizer(lambda: text_config.train_tokenizer(text))
-        model_config = setup.settings(kind, {"cell": chosen.architecture}, vocab_size=tokenizer.vocab_size)
+        shape = defaults["model"] if kind is GPTConfig else {"cell": chosen.architecture}
+        model_config = setup.settings(kind, shape, vocab_size=tokenizer.vocab_size)
 
     tt.seed(config.seed)
     ids, vocab_size = tokenizer.encode(text), tokenizer.vocab_size
     context = getattr(model_config, "context", 0)
-    batches = TextBatches(ids, model_config.block_size, config.batch_size, config.seed, vocab_size=vocab_size, context=context)
+    batches = TextBatches(
+        ids,
+        model_config.block_size,
+        config.batch_size,
+        config.seed,
+        vocab_size=vocab_size,
+        context=context,
+        test_fraction=text_config.test_fraction,
+    )
     model = make_model(model_config) if start is None else start[0].adapted(model_config)
     trainer = Trainer(model, batches, config, folder)
     prompt, sampling = opening(tokenizer), Sampling(seed=config.seed)
     setup.begin(trainer, tokenizer, sample=lambda: tokenizer.decode(list(going_on(model, tokenizer, prompt, SAMPLE, sampling))))
 
     held_out = f"the last {len(batches.validation):,} tokens validate"
+    if len(batches.test):
+        held_out += f", the {len(batches.test):,} before them test"
     print(f"{source.name}: {len(text):,} characters, {vocab_size:,} distinct tokens; {held_out}")
     print(f"{kind_of(model)} with {model.num_parameters():,} parameters on {tt.backend_name}; run folder {folder.path}")
-    return trainer, tokenizer
+    return trainer, batches, tokenizer
 
 
 def train(arguments: argparse.Namespace) -> None:
     """Train, or go on training, and end with a sample."""
     with RunFolder(arguments.out).held() as folder:
-        trainer, tokenizer = prepare(folder, arguments)
+        trainer, batches, tokenizer = prepare(folder, arguments)
         if not train_to_end(trainer, next_command(arguments.out, DEFAULT_OUT)):
             return
         print(
@@ -166,9 +213,12 @@ def train(arguments: argparse.Namespace) -> None:
             f"Best validation loss {trainer.best_loss:.4f}, perplexity {perplexity(trainer.best_loss):.2f}, "
             f"at step {trainer.best_step}."
         )
+        load_weights(trainer.model, folder.best)
+        if len(batches.test):
+            loss = evaluate(trainer.model, batches.with_test_split(), shards=trainer.shards)
+            print(f"On the test split, by which nothing was chosen: loss {loss:.4f}, perplexity {perplexity(loss):.2f}.")
         draw_losses(trainer, kind_of(trainer.model), trainer.model.config.dropout)
         print("A sample of 500 tokens:\n")
-        load_weights(trainer.model, folder.best)
         new_ids = going_on(trainer.model, tokenizer, opening(tokenizer), 500, Sampling(seed=trainer.config.seed))
         text = show(tokenizer, new_ids)
         write_text(folder.sample, text + "\n")
@@ -242,7 +292,10 @@ def show(tokenizer: Tokenizer, ids: Iterable[int]) -> str:
 
 def parse(words: list[str]) -> argparse.Namespace:
     """The command line; without a command it is ``train``."""
-    architecture = first_choice(words, "architecture", "text", TextConfig, DEFAULT_OUT)
+    deciding = ("architecture", "recipe", "init_from")  # which flags there are, and what their defaults are
+    choices = {name: first_choice(words, name, "text", TextConfig, DEFAULT_OUT) for name in deciding}
+    chosen = settings_from(TextConfig, choices)
+    architecture = chosen.architecture
     commands = Commands("char_gpt.py", "Train a GPT, or a recurrent network, on a text, and sample from it.", DEFAULT_OUT)
     training = commands.add(
         train,
@@ -252,7 +305,8 @@ def parse(words: list[str]) -> argparse.Namespace:
         choice=f"--architecture {architecture}",
     )
     add_text_flag(training)
-    add_run_settings(training, DEFAULT_OUT, model=ARCHITECTURES[architecture], text=TextConfig, training=TrainingConfig)
+    kinds = {"model": ARCHITECTURES[architecture], "text": TextConfig, "training": TrainingConfig}
+    add_run_settings(training, DEFAULT_OUT, chosen.defaults(), **kinds)
     sampling = commands.add_use(sample, help="write with a trained model", description="Write with a trained model.")
     sampling.add_argument("--prompt", help="the text to go on from (default: a new line)", metavar="TEXT")
     sampling.add_argument("--length", help="tokens to write", type=int, default=500, metavar="INT")

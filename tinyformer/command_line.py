@@ -177,11 +177,14 @@ def add_run_flags(parser: argparse.ArgumentParser, default: str, help: str = "th
     )
 
 
-def add_run_settings(parser: argparse.ArgumentParser, out: str, **kinds: type) -> None:
-    """Give the parser ``add_run_flags``, then ``add_settings`` for each dataclass; its keyword is the title of its flags."""
+def add_run_settings(
+    parser: argparse.ArgumentParser, out: str, defaults: Mapping[str, Mapping[str, Any]] | None = None, **kinds: type
+) -> None:
+    """Give the parser ``add_run_flags``, then ``add_settings`` for each dataclass; its keyword is the title of its flags.
+    ``defaults`` has, by these titles, the settings for which the script has defaults of its own."""
     add_run_flags(parser, f"{out}; with --data, {out}-NAME, after the data")
     for title, kind in kinds.items():
-        add_settings(parser, kind, title)
+        add_settings(parser, kind, title, **(defaults or {}).get(title, {}))
 
 
 def folder_for(out: str, data: str | None) -> str:

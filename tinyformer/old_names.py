@@ -32,7 +32,10 @@ def _renamed(part: Mapping[str, Any]) -> dict[str, Any]:
         if old in part and new in part:
             raise ValueError(f"it has both {new} and {old}, which is the old name of the same setting")
     names = {old: SETTINGS.get(old, old) for old in part}
-    return {names[old]: new_value(names[old], value) for old, value in part.items()}
+    renamed = {names[old]: new_value(names[old], value) for old, value in part.items()}
+    if renamed.get("d_ff") == 0 and isinstance(renamed.get("d_model"), int):  # it stood for this with every activation
+        renamed["d_ff"] = 4 * renamed["d_model"]
+    return renamed
 
 
 def old_names(name: str) -> list[str]:

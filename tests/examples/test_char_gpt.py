@@ -10,13 +10,18 @@ import re
 import runpy
 from pathlib import Path
 
+import numpy as np
 import pytest
 from running import ROOT, Program, contents, entries, log_of, result_of, validation_losses
 
-from tinyformer.models.gpt import GPTConfig
+from tinyformer.data.text import TextBatches
+from tinyformer.models.gpt import GPT, GPTConfig
 from tinyformer.models.recurrent import RecurrentConfig
+from tinyformer.tokenizers import CharTokenizer
 from tinyformer.training.checkpoints import load_checkpoint
 from tinyformer.training.config import TrainingConfig
+from tinyformer.training.evaluation import evaluate
+from tinyformer.training.runs import RunFolder, load_weights
 
 EXAMPLE = "char_gpt.py"
 TINY = ["--num-layers", "1", "--num-heads", "2", "--d-model", "16", "--block-size", "8", "--batch-size", "4"]
@@ -86,7 +91,15 @@ def test_byte_pairs_and_the_other_choices_of_a_model(program: Program) -> None:
     printed = program.good(*words)
     assert "300 distinct tokens" in printed
     settings = json.loads((program.folder / "run/config.json").read_text(encoding="utf-8"))
-    assert settings["text"] == {"architecture": "gpt", "tokenizer": "bpe", "bpe_tokens": 300, "init_from": ""}
+    chosen = {
+        "architecture": "gpt",
+        "recipe": "",
+        "tokenizer": "bpe",
+        "bpe_tokens": 300,
+        "init_from": "",
+        "test_fraction": 0.05,
+    }
+    assert settings["text"] == chosen
     chosen = {name: settings["model"][name] for name in ("vocab_size", "positions", "norm", "activation")}
     assert chosen == {"vocab_size": 300, "positions": "rotary", "norm": "rms", "activation": "swiglu"}
     before = result_of(program.folder / "run")
@@ -98,6 +111,65 @@ def test_byte_pairs_and_the_other_choices_of_a_model(program: Program) -> None:
     assert sample.startswith("the Dög")
     assert program.good(*words) == sample
     assert program.good(*words, "--top-p", "0.1") != sample
+
+
+def test_recipes(program: Program) -> None:
+    # The default is the modern one; flags come before either. What a run was trained with stands in its settings.
+    for recipe in ("modern", "nanogpt"):
+        program.good("--data", "text.txt", "--out", recipe, *TINY, *SHORT, "--recipe", recipe, "--warmup", "3")
+    program.good("--data", "text.txt", "--out", "default", *TINY, *SHORT, "--warmup", "3")
+    modern, nanogpt, default = (
+        json.loads((program.folder / name / "config.json").read_text(encoding="utf-8"))
+        for name in ("modern", "nanogpt", "default")
+    )
+    assert default == {**modern, "text": {**modern["text"], "recipe": ""}}
+    assert result_of(program.folder / "default")["tensors"] == result_of(program.folder / "modern")["tensors"]
+    chosen = [
+        (run["training"]["muon_learning_rate"], run["training"]["warmup"], run["model"]["num_layers"])
+        for run in (modern, nanogpt)
+    ]
+    assert chosen == [(0.02, 3, 1), (0.0, 3, 1)]
+    assert [(run["model"]["positions"], run["model"]["d_ff"]) for run in (modern, nanogpt)] == [("rotary", 48), ("learned", 64)]
+    assert [run["text"]["test_fraction"] for run in (modern, nanogpt)] == [0.05, 0.0]
+    # A resumed run has its settings, whatever the recipes are now; only another recipe is refused.
+    program.good("--out", "nanogpt", "--resume")
+    assert "leave out --recipe" in program.bad("--out", "nanogpt", "--resume", "--recipe", "modern")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--recipe", "nano"], "--recipe must be one of modern, nanogpt, not 'nano'"),
+        (["--recipe", "modern", "--architecture", "gru"], "--recipe is for a GPT, not for the architecture gru: leave it out"),
+        (
+            ["--recipe", "nanogpt", "--init-from", "gpt2"],
+            "--init-from decides what the model and its tokens are: leave out --recipe",
+        ),
+        (["--test-fraction", "0.9"], "--test-fraction must be at least 0 and below 0.9, what validation leaves, not 0.9"),
+        (["--test-fraction", "-0.1"], "--test-fraction must be at least 0 and below 0.9, what validation leaves, not -0.1"),
+        (["--test-fraction", "0.001"], "use at least 9001, or a smaller --block-size or --test-fraction"),
+    ],
+)
+def test_recipes_and_fractions_that_cannot_be(program: Program, words: list[str], message: str) -> None:
+    assert message in program.bad("--data", "text.txt", "--out", "run", *TINY, *SHORT, *words)
+
+
+def test_the_test_split_is_scored_at_the_end(program: Program) -> None:
+    words = ["--data", "text.txt", *TINY, *SHORT]
+    printed = program.good(*words, "--out", "run", "--test-fraction", "0.2")
+    (size,) = (int(number.replace(",", "")) for number in re.findall(r"the ([\d,]+) before them test", printed))
+    (loss,) = re.findall(r"On the test split, by which nothing was chosen: loss ([\d.]+)", printed)
+    text = (program.folder / "text.txt").read_text(encoding="utf-8")
+    tokenizer = CharTokenizer.train(text)
+    held_out = tokenizer.encode(text)[int(0.9 * len(text)) - size : int(0.9 * len(text))]
+    assert size == int(0.2 * len(text))
+    config = RunFolder(program.folder / "run").read_part("model", GPTConfig)
+    model = GPT(config)
+    load_weights(model, program.folder / "run" / "best.safetensors")
+    # All of it validates here, in the same windows of the block size, whose first one begins with the split.
+    own = TextBatches(np.concatenate([held_out, held_out]), config.block_size, 1, validation_fraction=0.5)
+    assert evaluate(model, own) == pytest.approx(float(loss), abs=6e-5)
+    assert "test split" not in program.good(*words, "--out", "without", "--test-fraction", "0")
 
 
 def test_a_text_of_one_line_in_any_script(program: Program) -> None:
@@ -188,7 +260,7 @@ def test_a_finished_run_resumed_ends_as_before(copied: Program) -> None:
         (["--steps", "2000"], "--steps, or start a new run, or pass --resume-changed"),  # the default, but not this run's
         (["--d-model", "32", "--dropout", "0.5"], "--d-model, or start a new run"),
         (["--seed", "3", "--steps", "30"], "--seed, or start a new run"),
-        (["--positions", "rotary", "--norm", "rms"], "--positions, --norm, or start a new run"),
+        (["--positions", "learned", "--norm", "layer"], "--positions, --norm, or start a new run"),
         (["--tokenizer", "bpe"], "--tokenizer, or start a new run"),
     ],
 )
@@ -542,27 +614,36 @@ def test_a_loss_that_is_no_number(program: Program) -> None:
 # ---------------------------------------------------------------------------------------------------------- help
 
 
-@pytest.mark.parametrize(("architecture", "model"), [("gpt", GPTConfig), ("lstm", RecurrentConfig), ("rnn", RecurrentConfig)])
-def test_help_shows_every_setting_with_its_default(finished: Program, architecture: str, model: type) -> None:
-    text = " ".join(finished.good("--architecture", architecture, "--help").split())
+@pytest.mark.parametrize(
+    ("chosen", "model", "recipe"),
+    [
+        ([], GPTConfig, "modern"),
+        (["--recipe", "nanogpt"], GPTConfig, "nanogpt"),
+        (["--init-from", "FOLDER"], GPTConfig, "nanogpt"),
+        (["--architecture", "lstm"], RecurrentConfig, "nanogpt"),
+        (["--architecture", "rnn"], RecurrentConfig, "nanogpt"),
+    ],
+)
+def test_help_shows_every_setting_with_its_default(finished: Program, chosen: list[str], model: type, recipe: str) -> None:
+    text = " ".join(finished.good(*chosen, "--help").split())
     shown = 0
-    kinds = (model, runpy.run_path(str(finished.script), run_name="char_gpt")["TextConfig"], TrainingConfig)
+    script = runpy.run_path(str(finished.script), run_name="char_gpt")
+    kinds = {"model": model, "text": script["TextConfig"], "training": TrainingConfig}
     decided = {"vocab_size", "cell"}  # by the text, and by --architecture
-    decided |= {"d_ff", "norm_eps", "tie_output", "num_key_value_heads", "d_head"}  # by --init-from
-    decided |= {"query_key_value_bias", "query_key_norm", "rotary_base", "rotary_scaling"}
-    for kind in kinds:
+    decided |= {"norm_eps", "tie_output", "num_key_value_heads", "d_head"}  # by --init-from
+    decided |= {"query_key_value_bias", "rotary_base", "rotary_scaling"}
+    for part, kind in kinds.items():
         for field in dataclasses.fields(kind):
             if field.name in decided:
                 continue
             flag = "--" + field.name.replace("_", "-")
-            default = f" (default: {field.default})" if field.default != "" else ""
+            value = script["RECIPES"][recipe][part].get(field.name, field.default)
+            default = f" (default: {value})" if value != "" else ""
             assert f"{field.metadata['help']}{default}" in text, flag
             assert f" {flag} " in text or f" {flag}, " in text
             shown += 1
-    assert shown == sum(field.name not in decided for kind in kinds for field in dataclasses.fields(kind))
+    assert shown == sum(field.name not in decided for kind in kinds.values() for field in dataclasses.fields(kind))
     assert ("--num-heads INT" in text, "--context INT" in text) == ((True, False) if model is GPTConfig else (False, True))
-    if model is GPTConfig:  # the default
-        assert " ".join(finished.good("--help").split()) == text
     assert "--data" in text
     assert "(default: runs/char_gpt; with --data, runs/char_gpt-NAME, after the data)" in text
     assert "(default: )" not in text

@@ -180,7 +180,7 @@ def test_a_pretrained_run_saved(copied: Program) -> None:
 
 
 @pytest.mark.parametrize(
-    "model", [["--bias"], [], ["--positions", "rotary", "--norm", "rms", "--activation", "swiglu", "--tokenizer", "bpe"]]
+    "model", [[], ["--recipe", "nanogpt", "--bias"], ["--recipe", "nanogpt"], ["--no-query-key-norm", "--tokenizer", "bpe"]]
 )
 def test_a_run_saved(program: Program, model: list[str]) -> None:
     more = ["--bpe-tokens", "280"] if "bpe" in model else []

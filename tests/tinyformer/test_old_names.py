@@ -47,6 +47,18 @@ def test_settings() -> None:
     assert with_new_names(with_new_names(before)) == with_new_names(before)
     assert with_new_names([1]) == [1]
     assert old_names("d_ff") == ["d_inner"]
+
+
+def test_a_width_of_0_was_four_times_the_models_width() -> None:
+    for name in ("d_ff", "d_inner"):
+        model = {"d_model": 24, name: 0, "activation": "swiglu"}
+        assert with_new_names({"model": model})["model"]["d_ff"] == 96
+    assert GPTConfig(vocab_size=5, d_model=24, activation="swiglu").d_ff == 64  # now, and what a new run saves
+    assert GPTConfig(vocab_size=5, d_model=24, activation="relu").d_ff == 96
+    assert GPTConfig(vocab_size=5, d_model=24, activation="swiglu", d_ff=7).d_ff == 7
+    assert with_new_names({"model": {"d_ff": 0, "d_model": "24"}}) == {
+        "model": {"d_ff": 0, "d_model": "24"}
+    }  # refused elsewhere
     assert old_names("steps") == []
 
 

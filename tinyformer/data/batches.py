@@ -62,10 +62,13 @@ class Batches(Protocol):
         """Continue from a state that ``get_state`` returned."""
 
 
-def check_fraction(validation_fraction: float) -> None:
-    """Raise SettingError unless the fraction leaves something for both splits."""
+def check_fraction(validation_fraction: float, test_fraction: float = 0.0) -> None:
+    """Raise SettingError unless the fractions leave something for each split. There need not be a test split."""
     if not 0.0 < validation_fraction < 1.0:
         raise SettingError(f"validation_fraction must be above 0 and below 1, not {validation_fraction}")
+    if not 0.0 <= test_fraction < 1.0 - validation_fraction:
+        most = f"{1.0 - validation_fraction:.4g}, what validation leaves"
+        raise SettingError(f"test_fraction must be at least 0 and below {most}, not {test_fraction}", "test_fraction")
 
 
 def check_batch_fits(batch_size: int, tokens: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,9 +20,9 @@ class TextBatches:
     A window predicts ``block_size`` tokens. The inputs begin ``context`` tokens earlier, for a model that first reads what came
     before.
 
-    The last ``validation_fraction`` of the ids is the validation split. Raises UserError if a split is shorter than one window,
-    and if a batch does not fit in memory. If ``vocab_size`` is given, it also raises UserError for an id that is not below it;
-    a GPU would not notice such an id.
+    The last ``validation_fraction`` of the ids is the validation split, and the ``test_fraction`` before it the test split.
+    Raises UserError if a split is shorter than one window, and if a batch does not fit in memory. If ``vocab_size`` is given,
+    it also raises UserError for an id that is not below it; a GPU would not notice such an id.
     """
 
     def __init__(
@@ -33,28 +34,36 @@ class TextBatches:
         validation_fraction: float = 0.1,
         vocab_size: int | None = None,
         context: int = 0,
+        test_fraction: float = 0.0,
     ):
         check_counts(block_size=block_size, batch_size=batch_size)
         if context < 0:
             raise SettingError(f"context must be at least 0, not {context}")
-        check_fraction(validation_fraction)
+        check_fraction(validation_fraction, test_fraction)
         cut = int(len(ids) * (1.0 - validation_fraction))
+        end = cut - int(len(ids) * test_fraction)  # of the training split
         window = int(context) + int(block_size)
-        if min(cut, len(ids) - cut) < window + 1:
-            over, under = min(validation_fraction, 1.0 - validation_fraction).as_integer_ratio()
+        splits = [end, len(ids) - cut, *([cut - end] if test_fraction else [])]
+        if min(splits) < window + 1:
+            fractions = [1.0 - validation_fraction - test_fraction, validation_fraction, test_fraction]
+            over, under = min(filter(None, fractions)).as_integer_ratio()
             need = (window + 1) * under // over + 2  # in integers: block_size may be too large for a float
+            smaller = ["block_size", *(["context"] if context else []), *(["test_fraction"] if test_fraction else [])]
             raise SettingError(
                 f"the text has {len(ids)} tokens, too few for windows of {window}: "
-                f"use at least {need}, or a smaller block_size" + (" or context" if context else ""),
-                *(["block_size", "context"] if context else ["block_size"]),
+                f"use at least {need}, or a smaller {' or '.join(smaller)}",
+                *smaller,
             )
         check_batch_fits(batch_size, window + 1)
         if vocab_size is not None:
             check_ids(ids, vocab_size)
         # The text is where the model is, on the GPU if there is one. Only the starts of the windows are copied for a batch.
-        self.training = tt.tensor(ids[:cut])
+        self.training = tt.tensor(ids[:end])
+        self.test = tt.tensor(ids[end:cut])
         self.validation = tt.tensor(ids[cut:])
-        self._before = tt.tensor(ids[cut - context :]) if context else self.validation  # with what the first window reads, too
+        # The held-out splits with what their first windows read, too.
+        self._before = tt.tensor(ids[cut - context :]) if context else self.validation
+        self._before_test = tt.tensor(ids[end - context : cut]) if context else self.test
         self._window = xp.arange(window + 1)
         self.block_size = block_size
         self.context = context
@@ -78,6 +87,16 @@ class TextBatches:
             yield self._batch(self._before, starts[first : first + batch_size])
         if full * self.block_size + 1 < len(self.validation):
             yield self._inputs_and_targets(self._before[full * self.block_size :].reshape(1, -1))
+
+    def with_test_split(self) -> TextBatches:
+        """The same batches, but the test split validates: ``evaluate`` of these gives the loss on the test split.
+
+        Nothing should be chosen by that loss, neither a setting nor the best weights: only so does it tell how good a model is
+        on texts that it was not made for.
+        """
+        testing = copy.copy(self)
+        testing.validation, testing._before = self.test, self._before_test
+        return testing
 
     def _batch(self, ids: Tensor, starts: Array) -> Batch:
         return self._inputs_and_targets(ids[starts[:, None] + self._window])

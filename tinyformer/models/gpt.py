@@ -22,9 +22,11 @@ class GPTConfig:
     """The shape of a GPT. Raises SettingError for a value that is not allowed.
 
     The settings after ``query_key_norm`` are those of other models that predict the next token, such as Llama and Qwen:
-    ``d_ff`` is the width inside the feed-forward networks, 0 for four times the width; ``norm_eps`` is the eps of each norm;
-    and with ``tie_output`` the weights of the output layer are those of the token embedding. The rest are described in
-    ``MultiHeadAttention`` and ``RotaryPositions``.
+    ``norm_eps`` is the eps of each norm, and with ``tie_output`` the weights of the output layer are those of the token
+    embedding. The rest are described in ``MultiHeadAttention`` and ``RotaryPositions``.
+
+    A ``d_ff`` of 0 becomes the usual width: four times ``d_model``. With swiglu, which has three matrices in place of two, it
+    becomes two thirds of that (Shazeer 2020), rounded up to a multiple of 16.
 
     >>> from tinyformer import GPTConfig
     >>> GPTConfig(vocab_size=65).num_parameters()
@@ -36,13 +38,13 @@ class GPTConfig:
     num_layers: int = setting(4, "blocks")
     num_heads: int = setting(4, "attention heads in a block; must divide the width")
     d_model: int = setting(128, "the width: numbers for each position")
+    d_ff: int = setting(0, "the width inside the feed-forward networks; 0: 4 times the width, or with swiglu 8/3")
     dropout: float = setting(0.0, "probability of dropping a value while training", changeable=True)
     bias: bool = setting(False, "biases in linear layers and norms")
     positions: str = setting("learned", "learned, sinusoidal or rotary")
     norm: str = setting("layer", "layer or rms")
     activation: str = setting("gelu_tanh", "relu, gelu_tanh, gelu_exact, silu or swiglu")
     query_key_norm: bool = setting(False, "an RMS norm of each head's queries, and one of its keys")
-    d_ff: int = 0
     norm_eps: float = 1e-5
     tie_output: bool = True
     num_key_value_heads: int = 0
@@ -54,6 +56,8 @@ class GPTConfig:
     def __post_init__(self) -> None:
         check_fields(self)
         at_least(self, vocab_size=1, block_size=1, num_layers=1, d_ff=0)
+        if not self.d_ff:  # so that what is saved of a run says how wide its networks are
+            object.__setattr__(self, "d_ff", -(-self.d_model // 6) * 16 if self.activation == "swiglu" else 4 * self.d_model)
         _, d_head = self.block.head_sizes  # ``block`` makes a BlockConfig, which checks its settings
         one_of(self, "positions", KINDS)
         if self.positions == "rotary" and d_head % 2:
@@ -67,7 +71,7 @@ class GPTConfig:
     @property
     def block(self) -> BlockConfig:
         """The configuration of each block: the model's settings of the same names, and norms before the sub-layers."""
-        return settings_from(BlockConfig, {**vars(self), "d_ff": self.d_ff or 4 * self.d_model}, norm_first=True)
+        return settings_from(BlockConfig, vars(self), norm_first=True)
 
     def num_parameters(self) -> int:
         """The number of parameters of the model, computed without building it."""

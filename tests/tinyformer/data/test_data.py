@@ -437,6 +437,39 @@ def test_a_text_that_is_too_short_for_what_came_before() -> None:
     assert batches(211, context=12).sample().inputs.shape == (4, 20)
 
 
+@pytest.mark.parametrize("context", [0, 3])
+def test_the_test_split_lies_between_the_others_and_is_not_trained_on(context: int) -> None:
+    some = batches(200, test_fraction=0.3, context=context)  # 0 to 119 train, 120 to 179 test, 180 to 199 validate
+    np.testing.assert_array_equal(some.training.numpy(), np.arange(120))
+    np.testing.assert_array_equal(some.test.numpy(), np.arange(120, 180))
+    np.testing.assert_array_equal(some.validation.numpy(), np.arange(180, 200))
+    assert max(int(some.sample().targets.numpy().max()) for _ in range(50)) == 119
+    testing = some.with_test_split()
+    drawn = list(testing.validation_batches(2))
+    np.testing.assert_array_equal(np.concatenate([b.targets.numpy().ravel() for b in drawn]), np.arange(121, 180))
+    assert int(drawn[0].inputs.numpy()[0, 0]) == 120 - context
+    # The batches themselves stay as they were, and so does the order in which they draw.
+    np.testing.assert_array_equal(some.validation.numpy(), np.arange(180, 200))
+    assert testing.get_state() == some.get_state()
+
+
+def test_batches_without_a_test_split() -> None:
+    assert len(batches(200).test) == 0
+    np.testing.assert_array_equal(batches(200).training.numpy(), np.arange(180))
+
+
+@pytest.mark.parametrize("fraction", [-0.1, 0.9, 1.0])
+def test_test_fractions_that_cannot_be(fraction: float) -> None:
+    with pytest.raises(SettingError, match=r"test_fraction must be at least 0 and below 0\.9, what validation leaves"):
+        batches(200, test_fraction=fraction)
+
+
+def test_a_text_that_is_too_short_for_a_test_split() -> None:
+    with pytest.raises(SettingError, match="use at least 181, or a smaller block_size or test_fraction"):
+        batches(179, test_fraction=0.05)
+    assert len(batches(181, test_fraction=0.05).test) == 9
+
+
 def test_both_splits_together_are_the_text() -> None:
     some = batches(123, validation_fraction=0.3)
     assert some.training.tolist() + some.validation.tolist() == list(range(123))
