@@ -25,7 +25,7 @@ COMMON += ["--learning-rate", "0.03", "--accumulation", "2", "--num-heads", "2"]
 DATA = {"char_gpt": "text.txt", "translate": "pairs.tsv", "fill_mask": "text.txt"}
 # The words that made the run, with the flags of that time.
 TRAIN = {
-    "char_gpt": "--num-layers 1 --d-model 8 --block-size 8 --dropout 0.1 --bias --average 2 --activation gelu",
+    "char_gpt": "--recipe nanogpt --num-layers 1 --d-model 8 --block-size 8 --dropout 0.1 --bias --average 2 --activation gelu",
     "translate": "--encoder-layers 1 --decoder-layers 1 --d-model 4 --d-inner 8 --activation swiglu --vocab-size 270 "
     "--validation 3 --test 3 --max-tokens 12 --beam 2",
     "fill_mask": "--num-layers 1 --d-model 8 --d-inner 16 --wordpieces 40 --window 8 --classify-steps 0",
