@@ -106,7 +106,7 @@ class TextConfig:
         "", "a pretrained model, whose weights, settings and tokenizer are used: a folder, or a name on the Hugging Face hub"
     )
     test_fraction: float = setting(
-        0.0, "the fraction of the text that is kept apart, before the last tenth, which validates, and is scored at the end"
+        0.0, "the fraction of the text, its beginning, that is not trained on, and only scored at the end"
     )
 
     def __post_init__(self) -> None:
@@ -196,7 +196,7 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, 
 
     held_out = f"the last {len(batches.validation):,} tokens validate"
     if len(batches.test):
-        held_out += f", the {len(batches.test):,} before them test"
+        held_out += f", the first {len(batches.test):,} test"
     print(f"{source.name}: {len(text):,} characters, {vocab_size:,} distinct tokens; {held_out}")
     print(f"{kind_of(model)} with {model.num_parameters():,} parameters on {tt.backend_name}; run folder {folder.path}")
     return trainer, batches, tokenizer

@@ -157,11 +157,11 @@ def test_recipes_and_fractions_that_cannot_be(program: Program, words: list[str]
 def test_the_test_split_is_scored_at_the_end(program: Program) -> None:
     words = ["--data", "text.txt", *TINY, *SHORT]
     printed = program.good(*words, "--out", "run", "--test-fraction", "0.2")
-    (size,) = (int(number.replace(",", "")) for number in re.findall(r"the ([\d,]+) before them test", printed))
+    (size,) = (int(number.replace(",", "")) for number in re.findall(r"the first ([\d,]+) test", printed))
     (loss,) = re.findall(r"On the test split, by which nothing was chosen: loss ([\d.]+)", printed)
     text = (program.folder / "text.txt").read_text(encoding="utf-8")
     tokenizer = CharTokenizer.train(text)
-    held_out = tokenizer.encode(text)[int(0.9 * len(text)) - size : int(0.9 * len(text))]
+    held_out = tokenizer.encode(text)[:size]
     assert size == int(0.2 * len(text))
     config = RunFolder(program.folder / "run").read_part("model", GPTConfig)
     model = GPT(config)

@@ -20,9 +20,10 @@ class TextBatches:
     A window predicts ``block_size`` tokens. The inputs begin ``context`` tokens earlier, for a model that first reads what came
     before.
 
-    The last ``validation_fraction`` of the ids is the validation split, and the ``test_fraction`` before it the test split.
-    Raises UserError if a split is shorter than one window, and if a batch does not fit in memory. If ``vocab_size`` is given,
-    it also raises UserError for an id that is not below it; a GPU would not notice such an id.
+    The last ``validation_fraction`` of the ids is the validation split, and the first ``test_fraction`` the test split: they are
+    far from each other, because neighbouring parts of a text are alike. Of the test split, the first ``context`` tokens are
+    only read. Raises UserError if a split is shorter than one window, and if a batch does not fit in memory. If ``vocab_size``
+    is given, it also raises UserError for an id that is not below it; a GPU would not notice such an id.
     """
 
     def __init__(
@@ -41,9 +42,9 @@ class TextBatches:
             raise SettingError(f"context must be at least 0, not {context}")
         check_fraction(validation_fraction, test_fraction)
         cut = int(len(ids) * (1.0 - validation_fraction))
-        end = cut - int(len(ids) * test_fraction)  # of the training split
+        start = int(len(ids) * test_fraction)  # of the training split
         window = int(context) + int(block_size)
-        splits = [end, len(ids) - cut, *([cut - end] if test_fraction else [])]
+        splits = [cut - start, len(ids) - cut, *([start] if test_fraction else [])]
         if min(splits) < window + 1:
             fractions = [1.0 - validation_fraction - test_fraction, validation_fraction, test_fraction]
             over, under = min(filter(None, fractions)).as_integer_ratio()
@@ -58,12 +59,10 @@ class TextBatches:
         if vocab_size is not None:
             check_ids(ids, vocab_size)
         # The text is where the model is, on the GPU if there is one. Only the starts of the windows are copied for a batch.
-        self.training = tt.tensor(ids[:end])
-        self.test = tt.tensor(ids[end:cut])
+        self.test = tt.tensor(ids[:start])
+        self.training = tt.tensor(ids[start:cut])
         self.validation = tt.tensor(ids[cut:])
-        # The held-out splits with what their first windows read, too.
-        self._before = tt.tensor(ids[cut - context :]) if context else self.validation
-        self._before_test = tt.tensor(ids[end - context : cut]) if context else self.test
+        self._before = tt.tensor(ids[cut - context :]) if context else self.validation  # with what the first window reads, too
         self._window = xp.arange(window + 1)
         self.block_size = block_size
         self.context = context
@@ -95,7 +94,7 @@ class TextBatches:
         on texts that it was not made for.
         """
         testing = copy.copy(self)
-        testing.validation, testing._before = self.test, self._before_test
+        testing.validation, testing._before = self.test[self.context :], self.test
         return testing
 
     def _batch(self, ids: Tensor, starts: Array) -> Batch:

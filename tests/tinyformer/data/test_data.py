@@ -438,16 +438,16 @@ def test_a_text_that_is_too_short_for_what_came_before() -> None:
 
 
 @pytest.mark.parametrize("context", [0, 3])
-def test_the_test_split_lies_between_the_others_and_is_not_trained_on(context: int) -> None:
-    some = batches(200, test_fraction=0.3, context=context)  # 0 to 119 train, 120 to 179 test, 180 to 199 validate
-    np.testing.assert_array_equal(some.training.numpy(), np.arange(120))
-    np.testing.assert_array_equal(some.test.numpy(), np.arange(120, 180))
+def test_the_test_split_is_the_beginning_and_is_not_trained_on(context: int) -> None:
+    some = batches(200, test_fraction=0.3, context=context)  # 0 to 59 test, 60 to 179 train, 180 to 199 validate
+    np.testing.assert_array_equal(some.test.numpy(), np.arange(60))
+    np.testing.assert_array_equal(some.training.numpy(), np.arange(60, 180))
     np.testing.assert_array_equal(some.validation.numpy(), np.arange(180, 200))
-    assert max(int(some.sample().targets.numpy().max()) for _ in range(50)) == 119
+    assert min(int(some.sample().inputs.numpy().min()) for _ in range(300)) == 60
     testing = some.with_test_split()
     drawn = list(testing.validation_batches(2))
-    np.testing.assert_array_equal(np.concatenate([b.targets.numpy().ravel() for b in drawn]), np.arange(121, 180))
-    assert int(drawn[0].inputs.numpy()[0, 0]) == 120 - context
+    np.testing.assert_array_equal(np.concatenate([b.targets.numpy().ravel() for b in drawn]), np.arange(1 + context, 60))
+    assert int(drawn[0].inputs.numpy()[0, 0]) == 0
     # The batches themselves stay as they were, and so does the order in which they draw.
     np.testing.assert_array_equal(some.validation.numpy(), np.arange(180, 200))
     assert testing.get_state() == some.get_state()
