@@ -242,7 +242,7 @@ many steps.
 
 The number of steps decides when the rate has fallen. So each mark has a run of its own, whose number of steps was chosen for it
 on the validation split, for both recipes."""
-ON_THE_TEST_SPLIT = (
+OF_THE_TEST_SPLIT = (
     "Nothing was chosen by the test split ({:.0%} of the text, before the validation split), on which no side trains."
 )
 
@@ -437,7 +437,7 @@ def run(arguments: argparse.Namespace) -> None:
     if not arguments.ablations:
         about += "\n\n" + DEFINITION.format(every=every)
     if text.test_fraction:
-        about += "\n\n" + ON_THE_TEST_SPLIT.format(text.test_fraction)
+        about += "\n\n" + OF_THE_TEST_SPLIT.format(text.test_fraction)
 
     def told(lines: Sequence[str]) -> str:
         return "\n\n".join([about, report(races, arguments.seeds, log), *(["\n".join(lines)] if lines else [])])
