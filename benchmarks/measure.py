@@ -282,21 +282,34 @@ def take_turns(workers: Mapping[str, Worker], turns: int, steps: int, settle: in
     same other."""
     names = list(workers)
     times = {name: Times() for name in names}
-    in_a_terminal = sys.stderr.isatty()
-    last_line = time.monotonic()
-    what = "taking turns"
-    with tqdm(total=turns * len(names), unit="turn", dynamic_ncols=True, desc=what, disable=not in_a_terminal) as bar:
+    with progress("taking turns", turns) as tell:
         for turn in range(turns):
             first = turn % len(names)
             for name in names[first:] + names[:first]:
                 times[name].turns.append(workers[name].call("turn", settle, steps))
-                bar.update()
-            medians = ", ".join(f"{name} {1000 * statistics.median(times[name].turns[-1]):.1f} ms" for name in names)
-            bar.set_postfix_str(medians)
-            if not in_a_terminal and time.monotonic() - last_line >= SECONDS_BETWEEN_LINES:
-                print(f"{what}: {turn + 1} of {turns}, {medians}", file=sys.stderr, flush=True)
-                last_line = time.monotonic()
+            tell(", ".join(f"{name} {1000 * statistics.median(times[name].turns[-1]):.1f} ms" for name in names))
     return times
+
+
+@contextmanager
+def progress(what: str, turns: int) -> Iterator[Callable[[str], None]]:
+    """A context with a function to call after each of so many turns, with a text that says how it went: a bar in a terminal,
+    and elsewhere a line every few seconds."""
+    in_a_terminal = sys.stderr.isatty()
+    last_line = time.monotonic()
+    done = 0
+
+    def tell(text: str) -> None:
+        nonlocal done, last_line
+        done += 1
+        bar.update()
+        bar.set_postfix_str(text)
+        if not in_a_terminal and time.monotonic() - last_line >= SECONDS_BETWEEN_LINES:
+            print(f"{what}: {done} of {turns}, {text}", file=sys.stderr, flush=True)
+            last_line = time.monotonic()
+
+    with tqdm(total=turns, unit="turn", dynamic_ncols=True, desc=what, disable=not in_a_terminal) as bar:
+        yield tell
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -344,10 +357,16 @@ def write(output: Path | None, name: str, title: str, report: str, *packages: st
     folder it is the file of this name in this processor's folder."""
     if output is None:
         return
+    output = result_file(output, name)
+    output.write_text(f"# {title}\n\n{report}\n\n{_circumstances(packages)}\n", encoding="utf-8")
+
+
+def result_file(output: Path, name: str) -> Path:
+    """The file that ``write`` writes to. Its folder is made."""
     if output.is_dir():
         output = output / folder_name(_processor()) / f"{name}.md"
         output.parent.mkdir(exist_ok=True)
-    output.write_text(f"# {title}\n\n{report}\n\n{_circumstances(packages)}\n", encoding="utf-8")
+    return output
 
 
 def folder_name(processor: str) -> str:
@@ -438,7 +457,7 @@ def positive(text: str) -> int:
 
 
 def fraction(text: str) -> float:
-    """The type of a flag that says how much is dropped: at least 0 and less than 1."""
+    """The type of a flag for a part of a whole: at least 0 and less than 1."""
     with suppress(ValueError):
         if 0.0 <= float(text) < 1.0:
             return float(text)

@@ -188,6 +188,17 @@ def copy_weights(ours: Module, twin: nn.Module) -> None:
     load_weights({name: value.numpy() for name, value in ours.state_dict().items()}, twin)
 
 
+def nanogpt_weights(model: GPT) -> None:
+    """Give the model the first weights of nanoGPT's ``GPT``: normal with a standard deviation of 0.02, and of
+    0.02 / sqrt(2 * layers) where a layer's output is added to the residual stream."""
+    for name, p in model.named_parameters():
+        if p.ndim >= 2:  # norms keep their weights of 1
+            is_added = name.endswith(("attention.output.weight", "feed_forward.down.weight"))
+            nn.init.normal_(p, std=0.02 / math.sqrt(2 * len(model.blocks)) if is_added else 0.02)
+        elif name.endswith("bias"):
+            nn.init.zeros_(p)
+
+
 def adamw_for(
     model: nn.Module, learning_rate: float, betas: tuple[float, float], weight_decay: float, **options: Any
 ) -> torch.optim.AdamW:

@@ -124,7 +124,7 @@ class Tinyformer(Training):
 
     def libraries(self) -> list[str]:
         if self.trainer.workers == 1:
-            return _in_shards(self.trainer.shards)
+            return in_shards(self.trainer.shards)
         with self.one_blas_thread():  # as in a step
             return [f"{self.trainer.workers} processes, and in each: {'; '.join(measure.thread_pools())}"]
 
@@ -190,7 +190,7 @@ class Products(Side):
         self.run(_multiply, self.shards)
 
     def libraries(self) -> list[str]:
-        return _in_shards(len(self.shards))
+        return in_shards(len(self.shards))
 
 
 def _products(configuration: Configuration, shards: int) -> list[list[Product]]:
@@ -218,7 +218,7 @@ def _multiply(products: list[Product]) -> None:
         numpy.matmul(a, b, out=out)
 
 
-def _in_shards(count: int) -> list[str]:
+def in_shards(count: int) -> list[str]:
     """The thread pools as each of so many shards finds them: with several, BLAS uses one thread in each."""
     from tinytensor import parallel
 

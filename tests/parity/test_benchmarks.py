@@ -18,6 +18,7 @@ import ops
 import pretrained
 import pytest
 import scaling
+import speedrun
 import train_step
 import tricks
 import word2vec
@@ -120,7 +121,7 @@ def test_a_switch_that_fits_the_library_no_more_is_an_error():
 # ---------------------------------------------------------------------------------------------------- the command lines
 
 ROOT = Path(__file__).resolve().parents[2]
-BENCHMARKS = [generate, gpu, growth, ops, pretrained, scaling, train_step, tricks, word2vec]
+BENCHMARKS = [generate, gpu, growth, ops, pretrained, scaling, speedrun, train_step, tricks, word2vec]
 benchmarks = pytest.mark.parametrize("benchmark", BENCHMARKS, ids=lambda module: module.__name__)
 
 
@@ -265,6 +266,7 @@ def test_a_file_that_cannot_be_written_or_ctrl_c_is_one_line(benchmark, capsys, 
         (generate, "transformers"),
         (growth, "torch"),
         (ops, "torch"),
+        (speedrun, "torch"),
         (train_step, "torch"),
         (gpu, "torch"),
     ],
