@@ -20,8 +20,8 @@ class TextBatches:
     A window predicts ``block_size`` tokens. The inputs begin ``context`` tokens earlier, for a model that first reads what came
     before.
 
-    The last ``validation_fraction`` of the ids is the validation split, and the first ``test_fraction`` the test split: they are
-    far from each other, because neighbouring parts of a text are alike. Of the test split, the first ``context`` tokens are
+    The last ``validation_fraction`` of the ids is the validation split, and the first ``test_fraction`` the test split. They
+    are far from each other, because neighbouring parts of a text are alike. Of the test split, the first ``context`` tokens are
     only read. Raises UserError if a split is shorter than one window, and if a batch does not fit in memory. If ``vocab_size``
     is given, it also raises UserError for an id that is not below it; a GPU would not notice such an id.
     """
