@@ -115,18 +115,17 @@ def _attend(query: Any, keys: Any, values: Any, scale: float, weights: Any, out:
 def _norm_heads(x: Any, query_weight: int, key_weight: int, heads: int, eps: float, out: Any) -> None:
     """Norm the heads of queries and keys in x (rows, 3 * heads * width). The weights are given by their addresses."""
     width = x.shape[1] // (3 * heads)
-    query, key, no_angles = array_at(query_weight, width), array_at(key_weight, width), numpy.empty((0, 0), numpy.float32)
-    rstd = numpy.empty((x.shape[0], 2 * heads), numpy.float32)
-    norm_and_rotate_rows(x, query, key, no_angles, no_angles, heads, eps, out, rstd)
+    query, key, no_rotation = array_at(query_weight, width), array_at(key_weight, width), numpy.empty((0, 0), numpy.float32)
+    norm_and_rotate_rows(x, query, key, no_rotation, heads, eps, out, numpy.empty((x.shape[0], 2 * heads), numpy.float32))
 
 
 @loop
 def _rotate_heads(x: Any, rotation: int, heads: int, out: Any) -> None:
     """Rotate the heads of queries and keys in x (rows, 3 * heads * width), all by the same angles."""
     width = x.shape[1] // (3 * heads)
-    angles, no_weights = array_at(rotation, width).reshape(2, 1, width // 2), numpy.empty(0, numpy.float32)
+    angles, no_weight = array_at(rotation, width).reshape(1, width), numpy.empty(0, numpy.float32)
     rstd = numpy.empty((x.shape[0], 2 * heads), numpy.float32)
-    norm_and_rotate_rows(x, no_weights, no_weights, angles[0], angles[1], heads, real(0), out, rstd)
+    norm_and_rotate_rows(x, no_weight, no_weight, angles, heads, real(0), out, rstd)
 
 
 @loop

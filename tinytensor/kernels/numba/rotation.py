@@ -46,19 +46,19 @@ def rotate_pairs(x: Any, cosine: Any, sine: Any) -> Any:
 
 
 @reduction
-def _norm_heads(x: Any, query_weight: Any, key_weight: Any, queries: int, eps: float, out: Any, rstd: Any) -> None:
-    """RMS norm of the heads of queries and keys in x, written to out, and of their 1 / sqrt(mean(x^2) + eps) to rstd (heads,).
-    The first heads, as many as ``queries`` says, are queries."""
+def _norm_heads(x: Any, query_weight: Any, key_weight: Any, queries: int, eps: float, rstd: Any) -> None:
+    """RMS norm of the heads of queries and keys in x. Their 1 / sqrt(mean(x^2) + eps) are written to rstd (heads,). The first
+    heads, as many as ``queries`` says, are queries."""
     width = query_weight.size
     for h in range(rstd.size):
-        head, made = x[h * width : (h + 1) * width], out[h * width : (h + 1) * width]
-        weight = query_weight if h < queries else key_weight
+        head, weight = x[h * width : (h + 1) * width], query_weight if h < queries else key_weight
         squares = real(0)
         for i in range(width):
             squares += head[i] * head[i]
-        rstd[h] = real(1) / math.sqrt(squares / real(width) + eps)
+        scale = real(1) / math.sqrt(squares / real(width) + eps)
+        rstd[h] = scale
         for i in range(width):
-            made[i] = head[i] * rstd[h] * weight[i]
+            head[i] = head[i] * scale * weight[i]
 
 
 @reduction
@@ -79,74 +79,58 @@ def _norm_gradients(x: Any, query_weight: Any, key_weight: Any, queries: int, rs
 
 
 @loop
-def _rotate_heads(x: Any, cosine: Any, sine: Any, count: int) -> None:
-    """Rotate the first ``count`` heads in x."""
-    half = cosine.size
-    for start in range(0, 2 * half * count, 2 * half):
-        first, second = x[start : start + half], x[start + half : start + 2 * half]
+def _rotate_heads(x: Any, angles: Any, direction: float, heads: int) -> None:
+    """Rotate the first ``heads`` in x by the angles of which the cosines and then the sines are given; back if ``direction`` is
+    -1."""
+    half = angles.size // 2
+    cosine, sine = angles[:half], angles[half:]
+    for start in range(0, heads * angles.size, angles.size):
+        first, second = x[start : start + half], x[start + half : start + angles.size]
         for i in range(half):
             a, b = first[i], second[i]
-            first[i] = a * cosine[i] - b * sine[i]
-            second[i] = b * cosine[i] + a * sine[i]
+            first[i] = a * cosine[i] - b * sine[i] * direction
+            second[i] = b * cosine[i] + a * sine[i] * direction
 
 
 # ----------------------------------------------------------------------------------------------------------- all rows
-# The weights are empty without a norm, and the cosines and sines (length, d_head / 2) without a rotation.
+# Without a norm, the weights are empty. Without a rotation, that is empty.
 
 
 @loop
 def norm_and_rotate_rows(
-    x: Any, query_weight: Any, key_weight: Any, cosine: Any, sine: Any, queries: int, eps: float, out: Any, rstd: Any
+    x: Any, query_weight: Any, key_weight: Any, rotation: Any, queries: int, eps: float, out: Any, rstd: Any
 ) -> None:
-    """x and out (rows, width), rstd (rows, heads of queries and keys)."""
+    """x and out (rows, width), rotation (length, d_head), rstd (rows, heads of queries and keys)."""
     for row in range(x.shape[0]):
         out[row] = x[row]
         if query_weight.size:
-            _norm_heads(x[row], query_weight, key_weight, queries, eps, out[row], rstd[row])
-        if cosine.size:
-            position = row % cosine.shape[0]
-            _rotate_heads(out[row], cosine[position], sine[position], rstd.shape[1])
+            _norm_heads(out[row], query_weight, key_weight, queries, eps, rstd[row])
+        if rotation.size:
+            _rotate_heads(out[row], rotation[row % rotation.shape[0]], real(1), rstd.shape[1])
 
 
 @loop
 def _gradients(
-    x: Any,
-    query_weight: Any,
-    key_weight: Any,
-    cosine: Any,
-    sine: Any,
-    queries: int,
-    rstd: Any,
-    g: Any,
-    d_x: Any,
-    d_weights: Any,
+    x: Any, query_weight: Any, key_weight: Any, rotation: Any, queries: int, rstd: Any, g: Any, d_x: Any, d_weights: Any
 ) -> None:
-    """g and d_x (rows, width), d_weights (2, d_head). The sines are those of the angles back."""
+    """g and d_x (rows, width), d_weights (2, d_head)."""
     for row in range(x.shape[0]):
         d_x[row] = g[row]
-        if cosine.size:
-            position = row % cosine.shape[0]
-            _rotate_heads(d_x[row], cosine[position], sine[position], rstd.shape[1])
+        if rotation.size:
+            _rotate_heads(d_x[row], rotation[row % rotation.shape[0]], real(-1), rstd.shape[1])
         if query_weight.size:
             _norm_gradients(x[row], query_weight, key_weight, queries, rstd[row], d_x[row], d_weights)
 
 
-def _tables(rotation: Any, like: Any) -> tuple[Any, Any]:
-    """The cosines and the sines in a rotation (length, d_head), or two empty tables for None."""
-    if rotation is None:
-        return numpy.empty((0, 0), like.dtype), numpy.empty((0, 0), like.dtype)
-    cosine, sine = numpy.split(rotation.astype(like.dtype, copy=False), 2, axis=1)
-    return numpy.ascontiguousarray(cosine), numpy.ascontiguousarray(sine)
-
-
-def _weights(query_weight: Any, key_weight: Any, like: Any) -> list[Any]:
-    """Both weights, or two empty vectors for None."""
-    given = (query_weight, key_weight)
-    return [numpy.empty(0, like.dtype) if weight is None else numpy.ascontiguousarray(weight) for weight in given]
-
-
 def _rows(packed: Any) -> Any:
     return as_rows(numpy.ascontiguousarray(packed))
+
+
+def _settings(x: Any, query_weight: Any, key_weight: Any, rotation: Any) -> list[Any]:
+    """The weights and the rotation as the loops take them."""
+    vectors = [numpy.empty(0, x.dtype) if weight is None else weight for weight in (query_weight, key_weight)]
+    table = numpy.empty((0, 0), x.dtype) if rotation is None else rotation.astype(x.dtype, copy=False)
+    return [numpy.ascontiguousarray(array) for array in (*vectors, table)]
 
 
 def norm_and_rotate_forward(
@@ -163,8 +147,8 @@ def norm_and_rotate_forward(
     rows = _rows(projected)
     out = numpy.empty_like(rows)
     rstd = numpy.empty((len(rows), num_heads + num_key_value_heads), rows.dtype)
-    weights, tables = _weights(query_weight, key_weight, rows), _tables(rotation, rows)
-    norm_and_rotate_rows(rows, *weights, *tables, num_heads, float(eps), out, rstd)
+    settings = _settings(rows, query_weight, key_weight, rotation)
+    norm_and_rotate_rows(rows, *settings, num_heads, float(eps), out, rstd)
     return out.reshape(projected.shape), rstd
 
 
@@ -183,8 +167,8 @@ def norm_and_rotate_backward(
     """The gradient is rotated back by the same angles, and then goes back through the norm."""
     rows = _rows(projected)
     d_projected = numpy.empty_like(rows)
-    weights, (cosine, sine) = _weights(query_weight, key_weight, rows), _tables(rotation, rows)
-    d_weights = numpy.zeros((2, weights[0].size), rows.dtype)
-    _gradients(rows, *weights, cosine, -sine, num_heads, residuals, _rows(g), d_projected, d_weights)
+    settings = _settings(rows, query_weight, key_weight, rotation)
+    d_weights = numpy.zeros((2, settings[0].size), rows.dtype)
+    _gradients(rows, *settings, num_heads, residuals, _rows(g), d_projected, d_weights)
     of_query, of_key = (gradient if n else None for gradient, n in zip(d_weights, needed[1:]))
     return d_projected.reshape(projected.shape), of_query, of_key

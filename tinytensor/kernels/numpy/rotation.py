@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tinytensor.backend import xp
+from tinytensor.kernels.heads import Backward, Forward
 from tinytensor.kernels.numpy.normalization import rms_norm_backward, rms_norm_forward
 
 
@@ -41,51 +42,58 @@ def _cosine_and_sine(rotation: Any, dtype: Any) -> tuple[Any, Any]:
     return table[..., :half], table[..., half:]
 
 
-def norm_and_rotate_forward(
-    needed: Sequence[bool],
-    projected: Any,
-    query_weight: Any,
-    key_weight: Any,
-    num_heads: int,
-    num_key_value_heads: int,
-    eps: float,
-    rotation: Any,
-) -> tuple[Any, Any]:
-    """A copy of the projection with each head of queries and keys normed, if there are weights, and then rotated, if there is a
-    ``rotation``. Saves what ``rms_norm_forward`` saves of the queries, and of the keys."""
-    out, residuals = projected.copy(), []
-    parts = _queries_and_keys(out, num_heads, num_key_value_heads)
-    for part, weight in zip(parts, (query_weight, key_weight)):
-        x, saved = (part, None) if weight is None else rms_norm_forward(needed, part, weight, eps)
-        part[...] = x if rotation is None else rotate_pairs(x, *_cosine_and_sine(rotation, x.dtype))
-        residuals.append(saved)
-    return out, residuals
+def norm_and_rotate(rms_norm_forward: Forward, rms_norm_backward: Backward) -> tuple[Forward, Backward]:
+    """The kernels ``norm_and_rotate_forward`` and ``..._backward``, made from a backend's own RMS norm."""
+
+    def norm_and_rotate_forward(
+        needed: Sequence[bool],
+        projected: Any,
+        query_weight: Any,
+        key_weight: Any,
+        num_heads: int,
+        num_key_value_heads: int,
+        eps: float,
+        rotation: Any,
+    ) -> tuple[Any, Any]:
+        """A copy of the projection with each head of queries and keys normed, if there are weights, and then rotated, if there
+        is a ``rotation``. Saves what ``rms_norm_forward`` saves of the queries, and of the keys."""
+        out, residuals = projected.copy(), []
+        parts = _queries_and_keys(out, num_heads, num_key_value_heads)
+        for part, weight in zip(parts, (query_weight, key_weight)):
+            x, saved = (part, None) if weight is None else rms_norm_forward(needed, part, weight, eps)
+            part[...] = x if rotation is None else rotate_pairs(x, *_cosine_and_sine(rotation, x.dtype))
+            residuals.append(saved)
+        return out, residuals
+
+    def norm_and_rotate_backward(
+        g: Any,
+        residuals: Sequence[Any],
+        needed: Sequence[bool],
+        projected: Any,
+        query_weight: Any,
+        key_weight: Any,
+        num_heads: int,
+        num_key_value_heads: int,
+        eps: float,
+        rotation: Any,
+    ) -> Sequence[Any]:
+        """The gradient is rotated back by the same angles, and then goes back through the norm."""
+        d_projected, d_weights = g.copy(), []
+        parts = _queries_and_keys(d_projected, num_heads, num_key_value_heads)
+        given = _queries_and_keys(projected, num_heads, num_key_value_heads)
+        of_weights = zip((query_weight, key_weight), residuals, needed[1:])
+        for part, x, (weight, saved, is_needed) in zip(parts, given, of_weights):
+            h, d_weight = part, None
+            if rotation is not None:
+                cosine, sine = _cosine_and_sine(rotation, part.dtype)
+                h = rotate_pairs(part, cosine, -sine)
+            if weight is not None:
+                h, d_weight = rms_norm_backward(h, saved, (True, is_needed), x, weight, eps)
+            part[...] = h
+            d_weights.append(d_weight)
+        return d_projected, *d_weights
+
+    return norm_and_rotate_forward, norm_and_rotate_backward
 
 
-def norm_and_rotate_backward(
-    g: Any,
-    residuals: Sequence[Any],
-    needed: Sequence[bool],
-    projected: Any,
-    query_weight: Any,
-    key_weight: Any,
-    num_heads: int,
-    num_key_value_heads: int,
-    eps: float,
-    rotation: Any,
-) -> Sequence[Any]:
-    """The gradient is rotated back by the same angles, and then goes back through the norm."""
-    d_projected, d_weights = g.copy(), []
-    parts = _queries_and_keys(d_projected, num_heads, num_key_value_heads)
-    given = _queries_and_keys(projected, num_heads, num_key_value_heads)
-    of_weights = zip((query_weight, key_weight), residuals, needed[1:])
-    for part, x, (weight, saved, is_needed) in zip(parts, given, of_weights):
-        h, d_weight = part, None
-        if rotation is not None:
-            cosine, sine = _cosine_and_sine(rotation, part.dtype)
-            h = rotate_pairs(part, cosine, -sine)
-        if weight is not None:
-            h, d_weight = rms_norm_backward(h, saved, (True, is_needed), x, weight, eps)
-        part[...] = h
-        d_weights.append(d_weight)
-    return d_projected, *d_weights
+norm_and_rotate_forward, norm_and_rotate_backward = norm_and_rotate(rms_norm_forward, rms_norm_backward)
