@@ -787,6 +787,50 @@ of_parts = [lambda x, norm=norm: norm(x, x[0] * x[1], x[1]) for norm in (tt.laye
 case("layer_norm", "weights from x", *of_parts, normal(2, 3))
 of_parts = [lambda x, norm=norm: norm(x, x[0] * x[1]) for norm in (tt.rms_norm, rms_norm)]
 case("rms_norm", "weight from x", *of_parts, normal(2, 3))
+
+
+def normed_and_rotated(
+    projected: Any, query_weight: Any = None, key_weight: Any = None, keys: int = 2, rotation: Any = None, eps: float = 1e-5
+) -> Any:
+    """A projection's two heads of queries, and its one or two heads of keys, a head at a time. The rest are values."""
+    parts = np.split(projected, 2 + 2 * keys, -1)
+    for i in range(2 + keys):
+        weight = query_weight if i < 2 else key_weight
+        x = parts[i] if weight is None else rms_norm(parts[i], weight, eps)
+        parts[i] = x if rotation is None else rotated(x, *np.split(rotation, 2, -1))
+    return np.concatenate(parts, -1)
+
+
+for (batch, length), keys in itertools.product([(2, 3), (1, 1), (0, 3), (2, 0)], (1, 2)):
+    angles = normal(length, 2)
+    turns = np.concatenate([np.cos(angles), np.sin(angles)], -1)
+    for weights, rotation in itertools.product(([], [normal(4), normal(4)]), (None, turns)):
+        label = f"{keys} of keys{', norms' if weights else ''}{'' if rotation is None else ', rotated'} {batch, length}"
+        of_heads = {"num_heads": 2, "num_key_value_heads": keys, "eps": 0.1, "rotation": rotation}
+        settings = of_heads if weights else {**of_heads, "query_weight": None, "key_weight": None}
+        want = partial(normed_and_rotated, keys=keys, rotation=rotation, eps=0.1)
+        fused("norm_and_rotate", label, want, normal(batch, length, 4 * (2 + 2 * keys)), *weights, **settings)
+for constant in [(0,), (1,), (2,), (0, 1), (1, 2), (0, 2)]:
+    three = [normal(2, 3, 24), normal(4), normal(4)]
+    want = partial(normed_and_rotated, rotation=np.eye(3, 4), eps=0.1)
+    settings = {"num_heads": 2, "num_key_value_heads": 2, "eps": 0.1, "rotation": np.eye(3, 4), "constant": constant}
+    fused("norm_and_rotate", f"constant {constant}", want, *three, **settings)
+case(
+    "norm_and_rotate",
+    "weights from x",
+    lambda x: tt.norm_and_rotate(x, 2, 0, x[0, 0, :4], x[0, 1, 2:6], 0.1),
+    lambda x: normed_and_rotated(x, x[0, 0, :4], x[0, 1, 2:6], eps=0.1),
+    normal(2, 3, 24),
+)
+case(
+    "norm_and_rotate",
+    "odd width",
+    lambda x, q, k: tt.norm_and_rotate(x, 2, 1, q, k),
+    partial(normed_and_rotated, keys=1),
+    normal(2, 3, 20),
+    normal(5),
+    normal(5),
+)
 for shape in [(3, 4), (), (0, 3)]:
     fused("gelu_tanh", f"{shape}", gelu_tanh, normal(*shape))
     fused("gelu_exact", f"{shape}", gelu_exact, normal(*shape))

@@ -82,6 +82,11 @@ OPS = {
     "silu": OpCase(tt.silu, ODD, SMALL_ODD),
     "swiglu": OpCase(tt.swiglu, ODD * 2, SMALL_ODD * 2),
     "rotation": OpCase(lambda x: tt.rotate_pairs(x, tt.full(32, 0.8), tt.full(32, 0.6)), ((16, 6, 300, 64),), ((2, 3, 5, 64),)),
+    "norms and rotation of heads": OpCase(
+        lambda x, q, k: tt.norm_and_rotate(x, 6, 2, q, k, rotation=tt.full((300, 64), 0.7)[: x.shape[1], : q.shape[0]]),
+        ((16, 300, 640), (64,), (64,)),
+        ((2, 5, 160), (16,), (16,)),
+    ),
     "sum": OpCase(lambda x: x.sum(axis=0), ((16384, 385),), ((300, 33),)),
     "mean": OpCase(lambda x: x.mean(), ((2_000_003,),), SMALL_ODD),
     "max": OpCase(lambda x: x.max(axis=-1), ((4099, 1027),), ((37, 65),)),  # with many ties

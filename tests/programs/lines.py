@@ -252,6 +252,11 @@ TABLE: dict[str, Line | list[Line]] = {
     "matmul": product,
     "linear": linear,
     "rotate_pairs": "tt.rotate_pairs({(2, 4)}, tt.tensor([0.5, -0.25]), tt.tensor([0.75, 2.0]))",
+    "norm_and_rotate": [
+        "tt.norm_and_rotate({(2, 2, 12)}, 2, 2, {(2,)}, {(2,)}, {0.1 | 1e-5})",
+        "tt.norm_and_rotate({(2, 2, 12)}, 2, rotation=tt.tensor([[0.5, 1.0], [-0.25, 2.0]]))",
+        "tt.norm_and_rotate({(2, 2, 8)}, 2, 1, {(2,)}, {(2,)}, 0.1, tt.tensor([[0.5, 1.0], [-0.25, 2.0]]))",
+    ],
     "outer": "tt.outer({f}, {f})",
     "tensordot": "tt.tensordot({(2, 3)}, {(3, 2)}, {0 | 1 | ([1], [0]) | ([0, 1], [1, 0])})",
     "einsum": [

@@ -79,6 +79,13 @@ def multi_head_attention(x: Any, num_heads: int, memory: Any = None, is_causal: 
     return cases.by_heads(x, memory, mask=causal(x.shape[1], keys) if is_causal else True)
 
 
+def norm_and_rotate(
+    x: Any, num_heads: int, keys: int = 0, query: Any = None, key: Any = None, eps: float = 1e-5, rotation: Any = None
+) -> Any:
+    assert num_heads == 2
+    return cases.normed_and_rotated(x, query, key, keys or num_heads, rotation, eps)
+
+
 def nll_loss(x: Any, t: Any, ignore_index: int = -100, reduction: str = "mean", weight: Any = None) -> Any:
     scale = np.where(t == ignore_index, 0.0, 1.0 if weight is None else weight[t])
     return cases.reduced(-np.take_along_axis(x, t[..., None], -1)[..., 0] * scale, reduction, scale.sum() or 1)
@@ -150,6 +157,7 @@ COMPUTED: dict[str, Callable[..., Any]] = {name: getattr(np, name) for name in N
     "norm": norm,
     "linear": cases.linear,
     "rotate_pairs": cases.rotated,
+    "norm_and_rotate": norm_and_rotate,
     "layer_norm": cases.layer_norm,
     "rms_norm": cases.rms_norm,
     "dropout": lambda x, p: x * cases.survivors(x.shape, 1 - p),

@@ -14,7 +14,7 @@ w = tt.tensor(np.ones((2, 3)), requires_grad=True)
 ids = tt.tensor([0, 1])
 array = np.ones((2, 3))
 
-attention, heads = tt.scaled_dot_product_attention, tt.multi_head_attention
+attention, heads, turn = tt.scaled_dot_product_attention, tt.multi_head_attention, tt.norm_and_rotate
 broadcast = "each pair must be equal, or one of them 1"
 the_shape_of_a_row = "weight and bias have the shape of a row"
 make_it = r"tt.tensor(...)"
@@ -229,6 +229,10 @@ VALUES = {
     "clip": (lambda: tt.clip(x), ValueError, ["clip", "min, max or both"]),
     "gelu": (lambda: tt.gelu(x, "yes"), ValueError, ["gelu", "'none' or 'tanh'", "'yes'"]),
     "dropout": (lambda: tt.dropout(x, 1.5), ValueError, ["dropout", "between 0 and 1", "1.5"]),
+    "heads of a projection": (lambda: turn(ones(2, 3, 10), 2), ValueError, ["norm_and_rotate", "(2, 3, 10)", "6 * d_head"]),
+    "one weight": (lambda: turn(ones(2, 3, 6), 1, 1, ones(2)), ValueError, ["norm_and_rotate", "both be (2,)", "[(2,), None]"]),
+    "rotation": (lambda: turn(ones(2, 3, 6), 1, rotation=ones(2, 2)), ValueError, ["norm_and_rotate", "(2, 2)", "here (3, 2)"]),
+    "rotation of an odd width": (lambda: turn(ones(2, 3, 9), 1, rotation=ones(3, 3)), ValueError, ["norm_and_rotate", "even"]),
     "rotate_pairs": (lambda: tt.rotate_pairs(x, x, x), ValueError, ["rotate_pairs", "(2, 3)", "an even length"]),
     "swiglu": (lambda: tt.swiglu(x, x[0]), ValueError, ["swiglu", "(3,)", "(2, 3)", "must be the same"]),
     "residual": (lambda: tt.dropout(x, 0.0, residual=x[0]), ValueError, ["dropout", "(3,)", "(2, 3)", "must be the same"]),

@@ -40,6 +40,7 @@ FUNCTIONS = {
     "variadic": (lambda x, y: tt.concatenate([x, y, x], axis=1), [(3, 4), (3, 2)]),
     "the input itself": (lambda x: x, [(3, 4)]),
     "attention": (lambda x: tt.multi_head_attention(x, 2, is_causal=True), [(2, 3, 12)]),
+    "norms and rotation": (lambda x, w, t: tt.norm_and_rotate(x, 2, 2, w, w, rotation=t), [(2, 3, 12), (2,), (3, 2)]),
     "booleans and integers, which become floats": (
         lambda x: (x > 0).mean() + (x > 0) * x + (x > 0).astype("int64") * x,
         [(3, 4)],

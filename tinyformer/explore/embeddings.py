@@ -17,7 +17,6 @@ from tinyformer.explore.reading import NOT_FINITE
 from tinyformer.explore.subjects import Subject, Subjects
 from tinyformer.models.bert import BertForClassification, BertForMaskedLM
 from tinyformer.models.gpt import GPT
-from tinyformer.models.positions import RotaryPositions
 from tinyformer.models.seq2seq import EncoderDecoder
 from tinyformer.models.transformer import Transformer
 from tinyformer.tokenizers.texts import token_texts
@@ -121,9 +120,9 @@ def tables_of(subject: Subject) -> list[Table]:
     model: Any = subject.model
     if isinstance(model, GPT) and config.positions == "rotary":
         rotary = subject.model.blocks[0].attention.rotary
-        _, d_head = config.block.head_sizes
-        rows = min(config.block_size, MOST_POSITIONS)
-        return [Table("positions", "rotary", rows, d_head // 2, lambda first, count: _cosines(rotary, d_head, first, count))]
+        rows, half = min(config.block_size, MOST_POSITIONS), len(rotary.frequencies)
+        cosines = lambda first, count: rotary.table_for(first + count, "float32")[first : first + count, :half]  # noqa: E731
+        return [Table("positions", "rotary", rows, half, cosines)]
     if isinstance(model, GPT):
         return [_absolute("positions", model.position_embedding, config.positions, config.block_size, config.d_model)]
     if isinstance(model, Transformer):
@@ -139,14 +138,6 @@ def tables_of(subject: Subject) -> list[Table]:
 
 def _absolute(name: str, positions: Any, kind: str, longest: int, width: int) -> Table:
     return Table(name, kind, min(longest, MOST_POSITIONS), width, lambda first, count: positions(count, first))
-
-
-def _cosines(rotary: RotaryPositions, d_head: int, first: int, count: int) -> Tensor:
-    """The cosines of the angles by which each pair of dimensions is rotated, (count, d_head / 2): the first dimension of each
-    pair, where 1 and 0 have been rotated."""
-    half = d_head // 2
-    pairs = tt.concatenate([tt.ones((count, half)), tt.zeros((count, half))], -1)
-    return rotary.rotate(pairs, first)[:, :half]
 
 
 @dataclass(frozen=True)

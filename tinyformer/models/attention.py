@@ -7,13 +7,14 @@ the scores.
 
 1. Fused: one op from the projected queries, keys and values to the mixed values. This is the route of training, and of
    evaluation without a cache.
-2. In steps: split into heads, norm, rotate, record the weights, attend, join the heads. It runs where the fused op cannot: with
-   rotary positions, norms of queries and keys, or fewer heads of keys and values than of queries, and while
-   ``recording_attention`` keeps the weights for a picture.
+2. In steps: split into heads, record the weights, attend, join the heads. It runs where the fused op cannot: with fewer heads
+   of keys and values than of queries, and while ``recording_attention`` keeps the weights for a picture.
 3. With a cache, when decoding passes one. It works on arrays, and no gradient flows. The cache changes at each call, so
-   ``tt.trace`` writes down opaque steps: usually one, ``_attend_with_cache``. Like the route in steps, it can rotate, and keep
-   the weights for a picture. Plain self-attention is two steps: the cache makes room, and ``cached_attention`` computes. The
-   second needs nothing but arrays, so compiled kernels can join it with the steps around it.
+   ``tt.trace`` writes down opaque steps. Plain self-attention is two: the cache makes room, and ``cached_attention`` computes.
+   The second needs nothing but arrays, so compiled kernels can join it with the steps around it. All else, such as keeping the
+   weights for a picture, is one step, ``_attend_with_cache``.
+
+Before any of them, norms of queries and keys and their rotary positions are one more op, ``norm_and_rotate``.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ class MultiHeadAttention(RecordsAttention):
         takes them to be the last ones. The cache of a cross-attention holds the keys and values of the memory after the first
         call, which then needs no ``memory``. Raises ValueError if a cross-attention has neither memory nor a filled cache.
         """
-        projected = self.query(x) if self.cross else self.query_key_value(x)
+        projected = self.query(x) if self.cross else self._norm_and_rotate(self.query_key_value(x), cache)
         key_value = self._project_memory(memory, cache) if self.cross else None
         dropout_p = self.dropout.p if self.training else 0.0
         if cache is not None and self._is_plain(mask, dropout_p):
@@ -140,7 +141,7 @@ class MultiHeadAttention(RecordsAttention):
             mixed = _attend_to_stored(projected, stored, self.num_heads, is_causal)
         elif cache is not None:
             mixed = _attend_with_cache(projected, key_value, mask, is_causal, dropout_p, self, cache)
-        elif self._has_plain_heads() and self._recorded is None:
+        elif self.num_key_value_heads == self.num_heads and self._recorded is None:
             mixed = multi_head_attention(projected, self.num_heads, key_value, mask, is_causal, dropout_p)
         else:
             query, key, value = self.heads(projected, key_value)
@@ -150,22 +151,26 @@ class MultiHeadAttention(RecordsAttention):
             mixed = join_heads(scaled_dot_product_attention(query, key, value, mask, is_causal, dropout_p))
         return self.output(mixed)
 
-    def heads(self, projected: Tensor, key_value: Tensor | None, start: int = 0) -> tuple[Any, Any, Any]:
-        """The queries (batch, num_heads, length, d_head), and the keys and values (batch, num_key_value_heads, keys, d_head),
-        after norms and rotation. The positions begin at ``start``. In a cross-attention without ``key_value``, keys and values
-        are None."""
+    def _norm_and_rotate(self, projected: Tensor, cache: KeyValueCache | None) -> Tensor:
+        """The projection with its queries and keys normed and rotated, if the layer does so."""
+        if self.rotary is None and self.query_norm is None:
+            return projected
+        rotation = None if self.rotary is None else self.rotary.rotation(projected.shape[1], projected.dtype, cache)
+        heads = self.num_heads, self.num_key_value_heads
+        if self.query_norm is None or self.key_norm is None:
+            return tt.norm_and_rotate(projected, *heads, rotation=rotation)
+        weights = self.query_norm.weight, self.key_norm.weight
+        return tt.norm_and_rotate(projected, *heads, *weights, self.query_norm.eps, rotation)
+
+    def heads(self, projected: Tensor, key_value: Tensor | None) -> tuple[Any, Any, Any]:
+        """The queries (batch, num_heads, length, d_head), and the keys and values (batch, num_key_value_heads, keys, d_head).
+        In a cross-attention without ``key_value``, keys and values are None."""
         if self.num_key_value_heads == self.num_heads:
-            query, key, value = queries_keys_values(projected, key_value, self.num_heads, self.cross)
-        else:
-            batch, length, _ = projected.shape
-            packed = projected.reshape(batch, length, -1, self.d_head).swapaxes(1, 2)  # (batch, all heads, length, d_head)
-            ends = self.num_heads, self.num_heads + self.num_key_value_heads
-            query, key, value = packed[:, : ends[0]], packed[:, ends[0] : ends[1]], packed[:, ends[1] :]
-        if self.query_norm is not None and self.key_norm is not None:
-            query, key = self.query_norm(query), self.key_norm(key)
-        if self.rotary is not None:
-            query, key = self.rotary.rotate(query, start), self.rotary.rotate(key, start)
-        return query, key, value
+            return queries_keys_values(projected, key_value, self.num_heads, self.cross)
+        batch, length, _ = projected.shape
+        packed = projected.reshape(batch, length, -1, self.d_head).swapaxes(1, 2)  # (batch, all heads, length, d_head)
+        ends = self.num_heads, self.num_heads + self.num_key_value_heads
+        return packed[:, : ends[0]], packed[:, ends[0] : ends[1]], packed[:, ends[1] :]
 
     def for_each_query(self, x: Tensor) -> Tensor:
         """Keys or values (batch, num_key_value_heads, keys, d_head), repeated for each head of queries."""
@@ -175,13 +180,10 @@ class MultiHeadAttention(RecordsAttention):
         groups = tt.broadcast_to(x[:, :, None], (batch, heads, self.num_heads // heads, keys, width))
         return groups.reshape(batch, self.num_heads, keys, width)
 
-    def _has_plain_heads(self) -> bool:
-        """Whether the heads are only parts of the projection, with nothing done to them."""
-        return self.rotary is None and self.query_norm is None and self.num_key_value_heads == self.num_heads
-
     def _is_plain(self, mask: Tensor | None, dropout_p: float) -> bool:
         """Whether this is self-attention with nothing added to it, which ``cached_attention`` computes."""
-        return not self.cross and mask is None and not dropout_p and self._has_plain_heads() and self._recorded is None
+        same_heads = self.num_key_value_heads == self.num_heads
+        return not self.cross and mask is None and not dropout_p and same_heads and self._recorded is None
 
     def _project_memory(self, memory: Tensor | None, cache: KeyValueCache | None) -> Tensor | None:
         """The memory's keys and values in one tensor, (batch, memory length, 2 * d_model); None if the cache has them."""
@@ -221,7 +223,7 @@ def _attend_with_cache(
     ``key_value`` is None for a cross-attention whose cache is filled already: then nothing is added.
     """
     memory = None if key_value is None else wrap(key_value)
-    query, key, value = layer.heads(wrap(projected), memory, cache.length)
+    query, key, value = layer.heads(wrap(projected), memory)
     keys, values = cache.read() if key is None else cache.append(key.data, value.data)
     if layer._recorded is not None:
         seen = None if mask is None else wrap(mask)

@@ -15,7 +15,7 @@ from tinytensor.backend import host
 from tinytensor.nn import Embedding, Module
 
 if TYPE_CHECKING:
-    from tinyformer.models.caches import Cache
+    from tinyformer.models.caches import Cache, KeyValueCache
 
 
 KINDS = ("learned", "sinusoidal", "rotary")
@@ -142,19 +142,31 @@ class RotaryPositions:
             raise ValueError(f"rotary positions need an even number of dimensions a head, not {d_head}")
         frequencies = base ** (-host.arange(0, d_head, 2) / d_head)
         self.frequencies = frequencies if scaling is None else scaling(frequencies)
-        self._tables: tuple[Tensor, Tensor] | None = None
+        self.table: Tensor | None = None
 
     def rotate(self, x: Tensor, start: int = 0) -> Tensor:
         """x (..., length, d_head), rotated by its positions: start to start + length - 1."""
-        cosine, sine = self._angles(start + x.shape[-2], x.dtype)
-        rows = slice(start, start + x.shape[-2])
-        return tt.rotate_pairs(x, cosine[rows], sine[rows])
+        table = self.table_for(start + x.shape[-2], x.dtype)[start : start + x.shape[-2]]
+        half = len(self.frequencies)
+        return tt.rotate_pairs(x, table[:, :half], table[:, half:])
 
-    def _angles(self, length: int, dtype: Any) -> tuple[Tensor, Tensor]:
-        tables = self._tables
-        if tables is None or len(tables[0]) < length or tables[0].dtype != dtype:
-            longest = length if tables is None else max(length, 2 * len(tables[0]))
+    def rotation(self, length: int, dtype: Any, cache: KeyValueCache | None = None) -> Tensor:
+        """What ``tt.norm_and_rotate`` takes, (length, d_head): for each position the cosines of the angles, and then their
+        sines. The positions start at 0, or with a cache after the tokens that it holds."""
+        return self.table_for(length, dtype)[:length] if cache is None else _later_rotation(self, length, dtype, cache)
+
+    def table_for(self, length: int, dtype: Any) -> Tensor:
+        """The rows of at least ``length`` positions."""
+        table = self.table
+        if table is None or len(table) < length or table.dtype != dtype:
+            longest = length if table is None else max(length, 2 * len(table))
             angles = host.arange(longest)[:, None] * self.frequencies
-            tables = tt.tensor(host.cos(angles), dtype=dtype), tt.tensor(host.sin(angles), dtype=dtype)
-            self._tables = tables  # another thread may replace them at any time, so this one returns its own
-        return tables
+            table = tt.tensor(host.concatenate([host.cos(angles), host.sin(angles)], axis=1), dtype=dtype)
+            self.table = table  # another thread may replace it at any time, so this one returns its own
+        return table
+
+
+@tt.opaque
+def _later_rotation(rotary: RotaryPositions, length: int, dtype: Any, cache: KeyValueCache) -> Any:
+    stop = cache.length + length
+    return rotary.table_for(stop, dtype).data[cache.length : stop]

@@ -13,6 +13,7 @@ from tinytensor.functional.losses import *
 from tinytensor.functional.normalization import *
 from tinytensor.functional.recurrence import *
 from tinytensor.functional.regularization import *
+from tinytensor.functional.rotation import *
 from tinytensor.ops.activations import *
 from tinytensor.ops.elementwise import sigmoid, tanh
 from tinytensor.ops.indexing import embedding, one_hot

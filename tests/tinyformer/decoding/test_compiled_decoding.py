@@ -58,6 +58,9 @@ SETTINGS = {
     "relu, sinusoidal": {"activation": "relu", "positions": "sinusoidal"},
     "swiglu": {"activation": "swiglu"},
     "one head, one layer": {"num_heads": 1, "num_layers": 1},
+    "rotary": {"positions": "rotary"},
+    "norms of queries and keys": {"query_key_norm": True},
+    "rotary, and norms": {"positions": "rotary", "query_key_norm": True, "norm_eps": 0.1},
 }
 
 
@@ -67,10 +70,15 @@ def test_a_token_is_one_call_after_the_embedding_and_the_caches(programs, settin
     model = make(**settings)
     check(GPTDecoder(model), model, texts(batch, 9))
     (program,) = programs
-    assert len(program.steps) == 3 + model.config.num_layers  # the embedding, the positions, each cache, and all else
+    layers = model.config.num_layers
+    positions = layers if model.config.positions == "rotary" else 1  # each layer's rotation, or those of the model
+    assert len(program.steps) == 2 + positions + layers  # the embedding, the positions, each cache, and all else
 
 
-@pytest.mark.parametrize("settings, batch", [({"positions": "rotary"}, 1), ({}, 9)], ids=["rotary", "many rows"])
+GROUPED = {"positions": "rotary", "num_heads": 2, "num_key_value_heads": 1, "query_key_norm": True}
+
+
+@pytest.mark.parametrize("settings, batch", [(GROUPED, 1), ({}, 9)], ids=["grouped heads", "many rows"])
 def test_what_the_compiled_loop_does_not_do_runs_step_by_step(programs, settings, batch):
     model = make(**settings)
     check(GPTDecoder(model), model, texts(batch, 6))

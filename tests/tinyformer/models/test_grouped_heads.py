@@ -158,3 +158,24 @@ def test_sizes_of_heads() -> None:
     for arguments in ((12, 5), (12, 0), (12, 4, 3), (12, 4, 8)):
         with pytest.raises(SettingError, match="does not divide"):
             head_sizes(*arguments)
+
+
+def ops_of(out: tt.Tensor) -> set[str]:
+    """The names of the ops that computed it, as far as gradients flow."""
+    found, waiting = set(), [out.node]
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node.op is not None:
+            found.add(node.op.name)
+            waiting += node.parents
+    return found
+
+
+@pytest.mark.parametrize("rotary, eps", [(True, None), (False, 0.1), (True, 0.1)])
+def test_rotated_and_normed_heads_are_trained_by_fused_ops(rotary: bool, eps: float | None, x: np.ndarray) -> None:
+    attention = make(rotary, d_head=6, query_key_norm_eps=eps)
+    out = attention(tt.tensor(x), is_causal=True)
+    assert ops_of(out) == {"linear", "norm_and_rotate", "multi_head_attention"}
+    with recording_attention(attention):
+        in_steps = attention(tt.tensor(x), is_causal=True)
+    np.testing.assert_allclose(out.numpy(), in_steps.numpy(), rtol=1e-5, atol=1e-6)

@@ -40,10 +40,10 @@ from tinytensor.kernels.cupy.recurrence import (
     rnn_backward,
     rnn_forward,
 )
+from tinytensor.kernels.cupy.rotation import norm_and_rotate_backward, norm_and_rotate_forward, rotate_pairs
 from tinytensor.kernels.cupy.sum_rows import sum_rows
 from tinytensor.kernels.heads import join_heads, queries_keys_values
 from tinytensor.kernels.numpy.dropout import survivors_scale
-from tinytensor.kernels.numpy.rotation import rotate_pairs
 from tinytensor.kernels.numpy.silu import sigmoid, silu_backward, silu_forward
 from tinytensor.kernels.numpy.softmax import log_softmax, log_softmax_gradient, softmax, softmax_gradient
 from tinytensor.kernels.steps import fuse
@@ -80,6 +80,8 @@ __all__ = [
     "multi_head_attention_backward",
     "multi_head_attention_forward",
     "negative_sampling_step",
+    "norm_and_rotate_backward",
+    "norm_and_rotate_forward",
     "queries_keys_values",
     "rms_norm_backward",
     "rms_norm_forward",

@@ -49,7 +49,7 @@ from tinytensor.kernels.numba.recurrence import (
     rnn_backward,
     rnn_forward,
 )
-from tinytensor.kernels.numba.rotation import rotate_pairs
+from tinytensor.kernels.numba.rotation import norm_and_rotate_backward, norm_and_rotate_forward, rotate_pairs
 from tinytensor.kernels.numba.silu import sigmoid, silu_backward, silu_forward
 from tinytensor.kernels.numba.softmax import log_softmax, log_softmax_gradient, softmax, softmax_gradient
 from tinytensor.kernels.numba.sum_rows import sum_rows
@@ -80,6 +80,8 @@ __all__ = [
     "multi_head_attention_backward",
     "multi_head_attention_forward",
     "negative_sampling_step",
+    "norm_and_rotate_backward",
+    "norm_and_rotate_forward",
     "rms_norm_backward",
     "rms_norm_forward",
     "rnn_backward",

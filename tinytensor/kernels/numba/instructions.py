@@ -1,9 +1,9 @@
 """What a compiled program is made of: instructions, and how they are written from the steps of a trace.
 
 An instruction is ten integers, in the places that are named below: the number of its kernel, the slots of its result and of
-three operands, the sizes of its arrays, the heads of attention, and in how many parts two threads compute it. Its first operand
-is (rows, width) and its result (rows, outputs). One floating-point number belongs to it, too, its setting: the eps of a norm,
-or the scale of attention.
+three operands, the sizes of its arrays, how many heads there are, and in how many parts two threads compute it. Its first
+operand is (rows, width) and its result (rows, outputs). One floating-point number belongs to it, too, its setting: the eps of a
+norm, or the scale of attention.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import numpy
 
 from tinytensor.kernels.steps import Step
 
-LINEAR, ADD, MULTIPLY, RELU, SILU, GELU_TANH, GELU_EXACT, LAYER_NORM, RMS_NORM, ATTENTION = range(10)
+LINEAR, ADD, MULTIPLY, RELU, SILU, GELU_TANH, GELU_EXACT, LAYER_NORM, RMS_NORM = range(9)
+NORM_HEADS, ROTATE_HEADS, ATTENTION = range(9, 12)
 KERNEL, RESULT, FIRST, SECOND, THIRD, ROWS, WIDTH, OUTPUTS, HEADS, PARTS = range(10)  # places in an instruction
 
 _MOST_ROWS = 8  # with more, NumPy's products are faster
@@ -134,6 +135,34 @@ def _norm(kernel: int) -> Callable[..., None]:
     return write
 
 
+def _norm_and_rotate_step(
+    writer: Writer,
+    step: Step,
+    needed: Any,
+    projected: Any,
+    query_weight: Any,
+    key_weight: Any,
+    num_heads: int,
+    num_key_value_heads: int,
+    eps: float,
+    rotation: Any,
+) -> None:
+    """An instruction for the norms, and one for the rotation."""
+    batch, length, width = projected.shape
+    is_usual = all(_is_usual(x) for x in (query_weight, rotation) if x is not None)
+    if length != 1 or num_key_value_heads != num_heads or not is_usual or (query_weight is None and rotation is None):
+        raise Unfit
+    _, of_x, of_query, of_key, *_, of_rotation = step.arguments
+    sizes = batch, width, width
+    if query_weight is not None:
+        normed = step.result if rotation is None else writer.constant(numpy.empty_like(projected))
+        operands = [of_x, of_query, of_key]
+        writer.add(NORM_HEADS, step._replace(result=normed), operands, sizes, setting=eps, heads=num_heads)
+        of_x = normed
+    if rotation is not None:
+        writer.add(ROTATE_HEADS, step, [of_x, of_rotation], sizes, heads=num_heads)
+
+
 def is_cache(stored: Any, batch: int, heads: int, width: int) -> bool:
     """Whether these are the first keys and values (2, batch, heads, length, width) in memory with room for as many or more."""
     length, plane = stored.shape[3], stored.strides[2]
@@ -171,6 +200,7 @@ _WRITERS: dict[str, Callable[..., None]] = {
     "gelu_exact": _activation(GELU_EXACT),
     "layer_norm": _norm(LAYER_NORM),
     "rms_norm": _norm(RMS_NORM),
+    "norm_and_rotate": _norm_and_rotate_step,
     "cached_attention": _attention_step,
     "getitem": _view,
 }

@@ -26,11 +26,13 @@ from tinytensor.kernels.numba.instructions import (
     LAYER_NORM,
     LINEAR,
     MULTIPLY,
+    NORM_HEADS,
     OUTPUTS,
     PARTS,
     RELU,
     RESULT,
     RMS_NORM,
+    ROTATE_HEADS,
     ROWS,
     SECOND,
     SILU,
@@ -39,6 +41,7 @@ from tinytensor.kernels.numba.instructions import (
 )
 from tinytensor.kernels.numba.normalization import layer_norm_rows, rms_norm_rows
 from tinytensor.kernels.numba.pointers import array_at, atomic_add, atomic_exchange, atomic_load
+from tinytensor.kernels.numba.rotation import norm_and_rotate_rows
 from tinytensor.kernels.numba.silu import silu_product
 
 _PART_BITS = (1 << 32) - 1  # of a ticket
@@ -106,6 +109,23 @@ def _attend(query: Any, keys: Any, values: Any, scale: float, weights: Any, out:
             out[j] += weights[s] * values[s, j]
     for j in range(width):
         out[j] /= total
+
+
+@loop
+def _norm_heads(x: Any, query_weight: int, key_weight: int, heads: int, eps: float, out: Any) -> None:
+    """Norm the heads of queries and keys in x (rows, 3 * heads * width). The weights are given by their addresses."""
+    width = x.shape[1] // (3 * heads)
+    query, key, no_rotation = array_at(query_weight, width), array_at(key_weight, width), numpy.empty((0, 0), numpy.float32)
+    norm_and_rotate_rows(x, query, key, no_rotation, heads, eps, out, numpy.empty((x.shape[0], 2 * heads), numpy.float32))
+
+
+@loop
+def _rotate_heads(x: Any, rotation: int, heads: int, out: Any) -> None:
+    """Rotate the heads of queries and keys in x (rows, 3 * heads * width), all by the same angles."""
+    width = x.shape[1] // (3 * heads)
+    angles, no_weight = array_at(rotation, width).reshape(1, width), numpy.empty(0, numpy.float32)
+    rstd = numpy.empty((x.shape[0], 2 * heads), numpy.float32)
+    norm_and_rotate_rows(x, no_weight, no_weight, angles, heads, real(0), out, rstd)
 
 
 @loop
@@ -230,6 +250,10 @@ def run(space: Any, settings: Any, instructions: Any, places: Any, tickets: Any)
             layer_norm_rows(x, array_at(second, width), array_at(third, width), settings[i], out, mean, rstd)
         elif kernel == RMS_NORM:
             rms_norm_rows(x, array_at(second, width), settings[i], out, numpy.empty(rows, numpy.float32))
+        elif kernel == NORM_HEADS:
+            _norm_heads(x, second, third, instructions[i, HEADS], settings[i], out)
+        elif kernel == ROTATE_HEADS:
+            _rotate_heads(x, second, instructions[i, HEADS], out)
         elif kernel == ATTENTION:
             heads, slot = instructions[i, HEADS], instructions[i, SECOND]
             split, joined = flat.reshape(rows, 3, heads, outputs // heads), flat_out.reshape(rows, heads, outputs // heads)

@@ -33,7 +33,7 @@ from tinytensor.kernels.numpy.recurrence import (
     rnn_backward,
     rnn_forward,
 )
-from tinytensor.kernels.numpy.rotation import rotate_pairs
+from tinytensor.kernels.numpy.rotation import norm_and_rotate_backward, norm_and_rotate_forward, rotate_pairs
 from tinytensor.kernels.numpy.silu import sigmoid, silu_backward, silu_forward
 from tinytensor.kernels.numpy.softmax import log_softmax, log_softmax_gradient, softmax, softmax_gradient
 from tinytensor.kernels.numpy.sum_rows import sum_rows
@@ -72,6 +72,8 @@ __all__ = [
     "multi_head_attention_backward",
     "multi_head_attention_forward",
     "negative_sampling_step",
+    "norm_and_rotate_backward",
+    "norm_and_rotate_forward",
     "queries_keys_values",
     "rms_norm_backward",
     "rms_norm_forward",

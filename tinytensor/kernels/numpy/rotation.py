@@ -1,10 +1,14 @@
-"""The rotation of pairs of elements, as in rotary positions (Su et al. 2021, equation 34)."""
+"""The rotation of pairs of elements, as in rotary positions (Su et al. 2021, equation 34), and what is done to queries and keys
+before attention: an RMS norm of each head, and this rotation."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tinytensor.backend import xp
+from tinytensor.kernels.heads import Backward, Forward
+from tinytensor.kernels.numpy.normalization import rms_norm_backward, rms_norm_forward
 
 
 def rotate_pairs(x: Any, cosine: Any, sine: Any) -> Any:
@@ -21,3 +25,75 @@ def rotate_pairs(x: Any, cosine: Any, sine: Any) -> Any:
     out = x * xp.concatenate([cosine, cosine], axis=-1)
     out += swapped
     return out
+
+
+def _queries_and_keys(packed: Any, num_heads: int, num_key_value_heads: int) -> tuple[Any, Any]:
+    """The queries and the keys in a projection (batch, length, width), as views (batch, length, heads, d_head)."""
+    batch, length, width = packed.shape
+    count = num_heads + 2 * num_key_value_heads
+    heads = packed.reshape(batch, length, count, width // count)
+    return heads[:, :, :num_heads], heads[:, :, num_heads : num_heads + num_key_value_heads]
+
+
+def _cosine_and_sine(rotation: Any, dtype: Any) -> tuple[Any, Any]:
+    """The halves of a table (length, d_head), each for heads (batch, length, heads, d_head): (length, 1, d_head / 2)."""
+    table = rotation.astype(dtype, copy=False)[:, None]
+    half = table.shape[-1] // 2
+    return table[..., :half], table[..., half:]
+
+
+def norm_and_rotate(rms_norm_forward: Forward, rms_norm_backward: Backward) -> tuple[Forward, Backward]:
+    """The kernels ``norm_and_rotate_forward`` and ``..._backward``, made from a backend's own RMS norm."""
+
+    def norm_and_rotate_forward(
+        needed: Sequence[bool],
+        projected: Any,
+        query_weight: Any,
+        key_weight: Any,
+        num_heads: int,
+        num_key_value_heads: int,
+        eps: float,
+        rotation: Any,
+    ) -> tuple[Any, Any]:
+        """A copy of the projection with each head of queries and keys normed, if there are weights, and then rotated, if there
+        is a ``rotation``. Saves what ``rms_norm_forward`` saves of the queries, and of the keys."""
+        out, residuals = projected.copy(), []
+        parts = _queries_and_keys(out, num_heads, num_key_value_heads)
+        for part, weight in zip(parts, (query_weight, key_weight)):
+            x, saved = (part, None) if weight is None else rms_norm_forward(needed, part, weight, eps)
+            part[...] = x if rotation is None else rotate_pairs(x, *_cosine_and_sine(rotation, x.dtype))
+            residuals.append(saved)
+        return out, residuals
+
+    def norm_and_rotate_backward(
+        g: Any,
+        residuals: Sequence[Any],
+        needed: Sequence[bool],
+        projected: Any,
+        query_weight: Any,
+        key_weight: Any,
+        num_heads: int,
+        num_key_value_heads: int,
+        eps: float,
+        rotation: Any,
+    ) -> Sequence[Any]:
+        """The gradient is rotated back by the same angles, and then goes back through the norm."""
+        d_projected, d_weights = g.copy(), []
+        parts = _queries_and_keys(d_projected, num_heads, num_key_value_heads)
+        given = _queries_and_keys(projected, num_heads, num_key_value_heads)
+        of_weights = zip((query_weight, key_weight), residuals, needed[1:])
+        for part, x, (weight, saved, is_needed) in zip(parts, given, of_weights):
+            h, d_weight = part, None
+            if rotation is not None:
+                cosine, sine = _cosine_and_sine(rotation, part.dtype)
+                h = rotate_pairs(part, cosine, -sine)
+            if weight is not None:
+                h, d_weight = rms_norm_backward(h, saved, (True, is_needed), x, weight, eps)
+            part[...] = h
+            d_weights.append(d_weight)
+        return d_projected, *d_weights
+
+    return norm_and_rotate_forward, norm_and_rotate_backward
+
+
+norm_and_rotate_forward, norm_and_rotate_backward = norm_and_rotate(rms_norm_forward, rms_norm_backward)

@@ -1,0 +1,98 @@
+"""What rotary attention does to queries and keys: ``norm_and_rotate``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tinytensor import kernels
+from tinytensor.checks import check_tensors
+from tinytensor.functional.normalization import rms_norm
+from tinytensor.fused import fused
+from tinytensor.ops import concatenate, rotate_pairs
+
+if TYPE_CHECKING:
+    from tinytensor.tensor import Tensor
+
+__all__ = ["norm_and_rotate"]
+
+
+@fused(
+    kernels.norm_and_rotate_forward,
+    kernels.norm_and_rotate_backward,
+    inputs=("projected", "query_weight", "key_weight"),
+)
+def _norm_and_rotate(
+    projected: Any,
+    query_weight: Any,
+    key_weight: Any,
+    num_heads: int,
+    num_key_value_heads: int,
+    eps: float,
+    rotation: Any,
+) -> Any:
+    batch, length, width = projected.shape
+    count = num_heads + 2 * num_key_value_heads
+    heads, end = projected.reshape(batch, length, count, width // count), num_heads + num_key_value_heads
+    query, key, value = heads[:, :, :num_heads], heads[:, :, num_heads:end], heads[:, :, end:]
+    if query_weight is not None:
+        query, key = rms_norm(query, query_weight, eps), rms_norm(key, key_weight, eps)
+    if rotation is not None:
+        table = rotation.astype(projected.dtype)[:, None]  # (length, 1, width of a head): the same for all heads
+        cosine, sine = table[..., : table.shape[-1] // 2], table[..., table.shape[-1] // 2 :]
+        query, key = rotate_pairs(query, cosine, sine), rotate_pairs(key, cosine, sine)
+    return concatenate([query, key, value], 2).reshape(projected.shape)
+
+
+def norm_and_rotate(
+    projected: Tensor,
+    num_heads: int,
+    num_key_value_heads: int = 0,
+    query_weight: Tensor | None = None,
+    key_weight: Tensor | None = None,
+    eps: float = 1e-5,
+    rotation: Tensor | None = None,
+) -> Tensor:
+    """Norm and rotate the queries and keys in what a linear layer made for ``multi_head_attention``. Values stay as they are.
+
+    ``projected`` (batch, length, (num_heads + 2 num_key_value_heads) d_head) holds the heads of queries, of keys, and of values
+    side by side. If ``num_key_value_heads`` is 0, there are ``num_heads`` of each. The result has the same shape.
+
+    With ``query_weight`` and ``key_weight`` (d_head,) each head of queries and of keys first gets an RMS norm, as ``rms_norm``
+    computes it (Henry et al. 2020; Qwen3). With a ``rotation`` (length, d_head) each is then rotated as by ``rotate_pairs`` (Su
+    et al. 2021, equation 34): its row for a position has the cosines of the angles, and then their sines. It gets no gradient.
+
+    Raises ValueError for shapes that do not fit.
+
+    >>> turned = tt.norm_and_rotate(tt.ones((1, 2, 6)), num_heads=1, rotation=tt.tensor([[1.0, 0.0], [0.0, 1.0]]))
+    >>> turned[0, 1]  # both the query and the key by a right angle
+    tensor([-1.,  1., -1.,  1.,  1.,  1.])
+    """
+    given = {"projected": projected, "query_weight": query_weight, "key_weight": key_weight, "rotation": rotation}
+    check_tensors("norm_and_rotate", **{name: x for name, x in given.items() if x is not None})
+    num_key_value_heads = num_key_value_heads or num_heads
+    _check(projected, num_heads, num_key_value_heads, query_weight, key_weight, rotation)
+    return _norm_and_rotate(projected, query_weight, key_weight, num_heads, num_key_value_heads, eps, rotation)
+
+
+def _check(
+    projected: Tensor,
+    num_heads: int,
+    num_key_value_heads: int,
+    query_weight: Tensor | None,
+    key_weight: Tensor | None,
+    rotation: Tensor | None,
+) -> None:
+    shape, count = projected.shape, num_heads + 2 * num_key_value_heads
+    if len(shape) != 3 or min(num_heads, num_key_value_heads) < 1 or not shape[2] or shape[2] % count:
+        raise ValueError(
+            f"norm_and_rotate: projected {shape} must be (batch, length, {count} * d_head), with {num_heads} heads of queries, "
+            f"and {num_key_value_heads} each of keys and values"
+        )
+    width = shape[2] // count
+    weights = [None if weight is None else weight.shape for weight in (query_weight, key_weight)]
+    if weights not in ([None, None], [(width,), (width,)]):
+        raise ValueError(f"norm_and_rotate: query_weight and key_weight must both be ({width},), or both None, not {weights}")
+    if rotation is not None and (rotation.shape != (shape[1], width) or width % 2):
+        raise ValueError(
+            f"norm_and_rotate: rotation {rotation.shape} must be (length, d_head), here {(shape[1], width)}, and d_head even"
+        )
