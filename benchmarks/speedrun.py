@@ -13,8 +13,8 @@ tenth of the text, in adjacent windows of their block size, every ``--evaluate-e
 
 A rate that falls to its end with the last step makes the number of steps decide how fast a mark is reached. So each mark has a
 run of its own, whose number of steps is chosen for it, for both sides (``STEPS``), on the validation split. Nothing is chosen
-by the test split, the beginning of the text, on which no side trains; its loss is told beside that of validation. nanoGPT has no
-such split: with ``--test-fraction 0`` both sides train on the whole first nine tenths, as it does.
+by the test split, the beginning of the text, on which no side trains; its loss is told beside that of validation. nanoGPT has
+no such split: with ``--test-fraction 0`` both sides train on the whole first nine tenths, as it does.
 
 nanoGPT's recipe is that of its README for a CPU: the default settings of tinyformer's dataclasses. PyTorch is eager, with as
 many threads as it chooses.
