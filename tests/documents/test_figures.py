@@ -98,7 +98,7 @@ def test_the_single_ops_that_pytorch_computes_faster() -> None:
 
 QUARTILE, MEDIAN, MEMORY = "fastest quartile ms", "median ms", "peak MB"
 STEPS = {  # the pages' names of what the files are about
-    "train_step_A.md": "A: GPT, 4 layers, 4 heads, 128 wide, block 64, batch 12 (the default run's)",
+    "train_step_A.md": "A: GPT, 4 layers, 4 heads, 128 wide, block 64, batch 12 (nanoGPT's settings)",
     "train_step_B.md": "B: GPT, 6 layers, 6 heads, 192 wide, block 128, batch 16",
     "train_step_C.md": "C: GPT, 6 layers, 6 heads, 384 wide, block 256, batch 8",
     "train_step_C_dropout.md": "C with dropout 0.2",
@@ -179,7 +179,7 @@ def figures_in(page: str) -> list[list[list[str]]]:
 
 @pytest.mark.parametrize(("name", "label"), [item for item in STEPS.items() if "GPT" in item[1]])
 def test_the_models_of_the_table_are_those_that_were_measured(name: str, label: str) -> None:
-    settings = label.partition("GPT, ")[2].removesuffix(" (the default run's)")
+    settings = label.partition("GPT, ")[2].removesuffix(" (nanoGPT's settings)")
     assert f"\n{settings}, no dropout; " in read(f"{EPYC}/{name}")
 
 
