@@ -114,7 +114,7 @@ class Entrant:
         """The arguments of the side's ``start``."""
         from tinyformer.training.config import TrainingConfig
 
-        config = TrainingConfig(**self.recipe["training"], steps=self.steps, seed=seed)
+        config = TrainingConfig(**{**self.recipe["training"], "steps": self.steps, "seed": seed})
         schedule = config.make_schedule()
         return dataclasses.asdict(config), [config.learning_rate * schedule(step) for step in range(self.steps)]
 
