@@ -109,7 +109,7 @@ def test_both_sides_take_the_same_steps(text):
     for a, b in zip(*points):
         assert a.validation == pytest.approx(b.validation, rel=1e-4)
     assert points[0][-1].test == pytest.approx(points[1][-1].test, rel=1e-4)
-    assert points[0][-1].validation < points[0][0].validation - 0.01
+    assert points[0][-1].validation < points[0][0].validation - 0.005
 
 
 def test_every_window_of_the_training_split_can_be_drawn(text):
@@ -352,7 +352,7 @@ def test_every_change_takes_back_what_it_names_and_nothing_else():
         differ = {key for a, b in zip(before, after) for key in vars(a) if getattr(a, key) != getattr(b, key)}
         assert differ == {key for part in change.values() for key in part} | also.get(name, set()), name
     cosine = speedrun.changed(modern, speedrun.CHANGES["rates fall along a cosine to a tenth"])["training"]
-    schedule = TrainingConfig(**cosine, steps=50).make_schedule()
+    schedule = TrainingConfig(**{**cosine, "steps": 50}).make_schedule()
     assert schedule(50) == pytest.approx(0.1)
     gelu = speedrun.changed(modern, speedrun.CHANGES["gelu in place of swiglu"])["model"]
     assert GPTConfig(65, **gelu).num_parameters() == before[0].num_parameters()
@@ -429,7 +429,7 @@ def test_races_of_processes_are_written_and_go_on(capsys, monkeypatch, tmp_path,
     rows = rows_of(report.split("The losses after")[0])
     assert list(rows)[2:] == [f"{mark}, {side}" for mark in ("1.886", "2.8") for side in (OURS, PYTORCH, TWIN)]
     assert rows[f"1.886, {OURS}"][2].startswith("not reached, best ") and float(rows[f"2.8, {OURS}"][2]) >= 0
-    assert "words.txt, 636 characters." in report and "every 2 steps" in report and "(10% of the text" in report
+    assert "words.txt, 636 characters." in report and "every 2 steps" in report and "the first 10% of the text" in report
     assert report.count("which are not counted") == 3 and ", torch " in report.splitlines()[-1]
     with open(tmp_path / "arm" / "speedrun.csv", encoding="utf-8") as file:
         logged = list(csv.DictReader(file))
