@@ -21,7 +21,7 @@ from tinytensor.nn import Dropout, Embedding, Linear, Module, ModuleList, init
 class GPTConfig:
     """The shape of a GPT. Raises SettingError for a value that is not allowed.
 
-    The settings after ``query_key_norm`` are those of other models that predict the next token, such as Llama and Qwen:
+    The settings after ``d_ff`` are those of other models that predict the next token, such as Llama and Qwen:
     ``norm_eps`` is the eps of each norm, and with ``tie_output`` the weights of the output layer are those of the token
     embedding. The rest are described in ``MultiHeadAttention`` and ``RotaryPositions``.
 
@@ -38,13 +38,13 @@ class GPTConfig:
     num_layers: int = setting(4, "blocks")
     num_heads: int = setting(4, "attention heads in a block; must divide the width")
     d_model: int = setting(128, "the width: numbers for each position")
-    d_ff: int = setting(0, "the width inside the feed-forward networks; 0: 4 times the width, or with swiglu 8/3")
     dropout: float = setting(0.0, "probability of dropping a value while training", changeable=True)
     bias: bool = setting(False, "biases in linear layers and norms")
     positions: str = setting("learned", "learned, sinusoidal or rotary")
     norm: str = setting("layer", "layer or rms")
     activation: str = setting("gelu_tanh", "relu, gelu_tanh, gelu_exact, silu or swiglu")
     query_key_norm: bool = setting(False, "an RMS norm of each head's queries, and one of its keys")
+    d_ff: int = setting(0, "the width inside the feed-forward networks; 0: 4 times the width, or with swiglu 8/3")
     norm_eps: float = 1e-5
     tie_output: bool = True
     num_key_value_heads: int = 0
