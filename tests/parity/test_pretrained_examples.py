@@ -228,9 +228,10 @@ def test_greedy_texts(folder: Path, text: str, name: str) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ["--bias"],
-        ["--positions", "rotary", "--norm", "rms", "--activation", "swiglu"],
-        ["--tokenizer", "bpe", "--bpe-tokens", "280"],
+        [],
+        ["--recipe", "nanogpt", "--bias"],
+        ["--no-query-key-norm"],
+        ["--recipe", "nanogpt", "--tokenizer", "bpe", "--bpe-tokens", "280"],
         ["--init-from", "qwen2", "--block-size", "32"],
     ],
 )
