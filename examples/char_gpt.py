@@ -1,6 +1,6 @@
 """Train a GPT on the characters of a text (or on byte pairs), and let it write; or a recurrent network, as before GPTs.
 
-On Tiny Shakespeare that takes about a minute on two cores.
+On Tiny Shakespeare that takes a little over a minute on two cores.
 
 python examples/char_gpt.py                              # train on Tiny Shakespeare
 python examples/char_gpt.py --data my.txt                # train on your own text: runs/char_gpt-my

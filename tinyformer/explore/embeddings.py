@@ -6,6 +6,7 @@ import base64
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import tinytensor as tt
@@ -17,6 +18,7 @@ from tinyformer.explore.reading import NOT_FINITE
 from tinyformer.explore.subjects import Subject, Subjects
 from tinyformer.models.bert import BertForClassification, BertForMaskedLM
 from tinyformer.models.gpt import GPT
+from tinyformer.models.positions import RotaryPositions
 from tinyformer.models.seq2seq import EncoderDecoder
 from tinyformer.models.transformer import Transformer
 from tinyformer.tokenizers.texts import token_texts
@@ -120,9 +122,8 @@ def tables_of(subject: Subject) -> list[Table]:
     model: Any = subject.model
     if isinstance(model, GPT) and config.positions == "rotary":
         rotary = subject.model.blocks[0].attention.rotary
-        rows, half = min(config.block_size, MOST_POSITIONS), len(rotary.frequencies)
-        cosines = lambda first, count: rotary.table_for(first + count, "float32")[first : first + count, :half]  # noqa: E731
-        return [Table("positions", "rotary", rows, half, cosines)]
+        rows = min(config.block_size, MOST_POSITIONS)
+        return [Table("positions", "rotary", rows, len(rotary.frequencies), partial(_cosines, rotary))]
     if isinstance(model, GPT):
         return [_absolute("positions", model.position_embedding, config.positions, config.block_size, config.d_model)]
     if isinstance(model, Transformer):
@@ -138,6 +139,11 @@ def tables_of(subject: Subject) -> list[Table]:
 
 def _absolute(name: str, positions: Any, kind: str, longest: int, width: int) -> Table:
     return Table(name, kind, min(longest, MOST_POSITIONS), width, lambda first, count: positions(count, first))
+
+
+def _cosines(rotary: RotaryPositions, first: int, count: int) -> Tensor:
+    """The cosines of the angles by which each pair of dimensions is rotated, (count, d_head / 2)."""
+    return rotary.table_for(first + count, "float32")[first : first + count, : len(rotary.frequencies)]
 
 
 @dataclass(frozen=True)
