@@ -167,8 +167,8 @@ def test_a_text_without_marks_trains_no_classifier(program: Program) -> None:
         (["--data", "text.txt", "--steps", "0"], "--steps must be at least 1, not 0"),
         (["fill", "--out", "none", "a [MASK]"], "config.json does not exist"),
         (
-            ["--data", "text.txt", "--positions", "rotary"],
-            "positions must be sinusoidal, sinusoidal_halves or learned, not 'rotary'",
+            ["--data", "text.txt", "--positions", "relative"],
+            "positions must be one of learned, sinusoidal, sinusoidal_halves, rotary, not 'relative'",
         ),
         (["fill"], "required: SENTENCE"),
     ],

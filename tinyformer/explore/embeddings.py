@@ -16,6 +16,7 @@ from tinyformer.explore.kept import Kept
 from tinyformer.explore.passages import Answer, Named
 from tinyformer.explore.reading import NOT_FINITE
 from tinyformer.explore.subjects import Subject, Subjects
+from tinyformer.models.attention import MultiHeadAttention
 from tinyformer.models.bert import BertForClassification, BertForMaskedLM
 from tinyformer.models.gpt import GPT
 from tinyformer.models.positions import RotaryPositions
@@ -120,9 +121,9 @@ def tables_of(subject: Subject) -> list[Table]:
     """The tables of a model's positions."""
     config = subject.model.config
     model: Any = subject.model
-    if isinstance(model, GPT) and config.positions == "rotary":
-        rotary = subject.model.blocks[0].attention.rotary
-        rows = min(config.block_size, MOST_POSITIONS)
+    rotary = next((layer.rotary for layer in model.modules() if isinstance(layer, MultiHeadAttention) and layer.rotary), None)
+    if rotary is not None:
+        rows = min(config.block_size if isinstance(model, GPT) else config.max_length, MOST_POSITIONS)
         return [Table("positions", "rotary", rows, len(rotary.frequencies), partial(_cosines, rotary))]
     if isinstance(model, GPT):
         return [_absolute("positions", model.position_embedding, config.positions, config.block_size, config.d_model)]

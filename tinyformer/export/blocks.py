@@ -8,7 +8,7 @@ from typing import cast
 from tinyformer.export.attention import KeysValues, LayerCache, cross_attention, self_attention
 from tinyformer.export.graph import Value
 from tinyformer.export.layers import feed_forward, norm
-from tinyformer.export.positions import Rotation
+from tinyformer.export.positions import Rotation, count_from_zero, rotation_of
 from tinyformer.models.blocks import Block
 from tinyformer.models.gpt import GPT
 from tinyformer.models.transformer import Stack
@@ -46,8 +46,9 @@ def _residual(layer: Block, x: Value, layer_norm: Module, f: Callable[[Value], V
 
 def encoder(layer: Stack, x: Value, mask: Value) -> Value:
     """(batch, length, d_model) -> the same shape, through all blocks of an encoder."""
+    rotation = rotation_of(blocks_of(layer)[0].attention.rotary, count_from_zero(x))
     for one in blocks_of(layer):
-        x = block(one, x, mask)
+        x = block(one, x, mask, rotation=rotation)
     return _last_norm(layer, x)
 
 
@@ -58,10 +59,11 @@ def decoder(
     caches: Sequence[LayerCache],
     memories: Sequence[KeysValues],
     memory_mask: Value,
+    rotation: Rotation | None,
 ) -> Value:
     """(batch, length, d_model) -> the same shape, through all blocks of a decoder: a cache and a memory for each."""
     for one, cache, memory in zip(blocks_of(layer), caches, memories):
-        x = block(one, x, mask, cache, memory=memory, memory_mask=memory_mask)
+        x = block(one, x, mask, cache, rotation, memory, memory_mask)
     return _last_norm(layer, x)
 
 

@@ -22,7 +22,7 @@ from tinyformer.export.attention import (
 from tinyformer.export.blocks import block, blocks_of, decoder, encoder
 from tinyformer.export.graph import FLOAT, INT, Graph, Value
 from tinyformer.export.layers import activation, embedding, linear, norm, tied_linear
-from tinyformer.export.positions import Rotation, add_positions, count_from_zero
+from tinyformer.export.positions import add_positions, count_from_zero, rotation_of
 from tinyformer.export.vectors import read_vectors
 from tinyformer.models.bert import BertForMaskedLM
 from tinyformer.models.gpt import GPT
@@ -48,7 +48,7 @@ def gpt_graph(model: GPT, cache: bool = True) -> Graph:
     caches = [LayerCache(graph, str(i), *heads) for i in range(config.num_layers)] if cache else []
 
     mask = causal_mask(ids.length(1), is_token.length(1)) & padding_mask(is_token)
-    rotation = None if attention.rotary is None else Rotation(attention.rotary, places)
+    rotation = rotation_of(attention.rotary, places)
     x = embedding(model.token_embedding, ids)
     if config.positions == "sinusoidal":
         x = x * math.sqrt(config.d_model)
@@ -70,7 +70,7 @@ def bert_graph(model: BertForMaskedLM) -> Graph:
         graph.input(name, INT, "batch_size", "length") for name in ("input_ids", "attention_mask", "token_type_ids")
     ]
     x = embedding(bert.token_embedding, ids) + embedding(bert.segment_embedding, segments)
-    if config.positions != "learned":
+    if config.positions.startswith("sinusoidal"):
         x = x * math.sqrt(config.d_model)
     x = norm(bert.norm, add_positions(bert.position_embedding, x, count_from_zero(ids)))
     x = encoder(bert.encoder, x, padding_mask(is_token))
@@ -121,8 +121,10 @@ def decoder_graph(model: Transformer) -> Graph:
         memories.append(keys_values_input(graph, f"past_key_values.{i}.encoder", heads, "source_length", d_head))
 
     past, length = caches[0].num_tokens, ids.length(1)
-    x = _tokens_and_positions(model.target_embedding, ids, count_from_zero(ids, past))
-    x = decoder(model.decoder, x, causal_mask(length, past + length), caches, memories, padding_mask(is_token))
+    places = count_from_zero(ids, past)
+    x = _tokens_and_positions(model.target_embedding, ids, places)
+    mask, rotation = causal_mask(length, past + length), rotation_of(blocks_of(model.decoder)[0].attention.rotary, places)
+    x = decoder(model.decoder, x, mask, caches, memories, padding_mask(is_token), rotation)
     logits = _output(model.output, model.target_embedding.tokens, x)
     if model.output_bias is not None:
         logits = logits + graph.weight(model.output_bias)

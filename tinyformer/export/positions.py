@@ -56,3 +56,8 @@ class Rotation:
         first, second = x.split(self.half, self.half)
         turned = [first * self.cosine - second * self.sine, first * self.sine + second * self.cosine]
         return x.graph.concatenate(turned, axis=-1)
+
+
+def rotation_of(rotary: RotaryPositions | None, places: Value) -> Rotation | None:
+    """The rotation at these places, if there are rotary positions."""
+    return None if rotary is None else Rotation(rotary, places)

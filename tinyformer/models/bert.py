@@ -10,7 +10,7 @@ import tinytensor as tt
 from tinyformer.memory import check_model_fits
 from tinyformer.models.attention import padding_mask
 from tinyformer.models.blocks import ACTIVATIONS, BlockConfig
-from tinyformer.models.positions import absolute_positions, check_absolute
+from tinyformer.models.positions import absolute_positions, add_positions, check_positions, rotary_positions
 from tinyformer.models.transformer import Stack, check_batch
 from tinyformer.schema import check_fields
 from tinyformer.settings import at_least, one_of, setting, settings_from
@@ -31,17 +31,18 @@ class BertConfig:
     d_model: int = setting(768, "the width: numbers for each position")
     d_ff: int = setting(3072, "the width inside the feed-forward networks")
     dropout: float = setting(0.1, "probability of dropping a value while training", changeable=True)
-    positions: str = setting("learned", "learned, sinusoidal or sinusoidal_halves")
+    positions: str = setting("learned", "learned, sinusoidal, sinusoidal_halves or rotary")
     norm_first: bool = setting(False, "norms before the sub-layers instead of after the residual sums")
     activation: str = "gelu_exact"
     norm_eps: float = 1e-12
+    query_key_norm: bool = setting(False, "an RMS norm of each head's queries, and one of its keys")
 
     def __post_init__(self) -> None:
         check_fields(self)
         at_least(self, vocab_size=1, num_segments=1, max_length=1, num_layers=1)
-        check_absolute(self.positions)
         one_of(self, "activation", [name for name in ACTIVATIONS if name != "swiglu"])  # which the head for masks cannot have
-        _ = self.block  # makes a BlockConfig, which checks the settings that it shares with this one
+        _, d_head = self.block.head_sizes  # ``block`` makes a BlockConfig, which checks the settings that both have
+        check_positions(self, d_head)
 
     @property
     def block(self) -> BlockConfig:
@@ -70,8 +71,8 @@ class BertConfig:
 
 
 class Bert(Module):
-    """The encoder. It adds the embeddings of token, position and segment, applies a norm, and then the blocks, in which every
-    token sees every other. Raises SettingError if the model does not fit in memory.
+    """The encoder. It adds the embeddings of token, segment and position (none of rotary ones), applies a norm, and then the
+    blocks, in which every token sees every other. Raises SettingError if the model does not fit in memory.
 
     >>> from tinyformer import Bert, BertConfig
     >>> model = Bert(BertConfig(100, num_layers=1, num_heads=4, d_model=32, d_ff=64))
@@ -87,7 +88,8 @@ class Bert(Module):
         self.segment_embedding = Embedding(config.num_segments, config.d_model)
         self.norm = config.block.make_norm()
         self.dropout = Dropout(config.dropout)
-        self.encoder = Stack(config.block, config.num_layers)
+        rotary = rotary_positions(config.positions, config.d_model // config.num_heads)
+        self.encoder = Stack(config.block, config.num_layers, rotary=rotary)
         self.pooler = Linear(config.d_model, config.d_model)
         self.apply(config.initialise)
 
@@ -103,9 +105,9 @@ class Bert(Module):
         check_batch(ids, "ids")
         segments = tt.zeros_like(ids) if segments is None else segments
         x = self.token_embedding(ids) + self.segment_embedding(segments)
-        if self.config.positions != "learned":
+        if self.config.positions.startswith("sinusoidal"):
             x = x * math.sqrt(self.config.d_model)  # otherwise the embeddings would be tiny beside sines of size 1
-        x = self.norm(x + self.position_embedding(ids.shape[1]))
+        x = self.norm(add_positions(x, self.position_embedding))
         seen = padding_mask(ids, self.config.pad) if mask is None else mask.reshape(len(ids), 1, 1, ids.shape[1])
         return self.encoder.residual_stream(self.dropout(x), seen)
 

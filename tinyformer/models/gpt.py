@@ -10,9 +10,9 @@ from tinyformer.errors import SettingError
 from tinyformer.memory import check_cache_fits, check_model_fits
 from tinyformer.models.blocks import Block, BlockConfig
 from tinyformer.models.caches import Cache
-from tinyformer.models.positions import KINDS, RotaryPositions, RotaryScaling, absolute_positions, add_positions
+from tinyformer.models.positions import RotaryScaling, absolute_positions, add_positions, check_positions, rotary_positions
 from tinyformer.schema import check_fields
-from tinyformer.settings import at_least, changed_settings, one_of, setting, settings_from
+from tinyformer.settings import at_least, changed_settings, setting, settings_from
 from tinytensor import Tensor
 from tinytensor.nn import Dropout, Embedding, Linear, Module, ModuleList, init
 
@@ -59,10 +59,7 @@ class GPTConfig:
         if not self.d_ff:  # so that what is saved of a run says how wide its networks are
             object.__setattr__(self, "d_ff", -(-self.d_model // 6) * 16 if self.activation == "swiglu" else 4 * self.d_model)
         _, d_head = self.block.head_sizes  # ``block`` makes a BlockConfig, which checks its settings
-        one_of(self, "positions", KINDS)
-        if self.positions == "rotary" and d_head % 2:
-            message = f"d_model / num_heads must be even for rotary positions, not {d_head}"
-            raise SettingError(message, "d_model", "num_heads")
+        check_positions(self, d_head, kinds=("learned", "sinusoidal", "rotary"))
         if self.positions != "rotary" and (self.rotary_base != 10000.0 or self.rotary_scaling):
             raise SettingError(f"rotary_base and rotary_scaling are for rotary positions, not {self.positions} ones")
         if self.rotary_base <= 1:
@@ -100,13 +97,9 @@ class GPT(Module):
         check_model_fits(config.num_parameters(), config.num_layers, "d_model", "num_layers", "block_size")
         self.config = config
         self.token_embedding = Embedding(config.vocab_size, config.d_model)
-        self.position_embedding: Module | None = None
-        rotary = None
-        if config.positions == "rotary":
-            _, d_head = config.block.head_sizes
-            rotary = RotaryPositions(d_head, config.rotary_base, config.rotary_scaling)
-        else:
-            self.position_embedding = absolute_positions(config.positions, config.block_size, config.d_model)
+        self.position_embedding = absolute_positions(config.positions, config.block_size, config.d_model)
+        _, d_head = config.block.head_sizes
+        rotary = rotary_positions(config.positions, d_head, config.rotary_base, config.rotary_scaling)
         self.dropout = Dropout(config.dropout)
         self.blocks = ModuleList(Block(config.block, rotary=rotary) for _ in range(config.num_layers))
         self.norm = config.block.make_norm()
@@ -168,9 +161,7 @@ class GPT(Module):
         x = self.token_embedding(ids)  # (batch, length, d_model)
         if self.config.positions == "sinusoidal":
             x = x * math.sqrt(self.config.d_model)  # otherwise the embeddings would be tiny beside sines of size 1
-        if self.position_embedding is not None:
-            x = add_positions(x, self.position_embedding, cache)
-        x = self.dropout(x)
+        x = self.dropout(add_positions(x, self.position_embedding, cache))
         for i, block in enumerate(self.blocks):
             x = block(x, is_causal=True, cache=cache.blocks[i] if cache is not None else None)
         return x

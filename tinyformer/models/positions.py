@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
     from tinyformer.models.caches import Cache, KeyValueCache
 
 
-KINDS = ("learned", "sinusoidal", "rotary")
-ABSOLUTE_KINDS = ("sinusoidal", "sinusoidal_halves", "learned")  # added to the embeddings
+KINDS = ("learned", "sinusoidal", "sinusoidal_halves", "rotary")
 
 
 def sinusoidal(length: int, d_model: int, halves: bool = False) -> Tensor:
@@ -73,7 +73,10 @@ class LearnedPositions(Embedding):
 
 
 def add_positions(x: Tensor, positions: Any, cache: Cache | None = None) -> Tensor:
-    """Add to x (batch, length, d_model) its positions. They start at 0, or with a cache after the tokens that it holds."""
+    """Add to x (batch, length, d_model) its positions. They start at 0, or with a cache after the tokens that it holds. Without
+    positions, None, x stays as it is."""
+    if positions is None:
+        return x
     return x + (positions(x.shape[1]) if cache is None else _later_positions(positions, cache, x.shape[1]))
 
 
@@ -83,15 +86,19 @@ def _later_positions(positions: Any, cache: Cache, count: int) -> Any:
     return positions.table_for(stop).data[cache.length : stop]
 
 
-def check_absolute(kind: str) -> None:
-    """Raise SettingError unless ``kind`` names positions that are added to the embeddings."""
-    if kind not in ABSOLUTE_KINDS:
-        raise SettingError(f"positions must be {', '.join(ABSOLUTE_KINDS[:-1])} or {ABSOLUTE_KINDS[-1]}, not {kind!r}")
+def check_positions(config: Any, d_head: int, kinds: Sequence[str] = KINDS) -> None:
+    """Raise SettingError unless a configuration's ``positions`` are of these kinds, and heads of this width can have them."""
+    one_of(config, "positions", kinds)
+    if config.positions == "rotary" and d_head % 2:
+        message = f"d_model / num_heads must be even for rotary positions, not {d_head}"
+        raise SettingError(message, "d_model", "num_heads")
 
 
-def absolute_positions(kind: str, max_length: int, d_model: int) -> SinusoidalPositions | LearnedPositions:
+def absolute_positions(kind: str, max_length: int, d_model: int) -> SinusoidalPositions | LearnedPositions | None:
     """A module of positions that are added to the embeddings: "sinusoidal" ones, "sinusoidal_halves" (see ``sinusoidal``), or
-    ``max_length`` "learned" ones."""
+    ``max_length`` "learned" ones. None for "rotary" ones, which are not added."""
+    if kind == "rotary":
+        return None
     if kind == "learned":
         return LearnedPositions(max_length, d_model)
     return SinusoidalPositions(d_model, halves=kind == "sinusoidal_halves")
@@ -164,6 +171,13 @@ class RotaryPositions:
             table = tt.tensor(host.concatenate([host.cos(angles), host.sin(angles)], axis=1), dtype=dtype)
             self.table = table  # another thread may replace it at any time, so this one returns its own
         return table
+
+
+def rotary_positions(
+    kind: str, d_head: int, base: float = 10000.0, scaling: RotaryScaling | None = None
+) -> RotaryPositions | None:
+    """What rotates the queries and keys of all blocks of a model, if its positions are "rotary"."""
+    return RotaryPositions(d_head, base, scaling) if kind == "rotary" else None
 
 
 @tt.opaque

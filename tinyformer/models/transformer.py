@@ -11,7 +11,7 @@ from tinyformer.memory import check_cache_fits, check_model_fits
 from tinyformer.models.attention import padding_mask
 from tinyformer.models.blocks import Block, BlockConfig
 from tinyformer.models.caches import Cache
-from tinyformer.models.positions import absolute_positions, add_positions, check_absolute
+from tinyformer.models.positions import RotaryPositions, absolute_positions, add_positions, check_positions, rotary_positions
 from tinyformer.models.vectors import VectorAndPosition, length_mask
 from tinyformer.schema import check_fields
 from tinyformer.settings import at_least, setting, settings_from
@@ -40,7 +40,7 @@ class TransformerConfig:
     decoder_layers: int = setting(6, "blocks of the decoder")
     d_ff: int = setting(2048, "the width inside the feed-forward networks")
     dropout: float = setting(0.1, "probability of dropping a value while training", changeable=True)
-    positions: str = setting("sinusoidal", "sinusoidal, sinusoidal_halves or learned")
+    positions: str = setting("sinusoidal", "learned, sinusoidal, sinusoidal_halves or rotary")
     max_length: int = setting(512, "the longest sentence, in tokens, with learned positions")
     norm: str = setting("layer", "layer or rms")
     norm_first: bool = setting(False, "norms before the sub-layers instead of after the residual sums")
@@ -53,14 +53,15 @@ class TransformerConfig:
     scale_embeddings: bool = True
     learn_padding: bool = True
     output_bias: bool = False
+    query_key_norm: bool = setting(False, "in self-attention, an RMS norm of each head's queries, and one of its keys")
 
     def __post_init__(self) -> None:
         check_fields(self)
         at_least(self, source_features=0, source_stride=1)
         self._check_source()
         at_least(self, target_vocab_size=1, encoder_layers=1, decoder_layers=1, max_length=1)
-        _ = self.block  # makes a BlockConfig, which checks the settings that it shares with this one
-        check_absolute(self.positions)
+        _, d_head = self.block.head_sizes  # ``block`` makes a BlockConfig, which checks the settings that both have
+        check_positions(self, d_head)
         if self.share_embeddings and self.source_vocab_size != self.target_vocab_size:
             both = f"{self.source_vocab_size} and {self.target_vocab_size}"
             raise SettingError(f"share_embeddings needs one vocabulary for both languages, but they have {both} tokens")
@@ -108,7 +109,7 @@ def check_batch(ids: Tensor, what: str) -> None:
 
 
 class TokenAndPosition(Module):
-    """Token embeddings times sqrt(d_model), plus positions, then dropout (sections 3.4, 3.5 and 5.4).
+    """Token embeddings times sqrt(d_model), plus positions that are not rotary, then dropout (sections 3.4, 3.5 and 5.4).
 
     Without ``scale_embeddings`` they are not multiplied.
     """
@@ -127,8 +128,10 @@ class TokenAndPosition(Module):
 class Stack(Module):
     """Blocks one after the other. With ``norm_first`` a norm follows the last block, because a block's sum is not normed."""
 
-    def __init__(self, config: BlockConfig, num_layers: int, cross_attention: bool = False):
-        self.blocks = ModuleList(Block(config, cross_attention) for _ in range(num_layers))
+    def __init__(
+        self, config: BlockConfig, num_layers: int, cross_attention: bool = False, rotary: RotaryPositions | None = None
+    ):
+        self.blocks = ModuleList(Block(config, cross_attention, rotary) for _ in range(num_layers))
         self.norm = config.make_norm() if config.norm_first else None
 
     def forward(
@@ -192,8 +195,9 @@ class Transformer(Module):
             target = shared or Embedding(config.target_vocab_size, config.d_model, frozen)
             self.source_embedding = TokenAndPosition(source, config)
         self.target_embedding = TokenAndPosition(target, config)
-        self.encoder = Stack(config.block, config.encoder_layers)
-        self.decoder = Stack(config.block, config.decoder_layers, cross_attention=True)
+        rotary = rotary_positions(config.positions, config.d_model // config.num_heads)
+        self.encoder = Stack(config.block, config.encoder_layers, rotary=rotary)
+        self.decoder = Stack(config.block, config.decoder_layers, cross_attention=True, rotary=rotary)
         self.output = None if config.tie_output else Linear(config.d_model, config.target_vocab_size, bias=False)
         self.output_bias: Tensor | None = None
         if config.output_bias:

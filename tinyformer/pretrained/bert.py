@@ -59,7 +59,7 @@ def make_classifier(settings: PretrainedSettings) -> BertForClassification:
 def describe(model: Bert | BertForMaskedLM | BertForClassification) -> dict[str, Any]:
     """The config.json of a model."""
     config = model.config
-    must_be("BERT", config, positions="learned", norm_first=False, activation=tuple(ACTIVATION_NAMES))
+    must_be("BERT", config, positions="learned", norm_first=False, activation=tuple(ACTIVATION_NAMES), query_key_norm=False)
     described = {
         "model_type": "bert",
         "architectures": [ARCHITECTURES[type(model)]],

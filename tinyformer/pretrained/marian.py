@@ -68,7 +68,7 @@ def describe(model: Transformer) -> dict[str, Any]:
     """The config.json of a model. Where it has no fixed bias of the logits, Marian's is zeros."""
     config = model.config
     must_be("Marian", config, positions="sinusoidal_halves", norm="layer", norm_first=False, activation=tuple(ACTIVATION_NAMES))
-    must_be("Marian", config, source_features=0, norm_eps=1e-5)
+    must_be("Marian", config, source_features=0, norm_eps=1e-5, query_key_norm=False)
     if config.share_embeddings and not config.tie_output:
         raise UserError("Marian's models with one embedding for both languages use it as the output layer, too")
     return {

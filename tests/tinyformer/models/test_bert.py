@@ -129,6 +129,17 @@ def test_embeddings_are_scaled_to_the_size_of_sinusoidal_positions() -> None:
     np.testing.assert_allclose(seen[0].numpy(), 4.0 * tokens + table, rtol=1e-5, atol=1e-5)
 
 
+def test_rotary_positions_are_distances_alone() -> None:
+    model = make(positions="rotary", query_key_norm=True, spread=True)
+    for block in model.encoder.blocks:
+        block.attention.query_norm.weight.data[...] = 16.0  # so that attention is sharp, and places matter
+    ids = random_ids(1, 5)
+    out = model(tt.tensor(ids)).numpy()
+    later = np.concatenate([np.full((1, 3), model.config.pad), ids], axis=1)  # the same tokens at other places, behind padding
+    np.testing.assert_allclose(model(tt.tensor(later)).numpy()[:, 3:], out, rtol=1e-4, atol=1e-5)
+    assert np.abs(model(tt.tensor(ids[:, ::-1].copy())).numpy()[:, ::-1] - out).max() > 1e-2
+
+
 def test_without_segments_all_is_the_first_one() -> None:
     model = make(spread=True)
     ids = tt.tensor(random_ids(2, 5))
@@ -263,7 +274,11 @@ def test_classifies_one_batch() -> None:
         ({"dropout": "0.1"}, "dropout must be a finite number, not '0.1'"),
         ({"dropout": math.nan}, "dropout must be a finite number, not nan"),
         ({"dropout": 1.0}, "dropout must be at least 0 and less than 1, not 1.0"),
-        ({"positions": "rotary"}, "positions must be sinusoidal, sinusoidal_halves or learned, not 'rotary'"),
+        ({"positions": "relative"}, "positions must be one of learned, sinusoidal, sinusoidal_halves, rotary, not 'relative'"),
+        (
+            {"d_model": 12, "num_heads": 4, "positions": "rotary"},
+            "d_model / num_heads must be even for rotary positions",
+        ),
     ],
 )
 def test_settings_that_make_no_model(changes: dict[str, float], message: str) -> None:
@@ -274,9 +289,9 @@ def test_settings_that_make_no_model(changes: dict[str, float], message: str) ->
 
 
 @pytest.mark.parametrize("norm_first", [False, True])
-@pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "rotary"])
 def test_parameters_are_counted_without_making_the_model(positions: str, norm_first: bool) -> None:
-    model = make(positions=positions, norm_first=norm_first)
+    model = make(positions=positions, norm_first=norm_first, query_key_norm=norm_first)
     assert model.config.num_parameters() == model.num_parameters()
 
 

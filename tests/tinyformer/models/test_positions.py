@@ -15,7 +15,7 @@ from tinyformer.models.positions import (
     RotaryScaling,
     SinusoidalPositions,
     absolute_positions,
-    check_absolute,
+    rotary_positions,
     sinusoidal,
 )
 
@@ -45,8 +45,7 @@ def test_kinds_of_absolute_positions() -> None:
     np.testing.assert_array_equal(absolute_positions("sinusoidal_halves", 3, 6)(3).numpy(), table)
     assert not np.array_equal(absolute_positions("sinusoidal", 3, 6)(3).numpy(), table)
     assert isinstance(absolute_positions("learned", 3, 6), LearnedPositions)
-    with pytest.raises(SettingError, match="positions must be sinusoidal, sinusoidal_halves or learned, not 'rotary'"):
-        check_absolute("rotary")
+    assert absolute_positions("rotary", 3, 6) is None and rotary_positions("learned", 6) is None
 
 
 @pytest.mark.parametrize("halves", [False, True])

@@ -43,6 +43,7 @@ CHOICES = [
         "learn_padding": False,
         "output_bias": True,
     },
+    {"positions": "rotary", "query_key_norm": True, "norm_first": True},
 ]
 each_choice = pytest.mark.parametrize("choices", CHOICES, ids=str)
 
@@ -142,6 +143,15 @@ def test_embeddings_are_scaled_and_positions_added() -> None:
     cache = model.new_cache(5, 3)
     model.decode(tt.tensor(ids[:, :2]), *model.encode(tt.tensor(ids)), cache)
     np.testing.assert_allclose(model.target_embedding(tt.tensor(ids), cache).numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_rotary_positions_are_distances_alone() -> None:
+    model = make(positions="rotary", query_key_norm=True)
+    source, target = random_ids(1, 5), random_ids(1, 4)
+    logits = model(tt.tensor(source), tt.tensor(target)).numpy()
+    later = np.concatenate([np.full((1, 3), PAD), source], axis=1)  # the same words at other places, behind padding
+    np.testing.assert_allclose(model(tt.tensor(later), tt.tensor(target)).numpy(), logits, rtol=1e-4, atol=1e-5)
+    assert np.abs(model(tt.tensor(source[:, ::-1].copy()), tt.tensor(target)).numpy() - logits).max() > 1e-3
 
 
 def test_embeddings_that_are_not_scaled_and_sines_before_cosines() -> None:
@@ -307,7 +317,7 @@ def test_overfits_one_batch(choices: dict[str, Any]) -> None:
     # The first targets are the same, so only the source tells which come next.
     model = make(**choices)
     source, target = random_ids(4, 5), random_ids(4, 6, seed=1)
-    target[:, :2] = 1
+    target[:, :2] = 1, 2
     source[0, 3:], target[0, 4:] = PAD, PAD
     optimizer = AdamW(model.parameters(), lr=1e-2, weight_decay=0.0)
     for _ in range(120):
@@ -366,7 +376,11 @@ def test_the_trainer_trains_it_and_resumes(tmp_path: Path, bits) -> None:
         ({"dropout": math.inf}, "dropout must be a finite number, not inf"),
         ({"dropout": "0.1"}, "dropout must be a finite number, not '0.1'"),
         ({"dropout": math.nan}, "dropout must be a finite number, not nan"),
-        ({"positions": "rotary"}, "positions must be sinusoidal, sinusoidal_halves or learned, not 'rotary'"),
+        ({"positions": "relative"}, "positions must be one of learned, sinusoidal, sinusoidal_halves, rotary, not 'relative'"),
+        (
+            {"d_model": 12, "num_heads": 4, "positions": "rotary"},
+            "d_model / num_heads must be even for rotary positions",
+        ),
         ({"norm": "batch"}, "norm must be one of layer, rms, not 'batch'"),
         ({"activation": "tanh"}, "activation must be one of relu, gelu_tanh, gelu_exact, silu, swiglu, not 'tanh'"),
         ({"share_embeddings": True}, "share_embeddings needs one vocabulary for both languages, but they have 13 and 11"),
@@ -388,6 +402,7 @@ def test_settings_that_make_no_model(changes: dict[str, Any], message: str) -> N
         {"tie_output": False, "activation": "swiglu"},
         {"share_embeddings": True, "source_vocab_size": 11},
         {"output_bias": True, "learn_padding": False, "positions": "sinusoidal_halves"},
+        {"positions": "rotary", "query_key_norm": True},
     ],
     ids=str,
 )

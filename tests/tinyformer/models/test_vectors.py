@@ -96,7 +96,7 @@ def test_masks_of_lengths() -> None:
 
 
 @each_stride
-@pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])
 def test_padding_changes_nothing_whatever_it_holds(stride: int, positions: str) -> None:
     model = make(source_stride=stride, positions=positions, max_length=9)
     batch = batch_of(6)
