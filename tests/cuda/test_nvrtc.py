@@ -14,6 +14,8 @@ nvrtc = pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="NVRTC comes
 
 FOLDER = Path(__file__).resolve().parents[2] / "tinytensor" / "kernels" / "cupy"
 FILES = sorted(path.name for path in FOLDER.glob("*.cu"))
+ARCHITECTURES = ["80", "90", "100"]  # Ampere, Hopper and Blackwell
+REGISTERS = 65536  # of a multiprocessor, in all of these
 DTYPES = ["float32", "float64", "bfloat16"]
 
 
@@ -38,7 +40,9 @@ def compiled(source, options, architecture):
     try:
         added = ("-ftz=true", "--device-as-default-execution-space", f"-arch=sm_{architecture}", "--ptxas-options=-v")
         nvrtc.compileProgram(program, (*options, *added))
-        return nvrtc.getCUBIN(program), nvrtc.getPTX(program), nvrtc.getProgramLog(program)
+        assembly = nvrtc.getPTX(program)
+        assembly = assembly.decode() if isinstance(assembly, bytes) else assembly
+        return nvrtc.getCUBIN(program), assembly, nvrtc.getProgramLog(program)
     except nvrtc.NVRTCError as error:
         raise AssertionError(nvrtc.getProgramLog(program)) from error
     finally:
@@ -49,20 +53,23 @@ def test_there_are_sources():
     assert "gelu.cu" in FILES
 
 
-@pytest.mark.parametrize("architecture", ["80", "90"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("file", FILES)
 def test_it_compiles_and_keeps_all_in_registers(loader, file, dtype, architecture):
     source = loader.source(file)
-    code, _, log = compiled(source, loader.options(dtype), architecture)
+    code, assembly, log = compiled(source, loader.options(dtype), architecture)
     assert code.startswith(b"\x7fELF")
+    bounds = dict(re.findall(r"\.entry (\w+)\([^{]*?\.maxntid (\d+)", assembly))
     names = re.findall(r"Compiling entry function '(\w+)'", log)
-    assert sorted(names) == sorted(re.findall(r'^extern "C" __global__ void (?:__launch_bounds__\(\w+\) )?(\w+)', source, re.M))
+    assert sorted(names) == sorted(re.findall(r'^extern "C" __global__ void __launch_bounds__\([^)]*\) (\w+)', source, re.M))
     spilled = re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", log)
     registers = re.findall(r"Used (\d+) registers", log)
     assert len(spilled) == len(registers) == len(names)
     for name, used, numbers in zip(names, registers, spilled):
         print(f"{file} {name} {dtype} sm_{architecture}: {used} registers")
+        # Registers are given to a warp, 8 for each thread at a time.
+        assert int(bounds[name]) * (-(-int(used) // 8) * 8) <= REGISTERS, f"a block of {name} needs too many registers"
         assert set(numbers) == {"0"}, f"{name} keeps {numbers[0]} bytes in local memory, of which {numbers[1]} are spilled"
 
 
@@ -70,6 +77,5 @@ def test_it_compiles_and_keeps_all_in_registers(loader, file, dtype, architectur
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_packs_are_loaded_and_stored_128_bits_at_a_time(loader, file, dtype):
     _, assembly, _ = compiled(loader.source(file), loader.options(dtype), "90")
-    assembly = assembly.decode() if isinstance(assembly, bytes) else assembly
     for access in (r"ld\.global\S*", r"st\.global"):
         assert re.search(access + r"\.(v4\.[bfu]32|v2\.[bfu]64)", assembly)

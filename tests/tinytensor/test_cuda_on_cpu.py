@@ -263,3 +263,12 @@ def test_an_empty_cache_is_filled_once(monkeypatch, tmp_path):
         xp._raw._library.cache_clear()  # as in a new process
         launch("x[0] = 654321;", floats(1), 1)
     assert len(list((tmp_path / "cupy-standin").iterdir())) == 1
+
+
+def test_a_block_has_no_more_threads_than_its_launch_bounds_allow():
+    code = 'extern "C" __global__ void __launch_bounds__(64, 1) f(float* x) { x[threadIdx.x] = 1; }\n'
+    f, x = xp.RawModule(code=code).get_function("f"), floats(65)
+    f((1,), (64,), (x,))
+    assert float(x.sum()) == 64
+    with pytest.raises(RuntimeError, match=r"f: a block of \(65, 1, 1\) threads; its __launch_bounds__ allow 64"):
+        f((1,), (65,), (x,))

@@ -30,7 +30,7 @@ FLAGS = """
     -shared -fPIC -O2 -w -fvisibility=hidden -fno-strict-aliasing -ffp-contract=off -U_FORTIFY_SOURCE
     -fsanitize=undefined -fno-sanitize=vptr -fsanitize-undefined-trap-on-error
 """.split()
-KERNEL = re.compile(r'^extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w+)\s*\(', re.MULTILINE)
+KERNEL = re.compile(r'^extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\(([^),]*)[^)]*\)\s*)?(\w+)\s*\(', re.MULTILINE)
 CODES = {"f": "float32", "d": "float64", "e": "bfloat16", "?": "bool", "b": "int8", "B": "uint8", "h": "int16", "H": "uint16",
          "i": "int32", "I": "uint32", "q": "int64", "Q": "uint64"}  # fmt: skip
 ORDERS = ["forward", "reversed", "shuffled"]
@@ -49,7 +49,7 @@ def _library(code, options):
     unknown = [o for o in options if not o.startswith(("--std=", "-D"))]
     if unknown:
         raise ValueError(f"the stand-in knows no option {unknown[0]} of NVRTC: see cupy/_raw.py")
-    lines = "".join(f"CUDA_KERNEL({name})\n" for name in KERNEL.findall(code))
+    lines = "".join(f"CUDA_KERNEL({name}, {bound or 1024})\n" for bound, name in KERNEL.findall(code))
     harness = HARNESS.read_text()
     text = f'{harness}\n#line 1 "kernel.cu"\n{code}\n{lines}'
     arguments = [*FLAGS, *(o.replace("--std=", "-std=") for o in options)]
@@ -108,11 +108,17 @@ class RawKernel:
         signature = getattr(library, f"cuda_signature_{name}")
         signature.restype = ctypes.c_char_p
         self._codes = signature().decode().split()
+        self._most_threads = getattr(library, f"cuda_bound_{name}")()
 
     def __call__(self, grid, block, args):
         grid, block = _three(grid, "grid"), _three(block, "block")
         if block[0] * block[1] * block[2] > 1024 or block[2] > 64:
             raise RuntimeError(f"CUDA_ERROR_INVALID_VALUE: {self.name}: a block of {block} threads; 1024 are the most")
+        if block[0] * block[1] * block[2] > self._most_threads:
+            raise RuntimeError(
+                f"CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES: {self.name}: a block of {block} threads; its __launch_bounds__ allow "
+                f"{self._most_threads}"
+            )
         if 0 in grid + block:
             raise ValueError(f"{self.name}: a grid of {grid} blocks of {block} threads, where CuPy makes 1 of a 0")
         if grid[0] >= 1 << 31 or max(grid[1:]) >= 1 << 16:

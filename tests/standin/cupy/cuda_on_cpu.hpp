@@ -375,8 +375,9 @@ void call(void (*function)(Parameters...), void** arguments) {
 
 #define CUDA_EXPORT extern "C" __attribute__((visibility("default")))
 
-// For each kernel: what its parameters are, and how to call it with pointers to its arguments.
-#define CUDA_KERNEL(name)                                             \
+// For each kernel: what its parameters are, how to call it with pointers to its arguments, and the most threads of a block.
+#define CUDA_KERNEL(name, bound)                                      \
+    CUDA_EXPORT int cuda_bound_##name() { return bound; }             \
     CUDA_EXPORT const char* cuda_signature_##name() {                 \
         static const std::string codes = cpu::signature(&name);       \
         return codes.c_str();                                         \

@@ -4,6 +4,8 @@
 #include "common.cuh"
 #include "philox.cuh"
 
+constexpr int row_threads = 128, bit_threads = 64;  // in a block, as in attention.py
+
 struct Shape {
     long long rows, queries, keys;
     long long seen;  // query i sees the keys before i + seen. With seen = keys it sees all: attention is not causal
@@ -33,10 +35,9 @@ constexpr int tile = 32;  // queries in a word of `bits`, which is (heads, tiles
 // The dropout mask has the order (heads, keys, queries), so a block of its stream is 32 neighbouring queries of one key. Here
 // the mask is put into words in the order in which the rows of scores are read. A block of threads makes words of the tile
 // blockIdx.x, counted over all heads. Unless it is null, heads[i] is the head of the mask that belongs to head i of the scores.
-extern "C" __global__ void keep_bits_of_tiles(unsigned int* bits, const long long* heads, Word first, Word second, Word part,
-                                              long long whole, long long tiles, long long keys, long long seen,
-                                              long long first_head, long long first_query, long long all_queries,
-                                              long long all_keys) {
+extern "C" __global__ void __launch_bounds__(bit_threads, 1) keep_bits_of_tiles(
+    unsigned int* bits, const long long* heads, Word first, Word second, Word part, long long whole, long long tiles,
+    long long keys, long long seen, long long first_head, long long first_query, long long all_queries, long long all_keys) {
     Keep keep = {{first, second}, part, static_cast<unsigned int>(whole)};
     long long key = static_cast<long long>(blockIdx.y) * blockDim.x + threadIdx.x;
     long long head = first_head + blockIdx.x / tiles, query = blockIdx.x % tiles * tile;
@@ -92,13 +93,12 @@ struct Broadcast {
 
 // Writes the weights, softmax(scores * scale + bias), and the weights after dropout, each unless it is null. A first pass finds
 // both the maximum and the sum of exponentials (Milakov and Gimelshein 2018). A row that sees no key has weights of 0.
-extern "C" __global__ void softmax(const Accumulator* scores, Scalar* weights, Scalar* dropped, const unsigned int* bits,
-                                   const Scalar* bias, long long bias_heads, long long bias_group_step,
-                                   long long bias_head_step, long long bias_query_step, long long bias_key_step,
-                                   const bool* mask, long long mask_heads, long long mask_group_step,
-                                   long long mask_head_step, long long mask_query_step, long long mask_key_step,
-                                   Accumulator scale, Accumulator keep_scale, long long rows, long long queries,
-                                   long long keys, long long seen) {
+extern "C" __global__ void __launch_bounds__(row_threads, 1) softmax(
+    const Accumulator* scores, Scalar* weights, Scalar* dropped, const unsigned int* bits, const Scalar* bias,
+    long long bias_heads, long long bias_group_step, long long bias_head_step, long long bias_query_step,
+    long long bias_key_step, const bool* mask, long long mask_heads, long long mask_group_step, long long mask_head_step,
+    long long mask_query_step, long long mask_key_step, Accumulator scale, Accumulator keep_scale, long long rows,
+    long long queries, long long keys, long long seen) {
     Shape shape = {rows, queries, keys, seen};
     bool in_packs = keys % widest == 0 && aligned(scores, weights, dropped, bits);
     long long row = static_cast<long long>(blockIdx.x) * blockDim.y + threadIdx.y;
@@ -110,8 +110,9 @@ extern "C" __global__ void softmax(const Accumulator* scores, Scalar* weights, S
         const bool* allowed = masks.of_row(shape, row);
         Kept kept(bits, shape, row);
         auto sees = [=](long long key) { return key < end && (!allowed || allowed[key * mask_key_step]); };
+        // By fma, and so rounded alike wherever it is computed: the compiler would put a product together with what follows it.
         auto biased = [=](Accumulator score, long long key) {
-            return added ? score * scale + Accumulator(added[key * bias_key_step]) : score * scale;
+            return fma(score, scale, added ? Accumulator(added[key * bias_key_step]) : Accumulator(0));
         };
         scores += row * keys;
         Accumulator largest = lowest, sum = 0;
@@ -154,9 +155,9 @@ extern "C" __global__ void softmax(const Accumulator* scores, Scalar* weights, S
 
 // Writes the gradient of the scores times `scale`, from the weights and the gradient of the weights after dropout. Also writes
 // the weights after dropout to `dropped`, unless it is null.
-extern "C" __global__ void softmax_backward(const Scalar* weights, const Accumulator* d_dropped, Scalar* d_scores, Scalar* dropped,
-                                            const unsigned int* bits, Accumulator scale, Accumulator keep_scale, long long rows,
-                                            long long queries, long long keys, long long seen) {
+extern "C" __global__ void __launch_bounds__(row_threads, 1) softmax_backward(
+    const Scalar* weights, const Accumulator* d_dropped, Scalar* d_scores, Scalar* dropped, const unsigned int* bits,
+    Accumulator scale, Accumulator keep_scale, long long rows, long long queries, long long keys, long long seen) {
     Shape shape = {rows, queries, keys, seen};
     bool in_packs = keys % widest == 0 && aligned(weights, d_dropped, d_scores, dropped, bits);
     long long row = static_cast<long long>(blockIdx.x) * blockDim.y + threadIdx.y;

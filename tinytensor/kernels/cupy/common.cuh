@@ -8,6 +8,9 @@
 // - Read `Accumulator(x[i])`, write `Scalar(value)`, index with `long long`. No CUDA headers, no atomics on floats.
 // - Shared memory is static. Every thread of a block must reach every __syncthreads(), and every lane of a warp every shuffle.
 //   So do not return early, but skip the work. tests/standin runs these sources on the CPU and refuses what breaks this rule.
+// - Say in __launch_bounds__(threads, 1) how many threads a block has at most: a launch fails where a block's threads together
+//   need more registers than a multiprocessor has, and this keeps the compiler below that. The 1 says that one block at a time
+//   is enough. Without it the compiler may move values from registers to slow memory, to make room for more blocks.
 // - CuPy compiles with -ftz=true: float numbers below 1.2e-38 count as zero.
 #pragma once
 
@@ -30,6 +33,8 @@ struct bfloat16 {
 
     __device__ operator float() const { return __uint_as_float(static_cast<unsigned int>(bits) << 16); }
 };
+
+constexpr int elementwise_threads = 256;  // in a block, as in loader.py
 
 // ------------------------------------------------------------------------------------------- 128 bits at a time
 

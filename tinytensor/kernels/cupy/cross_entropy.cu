@@ -6,6 +6,8 @@
 // that is no class gives the loss NaN, and no memory outside its row is touched.
 #include "common.cuh"
 
+constexpr int row_threads = 512, reduce_threads = 1024;  // the most in a block, as in cross_entropy.py
+
 // Calls body(Count<n>, i) for the n columns from i on. The threads of the row together cover it, and a thread always gets the
 // same columns. A row may begin anywhere in memory. The columns before and after the packs, of which there are fewer than a
 // warp has lanes, are taken one by one.
@@ -70,9 +72,9 @@ __device__ void write_gradient(const Scalar* x, Scalar* out, long long width, lo
 }
 
 // Writes losses[row] and, unless it is null, totals[row], the logarithm of the sum of exponentials. Rows are `stride` apart.
-extern "C" __global__ void forward(const Scalar* logits, const long long* targets, Accumulator* losses, Accumulator* totals,
-                                   long long ignored, Accumulator smoothing, long long rows, long long width,
-                                   long long stride) {
+extern "C" __global__ void __launch_bounds__(row_threads, 1) forward(
+    const Scalar* logits, const long long* targets, Accumulator* losses, Accumulator* totals, long long ignored,
+    Accumulator smoothing, long long rows, long long width, long long stride) {
     long long row = static_cast<long long>(blockIdx.x) * blockDim.y + threadIdx.y;
     long long target = row < rows ? targets[row] : ignored;
     Row found = read_row(logits + row * stride, target == ignored ? 0 : width, target, smoothing);
@@ -83,9 +85,9 @@ extern "C" __global__ void forward(const Scalar* logits, const long long* target
 }
 
 // g is one number, or with `each` one number for each row. *count is how many rows the mean is over; null without a mean.
-extern "C" __global__ void backward(const Accumulator* g, const Scalar* logits, const long long* targets,
-                                    const Accumulator* totals, const Accumulator* count, Scalar* d_logits, long long each,
-                                    long long ignored, Accumulator smoothing, long long rows, long long width) {
+extern "C" __global__ void __launch_bounds__(row_threads, 1) backward(
+    const Accumulator* g, const Scalar* logits, const long long* targets, const Accumulator* totals, const Accumulator* count,
+    Scalar* d_logits, long long each, long long ignored, Accumulator smoothing, long long rows, long long width) {
     long long row = static_cast<long long>(blockIdx.x) * blockDim.y + threadIdx.y;
     if (row < rows) {
         long long target = targets[row];
@@ -95,9 +97,9 @@ extern "C" __global__ void backward(const Accumulator* g, const Scalar* logits, 
 }
 
 // Writes losses[row], and overwrites the logits by the gradient of the sum of the losses.
-extern "C" __global__ void replace_by_gradient(Scalar* logits, const long long* targets, Accumulator* losses,
-                                               long long ignored, Accumulator smoothing, long long rows, long long width,
-                                               long long stride) {
+extern "C" __global__ void __launch_bounds__(row_threads, 1) replace_by_gradient(
+    Scalar* logits, const long long* targets, Accumulator* losses, long long ignored, Accumulator smoothing, long long rows,
+    long long width, long long stride) {
     long long row = static_cast<long long>(blockIdx.x) * blockDim.y + threadIdx.y;
     long long target = row < rows ? targets[row] : ignored;
     bool kept = target != ignored;
@@ -113,8 +115,9 @@ extern "C" __global__ void replace_by_gradient(Scalar* logits, const long long* 
 
 // One block writes the sum of the losses. If `count` is not null, it writes their mean over the rows that count, and to *count
 // how many these are.
-extern "C" __global__ void reduce(const Accumulator* losses, const long long* targets, Accumulator* loss, Accumulator* count,
-                                  long long ignored, long long rows) {
+extern "C" __global__ void __launch_bounds__(reduce_threads, 1) reduce(
+    const Accumulator* losses, const long long* targets, Accumulator* loss, Accumulator* count, long long ignored,
+    long long rows) {
     Accumulator sum = 0, kept = 0;
     for (long long row = threadIdx.x; row < rows; row += blockDim.x) {
         sum += losses[row];
@@ -129,7 +132,8 @@ extern "C" __global__ void reduce(const Accumulator* losses, const long long* ta
 }
 
 // out = x g / count, where a null `count` means 1.
-extern "C" __global__ void scale(const Scalar* x, const Accumulator* g, const Accumulator* count, Scalar* out, long long size) {
+extern "C" __global__ void __launch_bounds__(elementwise_threads, 1) scale(
+    const Scalar* x, const Accumulator* g, const Accumulator* count, Scalar* out, long long size) {
     Accumulator factor = *g / (count ? *count : Accumulator(1));
     for_each_pack(size, aligned(x, out), [=](auto count, long long i) {
         constexpr int n = decltype(count)::value;
@@ -140,8 +144,8 @@ extern "C" __global__ void scale(const Scalar* x, const Accumulator* g, const Ac
 }
 
 // The same for an x that holds Accumulators.
-extern "C" __global__ void scale_sums(const Accumulator* x, const Accumulator* g, const Accumulator* count, Scalar* out,
-                                      long long size) {
+extern "C" __global__ void __launch_bounds__(elementwise_threads, 1) scale_sums(
+    const Accumulator* x, const Accumulator* g, const Accumulator* count, Scalar* out, long long size) {
     Accumulator factor = *g / (count ? *count : Accumulator(1));
     for_each_pack(size, false, [=](auto, long long i) { out[i] = Scalar(x[i] * factor); });
 }

@@ -4,6 +4,8 @@
 #include "common.cuh"
 #include "philox.cuh"
 
+constexpr int threads = 64;  // in a block, as in dropout.py
+
 // Calls body(Count<n>, i, bits) for the n elements from i on. Bit 0 says whether to keep the first of them, and so on. All
 // warps of the grid together cover 0 to size - 1.
 template <int count, typename Body>
@@ -22,7 +24,8 @@ __device__ void for_each_kept(const Keep& keep, long long size, Body body) {
     }
 }
 
-extern "C" __global__ void keep_mask(bool* out, Word first, Word second, Word part, long long whole, long long size) {
+extern "C" __global__ void __launch_bounds__(threads, 1) keep_mask(
+    bool* out, Word first, Word second, Word part, long long whole, long long size) {
     Keep keep = {{first, second}, part, static_cast<unsigned int>(whole)};
     for_each_kept<1>(keep, size, [=](auto, long long i, unsigned int bits) { out[i] = bits & 1u; });
 }
@@ -46,8 +49,9 @@ __device__ void drop(const Scalar* x, const Scalar* residual, Scalar* out, Accum
     });
 }
 
-extern "C" __global__ void dropout(const Scalar* x, const Scalar* residual, Scalar* out, Accumulator scale, Word first, Word second,
-                                   Word part, long long whole, long long size) {
+extern "C" __global__ void __launch_bounds__(threads, 1) dropout(
+    const Scalar* x, const Scalar* residual, Scalar* out, Accumulator scale, Word first, Word second, Word part,
+    long long whole, long long size) {
     Keep keep = {{first, second}, part, static_cast<unsigned int>(whole)};
     if (aligned(x, residual, out))
         drop<widest>(x, residual, out, scale, keep, size);

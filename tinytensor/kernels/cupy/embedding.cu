@@ -4,6 +4,7 @@
 // and a second kernel adds these. So the work is even, however often an id occurs, and always done in the same order.
 #include "common.cuh"
 
+constexpr int piece_threads = 128, part_threads = 256;  // in a block, as in sum_rows.py
 constexpr int piece_size = warp_size;
 constexpr int at_once = 8;  // rows that are loaded before the first of these is added
 
@@ -61,8 +62,9 @@ __device__ void sum_piece(const Scalar* rows, const long long* ids, const long l
     }
 }
 
-extern "C" __global__ void sum_pieces(const Scalar* rows, const long long* ids, const long long* order, Scalar* out,
-                                      Accumulator* parts, long long count, long long width, long long num_rows) {
+extern "C" __global__ void __launch_bounds__(piece_threads, 1) sum_pieces(
+    const Scalar* rows, const long long* ids, const long long* order, Scalar* out, Accumulator* parts, long long count,
+    long long width, long long num_rows) {
     if (width % widest == 0 && aligned(rows, out))
         sum_piece<widest>(rows, ids, order, out, parts, count, width, num_rows);
     else
@@ -70,8 +72,9 @@ extern "C" __global__ void sum_pieces(const Scalar* rows, const long long* ids, 
 }
 
 // For each piece but the last: if an id begins in it and goes on in the next, this writes the sum of the id's parts.
-extern "C" __global__ void add_parts(const Accumulator* parts, const long long* ids, const long long* order, Scalar* out,
-                                     long long count, long long width, long long num_rows) {
+extern "C" __global__ void __launch_bounds__(part_threads, 1) add_parts(
+    const Accumulator* parts, const long long* ids, const long long* order, Scalar* out, long long count, long long width,
+    long long num_rows) {
     long long piece = blockIdx.x, first = piece * piece_size, past = first + piece_size;
     int id = id_at(past, ids, order, count, num_rows);
     bool goes_on = id >= 0 && id == id_at(past - 1, ids, order, count, num_rows);

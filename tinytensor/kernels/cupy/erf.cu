@@ -1,7 +1,7 @@
 // The error function: CUDA's own.
 #include "common.cuh"
 
-extern "C" __global__ void forward(const Scalar* x, Scalar* out, long long size) {
+extern "C" __global__ void __launch_bounds__(elementwise_threads, 1) forward(const Scalar* x, Scalar* out, long long size) {
     for_each_pack(size, aligned(x, out), [=](auto count, long long i) {
         constexpr int n = decltype(count)::value;
         Pack<n> values = load<n>(x, i);

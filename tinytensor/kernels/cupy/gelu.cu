@@ -50,14 +50,22 @@ __device__ void backward(const Scalar* g, const Scalar* x, Scalar* d_x, long lon
     });
 }
 
-extern "C" __global__ void exact_forward(const Scalar* x, Scalar* out, long long size) { forward<Exact>(x, out, size); }
+extern "C" __global__ void __launch_bounds__(elementwise_threads, 1) exact_forward(
+    const Scalar* x, Scalar* out, long long size) {
+    forward<Exact>(x, out, size);
+}
 
-extern "C" __global__ void exact_backward(const Scalar* g, const Scalar* x, Scalar* d_x, long long size) {
+extern "C" __global__ void __launch_bounds__(elementwise_threads, 1) exact_backward(
+    const Scalar* g, const Scalar* x, Scalar* d_x, long long size) {
     backward<Exact>(g, x, d_x, size);
 }
 
-extern "C" __global__ void tanh_forward(const Scalar* x, Scalar* out, long long size) { forward<Tanh>(x, out, size); }
+extern "C" __global__ void __launch_bounds__(elementwise_threads, 1) tanh_forward(
+    const Scalar* x, Scalar* out, long long size) {
+    forward<Tanh>(x, out, size);
+}
 
-extern "C" __global__ void tanh_backward(const Scalar* g, const Scalar* x, Scalar* d_x, long long size) {
+extern "C" __global__ void __launch_bounds__(elementwise_threads, 1) tanh_backward(
+    const Scalar* g, const Scalar* x, Scalar* d_x, long long size) {
     backward<Tanh>(g, x, d_x, size);
 }

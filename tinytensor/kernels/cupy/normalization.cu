@@ -3,6 +3,8 @@
 // wide. RMS norm has no `mean`.
 #include "common.cuh"
 
+constexpr int row_threads = 512, sum_threads = 256;  // the most in a block, as in normalization.py
+
 // Calls body(Count<n>, i) for the n columns from i on. The threads of a row together cover it.
 template <typename Body>
 __device__ void for_each_column(long long width, bool in_packs, Body body) {
@@ -63,14 +65,14 @@ __device__ void forward(const Scalar* x, const Scalar* weight, const Scalar* bia
     }
 }
 
-extern "C" __global__ void layer_norm_forward(const Scalar* x, const Scalar* weight, const Scalar* bias, Scalar* out,
-                                              Accumulator* means, Accumulator* rstds, Accumulator eps, long long rows,
-                                              long long width) {
+extern "C" __global__ void __launch_bounds__(row_threads, 1) layer_norm_forward(
+    const Scalar* x, const Scalar* weight, const Scalar* bias, Scalar* out, Accumulator* means, Accumulator* rstds,
+    Accumulator eps, long long rows, long long width) {
     forward<true>(x, weight, bias, out, means, rstds, eps, rows, width);
 }
 
-extern "C" __global__ void rms_norm_forward(const Scalar* x, const Scalar* weight, Scalar* out, Accumulator* rstds,
-                                            Accumulator eps, long long rows, long long width) {
+extern "C" __global__ void __launch_bounds__(row_threads, 1) rms_norm_forward(
+    const Scalar* x, const Scalar* weight, Scalar* out, Accumulator* rstds, Accumulator eps, long long rows, long long width) {
     forward<false>(x, weight, nullptr, out, nullptr, rstds, eps, rows, width);
 }
 
@@ -108,13 +110,15 @@ __device__ void backward(const Scalar* g, const Scalar* x, const Scalar* weight,
     });
 }
 
-extern "C" __global__ void layer_norm_backward(const Scalar* g, const Scalar* x, const Scalar* weight, const Accumulator* means,
-                                               const Accumulator* rstds, Scalar* d_x, long long rows, long long width) {
+extern "C" __global__ void __launch_bounds__(row_threads, 1) layer_norm_backward(
+    const Scalar* g, const Scalar* x, const Scalar* weight, const Accumulator* means, const Accumulator* rstds, Scalar* d_x,
+    long long rows, long long width) {
     backward<true>(g, x, weight, means, rstds, d_x, rows, width);
 }
 
-extern "C" __global__ void rms_norm_backward(const Scalar* g, const Scalar* x, const Scalar* weight, const Accumulator* rstds,
-                                             Scalar* d_x, long long rows, long long width) {
+extern "C" __global__ void __launch_bounds__(row_threads, 1) rms_norm_backward(
+    const Scalar* g, const Scalar* x, const Scalar* weight, const Accumulator* rstds, Scalar* d_x, long long rows,
+    long long width) {
     backward<false>(g, x, weight, nullptr, rstds, d_x, rows, width);
 }
 
@@ -124,8 +128,9 @@ extern "C" __global__ void rms_norm_backward(const Scalar* g, const Scalar* x, c
 
 // Writes weights[group], the sum of g n over the rows of a group, and biases[group], the sum of g, each unless it is null. Both
 // are (groups, width).
-extern "C" __global__ void sum_row_groups(const Scalar* g, const Scalar* x, const Accumulator* means, const Accumulator* rstds,
-                                      Accumulator* weights, Accumulator* biases, long long rows, long long width) {
+extern "C" __global__ void __launch_bounds__(sum_threads, 1) sum_row_groups(
+    const Scalar* g, const Scalar* x, const Accumulator* means, const Accumulator* rstds, Accumulator* weights,
+    Accumulator* biases, long long rows, long long width) {
     long long column = static_cast<long long>(blockIdx.x) * warp_size + threadIdx.x;
     long long each = (rows + gridDim.y - 1) / gridDim.y;
     long long first = blockIdx.y * each, last = min(rows, first + each);
@@ -148,7 +153,8 @@ extern "C" __global__ void sum_row_groups(const Scalar* g, const Scalar* x, cons
     }
 }
 
-extern "C" __global__ void add_groups(const Accumulator* sums, Scalar* out, long long count, long long width) {
+extern "C" __global__ void __launch_bounds__(sum_threads, 1) add_groups(
+    const Accumulator* sums, Scalar* out, long long count, long long width) {
     long long column = static_cast<long long>(blockIdx.x) * warp_size + threadIdx.x;
     Accumulator sum = 0;
     if (column < width)

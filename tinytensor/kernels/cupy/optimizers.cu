@@ -58,7 +58,7 @@ __device__ void keep(const Pack<n, Accumulator>& values, Scalar* parameter, Accu
 // The lists are parameters, gradients, first moments, second moments and masters. `shrink` is the factor of the decoupled
 // decay. `decay` times the parameter is added to the gradient. `rest` is 1 - beta. `widening` and `rate` include the bias
 // corrections.
-extern "C" __global__ void __launch_bounds__(threads) adam_step(
+extern "C" __global__ void __launch_bounds__(threads, 1) adam_step(
     const unsigned long long* addresses, const long long* chunks, long long arrays, long long count, Accumulator shrink,
     Accumulator decay, Accumulator beta1, Accumulator rest1, Accumulator beta2, Accumulator rest2, Accumulator widening,
     Accumulator eps, Accumulator rate) {
@@ -90,7 +90,7 @@ extern "C" __global__ void __launch_bounds__(threads) adam_step(
 
 // The lists are parameters, gradients, velocities and masters. Without momentum there are no velocities. The first step only
 // writes them and does not read them. `rest` is 1 - dampening.
-extern "C" __global__ void __launch_bounds__(threads) sgd_step(
+extern "C" __global__ void __launch_bounds__(threads, 1) sgd_step(
     const unsigned long long* addresses, const long long* chunks, long long arrays, long long count, long long is_first,
     Accumulator rate, Accumulator momentum, Accumulator rest, long long nesterov, Accumulator decay) {
     for_each_chunk(chunks, count, [=](const Chunk& chunk) {
@@ -134,7 +134,7 @@ __device__ Accumulator block_sum(Accumulator value) {
     return warp_sum(threadIdx.x % warp_size < threads / warp_size ? of_warps[threadIdx.x % warp_size] : Accumulator(0));
 }
 
-extern "C" __global__ void __launch_bounds__(threads) sum_squares(
+extern "C" __global__ void __launch_bounds__(threads, 1) sum_squares(
     const unsigned long long* addresses, const long long* chunks, long long arrays, long long count, Accumulator* sums) {
     Accumulator sum = 0;
     for_each_chunk(chunks, count, [&](const Chunk& chunk) {
@@ -149,16 +149,16 @@ extern "C" __global__ void __launch_bounds__(threads) sum_squares(
     if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
-extern "C" __global__ void __launch_bounds__(threads) root_of_sum(
-    const Accumulator* sums, Accumulator* out, long long count) {
+extern "C" __global__ void __launch_bounds__(threads, 1) root_of_sum(const Accumulator* sums, Accumulator* out, long long count) {
     Accumulator sum = 0;
     for (long long i = threadIdx.x; i < count; i += threads) sum += sums[i];
     sum = block_sum(sum);
     if (threadIdx.x == 0) *out = sqrt(sum);
 }
 
-extern "C" __global__ void __launch_bounds__(threads) scale_all(
-    const unsigned long long* addresses, const long long* chunks, long long arrays, long long count, const Accumulator* factor) {
+extern "C" __global__ void __launch_bounds__(threads, 1) scale_all(
+    const unsigned long long* addresses, const long long* chunks, long long arrays, long long count,
+    const Accumulator* factor) {
     Accumulator scale = *factor;
     if (scale == 1) return;  // nothing would change; the host could only know by waiting
     for_each_chunk(chunks, count, [=](const Chunk& chunk) {

@@ -9,6 +9,8 @@
 // by the gates to the state before the step; the product of the gates' gradients is added to it afterwards.
 #include "common.cuh"
 
+constexpr int threads = 256;  // in a block, as in recurrence.py
+
 constexpr Accumulator one = 1;
 
 __device__ inline Accumulator sigmoid(Accumulator x) { return one / (one + exp(-x)); }
@@ -24,8 +26,9 @@ __device__ inline bool is_padding(const bool* mask, long long row) { return mask
 
 // ---------------------------------------------------------------------------------------------------- plain network
 
-extern "C" __global__ void rnn_forward(const Scalar* projected, const Accumulator* product, const Scalar* old, const bool* mask,
-                                       Scalar* states, long long is_relu, long long batch, long long width) {
+extern "C" __global__ void __launch_bounds__(threads, 1) rnn_forward(
+    const Scalar* projected, const Accumulator* product, const Scalar* old, const bool* mask, Scalar* states,
+    long long is_relu, long long batch, long long width) {
     for_the_state(batch, width, [=](long long i, long long row, long long column) {
         Accumulator a = Accumulator(projected[i]) + product[i];
         Accumulator value = is_relu ? (a < 0 ? Accumulator(0) : a) : tanh(a);  // NaN stays NaN
@@ -33,8 +36,9 @@ extern "C" __global__ void rnn_forward(const Scalar* projected, const Accumulato
     });
 }
 
-extern "C" __global__ void rnn_backward(const Scalar* g, const Scalar* states, const bool* mask, Accumulator* d_state,
-                                        Scalar* d_gates, long long is_relu, long long batch, long long width) {
+extern "C" __global__ void __launch_bounds__(threads, 1) rnn_backward(
+    const Scalar* g, const Scalar* states, const bool* mask, Accumulator* d_state, Scalar* d_gates, long long is_relu,
+    long long batch, long long width) {
     for_the_state(batch, width, [=](long long i, long long row, long long column) {
         Accumulator d_new = d_state[i] + Accumulator(g[i]), h = states[i];
         Accumulator slope = is_relu ? Accumulator(h > 0) : one - h * h;
@@ -47,9 +51,9 @@ extern "C" __global__ void rnn_backward(const Scalar* g, const Scalar* states, c
 // -------------------------------------------------------------------------------------------------------------- GRU
 
 // `saved` (batch, 4 * width) gets r, z, n and u_n, the product that r is multiplied by. It is null if no gradient is needed.
-extern "C" __global__ void gru_forward(const Scalar* projected, const Accumulator* product, const Scalar* bias,
-                                       const Scalar* old, const bool* mask, Scalar* states, Accumulator* saved, long long batch,
-                                       long long width) {
+extern "C" __global__ void __launch_bounds__(threads, 1) gru_forward(
+    const Scalar* projected, const Accumulator* product, const Scalar* bias, const Scalar* old, const bool* mask,
+    Scalar* states, Accumulator* saved, long long batch, long long width) {
     for_the_state(batch, width, [=](long long i, long long row, long long column) {
         long long first = row * 3 * width + column;
         Accumulator p[3], u[3];
@@ -67,9 +71,9 @@ extern "C" __global__ void gru_forward(const Scalar* projected, const Accumulato
     });
 }
 
-extern "C" __global__ void gru_backward(const Scalar* g, const Accumulator* saved, const Scalar* old, const bool* mask,
-                                        Accumulator* d_state, Scalar* d_projected, Scalar* d_product, long long batch,
-                                        long long width) {
+extern "C" __global__ void __launch_bounds__(threads, 1) gru_backward(
+    const Scalar* g, const Accumulator* saved, const Scalar* old, const bool* mask, Accumulator* d_state, Scalar* d_projected,
+    Scalar* d_product, long long batch, long long width) {
     for_the_state(batch, width, [=](long long i, long long row, long long column) {
         Accumulator d_new = d_state[i] + Accumulator(g[i]);
         const Accumulator* own = saved + row * 4 * width + column;
@@ -90,9 +94,9 @@ extern "C" __global__ void gru_backward(const Scalar* g, const Accumulator* save
 // ------------------------------------------------------------------------------------------------------------- LSTM
 
 // `gates` (batch, 4 * width) gets i, f, u and o. It is null if no gradient is needed.
-extern "C" __global__ void lstm_forward(const Scalar* projected, const Accumulator* product, const Scalar* old,
-                                        const Accumulator* old_cell, const bool* mask, Scalar* states, Accumulator* cells,
-                                        Accumulator* gates, long long batch, long long width) {
+extern "C" __global__ void __launch_bounds__(threads, 1) lstm_forward(
+    const Scalar* projected, const Accumulator* product, const Scalar* old, const Accumulator* old_cell, const bool* mask,
+    Scalar* states, Accumulator* cells, Accumulator* gates, long long batch, long long width) {
     for_the_state(batch, width, [=](long long i, long long row, long long column) {
         long long first = row * 4 * width + column;
         Accumulator a[4];
@@ -107,10 +111,9 @@ extern "C" __global__ void lstm_forward(const Scalar* projected, const Accumulat
     });
 }
 
-extern "C" __global__ void lstm_backward(const Scalar* g, const Scalar* g_cell, const Accumulator* gates,
-                                         const Accumulator* cells, const Accumulator* old_cell, const bool* mask,
-                                         Accumulator* d_state, Accumulator* d_cell, Scalar* d_gates, long long batch,
-                                         long long width) {
+extern "C" __global__ void __launch_bounds__(threads, 1) lstm_backward(
+    const Scalar* g, const Scalar* g_cell, const Accumulator* gates, const Accumulator* cells, const Accumulator* old_cell,
+    const bool* mask, Accumulator* d_state, Accumulator* d_cell, Scalar* d_gates, long long batch, long long width) {
     for_the_state(batch, width, [=](long long k, long long row, long long column) {
         Accumulator d_new = d_state[k] + Accumulator(g[k]), d_new_cell = d_cell[k] + Accumulator(g_cell[k]);
         long long first = row * 4 * width + column;
