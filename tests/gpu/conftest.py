@@ -35,7 +35,10 @@ def on_numpy(on_a_gpu, tmp_path_factory):
         if key not in found:
             path = tmp_path_factory.mktemp("numpy") / "found.npz"
             command = [sys.executable, experiments.__file__, str(path), experiments.SIZE, name, *map(str, words)]
-            environment = {**os.environ, "TINYTENSOR_BACKEND": "numpy", "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])}
+            path_before = filter(None, [os.environ.get("PYTHONPATH")])
+            environment = {
+                **os.environ, "TINYTENSOR_BACKEND": "numpy", "PYTHONPATH": os.pathsep.join([str(ROOT), *path_before])
+            }  # fmt: skip
             process = subprocess.run(command, env=environment, capture_output=True, text=True)
             assert process.returncode == 0, process.stderr
             with np.load(path) as file:
