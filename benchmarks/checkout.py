@@ -17,7 +17,8 @@ def variables() -> dict[str, str]:
     The checkout comes first in PYTHONPATH. CuPy looks for CUDA's libraries and headers in site-packages, but not in the other
     folders of the path. Where one of those has them, CUDA_PATH names their place, unless it is set already.
     """
-    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    path = os.pathsep.join([str(ROOT), *map(os.path.abspath, given)])  # as some processes run in another folder
     cuda = next((folder for entry in sys.path if (folder := Path(entry or ".", "nvidia", "cu13")).is_dir()), None)
     known = {"CUDA_PATH", "CUDA_HOME"} & os.environ.keys()
     return {"PYTHONPATH": path, **({"CUDA_PATH": str(cuda.resolve())} if cuda and not known else {})}

@@ -252,7 +252,7 @@ def test_cuda_is_found_in_a_folder_of_the_path(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "wheels")
     for name in ("CUDA_PATH", "CUDA_HOME"):
         monkeypatch.delenv(name, raising=False)
-    assert checkout.variables() == {"PYTHONPATH": os.pathsep.join([str(ROOT), "wheels"])}
+    assert checkout.variables() == {"PYTHONPATH": os.pathsep.join([str(ROOT), os.path.abspath("wheels")])}
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "nvidia" / "cu13").mkdir(parents=True)
     assert checkout.variables()["CUDA_PATH"] == str((tmp_path / "nvidia" / "cu13").resolve())
