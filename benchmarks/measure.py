@@ -168,7 +168,7 @@ class Worker:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
-        if kind in (KeyboardInterrupt, SystemExit):  # do not wait for the end of a turn
+        if kind is KeyboardInterrupt:  # do not wait for the end of a turn
             self._process.terminate()
         self._connection.close()
         self._process.join(timeout=5)
