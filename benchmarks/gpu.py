@@ -24,7 +24,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -348,13 +349,14 @@ MOST_PROCESSES = 8  # of pytest, as each has its own share of the GPU's memory
 def streamed(command: Sequence[str], log: Path) -> tuple[int, str]:
     """Run a command in the checkout: its exit status and output, which is also shown and written to a file as it comes."""
     pieces = []
-    with log.open("wb") as file, subprocess.Popen(
-        command, cwd=checkout.ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    ) as process:  # fmt: skip
+    with (
+        log.open("wb") as file,
+        subprocess.Popen(command, cwd=checkout.ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process,
+    ):
         assert process.stdout  # it is a pipe
         sys.stdout.flush()
         try:
-            while piece := process.stdout.read1():  # type: ignore[attr-defined]
+            while piece := os.read(process.stdout.fileno(), 1 << 16):
                 for out in (file, sys.stdout.buffer):
                     out.write(piece)
                     out.flush()
@@ -442,11 +444,37 @@ def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> No
         parser.error("this measures a GPU: run TINYTENSOR_BACKEND=cupy python benchmarks/gpu.py")
 
 
-def state(file: Path) -> str:
-    """Of a part, by its file: "missing", "failed" or "done"."""
-    if not file.exists():
+def state(file: Path, saying: str = "") -> str:
+    """Of a part, by its file: "missing", "failed" or "done". It is missing, too, where the file does not say this."""
+    written = file.read_text(encoding="utf-8") if file.exists() else ""
+    if not written or saying not in written:
         return "missing"
-    return "failed" if f"\n{FAILED}\n" in file.read_text(encoding="utf-8") else "done"
+    return "failed" if f"\n{FAILED}\n" in written else "done"
+
+
+def to_do(files: Mapping[str, Path], arguments: argparse.Namespace) -> list[str]:
+    """The parts that are not done, those last that have failed. Tells of the others."""
+    states = {name: state(file) for name, file in files.items()}
+    if arguments.data is not None:  # what was learned from another text is not what is asked for
+        states["losses"] = state(files["losses"], which_text(arguments.data, arguments.data))
+    if arguments.again:
+        states = dict.fromkeys(files, "missing")
+    for name in files:
+        if states[name] == "done":
+            print(f"{name} is done: see {files[name]} (--again measures it anew)", flush=True)
+    return [name for was in ("missing", "failed") for name in files if states[name] == was]
+
+
+def measure_part(name: str, settings: Settings, log: Path) -> str:
+    """The report of a part, which tells how long it took."""
+    measurement, part = Measurement(settings, log), PARTS[name]
+    start = time.perf_counter()
+    try:
+        part.method(measurement, part.argument)
+    except Exception as error:  # a fault of this program must not keep the other parts from the GPU
+        traceback.print_exc()
+        measurement.failures.append(f"{name} broke down: {type(error).__name__}: {error}")
+    return f"{measurement.report()}\n\nThis part took {time.perf_counter() - start:.0f} s."
 
 
 def run(arguments: argparse.Namespace) -> bool:
@@ -457,28 +485,21 @@ def run(arguments: argparse.Namespace) -> bool:
     gpu, described = describe_gpu()
     if arguments.data is not None:
         read_text(arguments.data)  # what is wrong with it is found out now
-    settings = Settings(
-        QUICK if arguments.quick else Amount(), arguments.data, arguments.processes or min(cores(), MOST_PROCESSES)
-    )
+    processes = arguments.processes or min(cores(), MOST_PROCESSES)
+    settings = Settings(QUICK if arguments.quick else Amount(), arguments.data, processes)
     folder = arguments.output / measure.folder_name(gpu)
     folder.mkdir(parents=True, exist_ok=True)
-    prefix = "quick-" if arguments.quick else ""
+    prefix, note = ("quick-", " (a smoke run: no measurement)") if arguments.quick else ("", "")
     files = {name: folder / f"{prefix}{name}.md" for name in PARTS if name in arguments.parts}
-    before = {name: "missing" if arguments.again else state(file) for name, file in files.items()}
-    for name in files:
-        if before[name] == "done":
-            print(f"{name} is done: see {files[name]} (--again measures it anew)", flush=True)
-    for name in [name for was in ("missing", "failed") for name in files if before[name] == was]:
-        measurement = Measurement(settings, files[name].with_suffix(".log"))
-        title = f"On a GPU: {name}" + (" (a smoke run: no measurement)" if arguments.quick else "")
-        print(f"{title}\n", flush=True)
-        start = time.perf_counter()
-        PARTS[name].method(measurement, PARTS[name].argument)
-        took = f"This part took {time.perf_counter() - start:.0f} s."
-        report = "\n\n".join([described, measurement.report(), took])
-        measure.publish(files[name], name, title, report, "numpy", "cupy-cuda13x", "cupy-cuda12x", "torch", "transformers")
-    failed = [f"{name} has failed: see {file}" for name, file in files.items() if state(file) != "done"]
-    print("\n".join(failed))
+    for name in to_do(files, arguments):
+        title = f"On a GPU: {name}{note}"
+        print(f"{title} ...\n", flush=True)
+        report = f"{described}\n\n{measure_part(name, settings, files[name].with_suffix('.log'))}"
+        packages = ("numpy", "cupy-cuda13x", "cupy-cuda12x", "torch", "transformers")
+        measure.publish(files[name], name, title, report, *packages)
+    failed = [name for name, file in files.items() if state(file) == "failed"]
+    for name in failed:
+        print(f"{name} has failed: see {files[name]}", flush=True)
     return not failed
 
 

@@ -122,13 +122,26 @@ def test_what_failed_is_tried_again_after_what_is_missing(tmp_path):
         "losses",
         "start",
     ]
-    assert set(results(tmp_path)) == {"quick-kernels-char", "quick-losses"}  # though the third part broke down
     assert "## Failed\n\n- it is broken\n" in results(tmp_path)["quick-kernels-char"]
+    assert gpu.FAILED not in results(tmp_path)["quick-losses"]
+    assert "## Failed\n\n- start broke down: TypeError: 'NoneType'" in results(tmp_path)["quick-start"]
+    assert "Traceback" in process.stderr
+    (tmp_path / "an-imagined-gpu" / "quick-start.md").unlink()
     working = f"{order}for name in ('kernels-char', 'losses', 'start'): part(name, [])\n"
     process = run(*words, code=working)
     assert process.returncode == 0, process.stderr
     assert re.findall("^measures (.*)", process.stdout, re.MULTILINE) == ["start", "kernels-char"]
     assert gpu.FAILED not in "".join(results(tmp_path).values())
+
+
+def test_losses_on_another_text_are_not_done(tmp_path, text):
+    order = "gpu.PARTS['losses'] = dataclasses.replace(gpu.PARTS['losses'], method=lambda measurement, _: "
+    order += "measurement.add('A text', gpu.which_text(measurement.settings.data, measurement.settings.data)))"
+    other = tmp_path / "other.txt"
+    other.write_text("another text")
+    for data, is_done in [(text, False), (text, True), (other, False), (text, False)]:
+        process = run("--parts", "losses", "--output", tmp_path, "--data", data, code=order)
+        assert process.returncode == 0 and ("losses is done" in process.stdout) == is_done, process.stderr
 
 
 def test_what_fails_is_named_and_the_rest_is_measured(tmp_path):
