@@ -1,13 +1,13 @@
-"""All that wants a GPU, in one command: the tests, then tinyformer beside PyTorch and Hugging Face on the same GPU.
+"""All that wants a GPU, in parts: the tests, then tinyformer beside PyTorch and Hugging Face on the same GPU.
 
-TINYTENSOR_BACKEND=cupy python benchmarks/gpu.py --output benchmarks/results
-TINYTENSOR_BACKEND=cupy python benchmarks/gpu.py --quick --parts tests steps
+TINYTENSOR_BACKEND=cupy python benchmarks/gpu.py                                  # all parts that are not done yet
+TINYTENSOR_BACKEND=cupy python benchmarks/gpu.py --parts tests-gpu steps-char --output benchmarks/results
 
-The parts: "tests" (tests/gpu, and the library's own tests on this backend), "steps" (a training step of nanoGPT's
-shakespeare_char and of GPT-2 124M beside PyTorch's), "losses" (training in bfloat16 beside float32), "generation" (greedy
-decoding beside Hugging Face's generate), "start" (until the first step is done) and "kernels" (where a step's time goes).
-Whatever cannot be measured is named in the results, with the reason, and the rest goes on; the exit status then is 1. The
-results are written anew after each part, so that a run that is cut short leaves what it has.
+--help lists the parts. Each is short enough for a machine that is lent for ten minutes at a time, and has a file of its own,
+in a folder of the GPU's name. When a part ends, its file is there, whole. The same command again measures only what is
+missing, and then tries again what failed; --again measures all of it anew. Whatever cannot be measured is named in the file,
+with the reason, and the rest goes on. The exit status is 1 if a part has failed. Nothing needs to be installed for this
+checkout; its packages may be in site-packages or in PYTHONPATH.
 
 A step's time is that of a block of steps, from the first's start until the GPU has done the last, over their number: as in
 training, where nobody waits for a step. All sides are processes on the same GPU that take turns. Who waits keeps its memory.
@@ -18,25 +18,30 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import checkout
 import generate
 import measure
 import train_step
 from configurations import GPU_GPTS, GPTConfiguration
 from measure import Side, SideError, Worker
 
+from tinyformer.command_line import Parser
+
 TORCH_DEVICE = "cuda"
-CHARACTERS = "shakespeare_char"  # the configuration that all parts measure
+CHARACTERS, GPT2 = "shakespeare_char", "GPT-2 124M"  # configurations; the first is that of most parts
 OURS, NARROW = "tinyformer, TF32", "tinyformer, bfloat16"
 EAGER, MIXED, COMPILED = "PyTorch eager, TF32", "PyTorch eager, bfloat16", "PyTorch compiled, bfloat16"
 TINYFORMER: dict[str, str] = {OURS: "float32", NARROW: "bfloat16"}  # the dtype
@@ -45,17 +50,17 @@ PYTORCH = {EAGER: (False, False), MIXED: (False, True), COMPILED: (True, True)} 
 ROUNDING = {NARROW: 1e-2, EAGER: 1e-3, MIXED: 1e-2, COMPILED: 1e-2}
 MEMORY = (
     "Memory on the GPU: the most that tensors took at once (CuPy does not tell), the most that the library's pool held, and "
-    "what the GPU had less after the first steps than after the imports; the pools are what can be compared. The sides share "
-    "the GPU, and who waits for its turn keeps its memory. A step is forward, backward, clipping and AdamW (PyTorch's: fused); "
-    "PyTorch's attention is scaled_dot_product_attention, in bfloat16 flash attention."
+    "what the GPU had less after the first steps than after the imports; the pools are what can be compared. Each side's is "
+    "read when its first steps are done, before the next side is started. A step is forward, backward, clipping and AdamW "
+    "(PyTorch's: fused); PyTorch's attention is scaled_dot_product_attention, in bfloat16 flash attention."
 )
+FAILED = "## Failed"  # the heading of what could not be measured, and of tests that fail
 
 
 @dataclass(frozen=True)
 class Amount:
     """How much is measured."""
 
-    tests: tuple[str, ...] = ("tests/gpu", "tests/tinytensor", "tests/tinyformer")
     turns: int = 12
     blocks: int = 2  # timed in a turn
     steps: int = 20  # in a block
@@ -66,7 +71,7 @@ class Amount:
     profiled: int = 5  # steps
 
 
-QUICK = Amount(tests=("tests/gpu",), turns=2, blocks=1, steps=3, warm_up=3, losses=20, new_tokens=20, continuations=2)
+QUICK = Amount(turns=2, blocks=1, steps=3, warm_up=3, losses=20, new_tokens=20, continuations=2)
 
 
 def on_cupy(block: int, make: Callable[..., Any], *arguments: Any) -> Any:
@@ -80,8 +85,14 @@ def on_cupy(block: int, make: Callable[..., Any], *arguments: Any) -> Any:
     side.finish = lambda: xp.cuda.Device().synchronize()
     # What tensors took is not known. The pool holds the most that it ever needed.
     side.device_memory = lambda: [None, pool.total_bytes(), free - driver.memGetInfo()[0]]
-    side.kernel_times = lambda steps: importlib.import_module("kernel_times").measured(side.step, steps, xp.cuda)
+    side.kernel_times = lambda steps: _kernel_times(side.step, steps, xp)
     return side
+
+
+def _kernel_times(step: Callable[[], Any], steps: int, cupy: Any) -> Any:
+    # Only now: they choose tinytensor's kernels.
+    kernel_times, hold = map(importlib.import_module, ("kernel_times", "hold"))
+    return kernel_times.measured(step, steps, cupy.cuda, hold.holder(cupy))
 
 
 def on_torch(block: int, device: str, precision: str, make: Callable[..., Any], *arguments: Any) -> Any:
@@ -131,11 +142,20 @@ class Learner(Side):
         return list(map(float, losses)), self.evaluate(trainer.model, trainer.batches), self.source.name
 
 
-class Measurement:
-    """The parts of what is measured, each a method; the sections of their report so far, and what could not be measured."""
+@dataclass(frozen=True)
+class Settings:
+    """How the parts are measured."""
 
-    def __init__(self, amount: Amount, data: str | None):
-        self.amount, self.data = amount, data
+    amount: Amount
+    data: str | None  # the text of "losses"
+    processes: int  # of pytest
+
+
+class Measurement:
+    """What is measured, each a method; the sections of its report so far, and what has failed."""
+
+    def __init__(self, settings: Settings, log: Path):
+        self.settings, self.amount, self.log = settings, settings.amount, log
         self.sections: list[str] = []
         self.failures: list[str] = []
 
@@ -146,6 +166,7 @@ class Measurement:
     @contextmanager
     def attempt(self, what: str) -> Iterator[None]:
         """A context in which a failure of a side is noted, and no more."""
+        print(f"{what} ...", file=sys.stderr, flush=True)
         try:
             yield
         except SideError as error:
@@ -155,27 +176,26 @@ class Measurement:
 
     def report(self) -> str:
         """All of it."""
-        failures = ["## Not measured", "\n".join(f"- {failure}" for failure in self.failures)] if self.failures else []
+        failures = [FAILED, "\n".join(f"- {failure}" for failure in self.failures)] if self.failures else []
         return "\n\n".join([*self.sections, *failures])
 
-    def tests(self) -> None:
-        """The tests, and what they say at the end."""
-        command = [sys.executable, "-m", "pytest", "-rfE", "--tb=short", *self.amount.tests]
-        root = Path(__file__).resolve().parents[1]
-        process = subprocess.run(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        print(process.stdout)
-        lines = [line for line in process.stdout.splitlines() if line]
+    def tests(self, folder: str) -> None:
+        """The tests of a folder, and what they say at the end. Warnings are listed, and are no errors: those of a new CuPy
+        would otherwise hide what the tests are about."""
+        options = ["-rfE", "--tb=short", "-W", "default", "-n", str(self.settings.processes)]
+        status, text = streamed([sys.executable, "-u", "-m", "pytest", *options, folder], self.log)
+        lines = [line for line in text.splitlines() if line]
         failed = [f"- {line}" for line in lines if line.startswith(("FAILED", "ERROR"))]
         last = lines[-1].strip("= ") if lines else "pytest said nothing"
-        self.add(f"Tests: {' '.join(self.amount.tests)}", last, *(["\n".join(failed)] if failed else []))
-        if process.returncode:
+        paragraphs = [last, f"All that they print is in `{self.log.name}` beside this file.", "\n".join(failed)]
+        self.add(f"Tests: {folder}", *filter(None, paragraphs))
+        if status:
             self.failures.append(f"not all tests passed: {last}")
 
-    def steps(self) -> None:
-        """A training step of both libraries."""
-        for name, configuration in GPU_GPTS.items():
-            with ExitStack() as stack, self.attempt(f"{name}: a training step"):
-                self._step(stack, name, configuration)
+    def steps(self, name: str) -> None:
+        """A training step of both libraries, in a configuration."""
+        with ExitStack() as stack, self.attempt(f"{name}: a training step"):
+            self._step(stack, name, GPU_GPTS[name])
 
     def _step(self, stack: ExitStack, name: str, configuration: GPTConfiguration) -> None:
         amount = self.amount
@@ -187,8 +207,12 @@ class Measurement:
         def attempt(side: str) -> AbstractContextManager[None]:
             return self.attempt(f"{name}: {side}")
 
-        workers = train_step.start(stack, configuration, sides, amount.warm_up, ROUNDING, attempt)
-        memory = measure.call_all(workers, "device_memory")
+        memory: dict[str, list[int | None]] = {}
+
+        def note_memory(side: str, worker: Worker) -> None:
+            memory[side] = worker.call("device_memory")
+
+        workers = train_step.start(stack, configuration, sides, amount.warm_up, ROUNDING, attempt, note_memory)
         times = measure.take_turns(workers, amount.turns, amount.blocks, settle=amount.warm_up)
         rows = []
         for side, seconds in times.items():
@@ -206,30 +230,30 @@ class Measurement:
             ratio = times[OURS].median / times[EAGER].median
             self.sections.append(_target(f"the ratio of the medians, in TF32 over {EAGER}", ratio, 1.5))
 
-    def losses(self) -> None:
+    def losses(self, name: str) -> None:
         """The same run in float32 and in bfloat16."""
         steps = self.amount.losses
         last = max(1, steps // 6)
         ends = {}
         with self.attempt("bfloat16's losses"):
             for side, dtype in TINYFORMER.items():
-                with Worker(side, Learner, GPU_GPTS[CHARACTERS], dtype, steps, self.data) as worker:
+                with Worker(side, Learner, GPU_GPTS[name], dtype, steps, self.settings.data) as worker:
                     losses, validation, text = worker.call("learn")
                 ends[side] = (statistics.fmean(losses[-last:]), validation)
             distances = [abs(a - b) for a, b in zip(ends[OURS], ends[NARROW])]
             rows = [[side, f"{training:.4f}", f"{validation:.4f}"] for side, (training, validation) in ends.items()]
             self.add(
-                f"bfloat16 beside float32 after {steps} steps of {CHARACTERS}",
-                f"The text is {text}; batches and dropout masks are the same.",
+                f"bfloat16 beside float32 after {steps} steps of {name}",
+                f"{which_text(text, self.settings.data)} Batches and dropout masks are the same.",
                 measure.table(["", f"training loss, mean of the last {last}", "validation loss"], rows),
                 _target("bfloat16's distance from float32, in the training loss", distances[0], 0.01),
                 _target("bfloat16's distance from float32, in the validation loss", distances[1], 0.01),
             )
 
-    def generation(self) -> None:
+    def generation(self, name: str) -> None:
         """Greedy decoding of both libraries, in float32."""
         for batch in (1, 64):
-            task = generate.Task(GPU_GPTS[CHARACTERS], batch, prompt_length=8, new_tokens=self.amount.new_tokens)
+            task = generate.Task(GPU_GPTS[name], batch, prompt_length=8, new_tokens=self.amount.new_tokens)
             sides: measure.Sides = {
                 generate.OURS: (on_cupy, 1, generate.Tinyformer, task),
                 generate.THEIRS: (on_torch, 1, TORCH_DEVICE, "highest", generate.HuggingFace, task),
@@ -238,9 +262,9 @@ class Measurement:
                 # Where two logits are as good as equal, rounding decides; so not all rows have to be the same.
                 found = generate.run(task, sides, self.amount.continuations, steps=1, warm_up=1, same=0.9)
                 what = f"{task.new_tokens} tokens after {task.prompt_length}, float32 without TF32."
-                self.add(f"Greedy decoding, {CHARACTERS}, batch {batch}", what, found)
+                self.add(f"Greedy decoding, {name}, batch {batch}", what, found)
 
-    def start(self) -> None:
+    def start(self, name: str) -> None:
         """How long a process takes until it has done a training step: the first ever, and then again."""
         rows = []
         with (
@@ -250,52 +274,116 @@ class Measurement:
         ):
             for what in ("no kernel compiled yet", "compiled kernels cached"):
                 start = time.perf_counter()
-                with Worker(OURS, train_step.Tinyformer, GPU_GPTS[CHARACTERS], 1) as worker:
+                with Worker(OURS, train_step.Tinyformer, GPU_GPTS[name], 1) as worker:
                     made = time.perf_counter() - start
                     worker.call("losses", 1)
                     stepped = time.perf_counter() - start
                 rows.append([what, f"{made:.2f}", f"{stepped:.2f}"])
             self.add(
-                f"From the start of a process to the end of its first training step, {CHARACTERS}",
+                f"From the start of a process to the end of its first training step, {name}",
                 measure.table(["", "imports, model and batches, s", "and the first step, s"], rows),
                 _target("seconds with compiled kernels cached", stepped, 5.0),
             )
 
-    def kernels(self) -> None:
-        """Where a step's time goes."""
-        for name, configuration in GPU_GPTS.items():
-            for dtype in TINYFORMER.values():
-                with self.attempt(f"{name}: kernels in {dtype}"):
-                    self._kernels(f"{name}, {dtype}", (on_cupy, 1, train_step.Tinyformer, configuration, 1, dtype))
+    def kernels(self, name: str) -> None:
+        """Where the GPU's time goes in a step of a configuration."""
+        for dtype in TINYFORMER.values():
+            side = (on_cupy, self.amount.steps, train_step.Tinyformer, GPU_GPTS[name], 1, dtype)
+            with self.attempt(f"{name}: kernels in {dtype}"):
+                self._kernels(f"{name}, {dtype}", side)
 
     def _kernels(self, what: str, side: tuple[Any, ...]) -> None:
         steps = self.amount.profiled
         with Worker(OURS, *side) as worker:
-            worker.call("losses", self.amount.warm_up)
-            kernels, whole = worker.call("kernel_times", steps)
+            (step,) = worker.call("turn", self.amount.warm_up, 1)
+            kernels, early = worker.call("kernel_times", steps)
         ordered = sorted(kernels.items(), key=lambda item: -item[1][1])
-        elsewhere = whole - sum(milliseconds for _, milliseconds in kernels.values())
+        total = sum(milliseconds for _, milliseconds in kernels.values())
+        stretches = sum(count for count, _ in kernels.values())
         rows = [
-            [kernel, f"{count / steps:g}", f"{milliseconds / steps:.3f}", f"{milliseconds / whole:.1%}"]
-            for kernel, (count, milliseconds) in [*ordered, ("everything else", (0, elsewhere))]
+            [kernel, f"{count / steps:g}", f"{milliseconds / steps:.3f}", f"{milliseconds / total:.1%}"]
+            for kernel, (count, milliseconds) in ordered
         ]
+        waited = f"In {early} of {stretches} stretches the GPU waited for Python all the same, and that time is counted."
         self.add(
-            f"Where a step's time goes, {what}",
-            f"Between events before and after each call of a kernel; a step with them takes {whole / steps:.2f} ms. "
-            "Where the GPU waits for Python, that counts, too.",
-            measure.table(["kernel", "calls a step", "ms a step", "fraction"], rows),
+            f"Where the GPU's time goes, {what}",
+            f"A step takes {1000 * step:.2f} ms, and the GPU works for {total / steps:.2f} ms of it. Waiting for Python is not "
+            "counted: a stretch begins when all of it is queued. It is a call of a kernel, or what lies between two.",
+            *([waited] if early else []),
+            measure.table(["kernel", "stretches a step", "ms a step", "fraction"], rows),
         )
 
 
-PARTS = ("tests", "steps", "losses", "generation", "start", "kernels")
+@dataclass(frozen=True)
+class Part:
+    """What is measured at a time, into a file of its own: a method of ``Measurement`` and its argument."""
+
+    about: str
+    minutes: int  # an estimate for an H200, compiling included
+    method: Callable[[Measurement, str], None]
+    argument: str = CHARACTERS  # a configuration, or a folder of tests
+    compares: tuple[str, ...] = ()  # packages of the extra "bench" that it needs
+
+    def tests(self) -> bool:
+        """Whether it runs tests."""
+        return self.method is Measurement.tests
+
+
+PARTS: dict[str, Part] = {
+    "tests-gpu": Part("kernels, gradients, training and files against NumPy", 6, Measurement.tests, "tests/gpu"),
+    "steps-char": Part(f"a training step of {CHARACTERS} beside PyTorch's", 4, Measurement.steps, compares=("torch",)),
+    "steps-gpt2": Part(f"the same of {GPT2}", 7, Measurement.steps, GPT2, compares=("torch",)),
+    "kernels-char": Part(f"where the GPU's time goes in a step of {CHARACTERS}", 1, Measurement.kernels),
+    "kernels-gpt2": Part(f"the same of {GPT2}", 2, Measurement.kernels, GPT2),
+    "losses": Part("training in bfloat16 beside float32", 1, Measurement.losses),
+    "generation": Part("decoding beside Hugging Face", 3, Measurement.generation, compares=("torch", "transformers")),
+    "start": Part("from the start of a process to its first step", 2, Measurement.start),
+    "tests-tinytensor": Part("the library's own tests on this backend", 8, Measurement.tests, "tests/tinytensor"),
+    "tests-tinyformer": Part("the models' own tests on this backend", 8, Measurement.tests, "tests/tinyformer"),
+}
+TEST_PACKAGES = ("pytest", "xdist", "pytest_timeout", "hypothesis")
+LONG = ("tests-tinytensor", "tests-tinyformer")  # what --quick leaves out: it cannot shorten them
+MOST_PROCESSES = 8  # of pytest, as each has its own share of the GPU's memory
+
+
+def streamed(command: Sequence[str], log: Path) -> tuple[int, str]:
+    """Run a command in the checkout: its exit status and output, which is also shown and written to a file as it comes."""
+    pieces = []
+    with (
+        log.open("wb") as file,
+        subprocess.Popen(command, cwd=checkout.ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process,
+    ):
+        assert process.stdout  # it is a pipe
+        sys.stdout.flush()
+        try:
+            while piece := os.read(process.stdout.fileno(), 1 << 16):
+                for out in (file, sys.stdout.buffer):
+                    out.write(piece)
+                    out.flush()
+                pieces.append(piece)
+        except BaseException:  # Ctrl-C, or the end of the time
+            process.terminate()
+            raise
+    return process.returncode, b"".join(pieces).decode("utf-8", "replace")
+
+
+def which_text(name: str, data: str | None) -> str:
+    """What was learned from, in a sentence."""
+    from tinyformer.data.reading import STANDARD_LIBRARY
+
+    if data is not None:
+        return f"The text is {name}."
+    if name == STANDARD_LIBRARY:
+        return f"The text is the sources of {name}: no --data is given, and Tiny Shakespeare could not be downloaded."
+    return f"The text is {name}, as no --data is given."
 
 
 def _target(what: str, value: float, most: float) -> str:
     return f"Target: {what} at most {most:g}. It is {value:.4g}: **{'met' if value <= most else 'NOT met'}**."
 
 
-def describe_gpu() -> str:
-    """The GPU and its software."""
+def describe_gpu() -> tuple[str, str]:
+    """The GPU's name, and it and its software as a section of a report."""
     from tinytensor.backend import xp  # no GPU, or no CuPy, is an error now and not in every side
 
     runtime = xp.cuda.runtime
@@ -307,39 +395,121 @@ def describe_gpu() -> str:
     except (OSError, subprocess.CalledProcessError, IndexError):
         driver = "unknown (nvidia-smi does not tell)"
     memory = measure.megabytes(runtime.memGetInfo()[1])
-    return f"- GPU: {name}, {memory} MB\n- driver: {driver}\n- CUDA runtime: {version // 1000}.{version % 1000 // 10}"
+    cuda = f"{version // 1000}.{version % 1000 // 10}"
+    return name, f"## The GPU\n\n- GPU: {name}, {memory} MB\n- driver: {driver}\n- CUDA runtime: {cuda}"
 
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    parser = measure.make_parser(
-        "Run the tests on this machine's GPU, and measure tinyformer there beside PyTorch and Hugging Face. Needs "
-        'TINYTENSOR_BACKEND=cupy, and pip install -e ".[cuda13,test,bench]".'
+    parts = [f"{name}: {part.about}, {measure.counted(part.minutes, 'minute')}" for name, part in PARTS.items()]
+    parser = Parser(
+        description="Run the tests on this machine's GPU, and measure tinyformer there beside PyTorch and Hugging Face. Needs "
+        'TINYTENSOR_BACKEND=cupy, and pip install -e ".[cuda13,test,bench]".',
+        epilog=f"The parts, each with an estimate of its time on an H200: {'; '.join(parts)}.",
     )
-    parser.add_argument("--quick", action="store_true", help="a smoke run: everything once, too short to be a measurement")
-    only = f"only these of {', '.join(PARTS)}"
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help=only)
-    parser.add_argument("--data", metavar="FILE", help='the text of "losses"; Tiny Shakespeare is downloaded without it')
-    arguments = measure.parse(parser, words, "torch", "transformers", "threadpoolctl", "pytest")
+    parser.add_argument("--quick", action="store_true", help="a smoke run: few steps, too short to be a measurement")
+    only = "only these parts, of those listed below (default: all; with --quick all but the long tests)"
+    parser.add_argument("--parts", nargs="+", choices=PARTS, metavar="PART", help=only)
+    parser.add_argument("--again", action="store_true", help="measure anew what is already done")
+    text = 'the text of "losses" (default: Tiny Shakespeare, downloaded once; without a network Python\'s own sources)'
+    parser.add_argument("--data", metavar="FILE", help=text)
+    processes = f"of pytest, which share the GPU (default: as many as cores, but at most {MOST_PROCESSES})"
+    parser.add_argument("--processes", type=measure.positive, metavar="INT", help=processes)
+    where = "results go to a folder in this one, of the GPU's name, in a file for each part"
+    parser.add_argument("--output", type=_folder, default=Path("runs"), metavar="FOLDER", help=where)
+    arguments = parser.parse_args(words)
+    arguments.parts = arguments.parts or [name for name in PARTS if not (arguments.quick and name in LONG)]
+    _check(parser, arguments)
+    return arguments
+
+
+def _folder(text: str) -> Path:
+    path = Path(text)
+    if not path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is no folder that exists: make it first")
+    return path
+
+
+def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    """End with an error for what cannot be, or would do nothing."""
+    parts = [PARTS[name] for name in arguments.parts]
+    if arguments.data is not None and "losses" not in arguments.parts:
+        parser.error("--data is the text of the part losses, which --parts leaves out: add it, or leave out --data")
+    if arguments.processes and not any(part.tests() for part in parts):
+        parser.error("--processes is for tests, and --parts has none: add tests-gpu, or leave out --processes")
+    if any(part.tests() for part in parts):
+        measure.require(parser, "test", *TEST_PACKAGES)
+    measure.require(parser, "bench", *sorted({package for part in parts for package in part.compares}))
     if os.environ.get("TINYTENSOR_BACKEND") != "cupy":
         parser.error("this measures a GPU: run TINYTENSOR_BACKEND=cupy python benchmarks/gpu.py")
-    return arguments
+
+
+def state(file: Path, saying: str = "") -> str:
+    """Of a part, by its file: "missing", "failed" or "done". It is missing, too, where the file does not say this."""
+    written = file.read_text(encoding="utf-8") if file.exists() else ""
+    if not written or saying not in written:
+        return "missing"
+    return "failed" if f"\n{FAILED}\n" in written else "done"
+
+
+def to_do(files: Mapping[str, Path], arguments: argparse.Namespace) -> list[str]:
+    """The parts that are not done, those last that have failed. Tells of the others."""
+    states = {name: state(file) for name, file in files.items()}
+    if arguments.data is not None:  # what was learned from another text is not what is asked for
+        states["losses"] = state(files["losses"], which_text(arguments.data, arguments.data))
+    if arguments.again:
+        states = dict.fromkeys(files, "missing")
+    for name in files:
+        if states[name] == "done":
+            print(f"{name} is done: see {files[name]} (--again measures it anew)", flush=True)
+    return [name for was in ("missing", "failed") for name in files if states[name] == was]
+
+
+def measure_part(name: str, settings: Settings, log: Path) -> str:
+    """The report of a part, which tells how long it took."""
+    measurement, part = Measurement(settings, log), PARTS[name]
+    start = time.perf_counter()
+    try:
+        part.method(measurement, part.argument)
+    except Exception as error:  # a fault of this program must not keep the other parts from the GPU
+        traceback.print_exc()
+        measurement.failures.append(f"{name} broke down: {type(error).__name__}: {error}")
+    return f"{measurement.report()}\n\nThis part took {time.perf_counter() - start:.0f} s."
+
+
+def run(arguments: argparse.Namespace) -> bool:
+    """Measure the parts that are asked for, each into its file, and print. Returns whether all are done."""
+    from tinyformer.data.reading import read_text
+    from tinytensor.cores import cores
+
+    gpu, described = describe_gpu()
+    if arguments.data is not None:
+        read_text(arguments.data)  # what is wrong with it is found out now
+    processes = arguments.processes or min(cores(), MOST_PROCESSES)
+    settings = Settings(QUICK if arguments.quick else Amount(), arguments.data, processes)
+    folder = arguments.output / measure.folder_name(gpu)
+    folder.mkdir(parents=True, exist_ok=True)
+    prefix, note = ("quick-", " (a smoke run: no measurement)") if arguments.quick else ("", "")
+    files = {name: folder / f"{prefix}{name}.md" for name in PARTS if name in arguments.parts}
+    for name in to_do(files, arguments):
+        title = f"On a GPU: {name}{note}"
+        print(f"{title} ...\n", flush=True)
+        report = f"{described}\n\n{measure_part(name, settings, files[name].with_suffix('.log'))}"
+        packages = ("numpy", "cupy-cuda13x", "cupy-cuda12x", "torch", "transformers")
+        measure.publish(files[name], name, title, report, *packages)
+    failed = [name for name, file in files.items() if state(file) == "failed"]
+    for name in failed:
+        print(f"{name} has failed: see {files[name]}", flush=True)
+    return not failed
 
 
 @measure.script()
 def main() -> None:
-    """Measure, write after each part, and print."""
+    """Measure. The end of a time limit (SIGTERM) ends all processes, as Ctrl-C does."""
     arguments = parse()
-    measurement = Measurement(QUICK if arguments.quick else Amount(), arguments.data)
-    measurement.add("The GPU", describe_gpu())
-    title = "On a GPU" + (" (a smoke run: no measurement)" if arguments.quick else "")
-    for part in PARTS:
-        if part in arguments.parts:
-            getattr(measurement, part)()
-            packages = ("numpy", "cupy-cuda13x", "cupy-cuda12x", "torch", "transformers")
-            measure.write(arguments.output, "gpu", title, measurement.report(), *packages)
-    print(f"{title}\n\n{measurement.report()}")
-    sys.exit(1 if measurement.failures else 0)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    with measure.environment(checkout.variables()):
+        sys.exit(0 if run(arguments) else 1)
 
 
 if __name__ == "__main__":

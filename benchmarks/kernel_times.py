@@ -1,4 +1,4 @@
-"""Hooks round the kernels of tinytensor's slot (``tinytensor/kernels``): which are called, and how long each takes on a GPU."""
+"""Hooks round the kernels of tinytensor's slot (``tinytensor/kernels``): which are called, and how long a GPU works on each."""
 
 from __future__ import annotations
 
@@ -37,36 +37,81 @@ def watched(before: Callable[[str], Any], after: Callable[[], Any] = lambda: Non
         yield
 
 
-Times = dict[str, tuple[int, float]]  # by a kernel's name: its calls, and the milliseconds of all of them
+Times = dict[str, tuple[int, float]]  # by a kernel's name: its calls, and the GPU's milliseconds for all of them
+ELSEWHERE = "everything else"
+SHORTEST, LONGEST = 0.5, 16.0  # milliseconds for which the GPU is held
 
 
-def measured(step: Callable[[], Any], steps: int, cuda: Any) -> tuple[Times, float]:
-    """The kernels' calls in so many steps, and the milliseconds between the steps' first and last moment on the GPU.
+class _Stopwatch:
+    """Times the GPU's work in stretches, cut where kernels begin and end. While the GPU is held, a stretch is queued."""
 
-    ``cuda`` is CuPy's module. An event is recorded before and after every call; between them lies the kernel's own work, and
-    where the CPU is too slow to keep the GPU busy, its waiting, too. What a kernel calls counts as part of it.
-    """
-    calls: list[tuple[str, Any, Any]] = []
-    running: list[tuple[str, Any]] = []
+    def __init__(self, cuda: Any, hold: Callable[[float], None]):
+        self.cuda, self.hold = cuda, hold
+        self.milliseconds = SHORTEST
+        self.running: list[str] = []  # the kernel, and those that it calls, which count as part of it
+        self.reset()
 
-    def moment() -> Any:
-        event = cuda.Event()
+    def reset(self) -> None:
+        """Forget what was timed."""
+        self.times: Times = {}
+        self.early = 0  # stretches that the GPU began before all was queued
+        self.start = self._begin()
+
+    def _moment(self) -> Any:
+        event = self.cuda.Event()
         event.record()
         return event
 
-    def after() -> None:
-        name, start = running.pop()
-        if not running:
-            calls.append((name, start, moment()))
+    def _begin(self) -> Any:
+        self.hold(self.milliseconds)
+        return self._moment()
 
-    first = moment()
-    with watched(lambda name: running.append((name, moment())), after):
+    def cut(self, name: str) -> None:
+        """End the stretch, which is of this name, and begin another."""
+        end = self._moment()
+        if self.start.done:
+            self.early += 1
+            self.milliseconds = min(2.0 * self.milliseconds, LONGEST)
+        end.synchronize()
+        count, milliseconds = self.times.get(name, (0, 0.0))
+        self.times[name] = (count + 1, milliseconds + self.cuda.get_elapsed_time(self.start, end))
+        self.start = self._begin()
+
+    def before(self, name: str) -> None:
+        """A kernel is called."""
+        if not self.running:
+            self.cut(ELSEWHERE)
+        self.running.append(name)
+
+    def after(self) -> None:
+        """The kernel returns."""
+        name = self.running.pop()
+        if not self.running:
+            self.cut(name)
+
+
+def measured(step: Callable[[], Any], steps: int, cuda: Any, hold: Callable[[float], None]) -> tuple[Times, int]:
+    """How long the GPU works in so many steps: for each kernel, and for everything else. The times are the GPU's own.
+
+    ``cuda`` is CuPy's module, and ``hold`` what ``hold.holder`` makes. Before each call of a kernel the GPU is held, until
+    Python has queued all that the call launches, between two events. Then nothing comes between the events but that work, and
+    the moments from one launch to the next. So the time is the same however slow Python is. What a kernel calls counts as part
+    of it. A step in training takes longer than all of them together where the GPU waits for Python.
+
+    Also returned is in how many stretches the GPU began before all was queued. Their times include waiting for Python. First
+    there are steps that are not counted: they find out for how long the GPU must be held, of which ``LONGEST`` is the most.
+
+    For more than times, such as how much of its bandwidth a kernel reaches, use NVIDIA's Nsight Compute.
+    """
+    watch = _Stopwatch(cuda, hold)
+    with watched(watch.before, watch.after):
+        enough = False
+        while not enough:
+            watch.early = 0
+            step()
+            enough = not watch.early or watch.milliseconds == LONGEST
+        watch.reset()
         for _ in range(steps):
             step()
-    last = moment()
-    last.synchronize()
-    found: Times = {}
-    for name, start, end in calls:
-        count, milliseconds = found.get(name, (0, 0.0))
-        found[name] = (count + 1, milliseconds + cuda.get_elapsed_time(start, end))
-    return found, cuda.get_elapsed_time(first, last)
+        watch.cut(ELSEWHERE)
+    return watch.times, watch.early

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import checkout  # noqa: F401 (before tinyformer, which need not be installed)
 from configurations import Sizes
 from memory import own_processes, peak_memory
 from tqdm import tqdm
@@ -354,11 +355,14 @@ def publish(output: Path | None, name: str, title: str, report: str, *packages: 
 
 def write(output: Path | None, name: str, title: str, report: str, *packages: str) -> None:
     """Write the report as Markdown, if to any file, with where, when and with which kernels and packages it was measured. In a
-    folder it is the file of this name in this processor's folder."""
+    folder it is the file of this name in this processor's folder. A file that is there already stays until the new one is
+    complete."""
     if output is None:
         return
+    from tinytensor.io import write_text  # here, as who only parses a command line may still choose the kernels
+
     output = result_file(output, name)
-    output.write_text(f"# {title}\n\n{report}\n\n{_circumstances(packages)}\n", encoding="utf-8")
+    write_text(output, f"# {title}\n\n{report}\n\n{_circumstances(packages)}\n")
 
 
 def result_file(output: Path, name: str) -> Path:
@@ -431,13 +435,17 @@ def make_parser(description: str, configurations: Mapping[str, Sizes] | None = N
 
 
 def parse(parser: argparse.ArgumentParser, words: Sequence[str] | None, *packages: str) -> argparse.Namespace:
-    """The command line. Ends with an error where a package that is needed, of the bench extra or pytest, is not installed."""
+    """The command line. Ends with an error where a package that is needed, of the extra "bench", is not installed."""
     arguments = parser.parse_args(words)
+    require(parser, "bench", *packages)
+    return arguments
+
+
+def require(parser: argparse.ArgumentParser, extra: str, *packages: str) -> None:
+    """End with an error where one of these packages, which the extra brings, is not installed."""
     for package in packages:
         if importlib.util.find_spec(package) is None:
-            extra = "test" if package == "pytest" else "bench"
             parser.error(f'{package} is not installed: pip install -e ".[{extra}]"')
-    return arguments
 
 
 def _output(text: str) -> Path:

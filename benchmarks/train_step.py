@@ -233,10 +233,12 @@ def start(
     warm_up: int,
     rounding: Mapping[str, float] | None = None,
     attempt: Callable[[str], AbstractContextManager[Any]] = nullcontext,
+    when_warm: Callable[[str, Worker], None] = lambda name, worker: None,
 ) -> dict[str, Worker]:
     """Workers that have the first one's weights and, but for ``rounding``, its first losses, and are warm. ``stack`` ends them.
 
-    Each is started in ``attempt(name)``. Raises SideError where a loss differs, or when the first one could not be started.
+    Each is started in ``attempt(name)``, at whose end ``when_warm(name, worker)`` is called, before the next one is started.
+    Raises SideError where a loss differs, or when the first one could not be started.
     """
     workers: dict[str, Worker] = {}
     weights: Any = None
@@ -252,6 +254,7 @@ def start(
             losses = losses[: 1 if configuration.dropout else 2]  # in training, elements are dropped at random
             expected = expected or losses
             check_losses(name, losses, expected, (rounding or {}).get(name, 1e-5))
+            when_warm(name, worker)
             workers[name] = worker
             stack.push(until_warm.pop_all())
         if not workers:

@@ -140,7 +140,7 @@ def test_a_wrong_argument_is_one_line(benchmark, capsys, monkeypatch):
     assert re.match(r"error: unrecognized arguments: --speed ", said(benchmark, capsys, monkeypatch, "--speed"))
 
 
-@benchmarks
+@pytest.mark.parametrize("benchmark", [b for b in BENCHMARKS if b is not gpu], ids=lambda module: module.__name__)
 def test_an_output_that_cannot_be_is_found_before_anything_is_measured(benchmark, capsys, monkeypatch, tmp_path):
     message = said(benchmark, capsys, monkeypatch, "--output", str(tmp_path / "results.txt"))
     assert "results.txt' is no folder, and does not end in .md" in message
@@ -171,6 +171,20 @@ def test_results_in_a_folder_are_kept_by_processor(processor, folder, monkeypatc
     written = file.read_text(encoding="utf-8")
     assert written.startswith("# Growth\n\nall of it\n\nMeasured on ") and f" on {processor} with " in written
     assert (tmp_path / "own.md").read_text(encoding="utf-8").startswith("# Growth\n\nall of it\n\nMeasured on ")
+
+
+def test_results_that_cannot_be_written_leave_the_file_that_is_there(monkeypatch, tmp_path):
+    file = tmp_path / "own.md"
+    measure.write(file, "growth_A", "Growth", "all of it", "numpy")
+    before = file.read_text(encoding="utf-8")
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        measure.write(file, "growth_A", "Growth", "something else", "numpy")
+    assert file.read_text(encoding="utf-8") == before and list(tmp_path.iterdir()) == [file]
 
 
 @pytest.mark.parametrize("kernels", ["numpy", "numba"])
