@@ -101,6 +101,7 @@ OPS = {
     "attention": OpCase(attention, alike(16, 6, 300, 64), alike(2, 2, 40, 16)),
     "attention, causal": OpCase(lambda *x: attention(*x, is_causal=True), alike(16, 6, 256, 64), alike(2, 2, 40, 16)),
     "multi-head attention": OpCase(lambda x: tt.multi_head_attention(x, 6, is_causal=True), ((16, 256, 1152),), ((2, 40, 90),)),
+    "multi-head attention, odd": OpCase(lambda x: tt.multi_head_attention(x, 5), ((3, 130, 495),), ((2, 70, 45),)),
     "multi-head attention, memory": OpCase(
         lambda x, memory: tt.multi_head_attention(x, 6, memory), ((16, 256, 384), (16, 300, 768)), ((2, 40, 30), (2, 33, 60))
     ),
