@@ -163,7 +163,7 @@ def backpropagate(
                     fitted = contribution if isinstance(contribution, Part) else _fit(contribution, parent, node)
                     if modes.detecting_anomalies:
                         check_finite(fitted, f"a gradient of {node.op.name!r}, called at {node.line},")
-                    pending.add(parent, fitted, fresh=contribution is not g)
+                    pending.add(parent, fitted, fresh=fitted is not g)
             if not retain_graph:
                 node.release()
     return found

@@ -25,6 +25,10 @@ def test_heads_are_split_and_joined(monkeypatch, sizes, dtype):
     want = xp.ascontiguousarray(views.split_heads(packed, parts, num_heads))
     assert split.flags.c_contiguous and (split.shape, split.dtype) == (want.shape, want.dtype)
     assert split.get().tobytes() == want.get().tobytes()
+    last = numbers((batch, length, num_heads * width), dtype, 1)
+    (both,) = in_each_order(monkeypatch, lambda: [heads.split_heads(packed, parts, num_heads, last)])
+    want = xp.concatenate([split, views.split_heads(last, 1, num_heads)])
+    assert both.get().tobytes() == want.get().tobytes()
     (joined,) = in_each_order(monkeypatch, lambda: [heads.join_heads(split)])
     assert (joined.shape, joined.get().tobytes()) == (packed.shape, packed.get().tobytes())
 

@@ -133,9 +133,9 @@ def test_the_schedule_is_applied(make_trainer) -> None:
     scales = []
     plain_step = trainer.optimizer.step
 
-    def step(scale: float, threads: int, ranks: Communicator) -> None:
+    def step(scale: float, threads: int, ranks: Communicator, gradient_scale: Any) -> None:
         scales.append(scale)
-        plain_step(scale, threads, ranks)
+        plain_step(scale, threads, ranks, gradient_scale)
 
     trainer.optimizer.step = step
     trainer.train()

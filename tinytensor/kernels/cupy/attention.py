@@ -325,7 +325,7 @@ def multi_head_attention_forward(
 ) -> tuple[Any, Any]:
     """``attention_forward`` of the heads, joined: see ``kernels/heads.py``."""
     has_memory = memory is not None
-    query, key, value = _split(projected, memory, num_heads)
+    query, key, value, _ = _split(projected, memory, num_heads)
     wanted = (needed[0], needed[has_memory], needed[has_memory], needed[2])
     settings = (mask, is_causal, scale, random_key, keep_probability)
     out, residuals = attention_forward(wanted, query, key, value, bias, *settings)
@@ -347,7 +347,7 @@ def multi_head_attention_backward(
     keep_probability: float,
 ) -> Sequence[Any]:
     """``attention_backward``, which writes the gradients of the heads side by side, so that a single kernel joins them."""
-    query, key, value = _split(projected, memory, num_heads)
+    query, key, value, g = _split(projected, memory, num_heads, g.astype(projected.dtype, copy=False))
     parts = 3 if memory is None else 1  # of the projection; a memory has two
     of_projected = xp.empty((parts, *query.shape), projected.dtype) if needed[0] else [None] * parts
     of_memory: Any = []
@@ -355,16 +355,15 @@ def multi_head_attention_backward(
         of_memory = xp.empty((2, *key.shape), memory.dtype) if needed[1] else [None] * 2
     into = [*of_projected, *of_memory]
     wanted = [*[place is not None for place in into], needed[2]]
-    g = split_heads(g.astype(projected.dtype, copy=False), 1, num_heads)[0]
     settings = (mask, is_causal, scale, random_key, keep_probability)
     *_, d_bias = attention_backward(g, residuals, wanted, query, key, value, bias, *settings, into)
     return join_heads(of_projected) if needed[0] else None, join_heads(of_memory) if needed[1] else None, d_bias
 
 
-def _split(projected: Any, memory: Any, num_heads: int) -> tuple[Any, Any, Any]:
-    """The queries, keys and values in what ``multi_head_attention`` takes: each (batch, heads, length, width / heads)."""
-    if memory is None:
-        query, key, value = split_heads(projected, 3, num_heads)
-    else:
-        (query,), (key, value) = split_heads(projected, 1, num_heads), split_heads(memory, 2, num_heads)
-    return query, key, value
+def _split(projected: Any, memory: Any, num_heads: int, g: Any = None) -> tuple[Any, Any, Any, Any]:
+    """The queries, keys and values in what ``multi_head_attention`` takes, and the gradient of its output unless it is None:
+    each (batch, heads, length, width / heads)."""
+    own = list(split_heads(projected, 3 if memory is None else 1, num_heads, g))
+    of_output = None if g is None else own.pop()
+    query, key, value = own if memory is None else [*own, *split_heads(memory, 2, num_heads)]
+    return query, key, value, of_output

@@ -10,17 +10,28 @@ struct Sizes {
     long long batch, length, parts, heads, width;
 };
 
-// Calls body(place in packed, place in split) for each row (one head of one token) of this block's tile.
+// One head of one token.
+struct Row {
+    Sizes sizes;
+    long long part, sequence, head, token;
+
+    __device__ long long in_split() const {
+        return (((part * sizes.batch + sequence) * sizes.heads + head) * sizes.length + token) * sizes.width;
+    }
+
+    // Its place in an array of so many parts.
+    __device__ long long in_packed(long long parts, long long own) const {
+        return (((sequence * sizes.length + token) * parts + own) * sizes.heads + head) * sizes.width;
+    }
+};
+
+// Calls body(row) for each row of this block's tile.
 template <typename Body>
 __device__ void for_each_row(const Sizes& sizes, Body body) {
     long long tiles = (sizes.length + tile - 1) / tile;
     long long matrix = blockIdx.x / tiles, first = blockIdx.x % tiles * tile;  // matrix: a place in (parts, batch, heads)
-    long long head = matrix % sizes.heads, sequence = matrix / sizes.heads % sizes.batch;
-    long long part = matrix / sizes.heads / sizes.batch;
-    for (long long token = first + threadIdx.y; token < min(first + tile, sizes.length); token += blockDim.y) {
-        long long packed_row = ((sequence * sizes.length + token) * sizes.parts + part) * sizes.heads + head;
-        body(packed_row * sizes.width, (matrix * sizes.length + token) * sizes.width);
-    }
+    Row row = {sizes, matrix / sizes.heads / sizes.batch, matrix / sizes.heads % sizes.batch, matrix % sizes.heads};
+    for (row.token = first + threadIdx.y; row.token < min(first + tile, sizes.length); row.token += blockDim.y) body(row);
 }
 
 // Copies a row. The blockDim.x threads with the same threadIdx.y share it.
@@ -33,18 +44,23 @@ __device__ inline void copy_row(const Scalar* from, Scalar* to, long long width,
 
 // Launch of both kernels: a block for each tile of 64 tokens of each head, parts * batch * heads * tiles in all. In a block,
 // threadIdx.y picks the token and threadIdx.x the elements of its row.
+
+// `last`, unless it is null, is a second packed array, of a single part: the last one of `split`.
 extern "C" __global__ void __launch_bounds__(move_threads, 1) split_heads(
-    const Scalar* packed, Scalar* split, long long batch, long long length, long long parts, long long heads, long long width) {
-    bool in_packs = width % widest == 0 && aligned(packed, split);
-    for_each_row(Sizes{batch, length, parts, heads, width}, [=](long long in_packed, long long in_split) {
-        copy_row(packed + in_packed, split + in_split, width, in_packs);
+    const Scalar* packed, const Scalar* last, Scalar* split, long long batch, long long length, long long parts,
+    long long heads, long long width) {
+    bool in_packs = width % widest == 0 && aligned(packed, last, split);
+    long long from_packed = last ? parts - 1 : parts;
+    for_each_row(Sizes{batch, length, parts, heads, width}, [=](const Row& row) {
+        const Scalar* from = row.part == from_packed ? last + row.in_packed(1, 0) : packed + row.in_packed(from_packed, row.part);
+        copy_row(from, split + row.in_split(), width, in_packs);
     });
 }
 
 extern "C" __global__ void __launch_bounds__(move_threads, 1) join_heads(
     const Scalar* split, Scalar* packed, long long batch, long long length, long long parts, long long heads, long long width) {
     bool in_packs = width % widest == 0 && aligned(packed, split);
-    for_each_row(Sizes{batch, length, parts, heads, width}, [=](long long in_packed, long long in_split) {
-        copy_row(split + in_split, packed + in_packed, width, in_packs);
+    for_each_row(Sizes{batch, length, parts, heads, width}, [=](const Row& row) {
+        copy_row(split + row.in_split(), packed + row.in_packed(parts, row.part), width, in_packs);
     });
 }

@@ -16,11 +16,15 @@ _THREADS = 256  # the threads and the tile are those of heads.cu
 _TILE = 64
 
 
-def split_heads(packed: Any, parts: int, num_heads: int) -> Any:
-    """(batch, length, parts * width) -> (parts, batch, heads, length, width / heads), C-contiguous."""
+def split_heads(packed: Any, parts: int, num_heads: int, last: Any = None) -> Any:
+    """(batch, length, parts * width) -> (parts, batch, heads, length, width / heads), C-contiguous.
+
+    ``last`` (batch, length, width) of the same dtype becomes one more part, so that one launch moves both.
+    """
     batch, length, width = packed.shape
-    split = xp.empty((parts, batch, num_heads, length, width // (parts * num_heads)), packed.dtype)
-    _move("split_heads", contiguous(packed), split, split.shape)
+    shape = (parts + (last is not None), batch, num_heads, length, width // (parts * num_heads))
+    split = xp.empty(shape, packed.dtype)
+    _move("split_heads", (contiguous(packed), None if last is None else contiguous(last), split), shape)
     return split
 
 
@@ -28,16 +32,17 @@ def join_heads(split: Any) -> Any:
     """(parts, batch, heads, length, width / heads) -> (batch, length, parts * width). It undoes ``split_heads``."""
     parts, batch, heads, length, width = split.shape
     packed = xp.empty((batch, length, parts * heads * width), split.dtype)
-    _move("join_heads", contiguous(split), packed, split.shape)
+    _move("join_heads", (contiguous(split), packed), split.shape)
     return packed
 
 
-def _move(name: str, source: Any, target: Any, split_shape: tuple[int, ...]) -> None:
+def _move(name: str, arrays: tuple[Any, ...], split_shape: tuple[int, ...]) -> None:
     parts, batch, heads, length, width = split_shape
-    if not target.size:
+    dtype = arrays[0].dtype
+    if 0 in split_shape:
         return
-    packs = -(-width * target.itemsize // 16)
+    packs = -(-width * dtype.itemsize // 16)
     lanes = next((n for n in (1, 2, 4, 8, 16) if n >= packs), 32)
     blocks = parts * batch * heads * -(-length // _TILE)
     sizes = (batch, length, parts, heads, width)
-    kernel("heads.cu", name, target.dtype)(blocks, (lanes, _THREADS // lanes), source, target, *sizes)
+    kernel("heads.cu", name, dtype)(blocks, (lanes, _THREADS // lanes), *arrays, *sizes)
