@@ -1,6 +1,6 @@
-// Attention's inputs and outputs, moved between two orders. A linear layer makes `packed`, (batch, length, parts, heads, width):
-// all heads of a token lie side by side. cuBLAS needs `split`, (parts, batch, heads, length, width): there the matrices
-// (length, width) follow one another evenly, so that one call multiplies them all.
+// Attention's inputs and outputs, moved between two orders. A linear layer makes `packed`, (batch, length, parts, heads,
+// width): all heads of a token lie side by side. cuBLAS needs `split`, (parts, batch, heads, length, width): there the
+// matrices (length, width) follow one another evenly, so that one call multiplies them all.
 #include "common.cuh"
 
 constexpr int move_threads = 256;  // the most in a block, as in heads.py
@@ -19,7 +19,7 @@ struct Row {
         return (((part * sizes.batch + sequence) * sizes.heads + head) * sizes.length + token) * sizes.width;
     }
 
-    // Its place in an array of so many parts.
+    // Its place in a packed array of so many parts, as part number `own` of them.
     __device__ long long in_packed(long long parts, long long own) const {
         return (((sequence * sizes.length + token) * parts + own) * sizes.heads + head) * sizes.width;
     }
@@ -52,7 +52,8 @@ extern "C" __global__ void __launch_bounds__(move_threads, 1) split_heads(
     bool in_packs = width % widest == 0 && aligned(packed, last, split);
     long long from_packed = last ? parts - 1 : parts;
     for_each_row(Sizes{batch, length, parts, heads, width}, [=](const Row& row) {
-        const Scalar* from = row.part == from_packed ? last + row.in_packed(1, 0) : packed + row.in_packed(from_packed, row.part);
+        bool is_last = row.part == from_packed;
+        const Scalar* from = is_last ? last + row.in_packed(1, 0) : packed + row.in_packed(from_packed, row.part);
         copy_row(from, split + row.in_split(), width, in_packs);
     });
 }

@@ -76,14 +76,16 @@ extern "C" __global__ void __launch_bounds__(row_threads, 1) rms_norm_forward(
     forward<false>(x, weight, nullptr, out, nullptr, rstds, eps, rows, width);
 }
 
+// Writes the gradient of x plus `before`, unless that is null.
 template <bool centred>
 __device__ void input_gradient(const Scalar* g, const Scalar* x, const Scalar* weight, const Accumulator* means,
-                               const Accumulator* rstds, Scalar* d_x, long long rows, long long width) {
-    bool in_packs = width % widest == 0 && aligned(g, x, weight, d_x);
+                               const Accumulator* rstds, const Scalar* before, Scalar* d_x, long long rows, long long width) {
+    bool in_packs = width % widest == 0 && aligned(g, x, weight, before, d_x);
     long long row = static_cast<long long>(blockIdx.x) * blockDim.y + threadIdx.y;
     long long columns = row < rows ? width : 0;
     g += row * width;
     x += row * width;
+    if (before) before += row * width;
     d_x += row * width;
     Accumulator mean = centred && row < rows ? means[row] : Accumulator(0), rstd = row < rows ? rstds[row] : Accumulator(0);
     Accumulator mean_h = 0, mean_h_n = 0;
@@ -101,10 +103,11 @@ __device__ void input_gradient(const Scalar* g, const Scalar* x, const Scalar* w
     for_each_column(columns, in_packs, [&](auto count, long long i) {
         constexpr int n = decltype(count)::value;
         Pack<n> gradients = load<n>(g, i), values = load<n>(x, i), scales = load_or<n>(weight, i, 1);
+        Pack<n> added = load_or<n>(before, i, 0);
         for (int k = 0; k < n; k++) {
             Accumulator h = Accumulator(gradients[k]) * Accumulator(scales[k]);
             Accumulator normalized = (Accumulator(values[k]) - mean) * rstd;
-            values[k] = Scalar((h - mean_h - normalized * mean_h_n) * rstd);
+            values[k] = Scalar((h - mean_h - normalized * mean_h_n) * rstd + Accumulator(added[k]));
         }
         store(d_x, i, values);
     });
@@ -146,24 +149,25 @@ __device__ void sum_group(long long block, const Scalar* g, const Scalar* x, con
 // sum, one of them for each 32 columns of each group.
 template <bool centred>
 __device__ void backward(const Scalar* g, const Scalar* x, const Scalar* weight, const Accumulator* means,
-                         const Accumulator* rstds, Scalar* d_x, Accumulator* weights, Accumulator* biases,
+                         const Accumulator* rstds, const Scalar* before, Scalar* d_x, Accumulator* weights, Accumulator* biases,
                          long long row_blocks, long long groups, long long rows, long long width) {
     if (blockIdx.x < row_blocks)
-        input_gradient<centred>(g, x, weight, means, rstds, d_x, rows, width);
+        input_gradient<centred>(g, x, weight, means, rstds, before, d_x, rows, width);
     else
         sum_group(blockIdx.x - row_blocks, g, x, means, rstds, weights, biases, groups, rows, width);
 }
 
 extern "C" __global__ void __launch_bounds__(row_threads, 1) layer_norm_backward(
-    const Scalar* g, const Scalar* x, const Scalar* weight, const Accumulator* means, const Accumulator* rstds, Scalar* d_x,
-    Accumulator* weights, Accumulator* biases, long long row_blocks, long long groups, long long rows, long long width) {
-    backward<true>(g, x, weight, means, rstds, d_x, weights, biases, row_blocks, groups, rows, width);
+    const Scalar* g, const Scalar* x, const Scalar* weight, const Accumulator* means, const Accumulator* rstds,
+    const Scalar* before, Scalar* d_x, Accumulator* weights, Accumulator* biases, long long row_blocks, long long groups,
+    long long rows, long long width) {
+    backward<true>(g, x, weight, means, rstds, before, d_x, weights, biases, row_blocks, groups, rows, width);
 }
 
 extern "C" __global__ void __launch_bounds__(row_threads, 1) rms_norm_backward(
-    const Scalar* g, const Scalar* x, const Scalar* weight, const Accumulator* rstds, Scalar* d_x, Accumulator* weights,
-    long long row_blocks, long long groups, long long rows, long long width) {
-    backward<false>(g, x, weight, nullptr, rstds, d_x, weights, nullptr, row_blocks, groups, rows, width);
+    const Scalar* g, const Scalar* x, const Scalar* weight, const Accumulator* rstds, const Scalar* before, Scalar* d_x,
+    Accumulator* weights, long long row_blocks, long long groups, long long rows, long long width) {
+    backward<false>(g, x, weight, nullptr, rstds, before, d_x, weights, nullptr, row_blocks, groups, rows, width);
 }
 
 // `sums` is (1 or 2, count, width). Its sums over the second axis go to `first` and, if gridDim.y is 2, to `second`. A block of

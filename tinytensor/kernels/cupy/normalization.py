@@ -46,10 +46,20 @@ def layer_norm_forward(needed: Sequence[bool], x: Any, weight: Any, bias: Any, e
 
 
 def layer_norm_backward(
-    g: Any, residuals: tuple[Any, Any], needed: Sequence[bool], x: Any, weight: Any, bias: Any, eps: float
+    g: Any,
+    residuals: tuple[Any, Any],
+    needed: Sequence[bool],
+    x: Any,
+    weight: Any,
+    bias: Any,
+    eps: float,
+    before: Any = None,
 ) -> Sequence[Any]:
-    """With n the normalised x and h = g * weight: dx = (h - mean(h) - n mean(h n)) rstd, dweight = sum(g n), dbias = sum(g)."""
-    return _backward("layer_norm_backward", g, x, weight, residuals, needed)
+    """With n the normalised x and h = g * weight: dx = (h - mean(h) - n mean(h n)) rstd, dweight = sum(g n), dbias = sum(g).
+
+    ``before`` is added to dx, unless it is None.
+    """
+    return _backward("layer_norm_backward", g, x, weight, residuals, needed, before)
 
 
 def rms_norm_forward(needed: Sequence[bool], x: Any, weight: Any, eps: float) -> tuple[Any, Any]:
@@ -63,24 +73,32 @@ def rms_norm_forward(needed: Sequence[bool], x: Any, weight: Any, eps: float) ->
     return out, rstd
 
 
-def rms_norm_backward(g: Any, rstd: Any, needed: Sequence[bool], x: Any, weight: Any, eps: float) -> Sequence[Any]:
-    """With n the normalised x and h = g * weight: dx = (h - n mean(h n)) rstd, dweight = sum(g n)."""
-    return _backward("rms_norm_backward", g, x, weight, (rstd,), needed[:2])
+def rms_norm_backward(
+    g: Any, rstd: Any, needed: Sequence[bool], x: Any, weight: Any, eps: float, before: Any = None
+) -> Sequence[Any]:
+    """With n the normalised x and h = g * weight: dx = (h - n mean(h n)) rstd, dweight = sum(g n).
+
+    ``before`` is added to dx, unless it is None.
+    """
+    return _backward("rms_norm_backward", g, x, weight, (rstd,), needed[:2], before)
 
 
-def _backward(name: str, g: Any, x: Any, weight: Any, residuals: Sequence[Any], needed: Sequence[bool]) -> Sequence[Any]:
+def _backward(
+    name: str, g: Any, x: Any, weight: Any, residuals: Sequence[Any], needed: Sequence[bool], before: Any
+) -> Sequence[Any]:
     """The gradients of x, of the weight and, for layer norm, of the bias: in one launch, and a second one for the sums."""
     g, x, (rows, width) = contiguous(g), contiguous(x), _shape(x)
     groups = max(1, min(_MOST_GROUPS, rows // 32))
     strips = -(-width // 32)
     d_x = xp.empty(x.shape, x.dtype) if needed[0] else None
+    before = None if before is None else contiguous(before.astype(x.dtype, copy=False))
     sums = xp.empty((sum(needed[1:]), groups, width), accumulator(x.dtype))
     parts = iter(sums)
     of_groups = [next(parts) if wanted else None for wanted in needed[1:]]
     blocks, block = _row_grid(rows, width, threads=256)
     row_blocks = blocks if needed[0] else 0
     sum_blocks = strips * groups if any(needed[1:]) else 0
-    arrays, sizes = (g, x, _parameter(weight), *residuals, d_x, *of_groups), (row_blocks, groups, rows, width)
+    arrays, sizes = (g, x, _parameter(weight), *residuals, before, d_x, *of_groups), (row_blocks, groups, rows, width)
     kernel("normalization.cu", name, x.dtype)(row_blocks + sum_blocks, block, *arrays, *sizes)
     outs = [xp.empty(width, x.dtype) for _ in range(len(sums))]
     if outs:
