@@ -71,6 +71,10 @@ OPS = {
     "layer norm, odd": OpCase(tt.layer_norm, ((4099, 385), (385,), (385,)), ((37, 33), (33,), (33,))),
     "layer norm, wide": OpCase(tt.layer_norm, ((65, 50304), (50304,)), ((3, 1500), (1500,))),
     "rms norm": OpCase(tt.rms_norm, ((8192, 768), (768,)), ((70, 64), (64,))),
+    "residual and layer norm": OpCase(
+        lambda x, w, b: x + tt.layer_norm(x, w, b), ((8192, 768), (768,), (768,)), ((70, 64), (64,), (64,))
+    ),
+    "residual and rms norm, odd": OpCase(lambda x, w: x + tt.rms_norm(x, w), ((4099, 385), (385,)), ((37, 33), (33,))),
     "gelu, exact": OpCase(tt.gelu, ODD, SMALL_ODD),
     "gelu, tanh": OpCase(lambda x: tt.gelu(x, approximate="tanh"), ODD, SMALL_ODD),
     "erf": OpCase(tt.erf, ODD, SMALL_ODD),
