@@ -59,8 +59,8 @@ def test_a_step_of_gpt2(dtype):
     assert found["gemmStridedBatchedEx"] == 12 * 6
 
 
-@dtypes
-def test_a_step_of_gpt2_at_its_full_length(monkeypatch, dtype):
+@pytest.mark.parametrize(("dtype", "most"), [("float32", 920), ("bfloat16", 990)])
+def test_a_step_of_gpt2_at_its_full_length(monkeypatch, dtype, most):
     """1,024 tokens are cut into four blocks of queries, whose weights the backward pass computes again. Here 16 tokens are cut
     so. Two chunks of logits are made, as of 8 x 1,024 tokens.
 
@@ -73,7 +73,7 @@ def test_a_step_of_gpt2_at_its_full_length(monkeypatch, dtype):
     found = launches(GPT2, dtype)
     assert found["gemmStridedBatchedEx"] == 12 * 4 * (2 + 5)
     others = found.total() - sum(found[name] for name in ATTENTION)
-    assert others <= 470 and found.total() <= 980, found
+    assert others <= 470 and found.total() <= most, found
 
 
 def test_the_count_is_of_what_a_gpu_does():
