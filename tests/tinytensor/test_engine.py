@@ -1064,3 +1064,18 @@ def test_a_norm_adds_to_the_gradient_of_a_residual(norm, order):
         np.testing.assert_allclose(a.numpy(), c.numpy(), rtol=1e-10, atol=1e-12)
         np.testing.assert_allclose(a.numpy(), d.numpy(), rtol=1e-12, atol=1e-14)
     np.testing.assert_array_equal(g.numpy(), kept)
+
+
+@pytest.mark.parametrize(
+    "index", [slice(None), slice(0, 9), (slice(None), slice(0, 4)), slice(None, None, -1), slice(-3, None)], ids=str
+)
+def test_a_slice_of_everything_passes_its_gradient_on(index):
+    """Also where x gets the same gradient from elsewhere, and where the slice is of everything but turned round."""
+    x = tt.tensor(np.arange(12.0).reshape(3, 4), requires_grad=True)
+    g = np.random.default_rng(0).standard_normal((3, 4))
+    (first,) = tt.grad(x[index] + x, [x], tt.tensor(g))
+    turned = g[::-1] if index == slice(None, None, -1) else g
+    np.testing.assert_array_equal(first.numpy(), turned + g)
+    x[index].backward(tt.tensor(g))
+    x.grad += 1.0
+    np.testing.assert_array_equal(x.grad.numpy(), turned + 1.0)
