@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tinytensor.backend import xp
+from tinytensor.backend import is_floating, xp
 
 # What an element may differ by, times 1 + its size: the rounding of what is stored, and of sums of a few thousand terms.
 TOLERANCE = {"float64": 1e-12, "float32": 4e-6, "bfloat16": 2.0**-8}
@@ -16,7 +16,7 @@ def numbers(shape, dtype, seed=0):
 
 def wide(value):
     """The same in float64, also inside a tuple."""
-    return value.astype("float64") if isinstance(value, xp.ndarray) and value.dtype.kind in "fV" else value
+    return value.astype("float64") if isinstance(value, xp.ndarray) and is_floating(value.dtype) else value
 
 
 def in_each_order(monkeypatch, compute):

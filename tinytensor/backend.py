@@ -62,6 +62,7 @@ def _load_cupy() -> Any:
         raise BackendError(f"CuPy does not load ({reason}): install it again, {_INSTALL}") from None
     _check_gpu(cupy.cuda.runtime)
     _check_libraries(cupy.cuda)
+    _check_headers()
     return cupy
 
 
@@ -145,6 +146,18 @@ def _check_libraries(cuda: Any) -> None:
         raise BackendError(f"CuPy does not find CUDA's library {library}: {_INSTALL} brings it") from None
 
 
+def _check_headers() -> None:
+    """Raise BackendError unless CUDA's headers are there, ``cuda_bf16.h`` and ``cuda_fp16.h`` among them.
+
+    CuPy compiles its own functions when they are first called, and asks for the headers of the CUDA runtime as here. Its bare
+    wheel lacks them (docs.cupy.dev, "Installation": since CUDA 12.2 they are required).
+    """
+    from cuda.pathfinder import find_nvidia_header_directory  # a package that CuPy requires
+
+    if find_nvidia_header_directory("cudart") is None:
+        raise BackendError(f"CuPy does not find CUDA's headers: {_INSTALL} brings them, or set CUDA_PATH to a CUDA toolkit")
+
+
 def load_nccl() -> Any:
     """CuPy's module of NVIDIA's NCCL, by which several GPUs reach each other. Raises BackendError without that library."""
     from cupy.cuda import nccl
@@ -206,8 +219,8 @@ def owner(array: Array) -> Array:
 
 
 def is_floating(dtype: DType) -> bool:
-    """True for real floating-point dtypes. (In NumPy bfloat16 has the kind 'V', and no other dtype of tensors has it.)"""
-    return dtype.kind in "fV"
+    """True for real floating-point dtypes. (bfloat16 is not NumPy's own, so its kind is not 'f'.)"""
+    return dtype.kind == "f" or (bfloat16 is not None and dtype == bfloat16)
 
 
 def wide(dtype: DType) -> DType:

@@ -110,7 +110,7 @@ class _CheckpointOp(Op):
     def input_name(self, place: int) -> str:
         return f"tensor {place}"
 
-    def backward(self, node: Node, g: Any, create_graph: bool) -> Sequence[Any]:
+    def backward(self, node: Node, g: Any, create_graph: bool, before: Any = None) -> Sequence[Any]:
         function, arrays, are_tensors, generator, outer, memories = node.saved
         leaves = [leaf.tensor() for leaf in outer if leaf.tensor is not None]
         check_unchanged(node, [memory() for memory in memories] + [leaf.data for leaf in leaves if leaf is not None])

@@ -124,6 +124,15 @@ class _Pending:
             self._gradients[n][part.index] = part.values
         self._owned.add(n)
 
+    def so_far(self, node: Node | None) -> Any:
+        """The gradient that has reached the node so far; None if there is none."""
+        return None if node is None else self._gradients.get(node.number)
+
+    def replace(self, node: Node, gradient: Any) -> None:
+        """Put another gradient, which nobody else holds, in place of what has reached the node so far."""
+        self._gradients[node.number] = gradient
+        self._owned.add(node.number)
+
     def pop(self) -> tuple[Node, Any, bool]:
         """The newest node, its gradient, and whether the gradient is an array that nobody else holds."""
         n = -heappop(self._heap)
@@ -158,15 +167,29 @@ def backpropagate(
             if node.op is None or (is_wanted and (stop_at_wanted or node.number == oldest)):
                 continue
             _check_saved(node)
-            for parent, contribution in zip(node.parents, node.op.backward(node, g, create_graph)):
+            for parent, contribution in zip(node.parents, _contributions(node, g, create_graph, pending)):
                 if parent is not None and contribution is not None:
                     fitted = contribution if isinstance(contribution, Part) else _fit(contribution, parent, node)
                     if modes.detecting_anomalies:
                         check_finite(fitted, f"a gradient of {node.op.name!r}, called at {node.line},")
-                    pending.add(parent, fitted, fresh=contribution is not g)
+                    pending.add(parent, fitted, fresh=fitted is not g)
             if not retain_graph:
                 node.release()
     return found
+
+
+def _contributions(node: Node, g: Any, create_graph: bool, pending: _Pending) -> Sequence[Any]:
+    """What the node's op returns for each parent. Where a kernel adds to what has reached the first parent already, the sum is
+    put there at once, and None stands in its place: this saves a pass over both."""
+    op, first = node.op, node.parents[0]
+    assert op is not None
+    can_add = op.adds_to_first and not create_graph and not modes.detecting_anomalies  # which looks at each part by itself
+    before = pending.so_far(first) if can_add else None
+    if before is None or first is None:
+        return op.backward(node, g, create_graph)
+    total, *others = op.backward(node, g, create_graph, before)
+    pending.replace(first, _fit(total, first, node))
+    return [None, *others]
 
 
 def _fit(gradient: Any, parent: Node, node: Node) -> Any:

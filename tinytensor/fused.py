@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -39,7 +40,9 @@ class FusedOp(Op):
 
     ``kernel_forward(needed, *arguments)`` returns the output and the residuals, which are what the backward pass needs besides
     the arguments. ``kernel_backward(g, residuals, needed, **arguments)`` returns one gradient for each input. ``needed`` says
-    which inputs need a gradient. If none does, the forward kernel need not save any residuals.
+    which inputs need a gradient. If none does, the forward kernel need not save any residuals. A backward kernel may have a
+    parameter ``before``: a gradient of the first input that has arrived from elsewhere, or None. It returns the sum of this and
+    its own, in a new array.
 
     First-order gradients come from the kernels. For higher orders the reference is run again and differentiated like any other
     expression. The kernels and the reference get all inputs in one floating-point dtype. It is never float16, where squares and
@@ -60,6 +63,7 @@ class FusedOp(Op):
         self.differentiable = True
         self.kernel_forward = kernel_forward
         self.kernel_backward = kernel_backward
+        self.adds_to_first = "before" in inspect.signature(kernel_backward).parameters
         self.is_loss = is_loss
         self.check = check
         self.usual_dtypes = [default_dtype] * len(inputs)
@@ -96,12 +100,13 @@ class FusedOp(Op):
     def saved(self, arguments: Sequence[Any], out: Array, residuals: Any, needed: tuple[bool, ...]) -> Any:
         return dict(zip(self.names, arguments)), residuals
 
-    def backward(self, node: Node, g: Any, create_graph: bool) -> Sequence[Any]:
+    def backward(self, node: Node, g: Any, create_graph: bool, before: Any = None) -> Sequence[Any]:
         values, residuals = node.saved
         needed = [parent is not None for parent in node.parents]
         if not create_graph:
             g = g.astype(default_dtype) if g.dtype == float16 else g
-            return self.kernel_backward(g, residuals, needed, **values)
+            added = {} if before is None else {"before": before}
+            return self.kernel_backward(g, residuals, needed, **values, **added)
         # Each input gets a new alias, at which its gradient is collected. So if one input was computed from another, the other
         # does not get the gradient that flows through the first as well.
         values = dict(values)

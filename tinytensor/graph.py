@@ -98,7 +98,7 @@ def _ancestors(root: engine.Node) -> list[engine.Node]:
 def _text(array: Any) -> str:
     """A few values as text, and the norm of many."""
     values = to_numpy(array)
-    if values.dtype.kind == "V":  # bfloat16, which NumPy cannot format
+    if values.dtype.name == "bfloat16":  # which NumPy cannot format
         values = values.astype("float32")
     if values.size == 1:
         return f"{float(values.reshape(())):.4g}"

@@ -64,6 +64,8 @@ def op(*, floating: bool = False, several: bool = False, **rules: Callable[..., 
 class Op:
     """A forward function and a gradient rule for each of its inputs; see ``op``."""
 
+    adds_to_first = False  # whether ``backward`` takes ``before``, as some kernels do
+
     def __init__(
         self,
         forward: Callable[..., Any],
@@ -174,8 +176,12 @@ class Op:
 
     # -- backward
 
-    def backward(self, node: Node, g: Any, create_graph: bool) -> Sequence[Any]:
-        """The gradient for each of the node's parents; None for a parent that is None."""
+    def backward(self, node: Node, g: Any, create_graph: bool, before: Any = None) -> Sequence[Any]:
+        """The gradient for each of the node's parents; None for a parent that is None.
+
+        ``before`` is given only to an op that ``adds_to_first``: the gradient that has reached the first parent so far. What is
+        returned for that parent is then the sum of both, in a new array.
+        """
         saved = {**node.saved, "g": g}
         if create_graph:
             saved = self._as_tensors(node, saved)

@@ -178,5 +178,5 @@ def test_what_is_read():
     assert "xp.cumsum" in texts["tinytensor/summation.py"]
     assert "xp.isfinite" in texts["tinytensor/ops/reductions.py"]
     assert "xp.zeros" in texts["tinyformer/models/caches.py"]
-    assert "def joinable" in texts["tinytensor/kernels/numpy/attention.py"]
+    assert "def same_lead" in texts["tinytensor/kernels/numpy/attention.py"]
     assert "xp.vecdot" not in texts["tinytensor/kernels/numpy/normalization.py"]

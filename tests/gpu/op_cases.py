@@ -71,6 +71,10 @@ OPS = {
     "layer norm, odd": OpCase(tt.layer_norm, ((4099, 385), (385,), (385,)), ((37, 33), (33,), (33,))),
     "layer norm, wide": OpCase(tt.layer_norm, ((65, 50304), (50304,)), ((3, 1500), (1500,))),
     "rms norm": OpCase(tt.rms_norm, ((8192, 768), (768,)), ((70, 64), (64,))),
+    "residual and layer norm": OpCase(
+        lambda x, w, b: x + tt.layer_norm(x, w, b), ((8192, 768), (768,), (768,)), ((70, 64), (64,), (64,))
+    ),
+    "residual and rms norm, odd": OpCase(lambda x, w: x + tt.rms_norm(x, w), ((4099, 385), (385,)), ((37, 33), (33,))),
     "gelu, exact": OpCase(tt.gelu, ODD, SMALL_ODD),
     "gelu, tanh": OpCase(lambda x: tt.gelu(x, approximate="tanh"), ODD, SMALL_ODD),
     "erf": OpCase(tt.erf, ODD, SMALL_ODD),
@@ -101,6 +105,7 @@ OPS = {
     "attention": OpCase(attention, alike(16, 6, 300, 64), alike(2, 2, 40, 16)),
     "attention, causal": OpCase(lambda *x: attention(*x, is_causal=True), alike(16, 6, 256, 64), alike(2, 2, 40, 16)),
     "multi-head attention": OpCase(lambda x: tt.multi_head_attention(x, 6, is_causal=True), ((16, 256, 1152),), ((2, 40, 90),)),
+    "multi-head attention, odd": OpCase(lambda x: tt.multi_head_attention(x, 5), ((3, 130, 495),), ((2, 70, 45),)),
     "multi-head attention, memory": OpCase(
         lambda x, memory: tt.multi_head_attention(x, 6, memory), ((16, 256, 384), (16, 300, 768)), ((2, 40, 30), (2, 33, 60))
     ),

@@ -3,6 +3,7 @@
 import ast
 from pathlib import Path
 
+import numpy
 import pytest
 
 import tinytensor
@@ -58,6 +59,9 @@ for name in ("cupy_backends", "cupy_backends.cuda"):
     sys.modules[name] = types.ModuleType(name)
 sys.modules.update({"cupy": cupy, libs.__name__: libs})
 libs.cublas = types.ModuleType("cublas")
+pathfinder = types.ModuleType("cuda.pathfinder")
+pathfinder.find_nvidia_header_directory = lambda name: {"cudart": "/usr/local/cuda/include"}[name]
+sys.modules.update({"cuda": types.ModuleType("cuda"), "cuda.pathfinder": pathfinder})
 """  # a CuPy without faults; each case adds one
 
 UNUSABLE = {
@@ -105,6 +109,10 @@ UNUSABLE = {
     "no NVRTC": (
         "cupy.cuda.nvrtc.getVersion = lambda: refuse(0, 'CuPy failed to load libnvrtc.so.13')",
         ["CUDA's library NVRTC", "pip install 'tinytensor[cuda13]'"],
+    ),
+    "no headers": (
+        "pathfinder.find_nvidia_header_directory = lambda name: None",
+        ["CuPy does not find CUDA's headers", "pip install 'tinytensor[cuda13]'", "set CUDA_PATH"],
     ),
 }
 
@@ -170,6 +178,14 @@ def test_the_check_of_imports_sees_them(tmp_path):
         file = tmp_path / "file.py"
         file.write_text(text)
         assert set(imports(file)) == {"numpy"}
+
+
+@pytest.mark.needs("cupy")
+def test_bfloat16_is_floating_and_other_dtypes_that_numpy_lacks_are_not():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    kinds = {name: backend.is_floating(numpy.dtype(getattr(ml_dtypes, name))) for name in ("bfloat16", "int4", "uint2")}
+    assert kinds == {"bfloat16": True, "int4": False, "uint2": False}
+    assert not backend.is_floating(numpy.dtype("V2")) and backend.is_floating(numpy.dtype("float16"))
 
 
 @pytest.mark.needs("numpy")  # otherwise the host's arrays are not those of the backend

@@ -137,15 +137,23 @@ def test_only_the_gradients_that_are_needed(needed, random_key):
     assert_close(got, want, "float64")
 
 
-def test_views_of_one_projection_are_read_in_place_and_results_can_be_joined(monkeypatch):
+def test_views_of_one_projection_are_copied_so_that_a_product_is_one_call():
     packed = numbers((2, 24, 3, 4, 8), "float32")
-    query, key, value = [packed[:, :, i].swapaxes(1, 2) for i in range(3)]
-    g = numbers((2, 24, 4, 8), "float32", 1).swapaxes(1, 2)
-    copies = [xp.ascontiguousarray(x) for x in (query, key, value, g)]
-    got = results(kernels, [query, key, value, g], is_causal=True)
+    views = [packed[:, :, i].swapaxes(1, 2) for i in range(3)]
+    views.append(numbers((2, 24, 4, 8), "float32", 1).swapaxes(1, 2))
+    copies = [xp.ascontiguousarray(x) for x in views]
+    before = len(xp.launches)
+    got = results(kernels, views, is_causal=True)
+    launched = xp.launches[before:]
+    assert launched.count("gemmStridedBatchedEx") == 6 and launched.count("ascontiguousarray") == 4 + 3  # three of them again
     assert_close(got, results(reference, [wide(x) for x in copies], is_causal=True), "float32", slack=4)
-    for x in got:
-        assert x.swapaxes(1, 2).flags.c_contiguous
+
+
+def test_a_broadcast_input_is_not_copied():
+    query, key = numbers((2, 3, 9, 4), "float32"), numbers((2, 1, 16, 4), "float32", 1)
+    before = len(xp.launches)
+    results(kernels, [query, key, key, query], needed=[False] * 4)
+    assert "ascontiguousarray" not in xp.launches[before:]
 
 
 def test_no_keys_give_zeros():
@@ -183,7 +191,9 @@ def test_few_launches_and_no_waiting(monkeypatch, random_key):
     launched = []
     for name in ("kernel", "matmul"):
         original = getattr(attention, name)
-        monkeypatch.setattr(attention, name, lambda *a, original=original, name=name: launched.append(name) or original(*a))
+        monkeypatch.setattr(
+            attention, name, lambda *a, original=original, name=name, **k: launched.append(name) or original(*a, **k)
+        )
     waited = xp.synchronizations
     arrays = inputs((2, 3, 40, 8), (2, 3, 40, 8), (2, 3, 40, 8), "float32")
     results(kernels, arrays, is_causal=True, random_key=random_key)

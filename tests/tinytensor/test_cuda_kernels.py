@@ -165,6 +165,32 @@ def test_norms_of_rows_that_are_not_aligned_or_not_contiguous(monkeypatch, norm,
         assert_close(got, want, dtype, slack=4 if dtype == "float32" else 1)
 
 
+@dtypes
+@norms
+@pytest.mark.parametrize("shape", [(3, 5), (7, 100), (70, 300), (3, 0), (2, 2052)], ids=str)
+def test_norms_add_to_a_gradient_that_has_arrived(monkeypatch, norm, shape, dtype):
+    x, g, before = [numbers(shape, dtype, seed) for seed in range(3)]
+    settings = parameters(norm, shape[-1:], dtype, (True, True))
+    needed = [True] * (1 + len(settings))
+
+    def gradients(module, before, *arrays):
+        forward, backward = getattr(module, f"{norm}_forward"), getattr(module, f"{norm}_backward")
+        x, g, *given = arrays
+        _, residuals = forward(needed, x, *given, 1e-5)
+        return backward(g, residuals, needed, x, *given, 1e-5, before=before)
+
+    got = in_each_order(monkeypatch, lambda: gradients(kernels, before, x, g, *settings))
+    want = gradients(reference, wide(before), *[wide(a) for a in (x, g, *settings)])
+    assert_close(got, want, dtype, slack=4 if dtype == "float32" else 1)
+    strided = xp.concatenate([before, before], axis=-1)[..., : shape[-1]].T.copy().T  # another layout, and another dtype
+    again = gradients(kernels, strided.astype("float64"), x, g, *settings)
+    assert bits(again) == bits(got)
+
+
+def bits(arrays):
+    return [a.get().tobytes() for a in arrays]
+
+
 def test_layer_norm_far_from_zero_keeps_its_digits():
     x = numbers((6, 300), "float32") + 1000.0
     out = kernels.layer_norm_forward([False] * 3, x, None, None, 1e-5)[0]

@@ -1026,3 +1026,56 @@ def test_a_gradient_set_by_hand_is_a_tensor(value):
     x = leaf(1.0, 2.0)
     with pytest.raises(TypeError, match=f"a gradient must be a tensor, not a {type(value).__name__}"):
         x.grad = value
+
+
+# ---------------------------------------------------------------------------- kernels that add to what has arrived already
+
+
+NORMS = {
+    "layer norm": lambda x, w: tt.layer_norm(x, w),
+    "rms norm": lambda x, w: tt.rms_norm(x, w),
+}
+
+
+@pytest.mark.parametrize("norm", NORMS.values(), ids=NORMS)
+@pytest.mark.parametrize("order", ["residual first", "residual last", "twice", "its own weight", "shared gradient"])
+def test_a_norm_adds_to_the_gradient_of_a_residual(norm, order):
+    """x also gets gradients from elsewhere, before and after the norm's, and none of them is lost, counted twice or changed."""
+    forms = {
+        "residual first": lambda x, w: x * 3.0 + norm(x, w),
+        "residual last": lambda x, w: norm(x, w) * x,
+        "twice": lambda x, w: x + norm(norm(x + 1.0, w) + x, w),
+        "its own weight": lambda x, w: norm(x[0], x[0]) + x[1] * norm(x[0], w),
+        "shared gradient": lambda x, w: x + norm(x, w) + (x + w),
+    }
+    rng = np.random.default_rng(0)
+    x, w = [tt.tensor(rng.standard_normal(shape), requires_grad=True) for shape in ((3, 4), (4,))]
+    tt.gradcheck(lambda x, w: forms[order](x, w), [x, w])
+    out = forms[order](x, w)
+    g = tt.tensor(rng.standard_normal(out.shape))
+    kept = g.numpy().copy()
+    first = tt.grad(out, [x, w], g, retain_graph=True)
+    again = tt.grad(out, [x, w], g, retain_graph=True)
+    graph = tt.grad(out, [x, w], g, create_graph=True)  # where the readable formula is differentiated
+    with tt.detect_anomaly():
+        apart = tt.grad(forms[order](x, w), [x, w], g)
+    for a, b, c, d in zip(first, again, graph, apart):
+        np.testing.assert_array_equal(a.numpy(), b.numpy())
+        np.testing.assert_allclose(a.numpy(), c.numpy(), rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(a.numpy(), d.numpy(), rtol=1e-12, atol=1e-14)
+    np.testing.assert_array_equal(g.numpy(), kept)
+
+
+@pytest.mark.parametrize(
+    "index", [slice(None), slice(0, 9), (slice(None), slice(0, 4)), slice(None, None, -1), slice(-3, None)], ids=str
+)
+def test_a_slice_of_everything_passes_its_gradient_on(index):
+    """Also where x gets the same gradient from elsewhere, and where the slice is of everything but turned round."""
+    x = tt.tensor(np.arange(12.0).reshape(3, 4), requires_grad=True)
+    g = np.random.default_rng(0).standard_normal((3, 4))
+    (first,) = tt.grad(x[index] + x, [x], tt.tensor(g))
+    turned = g[::-1] if index == slice(None, None, -1) else g
+    np.testing.assert_array_equal(first.numpy(), turned + g)
+    x[index].backward(tt.tensor(g))
+    x.grad += 1.0
+    np.testing.assert_array_equal(x.grad.numpy(), turned + 1.0)

@@ -449,7 +449,7 @@ def test_a_momentum_set_later_starts_with_the_gradient():
 
 
 def test_clipping_takes_one_call_for_the_norm_and_one_for_the_scale(monkeypatch):
-    norms, scales = counted(monkeypatch, "global_norm"), counted(monkeypatch, "scale_all")
+    norms, scales = counted(monkeypatch, "norm_and_scale"), counted(monkeypatch, "scale_all")
     parameters = [nn.Parameter([1.0]) for _ in range(3)]
     for p in parameters:
         p.grad = tt.ones(1)
@@ -869,3 +869,58 @@ def test_threads_change_nothing(threads):
         return [p.numpy().tolist() for p in model.parameters()]
 
     assert trained(threads=threads) == trained()
+
+
+class Plain(optim.Optimizer):
+    """An optimizer of a user, which knows nothing of scales."""
+
+    def update(self, parameters, gradients, states, group, lr):
+        for parameter, gradient in zip(parameters, gradients):
+            parameter -= lr * gradient
+
+
+class Halved(optim.AdamW):
+    """A user's change of AdamW, which does not say that it reads the scale, though AdamW does."""
+
+    def update(self, parameters, gradients, states, group, lr):
+        super().update(parameters, [g * 0.5 for g in gradients], states, group, lr)
+
+
+SCALED = {
+    "adamw": lambda p: optim.AdamW(p, lr=0.1),
+    "adam": lambda p: optim.Adam(p, lr=0.1, weight_decay=0.1),
+    "sgd": lambda p: optim.SGD(p, lr=0.1, momentum=0.9),
+    "muon": lambda p: optim.Muon([{"params": p[:2]}, {"params": p[2:], "orthogonal": False, "lr": 0.1}]),
+    "a user's": lambda p: Plain(p, lr=0.1),
+    "a user's change": lambda p: Halved(p, lr=0.1),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", pytest.param("float16", marks=pytest.mark.needs("numpy"))])
+@pytest.mark.parametrize("max_norm", [0.5, 1e9, math.inf])
+@pytest.mark.parametrize("make", SCALED.values(), ids=SCALED)
+def test_a_step_that_scales_has_the_bits_of_clipping_first(make, max_norm, dtype):
+    def stepped(clipping_first):
+        tt.seed(5)
+        shapes = [(6, 4), (300, 301), (7,), ()]
+        parameters = [nn.Parameter(tt.random.normal(shape).astype(dtype)) for shape in shapes]
+        optimizer, norms = make(parameters), []
+        for _ in range(3):
+            for p in parameters:
+                p.grad = tt.random.normal(p.shape).astype(dtype)
+            if clipping_first:
+                norm, scale = optim.clip_grad_norm(parameters, max_norm), None
+            else:
+                norm, scale = optim.norm_and_scale(iter(parameters), max_norm)
+            optimizer.step(0.5, gradient_scale=scale)
+            norms.append(norm)
+        return [x.numpy().tobytes() for x in (*norms, *parameters, *optimizer.state_dict().values())]
+
+    assert stepped(True) == stepped(False)
+
+
+def test_the_scale_of_no_gradients_is_none_and_a_norm_must_be_positive():
+    norm, scale = optim.norm_and_scale([nn.Parameter([1.0])], 1.0)
+    assert norm.item() == 0 and scale is None
+    with pytest.raises(ValueError, match="norm_and_scale: max_norm must be positive, not 0"):
+        optim.norm_and_scale([nn.Parameter([1.0])], 0.0)

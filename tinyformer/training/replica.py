@@ -13,7 +13,7 @@ from tinyformer.training.losses import LossFunction
 from tinytensor import Tensor, parallel
 from tinytensor.distributed import Communicator, check_same
 from tinytensor.nn import Module
-from tinytensor.optim import Optimizer, clip_grad_norm
+from tinytensor.optim import Optimizer, norm_and_scale
 
 
 class Replica(Evaluator):
@@ -39,8 +39,8 @@ class Replica(Evaluator):
                 part = partial(self._part_of_the_loss, batch.num_targets / count)
                 mean_loss = mean_loss + parallel.backward(part, batch.shards, batch.seeds)
         self.ranks.sum_gradients(self.model.parameters(), [mean_loss.data])
-        norm = clip_grad_norm(self.model.parameters(), self.clip)
-        self.optimizer.step(rate, max(len(batch.shards) for batch in work) or 1, self.ranks)
+        norm, gradient_scale = norm_and_scale(self.model.parameters(), self.clip)
+        self.optimizer.step(rate, max(len(batch.shards) for batch in work) or 1, self.ranks, gradient_scale)
         return mean_loss, norm
 
     def _part_of_the_loss(self, fraction: float, shard: Any) -> Tensor:

@@ -51,6 +51,6 @@ def values_text(array: Array) -> str:
 
 
 def _printed(array: Any, **settings: Any) -> str:
-    if array.dtype.kind == "V":  # bfloat16, which NumPy cannot format
+    if array.dtype.name == "bfloat16":  # which NumPy cannot format
         array = array.astype("float32")
     return str(host.array2string(array, separator=", ", precision=4, max_line_width=LINE, **settings))

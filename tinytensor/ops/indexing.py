@@ -30,6 +30,14 @@ def _is_basic(index: Any) -> bool:
     return all(part is None or part is Ellipsis or isinstance(part, (int, slice, host.integer)) for part in parts)
 
 
+def _is_all(index: Any, shape: tuple[int, ...]) -> bool:
+    """True for slices that together select every element, in its place."""
+    parts = index if isinstance(index, tuple) else (index,)
+    return len(parts) <= len(shape) and all(
+        isinstance(part, slice) and part.indices(n) == (0, n, 1) for part, n in zip(parts, shape)
+    )
+
+
 def as_index(index: Any) -> Any:
     """An index that the backend accepts: tensors, lists and NumPy arrays become arrays of the backend.
 
@@ -54,8 +62,10 @@ def _getitem_gradient(g: Any, x_shape: tuple[int, ...], index: Any) -> Any:
     """The gradient of x[index]: 0 except for the selected elements.
 
     If nothing is recorded and no element was selected twice, this is a ``Part``, which the engine adds in place. Otherwise a
-    tensor that is cut into pieces would need a whole array of zeros for each piece.
+    tensor that is cut into pieces would need a whole array of zeros for each piece. Where x[index] is all of x, it is g.
     """
+    if _is_all(index, x_shape):
+        return g
     return Part(index, g) if is_array(g) and _is_basic(index) else _scatter(g, index, x_shape)
 
 

@@ -1,6 +1,6 @@
 """Optimizers, learning-rate schedules and gradient clipping, with PyTorch's names and defaults."""
 
-from tinytensor.optim.clipping import clip_grad_norm
+from tinytensor.optim.clipping import clip_grad_norm, norm_and_scale
 from tinytensor.optim.muon import Muon
 from tinytensor.optim.optimizer import Optimizer
 from tinytensor.optim.optimizers import SGD, Adam, AdamW
@@ -18,4 +18,5 @@ __all__ = [
     "Optimizer",
     "Schedule",
     "clip_grad_norm",
+    "norm_and_scale",
 ]

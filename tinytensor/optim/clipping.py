@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 from tinytensor import kernels
 from tinytensor.backend import is_host_array, no_warnings, xp
-from tinytensor.changes import note_change
-from tinytensor.optim.optimizer import tensors_in
+from tinytensor.optim.optimizer import scale_gradients, tensors_in
 from tinytensor.tensor import Tensor
 
 
@@ -25,19 +25,39 @@ def clip_grad_norm(parameters: Tensor | Iterable[Tensor], max_norm: float) -> Te
     >>> round(float(before), 4), round(x.grad.norm().item(), 4)
     (5.0, 1.0)
     """
+    tensors = tensors_in("clip_grad_norm", parameters)
+    norm, scale = _norm_and_scale("clip_grad_norm", tensors, max_norm)
+    if scale is not None:
+        scale_gradients([p.grad.data for p in tensors if p.grad is not None], scale)
+    return norm
+
+
+def norm_and_scale(parameters: Tensor | Iterable[Tensor], max_norm: float) -> tuple[Tensor, Any]:
+    """The norm that ``clip_grad_norm`` returns, and the array of one element by which it multiplies the gradients.
+
+    The gradients are not changed: ``optimizer.step(gradient_scale=...)`` multiplies them where it reads them, which saves a
+    pass over them. The scale is None where it would change nothing: for an infinite ``max_norm``, without any gradients, and on
+    the CPU for gradients that are short enough.
+
+    >>> x = tt.nn.Parameter([0.0, 0.0])
+    >>> x.grad = tt.tensor([3.0, 4.0])
+    >>> norm, scale = tt.optim.norm_and_scale([x], 1.0)
+    >>> round(float(norm), 4), round(float(scale), 4)
+    (5.0, 0.2)
+    """
+    return _norm_and_scale("norm_and_scale", tensors_in("norm_and_scale", parameters), max_norm)
+
+
+def _norm_and_scale(caller: str, tensors: Iterable[Tensor], max_norm: float) -> tuple[Tensor, Any]:
     max_norm = float(max_norm)
     if not max_norm > 0:
-        raise ValueError(f"clip_grad_norm: max_norm must be positive, not {max_norm}")
-    gradients = [p.grad.data for p in tensors_in("clip_grad_norm", parameters) if p.grad is not None]
+        raise ValueError(f"{caller}: max_norm must be positive, not {max_norm}")
+    gradients = [p.grad.data for p in tensors if p.grad is not None]
     if not gradients:
-        return Tensor(0.0)
+        return Tensor(0.0), None
     with no_warnings():
-        norm = kernels.global_norm(gradients)
-        if max_norm < math.inf:
-            scale = xp.minimum(max_norm / (norm + 1e-6), 1.0)
-            if not is_host_array(scale) or scale != 1.0:  # reading a GPU's number would wait for it
-                each_once = list({id(g): g for g in gradients}.values())  # two parameters may share a gradient
-                kernels.scale_all(each_once, scale)
-                for gradient in gradients:
-                    note_change(gradient)
-    return Tensor._wrap(xp.asarray(norm))
+        if max_norm == math.inf:
+            return Tensor._wrap(xp.asarray(kernels.global_norm(gradients))), None
+        norm, scale = kernels.norm_and_scale(gradients, max_norm)
+    changes_nothing = is_host_array(scale) and scale == 1.0  # reading a GPU's number would wait for it
+    return Tensor._wrap(xp.asarray(norm)), None if changes_nothing else scale

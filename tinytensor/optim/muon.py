@@ -33,10 +33,10 @@ def orthogonalised(matrices: Any) -> Any:
     x = x / xp.maximum(xp.sqrt((x * x).sum((-1, -2), keepdims=True)), TINY)
     a, b, c = POLYNOMIAL
     gram = kernels.matmul(x, x.swapaxes(-1, -2))
-    identity = xp.eye(x.shape[-2], dtype=x.dtype)
+    constant = a * xp.eye(x.shape[-2], dtype=x.dtype)
     product = None
     for rounds_left in reversed(range(ROUNDS)):
-        p = a * identity + b * gram + c * kernels.matmul(gram, gram)
+        p = constant + b * gram + c * kernels.matmul(gram, gram)
         product = p if product is None else kernels.matmul(p, product)
         if rounds_left:
             gram = kernels.matmul(p, kernels.matmul(gram, p))

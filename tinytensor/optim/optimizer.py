@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from tinytensor import parallel
+from tinytensor import kernels, parallel
 from tinytensor.backend import host, no_warnings, xp
 from tinytensor.changes import note_change
 from tinytensor.nn.module import Parameter
@@ -31,6 +31,14 @@ def tensors_in(caller: str, given: Any) -> list[Any]:
     return several
 
 
+def scale_gradients(gradients: Arrays, scale: Any) -> None:
+    """Multiply gradients in place, each array once, though two parameters may share it."""
+    with no_warnings():
+        kernels.scale_all(list({id(g): g for g in gradients}.values()), scale)
+    for gradient in gradients:
+        note_change(gradient)
+
+
 class Optimizer:
     """The base of optimizers. It has groups of parameters, and a state for each parameter.
 
@@ -44,6 +52,7 @@ class Optimizer:
     """
 
     state_names: tuple[str, ...] = ()
+    reads_gradient_scale = False  # whether the ``update`` of this class multiplies gradients by ``group["gradient_scale"]``
 
     def __init__(self, parameters: Iterable[Parameter] | Iterable[dict[str, Any]], **defaults: Any):
         self.param_groups: list[dict[str, Any]] = [self._group(g, defaults) for g in self._given_groups(parameters)]
@@ -98,11 +107,14 @@ class Optimizer:
             if p.grad is not None:  # a frozen parameter has none
                 p.grad = None
 
-    def step(self, scale: float = 1.0, threads: int = 1, ranks: Ranks | None = None) -> None:
+    def step(self, scale: float = 1.0, threads: int = 1, ranks: Ranks | None = None, gradient_scale: Any = None) -> None:
         """Change every parameter that has a gradient and is not frozen.
 
         ``scale`` multiplies the learning rates; a schedule gives it. The parameters are divided among this number of
         ``threads``, and among ``ranks`` that share their memory. That changes only the time that a step takes.
+
+        ``gradient_scale``, an array of one element as ``norm_and_scale`` gives it, multiplies the gradients. Some optimizers
+        leave the gradients as they are and multiply what they read; the others multiply them in place.
 
         Ranks that share the parameters but not their states, as when each has made an optimizer of its own, leave those
         parameters to rank 0, whose states are then complete.
@@ -110,9 +122,11 @@ class Optimizer:
         states = iter(self.state)
         updates: list[Update] = []
         for group in self.param_groups:
-            settings = _settings(group)
+            settings = {**_settings(group), "gradient_scale": gradient_scale if self._reads_gradient_scale else None}
             lr = settings["lr"] * float(scale)
             updates += [(p, state, settings, lr) for p, state in zip(group["params"], states) if _learns(p)]
+        if gradient_scale is not None and not self._reads_gradient_scale:
+            scale_gradients([p.grad.data for p, *_ in updates if p.grad is not None], gradient_scale)
         own, others = of_ranks(updates, threads, ranks)
         parallel.call_together([partial(self._update_all, part) for part in own])
         for p, state, group, _ in others:  # the arrays of these are another rank's work
@@ -165,6 +179,11 @@ class Optimizer:
         """
         changes = next(vars(kind) for kind in type(self).__mro__ if vars(kind).keys() & {"advance", "update"})
         return "advance" in changes
+
+    @property
+    def _reads_gradient_scale(self) -> bool:
+        """Whether ``update`` reads the scale. Only the class that defines ``update`` can say so."""
+        return next(vars(kind).get("reads_gradient_scale", False) for kind in type(self).__mro__ if "update" in vars(kind))
 
     def names_of_state(self, group: Mapping[str, Any]) -> tuple[str, ...]:
         """The names of what the state of each parameter of a group has after a step: of all groups the ``state_names``, unless

@@ -75,6 +75,7 @@ class Adam(Optimizer):
 
     state_names: tuple[str, ...] = ("first", "second", "steps")
     decoupled = False
+    reads_gradient_scale = True
 
     def __init__(
         self,
@@ -117,6 +118,7 @@ class Adam(Optimizer):
             group["eps"],
             group["weight_decay"],
             self.decoupled,
+            group.get("gradient_scale"),
         )
 
 

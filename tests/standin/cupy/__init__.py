@@ -7,8 +7,10 @@ slow or undefined (lists and NumPy arrays as indices, repeated indices in an ass
 
 The kernels that ``RawModule`` is given run too: the same CUDA sources, compiled as C++ for the CPU (``_raw.py``).
 
-It is no model of speed, nor of rounding but for TF32's. Two things that CuPy lacks: ``synchronizations`` counts how often
-values were read on the host, which makes the CPU wait for the GPU, and ``uploads`` lists the bytes of each copy to the GPU.
+It is no model of speed, nor of rounding but for TF32's. Three things that CuPy lacks: ``synchronizations`` counts how often
+values were read on the host, which makes the CPU wait for the GPU; ``uploads`` lists the bytes of each copy to the GPU; and
+``launches`` the name of each kernel, copy and call of cuBLAS. A function of CuPy counts as one launch, though a few (sorting,
+sums of large arrays) take more.
 """
 
 from types import SimpleNamespace as _Namespace
@@ -37,6 +39,6 @@ def get_default_memory_pool():
 
 
 def __getattr__(name):
-    if name in ("synchronizations", "uploads"):
+    if name in ("synchronizations", "uploads", "launches"):
         return getattr(_array, name)
     raise AttributeError(f"the stand-in has no cupy.{name}: if CuPy has it, add it to the table in cupy/_functions.py")

@@ -18,6 +18,7 @@ from .cuda import check_memory, stream
 
 synchronizations = 0  # how often something waited for the (imagined) GPU
 uploads = []  # the bytes of each copy from the host
+launches = []  # the name of each kernel, each call of cuBLAS, each copy: what takes its turn on the GPU
 
 
 def synchronize():
@@ -25,6 +26,21 @@ def synchronize():
     global synchronizations
     synchronizations += 1
     stream.wait()
+
+
+def launched(name, size=1):
+    """Note that a function of that name gave the GPU something to do, unless it is nothing."""
+    if size:
+        launches.append(name)
+
+
+def counted(name, result, operands=()):
+    """NumPy's result. It was a launch, unless it is a view of an operand, which CuPy makes without the GPU."""
+    results = result if isinstance(result, (tuple, list)) else [result]
+    hosts = [a for a in operands if isinstance(a, numpy.ndarray)]
+    if not any(numpy.may_share_memory(a, b) for a in results for b in hosts):
+        launched(name, numpy.size(results[0]) if results else 0)
+    return result
 
 
 class _Here(threading.local):
@@ -129,7 +145,7 @@ class ndarray:
         return (self[i] for i in range(len(self)))
 
     def __getitem__(self, index):
-        return wrap(self._host[self._index(index)])
+        return wrap(counted("take", self._host[self._index(index)], [self._host]))
 
     def __setitem__(self, index, value):
         index = self._index(index)
@@ -138,6 +154,7 @@ class ndarray:
             places = numpy.arange(self.size).reshape(self.shape)[index]
             if numpy.unique(places).size < places.size:
                 raise ValueError("a[index] = values with a repeated index is undefined in CuPy: which value stays is chance")
+        launched("assign", self._host[index].size)
         self._host[index] = operand(value)
 
     def _index(self, index):

@@ -9,16 +9,18 @@ import warnings
 import ml_dtypes
 import numpy
 
-from ._array import ndarray, operand, synchronize, uploads, wrap
+from ._array import counted, launched, ndarray, operand, synchronize, uploads, wrap
 
 
-def _run(function, operands, out=None, **settings):
+def _run(name, function, operands, out=None, **settings):
     """Call NumPy's function, silent as a GPU is about 0/0 and the like."""
     with numpy.errstate(all="ignore"):
         if out is None:
-            return wrap(function(*operands, **settings))
+            result = function(*operands, **settings)
+            return wrap(result if name.startswith("empty") else counted(name, result, operands))
         (target,) = out if isinstance(out, tuple) else (out,)
         function(*operands, out=operand(target, scalars=False), **settings)
+        launched(name, target.size)
         return target
 
 
@@ -45,7 +47,7 @@ class ufunc:
     def __call__(self, *args, out=None, dtype=None, casting="same_kind"):
         if len(args) == self._host.nin + 1:
             *args, out = args
-        return _run(self._host, [operand(a) for a in args], out, dtype=dtype, casting=casting)
+        return _run(self.__name__, self._host, [operand(a) for a in args], out, dtype=dtype, casting=casting)
 
 
 ufuncs = {name: ufunc(name) for name in UFUNCS.split()}
@@ -191,7 +193,7 @@ def _checked(name, declaration):
     def function(*args, **settings):
         signature.bind(*args, **settings)
         hosts = [operand(value, scalars=not array) for value, array in zip(args, kinds)]
-        result = _run(host, [*hosts, *args[len(kinds) :]], **settings)
+        result = _run(name, host, [*hosts, *args[len(kinds) :]], **settings)
         same = hosts and isinstance(result, ndarray) and result._host is hosts[0]
         return args[0] if same else result
 
@@ -204,15 +206,15 @@ functions = {name: _checked(name, declaration) for names, declaration in TABLE.i
 
 def clip(a, a_min, a_max, out=None):
     low, high = [bound if bound is None else operand(bound) for bound in (a_min, a_max)]
-    return _run(numpy.clip, [operand(a, scalars=False), low, high], out)
+    return _run("clip", numpy.clip, [operand(a, scalars=False), low, high], out)
 
 
 def concatenate(tup, axis=0):
-    return _run(numpy.concatenate, [[operand(a, scalars=False) for a in tup]], axis=axis)
+    return _run("concatenate", numpy.concatenate, [[operand(a, scalars=False) for a in tup]], axis=axis)
 
 
 def stack(tup, axis=0):
-    return _run(numpy.stack, [[operand(a, scalars=False) for a in tup]], axis=axis)
+    return _run("stack", numpy.stack, [[operand(a, scalars=False) for a in tup]], axis=axis)
 
 
 def einsum(subscripts, *operands, dtype=None, optimize=False):
@@ -221,7 +223,7 @@ def einsum(subscripts, *operands, dtype=None, optimize=False):
     summed_over = {letter for term in terms.split(",")[1:] for letter in term} - set(output)
     if summed_over and any(a.dtype.name == "bfloat16" for a in hosts):
         raise TypeError("CuPy crashes where einsum contracts arrays of bfloat16, as that is a batch of products")
-    return _run(numpy.einsum, [subscripts, *hosts], dtype=dtype, optimize=optimize)
+    return _run("einsum", numpy.einsum, [subscripts, *hosts], dtype=dtype, optimize=optimize)
 
 
 # ------------------------------------------------------------------------------------- the border with the host
@@ -234,7 +236,10 @@ def array(obj, dtype=None, copy=True, order="K", ndmin=0):
         raise ValueError(f"Unsupported dtype {host.dtype}")
     if not isinstance(obj, ndarray):
         uploads.append(host.nbytes)
+        launched("upload", host.size)
     same = not copy and isinstance(obj, ndarray) and obj.dtype == host.dtype and obj.ndim == host.ndim
+    if isinstance(obj, ndarray) and not same:
+        launched("copy", host.size)
     return obj if same else wrap(host)
 
 
@@ -281,7 +286,11 @@ def _array_ufunc(self, ufunc, method, *inputs, **settings):
 
 def _astype(self, dtype, order="K", casting="unsafe", copy=True):
     host = self._host.astype(dtype, order, casting, copy=copy)
-    return self if host is self._host else wrap(host)
+    return self if host is self._host else wrap(counted("astype", host))
+
+
+def _reshape(self, *shape, order="C"):
+    return wrap(counted("copy", self._host.reshape(*shape, order=order), [self._host]))
 
 
 def _give_methods():
@@ -300,10 +309,10 @@ def _give_methods():
     ndarray.__array_ufunc__ = _array_ufunc
     ndarray.astype = _astype
     ndarray.clip = lambda self, min=None, max=None, out=None: clip(self, min, max, out)
-    ndarray.copy = lambda self, order="C": wrap(self._host.copy(order))
+    ndarray.copy = lambda self, order="C": wrap(counted("copy", self._host.copy(order)))
     ndarray.fill = lambda self, value: self.__setitem__(Ellipsis, value)
-    ndarray.flatten = lambda self, order="C": wrap(self._host.flatten(order))
-    ndarray.reshape = lambda self, *shape, order="C": wrap(self._host.reshape(*shape, order=order))
+    ndarray.flatten = lambda self, order="C": wrap(counted("copy", self._host.flatten(order)))
+    ndarray.reshape = _reshape
     ndarray.transpose = lambda self, *axes: wrap(self._host.transpose(*axes))
     ndarray.view = lambda self, dtype=None: wrap(self._host.view(dtype or self.dtype))
 

@@ -23,7 +23,7 @@ from types import SimpleNamespace
 
 import numpy
 
-from ._array import Address, ndarray
+from ._array import Address, launched, ndarray
 
 HARNESS = Path(__file__).with_name("cuda_on_cpu.hpp")
 FLAGS = """
@@ -127,6 +127,7 @@ class RawKernel:
             raise TypeError(f"{self.name} takes {len(self._codes)} arguments and was given {len(args)}: undefined on a GPU")
         arrays = {}  # argument number: NumPy array
         values = [self._value(i, code, arg, arrays) for i, (code, arg) in enumerate(zip(self._codes, args))]
+        launched(self.name)
         launch = _guarded if kernel_launches.guarded else _direct
         launch(self, grid, block, values, arrays)
 

@@ -2,7 +2,7 @@
 
 import numpy
 from cupy import ndarray
-from cupy._array import operand
+from cupy._array import launched, operand
 
 # What the GPU can add atomically.
 ATOMIC = (numpy.float16, numpy.float32, numpy.float64, numpy.int32, numpy.uint32, numpy.uint64)
@@ -17,3 +17,4 @@ def scatter_add(a, slices, value):
         raise TypeError(f"Unsupported dtype {target.dtype}: scatter_add only adds floats, int32, uint32 and uint64")
     value = value.astype(a.dtype) if isinstance(value, ndarray) else value
     numpy.add.at(target, index, operand(value))
+    launched("scatter_add", target[index].size)

@@ -118,8 +118,13 @@ def test_each_step_starts_from_no_gradient(make_trainer) -> None:
 def test_gradients_are_clipped_but_the_norm_is_from_before(make_trainer, clip: float) -> None:
     trainer = make_trainer(batches=GivenBatches([batch(random_batch(4))]), dropout=0.0, clip=clip)
     norm = float(trainer.train_step()[1])
-    after = math.sqrt(sum(float((p.grad.numpy().astype(np.float64) ** 2).sum()) for p in trainer.model.parameters()))
+    gradients = [p.grad.numpy().astype(np.float64) for p in trainer.model.parameters()]
+    assert norm == pytest.approx(math.sqrt(sum(float((g**2).sum()) for g in gradients)), rel=1e-3)
     assert norm > 1e-2
+    # After one step AdamW's first moment is 1 - beta1 times the gradient that it read.
+    rest = 1 - trainer.config.beta1
+    read = [state["first"] / rest for state in trainer.optimizer.state]
+    after = math.sqrt(sum(float((tt.tensor(m).numpy().astype(np.float64) ** 2).sum()) for m in read))
     assert after == pytest.approx(min(norm, clip) if clip else norm, rel=1e-3)
 
 
@@ -128,9 +133,9 @@ def test_the_schedule_is_applied(make_trainer) -> None:
     scales = []
     plain_step = trainer.optimizer.step
 
-    def step(scale: float, threads: int, ranks: Communicator) -> None:
+    def step(scale: float, threads: int, ranks: Communicator, gradient_scale: Any) -> None:
         scales.append(scale)
-        plain_step(scale, threads, ranks)
+        plain_step(scale, threads, ranks, gradient_scale)
 
     trainer.optimizer.step = step
     trainer.train()

@@ -1,6 +1,8 @@
 """Scaled dot-product attention: products by cuBLAS, and between them one kernel each way. The formulas are in
 ``kernels/numpy/attention.py``.
 
+* Queries, keys and values lie as (..., T, D) with even steps from matrix to matrix, so that a product of all heads is one call.
+  Where they come from a linear layer, a kernel puts them in this order, and another puts the result back (``heads.py``).
 * The scores are stored in rows, (..., T, S). A warp reads a row, turns it into weights and writes it back in place. In bfloat16
   it is not in place: the product leaves its scores in float32, as 8 bits are too few for what goes through exp, and the weights
   are bfloat16.
@@ -17,9 +19,9 @@ from typing import Any, NamedTuple
 
 from tinytensor.backend import host, xp
 from tinytensor.kernels.cupy.dropout import keep_arguments
+from tinytensor.kernels.cupy.heads import join_heads, split_heads
 from tinytensor.kernels.cupy.loader import accumulator, kernel
 from tinytensor.kernels.cupy.products import matmul
-from tinytensor.kernels.heads import multi_head
 from tinytensor.kernels.numpy.attention import (
     Block,
     add_to_bias,
@@ -27,7 +29,6 @@ from tinytensor.kernels.numpy.attention import (
     blocks,
     check_mask,
     cut,
-    joinable,
     same_lead,
     transposed,
     without_empty_blocks,
@@ -66,7 +67,7 @@ class _Attention:
         self.has_lead = max(query.ndim, key.ndim, value.ndim) > 2
         self.mask, self.is_causal = without_empty_blocks(mask, is_causal, query.shape[-2], key.shape[-2])
         self.dropped_lead = host.broadcast_shapes(query.shape[:-2], key.shape[:-2])
-        self.query, self.key, self.value = same_lead(query, key, value)
+        self.query, self.key, self.value = map(_evenly_spaced, same_lead(query, key, value))
         self.lead, self.queries, self.keys = self.query.shape[:-2], query.shape[-2], key.shape[-2]
         self.bias = bias
         for broadcast in (self.bias, self.mask):
@@ -170,6 +171,15 @@ def _address(array: Any) -> Any:
 
 def _two_axes(lengths: Sequence[int], steps: Sequence[int]) -> tuple[int, int, int] | None:
     """Several axes as two: the inner axis's length, the outer one's step, the inner one's step. None where two are too few."""
+    axes = _joined(lengths, steps)
+    if len(axes) > 2:
+        return None
+    (_, outer), (length, inner) = [(1, 0)] * (2 - len(axes)) + axes
+    return length, outer, inner
+
+
+def _joined(lengths: Sequence[int], steps: Sequence[int]) -> list[tuple[int, int]]:
+    """Axes as (length, step), with neighbours that are evenly spaced joined into one, and without those of length 1."""
     axes: list[tuple[int, int]] = []
     for n, step in zip(lengths, steps):
         if n == 1:
@@ -178,10 +188,14 @@ def _two_axes(lengths: Sequence[int], steps: Sequence[int]) -> tuple[int, int, i
             axes[-1] = (axes[-1][0] * n, step)
         else:
             axes.append((n, step))
-    if len(axes) > 2:
-        return None
-    (_, outer), (length, inner) = [(1, 0)] * (2 - len(axes)) + axes
-    return length, outer, inner
+    return axes
+
+
+def _evenly_spaced(x: Any) -> Any:
+    """x (..., T, D) itself if its matrices follow one another at even steps, as a single call of cuBLAS needs them. Otherwise a
+    copy, unless x is broadcast: then a copy could be many times as large."""
+    axes = _joined(x.shape[:-2], x.strides[:-2])
+    return x if len(axes) < 2 or any(step == 0 for _, step in axes) else xp.ascontiguousarray(x)
 
 
 def _length(block: Block) -> int:
@@ -209,7 +223,7 @@ def attention_forward(
     Saves the ``BlockResiduals`` of each block, or None where there are too many weights.
     """
     parts = _Attention(query, key, value, bias, mask, is_causal, scale, random_key, keep_probability)
-    out = joinable((*parts.query.shape[:-1], value.shape[-1]), parts.dtype)
+    out = xp.empty((*parts.query.shape[:-1], value.shape[-1]), parts.dtype)
     residuals: list[BlockResiduals] | None = [] if any(needed) and parts.queries * parts.keys <= _KEPT else None
     for block in parts.blocks():
         bits = parts.bits(block)
@@ -246,7 +260,7 @@ def attention_backward(
     if needed[3]:  # the bias needs the gradient of the scores as it is, so the scale comes last
         d_bias = aligned_zeros(bias, query.ndim, accumulator(parts.dtype))
         scale = 1.0
-    g = g.astype(parts.dtype, copy=False).reshape(*parts.lead, *g.shape[-2:])
+    g = _evenly_spaced(g.astype(parts.dtype, copy=False).reshape(*parts.lead, *g.shape[-2:]))
     d_query = _array_for(query, into[0], parts.dtype) if needed[0] else None
     d_key, d_value = [
         _sum_over_blocks(x, parts.queries, place) if wanted else None
@@ -280,7 +294,7 @@ def attention_backward(
 
 def _array_for(x: Any, place: Any, dtype: Any) -> Any:
     """The array that a gradient of x is written to: the caller's if it has this dtype, else a new one."""
-    return place if place is not None and place.dtype == dtype else joinable(x.shape, dtype)
+    return place if place is not None and place.dtype == dtype else xp.empty(x.shape, dtype)
 
 
 def _sum_over_blocks(x: Any, queries: int, place: Any) -> Any:
@@ -291,10 +305,65 @@ def _sum_over_blocks(x: Any, queries: int, place: Any) -> Any:
 
 def _put(target: Any, x: Any, y: Any, is_first: bool) -> None:
     """Set the target to the product if the block is the first, else add the product to it."""
-    if is_first:
-        matmul(x, y, target)
-    else:
-        target += matmul(x, y, xp.empty(target.shape, target.dtype))
+    matmul(x, y, target, accumulate=not is_first)
 
 
-multi_head_attention_forward, multi_head_attention_backward = multi_head(attention_forward, attention_backward)
+# ------------------------------------------------------------------------------------------------------ several heads
+
+
+def multi_head_attention_forward(
+    needed: Sequence[bool],
+    projected: Any,
+    memory: Any,
+    bias: Any,
+    num_heads: int,
+    mask: Any,
+    is_causal: bool,
+    scale: float,
+    random_key: RandomKey | None,
+    keep_probability: float,
+) -> tuple[Any, Any]:
+    """``attention_forward`` of the heads, joined: see ``kernels/heads.py``."""
+    has_memory = memory is not None
+    query, key, value, _ = _split(projected, memory, num_heads)
+    wanted = (needed[0], needed[has_memory], needed[has_memory], needed[2])
+    settings = (mask, is_causal, scale, random_key, keep_probability)
+    out, residuals = attention_forward(wanted, query, key, value, bias, *settings)
+    return join_heads(out[None]), residuals
+
+
+def multi_head_attention_backward(
+    g: Any,
+    residuals: Any,
+    needed: Sequence[bool],
+    projected: Any,
+    memory: Any,
+    bias: Any,
+    num_heads: int,
+    mask: Any,
+    is_causal: bool,
+    scale: float,
+    random_key: RandomKey | None,
+    keep_probability: float,
+) -> Sequence[Any]:
+    """``attention_backward``, which writes the gradients of the heads side by side, so that a single kernel joins them."""
+    query, key, value, g = _split(projected, memory, num_heads, g.astype(projected.dtype, copy=False))
+    parts = 3 if memory is None else 1  # of the projection; a memory has two
+    of_projected = xp.empty((parts, *query.shape), projected.dtype) if needed[0] else [None] * parts
+    of_memory: Any = []
+    if memory is not None:
+        of_memory = xp.empty((2, *key.shape), memory.dtype) if needed[1] else [None] * 2
+    into = [*of_projected, *of_memory]
+    wanted = [*[place is not None for place in into], needed[2]]
+    settings = (mask, is_causal, scale, random_key, keep_probability)
+    *_, d_bias = attention_backward(g, residuals, wanted, query, key, value, bias, *settings, into)
+    return join_heads(of_projected) if needed[0] else None, join_heads(of_memory) if needed[1] else None, d_bias
+
+
+def _split(projected: Any, memory: Any, num_heads: int, g: Any = None) -> tuple[Any, Any, Any, Any]:
+    """The queries, keys and values in what ``multi_head_attention`` takes, and the gradient of its output unless it is None:
+    each (batch, heads, length, width / heads)."""
+    own = list(split_heads(projected, 3 if memory is None else 1, num_heads, g))
+    of_output = None if g is None else own.pop()
+    query, key, value = own if memory is None else [*own, *split_heads(memory, 2, num_heads)]
+    return query, key, value, of_output

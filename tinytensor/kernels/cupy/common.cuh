@@ -129,15 +129,20 @@ __device__ inline Accumulator row_sum(Accumulator value) { return over_row(value
 
 constexpr int most_groups = 32;
 
-// The sum of the block's values with the same threadIdx.x, which is a lane of a warp. Only the threads with threadIdx.y = 0 get
-// it, but all threads of the block must call it.
-__device__ inline Accumulator column_sum(Accumulator value) {
+// The sum of the block's values with the same `lane`, below 32, over its `groups` of threads. Only group 0 gets it, but all
+// threads of the block must call it.
+__device__ inline Accumulator column_sum(Accumulator value, int lane, int group, int groups) {
     __shared__ Accumulator values[most_groups][warp_size + 1];
     __syncthreads();
-    values[threadIdx.y][threadIdx.x] = value;
+    values[group][lane] = value;
     __syncthreads();
     Accumulator sum = 0;
-    if (threadIdx.y == 0)
-        for (int group = 0; group < blockDim.y; group++) sum += values[group][threadIdx.x];
+    if (group == 0)
+        for (int other = 0; other < groups; other++) sum += values[other][lane];
     return sum;
+}
+
+// The same for blocks of (32, groups) threads.
+__device__ inline Accumulator column_sum(Accumulator value) {
+    return column_sum(value, threadIdx.x, threadIdx.y, blockDim.y);
 }

@@ -76,14 +76,16 @@ extern "C" __global__ void __launch_bounds__(row_threads, 1) rms_norm_forward(
     forward<false>(x, weight, nullptr, out, nullptr, rstds, eps, rows, width);
 }
 
+// Writes the gradient of x plus `before`, unless that is null.
 template <bool centred>
-__device__ void backward(const Scalar* g, const Scalar* x, const Scalar* weight, const Accumulator* means,
-                         const Accumulator* rstds, Scalar* d_x, long long rows, long long width) {
-    bool in_packs = width % widest == 0 && aligned(g, x, weight, d_x);
+__device__ void input_gradient(const Scalar* g, const Scalar* x, const Scalar* weight, const Accumulator* means,
+                               const Accumulator* rstds, const Scalar* before, Scalar* d_x, long long rows, long long width) {
+    bool in_packs = width % widest == 0 && aligned(g, x, weight, before, d_x);
     long long row = static_cast<long long>(blockIdx.x) * blockDim.y + threadIdx.y;
     long long columns = row < rows ? width : 0;
     g += row * width;
     x += row * width;
+    if (before) before += row * width;
     d_x += row * width;
     Accumulator mean = centred && row < rows ? means[row] : Accumulator(0), rstd = row < rows ? rstds[row] : Accumulator(0);
     Accumulator mean_h = 0, mean_h_n = 0;
@@ -101,42 +103,32 @@ __device__ void backward(const Scalar* g, const Scalar* x, const Scalar* weight,
     for_each_column(columns, in_packs, [&](auto count, long long i) {
         constexpr int n = decltype(count)::value;
         Pack<n> gradients = load<n>(g, i), values = load<n>(x, i), scales = load_or<n>(weight, i, 1);
+        Pack<n> added = load_or<n>(before, i, 0);
         for (int k = 0; k < n; k++) {
             Accumulator h = Accumulator(gradients[k]) * Accumulator(scales[k]);
             Accumulator normalized = (Accumulator(values[k]) - mean) * rstd;
-            values[k] = Scalar((h - mean_h - normalized * mean_h_n) * rstd);
+            values[k] = Scalar((h - mean_h - normalized * mean_h_n) * rstd + Accumulator(added[k]));
         }
         store(d_x, i, values);
     });
 }
 
-extern "C" __global__ void __launch_bounds__(row_threads, 1) layer_norm_backward(
-    const Scalar* g, const Scalar* x, const Scalar* weight, const Accumulator* means, const Accumulator* rstds, Scalar* d_x,
-    long long rows, long long width) {
-    backward<true>(g, x, weight, means, rstds, d_x, rows, width);
-}
-
-extern "C" __global__ void __launch_bounds__(row_threads, 1) rms_norm_backward(
-    const Scalar* g, const Scalar* x, const Scalar* weight, const Accumulator* rstds, Scalar* d_x, long long rows,
-    long long width) {
-    backward<false>(g, x, weight, nullptr, rstds, d_x, rows, width);
-}
-
-// ------------------------------------------------------------------------------ the gradients of weight and bias
-// Sums over rows in two stages, always in the same order. The rows are cut into gridDim.y groups. First, each block sums 32
-// columns of a group, blockDim.y rows at a time. Then, one block for each 32 columns adds up the sums of the groups.
+// The gradients of weight and bias are sums over rows in two stages, always in the same order. The rows are cut into groups.
+// First, a block sums 32 columns of a group. Then, a block of add_groups for each 32 columns adds up the sums of the groups.
 
 // Writes weights[group], the sum of g n over the rows of a group, and biases[group], the sum of g, each unless it is null. Both
-// are (groups, width).
-extern "C" __global__ void __launch_bounds__(sum_threads, 1) sum_row_groups(
-    const Scalar* g, const Scalar* x, const Accumulator* means, const Accumulator* rstds, Accumulator* weights,
-    Accumulator* biases, long long rows, long long width) {
-    long long column = static_cast<long long>(blockIdx.x) * warp_size + threadIdx.x;
-    long long each = (rows + gridDim.y - 1) / gridDim.y;
-    long long first = blockIdx.y * each, last = min(rows, first + each);
+// are (groups, width). This is block number `block` of those that do this work. A warp takes 32 columns of a row at a time.
+__device__ void sum_group(long long block, const Scalar* g, const Scalar* x, const Accumulator* means,
+                          const Accumulator* rstds, Accumulator* weights, Accumulator* biases, long long groups,
+                          long long rows, long long width) {
+    int thread = threadIdx.y * blockDim.x + threadIdx.x, warps = blockDim.x * blockDim.y / warp_size;
+    int lane = thread % warp_size, warp = thread / warp_size;
+    long long strips = (width + warp_size - 1) / warp_size, group = block / strips;
+    long long column = block % strips * warp_size + lane;
+    long long each = (rows + groups - 1) / groups, first = group * each, last = min(rows, first + each);
     Accumulator weight = 0, bias = 0;
     if (column < width) {
-        for (long long row = first + threadIdx.y; row < last; row += blockDim.y) {
+        for (long long row = first + warp; row < last; row += warps) {
             Accumulator gradient = Accumulator(g[row * width + column]);
             bias += gradient;
             if (weights) {
@@ -145,20 +137,49 @@ extern "C" __global__ void __launch_bounds__(sum_threads, 1) sum_row_groups(
             }
         }
     }
-    weight = column_sum(weight);
-    bias = column_sum(bias);
-    if (threadIdx.y == 0 && column < width) {
-        if (weights) weights[blockIdx.y * width + column] = weight;
-        if (biases) biases[blockIdx.y * width + column] = bias;
+    weight = column_sum(weight, lane, warp, warps);
+    bias = column_sum(bias, lane, warp, warps);
+    if (warp == 0 && column < width) {
+        if (weights) weights[group * width + column] = weight;
+        if (biases) biases[group * width + column] = bias;
     }
 }
 
+// All of the backward pass that needs g in one launch. The first `row_blocks` blocks write d_x, each of a few rows. The others
+// sum, one of them for each 32 columns of each group.
+template <bool centred>
+__device__ void backward(const Scalar* g, const Scalar* x, const Scalar* weight, const Accumulator* means,
+                         const Accumulator* rstds, const Scalar* before, Scalar* d_x, Accumulator* weights, Accumulator* biases,
+                         long long row_blocks, long long groups, long long rows, long long width) {
+    if (blockIdx.x < row_blocks)
+        input_gradient<centred>(g, x, weight, means, rstds, before, d_x, rows, width);
+    else
+        sum_group(blockIdx.x - row_blocks, g, x, means, rstds, weights, biases, groups, rows, width);
+}
+
+extern "C" __global__ void __launch_bounds__(row_threads, 1) layer_norm_backward(
+    const Scalar* g, const Scalar* x, const Scalar* weight, const Accumulator* means, const Accumulator* rstds,
+    const Scalar* before, Scalar* d_x, Accumulator* weights, Accumulator* biases, long long row_blocks, long long groups,
+    long long rows, long long width) {
+    backward<true>(g, x, weight, means, rstds, before, d_x, weights, biases, row_blocks, groups, rows, width);
+}
+
+extern "C" __global__ void __launch_bounds__(row_threads, 1) rms_norm_backward(
+    const Scalar* g, const Scalar* x, const Scalar* weight, const Accumulator* rstds, const Scalar* before, Scalar* d_x,
+    Accumulator* weights, long long row_blocks, long long groups, long long rows, long long width) {
+    backward<false>(g, x, weight, nullptr, rstds, before, d_x, weights, nullptr, row_blocks, groups, rows, width);
+}
+
+// `sums` is (1 or 2, count, width). Its sums over the second axis go to `first` and, if gridDim.y is 2, to `second`. A block of
+// (32, 8) threads adds up 32 columns.
 extern "C" __global__ void __launch_bounds__(sum_threads, 1) add_groups(
-    const Accumulator* sums, Scalar* out, long long count, long long width) {
+    const Accumulator* sums, Scalar* first, Scalar* second, long long count, long long width) {
     long long column = static_cast<long long>(blockIdx.x) * warp_size + threadIdx.x;
     Accumulator sum = 0;
+    sums += blockIdx.y * count * width;
     if (column < width)
         for (long long group = threadIdx.y; group < count; group += blockDim.y) sum += sums[group * width + column];
     sum = column_sum(sum);
+    Scalar* out = blockIdx.y == 0 ? first : second;
     if (threadIdx.y == 0 && column < width) out[column] = Scalar(sum);
 }

@@ -19,12 +19,13 @@ def _shape(x: Any) -> tuple[int, int]:
     return (math.prod(x.shape[:-1]) if width else 0), width
 
 
-def _row_grid(rows: int, width: int) -> tuple[int, tuple[int, int]]:
-    """One block for each wide row. Other rows get 4, 8, 16 or 32 lanes: as few as leave a lane no more than 16 columns."""
+def _row_grid(rows: int, width: int, threads: int = 128) -> tuple[int, tuple[int, int]]:
+    """One block for each wide row. Other rows get 4, 8, 16 or 32 lanes: as few as leave a lane no more than 16 columns. They
+    share a block of so many ``threads``."""
     if width > _WIDE:
         return rows, (512, 1)
     lanes = next((n for n in (4, 8, 16) if n * 16 >= width), 32)
-    together = 128 // lanes
+    together = threads // lanes
     return -(-rows // together), (lanes, together)
 
 
@@ -45,17 +46,20 @@ def layer_norm_forward(needed: Sequence[bool], x: Any, weight: Any, bias: Any, e
 
 
 def layer_norm_backward(
-    g: Any, residuals: tuple[Any, Any], needed: Sequence[bool], x: Any, weight: Any, bias: Any, eps: float
+    g: Any,
+    residuals: tuple[Any, Any],
+    needed: Sequence[bool],
+    x: Any,
+    weight: Any,
+    bias: Any,
+    eps: float,
+    before: Any = None,
 ) -> Sequence[Any]:
-    """With n the normalised x and h = g * weight: dx = (h - mean(h) - n mean(h n)) rstd, dweight = sum(g n), dbias = sum(g)."""
-    g, x, (mean, rstd) = contiguous(g), contiguous(x), residuals
-    d_x = None
-    if needed[0]:
-        rows, width = _shape(x)
-        d_x = xp.empty(x.shape, x.dtype)
-        launch = kernel("normalization.cu", "layer_norm_backward", x.dtype)
-        launch(*_row_grid(rows, width), g, x, _parameter(weight), mean, rstd, d_x, rows, width)
-    return d_x, *_parameter_gradients(g, x, mean, rstd, needed[1], needed[2])
+    """With n the normalised x and h = g * weight: dx = (h - mean(h) - n mean(h n)) rstd, dweight = sum(g n), dbias = sum(g).
+
+    ``before`` is added to dx, unless it is None.
+    """
+    return _backward("layer_norm_backward", g, x, weight, residuals, needed, before)
 
 
 def rms_norm_forward(needed: Sequence[bool], x: Any, weight: Any, eps: float) -> tuple[Any, Any]:
@@ -69,36 +73,36 @@ def rms_norm_forward(needed: Sequence[bool], x: Any, weight: Any, eps: float) ->
     return out, rstd
 
 
-def rms_norm_backward(g: Any, rstd: Any, needed: Sequence[bool], x: Any, weight: Any, eps: float) -> Sequence[Any]:
-    """With n the normalised x and h = g * weight: dx = (h - n mean(h n)) rstd, dweight = sum(g n)."""
-    g, x = contiguous(g), contiguous(x)
-    d_x = None
-    if needed[0]:
-        rows, width = _shape(x)
-        d_x = xp.empty(x.shape, x.dtype)
-        launch = kernel("normalization.cu", "rms_norm_backward", x.dtype)
-        launch(*_row_grid(rows, width), g, x, _parameter(weight), rstd, d_x, rows, width)
-    return d_x, _parameter_gradients(g, x, None, rstd, needed[1], False)[0]
+def rms_norm_backward(
+    g: Any, rstd: Any, needed: Sequence[bool], x: Any, weight: Any, eps: float, before: Any = None
+) -> Sequence[Any]:
+    """With n the normalised x and h = g * weight: dx = (h - n mean(h n)) rstd, dweight = sum(g n).
+
+    ``before`` is added to dx, unless it is None.
+    """
+    return _backward("rms_norm_backward", g, x, weight, (rstd,), needed[:2], before)
 
 
-def _parameter_gradients(g: Any, x: Any, mean: Any, rstd: Any, weight: bool, bias: bool) -> tuple[Any, Any]:
-    """sum(g n) and sum(g) over the rows; None for what is not wanted."""
-    if not weight and not bias:
-        return None, None
-    rows, width = _shape(x)
+def _backward(
+    name: str, g: Any, x: Any, weight: Any, residuals: Sequence[Any], needed: Sequence[bool], before: Any
+) -> Sequence[Any]:
+    """The gradients of x, of the weight and, for layer norm, of the bias: in one launch, and a second one for the sums."""
+    g, x, (rows, width) = contiguous(g), contiguous(x), _shape(x)
     groups = max(1, min(_MOST_GROUPS, rows // 32))
-    columns, block = -(-width // 32), (32, 8)
-    weights, biases = [xp.empty((groups, width), accumulator(x.dtype)) if wanted else None for wanted in (weight, bias)]
-    launch = kernel("normalization.cu", "sum_row_groups", x.dtype)
-    launch((columns, groups), block, g, x, mean, rstd, weights, biases, rows, width)
-    return _added(weights, x.dtype), _added(biases, x.dtype)
-
-
-def _added(parts: Any, dtype: Any) -> Any:
-    """The sum over the first axis, in a given dtype."""
-    if parts is None:
-        return None
-    count, width = parts.shape
-    out = xp.empty(width, dtype)
-    kernel("normalization.cu", "add_groups", dtype)(-(-width // 32), (32, 8), parts, out, count, width)
-    return out
+    strips = -(-width // 32)
+    d_x = xp.empty(x.shape, x.dtype) if needed[0] else None
+    before = None if before is None else contiguous(before.astype(x.dtype, copy=False))
+    sums = xp.empty((sum(needed[1:]), groups, width), accumulator(x.dtype))
+    parts = iter(sums)
+    of_groups = [next(parts) if wanted else None for wanted in needed[1:]]
+    blocks, block = _row_grid(rows, width, threads=256)
+    row_blocks = blocks if needed[0] else 0
+    sum_blocks = strips * groups if any(needed[1:]) else 0
+    arrays, sizes = (g, x, _parameter(weight), *residuals, before, d_x, *of_groups), (row_blocks, groups, rows, width)
+    kernel("normalization.cu", name, x.dtype)(row_blocks + sum_blocks, block, *arrays, *sizes)
+    outs = [xp.empty(width, x.dtype) for _ in range(len(sums))]
+    if outs:
+        grid = (strips, len(outs))
+        kernel("normalization.cu", "add_groups", x.dtype)(grid, (32, 8), sums, outs[0], outs[-1], groups, width)
+    found = iter(outs)
+    return d_x, *[next(found) if wanted else None for wanted in needed[1:]]

@@ -55,13 +55,14 @@ __device__ void keep(const Pack<n, Accumulator>& values, Scalar* parameter, Accu
     if (master) store(master, i, values);
 }
 
-// The lists are parameters, gradients, first moments, second moments and masters. `shrink` is the factor of the decoupled
-// decay. `decay` times the parameter is added to the gradient. `rest` is 1 - beta. `widening` and `rate` include the bias
-// corrections.
+// The lists are parameters, gradients, first moments, second moments and masters. The gradients count times
+// `gradient_scale`, which is one number on the GPU, or null for 1. `shrink` is the factor of the decoupled decay. `decay` times
+// the parameter is added to the gradient. `rest` is 1 - beta. `widening` and `rate` include the bias corrections.
 extern "C" __global__ void __launch_bounds__(threads, 1) adam_step(
-    const unsigned long long* addresses, const long long* chunks, long long arrays, long long count, Accumulator shrink,
-    Accumulator decay, Accumulator beta1, Accumulator rest1, Accumulator beta2, Accumulator rest2, Accumulator widening,
-    Accumulator eps, Accumulator rate) {
+    const unsigned long long* addresses, const long long* chunks, long long arrays, long long count,
+    const Accumulator* gradient_scale, Accumulator shrink, Accumulator decay, Accumulator beta1, Accumulator rest1,
+    Accumulator beta2, Accumulator rest2, Accumulator widening, Accumulator eps, Accumulator rate) {
+    Accumulator scale = gradient_scale ? *gradient_scale : Accumulator(1);
     for_each_chunk(chunks, count, [=](const Chunk& chunk) {
         Scalar* parameter = chunk.of<Scalar>(addresses, arrays, 0);
         const Scalar* gradient = chunk.of<Scalar>(addresses, arrays, 1);
@@ -75,7 +76,8 @@ extern "C" __global__ void __launch_bounds__(threads, 1) adam_step(
             Pack<n, Accumulator> firsts = load<n>(first, i), seconds = load<n>(second, i);
             Pack<n, Accumulator> values = current(load<n>(parameter, i), master, i);
             for (int k = 0; k < n; k++) {
-                Accumulator g = Accumulator(gradients[k]), p = values[k] * shrink;
+                // Rounded to the gradient's type, as if scale_all had written it.
+                Accumulator g = Accumulator(Scalar(Accumulator(gradients[k]) * scale)), p = values[k] * shrink;
                 if (decay != 0) g += p * decay;
                 firsts[k] = firsts[k] * beta1 + g * rest1;
                 seconds[k] = seconds[k] * beta2 + g * g * rest2;
@@ -149,11 +151,18 @@ extern "C" __global__ void __launch_bounds__(threads, 1) sum_squares(
     if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
-extern "C" __global__ void __launch_bounds__(threads, 1) root_of_sum(const Accumulator* sums, Accumulator* out, long long count) {
+// A single block. It also writes the factor that makes the norm at most `max_norm`, as clip_grad_norm uses it: at most 1, and
+// NaN if the norm is.
+extern "C" __global__ void __launch_bounds__(threads, 1) root_of_sum(
+    const Accumulator* sums, Accumulator* norm, Accumulator* scale, Accumulator max_norm, long long count) {
     Accumulator sum = 0;
     for (long long i = threadIdx.x; i < count; i += threads) sum += sums[i];
     sum = block_sum(sum);
-    if (threadIdx.x == 0) *out = sqrt(sum);
+    if (threadIdx.x == 0) {
+        Accumulator root = sqrt(sum), factor = max_norm / (root + Accumulator(1e-6));
+        *norm = root;
+        *scale = factor >= 1 ? Accumulator(1) : factor;
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(threads, 1) scale_all(

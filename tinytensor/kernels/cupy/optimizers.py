@@ -1,5 +1,5 @@
-"""Optimizer steps and gradient norms over lists of arrays. A step takes one launch and the norm two. The formulas are in
-``kernels/numpy/optimizers.py``.
+"""Optimizer steps and gradient norms over lists of arrays. A step takes one launch, and the norm with the scale for clipping
+two. The formulas are in ``kernels/numpy/optimizers.py``.
 
 A kernel finds the arrays by a table of their addresses, and a list of chunks divides the work among its blocks. Both are small
 and are copied to the GPU without waiting for it. The chunks depend only on the arrays' sizes, and are copied once. The
@@ -43,11 +43,19 @@ def adam_step(
     eps: float,
     weight_decay: float,
     decoupled: bool,
+    gradient_scale: Any = None,
 ) -> None:
-    """One step of Adam, or with ``decoupled`` of AdamW. Masters, if there are any, are brought up to date first."""
+    """One step of Adam, or with ``decoupled`` of AdamW. Masters, if there are any, are brought up to date first.
+
+    The kernel reads ``gradient_scale`` on the GPU, so that nothing waits for it.
+    """
+    scale = gradient_scale
+    if scale is not None and parameters:
+        scale = xp.asarray(scale, accumulator(parameters[0].dtype))
     _step(
         "adam_step",
         (parameters, gradients, firsts, seconds, masters),
+        scale,
         1.0 - lr * weight_decay if decoupled else 1.0,
         0.0 if decoupled else float(weight_decay),
         float(beta1),
@@ -85,7 +93,7 @@ def sgd_step(
     )
 
 
-def _step(name: str, lists: Sequence[Arrays], *settings: float) -> None:
+def _step(name: str, lists: Sequence[Arrays], *settings: Any) -> None:
     """Launch a step. The lists are the parameters, their gradients, and their state: moments or velocities, and masters."""
     parameters, gradients, *state = lists
     if not parameters:
@@ -111,18 +119,23 @@ def global_norm(arrays: Arrays) -> Any:
 
     The order of summation depends only on the arrays' sizes and alignment.
     """
+    return norm_and_scale(arrays, math.inf)[0]
+
+
+def norm_and_scale(arrays: Arrays, max_norm: float) -> tuple[Any, Any]:
+    """The norm of ``global_norm``, and the factor, at most 1, that makes it at most ``max_norm``."""
     groups = _by_dtype(arrays)
     dtype = numpy.result_type(default_dtype, *map(accumulator, groups))
     counts = [min(len(_chunks(_sizes(members))), _MOST_SUMS) for members in groups.values()]
-    sums, norm = xp.empty(sum(counts), dtype), xp.empty((), dtype)
+    sums, norm, scale = xp.empty(sum(counts), dtype), xp.empty((), dtype), xp.empty((), dtype)
     first = 0
     for (kind, members), count in zip(groups.items(), counts):
         if accumulator(kind) != dtype:  # float32 beside float64
             kind, members = dtype, [a.astype(dtype) for a in members]
         _launch("sum_squares", kind, [members], [], _MOST_SUMS, sums[first : first + count])
         first += count
-    kernel("optimizers.cu", "root_of_sum", dtype)(1, _THREADS, sums, norm, first)
-    return norm
+    kernel("optimizers.cu", "root_of_sum", dtype)(1, _THREADS, sums, norm, scale, float(max_norm), first)
+    return norm, scale
 
 
 def scale_all(arrays: Arrays, factor: Any) -> None:

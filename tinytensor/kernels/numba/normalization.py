@@ -73,15 +73,28 @@ def layer_norm_forward(needed: Sequence[bool], x: Any, weight: Any, bias: Any, e
 
 
 def layer_norm_backward(
-    g: Any, residuals: tuple[Any, Any], needed: Sequence[bool], x: Any, weight: Any, bias: Any, eps: float
+    g: Any,
+    residuals: tuple[Any, Any],
+    needed: Sequence[bool],
+    x: Any,
+    weight: Any,
+    bias: Any,
+    eps: float,
+    before: Any = None,
 ) -> Sequence[Any]:
-    """With n the normalised x and h = g * weight: dx = (h - mean(h) - n mean(h n)) rstd, dweight = sum(g n), dbias = sum(g)."""
+    """With n the normalised x and h = g * weight: dx = (h - mean(h) - n mean(h n)) rstd, dweight = sum(g n), dbias = sum(g).
+
+    ``before`` is added to dx, unless it is None.
+    """
     mean, rstd = residuals
     rows = _matrix(x)
     d_x = numpy.empty_like(rows)
     d_weight, d_bias = numpy.zeros(x.shape[-1], x.dtype), numpy.zeros(x.shape[-1], x.dtype)
     _layer_norm_gradients(_matrix(g), rows, _vector(weight, 1.0, x), mean, rstd, d_x, d_weight, d_bias)
-    return d_x.reshape(x.shape) if needed[0] else None, d_weight if needed[1] else None, d_bias if needed[2] else None
+    d_x = d_x.reshape(x.shape)
+    if before is not None:
+        d_x += before
+    return d_x if needed[0] else None, d_weight if needed[1] else None, d_bias if needed[2] else None
 
 
 @reduction
@@ -120,9 +133,17 @@ def rms_norm_forward(needed: Sequence[bool], x: Any, weight: Any, eps: float) ->
     return out.reshape(x.shape), rstd
 
 
-def rms_norm_backward(g: Any, rstd: Any, needed: Sequence[bool], x: Any, weight: Any, eps: float) -> Sequence[Any]:
-    """With n the normalised x and h = g * weight: dx = (h - n mean(h n)) rstd, dweight = sum(g n)."""
+def rms_norm_backward(
+    g: Any, rstd: Any, needed: Sequence[bool], x: Any, weight: Any, eps: float, before: Any = None
+) -> Sequence[Any]:
+    """With n the normalised x and h = g * weight: dx = (h - n mean(h n)) rstd, dweight = sum(g n).
+
+    ``before`` is added to dx, unless it is None.
+    """
     rows = _matrix(x)
     d_x, d_weight = numpy.empty_like(rows), numpy.zeros(x.shape[-1], x.dtype)
     _rms_norm_gradients(_matrix(g), rows, _vector(weight, 1.0, x), rstd, d_x, d_weight)
-    return d_x.reshape(x.shape) if needed[0] else None, d_weight if needed[1] else None
+    d_x = d_x.reshape(x.shape)
+    if before is not None:
+        d_x += before
+    return d_x if needed[0] else None, d_weight if needed[1] else None

@@ -9,6 +9,8 @@ from typing import Any
 from tinytensor.kernels.numba.compiling import loop, real
 from tinytensor.kernels.numpy import optimizers as in_numpy
 
+_PART = 1 << 16  # elements
+
 Arrays = Sequence[Any]
 
 
@@ -52,19 +54,31 @@ def adam_step(
     eps: float,
     weight_decay: float,
     decoupled: bool,
+    gradient_scale: Any = None,
 ) -> None:
     """One step of Adam or AdamW."""
     rate, root_factor = lr / (1.0 - beta1**step), 1.0 / math.sqrt(1.0 - beta2**step)
     kept, added = (1.0 - lr * weight_decay, 0.0) if decoupled else (1.0, float(weight_decay))
     settings = (step, lr, beta1, beta2, eps, weight_decay, decoupled)
+    if masters:  # the scaled gradients are rounded before they are widened
+        gradients, gradient_scale = [in_numpy.scaled(g, gradient_scale) for g in gradients], None
     changed, gradients = _current(parameters, gradients, masters)
     numbers = _of_dtype(changed, beta1, 1.0 - beta1, beta2, 1.0 - beta2, rate, root_factor, eps, kept, added)
     for p, g, m, v in zip(changed, gradients, firsts, seconds):
         if _are_plain([p, g, m, v]):
-            _adam(*[a.reshape(-1) for a in (p, g, m, v)], *numbers)
+            flat = [a.reshape(-1) for a in (p, g, m, v)]
+            for part in _parts(p.size, is_whole=gradient_scale is None):
+                p, g, m, v = [a[part] for a in flat]
+                _adam(p, in_numpy.scaled(g, gradient_scale), m, v, *numbers)
         else:
-            in_numpy.adam_step([p], [g], [m], [v], [], *settings)
+            in_numpy.adam_step([p], [g], [m], [v], [], *settings, gradient_scale)
     _round(masters, parameters)
+
+
+def _parts(size: int, is_whole: bool) -> list[slice]:
+    """All of an array, or parts of it that stay in the processor's cache from one pass to the next."""
+    step = max(1, size) if is_whole else _PART
+    return [slice(first, first + step) for first in range(0, size, step)]
 
 
 def _current(parameters: Arrays, gradients: Arrays, masters: Arrays) -> tuple[Arrays, Arrays]:

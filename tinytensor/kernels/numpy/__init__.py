@@ -23,7 +23,7 @@ from tinytensor.kernels.numpy.normalization import (
     rms_norm_backward,
     rms_norm_forward,
 )
-from tinytensor.kernels.numpy.optimizers import adam_step, global_norm, scale_all, sgd_step
+from tinytensor.kernels.numpy.optimizers import adam_step, global_norm, norm_and_scale, scale_all, sgd_step
 from tinytensor.kernels.numpy.products import linear, matmul
 from tinytensor.kernels.numpy.recurrence import (
     gru_backward,
@@ -74,6 +74,7 @@ __all__ = [
     "negative_sampling_step",
     "norm_and_rotate_backward",
     "norm_and_rotate_forward",
+    "norm_and_scale",
     "queries_keys_values",
     "rms_norm_backward",
     "rms_norm_forward",

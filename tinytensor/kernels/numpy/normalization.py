@@ -50,6 +50,13 @@ def _column_sum_of_product(a: Any, b: Any) -> Any:
     return xp.einsum("ij,ij->j", a, b)
 
 
+def _plus(d_x: Any, before: Any) -> Any:
+    """d_x, to which ``before`` is added in place unless it is None."""
+    if before is not None:
+        d_x += before
+    return d_x
+
+
 def layer_norm_forward(needed: Sequence[bool], x: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, Any]:
     """(x - mean) / sqrt(var + eps) * weight + bias with the biased variance. Saves mean and rstd = 1 / sqrt(var + eps)."""
     rows = _rows_or_vector(x)
@@ -65,9 +72,19 @@ def layer_norm_forward(needed: Sequence[bool], x: Any, weight: Any, bias: Any, e
 
 
 def layer_norm_backward(
-    g: Any, residuals: tuple[Any, Any], needed: Sequence[bool], x: Any, weight: Any, bias: Any, eps: float
+    g: Any,
+    residuals: tuple[Any, Any],
+    needed: Sequence[bool],
+    x: Any,
+    weight: Any,
+    bias: Any,
+    eps: float,
+    before: Any = None,
 ) -> Sequence[Any]:
-    """With n the normalised x and h = g * weight: dx = (h - mean(h) - n mean(h n)) rstd, dweight = sum(g n), dbias = sum(g)."""
+    """With n the normalised x and h = g * weight: dx = (h - mean(h) - n mean(h n)) rstd, dweight = sum(g n), dbias = sum(g).
+
+    ``before`` is added to dx, unless it is None.
+    """
     mean, rstd = residuals
     g_rows = as_rows(g)
     normalized = as_rows(x) - mean
@@ -81,7 +98,7 @@ def layer_norm_backward(
         normalized *= _row_mean_of_product(h, normalized)
         d_x -= normalized
         d_x *= rstd
-        d_x = d_x.reshape(x.shape)
+        d_x = _plus(d_x.reshape(x.shape), before)
     return d_x, d_weight, d_bias
 
 
@@ -95,8 +112,13 @@ def rms_norm_forward(needed: Sequence[bool], x: Any, weight: Any, eps: float) ->
     return out.reshape(x.shape), rstd
 
 
-def rms_norm_backward(g: Any, rstd: Any, needed: Sequence[bool], x: Any, weight: Any, eps: float) -> Sequence[Any]:
-    """With n the normalised x and h = g * weight: dx = (h - n mean(h n)) rstd, dweight = sum(g n)."""
+def rms_norm_backward(
+    g: Any, rstd: Any, needed: Sequence[bool], x: Any, weight: Any, eps: float, before: Any = None
+) -> Sequence[Any]:
+    """With n the normalised x and h = g * weight: dx = (h - n mean(h n)) rstd, dweight = sum(g n).
+
+    ``before`` is added to dx, unless it is None.
+    """
     g_rows = as_rows(g)
     normalized = as_rows(x) * rstd
     d_weight = _column_sum_of_product(g_rows, normalized) if needed[1] else None
@@ -106,5 +128,5 @@ def rms_norm_backward(g: Any, rstd: Any, needed: Sequence[bool], x: Any, weight:
         normalized *= _row_mean_of_product(h, normalized)
         d_x = h - normalized
         d_x *= rstd
-        d_x = d_x.reshape(x.shape)
+        d_x = _plus(d_x.reshape(x.shape), before)
     return d_x, d_weight

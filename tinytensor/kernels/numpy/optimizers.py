@@ -30,12 +30,13 @@ def adam_step(
     eps: float,
     weight_decay: float,
     decoupled: bool,
+    gradient_scale: Any = None,
 ) -> None:
     """One step of Adam (Kingma and Ba 2015, algorithm 1), or with ``decoupled`` of AdamW (Loshchilov and Hutter 2019).
 
     The lists have the same length, and the arrays at the same place in them have the same shape. The arrays of one list have
     one dtype. ``firsts`` and ``seconds`` are the moments, and ``step`` counts from 1. All arrays but the gradients are changed
-    in place.
+    in place. The gradients count times ``gradient_scale``, an array of one element or a scalar; None is 1.
 
     ``masters`` is empty where all dtypes are the same. Otherwise the parameters and gradients are narrower than float32, and
     the masters and moments are float32. The step then changes the masters (see ``current``) and rounds them to the parameters.
@@ -44,7 +45,7 @@ def adam_step(
     """
     for i, (parameter, gradient, first, second) in enumerate(zip(parameters, gradients, firsts, seconds)):
         for rows in _blocks(parameter):
-            p, g, m, v = parameter[rows], gradient[rows], first[rows], second[rows]
+            p, g, m, v = parameter[rows], scaled(gradient[rows], gradient_scale), first[rows], second[rows]
             if masters:
                 p, g = current(masters[i][rows], p), g.astype(m.dtype)
             if weight_decay and decoupled:
@@ -66,6 +67,11 @@ def adam_step(
             p -= scratch
             if masters:
                 parameter[rows] = p.astype(parameter.dtype)
+
+
+def scaled(gradient: Any, factor: Any) -> Any:
+    """The gradient times a factor, as an array of the gradient's dtype; None is 1."""
+    return gradient if factor is None else xp.asarray(gradient * factor, gradient.dtype)
 
 
 def current(master: Any, parameter: Any) -> Any:
@@ -128,6 +134,13 @@ def sgd_step(
 def global_norm(arrays: Arrays) -> Any:
     """The Euclidean norm of all elements of the arrays together: an array or a scalar of the backend, float32 or wider."""
     return xp.sqrt(sum([_square_sum(a.reshape(-1)) for a in arrays]))
+
+
+def norm_and_scale(arrays: Arrays, max_norm: float) -> tuple[Any, Any]:
+    """The norm of ``global_norm``, and the factor that makes it at most ``max_norm``. The factor is at most 1, and NaN if the
+    norm is. Both have the same dtype."""
+    norm = global_norm(arrays)
+    return norm, xp.minimum(max_norm / (norm + 1e-6), 1.0)
 
 
 def _square_sum(a: Any) -> Any:

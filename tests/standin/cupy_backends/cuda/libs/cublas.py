@@ -58,6 +58,7 @@ def gemmEx(
 ):  # fmt: skip
     """C = alpha op(A) op(B) + beta C, matrices being stored by columns: op(A) is m by k, op(B) k by n."""
     calls.append(("gemmEx", 1))
+    _array.launched("gemmEx")
     _multiply(
         handle, transa, transb, m, n, k, alpha, A, Atype, lda, 0, B, Btype, ldb, 0, beta, C, Ctype, ldc, 0, 1,
         computeType, algo,
@@ -70,6 +71,7 @@ def gemmStridedBatchedEx(
 ):  # fmt: skip
     """The same for ``batchCount`` matrices, each so many elements after the one before."""
     calls.append(("gemmStridedBatchedEx", batchCount))
+    _array.launched("gemmStridedBatchedEx")
     _multiply(
         handle, transa, transb, m, n, k, alpha, A, Atype, lda, strideA, B, Btype, ldb, strideB, beta, C, Ctype, ldc,
         strideC, batchCount, computeType, algo,
