@@ -66,12 +66,15 @@ with plain_errors():  # a missing package or GPU is told in a line, too
 
 DEFAULT_OUT = "runs/fill_mask"
 # A model of a laptop's size, in place of BERT-base. BERT's own norms and positions need far more text than this to learn from:
-# here they would long stay at guessing each word by how frequent it is.
+# here they would long stay at guessing each word by how frequent it is. Rotary positions soon tell neighbours from others.
 MODEL = {
     "num_layers": 2, "num_heads": 4, "d_model": 128, "d_ff": 512, "dropout": 0.0, "norm_first": True,
-    "positions": "sinusoidal",
+    "positions": "rotary", "query_key_norm": True,
 }  # fmt: skip
-TRAINING = {"steps": 2500, "batch_size": 64, "learning_rate": 3e-3, "weight_decay": 0.01, "beta2": 0.98}
+TRAINING = {
+    "steps": 2500, "batch_size": 32, "learning_rate": 3e-3, "muon_learning_rate": 0.02, "schedule": "linear",
+    "min_learning_rate": 0.0, "weight_decay": 0.01, "beta2": 0.95,
+}  # fmt: skip
 # What to fill in after training on one of the usual texts.
 SENTENCES = {
     "Tiny Shakespeare": (
@@ -86,7 +89,7 @@ class TextConfig:
     """How the text is cut, hidden, and asked about."""
 
     wordpieces: int = setting(1000, "tokens of the WordPiece vocabulary")
-    window: int = setting(32, "tokens that the model sees at once")
+    window: int = setting(64, "tokens that the model sees at once")
     masked: float = setting(0.3, "the fraction of the tokens that are hidden")
     marks: str = setting(
         "",
@@ -242,7 +245,8 @@ def train_classifier(
     """Train a classifier in a folder of its own, and give it the best weights. Returns what it was stopped by, if it was."""
     steps, rate = text_config.classify_steps, text_config.classify_learning_rate
     warmup, every = min(pretraining.config.warmup, steps // 10), max(steps // 6, 1)
-    config = dataclasses.replace(pretraining.config, steps=steps, learning_rate=rate, warmup=warmup, eval_every=every)
+    changed = {"steps": steps, "learning_rate": rate, "muon_learning_rate": 0.0, "warmup": warmup, "eval_every": every}
+    config = dataclasses.replace(pretraining.config, **changed)
     with RunFolder(pretraining.folder.path / name).held() as folder:
         folder.create({"training": config}, overwrite=True)
         loggers = [TensorBoardLogger() for logger in pretraining.loggers if isinstance(logger, TensorBoardLogger)]

@@ -12,7 +12,7 @@ from tinytensor.nn import Module
 _WORTH_ASKING = 1 << 26  # bytes. To ask the system takes a millisecond, as long as a small model takes for a token
 _LEAST_BLOCK = 3000  # bytes of the Python objects of one block, whatever its width
 _LEAST_BATCH = 500  # bytes of the Python objects of one batch, whatever its size
-_MOMENTS = 8  # bytes of AdamW's two moments of one parameter, in float32
+_MOMENT = 4  # bytes of one of an optimizer's moments of one parameter, in float32
 _AT_ONCE = 4  # so many shards surely run at the same time: it is the largest default number of shards
 
 
@@ -42,14 +42,15 @@ def check_cache_fits(numbers: int, dtype: DType, setting: str) -> None:
     check_fits(dtype.itemsize * numbers, f"a cache for this {setting}", "choose a smaller one", setting)
 
 
-def check_training_fits(model: Module, batches: object, shards: int = 1) -> None:
+def check_training_fits(model: Module, batches: object, shards: int = 1, moments: int = 2) -> None:
     """Raise SettingError if training surely does not fit in memory.
 
-    Counted are the weights, the gradients, AdamW's two moments, and what is kept for a batch between forward and backward. The
-    last is known if the model's configuration has ``saved_numbers`` and the batches have ``largest_batch``.
+    Counted are the weights, the gradients, the optimizer's moments, and what is kept for a batch between forward and backward.
+    The last is known if the model's configuration has ``saved_numbers`` and the batches have ``largest_batch``. ``moments`` is
+    the least number of moments that the optimizer keeps of a parameter: AdamW 2, and Muon 1 of a matrix.
     """
     check_fits(
-        training_memory(model, batches, shards),
+        training_memory(model, batches, shards, moments),
         "training this model with this batch_size",
         "choose a smaller one, which more gradient_accumulation_steps make up for, or a smaller model",
         "batch_size",
@@ -65,8 +66,9 @@ def check_step_fits(batches: object, batches_per_step: int) -> None:
     check_fits(needed, f"drawing the batches of so many {setting}", "choose fewer", setting)
 
 
-def training_memory(model: Module, batches: object, shards: int = 1) -> int:
-    """A lower bound for the bytes that training takes; measurements were less than twice as high.
+def training_memory(model: Module, batches: object, shards: int = 1, moments: int = 2) -> int:
+    """A lower bound for the bytes that training takes; measurements were less than twice as high. ``moments`` is that of
+    ``check_training_fits``.
 
     It counts the larger of the gradients and what is kept for a batch, as these do not exist at the same time: the latter is
     released while the gradients are made.
@@ -80,7 +82,7 @@ def training_memory(model: Module, batches: object, shards: int = 1) -> int:
         # If there are many shards, some end before others begin.
         kept = parameters[0].dtype.itemsize * numbers * _AT_ONCE // max(_AT_ONCE, shards)
     weights = sum(parameter.size * parameter.dtype.itemsize for parameter in parameters)
-    return weights + _MOMENTS * sum(parameter.size for parameter in trained) + max(gradients, kept)
+    return weights + moments * _MOMENT * sum(parameter.size for parameter in trained) + max(gradients, kept)
 
 
 def _either(names: tuple[str, ...]) -> str:

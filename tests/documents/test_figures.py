@@ -418,8 +418,8 @@ SENTENCES: list[tuple[str, Callable[[], list[float]]]] = [
         ],
     ),
     (
-        '"My [MASK], I will obey the king." is *lord* ({:.1f} %), *father*, *heart*.',
-        lambda: [number(FILL, r"My \[MASK\], I will obey the king\. lord ([\d.]+) %, father [\d.]+ %, heart ")],
+        '"My [MASK], I will obey the king." is *lord* ({:.1f} %), *brother*, *son*.',
+        lambda: [number(FILL, r"My \[MASK\], I will obey the king\. lord ([\d.]+) %, brother [\d.]+ %, son ")],
     ),
     (
         "{:.1f} % of {:.0f} held-out ones are right starting from those weights, {:.1f} % from scratch "
@@ -562,8 +562,8 @@ def test_a_sentence_has_the_figures_of_the_results(sentence: str, figures: Calla
 
 # What is told in words, or beside other words: on a page, and in the file.
 WORDS = [
-    ("in about a minute on a task whose data it makes itself", "translate_dates", "trained in 48 s"),
-    ("in about three minutes, and shows what it thinks", "fill_mask", "took 3 minutes and 10 seconds in all"),
+    ("in about half a minute on a task whose data it makes itself", "translate_dates", "it trained in 30 s"),
+    ("in about three minutes, and shows what it thinks", "fill_mask", "about three minutes of two cores"),
     ("on sounds, in about eight minutes of one core", "dial_tones", "It took 497 s there"),
     ("about three minutes of computing", "algorithms", "2 min 55 s of them computing"),
     ('"I love you very much." is "Ti amo molto."', "translate_tatoeba", "I love you very much. -> Ti amo molto."),

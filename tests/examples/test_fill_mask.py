@@ -57,7 +57,7 @@ def test_a_run_ends_with_scores_filled_sentences_and_a_classification(first_run:
     assert entries(folder / "run") == sorted([*FILES, "from-scratch", "pretrained"])
     settings = json.loads((folder / "run/config.json").read_text(encoding="utf-8"))
     assert settings["model"]["d_model"] == 16
-    assert (settings["model"]["norm_first"], settings["model"]["positions"]) == (True, "sinusoidal")
+    assert (settings["model"]["norm_first"], settings["model"]["positions"]) == (True, "rotary")
 
 
 def test_the_same_command_finds_the_same(first_run: tuple[Path, str], copied: Program) -> None:

@@ -146,6 +146,7 @@ def test_a_frozen_model_keeps_nothing_that_is_known() -> None:
 
 def test_other_models_and_batches_have_weights_at_least() -> None:
     assert training_memory(Linear(10, 10), object()) == 16 * 110
+    assert training_memory(Linear(10, 10), object(), moments=1) == 12 * 110
 
 
 def test_training_that_cannot_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,7 @@ class Trainer:
         self.on_evaluation = on_evaluation
         self.loggers = [CsvLog(), *loggers]
         self.model = model.astype(training_dtype(config.dtype))
-        check_training_fits(model, batches, config.shards)
+        check_training_fits(model, batches, config.shards, moments=1 if config.muon_learning_rate else 2)
         check_step_fits(batches, config.gradient_accumulation_steps)
         self.batches = batches
         self.config = config
