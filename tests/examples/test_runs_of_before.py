@@ -23,12 +23,15 @@ BEFORE = Path(__file__).with_name("runs_of_before")
 COMMON = ["--steps", "6", "--log-every", "1", "--eval-every", "2", "--batch-size", "4", "--shards", "1", "--warmup", "2"]
 COMMON += ["--learning-rate", "0.03", "--accumulation", "2", "--num-heads", "2"]
 DATA = {"char_gpt": "text.txt", "translate": "pairs.tsv", "fill_mask": "text.txt"}
-# The words that made the run, with the flags of that time.
+# The words that made the run, with the flags of that time, and with its defaults where others have come since.
+OPTIMIZER = "--muon-learning-rate 0 --schedule cosine --min-learning-rate 1e-4 --beta2 0.98 --weight-decay 0.01"
+POSITIONS = "--positions sinusoidal --no-query-key-norm"
 TRAIN = {
     "char_gpt": "--recipe nanogpt --num-layers 1 --d-model 8 --block-size 8 --dropout 0.1 --bias --average 2 --activation gelu",
     "translate": "--encoder-layers 1 --decoder-layers 1 --d-model 4 --d-inner 8 --activation swiglu --vocab-size 270 "
-    "--validation 3 --test 3 --max-tokens 12 --beam 2",
-    "fill_mask": "--num-layers 1 --d-model 8 --d-inner 16 --wordpieces 40 --window 8 --classify-steps 0",
+    f"--validation 3 --test 3 --max-tokens 12 --beam 2 --dropout 0.1 {POSITIONS} {OPTIMIZER}",
+    "fill_mask": "--num-layers 1 --d-model 8 --d-inner 16 --wordpieces 40 --window 8 --classify-steps 0 "
+    f"{POSITIONS} {OPTIMIZER}",
 }
 WRITE = {
     "char_gpt": ["sample", "--length", "60", "--prompt", "the "],
