@@ -104,7 +104,7 @@ TRICKS = {
         "tinytensor.optim.optimizers.update",
         {
             "tinytensor.optim.Optimizer.step": lambda step: (
-                lambda self, scale=1.0, threads=1, ranks=None: step(self, scale, 1, ranks)
+                lambda self, scale=1.0, threads=1, *others: step(self, scale, 1, *others)
             )
         },
         is_part=True,
