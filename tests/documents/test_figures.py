@@ -266,6 +266,20 @@ def nanogpts_own() -> float:
     return number("char_gpt", r"nanoGPT's own estimate on 20 batches after the same 2000 steps is ([\d.]+\d)")
 
 
+SPEEDRUN, MARKS = f"{XEON}/speedrun.md", ("1.886", "1.7", "1.6")
+RECIPES = ("tinyformer's recipe", "nanoGPT's recipe, PyTorch")
+
+
+def raced(mark: str, recipe: str, column: str) -> float:
+    """A figure of the race of two recipes to a validation loss."""
+    return cell(SPEEDRUN, f"{mark}, {recipe}", column)
+
+
+def shares_of_time() -> list[float]:
+    """The time to each mark over that of nanoGPT's recipe on PyTorch."""
+    return [raced(mark, RECIPES[0], f"time over {RECIPES[1]}") for mark in MARKS]
+
+
 FILL, DATES, HAND = "fill_mask", "translate_dates", f"{EPYC}/by_hand.md"
 PRODUCTS = "share of ceiling"
 HALF = "forward and backward of half of A's batch, ms"
@@ -305,6 +319,20 @@ SENTENCES: list[tuple[str, Callable[[], list[float]]]] = [
     (
         "With nanoGPT's settings for a CPU (`--recipe nanogpt`) it is {:.2f}, and nanoGPT's own is {:.2f}.",
         lambda: [cell("char_gpt", "2000", "seed 1337"), nanogpts_own()],
+    ),
+    (
+        "The default has that loss in {:.2f} of the time that nanoGPT's recipe takes on PyTorch",
+        lambda: shares_of_time()[:1],
+    ),
+    (
+        "has a validation loss of 1.886, which nanoGPT names for its settings for a CPU, after {:.1f} s of training; nanoGPT's "
+        "recipe on PyTorch has it after {:.1f} s. That is {:.2f} of the time. To a loss of 1.7 it takes {:.2f} of the time, and "
+        "to 1.6 it takes {:.2f}",
+        lambda: [*(raced("1.886", recipe, "mean s") for recipe in RECIPES), *shares_of_time()],
+    ),
+    (
+        "Its steps are not faster, {:.0f} ms against {:.0f}:",
+        lambda: [raced("1.886", recipe, "ms a step") for recipe in RECIPES],
     ),
     (
         "With these, {:.1f} million parameters and {:.0f} steps end at {:.2f}; nanoGPT itself ends at {:.2f}.",
