@@ -326,8 +326,8 @@ SENTENCES: list[tuple[str, Callable[[], list[float]]]] = [
     ),
     (
         "has a validation loss of 1.886, which nanoGPT names for its settings for a CPU, after {:.1f} s of training; nanoGPT's "
-        "recipe on PyTorch has it after {:.1f} s. That is {:.2f} of the time. To a loss of 1.7 it takes {:.2f} of the time, and "
-        "to 1.6 it takes {:.2f}",
+        "recipe on PyTorch has it after {:.1f} s. That is {:.2f} of the time. To a loss of 1.7 it takes {:.2f} of the time, "
+        "and to 1.6 it takes {:.2f}",
         lambda: [*(raced("1.886", recipe, "mean s") for recipe in RECIPES), *shares_of_time()],
     ),
     (

@@ -9,6 +9,7 @@ import os
 import tracemalloc
 from collections import Counter
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -303,6 +304,41 @@ def test_the_state_is_where_it_stands(drawn: int) -> None:
         other.set_state(state)
         assert json.loads(json.dumps(other.get_state())) == state
         assert [bytes_of(other.sample()) for _ in range(25)] == expected
+
+
+def varying(seed: int = 0) -> PairBatches:
+    """Batches of pairs whose targets are others in each epoch."""
+    pairs = encoded(43)
+
+    def vary(i: int, random: Random) -> EncodedPair:
+        return pairs[i][0], [random.randrange(3, 10)] * random.randrange(1, 9)
+
+    return PairBatches(pairs, encoded(5, seed=1), Specials(PAD, START, END), 4, seed, vary)
+
+
+def test_pairs_that_vary_are_others_in_each_epoch() -> None:
+    batches = varying()
+    first, second = epoch(batches), epoch(batches)
+    for taken in (first, second):
+        assert sorted(n for batch in taken for n in numbers(batch)) == list(range(43))
+    ids = [
+        {n: row.tobytes() for batch in taken for n, row in zip(numbers(batch), batch.target_outputs.numpy())}
+        for taken in (first, second)
+    ]
+    assert sum(ids[0][n] != ids[1][n] for n in ids[0]) > 30
+    assert [bytes_of(batch) for batch in epoch(varying())] == [bytes_of(batch) for batch in first]
+
+
+@pytest.mark.parametrize("drawn", [0, 1, 11, 12, 25])
+def test_the_state_of_pairs_that_vary_is_where_it_stands(drawn: int) -> None:
+    batches = varying()
+    for _ in range(drawn):
+        batches.sample()
+    state = json.loads(json.dumps(batches.get_state()))
+    expected = [bytes_of(batches.sample()) for _ in range(25)]
+    other = varying(seed=9)
+    other.set_state(state)
+    assert [bytes_of(other.sample()) for _ in range(25)] == expected
 
 
 def test_nothing_to_train_on() -> None:
