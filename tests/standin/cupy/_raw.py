@@ -45,24 +45,28 @@ kernel_launches = SimpleNamespace(
 
 @functools.cache
 def _library(code, options):
-    """The compiled source, from the user's cache where an earlier process has left it there."""
+    """The compiled source."""
     unknown = [o for o in options if not o.startswith(("--std=", "-D"))]
     if unknown:
         raise ValueError(f"the stand-in knows no option {unknown[0]} of NVRTC: see cupy/_raw.py")
     lines = "".join(f"CUDA_KERNEL({name}, {bound or 1024})\n" for bound, name in KERNEL.findall(code))
-    harness = HARNESS.read_text()
-    text = f'{harness}\n#line 1 "kernel.cu"\n{code}\n{lines}'
-    arguments = [*FLAGS, *(o.replace("--std=", "-std=") for o in options)]
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cupy-standin"
-    path = folder / f"{hashlib.sha256(repr((text, arguments)).encode()).hexdigest()}.so"
-    if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        _compile(text, arguments, path)
+    text = f'{HARNESS.read_text()}\n#line 1 "kernel.cu"\n{code}\n{lines}'
+    path = compiled_library(text, (*FLAGS, *(o.replace("--std=", "-std=") for o in options)))
     library = ctypes.PyDLL(str(path))  # which keeps Python's lock: one launch at a time
     library.cuda_launch.restype = ctypes.c_char_p
     library.cuda_guard.restype = ctypes.c_void_p
     library.cuda_intact.restype = ctypes.c_bool
     return library
+
+
+def compiled_library(text, arguments):
+    """The path of a library of this C++, from the user's cache where an earlier process has left it there."""
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cupy-standin"
+    path = folder / f"{hashlib.sha256(repr((text, [*arguments])).encode()).hexdigest()}.so"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        _compile(text, arguments, path)
+    return path
 
 
 def _compile(text, arguments, path):

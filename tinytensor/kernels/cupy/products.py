@@ -21,6 +21,7 @@ from cupy import cuda
 from cupy_backends.cuda.libs import cublas
 
 from tinytensor.backend import host, xp
+from tinytensor.kernels.cupy import cublaslt
 from tinytensor.kernels.rows import as_rows
 from tinytensor.precision import precision
 
@@ -114,6 +115,8 @@ def _shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _run(call: _Call, kind: tuple[int, int, int, int, int], a: Any, b: Any, out: Any, accumulate: bool) -> None:
+    if cublaslt.is_on_everywhere:
+        return _run_by_cublaslt(call, kind, a, b, out, accumulate)
     handle = cuda.get_cublas_handle()  # this thread's; its stream is the current one
     data_type, full, fast, one, zero = kind
     result_type = _KINDS[out.dtype.name][0]
@@ -131,6 +134,32 @@ def _run(call: _Call, kind: tuple[int, int, int, int, int], a: Any, b: Any, out:
         else:
             batches = (p + i, data_type, lead_p, step_p, q + j, data_type, lead_q, step_q)
             cublas.gemmStridedBatchedEx(*head, *batches, before, r + k, result_type, lead_r, step_r, call.matrices, *tail)
+
+
+def _run_by_cublaslt(call: _Call, kind: tuple[int, int, int, int, int], a: Any, b: Any, out: Any, accumulate: bool) -> None:
+    data_type, full, fast, one, zero = kind
+    rows, columns, summed = call.sizes
+    shapes = ((rows, summed), (summed, columns), (rows, columns))
+    types = (data_type, data_type, _KINDS[out.dtype.name][0])
+    arrays = (b, a, out) if call.b_is_first else (a, b, out)
+    for starts in call.starts:
+        addresses = [array.data.ptr + start for array, start in zip(arrays, starts)]
+        first, second, result = [
+            cublaslt.Matrices(of_type, shape[::-1] if turned else shape, leading, step, cublaslt.alignment(address))
+            for of_type, shape, turned, leading, step, address in zip(
+                types, shapes, (*call.operations, 0), call.leading, call.steps, addresses
+            )
+        ]
+        product = cublaslt.Product(
+            first,
+            second,
+            result,
+            call.operations,
+            call.matrices,
+            compute=full if precision.is_full else fast,
+            factors=types[0] if a.dtype.name == "float64" else _KINDS["float32"][0],
+        )
+        cublaslt.multiply(product, addresses, one, one if accumulate else zero)
 
 
 def _with_copies(a: Any, b: Any, out: Any, accumulate: bool) -> Any:

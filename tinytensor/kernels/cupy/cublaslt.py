@@ -1,0 +1,215 @@
+"""Products of matrices by cuBLASLt, the part of cuBLAS that is told its stream and its working memory in every call.
+
+CuPy has no binding of it, so ctypes calls the library. Its calls can be captured in a CUDA graph (see ``recording.py``), while
+CuPy refuses its own calls of cuBLAS there (github.com/cupy/cupy/issues/6290).
+
+A call takes descriptions of the product and of its matrices, and an algorithm that fits them. Both are made once for each kind
+of product, and kept. ``TINYTENSOR_CUBLASLT=1`` sends all products here, to compare the speed. By default only those of a step
+that is recorded come here.
+
+The names and numbers are those of cublasLt.h (docs.nvidia.com/cuda/cublas, "Using the cuBLASLt API").
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import weakref
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from cupy import cuda
+
+from tinytensor.backend import BackendError, xp
+
+_WORKSPACE = 32 << 20  # bytes, as NVIDIA recommends for its largest GPUs
+
+# Attributes of a product, of a matrix's layout, and of the preferences for an algorithm.
+_TRANSPOSE_FIRST, _TRANSPOSE_SECOND = 3, 4
+_BATCH_COUNT, _BATCH_STEP = 5, 6
+_MOST_WORKSPACE, _ALIGNMENTS = 1, (5, 6, 7, 8)  # of the first, the second, what is added, and the result
+_WIDEST_ALIGNMENT = 16  # bytes: the most that is loaded at once
+
+_handle = ctypes.c_void_p
+_made = ctypes.POINTER(_handle)  # where a function leaves the handle of what it made
+_attribute = [_handle, ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t]
+_SIGNATURES = {
+    "cublasLtCreate": [_made],
+    "cublasLtMatmulDescCreate": [_made, ctypes.c_int, ctypes.c_int],
+    "cublasLtMatmulDescSetAttribute": _attribute,
+    "cublasLtMatmulDescDestroy": [_handle],
+    "cublasLtMatrixLayoutCreate": [_made, ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int64],
+    "cublasLtMatrixLayoutSetAttribute": _attribute,
+    "cublasLtMatrixLayoutDestroy": [_handle],
+    "cublasLtMatmulPreferenceCreate": [_made],
+    "cublasLtMatmulPreferenceSetAttribute": _attribute,
+    "cublasLtMatmulPreferenceDestroy": [_handle],
+    "cublasLtMatmulAlgoGetHeuristic": [*[_handle] * 7, ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int)],
+    "cublasLtMatmul": [*[ctypes.c_void_p] * 14, ctypes.c_size_t, ctypes.c_void_p],
+}
+
+
+class _Found(ctypes.Structure):
+    """An algorithm, as cublasLtMatmulAlgoGetHeuristic describes it."""
+
+    _fields_ = (
+        ("algorithm", ctypes.c_uint64 * 8),
+        ("workspace", ctypes.c_size_t),
+        ("status", ctypes.c_int),
+        ("waves", ctypes.c_float),
+        ("reserved", ctypes.c_int * 4),
+    )
+
+
+class CublasLtError(RuntimeError):
+    """cuBLASLt refused a call."""
+
+
+class Matrices(NamedTuple):
+    """A batch of matrices as they are stored, by columns."""
+
+    data_type: int  # a cudaDataType
+    shape: tuple[int, ...]  # rows, columns
+    leading: int  # elements from one column to the next
+    step: int  # elements from one matrix to the next
+    alignment: int  # of the address, in bytes
+
+
+class Product(NamedTuple):
+    """All that an algorithm depends on: result = op(first) op(second), or that added to what the result holds."""
+
+    first: Matrices
+    second: Matrices
+    result: Matrices
+    operations: tuple[int, int]  # for each factor: 1 to transpose it, else 0
+    matrices: int  # in a batch
+    compute: int  # a cublasComputeType_t
+    factors: int  # the cudaDataType of the factors of the product and of what is added
+
+
+def alignment(address: int) -> int:
+    """The largest power of 2 that divides the address, at most 16."""
+    return min(address & -address, _WIDEST_ALIGNMENT)
+
+
+def multiply(product: Product, addresses: Sequence[int], one: int, before: int) -> None:
+    """Compute the product on the current stream.
+
+    ``one`` is the address of the number 1, and ``before`` that of the factor of what the result holds already.
+    """
+    plan = _plan(product)
+    first, second, result = addresses
+    workspace = _workspace()
+    _call(
+        "cublasLtMatmul",
+        *(_library_handle(), plan.product, one, first, plan.first, second, plan.second),
+        *(before, result, plan.result, result, plan.result, plan.algorithm),
+        *(workspace.data.ptr, workspace.nbytes, cuda.get_current_stream().ptr),
+    )
+
+
+# ------------------------------------------------------------------------------------------------------ descriptions
+
+
+class _Plan:
+    """The descriptions of a product and its matrices, and the algorithm that cuBLASLt thinks is the fastest."""
+
+    def __init__(self, product: Product):
+        self.product = _made_by("cublasLtMatmulDescCreate", product.compute, product.factors)
+        for attribute, operation in zip((_TRANSPOSE_FIRST, _TRANSPOSE_SECOND), product.operations):
+            _set("cublasLtMatmulDescSetAttribute", self.product, attribute, ctypes.c_int32(operation))
+        self.first, self.second, self.result = [
+            _layout(matrices, product.matrices) for matrices in (product.first, product.second, product.result)
+        ]
+        weakref.finalize(self, _destroy, self.product, self.first, self.second, self.result).atexit = False
+        self._found = self._fastest(product)
+        self.algorithm = ctypes.addressof(self._found)  # which comes first in it
+
+    def _fastest(self, product: Product) -> _Found:
+        preference = _made_by("cublasLtMatmulPreferenceCreate")
+        _set("cublasLtMatmulPreferenceSetAttribute", preference, _MOST_WORKSPACE, ctypes.c_uint64(_WORKSPACE))
+        matrices = (product.first, product.second, product.result, product.result)
+        for attribute, its in zip(_ALIGNMENTS, matrices):
+            _set("cublasLtMatmulPreferenceSetAttribute", preference, attribute, ctypes.c_uint32(its.alignment))
+        found, count = _Found(), ctypes.c_int()
+        layouts = (self.first, self.second, self.result, self.result)
+        _call(
+            "cublasLtMatmulAlgoGetHeuristic",
+            *(_library_handle(), self.product, *layouts, preference, 1, ctypes.addressof(found), ctypes.byref(count)),
+        )
+        _call("cublasLtMatmulPreferenceDestroy", preference)
+        if not count.value or found.status:
+            raise CublasLtError(f"cuBLASLt has no algorithm for {product}: leave out TINYTENSOR_CUBLASLT and do not record it")
+        return found
+
+
+def _destroy(product: Any, *layouts: Any) -> None:
+    for layout in layouts:
+        _call("cublasLtMatrixLayoutDestroy", layout)
+    _call("cublasLtMatmulDescDestroy", product)
+
+
+_plan = functools.lru_cache(maxsize=4096)(_Plan)
+
+
+def _layout(matrices: Matrices, count: int) -> Any:
+    layout = _made_by("cublasLtMatrixLayoutCreate", matrices.data_type, *matrices.shape, matrices.leading)
+    if count > 1:
+        _set("cublasLtMatrixLayoutSetAttribute", layout, _BATCH_COUNT, ctypes.c_int32(count))
+        _set("cublasLtMatrixLayoutSetAttribute", layout, _BATCH_STEP, ctypes.c_int64(matrices.step))
+    return layout
+
+
+# ------------------------------------------------------------------------------------------------------- the library
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    """The library that CuPy's cuBLAS itself is built on."""
+    from cuda.pathfinder import load_nvidia_dynamic_lib  # a package that CuPy requires
+
+    library = ctypes.CDLL(load_nvidia_dynamic_lib("cublasLt").abs_path)
+    for name, types in _SIGNATURES.items():
+        getattr(library, name).argtypes = types
+    library.cublasLtGetStatusString.argtypes = [ctypes.c_int]
+    library.cublasLtGetStatusString.restype = ctypes.c_char_p
+    return library
+
+
+def _call(name: str, *arguments: Any) -> None:
+    """Call a function of the library. Raises CublasLtError if it refuses."""
+    status = getattr(_library(), name)(*arguments)
+    if status:
+        raise CublasLtError(f"{name}: {_library().cublasLtGetStatusString(status).decode()}")
+
+
+def _made_by(name: str, *arguments: Any) -> int | None:
+    made = _handle()
+    _call(name, ctypes.byref(made), *arguments)
+    return made.value
+
+
+def _set(name: str, described: Any, attribute: int, value: Any) -> None:
+    _call(name, described, attribute, ctypes.addressof(value), ctypes.sizeof(value))
+
+
+@functools.cache
+def _library_handle() -> int | None:
+    return _made_by("cublasLtCreate")
+
+
+@functools.cache
+def _workspace() -> Any:
+    """The working memory of all products. They can share it, as all work of a process is in one order."""
+    return xp.empty(_WORKSPACE, xp.uint8)
+
+
+def _is_on_everywhere() -> bool:
+    value = os.environ.get("TINYTENSOR_CUBLASLT", "") or "0"
+    if value not in ("0", "1"):
+        raise BackendError(f"TINYTENSOR_CUBLASLT={value!r} must be '0' (the default) or '1' (all products by cuBLASLt)")
+    return value == "1"
+
+
+is_on_everywhere = _is_on_everywhere()
