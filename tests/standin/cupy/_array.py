@@ -6,6 +6,7 @@ not written here or in ``_functions`` does not exist.
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import weakref
 from collections import deque
@@ -14,7 +15,8 @@ from types import SimpleNamespace
 import numpy
 from numpy.lib.array_utils import byte_bounds
 
-from .cuda import check_memory, stream
+from . import _graphs
+from .cuda import CUDARuntimeError, check_memory, stream
 
 synchronizations = 0  # how often something waited for the (imagined) GPU
 uploads = []  # the bytes of each copy from the host
@@ -24,27 +26,55 @@ launches = []  # the name of each kernel, each call of cuBLAS, each copy: what t
 def synchronize():
     """Count one wait of the CPU for the GPU: every reading of values on the host is one."""
     global synchronizations
+    _graphs.refuse_to_wait(CUDARuntimeError)
     synchronizations += 1
     stream.wait()
 
 
-def launched(name, size=1):
-    """Note that a function of that name gave the GPU something to do, unless it is nothing."""
-    if size:
+def launched(name, prepare=None, numbers=()):
+    """Note that a function of that name gives the GPU something to do. Returns whether to do it now, and not only in replays of
+    a graph, where what ``prepare()`` returns does it. ``numbers`` are what it is given besides arrays."""
+    now = _graphs.launched(name, prepare, numbers)
+    if now:
         launches.append(name)
+    return now
 
 
-def counted(name, result, operands=()):
-    """NumPy's result. It was a launch, unless it is a view of an operand, which CuPy makes without the GPU."""
-    results = result if isinstance(result, (tuple, list)) else [result]
+def computed(name, function, operands, **settings):
+    """What NumPy's function makes of the operands. It is a launch, unless it is a view of an operand, which CuPy makes without
+    the GPU."""
+    result = function(*operands, **settings)
     hosts = [a for a in operands if isinstance(a, numpy.ndarray)]
-    if not any(numpy.may_share_memory(a, b) for a in results for b in hosts):
-        launched(name, numpy.size(results[0]) if results else 0)
+    if not isinstance(result, (numpy.ndarray, numpy.generic)):  # several arrays, of a function that waits
+        launched(name)
+        return result
+    if not numpy.size(result) or any(numpy.may_share_memory(result, a) for a in hosts):
+        return result
+    result = numpy.asarray(result)
+
+    def compute(result, *operands):
+        result[...] = function(*operands, **settings)
+
+    if not launched(name, lambda: _graphs.later(compute, (result, *operands)), numbers_in((*operands, settings))):
+        _graphs.allocated(_graphs.owner(result))
+        _spoil(result)
     return result
 
 
+def numbers_in(values):
+    """What is not an array, in nested sequences of both."""
+    if isinstance(values, (tuple, list)):
+        return tuple([numbers_in(value) for value in values if not isinstance(value, numpy.ndarray)])
+    return values
+
+
+def _spoil(host):
+    """Overwrite an array with what is easily seen: a graph has not computed it yet."""
+    host[...] = True if host.dtype == bool else numpy.iinfo(host.dtype).max if host.dtype.kind in "iu" else numpy.nan
+
+
 class _Here(threading.local):
-    """From where to where the memory goes whose addresses this thread asked for last."""
+    """The memory whose addresses this thread asked for last: where it begins and ends, and what owns it."""
 
     def __init__(self):
         self.handed_out = deque(maxlen=16)
@@ -59,7 +89,8 @@ class Address(int):
     def __new__(cls, array):
         address = super().__new__(cls, array._host.__array_interface__["data"][0])
         address.array = array
-        here.handed_out.append(byte_bounds(array._host.base if isinstance(array._host.base, numpy.ndarray) else array._host))
+        memory = _graphs.owner(array._host)
+        here.handed_out.append((*byte_bounds(memory), weakref.ref(memory)))
         return address
 
 
@@ -72,6 +103,7 @@ class ndarray:
 
     def __init__(self, shape, dtype=float):
         self._host = numpy.empty(shape, dtype)
+        _graphs.allocated(self._host)
 
     # ------------------------------------------------------------------------------ what it is (known to the host)
 
@@ -85,7 +117,7 @@ class ndarray:
     base = property(lambda self: _base(self._host))
     T = property(lambda self: wrap(self._host.T))
     mT = property(lambda self: wrap(self._host.mT))
-    data = property(lambda self: SimpleNamespace(ptr=Address(self)))
+    data = property(lambda self: MemoryPointer(self))
 
     @property
     def flags(self):
@@ -145,40 +177,79 @@ class ndarray:
         return (self[i] for i in range(len(self)))
 
     def __getitem__(self, index):
-        return wrap(counted("take", self._host[self._index(index)], [self._host]))
+        parts = index_parts(index)
+        return wrap(computed("take", _part, [self._host, parts]))
 
     def __setitem__(self, index, value):
-        index = self._index(index)
-        scattered = any(isinstance(part, numpy.ndarray) and part.dtype != bool for part in index)
-        if scattered and isinstance(value, ndarray):  # one number for all places is well defined, also with repeats
-            places = numpy.arange(self.size).reshape(self.shape)[index]
-            if numpy.unique(places).size < places.size:
-                raise ValueError("a[index] = values with a repeated index is undefined in CuPy: which value stays is chance")
-        launched("assign", self._host[index].size)
-        self._host[index] = operand(value)
+        parts, value = index_parts(index), operand(value)
+        given = (self._host, parts, value)
+        size = _part(self._host, parts).size
+        if size and launched("assign", lambda: _graphs.later(_assign, given), numbers_in((parts, value))):
+            _assign(*given)
 
-    def _index(self, index):
-        """The index for NumPy, as a tuple. An integer array's entries wrap around, as they silently do in CuPy."""
-        parts = index if isinstance(index, tuple) else (index,)
-        lengths = [0 if p is None or p is Ellipsis else p.ndim if _is_mask(p) else 1 for p in parts]
-        given, axis = [], 0
-        for part, length in zip(parts, lengths):
-            if isinstance(part, ndarray):
-                if _is_mask(part):
-                    synchronize()  # the size of the result depends on the values
-                wraps = part.dtype.kind in "iu" and axis < self.ndim and self.shape[axis]
-                part = part._host % self.shape[axis] if wraps else part._host
-            elif part is not None and part is not Ellipsis and not isinstance(part, (slice, int, numpy.integer)):
-                # CuPy takes lists and NumPy arrays, and copies them to the GPU each time: that is never meant.
-                raise TypeError(f"Unsupported type {type(part)}")
-            axis += length if part is not Ellipsis else self.ndim - sum(lengths)
-            given.append(part)
-        # With an ellipsis NumPy gives a view of no dimensions where it would give a scalar, which CuPy has not.
-        return tuple(given) if any(part is Ellipsis for part in given) else (*given, Ellipsis)
+
+class MemoryPointer:
+    """Where an array starts."""
+
+    def __init__(self, array):
+        self._array = array
+        self.ptr = Address(array)
+
+    def copy_from_host_async(self, mem, size, stream=None):
+        """Copy bytes from pinned memory of the host."""
+        if not launched("upload"):
+            return
+        uploads.append(size)
+        if not self._array._host.flags.c_contiguous or size > self._array.nbytes:
+            raise ValueError(f"{size} bytes go beyond an array of {self._array.nbytes}")
+        ctypes.memmove(int(self.ptr), mem, size)
 
 
 def _is_mask(part):
-    return isinstance(part, ndarray) and part.dtype == bool
+    return isinstance(part, numpy.ndarray) and part.dtype == bool
+
+
+def index_parts(index):
+    """The parts of an index, with NumPy's arrays for CuPy's. Waits for the GPU where CuPy does."""
+    parts = []
+    for part in index if isinstance(index, tuple) else (index,):
+        if isinstance(part, ndarray):
+            part = part._host
+            if _is_mask(part):
+                synchronize()  # the size of the result depends on the values
+        elif part is not None and part is not Ellipsis and not isinstance(part, (slice, int, numpy.integer)):
+            # CuPy takes lists and NumPy arrays, and copies them to the GPU each time: that is never meant.
+            raise TypeError(f"Unsupported type {type(part)}")
+        parts.append(part)
+    return tuple(parts)
+
+
+def numpys_index(host, parts):
+    """The index for NumPy, as a tuple. An integer array's entries wrap around, as they silently do in CuPy."""
+    lengths = [0 if p is None or p is Ellipsis else p.ndim if _is_mask(p) else 1 for p in parts]
+    given, axis = [], 0
+    for part, length in zip(parts, lengths):
+        if isinstance(part, numpy.ndarray):
+            wraps = part.dtype.kind in "iu" and axis < host.ndim and host.shape[axis]
+            part = part % host.shape[axis] if wraps else part
+        axis += length if part is not Ellipsis else host.ndim - sum(lengths)
+        given.append(part)
+    # With an ellipsis NumPy gives a view of no dimensions where it would give a scalar, which CuPy has not.
+    return tuple(given) if any(part is Ellipsis for part in given) else (*given, Ellipsis)
+
+
+def _part(host, parts):
+    return host[numpys_index(host, parts)]
+
+
+def _assign(host, parts, value):
+    index = numpys_index(host, parts)
+    scattered = any(isinstance(part, numpy.ndarray) and part.dtype != bool for part in index)
+    if scattered and isinstance(value, numpy.ndarray):  # one number for all places is well defined, also with repeats
+        places = numpy.arange(host.size).reshape(host.shape)[index]
+        if numpy.unique(places).size < places.size:
+            raise ValueError("a[index] = values with a repeated index is undefined in CuPy: which value stays is chance")
+    host[index] = value
 
 
 _owners = weakref.WeakValueDictionary()  # the arrays that own their memory, by NumPy's: a view's base is its owner itself
@@ -201,6 +272,7 @@ def wrap(value):
     array._host = numpy.asarray(value)
     if array._host.base is None:
         check_memory(array._host.nbytes)
+        _graphs.allocated(array._host)
         _owners[id(array._host)] = array
     return array
 

@@ -157,18 +157,19 @@ def _multiply(
     _check(length >= preferences.get(1, 0), INVALID_VALUE, f"a workspace of {length} bytes")
     inside = any(start <= workspace and workspace + length <= end for start, end, *_ in _array.here.handed_out)
     _check(inside, EXECUTION_FAILED, "a workspace beyond its array")
-    calls.append(matrices)
-    _array.launched("cublasLtMatmul")
     steps = [layout.attributes.get(6, 0) for layout in layouts]
     (one_of, two_of, _, to), (transa, transb) = layouts, [product.attributes.get(attribute, 0) for attribute in (3, 4)]
     try:
-        cublas._multiply(
+        compute = cublas.product(
             cuda.HANDLE, transa, transb, rows, columns, summed, one, a, one_of.data_type, one_of.leading, steps[0],
             b, two_of.data_type, two_of.leading, steps[1], before, d, to.data_type, to.leading, steps[3], matrices,
             product.compute, cublas.CUBLAS_GEMM_DEFAULT,
         )  # fmt: skip
     except cublas.CUBLASError as error:
         raise Refused(INVALID_VALUE, str(error)) from None
+    calls.append(matrices)
+    if _array.launched("cublasLtMatmul", lambda: compute):
+        compute()
 
 
 FUNCTIONS = {

@@ -9,18 +9,24 @@ import warnings
 import ml_dtypes
 import numpy
 
-from ._array import counted, launched, ndarray, operand, synchronize, uploads, wrap
+from ._array import computed, launched, ndarray, numbers_in, operand, synchronize, uploads, wrap
+from ._graphs import later
 
 
 def _run(name, function, operands, out=None, **settings):
     """Call NumPy's function, silent as a GPU is about 0/0 and the like."""
     with numpy.errstate(all="ignore"):
         if out is None:
-            result = function(*operands, **settings)
-            return wrap(result if name.startswith("empty") else counted(name, result, operands))
+            empty = name.startswith("empty")
+            return wrap(function(*operands, **settings) if empty else computed(name, function, operands, **settings))
         (target,) = out if isinstance(out, tuple) else (out,)
-        function(*operands, out=operand(target, scalars=False), **settings)
-        launched(name, target.size)
+        to = operand(target, scalars=False)
+
+        def compute(to, *operands):
+            function(*operands, out=to, **settings)
+
+        if not target.size or launched(name, lambda: later(compute, (to, *operands)), numbers_in((*operands, settings))):
+            compute(to, *operands)
         return target
 
 
@@ -231,16 +237,17 @@ def einsum(subscripts, *operands, dtype=None, optimize=False):
 
 def array(obj, dtype=None, copy=True, order="K", ndmin=0):
     """A new array: this, ``asarray`` and ``asnumpy`` are where NumPy arrays and lists may cross."""
-    host = numpy.array(obj._host if isinstance(obj, ndarray) else obj, dtype=dtype, order=order, ndmin=ndmin)
+    if isinstance(obj, ndarray):
+        same = not copy and obj.dtype == (obj.dtype if dtype is None else numpy.dtype(dtype)) and obj.ndim >= ndmin
+        made = functools.partial(numpy.array, dtype=dtype, order=order, ndmin=ndmin)
+        return obj if same else wrap(computed("copy", made, [obj._host]))
+    host = numpy.array(obj, dtype=dtype, order=order, ndmin=ndmin)
     if host.dtype.kind not in "biufc" and host.dtype != bfloat16:
         raise ValueError(f"Unsupported dtype {host.dtype}")
-    if not isinstance(obj, ndarray):
-        uploads.append(host.nbytes)
-        launched("upload", host.size)
-    same = not copy and isinstance(obj, ndarray) and obj.dtype == host.dtype and obj.ndim == host.ndim
-    if isinstance(obj, ndarray) and not same:
-        launched("copy", host.size)
-    return obj if same else wrap(host)
+    uploads.append(host.nbytes)
+    if host.size:
+        launched("upload")
+    return wrap(host)
 
 
 def asarray(a, dtype=None, order="K"):
@@ -285,12 +292,12 @@ def _array_ufunc(self, ufunc, method, *inputs, **settings):
 
 
 def _astype(self, dtype, order="K", casting="unsafe", copy=True):
-    host = self._host.astype(dtype, order, casting, copy=copy)
-    return self if host is self._host else wrap(counted("astype", host))
+    host = computed("astype", lambda x: x.astype(dtype, order, casting, copy=copy), [self._host])
+    return self if host is self._host else wrap(host)
 
 
 def _reshape(self, *shape, order="C"):
-    return wrap(counted("copy", self._host.reshape(*shape, order=order), [self._host]))
+    return wrap(computed("copy", lambda x: x.reshape(*shape, order=order), [self._host]))
 
 
 def _give_methods():
@@ -309,9 +316,9 @@ def _give_methods():
     ndarray.__array_ufunc__ = _array_ufunc
     ndarray.astype = _astype
     ndarray.clip = lambda self, min=None, max=None, out=None: clip(self, min, max, out)
-    ndarray.copy = lambda self, order="C": wrap(counted("copy", self._host.copy(order)))
+    ndarray.copy = lambda self, order="C": wrap(computed("copy", lambda x: x.copy(order), [self._host]))
     ndarray.fill = lambda self, value: self.__setitem__(Ellipsis, value)
-    ndarray.flatten = lambda self, order="C": wrap(counted("copy", self._host.flatten(order)))
+    ndarray.flatten = lambda self, order="C": wrap(computed("copy", lambda x: x.flatten(order), [self._host]))
     ndarray.reshape = _reshape
     ndarray.transpose = lambda self, *axes: wrap(self._host.transpose(*axes))
     ndarray.view = lambda self, dtype=None: wrap(self._host.view(dtype or self.dtype))

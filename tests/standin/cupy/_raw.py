@@ -24,6 +24,7 @@ from types import SimpleNamespace
 import numpy
 
 from ._array import Address, launched, ndarray
+from ._graphs import place_of
 
 HARNESS = Path(__file__).with_name("cuda_on_cpu.hpp")
 FLAGS = """
@@ -131,9 +132,18 @@ class RawKernel:
             raise TypeError(f"{self.name} takes {len(self._codes)} arguments and was given {len(args)}: undefined on a GPU")
         arrays = {}  # argument number: NumPy array
         values = [self._value(i, code, arg, arrays) for i, (code, arg) in enumerate(zip(self._codes, args))]
-        launched(self.name)
+
+        def prepare():
+            given = {i: place_of(array) for i, array in arrays.items()}
+            return lambda: self._run(grid, block, values, {i: place.array() for i, place in given.items()})
+
+        if launched(self.name, prepare, (grid, block, [arg for i, arg in enumerate(args) if i not in arrays])):
+            self._run(grid, block, values, arrays)
+
+    def _run(self, grid, block, values, arrays):
+        pointers = {i: ctypes.c_void_p(array.__array_interface__["data"][0]) for i, array in arrays.items()}
         launch = _guarded if kernel_launches.guarded else _direct
-        launch(self, grid, block, values, arrays)
+        launch(self, grid, block, [pointers.get(i, value) for i, value in enumerate(values)], arrays)
 
     def _value(self, i, code, arg, arrays):
         """The argument as ctypes passes it, if its type is the parameter's: on a GPU another one is read as nonsense."""

@@ -5,6 +5,14 @@ import threading
 import time
 from types import SimpleNamespace
 
+from .._graphs import Graph, MemoryPool, Stream, alloc_pinned_memory, using_allocator
+from .._graphs import current_stream as get_current_stream
+
+__all__ = [
+    "CUDARuntimeError", "Device", "Event", "Graph", "MemoryPool", "Stream", "alloc_pinned_memory", "get_cublas_handle",
+    "get_current_stream", "get_elapsed_time", "memory", "nvrtc", "runtime", "stream", "using_allocator",
+]  # fmt: skip
+
 HANDLE = 0xB1A5  # of cuBLAS
 
 
@@ -51,8 +59,6 @@ class _Stream:
     """The order in which the GPU works, which here is that of the program. It stops where NCCL waits for a rank that has died:
     then what comes after it never happens."""
 
-    ptr = 0
-
     def __init__(self):
         self._goes_on = threading.Event()
         self._goes_on.set()
@@ -71,10 +77,6 @@ class _Stream:
 
 
 stream = _Stream()
-
-
-def get_current_stream():
-    return SimpleNamespace(ptr=stream.ptr)
 
 
 class Event:

@@ -7,9 +7,8 @@ notice (memory that is nobody's), is an error here.
 import ctypes
 
 import numpy
-from cupy import _array
+from cupy import _array, _graphs
 from cupy.cuda import HANDLE
-from numpy.lib.stride_tricks import as_strided
 
 CUBLAS_OP_N, CUBLAS_OP_T = 0, 1
 CUBLAS_POINTER_MODE_HOST, CUBLAS_POINTER_MODE_DEVICE = 0, 1
@@ -57,12 +56,13 @@ def gemmEx(
     handle, transa, transb, m, n, k, alpha, A, Atype, lda, B, Btype, ldb, beta, C, Ctype, ldc, computeType, algo, /
 ):  # fmt: skip
     """C = alpha op(A) op(B) + beta C, matrices being stored by columns: op(A) is m by k, op(B) k by n."""
+    _refuse_to_be_captured()
     calls.append(("gemmEx", 1))
     _array.launched("gemmEx")
-    _multiply(
+    product(
         handle, transa, transb, m, n, k, alpha, A, Atype, lda, 0, B, Btype, ldb, 0, beta, C, Ctype, ldc, 0, 1,
         computeType, algo,
-    )  # fmt: skip
+    )()  # fmt: skip
 
 
 def gemmStridedBatchedEx(
@@ -70,18 +70,25 @@ def gemmStridedBatchedEx(
     batchCount, computeType, algo, /,
 ):  # fmt: skip
     """The same for ``batchCount`` matrices, each so many elements after the one before."""
+    _refuse_to_be_captured()
     calls.append(("gemmStridedBatchedEx", batchCount))
     _array.launched("gemmStridedBatchedEx")
-    _multiply(
+    product(
         handle, transa, transb, m, n, k, alpha, A, Atype, lda, strideA, B, Btype, ldb, strideB, beta, C, Ctype, ldc,
         strideC, batchCount, computeType, algo,
-    )  # fmt: skip
+    )()  # fmt: skip
 
 
-def _multiply(
+def _refuse_to_be_captured():
+    if _graphs.here.capture is not None:
+        raise NotImplementedError("CuPy calls no function of cuBLAS while a stream is captured")
+
+
+def product(
     handle, transa, transb, m, n, k, alpha, A, Atype, lda, strideA, B, Btype, ldb, strideB, beta, C, Ctype, ldc, strideC,
     batchCount, computeType, algo,
 ):  # fmt: skip
+    """A function that computes the product, whose arguments are checked now."""
     _check(handle == HANDLE, "NOT_INITIALIZED", f"the handle {handle}")
     _check(transa in (0, 1) and transb in (0, 1), "INVALID_VALUE", f"the operations {transa}, {transb}")
     _check(algo == CUBLAS_GEMM_DEFAULT, "INVALID_VALUE", f"the algorithm {algo}")
@@ -97,10 +104,16 @@ def _multiply(
     c = _matrices("C", C, TYPES[Ctype][0], (m, n), ldc, strideC, batchCount)
     number = numpy.float64 if computeType == CUBLAS_COMPUTE_64F else numpy.float32
     one, zero = _factor(alpha, number), _factor(beta, number)
-    a, b = [_rounded(x.swapaxes(1, 2) if t else x, number, computeType) for x, t in ((a, transa), (b, transb))]
-    with numpy.errstate(all="ignore"):
-        product = one * (a @ b)
-        c[...] = product if zero == 0 else product + zero * c.astype(number)  # with 0, C is not even read
+
+    def multiply():
+        factors = [x.array().swapaxes(1, 2) if turned else x.array() for x, turned in ((a, transa), (b, transb))]
+        first, second = [_rounded(x, number, computeType) for x in factors]
+        result = c.array()
+        with numpy.errstate(all="ignore"):
+            product = one * (first @ second)
+            result[...] = product if zero == 0 else product + zero * result.astype(number)  # with 0, C is not even read
+
+    return multiply
 
 
 def _check(holds, status, what):
@@ -109,7 +122,7 @@ def _check(holds, status, what):
 
 
 def _matrices(name, address, dtype, shape, leading, step, count):
-    """The matrices stored by columns at an address, as an array (count, rows, columns)."""
+    """The place of the matrices stored by columns at an address, as an array (count, rows, columns)."""
     rows, columns = shape
     _check(address, "INVALID_VALUE", f"no address of {name}")
     _check(address % dtype.itemsize == 0, "INVALID_VALUE", f"{name} is not aligned to its numbers")
@@ -117,17 +130,11 @@ def _matrices(name, address, dtype, shape, leading, step, count):
     _check(max(leading, rows, columns, count) < 2**31, "INVALID_VALUE", f"more of {name} than an int counts")
     length = (count - 1) * step + (columns - 1) * leading + rows
     end = address + length * dtype.itemsize
-    inside = any(first <= address and end <= last for first, last in _array.here.handed_out)
-    _check(inside, "EXECUTION_FAILED", f"{name} reaches beyond its array")
-    flat = numpy.asarray(_Memory(address, end - address)).view(dtype)
-    return as_strided(flat, (count, rows, columns), [x * dtype.itemsize for x in (step, 1, leading)])
-
-
-class _Memory:
-    """So many bytes at an address, for NumPy."""
-
-    def __init__(self, address, length):
-        self.__array_interface__ = {"version": 3, "typestr": "|u1", "shape": (length,), "data": (address, False)}
+    around = [memory() for first, last, memory in _array.here.handed_out if first <= address and end <= last]
+    alive = [memory for memory in around if memory is not None]
+    _check(alive, "EXECUTION_FAILED", f"{name} reaches beyond its array")
+    strides = tuple([x * dtype.itemsize for x in (step, 1, leading)])
+    return _graphs.Place(alive[-1], address, dtype, (count, rows, columns), strides)
 
 
 def _factor(address, number):
