@@ -9,6 +9,8 @@ kernels/numpy, trace.
 from tinytensor import functional, nn, optim, parallel, random
 from tinytensor.backend import BackendError
 from tinytensor.backend import name as backend_name
+from tinytensor.capture import capture
+from tinytensor.capturing import CaptureError
 from tinytensor.checkpoint import checkpoint
 from tinytensor.creation import arange, eye, from_dlpack, full, full_like, linspace, ones, ones_like, tensor, zeros, zeros_like
 from tinytensor.modes import detect_anomaly, enable_grad, full_precision, keep_values, no_grad

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from tinytensor import capturing
 from tinytensor.backend import host
 from tinytensor.kernels.numpy.dropout import RandomKey
 from tinytensor.modes import modes
@@ -40,9 +41,10 @@ def seed(value: int) -> None:
 
 
 def generator() -> host.random.Generator:
-    """The generator that this thread draws from. Raises RuntimeError inside a function that is being traced."""
+    """The generator that this thread draws from. Raises RuntimeError inside a function that is being traced or captured."""
     if modes.tracer is not None:
         raise RuntimeError("a traced function would draw the same random numbers in each call: pass them in as a tensor")
+    capturing.refuse("the same random numbers", "draw them before, and pass them in")
     return _current.generator or _shared
 
 
@@ -96,6 +98,11 @@ def permutation(n: int) -> Tensor:
 
 def random_key() -> RandomKey:
     """128 random bits as two words. They determine a whole dropout mask, which ``kernels.keep_mask`` computes from them."""
+    key: RandomKey = capturing.numbers(_draw_key, host.uint64)
+    return key
+
+
+def _draw_key() -> tuple[int, int]:
     high = host.iinfo(host.uint64).max
     first, second = generator().integers(0, high, 2, dtype=host.uint64, endpoint=True).tolist()
     return first, second

@@ -31,6 +31,7 @@ from tinytensor.backend import (
     to_numpy,
     xp,
 )
+from tinytensor.capturing import refuse
 from tinytensor.modes import enable_grad, modes, read_values
 
 
@@ -43,6 +44,7 @@ def as_array(data: Any, dtype: DType = None) -> Array:
     data = read_values(data.data if isinstance(data, Tensor) else data)
     if is_array(data) and not is_host_array(data):
         return xp.array(data, dtype=dtype)
+    refuse("the numbers that a tensor is made of", "make it before, and pass it in", before=False)  # for tables that are kept
     try:
         array = host.asarray(_unwrapped(data))
     except ValueError:

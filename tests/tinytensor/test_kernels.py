@@ -15,7 +15,7 @@ from tinytensor.kernels.masks import causal_array
 FOLDER = Path(kernels.__file__).parent
 TREES = {str(path.relative_to(FOLDER)): ast.parse(path.read_text()) for path in sorted(FOLDER.rglob("*.py"))}
 # What kernels may import beside each other.
-BELOW = {"tinytensor.backend", "tinytensor.cores", "tinytensor.precision", "tinytensor.summation"}
+BELOW = {"tinytensor.backend", "tinytensor.capturing", "tinytensor.cores", "tinytensor.precision", "tinytensor.summation"}
 
 
 def imported(tree):

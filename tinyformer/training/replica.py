@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, SupportsFloat
 
 import tinytensor as tt
+from tinyformer.training.captured import CapturedSteps
 from tinyformer.training.evaluation import Evaluator, Work
 from tinyformer.training.losses import LossFunction
-from tinytensor import Tensor, parallel
+from tinytensor import Tensor, capturing, parallel
 from tinytensor.distributed import Communicator, check_same
 from tinytensor.nn import Module
 from tinytensor.optim import Optimizer, norm_and_scale
@@ -23,6 +24,7 @@ class Replica(Evaluator):
         super().__init__(ranks, model, loss_function)
         self.optimizer = optimizer
         self.clip = clip or math.inf
+        self._captured = CapturedSteps(self._step) if capturing.is_wanted and ranks.size == 1 else None
 
     def step(self, work: Sequence[Work], rate: float) -> tuple[Tensor, Tensor]:
         """Take one optimizer step with the gradients of all ranks. Returns the mean loss over all targets of all ranks, and the
@@ -30,6 +32,9 @@ class Replica(Evaluator):
 
         ``work`` holds this rank's shards of each batch whose gradients are added. ``rate`` multiplies the learning rate.
         """
+        return self._step(work, rate) if self._captured is None else self._captured(work, rate)
+
+    def _step(self, work: Sequence[Work], rate: SupportsFloat) -> tuple[Tensor, Tensor]:
         self.optimizer.zero_grad()
         count = sum(batch.num_targets for batch in work)
         mean_loss: Tensor = tt.zeros(())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tinytensor import kernels
+from tinytensor import capturing, kernels
 from tinytensor.backend import xp
 from tinytensor.kernels.numpy.optimizers import current
 from tinytensor.nn.module import Parameter
@@ -129,8 +129,10 @@ class Muon(Adam):
         velocity += fresh
         rows, columns = weight.shape[0] // parts, weight.shape[1]
         ahead = (velocity * momentum + fresh).reshape(parts, rows, columns)
-        weight *= 1.0 - lr * group["weight_decay"]
         # Longer where there are more outputs than inputs, so that the outputs of all layers change by about as much.
-        weight -= orthogonalised(ahead).reshape(weight.shape) * (lr * max(1.0, rows / columns) ** 0.5)
+        longer = max(1.0, rows / columns) ** 0.5
+        shrink, length = capturing.numbers(lambda: (1.0 - float(lr) * group["weight_decay"], float(lr) * longer), weight.dtype)
+        weight *= shrink
+        weight -= orthogonalised(ahead).reshape(weight.shape) * length
         if weight is not parameter:
             parameter[...] = weight.astype(parameter.dtype)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, SupportsFloat
 
-from tinytensor import kernels, parallel
+from tinytensor import capturing, kernels, parallel
 from tinytensor.backend import host, no_warnings, xp
 from tinytensor.changes import note_change
 from tinytensor.nn.module import Parameter
@@ -107,7 +107,9 @@ class Optimizer:
             if p.grad is not None:  # a frozen parameter has none
                 p.grad = None
 
-    def step(self, scale: float = 1.0, threads: int = 1, ranks: Ranks | None = None, gradient_scale: Any = None) -> None:
+    def step(
+        self, scale: SupportsFloat = 1.0, threads: int = 1, ranks: Ranks | None = None, gradient_scale: Any = None
+    ) -> None:
         """Change every parameter that has a gradient and is not frozen.
 
         ``scale`` multiplies the learning rates; a schedule gives it. The parameters are divided among this number of
@@ -123,8 +125,10 @@ class Optimizer:
         updates: list[Update] = []
         for group in self.param_groups:
             settings = {**_settings(group), "gradient_scale": gradient_scale if self._reads_gradient_scale else None}
-            lr = settings["lr"] * float(scale)
+            lr = capturing.changing(partial(_learning_rate, group, scale))
             updates += [(p, state, settings, lr) for p, state in zip(group["params"], states) if _learns(p)]
+        if capturing.is_on():
+            capturing.repeat(_same_arrays(updates))
         if gradient_scale is not None and not self._reads_gradient_scale:
             scale_gradients([p.grad.data for p, *_ in updates if p.grad is not None], gradient_scale)
         own, others = of_ranks(updates, threads, ranks)
@@ -136,8 +140,7 @@ class Optimizer:
             self._check_shared(state)
         if ranks is not None and ranks.shares_memory:
             ranks.barrier()
-        for p, *_ in updates:  # not in the threads, which would only wait for each other
-            note_change(p.data)
+        capturing.repeat(partial(_note_changes, updates))  # not in the threads, which would only wait for each other
 
     def _update_all(self, updates: list[Update]) -> None:
         """Change the parameters with as few calls of ``update`` as their groups, dtypes and states allow."""
@@ -270,6 +273,32 @@ def _number(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return tuple([_number(x) for x in value])
     return value.item() if hasattr(value, "item") else value
+
+
+def _learning_rate(group: Mapping[str, Any], scale: SupportsFloat) -> float:
+    rate: float = _number(group["lr"]) * float(scale)
+    return rate
+
+
+def _note_changes(updates: Sequence[Update]) -> None:
+    for p, *_ in updates:
+        note_change(p.data)
+
+
+def _same_arrays(updates: Sequence[Update]) -> Callable[[], None]:
+    """A function that raises CaptureError if a parameter has another array than now, as a captured step would change the old
+    one."""
+    parameters = [(p, p.data) for p, *_ in updates]
+
+    def check() -> None:
+        for p, array in parameters:
+            if p.data is not array:
+                raise capturing.CaptureError(
+                    f"a parameter of shape {p.shape} was replaced since the step was captured, which would go on with the old "
+                    "one: change it in place, or capture the step anew"
+                )
+
+    return check
 
 
 def _learns(parameter: Parameter) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tinytensor import kernels
+from tinytensor import capturing, kernels
 from tinytensor.nn.module import Parameter
 from tinytensor.optim.optimizer import Arrays, Optimizer, States
 from tinytensor.optim.state import State
@@ -102,8 +102,12 @@ class Adam(Optimizer):
 
     def update(self, parameters: Arrays, gradients: Arrays, states: States, group: dict[str, Any], lr: float) -> None:
         """One step."""
-        for parameter, state in zip(parameters, states):
-            self.advance(parameter, state, group)
+
+        def advance() -> None:
+            for parameter, state in zip(parameters, states):
+                self.advance(parameter, state, group)
+
+        capturing.repeat(advance)
         beta1, beta2 = group["betas"]
         kernels.adam_step(
             parameters,
@@ -111,7 +115,7 @@ class Adam(Optimizer):
             [state["first"] for state in states],
             [state["second"] for state in states],
             [state["master"] for state in states if "master" in state],
-            states[0]["steps"],
+            capturing.changing(lambda: states[0]["steps"]),
             lr,
             beta1,
             beta2,

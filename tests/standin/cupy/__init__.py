@@ -35,7 +35,7 @@ globals().update({name: getattr(_numpy, name) for name in _SHARED.split()}, **_f
 
 
 def get_default_memory_pool():
-    return _Namespace(free_bytes=lambda: 0, total_bytes=lambda: 0)
+    return _Namespace(free_bytes=lambda: 0, total_bytes=lambda: 0, free_all_blocks=lambda: None)
 
 
 def __getattr__(name):

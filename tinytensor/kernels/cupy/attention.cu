@@ -36,9 +36,10 @@ constexpr int tile = 32;  // queries in a word of `bits`, which is (heads, tiles
 // the mask is put into words in the order in which the rows of scores are read. A block of threads makes words of the tile
 // blockIdx.x, counted over all heads. Unless it is null, heads[i] is the head of the mask that belongs to head i of the scores.
 extern "C" __global__ void __launch_bounds__(bit_threads, 1) keep_bits_of_tiles(
-    unsigned int* bits, const long long* heads, Word first, Word second, Word part, long long whole, long long tiles,
+    unsigned int* bits, const long long* heads, const Word* words, Word first, Word second, Word part, long long whole,
+    long long tiles,
     long long keys, long long seen, long long first_head, long long first_query, long long all_queries, long long all_keys) {
-    Keep keep = {{first, second}, part, static_cast<unsigned int>(whole)};
+    Keep keep = {key_of(words, first, second), part, static_cast<unsigned int>(whole)};
     long long key = static_cast<long long>(blockIdx.y) * blockDim.x + threadIdx.x;
     long long head = first_head + blockIdx.x / tiles, query = blockIdx.x % tiles * tile;
     if (heads) head = heads[head];

@@ -25,8 +25,8 @@ __device__ void for_each_kept(const Keep& keep, long long size, Body body) {
 }
 
 extern "C" __global__ void __launch_bounds__(threads, 1) keep_mask(
-    bool* out, Word first, Word second, Word part, long long whole, long long size) {
-    Keep keep = {{first, second}, part, static_cast<unsigned int>(whole)};
+    bool* out, const Word* words, Word first, Word second, Word part, long long whole, long long size) {
+    Keep keep = {key_of(words, first, second), part, static_cast<unsigned int>(whole)};
     for_each_kept<1>(keep, size, [=](auto, long long i, unsigned int bits) { out[i] = bits & 1u; });
 }
 
@@ -50,9 +50,9 @@ __device__ void drop(const Scalar* x, const Scalar* residual, Scalar* out, Accum
 }
 
 extern "C" __global__ void __launch_bounds__(threads, 1) dropout(
-    const Scalar* x, const Scalar* residual, Scalar* out, Accumulator scale, Word first, Word second, Word part,
-    long long whole, long long size) {
-    Keep keep = {{first, second}, part, static_cast<unsigned int>(whole)};
+    const Scalar* x, const Scalar* residual, Scalar* out, Accumulator scale, const Word* words, Word first, Word second,
+    Word part, long long whole, long long size) {
+    Keep keep = {key_of(words, first, second), part, static_cast<unsigned int>(whole)};
     if (aligned(x, residual, out))
         drop<widest>(x, residual, out, scale, keep, size);
     else

@@ -17,11 +17,12 @@ _THREADS = 64
 _EACH = 32  # elements of a thread: one block of the random stream
 
 
-def keep_arguments(random_key: RandomKey, keep_probability: float) -> tuple[Any, Any, Any, int]:
-    """The arguments that tell a kernel which elements to keep: the random key's two words, then the limits ``part`` (of the
-    further bits) and ``whole`` (of the byte)."""
+def keep_arguments(random_key: RandomKey, keep_probability: float) -> tuple[Any, Any, Any, Any, int]:
+    """The arguments that tell a kernel which elements to keep: the random key's two words, which in a captured step are an
+    array on the GPU, then the limits ``part`` (of the further bits) and ``whole`` (of the byte)."""
+    on_gpu, words = (random_key, (0, 0)) if isinstance(random_key, xp.ndarray) else (None, random_key)
     whole, part = divmod(keep_probability * 256, 1)
-    return host.uint64(random_key[0]), host.uint64(random_key[1]), host.uint64(int(part * 2.0**64)), int(whole)
+    return on_gpu, host.uint64(words[0]), host.uint64(words[1]), host.uint64(int(part * 2.0**64)), int(whole)
 
 
 def _grid(size: int) -> tuple[int, int]:

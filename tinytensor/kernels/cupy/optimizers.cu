@@ -57,12 +57,17 @@ __device__ void keep(const Pack<n, Accumulator>& values, Scalar* parameter, Accu
 
 // The lists are parameters, gradients, first moments, second moments and masters. The gradients count times
 // `gradient_scale`, which is one number on the GPU, or null for 1. `shrink` is the factor of the decoupled decay. `decay` times
-// the parameter is added to the gradient. `rest` is 1 - beta. `widening` and `rate` include the bias corrections.
+// the parameter is added to the gradient. `rest` is 1 - beta. `widening` and `rate` include the bias corrections. A captured step
+// would keep its numbers. So it puts these nine into memory, at `factors`, which is otherwise null.
 extern "C" __global__ void __launch_bounds__(threads, 1) adam_step(
     const unsigned long long* addresses, const long long* chunks, long long arrays, long long count,
-    const Accumulator* gradient_scale, Accumulator shrink, Accumulator decay, Accumulator beta1, Accumulator rest1,
-    Accumulator beta2, Accumulator rest2, Accumulator widening, Accumulator eps, Accumulator rate) {
+    const Accumulator* gradient_scale, const Accumulator* factors, Accumulator shrink, Accumulator decay, Accumulator beta1,
+    Accumulator rest1, Accumulator beta2, Accumulator rest2, Accumulator widening, Accumulator eps, Accumulator rate) {
     Accumulator scale = gradient_scale ? *gradient_scale : Accumulator(1);
+    if (factors) {
+        shrink = factors[0], decay = factors[1], beta1 = factors[2], rest1 = factors[3], beta2 = factors[4];
+        rest2 = factors[5], widening = factors[6], eps = factors[7], rate = factors[8];
+    }
     for_each_chunk(chunks, count, [=](const Chunk& chunk) {
         Scalar* parameter = chunk.of<Scalar>(addresses, arrays, 0);
         const Scalar* gradient = chunk.of<Scalar>(addresses, arrays, 1);

@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy
 
-from tinytensor.backend import default_dtype, from_numpy, xp
+from tinytensor.backend import default_dtype, xp
+from tinytensor.capturing import constant, numbers, table
 from tinytensor.kernels.cupy.loader import accumulator, contiguous, kernel
 
 _CHUNK = 4096  # elements. Few, so that a small model fills a GPU; many, so that finding them costs little. A multiple of a pack
@@ -47,25 +48,30 @@ def adam_step(
 ) -> None:
     """One step of Adam, or with ``decoupled`` of AdamW. Masters, if there are any, are brought up to date first.
 
-    The kernel reads ``gradient_scale`` on the GPU, so that nothing waits for it.
+    The kernel reads ``gradient_scale`` on the GPU, so that nothing waits for it. In a captured step, ``step`` and ``lr`` may be
+    a ``capturing.Number`` each, and the kernel reads all that depends on them on the GPU, too.
     """
-    scale = gradient_scale
-    if scale is not None and parameters:
-        scale = xp.asarray(scale, accumulator(parameters[0].dtype))
-    _step(
-        "adam_step",
-        (parameters, gradients, firsts, seconds, masters),
-        scale,
-        1.0 - lr * weight_decay if decoupled else 1.0,
-        0.0 if decoupled else float(weight_decay),
-        float(beta1),
-        1.0 - beta1,
-        float(beta2),
-        1.0 - beta2,
-        1.0 / math.sqrt(1.0 - beta2**step),
-        float(eps),
-        lr / (1.0 - beta1**step),
-    )
+    if not parameters:
+        return
+    dtype, scale = accumulator(parameters[0].dtype), gradient_scale
+
+    def factors() -> list[float]:
+        return [
+            1.0 - float(lr) * weight_decay if decoupled else 1.0,
+            0.0 if decoupled else float(weight_decay),
+            float(beta1),
+            1.0 - beta1,
+            float(beta2),
+            1.0 - beta2,
+            1.0 / math.sqrt(1.0 - beta2 ** float(step)),
+            float(eps),
+            float(lr) / (1.0 - beta1 ** float(step)),
+        ]
+
+    found = numbers(factors, dtype)
+    on_gpu, by_value = (found, [0.0] * 9) if isinstance(found, xp.ndarray) else (None, found)
+    lists = (parameters, gradients, firsts, seconds, masters)
+    _step("adam_step", lists, None if scale is None else xp.asarray(scale, dtype), on_gpu, *by_value)
 
 
 def sgd_step(
@@ -158,10 +164,10 @@ def _launch(name: str, dtype: Any, lists: Sequence[Arrays], changed: Sequence[in
     """Launch a kernel on lists of arrays, which may be empty. It changes the arrays of the lists at the indices ``changed``."""
     held = [[contiguous(a) for a in arrays] for arrays in lists]
     addresses = [a.data.ptr if arrays else 0 for arrays in held for a in arrays or lists[0]]
-    table = _on_device(numpy.array(addresses, numpy.uint64).tobytes())
-    chunks = _chunks(_sizes(lists[0]))
+    places = constant(_on_device, numpy.array(addresses, numpy.uint64).tobytes())
+    chunks = constant(_chunks, _sizes(lists[0]))
     launch = kernel("optimizers.cu", name, dtype)
-    launch(min(len(chunks), most_blocks), _THREADS, table, chunks, len(lists[0]), len(chunks), *arguments)
+    launch(min(len(chunks), most_blocks), _THREADS, places, chunks, len(lists[0]), len(chunks), *arguments)
     for i in changed:
         for array, copy in zip(lists[i], held[i]):
             if copy is not array:
@@ -176,10 +182,10 @@ def _sizes(arrays: Arrays) -> tuple[int, ...]:
 def _chunks(sizes: tuple[int, ...]) -> Any:
     """Arrays of these sizes in chunks of at most _CHUNK elements: (chunks, 3), each with its array, first element and size."""
     chunks = [(i, first, min(_CHUNK, size - first)) for i, size in enumerate(sizes) for first in range(0, size, _CHUNK)]
-    return from_numpy(numpy.array(chunks, numpy.int64).reshape(-1, 3))
+    return table(numpy.array(chunks, numpy.int64).reshape(-1, 3))
 
 
 @functools.lru_cache(_TABLES)
 def _on_device(addresses: bytes) -> Any:
     """The table of addresses on the GPU. It may come from the cache: equal addresses make equal tables."""
-    return from_numpy(numpy.frombuffer(addresses, numpy.uint64))
+    return table(numpy.frombuffer(addresses, numpy.uint64))

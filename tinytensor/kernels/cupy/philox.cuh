@@ -7,6 +7,11 @@ struct RandomKey {
     Word first, second;
 };
 
+// The random key with these words. A captured step would keep them, so it has them in memory, at `words`, which is else null.
+__device__ inline RandomKey key_of(const Word* words, Word first, Word second) {
+    return words ? RandomKey{words[0], words[1]} : RandomKey{first, second};
+}
+
 // An element is kept where its byte is below `whole`, or where it equals `whole` and the 64 further bits are below `part`.
 struct Keep {
     RandomKey random_key;

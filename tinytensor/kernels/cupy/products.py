@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from cupy import cuda
 from cupy_backends.cuda.libs import cublas
 
+from tinytensor import capturing
 from tinytensor.backend import host, xp
 from tinytensor.kernels.cupy import cublaslt
 from tinytensor.kernels.rows import as_rows
@@ -115,7 +116,7 @@ def _shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _run(call: _Call, kind: tuple[int, int, int, int, int], a: Any, b: Any, out: Any, accumulate: bool) -> None:
-    if cublaslt.is_on_everywhere:
+    if cublaslt.is_on_everywhere or capturing.is_on():
         return _run_by_cublaslt(call, kind, a, b, out, accumulate)
     handle = cuda.get_cublas_handle()  # this thread's; its stream is the current one
     data_type, full, fast, one, zero = kind

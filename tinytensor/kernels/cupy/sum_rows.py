@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tinytensor.backend import host, index_dtype, xp
+from tinytensor.backend import index_dtype, xp
 from tinytensor.kernels.cupy.loader import accumulator, computed, contiguous, kernel
+from tinytensor.kernels.cupy.sorting import order_of
 
 _FILE = "embedding.cu"
 _PIECE = 32  # rows that a warp adds up, as in embedding.cu
@@ -22,9 +23,7 @@ def sum_rows(rows: Any, ids: Any, num_rows: int) -> Any:
     if not count or not out.size:
         return out.astype(dtype, copy=False)
     rows, ids = contiguous(rows), contiguous(ids.reshape(-1).astype(index_dtype, copy=False))
-    # Integers are sorted 8 bits at a time, so shorter integers take fewer passes. CuPy's sort is stable. Since version 14 it
-    # does not wait for the GPU.
-    order = xp.argsort(ids.astype(host.min_scalar_type(num_rows - 1)), kind="stable")
+    order = order_of(ids, num_rows)
     pieces = -(-count // _PIECE)
     parts = xp.empty((pieces, 2, width), accumulator(rows.dtype))
     sizes = (count, width, num_rows)
