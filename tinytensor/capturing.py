@@ -127,7 +127,7 @@ class Step:
         """A context in which this thread's work is that of the step."""
         if _here.step is not None:
             raise CaptureError("a step that is captured cannot capture another")
-        self._work, self._end, self.is_capturing = [], self._inputs_end, is_capturing
+        self._work, self.kept, self._end, self.is_capturing = [], [], self._inputs_end, is_capturing
         _here.step = self
         try:
             yield

@@ -3,6 +3,7 @@
 import ctypes
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
 import numpy as np
@@ -135,6 +136,50 @@ def test_what_was_said_of_addresses_is_checked():
         cublaslt.multiply(product(result=result), (*addresses[:2], addresses[2] + 4), one, one)
     with pytest.raises(cublaslt.CublasLtError, match="C reaches beyond its array"):
         cublaslt.multiply(product(), (*addresses[:2], addresses[2] + 8), one, one)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("shape", [(2, 5, 6), (1, 6), (6,), (30, 1)], ids=str)
+def test_a_bias_is_added_before_the_result_is_rounded(dtype, shape):
+    x, weight, bias = numbers(*shape, dtype=dtype), numbers(8, shape[-1], dtype=dtype), numbers(8, dtype=dtype, seed=3)
+    xp.launches.clear()
+    out = kernels.linear(x, weight, bias)
+    assert xp.launches == ["cublasLtMatmul"] and out.shape == (*shape[:-1], 8)
+    x32, weight32, bias32 = [array.get().astype("float32") for array in (x, weight, bias)]
+    want = (x32 @ weight32.T + bias32).astype(dtype)
+    if dtype != "float32" or shape != (6,):  # NumPy multiplies a vector in another order
+        assert out.get().tobytes() == want.tobytes()
+    if dtype == "float32":
+        with mock.patch.object(cublaslt, "is_on_everywhere", False):
+            assert kernels.linear(x, weight, bias).get().tobytes() == out.get().tobytes()
+
+
+def test_biases_share_a_plan_and_threads_do_not_mix_them():
+    x, weight = numbers(64, 16), numbers(8, 16)
+    biases = [xp.full(8, float(i), "float32") for i in range(20)]
+    expected = [kernels.linear(x, weight, bias).get() for bias in biases]
+    assert cublaslt._plan.cache_info().misses == 1
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda bias: kernels.linear(x, weight, bias).get(), biases))
+    assert all((a == b).all() for a, b in zip(found, expected))
+
+
+ELSEWHERE = {
+    "another dtype": lambda x, w, b: (x, w, b.astype("float64")),
+    "float64": lambda x, w, b: [a.astype("float64") for a in (x, w, b)],
+    "every second element": lambda x, w, b: (x, w, numbers(16)[::2]),
+    "a weight that must be copied": lambda x, w, b: (x, numbers(16, 12)[::2, ::2], b),
+    "nothing": lambda x, w, b: (x[:0], w, b),
+}
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_where_a_bias_is_added_by_itself(name):
+    arguments = ELSEWHERE[name](numbers(5, 6), numbers(8, 6), numbers(8))
+    out = kernels.linear(*arguments)
+    with mock.patch.object(cublaslt, "is_on_everywhere", False):
+        other = kernels.linear(*arguments)
+    assert out.dtype == other.dtype and out.get().tobytes() == other.get().tobytes()
 
 
 def test_structures_have_the_sizes_of_the_header():

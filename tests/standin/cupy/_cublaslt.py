@@ -17,7 +17,8 @@ pointer, number, size, count = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t, c
 _C = {pointer: "void *", number: "int", size: "unsigned long long", count: "long long"}
 
 # The attributes that are known, with their types: of a product, of a layout, and of preferences.
-PRODUCT = {3: ctypes.c_int32, 4: ctypes.c_int32}
+PRODUCT = {3: ctypes.c_int32, 4: ctypes.c_int32, 7: ctypes.c_uint32, 8: ctypes.c_void_p}
+DEFAULT, BIAS = 1, 4  # epilogues
 LAYOUT = {5: ctypes.c_int32, 6: ctypes.c_int64}
 PREFERENCE = {1: ctypes.c_uint64, **dict.fromkeys((5, 6, 7, 8), ctypes.c_uint32)}
 
@@ -94,7 +95,8 @@ def _destroyer(kind):
 
 
 def _key(product, layouts):
-    return [product.compute, product.factors, product.attributes, [vars(layout) for layout in layouts]]
+    attributes = {**product.attributes, 8: None}  # a bias may lie elsewhere
+    return [product.compute, product.factors, attributes, [vars(layout) for layout in layouts]]
 
 
 _algorithms = {}  # what each was found for, by its number
@@ -132,6 +134,10 @@ def _shapes(product, layouts):
     _check(given == second.data_type, NOT_SUPPORTED, "factors of two types")
     _check(kind in cublas.TYPES[given][1], NOT_SUPPORTED, f"the compute type {kind} for {given}")
     _check(made == given or (made == 0 and given in (2, 14)), NOT_SUPPORTED, f"a result of type {made} of {given}")
+    epilogue, bias = product.attributes.get(7, DEFAULT), product.attributes.get(8)
+    _check(epilogue in (DEFAULT, BIAS), NOT_SUPPORTED, f"the epilogue {epilogue}")
+    _check(epilogue == DEFAULT or given != 1, NOT_SUPPORTED, "an epilogue in float64")
+    _check(epilogue == DEFAULT or bias, INVALID_VALUE, "no address of the bias")
     _check(product.factors == (1 if given == 1 else 0), NOT_SUPPORTED, f"factors of the type {product.factors}")
     return rows, columns, summed, *counts
 
@@ -163,7 +169,7 @@ def _multiply(
         compute = cublas.product(
             cuda.HANDLE, transa, transb, rows, columns, summed, one, a, one_of.data_type, one_of.leading, steps[0],
             b, two_of.data_type, two_of.leading, steps[1], before, d, to.data_type, to.leading, steps[3], matrices,
-            product.compute, cublas.CUBLAS_GEMM_DEFAULT,
+            product.compute, cublas.CUBLAS_GEMM_DEFAULT, product.attributes.get(8) or 0,
         )  # fmt: skip
     except cublas.CUBLASError as error:
         raise Refused(INVALID_VALUE, str(error)) from None

@@ -3,6 +3,8 @@
 CuPy has no binding of it, so ctypes calls the library. Its calls can be captured in a CUDA graph (see ``recording.py``), while
 CuPy refuses its own calls of cuBLAS there (github.com/cupy/cupy/issues/6290).
 
+It can also add a bias before a result is stored, which saves a pass over the result.
+
 A call takes descriptions of the product and of its matrices, and an algorithm that fits them. Both are made once for each kind
 of product, and kept. ``TINYTENSOR_CUBLASLT=1`` sends all products here, to compare the speed. By default only those of a step
 that is recorded come here.
@@ -15,6 +17,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import threading
 import weakref
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -26,7 +29,8 @@ from tinytensor.backend import BackendError, xp
 _WORKSPACE = 32 << 20  # bytes, as NVIDIA recommends for its largest GPUs
 
 # Attributes of a product, of a matrix's layout, and of the preferences for an algorithm.
-_TRANSPOSE_FIRST, _TRANSPOSE_SECOND = 3, 4
+_TRANSPOSE_FIRST, _TRANSPOSE_SECOND, _EPILOGUE, _BIAS = 3, 4, 7, 8
+_ADD_BIAS = 4  # an epilogue: what is done to the result before it is stored
 _BATCH_COUNT, _BATCH_STEP = 5, 6
 _MOST_WORKSPACE, _ALIGNMENTS = 1, (5, 6, 7, 8)  # of the first, the second, what is added, and the result
 _WIDEST_ALIGNMENT = 16  # bytes: the most that is loaded at once
@@ -86,6 +90,7 @@ class Product(NamedTuple):
     matrices: int  # in a batch
     compute: int  # a cublasComputeType_t
     factors: int  # the cudaDataType of the factors of the product and of what is added
+    bias_alignment: int = 0  # of the address of a vector that is added to each column of the result; 0: there is none
 
 
 def alignment(address: int) -> int:
@@ -93,20 +98,24 @@ def alignment(address: int) -> int:
     return min(address & -address, _WIDEST_ALIGNMENT)
 
 
-def multiply(product: Product, addresses: Sequence[int], one: int, before: int) -> None:
+def multiply(product: Product, addresses: Sequence[int], one: int, before: int, bias: int = 0) -> None:
     """Compute the product on the current stream.
 
-    ``one`` is the address of the number 1, and ``before`` that of the factor of what the result holds already.
+    ``one`` is the address of the number 1, and ``before`` that of the factor of what the result holds already. ``bias`` is the
+    address of a vector of the result's type, if the product has one.
     """
     plan = _plan(product)
     first, second, result = addresses
     workspace = _workspace()
-    _call(
-        "cublasLtMatmul",
-        *(_library_handle(), plan.product, one, first, plan.first, second, plan.second),
-        *(before, result, plan.result, result, plan.result, plan.algorithm),
-        *(workspace.data.ptr, workspace.nbytes, cuda.get_current_stream().ptr),
-    )
+    with plan.lock:  # as the address of the bias is a part of the description, which threads share
+        if bias:
+            plan.set_bias(bias)
+        _call(
+            "cublasLtMatmul",
+            *(_library_handle(), plan.product, one, first, plan.first, second, plan.second),
+            *(before, result, plan.result, result, plan.result, plan.algorithm),
+            *(workspace.data.ptr, workspace.nbytes, cuda.get_current_stream().ptr),
+        )
 
 
 # ------------------------------------------------------------------------------------------------------ descriptions
@@ -116,15 +125,23 @@ class _Plan:
     """The descriptions of a product and its matrices, and the algorithm that cuBLASLt thinks is the fastest."""
 
     def __init__(self, product: Product):
+        self.lock = threading.Lock()
         self.product = _made_by("cublasLtMatmulDescCreate", product.compute, product.factors)
         for attribute, operation in zip((_TRANSPOSE_FIRST, _TRANSPOSE_SECOND), product.operations):
             _set("cublasLtMatmulDescSetAttribute", self.product, attribute, ctypes.c_int32(operation))
+        if product.bias_alignment:
+            _set("cublasLtMatmulDescSetAttribute", self.product, _EPILOGUE, ctypes.c_uint32(_ADD_BIAS))
+            self.set_bias(product.bias_alignment)  # nothing is read there: the algorithm depends on the alignment alone
         self.first, self.second, self.result = [
             _layout(matrices, product.matrices) for matrices in (product.first, product.second, product.result)
         ]
         weakref.finalize(self, _destroy, self.product, self.first, self.second, self.result).atexit = False
         self._found = self._fastest(product)
         self.algorithm = ctypes.addressof(self._found)  # which comes first in it
+
+    def set_bias(self, address: int) -> None:
+        """Say where the bias is."""
+        _set("cublasLtMatmulDescSetAttribute", self.product, _BIAS, ctypes.c_void_p(address))
 
     def _fastest(self, product: Product) -> _Found:
         preference = _made_by("cublasLtMatmulPreferenceCreate")

@@ -84,13 +84,34 @@ def matmul(a: Any, b: Any, out: Any = None, accumulate: bool = False) -> Any:
 
 def linear(x: Any, weight: Any, bias: Any) -> Any:
     """x @ weight.T + bias over the last axis of x. The other axes are joined into one."""
-    out = matmul(as_rows(x), weight.T)
-    if bias is not None:
-        if bias.dtype == out.dtype:
-            out += bias
-        else:
-            out = out + bias
+    rows = as_rows(x)
+    out = None if bias is None or not _is_by_cublaslt() else _with_bias(rows, weight.T, bias)
+    if out is None:
+        out = matmul(rows, weight.T)
+        if bias is not None:
+            if bias.dtype == out.dtype:
+                out += bias
+            else:
+                out = out + bias
     return out.reshape((*x.shape[:-1], weight.shape[0]))
+
+
+def _with_bias(a: Any, b: Any, bias: Any) -> Any:
+    """a @ b + bias of matrices, by a single call of cuBLASLt. None where that cannot be: of several dtypes or float64, of
+    nothing, and of layouts that would have to be copied."""
+    kind = _kind(a.dtype) if a.dtype == b.dtype == bias.dtype and a.dtype.name != "float64" else None
+    if kind is None or not a.size or not b.size or not bias.flags.c_contiguous:
+        return None
+    out = xp.empty(_shape(a.shape, b.shape), a.dtype)
+    call = _plan(a.shape, a.strides, b.shape, b.strides, out.shape, out.strides, a.itemsize, out.itemsize)
+    if call is None:
+        return None
+    _run_by_cublaslt(call, kind, a, b, out, False, bias)
+    return out
+
+
+def _is_by_cublaslt() -> bool:
+    return cublaslt.is_on_everywhere or capturing.is_on()
 
 
 @functools.lru_cache(maxsize=16)
@@ -116,7 +137,7 @@ def _shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _run(call: _Call, kind: tuple[int, int, int, int, int], a: Any, b: Any, out: Any, accumulate: bool) -> None:
-    if cublaslt.is_on_everywhere or capturing.is_on():
+    if _is_by_cublaslt():
         return _run_by_cublaslt(call, kind, a, b, out, accumulate)
     handle = cuda.get_cublas_handle()  # this thread's; its stream is the current one
     data_type, full, fast, one, zero = kind
@@ -137,7 +158,11 @@ def _run(call: _Call, kind: tuple[int, int, int, int, int], a: Any, b: Any, out:
             cublas.gemmStridedBatchedEx(*head, *batches, before, r + k, result_type, lead_r, step_r, call.matrices, *tail)
 
 
-def _run_by_cublaslt(call: _Call, kind: tuple[int, int, int, int, int], a: Any, b: Any, out: Any, accumulate: bool) -> None:
+def _run_by_cublaslt(
+    call: _Call, kind: tuple[int, int, int, int, int], a: Any, b: Any, out: Any, accumulate: bool, bias: Any = None
+) -> None:
+    """Compute a product by cuBLASLt. A bias is added to each row of ``out``, which is C-contiguous then."""
+    added = 0 if bias is None else bias.data.ptr
     data_type, full, fast, one, zero = kind
     rows, columns, summed = call.sizes
     shapes = ((rows, summed), (summed, columns), (rows, columns))
@@ -159,8 +184,9 @@ def _run_by_cublaslt(call: _Call, kind: tuple[int, int, int, int, int], a: Any, 
             call.matrices,
             compute=full if precision.is_full else fast,
             factors=types[0] if a.dtype.name == "float64" else _KINDS["float32"][0],
+            bias_alignment=cublaslt.alignment(added) if added else 0,
         )
-        cublaslt.multiply(product, addresses, one, one if accumulate else zero)
+        cublaslt.multiply(product, addresses, one, one if accumulate else zero, added)
 
 
 def _with_copies(a: Any, b: Any, out: Any, accumulate: bool) -> Any:

@@ -86,9 +86,9 @@ def _refuse_to_be_captured():
 
 def product(
     handle, transa, transb, m, n, k, alpha, A, Atype, lda, strideA, B, Btype, ldb, strideB, beta, C, Ctype, ldc, strideC,
-    batchCount, computeType, algo,
+    batchCount, computeType, algo, bias=0,
 ):  # fmt: skip
-    """A function that computes the product, whose arguments are checked now."""
+    """A function that computes the product, whose arguments are checked now. ``bias`` is the address of a column to add."""
     _check(handle == HANDLE, "NOT_INITIALIZED", f"the handle {handle}")
     _check(transa in (0, 1) and transb in (0, 1), "INVALID_VALUE", f"the operations {transa}, {transb}")
     _check(algo == CUBLAS_GEMM_DEFAULT, "INVALID_VALUE", f"the algorithm {algo}")
@@ -102,6 +102,7 @@ def product(
     a = _matrices("A", A, dtype, (k, m) if transa else (m, k), lda, strideA, batchCount)
     b = _matrices("B", B, dtype, (n, k) if transb else (k, n), ldb, strideB, batchCount)
     c = _matrices("C", C, TYPES[Ctype][0], (m, n), ldc, strideC, batchCount)
+    added = _matrices("the bias", bias, TYPES[Ctype][0], (m, 1), m, 0, 1) if bias else None
     number = numpy.float64 if computeType == CUBLAS_COMPUTE_64F else numpy.float32
     one, zero = _factor(alpha, number), _factor(beta, number)
 
@@ -111,7 +112,9 @@ def product(
         result = c.array()
         with numpy.errstate(all="ignore"):
             product = one * (first @ second)
-            result[...] = product if zero == 0 else product + zero * result.astype(number)  # with 0, C is not even read
+            if zero != 0:  # with 0, C is not even read
+                product = product + zero * result.astype(number)
+            result[...] = product if added is None else product + added.array().astype(number)
 
     return multiply
 
