@@ -9,7 +9,7 @@ import tinytensor as tt
 from tinyformer.models.gpt import GPT, GPTConfig
 from tinyformer.training.config import TrainingConfig
 from tinyformer.training.optimizing import optimizer_for
-from tinytensor import CaptureError, capture, capturing, nn, optim
+from tinytensor import CaptureError, capture, capturing, kernels, nn, optim
 from tinytensor.backend import xp
 from tinytensor.kernels.cupy import cublaslt, optimizers
 
@@ -211,6 +211,29 @@ def test_what_a_captured_step_cannot_do(name):
             step(X, 1.0)
     assert not capturing.is_on() and not xp.cuda.get_current_stream().is_capturing()
     assert tt.tensor([1.0]).item() == 1.0  # all is as before
+
+
+def test_a_number_in_a_formula_that_changes():
+    """It cannot be seen on a GPU, which would go on with the first. The stand-in compares with the step before."""
+    steps = []
+    step = small(lambda loss, weights: steps.append(1) or loss * len(steps))
+    with pytest.raises(RuntimeError, match=r"multiply, has the numbers .*: they would never change again"):
+        for _ in range(4):
+            step(X, 1.0)
+
+
+def test_dropout_takes_its_random_key_from_the_gpu_too():
+    key, x = (2**64 - 1, 12345), xp.array(np.random.default_rng(0).standard_normal((7, 50)).astype("float32"))
+    on_gpu = xp.array(np.array(key, np.uint64))
+    for keep in (0.3, 1 / 512):  # the second often needs further bits
+        assert (kernels.keep_mask(on_gpu, (70, 9), keep).get() == kernels.keep_mask(key, (70, 9), keep).get()).all()
+        dropped = [kernels.dropout_forward([True], x, x, each, keep)[0] for each in (key, on_gpu)]
+        assert dropped[0].get().tobytes() == dropped[1].get().tobytes()
+    attended = [
+        kernels.attention_forward([True] * 3, *[x.reshape(5, 7, 10)] * 3, None, None, True, 0.3, each, 0.5)[0]
+        for each in (key, on_gpu)
+    ]
+    assert attended[0].get().tobytes() == attended[1].get().tobytes()
 
 
 def test_an_optimizer_that_would_keep_its_learning_rate():

@@ -22,7 +22,7 @@ DTYPES = ["float32", "float64", "bfloat16", "float16"]
 def by_cublaslt(monkeypatch):
     monkeypatch.setattr(cublaslt, "is_on_everywhere", True)
     xp.launches.clear()
-    cublaslt._plan.cache_clear()
+    products._plan_of_cublaslt.cache_clear()
     library.calls.clear()
 
 
@@ -70,25 +70,25 @@ def test_descriptions_are_made_once_for_each_kind_of_product(kind):
     a, b = numbers(8, 16), numbers(16, 24)
     for _ in range(3):
         kernels.matmul(a, b)
-    assert cublaslt._plan.cache_info()[:2] == (2, 1)  # hits and misses
+    assert products._plan_of_cublaslt.cache_info()[:2] == (2, 1)  # hits and misses
     for _ in range(3):
         KINDS[kind](a, b)
-    assert cublaslt._plan.cache_info()[:2] == (4, 2)
+    assert products._plan_of_cublaslt.cache_info()[:2] == (4, 2)
 
 
 def test_what_was_added_up_in_place_needs_no_other_plan():
     a, out = numbers(8, 8), numbers(8, 8)
     kernels.matmul(a, a, out=out)
     kernels.matmul(a, a, out=out, accumulate=True)
-    assert cublaslt._plan.cache_info().misses == 1
+    assert products._plan_of_cublaslt.cache_info().misses == 1
 
 
 def test_a_plan_that_is_forgotten_frees_its_descriptions():
-    cublaslt._plan.cache_clear()
+    products._plan_of_cublaslt.cache_clear()
     before = kinds()
     kernels.matmul(numbers(3, 4), numbers(4, 5))
     assert sorted(kinds()) == sorted([*before, "product", "layout", "layout", "layout"])
-    cublaslt._plan.cache_clear()
+    products._plan_of_cublaslt.cache_clear()
     assert kinds() == before
 
 
@@ -123,19 +123,19 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_what_does_not_fit_together_is_refused(fault):
     with pytest.raises(cublaslt.CublasLtError, match=fault):
-        cublaslt._plan(product(**FAULTS[fault]))
+        cublaslt.Plan(product(**FAULTS[fault]))
 
 
 def test_what_was_said_of_addresses_is_checked():
     a, b, out = numbers(12), numbers(20), numbers(16)
     one = products._kind(a.dtype)[3]
     addresses = [x.data.ptr for x in (a, b, out)]
-    cublaslt.multiply(product(), addresses, one, one)
+    cublaslt.Plan(product()).multiply(addresses, one, one)
     with pytest.raises(cublaslt.CublasLtError, match="no multiple of 16"):
         result = cublaslt.Matrices(0, (3, 5), 3, 0, 16)
-        cublaslt.multiply(product(result=result), (*addresses[:2], addresses[2] + 4), one, one)
+        cublaslt.Plan(product(result=result)).multiply((*addresses[:2], addresses[2] + 4), one, one)
     with pytest.raises(cublaslt.CublasLtError, match="C reaches beyond its array"):
-        cublaslt.multiply(product(), (*addresses[:2], addresses[2] + 8), one, one)
+        cublaslt.Plan(product()).multiply((*addresses[:2], addresses[2] + 8), one, one)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
@@ -158,7 +158,7 @@ def test_biases_share_a_plan_and_threads_do_not_mix_them():
     x, weight = numbers(64, 16), numbers(8, 16)
     biases = [xp.full(8, float(i), "float32") for i in range(20)]
     expected = [kernels.linear(x, weight, bias).get() for bias in biases]
-    assert cublaslt._plan.cache_info().misses == 1
+    assert products._plan_of_cublaslt.cache_info().misses == 1
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda bias: kernels.linear(x, weight, bias).get(), biases))
     assert all((a == b).all() for a, b in zip(found, expected))

@@ -98,50 +98,46 @@ def alignment(address: int) -> int:
     return min(address & -address, _WIDEST_ALIGNMENT)
 
 
-def multiply(product: Product, addresses: Sequence[int], one: int, before: int, bias: int = 0) -> None:
-    """Compute the product on the current stream.
-
-    ``one`` is the address of the number 1, and ``before`` that of the factor of what the result holds already. ``bias`` is the
-    address of a vector of the result's type, if the product has one.
-    """
-    plan = _plan(product)
-    first, second, result = addresses
-    workspace = _workspace()
-    with plan.lock:  # as the address of the bias is a part of the description, which threads share
-        if bias:
-            plan.set_bias(bias)
-        _call(
-            "cublasLtMatmul",
-            *(_library_handle(), plan.product, one, first, plan.first, second, plan.second),
-            *(before, result, plan.result, result, plan.result, plan.algorithm),
-            *(workspace.data.ptr, workspace.nbytes, cuda.get_current_stream().ptr),
-        )
-
-
 # ------------------------------------------------------------------------------------------------------ descriptions
 
 
-class _Plan:
+class Plan:
     """The descriptions of a product and its matrices, and the algorithm that cuBLASLt thinks is the fastest."""
 
     def __init__(self, product: Product):
-        self.lock = threading.Lock()
-        self.product = _made_by("cublasLtMatmulDescCreate", product.compute, product.factors)
+        self._lock = threading.Lock()
+        self._product = _made_by("cublasLtMatmulDescCreate", product.compute, product.factors)
         for attribute, operation in zip((_TRANSPOSE_FIRST, _TRANSPOSE_SECOND), product.operations):
-            _set("cublasLtMatmulDescSetAttribute", self.product, attribute, ctypes.c_int32(operation))
+            _set("cublasLtMatmulDescSetAttribute", self._product, attribute, ctypes.c_int32(operation))
         if product.bias_alignment:
-            _set("cublasLtMatmulDescSetAttribute", self.product, _EPILOGUE, ctypes.c_uint32(_ADD_BIAS))
-            self.set_bias(product.bias_alignment)  # nothing is read there: the algorithm depends on the alignment alone
-        self.first, self.second, self.result = [
-            _layout(matrices, product.matrices) for matrices in (product.first, product.second, product.result)
-        ]
-        weakref.finalize(self, _destroy, self.product, self.first, self.second, self.result).atexit = False
+            _set("cublasLtMatmulDescSetAttribute", self._product, _EPILOGUE, ctypes.c_uint32(_ADD_BIAS))
+            self._set_bias(product.bias_alignment)  # nothing is read there: the algorithm depends on the alignment alone
+        self._layouts = [_layout(each, product.matrices) for each in (product.first, product.second, product.result)]
+        weakref.finalize(self, _destroy, self._product, *self._layouts).atexit = False
         self._found = self._fastest(product)
-        self.algorithm = ctypes.addressof(self._found)  # which comes first in it
 
-    def set_bias(self, address: int) -> None:
-        """Say where the bias is."""
-        _set("cublasLtMatmulDescSetAttribute", self.product, _BIAS, ctypes.c_void_p(address))
+    def multiply(self, addresses: Sequence[int], one: int, before: int, bias: int = 0) -> None:
+        """Compute the product of the matrices at these addresses on the current stream.
+
+        ``one`` is the address of the number 1, and ``before`` that of the factor of what the result holds already. ``bias`` is
+        the address of a vector of the result's type, if the product has one.
+        """
+        first, second, result = addresses
+        of_first, of_second, of_result = self._layouts
+        algorithm = ctypes.addressof(self._found)  # which comes first in it
+        workspace = _workspace()
+        with self._lock:  # as the address of the bias is a part of the description, which threads share
+            if bias:
+                self._set_bias(bias)
+            _call(
+                "cublasLtMatmul",
+                *(_library_handle(), self._product, one, first, of_first, second, of_second),
+                *(before, result, of_result, result, of_result, algorithm),
+                *(workspace.data.ptr, workspace.nbytes, cuda.get_current_stream().ptr),
+            )
+
+    def _set_bias(self, address: int) -> None:
+        _set("cublasLtMatmulDescSetAttribute", self._product, _BIAS, ctypes.c_void_p(address))
 
     def _fastest(self, product: Product) -> _Found:
         preference = _made_by("cublasLtMatmulPreferenceCreate")
@@ -150,10 +146,10 @@ class _Plan:
         for attribute, its in zip(_ALIGNMENTS, matrices):
             _set("cublasLtMatmulPreferenceSetAttribute", preference, attribute, ctypes.c_uint32(its.alignment))
         found, count = _Found(), ctypes.c_int()
-        layouts = (self.first, self.second, self.result, self.result)
+        layouts = (*self._layouts, self._layouts[-1])
         _call(
             "cublasLtMatmulAlgoGetHeuristic",
-            *(_library_handle(), self.product, *layouts, preference, 1, ctypes.addressof(found), ctypes.byref(count)),
+            *(_library_handle(), self._product, *layouts, preference, 1, ctypes.addressof(found), ctypes.byref(count)),
         )
         _call("cublasLtMatmulPreferenceDestroy", preference)
         if not count.value or found.status:
@@ -165,9 +161,6 @@ def _destroy(product: Any, *layouts: Any) -> None:
     for layout in layouts:
         _call("cublasLtMatrixLayoutDestroy", layout)
     _call("cublasLtMatmulDescDestroy", product)
-
-
-_plan = functools.lru_cache(maxsize=4096)(_Plan)
 
 
 def _layout(matrices: Matrices, count: int) -> Any:

@@ -162,31 +162,30 @@ def _run_by_cublaslt(
     call: _Call, kind: tuple[int, int, int, int, int], a: Any, b: Any, out: Any, accumulate: bool, bias: Any = None
 ) -> None:
     """Compute a product by cuBLASLt. A bias is added to each row of ``out``, which is C-contiguous then."""
-    added = 0 if bias is None else bias.data.ptr
     data_type, full, fast, one, zero = kind
-    rows, columns, summed = call.sizes
-    shapes = ((rows, summed), (summed, columns), (rows, columns))
     types = (data_type, data_type, _KINDS[out.dtype.name][0])
+    compute = full if precision.is_full else fast
     arrays = (b, a, out) if call.b_is_first else (a, b, out)
+    added = 0 if bias is None else bias.data.ptr
     for starts in call.starts:
         addresses = [array.data.ptr + start for array, start in zip(arrays, starts)]
-        first, second, result = [
-            cublaslt.Matrices(of_type, shape[::-1] if turned else shape, leading, step, cublaslt.alignment(address))
-            for of_type, shape, turned, leading, step, address in zip(
-                types, shapes, (*call.operations, 0), call.leading, call.steps, addresses
-            )
-        ]
-        product = cublaslt.Product(
-            first,
-            second,
-            result,
-            call.operations,
-            call.matrices,
-            compute=full if precision.is_full else fast,
-            factors=types[0] if a.dtype.name == "float64" else _KINDS["float32"][0],
-            bias_alignment=cublaslt.alignment(added) if added else 0,
-        )
-        cublaslt.multiply(product, addresses, one, one if accumulate else zero, added)
+        alignments = tuple([cublaslt.alignment(address) for address in addresses])
+        plan = _plan_of_cublaslt(call, types, compute, alignments, cublaslt.alignment(added) if added else 0)
+        plan.multiply(addresses, one, one if accumulate else zero, added)
+
+
+@functools.lru_cache(maxsize=4096)
+def _plan_of_cublaslt(
+    call: _Call, types: tuple[int, ...], compute: int, alignments: tuple[int, ...], bias_alignment: int
+) -> cublaslt.Plan:
+    """What cuBLASLt must be told to do such a call."""
+    rows, columns, summed = call.sizes
+    shapes = ((rows, summed), (summed, columns), (rows, columns))
+    stored = [shape[::-1] if turned else shape for shape, turned in zip(shapes, (*call.operations, 0))]
+    first, second, result = map(cublaslt.Matrices, types, stored, call.leading, call.steps, alignments)
+    factors = types[0] if compute == cublas.CUBLAS_COMPUTE_64F else _KINDS["float32"][0]
+    settings = (call.operations, call.matrices, compute, factors, bias_alignment)
+    return cublaslt.Plan(cublaslt.Product(first, second, result, *settings))
 
 
 def _with_copies(a: Any, b: Any, out: Any, accumulate: bool) -> Any:

@@ -23,7 +23,8 @@ from typing import Any
 
 from tinytensor.backend import from_numpy, host, xp
 
-RandomKey = tuple[int, int]  # two words of 64 bits, from tinytensor.random.random_key()
+# Two words of 64 bits, from tinytensor.random.random_key(). In a captured step they are an array on the GPU, for its kernels.
+RandomKey = tuple[int, int]
 
 _LARGEST = (1 << 64) - 1
 
