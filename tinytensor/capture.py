@@ -101,8 +101,9 @@ class capture:
             stream.begin_capture()
             try:
                 results = self.function(*[each.passed for each in self._inputs])
+                graph = stream.end_capture()
             except BaseException as error:
-                with contextlib.suppress(Exception):  # which says that the first error ended the capture
+                with contextlib.suppress(Exception):  # which would say that the capture has failed
                     stream.end_capture()
                 if isinstance(error, xp.cuda.runtime.CUDARuntimeError):
                     raise CaptureError(
@@ -110,8 +111,7 @@ class capture:
                         "such as reading a value by .item(), float(x) or `if x`: do that outside of the step"
                     ) from error
                 raise
-            self._graph = stream.end_capture()
-        self._results = results
+        self._graph, self._results = graph, results
 
 
 class _Input:

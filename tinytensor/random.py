@@ -49,8 +49,8 @@ def generator() -> host.random.Generator:
 
 
 @contextmanager
-def using(own: host.random.Generator) -> Iterator[None]:
-    """A context in which this thread draws from ``own``."""
+def using(own: host.random.Generator | None) -> Iterator[None]:
+    """A context in which this thread draws from ``own``, or for None from the generator that ``seed`` restarts."""
     previous = _current.generator
     _current.generator = own
     try:
@@ -98,11 +98,13 @@ def permutation(n: int) -> Tensor:
 
 def random_key() -> RandomKey:
     """128 random bits as two words. They determine a whole dropout mask, which ``kernels.keep_mask`` computes from them."""
-    key: RandomKey = capturing.numbers(_draw_key, host.uint64)
+    own = _current.generator
+
+    def draw() -> RandomKey:
+        with using(own):
+            high = host.iinfo(host.uint64).max
+            first, second = generator().integers(0, high, 2, dtype=host.uint64, endpoint=True).tolist()
+        return first, second
+
+    key: RandomKey = capturing.numbers(draw, host.uint64)
     return key
-
-
-def _draw_key() -> tuple[int, int]:
-    high = host.iinfo(host.uint64).max
-    first, second = generator().integers(0, high, 2, dtype=host.uint64, endpoint=True).tolist()
-    return first, second

@@ -102,6 +102,19 @@ def test_a_captured_step_is_one_launch_and_waits_for_nothing(given):
     assert min(len(launches) for launches, _ in costs[:3]) > 50 and not any(waits for _, waits in costs)
 
 
+def test_a_step_may_have_a_generator_of_its_own():
+    found = []
+    for step_of in (in_tensors, capture):
+        training, own = Training(), np.random.default_rng(7)
+
+        def step(*inputs, training=training, own=own):
+            with tt.random.using(own):
+                return training.step(*inputs)
+
+        found.append((training.run(step_of(step), steps=7), own.random()))
+    assert found[0] == found[1]
+
+
 def test_settings_of_the_optimizer_may_change_between_steps():
     found = []
     for step_of in (in_tensors, capture):
