@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tinytensor import backend
-from tinytensor.backend import Array, is_host_array, xp
+from tinytensor.backend import is_host_array, xp
 from tinytensor.capturing import CaptureError, Number, Step
 from tinytensor.tensor import Tensor
 
@@ -72,8 +72,8 @@ class capture:
             self._step.work()
         elif self._runs < _WARM_UPS:
             self._runs += 1
-            self._step.copy()
             with self._step.running(is_capturing=False):
+                self._step.copy()
                 return self.function(*[each.passed for each in self._inputs])
         else:
             self._capture(self._step)
@@ -121,14 +121,14 @@ class _Input:
         self.kind = _kind(value)
         self.passed: Any
         if isinstance(value, Tensor):
-            self._place: Array = xp.empty(value.shape, value.dtype)
+            self._place: Any = xp.empty(value.shape, value.dtype)
             self.passed = Tensor._wrap(self._place)
         elif is_host_array(value):
             self._place, on_device = step.slot(value.shape, value.dtype)
             self.passed = Tensor._wrap(on_device)
         else:
-            self._number = value
-            self.passed = Number(lambda: self._number)
+            self._place = place = [value]
+            self.passed = Number(lambda: place[0])
 
     def take(self, value: Any, place: int) -> None:
         """Copy the values of the next step."""
@@ -141,7 +141,7 @@ class _Input:
         elif is_host_array(value):
             self._place[...] = value
         else:
-            self._number = value
+            self._place[0] = value
 
 
 def _kind(value: Any) -> str:

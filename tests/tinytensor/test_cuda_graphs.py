@@ -193,3 +193,27 @@ def test_a_number_that_changes_from_step_to_step_is_found(use, name):
         return
     with pytest.raises(RuntimeError, match=f"{name}, has the numbers"), Captured():
         use(x, 3.0)
+
+
+def test_pinned_memory_stays_until_the_gpu_has_read_it():
+    pinned = xp.cuda.alloc_pinned_memory(32)
+    values, x, copied = np.frombuffer(pinned, np.float32, 8), xp.zeros(8, "float32"), xp.cuda.Event()
+    for number in range(3):
+        values[:4] = number
+        x.data.copy_from_host_async(pinned.ptr, 16)
+        values[4:] = number  # was not copied
+        x.data.copy_from_host_async(pinned.ptr, 32)
+        copied.record()
+        assert copied.done and (x.get() == number).all()
+    x.data.copy_from_host_async(pinned.ptr, 16)
+    values[0] = 7.0
+    with pytest.raises(RuntimeError, match="before it was known that the GPU has read it"):
+        copied.synchronize()
+    x.data.copy_from_host_async(pinned.ptr, 16)
+    values[1] = 7.0
+    with pytest.raises(RuntimeError, match="before it was known"):
+        x.data.copy_from_host_async(pinned.ptr, 16)
+    with pytest.raises(ValueError, match="pinned"):
+        x.data.copy_from_host_async(np.zeros(4).ctypes.data, 16)
+    with pytest.raises(ValueError, match="pinned"):
+        xp.zeros(99).data.copy_from_host_async(pinned.ptr, 64)

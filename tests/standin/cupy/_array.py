@@ -29,6 +29,7 @@ def synchronize():
     _graphs.refuse_to_wait(CUDARuntimeError)
     synchronizations += 1
     stream.wait()
+    _graphs.check_copies(are_done=True)
 
 
 def launched(name, prepare=None, numbers=()):
@@ -202,6 +203,7 @@ class MemoryPointer:
         uploads.append(size)
         if not self._array._host.flags.c_contiguous or size > self._array.nbytes:
             raise ValueError(f"{size} bytes go beyond an array of {self._array.nbytes}")
+        _graphs.copied(mem, size)
         ctypes.memmove(int(self.ptr), mem, size)
 
 

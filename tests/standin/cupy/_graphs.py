@@ -5,6 +5,7 @@ Refused is what CUDA and CuPy refuse: to wait, and CuPy's own cuBLAS. So is what
 * an upload, whose buffer CuPy uses again before the graph reads it;
 * memory that is not of a private pool, so that others get it while the graph still uses it;
 * memory that was freed since;
+* pinned memory that changes before the GPU has read it (with a graph or without);
 * a number that is another one than in the same launch of the step before, as it would never change again.
 """
 
@@ -122,13 +123,40 @@ def allocated(host):
 class PinnedMemory(bytearray):
     """Memory of the host that a GPU can read by itself."""
 
+    __hash__ = object.__hash__  # as one piece of memory, not by its values
+    __eq__ = object.__eq__
+
     @property
     def ptr(self):
         return ctypes.addressof(ctypes.c_char.from_buffer(self))
 
 
+_pinned = weakref.WeakSet()
+_copies = []  # those from pinned memory that a GPU might not have done yet: the memory, and what was in its first bytes
+
+
 def alloc_pinned_memory(size):
-    return PinnedMemory(size)
+    memory = PinnedMemory(size)
+    _pinned.add(memory)
+    return memory
+
+
+def copied(address, size):
+    """Note that bytes are copied from pinned memory at this address. A GPU does so later: until then they must stay."""
+    check_copies()
+    memory = next((memory for memory in _pinned if memory.ptr == address), None)
+    if memory is None or size > len(memory):
+        raise ValueError(f"{size} bytes to be copied meanwhile from an address that is not that of as much pinned memory")
+    _copies.append((weakref.ref(memory), bytes(memory[:size])))
+
+
+def check_copies(are_done=False):
+    """Raise RuntimeError if pinned memory was changed before anyone waited for the GPU to read it. ``are_done``: now it has."""
+    wrong = [data for memory, data in _copies if memory() is not None and bytes(memory()[: len(data)]) != data]
+    if are_done or wrong:
+        _copies.clear()
+    if wrong:
+        raise RuntimeError("pinned memory was changed before it was known that the GPU has read it: wait for an event")
 
 
 # ----------------------------------------------------------------------------------------------------------- capturing

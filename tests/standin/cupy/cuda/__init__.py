@@ -5,7 +5,7 @@ import threading
 import time
 from types import SimpleNamespace
 
-from .._graphs import Graph, MemoryPool, Stream, alloc_pinned_memory, using_allocator
+from .._graphs import Graph, MemoryPool, Stream, alloc_pinned_memory, check_copies, using_allocator
 from .._graphs import current_stream as get_current_stream
 
 __all__ = [
@@ -85,7 +85,10 @@ class Event:
     def __init__(self, block=False, disable_timing=False, interprocess=False):
         self.disable_timing = disable_timing
 
-    done = property(lambda self: stream.has_come_here())
+    @property
+    def done(self):
+        check_copies(are_done=stream.has_come_here())
+        return stream.has_come_here()
 
     def record(self):
         self.seconds = time.perf_counter()
