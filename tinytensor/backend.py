@@ -30,7 +30,7 @@ index_dtype = numpy.dtype(numpy.int64)
 
 
 class BackendError(ImportError):
-    """What TINYTENSOR_BACKEND or TINYTENSOR_TF32 asks for is not available; the message says what to do."""
+    """What an environment variable of tinytensor asks for is not available; the message says what to do."""
 
 
 def _load_backend(name: str) -> Any:
