@@ -7,7 +7,7 @@
 //     loads in the first pass    0 - 3       4 - 7       ...   124 - 127       with the bits of lanes 0 to 3
 //     in the second pass         128 - 131   132 - 135   ...   252 - 255       with the bits of lanes 4 to 7
 //
-// Launch of both kernels: a block of 64 threads, which is two warps, for each 2,048 elements.
+// Launch of `keep_mask` and `dropout`: a block of 64 threads, which is two warps, for each 2,048 elements.
 #include "common.cuh"
 #include "philox.cuh"
 
