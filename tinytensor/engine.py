@@ -73,6 +73,10 @@ class Part(NamedTuple):
     index: Any
     values: Any
 
+    def add_to(self, gradient: Any) -> None:
+        """Add it to a whole gradient, in place."""
+        gradient[self.index] += self.values
+
 
 class _Pending:
     """The gradients that have not been used yet, by node.
@@ -115,13 +119,11 @@ class _Pending:
     def _add_part(self, node: Node, part: Part) -> None:
         """Add a part to its own elements only. So all pieces that were cut from one tensor share one array of gradients."""
         n = node.number
-        if n in self._gradients:
-            if n not in self._owned:
-                self._gradients[n] = xp.array(self._gradients[n])
-            self._gradients[n][part.index] += part.values
-        else:
+        if n not in self._gradients:
             self._put(node, xp.zeros(node.shape, node.dtype))
-            self._gradients[n][part.index] = part.values
+        elif n not in self._owned:
+            self._gradients[n] = xp.array(self._gradients[n])
+        part.add_to(self._gradients[n])
         self._owned.add(n)
 
     def so_far(self, node: Node | None) -> Any:

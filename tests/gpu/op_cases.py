@@ -154,4 +154,10 @@ OPS = {
     "embedding, many rows": OpCase(
         lambda w, i: tt.embedding(i, w), ((50304, 768), (8, 1024)), ((200, 24), (9, 30)), (50304, 200)
     ),
+    "embedding, added to a gradient": OpCase(
+        lambda w, i: tt.concatenate([tt.embedding(i.reshape(-1), w), w * 2.0]),
+        ((65, 385), (64, 256)),
+        ((7, 25), (9, 30)),
+        (65, 7),
+    ),
 }

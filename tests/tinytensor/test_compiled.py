@@ -212,12 +212,26 @@ def test_places_outside_of_an_array_are_as_in_numpy(ids, dtype):
     total, one = np.zeros(5, np.float32), np.ones((), np.float32)
     settings = (ids, 99, 0.0, "sum")
     for ours, theirs in [
-        [lambda f=f: f(FLOATS, ids, 4) for f in both("sum_rows")],
+        [lambda f=f: f(FLOATS, ids, np.ones((4, FLOATS.shape[-1]), np.float32)) for f in both("sum_rows")],
         [lambda f=f: f((True,), FLOATS, *settings)[0] for f in both("cross_entropy_forward")],
         [lambda f=f: f(one, (total, 1), (True,), FLOATS, *settings)[0] for f in both("cross_entropy_backward")],
         [lambda f=f: f((True, True), FLOATS, FLOATS[:4], *settings)[0] for f in both("linear_cross_entropy_forward")],
     ]:
         assert_same(outcome(ours), outcome(theirs))
+
+
+@pytest.mark.needs("numba")
+@pytest.mark.parametrize("kind", ["float16", "float32", "float64", ">f4", "float32, transposed"])
+def test_rows_are_added_to_what_is_there_as_in_numpy(kind):
+    rng = np.random.default_rng(0)
+    ids, rows = rng.integers(0, 5, (2, 30)), rng.standard_normal((2, 30, 3)).astype(kind[:7])
+    before = rng.standard_normal((5, 3)).astype(kind[:7])
+    want = before.astype("float64")
+    np.add.at(want, ids, rows.astype("float64"))
+    for f in both("sum_rows"):
+        out = np.array(before, order="F" if "transposed" in kind else "C")
+        assert f(rows, ids, out) is out
+        np.testing.assert_allclose(out, want, rtol=1e-2 if kind == "float16" else 1e-5, atol=1e-6)
 
 
 @pytest.mark.needs("numba")

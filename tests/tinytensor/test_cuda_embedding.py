@@ -1,9 +1,12 @@
 """The embedding gradient's CUDA kernels, run on the CPU by the stand-in, against NumPy in float64."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from cuda_checks import assert_close, dtypes, in_each_order, numbers, wide
 
+import tinytensor as tt
 from tinytensor import kernels
 from tinytensor.backend import xp
 
@@ -32,15 +35,20 @@ def test_sum_rows(monkeypatch, name, dtype):
     ids, num_rows = IDS[name]
     ids = xp.array(np.array(ids, "int64"))
     for width in (1, 3, 8, 33, 264) if num_rows < 1000 else (3, 8):
-        rows = numbers((ids.size, width), dtype)
-        got = in_each_order(monkeypatch, lambda rows=rows: [kernels.sum_rows(rows, ids, num_rows)])
-        assert_close(got, [reference_sum_rows(rows, ids, num_rows)], dtype, slack=8)
+        rows, before = numbers((ids.size, width), dtype), numbers((num_rows, width), dtype, 1)
+        for out in (xp.zeros(before.shape, dtype), before):
+            got = in_each_order(monkeypatch, lambda rows=rows, out=out: [kernels.sum_rows(rows, ids, out.copy())])
+            assert_close(got, [reference_sum_rows(rows, ids, out)], dtype, slack=8)
 
 
-def reference_sum_rows(rows, ids, num_rows):
-    out = np.zeros((num_rows, rows.shape[-1]))
+def reference_sum_rows(rows, ids, out):
+    out = wide(out).get()
     np.add.at(out, ids.get(), wide(rows).get())
     return out
+
+
+def sums(rows, ids, num_rows):
+    return kernels.sum_rows(rows, ids, xp.zeros((num_rows, rows.shape[-1]), rows.dtype))
 
 
 @dtypes
@@ -51,34 +59,59 @@ def test_sum_rows_of_any_layout_and_kind_of_ids(monkeypatch, kind, dtype):
     shifted = numbers(1 + 100 * 16, dtype)[1:].reshape(2, 50, 16)
     for rows in (strided, shifted):
         both = (ids, ids.T.copy().T)
-        got = in_each_order(monkeypatch, lambda rows=rows, both=both: [kernels.sum_rows(rows, i, 5) for i in both])
-        assert_close(got, 2 * [reference_sum_rows(rows, ids, 5)], dtype, slack=8)
+        before = numbers((5, rows.shape[-1]), dtype, 2)
+        turned = before.T.copy().T
+        got = in_each_order(monkeypatch, lambda r=rows, i=both, o=before: [kernels.sum_rows(r, own, o.copy()) for own in i])
+        assert kernels.sum_rows(rows, ids, turned) is turned
+        assert_close([*got, turned], 3 * [reference_sum_rows(rows, ids, before)], dtype, slack=8)
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (5, 0), (0, 0)], ids=str)
 def test_sum_rows_of_nothing(shape):
-    out = kernels.sum_rows(xp.ones(shape, "float32"), xp.zeros(shape[:1], "int64"), 3)
-    assert out.shape == (3, shape[1]) and not out.get().any()
+    before = numbers((3, shape[1]), "float32")
+    out = kernels.sum_rows(xp.ones(shape, "float32"), xp.zeros(shape[:1], "int64"), before.copy())
+    np.testing.assert_array_equal(out.get(), before.get())
 
 
 def test_sum_rows_of_bfloat16_adds_up_in_float32():
     ids = xp.array(np.arange(8192) % 2)
-    assert kernels.sum_rows(xp.ones((8192, 3), "bfloat16"), ids, 2).tolist() == [[4096.0] * 3] * 2  # else it would end at 256
+    assert sums(xp.ones((8192, 3), "bfloat16"), ids, 2).tolist() == [[4096.0] * 3] * 2  # else it would end at 256
 
 
 def test_ids_outside_the_table_harm_nothing_else(monkeypatch):
     ids = np.random.default_rng(0).integers(1, 5, 400)
     rows, right = numbers((400, 4), "float32"), xp.array(ids)
-    want = kernels.sum_rows(rows, right, 5)[1:].get()
+    want = sums(rows, right, 5)[1:].get()
     others = numbers((400, 4), "float32", 1)
     for wrong in (-1, 5, 300, 1 << 40, -(1 << 40)):
         mixed = xp.concatenate([right, xp.full(400, wrong, "int64")])
         both = xp.concatenate([rows, others])
-        got = in_each_order(monkeypatch, lambda m=mixed, b=both: [kernels.sum_rows(b, m, 5)[1:]])
+        got = in_each_order(monkeypatch, lambda m=mixed, b=both: [sums(b, m, 5)[1:]])
         np.testing.assert_allclose(got[0].get(), want, rtol=1e-5, atol=1e-5)
 
 
 def test_sum_rows_never_waits():
     rows, ids, before = xp.ones((100, 4)), xp.arange(100), xp.synchronizations
-    kernels.sum_rows(rows, ids, 100)
+    sums(rows, ids, 100)
     assert xp.synchronizations == before
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_table_that_is_the_output_layer_too_gets_one_array_of_gradients(dtype):
+    """Beside two tables of the same values, its gradient takes one array of zeros less, and no addition."""
+    ids = tt.tensor(np.random.default_rng(0).integers(0, 40, (2, 50)))
+
+    def gradients(*tables):
+        x = tt.embedding(ids, tables[0]) * 0.5
+        loss = tt.linear_cross_entropy(x, tables[-1], ids, reduction="sum")
+        first = len(xp.launches)
+        return tt.grad(loss, tables), Counter(xp.launches[first:])
+
+    table = [tt.tensor(numbers((40, 24), dtype), dtype=dtype, requires_grad=True) for _ in range(2)]
+    (tied,), found = gradients(table[0])
+    apart, of_two = gradients(*table)
+    assert of_two - found == {"zeros": 1} and found <= of_two
+    if dtype == "float32":
+        np.testing.assert_array_equal(tied.numpy(), (apart[0] + apart[1]).numpy())
+    else:  # two tables' gradients are rounded once more before they are added up
+        assert_close([tied.data], [wide(apart[0].data) + wide(apart[1].data)], dtype)

@@ -1066,6 +1066,50 @@ def test_a_norm_adds_to_the_gradient_of_a_residual(norm, order):
     np.testing.assert_array_equal(g.numpy(), kept)
 
 
+IDS = np.array([[1, 0, 1], [3, 1, 1]])
+LOOKUPS = {
+    "the output layer, too": lambda w: tt.linear(tt.embedding(IDS, w) * 2.0, w),
+    "looked up first": lambda w: tt.embedding(IDS, w).sum((0, 1)) + w * 3.0,
+    "looked up last": lambda w: w * 3.0 + tt.embedding(IDS, w).sum((0, 1)),
+    "looked up twice": lambda w: tt.embedding(IDS, w) * tt.embedding(IDS[::-1].copy(), w),
+    "shared gradient": lambda w: tt.embedding(np.arange(4), w) + w + (w + w),
+    "turned round": lambda w: tt.embedding(IDS, w).sum((0, 1)) + (w.T * 3.0).T,
+    "cut": lambda w: tt.embedding(IDS, w).sum((0, 1)) + w[1:3].sum() + w[2:, :2].sum(),
+    "computed": lambda w: tt.linear(tt.embedding(IDS, w * w), w * w),
+}
+
+
+@pytest.mark.parametrize("lookup", LOOKUPS.values(), ids=LOOKUPS)
+def test_an_embedding_adds_rows_to_the_gradient_of_its_table(lookup):
+    """The table also gets gradients from elsewhere, and none of them is lost, counted twice or changed."""
+    rng = np.random.default_rng(0)
+    w = tt.tensor(rng.standard_normal((4, 3)), requires_grad=True)
+    tt.gradcheck(lookup, [w])
+    out = lookup(w)
+    g = tt.tensor(rng.standard_normal(out.shape))
+    kept = g.numpy().copy()
+    first = tt.grad(out, w, g, retain_graph=True)
+    again = tt.grad(out, w, g, retain_graph=True)
+    graph = tt.grad(out, w, g, create_graph=True)
+    with tt.detect_anomaly():
+        apart = tt.grad(lookup(w), w, g)
+    np.testing.assert_array_equal(first.numpy(), again.numpy())
+    for other in (graph, apart):
+        np.testing.assert_allclose(first.numpy(), other.numpy(), rtol=1e-12, atol=1e-14)
+    np.testing.assert_array_equal(g.numpy(), kept)
+    out.backward(g)
+    out = lookup(w)
+    out.backward(g)
+    np.testing.assert_allclose(w.grad.numpy(), 2 * first.numpy(), rtol=1e-12)
+
+
+def test_detect_anomaly_finds_rows_that_add_up_to_infinity():
+    w = leaf(1.0, dtype="float16")
+    with tt.detect_anomaly(), pytest.raises(FloatingPointError, match="gradient of 'embedding'"):
+        out = tt.embedding(np.zeros(100, int), w.reshape(1, 1))
+        out.backward(tt.tensor(np.full((100, 1), 1000.0), dtype="float16"))
+
+
 @pytest.mark.parametrize(
     "index", [slice(None), slice(0, 9), (slice(None), slice(0, 4)), slice(None, None, -1), slice(-3, None)], ids=str
 )

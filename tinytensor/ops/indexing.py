@@ -241,7 +241,26 @@ def one_hot(indices: Any, num_classes: int) -> Tensor:
 # positions), so this sum has a kernel of its own.
 
 
-@op(weight=lambda g, ids, weight_shape: sum_rows(g, ids, weight_shape[0]))
+class _Rows(Part):
+    """The gradient of a table: 0 except for the rows with these ids, its ``index``. Here ids may repeat."""
+
+    def add_to(self, gradient: Any) -> None:
+        kernels.sum_rows(self.values, self.index, gradient)
+
+
+def _embedding_gradient(g: Any, ids: Any, weight_shape: tuple[int, ...]) -> Any:
+    """The rows of g, each added to the row of the table that its id names.
+
+    If nothing is recorded, the engine adds them to the gradient that has reached the table already. Where the table is the
+    output layer, too, this saves an array of its size. To detect anomalies the sum is needed by itself: finite rows may add up
+    to infinity.
+    """
+    if is_array(g) and not modes.detecting_anomalies:
+        return _Rows(ids, g)
+    return sum_rows(g, ids, weight_shape[0])
+
+
+@op(weight=_embedding_gradient)
 def _embedding(weight: Any, ids: Any) -> Any:
     if is_host_array(ids):  # checking ids on a GPU would make the program wait for it
         _check_ids(ids, len(weight))
@@ -263,7 +282,7 @@ def sum_rows(rows: Any, ids: Any, num_rows: int) -> Tensor:
     """Row i of the result (num_rows, width) is the sum of the ``rows`` (..., width) whose id is i."""
     if rows.shape[:-1] != ids.shape:
         raise ValueError("each row needs one id: the ids must have the shape of the rows without the last axis")
-    return kernels.sum_rows(rows, ids, num_rows)
+    return kernels.sum_rows(rows, ids, xp.zeros((num_rows, rows.shape[-1]), rows.dtype))
 
 
 def embedding(ids: Tensor, weight: Tensor) -> Tensor:

@@ -33,8 +33,20 @@ __device__ inline Accumulator warp_max(Accumulator value) {
 constexpr int tile = 32;  // queries in a word of `bits`, which is (heads, tiles of queries, keys), a bit for each query
 
 // The dropout mask has the order (heads, keys, queries), so a block of its stream is 32 neighbouring queries of one key. Here
-// the mask is put into words in the order in which the rows of scores are read. A block of threads makes words of the tile
-// blockIdx.x, counted over all heads. Unless it is null, heads[i] is the head of the mask that belongs to head i of the scores.
+// the mask is put into words in the order in which the rows of scores are read. Unless it is null, heads[i] is the head of the
+// mask that belongs to head i of the scores. These are the words of one tile of one head, each a column:
+//
+//                  key 0    key 1    key 2    ...
+//     query  0     bit 0    bit 0    bit 0             (queries are counted within the tile)
+//     query  1     bit 1    bit 1    bit 1
+//       ...
+//     query 31     bit 31   bit 31   bit 31
+//
+// A warp that reads the row of query 5 loads neighbouring words and takes bit 5 of each.
+//
+// Launch: blocks of 64 threads, along x one for each tile of each head, and along y one for each 64 keys. A thread makes the
+// word of one key. Where the number of queries is no multiple of 32, this word may lie across two blocks of the stream: then
+// the thread makes both.
 extern "C" __global__ void __launch_bounds__(bit_threads, 1) keep_bits_of_tiles(
     unsigned int* bits, const long long* heads, const Word* words, Word first, Word second, Word part, long long whole,
     long long tiles,
@@ -94,6 +106,9 @@ struct Broadcast {
 
 // Writes the weights, softmax(scores * scale + bias), and the weights after dropout, each unless it is null. A first pass finds
 // both the maximum and the sum of exponentials (Milakov and Gimelshein 2018). A row that sees no key has weights of 0.
+//
+// Launch: a block of (32, 4) threads for each four rows. Each of its warps takes a row, which is a query of a head, and its
+// lanes take neighbouring packs of keys.
 extern "C" __global__ void __launch_bounds__(row_threads, 1) softmax(
     const Accumulator* scores, Scalar* weights, Scalar* dropped, const unsigned int* bits, const Scalar* bias,
     long long bias_heads, long long bias_group_step, long long bias_head_step, long long bias_query_step,
@@ -156,6 +171,8 @@ extern "C" __global__ void __launch_bounds__(row_threads, 1) softmax(
 
 // Writes the gradient of the scores times `scale`, from the weights and the gradient of the weights after dropout. Also writes
 // the weights after dropout to `dropped`, unless it is null.
+//
+// Launch: as for `softmax`, a warp for each row.
 extern "C" __global__ void __launch_bounds__(row_threads, 1) softmax_backward(
     const Scalar* weights, const Accumulator* d_dropped, Scalar* d_scores, Scalar* dropped, const unsigned int* bits,
     Accumulator scale, Accumulator keep_scale, long long rows, long long queries, long long keys, long long seen) {

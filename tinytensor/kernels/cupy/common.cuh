@@ -12,6 +12,15 @@
 //   need more registers than a multiprocessor has, and this keeps the compiler below that. The 1 says that one block at a time
 //   is enough. Without it the compiler may move values from registers to slow memory, to make room for more blocks.
 // - CuPy compiles with -ftz=true: float numbers below 1.2e-38 count as zero.
+//
+// To read a kernel: a launch runs it once in each thread of a grid. The grid has gridDim.x by gridDim.y blocks, and each block
+// has blockDim.x by blockDim.y threads. A thread finds its own place in threadIdx and its block's place in blockIdx. Threads
+// are numbered along x first, and every 32 of them are a warp. The threads of a warp are its lanes, and they run together.
+// - The lanes of a warp can read each other's variables. These reads are the shuffles, __shfl_...
+// - The threads of a block have shared memory, and wait for each other at __syncthreads().
+// - Blocks run in any order, and none waits for another. Work that needs the results of all blocks is another kernel's.
+// Above each kernel, "Launch" says how many blocks and threads there are, and which part of the work is whose. "A block of
+// (32, 4) threads" has 32 along x and 4 along y, so it is four warps, and threadIdx.y is the number of the warp.
 #pragma once
 
 #ifndef Scalar
@@ -65,14 +74,30 @@ __device__ bool aligned(Pointers... arrays) {
     return ((reinterpret_cast<unsigned long long>(arrays) % 16 == 0) && ...);
 }
 
-// A number that is known to the compiler and passed as an argument: read it as `decltype(count)::value`.
+// A loop over packs takes its body as a lambda. This one applies f to each element of x:
+//
+//     for_each_pack(size, aligned(x, out), [=](auto count, long long i) {
+//         constexpr int n = decltype(count)::value;
+//         Pack<n> values = load<n>(x, i);
+//         for (int k = 0; k < n; k++) values[k] = f(values[k]);
+//         store(out, i, values);
+//     });
+//
+// It stands for the plain loop
+//
+//     for (long long i = thread; i < size; i += threads) out[i] = f(x[i]);
+//
+// The lambda is compiled twice. In one version n is `widest`: a thread moves 16 bytes at a time, which is fastest. In the other
+// n is 1: it serves the elements that are left over, and arrays that are not aligned. n must be known to the compiler, and an
+// argument's value is not, but its type is. So n is part of the type of `count`, Count<n>, and decltype reads it from there.
+// A lambda begins with [=] if it only reads the variables around it, and with [&] if it changes some, such as a sum.
 template <int number>
 struct Count {
     static constexpr int value = number;
 };
 
 // Calls body(Count<n>, i) for the n elements from i on. This is thread number `thread` of `threads`, which together cover 0 to
-// size - 1.
+// size - 1. Neighbouring threads take neighbouring packs, and each thread goes on `threads` packs later.
 template <typename Body>
 __device__ void for_each_pack(long long size, bool are_aligned, long long thread, long long threads, Body body) {
     long long packs = are_aligned ? size / widest : 0;
@@ -82,6 +107,9 @@ __device__ void for_each_pack(long long size, bool are_aligned, long long thread
 }
 
 // The same for all threads of the grid.
+//
+// Launch of every kernel that calls it: a block of 256 threads for each 1,024 elements, but at most 65,536 blocks
+// (elementwise_grid in loader.py). So a thread has about four elements of its own, and more in larger arrays.
 template <typename Body>
 __device__ void for_each_pack(long long size, bool are_aligned, Body body) {
     long long thread = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;

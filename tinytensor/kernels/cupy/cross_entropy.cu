@@ -71,6 +71,10 @@ __device__ void write_gradient(const Scalar* x, Scalar* out, long long width, lo
     });
 }
 
+// Launch of `forward`, `backward` and `replace_by_gradient`: with more than 2,048 classes a block of 512 threads for each row,
+// otherwise a block of (32, 4) threads for each four rows, of which each warp takes one. Thread threadIdx.x of a row's threads
+// takes every blockDim.x-th pack of columns.
+
 // Writes losses[row] and, unless it is null, totals[row], the logarithm of the sum of exponentials. Rows are `stride` apart.
 extern "C" __global__ void __launch_bounds__(row_threads, 1) forward(
     const Scalar* logits, const long long* targets, Accumulator* losses, Accumulator* totals, long long ignored,
@@ -113,8 +117,10 @@ extern "C" __global__ void __launch_bounds__(row_threads, 1) replace_by_gradient
     }
 }
 
-// One block writes the sum of the losses. If `count` is not null, it writes their mean over the rows that count, and to *count
-// how many these are.
+// Writes the sum of the losses. If `count` is not null, it writes their mean over the rows that count, and to *count how many
+// these are.
+//
+// Launch: a single block of 1,024 threads, of which each adds up every 1,024th loss.
 extern "C" __global__ void __launch_bounds__(reduce_threads, 1) reduce(
     const Accumulator* losses, const long long* targets, Accumulator* loss, Accumulator* count, long long ignored,
     long long rows) {
@@ -132,6 +138,8 @@ extern "C" __global__ void __launch_bounds__(reduce_threads, 1) reduce(
 }
 
 // out = x g / count, where a null `count` means 1.
+//
+// Launch of `scale` and `scale_sums`: a block of 256 threads for each 1,024 elements, see for_each_pack.
 extern "C" __global__ void __launch_bounds__(elementwise_threads, 1) scale(
     const Scalar* x, const Accumulator* g, const Accumulator* count, Scalar* out, long long size) {
     Accumulator factor = *g / (count ? *count : Accumulator(1));

@@ -1,6 +1,13 @@
 // Dropout and the addition of a residual, in one pass. A warp takes 1024 elements. Each lane makes one block of the random
 // stream, which gives one bit for each of 32 elements. Then it gets the bits of the elements it loads from the lanes that made
-// them. So loads are coalesced, and each block is made only once.
+// them. So loads are coalesced, and each block is made only once. With four elements a load, as for float:
+//
+//     lane                       0           1           ...   31
+//     makes the bits of          0 - 31      32 - 63     ...   992 - 1023
+//     loads in the first pass    0 - 3       4 - 7       ...   124 - 127       with the bits of lanes 0 to 3
+//     in the second pass         128 - 131   132 - 135   ...   252 - 255       with the bits of lanes 4 to 7
+//
+// Launch of `keep_mask` and `dropout`: a block of 64 threads, which is two warps, for each 2,048 elements.
 #include "common.cuh"
 #include "philox.cuh"
 

@@ -1,7 +1,19 @@
-// The gradient of an embedding: the sum of all rows that have the same id. `order` lists the rows sorted by id, so that equal
-// ids are neighbours. It is cut into pieces of 32 rows. A warp takes a piece, and its lanes take neighbouring columns. If all
-// rows of an id are in one piece, its sum is done. If an id goes on in the next piece, each of its pieces leaves a partial sum,
-// and a second kernel adds these. So the work is even, however often an id occurs, and always done in the same order.
+// The gradient of an embedding: the sum of all rows that have the same id. It is added to what row `id` of `out` holds. `order`
+// lists the rows sorted by id, so that equal ids are neighbours. It is cut into pieces of 32 rows. A warp takes a piece, and its
+// lanes take neighbouring columns. If all rows of an id are in one piece, its sum is done. If an id goes on in the next piece,
+// each of its pieces leaves a partial sum, and a second kernel adds these. So the work is even, however often an id occurs, and
+// always done in the same order.
+//
+// An example, with pieces of 4 rows in place of 32. The ids of rows 0 to 9 are 5 2 5 2 5 5 9 5 5 5.
+//
+//     piece          0          |     1      |   2
+//     order    1   3   0   2    |  4  5  7  8 |  9  6
+//     id       2   2   5   5    |  5  5  5  5 |  5  9
+//
+//     sum_pieces   piece 0   out[2] += rows 1 + 3,   and rows 0 + 2 of id 5, which goes on, to parts[0][1]
+//                  piece 1   rows 4 + 5 + 7 + 8 of id 5, which came from before, to parts[1][0]
+//                  piece 2   row 9 of id 5, which came from before, to parts[2][0],   and out[9] += row 6
+//     add_parts    piece 0   out[5] += parts[0][1] + parts[1][0] + parts[2][0],   as id 5 begins in piece 0
 #include "common.cuh"
 
 constexpr int piece_threads = 128, part_threads = 256;  // in a block, as in sum_rows.py
@@ -22,6 +34,7 @@ __device__ void sum_piece(const Scalar* rows, const long long* ids, const long l
                           long long count, long long width, long long num_rows) {
     long long piece = static_cast<long long>(blockIdx.x) * blockDim.y + threadIdx.y;
     long long first = piece * piece_size, past = first + piece_size, place = first + threadIdx.x;
+    // Each lane looks up one place of the piece: its row, its id, and whether the id ends there. Bit i of `ends` is of place i.
     int row = place < count ? static_cast<int>(order[place]) : -1;
     int id = id_at(place, ids, order, count, num_rows);
     int id_before = id_at(first - 1, ids, order, count, num_rows), id_after = id_at(past, ids, order, count, num_rows);
@@ -33,7 +46,7 @@ __device__ void sum_piece(const Scalar* rows, const long long* ids, const long l
          start += static_cast<long long>(gridDim.y) * warp_size) {
         long long pack = start + threadIdx.x;
         bool inside = pack < packs;
-        Accumulator sums[n] = {};
+        Accumulator sums[n] = {};  // of the rows so far that have the current id
         for (int i = 0; i < piece_size; i += at_once) {
             Pack<n> values[at_once];
 #pragma unroll
@@ -50,9 +63,9 @@ __device__ void sum_piece(const Scalar* rows, const long long* ids, const long l
                 if (to == id_before) {
                     for (int j = 0; j < n; j++) parts[pack * n + j] = sums[j];
                 } else {
-                    Pack<n> sum;
-                    for (int j = 0; j < n; j++) sum[j] = Scalar(sums[j]);
-                    store(out, (to * packs + pack) * n, sum);
+                    Pack<n> total = load<n>(out, (to * packs + pack) * n);
+                    for (int j = 0; j < n; j++) total[j] = Scalar(Accumulator(total[j]) + sums[j]);
+                    store(out, (to * packs + pack) * n, total);
                 }
                 for (int j = 0; j < n; j++) sums[j] = 0;
             }
@@ -62,6 +75,9 @@ __device__ void sum_piece(const Scalar* rows, const long long* ids, const long l
     }
 }
 
+// Launch: blocks of (32, 4) threads. Along x there is one for each four pieces, and each of its warps takes a piece. Along y
+// there is one for each 512 bytes of a row, 16 bytes for each lane. A lane adds up its columns over all rows of the piece.
+// Where arrays are not aligned it takes one column at a time, and then goes on to further ones.
 extern "C" __global__ void __launch_bounds__(piece_threads, 1) sum_pieces(
     const Scalar* rows, const long long* ids, const long long* order, Scalar* out, Accumulator* parts, long long count,
     long long width, long long num_rows) {
@@ -71,7 +87,11 @@ extern "C" __global__ void __launch_bounds__(piece_threads, 1) sum_pieces(
         sum_piece<1>(rows, ids, order, out, parts, count, width, num_rows);
 }
 
-// For each piece but the last: if an id begins in it and goes on in the next, this writes the sum of the id's parts.
+// For each piece but the last: if an id begins in it and goes on in the next, this adds the sum of the id's parts to `out`.
+//
+// Launch: blocks of (32, 8) threads. Along x there is one for each piece but the last, and along y one for each 128 columns, of
+// which it takes 32 at a time. Lane threadIdx.x has a column. Warp threadIdx.y adds up every eighth part, and warp 0 adds the
+// sums of the warps.
 extern "C" __global__ void __launch_bounds__(part_threads, 1) add_parts(
     const Accumulator* parts, const long long* ids, const long long* order, Scalar* out, long long count, long long width,
     long long num_rows) {
@@ -92,6 +112,7 @@ extern "C" __global__ void __launch_bounds__(part_threads, 1) add_parts(
             for (long long i = threadIdx.y; i <= more; i += blockDim.y)
                 sum += parts[((piece + i) * 2 + (i == 0)) * width + column];
         sum = column_sum(sum);
-        if (threadIdx.y == 0 && column < width) out[id * width + column] = Scalar(sum);
+        if (threadIdx.y == 0 && column < width)
+            out[id * width + column] = Scalar(Accumulator(out[id * width + column]) + sum);
     }
 }

@@ -50,6 +50,8 @@ __device__ void backward(const Scalar* g, const Scalar* x, Scalar* d_x, long lon
     });
 }
 
+// Launch of all four kernels: a block of 256 threads for each 1,024 elements, see for_each_pack.
+
 extern "C" __global__ void __launch_bounds__(elementwise_threads, 1) exact_forward(
     const Scalar* x, Scalar* out, long long size) {
     forward<Exact>(x, out, size);

@@ -42,8 +42,9 @@ __device__ inline void copy_row(const Scalar* from, Scalar* to, long long width,
     });
 }
 
-// Launch of both kernels: a block for each tile of 64 tokens of each head, parts * batch * heads * tiles in all. In a block,
-// threadIdx.y picks the token and threadIdx.x the elements of its row.
+// Launch of both kernels: a block of 256 threads for each tile of 64 tokens of each head, parts * batch * heads * tiles blocks
+// in all. The threads with the same threadIdx.y copy a row together, each 16 bytes at a time. They are as many as the row has
+// such pieces, rounded up to a power of two, and at most 32. With 8 of them a block copies 32 rows at a time.
 
 // `last`, unless it is null, is a second packed array, of a single part: the last one of `split`.
 extern "C" __global__ void __launch_bounds__(move_threads, 1) split_heads(

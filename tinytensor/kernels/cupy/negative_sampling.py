@@ -10,8 +10,7 @@ from tinytensor.kernels.numpy.negative_sampling import gradients
 
 
 def negative_sampling_step(inputs: Any, outputs: Any, contexts: Any, targets: Any, rate: float) -> None:
-    """Descend the gradient of a batch by ``rate``, in place. Every row is touched: to find out which ones need it, the program
-    would have to wait for the GPU."""
+    """Descend the gradient of a batch by ``rate``, in place."""
     d_h, d_rows = gradients(inputs, outputs, contexts, targets)
     for weights, ids, rows in ((outputs, targets, d_rows), (inputs, contexts, d_h)):
-        weights -= rate * sum_rows(rows, xp.maximum(ids, 0), weights.shape[0])  # the gradient of -1 is 0
+        sum_rows(-rate * rows, xp.maximum(ids, 0), weights)  # the gradient of -1 is 0

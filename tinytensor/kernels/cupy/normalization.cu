@@ -65,6 +65,10 @@ __device__ void forward(const Scalar* x, const Scalar* weight, const Scalar* bia
     }
 }
 
+// Launch of both forward kernels: a block of 512 threads for each row of more than 2,048 columns. A narrower row has a lane for
+// each 16 columns, rounded up to 4, 8 or 16 lanes, and never more than 32. Such rows share blocks of 128 threads: blockDim.x
+// lanes by blockDim.y rows.
+
 extern "C" __global__ void __launch_bounds__(row_threads, 1) layer_norm_forward(
     const Scalar* x, const Scalar* weight, const Scalar* bias, Scalar* out, Accumulator* means, Accumulator* rstds,
     Accumulator eps, long long rows, long long width) {
@@ -157,6 +161,10 @@ __device__ void backward(const Scalar* g, const Scalar* x, const Scalar* weight,
         sum_group(blockIdx.x - row_blocks, g, x, means, rstds, weights, biases, groups, rows, width);
 }
 
+// Launch of both backward kernels: first the blocks that write d_x. They are as in the forward pass, but narrow rows share
+// blocks of 256 threads. Then come the blocks that sum, of as many threads. There, lanes are columns, and each warp of the
+// block takes other rows of the group.
+
 extern "C" __global__ void __launch_bounds__(row_threads, 1) layer_norm_backward(
     const Scalar* g, const Scalar* x, const Scalar* weight, const Accumulator* means, const Accumulator* rstds,
     const Scalar* before, Scalar* d_x, Accumulator* weights, Accumulator* biases, long long row_blocks, long long groups,
@@ -170,8 +178,10 @@ extern "C" __global__ void __launch_bounds__(row_threads, 1) rms_norm_backward(
     backward<false>(g, x, weight, nullptr, rstds, before, d_x, weights, nullptr, row_blocks, groups, rows, width);
 }
 
-// `sums` is (1 or 2, count, width). Its sums over the second axis go to `first` and, if gridDim.y is 2, to `second`. A block of
-// (32, 8) threads adds up 32 columns.
+// `sums` is (1 or 2, count, width). Its sums over the second axis go to `first` and, if gridDim.y is 2, to `second`.
+//
+// Launch: blocks of (32, 8) threads, along x one for each 32 columns, and along y one for each output. Lane threadIdx.x has a
+// column. Warp threadIdx.y adds up every eighth group, and warp 0 adds the sums of the warps.
 extern "C" __global__ void __launch_bounds__(sum_threads, 1) add_groups(
     const Accumulator* sums, Scalar* first, Scalar* second, long long count, long long width) {
     long long column = static_cast<long long>(blockIdx.x) * warp_size + threadIdx.x;

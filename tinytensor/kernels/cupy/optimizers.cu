@@ -3,6 +3,10 @@
 // `addresses` (lists, arrays) holds the address of each array of each list. The addresses of an empty list are null. `chunks`
 // (count, 3) cuts the arrays into chunks of about equal size; each row is a chunk's array, first element and size. A block
 // takes one chunk at a time, so that blocks have equal work whatever the sizes of the arrays.
+//
+// Launch of all kernels but `root_of_sum`: a block of 256 threads for each chunk of up to 4,096 elements. There are at most
+// 65,536 blocks, and 1,024 in `sum_squares`. With more chunks, block b goes on to chunks b + gridDim.x, b + 2 gridDim.x and so
+// on. The threads of a block share its chunk: each takes every 256th pack.
 #include "common.cuh"
 
 constexpr int threads = 256;
@@ -156,8 +160,10 @@ extern "C" __global__ void __launch_bounds__(threads, 1) sum_squares(
     if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
-// A single block. It also writes the factor that makes the norm at most `max_norm`, as clip_grad_norm uses it: at most 1, and
-// NaN if the norm is.
+// Writes the norm, and the factor that makes it at most `max_norm`, as clip_grad_norm uses it. The factor is at most 1, and NaN
+// if the norm is.
+//
+// Launch: a single block of 256 threads, of which each adds up every 256th sum.
 extern "C" __global__ void __launch_bounds__(threads, 1) root_of_sum(
     const Accumulator* sums, Accumulator* norm, Accumulator* scale, Accumulator max_norm, long long count) {
     Accumulator sum = 0;

@@ -1,9 +1,11 @@
 // One step of a recurrent layer, all but its product of matrices: the gates, the states, and what padding leaves as it was. The
 // formulas are in kernels/numpy/recurrence.py.
 //
-// Each thread computes one number of the state, in row i / width (a sequence) and column i % width. Its gates lie `width` apart
-// in rows of gates * width. `product` is what the state before adds to the gates. `mask` (batch,), true where there is a token,
-// may be null. All arrays are those of one step.
+// Launch of all kernels: a block of 256 threads for each 256 numbers of the state (batch, width). Thread i of the grid computes
+// number i, in row i / width (a sequence) and column i % width. Its gates lie `width` apart in rows of gates * width.
+//
+// `product` is what the state before adds to the gates. `mask` (batch,), true where there is a token, may be null. All arrays
+// are those of one step.
 //
 // On the way back, `d_state` holds the gradient of the state after the step, to which `g` is added. What is left in it passes
 // by the gates to the state before the step; the product of the gates' gradients is added to it afterwards.

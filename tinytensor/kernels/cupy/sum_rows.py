@@ -12,16 +12,17 @@ _FILE = "embedding.cu"
 _PIECE = 32  # rows that a warp adds up, as in embedding.cu
 
 
-def sum_rows(rows: Any, ids: Any, num_rows: int) -> Any:
-    """For each i below num_rows, the sum of the ``rows`` (..., width) whose id is i: (num_rows, width).
+def sum_rows(rows: Any, ids: Any, out: Any) -> Any:
+    """Add to row i of ``out`` (num_rows, width) the sum of the ``rows`` (..., width) whose id is i. Returns ``out``.
 
-    Rows whose id is not below num_rows may be added anywhere in the result, or nowhere.
+    Rows whose id is not below num_rows may be added anywhere, or nowhere.
     """
-    count, width = ids.size, rows.shape[-1]
-    dtype, rows = rows.dtype, computed(rows)
-    out = xp.zeros((num_rows, width), rows.dtype)
+    rows, count, (num_rows, width) = computed(rows), ids.size, out.shape
+    if out.dtype != rows.dtype or not out.flags.c_contiguous:
+        out += sum_rows(rows, ids, xp.zeros(out.shape, rows.dtype))
+        return out
     if not count or not out.size:
-        return out.astype(dtype, copy=False)
+        return out
     rows, ids = contiguous(rows), contiguous(ids.reshape(-1).astype(index_dtype, copy=False))
     order = order_of(ids, num_rows)
     pieces = -(-count // _PIECE)
@@ -30,4 +31,4 @@ def sum_rows(rows: Any, ids: Any, num_rows: int) -> Any:
     tiles = -(-width * rows.itemsize // 512)  # 16 bytes for each lane of a warp
     kernel(_FILE, "sum_pieces", rows.dtype)((-(-pieces // 4), tiles), (32, 4), rows, ids, order, out, parts, *sizes)
     kernel(_FILE, "add_parts", rows.dtype)((pieces - 1, -(-width // 128)), (32, 8), parts, ids, order, out, *sizes)
-    return out.astype(dtype, copy=False)
+    return out

@@ -22,12 +22,14 @@ def _add_rows(rows: Any, ids: Any, out: Any) -> None:
             out[at, j] += rows[i, j]
 
 
-def sum_rows(rows: Any, ids: Any, num_rows: int) -> Any:
-    """For each i below num_rows, the sum of the ``rows`` (..., width) whose id is i: (num_rows, width)."""
+def sum_rows(rows: Any, ids: Any, out: Any) -> Any:
+    """Add to row i of ``out`` (num_rows, width) the sum of the ``rows`` (..., width) whose id is i. Returns ``out``."""
     if ids.dtype.kind not in "iu" or not is_floating(rows.dtype):
-        return in_numpy(rows, ids, num_rows)
-    rows, width = widened(rows), rows.shape[-1]
-    rows = numpy.ascontiguousarray(rows, rows.dtype.newbyteorder("=")).reshape(ids.size, width)
-    out = numpy.zeros((num_rows, width), dtype=rows.dtype)
+        return in_numpy(rows, ids, out)
+    rows = widened(rows)
+    rows = numpy.ascontiguousarray(rows, rows.dtype.newbyteorder("=")).reshape(ids.size, out.shape[1])
+    if out.dtype != rows.dtype or not out.flags.c_contiguous:
+        out += sum_rows(rows, ids, numpy.zeros(out.shape, rows.dtype))
+        return out
     _add_rows(rows, numpy.ascontiguousarray(ids, index_dtype).reshape(-1), out)
     return out
