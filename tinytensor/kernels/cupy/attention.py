@@ -18,7 +18,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tinytensor.backend import host, xp
-from tinytensor.kernels.cupy.dropout import keep_arguments
+from tinytensor.kernels.cupy import flash_attention as flash
+from tinytensor.kernels.cupy.dropout import BIT_TILE, keep_bits_of_tiles
 from tinytensor.kernels.cupy.heads import join_heads, split_heads
 from tinytensor.kernels.cupy.loader import accumulator, kernel
 from tinytensor.kernels.cupy.products import matmul
@@ -38,7 +39,6 @@ from tinytensor.kernels.numpy.dropout import RandomKey, survivors_scale
 _BLOCK = 1 << 26  # about as many scores are in a block: 256 MiB of float32, more than enough to keep a GPU busy
 _QUERIES = 256  # the fewest queries of a block
 _KEPT = 512 * 512  # the most scores of a head whose weights are saved
-_TILE = 32  # queries that share a word of dropout's bits
 
 
 class BlockResiduals(NamedTuple):
@@ -122,16 +122,10 @@ class _Attention:
         """Which of a block's weights dropout keeps, as a bit each: (heads, tiles of queries, keys). None without dropout."""
         if self.random_key is None:
             return None
-        heads, tiles = math.prod(self.query[block.batch].shape[:-2]), -(-_length(block) // _TILE)
-        bits = xp.empty((heads, tiles, block.keys.stop), host.uint32)
-        if bits.size:
-            launch = kernel("attention.cu", "keep_bits_of_tiles", self.dtype)
-            first_head = block.batch.start * math.prod(self.lead[1:])
-            keep = keep_arguments(self.random_key, self.keep_probability)
-            places = (first_head, block.queries.start, self.queries, self.keys)
-            grid, threads = (heads * tiles, -(-block.keys.stop // 64)), 64
-            launch(grid, threads, bits, self._dropped_heads(), *keep, tiles, block.keys.stop, self._seen(block), *places)
-        return bits
+        shape = (math.prod(self.query[block.batch].shape[:-2]), -(-_length(block) // BIT_TILE), block.keys.stop)
+        start = (block.batch.start * math.prod(self.lead[1:]), block.queries.start)
+        lengths, heads = (self.queries, self.keys), self._dropped_heads()
+        return keep_bits_of_tiles(self.random_key, self.keep_probability, shape, start, lengths, self._seen(block), heads)
 
     def _dropped_heads(self) -> Any:
         """The head of the dropout mask that belongs to each head of the scores. None where they are numbered alike.

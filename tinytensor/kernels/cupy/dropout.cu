@@ -58,3 +58,27 @@ extern "C" __global__ void __launch_bounds__(threads, 1) dropout(
     else
         drop<1>(x, residual, out, scale, keep, size);
 }
+
+// The dropout mask of attention's weights in bits: (heads, tiles of queries, keys), words of a bit for each query of a tile.
+//
+// The mask itself has the order (heads, keys, queries), so a block of its stream is 32 neighbouring queries of one key. Here it
+// is put into words in the order in which rows of scores are read. A block of threads makes words of the tile blockIdx.x,
+// counted over all heads. Unless it is null, heads[i] is the head of the mask that belongs to head i of the scores.
+extern "C" __global__ void __launch_bounds__(threads, 1) keep_bits_of_tiles(
+    unsigned int* bits, const long long* heads, Word first, Word second, Word part, long long whole, long long tiles,
+    long long keys, long long seen, long long first_head, long long first_query, long long all_queries, long long all_keys) {
+    Keep keep = {{first, second}, part, static_cast<unsigned int>(whole)};
+    long long key = static_cast<long long>(blockIdx.y) * blockDim.x + threadIdx.x;
+    long long head = first_head + blockIdx.x / tiles, query = blockIdx.x % tiles * bit_tile;
+    if (heads) head = heads[head];
+    if (key < keys) {
+        unsigned int word = 0;
+        if (key < query + bit_tile - 1 + seen) {  // at least one of the queries sees it
+            Word element = (head * all_keys + key) * all_queries + first_query + query;
+            int shift = element % block_elements;
+            word = keep_bits(keep, element / block_elements) >> shift;
+            if (shift) word |= keep_bits(keep, element / block_elements + 1) << (block_elements - shift);
+        }
+        bits[blockIdx.x * keys + key] = word;
+    }
+}
