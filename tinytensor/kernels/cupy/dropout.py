@@ -45,13 +45,13 @@ def keep_bits_of_tiles(
     start: tuple[int, int],
     lengths: tuple[int, int],
     seen: int,
-    dropped_heads: Any = None,
+    heads_of_mask: Any,
 ) -> Any:
     """Which of attention's weights dropout keeps, as a bit each: words of this shape, (heads, tiles of 32 queries, keys).
 
     They belong to the heads and queries from ``start`` (head, query) on, where a head of the dropout mask has ``lengths``
-    (queries, keys). The first of the queries sees ``seen`` keys, and each later one sees one more: words of which no bit is seen
-    are 0. ``dropped_heads`` holds the head of the mask for each head, where they are numbered differently.
+    (queries, keys). The first of the queries sees ``seen`` keys, and each later one sees one more: words of which no bit is
+    seen are 0. ``heads_of_mask`` is what ``dropped_heads`` returns.
     """
     bits = xp.empty(shape, host.uint32)
     if bits.size:
@@ -60,8 +60,20 @@ def keep_bits_of_tiles(
         launch = kernel("dropout.cu", "keep_bits_of_tiles", default_dtype)
         grid = (heads * tiles, -(-keys // _THREADS))
         keep = keep_arguments(random_key, keep_probability)
-        launch(grid, _THREADS, bits, dropped_heads, *keep, tiles, keys, seen, *start, *lengths)
+        launch(grid, _THREADS, bits, heads_of_mask, *keep, tiles, keys, seen, *start, *lengths)
     return bits
+
+
+def dropped_heads(own_lead: Sequence[int], lead: Sequence[int]) -> Any:
+    """The head of the dropout mask that belongs to each head of the scores. None where they are numbered alike.
+
+    They are not where only the values have some leading axis. The mask has ``own_lead``, that of query and key, and the scores
+    are made for all of ``lead``.
+    """
+    own = math.prod(own_lead)
+    if own == math.prod(lead):
+        return None
+    return xp.broadcast_to(xp.arange(own).reshape(own_lead), lead).reshape(-1)
 
 
 def dropout_forward(

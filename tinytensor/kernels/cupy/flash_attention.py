@@ -1,33 +1,36 @@
 """Attention whose scores never lie in memory (Dao 2023, FlashAttention-2), in bfloat16: see ``flash_attention.cu``.
 
-Memory grows with the length, and a forward pass takes one launch where products, softmax and copies of the heads take five. The
-arrays here are (batch, heads, length, width), and heads may be read and written where linear layers have them, side by side.
+So memory grows with the length and not with its square. The kernels read and write heads where linear layers have them, side by
+side: the forward pass is one launch, and the backward pass two.
 """
 
 from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from cupy import cuda
 
 from tinytensor.backend import host, xp
-from tinytensor.kernels.cupy.dropout import BIT_TILE, keep_bits_of_tiles
+from tinytensor.kernels.cupy.dropout import BIT_TILE, dropped_heads, keep_bits_of_tiles
 from tinytensor.kernels.cupy.loader import kernel
+from tinytensor.kernels.numpy.attention import joinable, same_lead
 from tinytensor.kernels.numpy.dropout import RandomKey, survivors_scale
 
 _THREADS = 128  # these are those of flash_attention.cu
 _ROWS = 64  # queries or keys of a block
 _WIDTHS = (16, 32, 64, 128)
+_LOG2_E = math.log2(math.e)
 
 
 class Residuals(NamedTuple):
     """What the forward pass saves for the backward pass."""
 
-    out: Any
-    log_sums: Any  # log2 of each query's sum of exponentials (batch * heads, queries, padded to whole blocks), in float32
-    bits: Any  # which weights dropout keeps, see ``keep_bits``; None without dropout
+    out: Any  # (..., T, D)
+    log_sums: Any  # of each query's scores, in base 2: (batch * heads, queries, padded to whole blocks), float32
+    bits: Any  # which weights dropout keeps, see ``keep_bits_of_tiles``; None without dropout
 
 
 def fits(query: Any, key: Any, value: Any, bias: Any, mask: Any, is_causal: bool, scale: float) -> bool:
@@ -39,7 +42,7 @@ def fits(query: Any, key: Any, value: Any, bias: Any, mask: Any, is_causal: bool
         and mask is None
         and scale > 0.0  # so that the largest score has the largest weight
         and query.size > 0
-        and 0 < key.shape[-2]
+        and key.shape[-2] > 0
         and (not is_causal or query.shape[-2] <= key.shape[-2])  # every query sees some key
         and _has_tensor_cores()
     )
@@ -51,76 +54,89 @@ def _has_tensor_cores() -> bool:
     return int(cuda.Device().compute_capability) >= 80
 
 
-def as_heads(x: Any) -> Any:
-    """x (..., length, width) as (batch, heads, length, width), however many leading axes it has."""
-    lead = (1, 1, *x.shape[:-2])
-    return x.reshape(math.prod(lead[:-1]), lead[-1], *x.shape[-2:])
-
-
-def keep_bits(shape: tuple[int, ...], keys: int, is_causal: bool, random_key: RandomKey, keep_probability: float) -> Any:
-    """Which weights dropout keeps, for queries of this shape: a bit each, padded to whole blocks of queries and of keys."""
-    batch, heads, queries, _ = shape
-    padded = (batch * heads, _blocks(queries) * (_ROWS // BIT_TILE), _blocks(keys) * _ROWS)
-    return keep_bits_of_tiles(random_key, keep_probability, padded, (0, 0), (queries, keys), _seen(queries, keys, is_causal))
-
-
-def forward(
-    out: Any, query: Any, key: Any, value: Any, bits: Any, is_causal: bool, scale: float, keep_probability: float
-) -> Residuals:
-    """Writes softmax(query keyᵀ scale) value to ``out``, after dropout of the weights whose bits are 0. All arrays are bfloat16
-    and (batch, heads, length, width)."""
-    query, key, value = map(_readable, (query, key, value))
+def flash_forward(
+    query: Any,
+    key: Any,
+    value: Any,
+    is_causal: bool,
+    scale: float,
+    random_key: RandomKey | None,
+    keep_probability: float,
+) -> tuple[Any, Residuals]:
+    """softmax(query keyᵀ scale) value, with dropout of the weights. ``kernels/numpy/attention.py`` explains the arguments."""
+    has_lead = max(query.ndim, key.ndim, value.ndim) > 2
+    own_lead = host.broadcast_shapes(query.shape[:-2], key.shape[:-2])
+    query, key, value = same_lead(query, key, value)
+    out = joinable(query.shape, query.dtype)
+    heads_of_mask = None if random_key is None else dropped_heads(own_lead, query.shape[:-2])
+    query, key, value = [_readable(_heads(x)) for x in (query, key, value)]
     batch, heads, queries, width = query.shape
-    keys = key.shape[-2]
+    keys, seen = key.shape[-2], _seen(query, key, is_causal)
+    bits = None
+    if random_key is not None:
+        words = (batch * heads, _blocks(queries) * (_ROWS // BIT_TILE), _blocks(keys) * _ROWS)
+        bits = keep_bits_of_tiles(random_key, keep_probability, words, (0, 0), (queries, keys), seen, heads_of_mask)
     log_sums = xp.empty((batch * heads, _blocks(queries) * _ROWS), host.float32)
-    arrays = [part for x in (query, key, value, out) for part in _rows(x)]
-    scales = (scale * math.log2(math.e), survivors_scale(keep_probability))
+    arrays = [part for x in (query, key, value, _heads(out)) for part in _rows(x)]
+    scales = (scale * _LOG2_E, survivors_scale(keep_probability))
     launch = kernel("flash_attention.cu", "flash_forward", query.dtype, Width=width)
-    grid = batch * heads * _blocks(queries)
-    launch(grid, _THREADS, *arrays, log_sums, bits, *scales, heads, queries, keys, _seen(queries, keys, is_causal))
-    return Residuals(out, log_sums, bits)
+    launch(batch * heads * _blocks(queries), _THREADS, *arrays, log_sums, bits, *scales, heads, queries, keys, seen)
+    return out if has_lead else out[0], Residuals(out, log_sums, bits)
 
 
-def backward(
+def flash_backward(
     g: Any,
     residuals: Residuals,
-    into: tuple[Any, Any, Any],
+    needed: Sequence[bool],
     query: Any,
     key: Any,
     value: Any,
     is_causal: bool,
     scale: float,
     keep_probability: float,
-) -> None:
-    """Writes the gradients of query, key and value to the arrays in ``into``, unless these are None.
+    into: Sequence[Any],
+) -> list[Any]:
+    """The gradients of query, key and value that are needed, else None.
 
-    All are bfloat16 and (batch, heads, length, width), and ``g`` is the gradient of the output.
+    They are written to the arrays in ``into``, which have the inputs' dtype, or to new ones where these are None.
     """
-    g, query, key, value = map(_readable, (g, query, key, value))
-    d_query, d_key, d_value = into
-    batch, heads, queries, width = query.shape
-    keys = key.shape[-2]
     out, log_sums, bits = residuals
+    g = g.astype(out.dtype, copy=False).reshape(out.shape)
+    inputs = list(same_lead(query, key, value))
+    gradients = [
+        (xp.empty(x.shape, x.dtype) if place is None else place) if wanted else None
+        for x, wanted, place in zip(inputs, needed, into)
+    ]
+    d_query, d_key, d_value = [None if x is None else _heads(x) for x in gradients]
+    query, key, value, g = [_readable(_heads(x)) for x in (*inputs, g)]
+    batch, heads, queries, width = query.shape
     deltas = xp.empty(log_sums.shape, host.float32)
-    scales = (scale * math.log2(math.e), scale, survivors_scale(keep_probability))
-    sizes = (heads, queries, keys, _seen(queries, keys, is_causal))
-    arrays = [part for x in (query, key, value, out, g, d_query) for part in _rows(x)]
+    scales = (scale * _LOG2_E, scale, survivors_scale(keep_probability))
+    settings = (log_sums, deltas, bits, *scales, heads, queries, key.shape[-2], _seen(query, key, is_causal))
+    arrays = [part for x in (query, key, value, _heads(out), g, d_query) for part in _rows(x)]
     launch = kernel("flash_attention.cu", "flash_backward_queries", query.dtype, Width=width)
-    launch(batch * heads * _blocks(queries), _THREADS, *arrays, log_sums, deltas, bits, *scales, *sizes)
-    if d_key is None and d_value is None:
-        return
-    arrays = [part for x in (query, key, value, g, d_key, d_value) for part in _rows(x)]
-    launch = kernel("flash_attention.cu", "flash_backward_keys", query.dtype, Width=width)
-    launch(batch * heads * _blocks(keys), _THREADS, *arrays, log_sums, deltas, bits, *scales, *sizes)
+    launch(batch * heads * _blocks(queries), _THREADS, *arrays, *settings)
+    if d_key is not None or d_value is not None:
+        arrays = [part for x in (query, key, value, g, d_key, d_value) for part in _rows(x)]
+        launch = kernel("flash_attention.cu", "flash_backward_keys", query.dtype, Width=width)
+        launch(batch * heads * _blocks(key.shape[-2]), _THREADS, *arrays, *settings)
+    return gradients
+
+
+def _heads(x: Any) -> Any:
+    """x (..., length, width) as (batch, heads, length, width), however many leading axes it has."""
+    lead = (1, 1, *x.shape[:-2])
+    return x.reshape(math.prod(lead[:-1]), lead[-1], *x.shape[-2:])
 
 
 def _blocks(length: int) -> int:
     return -(-length // _ROWS)
 
 
-def _seen(queries: int, keys: int, is_causal: bool) -> int:
+def _seen(query: Any, key: Any, is_causal: bool) -> int:
     """How many keys the first query sees. Each later one sees one more, up to all of them."""
-    return keys - queries + 1 if is_causal else keys
+    keys: int = key.shape[-2]
+    return keys - query.shape[-2] + 1 if is_causal else keys
 
 
 def _readable(x: Any) -> Any:
