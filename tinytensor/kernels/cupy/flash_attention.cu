@@ -15,6 +15,10 @@ constexpr int warp_rows = 16;                          // the rows of a left ope
 constexpr int block_rows = warps * warp_rows;          // queries or keys that a block owns, as in flash_attention.py
 constexpr int tile_rows = Width <= 64 ? 64 : 32;       // rows of a tile: four tiles are at most 32 KiB
 
+// Blocks that share a multiprocessor, and its registers: while one waits, the others work. tests/cuda shows that this leaves
+// registers enough, and nothing is moved to slow memory.
+constexpr int blocks_at_once = Width <= 64 ? 3 : 1;
+
 using HeadTile = Tile<tile_rows, Width>;
 
 struct Shape {
@@ -90,10 +94,11 @@ __device__ inline void store_rows(const Rows& rows, int first, const Sums (&sums
 
 // sums (16 x 16) += left (16 x Width) rowsᵀ, of the tile's 16 rows from `first` on.
 __device__ inline void add_scores(Sums (&sums)[2], const LeftRows& left, HeadTile& tile, int first) {
+    SharedAddress parts = transposed_parts(tile, first);
 #pragma unroll
     for (int k = 0; k < Width / 16; k++) {
         Right right[2];
-        load_transposed(right, tile, first, 2 * k);
+        load_part<true>(right, parts, k);
         add_product(sums[0], left.parts[k], right[0]);
         add_product(sums[1], left.parts[k], right[1]);
     }
@@ -101,10 +106,11 @@ __device__ inline void add_scores(Sums (&sums)[2], const LeftRows& left, HeadTil
 
 // sums (16 x Width) += left (16 x 16) rows, of the tile's 16 rows from `first` on.
 __device__ inline void add_mixture(Sums (&sums)[Width / 8], const Left& left, HeadTile& tile, int first) {
+    SharedAddress parts = stored_parts(tile, first);
 #pragma unroll
     for (int n = 0; n < Width / 16; n++) {
         Right right[2];
-        load_as_stored(right, tile, first, 2 * n);
+        load_part<false>(right, parts, n);
         add_product(sums[2 * n], left, right[0]);
         add_product(sums[2 * n + 1], left, right[1]);
     }
@@ -200,7 +206,7 @@ struct OnlineSoftmax {
 //
 // log_sums is (heads of all sequences, queries padded to whole blocks): infinity where there is no query, so that weights made
 // from it are 0.
-extern "C" __global__ void __launch_bounds__(threads, 1) flash_forward(
+extern "C" __global__ void __launch_bounds__(threads, blocks_at_once) flash_forward(
     const Scalar* query, long long query_batch, long long query_head, long long query_row, const Scalar* key, long long key_batch,
     long long key_head, long long key_row, const Scalar* value, long long value_batch, long long value_head, long long value_row,
     Scalar* out, long long out_batch, long long out_head, long long out_row, float* log_sums, const unsigned int* bits,
@@ -293,7 +299,7 @@ struct OfQuery {
 
 // The gradient of the queries: dQ = scale dS K. Launch: as of flash_forward. Also writes delta, which lies in memory like
 // log_sums. Where d_query is null, delta is all.
-extern "C" __global__ void __launch_bounds__(threads, 1) flash_backward_queries(
+extern "C" __global__ void __launch_bounds__(threads, blocks_at_once) flash_backward_queries(
     const Scalar* query, long long query_batch, long long query_head, long long query_row, const Scalar* key, long long key_batch,
     long long key_head, long long key_row, const Scalar* value, long long value_batch, long long value_head, long long value_row,
     const Scalar* out, long long out_batch, long long out_head, long long out_row, const Scalar* g, long long g_batch,
@@ -363,7 +369,7 @@ extern "C" __global__ void __launch_bounds__(threads, 1) flash_backward_queries(
 // them and their values in registers. It makes the scores transposed, a row for each key: as they leave one product, Pᵀ and dSᵀ
 // are the left operands of the next. All warps go through the queries and the gradients of the output together. Where d_key or
 // d_value is null, it is left out.
-extern "C" __global__ void __launch_bounds__(threads, 1) flash_backward_keys(
+extern "C" __global__ void __launch_bounds__(threads, blocks_at_once) flash_backward_keys(
     const Scalar* query, long long query_batch, long long query_head, long long query_row, const Scalar* key, long long key_batch,
     long long key_head, long long key_row, const Scalar* value, long long value_batch, long long value_head, long long value_row,
     const Scalar* g, long long g_batch, long long g_head, long long g_row, Scalar* d_key, long long d_key_batch,
@@ -387,8 +393,8 @@ extern "C" __global__ void __launch_bounds__(threads, 1) flash_backward_keys(
         start_copy(g_tiles[stage], g_rows, first);
         int four = 4 * threadIdx.x;  // floats in 16 bytes
         if (four < tile_rows) {
-            start_copy(tile_log_sums[stage] + four, log_sums + first + four);
-            start_copy(tile_deltas[stage] + four, deltas + first + four);
+            start_copy(shared_address(tile_log_sums[stage] + four), log_sums + first + four);
+            start_copy(shared_address(tile_deltas[stage] + four), deltas + first + four);
         }
     };
     LeftRows own_keys = load_rows(Rows(key, key_batch, key_head, key_row, shape.keys, shape, matrix), own_key);

@@ -106,41 +106,48 @@ __device__ inline void add_product(Sums& sums, const Left& left, const Right& ri
 
 // ----------------------------------------------------------------------------------------------------- shared memory
 
-constexpr int chunk_elements = 8;  // in 16 bytes: what is copied, and what a lane reads, at a time
+constexpr int chunk_elements = 8, chunk_bytes = 16;  // what is copied, and what a lane reads, at a time
+
+// An address in shared memory as PTX takes it.
+#ifdef __CUDACC__
+using SharedAddress = unsigned int;
+
+__device__ inline SharedAddress shared_address(const void* pointer) {
+    return static_cast<SharedAddress>(__cvta_generic_to_shared(pointer));
+}
+#else
+using SharedAddress = unsigned long long;
+
+inline SharedAddress shared_address(const void* pointer) { return reinterpret_cast<SharedAddress>(pointer); }
+#endif
 
 // Rows of a matrix in shared memory. Eight lanes that read the same chunk of eight rows are served at once if the chunks lie in
 // different banks: the memory has 32 of 4 bytes, so that chunks 128 bytes apart are in the same ones. Stored in order, rows of
 // 64 elements would all begin in the same banks. So the chunks of row r are stored in the order 0 ^ r, 1 ^ r, 2 ^ r, ..., with
 // the last three bits of r. Where several short rows share 128 bytes, r counts these groups of rows.
+//
+// As rows begin at multiples of their length, chunk a ^ b of a row is at the address of chunk a ^ chunk_bytes * b.
 template <int rows, int width>
-struct alignas(128) Tile {
-    static constexpr int chunks = width / chunk_elements;  // of a row: a power of two
+struct alignas(256) Tile {
+    static constexpr int chunks = width / chunk_elements;    // of a row: a power of two, at most 16
     static constexpr int in_line = chunks < 8 ? chunks : 8;  // of these, in 128 bytes
 
     bfloat16 elements[rows * width];
 
-    __device__ bfloat16* chunk(int row, int number) {
-        return &elements[(row * chunks + (number ^ (row * in_line / 8 % in_line))) * chunk_elements];
+    __device__ SharedAddress chunk(int row, int number) {
+        return shared_address(&elements[(row * chunks + (number ^ (row * in_line / 8 % in_line))) * chunk_elements]);
     }
 };
 
-#ifdef __CUDACC__
-// The address of shared memory as PTX takes it.
-__device__ inline unsigned int shared_address(const void* pointer) {
-    return static_cast<unsigned int>(__cvta_generic_to_shared(pointer));
-}
-#endif
-
 // Starts to copy a chunk from global to shared memory, beside the work of the thread; with `exists` false, sets it to zeros and
 // reads nothing. PTX ISA: "Data Movement and Conversion Instructions: cp.async".
-__device__ inline void start_copy(void* shared, const void* global, bool exists = true) {
-    constexpr int bytes = 16;
-    int given = exists ? bytes : 0;
+__device__ inline void start_copy(SharedAddress shared, const void* global, bool exists = true) {
+    int given = exists ? chunk_bytes : 0;
 #ifdef __CUDACC__
     asm volatile("cp.async.cg.shared.global [%0], [%1], %2, %3;"
-                 :: "r"(shared_address(shared)), "l"(global), "n"(bytes), "r"(given) : "memory");
+                 :: "r"(shared), "l"(global), "n"(chunk_bytes), "r"(given) : "memory");
 #else
-    cpu::copy_beside(shared, global, given, bytes);
+    cpu::copy_beside(reinterpret_cast<void*>(shared), global, given, chunk_bytes);
 #endif
 }
 
@@ -158,18 +165,18 @@ __device__ inline void wait_for_own_copies() {
 // matrix: the elements at its place in a fragment, or of the transposed matrix the elements at that place.
 // PTX ISA: "Warp-Level Matrix Load Instruction: ldmatrix".
 template <bool is_transposed>
-__device__ void load_matrices(Pair (&pairs)[4], const bfloat16* row) {
+__device__ void load_matrices(Pair (&pairs)[4], SharedAddress row) {
 #ifdef __CUDACC__
     if constexpr (is_transposed)
         asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(pairs[0]), "=r"(pairs[1]), "=r"(pairs[2]), "=r"(pairs[3]) : "r"(shared_address(row)));
+                     : "=r"(pairs[0]), "=r"(pairs[1]), "=r"(pairs[2]), "=r"(pairs[3]) : "r"(row));
     else
         asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(pairs[0]), "=r"(pairs[1]), "=r"(pairs[2]), "=r"(pairs[3]) : "r"(shared_address(row)));
+                     : "=r"(pairs[0]), "=r"(pairs[1]), "=r"(pairs[2]), "=r"(pairs[3]) : "r"(row));
 #else
     struct Registers {
         Pair (&pairs)[4];
-        const bfloat16* row;
+        SharedAddress row;
     } mine = {pairs, row};
     cpu::together("load_matrices", mine, [](Registers** lanes) {
         for (int matrix = 0; matrix < 4; matrix++) {
@@ -189,23 +196,28 @@ __device__ void load_matrices(Pair (&pairs)[4], const bfloat16* row) {
 
 // -------------------------------------------------------------------------------------- operands from shared memory
 
-// For sums with the tile's rows as columns: the 16 x 16 part of the transposed tile whose rows are the elements of two chunks
-// and whose columns are rows `row` to `row + 15` of the tile, as two operands.
+// Sixteen rows of a tile, cut into 16 x 16 parts: where this lane begins to read the first of them.
+
+// For parts whose columns are to be the tile's rows.
 template <int rows, int width>
-__device__ void load_transposed(Right (&right)[2], Tile<rows, width>& tile, int row, int chunk) {
+__device__ SharedAddress transposed_parts(Tile<rows, width>& tile, int first_row) {
     int lane = threadIdx.x % warp_size;
-    Pair pairs[4];
-    load_matrices<false>(pairs, tile.chunk(row + lane / 16 * 8 + lane % 8, chunk + lane / 8 % 2));
-    right[0] = {{pairs[0], pairs[1]}};
-    right[1] = {{pairs[2], pairs[3]}};
+    return tile.chunk(first_row + lane / 16 * 8 + lane % 8, lane / 8 % 2);
 }
 
-// The 16 x 16 part of the tile itself that begins at that row and chunk, as two operands.
+// For parts as they are stored.
 template <int rows, int width>
-__device__ void load_as_stored(Right (&right)[2], Tile<rows, width>& tile, int row, int chunk) {
+__device__ SharedAddress stored_parts(Tile<rows, width>& tile, int first_row) {
     int lane = threadIdx.x % warp_size;
+    return tile.chunk(first_row + lane % 16, lane / 16);
+}
+
+// A part as two right operands. ldmatrix gives neighbours of a row, and a right operand has neighbours of a column: so it is
+// the parts as stored that ldmatrix transposes.
+template <bool is_transposed>
+__device__ void load_part(Right (&right)[2], SharedAddress parts, int part) {
     Pair pairs[4];
-    load_matrices<true>(pairs, tile.chunk(row + lane % 16, chunk + lane / 16));
+    load_matrices<!is_transposed>(pairs, parts ^ (2 * chunk_bytes * part));
     right[0] = {{pairs[0], pairs[1]}};
     right[1] = {{pairs[2], pairs[3]}};
 }
