@@ -39,7 +39,7 @@ def pairs(values):
 
 
 def left_element(lane, i):
-    """PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type", multiplicand A: the row and column of element i."""
+    """The row and column of element i of multiplicand A, in "Matrix Fragments for mma.m16n8k16 with floating point type"."""
     row = lane // 4 + (0 if i < 2 or 4 <= i < 6 else 8)
     return row, lane % 4 * 2 + (i & 1) + (8 if i >= 4 else 0)
 
