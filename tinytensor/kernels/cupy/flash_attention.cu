@@ -32,26 +32,29 @@ struct Shape {
     __device__ int end(int query) const { return min(keys, query + seen); }
     __device__ int padded_queries() const { return (queries + block_rows - 1) / block_rows * block_rows; }
     __device__ int padded_keys() const { return (keys + block_rows - 1) / block_rows * block_rows; }
+
+    // Of a query of that matrix, in log_sums and deltas.
+    __device__ long long place(int matrix, int query) const { return static_cast<long long>(matrix) * padded_queries() + query; }
 };
 
 // ---------------------------------------------------------------------------------------------------- rows of a head
 
-// The rows of one head of one sequence.
+// The rows of one head of one sequence, which is number `matrix` of all. Element is Scalar, or const Scalar where rows are read.
+template <typename Element>
 struct Rows {
-    Scalar* start;
+    Element* start;
     long long step;
     int count;
 
-    __device__ Rows(const Scalar* array, long long batch_step, long long head_step, long long row_step, int count,
+    __device__ Rows(Element* array, long long batch_step, long long head_step, long long row_step, int count,
                     const Shape& shape, int matrix)
-        : start(const_cast<Scalar*>(array) + matrix / shape.heads * batch_step + matrix % shape.heads * head_step),
-          step(row_step), count(count) {}
+        : start(array + matrix / shape.heads * batch_step + matrix % shape.heads * head_step), step(row_step), count(count) {}
 
-    __device__ Scalar* at(int row, int column) const { return start + row * step + column; }
+    __device__ Element* at(int row, int column) const { return start + row * step + column; }
 };
 
 // Starts to copy rows from `first` on to a tile. The threads of the block share the work. Rows that do not exist are zeros.
-__device__ inline void start_copy(HeadTile& tile, const Rows& rows, int first) {
+__device__ inline void start_copy(HeadTile& tile, const Rows<const Scalar>& rows, int first) {
     constexpr int rows_at_once = threads / HeadTile::chunks;
     int chunk = threadIdx.x % HeadTile::chunks;
     int left = rows.count - first;
@@ -65,7 +68,7 @@ struct LeftRows {
     Left parts[Width / 16];
 };
 
-__device__ inline LeftRows load_rows(const Rows& rows, int first) {
+__device__ inline LeftRows load_rows(const Rows<const Scalar>& rows, int first) {
     LeftRows left;
 #pragma unroll
     for (int k = 0; k < Width / 16; k++)
@@ -78,10 +81,11 @@ __device__ inline LeftRows load_rows(const Rows& rows, int first) {
 }
 
 // Writes the 16 rows from `first` on: sums, each row times its factor.
-__device__ inline void store_rows(const Rows& rows, int first, const Sums (&sums)[Width / 8], const float (&factors)[2]) {
+__device__ inline void store_rows(const Rows<Scalar>& rows, int first, const Sums (&sums)[Width / 8],
+                                  const float (&factors)[2]) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        int row = first + lane_row() + half * 8;
+        int row = first + row_of(2 * half);
         if (row >= rows.count) continue;
 #pragma unroll
         for (int n = 0; n < Width / 8; n++) {
@@ -204,8 +208,8 @@ struct OnlineSoftmax {
 // their rows of the output. All warps go through the keys and values together, tile by tile; while they work on a tile, the
 // next one is being copied.
 //
-// log_sums is (heads of all sequences, queries padded to whole blocks): infinity where there is no query, so that weights made
-// from it are 0.
+// log_sums is (heads of all sequences, queries padded to whole blocks), L in the paper but in base 2. Queries that do not exist
+// are zeros, and what belongs to them is computed like the rest, but not written.
 extern "C" __global__ void __launch_bounds__(threads, blocks_at_once) flash_forward(
     const Scalar* query, long long query_batch, long long query_head, long long query_row, const Scalar* key, long long key_batch,
     long long key_head, long long key_row, const Scalar* value, long long value_batch, long long value_head, long long value_row,
@@ -218,12 +222,14 @@ extern "C" __global__ void __launch_bounds__(threads, blocks_at_once) flash_forw
     Rows query_rows(query, query_batch, query_head, query_row, shape.queries, shape, matrix);
     Rows key_rows(key, key_batch, key_head, key_row, shape.keys, shape, matrix);
     Rows value_rows(value, value_batch, value_head, value_row, shape.keys, shape, matrix);
-    Rows out_rows(out, out_batch, out_head, out_row, shape.queries, shape, matrix);
     Kept kept(bits, shape, matrix);
 
     __shared__ HeadTile key_tiles[2], value_tiles[2];
-    start_copy(key_tiles[0], key_rows, 0);
-    start_copy(value_tiles[0], value_rows, 0);
+    auto start_copies = [&](int stage, int first) {
+        start_copy(key_tiles[stage], key_rows, first);
+        start_copy(value_tiles[stage], value_rows, first);
+    };
+    start_copies(0, 0);
     LeftRows own_queries = load_rows(query_rows, own_query);
     OnlineSoftmax softmax;
     Sums mixture[Width / 8] = {};
@@ -232,10 +238,7 @@ extern "C" __global__ void __launch_bounds__(threads, blocks_at_once) flash_forw
         int stage = first_key / tile_rows % 2;
         wait_for_own_copies();
         __syncthreads();  // this tile is complete, and nobody reads the last one any more
-        if (first_key + tile_rows < end) {
-            start_copy(key_tiles[1 - stage], key_rows, first_key + tile_rows);
-            start_copy(value_tiles[1 - stage], value_rows, first_key + tile_rows);
-        }
+        if (first_key + tile_rows < end) start_copies(1 - stage, first_key + tile_rows);
         Sums scores[tile_rows / 16][2] = {};
 #pragma unroll
         for (int part = 0; part < tile_rows / 16; part++) add_scores(scores[part], own_queries, key_tiles[stage], 16 * part);
@@ -259,14 +262,12 @@ extern "C" __global__ void __launch_bounds__(threads, blocks_at_once) flash_forw
     }
     float factors[2];
     for (int half = 0; half < 2; half++) {
-        int own = own_query + lane_row() + half * 8;
         float sum = warp_sum(softmax.sum[half], 4);
         factors[half] = keep_scale / sum;
         if (lane_column() == 0)
-            log_sums[static_cast<long long>(matrix) * shape.padded_queries() + own] =
-                own < shape.queries ? fmaf(softmax.largest[half], factor, log2f(sum)) : infinity();
+            log_sums[shape.place(matrix, own_query) + row_of(2 * half)] = fmaf(softmax.largest[half], factor, log2f(sum));
     }
-    store_rows(out_rows, own_query, mixture, factors);
+    store_rows(Rows(out, out_batch, out_head, out_row, shape.queries, shape, matrix), own_query, mixture, factors);
 }
 
 // ---------------------------------------------------------------------------------------------------------- backward
@@ -281,8 +282,8 @@ extern "C" __global__ void __launch_bounds__(threads, blocks_at_once) flash_forw
 // and dS (still without the scale). of_query(column, bit) gives the element's log-sum and delta; sees(row, column, bit) says
 // whether its query sees its key.
 template <typename OfQuery, typename Sees>
-__device__ void to_weights_and_gradients(Sums (&scores)[2], Sums (&gradients)[2], float factor, float keep_scale,
-                                         unsigned int keeps, OfQuery of_query, Sees sees) {
+__device__ void to_weights_and_gradients(Sums (&scores)[2], Sums (&gradients)[2], unsigned int keeps, float factor,
+                                         float keep_scale, OfQuery of_query, Sees sees) {
     for_each_element(scores, [&](float& score, int row, int column, int bit) {
         float& gradient = gradients[bit / 4].values[bit % 4];
         auto [log_sum, delta] = of_query(column, bit);
@@ -312,7 +313,6 @@ extern "C" __global__ void __launch_bounds__(threads, blocks_at_once) flash_back
     int own_query = first_query + threadIdx.x / warp_size * warp_rows;
     Rows key_rows(key, key_batch, key_head, key_row, shape.keys, shape, matrix);
     Rows value_rows(value, value_batch, value_head, value_row, shape.keys, shape, matrix);
-    Rows d_query_rows(d_query, d_query_batch, d_query_head, d_query_row, shape.queries, shape, matrix);
     Kept kept(bits, shape, matrix);
 
     LeftRows own_g = load_rows(Rows(g, g_batch, g_head, g_row, shape.queries, shape, matrix), own_query);
@@ -327,15 +327,18 @@ extern "C" __global__ void __launch_bounds__(threads, blocks_at_once) flash_back
                 Pair of_g = own_g.parts[n / 2].pairs[n % 2 * 2 + half], of_out = own_out.parts[n / 2].pairs[n % 2 * 2 + half];
                 sum += first_of(of_g) * first_of(of_out) + second_of(of_g) * second_of(of_out);
             }
-            long long place = static_cast<long long>(matrix) * shape.padded_queries() + own_query + lane_row() + half * 8;
+            long long place = shape.place(matrix, own_query) + row_of(2 * half);
             of_own[half] = {log_sums[place], warp_sum(sum, 4)};
             if (lane_column() == 0) deltas[place] = of_own[half].delta;
         }
     }
     if (d_query) {
         __shared__ HeadTile key_tiles[2], value_tiles[2];
-        start_copy(key_tiles[0], key_rows, 0);
-        start_copy(value_tiles[0], value_rows, 0);
+        auto start_copies = [&](int stage, int first) {
+            start_copy(key_tiles[stage], key_rows, first);
+            start_copy(value_tiles[stage], value_rows, first);
+        };
+        start_copies(0, 0);
         LeftRows own_queries = load_rows(Rows(query, query_batch, query_head, query_row, shape.queries, shape, matrix), own_query);
         Sums gradient[Width / 8] = {};
         int end = shape.end(first_query + block_rows - 1);
@@ -343,24 +346,24 @@ extern "C" __global__ void __launch_bounds__(threads, blocks_at_once) flash_back
             int stage = first_key / tile_rows % 2;
             wait_for_own_copies();
             __syncthreads();
-            if (first_key + tile_rows < end) {
-                start_copy(key_tiles[1 - stage], key_rows, first_key + tile_rows);
-                start_copy(value_tiles[1 - stage], value_rows, first_key + tile_rows);
-            }
+            if (first_key + tile_rows < end) start_copies(1 - stage, first_key + tile_rows);
             int ends[2] = {shape.end(own_query + row_of(0)) - first_key, shape.end(own_query + row_of(2)) - first_key};
+            int last_end = shape.end(own_query + warp_rows - 1) - first_key;
 #pragma unroll 1
-            for (int part = 0; part < tile_rows / 16; part++) {
+            for (int part = 0; part < tile_rows / 16 && 16 * part < last_end; part++) {
+                unsigned int keeps = kept.of_queries(own_query, first_key + 16 * part);
                 Sums scores[2] = {}, gradients[2] = {};
                 add_scores(scores, own_queries, key_tiles[stage], 16 * part);
                 add_scores(gradients, own_g, value_tiles[stage], 16 * part);
                 to_weights_and_gradients(
-                    scores, gradients, factor, keep_scale, kept.of_queries(own_query, first_key + 16 * part),
+                    scores, gradients, keeps, factor, keep_scale,
                     [&](int, int bit) { return of_own[bit % 4 / 2]; },
                     [&](int, int column, int bit) { return 16 * part + column < ends[bit % 4 / 2]; });
                 add_mixture(gradient, rounded_left(gradients[0], gradients[1]), key_tiles[stage], 16 * part);
             }
         }
-        store_rows(d_query_rows, own_query, gradient, {scale, scale});
+        Rows rows(d_query, d_query_batch, d_query_head, d_query_row, shape.queries, shape, matrix);
+        store_rows(rows, own_query, gradient, {scale, scale});
     }
 }
 
@@ -383,8 +386,8 @@ extern "C" __global__ void __launch_bounds__(threads, blocks_at_once) flash_back
     Rows query_rows(query, query_batch, query_head, query_row, shape.queries, shape, matrix);
     Rows g_rows(g, g_batch, g_head, g_row, shape.queries, shape, matrix);
     Kept kept(bits, shape, matrix);
-    log_sums += static_cast<long long>(matrix) * shape.padded_queries();
-    deltas += static_cast<long long>(matrix) * shape.padded_queries();
+    log_sums += shape.place(matrix, 0);
+    deltas += shape.place(matrix, 0);
 
     __shared__ HeadTile query_tiles[2], g_tiles[2];
     alignas(16) __shared__ float tile_log_sums[2][tile_rows], tile_deltas[2][tile_rows];
@@ -408,14 +411,15 @@ extern "C" __global__ void __launch_bounds__(threads, blocks_at_once) flash_back
         wait_for_own_copies();
         __syncthreads();
         if (first_query + tile_rows < shape.queries) start_copies(1 - stage, first_query + tile_rows);
-        int behind = own_key - first_query - shape.seen;
+        int behind = own_key - first_query - shape.seen;  // query j of the tile sees key i of the warp if behind + i < j
 #pragma unroll 1
-        for (int part = 0; part < tile_rows / 16; part++) {
+        for (int part = max(0, behind + 1) / 16; part < tile_rows / 16; part++) {  // from the first that sees any of the keys on
+            unsigned int keeps = kept.of_keys(own_key, first_query + 16 * part);
             Sums scores[2] = {}, gradients[2] = {};
             add_scores(scores, own_keys, query_tiles[stage], 16 * part);
             add_scores(gradients, own_values, g_tiles[stage], 16 * part);
             to_weights_and_gradients(
-                scores, gradients, factor, keep_scale, kept.of_keys(own_key, first_query + 16 * part),
+                scores, gradients, keeps, factor, keep_scale,
                 [&](int column, int) {
                     return OfQuery{tile_log_sums[stage][16 * part + column], tile_deltas[stage][16 * part + column]};
                 },
