@@ -21,7 +21,10 @@ DTYPES = ["float32", "float64", "bfloat16"]
 
 # What each file is compiled for: a dtype and constants.
 VARIANTS = {file: [(dtype, {}) for dtype in DTYPES] for file in FILES}
-VARIANTS["flash_attention.cu"] = [("bfloat16", {"Width": width}) for width in (16, 32, 64, 128)]
+VARIANTS["flash_attention.cu"] = [
+    *[("bfloat16", {"Width": width, "Masked": 0}) for width in (16, 32, 64, 128)],
+    *[("bfloat16", {"Width": width, "Masked": 1}) for width in (16, 32, 64)],
+]
 variants = pytest.mark.parametrize(
     ("file", "dtype", "constants"),
     [
@@ -97,11 +100,11 @@ def test_packs_are_loaded_and_stored_128_bits_at_a_time(loader, file, dtype):
         assert re.search(access + r"\.(v4\.[bfu]32|v2\.[bfu]64)", assembly)
 
 
-@pytest.mark.parametrize("width", [16, 32, 64, 128])
-def test_flash_attention_is_made_of_what_tensor_cores_do(loader, width):
+@pytest.mark.parametrize("constants", [constants for _, constants in VARIANTS["flash_attention.cu"]], ids=str)
+def test_flash_attention_is_made_of_what_tensor_cores_do(loader, constants):
     """Products of 16 x 16 by 16 x 8 by mma, operands by ldmatrix, and tiles that are copied beside the work."""
     source = loader.source("flash_attention.cu")
-    _, assembly, _ = compiled(source, loader.options("bfloat16", Width=width), "80")
+    _, assembly, _ = compiled(source, loader.options("bfloat16", **constants), "80")
     for instruction in (
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32",
         "ldmatrix.sync.aligned.m8n8.x4.shared.b16",
@@ -114,6 +117,8 @@ def test_flash_attention_is_made_of_what_tensor_cores_do(loader, width):
         assert instruction in assembly
 
 
-def test_the_widths_are_those_that_are_used(loader):
+def test_flash_attention_is_compiled_for_the_widths_that_are_used():
     text = (FOLDER / "flash_attention.py").read_text()
-    assert f"_WIDTHS = {tuple(constants['Width'] for _, constants in VARIANTS['flash_attention.cu'])}" in text
+    for masked, name in enumerate(["_WIDTHS", "_MASKED_WIDTHS"]):
+        widths = [c["Width"] for _, c in VARIANTS["flash_attention.cu"] if c["Masked"] == masked]
+        assert re.search(rf"^{name} = \({', '.join(map(str, widths))}\)", text, re.MULTILINE)

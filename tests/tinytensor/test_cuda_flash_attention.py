@@ -35,9 +35,9 @@ def inputs(lengths=(70, 70), width=16, lead=(1, 2), value_lead=None):
     return [numbers(shape, "bfloat16", seed) for seed, shape in enumerate(shapes)]
 
 
-def settings(is_causal=False, scale=0.3, random_key=None):
+def settings(is_causal=False, scale=0.3, random_key=None, mask=None):
     """The arguments of the kernels that follow the inputs."""
-    return None, None, is_causal, scale, random_key, KEEP if random_key else 1.0
+    return None, mask, is_causal, scale, random_key, KEEP if random_key else 1.0
 
 
 def results(arrays, needed=ALL, **given):
@@ -55,7 +55,7 @@ def formula(arrays, **given):
     return [out.numpy(), *[x.numpy() for x in tt.grad(out, three, g)]]
 
 
-def bounds(arrays, is_causal=False, scale=0.3, random_key=None):
+def bounds(arrays, is_causal=False, scale=0.3, random_key=None, mask=None):
     """How far the output and the gradients may be from the formula's, element by element.
 
     These are rounded to bfloat16: the weights P, the gradient of the scores dS = P (dP - delta), and all results; and delta =
@@ -67,14 +67,18 @@ def bounds(arrays, is_causal=False, scale=0.3, random_key=None):
     scores = (signed[0] @ signed[1].swapaxes(-1, -2) * scale).numpy()
     if is_causal:
         scores = np.where(np.arange(keys) <= np.arange(queries)[:, None] + keys - queries, scores, -np.inf)
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    weights /= weights.sum(-1, keepdims=True)
+    if mask is not None:
+        scores = np.where(mask.get(), scores, -np.inf)
+    weights = np.exp(scores - np.maximum(scores.max(-1, keepdims=True), -1e300))  # 0 where no key is seen
+    total = weights.sum(-1, keepdims=True)
+    weights /= np.where(total == 0.0, 1.0, total)
     factors = np.ones(weights.shape)
     if random_key:
         lead = weights.shape[:-2]
         factors = kernels.keep_mask(random_key, (*lead, keys, queries), KEEP).get().swapaxes(-1, -2) / KEEP
     dropped, turned = weights * factors, lambda x: x.swapaxes(-1, -2)
-    out, d_query, d_key, d_value = [np.abs(x) for x in formula(arrays, is_causal=is_causal, scale=scale, random_key=random_key)]
+    given = {"is_causal": is_causal, "scale": scale, "random_key": random_key, "mask": mask}
+    out, d_query, d_key, d_value = [np.abs(x) for x in formula(arrays, **given)]
     d_dropped = (signed[3] @ signed[2].swapaxes(-1, -2)).numpy() * factors
     d_scores = weights * (d_dropped - (d_dropped * weights).sum(-1, keepdims=True))
     of_out = UNIT * (dropped @ value + out) + SMALL * (dropped @ value)
@@ -107,6 +111,54 @@ def test_flash_attention(monkeypatch, width, lengths, random_key):
         given = {"is_causal": is_causal, "scale": 0.4 / math.sqrt(width / 16), "random_key": random_key}
         found = in_each_order(monkeypatch, lambda given=given: results(arrays, **given))
         assert_within_bounds(found, arrays, **given)
+
+
+# Shapes of masks for (2, 3) heads, and the lengths.
+MASKS = {
+    "of keys": ((2, 1, 1, 130), (70, 130)),
+    "of queries and keys": ((70, 80), (70, 80)),
+    "of one length": ((64,), (64, 64)),
+    "of each head": ((2, 3, 9, 70), (9, 70)),
+    "of queries": ((1, 3, 130, 1), (130, 20)),
+}
+
+
+@pytest.mark.parametrize(("shape", "lengths"), MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("random_key", BOTH, ids=["whole", "dropout"])
+def test_masks(monkeypatch, shape, lengths, is_causal, random_key):
+    """Some queries see no key: they give zeros."""
+    arrays = inputs(lengths, lead=(2, 3))
+    seen = np.random.default_rng(5).random(shape) < 0.7
+    seen[(0,) * (len(shape) - 1)] = False
+    given = {"is_causal": is_causal, "random_key": random_key, "mask": xp.array(seen)}
+    found = in_each_order(monkeypatch, lambda: results(arrays, **given))
+    assert_within_bounds(found, arrays, **given)
+    hidden = ~np.broadcast_to(seen, (2, 3, *lengths)).any(-1)
+    assert hidden.any() and not wide(found[0]).get()[hidden].any() and not wide(found[1]).get()[hidden].any()
+    turned = xp.array(np.ascontiguousarray(np.broadcast_to(seen, (2, 3, *lengths)).T)).T  # of other strides
+    again = results(arrays, **{**given, "mask": turned})
+    assert [x.get().tobytes() for x in again] == [x.get().tobytes() for x in found]
+
+
+@pytest.mark.parametrize("lengths", [(70, 24), (130, 65), (200, 3)], ids=str)
+@pytest.mark.parametrize("random_key", BOTH, ids=["whole", "dropout"])
+def test_more_queries_than_keys(monkeypatch, lengths, random_key):
+    """Where attention is causal, the first queries see no key: they give zeros."""
+    arrays, given = inputs(lengths), {"is_causal": True, "random_key": random_key}
+    found = in_each_order(monkeypatch, lambda: results(arrays, **given))
+    assert_within_bounds(found, arrays, **given)
+    assert not wide(found[0]).get()[..., : lengths[0] - lengths[1], :].any()
+
+
+def test_a_mask_that_does_not_fit():
+    *three, _ = inputs((6, 8), lead=(2,))
+    for shape in ((3, 6, 8), (4, 2, 6, 8)):
+        with pytest.raises(ValueError, match="broadcast"):
+            kernels.attention_forward(ALL, *three, *settings(mask=xp.ones(shape, bool)))
+    *three, _ = inputs((6, 8), lead=())
+    with pytest.raises(ValueError, match=r"a mask of shape \(1, 6, 8\) does not broadcast to the scores, \(6, 8\)"):
+        kernels.attention_forward(ALL, *three, *settings(mask=xp.ones((1, 6, 8), bool)))
 
 
 LEADS = {
@@ -281,10 +333,15 @@ OTHERS = {
     "another width": lambda three: (*[x[..., :8] for x in three], None, None, False, 0.3),
     "a width of values": lambda three: (*three[:2], xp.concatenate([three[2]] * 2, axis=-1), None, None, False, 0.3),
     "a bias": lambda three: (*three, xp.ones((9, 9), "bfloat16"), None, False, 0.3),
-    "a mask": lambda three: (*three, None, xp.ones((9, 9), "bool"), False, 0.3),
+    "a mask of the widest heads": lambda three: (
+        *[xp.concatenate([x] * 8, axis=-1) for x in three],
+        None,
+        xp.ones((9, 9), "bool"),
+        False,
+        0.3,
+    ),
     "a negative scale": lambda three: (*three, None, None, False, -0.3),
     "a scale of 0": lambda three: (*three, None, None, True, 0.0),
-    "more queries than keys": lambda three: (three[0], three[1][:, :, :8], three[2][:, :, :8], None, None, True, 0.3),
     "no queries": lambda three: (three[0][:, :, :0], *three[1:], None, None, False, 0.3),
     "no keys": lambda three: (three[0], three[1][:, :, :0], three[2][:, :, :0], None, None, False, 0.3),
 }
@@ -293,9 +350,9 @@ OTHERS = {
 @pytest.mark.parametrize("others", OTHERS.values(), ids=OTHERS)
 def test_what_flash_attention_does_not_do_is_done_as_before(others):
     *three, g = inputs((9, 9))
-    assert flash_attention.fits(*three, None, None, True, 0.3)
-    arguments = others(three)
-    assert not flash_attention.fits(*arguments)
+    assert flash_attention.fits(*three, None, None, 0.3)
+    query, key, value, bias, mask, _, scale = arguments = others(three)
+    assert not flash_attention.fits(query, key, value, bias, mask, scale)
     before = len(xp.launches)
     out, residuals = kernels.attention_forward(ALL, *arguments, None, 1.0)
     g = xp.ones(out.shape, out.dtype)
@@ -310,5 +367,5 @@ def test_an_older_gpu_has_no_tensor_cores_for_bfloat16(monkeypatch):
     for capability, has in (("75", False), ("80", True), ("100", True)):
         flash_attention._has_tensor_cores.cache_clear()
         monkeypatch.setattr(cuda, "Device", lambda capability=capability: type("", (), {"compute_capability": capability}))
-        assert flash_attention.fits(*three, None, None, False, 0.3) == has
+        assert flash_attention.fits(*three, None, None, 0.3) == has
     flash_attention._has_tensor_cores.cache_clear()

@@ -1,5 +1,5 @@
 """Scaled dot-product attention: products by cuBLAS, and between them one kernel each way. The formulas are in
-``kernels/numpy/attention.py``. In bfloat16 and without a mask but causality, ``flash_attention.py`` does the work instead.
+``kernels/numpy/attention.py``. In bfloat16 and without a bias, ``flash_attention.py`` mostly does the work instead.
 
 * Queries, keys and values lie as (..., T, D) with even steps from matrix to matrix, so that a product of all heads is one call.
   Where they come from a linear layer, a kernel puts them in this order, and another puts the result back (``heads.py``).
@@ -208,8 +208,8 @@ def attention_forward(
     Saves the ``BlockResiduals`` of each block, or None where there are too many weights. Where ``flash_attention.py`` does the
     work, saves what it saves.
     """
-    if flash.fits(query, key, value, bias, mask, is_causal, scale):
-        return flash.flash_forward(query, key, value, is_causal, scale, random_key, keep_probability)
+    if flash.fits(query, key, value, bias, mask, scale):
+        return flash.flash_forward(query, key, value, mask, is_causal, scale, random_key, keep_probability)
     parts = _Attention(query, key, value, bias, mask, is_causal, scale, random_key, keep_probability)
     out = xp.empty((*parts.query.shape[:-1], value.shape[-1]), parts.dtype)
     residuals: list[BlockResiduals] | None = [] if any(needed) and parts.queries * parts.keys <= _KEPT else None
@@ -243,7 +243,7 @@ def attention_backward(
     ``into``, or to new ones where these are None.
     """
     if isinstance(residuals, flash.Residuals):
-        inputs = (query, key, value)
+        inputs = (query, key, value, mask)
         return *flash.flash_backward(g, residuals, needed, *inputs, is_causal, scale, keep_probability, into), None
     parts = _Attention(query, key, value, bias, mask, is_causal, scale, random_key, keep_probability)
     query, key, value, scale = parts.query, parts.key, parts.value, parts.scale
@@ -319,7 +319,7 @@ def multi_head_attention_forward(
 ) -> tuple[Any, Any]:
     """``attention_forward`` of the heads, joined: see ``kernels/heads.py``."""
     settings = (mask, is_causal, scale, random_key, keep_probability)
-    if flash.fits(*queries_keys_values(projected, memory, num_heads), bias, mask, is_causal, scale):
+    if flash.fits(*queries_keys_values(projected, memory, num_heads), bias, mask, scale):
         return _forward_of_views(needed, projected, memory, bias, num_heads, *settings)
     has_memory = memory is not None
     query, key, value, _ = _split(projected, memory, num_heads)

@@ -6,7 +6,8 @@
 // instruction for exp2.
 //
 // Queries, keys, values, the output and the gradients are heads of any array with even steps from row to row, so that they are
-// read and written where linear layers have them. Compiled for each Width of a head.
+// read and written where linear layers have them. Compiled for each Width of a head, and with Masked 0 or 1: where no mask hides
+// keys, only tiles at causality's edge and at the end of the keys are looked at score by score.
 #include "tiles.cuh"
 #include "philox.cuh"
 
@@ -130,6 +131,25 @@ __device__ void for_each_element(Sums (&halves)[2], Body body) {
 
 __device__ inline float infinity() { return __uint_as_float(0x7f800000u); }
 
+// ------------------------------------------------------------------------------------------------------------- masks
+
+// A boolean mask of one head, true where the query may see the key, or nothing if it is not Masked. Queries and keys that do not
+// exist are like the last ones.
+struct Mask {
+    const bool* start;
+    long long query_step, key_step;
+    int last_query, last_key;
+
+    __device__ Mask(const bool* mask, long long batch_step, long long head_step, long long query_step, long long key_step,
+                    const Shape& shape, int matrix)
+        : start(mask + matrix / shape.heads * batch_step + matrix % shape.heads * head_step), query_step(query_step),
+          key_step(key_step), last_query(shape.queries - 1), last_key(shape.keys - 1) {}
+
+    __device__ bool operator()(int query, int key) const {
+        return !Masked || start[min(query, last_query) * query_step + min(key, last_key) * key_step];
+    }
+};
+
 // ----------------------------------------------------------------------------------------------------------- dropout
 
 // Which weights dropout keeps: a bit each, see `keep_bits_of_tiles` in dropout.cu. A null pointer keeps everything. The words
@@ -185,7 +205,8 @@ struct OnlineSoftmax {
             float before = largest[half];
             for_each_score(scores, half, [&](float& score) { largest[half] = max(largest[half], score); });
             largest[half] = over_warp(largest[half], [](float a, float b) { return max(a, b); }, 4);
-            float shift = largest[half] * factor, correction = exp2f((before - largest[half]) * factor);
+            float shift = largest[half] > lowest ? largest[half] * factor : 0;  // 0: no key is seen yet
+            float correction = exp2f((before - largest[half]) * factor);
             sum[half] *= correction;
             for_each_score(scores, half, [&](float& score) { sum[half] += score = exp2f(fmaf(score, factor, -shift)); });
 #pragma unroll
@@ -213,8 +234,9 @@ struct OnlineSoftmax {
 extern "C" __global__ void __launch_bounds__(threads, blocks_at_once) flash_forward(
     const Scalar* query, long long query_batch, long long query_head, long long query_row, const Scalar* key, long long key_batch,
     long long key_head, long long key_row, const Scalar* value, long long value_batch, long long value_head, long long value_row,
-    Scalar* out, long long out_batch, long long out_head, long long out_row, float* log_sums, const unsigned int* bits,
-    Accumulator factor, Accumulator keep_scale, long long heads, long long queries, long long keys, long long seen) {
+    Scalar* out, long long out_batch, long long out_head, long long out_row, float* log_sums, const unsigned int* bits, const bool* mask,
+    long long mask_batch, long long mask_head, long long mask_query, long long mask_key, Accumulator factor,
+    Accumulator keep_scale, long long heads, long long queries, long long keys, long long seen) {
     Shape shape(heads, queries, keys, seen);
     int blocks = shape.padded_queries() / block_rows, matrices = gridDim.x / blocks, matrix = blockIdx.x % matrices;
     int first_query = (blocks - 1 - blockIdx.x / matrices) * block_rows;
@@ -223,17 +245,18 @@ extern "C" __global__ void __launch_bounds__(threads, blocks_at_once) flash_forw
     Rows key_rows(key, key_batch, key_head, key_row, shape.keys, shape, matrix);
     Rows value_rows(value, value_batch, value_head, value_row, shape.keys, shape, matrix);
     Kept kept(bits, shape, matrix);
+    Mask sees(mask, mask_batch, mask_head, mask_query, mask_key, shape, matrix);
+    int end = shape.end(first_query + block_rows - 1);  // of the keys that any query of the block sees
 
     __shared__ HeadTile key_tiles[2], value_tiles[2];
     auto start_copies = [&](int stage, int first) {
         start_copy(key_tiles[stage], key_rows, first);
         start_copy(value_tiles[stage], value_rows, first);
     };
-    start_copies(0, 0);
+    if (end > 0) start_copies(0, 0);
     LeftRows own_queries = load_rows(query_rows, own_query);
     OnlineSoftmax softmax;
     Sums mixture[Width / 8] = {};
-    int end = shape.end(first_query + block_rows - 1);  // of the keys that any query of the block sees
     for (int first_key = 0; first_key < end; first_key += tile_rows) {
         int stage = first_key / tile_rows % 2;
         wait_for_own_copies();
@@ -242,12 +265,13 @@ extern "C" __global__ void __launch_bounds__(threads, blocks_at_once) flash_forw
         Sums scores[tile_rows / 16][2] = {};
 #pragma unroll
         for (int part = 0; part < tile_rows / 16; part++) add_scores(scores[part], own_queries, key_tiles[stage], 16 * part);
-        if (first_key + tile_rows > shape.end(own_query)) {  // some query of the warp does not see all of the tile
+        if (Masked || first_key + tile_rows > shape.end(own_query)) {  // perhaps some query of the warp does not see all of it
             int ends[2] = {shape.end(own_query + row_of(0)) - first_key, shape.end(own_query + row_of(2)) - first_key};
 #pragma unroll
             for (int part = 0; part < tile_rows / 16; part++)
-                for_each_element(scores[part], [&](float& score, int, int column, int bit) {
-                    if (16 * part + column >= ends[bit % 4 / 2]) score = -infinity();
+                for_each_element(scores[part], [&](float& score, int row, int column, int bit) {
+                    int key = 16 * part + column;
+                    if (key >= ends[bit % 4 / 2] || !sees(own_query + row, first_key + key)) score = -infinity();
                 });
         }
         softmax.take(scores, mixture, factor);
@@ -263,7 +287,7 @@ extern "C" __global__ void __launch_bounds__(threads, blocks_at_once) flash_forw
     float factors[2];
     for (int half = 0; half < 2; half++) {
         float sum = warp_sum(softmax.sum[half], 4);
-        factors[half] = keep_scale / sum;
+        factors[half] = sum == 0 ? 0 : keep_scale / sum;  // 0 where no key is seen
         if (lane_column() == 0)
             log_sums[shape.place(matrix, own_query) + row_of(2 * half)] = fmaf(softmax.largest[half], factor, log2f(sum));
     }
@@ -279,15 +303,15 @@ extern "C" __global__ void __launch_bounds__(threads, blocks_at_once) flash_forw
 // With dropout, dP counts where the weight was kept, times keep_scale. The output has the dropout in it, so delta has, too.
 
 // Turns scores and the gradient of their weights, of one 16 x 16 matrix, into weights after dropout (still without keep_scale)
-// and dS (still without the scale). of_query(column, bit) gives the element's log-sum and delta; sees(row, column, bit) says
-// whether its query sees its key.
-template <typename OfQuery, typename Sees>
+// and dS (still without the scale). of_query(column, bit) gives the element's log-sum and delta;
+// is_seen(row, column, bit) says whether its query sees its key.
+template <typename OfQuery, typename IsSeen>
 __device__ void to_weights_and_gradients(Sums (&scores)[2], Sums (&gradients)[2], unsigned int keeps, float factor,
-                                         float keep_scale, OfQuery of_query, Sees sees) {
+                                         float keep_scale, OfQuery of_query, IsSeen is_seen) {
     for_each_element(scores, [&](float& score, int row, int column, int bit) {
         float& gradient = gradients[bit / 4].values[bit % 4];
         auto [log_sum, delta] = of_query(column, bit);
-        float weight = sees(row, column, bit) ? exp2f(fmaf(score, factor, -log_sum)) : 0;
+        float weight = is_seen(row, column, bit) ? exp2f(fmaf(score, factor, -log_sum)) : 0;
         bool is_kept = keeps >> bit & 1u;
         gradient = weight * ((is_kept ? gradient * keep_scale : 0) - delta);
         score = is_kept ? weight : 0;
@@ -305,8 +329,8 @@ extern "C" __global__ void __launch_bounds__(threads, blocks_at_once) flash_back
     long long key_head, long long key_row, const Scalar* value, long long value_batch, long long value_head, long long value_row,
     const Scalar* out, long long out_batch, long long out_head, long long out_row, const Scalar* g, long long g_batch,
     long long g_head, long long g_row, Scalar* d_query, long long d_query_batch, long long d_query_head, long long d_query_row,
-    const float* log_sums, float* deltas, const unsigned int* bits, Accumulator factor, Accumulator scale, Accumulator keep_scale,
-    long long heads, long long queries, long long keys, long long seen) {
+    const float* log_sums, float* deltas, const unsigned int* bits, const bool* mask, long long mask_batch, long long mask_head,
+    long long mask_query, long long mask_key, Accumulator factor, Accumulator scale, Accumulator keep_scale, long long heads, long long queries, long long keys, long long seen) {
     Shape shape(heads, queries, keys, seen);
     int blocks = shape.padded_queries() / block_rows, matrices = gridDim.x / blocks, matrix = blockIdx.x % matrices;
     int first_query = (blocks - 1 - blockIdx.x / matrices) * block_rows;
@@ -314,6 +338,7 @@ extern "C" __global__ void __launch_bounds__(threads, blocks_at_once) flash_back
     Rows key_rows(key, key_batch, key_head, key_row, shape.keys, shape, matrix);
     Rows value_rows(value, value_batch, value_head, value_row, shape.keys, shape, matrix);
     Kept kept(bits, shape, matrix);
+    Mask sees(mask, mask_batch, mask_head, mask_query, mask_key, shape, matrix);
 
     LeftRows own_g = load_rows(Rows(g, g_batch, g_head, g_row, shape.queries, shape, matrix), own_query);
     OfQuery of_own[2];  // of this lane's two queries
@@ -333,15 +358,15 @@ extern "C" __global__ void __launch_bounds__(threads, blocks_at_once) flash_back
         }
     }
     if (d_query) {
+        int end = shape.end(first_query + block_rows - 1);
         __shared__ HeadTile key_tiles[2], value_tiles[2];
         auto start_copies = [&](int stage, int first) {
             start_copy(key_tiles[stage], key_rows, first);
             start_copy(value_tiles[stage], value_rows, first);
         };
-        start_copies(0, 0);
+        if (end > 0) start_copies(0, 0);
         LeftRows own_queries = load_rows(Rows(query, query_batch, query_head, query_row, shape.queries, shape, matrix), own_query);
         Sums gradient[Width / 8] = {};
-        int end = shape.end(first_query + block_rows - 1);
         for (int first_key = 0; first_key < end; first_key += tile_rows) {
             int stage = first_key / tile_rows % 2;
             wait_for_own_copies();
@@ -358,7 +383,10 @@ extern "C" __global__ void __launch_bounds__(threads, blocks_at_once) flash_back
                 to_weights_and_gradients(
                     scores, gradients, keeps, factor, keep_scale,
                     [&](int, int bit) { return of_own[bit % 4 / 2]; },
-                    [&](int, int column, int bit) { return 16 * part + column < ends[bit % 4 / 2]; });
+                    [&](int row, int column, int bit) {
+                        int key = 16 * part + column;
+                        return key < ends[bit % 4 / 2] && sees(own_query + row, first_key + key);
+                    });
                 add_mixture(gradient, rounded_left(gradients[0], gradients[1]), key_tiles[stage], 16 * part);
             }
         }
@@ -377,8 +405,8 @@ extern "C" __global__ void __launch_bounds__(threads, blocks_at_once) flash_back
     long long key_head, long long key_row, const Scalar* value, long long value_batch, long long value_head, long long value_row,
     const Scalar* g, long long g_batch, long long g_head, long long g_row, Scalar* d_key, long long d_key_batch,
     long long d_key_head, long long d_key_row, Scalar* d_value, long long d_value_batch, long long d_value_head,
-    long long d_value_row, const float* log_sums, const float* deltas, const unsigned int* bits, Accumulator factor,
-    Accumulator scale, Accumulator keep_scale, long long heads, long long queries, long long keys, long long seen) {
+    long long d_value_row, const float* log_sums, const float* deltas, const unsigned int* bits, const bool* mask,
+    long long mask_batch, long long mask_head, long long mask_query, long long mask_key, Accumulator factor, Accumulator scale, Accumulator keep_scale, long long heads, long long queries, long long keys, long long seen) {
     Shape shape(heads, queries, keys, seen);
     int matrices = gridDim.x / (shape.padded_keys() / block_rows), matrix = blockIdx.x % matrices;
     int first_key = blockIdx.x / matrices * block_rows;
@@ -386,6 +414,7 @@ extern "C" __global__ void __launch_bounds__(threads, blocks_at_once) flash_back
     Rows query_rows(query, query_batch, query_head, query_row, shape.queries, shape, matrix);
     Rows g_rows(g, g_batch, g_head, g_row, shape.queries, shape, matrix);
     Kept kept(bits, shape, matrix);
+    Mask sees(mask, mask_batch, mask_head, mask_query, mask_key, shape, matrix);
     log_sums += shape.place(matrix, 0);
     deltas += shape.place(matrix, 0);
 
@@ -423,7 +452,10 @@ extern "C" __global__ void __launch_bounds__(threads, blocks_at_once) flash_back
                 [&](int column, int) {
                     return OfQuery{tile_log_sums[stage][16 * part + column], tile_deltas[stage][16 * part + column]};
                 },
-                [&](int row, int column, int) { return behind + row < 16 * part + column; });
+                [&](int row, int column, int) {
+                    int query = 16 * part + column;
+                    return behind + row < query && sees(first_query + query, own_key + row);
+                });
             add_mixture(of_values, rounded_left(scores[0], scores[1]), g_tiles[stage], 16 * part);
             add_mixture(of_keys, rounded_left(gradients[0], gradients[1]), query_tiles[stage], 16 * part);
         }

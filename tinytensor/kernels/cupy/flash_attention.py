@@ -16,12 +16,13 @@ from cupy import cuda
 from tinytensor.backend import host, xp
 from tinytensor.kernels.cupy.dropout import BIT_TILE, dropped_heads, keep_bits_of_tiles
 from tinytensor.kernels.cupy.loader import kernel
-from tinytensor.kernels.numpy.attention import joinable, same_lead
+from tinytensor.kernels.numpy.attention import check_mask, joinable, same_lead
 from tinytensor.kernels.numpy.dropout import RandomKey, survivors_scale
 
 _THREADS = 128  # these are those of flash_attention.cu
 _ROWS = 64  # queries or keys of a block
 _WIDTHS = (16, 32, 64, 128)
+_MASKED_WIDTHS = (16, 32, 64)  # with a mask, 128 would take more registers than a thread can have
 _LOG2_E = math.log2(math.e)
 
 
@@ -33,17 +34,16 @@ class Residuals(NamedTuple):
     bits: Any  # which weights dropout keeps, see ``keep_bits_of_tiles``; None without dropout
 
 
-def fits(query: Any, key: Any, value: Any, bias: Any, mask: Any, is_causal: bool, scale: float) -> bool:
-    """Whether the kernels can do this: bfloat16, widths of heads that they are compiled for, no mask but causality."""
+def fits(query: Any, key: Any, value: Any, bias: Any, mask: Any, scale: float) -> bool:
+    """Whether the kernels can do this: bfloat16, no bias, and a width of the heads that they are compiled for."""
     return (
         query.dtype.name == "bfloat16"
-        and query.shape[-1] == value.shape[-1] in _WIDTHS
         and bias is None
-        and mask is None
+        and query.shape[-1] == value.shape[-1]
+        and query.shape[-1] in (_WIDTHS if mask is None else _MASKED_WIDTHS)
         and scale > 0.0  # so that the largest score has the largest weight
         and query.size > 0
-        and key.shape[-2] > 0
-        and (not is_causal or query.shape[-2] <= key.shape[-2])  # every query sees some key
+        and key.size > 0
         and _has_tensor_cores()
     )
 
@@ -58,6 +58,7 @@ def flash_forward(
     query: Any,
     key: Any,
     value: Any,
+    mask: Any,
     is_causal: bool,
     scale: float,
     random_key: RandomKey | None,
@@ -67,20 +68,24 @@ def flash_forward(
     has_lead = max(query.ndim, key.ndim, value.ndim) > 2
     own_lead = host.broadcast_shapes(query.shape[:-2], key.shape[:-2])
     query, key, value = same_lead(query, key, value)
+    lead, of_scores = query.shape[:-2], (*query.shape[:-1], key.shape[-2])
+    check_mask(mask, of_scores if has_lead else of_scores[1:])
     out = joinable(query.shape, query.dtype)
-    heads_of_mask = None if random_key is None else dropped_heads(own_lead, query.shape[:-2])
+    mask = _of_heads(mask, of_scores)
     query, key, value = [_readable(_heads(x)) for x in (query, key, value)]
     batch, heads, queries, width = query.shape
     keys, seen = key.shape[-2], _seen(query, key, is_causal)
     bits = None
     if random_key is not None:
         words = (batch * heads, _blocks(queries) * (_ROWS // BIT_TILE), _blocks(keys) * _ROWS)
+        heads_of_mask = dropped_heads(own_lead, lead)
         bits = keep_bits_of_tiles(random_key, keep_probability, words, (0, 0), (queries, keys), seen, heads_of_mask)
     log_sums = xp.empty((batch * heads, _blocks(queries) * _ROWS), host.float32)
-    arrays = [part for x in (query, key, value, _heads(out)) for part in _rows(x)]
+    arrays = [part for x in (query, key, value, _heads(out)) for part in _steps(x, 3)]
     scales = (scale * _LOG2_E, survivors_scale(keep_probability))
-    launch = kernel("flash_attention.cu", "flash_forward", query.dtype, Width=width)
-    launch(batch * heads * _blocks(queries), _THREADS, *arrays, log_sums, bits, *scales, heads, queries, keys, seen)
+    settings = (log_sums, bits, *_steps(mask, 4), *scales, heads, queries, keys, seen)
+    launch = kernel("flash_attention.cu", "flash_forward", query.dtype, Width=width, Masked=int(mask is not None))
+    launch(batch * heads * _blocks(queries), _THREADS, *arrays, *settings)
     return out if has_lead else out[0], Residuals(out, log_sums, bits)
 
 
@@ -91,6 +96,7 @@ def flash_backward(
     query: Any,
     key: Any,
     value: Any,
+    mask: Any,
     is_causal: bool,
     scale: float,
     keep_probability: float,
@@ -108,17 +114,20 @@ def flash_backward(
         for x, wanted, place in zip(inputs, needed, into)
     ]
     d_query, d_key, d_value = [None if x is None else _heads(x) for x in gradients]
+    mask = _of_heads(mask, (*inputs[0].shape[:-1], inputs[1].shape[-2]))
     query, key, value, g = [_readable(_heads(x)) for x in (*inputs, g)]
     batch, heads, queries, width = query.shape
     deltas = xp.empty(log_sums.shape, host.float32)
     scales = (scale * _LOG2_E, scale, survivors_scale(keep_probability))
-    settings = (log_sums, deltas, bits, *scales, heads, queries, key.shape[-2], _seen(query, key, is_causal))
-    arrays = [part for x in (query, key, value, _heads(out), g, d_query) for part in _rows(x)]
-    launch = kernel("flash_attention.cu", "flash_backward_queries", query.dtype, Width=width)
+    sizes = (heads, queries, key.shape[-2], _seen(query, key, is_causal))
+    settings = (log_sums, deltas, bits, *_steps(mask, 4), *scales, *sizes)
+    constants = {"Width": width, "Masked": int(mask is not None)}
+    arrays = [part for x in (query, key, value, _heads(out), g, d_query) for part in _steps(x, 3)]
+    launch = kernel("flash_attention.cu", "flash_backward_queries", query.dtype, **constants)
     launch(batch * heads * _blocks(queries), _THREADS, *arrays, *settings)
     if d_key is not None or d_value is not None:
-        arrays = [part for x in (query, key, value, g, d_key, d_value) for part in _rows(x)]
-        launch = kernel("flash_attention.cu", "flash_backward_keys", query.dtype, Width=width)
+        arrays = [part for x in (query, key, value, g, d_key, d_value) for part in _steps(x, 3)]
+        launch = kernel("flash_attention.cu", "flash_backward_keys", query.dtype, **constants)
         launch(batch * heads * _blocks(key.shape[-2]), _THREADS, *arrays, *settings)
     return gradients
 
@@ -146,6 +155,11 @@ def _readable(x: Any) -> Any:
     return x if is_readable else x.copy()
 
 
-def _rows(x: Any) -> tuple[Any, int, int, int]:
-    """The address, and how many elements further the next sequence, head and row are. Nothing where x is None."""
-    return (None, 0, 0, 0) if x is None else (x.data.ptr, *[step // x.itemsize for step in x.strides[:-1]])
+def _of_heads(mask: Any, of_scores: tuple[int, ...]) -> Any:
+    """A mask that broadcasts to the shape of the scores, as (batch, heads, queries, keys). None stays None."""
+    return None if mask is None else _heads(xp.broadcast_to(mask, of_scores))
+
+
+def _steps(x: Any, axes: int) -> tuple[Any, ...]:
+    """The address, and how many elements further the next place along each of the first axes is. Nothing where x is None."""
+    return (None, *[0] * axes) if x is None else (x.data.ptr, *[step // x.itemsize for step in x.strides[:axes]])
