@@ -131,7 +131,7 @@ def test_masks(monkeypatch, shape, lengths, is_causal, random_key):
     arrays = inputs(lengths, lead=(2, 3))
     seen = np.random.default_rng(5).random(shape) < 0.7
     seen[(0,) * (len(shape) - 1)] = False
-    given = {"is_causal": is_causal, "random_key": random_key, "mask": xp.array(seen)}
+    given = {"is_causal": is_causal, "scale": 1.0, "random_key": random_key, "mask": xp.array(seen)}
     found = in_each_order(monkeypatch, lambda: results(arrays, **given))
     assert_within_bounds(found, arrays, **given)
     hidden = ~np.broadcast_to(seen, (2, 3, *lengths)).any(-1)
