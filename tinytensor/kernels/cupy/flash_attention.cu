@@ -1,13 +1,13 @@
-// Attention without its scores in memory (Dao et al. 2022; Dao 2023, "FlashAttention-2", here FA2). Each kernel makes the scores
-// of a few rows at a time, in registers, and uses them at once. bfloat16 is multiplied, and float added up.
+// Attention without its scores in memory (Dao et al. 2022; Dao 2023, "FlashAttention-2", here FA2). Each kernel makes the
+// scores of a few rows at a time, in registers, and uses them at once. bfloat16 is multiplied, and float added up.
 //
-// The forward kernel keeps log-sum-exp of each query's scores, from which the backward kernels make the weights again. In base 2:
-// weight = exp(score * scale) / sum = exp2(score * factor - log_sum), with factor = scale * log2(e), is one multiply-add and one
-// instruction for exp2.
+// The forward kernel keeps log-sum-exp of each query's scores, from which the backward kernels make the weights again. It is in
+// base 2, with factor = scale * log2(e): then a weight, exp(score * scale) / sum = exp2(score * factor - log_sum), takes a
+// multiply-add and one instruction for exp2.
 //
 // Queries, keys, values, the output and the gradients are heads of any array with even steps from row to row, so that they are
-// read and written where linear layers have them. Compiled for each Width of a head, and with Masked 0 or 1: where no mask hides
-// keys, only tiles at causality's edge and at the end of the keys are looked at score by score.
+// read and written where linear layers have them. Compiled for each Width of a head, and with Masked 0 or 1: where no mask
+// hides keys, only tiles at causality's edge and at the end of the keys are looked at score by score.
 #include "tiles.cuh"
 #include "philox.cuh"
 
@@ -35,12 +35,12 @@ struct Shape {
     __device__ int padded_keys() const { return (keys + block_rows - 1) / block_rows * block_rows; }
 
     // Of a query of that matrix, in log_sums and deltas.
-    __device__ long long place(int matrix, int query) const { return static_cast<long long>(matrix) * padded_queries() + query; }
+    __device__ long long place(long long matrix, int query) const { return matrix * padded_queries() + query; }
 };
 
 // ---------------------------------------------------------------------------------------------------- rows of a head
 
-// The rows of one head of one sequence, which is number `matrix` of all. Element is Scalar, or const Scalar where rows are read.
+// The rows of one head of one sequence, number `matrix` of all. Element is Scalar, or const Scalar where rows are only read.
 template <typename Element>
 struct Rows {
     Element* start;
@@ -133,8 +133,8 @@ __device__ inline float infinity() { return __uint_as_float(0x7f800000u); }
 
 // ------------------------------------------------------------------------------------------------------------- masks
 
-// A boolean mask of one head, true where the query may see the key, or nothing if it is not Masked. Queries and keys that do not
-// exist are like the last ones.
+// A boolean mask of one head, true where the query may see the key, or nothing if it is not Masked. Queries and keys that do
+// not exist are like the last ones.
 struct Mask {
     const bool* start;
     long long query_step, key_step;
@@ -159,8 +159,8 @@ struct Kept {
     const unsigned int* words;
     int keys;  // of a row of words
 
-    __device__ Kept(const unsigned int* bits, const Shape& shape, int matrix)
-        : words(bits ? bits + static_cast<long long>(matrix) * (shape.padded_queries() / bit_tile) * shape.padded_keys() : nullptr),
+    __device__ Kept(const unsigned int* bits, const Shape& shape, long long matrix)
+        : words(bits ? bits + matrix * (shape.padded_queries() / bit_tile) * shape.padded_keys() : nullptr),
           keys(shape.padded_keys()) {}
 
     // Rows are the queries from `query` on, and columns the keys from `key` on.
@@ -195,7 +195,7 @@ struct Kept {
 // The softmax of rows whose scores come a few at a time (Milakov and Gimelshein 2018, algorithm 3; FA2, section 3.1.1). A lane
 // has two rows of its warp's 16, and shares each with three other lanes.
 struct OnlineSoftmax {
-    float largest[2] = {lowest, lowest};  // scores
+    float largest[2] = {lowest, lowest};  // of the scores
     float sum[2] = {0, 0};                // of exp(score - largest), over this lane's keys alone
 
     // Turns scores into weights, which are still to be divided by the sum, and brings the sums and `out` to the new maximum.
@@ -224,19 +224,26 @@ struct OnlineSoftmax {
     }
 };
 
-// FA2, algorithm 1. Launch: 128 threads; a block for each 64 queries of each head of each sequence. Where attention is causal,
-// late queries see most, so blocks with the last queries come first. A warp owns 16 queries, holds them in registers, and makes
-// their rows of the output. All warps go through the keys and values together, tile by tile; while they work on a tile, the
-// next one is being copied.
+// The output, by algorithm 1 of FA2. Launch: 128 threads; a block for each 64 queries of each head of each sequence. Where
+// attention is causal, late queries see most, so blocks with the last queries come first.
 //
-// log_sums is (heads of all sequences, queries padded to whole blocks), L in the paper but in base 2. Queries that do not exist
-// are zeros, and what belongs to them is computed like the rest, but not written.
+//                        keys 0 to 63 | 64 to 127 | ...
+//     warp 0: queries 0 to 15    --->      --->            A warp owns 16 queries, holds them in registers, and makes their
+//     warp 1: queries 16 to 31   --->      --->            rows of the output (FA2, section 3.3). All warps go through the keys
+//     warp 2: queries 32 to 47   --->      --->            and values together, tile by tile. While they work on a tile, the
+//     warp 3: queries 48 to 63   --->      --->            next one is being copied.
+//
+// log_sums is (heads of all sequences, queries padded to whole blocks): L of the paper, but in base 2. Queries that do not
+// exist are zeros. What belongs to them is computed like the rest, and their rows of the output are not written.
 extern "C" __global__ void __launch_bounds__(threads, blocks_at_once) flash_forward(
-    const Scalar* query, long long query_batch, long long query_head, long long query_row, const Scalar* key, long long key_batch,
-    long long key_head, long long key_row, const Scalar* value, long long value_batch, long long value_head, long long value_row,
-    Scalar* out, long long out_batch, long long out_head, long long out_row, float* log_sums, const unsigned int* bits, const bool* mask,
-    long long mask_batch, long long mask_head, long long mask_query, long long mask_key, Accumulator factor,
-    Accumulator keep_scale, long long heads, long long queries, long long keys, long long seen) {
+    const Scalar* query, long long query_batch, long long query_head, long long query_row,
+    const Scalar* key, long long key_batch, long long key_head, long long key_row,
+    const Scalar* value, long long value_batch, long long value_head, long long value_row,
+    Scalar* out, long long out_batch, long long out_head, long long out_row,
+    float* log_sums, const unsigned int* bits,
+    const bool* mask, long long mask_batch, long long mask_head, long long mask_query, long long mask_key,
+    Accumulator factor, Accumulator keep_scale,
+    long long heads, long long queries, long long keys, long long seen) {
     Shape shape(heads, queries, keys, seen);
     int blocks = shape.padded_queries() / block_rows, matrices = gridDim.x / blocks, matrix = blockIdx.x % matrices;
     int first_query = (blocks - 1 - blockIdx.x / matrices) * block_rows;
@@ -262,7 +269,7 @@ extern "C" __global__ void __launch_bounds__(threads, blocks_at_once) flash_forw
         wait_for_own_copies();
         __syncthreads();  // this tile is complete, and nobody reads the last one any more
         if (first_key + tile_rows < end) start_copies(1 - stage, first_key + tile_rows);
-        Sums scores[tile_rows / 16][2] = {};
+        Sums scores[tile_rows / 16][2] = {};  // S = Q Kᵀ, without the scale
 #pragma unroll
         for (int part = 0; part < tile_rows / 16; part++) add_scores(scores[part], own_queries, key_tiles[stage], 16 * part);
         if (Masked || first_key + tile_rows > shape.end(own_query)) {  // perhaps some query of the warp does not see all of it
@@ -274,14 +281,16 @@ extern "C" __global__ void __launch_bounds__(threads, blocks_at_once) flash_forw
                     if (key >= ends[bit % 4 / 2] || !sees(own_query + row, first_key + key)) score = -infinity();
                 });
         }
-        softmax.take(scores, mixture, factor);
+        softmax.take(scores, mixture, factor);  // now P, not yet divided by its sums
 #pragma unroll
         for (int part = 0; part < tile_rows / 16; part++) {
             if (bits) {
                 unsigned int keeps = kept.of_queries(own_query, first_key + 16 * part);
-                for_each_element(scores[part], [&](float& weight, int, int, int bit) { weight = keeps >> bit & 1u ? weight : 0; });
+                for_each_element(scores[part], [&](float& weight, int, int, int bit) {
+                    if (!(keeps >> bit & 1u)) weight = 0;
+                });
             }
-            add_mixture(mixture, rounded_left(scores[part][0], scores[part][1]), value_tiles[stage], 16 * part);
+            add_mixture(mixture, rounded_left(scores[part][0], scores[part][1]), value_tiles[stage], 16 * part);  // O += P V
         }
     }
     float factors[2];
@@ -296,41 +305,45 @@ extern "C" __global__ void __launch_bounds__(threads, blocks_at_once) flash_forw
 
 // ---------------------------------------------------------------------------------------------------------- backward
 
-// FA2, algorithm 2, is two kernels here, so that no gradient is added up by several blocks: each is made by one warp alone, in
-// the same order every time. Both make the weights again, P = exp2(score * factor - log_sum), and with dP = g valueᵀ the
-// gradient of the scores, dS = P (dP - delta), where delta = rowsum(g out) (FA2, section 3.1.2: D).
+// Algorithm 2 of FA2 is two kernels here, so that no gradient is added up by several blocks: each row is made by one warp
+// alone, in the same order every time. Both make the weights again, P = exp2(score * factor - log_sum), and with dP = g valueᵀ
+// the gradient of the scores, dS = P (dP - delta), where delta = rowsum(g out) (FA2, section 3.1.2: D).
 //
 // With dropout, dP counts where the weight was kept, times keep_scale. The output has the dropout in it, so delta has, too.
-
-// Turns scores and the gradient of their weights, of one 16 x 16 matrix, into weights after dropout (still without keep_scale)
-// and dS (still without the scale). of_query(column, bit) gives the element's log-sum and delta;
-// is_seen(row, column, bit) says whether its query sees its key.
-template <typename OfQuery, typename IsSeen>
-__device__ void to_weights_and_gradients(Sums (&scores)[2], Sums (&gradients)[2], unsigned int keeps, float factor,
-                                         float keep_scale, OfQuery of_query, IsSeen is_seen) {
-    for_each_element(scores, [&](float& score, int row, int column, int bit) {
-        float& gradient = gradients[bit / 4].values[bit % 4];
-        auto [log_sum, delta] = of_query(column, bit);
-        float weight = is_seen(row, column, bit) ? exp2f(fmaf(score, factor, -log_sum)) : 0;
-        bool is_kept = keeps >> bit & 1u;
-        gradient = weight * ((is_kept ? gradient * keep_scale : 0) - delta);
-        score = is_kept ? weight : 0;
-    });
-}
 
 struct OfQuery {
     float log_sum, delta;
 };
 
+// Turns scores and the gradient of their weights, of one 16 x 16 matrix, into weights after dropout (still without keep_scale)
+// and dS (still without the scale). find(column, bit) gives what belongs to an element's query, and is_seen(row, column, bit)
+// says whether the query sees the key.
+template <typename Find, typename IsSeen>
+__device__ void to_weights_and_gradients(Sums (&scores)[2], Sums (&gradients)[2], unsigned int keeps, float factor,
+                                         float keep_scale, Find find, IsSeen is_seen) {
+    for_each_element(scores, [&](float& score, int row, int column, int bit) {
+        float& gradient = gradients[bit / 4].values[bit % 4];
+        OfQuery of_query = find(column, bit);
+        float weight = is_seen(row, column, bit) ? exp2f(fmaf(score, factor, -of_query.log_sum)) : 0;
+        bool is_kept = keeps >> bit & 1u;
+        gradient = weight * ((is_kept ? gradient * keep_scale : 0) - of_query.delta);
+        score = is_kept ? weight : 0;
+    });
+}
+
 // The gradient of the queries: dQ = scale dS K. Launch: as of flash_forward. Also writes delta, which lies in memory like
 // log_sums. Where d_query is null, delta is all.
 extern "C" __global__ void __launch_bounds__(threads, blocks_at_once) flash_backward_queries(
-    const Scalar* query, long long query_batch, long long query_head, long long query_row, const Scalar* key, long long key_batch,
-    long long key_head, long long key_row, const Scalar* value, long long value_batch, long long value_head, long long value_row,
-    const Scalar* out, long long out_batch, long long out_head, long long out_row, const Scalar* g, long long g_batch,
-    long long g_head, long long g_row, Scalar* d_query, long long d_query_batch, long long d_query_head, long long d_query_row,
-    const float* log_sums, float* deltas, const unsigned int* bits, const bool* mask, long long mask_batch, long long mask_head,
-    long long mask_query, long long mask_key, Accumulator factor, Accumulator scale, Accumulator keep_scale, long long heads, long long queries, long long keys, long long seen) {
+    const Scalar* query, long long query_batch, long long query_head, long long query_row,
+    const Scalar* key, long long key_batch, long long key_head, long long key_row,
+    const Scalar* value, long long value_batch, long long value_head, long long value_row,
+    const Scalar* out, long long out_batch, long long out_head, long long out_row,
+    const Scalar* g, long long g_batch, long long g_head, long long g_row,
+    Scalar* d_query, long long d_query_batch, long long d_query_head, long long d_query_row,
+    const float* log_sums, float* deltas, const unsigned int* bits,
+    const bool* mask, long long mask_batch, long long mask_head, long long mask_query, long long mask_key,
+    Accumulator factor, Accumulator scale, Accumulator keep_scale,
+    long long heads, long long queries, long long keys, long long seen) {
     Shape shape(heads, queries, keys, seen);
     int blocks = shape.padded_queries() / block_rows, matrices = gridDim.x / blocks, matrix = blockIdx.x % matrices;
     int first_query = (blocks - 1 - blockIdx.x / matrices) * block_rows;
@@ -365,7 +378,8 @@ extern "C" __global__ void __launch_bounds__(threads, blocks_at_once) flash_back
             start_copy(value_tiles[stage], value_rows, first);
         };
         if (end > 0) start_copies(0, 0);
-        LeftRows own_queries = load_rows(Rows(query, query_batch, query_head, query_row, shape.queries, shape, matrix), own_query);
+        Rows query_rows(query, query_batch, query_head, query_row, shape.queries, shape, matrix);
+        LeftRows own_queries = load_rows(query_rows, own_query);
         Sums gradient[Width / 8] = {};
         for (int first_key = 0; first_key < end; first_key += tile_rows) {
             int stage = first_key / tile_rows % 2;
@@ -381,13 +395,12 @@ extern "C" __global__ void __launch_bounds__(threads, blocks_at_once) flash_back
                 add_scores(scores, own_queries, key_tiles[stage], 16 * part);
                 add_scores(gradients, own_g, value_tiles[stage], 16 * part);
                 to_weights_and_gradients(
-                    scores, gradients, keeps, factor, keep_scale,
-                    [&](int, int bit) { return of_own[bit % 4 / 2]; },
+                    scores, gradients, keeps, factor, keep_scale, [&](int, int bit) { return of_own[bit % 4 / 2]; },
                     [&](int row, int column, int bit) {
                         int key = 16 * part + column;
                         return key < ends[bit % 4 / 2] && sees(own_query + row, first_key + key);
                     });
-                add_mixture(gradient, rounded_left(gradients[0], gradients[1]), key_tiles[stage], 16 * part);
+                add_mixture(gradient, rounded_left(gradients[0], gradients[1]), key_tiles[stage], 16 * part);  // dQ += dS K
             }
         }
         Rows rows(d_query, d_query_batch, d_query_head, d_query_row, shape.queries, shape, matrix);
@@ -401,12 +414,16 @@ extern "C" __global__ void __launch_bounds__(threads, blocks_at_once) flash_back
 // are the left operands of the next. All warps go through the queries and the gradients of the output together. Where d_key or
 // d_value is null, it is left out.
 extern "C" __global__ void __launch_bounds__(threads, blocks_at_once) flash_backward_keys(
-    const Scalar* query, long long query_batch, long long query_head, long long query_row, const Scalar* key, long long key_batch,
-    long long key_head, long long key_row, const Scalar* value, long long value_batch, long long value_head, long long value_row,
-    const Scalar* g, long long g_batch, long long g_head, long long g_row, Scalar* d_key, long long d_key_batch,
-    long long d_key_head, long long d_key_row, Scalar* d_value, long long d_value_batch, long long d_value_head,
-    long long d_value_row, const float* log_sums, const float* deltas, const unsigned int* bits, const bool* mask,
-    long long mask_batch, long long mask_head, long long mask_query, long long mask_key, Accumulator factor, Accumulator scale, Accumulator keep_scale, long long heads, long long queries, long long keys, long long seen) {
+    const Scalar* query, long long query_batch, long long query_head, long long query_row,
+    const Scalar* key, long long key_batch, long long key_head, long long key_row,
+    const Scalar* value, long long value_batch, long long value_head, long long value_row,
+    const Scalar* g, long long g_batch, long long g_head, long long g_row,
+    Scalar* d_key, long long d_key_batch, long long d_key_head, long long d_key_row,
+    Scalar* d_value, long long d_value_batch, long long d_value_head, long long d_value_row,
+    const float* log_sums, const float* deltas, const unsigned int* bits,
+    const bool* mask, long long mask_batch, long long mask_head, long long mask_query, long long mask_key,
+    Accumulator factor, Accumulator scale, Accumulator keep_scale,
+    long long heads, long long queries, long long keys, long long seen) {
     Shape shape(heads, queries, keys, seen);
     int matrices = gridDim.x / (shape.padded_keys() / block_rows), matrix = blockIdx.x % matrices;
     int first_key = blockIdx.x / matrices * block_rows;
@@ -442,7 +459,7 @@ extern "C" __global__ void __launch_bounds__(threads, blocks_at_once) flash_back
         if (first_query + tile_rows < shape.queries) start_copies(1 - stage, first_query + tile_rows);
         int behind = own_key - first_query - shape.seen;  // query j of the tile sees key i of the warp if behind + i < j
 #pragma unroll 1
-        for (int part = max(0, behind + 1) / 16; part < tile_rows / 16; part++) {  // from the first that sees any of the keys on
+        for (int part = max(0, behind + 1) / 16; part < tile_rows / 16; part++) {  // from the first that sees any key
             unsigned int keeps = kept.of_keys(own_key, first_query + 16 * part);
             Sums scores[2] = {}, gradients[2] = {};
             add_scores(scores, own_keys, query_tiles[stage], 16 * part);
@@ -456,8 +473,8 @@ extern "C" __global__ void __launch_bounds__(threads, blocks_at_once) flash_back
                     int query = 16 * part + column;
                     return behind + row < query && sees(first_query + query, own_key + row);
                 });
-            add_mixture(of_values, rounded_left(scores[0], scores[1]), g_tiles[stage], 16 * part);
-            add_mixture(of_keys, rounded_left(gradients[0], gradients[1]), query_tiles[stage], 16 * part);
+            add_mixture(of_values, rounded_left(scores[0], scores[1]), g_tiles[stage], 16 * part);  // dV += Pᵀ g
+            add_mixture(of_keys, rounded_left(gradients[0], gradients[1]), query_tiles[stage], 16 * part);  // dK += dSᵀ Q
         }
     }
     if (d_key) {
