@@ -16,7 +16,23 @@ FOLDER = Path(__file__).resolve().parents[2] / "tinytensor" / "kernels" / "cupy"
 FILES = sorted(path.name for path in FOLDER.glob("*.cu"))
 ARCHITECTURES = ["80", "90", "100"]  # Ampere, Hopper and Blackwell
 REGISTERS = 65536  # of a multiprocessor, in all of these
+SHARED_MEMORY = 48 * 1024  # bytes that a block may have without asking
 DTYPES = ["float32", "float64", "bfloat16"]
+
+# What each file is compiled for: a dtype and constants.
+VARIANTS = {file: [(dtype, {}) for dtype in DTYPES] for file in FILES}
+VARIANTS["flash_attention.cu"] = [
+    *[("bfloat16", {"Width": width, "Masked": 0}) for width in (16, 32, 64, 128)],
+    *[("bfloat16", {"Width": width, "Masked": 1}) for width in (16, 32, 64)],
+]
+variants = pytest.mark.parametrize(
+    ("file", "dtype", "constants"),
+    [
+        pytest.param(file, *variant, id="-".join(map(str, [file, variant[0], *variant[1].values()])))
+        for file in FILES
+        for variant in VARIANTS[file]
+    ],
+)
 
 
 @pytest.fixture(scope="module")
@@ -54,28 +70,55 @@ def test_there_are_sources():
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("file", FILES)
-def test_it_compiles_and_keeps_all_in_registers(loader, file, dtype, architecture):
+@variants
+def test_it_compiles_and_keeps_all_in_registers(loader, file, dtype, constants, architecture):
     source = loader.source(file)
-    code, assembly, log = compiled(source, loader.options(dtype), architecture)
+    code, assembly, log = compiled(source, loader.options(dtype, **constants), architecture)
     assert code.startswith(b"\x7fELF")
     bounds = dict(re.findall(r"\.entry (\w+)\([^{]*?\.maxntid (\d+)", assembly))
+    blocks = dict(re.findall(r"\.entry (\w+)\([^{]*?\.minnctapersm (\d+)", assembly))
     names = re.findall(r"Compiling entry function '(\w+)'", log)
     assert sorted(names) == sorted(re.findall(r'^extern "C" __global__ void __launch_bounds__\([^)]*\) (\w+)', source, re.M))
     spilled = re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", log)
     registers = re.findall(r"Used (\d+) registers", log)
-    assert len(spilled) == len(registers) == len(names)
-    for name, used, numbers in zip(names, registers, spilled):
-        print(f"{file} {name} {dtype} sm_{architecture}: {used} registers")
+    shared = [int(re.search(r"(\d+) bytes smem|$", rest)[1] or 0) for rest in re.findall(r"Used \d+ registers(.*)", log)]
+    assert len(spilled) == len(registers) == len(shared) == len(names)
+    for name, used, memory, numbers in zip(names, registers, shared, spilled):
+        print(f"{file} {name} {dtype} {constants} sm_{architecture}: {used} registers, {memory} bytes of shared memory")
+        threads = int(bounds[name]) * int(blocks[name])
         # Registers are given to a warp, 8 for each thread at a time.
-        assert int(bounds[name]) * (-(-int(used) // 8) * 8) <= REGISTERS, f"a block of {name} needs too many registers"
+        assert threads * (-(-int(used) // 8) * 8) <= REGISTERS, f"{blocks[name]} blocks of {name} need too many registers"
+        assert memory <= SHARED_MEMORY, f"a block of {name} needs {memory} bytes of shared memory"
         assert set(numbers) == {"0"}, f"{name} keeps {numbers[0]} bytes in local memory, of which {numbers[1]} are spilled"
 
 
-@pytest.mark.parametrize("file", [f for f in FILES if "load<" in (FOLDER / f).read_text()])
+@pytest.mark.parametrize("file", [f for f in FILES if "load<" in (FOLDER / f).read_text() and f != "flash_attention.cu"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_packs_are_loaded_and_stored_128_bits_at_a_time(loader, file, dtype):
     _, assembly, _ = compiled(loader.source(file), loader.options(dtype), "90")
     for access in (r"ld\.global\S*", r"st\.global"):
         assert re.search(access + r"\.(v4\.[bfu]32|v2\.[bfu]64)", assembly)
+
+
+@pytest.mark.parametrize("constants", [constants for _, constants in VARIANTS["flash_attention.cu"]], ids=str)
+def test_flash_attention_is_made_of_what_tensor_cores_do(loader, constants):
+    """Products of 16 x 16 by 16 x 8 by mma, operands by ldmatrix, and tiles that are copied beside the work."""
+    source = loader.source("flash_attention.cu")
+    _, assembly, _ = compiled(source, loader.options("bfloat16", **constants), "80")
+    for instruction in (
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32",
+        "ldmatrix.sync.aligned.m8n8.x4.shared.b16",
+        "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16",
+        "cp.async.cg.shared.global",
+        "cp.async.wait_all",
+        "cvt.rn.bf16x2.f32",
+        "ex2.approx.ftz.f32",
+    ):
+        assert instruction in assembly
+
+
+def test_flash_attention_is_compiled_for_the_widths_that_are_used():
+    text = (FOLDER / "flash_attention.py").read_text()
+    for masked, name in enumerate(["_WIDTHS", "_MASKED_WIDTHS"]):
+        widths = [c["Width"] for _, c in VARIANTS["flash_attention.cu"] if c["Masked"] == masked]
+        assert re.search(rf"^{name} = \({', '.join(map(str, widths))}\)", text, re.MULTILINE)

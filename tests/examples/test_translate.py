@@ -82,8 +82,8 @@ def test_a_run_leaves_its_files_and_says_what_it_does(first_run: tuple[Path, str
     assert settings["training"]["steps"] == 300
     assert settings["model"]["d_model"] == 16
     assert settings["task"] == {
-        "architecture": "transformer", "vocab_size": 280, "lowercase": False, "max_tokens": 30, "length_penalty": 0.6,
-        "label_smoothing": 0.1, "validation": 6, "test": 5,
+        "architecture": "transformer", "vocab_size": 280, "bpe_dropout": 0.0, "lowercase": False, "max_tokens": 30,
+        "length_penalty": 0.6, "label_smoothing": 0.1, "validation": 6, "test": 5,
     }  # fmt: skip
     for name in PICTURES:
         assert (run / name).read_bytes().startswith(b"\x89PNG")

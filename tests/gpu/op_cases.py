@@ -113,6 +113,25 @@ OPS = {
     "attention, dropout": OpCase(
         lambda *x: attention(*x, is_causal=True, dropout_p=0.2), alike(16, 6, 256, 64), alike(2, 2, 40, 16)
     ),
+    # Of bfloat16, these are flash attention: each width of a head that it does, and lengths that are no multiples of its tiles.
+    "flash attention, 32 wide": OpCase(lambda *x: attention(*x, is_causal=True), alike(16, 6, 333, 32), alike(1, 2, 70, 32)),
+    "flash attention, 128 wide": OpCase(
+        lambda *x: attention(*x, dropout_p=0.2), alike(8, 6, 333, 128), ((1, 2, 3, 128), *alike(1, 2, 70, 128, count=2))
+    ),
+    "flash attention, 16 wide": OpCase(lambda *x: attention(*x, is_causal=True), alike(2, 3, 4099, 16), alike(1, 1, 200, 16)),
+    "flash attention, more keys": OpCase(
+        lambda *x: attention(*x, is_causal=True, dropout_p=0.2),
+        ((4, 6, 200, 64), *alike(4, 6, 301, 64, count=2)),
+        ((1, 2, 60, 16), *alike(1, 2, 77, 16, count=2)),
+    ),
+    "multi-head flash attention": OpCase(
+        lambda x: tt.multi_head_attention(x, 6, is_causal=True, dropout_p=0.2), ((16, 256, 1152),), ((2, 70, 288),)
+    ),
+    "multi-head flash attention, memory": OpCase(
+        lambda x, memory: tt.multi_head_attention(x, 6, memory, dropout_p=0.2),
+        ((16, 100, 96), (16, 257, 192)),
+        ((2, 40, 96), (2, 70, 192)),
+    ),
     "attention, padding": OpCase(
         lambda q, k, v: attention(q, k, v, mask=padding(q, k)),
         ((8, 6, 100, 64), *alike(8, 6, 300, 64, count=2)),

@@ -6,6 +6,7 @@ not on its width or the batch, so narrow models do.
 
 import math
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -74,6 +75,20 @@ def test_a_step_of_gpt2_at_its_full_length(monkeypatch, dtype, most):
     assert found["gemmStridedBatchedEx"] == 12 * 4 * (2 + 5)
     others = found.total() - sum(found[name] for name in ATTENTION)
     assert others <= 470 and found.total() <= most, found
+
+
+@pytest.mark.parametrize(
+    ("config", "most", "dropout"), [(CHARACTERS, 196, True), (GPT2, 470, False)], ids=["characters", "GPT-2"]
+)
+def test_a_step_with_flash_attention(monkeypatch, config, most, dropout):
+    """Where a head has a width that it does: three launches a layer, however long the sequences are."""
+    monkeypatch.setattr(attention, "_QUERIES", 4)
+    monkeypatch.setattr(attention, "_KEPT", 0)
+    found = launches(replace(config, d_model=16 * config.num_heads), "bfloat16")
+    assert found.total() <= most, found
+    assert [found[f"flash_{name}"] for name in ("forward", "backward_queries", "backward_keys")] == [config.num_layers] * 3
+    assert found["keep_bits_of_tiles"] == (config.num_layers if dropout else 0)
+    assert not any(found[name] for name in ATTENTION if name != "keep_bits_of_tiles")
 
 
 def test_the_count_is_of_what_a_gpu_does():

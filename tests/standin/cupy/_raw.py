@@ -2,7 +2,8 @@
 
 ``kernel_launches`` sets how, and CuPy has nothing of the kind:
 - ``order``: in which order blocks, and the threads of a block, take turns: "forward", "reversed" (where threads also run
-  as far ahead of others as they can) or "shuffled". What a kernel computes must not depend on it.
+  as far ahead of others as they can) or "shuffled". What a kernel computes must not depend on it. Copies to shared memory
+  beside the work (cp.async) end when their thread waits for them, at once, or either by chance.
   CUPY_STANDIN_ORDER in the environment sets it from outside.
 - ``guarded``: each array is copied to memory that ends where reading is a fault, shared memory starts as NaN, and a write
   beside an array is found. CUPY_STANDIN_GUARDED=1 in the environment sets it from outside.

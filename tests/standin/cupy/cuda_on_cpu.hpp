@@ -114,6 +114,12 @@ struct Fiber {
 
 enum State { unstarted, running, at_barrier, in_warp, ended };
 
+struct Copy {  // to shared memory, at its thread's own pace
+    char* to;
+    const char* from;
+    size_t given, whole;  // bytes: those that are copied, and those that are set, with zeros behind
+};
+
 struct Thread {
     Fiber* fiber;
     uint3 index;
@@ -123,6 +129,7 @@ struct Thread {
     unsigned mask;             // and which lanes for
     int source;                // the lane whose value it wants
     uint64_t value, result;
+    std::vector<Copy> copies;  // that it has not waited for
 };
 
 constexpr int most_threads = 1024;
@@ -242,7 +249,8 @@ void wake(std::vector<Thread*>& sleepers) {
         const Thread& other = threads[i];
         if (stuck->state == in_warp && !(stuck->mask >> (i - warp) & 1)) continue;
         if (other.state == stuck->state && other.line == stuck->line) continue;
-        std::string there = other.state == ended ? "ended" : other.state == at_barrier ? "waits at __syncthreads()" : "waits in a shuffle";
+        std::string there = other.state == ended ? "ended" : other.state == at_barrier ? "waits at __syncthreads()" : "waits at ";
+        if (other.state == in_warp) there += other.operation;
         if (other.state != ended) there += " in line " + std::to_string(other.line);
         fail("thread %u, %u, %u waits at %s in line %d for thread %u, %u, %u, which %s", stuck->index.x, stuck->index.y,
              stuck->index.z, stuck->state == at_barrier ? "__syncthreads()" : stuck->operation, stuck->line, other.index.x,
@@ -257,7 +265,7 @@ extern "C" char __stop_cuda_shared[] __attribute__((weak, visibility("hidden")))
 
 void run_block(bool poison) {
     if (poison && __start_cuda_shared) memset(__start_cuda_shared, 0xff, __stop_cuda_shared - __start_cuda_shared);
-    for (int i = 0; i < count; i++) threads[i].state = unstarted;
+    for (int i = 0; i < count; i++) threads[i].state = unstarted, threads[i].copies.clear();
     started = finished = waiting = 0;
     memset(arrived, 0, sizeof arrived);
     if (!__builtin_setjmp(scheduler)) switch_to(next_thread());
@@ -292,34 +300,52 @@ bool complete(const Thread* warp, const Thread& thread) {
     return true;
 }
 
-// Leaves a value for the lanes in `mask` and takes that of the lane `source`, once all have come. Inlined, as every return on
-// another stack than that of the call is a misprediction.
-inline __attribute__((always_inline)) uint64_t exchange(const char* operation, int line, unsigned mask, uint64_t value, int source) {
+// Waits for the lanes in `mask`. The last of them to come calls finish(warp, group), with the warp's first thread and those that
+// met, and then all go on. Inlined, as every return on another stack than that of the call is a misprediction.
+template <typename Finish>
+inline __attribute__((always_inline)) void meet(const char* operation, int line, unsigned mask, Finish finish) {
     Thread* thread = current;
-    int place = static_cast<int>(thread - threads), lane = place % lanes;
-    Thread* warp = thread - lane;
-    if (!(mask >> lane & 1)) fail("%s in line %d: lane %d is not in its own mask %08x", operation, line, lane, mask);
-    if (!(mask >> source & 1)) fail("%s in line %d: lane %d reads lane %d, which is not in the mask %08x", operation, line, lane, source, mask);
+    int place = static_cast<int>(thread - threads);
+    Thread* warp = thread - place % lanes;
     thread->state = in_warp;
     thread->operation = operation;
     thread->line = line;
     thread->mask = mask;
-    thread->value = value;
-    thread->source = source;
-    if (++arrived[place / lanes] < __builtin_popcount(mask) || !complete(warp, *thread)) {
-        wait();
-        return thread->result;
-    }
+    if (++arrived[place / lanes] < __builtin_popcount(mask) || !complete(warp, *thread)) return wait();
     static std::vector<Thread*> group;
     group.clear();
     for (int i = 0; i < lanes; i++)
         if (mask >> i & 1) group.push_back(warp + i);
-    for (Thread* other : group) other->result = warp[other->source].value;
+    finish(warp, group);
     for (Thread* other : group) other->state = running;
     arrived[place / lanes] -= static_cast<int>(group.size());
     wake(group);
     become(thread);
+}
+
+// Leaves a value for the lanes in `mask` and takes that of the lane `source`, once all have come.
+inline __attribute__((always_inline)) uint64_t exchange(const char* operation, int line, unsigned mask, uint64_t value, int source) {
+    Thread* thread = current;
+    int lane = static_cast<int>(thread - threads) % lanes;
+    if (!(mask >> lane & 1)) fail("%s in line %d: lane %d is not in its own mask %08x", operation, line, lane, mask);
+    if (!(mask >> source & 1)) fail("%s in line %d: lane %d reads lane %d, which is not in the mask %08x", operation, line, lane, source, mask);
+    thread->value = value;
+    thread->source = source;
+    meet(operation, line, mask, [](Thread* warp, const std::vector<Thread*>& group) {
+        for (Thread* other : group) other->result = warp[other->source].value;
+    });
     return thread->result;
+}
+
+// What a warp does as one: work(all), where all[i] are lane i's registers, once the whole warp has come.
+template <typename Registers, typename Work>
+inline __attribute__((always_inline)) void together(const char* operation, Registers& mine, Work work, int line = __builtin_LINE()) {
+    current->value = reinterpret_cast<uint64_t>(&mine);
+    meet(operation, line, ~0u, [&work](Thread* warp, const std::vector<Thread*>&) {
+        Registers* all[lanes];
+        for (int i = 0; i < lanes; i++) all[i] = reinterpret_cast<Registers*>(warp[i].value);
+        work(all);
+    });
 }
 
 template <typename T>
@@ -333,6 +359,31 @@ __attribute__((always_inline)) inline T shuffled(const char* operation, int line
 }
 
 inline int lane() { return static_cast<int>(current - threads) % lanes; }
+
+// ------------------------------------------------------------------------------------------------ copies beside the work
+
+void carry_out(const Copy& copy) {
+    memcpy(copy.to, copy.from, copy.given);
+    memset(copy.to + copy.given, 0, copy.whole - copy.given);
+}
+
+// A copy that ends between now and when its thread waits for it. Forward it ends as late as it may, reversed at once, and
+// shuffled by chance: so what is read too early, or overwritten too early, shows.
+void copy_beside(void* to, const void* from, size_t given, size_t whole) {
+    Copy copy = {static_cast<char*>(to), static_cast<const char*>(from), given, whole};
+    if (reinterpret_cast<uintptr_t>(to) % whole || (given && reinterpret_cast<uintptr_t>(from) % whole))
+        fail("thread %u, %u, %u copies %zu bytes from or to an address that is no multiple of %zu", threadIdx.x, threadIdx.y,
+             threadIdx.z, whole, whole);
+    if (chosen_order == reversed_order || (chosen_order == shuffled_order && shuffling() % 2))
+        carry_out(copy);
+    else
+        current->copies.push_back(copy);
+}
+
+void wait_for_own_copies() {
+    for (const Copy& copy : current->copies) carry_out(copy);
+    current->copies.clear();
+}
 
 // ------------------------------------------------------------------------------------------------------------ launches
 

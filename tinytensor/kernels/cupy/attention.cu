@@ -4,7 +4,7 @@
 #include "common.cuh"
 #include "philox.cuh"
 
-constexpr int row_threads = 128, bit_threads = 64;  // in a block, as in attention.py
+constexpr int row_threads = 128;  // in a block, as in attention.py
 
 struct Shape {
     long long rows, queries, keys;
@@ -30,52 +30,16 @@ __device__ inline Accumulator warp_max(Accumulator value) {
 
 // ---------------------------------------------------------------------------------------------------------- dropout
 
-constexpr int tile = 32;  // queries in a word of `bits`, which is (heads, tiles of queries, keys), a bit for each query
-
-// The dropout mask has the order (heads, keys, queries), so a block of its stream is 32 neighbouring queries of one key. Here
-// the mask is put into words in the order in which the rows of scores are read. Unless it is null, heads[i] is the head of the
-// mask that belongs to head i of the scores. These are the words of one tile of one head, each a column:
-//
-//                  key 0    key 1    key 2    ...
-//     query  0     bit 0    bit 0    bit 0             (queries are counted within the tile)
-//     query  1     bit 1    bit 1    bit 1
-//       ...
-//     query 31     bit 31   bit 31   bit 31
-//
-// A warp that reads the row of query 5 loads neighbouring words and takes bit 5 of each.
-//
-// Launch: blocks of 64 threads, along x one for each tile of each head, and along y one for each 64 keys. A thread makes the
-// word of one key. Where the number of queries is no multiple of 32, this word may lie across two blocks of the stream: then
-// the thread makes both.
-extern "C" __global__ void __launch_bounds__(bit_threads, 1) keep_bits_of_tiles(
-    unsigned int* bits, const long long* heads, const Word* words, Word first, Word second, Word part, long long whole,
-    long long tiles,
-    long long keys, long long seen, long long first_head, long long first_query, long long all_queries, long long all_keys) {
-    Keep keep = {key_of(words, first, second), part, static_cast<unsigned int>(whole)};
-    long long key = static_cast<long long>(blockIdx.y) * blockDim.x + threadIdx.x;
-    long long head = first_head + blockIdx.x / tiles, query = blockIdx.x % tiles * tile;
-    if (heads) head = heads[head];
-    if (key < keys) {
-        unsigned int word = 0;
-        if (key < query + tile - 1 + seen) {  // at least one of the queries sees it
-            Word element = (head * all_keys + key) * all_queries + first_query + query;
-            int shift = element % block_elements;
-            word = keep_bits(keep, element / block_elements) >> shift;
-            if (shift) word |= keep_bits(keep, element / block_elements + 1) << (block_elements - shift);
-        }
-        bits[blockIdx.x * keys + key] = word;
-    }
-}
-
-// The words of a row, one for each key, and the place of the row's bit in them. Without dropout everything is kept.
+// The words of a row, one for each key (see `keep_bits_of_tiles` in dropout.cu), and the place of the row's bit in them. Without
+// dropout everything is kept.
 struct Kept {
     const unsigned int* words;
     int place;
 
     __device__ Kept(const unsigned int* bits, const Shape& shape, long long row) {
-        long long head = row / shape.queries, query = row % shape.queries, tiles = (shape.queries + tile - 1) / tile;
-        words = bits ? bits + (head * tiles + query / tile) * shape.keys : nullptr;
-        place = query % tile;
+        long long head = row / shape.queries, query = row % shape.queries, tiles = (shape.queries + bit_tile - 1) / bit_tile;
+        words = bits ? bits + (head * tiles + query / bit_tile) * shape.keys : nullptr;
+        place = query % bit_tile;
     }
 
     template <int count>

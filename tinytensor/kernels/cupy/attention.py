@@ -1,5 +1,5 @@
 """Scaled dot-product attention: products by cuBLAS, and between them one kernel each way. The formulas are in
-``kernels/numpy/attention.py``.
+``kernels/numpy/attention.py``. In bfloat16 and without a bias, ``flash_attention.py`` mostly does the work instead.
 
 * Queries, keys and values lie as (..., T, D) with even steps from matrix to matrix, so that a product of all heads is one call.
   Where they come from a linear layer, a kernel puts them in this order, and another puts the result back (``heads.py``).
@@ -18,10 +18,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tinytensor.backend import host, xp
-from tinytensor.kernels.cupy.dropout import keep_arguments
+from tinytensor.kernels.cupy import flash_attention as flash
+from tinytensor.kernels.cupy.dropout import BIT_TILE, dropped_heads, keep_bits_of_tiles
 from tinytensor.kernels.cupy.heads import join_heads, split_heads
 from tinytensor.kernels.cupy.loader import accumulator, kernel
 from tinytensor.kernels.cupy.products import matmul
+from tinytensor.kernels.heads import multi_head, queries_keys_values
 from tinytensor.kernels.numpy.attention import (
     Block,
     add_to_bias,
@@ -38,7 +40,6 @@ from tinytensor.kernels.numpy.dropout import RandomKey, survivors_scale
 _BLOCK = 1 << 26  # about as many scores are in a block: 256 MiB of float32, more than enough to keep a GPU busy
 _QUERIES = 256  # the fewest queries of a block
 _KEPT = 512 * 512  # the most scores of a head whose weights are saved
-_TILE = 32  # queries that share a word of dropout's bits
 
 
 class BlockResiduals(NamedTuple):
@@ -122,26 +123,10 @@ class _Attention:
         """Which of a block's weights dropout keeps, as a bit each: (heads, tiles of queries, keys). None without dropout."""
         if self.random_key is None:
             return None
-        heads, tiles = math.prod(self.query[block.batch].shape[:-2]), -(-_length(block) // _TILE)
-        bits = xp.empty((heads, tiles, block.keys.stop), host.uint32)
-        if bits.size:
-            launch = kernel("attention.cu", "keep_bits_of_tiles", self.dtype)
-            first_head = block.batch.start * math.prod(self.lead[1:])
-            keep = keep_arguments(self.random_key, self.keep_probability)
-            places = (first_head, block.queries.start, self.queries, self.keys)
-            grid, threads = (heads * tiles, -(-block.keys.stop // 64)), 64
-            launch(grid, threads, bits, self._dropped_heads(), *keep, tiles, block.keys.stop, self._seen(block), *places)
-        return bits
-
-    def _dropped_heads(self) -> Any:
-        """The head of the dropout mask that belongs to each head of the scores. None where they are numbered alike.
-
-        They are not where only the values have some leading axis: the mask has the leading axes of query and key.
-        """
-        own = math.prod(self.dropped_lead)
-        if own == math.prod(self.lead):
-            return None
-        return xp.broadcast_to(xp.arange(own).reshape(self.dropped_lead), self.lead).reshape(-1)
+        shape = (math.prod(self.query[block.batch].shape[:-2]), -(-_length(block) // BIT_TILE), block.keys.stop)
+        start = (block.batch.start * math.prod(self.lead[1:]), block.queries.start)
+        lengths, heads = (self.queries, self.keys), dropped_heads(self.dropped_lead, self.lead)
+        return keep_bits_of_tiles(self.random_key, self.keep_probability, shape, start, lengths, self._seen(block), heads)
 
     def _seen(self, block: Block) -> int:
         """How many keys the block's first query sees. Each later query sees one key more, up to all of them."""
@@ -220,8 +205,11 @@ def attention_forward(
 ) -> tuple[Any, Any]:
     """softmax(query keyᵀ scale + bias) value. The arguments are those of ``kernels/numpy/attention.py``.
 
-    Saves the ``BlockResiduals`` of each block, or None where there are too many weights.
+    Saves the ``BlockResiduals`` of each block, or None where there are too many weights. Where ``flash_attention.py`` does the
+    work, saves what it saves.
     """
+    if flash.fits(query, key, value, bias, mask, scale):
+        return flash.flash_forward(query, key, value, mask, is_causal, scale, random_key, keep_probability)
     parts = _Attention(query, key, value, bias, mask, is_causal, scale, random_key, keep_probability)
     out = xp.empty((*parts.query.shape[:-1], value.shape[-1]), parts.dtype)
     residuals: list[BlockResiduals] | None = [] if any(needed) and parts.queries * parts.keys <= _KEPT else None
@@ -254,6 +242,9 @@ def attention_backward(
     For query and key it is multiplied by the scale. The gradients of query, key and value are written to the arrays in
     ``into``, or to new ones where these are None.
     """
+    if isinstance(residuals, flash.Residuals):
+        inputs = (query, key, value, mask)
+        return *flash.flash_backward(g, residuals, needed, *inputs, is_causal, scale, keep_probability, into), None
     parts = _Attention(query, key, value, bias, mask, is_causal, scale, random_key, keep_probability)
     query, key, value, scale = parts.query, parts.key, parts.value, parts.scale
     d_bias = None
@@ -310,6 +301,9 @@ def _put(target: Any, x: Any, y: Any, is_first: bool) -> None:
 
 # ------------------------------------------------------------------------------------------------------ several heads
 
+# For flash attention, which needs no copies of the heads.
+_forward_of_views, _backward_of_views = multi_head(attention_forward, attention_backward)
+
 
 def multi_head_attention_forward(
     needed: Sequence[bool],
@@ -324,10 +318,12 @@ def multi_head_attention_forward(
     keep_probability: float,
 ) -> tuple[Any, Any]:
     """``attention_forward`` of the heads, joined: see ``kernels/heads.py``."""
+    settings = (mask, is_causal, scale, random_key, keep_probability)
+    if flash.fits(*queries_keys_values(projected, memory, num_heads), bias, mask, scale):
+        return _forward_of_views(needed, projected, memory, bias, num_heads, *settings)
     has_memory = memory is not None
     query, key, value, _ = _split(projected, memory, num_heads)
     wanted = (needed[0], needed[has_memory], needed[has_memory], needed[2])
-    settings = (mask, is_causal, scale, random_key, keep_probability)
     out, residuals = attention_forward(wanted, query, key, value, bias, *settings)
     return join_heads(out[None]), residuals
 
@@ -347,6 +343,9 @@ def multi_head_attention_backward(
     keep_probability: float,
 ) -> Sequence[Any]:
     """``attention_backward``, which writes the gradients of the heads side by side, so that a single kernel joins them."""
+    settings = (mask, is_causal, scale, random_key, keep_probability)
+    if isinstance(residuals, flash.Residuals):
+        return _backward_of_views(g, residuals, needed, projected, memory, bias, num_heads, *settings)
     query, key, value, g = _split(projected, memory, num_heads, g.astype(projected.dtype, copy=False))
     parts = 3 if memory is None else 1  # of the projection; a memory has two
     of_projected = xp.empty((parts, *query.shape), projected.dtype) if needed[0] else [None] * parts
@@ -355,7 +354,6 @@ def multi_head_attention_backward(
         of_memory = xp.empty((2, *key.shape), memory.dtype) if needed[1] else [None] * 2
     into = [*of_projected, *of_memory]
     wanted = [*[place is not None for place in into], needed[2]]
-    settings = (mask, is_causal, scale, random_key, keep_probability)
     *_, d_bias = attention_backward(g, residuals, wanted, query, key, value, bias, *settings, into)
     return join_heads(of_projected) if needed[0] else None, join_heads(of_memory) if needed[1] else None, d_bias
 

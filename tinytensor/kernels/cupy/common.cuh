@@ -1,6 +1,6 @@
-// What all kernels share. `loader.py` inlines this file where a .cu file says #include "common.cuh", and compiles each .cu file
-// once for each dtype. `Scalar` is the type that arrays hold (float, double or bfloat16). `Accumulator` is the type to compute
-// in (float for float and bfloat16, double for double).
+// What all kernels share. `loader.py` inlines this file where a .cu file says #include "common.cuh". It compiles each .cu file
+// once for each dtype, and once for each value of the constants that a file needs. `Scalar` is the type that arrays hold (float,
+// double or bfloat16). `Accumulator` is the type to compute in (float for float and bfloat16, double for double).
 //
 // To add a kernel: write  extern "C" __global__ void name(...)  in a .cu file of this folder, with pointers for arrays,
 // `long long` for Python's integers and `Accumulator` for its floats. Then write a wrapper in Python that calls
@@ -10,7 +10,8 @@
 //   So do not return early, but skip the work. tests/standin runs these sources on the CPU and refuses what breaks this rule.
 // - Say in __launch_bounds__(threads, 1) how many threads a block has at most: a launch fails where a block's threads together
 //   need more registers than a multiprocessor has, and this keeps the compiler below that. The 1 says that one block at a time
-//   is enough. Without it the compiler may move values from registers to slow memory, to make room for more blocks.
+//   is enough. Without it the compiler may move values from registers to slow memory, to make room for more blocks. A kernel
+//   that needs several blocks at a time says how many; tests/cuda shows that nothing is moved.
 // - CuPy compiles with -ftz=true: float numbers below 1.2e-38 count as zero.
 //
 // To read a kernel: a launch runs it once in each thread of a grid. The grid has gridDim.x by gridDim.y blocks, and each block

@@ -15,6 +15,7 @@ from tinytensor.kernels.numpy.dropout import RandomKey, survivors_scale
 
 _THREADS = 64
 _EACH = 32  # elements of a thread: one block of the random stream
+BIT_TILE = 32  # queries that share a word of ``keep_bits_of_tiles``, as in philox.cuh
 
 
 def keep_arguments(random_key: RandomKey, keep_probability: float) -> tuple[Any, Any, Any, Any, int]:
@@ -36,6 +37,44 @@ def keep_mask(random_key: RandomKey, shape: Sequence[int], keep_probability: flo
     launch = kernel("dropout.cu", "keep_mask", default_dtype)
     launch(*_grid(math.prod(shape)), out, *keep_arguments(random_key, keep_probability), math.prod(shape))
     return out
+
+
+def keep_bits_of_tiles(
+    random_key: RandomKey,
+    keep_probability: float,
+    shape: tuple[int, int, int],
+    start: tuple[int, int],
+    lengths: tuple[int, int],
+    seen: int,
+    heads_of_mask: Any,
+) -> Any:
+    """Which of attention's weights dropout keeps, as a bit each: words of this shape, (heads, tiles of 32 queries, keys).
+
+    They belong to the heads and queries from ``start`` (head, query) on, where a head of the dropout mask has ``lengths``
+    (queries, keys). The first of the queries sees ``seen`` keys, and each later one sees one more: words of which no bit is
+    seen are 0. ``heads_of_mask`` is what ``dropped_heads`` returns.
+    """
+    bits = xp.empty(shape, host.uint32)
+    if bits.size:
+        heads, tiles, keys = shape
+        # The kernel compiled for any dtype will do, as for ``keep_mask``.
+        launch = kernel("dropout.cu", "keep_bits_of_tiles", default_dtype)
+        grid = (heads * tiles, -(-keys // _THREADS))
+        keep = keep_arguments(random_key, keep_probability)
+        launch(grid, _THREADS, bits, heads_of_mask, *keep, tiles, keys, seen, *start, *lengths)
+    return bits
+
+
+def dropped_heads(own_lead: Sequence[int], lead: Sequence[int]) -> Any:
+    """The head of the dropout mask that belongs to each head of the scores. None where they are numbered alike.
+
+    They are not where only the values have some leading axis. The mask has ``own_lead``, that of query and key, and the scores
+    are made for all of ``lead``.
+    """
+    own = math.prod(own_lead)
+    if own == math.prod(lead):
+        return None
+    return xp.broadcast_to(xp.arange(own).reshape(own_lead), lead).reshape(-1)
 
 
 def dropout_forward(

@@ -47,10 +47,11 @@ def _inlined(file: str, included: set[str]) -> str:
     return _INCLUDE.sub(header, (_FOLDER / file).read_text().replace("#pragma once\n", ""))
 
 
-def options(dtype: str) -> tuple[str, ...]:
-    """The options of NVRTC, the compiler, for kernels on arrays of this dtype."""
+def options(dtype: str, **constants: int) -> tuple[str, ...]:
+    """The options of NVRTC, the compiler, for kernels on arrays of this dtype. The constants are macros."""
     scalar, accumulator, _ = _TYPES[dtype]
-    return ("--std=c++17", f"-DScalar={scalar}", f"-DAccumulator={accumulator}")
+    macros = {"Scalar": scalar, "Accumulator": accumulator, **constants}
+    return ("--std=c++17", *[f"-D{name}={value}" for name, value in macros.items()])
 
 
 def _type(dtype: Any) -> tuple[str, str, Any]:
@@ -60,13 +61,13 @@ def _type(dtype: Any) -> tuple[str, str, Any]:
 
 
 @functools.cache
-def _module(file: str, dtype: str) -> Any:
-    return xp.RawModule(code=source(file), options=options(dtype))
+def _module(file: str, dtype: str, **constants: int) -> Any:
+    return xp.RawModule(code=source(file), options=options(dtype, **constants))
 
 
 @functools.cache
-def kernel(file: str, name: str, dtype: Any) -> Callable[..., None]:
-    """The kernel of that name, compiled for arrays of this dtype, as ``launch(grid, block, *arguments)``.
+def kernel(file: str, name: str, dtype: Any, **constants: int) -> Callable[..., None]:
+    """The kernel of that name, compiled for arrays of this dtype and with these macros, as ``launch(grid, block, *arguments)``.
 
     ``grid`` is the number of blocks and ``block`` the number of threads in each: an int, or a tuple of up to three. A grid with
     a 0 in it launches nothing. An argument is a C-contiguous array, None (a null pointer), an int (``long long``), a float
@@ -75,7 +76,7 @@ def kernel(file: str, name: str, dtype: Any) -> Callable[..., None]:
     """
     # CuPy itself would pass a float as a double and a NumPy number with its own size, and it refuses None.
     convert = {**dict.fromkeys(_FLOATS, _type(dtype)[2]), **dict.fromkeys(_INTEGERS, int), type(None): lambda none: 0}
-    function = _module(file, dtype.name).get_function(name)
+    function = _module(file, dtype.name, **constants).get_function(name)
 
     def launch(grid: int | tuple[int, ...], block: int | tuple[int, ...], *arguments: Any) -> None:
         blocks = grid if isinstance(grid, tuple) else (grid,)

@@ -48,6 +48,7 @@ __device__ inline Word split_mix(Word seed, Word index) {
 }
 
 constexpr int block_elements = 32;  // elements in a block of the stream: a byte each
+constexpr int bit_tile = 32;        // queries that share a word of the mask of attention's weights, as in dropout.py
 
 // Bit i says whether element 32 * block + i is kept.
 __device__ inline unsigned int keep_bits(const Keep& keep, Word block) {
