@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tinytensor.backend import is_floating, xp
+from tinytensor.backend import is_array, is_floating, xp
 from tinytensor.op import op
 from tinytensor.ops.elementwise import is_number
 
@@ -106,7 +106,8 @@ def isclose(x: Any, y: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: b
     >>> tt.isclose(tt.tensor([1.0, 2.0]), tt.tensor([1.0, 2.1]))
     tensor([ True, False])
     """
-    return xp.isclose(xp.asarray(x), xp.asarray(y), rtol=rtol, atol=atol, equal_nan=equal_nan)
+    x, y = [a if is_array(a) else xp.full((), a) for a in (x, y)]
+    return xp.isclose(x, y, rtol=rtol, atol=atol, equal_nan=equal_nan)
 
 
 def allclose(x: Any, y: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> bool:

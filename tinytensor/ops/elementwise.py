@@ -353,7 +353,7 @@ def where(condition: Any, x: Tensor | float, y: Tensor | float) -> Tensor:
             "x and y are missing: x[condition] gives the elements where it is true, numpy.nonzero(c.numpy()) their places"
         )
     if is_number(x) and is_number(y) and float in (type(x), type(y)):  # NumPy would make float64 of two Python numbers
-        x = xp.asarray(x, default_dtype)
+        x = xp.full((), x, default_dtype)
     return kernels.where(condition, x, y)
 
 

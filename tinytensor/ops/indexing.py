@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels
 from tinytensor.backend import from_numpy, host, index_dtype, is_array, is_host_array, scatter_add, xp
+from tinytensor.capturing import refuse
 from tinytensor.engine import Part
 from tinytensor.modes import modes
 from tinytensor.op import op
@@ -49,13 +50,18 @@ def as_index(index: Any) -> Any:
         # A copy, because the tensor may later be changed in place, and what is recorded must not change.
         index = index.data.copy() if modes.recording and is_host_array(index.data) else index.data
     elif isinstance(index, (list, range)):
-        index = from_numpy(host.asarray(index, dtype=None if len(index) else host.int64))
+        index = _copied(host.asarray(index, dtype=None if len(index) else host.int64))
     elif is_host_array(index) and not isinstance(index, host.integer):
-        index = from_numpy(index)
+        index = _copied(index)
     if isinstance(index, float) or (hasattr(index, "dtype") and index.dtype.kind not in "iub"):  # CuPy truncates a float
         kind = getattr(index, "dtype", "float")
         raise IndexError(f"an index must be of integers or booleans, not {kind}: convert it with .astype('int64')")
     return index
+
+
+def _copied(index: Any) -> Any:
+    refuse("the places of an index", "make it a tensor before, and pass it in", before=False)
+    return from_numpy(index)
 
 
 def _getitem_gradient(g: Any, x_shape: tuple[int, ...], index: Any) -> Any:
@@ -114,7 +120,7 @@ def take(x: Tensor, indices: Any, axis: int | None = None) -> Tensor:
 
 def _as_integers(indices: Any) -> Any:
     index = as_index(indices)
-    return from_numpy(index) if isinstance(index, (int, host.integer)) else index
+    return xp.full((), index, index_dtype) if isinstance(index, (int, host.integer)) else index
 
 
 def _along(indices: Any, axis: int, shape: tuple[int, ...]) -> tuple[Any, ...]:

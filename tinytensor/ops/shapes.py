@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinytensor.backend import host, xp
+from tinytensor.capturing import table
 from tinytensor.op import op
 
 if TYPE_CHECKING:
@@ -258,7 +259,7 @@ def pad(x: Tensor, pad_width: int | Sequence[Any], mode: str = "constant", const
     for axis, pair in enumerate(_pad_pairs(pad_width, x.ndim)):
         if any(pair):
             places: Any = host.pad(host.arange(x.shape[axis]), pair, mode=mode)  # type: ignore[call-overload]
-            x = x[(slice(None),) * axis + (places,)]
+            x = x[(slice(None),) * axis + (table(places),)]
     return x
 
 
@@ -272,7 +273,7 @@ def repeat(x: Tensor, repeats: int | Sequence[int], axis: int | None = None) -> 
         x, axis = reshape(x, -1), axis or 0
     axis = normalize_axis(axis, x.ndim, "repeat: axis")
     places = host.repeat(host.arange(x.shape[axis]), repeats)
-    return x[(slice(None),) * axis + (places,)]
+    return x[(slice(None),) * axis + (table(places),)]
 
 
 def tile(x: Tensor, repetitions: int | Sequence[int]) -> Tensor:
