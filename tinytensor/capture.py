@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tinytensor import backend
-from tinytensor.backend import is_host_array, xp
+from tinytensor.backend import host, is_host_array, xp
 from tinytensor.capturing import CaptureError, Number, Step
 from tinytensor.tensor import Tensor
 
@@ -29,13 +29,19 @@ class capture:
     The results are those of the function, to the bit, and the next call overwrites them: copy what is to be kept.
 
     Inputs have the same shapes and dtypes in each call. The function gets a NumPy array as a tensor, and a Python number as a
-    ``capturing.Number``, which ``optimizer.step`` takes as its ``scale``. Dropout draws other random keys in each step. All
-    else that Python does happens once: a module's mode, an ``if``, a number in a formula. Parameters may change in place, but
-    not be replaced. Gradients stay in the ``.grad`` that the fourth call made.
+    ``capturing.Number``, which ``optimizer.step`` takes as its ``scale``. Dropout draws other random keys in each step, and
+    the learning rates of ``param_groups`` are read anew. All else that Python does happens once: a module's mode, an ``if``, a
+    number in a formula. After each call ``.grad`` is what the step leaves there, in the memory that the fourth call made.
 
-    Raises CaptureError if the function reads a value of the GPU (``.item()``, ``float(x)``, ``if x``), makes a tensor of
-    numbers (``tt.tensor``), draws random numbers except for dropout, or has another optimizer than Adam, AdamW and Muon; for
-    inputs of other shapes; and without a GPU.
+    Raises CaptureError
+
+    * if the function reads a value of the GPU (``.item()``, ``float(x)``, ``if x``), makes a tensor of numbers (``tt.tensor``,
+      or an index in a list), draws random numbers except for dropout (``tt.checkpoint`` does, too), cuts a batch into shards,
+      adds to gradients of the call before, or has another optimizer than Adam, AdamW and Muon;
+    * for inputs of other shapes;
+    * after a parameter was replaced, frozen or unfrozen (its values may change in place), or another setting of the optimizer
+      than a learning rate;
+    * without a GPU.
 
     ::
 
@@ -81,8 +87,13 @@ class capture:
         self._graph.launch()
         return self._results
 
+    @property
+    def is_captured(self) -> bool:
+        """Whether the step is captured by now, so that the GPU repeats it."""
+        return self._graph is not None
+
     def _prepare(self, inputs: tuple[Any, ...]) -> Step:
-        arrays = [x for x in inputs if is_host_array(x)]
+        arrays = [x for x in inputs if _is_array(x)]
         step = Step(sum(array.nbytes + 16 for array in arrays))
         self._inputs = [_Input(x, step) for x in inputs]
         step.end_inputs()
@@ -123,7 +134,7 @@ class _Input:
         if isinstance(value, Tensor):
             self._place: Any = xp.empty(value.shape, value.dtype)
             self.passed = Tensor._wrap(self._place)
-        elif is_host_array(value):
+        elif _is_array(value):
             self._place, on_device = step.slot(value.shape, value.dtype)
             self.passed = Tensor._wrap(on_device)
         else:
@@ -138,17 +149,22 @@ class _Input:
             )
         if isinstance(value, Tensor):
             self._place[...] = value.data
-        elif is_host_array(value):
+        elif _is_array(value):
             self._place[...] = value
         else:
             self._place[0] = value
 
 
+def _is_array(value: Any) -> bool:
+    """True for a NumPy array, and not for one of NumPy's numbers."""
+    return is_host_array(value) and not isinstance(value, host.generic)
+
+
 def _kind(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"a tensor of {value.dtype}{value.shape}"
-    if is_host_array(value):
+    if _is_array(value):
         return f"a NumPy array of {value.dtype}{value.shape}"
-    if isinstance(value, (int, float)):
+    if isinstance(value, (int, float, host.number)):
         return "a number"
     raise TypeError(f"a captured step takes tensors, NumPy arrays and numbers, not {type(value).__name__}")

@@ -5,7 +5,9 @@ memory and with the same numbers. So what has to be another in each step must be
 
 * ``numbers``: numbers that the CPU computes, such as a random key, or factors that depend on the learning rate;
 * ``repeat``: work of the CPU, such as counting the step;
-* ``constant``: a table that is the same in all steps, but must be copied to the GPU once (``table``).
+* ``constant``: a table that is the same in all steps, but must be copied to the GPU once (``table``);
+* ``before_gradient``: a tensor whose ``.grad`` changes;
+* ``before_replays``: a check that something else has not changed.
 
 Anywhere else these functions just do what is asked. Kernels call them, so this file imports nothing that lies above kernels.
 """
@@ -71,6 +73,20 @@ def table(values: Any) -> Array:
     return from_numpy(values) if _here.step is None else _here.step.table(values)
 
 
+def before_replays(check: Callable[[], None]) -> None:
+    """Call ``check()`` before each replay, and before anything is done for it. It raises CaptureError if something that the
+    step took as it was has changed since."""
+    if _here.step is not None:
+        _here.step.checks.append(check)
+
+
+def before_gradient(tensor: Any, is_set: bool) -> None:
+    """Note that the ``.grad`` of a tensor will be set, or that a gradient will be added to it. After each replay it is what it
+    was after the captured step. Raises CaptureError if the step adds to a gradient of the step before: it is to set it first."""
+    if _here.step is not None:
+        _here.step.before_gradient(tensor, is_set)
+
+
 def changing(compute: Callable[[], float]) -> Any:
     """The number that ``compute()`` returns; in a captured step a ``Number``, which computes it anew in each step."""
     return compute() if _here.step is None else Number(compute)
@@ -102,6 +118,38 @@ class Number:
         return float(self._compute())
 
 
+class _Gradient:
+    """The ``.grad`` of a tensor, which a captured step changes."""
+
+    def __init__(self, tensor: Any, is_set: bool):
+        self.tensor = tensor
+        self.is_set = is_set  # by the step, before anything is added to it
+        self.check_before()
+        self.after: Any = None  # what it is after the step
+        self.is_frozen = False
+
+    def remember(self) -> None:
+        """The step has been captured."""
+        self.after, self.is_frozen = self.tensor.grad, not self.tensor.requires_grad
+
+    def check_before(self) -> None:
+        """Raise CaptureError if the step would add to what is there."""
+        if not self.is_set and self.tensor.grad is not None:
+            raise CaptureError(
+                f"a captured step cannot add to the gradient that a tensor of shape {self.tensor.shape} already has: let the "
+                "step itself begin with zero_grad()"
+            )
+
+    def check(self) -> None:
+        """Raise CaptureError if a replay would not do what the step does now."""
+        self.check_before()
+        if self.tensor.requires_grad == self.is_frozen:
+            raise CaptureError(
+                f"a tensor of shape {self.tensor.shape} was frozen since the step was captured, or is not frozen any more: "
+                "capture the step anew"
+            )
+
+
 class Step:
     """A step that is being captured: its work on the CPU, and its numbers on the GPU."""
 
@@ -116,6 +164,8 @@ class Step:
         self._inputs_end = 0
         self._work: list[Callable[[], None]] = []
         self._constants: list[tuple[Array, Any]] = []
+        self._gradients: dict[int, _Gradient] = {}
+        self.checks: list[Callable[[], None]] = []  # before each replay
         self.kept: list[Array] = []
         self.is_capturing = False
         self.is_on_host = False  # whether work of the CPU is being done, which may read numbers and draw random ones
@@ -128,9 +178,12 @@ class Step:
         if _here.step is not None:
             raise CaptureError("a step that is captured cannot capture another")
         self._work, self.kept, self._end, self.is_capturing = [], [], self._inputs_end, is_capturing
+        self._gradients, self.checks = {}, []
         _here.step = self
         try:
             yield
+            for gradient in self._gradients.values() if is_capturing else ():
+                gradient.remember()
         finally:
             _here.step = None
             for array, values in self._constants:  # also after an error, as caches may hold these arrays
@@ -166,6 +219,11 @@ class Step:
         self._constants.append((array, values))
         return array
 
+    def before_gradient(self, tensor: Any, is_set: bool) -> None:
+        """Note that the ``.grad`` of a tensor will change."""
+        if id(tensor) not in self._gradients:
+            self._gradients[id(tensor)] = _Gradient(tensor, is_set)
+
     # ------------------------------------------------------------------------------------------------ its numbers
 
     def slot(self, shape: tuple[int, ...], dtype: DType) -> tuple[Any, Array]:
@@ -194,8 +252,14 @@ class Step:
 
     def work(self) -> None:
         """Do the CPU's work of one more step."""
+        for check in self.checks:
+            check()
+        for gradient in self._gradients.values():
+            gradient.check()
         for work in self._work:
             work()
+        for gradient in self._gradients.values():
+            gradient.tensor.grad = gradient.after
 
     @contextmanager
     def _on_host(self) -> Iterator[None]:

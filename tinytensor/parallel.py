@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import threadpoolctl
 
-from tinytensor import backend, cores, engine, random
+from tinytensor import backend, capturing, cores, engine, random
 from tinytensor.backend import host
 from tinytensor.modes import capture_modes, modes, without_warnings
 from tinytensor.tensor import Tensor, accumulate, leaf_gradients
@@ -71,6 +71,7 @@ def run(function: Callable[[Shard], Result], shards: Sequence[Shard], seeds: Seq
     if modes.tracer is not None or (len(shards) < 2 and not seeds):
         with without_warnings():
             return [function(shard) for shard in shards]
+    capturing.refuse("the random numbers of its shards, which have a seed each", "leave its batch whole")
     work = _as_shard(function)
     return call_together([functools.partial(work, shard, seed) for shard, seed in zip(shards, seeds or new_seeds(len(shards)))])
 
@@ -85,9 +86,9 @@ def new_seeds(shards: int) -> list[int]:
 def call_together(functions: Sequence[Callable[[], Result]]) -> list[Result]:
     """The results of the functions. The first runs in this thread and each other one in a thread of its own.
 
-    Inside of a shard they run one after the other.
+    Inside of a shard they run one after the other. So they do in a captured step, which is this thread's alone.
     """
-    if _here.is_a_shard or len(functions) < 2:
+    if _here.is_a_shard or len(functions) < 2 or capturing.is_on():
         return [function() for function in functions]
     with one_blas_thread():
         others = [_threads(len(functions) - 1).submit(function) for function in functions[1:]]

@@ -31,7 +31,7 @@ from tinytensor.backend import (
     to_numpy,
     xp,
 )
-from tinytensor.capturing import refuse
+from tinytensor.capturing import before_gradient, refuse
 from tinytensor.modes import enable_grad, modes, read_values
 
 
@@ -157,6 +157,7 @@ class Tensor:
             raise TypeError(f"a gradient must be a tensor, not a {type(value).__name__}: make it one with tt.tensor(...)")
         if value is not None and (value.shape != self.shape or value.dtype != self.dtype):
             raise ValueError(f"a gradient of {value.dtype}{value.shape} does not fit a tensor of {self.dtype}{self.shape}")
+        before_gradient(self, is_set=True)
         self._grad = value
 
     # ------------------------------------------------------------------------------------------------- its values
@@ -522,6 +523,7 @@ def accumulate(gradients: Mapping[engine.Node, Any]) -> None:
             tensor = None if leaf.tensor is None else leaf.tensor()
             if tensor is None or tensor.node is not leaf:  # the tensor is gone, or it was frozen or converted meanwhile
                 continue
+            before_gradient(tensor, is_set=False)
             if tensor._grad is None:
                 tensor._grad = _with_own_memory(value)
             elif isinstance(value, Tensor):

@@ -16,23 +16,30 @@ Step = Callable[[Sequence[Work], float], tuple[Tensor, Tensor]]
 class CapturedSteps:
     """Does what ``step`` does, and captures it for batches like the first: of the same shapes, with as many targets.
 
-    Other batches are given to ``step`` itself, as the last of an epoch may be. So is a batch of several shards.
+    Other batches are given to ``step`` itself, as the last of an epoch may be. So is a batch of several shards. If two others
+    that are alike come one after the other before anything is captured, it is captured for batches like these: a run may be
+    resumed at the end of an epoch.
     """
 
     def __init__(self, step: Step):
         self._step = step
         self._kind: Any = None  # of the batches that are captured
         self._captured: Any = None
+        self._before: Any = None  # the kind of the last batches
 
     def __call__(self, work: Sequence[Work], rate: float) -> tuple[Tensor, Tensor]:
         """One step, with the losses and norms in memory of their own."""
-        kind = _kind(work)
-        if self._captured is None and kind is not None:
+        kind, before = _kind(work), self._before
+        self._before = kind
+        if kind is not None and kind != self._kind and self._may_change(kind == before):
             self._kind, self._captured = kind, tt.capture(self._with_tensors_for(work))
         if kind is None or kind != self._kind:
             return self._step(work, rate)
         loss, norm = self._captured(*[tensor for batch in work for tensor in _tensors(batch).values()], rate)
         return loss.copy(), norm.copy()
+
+    def _may_change(self, is_repeated: bool) -> bool:
+        return self._captured is None or (is_repeated and not self._captured.is_captured)
 
     def _with_tensors_for(self, work: Sequence[Work]) -> Callable[..., tuple[Tensor, Tensor]]:
         """The step as a function of the tensors of such batches, and of the rate."""

@@ -198,8 +198,7 @@ class Module:
     def zero_grad(self) -> None:
         """Forget all gradients."""
         for p in self.parameters():
-            if p.grad is not None:  # a frozen parameter has none
-                p.grad = None
+            p.grad = None
 
     # ---------------------------------------------------------------------------------------------- saving and loading
 

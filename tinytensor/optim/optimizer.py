@@ -104,8 +104,7 @@ class Optimizer:
     def zero_grad(self) -> None:
         """Forget the gradients of all parameters."""
         for p in self.parameters():
-            if p.grad is not None:  # a frozen parameter has none
-                p.grad = None
+            p.grad = None
 
     def step(
         self, scale: SupportsFloat = 1.0, threads: int = 1, ranks: Ranks | None = None, gradient_scale: Any = None
@@ -128,7 +127,7 @@ class Optimizer:
             lr = capturing.changing(partial(_learning_rate, group, scale))
             updates += [(p, state, settings, lr) for p, state in zip(group["params"], states) if _learns(p)]
         if capturing.is_on():
-            capturing.repeat(_same_arrays(updates))
+            capturing.before_replays(self._check_same(updates))
         if gradient_scale is not None and not self._reads_gradient_scale:
             scale_gradients([p.grad.data for p, *_ in updates if p.grad is not None], gradient_scale)
         own, others = of_ranks(updates, threads, ranks)
@@ -141,6 +140,27 @@ class Optimizer:
         if ranks is not None and ranks.shares_memory:
             ranks.barrier()
         capturing.repeat(partial(_note_changes, updates))  # not in the threads, which would only wait for each other
+
+    def _check_same(self, updates: Sequence[Update]) -> Callable[[], None]:
+        """A function that raises CaptureError if a captured step would go on with what is no longer there: with the arrays of
+        parameters, the optimizer's state, or settings other than the learning rate."""
+        parameters, state = [(p, p.data) for p, *_ in updates], self.state
+        settings = [_fixed_settings(group) for group in self.param_groups]
+
+        def check() -> None:
+            changed = None
+            if any(p.data is not array for p, array in parameters):
+                changed = "a parameter was replaced"
+            elif self.state is not state:
+                changed = "another state of the optimizer was loaded"
+            elif [_fixed_settings(group) for group in self.param_groups] != settings:
+                changed = "a setting of the optimizer was changed that is not the learning rate"
+            if changed:
+                raise capturing.CaptureError(
+                    f"{changed} since the step was captured, which would go on with the old one: capture the step anew"
+                )
+
+        return check
 
     def _update_all(self, updates: list[Update]) -> None:
         """Change the parameters with as few calls of ``update`` as their groups, dtypes and states allow."""
@@ -269,6 +289,11 @@ def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
     return {name: _number(value) for name, value in group.items() if name != "params"}
 
 
+def _fixed_settings(group: Mapping[str, Any]) -> dict[str, Any]:
+    """A group's settings that a captured step does not read anew."""
+    return {name: value for name, value in _settings(group).items() if name != "lr"}
+
+
 def _number(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return tuple([_number(x) for x in value])
@@ -283,22 +308,6 @@ def _learning_rate(group: Mapping[str, Any], scale: SupportsFloat) -> float:
 def _note_changes(updates: Sequence[Update]) -> None:
     for p, *_ in updates:
         note_change(p.data)
-
-
-def _same_arrays(updates: Sequence[Update]) -> Callable[[], None]:
-    """A function that raises CaptureError if a parameter has another array than now, as a captured step would change the old
-    one."""
-    parameters = [(p, p.data) for p, *_ in updates]
-
-    def check() -> None:
-        for p, array in parameters:
-            if p.data is not array:
-                raise capturing.CaptureError(
-                    f"a parameter of shape {p.shape} was replaced since the step was captured, which would go on with the old "
-                    "one: change it in place, or capture the step anew"
-                )
-
-    return check
 
 
 def _learns(parameter: Parameter) -> bool:

@@ -1,13 +1,13 @@
 """Products of matrices by cuBLASLt, the part of cuBLAS that is told its stream and its working memory in every call.
 
-CuPy has no binding of it, so ctypes calls the library. Its calls can be captured in a CUDA graph (see ``recording.py``), while
+CuPy has no binding of it, so ctypes calls the library. Its calls can be captured in a CUDA graph (see ``capture.py``), while
 CuPy refuses its own calls of cuBLAS there (github.com/cupy/cupy/issues/6290).
 
 It can also add a bias before a result is stored, which saves a pass over the result.
 
 A call takes descriptions of the product and of its matrices, and an algorithm that fits them. Both are made once for each kind
-of product, and kept. ``TINYTENSOR_CUBLASLT=1`` sends all products here, to compare the speed. By default only those of a step
-that is recorded come here.
+of product, and kept. ``TINYTENSOR_CUBLASLT=1`` sends all products here, to compare the speed. By default only those of a
+captured step come here.
 
 The names and numbers are those of cublasLt.h (docs.nvidia.com/cuda/cublas, "Using the cuBLASLt API").
 """
@@ -153,7 +153,7 @@ class Plan:
         )
         _call("cublasLtMatmulPreferenceDestroy", preference)
         if not count.value or found.status:
-            raise CublasLtError(f"cuBLASLt has no algorithm for {product}: leave out TINYTENSOR_CUBLASLT and do not record it")
+            raise CublasLtError(f"cuBLASLt has no algorithm for {product}: leave out TINYTENSOR_CUBLASLT and TINYTENSOR_CAPTURE")
         return found
 
 
