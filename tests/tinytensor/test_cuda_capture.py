@@ -15,6 +15,7 @@ from tinytensor.backend import xp
 from tinytensor.kernels.cupy import cublaslt, optimizers
 
 CONFIG = GPTConfig(vocab_size=11, block_size=8, num_layers=2, num_heads=2, d_model=8, dropout=0.2)
+WIDE = dataclasses.replace(CONFIG, d_model=16, num_layers=1, num_heads=1)  # a width of heads that flash attention takes
 STEPS = 100
 
 
@@ -67,7 +68,8 @@ KINDS = {
     "Muon in bfloat16": {"muon_learning_rate": 0.02, "dtype": "bfloat16"},
     "without clipping": {"clip": float("inf")},
     "several batches": {"accumulate": 3},
-    "wide heads": {"dtype": "bfloat16", "config": dataclasses.replace(CONFIG, d_model=32, num_layers=1)},
+    "flash attention": {"dtype": "bfloat16", "config": WIDE},
+    "flash attention and Muon": {"dtype": "bfloat16", "config": WIDE, "muon_learning_rate": 0.02},
     "other layers": {
         "config": GPTConfig(
             vocab_size=11, block_size=8, num_layers=1, num_heads=2, d_model=8, dropout=0.1, bias=True, positions="rotary",
@@ -79,16 +81,27 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_hundred_captured_steps_are_a_hundred_steps(kind):
-    steps = 12 if kind == "wide heads" else STEPS  # attention in tiles takes the stand-in long
     plain = Training(**KINDS[kind])
-    expected = plain.run(in_tensors(plain.step), steps)
+    expected = plain.run(in_tensors(plain.step))
     captured = Training(**KINDS[kind])
-    assert captured.run(capture(captured.step), steps) == expected
+    assert captured.run(capture(captured.step)) == expected
+
+
+def test_flash_attention_and_its_dropout_are_in_the_graph():
+    """So each replay makes other bits of the dropout mask, as its random key is read on the GPU."""
+    training = Training(**KINDS["flash attention"])
+    step = capture(training.step)
+    training.run(step, steps=4)
+    names = [name for name, *_ in step._graph._launches]
+    flash = ["flash_forward", "flash_backward_queries", "flash_backward_keys"]
+    assert [name for name in names if name in (*flash, "keep_bits_of_tiles")] == ["keep_bits_of_tiles", *flash]
+    assert not {"softmax", "softmax_backward", "upload"} & set(names)
 
 
 @pytest.mark.parametrize("given", ["NumPy arrays", "tensors"])
-def test_a_captured_step_is_one_launch_and_waits_for_nothing(given):
-    training = Training()
+@pytest.mark.parametrize("kind", ["AdamW", "Muon", "flash attention", "several batches"])
+def test_a_captured_step_is_one_launch_and_waits_for_nothing(kind, given):
+    training = Training(**KINDS[kind])
     step = capture(training.step)
     costs = []
 
@@ -153,6 +166,67 @@ def test_other_work_may_come_between_steps():
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize("place", ["first", "last", "twice"])
+def test_the_step_may_forget_its_gradients_at_either_end(place):
+    """So after each call ``.grad`` is what it would be without a graph."""
+    found = []
+    for step_of in (in_tensors, capture):
+        training, seen = Training(), []
+
+        def step(*inputs, training=training):
+            results = training.step(*inputs)  # which forgets them first
+            if place != "first":
+                training.optimizer.zero_grad()
+            return results
+
+        def look(number, training=training, seen=seen):
+            gradient = training.optimizer.parameters()[0].grad
+            seen.append(None if gradient is None else gradient.numpy().tobytes())
+            if place == "twice":
+                training.optimizer.zero_grad()
+
+        found.append((training.run(step_of(step), steps=7, after=look), seen))
+    assert found[0] == found[1] and (None in seen) == (place != "first")
+
+
+def backward(weights, optimizer):
+    def step(x):
+        loss = ((weights * x).sum() ** 2).sum()
+        loss.backward()
+        return loss.detach()
+
+    return step
+
+
+def test_gradients_may_be_used_outside_of_the_step():
+    """Where the caller forgets them after each step, and takes the optimizer's step."""
+    found = []
+    for step_of in (lambda step: lambda x: step(tt.tensor(x)), capture):
+        weights = nn.Parameter(WEIGHTS)
+        optimizer = optim.SGD([weights], lr=0.01)
+        step = step_of(backward(weights, optimizer))
+        for number in range(7):
+            step(X * number)
+            optimizer.step()
+            optimizer.zero_grad()
+        found.append(weights.tolist())
+    assert found[0] == found[1] != WEIGHTS
+
+
+def test_gradients_of_several_calls_do_not_add_up():
+    weights = nn.Parameter(WEIGHTS)
+    step = capture(backward(weights, None))
+    for _ in range(6):
+        step(X)
+        weights.grad = None
+    step(X)
+    with pytest.raises(CaptureError, match=r"cannot add to the gradient .* begin with zero_grad"):
+        step(X)
+    with pytest.raises(CaptureError, match="cannot add to the gradient"):
+        for _ in range(2):
+            capture(backward(weights, None))(X)
+
+
 def test_two_captured_steps_share_a_model():
     found = []
     for step_of in (in_tensors, capture):
@@ -214,6 +288,11 @@ REFUSED = {
     "a tensor of numbers": (lambda loss, w: w.detach() * tt.tensor([1.0, 2.0, 3.0]), "make it before, and pass it in"),
     "random numbers": (lambda loss, w: tt.random.normal((3,)), "draw them before, and pass them in"),
     "a permutation": (lambda loss, w: tt.random.permutation(3), "draw them before"),
+    "an index in a list": (lambda loss, w: w[[0, 1]], "make it a tensor before"),
+    "an index that is a NumPy array": (lambda loss, w: w[np.arange(2)], "make it a tensor before"),
+    "shards": (lambda loss, w: tt.parallel.run(lambda x: x, [w, w]), "leave its batch whole"),
+    "shards with seeds": (lambda loss, w: tt.parallel.run(lambda x: x, [w, w], [1, 2]), "leave its batch whole"),
+    "a checkpoint": (lambda loss, w: tt.checkpoint(lambda x: x * x, w), "the same random numbers"),
     "another step": (lambda loss, w: small(lambda *_: None)(X, 1.0), "cannot capture another"),
 }
 
@@ -245,11 +324,12 @@ def test_dropout_takes_its_random_key_from_the_gpu_too():
         assert (kernels.keep_mask(on_gpu, (70, 9), keep).get() == kernels.keep_mask(key, (70, 9), keep).get()).all()
         dropped = [kernels.dropout_forward([True], x, x, each, keep)[0] for each in (key, on_gpu)]
         assert dropped[0].get().tobytes() == dropped[1].get().tobytes()
-    attended = [
-        kernels.attention_forward([True] * 3, *[x.reshape(5, 7, 10)] * 3, None, None, True, 0.3, each, 0.5)[0]
-        for each in (key, on_gpu)
-    ]
-    assert attended[0].get().tobytes() == attended[1].get().tobytes()
+    for dtype, part in (("float32", x), ("bfloat16", x[:, :48])):  # heads of width 10, and of width 16 for flash attention
+        parts = [part.reshape(5, 7, 10) if dtype == "float32" else part.reshape(3, 7, 16).astype(dtype)] * 3
+        attended = [
+            kernels.attention_forward([True] * 3, *parts, None, None, True, 0.3, each, 0.5)[0] for each in (key, on_gpu, (1, 2))
+        ]
+        assert attended[0].get().tobytes() == attended[1].get().tobytes() != attended[2].get().tobytes()
 
 
 def test_an_optimizer_that_would_keep_its_learning_rate():
@@ -276,6 +356,13 @@ def test_inputs_do_not_change_their_shapes(inputs, message, calls):
         step(*inputs)
 
 
+@pytest.mark.parametrize("kind", [float, np.float32, np.float64])
+def test_a_number_may_be_numpys(kind):
+    step, same = small(lambda *_: None), small(lambda *_: None)
+    for number in range(6):
+        assert step(X, kind(number / 4)).item() == same(X, number / 4).item()
+
+
 def test_what_is_no_input():
     with pytest.raises(TypeError, match="not list"):
         small(lambda *_: None)([1.0, 2.0, 3.0], 1.0)
@@ -291,6 +378,69 @@ def test_a_parameter_that_is_replaced():
     training.model.load_state_dict(state, assign=True)
     with pytest.raises(CaptureError, match="was replaced since the step was captured"):
         training.run(step, steps=1)
+
+
+CHANGES = {
+    "a weight decay": (lambda t: t.optimizer.param_groups[0].update(weight_decay=0.5), "a setting of the optimizer was changed"),
+    "a state": (lambda t: t.optimizer.load_state_dict(t.optimizer.state_dict()), "another state of the optimizer was loaded"),
+    "a frozen parameter": (lambda t: setattr(t.optimizer.parameters()[1], "requires_grad", False), "was frozen since"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_may_change_before_the_capture(name):
+    change, found = CHANGES[name][0], []
+    for step_of in (in_tensors, capture):
+        training = Training()
+
+        def after(number, training=training):
+            if number == 1:
+                change(training)
+
+        found.append(training.run(step_of(training.step), steps=7, after=after))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_may_not_change_after_the_capture(name):
+    change, message = CHANGES[name]
+    training = Training()
+    step = capture(training.step)
+    training.run(step, steps=4)
+    change(training)
+    before = tt.random.get_state(), training.optimizer.state_dict()["0.steps"].item()
+    with pytest.raises(CaptureError, match=message):
+        training.run(step, steps=1)
+    assert (tt.random.get_state(), training.optimizer.state_dict()["0.steps"].item()) == before  # nothing was done
+
+
+def test_a_parameter_that_is_frozen_from_the_first_may_not_learn_later():
+    training = Training()
+    parameter = training.optimizer.parameters()[1]
+    parameter.requires_grad = False
+    step = capture(training.step)
+    training.run(step, steps=6)
+    parameter.requires_grad = True
+    with pytest.raises(CaptureError, match="is not frozen any more"):
+        training.run(step, steps=1)
+
+
+def test_threads_of_the_optimizer_are_this_thread():
+    """Others would launch their work beside the graph."""
+    found = []
+    for step_of in (lambda step: lambda *inputs: step(*map(tt.tensor, inputs)), capture):
+        weights = [nn.Parameter(WEIGHTS), nn.Parameter([1.0, 1.0, 1.0])]
+        optimizer = optim.AdamW(weights, lr=0.1)
+
+        def step(x, weights=weights, optimizer=optimizer):
+            optimizer.zero_grad()
+            ((weights[0] * weights[1] * x).sum() ** 2).backward()
+            optimizer.step(threads=2)
+            return weights[1].detach() * 1.0
+
+        step = step_of(step)
+        found.append([step(X * n).tolist() for n in range(7)])
+    assert found[0] == found[1]
 
 
 def test_more_numbers_than_there_is_room_for(monkeypatch):

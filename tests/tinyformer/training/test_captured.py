@@ -62,6 +62,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "Muon": {"muon_learning_rate": 0.02},
     "accumulated": {"gradient_accumulation_steps": 2},
     "not clipped": {"clip": 0.0},
+    "averaged": {"average": 2, "eval_every": 3, "dtype": "bfloat16"},
 }
 
 
@@ -112,6 +113,27 @@ def test_other_batches_are_not_captured(tmp_path: Path, monkeypatch: pytest.Monk
     # Steps 3, 4, 6, 8, 9, 12, 15, 16 and 18 have other batches; of the rest the first three prepare.
     graphs = [number for number, launches in enumerate(found["launches"], 1) if "graph" in launches]
     assert graphs == [7, 10, 11, 13, 14, 17]
+
+
+class FirstOfAnEpoch(TextBatches):
+    """The first batch is the last of an epoch, as in a run that goes on from there: it has fewer rows."""
+
+    drawn = 0
+
+    def sample(self) -> Batch:
+        batch = super().sample()
+        self.drawn += 1
+        return Batch(batch.inputs[:3], batch.targets[:3], 24) if self.drawn == 1 else batch
+
+
+def test_a_first_batch_that_is_unlike_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = np.random.default_rng(0).integers(0, 11, 600)
+    expected = run(tmp_path / "plain", FirstOfAnEpoch(ids, 8, 4, 0))
+    monkeypatch.setattr(capturing, "is_wanted", True)
+    found = run(tmp_path / "captured", FirstOfAnEpoch(ids, 8, 4, 0))
+    assert same(found, expected)
+    graphs = [number for number, launches in enumerate(found["launches"], 1) if "graph" in launches]
+    assert graphs == [6, 7, 8, 9, 10, 11, 12]  # the second is the only one of its kind so far, and three more prepare
 
 
 def test_several_shards_are_not_captured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
