@@ -43,12 +43,12 @@ def uncounted_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     and where memory is given out is up to the CPU here, and to CuPy's memory pool there."""
     from tinytensor.kernels.cupy import optimizers
 
-    def copy(table: Any) -> Any:
-        copied = from_numpy(table)
+    def copy(values: Any) -> Any:
+        copied = from_numpy(values)
         xp.uploads.pop()
         return copied
 
-    monkeypatch.setattr(optimizers, "from_numpy", copy)
+    monkeypatch.setattr(optimizers, "table", copy)
 
 
 def reads(action: Callable[[], Any]) -> int:
