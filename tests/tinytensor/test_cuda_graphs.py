@@ -62,6 +62,7 @@ WORK = {
     "copies": lambda x: xp.ascontiguousarray(x.T) + x.T.reshape(12).reshape(4, 3) - x.T.flatten().reshape(4, 3).T.copy().T,
     "views": lambda x: x.T[1:].swapaxes(0, 1)[::2] - 1,
     "places": lambda x: x[PLACES],
+    "places of places": lambda x: x.take(xp.zeros_like(PLACES), axis=0) + x[xp.zeros_like(PLACES)],
     "an assignment": lambda x: assigned(x.copy(), (slice(None), 0), 7.0),
     "an assignment of rows": lambda x: assigned(xp.zeros_like(x), xp.arange(2), x[:2]),
     "scattering": lambda x: added(xp.zeros_like(x), PLACES, x),

@@ -173,6 +173,13 @@ def _matmul(a, b, out=None):
 
 
 # Where NumPy's function of that name would do something else.
+def _take(a, indices, axis=None):
+    """Indices out of range wrap around silently. NumPy's own "wrap" takes so long for large ones that it seems to hang, and
+    those in the memory of a graph that has not run are the largest."""
+    length = a.size if axis is None else a.shape[axis]
+    return numpy.take(a, indices % length if length else indices, axis, mode="wrap")
+
+
 SPECIAL = {
     "argsort": _sorting(numpy.argsort),
     "cumsum": _tree(numpy.cumsum),
@@ -184,7 +191,7 @@ SPECIAL = {
     "sort": _sorting(numpy.sort),
     "std": _silent(numpy.std),
     "sum": _tree(numpy.sum),
-    "take": functools.partial(numpy.take, mode="wrap"),  # indices out of range wrap around silently
+    "take": _take,
     "var": _silent(numpy.var),
     "where": _where,
 }
