@@ -82,7 +82,7 @@ def before_replays(check: Callable[[], None]) -> None:
 
 def before_gradient(tensor: Any, is_set: bool) -> None:
     """Note that the ``.grad`` of a tensor will be set, or that a gradient will be added to it. After each replay it is what it
-    was after the captured step. Raises CaptureError if the step adds to a gradient of the step before: it is to set it first."""
+    was after the captured step. Raises CaptureError if the step adds to a gradient of the step before."""
     if _here.step is not None:
         _here.step.before_gradient(tensor, is_set)
 

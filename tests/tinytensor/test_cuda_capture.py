@@ -381,7 +381,7 @@ def test_a_parameter_that_is_replaced():
 
 
 CHANGES = {
-    "a weight decay": (lambda t: t.optimizer.param_groups[0].update(weight_decay=0.5), "a setting of the optimizer was changed"),
+    "a weight decay": (lambda t: t.optimizer.param_groups[0].update(weight_decay=0.5), "a setting of the optimizer was"),
     "a state": (lambda t: t.optimizer.load_state_dict(t.optimizer.state_dict()), "another state of the optimizer was loaded"),
     "a frozen parameter": (lambda t: setattr(t.optimizer.parameters()[1], "requires_grad", False), "was frozen since"),
 }

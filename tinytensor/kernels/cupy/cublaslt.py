@@ -153,7 +153,8 @@ class Plan:
         )
         _call("cublasLtMatmulPreferenceDestroy", preference)
         if not count.value or found.status:
-            raise CublasLtError(f"cuBLASLt has no algorithm for {product}: leave out TINYTENSOR_CUBLASLT and TINYTENSOR_CAPTURE")
+            remedy = "leave out TINYTENSOR_CUBLASLT and TINYTENSOR_CAPTURE"
+            raise CublasLtError(f"cuBLASLt has no algorithm for {product}: {remedy}")
         return found
 
 
