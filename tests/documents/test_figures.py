@@ -344,6 +344,11 @@ SENTENCES: list[tuple[str, Callable[[], list[float]]]] = [
         ],
     ),
     (
+        "Half an hour on two cores is enough for a larger model with dropout, which ends at {:.2f}, and with other seeds at "
+        "{:.2f} and {:.2f}:",
+        lambda: [cell("char_gpt", "3000", seed) for seed in ("seed 1337", "seed 1", "seed 2")],
+    ),
+    (
         "{:.1f} million parameters, {:.0f} steps",
         lambda: [
             number("char_gpt", r"a small Qwen3 of ([\d,]+) parameters") / 1e6,
