@@ -154,8 +154,7 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, 
     translator.check_beam(arguments.beam)
     if not (training and validation and test):
         raise UserError(f"too few pairs have at most {task.max_tokens} tokens on both sides: choose a larger --max-tokens")
-    varied = task.varied(training, training_ids, tokenizer)
-    batches = PairBatches(training_ids, validation_ids, specials, config.batch_size, config.seed, varied)
+    batches = PairBatches(training_ids, validation_ids, specials, config.batch_size, config.seed)
     loss = translation_loss(task.label_smoothing, specials.pad)
     trainer = Trainer(translator.model, batches, config, folder, loss, lambda: some_translations(translator, validation[:3]))
     setup.begin(trainer, tokenizer)

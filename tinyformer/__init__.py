@@ -94,7 +94,6 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     )
     from tinyformer.tokenizers.added import AddedToken
     from tinyformer.tokenizers.cutting import CuttingRules
-    from tinyformer.tokenizers.merging import MergeDropout
     from tinyformer.tokenizers.texts import token_texts
     from tinyformer.training.config import TrainingConfig
     from tinyformer.training.evaluation import accuracy, evaluate, perplexity
@@ -164,7 +163,6 @@ _NAMES = {
     "tokenizers": "BPETokenizer CharTokenizer MarianTokenizer Tokenizer WordPieceTokenizer WordTokenizer load_tokenizer",
     "tokenizers.added": "AddedToken",
     "tokenizers.cutting": "CuttingRules",
-    "tokenizers.merging": "MergeDropout",
     "tokenizers.texts": "token_texts",
     "training.config": "TrainingConfig",
     "training.evaluation": "accuracy evaluate perplexity",

@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import tinytensor as tt
 from tinyformer.data.batches import padded
 from tinyformer.data.pair_files import one_line
-from tinyformer.data.pairs import EncodedPair, Pair, Specials
+from tinyformer.data.pairs import Pair, Specials
 from tinyformer.decoding.beam_rules import BeamRule, HuggingFaceRule, WuRule
 from tinyformer.decoding.beam_search import BeamStep, Hypothesis, beam_search
 from tinyformer.decoding.decoders import translation_decoder
@@ -26,7 +25,6 @@ from tinyformer.progress import show_progress
 from tinyformer.schema import check_fields
 from tinyformer.settings import at_least, one_of, setting
 from tinyformer.tokenizers import BPETokenizer, Tokenizer, load_tokenizer
-from tinyformer.tokenizers.merging import MergeDropout, check_merge_dropout
 from tinyformer.tokenizers.special import BEGIN, END, PADDING
 from tinyformer.tokenizers.texts import token_texts
 from tinyformer.training.runs import RunFolder, load_weights
@@ -52,11 +50,6 @@ class TranslationConfig:
         "transformer", "transformer; lstm (one context vector); attention (recurrent, with additive attention)"
     )
     vocab_size: int = setting(8000, "tokens of the byte-pair vocabulary, one for both languages")
-    bpe_dropout: float = setting(
-        0.0,
-        "fraction of the merges of byte pairs that training leaves out, others in each epoch (BPE-dropout)",
-        changeable=True,
-    )
     lowercase: bool = setting(False, "read and write lower case only")
     max_tokens: int = setting(100, "pairs with a longer side are left out; no translation is longer")
     length_penalty: float = setting(0.6, "how much beam search favours long translations; 0: not at all", changeable=True)
@@ -68,7 +61,6 @@ class TranslationConfig:
         check_fields(self)
         one_of(self, "architecture", ARCHITECTURES)
         at_least(self, max_tokens=1, validation=1, test=1)
-        check_merge_dropout(self.bpe_dropout)
         if not 0 <= self.length_penalty <= 50:  # it is an exponent, and the power must not overflow
             raise SettingError(f"length_penalty must be from 0 to 50, not {self.length_penalty}")
         if not 0 <= self.label_smoothing <= 1:
@@ -78,23 +70,6 @@ class TranslationConfig:
         """A tokenizer for the sentences of both languages, with the special tokens that a ``Translator`` needs."""
         sentences = (sentence for pair in pairs for sentence in pair)
         return BPETokenizer.train(sentences, self.vocab_size, special=(PADDING, BEGIN, END), progress=True)
-
-    def varied(
-        self, pairs: Sequence[Pair], encoded: Sequence[EncodedPair], tokenizer: BPETokenizer
-    ) -> Callable[[int, Random], EncodedPair] | None:
-        """What cuts the words of a training pair anew in each epoch, for ``PairBatches``; None without ``bpe_dropout``.
-
-        A pair of which that makes more than ``max_tokens`` keeps the ids that it has.
-        """
-        if not self.bpe_dropout:
-            return None
-
-        def vary(i: int, random: Random) -> EncodedPair:
-            dropout = MergeDropout(self.bpe_dropout, random)
-            source, target = (tokenizer.encode(sentence, dropout=dropout).tolist() for sentence in pairs[i])
-            return (source, target) if max(len(source), len(target)) <= self.max_tokens else encoded[i]
-
-        return vary
 
 
 @dataclasses.dataclass(frozen=True)

@@ -365,7 +365,7 @@ SENTENCES: list[tuple[str, Callable[[], list[float]]]] = [
         lambda: [
             cell("translate_multi30k", "beam 5", "BLEU"),
             number("translate_multi30k", r"batches of 128, (\d+) epochs"),
-            cell("translate_multi30k", "beam 5, --length-penalty 1.5", "BLEU"),
+            cell("translate_multi30k", "beam 5, --length-penalty 2.0", "BLEU"),
             number("translate_multi30k", r"([\d.]+) million parameters"),
             cell("translate_tatoeba", "beam 5", "BLEU"),
         ],

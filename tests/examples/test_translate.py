@@ -82,8 +82,8 @@ def test_a_run_leaves_its_files_and_says_what_it_does(first_run: tuple[Path, str
     assert settings["training"]["steps"] == 300
     assert settings["model"]["d_model"] == 16
     assert settings["task"] == {
-        "architecture": "transformer", "vocab_size": 280, "bpe_dropout": 0.0, "lowercase": False, "max_tokens": 30,
-        "length_penalty": 0.6, "label_smoothing": 0.1, "validation": 6, "test": 5,
+        "architecture": "transformer", "vocab_size": 280, "lowercase": False, "max_tokens": 30, "length_penalty": 0.6,
+        "label_smoothing": 0.1, "validation": 6, "test": 5,
     }  # fmt: skip
     for name in PICTURES:
         assert (run / name).read_bytes().startswith(b"\x89PNG")
@@ -206,7 +206,7 @@ def test_a_run_is_not_replaced_unless_told(copied: Program) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="needs a signal sent to another process")
 def test_interrupted_and_resumed_is_the_uninterrupted_run(program: Program) -> None:
-    words = ["--data", "pairs.tsv", *TINY, "--steps", "200", "--eval-every", "40", "--average", "2", "--bpe-dropout", "0.2"]
+    words = ["--data", "pairs.tsv", *TINY, "--steps", "200", "--eval-every", "40", "--average", "2"]
     program.good(*words, "--out", "whole")
     printed = program.interrupted("step    40:", *words, "--out", "two parts")
     parts = program.folder / "two parts"
@@ -533,7 +533,6 @@ def test_files_that_do_not_go_together(program: Program, words: list[str], messa
         (["--length-penalty", "-1"], "--length-penalty must be from 0 to 50, not -1"),
         (["--length-penalty", "1e9"], "--length-penalty must be from 0 to 50, not 1000000000"),
         (["--max-tokens", "1" + 30 * "0"], "a cache for this --max-tokens needs at least 10^"),
-        (["--bpe-dropout", "1"], "--bpe-dropout must be at least 0 and below 1, not 1.0"),
         (["--label-smoothing", "nan"], "--label-smoothing must be a finite number, not nan"),
         (["--label-smoothing", "2"], "--label-smoothing must be from 0 to 1, not 2.0"),
         (["--beam", "0"], "the beam must be 1 to 280 wide"),

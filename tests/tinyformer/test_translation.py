@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-from random import Random
-
 import pytest
 
 import tinytensor as tt
@@ -145,23 +142,6 @@ def test_a_beam_is_no_wider_than_the_vocabulary(translator: Translator) -> None:
             translator.check_beam(beam)
 
 
-def test_words_are_cut_anew_in_training_with_dropout() -> None:
-    task = TranslationConfig(vocab_size=290, max_tokens=12)
-    tokenizer = task.train_tokenizer(PAIRS * 2)
-    encoded = [tuple(tokenizer.encode(side).tolist() for side in pair) for pair in PAIRS]
-    assert task.varied(PAIRS, encoded, tokenizer) is None
-    vary = dataclasses.replace(task, bpe_dropout=0.5).varied(PAIRS, encoded, tokenizer)
-    assert vary is not None
-    random, seen = Random(0), set()
-    for i in [0, 1] * 100:
-        pair = vary(i, random)
-        assert tuple(map(tokenizer.decode, pair)) == PAIRS[i]
-        assert max(map(len, pair)) <= 12
-        seen.add((i, *map(tuple, pair)))
-    assert len(PAIRS[1][0].encode()) > 12  # with all merges dropped it is too long
-    assert {i for i, *_ in seen} == {0, 1} and len(seen) > 50
-
-
 def test_a_model_must_have_room_for_the_longest_sentence() -> None:
     task = TranslationConfig(vocab_size=270, max_tokens=12)
     make(task, positions="learned", max_length=13).check_length()
@@ -183,7 +163,6 @@ def test_special_tokens_that_are_missing() -> None:
     [
         ({"test": 0}, "test must be at least 1, not 0"),
         ({"length_penalty": 51.0}, "length_penalty must be from 0 to 50, not 51.0"),
-        ({"bpe_dropout": 1.0}, "bpe_dropout must be at least 0 and below 1, not 1.0"),
         ({"label_smoothing": -0.1}, "label_smoothing must be from 0 to 1, not -0.1"),
     ],
 )

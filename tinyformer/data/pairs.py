@@ -7,7 +7,6 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import tinytensor as tt
@@ -168,8 +167,7 @@ def encode_pairs(
 class PairBatches:
     """Batches of pairs of similar length. Every epoch takes each training pair once, in a new order.
 
-    ``batch_size`` is the number of pairs in a batch. ``vary(i, random)``, if given, returns the ids of training pair i as an
-    epoch shall have them. Raises UserError if there are no pairs to train on or to validate with.
+    ``batch_size`` is the number of pairs in a batch. Raises UserError if there are no pairs to train on or to validate with.
     """
 
     def __init__(
@@ -179,7 +177,6 @@ class PairBatches:
         specials: Specials,
         batch_size: int,
         seed: int = 0,
-        vary: Callable[[int, Random], EncodedPair] | None = None,
     ):
         if not training or not validation:
             raise UserError("there are no sentences to train on, or none to validate with: all were too long, or left out")
@@ -188,7 +185,6 @@ class PairBatches:
         self.validation = sorted(validation, key=_lengths)
         self.specials = specials
         self.batch_size = batch_size
-        self._vary = vary
         self._rng = host.random.default_rng(seed)
         self._epoch_state = dict(self._rng.bit_generator.state)
         self._epoch: list[list[EncodedPair]] = []
@@ -213,19 +209,12 @@ class PairBatches:
         """Shuffle the pairs, sort them by length within stretches of 100 batches, and shuffle the batches. So a batch has
         little padding, and yet the batches of every epoch are different."""
         self._epoch_state = dict(self._rng.bit_generator.state)
-        pairs = self._shuffled()
+        pairs = [self.training[int(i)] for i in self._rng.permutation(len(self.training))]
         stretch = 100 * self.batch_size
         pairs = [pair for i in range(0, len(pairs), stretch) for pair in sorted(pairs[i : i + stretch], key=_lengths)]
         batches = [pairs[i : i + self.batch_size] for i in range(0, len(pairs), self.batch_size)]
         self._epoch = [batches[int(i)] for i in self._rng.permutation(len(batches))]
         self._place = 0
-
-    def _shuffled(self) -> list[EncodedPair]:
-        order = [int(i) for i in self._rng.permutation(len(self.training))]
-        if self._vary is None:
-            return [self.training[i] for i in order]
-        random = Random(int(self._rng.integers(2**63)))
-        return [self._vary(i, random) for i in order]
 
     def _batch(self, pairs: Sequence[EncodedPair]) -> PairBatch:
         pad, start, end = self.specials.pad, self.specials.start, self.specials.end

@@ -18,7 +18,7 @@ from tinyformer.tokenizers.added import AddedToken, AddedTokens
 from tinyformer.tokenizers.base import checked, checked_text, load_saved, texts_of
 from tinyformer.tokenizers.byte_letters import BYTES, hidden, shown
 from tinyformer.tokenizers.cutting import CuttingRules
-from tinyformer.tokenizers.merging import MergeDropout, Pair, apply_merges, learn_merges
+from tinyformer.tokenizers.merging import Pair, apply_merges, learn_merges
 from tinyformer.tokenizers.special import skippable, special_names
 from tinytensor.backend import host
 
@@ -112,33 +112,22 @@ class BPETokenizer:
 
     # ---------------------------------------------------------------------------------------------- both directions
 
-    def encode(self, text: str, allow_special: bool = False, dropout: MergeDropout | None = None) -> Any:
-        """The ids of the text, a NumPy int64 array; with ``dropout`` other ids each time. Raises UserError for anything but
-        text. Every text can be encoded."""
+    def encode(self, text: str, allow_special: bool = False) -> Any:
+        """The ids of the text, a NumPy int64 array. Raises UserError for anything but text. Every text can be encoded."""
         ids: list[int] = []
         for part, added in self._added.cut(checked_text(text), allow_special):
             if added is not None:
                 ids.append(added)
             else:
                 for word in self.rules.words(part):
-                    ids.extend(self._encode_word(word) if dropout is None else self._encode_at_random(word, dropout))
+                    ids.extend(self._encode_word(word))
         return host.array(ids, dtype=host.int64)
 
     def _merge_word(self, word: str) -> tuple[int, ...]:
         content = word.encode()
         if self.ignore_merges and content in self._id_of:
             return (self._id_of[content],)
-        return tuple(apply_merges(self._ids_of_bytes(content), self._merged))
-
-    def _encode_at_random(self, word: str, dropout: MergeDropout) -> Sequence[int]:
-        """The ids of a word without the merges that are dropped. Most often none is, and the ids are known."""
-        content, ids = word.encode(), self._encode_word(word)
-        if dropout.keeps(len(content) - len(ids)):
-            return ids
-        return apply_merges(self._ids_of_bytes(content), self._merged, dropout)
-
-    def _ids_of_bytes(self, content: bytes) -> list[int]:
-        return [self._bytes[b] for b in content]
+        return tuple(apply_merges([self._bytes[b] for b in content], self._merged))
 
     def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
         """The text of the ids. Bytes that are not UTF-8, such as those of half a character, become U+FFFD. Raises UserError for

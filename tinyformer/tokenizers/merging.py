@@ -1,18 +1,15 @@
 """Merging neighbouring tokens: the core of byte-pair encoding, and of WordPiece's training.
 
-``learn_merges`` finds which pairs to merge. ``apply_merges`` merges them in a word; with a ``MergeDropout``, not all of them.
+``learn_merges`` finds which pairs to merge. ``apply_merges`` merges them in a word.
 """
 
 from __future__ import annotations
 
 import heapq
-import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from random import Random
 
-from tinyformer.errors import SettingError
 from tinyformer.progress import show_progress
 
 Pair = tuple[int, int]
@@ -98,53 +95,12 @@ class _PairCounter:
                 heapq.heappush(self.heap, (-self.pairs[changed], changed))
 
 
-class MergeDropout:
-    """Chooses the merges that BPE-dropout leaves out, each with probability ``rate`` (Provilkov et al. 2020).
-
-    So a model sees a word cut in many ways, and learns what its parts mean. ``random`` gives the numbers. Raises SettingError
-    for a rate that is not at least 0 and below 1.
-    """
-
-    def __init__(self, rate: float, random: Random):
-        check_merge_dropout(rate)
-        self._random = random
-        self._log_kept = math.log1p(-rate)
-        self._kept = self._draw()
-
-    def _draw(self) -> float:
-        """How many merges are kept before one is dropped. One number is drawn for them all, as most merges are kept."""
-        return math.log1p(-self._random.random()) // self._log_kept if self._log_kept else math.inf
-
-    def drops(self) -> bool:
-        """Whether the next merge is left out."""
-        if self._kept:
-            self._kept -= 1
-            return False
-        self._kept = self._draw()
-        return True
-
-    def keeps(self, merges: int) -> bool:
-        """Whether so many merges that come next are all kept. If they are not, none of them has been counted."""
-        if merges > self._kept:
-            return False
-        self._kept -= merges
-        return True
-
-
-def check_merge_dropout(rate: float) -> None:
-    """Raise SettingError for a rate of dropped merges that is not at least 0 and below 1."""
-    if not 0 <= rate < 1:
-        raise SettingError(f"bpe_dropout must be at least 0 and below 1, not {rate}")
-
-
 _GONE = -1  # not an id: it stands in place of one that was merged into the id before it
 
 
-def apply_merges(ids: Sequence[int], merges: Mapping[Pair, tuple[int, int]], dropout: MergeDropout | None = None) -> list[int]:
+def apply_merges(ids: Sequence[int], merges: Mapping[Pair, tuple[int, int]]) -> list[int]:
     """Merge the pair of neighbours with the lowest rank, again and again, until no pair is in ``merges``. Of several places
     the leftmost comes first. ``merges`` maps a pair to (its rank, the id of the new token).
-
-    With ``dropout`` a pair that it drops waits until another has been merged. The merging ends when all that are left wait.
 
     The pairs are in a heap and the ids in a linked list, so a word of n ids takes n log n steps. That matters for languages
     without spaces, whose words are long.
@@ -154,15 +110,11 @@ def apply_merges(ids: Sequence[int], merges: Mapping[Pair, tuple[int, int]], dro
     right = list(range(1, len(ids) + 1))
     heap = [(merges[pair], place) for place, pair in enumerate(pairwise(ids)) if pair in merges]
     heapq.heapify(heap)
-    waiting = []
     while heap:
         entry, place = heapq.heappop(heap)
         end = right[place]
         if ids[place] == _GONE or merges.get((ids[place], ids[end])) != entry:
             continue  # one of the two was merged with another id meanwhile
-        if dropout is not None and dropout.drops():
-            waiting.append((entry, place))
-            continue
         ids[place], ids[end] = entry[1], _GONE
         right[place] = right[end]
         left[right[end]] = place
@@ -170,6 +122,4 @@ def apply_merges(ids: Sequence[int], merges: Mapping[Pair, tuple[int, int]], dro
             found = merges.get((ids[start], ids[stop]))
             if found is not None:
                 heapq.heappush(heap, (found, start))
-        while waiting:
-            heapq.heappush(heap, waiting.pop())
     return [i for i in ids if i != _GONE]

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 import os
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from random import Random
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinyformer.errors import SettingError, UserError
+from tinyformer.errors import UserError
 from tinyformer.tokenizers import BPETokenizer
 from tinyformer.tokenizers.byte_letters import BYTES
 from tinyformer.tokenizers.cutting import CuttingRules
-from tinyformer.tokenizers.merging import MergeDropout, Pair, apply_merges, learn_merges, replace_pair
+from tinyformer.tokenizers.merging import Pair, apply_merges, learn_merges, replace_pair
 
 # Every character that UTF-8 can hold: surrogates are halves of one, and no text.
 real_text = st.text(st.characters(exclude_categories=["Cs"]))
@@ -120,61 +118,6 @@ def test_applying_merges_with_a_heap_is_the_same() -> None:
         assert apply_merges(ids, merges) == expected
         merged += len(ids) - len(expected)
     assert merged > 1000
-
-
-# --------------------------------------------------------------------------------------------------------- BPE-dropout
-
-
-def exact_dropout(ids: tuple[int, ...], merges: dict[Pair, tuple[int, int]], rate: float) -> dict[tuple[int, ...], float]:
-    """The definition: before each merge every pair is dropped with probability ``rate``, and the first that is left is merged.
-    Returns the probability of each end."""
-    found = sorted((*merges[pair], place) for place, pair in enumerate(itertools.pairwise(ids)) if pair in merges)
-    ends = Counter({ids: rate ** len(found)})
-    for dropped, (_, new, place) in enumerate(found):
-        for end, probability in exact_dropout((*ids[:place], new, *ids[place + 2 :]), merges, rate).items():
-            ends[end] += rate**dropped * (1 - rate) * probability
-    return ends
-
-
-@pytest.mark.parametrize("rate", [0.1, 0.5])
-def test_merges_are_dropped_as_often_as_they_should_be(rate: float) -> None:
-    tokenizer = BPETokenizer.train("low lower lowest slower " * 10, 270)
-    letters = tuple(tokenizer.tokens.index(bytes([b])) for b in b"slowest")
-    merges = {pair: (rank, 256 + rank) for rank, pair in enumerate(tokenizer.merges)}
-    expected = exact_dropout(letters, merges, rate)
-    assert len(expected) > 5 and sum(expected.values()) == pytest.approx(1)
-    random, draws = Random(0), 20_000
-    found = Counter(tuple(tokenizer.encode("slowest", dropout=MergeDropout(rate, random)).tolist()) for _ in range(draws))
-    assert set(found) <= set(expected)
-    for ids, probability in expected.items():
-        deviation = math.sqrt(draws * probability * (1 - probability))
-        assert abs(found[ids] - draws * probability) < 5 * deviation + 1
-
-
-@given(st.text(max_size=40), st.sampled_from([0.0, 0.1, 0.9]), st.integers(0, 9))
-def test_a_text_with_dropped_merges_is_the_same_text(text: str, rate: float, seed: int) -> None:
-    tokenizer = BPETokenizer.train("low lower lowest slower " * 10, 270)
-    ids = tokenizer.encode(text, dropout=MergeDropout(rate, Random(seed)))
-    assert tokenizer.decode(ids) == text
-    assert ids.tolist() == tokenizer.encode(text, dropout=MergeDropout(rate, Random(seed))).tolist()
-    if rate == 0:
-        assert ids.tolist() == tokenizer.encode(text).tolist()
-
-
-def test_one_dropout_for_many_words_drops_as_often() -> None:
-    tokenizer = BPETokenizer.train("low lower lowest slower " * 10, 270)
-    words, dropout = " low" * 20_000, MergeDropout(0.1, Random(0))
-    assert tokenizer.decode(tokenizer.encode(words, dropout=dropout)) == words
-    letters = tuple(tokenizer.tokens.index(bytes([b])) for b in b" low")
-    merges = {pair: (rank, 256 + rank) for rank, pair in enumerate(tokenizer.merges)}
-    mean = sum(len(ids) * probability for ids, probability in exact_dropout(letters, merges, 0.1).items())
-    assert len(tokenizer.encode(words, dropout=dropout)) / 20_000 == pytest.approx(mean, rel=0.02)
-
-
-@pytest.mark.parametrize("rate", [-0.1, 1.0, math.nan])
-def test_rates_of_dropout_that_cannot_be(rate: float) -> None:
-    with pytest.raises(SettingError, match="bpe_dropout must be at least 0 and below 1"):
-        MergeDropout(rate, Random(0))
 
 
 @given(st.lists(st.text("abc", max_size=15), max_size=15), st.text("abc", max_size=30))
