@@ -360,9 +360,9 @@ SENTENCES: list[tuple[str, Callable[[], list[float]]]] = [
         lambda: [number(DATES, r"(\d+) held-out dates"), cell(DATES, "greedy", "exactly right")],
     ),
     (
-        "With beam 5 it reaches {:.1f} BLEU on Multi30k German to English after {:.0f} epochs, {:.1f} and {:.1f} in two runs of "
-        "English to German with {:.1f} million parameters, and {:.1f} and {:.1f} in two runs of "
-        "Tatoeba's English to Italian",
+        "With beam 5 it reaches {:.1f} BLEU on Multi30k German to English after {:.0f} epochs, {:.1f} and {:.1f} in two "
+        "runs of English to German with {:.1f} million parameters, and {:.1f} and {:.1f} in two runs of Tatoeba's "
+        "English to Italian",
         lambda: [
             cell("translate_multi30k", "beam 5", "BLEU"),
             number("translate_multi30k", r"batches of 128, (\d+) epochs"),
