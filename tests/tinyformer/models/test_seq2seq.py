@@ -187,7 +187,10 @@ def test_more_padding_changes_no_bit(choices: dict[str, Any]) -> None:
     else:
         assert found.tobytes() == expected.tobytes()
     after = np.pad(target, ((0, 0), (0, 3)), constant_values=PAD)
-    assert model(tt.tensor(source), tt.tensor(after)).numpy()[:, :5].tobytes() == expected.tobytes()
+    padded = model(tt.tensor(source), tt.tensor(after)).numpy()[:, :5]
+    np.testing.assert_allclose(padded, expected, rtol=1e-5, atol=1e-5)  # some BLAS kernels add up otherwise for more rows
+    after[:, 5:] = random_ids(4, 3, seed=2)
+    assert model(tt.tensor(source), tt.tensor(after)).numpy()[:, :5].tobytes() == padded.tobytes()
 
 
 @each_choice
