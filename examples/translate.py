@@ -8,6 +8,7 @@ python examples/translate.py --data pairs.tsv --out runs/it        # a sentence,
 python examples/translate.py --source train.de --target train.en   # or two files, line by line (.gz, too)
 python examples/translate.py --architecture lstm --out runs/lstm   # or attention: the recurrent networks before it
 python examples/translate.py translate --out runs/it "I love you." # translate; without a sentence it asks for them
+python examples/translate.py translate < lines.txt                 # or translates each line of a file
 python examples/translate.py translate --model FOLDER "Hello."     # with a pretrained model, one of Marian's (opus-mt)
 python examples/translate.py compare runs/lstm runs/translate      # finished runs side by side, with pictures
 """
@@ -43,6 +44,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         first_choice,
         load_weights,
         next_command,
+        piped_lines,
         plots,
         run_command,
         settings_from,
@@ -64,6 +66,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         score_by_length,
         write_translations,
     )
+    from tinyformer.progress import show_progress
     from tinyformer.translation import ARCHITECTURES, Attended, pretrained_translator, trained_translator
 
 Pairs = Sequence[tuple[str, str]]  # sentences and their translations
@@ -236,20 +239,51 @@ def drawn(paths: Sequence[Path]) -> str:
 
 
 def translate(arguments: argparse.Namespace) -> None:
-    """Translate the given sentences, or those that are typed."""
+    """Translate the given sentences, or the lines of a pipe, or those that are typed."""
     folder = RunFolder(arguments.out)
     translator = pretrained_translator(arguments.model) if arguments.model else trained_translator(folder)
     translator.check_beam(arguments.beam)
     if arguments.heat_map and not translator.has_attention():
         raise UserError(f"the network of {folder.path} has no attention to draw: leave out --heat-map")
+    for sentence in arguments.sentences:
+        translator.encode(sentence)  # refuses one without words, or one that is too long
+    lines = arguments.sentences or piped_lines()
+    if lines is None:
+        for sentence in typed_lines("Type a sentence to translate; an empty line ends."):
+            print_translations(translator, [sentence], arguments)
+    else:
+        if arguments.heat_map and len(lines) != 1:
+            raise UserError(f"--heat-map draws the attention of one sentence, and there are {len(lines)}: leave it out")
+        check_lines(translator, lines)
+        print_translations(translator, lines, arguments, progress=not arguments.sentences)
+
+
+def check_lines(translator: Translator, lines: Sequence[str]) -> None:
+    """Raise UserError, with the number of the line, for one that cannot be translated. Empty lines can be."""
+    for number, line in enumerate(lines, start=1):
+        try:
+            if line:
+                translator.encode(line)
+        except UserError as error:
+            raise UserError(f"line {number}: {error}") from None
+
+
+def print_translations(
+    translator: Translator, lines: Sequence[str], arguments: argparse.Namespace, progress: bool = False
+) -> None:
+    """Print the translations of each line, in their order; an empty line stays empty. Draw the attention if asked to."""
+    sentences = [line for line in lines if line]
+    beam, n_best = arguments.beam, arguments.n_best
+    with show_progress(f"translating, beam {beam}", len(sentences), "sentence", quiet=not progress) as bar:
+        found = translator.search_all(sentences, beam, n_best, bar)
+        for line in lines:
+            hypotheses = next(found) if line else []
+            written = [(hypothesis.score, translator.text(hypothesis)) for hypothesis in hypotheses]
+            bar.write("\n".join(text if n_best == 1 else f"{score:.3f}\t{text}" for score, text in written))
     if arguments.heat_map:
+        folder = RunFolder(arguments.out)
         folder.path.mkdir(parents=True, exist_ok=True)  # that of a pretrained model is only for pictures
-    for sentence in arguments.sentences or typed_lines("Type a sentence to translate; an empty line ends."):
-        (hypotheses,) = translator.search([sentence], arguments.beam, arguments.n_best)
-        for hypothesis in hypotheses:
-            text = translator.text(hypothesis)
-            print(text if arguments.n_best == 1 else f"{hypothesis.score:.3f}\t{text}")
-        if arguments.heat_map:
+        for sentence in sentences:
             print(drawn(draw_attention(translator, sentence, folder)))
 
 
@@ -314,7 +348,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     model = ARCHITECTURES[architecture][1]
     add_run_settings(training, DEFAULT_OUT, task=TranslationConfig, model=model, training=TrainingConfig)
     using = commands.add_use(translate, help="translate with a trained model", description="Translate sentences.")
-    using.add_argument("sentences", help="what to translate; without any, they are read one by one", nargs="*")
+    using.add_argument("sentences", help="what to translate; without any, the lines that are typed or piped", nargs="*")
     add_model_flag(using)
     using.add_argument("--beam", help="the width of the beam; 1 is greedy", type=int, default=5, metavar="INT")
     using.add_argument("--n-best", help="how many translations to show, with scores", type=int, default=1, metavar="INT")

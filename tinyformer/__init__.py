@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
         as_flags,
         first_choice,
         next_command,
+        piped_lines,
         run_command,
         some_path,
         typed_lines,
@@ -122,7 +123,7 @@ _NAMES = {
     "audio.features": "MelConfig log_mel mel_filters power_spectrum",
     "audio.wav": "read_wav write_wav",
     "command_line": "Commands Parser add_model_flag add_pair_flags add_run_flags add_run_settings add_settings add_text_flag "
-    "as_flags first_choice next_command run_command some_path typed_lines",
+    "as_flags first_choice next_command piped_lines run_command some_path typed_lines",
     "data.batches": "Batch Batches padded",
     "data.dates": "dates",
     "data.labelled": "LabelledBatches",

@@ -10,11 +10,13 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tinyformer.errors import UserError, plain_errors
 from tinyformer.old_names import new_value, old_names
 from tinyformer.settings import settings_from
+
+_Text = TypeVar("_Text", str, list[str])
 
 # -------------------------------------------------------------------------------------------------------- settings
 
@@ -286,17 +288,29 @@ def run_command(parse: Callable[[list[str]], argparse.Namespace]) -> None:
 
 
 def typed_lines(prompt: str) -> Iterator[str]:
-    """The lines that are typed or come from a pipe, until the input's end or an empty line. A terminal is shown the ``prompt``.
+    """Show the ``prompt``, then give each line that is typed, until an empty line or the input's end.
+
+    Raises UserError for bytes that are no text.
+    """
+    print(prompt)
+    while line := _text_of_input(sys.stdin.readline).strip():
+        yield line
+
+
+def piped_lines() -> list[str] | None:
+    """All lines that come from a pipe or a file, without the spaces around them. None where the input is a terminal, which has
+    ``typed_lines``.
 
     Raises UserError for bytes that are no text.
     """
     if sys.stdin.isatty():
-        print(prompt)
-    while True:
-        try:
-            line = sys.stdin.readline().strip()
-        except UnicodeDecodeError as error:
-            raise UserError(f"the input is not {error.encoding} text: convert it, as in iconv -t UTF-8") from None
-        if not line:
-            return
-        yield line
+        return None
+    lines = _text_of_input(sys.stdin.readlines)
+    return [line.removeprefix("\ufeff").strip() for line in lines]  # Windows marks the beginning of a text so
+
+
+def _text_of_input(read: Callable[[], _Text]) -> _Text:
+    try:
+        return read()
+    except UnicodeDecodeError as error:
+        raise UserError(f"the input is not {error.encoding} text: convert it, as in iconv -t UTF-8") from None

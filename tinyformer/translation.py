@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from tinyformer.models.transformer import Transformer, TransformerConfig
 from tinyformer.pretrained.folders import find_folder
 from tinyformer.pretrained.loading import from_pretrained, read_writing
 from tinyformer.pretrained.tokenizers import pretrained_tokenizer
-from tinyformer.progress import show_progress
+from tinyformer.progress import Progress, show_progress
 from tinyformer.schema import check_fields
 from tinyformer.settings import at_least, one_of, setting
 from tinyformer.tokenizers import BPETokenizer, Tokenizer, load_tokenizer
@@ -31,6 +31,7 @@ from tinyformer.training.runs import RunFolder, load_weights
 from tinytensor import Tensor
 
 SENTENCES_AT_ONCE = 64
+SENTENCES_SORTED_AT_ONCE = 1024
 
 Model = Transformer | EncoderDecoder
 
@@ -142,6 +143,25 @@ class Translator:
         prompts, end = [[self.specials.start]] * len(sentences), self.specials.end
         return beam_search(decoder, prompts, end, beam, longest, n_best, self.rule, self.forbidden, self.force_end, watch)
 
+    def search_all(
+        self, sentences: Sequence[str], beam: int, n_best: int = 1, bar: Progress | None = None
+    ) -> Iterator[list[Hypothesis]]:
+        """What ``search`` finds for each of any number of sentences, in their order. ``bar`` is told how many are done.
+
+        Sentences of similar length are translated together, so that there is little padding. For that they are sorted, a
+        thousand at a time: the first results are there long before the last.
+        """
+        for first in range(0, len(sentences), SENTENCES_SORTED_AT_ONCE):
+            several = sentences[first : first + SENTENCES_SORTED_AT_ONCE]
+            order = sorted(range(len(several)), key=lambda i: len(several[i]))
+            found: dict[int, list[Hypothesis]] = {}
+            for start in range(0, len(order), SENTENCES_AT_ONCE):
+                part = order[start : start + SENTENCES_AT_ONCE]
+                found.update(zip(part, self.search([several[i] for i in part], beam, n_best)))
+                if bar is not None:
+                    bar.update(len(part))
+            yield from (found[i] for i in range(len(several)))
+
     def has_attention(self) -> bool:
         """Whether the model has attention layers."""
         return any(isinstance(module, RecordsAttention) for module in self.model.modules())
@@ -170,19 +190,9 @@ class Translator:
         return token_texts(self.tokenizer, ids, is_source)
 
     def translate(self, sentences: Sequence[str], beam: int = 1, progress: bool = False) -> list[str]:
-        """The best translation of each sentence. A ``beam`` of 1 is greedy; ``progress`` shows a bar.
-
-        Sentences of similar length are translated together, so that there is little padding.
-        """
-        order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))
-        found: dict[int, str] = {}
-        with show_progress(f"translating, beam {beam}", len(order), "sentence", quiet=not progress) as bar:
-            for first in range(0, len(order), SENTENCES_AT_ONCE):
-                part = order[first : first + SENTENCES_AT_ONCE]
-                for i, hypotheses in zip(part, self.search([sentences[i] for i in part], beam)):
-                    found[i] = self.text(hypotheses[0])
-                bar.update(len(part))
-        return [found[i] for i in range(len(sentences))]
+        """The best translation of each sentence. A ``beam`` of 1 is greedy; ``progress`` shows a bar."""
+        with show_progress(f"translating, beam {beam}", len(sentences), "sentence", quiet=not progress) as bar:
+            return [self.text(best) for best, *_ in self.search_all(sentences, beam, bar=bar)]
 
     def check_beam(self, beam: int) -> None:
         """Raise UserError unless the beam is at least 1 wide, and at most as wide as the vocabulary."""

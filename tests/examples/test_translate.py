@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
+import io
 import json
 import os
 import random
 import re
 import runpy
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -379,10 +381,29 @@ def test_a_new_process_translates_as_the_one_that_trained(first_run: tuple[Path,
     assert len(set(ours)) > 2
     words = ["translate", "--out", "run", "--beam", "2"]
     assert finished.good(*words, *sources).splitlines() == list(ours)
-    typed = "".join(f"{source}\n" for source in sources)
-    assert finished.good(*words, typed=typed).splitlines() == list(ours)
-    assert finished.good(*words, typed=typed + "\nred dog\n").splitlines() == list(ours)  # an empty line ends
+    piped = "".join(f"{source}\n" for source in sources)
+    assert finished.good(*words, typed=piped).splitlines() == list(ours)
     assert finished.good(*words, typed="") == ""
+
+
+def test_each_line_of_a_pipe_has_a_line(finished: Program) -> None:
+    words = ["translate", "--out", "run", "--beam", "2"]
+    dog, cat = finished.good(*words, "red dog", "blue cat").splitlines()
+    assert finished.good(*words, typed="red dog\n\n \nblue cat\n\n").split("\n") == [dog, "", "", cat, "", ""]
+    twice = finished.good(*words, "--n-best", "2", typed="red dog\n\nblue cat").split("\n")
+    assert [line.split("\t")[-1] for line in twice][::3] == [dog, cat] and twice[2] == twice[5] == ""
+
+
+def test_what_is_typed_on_a_terminal(copied: Program, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    typed = io.StringIO("red dog\n blue cat\n\nnot read\n")
+    monkeypatch.setattr(typed, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdin", typed)
+    words = ["translate", "--out", str(copied.folder / "run"), "--beam", "2"]
+    example = script()
+    arguments = example["parse"](words)
+    arguments.run(arguments)
+    expected = copied.good(*words, "red dog", "blue cat")
+    assert capsys.readouterr().out == f"Type a sentence to translate; an empty line ends.\n{expected}"
 
 
 def test_the_best_translations_with_their_scores(finished: Program) -> None:
@@ -464,6 +485,7 @@ def test_a_translation_is_one_line_without_special_tokens(finished: Program) -> 
         (["red dog", "--beam", "2", "--n-best", "3"], "--n-best must be at most --beam, 2, not 3"),
         (["red dog", "--n-best", "0"], "--n-best must be at least 1, not 0"),
         (["red dog", "--out", "nothing"], "config.json does not exist: is nothing the folder of a run?"),
+        (["red dog", "blue cat", "--heat-map"], "--heat-map draws the attention of one sentence, and there are 2"),
         (["red dog", "--steps", "3"], "unrecognized arguments: --steps 3"),
     ],
 )
@@ -471,8 +493,15 @@ def test_translations_that_will_not_do(finished: Program, words: list[str], mess
     assert message in finished.bad("translate", "--out", "run", *words)
 
 
-def test_typed_bytes_that_are_no_text(finished: Program) -> None:
-    assert "the input is not utf-8 text" in finished.bad("translate", "--out", "run", typed=b"red dog\ncaf\xe9\n")
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (b"red dog\ncaf\xe9\n", "the input is not utf-8 text"),
+        (b"red dog\n\n" + 31 * b"x " + b"\n", "line 3: the sentence has "),
+    ],
+)
+def test_lines_of_a_pipe_that_will_not_do(finished: Program, lines: bytes, message: str) -> None:
+    assert message in finished.bad("translate", "--out", "run", typed=lines)
 
 
 # ---------------------------------------------------------------------------------------------------------- mistakes

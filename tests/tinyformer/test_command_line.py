@@ -27,6 +27,7 @@ from tinyformer.command_line import (
     folder_for,
     next_command,
     parse_command,
+    piped_lines,
     run_command,
     typed_lines,
 )
@@ -359,15 +360,29 @@ def test_a_flag_for_each_file_of_pairs() -> None:
 def test_typed_lines(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("one\n  two \n\nafter an empty line\n"))
     assert list(typed_lines("Type a line.")) == ["one", "two"]
-    assert capsys.readouterr().out == ""  # a pipe needs no prompt
+    assert capsys.readouterr().out == "Type a line.\n"
+    monkeypatch.setattr(sys, "stdin", io.StringIO("one"))  # the input ends without an empty line
+    assert list(typed_lines("Type a line.")) == ["one"]
+
+
+def test_piped_lines(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    text = "\ufeffone\r\n  two \n\nafter an empty line\x0b and a vertical tab\n\nlast"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode()), encoding="utf-8"))
+    assert piped_lines() == ["one", "two", "", "after an empty line\x0b and a vertical tab", "", "last"]
+    assert piped_lines() == []
     terminal = io.StringIO("one")
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stdin", terminal)
-    assert list(typed_lines("Type a line.")) == ["one"]
-    assert capsys.readouterr().out == "Type a line.\n"
+    assert piped_lines() is None
+    assert terminal.read() == "one"  # it is left to be typed
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("read", [piped_lines, lambda: list(typed_lines("Type a line."))])
+def test_an_input_that_is_no_text(read, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"one\ncaf\xe9\n"), encoding="utf-8"))
     with pytest.raises(UserError, match="the input is not utf-8 text: convert it"):
-        list(typed_lines("Type a line."))
+        read()
 
 
 # ---------------------------------------------------------------------------------------------------------- files

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 import tinytensor as tt
@@ -62,6 +64,21 @@ def test_translations_come_in_the_order_of_the_sentences(translator: Translator)
         one_by_one = {s: translator.text(translator.search([s], beam)[0][0]) for s in set(sentences)}
         assert len(set(one_by_one.values())) > 1
         assert translator.translate(sentences, beam) == [one_by_one[s] for s in sentences]
+
+
+def test_many_sentences_are_translated_a_thousand_at_a_time(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tinyformer.translation.SENTENCES_AT_ONCE", 2)
+    monkeypatch.setattr("tinyformer.translation.SENTENCES_SORTED_AT_ONCE", 3)
+    sentences = ["red dog", "a", "blue cat", "dog", "b"]
+    done: list[int] = []
+    bar = SimpleNamespace(update=done.append)
+    found = ([hypothesis.ids for hypothesis in each] for each in translator.search_all(sentences, 2, 2, bar))
+    first = next(found)
+    assert done == [2, 1]  # those that were sorted with it
+    one_by_one = [translator.search([sentence], 2, 2)[0] for sentence in sentences]
+    assert [first, *found] == [[hypothesis.ids for hypothesis in each] for each in one_by_one]
+    assert done == [2, 1, 2]
+    assert list(translator.search_all([], 2)) == []
 
 
 def test_the_best_translations_of_a_sentence(translator: Translator) -> None:
