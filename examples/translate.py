@@ -16,6 +16,7 @@ python examples/translate.py compare runs/lstm runs/translate      # finished ru
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
     import tinytensor as tt
     from tinyformer import (
         Commands,
+        Hypothesis,
         PairBatches,
         PairFiles,
         RunFolder,
@@ -72,6 +74,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
 Pairs = Sequence[tuple[str, str]]  # sentences and their translations
 
 DEFAULT_OUT = "runs/translate"
+LINES_AT_ONCE = 512
 NO_SCORES = "(no scores: they need sacrebleu, pip install sacrebleu)"
 # A Transformer is trained by Muon, with rates that fall along a line to 0; recurrent networks are trained by AdamW.
 ROTARY = {"norm_first": True, "positions": "rotary", "query_key_norm": True}
@@ -242,49 +245,72 @@ def translate(arguments: argparse.Namespace) -> None:
     """Translate the given sentences, or the lines of a pipe, or those that are typed."""
     folder = RunFolder(arguments.out)
     translator = pretrained_translator(arguments.model) if arguments.model else trained_translator(folder)
-    translator.check_beam(arguments.beam)
+    translator.check_beam(arguments.beam, arguments.n_best)
     if arguments.heat_map and not translator.has_attention():
         raise UserError(f"the network of {folder.path} has no attention to draw: leave out --heat-map")
     for sentence in arguments.sentences:
         translator.encode(sentence)  # refuses one without words, or one that is too long
     lines = arguments.sentences or piped_lines()
     if lines is None:
-        for sentence in typed_lines("Type a sentence to translate; an empty line ends."):
+        translate_typed(translator, arguments)
+        return
+    check_lines(translator, lines)
+    number = sum(map(bool, lines))
+    if arguments.heat_map and number != 1:
+        raise UserError(f"--heat-map draws the attention of one sentence, and there are {number}: leave it out")
+    print_translations(translator, lines, arguments)
+
+
+def translate_typed(translator: Translator, arguments: argparse.Namespace) -> None:
+    """Translate each sentence that is typed. One that cannot be translated may be typed again."""
+    for sentence in typed_lines("Type a sentence to translate; an empty line ends."):
+        try:
+            translator.encode(sentence)
+        except UserError as error:
+            print(error, file=sys.stderr)
+        else:
             print_translations(translator, [sentence], arguments)
-    else:
-        if arguments.heat_map and len(lines) != 1:
-            raise UserError(f"--heat-map draws the attention of one sentence, and there are {len(lines)}: leave it out")
-        check_lines(translator, lines)
-        print_translations(translator, lines, arguments, progress=not arguments.sentences)
 
 
 def check_lines(translator: Translator, lines: Sequence[str]) -> None:
-    """Raise UserError, with the number of the line, for one that cannot be translated. Empty lines can be."""
+    """Raise UserError, with the numbers of the lines, if some cannot be translated. Empty lines can be."""
+    errors = {}
     for number, line in enumerate(lines, start=1):
         try:
             if line:
                 translator.encode(line)
         except UserError as error:
-            raise UserError(f"line {number}: {error}") from None
+            errors[number] = str(error)
+    if errors:
+        first, *others = errors
+        numbers = ", ".join(map(str, others[:9])) + (", ..." if others[9:] else "")
+        more = f" ({len(others)} more like it: {numbers})" if others else ""
+        raise UserError(f"line {first}: {errors[first]}{more}")
 
 
-def print_translations(
-    translator: Translator, lines: Sequence[str], arguments: argparse.Namespace, progress: bool = False
-) -> None:
-    """Print the translations of each line, in their order; an empty line stays empty. Draw the attention if asked to."""
-    sentences = [line for line in lines if line]
-    beam, n_best = arguments.beam, arguments.n_best
-    with show_progress(f"translating, beam {beam}", len(sentences), "sentence", quiet=not progress) as bar:
-        found = translator.search_all(sentences, beam, n_best, bar)
-        for line in lines:
-            hypotheses = next(found) if line else []
-            written = [(hypothesis.score, translator.text(hypothesis)) for hypothesis in hypotheses]
-            bar.write("\n".join(text if n_best == 1 else f"{score:.3f}\t{text}" for score, text in written))
+def print_translations(translator: Translator, lines: Sequence[str], arguments: argparse.Namespace) -> None:
+    """Print the translations of each line, in their order; an empty line stays empty. Draw the attention if asked to.
+
+    Many lines are translated and printed in blocks, so that the first translations are there long before the last.
+    """
+    beam, n_best, number = arguments.beam, arguments.n_best, sum(map(bool, lines))
+    with show_progress(f"translating, beam {beam}", number, "sentence", quiet=number < 20) as bar:
+        for start in range(0, len(lines), LINES_AT_ONCE):
+            block = lines[start : start + LINES_AT_ONCE]
+            found = iter(translator.search_all([line for line in block if line], beam, n_best, bar))
+            bar.write("\n".join(as_text(translator, next(found), n_best) if line else "" for line in block))
+            sys.stdout.flush()
     if arguments.heat_map:
         folder = RunFolder(arguments.out)
         folder.path.mkdir(parents=True, exist_ok=True)  # that of a pretrained model is only for pictures
-        for sentence in sentences:
+        for sentence in filter(None, lines):
             print(drawn(draw_attention(translator, sentence, folder)))
+
+
+def as_text(translator: Translator, hypotheses: Sequence[Hypothesis], n_best: int) -> str:
+    """The translations of a sentence, a line for each; with a score before each if there may be more than one."""
+    texts = map(translator.text, hypotheses)
+    return "\n".join(texts if n_best == 1 else (f"{one.score:.3f}\t{text}" for one, text in zip(hypotheses, texts)))
 
 
 # --------------------------------------------------------------------------------------------------------- comparing
@@ -348,7 +374,9 @@ def parse(words: list[str]) -> argparse.Namespace:
     model = ARCHITECTURES[architecture][1]
     add_run_settings(training, DEFAULT_OUT, task=TranslationConfig, model=model, training=TrainingConfig)
     using = commands.add_use(translate, help="translate with a trained model", description="Translate sentences.")
-    using.add_argument("sentences", help="what to translate; without any, the lines that are typed or piped", nargs="*")
+    using.add_argument(
+        "sentences", help="what to translate; without any, the lines that are typed, or those of a file: < FILE", nargs="*"
+    )
     add_model_flag(using)
     using.add_argument("--beam", help="the width of the beam; 1 is greedy", type=int, default=5, metavar="INT")
     using.add_argument("--n-best", help="how many translations to show, with scores", type=int, default=1, metavar="INT")

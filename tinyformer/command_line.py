@@ -288,11 +288,11 @@ def run_command(parse: Callable[[list[str]], argparse.Namespace]) -> None:
 
 
 def typed_lines(prompt: str) -> Iterator[str]:
-    """Show the ``prompt``, then give each line that is typed, until an empty line or the input's end.
+    """Show the ``prompt`` on standard error, then give each line that is typed, until an empty line or the input's end.
 
     Raises UserError for bytes that are no text.
     """
-    print(prompt)
+    print(prompt, file=sys.stderr)
     while line := _text_of_input(sys.stdin.readline).strip():
         yield line
 

@@ -51,8 +51,8 @@ def plain_errors() -> Iterator[None]:
     sizes that do not fit in memory (MemoryError). Any other exception is a fault of the program and keeps its traceback. Ctrl-C
     exits with status 130. If nobody reads the output any more, as in ``| head``, the script ends with status 1 and no message.
 
-    Inside the context, a standard stream that was closed is replaced by an empty one, and a character that the console cannot
-    show is printed as ``?``.
+    Inside the context, a standard stream that was closed is replaced by an empty one, input that is no text is an error, and a
+    character that the console cannot show is printed as ``?``.
     """
     _mend_streams()
     try:
@@ -74,6 +74,8 @@ def _mend_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+    if isinstance(sys.stdin, io.TextIOWrapper) and sys.stdin.errors != "strict":
+        sys.stdin.reconfigure(errors="strict")  # the locale C.UTF-8 lets bytes pass that are no text
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     if not sys.warnoptions:  # such as overflow: if a loss becomes NaN, training says so itself
@@ -112,6 +114,6 @@ def _out_of_memory(error: MemoryError) -> str:
     what = backend.out_of_memory(error) if backend else str(error)
     return (
         f"there is not enough memory for this{f': {what}' if what else ''}\n"
-        "A lower --batch-size (more --gradient-accumulation-steps make up for it), --block-size or a smaller model needs less; "
-        "no checkpoint was touched."
+        "A lower --batch-size (more --gradient-accumulation-steps make up for it), --block-size, --beam or a smaller model needs "
+        "less; no checkpoint was touched."
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from tinyformer.data.batches import padded
 from tinyformer.data.pair_files import one_line
 from tinyformer.data.pairs import Pair, Specials
 from tinyformer.decoding.beam_rules import BeamRule, HuggingFaceRule, WuRule
-from tinyformer.decoding.beam_search import BeamStep, Hypothesis, beam_search
+from tinyformer.decoding.beam_search import BeamStep, Hypothesis, beam_search, check_n_best
 from tinyformer.decoding.decoders import translation_decoder
 from tinyformer.errors import SettingError, UserError
 from tinyformer.models.attention import RecordsAttention, recording_attention
@@ -30,8 +30,9 @@ from tinyformer.tokenizers.texts import token_texts
 from tinyformer.training.runs import RunFolder, load_weights
 from tinytensor import Tensor
 
+# What is translated together: at most so many sentences, with room in memory for at most so many tokens of all beams.
 SENTENCES_AT_ONCE = 64
-SENTENCES_SORTED_AT_ONCE = 1024
+TOKENS_AT_ONCE = 64 * 5 * 101
 
 Model = Transformer | EncoderDecoder
 
@@ -145,22 +146,20 @@ class Translator:
 
     def search_all(
         self, sentences: Sequence[str], beam: int, n_best: int = 1, bar: Progress | None = None
-    ) -> Iterator[list[Hypothesis]]:
-        """What ``search`` finds for each of any number of sentences, in their order. ``bar`` is told how many are done.
+    ) -> list[list[Hypothesis]]:
+        """What ``search`` finds, for any number of sentences. ``bar`` is told how many are done.
 
-        Sentences of similar length are translated together, so that there is little padding. For that they are sorted, a
-        thousand at a time: the first results are there long before the last.
+        Sentences of similar length are translated together, so that there is little padding.
         """
-        for first in range(0, len(sentences), SENTENCES_SORTED_AT_ONCE):
-            several = sentences[first : first + SENTENCES_SORTED_AT_ONCE]
-            order = sorted(range(len(several)), key=lambda i: len(several[i]))
-            found: dict[int, list[Hypothesis]] = {}
-            for start in range(0, len(order), SENTENCES_AT_ONCE):
-                part = order[start : start + SENTENCES_AT_ONCE]
-                found.update(zip(part, self.search([several[i] for i in part], beam, n_best)))
-                if bar is not None:
-                    bar.update(len(part))
-            yield from (found[i] for i in range(len(several)))
+        order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))
+        at_once = min(SENTENCES_AT_ONCE, max(1, TOKENS_AT_ONCE // (beam * (self.task.max_tokens + 1))))
+        found: dict[int, list[Hypothesis]] = {}
+        for first in range(0, len(order), at_once):
+            part = order[first : first + at_once]
+            found.update(zip(part, self.search([sentences[i] for i in part], beam, n_best)))
+            if bar is not None:
+                bar.update(len(part))
+        return [found[i] for i in range(len(sentences))]
 
     def has_attention(self) -> bool:
         """Whether the model has attention layers."""
@@ -194,10 +193,11 @@ class Translator:
         with show_progress(f"translating, beam {beam}", len(sentences), "sentence", quiet=not progress) as bar:
             return [self.text(best) for best, *_ in self.search_all(sentences, beam, bar=bar)]
 
-    def check_beam(self, beam: int) -> None:
-        """Raise UserError unless the beam is at least 1 wide, and at most as wide as the vocabulary."""
+    def check_beam(self, beam: int, n_best: int = 1) -> None:
+        """Raise UserError unless the beam is at least 1 wide, at most as wide as the vocabulary, and has ``n_best`` places."""
         if not 1 <= beam <= self.tokenizer.vocab_size:
             raise UserError(f"the beam must be 1 to {self.tokenizer.vocab_size} wide, as there are as many tokens, not {beam}")
+        check_n_best(n_best, beam)
 
     def check_length(self) -> None:
         """Raise UserError unless the model can read and write sentences of ``max_tokens``, and they fit in memory."""

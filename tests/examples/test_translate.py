@@ -383,19 +383,22 @@ def test_a_new_process_translates_as_the_one_that_trained(first_run: tuple[Path,
     assert finished.good(*words, *sources).splitlines() == list(ours)
     piped = "".join(f"{source}\n" for source in sources)
     assert finished.good(*words, typed=piped).splitlines() == list(ours)
-    assert finished.good(*words, typed="") == ""
 
 
 def test_each_line_of_a_pipe_has_a_line(finished: Program) -> None:
     words = ["translate", "--out", "run", "--beam", "2"]
+    assert finished.good(*words, typed="") == ""
+    assert finished.good(*words, typed="\n\n") == "\n\n"
     dog, cat = finished.good(*words, "red dog", "blue cat").splitlines()
     assert finished.good(*words, typed="red dog\n\n \nblue cat\n\n").split("\n") == [dog, "", "", cat, "", ""]
     twice = finished.good(*words, "--n-best", "2", typed="red dog\n\nblue cat").split("\n")
     assert [line.split("\t")[-1] for line in twice][::3] == [dog, cat] and twice[2] == twice[5] == ""
+    many = finished.good(*words, typed=300 * "red dog\nblue cat\n\n").split("\n")  # more lines than a block has
+    assert many == [*(300 * [dog, cat, ""]), ""]
 
 
 def test_what_is_typed_on_a_terminal(copied: Program, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    typed = io.StringIO("red dog\n blue cat\n\nnot read\n")
+    typed = io.StringIO("red dog\n" + 31 * "x " + "\n blue cat\n\nnot read\n")
     monkeypatch.setattr(typed, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stdin", typed)
     words = ["translate", "--out", str(copied.folder / "run"), "--beam", "2"]
@@ -403,7 +406,11 @@ def test_what_is_typed_on_a_terminal(copied: Program, monkeypatch: pytest.Monkey
     arguments = example["parse"](words)
     arguments.run(arguments)
     expected = copied.good(*words, "red dog", "blue cat")
-    assert capsys.readouterr().out == f"Type a sentence to translate; an empty line ends.\n{expected}"
+    printed, told = capsys.readouterr()
+    assert printed == expected
+    assert re.fullmatch(
+        r"Type a sentence to translate; an empty line ends\.\nthe sentence has \d+ tokens, more than .*\n", told
+    )
 
 
 def test_the_best_translations_with_their_scores(finished: Program) -> None:
@@ -498,10 +505,17 @@ def test_translations_that_will_not_do(finished: Program, words: list[str], mess
     [
         (b"red dog\ncaf\xe9\n", "the input is not utf-8 text"),
         (b"red dog\n\n" + 31 * b"x " + b"\n", "line 3: the sentence has "),
+        (b"red dog\n" + 3 * (31 * b"x " + b"\n"), "that this model translates (2 more like it: 3, 4)\n"),
+        (12 * (31 * b"x " + b"\n"), "(11 more like it: 2, 3, 4, 5, 6, 7, 8, 9, 10, ...)\n"),
     ],
 )
 def test_lines_of_a_pipe_that_will_not_do(finished: Program, lines: bytes, message: str) -> None:
     assert message in finished.bad("translate", "--out", "run", typed=lines)
+
+
+def test_a_locale_that_lets_bytes_pass_that_are_no_text(finished: Program) -> None:
+    locale = {"PYTHONIOENCODING": "utf-8:surrogateescape"}
+    assert "the input is not utf-8 text" in finished.bad("translate", "--out", "run", typed=b"red dog\ncaf\xe9\n", **locale)
 
 
 # ---------------------------------------------------------------------------------------------------------- mistakes

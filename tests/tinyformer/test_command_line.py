@@ -360,7 +360,7 @@ def test_a_flag_for_each_file_of_pairs() -> None:
 def test_typed_lines(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("one\n  two \n\nafter an empty line\n"))
     assert list(typed_lines("Type a line.")) == ["one", "two"]
-    assert capsys.readouterr().out == "Type a line.\n"
+    assert capsys.readouterr() == ("", "Type a line.\n")
     monkeypatch.setattr(sys, "stdin", io.StringIO("one"))  # the input ends without an empty line
     assert list(typed_lines("Type a line.")) == ["one"]
 
@@ -407,8 +407,8 @@ def test_what_json_cannot_hold_leaves_the_old_file(tmp_path: Path) -> None:
 
 
 LESS = (
-    "A lower --batch-size (more --gradient-accumulation-steps make up for it), --block-size or a smaller model needs less; "
-    "no checkpoint was touched."
+    "A lower --batch-size (more --gradient-accumulation-steps make up for it), --block-size, --beam or a smaller model needs "
+    "less; no checkpoint was touched."
 )
 
 

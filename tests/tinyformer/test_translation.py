@@ -66,19 +66,18 @@ def test_translations_come_in_the_order_of_the_sentences(translator: Translator)
         assert translator.translate(sentences, beam) == [one_by_one[s] for s in sentences]
 
 
-def test_many_sentences_are_translated_a_thousand_at_a_time(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tinyformer.translation.SENTENCES_AT_ONCE", 2)
-    monkeypatch.setattr("tinyformer.translation.SENTENCES_SORTED_AT_ONCE", 3)
+def test_the_best_translations_of_many_sentences(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     sentences = ["red dog", "a", "blue cat", "dog", "b"]
-    done: list[int] = []
-    bar = SimpleNamespace(update=done.append)
-    found = ([hypothesis.ids for hypothesis in each] for each in translator.search_all(sentences, 2, 2, bar))
-    first = next(found)
-    assert done == [2, 1]  # those that were sorted with it
     one_by_one = [translator.search([sentence], 2, 2)[0] for sentence in sentences]
-    assert [first, *found] == [[hypothesis.ids for hypothesis in each] for each in one_by_one]
-    assert done == [2, 1, 2]
-    assert list(translator.search_all([], 2)) == []
+    expected = [[hypothesis.ids for hypothesis in each] for each in one_by_one]
+    room = 2 * 13  # for the tokens of a sentence with a beam of 2
+    for tokens, batches in ((64 * room, [5]), (2 * room, [2, 2, 1]), (3 * room - 1, [2, 2, 1]), (1, [1] * 5)):
+        monkeypatch.setattr("tinyformer.translation.TOKENS_AT_ONCE", tokens)
+        done: list[int] = []
+        found = translator.search_all(sentences, 2, 2, SimpleNamespace(update=done.append))
+        assert [[hypothesis.ids for hypothesis in each] for each in found] == expected
+        assert done == batches
+    assert translator.search_all([], 2) == []
 
 
 def test_the_best_translations_of_a_sentence(translator: Translator) -> None:
@@ -157,6 +156,10 @@ def test_a_beam_is_no_wider_than_the_vocabulary(translator: Translator) -> None:
     for beam in (0, size + 1):
         with pytest.raises(UserError, match=f"the beam must be 1 to {size} wide"):
             translator.check_beam(beam)
+    translator.check_beam(3, n_best=3)
+    for n_best, message in ((4, "n_best must be at most beam, 3, not 4"), (0, "n_best must be at least 1, not 0")):
+        with pytest.raises(SettingError, match=message):
+            translator.check_beam(3, n_best)
 
 
 def test_a_model_must_have_room_for_the_longest_sentence() -> None:

@@ -88,9 +88,8 @@ def beam_search(
     >>> len(others), best.score >= others[0].score
     (2, True)
     """
-    check_counts(beam=beam, max_tokens=max_tokens, n_best=n_best)
-    if n_best > beam:
-        raise SettingError(f"n_best must be at most beam, {beam}, not {n_best}", "n_best", "beam")
+    check_counts(beam=beam, max_tokens=max_tokens)
+    check_n_best(n_best, beam)
     tokens = TokenRules(end, forbidden, force_end)
     if not len(prompts):
         return []
@@ -128,6 +127,13 @@ def log_softmax(logits: Any) -> Any:
         raise useless_logits(best[~host.isfinite(best)][0])
     shifted = logits - best
     return shifted - host.log(host.exp(shifted).sum(axis=-1, keepdims=True))
+
+
+def check_n_best(n_best: int, beam: int) -> None:
+    """Raise SettingError unless a beam of this width can find ``n_best`` texts, at least one."""
+    check_counts(n_best=n_best)
+    if n_best > beam:
+        raise SettingError(f"n_best must be at most beam, {beam}, not {n_best}", "n_best", "beam")
 
 
 class _Search:
