@@ -114,6 +114,6 @@ def _out_of_memory(error: MemoryError) -> str:
     what = backend.out_of_memory(error) if backend else str(error)
     return (
         f"there is not enough memory for this{f': {what}' if what else ''}\n"
-        "A lower --batch-size (more --gradient-accumulation-steps make up for it), --block-size, --beam or a smaller model needs "
-        "less; no checkpoint was touched."
+        "A lower --batch-size (more --gradient-accumulation-steps make up for it), --block-size, --beam or a smaller model "
+        "needs less; no checkpoint was touched."
     )

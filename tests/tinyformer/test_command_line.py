@@ -407,8 +407,8 @@ def test_what_json_cannot_hold_leaves_the_old_file(tmp_path: Path) -> None:
 
 
 LESS = (
-    "A lower --batch-size (more --gradient-accumulation-steps make up for it), --block-size, --beam or a smaller model needs "
-    "less; no checkpoint was touched."
+    "A lower --batch-size (more --gradient-accumulation-steps make up for it), --block-size, --beam or a smaller model "
+    "needs less; no checkpoint was touched."
 )
 
 
