@@ -361,7 +361,8 @@ SENTENCES: list[tuple[str, Callable[[], list[float]]]] = [
     ),
     (
         "With beam 5 it reaches {:.1f} BLEU on Multi30k German to English after {:.0f} epochs, {:.1f} and {:.1f} in two "
-        "runs of English to German with {:.1f} million parameters, and {:.1f} on Tatoeba's English to Italian",
+        "runs of English to German with {:.1f} million parameters, and {:.1f} and {:.1f} in two runs of Tatoeba's "
+        "English to Italian",
         lambda: [
             cell("translate_multi30k", "beam 5", "BLEU"),
             number("translate_multi30k", r"batches of 128, (\d+) epochs"),
@@ -369,6 +370,7 @@ SENTENCES: list[tuple[str, Callable[[], list[float]]]] = [
             cell("translate_multi30k", "beam 5, --length-penalty 2.0", "BLEU"),
             number("translate_multi30k", r"([\d.]+) million parameters"),
             cell("translate_tatoeba", "beam 5", "BLEU"),
+            cell("translate_tatoeba", "0.3 | 48 | 1", "BLEU, beam 5"),
         ],
     ),
     (
