@@ -297,7 +297,7 @@ def print_translations(translator: Translator, lines: Sequence[str], arguments: 
     with show_progress(f"translating, beam {beam}", number, "sentence", quiet=number < 20) as bar:
         for start in range(0, len(lines), LINES_AT_ONCE):
             block = lines[start : start + LINES_AT_ONCE]
-            found = iter(translator.search_all([line for line in block if line], beam, n_best, bar))
+            found = iter(translator.search_all([line for line in block if line], beam, n_best, bar.update))
             bar.write("\n".join(as_text(translator, next(found), n_best) if line else "" for line in block))
             sys.stdout.flush()
     if arguments.heat_map:

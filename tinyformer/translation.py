@@ -21,7 +21,7 @@ from tinyformer.models.transformer import Transformer, TransformerConfig
 from tinyformer.pretrained.folders import find_folder
 from tinyformer.pretrained.loading import from_pretrained, read_writing
 from tinyformer.pretrained.tokenizers import pretrained_tokenizer
-from tinyformer.progress import Progress, show_progress
+from tinyformer.progress import show_progress
 from tinyformer.schema import check_fields
 from tinyformer.settings import at_least, one_of, setting
 from tinyformer.tokenizers import BPETokenizer, Tokenizer, load_tokenizer
@@ -145,9 +145,9 @@ class Translator:
         return beam_search(decoder, prompts, end, beam, longest, n_best, self.rule, self.forbidden, self.force_end, watch)
 
     def search_all(
-        self, sentences: Sequence[str], beam: int, n_best: int = 1, bar: Progress | None = None
+        self, sentences: Sequence[str], beam: int, n_best: int = 1, report: Callable[[int], object] | None = None
     ) -> list[list[Hypothesis]]:
-        """What ``search`` finds, for any number of sentences. ``bar`` is told how many are done.
+        """What ``search`` finds, for any number of sentences. ``report`` is told how many more are done.
 
         Sentences of similar length are translated together, so that there is little padding.
         """
@@ -157,8 +157,8 @@ class Translator:
         for first in range(0, len(order), at_once):
             part = order[first : first + at_once]
             found.update(zip(part, self.search([sentences[i] for i in part], beam, n_best)))
-            if bar is not None:
-                bar.update(len(part))
+            if report is not None:
+                report(len(part))
         return [found[i] for i in range(len(sentences))]
 
     def has_attention(self) -> bool:
@@ -191,7 +191,7 @@ class Translator:
     def translate(self, sentences: Sequence[str], beam: int = 1, progress: bool = False) -> list[str]:
         """The best translation of each sentence. A ``beam`` of 1 is greedy; ``progress`` shows a bar."""
         with show_progress(f"translating, beam {beam}", len(sentences), "sentence", quiet=not progress) as bar:
-            return [self.text(best) for best, *_ in self.search_all(sentences, beam, bar=bar)]
+            return [self.text(best) for best, *_ in self.search_all(sentences, beam, report=bar.update)]
 
     def check_beam(self, beam: int, n_best: int = 1) -> None:
         """Raise UserError unless the beam is at least 1 wide, at most as wide as the vocabulary, and has ``n_best`` places."""

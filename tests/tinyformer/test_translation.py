@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
 import tinytensor as tt
@@ -74,7 +72,7 @@ def test_the_best_translations_of_many_sentences(translator: Translator, monkeyp
     for tokens, batches in ((64 * room, [5]), (2 * room, [2, 2, 1]), (3 * room - 1, [2, 2, 1]), (1, [1] * 5)):
         monkeypatch.setattr("tinyformer.translation.TOKENS_AT_ONCE", tokens)
         done: list[int] = []
-        found = translator.search_all(sentences, 2, 2, SimpleNamespace(update=done.append))
+        found = translator.search_all(sentences, 2, 2, done.append)
         assert [[hypothesis.ids for hypothesis in each] for each in found] == expected
         assert done == batches
     assert translator.search_all([], 2) == []
