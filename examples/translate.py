@@ -74,7 +74,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
 Pairs = Sequence[tuple[str, str]]  # sentences and their translations
 
 DEFAULT_OUT = "runs/translate"
-LINES_AT_ONCE = 512
+LINES_AT_ONCE = 512  # of a pipe, translated and printed together
 NO_SCORES = "(no scores: they need sacrebleu, pip install sacrebleu)"
 # A Transformer is trained by Muon, with rates that fall along a line to 0; recurrent networks are trained by AdamW.
 ROTARY = {"norm_first": True, "positions": "rotary", "query_key_norm": True}
@@ -248,13 +248,15 @@ def translate(arguments: argparse.Namespace) -> None:
     translator.check_beam(arguments.beam, arguments.n_best)
     if arguments.heat_map and not translator.has_attention():
         raise UserError(f"the network of {folder.path} has no attention to draw: leave out --heat-map")
-    for sentence in arguments.sentences:
-        translator.encode(sentence)  # refuses one without words, or one that is too long
     lines = arguments.sentences or piped_lines()
     if lines is None:
         translate_typed(translator, arguments)
         return
-    check_lines(translator, lines)
+    if arguments.sentences:
+        for sentence in arguments.sentences:
+            translator.encode(sentence)  # refuses one without words, or one that is too long
+    else:
+        check_lines(translator, lines)
     number = sum(map(bool, lines))
     if arguments.heat_map and number != 1:
         raise UserError(f"--heat-map draws the attention of one sentence, and there are {number}: leave it out")
