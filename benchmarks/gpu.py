@@ -16,6 +16,7 @@ training, where nobody waits for a step. All sides are processes on the same GPU
 from __future__ import annotations
 
 import argparse
+import csv
 import importlib
 import os
 import signal
@@ -45,12 +46,14 @@ CHARACTERS, GPT2 = "shakespeare_char", "GPT-2 124M"  # configurations; the first
 OURS, NARROW = "tinyformer, TF32", "tinyformer, bfloat16"
 EAGER, MIXED, COMPILED = "PyTorch eager, TF32", "PyTorch eager, bfloat16", "PyTorch compiled, bfloat16"
 TINYFORMER: dict[str, str] = {OURS: "float32", NARROW: "bfloat16"}  # the dtype
+CAPTURED = {f"{name}, captured": dtype for name, dtype in TINYFORMER.items()}  # as with TINYTENSOR_CAPTURE=1
 PYTORCH = {EAGER: (False, False), MIXED: (False, True), COMPILED: (True, True)}  # whether compiled, and in bfloat16
 # By how much the first loss may differ from that of tinyformer in TF32, relatively: all round, and each differently.
-ROUNDING = {NARROW: 1e-2, EAGER: 1e-3, MIXED: 1e-2, COMPILED: 1e-2}
+ROUNDING = {NARROW: 1e-2, EAGER: 1e-3, MIXED: 1e-2, COMPILED: 1e-2} | dict.fromkeys(CAPTURED, 1e-2)
 MEMORY = (
     "Memory on the GPU: the most that tensors took at once (CuPy does not tell), the most that the library's pool held, and "
-    "what the GPU had less after the first steps than after the imports; the pools are what can be compared. Each side's is "
+    "what the GPU had less after the first steps than after the imports; the pools are what can be compared, but that of a "
+    "captured step, which has another pool for itself, is only in the last. Each side's is "
     "read when its first steps are done, before the next side is started. A step is forward, backward, clipping and AdamW "
     "(PyTorch's: fused); PyTorch's attention is scaled_dot_product_attention, in bfloat16 flash attention."
 )
@@ -61,17 +64,18 @@ FAILED = "## Failed"  # the heading of what could not be measured, and of tests 
 class Amount:
     """How much is measured."""
 
-    turns: int = 12
+    turns: int = 10
     blocks: int = 2  # timed in a turn
-    steps: int = 20  # in a block
+    steps: int = 10  # in a block
     warm_up: int = 10
     losses: int = 300  # steps
+    run: int = 5000  # steps
     new_tokens: int = 240
     continuations: int = 5  # turns, of one each
     profiled: int = 5  # steps
 
 
-QUICK = Amount(turns=2, blocks=1, steps=3, warm_up=3, losses=20, new_tokens=20, continuations=2)
+QUICK = Amount(turns=2, blocks=1, steps=3, warm_up=3, losses=20, run=20, new_tokens=20, continuations=2)
 
 
 def on_cupy(block: int, make: Callable[..., Any], *arguments: Any) -> Any:
@@ -87,6 +91,14 @@ def on_cupy(block: int, make: Callable[..., Any], *arguments: Any) -> Any:
     side.device_memory = lambda: [None, pool.total_bytes(), free - driver.memGetInfo()[0]]
     side.kernel_times = lambda steps: _kernel_times(side.step, steps, xp)
     return side
+
+
+def captured(make: Callable[..., Any], *arguments: Any) -> Any:
+    """A side whose trainer captures its steps."""
+    from tinytensor import capturing
+
+    capturing.is_wanted = True
+    return make(*arguments)
 
 
 def _kernel_times(step: Callable[[], Any], steps: int, cupy: Any) -> Any:
@@ -147,7 +159,7 @@ class Settings:
     """How the parts are measured."""
 
     amount: Amount
-    data: str | None  # the text of "losses"
+    data: str | None  # the text of what learns
     processes: int  # of pytest
 
 
@@ -199,9 +211,10 @@ class Measurement:
 
     def _step(self, stack: ExitStack, name: str, configuration: GPTConfiguration) -> None:
         amount = self.amount
-        ours = (on_cupy, amount.steps, train_step.Tinyformer, configuration, 1)
+        ours = (train_step.Tinyformer, configuration, 1)
         theirs = (on_torch, amount.steps, TORCH_DEVICE, "high", train_step.PyTorch, configuration)
-        sides: dict[str, tuple[Any, ...]] = {side: (*ours, dtype) for side, dtype in TINYFORMER.items()}
+        sides: dict[str, tuple[Any, ...]] = {side: (on_cupy, amount.steps, *ours, dtype) for side, dtype in TINYFORMER.items()}
+        sides |= {side: (on_cupy, amount.steps, captured, *ours, dtype) for side, dtype in CAPTURED.items()}
         sides |= {side: (*theirs, *options) for side, options in PYTORCH.items()}
 
         def attempt(side: str) -> AbstractContextManager[None]:
@@ -224,7 +237,7 @@ class Measurement:
             configuration.described(),
             measure.table(["", *measure.TIMES, "tokens/s", "tensors MB", "pool MB", "driver MB"], rows),
             MEMORY,
-            *[measure.ratio_table(times, side, rivals) for side in times if side in TINYFORMER],
+            *[measure.ratio_table(times, side, rivals) for side in times if side not in PYTORCH],
         )
         if name == CHARACTERS and EAGER in times:
             ratio = times[OURS].median / times[EAGER].median
@@ -249,6 +262,39 @@ class Measurement:
                 _target("bfloat16's distance from float32, in the training loss", distances[0], 0.01),
                 _target("bfloat16's distance from float32, in the validation loss", distances[1], 0.01),
             )
+
+    def run(self, name: str) -> None:
+        """A whole run of the example, in bfloat16 and with captured steps."""
+        with self.attempt(f"{name}: a run"), tempfile.TemporaryDirectory() as folder:
+            self._run(GPU_GPTS[name], Path(folder) / "run")
+
+    def _run(self, configuration: GPTConfiguration, out: Path) -> None:
+        steps, data = self.amount.run, self.settings.data
+        sizes = {name: getattr(configuration, name) for name in ("block_size", "num_layers", "num_heads", "d_model", "dropout")}
+        flags = {**sizes, "batch_size": configuration.batch_size, "steps": steps, "eval_every": max(1, steps // 20)}
+        words = ["examples/char_gpt.py", "--recipe", "nanogpt", "--dtype", "bfloat16"]
+        words += [str(word) for name, value in flags.items() for word in (f"--{name.replace('_', '-')}", value)]
+        words += [] if data is None else ["--data", data]
+        start = time.perf_counter()
+        with measure.environment({"TINYTENSOR_CAPTURE": "1"}):
+            status, _ = streamed([sys.executable, "-u", *words, "--out", str(out)], self.log)
+        seconds = time.perf_counter() - start
+        if status:
+            raise SideError(f"{' '.join(words)} ended with status {status}: see {self.log.name}")
+        with (out / "log.csv").open(newline="", encoding="utf-8") as file:
+            losses = {int(row["step"]): float(row["validation_loss"]) for row in csv.DictReader(file) if row["validation_loss"]}
+        best = min(losses, key=lambda step: losses[step])
+        self.add(
+            f"A run of {steps} steps, in bfloat16, captured",
+            which_text(data, data) if data else "The text is the example's default, Tiny Shakespeare.",
+            f"From the start to the end of `TINYTENSOR_CAPTURE=1 python {' '.join(words)}`.",
+            measure.table(
+                ["seconds", "best validation loss", "at step", "last validation loss"],
+                [[f"{seconds:.1f}", f"{losses[best]:.4f}", str(best), f"{losses[max(losses)]:.4f}"]],
+            ),
+            _target("seconds in all", seconds, 60.0),
+            _target("the best validation loss", losses[best], 1.47),
+        )
 
     def generation(self, name: str) -> None:
         """Greedy decoding of both libraries, in float32."""
@@ -330,11 +376,12 @@ class Part:
 
 
 PARTS: dict[str, Part] = {
-    "tests-gpu": Part("kernels, gradients, training and files against NumPy", 6, Measurement.tests, "tests/gpu"),
-    "steps-char": Part(f"a training step of {CHARACTERS} beside PyTorch's", 4, Measurement.steps, compares=("torch",)),
-    "steps-gpt2": Part(f"the same of {GPT2}", 7, Measurement.steps, GPT2, compares=("torch",)),
+    "tests-gpu": Part("kernels, gradients, training and files against NumPy", 2, Measurement.tests, "tests/gpu"),
+    "steps-char": Part(f"a training step of {CHARACTERS} beside PyTorch's", 2, Measurement.steps, compares=("torch",)),
+    "steps-gpt2": Part(f"the same of {GPT2}", 2, Measurement.steps, GPT2, compares=("torch",)),
+    "run": Part(f"a run of {CHARACTERS}, from the start of the process to its end", 1, Measurement.run),
     "kernels-char": Part(f"where the GPU's time goes in a step of {CHARACTERS}", 1, Measurement.kernels),
-    "kernels-gpt2": Part(f"the same of {GPT2}", 2, Measurement.kernels, GPT2),
+    "kernels-gpt2": Part(f"the same of {GPT2}", 1, Measurement.kernels, GPT2),
     "losses": Part("training in bfloat16 beside float32", 1, Measurement.losses),
     "generation": Part("decoding beside Hugging Face", 3, Measurement.generation, compares=("torch", "transformers")),
     "start": Part("from the start of a process to its first step", 2, Measurement.start),
@@ -411,7 +458,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     only = "only these parts, of those listed below (default: all; with --quick all but the long tests)"
     parser.add_argument("--parts", nargs="+", choices=PARTS, metavar="PART", help=only)
     parser.add_argument("--again", action="store_true", help="measure anew what is already done")
-    text = 'the text of "losses" (default: Tiny Shakespeare, downloaded once; without a network Python\'s own sources)'
+    text = 'the text of "losses" and "run" (default: Tiny Shakespeare, downloaded once; offline, Python\'s own sources)'
     parser.add_argument("--data", metavar="FILE", help=text)
     processes = f"of pytest, which share the GPU (default: as many as cores, but at most {MOST_PROCESSES})"
     parser.add_argument("--processes", type=measure.positive, metavar="INT", help=processes)
@@ -433,8 +480,8 @@ def _folder(text: str) -> Path:
 def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
     """End with an error for what cannot be, or would do nothing."""
     parts = [PARTS[name] for name in arguments.parts]
-    if arguments.data is not None and "losses" not in arguments.parts:
-        parser.error("--data is the text of the part losses, which --parts leaves out: add it, or leave out --data")
+    if arguments.data is not None and not {"losses", "run"} & {*arguments.parts}:
+        parser.error("--data is the text of the parts losses and run, which --parts leaves out: add one, or leave out --data")
     if arguments.processes and not any(part.tests() for part in parts):
         parser.error("--processes is for tests, and --parts has none: add tests-gpu, or leave out --processes")
     if any(part.tests() for part in parts):
@@ -456,7 +503,9 @@ def to_do(files: Mapping[str, Path], arguments: argparse.Namespace) -> list[str]
     """The parts that are not done, those last that have failed. Tells of the others."""
     states = {name: state(file) for name, file in files.items()}
     if arguments.data is not None:  # what was learned from another text is not what is asked for
-        states["losses"] = state(files["losses"], which_text(arguments.data, arguments.data))
+        states |= {
+            name: state(files[name], which_text(arguments.data, arguments.data)) for name in ("losses", "run") if name in files
+        }
     if arguments.again:
         states = dict.fromkeys(files, "missing")
     for name in files:

@@ -234,14 +234,11 @@ def scatter_add(target: Array, index: Any, values: Array) -> None:
         sums = target.astype(default_dtype)
         scatter_add(sums, index, values.astype(default_dtype))
         target[...] = sums
-    elif xp is numpy:
-        numpy.add.at(target, index, values)
     else:
-        import cupyx
-
-        if target.dtype == index_dtype:  # GPUs only add unsigned 64-bit integers; in two's complement the sum is the same
+        if xp is not numpy and target.dtype == index_dtype:
+            # GPUs only add unsigned 64-bit integers; in two's complement the sum is the same.
             target, values = target.view(numpy.uint64), values.astype(target.dtype).view(numpy.uint64)
-        cupyx.scatter_add(target, index, values)
+        xp.add.at(target, index, values)
 
 
 def out_of_memory(error: MemoryError) -> str:

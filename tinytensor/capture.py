@@ -116,7 +116,7 @@ class capture:
             except BaseException as error:
                 with contextlib.suppress(Exception):  # which would say that the capture has failed
                     stream.end_capture()
-                if isinstance(error, xp.cuda.runtime.CUDARuntimeError):
+                if isinstance(error, xp.cuda.runtime.CUDARuntimeError) or "is capturing" in str(error):  # CUDA or CuPy refuses
                     raise CaptureError(
                         f"a captured step can do only what the GPU does by itself, and here it did something else ({error}), "
                         "such as reading a value by .item(), float(x) or `if x`: do that outside of the step"

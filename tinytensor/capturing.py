@@ -159,6 +159,7 @@ class Step:
         self._host = host.frombuffer(pinned, host.uint8, size)
         self._pinned = pinned
         self._device = xp.empty(size, host.uint8)
+        self._tables = xp.cuda.MemoryPool()  # not the graph's, which gives an array memory that others had earlier in a step
         self._copied = xp.cuda.Event(disable_timing=True)
         self._end = 0  # of what is in use
         self._inputs_end = 0
@@ -215,7 +216,8 @@ class Step:
         """A NumPy array on the GPU."""
         if not self.is_capturing:
             return from_numpy(values)
-        array = xp.empty(values.shape, values.dtype)
+        with xp.cuda.using_allocator(self._tables.malloc):
+            array = xp.empty(values.shape, values.dtype)
         self._constants.append((array, values))
         return array
 

@@ -73,7 +73,7 @@ def test_there_are_sources():
 @variants
 def test_it_compiles_and_keeps_all_in_registers(loader, file, dtype, constants, architecture):
     source = loader.source(file)
-    code, assembly, log = compiled(source, loader.options(dtype, **constants), architecture)
+    code, assembly, log = compiled(source, loader.options(file, dtype, **constants), architecture)
     assert code.startswith(b"\x7fELF")
     bounds = dict(re.findall(r"\.entry (\w+)\([^{]*?\.maxntid (\d+)", assembly))
     blocks = dict(re.findall(r"\.entry (\w+)\([^{]*?\.minnctapersm (\d+)", assembly))

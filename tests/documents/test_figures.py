@@ -66,6 +66,7 @@ def is_told(sentence: str) -> bool:
 
 EPYC, XEON = "amd-epyc", "intel-xeon"
 PROCESSORS = {EPYC: "AMD EPYC", XEON: "Intel Xeon (Emerald Rapids)"}  # the names of the folders on pages
+GPU = "nvidia-h200"
 
 
 WITH_SPEEDS = ("README.md", "docs/guides/speed.md")  # the pages that tell how fast it is
@@ -77,7 +78,7 @@ def kernels(name: str) -> str:
 
 
 def test_every_processor_with_results_is_named() -> None:
-    assert {path.parent.name for path in RESULTS.glob("*/*.md") if path.name != "README.md"} == set(PROCESSORS)
+    assert {path.parent.name for path in RESULTS.glob("*/*.md") if path.name != "README.md"} == {*PROCESSORS, GPU}
     assert [name for name in PROCESSORS.values() for page in WITH_SPEEDS if f"on an {name}" not in PAGES[page]] == []
 
 
@@ -168,8 +169,21 @@ def test_the_tables_are_those_of_the_results() -> None:
     measured = [speeds(folder) for folder in PROCESSORS if (RESULTS / folder / "train_step_A.md").exists()]
     without = [["without, on an AMD EPYC", "A", "C"], *([k, ratio("A", v), ratio("C", v)] for k, v in tricks().items())]
     assert [figures_in(PAGES[name]) for name in WITH_SPEEDS] == [measured, measured]
-    assert [name for name in PAGES if name not in WITH_SPEEDS and figures_in(PAGES[name])] == []
+    assert {name: figures_in(PAGES[name]) for name in PAGES if name not in WITH_SPEEDS and figures_in(PAGES[name])} == {
+        ON_A_GPU: [gpu_steps()]
+    }
     assert without in tables(LESSON)
+
+
+ON_A_GPU = "docs/guides/gpu.md"
+
+
+def gpu_steps() -> list[list[str]]:
+    """The table of the training steps that were measured on a GPU."""
+    files = [f"{GPU}/steps-{model}.md" for model in ("char", "gpt2")]
+    sides = [cells[0] for cells in tables(read(files[0]))[0][1:]]
+    rows = [[side, *(f"{cell(file, side, MEDIAN):.2f}" for file in files)] for side in sides]
+    return [["", "shakespeare_char", "GPT-2 124M, batch 8"], *rows]
 
 
 def figures_in(page: str) -> list[list[list[str]]]:
@@ -247,6 +261,8 @@ def other_tricks() -> float:
     return max(abs(100 * ratio - 100) for ratio in others)
 
 
+FASTEST = "tinyformer, bfloat16, captured"  # on a GPU
+SECONDS_OF_RUN = number(f"{GPU}/run.md", r"at most 60. It is ([\d.]+)")
 ARCHITECTURES = ("lstm", "attention", "transformer")
 
 
@@ -582,6 +598,28 @@ SENTENCES: list[tuple[str, Callable[[], list[float]]]] = [
         lambda: [cell(SCALING, f"{SUM_OF_A}, {how}", QUARTILE) for how in ("shared memory", "MPI")],
     ),
     (
+        "captured as a CUDA graph, takes {:.2f} ms, {:.2f} of compiled PyTorch's; GPT-2 124M's takes {:.2f} ms, {:.2f} of it.",
+        lambda: [
+            cell(f"{GPU}/steps-{model}.md", row, column, table=table)
+            for model in ("char", "gpt2")
+            for row, column, table in ((FASTEST, MEDIAN, 0), ("PyTorch compiled, bfloat16", "of medians", 3))
+        ],
+    ),
+    (
+        "takes {:.1f} seconds from the start of the process to its end, in bfloat16 and captured. Its best validation "
+        "loss is {:.4f}, at step {:.0f}.",
+        lambda: [
+            cell(f"{GPU}/run.md", f"{SECONDS_OF_RUN:.1f}", column) for column in ("seconds", "best validation loss", "at step")
+        ],
+    ),
+    (
+        "Decoding is slower than Hugging Face's: it takes {:.1f} times as long for one text, and {:.1f} times for 64.",
+        lambda: [
+            number(GPU, r"took tinyformer ([\d.]+) s") / number(GPU, r"and Hugging Face ([\d.]+) s for one"),
+            number(GPU, r"for one text, and ([\d.]+) s") / number(GPU, r"s and ([\d.]+) s for 64 texts"),
+        ],
+    ),
+    (
         "Tracing writes {:.2f} times as many tokens a second at A, {:.2f} at C (`generate.py --untraced`).",
         lambda: [number(f"{EPYC}/generate_{c}.md", r"as tinyformer untraced \(fastest quartiles ([\d.]+)\)") for c in "AC"],
     ),
@@ -639,6 +677,7 @@ def test_times_in_words_are_about_what_was_measured() -> None:
 CHOSEN = (
     "Python 3.10 or later",
     "PyTorch 2.13",
+    "PyTorch 2.11",
     "Numba itself takes about 100 MB of memory",
     "at least 259 tokens",
     "up to 200,000 characters",

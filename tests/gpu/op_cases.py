@@ -157,8 +157,11 @@ OPS = {
     ),
     # Weights are multiples of 1/32 here, but should be about 1 / sqrt(width): so states stay where the functions have slopes.
     "rnn": OpCase(lambda p, w, h: tt.rnn(p, w / 32, h), recurrent(20, 65, 257, 1), recurrent(5, 3, 9, 1)),
+    # Nothing that ReLU gets is close to 0, where rounding would decide whether its slope is 0 or 1.
     "rnn, relu": OpCase(
-        lambda p, w, h: tt.rnn(p, w / 32, h, activation="relu"), recurrent(20, 65, 257, 1), recurrent(5, 3, 9, 1)
+        lambda p, w, h: tt.rnn(tt.where(p < 0, p - 1, p + 1), w / 512, h, activation="relu"),
+        recurrent(20, 65, 257, 1),
+        recurrent(5, 3, 9, 1),
     ),
     "gru": OpCase(lambda p, w, b, h: tt.gru(p, w / 32, b, h), recurrent(20, 65, 257, 3, (771,)), recurrent(5, 3, 9, 3, (27,))),
     "lstm": OpCase(

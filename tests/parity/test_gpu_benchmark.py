@@ -31,7 +31,7 @@ tiny = GPTConfiguration(num_layers=1, num_heads=2, d_model=16, block_size=12, ba
 gpu.GPU_GPTS = {{"shakespeare_char": tiny, "GPT-2 124M": tiny}}
 gpu.TORCH_DEVICE = "cpu"
 gpu.PYTORCH.pop(gpu.COMPILED)
-gpu.QUICK = gpu.Amount(turns=2, blocks=2, steps=2, warm_up=2, losses=4, new_tokens=3, continuations=2, profiled=2)
+gpu.QUICK = gpu.Amount(turns=2, blocks=2, steps=2, warm_up=2, losses=4, run=6, new_tokens=3, continuations=2, profiled=2)
 
 def tests(argument):
     gpu.PARTS["tests-gpu"] = dataclasses.replace(gpu.PARTS["tests-gpu"], argument=argument)
@@ -84,15 +84,17 @@ def test_every_part_is_measured_and_written(tmp_path, text):
         assert re.search(r"Measured on .* at revision .* cupy", written)
         assert written in process.stdout or written.split("\n", 1)[1].rsplit("Measured on", 1)[0].strip() in process.stdout
     assert "1 passed" in files["quick-tests-gpu"]
-    for side in ("tinyformer, TF32", "tinyformer, bfloat16", "PyTorch eager, TF32", "PyTorch eager, bfloat16"):
+    for side in (*gpu.TINYFORMER, *gpu.CAPTURED, "PyTorch eager, TF32", "PyTorch eager, bfloat16"):
         assert side in first_cells(files["quick-steps-char"]) and side in first_cells(files["quick-steps-gpt2"]), side
     for name in ("quick-kernels-char", "quick-kernels-gpt2"):
         rows = first_cells(files[name])
         assert [rows.count(kernel) for kernel in ("multi_head_attention_forward", "adam_step", "everything else")] == [2, 2, 2]
     assert first_cells(files["quick-generation"]).count("Hugging Face") == 4  # in a table and as a ratio, for both batches
     assert first_cells(files["quick-start"]).count("compiled kernels cached") == 1
-    assert f"The text is {text}." in files["quick-losses"]
-    assert len(re.findall(r"\*\*(NOT )?met\*\*", "".join(files.values()))) == 4  # of a step, of two losses, of the start
+    for name in ("quick-losses", "quick-run"):
+        assert f"The text is {text}." in files[name]
+    # Those of a step, of two losses, of the start, and two of a run.
+    assert len(re.findall(r"\*\*(NOT )?met\*\*", "".join(files.values()))) == 6
 
 
 def test_a_part_that_is_done_is_measured_again_only_when_asked(tmp_path):
@@ -387,7 +389,7 @@ def test_where_the_gpu_waited_all_the_same_is_counted(imagined):
     ("words", "says"),
     [
         ("--parts losses --processes 2", "--processes is for tests, and --parts has none"),
-        ("--parts start --data README.md", "--data is the text of the part losses, which --parts leaves out"),
+        ("--parts start --data README.md", "--data is the text of the parts losses and run, which --parts leaves out"),
         ("--parts losses --data no/such/file", "no/such/file does not exist: pass --data a text file"),
         ("--parts steps", "invalid choice: 'steps'"),
         ("--output no/such/folder", "'no/such/folder' is no folder that exists: make it first"),

@@ -227,7 +227,7 @@ def converted(values):
     )
     x = xp.array(values)
     y, z = xp.empty(x.shape, "bfloat16"), xp.empty(x.shape, "float32")
-    xp.RawModule(code=code, options=loader.options("bfloat16")).get_function("f")((64,), (256,), (x, y, z, x.size))
+    xp.RawModule(code=code, options=loader.options("", "bfloat16")).get_function("f")((64,), (256,), (x, y, z, x.size))
     return y.get(), z.get()
 
 

@@ -25,7 +25,7 @@ def order(request, monkeypatch):
 
 def launch(body, *arguments, parameters, threads=32):
     code = f'{loader.source("tiles.cuh")}\nextern "C" __global__ void f({parameters}) {{\n{body}\n}}\n'
-    xp.RawModule(code=code, options=loader.options("bfloat16")).get_function("f")((1,), (threads,), arguments)
+    xp.RawModule(code=code, options=loader.options("", "bfloat16")).get_function("f")((1,), (threads,), arguments)
 
 
 def numbers(*shape, seed=0):

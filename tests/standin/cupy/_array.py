@@ -56,9 +56,10 @@ def computed(name, function, operands, **settings):
     def compute(result, *operands):
         result[...] = function(*operands, **settings)
 
-    if not launched(name, lambda: _graphs.later(compute, (result, *operands)), numbers_in((*operands, settings))):
+    if _graphs.here.capture is not None:
         _graphs.allocated(_graphs.owner(result))
-        _spoil(result)
+    if not launched(name, lambda: _graphs.later(compute, (result, *operands)), numbers_in((*operands, settings))):
+        _graphs.spoil(result)  # a graph has not computed it yet
     return result
 
 
@@ -67,11 +68,6 @@ def numbers_in(values):
     if isinstance(values, (tuple, list)):
         return tuple([numbers_in(value) for value in values if not isinstance(value, numpy.ndarray)])
     return values
-
-
-def _spoil(host):
-    """Overwrite an array with what is easily seen: a graph has not computed it yet."""
-    host[...] = True if host.dtype == bool else numpy.iinfo(host.dtype).max if host.dtype.kind in "iu" else numpy.nan
 
 
 class _Here(threading.local):
@@ -139,6 +135,7 @@ class ndarray:
         return NotImplemented  # CuPy would answer numpy.sum(x) for some functions; portable code asks xp.sum
 
     def get(self):
+        _graphs.refuse_to_wait(lambda _: RuntimeError("the current stream is capturing, so D2H transfers are disallowed"))
         synchronize()
         return self._host.copy()
 

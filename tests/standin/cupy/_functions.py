@@ -9,7 +9,18 @@ import warnings
 import ml_dtypes
 import numpy
 
-from ._array import computed, launched, ndarray, numbers_in, operand, synchronize, uploads, wrap
+from ._array import (
+    computed,
+    index_parts,
+    launched,
+    ndarray,
+    numbers_in,
+    numpys_index,
+    operand,
+    synchronize,
+    uploads,
+    wrap,
+)
 from ._graphs import later
 
 
@@ -44,7 +55,7 @@ UFUNCS = """
 
 
 class ufunc:
-    """An elementwise function. It has no methods: ``at`` is slow, and few have ``reduceat``."""
+    """An elementwise function. ``add`` alone has a method, ``at``: few have ``reduceat``."""
 
     def __init__(self, name):
         self.__name__ = name
@@ -56,7 +67,26 @@ class ufunc:
         return _run(self.__name__, self._host, [operand(a) for a in args], out, dtype=dtype, casting=casting)
 
 
-ufuncs = {name: ufunc(name) for name in UFUNCS.split()}
+class _Add(ufunc):
+    def at(self, a, slices, value):
+        """a[slices] += value, where repeated indices add up. Integer indices need a dtype that the GPU adds atomically."""
+        target, parts = operand(a, scalars=False), index_parts(slices)
+        by_integers = any(isinstance(part, numpy.ndarray) and part.dtype != bool for part in parts)
+        if by_integers and target.dtype not in ATOMIC:
+            raise TypeError(f"Unsupported dtype {target.dtype}: add.at only adds floats, int32, uint32 and uint64")
+        value = operand(value.astype(a.dtype) if isinstance(value, ndarray) else value)
+        given = (target, parts, value)
+        size = target[numpys_index(target, parts)].size
+        if size and launched("add.at", lambda: later(_add_at, given), numbers_in((parts, value))):
+            _add_at(*given)
+
+
+def _add_at(target, parts, value):
+    numpy.add.at(target, numpys_index(target, parts), value)
+
+
+ATOMIC = (numpy.float16, numpy.float32, numpy.float64, numpy.int32, numpy.uint32, numpy.uint64)  # what the GPU can add so
+ufuncs = {name: ufunc(name) for name in UFUNCS.split()} | {"add": _Add("add")}
 
 # ------------------------------------------------------------------------------------------------------- functions
 

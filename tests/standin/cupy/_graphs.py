@@ -5,6 +5,8 @@ Refused is what CUDA and CuPy refuse: to wait, and CuPy's own cuBLAS. So is what
 * an upload, whose buffer CuPy uses again before the graph reads it;
 * memory that is not of a private pool, so that others get it while the graph still uses it;
 * memory that was freed since;
+* what is put into a graph's memory from outside. While capturing, freed memory is given to later arrays of the same graph, so
+  a replay overwrites an array with rubbish at the place where the array was made;
 * pinned memory that changes before the GPU has read it (with a graph or without);
 * a number that is another one than in the same launch of the step before, as it would never change again.
 """
@@ -23,6 +25,7 @@ import numpy
 CAPTURE_UNSUPPORTED = 900  # cudaErrorStreamCaptureUnsupported
 _WAITING = ("argsort", "sort")  # those of Thrust, a library that is free to wait
 _REMEMBERED = 100_000  # launches
+_ALLOCATION = "allocation"  # no launch, but what a graph does at that place
 
 
 class Here(threading.local):
@@ -113,9 +116,12 @@ def using_allocator(allocator=None):
 
 
 def allocated(host):
-    """Note that this array got new memory."""
+    """Note that this array got new memory. In a graph, others may have had it before, so a replay finds rubbish there."""
     if here.pool is not None:
+        is_new = id(host) not in here.pool._memory
         here.pool._memory[id(host)] = host
+        if here.capture is not None and here.capture.pool is here.pool and is_new:
+            here.capture.launches.append((_ALLOCATION, later(spoil, (host,)), ()))
     elif here.capture is not None and host.size:
         raise RuntimeError("memory of the default pool in a graph: others would get it while the graph still uses it")
 
@@ -166,14 +172,16 @@ class Capture:
     """What is being written down."""
 
     def __init__(self):
+        self.pool = here.pool  # of the graph
         self.launches = []  # (name, what does it, its numbers)
 
     def check_numbers(self):
         """Compare with the launches of the step before, if the same came then."""
-        before = [launch for launch in here.before if launch[0] != "upload"][-len(self.launches) :]
-        if [name for name, _ in before] != [name for name, *_ in self.launches]:
+        launches = [launch for launch in self.launches if launch[0] != _ALLOCATION]
+        before = [launch for launch in here.before if launch[0] != "upload"][-len(launches) :]
+        if [name for name, _ in before] != [name for name, *_ in launches]:
             return
-        for i, ((name, _, numbers), (_, old)) in enumerate(zip(self.launches, before)):
+        for i, ((name, _, numbers), (_, old)) in enumerate(zip(launches, before)):
             if repr(numbers) != repr(old):
                 raise RuntimeError(
                     f"launch {i} of the graph, {name}, has the numbers {numbers}, and in the step before it had {old}: they "
@@ -196,6 +204,11 @@ def launched(name, prepare, numbers):
         raise RuntimeError(f"{name} cannot be captured: on a GPU it would wait, or replay wrongly")
     here.capture.launches.append((name, prepare(), numbers))
     return False
+
+
+def spoil(host):
+    """Overwrite an array with what is easily seen."""
+    host[...] = True if host.dtype == bool else numpy.iinfo(host.dtype).max if host.dtype.kind in "iu" else numpy.nan
 
 
 def later(function, given):

@@ -48,6 +48,7 @@ kernel_launches = SimpleNamespace(
 @functools.cache
 def _library(code, options):
     """The compiled source."""
+    options = [o for o in options if o != "--fmad=false"]  # as it is here in any case
     unknown = [o for o in options if not o.startswith(("--std=", "-D"))]
     if unknown:
         raise ValueError(f"the stand-in knows no option {unknown[0]} of NVRTC: see cupy/_raw.py")

@@ -28,6 +28,10 @@ _TYPES = {
     "bfloat16": ("bfloat16", "float", numpy.float32),
 }
 
+# Files whose products are rounded before anything is added to them. By itself NVRTC fuses the two where it likes, and the bits
+# of an optimizer's step would depend on its dtype, and on whether the gradients were scaled before it or in it.
+_EXACT = ("optimizers.cu",)
+
 _FLOATS = (float, numpy.float16, numpy.float32, numpy.float64)
 _INTEGERS = (bool, numpy.bool_, numpy.int8, numpy.int16, numpy.int32, numpy.int64, numpy.uint8, numpy.uint16, numpy.uint32)
 
@@ -47,11 +51,12 @@ def _inlined(file: str, included: set[str]) -> str:
     return _INCLUDE.sub(header, (_FOLDER / file).read_text().replace("#pragma once\n", ""))
 
 
-def options(dtype: str, **constants: int) -> tuple[str, ...]:
-    """The options of NVRTC, the compiler, for kernels on arrays of this dtype. The constants are macros."""
+def options(file: str, dtype: str, **constants: int) -> tuple[str, ...]:
+    """The options of NVRTC, the compiler, for a file's kernels on arrays of this dtype. The constants are macros."""
     scalar, accumulator, _ = _TYPES[dtype]
     macros = {"Scalar": scalar, "Accumulator": accumulator, **constants}
-    return ("--std=c++17", *[f"-D{name}={value}" for name, value in macros.items()])
+    exact = ("--fmad=false",) if file in _EXACT else ()
+    return ("--std=c++17", *exact, *[f"-D{name}={value}" for name, value in macros.items()])
 
 
 def _type(dtype: Any) -> tuple[str, str, Any]:
@@ -62,7 +67,7 @@ def _type(dtype: Any) -> tuple[str, str, Any]:
 
 @functools.cache
 def _module(file: str, dtype: str, **constants: int) -> Any:
-    return xp.RawModule(code=source(file), options=options(dtype, **constants))
+    return xp.RawModule(code=source(file), options=options(file, dtype, **constants))
 
 
 @functools.cache
