@@ -15,6 +15,7 @@ import pytest
 
 os.environ.setdefault("TINYTENSOR_TF32", "0")
 
+TESTS = Path(__file__).parent
 STANDIN = "PYTHONPATH=tests/standin TINYTENSOR_BACKEND=cupy pytest -n auto"
 
 
@@ -43,10 +44,39 @@ NEEDS = {
     "mpi": (mpi.fits, "of ranks that mpiexec starts", 'pip install "tinytensor[mpi]"'),
     "dot": (lambda: shutil.which("dot") is not None, "of pictures by Graphviz's program `dot`", "apt install graphviz"),
 }
+# Files and folders of tests that need not run again: on another backend, because they compute nothing with arrays, or nothing that
+# other tests do not; with other kernels, because they call none that other tests do not. All others do, new ones included.
+NO_BACKEND = """
+    documents
+    examples/test_algorithms.py examples/test_compare.py examples/test_dial_tones.py examples/test_fill_mask.py
+    examples/test_generate.py examples/test_init_from.py examples/test_kills.py examples/test_markov.py examples/test_memory.py
+    examples/test_mutated_files.py examples/test_pretrained_models.py examples/test_runs_of_before.py examples/test_streams.py
+    examples/test_tensorboard.py examples/test_word_vectors.py examples/test_workers.py
+    tinyformer/audio tinyformer/tokenizers
+    tinyformer/data/test_dates.py tinyformer/data/test_pair_files.py tinyformer/data/test_sentences.py
+    tinyformer/decoding/test_beam_rules.py
+    tinyformer/explore/test_hostile.py tinyformer/explore/test_kept.py tinyformer/explore/test_main.py
+    tinyformer/explore/test_server.py
+    tinyformer/pretrained/test_tokenizers_of_folders.py
+    tinyformer/training/test_lock.py
+    tinyformer/word_vectors/test_components.py tinyformer/word_vectors/test_corpus.py tinyformer/word_vectors/test_counts.py
+    tinyformer/word_vectors/test_evaluation.py tinyformer/word_vectors/test_text_format.py tinyformer/word_vectors/test_tfidf.py
+    tinyformer/word_vectors/test_vectors.py
+"""
+NO_KERNELS = """
+    parity/test_benchmarks.py parity/test_gpu_benchmark.py parity/test_interop.py parity/test_names_of_pytorch.py
+    parity/test_onnx.py parity/test_pretrained_examples.py parity/test_pretrained_tokenizers.py parity/test_scaling.py
+    parity/test_speedrun.py parity/test_tensorboard.py parity/test_tokenizers.py
+    tinyformer/data tinyformer/explore tinyformer/pretrained
+"""
+AGAIN = {"backend": NO_BACKEND.split(), "kernels": (NO_BACKEND + NO_KERNELS).split()}
+
 left_out = pytest.StashKey[Counter[tuple[str, str]]]()  # by what they need: how many tests, and how many files of tests
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    again = "of a run on another backend or with other kernels: leave out what one run has shown for all"
+    parser.addoption("--again", choices=AGAIN, help=again)
     parser.addoption("--programs", type=int, default=600, help="how many random programs test_programs.py runs")
     parser.addoption("--seed", type=int, default=0, help="the number of the first random program")
     parser.addoption("--kills", type=int, default=6, help="how many random ranks test_workers.py kills")
@@ -93,6 +123,12 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 # ----------------------------------------------------------------------------------------------------- tests that are left out
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out what need not run again."""
+    name = collection_path.relative_to(TESTS).as_posix() if collection_path.is_relative_to(TESTS) else ""
+    return True if name in AGAIN.get(config.option.again, ()) else None  # else as pytest does
+
+
 class LeftOut(pytest.Module):
     """A file of tests of kernels that are not here: it is not even imported."""
 
@@ -135,9 +171,15 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """A line for each need: how much was left out, and how to run it."""
+    """A line for each need: how much was left out, and how to run it. After a run of the default folders: where the rest is."""
     found = config.stash[left_out]
     for what, (_, which, command) in NEEDS.items():
         counts = [f"{count} {kind}{'s' * (count > 1)}" for kind in ("test", "file") if (count := found[what, kind])]
         if counts:
             terminalreporter.write_line(f"left out: {' and '.join(counts)} {which}: {command}")
+    if config.args_source is pytest.Config.ArgsSource.TESTPATHS:
+        ran = sum(len(terminalreporter.stats.get(outcome, ())) for outcome in ("passed", "failed"))
+        terminalreporter.write_line(
+            f"These were {ran:,} tests. The rest is in .ci/run: whole programs (pytest tests/examples), the GPU's kernels on a "
+            "stand-in, compiled kernels, ranks of MPI, the site, a browser, and PyTorch and other peers beside it all."
+        )
