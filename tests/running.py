@@ -5,12 +5,13 @@ from __future__ import annotations
 import atexit
 import csv
 import os
+import random
 import re
 import signal
 import struct
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,26 +23,29 @@ from tinyformer.training.checkpoints import load_checkpoint
 ROOT = Path(__file__).resolve().parents[1]
 
 
-_forks: dict[Path, Forks] = {}  # a process for each script
+_forks: dict[frozenset[tuple[str, str]], Forks] = {}  # by the environment
 
 
-def forks_of(script: Path, environment: dict[str, str]) -> Forks | None:
-    """The process whose forks run the script. None where it was started in another environment."""
-    if script not in _forks:
-        _forks[script] = Forks(script, environment)
-        atexit.register(_forks[script].close)
-    return _forks[script] if _forks[script].environment == environment else None
+def forks_in(environment: dict[str, str]) -> Forks:
+    """The process whose forks run scripts in this environment."""
+    key = frozenset(environment.items())
+    if key not in _forks:
+        _forks[key] = Forks(environment)
+        atexit.register(_forks[key].close)
+    return _forks[key]
 
 
 class Program:
     """An example of this checkout, which runs in a folder of its own. Relative paths start there.
 
-    Most runs are forks (see forked.py). Runs that ask for help, have their own variables or are interrupted are new processes.
+    Most runs are forks (see forked.py), whose pictures are drawn only if ``draws`` is set. Runs that have their own variables
+    are new processes, and draw.
     """
 
-    def __init__(self, name: str, folder: Path, environment: dict[str, str]):
+    def __init__(self, name: str, folder: Path, environment: dict[str, str], draws: bool = False):
         self.script = ROOT / "examples" / name
         self.folder = folder
+        self.draws = draws
         # Paths are made absolute, as a run is in another folder than the tests.
         paths = [str(Path(path).resolve()) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
         own = {"PYTHONPATH": os.pathsep.join([str(ROOT), *paths]), "PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8"}
@@ -49,15 +53,18 @@ class Program:
 
     def __call__(self, *words: str, typed: str | bytes = "", **variables: str) -> subprocess.CompletedProcess[str]:
         given = typed.encode() if isinstance(typed, str) else typed
-        environment = {**self.environment, **variables}
-        forks = None if variables or "--help" in words or not hasattr(os, "fork") else forks_of(self.script, environment)
         command = [sys.executable, str(self.script), *words]
-        if forks:
-            status, out, errors = forks.run(words, self.folder, given)
-        else:
+        if variables or not hasattr(os, "fork"):
+            environment = {**self.environment, **variables}
             result = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, input=given, check=False)
             status, out, errors = result.returncode, result.stdout, result.stderr
+        else:
+            status, out, errors = self.forked(words, given)
         return subprocess.CompletedProcess(command, status, out.decode(), errors.decode())
+
+    def forked(self, words: Sequence[str], given: bytes = b"", **how: Any) -> tuple[int, bytes, bytes]:
+        """Run it as a fork, as ``Forks.run`` says. Returns the exit status, the output and the errors."""
+        return forks_in(self.environment).run(self.script, words, self.folder, given, draws=self.draws, **how)
 
     def good(self, *words: str, typed: str | bytes = "", **variables: str) -> str:
         """Run it, check that all goes well, and return what it prints."""
@@ -83,20 +90,20 @@ class Program:
         assert message.rstrip("\n").count("\n") <= 1, result.stderr
         return message
 
-    def interrupted(self, line: str, *words: str, by: signal.Signals = signal.SIGINT) -> str:
-        """Run it, interrupt it after a line that starts with ``line``, and return what it prints after that."""
+    def begin(self, *words: str, **options: Any) -> subprocess.Popen[str]:
+        """Start it as a new process. Its output and its errors go into pipes, unless ``options`` say otherwise."""
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
         command = [sys.executable, str(self.script), *words]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "encoding": "utf-8"}
-        process = subprocess.Popen(command, cwd=self.folder, env=self.environment, **pipes)
-        assert process.stdout is not None
-        for printed in process.stdout:
-            if printed.startswith(line):
-                break
-        process.send_signal(by)
-        rest, errors = process.communicate()
-        assert process.returncode == 0, errors
-        assert "Traceback" not in errors
-        return rest
+        return subprocess.Popen(command, cwd=self.folder, env=self.environment, **pipes)
+
+    def interrupted(self, line: str, *words: str, by: signal.Signals = signal.SIGINT) -> str:
+        """Run it, interrupt it when it prints a line that starts with ``line``, and return what it prints after that."""
+        status, out, errors = self.forked(words, signal_at=(line, by))
+        assert status == 0, errors.decode()
+        assert b"Traceback" not in errors
+        _, start, rest = f"\n{out.decode()}".partition(f"\n{line}")
+        assert start
+        return rest.partition("\n")[2]
 
     def without(self, *packages: str) -> dict[str, str]:
         """The variables of a run that cannot import these packages."""
@@ -127,6 +134,13 @@ def in_a_closed_terminal(start: Callable[..., Any], before: Callable[[Any], obje
     os.close(ours)  # which sends SIGHUP, too
     assert process.wait(timeout=30) in (0, 1, 2)  # not killed by it; there is nobody to be told
     return shown
+
+
+def write_text(folder: Path) -> None:
+    """Write text.txt: lines of eight of a few words."""
+    words = "the quick brown fox jumps over a lazy dog and then it sleeps".split()
+    rng = random.Random(0)
+    (folder / "text.txt").write_text("\n".join(" ".join(rng.choices(words, k=8)) for _ in range(60)), encoding="utf-8")
 
 
 def entries(folder: Path) -> list[str]:

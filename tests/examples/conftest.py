@@ -1,7 +1,7 @@
 """What the tests of the examples share: a folder to run an example in, and a finished run.
 
-A module of tests sets EXAMPLE (the script), ``write_data`` (which writes data into a folder) and FIRST_RUN (the words of the
-finished run).
+A module of tests sets EXAMPLE (the script), FIRST_RUN (the words of the finished run) and, unless the example reads text.txt,
+``write_data`` (which writes data into a folder).
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from running import Program
+from running import Program, write_text
 
 
 @pytest.fixture(scope="session")
@@ -28,10 +29,15 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
         }
 
 
+def data_of(module: Any) -> Callable[[Path], None]:
+    """What writes the data of a module of tests."""
+    return getattr(module, "write_data", write_text)
+
+
 @pytest.fixture
 def program(request: pytest.FixtureRequest, tmp_path: Path, environment: dict[str, str]) -> Program:
     """The example in a folder with only its data."""
-    request.module.write_data(tmp_path)
+    data_of(request.module)(tmp_path)
     return Program(request.module.EXAMPLE, tmp_path, environment)
 
 
@@ -41,8 +47,8 @@ def first_run(
 ) -> tuple[Path, str]:
     """A folder with data and a finished run, and what the run printed. A test copies the folder before it changes it."""
     folder = tmp_path_factory.mktemp("finished")
-    request.module.write_data(folder)
-    return folder, Program(request.module.EXAMPLE, folder, environment).good(*request.module.FIRST_RUN)
+    data_of(request.module)(folder)
+    return folder, Program(request.module.EXAMPLE, folder, environment, draws=True).good(*request.module.FIRST_RUN)
 
 
 @pytest.fixture

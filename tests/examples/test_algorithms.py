@@ -12,7 +12,7 @@ from running import ROOT, Program, entries, log_of, validation_losses
 from tinyformer.training.runs import RunFolder
 
 EXAMPLE = "algorithms.py"
-TINY = ["--num-layers", "1", "--num-heads", "2", "--d-model", "16", "--batch-size", "8", "--warmup", "2"]
+TINY = ["--num-layers", "1", "--num-heads", "2", "--d-model", "16", "--batch-size", "100", "--warmup", "2"]
 SHORT = ["--steps", "6", "--eval-every", "3", "--log-every", "3"]
 FILES = ["best.safetensors", "config.json", "latest.safetensors", "log.csv", "loss.png"]
 
@@ -21,19 +21,22 @@ def write_data(folder: Path) -> None:
     """Nothing: the script makes its problems itself."""
 
 
-@pytest.mark.parametrize("model", ["gpt", "encoder-decoder"])
-def test_every_task_with_either_model(program: Program, model: str) -> None:
-    printed = program.good("--model", model, "--out", "runs", *TINY, *SHORT)
-    for task, sentence in {
+# Most of the time goes into the many held-out problems that are solved at the end, so not every pair is tried.
+@pytest.mark.parametrize(("model", "tasks"), [("gpt", ["sort", "copy", "add"]), ("encoder-decoder", ["add"])])
+def test_every_task_and_either_model(program: Program, model: str, tasks: list[str]) -> None:
+    words = tasks if model != "gpt" else []  # all of them, without being named
+    printed = program.good(*words, "--model", model, "--out", "runs", *TINY, *SHORT)
+    sentences = {
         "sort": "of 5,000 draws from 182 held-out problems right",
         "copy": "of 5,000 held-out problems right",
         "add": "of 1,000 held-out problems right",
-    }.items():
-        assert sentence in printed
+    }
+    for task in tasks:
+        assert sentences[task] in printed
         assert f"{task}: " in printed
         assert entries(program.folder / "runs" / f"{task}-{model}") == FILES
-    assert printed.count("training problems right") == 3
-    assert printed.count("  ->  ") == 15
+    assert printed.count("training problems right") == len(tasks)
+    assert printed.count("  ->  ") == 5 * len(tasks)
 
 
 def test_the_same_seed_finds_the_same_and_resuming_a_finished_run_repeats_its_end(program: Program) -> None:
@@ -59,7 +62,7 @@ def test_a_run_in_shards_ends_the_same_where_there_is_one_core(program: Program)
 
 
 def test_sorting_is_learned(program: Program) -> None:
-    words = ["sort", "--num-layers", "2", "--d-model", "36", "--steps", "250", "--eval-every", "250", "--warmup", "20"]
+    words = ["sort", "--num-layers", "2", "--d-model", "36", "--steps", "150", "--eval-every", "150", "--warmup", "10"]
     program.good(*words, "--out", "runs")
     first, *_, last = validation_losses(program.folder / "runs" / "sort-gpt")
     assert last < 0.5 < 2.0 < first

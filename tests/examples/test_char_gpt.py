@@ -28,6 +28,7 @@ TINY = ["--num-layers", "1", "--num-heads", "2", "--d-model", "16", "--block-siz
 SHORT = ["--steps", "20", "--eval-every", "10", "--log-every", "5"]
 RECURRENT = ["--num-layers", "2", "--d-model", "16", "--block-size", "8", "--context", "5", "--batch-size", "4"]
 FILES = ["best.safetensors", "config.json", "latest.safetensors", "log.csv", "loss.png", "sample.txt", "tokenizer.json"]
+LEARNING = ["--learning-rate", "1e-2", "--warmup", "5"]
 FIRST_RUN = ["--data", "text.txt", "--out", "run", *TINY, *SHORT]
 
 
@@ -62,12 +63,6 @@ def test_a_run_ends_with_a_loss_a_perplexity_and_a_sample(first_run: tuple[Path,
     assert settings["training"]["steps"] == 20
     assert settings["model"]["d_model"] == 16
     assert settings["model"]["vocab_size"] == len(set(some_text()))
-
-
-def test_training_lowers_the_loss(program: Program) -> None:
-    program.good("--data", "text.txt", "--out", "run", *TINY, "--steps", "150", "--warmup", "10", "--learning-rate", "1e-2")
-    losses = validation_losses(program.folder / "run")
-    assert losses[-1] < losses[0] - 0.5
 
 
 def test_the_same_command_finds_the_same(finished: Program, copied: Program) -> None:
@@ -175,7 +170,7 @@ def test_the_test_split_is_scored_at_the_end(program: Program) -> None:
 def test_a_text_of_one_line_in_any_script(program: Program) -> None:
     # There is no new line to begin a sample with, and the console cannot show every character.
     (program.folder / "text.txt").write_text("ein schönes Märchen ☃😀 " * 100, encoding="utf-8")
-    program.good("--data", "text.txt", "--out", "run", *TINY, *SHORT, PYTHONIOENCODING="ascii")
+    program.good("--data", "text.txt", "--out", "run", *TINY, "--steps", "2", "--eval-every", "1", PYTHONIOENCODING="ascii")
     assert set((program.folder / "run/sample.txt").read_text(encoding="utf-8").strip()) & set("ö☃😀")
     assert len(program.good("sample", "--out", "run", "--length", "20")) == 22
 
@@ -231,12 +226,14 @@ def test_a_file_in_the_folders_place(program: Program) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="needs a signal sent to another process")
 def test_interrupted_and_resumed_is_the_uninterrupted_run(program: Program) -> None:
-    words = ["--data", "text.txt", *TINY, "--steps", "500", "--eval-every", "50", "--dropout", "0.1"]
-    program.good(*words, "--out", "whole")
-    printed = program.interrupted("step    50:", *words, "--out", "two parts")
+    words = ["--data", "text.txt", *TINY, "--steps", "60", "--eval-every", "20", "--dropout", "0.1"]
+    program.good(*words, "--out", "whole", *LEARNING)
+    losses = validation_losses(program.folder / "whole")
+    assert losses[-1] < losses[0] - 0.5
+    printed = program.interrupted("step    20:", *words, "--out", "two parts", *LEARNING)
     parts = program.folder / "two parts"
     step = load_checkpoint(parts / "latest.safetensors", "latest")[1]["step"]
-    assert 50 <= step < 500
+    assert 20 <= step <= 21
     # The command that it says is one that a shell takes as it stands.
     again = f"python {program.script} --out 'two parts' --resume\n"
     assert printed.endswith(f"Stopped by Ctrl-C after step {step} and saved. Go on with: {again}")
@@ -360,14 +357,14 @@ def test_resume_and_overwrite_exclude_each_other(program: Program) -> None:
 @pytest.mark.parametrize("architecture", ["rnn", "gru", "lstm"])
 def test_a_recurrent_network_resumed_is_the_uninterrupted_run(program: Program, architecture: str) -> None:
     words = ["--architecture", architecture, "--data", "text.txt", *RECURRENT, "--dropout", "0.1"]
-    words += ["--steps", "300", "--eval-every", "30", "--learning-rate", "1e-2", "--warmup", "10"]
+    words += ["--steps", "60", "--eval-every", "20", "--warmup", "5", "--learning-rate", "3e-2"]
     printed = program.good(*words, "--out", "whole")
     assert f"\n{architecture.upper()} with " in printed
     losses = validation_losses(program.folder / "whole")
     assert min(losses) < losses[0] - 0.5
-    program.interrupted("step    30:", *words, "--out", "parts")
+    program.interrupted("step    20:", *words, "--out", "parts")
     parts = program.folder / "parts"
-    assert load_checkpoint(parts / "latest.safetensors", "latest")[1]["step"] < 300
+    assert load_checkpoint(parts / "latest.safetensors", "latest")[1]["step"] <= 21
     program.good("--out", "parts", "--resume")  # its folder says which network it is
     assert entries(parts) == FILES
     assert result_of(parts) == result_of(program.folder / "whole")

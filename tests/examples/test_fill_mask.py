@@ -91,8 +91,8 @@ def test_fill(finished: Program) -> None:
 
 def test_a_model_that_learned_can_tell(program: Program) -> None:
     (program.folder / "text.txt").write_text(some_text(2000), encoding="utf-8")
-    learned = ["--steps", "150", "--batch-size", "16", "--classify-steps", "100", "--classify-learning-rate", "3e-3"]
-    printed = program.good("--data", "text.txt", "--out", "run", *TINY, *learned, "--learning-rate", "3e-3")
+    learned = ["--steps", "60", "--batch-size", "16", "--classify-steps", "40", "--classify-learning-rate", "1e-2"]
+    printed = program.good("--data", "text.txt", "--out", "run", *TINY, *learned, "--learning-rate", "1e-2")
     line = next(line for line in printed.splitlines() if line.startswith("pretrained: "))
     assert float(line.split()[1]) > 90
     losses = validation_losses(program.folder / "run")
@@ -140,7 +140,7 @@ def test_what_a_kill_left_of_a_classifier_is_removed(copied: Program) -> None:
 
 
 def test_ctrl_c_stops_a_classifier_and_says_so(copied: Program) -> None:
-    printed = copied.interrupted("step   100:", *FIRST_RUN, "--overwrite", "--classify-steps", "600")
+    printed = copied.interrupted("step    10:", *FIRST_RUN, "--overwrite", "--classify-steps", "60")
     assert "Stopped by Ctrl-C. What fills in words is whole" in printed
     again = f"python {copied.script} --resume --out run"
     assert printed.endswith(f"the classifiers are trained anew with: {again}\n")

@@ -237,13 +237,12 @@ def test_a_reader_who_leaves_and_ctrl_c(finished: Program) -> None:
     assert len(piped.stdout) == 20
     assert piped.stderr == b""
 
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = subprocess.Popen(shlex.split(command), cwd=finished.folder, env=finished.environment, **pipes)
+    process = finished.begin(*words)
     assert process.stdout is not None
     assert process.stdout.read(20)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate()
-    assert (process.returncode, errors) == (130, b"\ninterrupted\n")
+    assert (process.returncode, errors) == (130, "\ninterrupted\n")
 
 
 # --------------------------------------------------------------------------------------------------- the small Llama

@@ -88,10 +88,10 @@ def test_it_learns_and_leaves_the_pretrained_file_alone(program: Program) -> Non
 
 @pytest.mark.skipif(os.name != "posix", reason="needs a signal sent to another process")
 def test_resumed_is_the_uninterrupted_run_and_needs_the_pretrained_model_no_more(program: Program) -> None:
-    words = [*SHORT, "--steps", "400", "--eval-every", "20", "--init-from", "llama", "--block-size", "8", "--dropout", "0.2"]
+    words = [*SHORT, "--steps", "12", "--eval-every", "4", "--init-from", "llama", "--block-size", "8", "--dropout", "0.2"]
     program.good(*words, "--out", "whole")
     assert [settings_of(program.folder / "whole", "model")[name] for name in ("block_size", "dropout")] == [8, 0.2]
-    printed = program.interrupted("step    20:", *words, "--out", "parts")
+    printed = program.interrupted("step     4:", *words, "--out", "parts")
     assert printed.endswith("--out parts --resume\n")
     shutil.rmtree(program.folder / "llama")
     program.good("--out", "parts", "--resume")

@@ -6,9 +6,7 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
 from running import Program, entries, result_of
@@ -24,18 +22,6 @@ KILLS = [signal.SIGKILL, signal.SIGTERM, signal.SIGKILL] if os.name == "posix" e
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs a signal that cannot be caught")
 
 
-def write_data(folder: Path) -> None:
-    rng = random.Random(0)
-    words = "the quick brown fox jumps over a lazy dog and then it sleeps".split()
-    (folder / "text.txt").write_text("\n".join(" ".join(rng.choices(words, k=8)) for _ in range(60)), encoding="utf-8")
-
-
-def begin(program: Program, *words: str) -> subprocess.Popen[str]:
-    command = [sys.executable, str(program.script), *words]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.Popen(command, cwd=program.folder, env=program.environment, **pipes)
-
-
 def kill(process: subprocess.Popen[str], how: signal.Signals, after: float) -> tuple[int, str]:
     """Send a signal some time after the first line of output. Returns the exit status and the output."""
     assert process.stdout is not None
@@ -47,19 +33,16 @@ def kill(process: subprocess.Popen[str], how: signal.Signals, after: float) -> t
 
 
 def test_kills_at_random_moments(program: Program) -> None:
-    whole = begin(program, "--data", "text.txt", "--out", "whole", *MODEL, *STEPS)
-    assert whole.stdout is not None
-    whole.stdout.readline()
     since = time.monotonic()
-    _, printed = whole.communicate()
-    assert whole.returncode == 0, printed
+    program.good("--data", "text.txt", "--out", "whole", *MODEL, *STEPS)
     length = time.monotonic() - since
     run = program.folder / "run"
     rng = random.Random(SEED)
     statuses = []
     for how in KILLS:
         begun = (run / "latest.safetensors").exists()
-        process = begin(program, *RUN, "--resume") if begun else begin(program, *RUN, *MODEL, *STEPS)
+        words = ["--resume"] if begun else [*MODEL, *STEPS]
+        process = program.begin(*RUN, *words, stderr=subprocess.STDOUT)
         status, printed = kill(process, how, rng.uniform(0.0, 0.25) * length)
         assert "Traceback" not in printed, printed
         assert "error: " not in printed, printed
@@ -81,7 +64,7 @@ def test_a_kill_while_another_run_is_replaced(program: Program) -> None:
     old = result_of(program.folder / "run")
     rng = random.Random(SEED)
     for _ in range(2):
-        process = begin(program, *RUN, *MODEL, *STEPS, "--seed", "7", "--overwrite")
+        process = program.begin(*RUN, *MODEL, *STEPS, "--seed", "7", "--overwrite", stderr=subprocess.STDOUT)
         status, printed = kill(process, signal.SIGKILL, rng.random() / 20)
         assert status in (0, -signal.SIGKILL), printed
         program.bad(*RUN, "--resume", "--seed", "9")  # a start that changes nothing, but tidies up

@@ -22,6 +22,7 @@ from tinyformer.markov import KneserNey, SkipVotes, TransitionTable
 EXAMPLE = "markov.py"
 TEXT = "the cat sat on the mat, and the dog sat on the log. " * 30
 SHORT = ["--data", "text.txt", "--order", "3", "--length", "20", "--prompt", "the "]
+FIRST_RUN = [*SHORT, "--out", "found"]
 
 
 def write_data(folder: Path) -> None:
@@ -97,8 +98,8 @@ def test_attention_learns_the_mask(script: dict[str, Any], seed: int) -> None:
         assert probability > 0.95
 
 
-def test_what_is_printed(program: Program) -> None:
-    printed = program.good(*SHORT, "--out", "found")
+def test_what_is_printed(first_run: tuple[Path, str]) -> None:
+    folder, printed = first_run
     for line in [
         "    one word        ink 50 %, tea 50 %",
         "    two words       tea 100 %",
@@ -113,15 +114,16 @@ def test_what_is_printed(program: Program) -> None:
     ]:
         assert line in printed.splitlines()
     assert printed.count("masked votes    hooted 100 %") == printed.count("masked votes    purred 100 %") == 1
-    assert entries(program.folder / "found") == ["losses.csv", "losses.png"]
+    assert entries(folder / "found") == ["losses.csv", "losses.png"]
+    assert (folder / "found/losses.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_losses_are_those_of_the_end_of_the_text(program: Program) -> None:
-    printed = program.good(*SHORT, "--out", "found")
+def test_losses_are_those_of_the_end_of_the_text(first_run: tuple[Path, str], program: Program) -> None:
+    folder, printed = first_run
     tokenizer = CharTokenizer.train(TEXT)
     ids = tokenizer.encode(TEXT)
     cut = int(len(ids) * 0.9)
-    with open(program.folder / "found" / "losses.csv", newline="", encoding="utf-8") as file:
+    with open(folder / "found" / "losses.csv", newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert [int(row["order"]) for row in rows] == [0, 1, 2, 3]
     for row in rows:
@@ -154,14 +156,14 @@ def test_beside_a_gpt(program: Program, environment: dict[str, str]) -> None:
 @pytest.mark.skipif(os.name != "posix", reason="needs signals of POSIX")
 @pytest.mark.parametrize(("by", "name"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")])
 def test_when_it_is_stopped_the_orders_so_far_count(program: Program, by: signal.Signals, name: str) -> None:
-    words = ["--data", "text.txt", "--order", "150", "--length", "20", "--out", "found"]  # so many orders take long
+    words = ["--data", "text.txt", "--order", "5", "--length", "20", "--out", "found"]
     rest = program.interrupted("             1 ", *words, by=by)
-    stopped = re.search(rf"\nStopped by {name} after (\d+) of 151 orders\.\n", rest)
+    stopped = re.search(rf"\nStopped by {name} after (\d+) of 6 orders\.\n", rest)
     assert stopped
     with open(program.folder / "found" / "losses.csv", newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert [int(row["order"]) for row in rows] == list(range(int(stopped[1])))
-    assert len(rows) < 151
+    assert len(rows) < 6
     assert "Wrote the losses, as .csv and .png, to found" in rest
     assert entries(program.folder / "found") == ["losses.csv", "losses.png"]
 

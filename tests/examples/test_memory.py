@@ -33,7 +33,10 @@ def table(path: Path) -> list[dict[str, float]]:
 
 
 def test_all_models_are_trained_and_compared(program: Program) -> None:
+    program.draws = True
     printed = program.good("--out", "runs", *TINY, *SHORT)
+    for name in ("accuracy.png", "gradients.png"):
+        assert (program.folder / "runs" / name).read_bytes().startswith(b"\x89PNG")
     runs = program.folder / "runs"
     assert entries(runs) == sorted([*FIGURES, *KINDS])
     for kind in KINDS:
@@ -73,7 +76,7 @@ def test_the_same_seed_finds_the_same_and_resuming_a_finished_run_repeats_its_en
 
 def test_an_interrupted_run_goes_on(program: Program) -> None:
     words = ["rnn", "gru", *TINY, "--out", "runs", "--eval-every", "5"]
-    rest = program.interrupted("step     5: ", *words, "--steps", "1000000")
+    rest = program.interrupted("step     5: ", *words, "--steps", "100")
     assert "Go on with: python " in rest
     assert "GRU" not in rest
     assert entries(program.folder / "runs") == ["rnn"]

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forked import leave_pictures_empty
 from mutations import mutated, with_another_value
 from running import ROOT
 
@@ -79,7 +80,7 @@ SMALL = ["--num-heads", "2", "--d-model", "8", "--batch-size", "4"]
 
 
 @pytest.fixture(scope="module")
-def examples(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Example]:
+def examples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Example]]:
     folder = tmp_path_factory.mktemp("examples")
     rng = random.Random(0)
     lines = [" ".join(rng.choice(WORDS) for _ in range(7)) for _ in range(60)]
@@ -88,24 +89,26 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Example]:
     write_wav(folder / "it.wav", dial("123", np.random.default_rng(0)), RATE)
     text, pairs = ["--data", str(folder / "text.txt")], ["--data", str(folder / "pairs.tsv")]
     layers = ["--encoder-layers", "1", "--decoder-layers", "1", "--d-ff", "16"]
-    return {
-        "char_gpt": Example(
-            "char_gpt", folder / "c", text, [*SMALL, "--num-layers", "1", "--block-size", "8"], ["sample", "--length", "9"]
-        ),
-        "fill_mask": Example(
-            "fill_mask", folder / "f", text,
-            [*SMALL, "--num-layers", "1", "--d-ff", "16", "--window", "8", "--wordpieces", "60", "--classify-steps", "0"],
-            ["fill", "the [MASK] dog"],
-        ),
-        "translate": Example(
-            "translate", folder / "t", pairs, [*SMALL, *layers, "--vocab-size", "270", "--validation", "5", "--test", "5"],
-            ["translate", "the quick dog", "--beam", "1"],
-        ),
-        "dial_tones": Example(
-            "dial_tones", folder / "d", [], [*SMALL, *layers, "--most", "3", "--test", "5"],
-            ["transcribe", str(folder / "it.wav")],
-        ),
-    }  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        leave_pictures_empty(patch.setattr)
+        yield {
+            "char_gpt": Example(
+                "char_gpt", folder / "c", text, [*SMALL, "--num-layers", "1", "--block-size", "8"], ["sample", "--length", "9"]
+            ),
+            "fill_mask": Example(
+                "fill_mask", folder / "f", text,
+                [*SMALL, "--num-layers", "1", "--d-ff", "16", "--window", "8", "--wordpieces", "60", "--classify-steps", "0"],
+                ["fill", "the [MASK] dog"],
+            ),
+            "translate": Example(
+                "translate", folder / "t", pairs, [*SMALL, *layers, "--vocab-size", "270", "--validation", "5", "--test", "5"],
+                ["translate", "the quick dog", "--beam", "1"],
+            ),
+            "dial_tones": Example(
+                "dial_tones", folder / "d", [], [*SMALL, *layers, "--most", "3", "--test", "5"],
+                ["transcribe", str(folder / "it.wav")],
+            ),
+        }  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------------------------ attempts

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from running import ROOT, Program, contents, entries, in_a_closed_terminal, result_of
@@ -23,44 +22,23 @@ EXAMPLE = "char_gpt.py"
 WORDS = "the quick brown fox jumps over a lazy dog and then it sleeps".split()
 SMALL = ["--num-heads", "2", "--d-model", "8", "--batch-size", "4", "--steps", "4", "--eval-every", "2"]
 GPT = ["--data", "text.txt", "--num-layers", "1", "--block-size", "8", *SMALL]
+LAYERS = ["--encoder-layers", "1", "--decoder-layers", "1", "--d-ff", "8"]
 COMMANDS = {
     "char_gpt.py": (GPT, ["sample", "--length", "5"]),
     "translate.py": (
-        [
-            "--data",
-            "pairs.tsv",
-            "--encoder-layers",
-            "1",
-            "--decoder-layers",
-            "1",
-            "--d-ff",
-            "8",
-            "--vocab-size",
-            "270",
-            "--validation",
-            "6",
-            "--test",
-            "6",
-            *SMALL,
-        ],
+        ["--data", "pairs.tsv", *LAYERS, "--vocab-size", "270", "--validation", "6", "--test", "6", *SMALL],
         ["translate"],  # what is typed: nothing
     ),
     "fill_mask.py": (
         ["--data", "text.txt", "--num-layers", "1", "--wordpieces", "60", "--window", "8", "--classify-steps", "0", *SMALL],
         ["fill", "the [MASK] fox"],
     ),
-    "algorithms.py": (["add", "--num-layers", "1", *SMALL], None),
+    "algorithms.py": (["add", "--num-layers", "1", *SMALL, "--batch-size", "100"], None),
     "memory.py": (["attention", "--distance", "5", *SMALL], None),
-    "dial_tones.py": (
-        ["--most", "3", "--test", "6", "--encoder-layers", "1", "--decoder-layers", "1", "--d-ff", "8", *SMALL],
-        ["transcribe", "silence.wav"],
-    ),
+    "dial_tones.py": (["--most", "3", "--test", "6", *LAYERS, *SMALL, "--batch-size", "8"], ["transcribe", "silence.wav"]),
 }
-OWN_DATA = {
-    "algorithms.py": "add-gpt",
-    "memory.py": "attention",
-    "dial_tones.py": "",
-}  # scripts that make their data, and where these runs are
+# Scripts that make their data, and where these runs are.
+OWN_DATA = {"algorithms.py": "add-gpt", "memory.py": "attention", "dial_tones.py": ""}
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs a shell that closes streams")
 
@@ -104,14 +82,18 @@ def test_closed_streams(name: str, tmp_path: Path, environment: dict[str, str]) 
     write_data(tmp_path)
     program = Program(name, tmp_path, environment)
     train, use = COMMANDS[name]
-    result = in_a_shell(program, [*train, "--out", "run"], "<&- >&- 2>&-")
-    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+    assert program.forked([*train, "--out", "run"], closed=[0, 1, 2]) == (0, b"", b"")
     folder = program.folder / "run" / OWN_DATA.get(name, "")
     assert load_checkpoint(folder / "latest.safetensors", "latest")[1]["step"] == 4
     assert {"best.safetensors", "loss.png"} <= set(entries(folder))
     if use:
-        result = in_a_shell(program, [*use, "--out", "run"], "<&- >&-")
-        assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+        assert program.forked([*use, "--out", "run"], closed=[0, 1]) == (0, b"", b"")
+
+
+def test_a_process_that_begins_with_closed_streams(program: Program) -> None:
+    result = in_a_shell(program, FIRST_RUN, "<&- >&- 2>&-")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+    assert (program.folder / "run/loss.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_mistake_with_closed_streams(finished: Program) -> None:
@@ -140,18 +122,13 @@ def check_saved(program: Program) -> None:
     assert load_checkpoint(latest, "latest")[1]["step"] == step + 3
 
 
-LONG = [*GPT, "--steps", "1000000", "--eval-every", "1000000"]  # longer than any machine could make unseen
-
-
-def begin(program: Program, *words: str, **pipes: Any) -> subprocess.Popen[bytes]:
-    command = [sys.executable, str(program.script), *words, "--out", "run"]
-    return subprocess.Popen(command, cwd=program.folder, env=program.environment, **pipes)
+LONG = [*GPT, "--out", "run", "--steps", "1000000", "--eval-every", "1000000"]  # longer than any machine could make unseen
 
 
 def test_a_reader_who_leaves_ends_in_a_saved_run(program: Program) -> None:
-    process = begin(program, *LONG, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # ... 2>&1 | head -n 5
+    process = program.begin(*LONG, stderr=subprocess.STDOUT)  # ... 2>&1 | head -n 5
     assert process.stdout is not None
-    lines = [process.stdout.readline().decode() for _ in range(5)]
+    lines = [process.stdout.readline() for _ in range(5)]
     assert "step     0: " in "".join(lines)
     process.stdout.close()
     assert process.wait() == 1
@@ -159,7 +136,7 @@ def test_a_reader_who_leaves_ends_in_a_saved_run(program: Program) -> None:
 
 
 def test_a_terminal_that_is_closed_ends_in_a_saved_run(program: Program) -> None:
-    shown = in_a_closed_terminal(lambda **streams: begin(program, *LONG, **streams))
+    shown = in_a_closed_terminal(lambda **streams: program.begin(*LONG, **streams))
     assert b"Traceback" not in shown
     check_saved(program)
 
@@ -169,9 +146,9 @@ def test_two_processes_in_one_folder(copied: Program, flag: str) -> None:
     # The first is one that overwrites, or goes on; the second is told of it, whatever it would do.
     more = ["--steps", "1000000", "--eval-every", "1000000"]
     first = [*GPT, *more, "--overwrite"] if flag == "--overwrite" else ["--resume-changed", *more]
-    process = begin(copied, *first, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = copied.begin(*first, "--out", "run")
     assert process.stderr is not None
-    assert b"training: step " in process.stderr.readline()
+    assert "training: step " in process.stderr.readline()
     before = {name: content for name, content in contents(copied.folder / "run").items() if name != ".lock"}
     for words in ([*GPT, "--overwrite"], ["--resume"], GPT):
         message = copied.bad(*words, "--out", "run")
@@ -183,7 +160,7 @@ def test_two_processes_in_one_folder(copied: Program, flag: str) -> None:
     printed, errors = process.communicate()
     assert process.returncode == 0, errors
     step = load_checkpoint(copied.folder / "run" / "latest.safetensors", "latest")[1]["step"]
-    assert f"Stopped by SIGTERM after step {step} and saved. Go on with: ".encode() in printed
+    assert f"Stopped by SIGTERM after step {step} and saved. Go on with: " in printed
     assert ".lock" not in entries(copied.folder / "run")
     shutil.copytree(copied.folder / "run", copied.folder / "again")
     for name in ("run", "again"):

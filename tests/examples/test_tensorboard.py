@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from running import Program, entries
 
@@ -11,10 +9,6 @@ EXAMPLE = "char_gpt.py"
 TINY = ["--num-layers", "1", "--num-heads", "2", "--d-model", "16", "--block-size", "8", "--batch-size", "4"]
 SHORT = ["--steps", "4", "--eval-every", "2", "--log-every", "2"]
 FIRST_RUN = ["--data", "text.txt", "--out", "run", *TINY, *SHORT]
-
-
-def write_data(folder: Path) -> None:
-    (folder / "text.txt").write_text("the quick brown fox jumps over a lazy dog\n" * 20, encoding="utf-8")
 
 
 @pytest.mark.parametrize("package", ["tensorboardX", "PIL"])

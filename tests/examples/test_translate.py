@@ -35,7 +35,7 @@ TINY = [*MODEL, *TASK, *SHORT]
 PICTURES = ["attention.png", "attention_heads.png", "loss.png"]
 FILES = [*PICTURES, "best.safetensors", "config.json", "latest.safetensors", "log.csv", "sample.txt", "tokenizer.json"]
 FILES.sort()
-LONGER = ["--steps", "300", "--eval-every", "100", "--learning-rate", "1e-2", "--dropout", "0"]
+LONGER = ["--steps", "150", "--eval-every", "50", "--learning-rate", "2e-2", "--dropout", "0"]
 FIRST_RUN = ["--data", "pairs.tsv", "--out", "run", *TINY, *LONGER]
 RECURRENT = ["--d-model", "16", "--d-embedding", "8", "--num-layers", "2", *TASK, *SHORT]
 
@@ -77,11 +77,11 @@ def test_a_run_leaves_its_files_and_says_what_it_does(first_run: tuple[Path, str
     assert "left out" not in printed
     assert "Best validation loss" in printed
     assert "translate --out run\n" in printed
-    assert [row["step"] for row in log_of(run) if row["validation_loss"]] == ["0", "100", "200", "300"]
+    assert [row["step"] for row in log_of(run) if row["validation_loss"]] == ["0", "50", "100", "150"]
     first, *later = validation_losses(run)
     assert min(later) < first - 2
     settings = json.loads((run / "config.json").read_text(encoding="utf-8"))
-    assert settings["training"]["steps"] == 300
+    assert settings["training"]["steps"] == 150
     assert settings["model"]["d_model"] == 16
     assert settings["task"] == {
         "architecture": "transformer", "vocab_size": 280, "lowercase": False, "max_tokens": 30, "length_penalty": 0.6,
@@ -208,12 +208,12 @@ def test_a_run_is_not_replaced_unless_told(copied: Program) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="needs a signal sent to another process")
 def test_interrupted_and_resumed_is_the_uninterrupted_run(program: Program) -> None:
-    words = ["--data", "pairs.tsv", *TINY, "--steps", "200", "--eval-every", "40", "--average", "2"]
+    words = ["--data", "pairs.tsv", *TINY, "--steps", "16", "--eval-every", "4", "--average", "2"]
     program.good(*words, "--out", "whole")
-    printed = program.interrupted("step    40:", *words, "--out", "two parts")
+    printed = program.interrupted("step     4:", *words, "--out", "two parts")
     parts = program.folder / "two parts"
     step = load_checkpoint(parts / "latest.safetensors", "latest")[1]["step"]
-    assert 40 <= step < 200
+    assert 4 <= step <= 5
     # The command that it says is one that a shell takes as it stands.
     again = f"python {program.script} --out 'two parts' --resume\n"
     assert printed.endswith(f"Stopped by Ctrl-C after step {step} and saved. Go on with: {again}")
@@ -229,12 +229,12 @@ def test_interrupted_and_resumed_is_the_uninterrupted_run(program: Program) -> N
 def test_recurrent_networks_resumed_are_the_uninterrupted_run(program: Program, words: list[str]) -> None:
     # Dropout, and which words the decoder reads, are random: the random states must be resumed, too.
     random_parts = ["--dropout", "0.2", "--teacher-forcing", "0.7"]
-    steps = ["--steps", "80", "--eval-every", "20", "--average", "2"]
+    steps = ["--steps", "12", "--eval-every", "4", "--average", "2"]
     words = ["--data", "pairs.tsv", *RECURRENT, *random_parts, *steps, "--architecture", *words]
     program.good(*words, "--out", "whole")
-    program.interrupted("step    20:", *words, "--out", "parts")
+    program.interrupted("step     4:", *words, "--out", "parts")
     parts = program.folder / "parts"
-    assert load_checkpoint(parts / "latest.safetensors", "latest")[1]["step"] < 80
+    assert load_checkpoint(parts / "latest.safetensors", "latest")[1]["step"] <= 5
     program.good("--out", "parts", "--resume", "--beam", "2")
     assert entries(parts) == entries(program.folder / "whole")
     assert result_of(parts) == result_of(program.folder / "whole")
@@ -276,7 +276,7 @@ def recurrent_runs(tmp_path_factory: pytest.TempPathFactory, environment: dict[s
     folder = tmp_path_factory.mktemp("recurrent")
     write_data(folder)
     program = Program(EXAMPLE, folder, environment)
-    longer = ["--steps", "150", "--learning-rate", "1e-2", "--dropout", "0"]
+    longer = ["--steps", "80", "--eval-every", "40", "--learning-rate", "3e-2", "--dropout", "0", "--num-layers", "1"]
     words = ["--data", "pairs.tsv", *RECURRENT, *longer]
     return {name: (program, program.good(*words, "--architecture", name, "--out", name)) for name in ("lstm", "attention")}
 
@@ -341,8 +341,8 @@ def test_resuming_with_another_teacher_forcing(
 ) -> None:
     shutil.copytree(recurrent_runs["attention"][0].folder, tmp_path / "copy")
     program = Program(EXAMPLE, tmp_path / "copy", environment)
-    program.good("--out", "attention", "--resume-changed", "--teacher-forcing", "0.5", "--steps", "153")
-    assert log_of(program.folder / "attention")[-1]["step"] == "153"
+    program.good("--out", "attention", "--resume-changed", "--teacher-forcing", "0.5", "--steps", "83")
+    assert log_of(program.folder / "attention")[-1]["step"] == "83"
     settings = json.loads((program.folder / "attention/config.json").read_text(encoding="utf-8"))
     assert settings["model"]["teacher_forcing"] == 0.5
 
@@ -439,6 +439,7 @@ def test_the_length_penalty_is_the_runs(copied: Program) -> None:
 
 
 def test_maps_of_the_attention(copied: Program) -> None:
+    copied.draws = True
     paths = [copied.folder / "run" / name for name in ("attention.png", "attention_heads.png")]
     for path in paths:
         path.unlink()

@@ -6,8 +6,6 @@ import os
 import re
 import runpy
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -109,7 +107,7 @@ def test_the_map_shows_as_asked_for_only_what_was(finished: Program, monkeypatch
 @pytest.mark.parametrize("method", ["counts", "cbow", "skip-gram"])
 def test_every_method_finds_what_is_used_alike_and_repeats_it(program: Program, method: str) -> None:
     words = ["--method", method, "--data", "text.txt", "--end", "line", "--width", "8"]
-    words += [] if method == "counts" else ["--epochs", "8", "--sample", "0", "--learning-rate", "0.1"]
+    words += [] if method == "counts" else ["--epochs", "5", "--sample", "0", "--learning-rate", "0.15"]
     printed = program.good(*words, "--out", "one", "--ask", "king", "--odd", "king", "queen", "red")
     program.good(*words, "--out", "two", "--ask", "king")
     assert (program.folder / "one" / "vectors.txt").read_bytes() == (program.folder / "two" / "vectors.txt").read_bytes()
@@ -217,9 +215,7 @@ def test_a_folder_that_may_not_be_written(program: Program) -> None:
 
 def test_an_interrupted_training_keeps_its_vectors(copied: Program) -> None:
     before = (copied.folder / "runs" / "vectors.txt").read_bytes()
-    command = [sys.executable, str(copied.script), *FIRST_RUN, "--epochs", "300", "--overwrite"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process = subprocess.Popen(command, cwd=copied.folder, env=copied.environment, **pipes)
+    process = copied.begin(*FIRST_RUN, "--epochs", "300", "--overwrite")
     assert process.stderr is not None
     assert next(line for line in process.stderr if line.startswith("training: "))
     process.send_signal(signal.SIGINT)
@@ -235,10 +231,7 @@ def test_an_interrupted_training_keeps_its_vectors(copied: Program) -> None:
 def test_interrupted_counting_leaves_nothing(program: Program) -> None:
     rng = np.random.default_rng(0)
     (program.folder / "long.txt").write_text(" ".join(f"w{i}" for i in rng.integers(0, 5000, 300_000)))
-    words = ["--method", "counts", "--data", "long.txt", "--window", "100", "--out", "runs"]
-    command = [sys.executable, str(program.script), *words]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process = subprocess.Popen(command, cwd=program.folder, env=program.environment, **pipes)
+    process = program.begin("--method", "counts", "--data", "long.txt", "--window", "100", "--out", "runs")
     assert process.stdout is not None
     assert process.stdout.readline().startswith("long.txt: 300,000 words")
     assert process.stdout.readline() == "counts, 100 numbers a word, from neighbours up to 100 words away\n"
