@@ -1302,6 +1302,10 @@ for reduction in ("mean", "sum", "none"):
     want = lambda x, t, w, r=reduction: cross_entropy(x, t, reduction=r, weight=w)  # noqa: E731
     case("cross_entropy", f"weights and probabilities, {reduction}", ours, want, normal(2, 3), unit(2, 3), unit(3))
 
+CASES_OF: dict[str, list[Case]] = {}  # by op
+for one in CASES:
+    CASES_OF.setdefault(one.op, []).append(one)
+
 # ------------------------------------------------------------------------------------------------------------- promises
 
 
