@@ -1,7 +1,7 @@
 """Every op, on all of its cases in tests/cases.py: the value, the gradients, and what the engine promises about them.
 
-There is one test for each op, so ``pytest tests/tinytensor/test_ops.py -k gelu`` checks one. It runs every check below that fits
-a case on every case of the op, and names those that fail. A new op needs nothing here, only cases in the table.
+There is one test for each op: ``pytest tests/tinytensor/test_ops.py -k gelu`` checks one. It runs every check below that fits a
+case on every case of the op, and names those that fail. A new op needs nothing here, only cases in the table.
 """
 
 import gc
