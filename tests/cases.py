@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -1305,6 +1305,21 @@ for reduction in ("mean", "sum", "none"):
 CASES_OF: dict[str, list[Case]] = {}  # by op
 for one in CASES:
     CASES_OF.setdefault(one.op, []).append(one)
+
+
+def run_checks(op: str, checks_of: Callable[[Case], Iterable[Callable[[Case], None]]]) -> None:
+    """Run each check of each case of an op. Raise AssertionError that names all cases and checks that fail."""
+    faults: dict[str, Exception] = {}
+    for case in CASES_OF[op]:
+        for check in checks_of(case):
+            tt.seed(0)
+            try:
+                check(case)
+            except Exception as fault:
+                faults[f"{case}: {check.__name__}"] = fault
+    if faults:
+        raise AssertionError("\n".join([f"{what}: {fault}" for what, fault in faults.items()])) from next(iter(faults.values()))
+
 
 # ------------------------------------------------------------------------------------------------------------- promises
 

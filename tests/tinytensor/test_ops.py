@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import CASES, CASES_OF, FUNCTIONS, PROMISES, Case
+from cases import CASES, CASES_OF, FUNCTIONS, PROMISES, Case, run_checks
 
 import tinytensor as tt
 from tinytensor.fused import FusedOp
@@ -20,16 +20,7 @@ from tinytensor.op import all_ops
 
 @pytest.mark.parametrize("op", CASES_OF)
 def test_op(op):
-    faults = {}
-    for case in CASES_OF[op]:
-        for check in checks_of(case):
-            tt.seed(0)
-            try:
-                check(case)
-            except Exception as fault:
-                faults[f"{case}: {check.__name__}"] = fault
-    if faults:
-        raise AssertionError("\n".join([f"{what}: {fault}" for what, fault in faults.items()])) from next(iter(faults.values()))
+    run_checks(op, checks_of)
 
 
 def checks_of(case: Case) -> Iterator[Callable[[Case], None]]:
