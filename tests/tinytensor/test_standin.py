@@ -276,6 +276,7 @@ TRAINING = """
 """
 
 
+@pytest.mark.needs("standin")  # where the kernels have been compiled for other tests
 def test_training_gives_the_losses_of_numpy_and_never_waits() -> None:
     name, expected, _ = json.loads(run(TRAINING, "numpy"))
     assert name == "numpy"
