@@ -23,14 +23,14 @@ DTYPES = ["float32", "float64", "float16", "int64", "int32", "int16", "int8", "u
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(2, 3), (), (0,), (3, 0, 2), (1,)], ids=str)
-def test_round_trip(dtype, shape, tmp_path):
-    values = np.random.default_rng(0).integers(0, 2, shape).astype(dtype)
-    tt.save({"x": tt.tensor(values)}, tmp_path / "file")
-    (name, back), *rest = tt.load(tmp_path / "file").items()
-    assert (name, rest) == ("x", [])
-    assert (back.shape, back.dtype) == (shape, dtype)
-    np.testing.assert_array_equal(back.numpy(), values)
+def test_round_trip(dtype, tmp_path):
+    for shape in [(2, 3), (), (0,), (3, 0, 2), (1,)]:
+        values = np.random.default_rng(0).integers(0, 2, shape).astype(dtype)
+        tt.save({"x": tt.tensor(values)}, tmp_path / "file")
+        (name, back), *rest = tt.load(tmp_path / "file").items()
+        assert (name, rest) == ("x", [])
+        assert (back.shape, back.dtype) == (shape, dtype)
+        np.testing.assert_array_equal(back.numpy(), values)
 
 
 def test_views_are_saved_as_they_look(tmp_path):
