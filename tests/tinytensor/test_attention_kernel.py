@@ -114,26 +114,28 @@ def test_weights_are_saved_up_to_so_many_scores_of_a_head(cut_into, most_kept, a
 
 
 @pytest.mark.parametrize(("query", "key"), SHAPES.values(), ids=SHAPES)
-@pytest.mark.parametrize("most_kept", [0, 1 << 18], ids=["weights again", "weights kept"])
-@cuts
-def test_blocks_give_what_the_formula_gives(cut_into, query, key, cut, most_kept):
-    cut_into(cut, most_kept)
+def test_blocks_give_what_the_formula_gives(cut_into, query, key):
     arrays = inputs(query, key)
     scores = (*query[:-1], key[-2])
     for (label, mask), random_key, is_causal in itertools.product(masks(scores).items(), (None, (7, 8)), (False, True)):
         chosen = settings(mask, random_key, is_causal)
         label += ", dropout" * (random_key is not None) + ", causal" * is_causal
-        for fast, slow in zip(results(fused, arrays, **chosen), results(fused.reference, arrays, **chosen), strict=True):
-            np.testing.assert_allclose(fast.numpy(), slow.numpy(), rtol=0, atol=1e-10, err_msg=label)
+        expected = results(fused.reference, arrays, **chosen)
+        for (name, cut), most_kept in itertools.product(CUTS.items(), (0, 1 << 18)):
+            cut_into(cut, most_kept)
+            for fast, slow in zip(results(fused, arrays, **chosen), expected, strict=True):
+                said = f"{label}, {name}, weights {'kept' if most_kept else 'again'}"
+                np.testing.assert_allclose(fast.numpy(), slow.numpy(), rtol=0, atol=1e-10, err_msg=said)
 
 
-@cuts
 @pytest.mark.parametrize("needed", [n for n in itertools.product([False, True], repeat=3) if any(n)], ids=str)
-def test_only_the_gradients_that_are_needed(cut_into, cut, needed):
-    cut_into(cut, 0)
+def test_only_the_gradients_that_are_needed(cut_into, needed):
     arrays, chosen = inputs(*SHAPES["cache"]), settings(is_causal=True)
-    for fast, slow in zip(*[results(f, arrays, needed, **chosen) for f in (fused, fused.reference)], strict=True):
-        np.testing.assert_allclose(fast.numpy(), slow.numpy(), rtol=0, atol=1e-10)
+    expected = results(fused.reference, arrays, needed, **chosen)
+    for name, cut in CUTS.items():
+        cut_into(cut, 0)
+        for fast, slow in zip(results(fused, arrays, needed, **chosen), expected, strict=True):
+            np.testing.assert_allclose(fast.numpy(), slow.numpy(), rtol=0, atol=1e-10, err_msg=name)
 
 
 @cuts

@@ -104,10 +104,11 @@ def assert_within_bounds(found, arrays, **given):
 
 @pytest.mark.parametrize("width", [16, 32, 64, 128])
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
-@pytest.mark.parametrize("random_key", BOTH, ids=["whole", "dropout"])
-def test_flash_attention(monkeypatch, width, lengths, random_key):
+def test_flash_attention(monkeypatch, width, lengths):
     arrays = inputs(lengths, width)
+    first = LENGTHS.index(lengths) + width // 32  # either kind of attention with dropout and without
     for is_causal in (False, True):
+        random_key = BOTH[(first + is_causal) % 2]
         given = {"is_causal": is_causal, "scale": 0.4 / math.sqrt(width / 16), "random_key": random_key}
         found = in_each_order(monkeypatch, lambda given=given: results(arrays, **given))
         assert_within_bounds(found, arrays, **given)

@@ -62,15 +62,14 @@ SHUFFLES = {
 
 
 @pytest.mark.parametrize("kind", ["float", "double", "int", "long long"])
-@pytest.mark.parametrize("shuffle", SHUFFLES)
-def test_shuffles(shuffle, kind):
-    x = floats(2, 64)
-    launch(
-        f"{kind} v = threadIdx.x + 100 * blockIdx.x; {kind} got = {shuffle}; x[blockIdx.x * 64 + threadIdx.x] = got;",
-        x, 0, grid=(2,), block=(64,),
-    )  # fmt: skip
-    one = np.array([SHUFFLES[shuffle](lane) for lane in range(32)])
-    assert (x.get() == np.concatenate([one, one + 32]) + 100 * np.arange(2)[:, None]).all()
+def test_shuffles(kind):
+    """All in one kernel, as compiling takes longest."""
+    x = floats(len(SHUFFLES), 2, 64)
+    lines = [f"got = {shuffle}; x[{128 * i} + blockIdx.x * 64 + threadIdx.x] = got;" for i, shuffle in enumerate(SHUFFLES)]
+    launch(f"{kind} v = threadIdx.x + 100 * blockIdx.x, got; {' '.join(lines)}", x, 0, grid=(2,), block=(64,))
+    for (shuffle, source), got in zip(SHUFFLES.items(), x.get(), strict=True):
+        one = np.array([source(lane) for lane in range(32)])
+        assert (got == np.concatenate([one, one + 32]) + 100 * np.arange(2)[:, None]).all(), shuffle
 
 
 def test_half_a_warp_may_shuffle_by_itself():
@@ -129,16 +128,16 @@ def test_what_is_undefined_is_found(body, message):
 
 
 @pytest.mark.parametrize("length", [1, 3, 4, 5, 1023, 1024, 1025])
-@pytest.mark.parametrize("start", [0, 1, 3])
-def test_a_write_by_one_too_many_is_found_at_every_length(length, start):
-    x = floats(start + length)[start:]
-    launch("for (int i = 0; i < n; i++) x[i] = i;", x, length, block=(1,))
-    assert (x.get() == np.arange(length)).all()
-    with pytest.raises(RuntimeError, match="f: "):
-        launch("for (int i = 0; i <= n; i++) x[i] = i;", x, length, block=(1,))
-    parameters = "const float* x, float* y, long long n"
-    with pytest.raises(RuntimeError, match="f: "):
-        launch("for (int i = 0; i <= n; i++) y[i] = x[i];", x, x * 2, length, parameters=parameters, block=(1,))
+def test_a_write_by_one_too_many_is_found_at_every_length(length):
+    for start in (0, 1, 3):
+        x = floats(start + length)[start:]
+        launch("for (int i = 0; i < n; i++) x[i] = i;", x, length, block=(1,))
+        assert (x.get() == np.arange(length)).all()
+        with pytest.raises(RuntimeError, match="f: "):
+            launch("for (int i = 0; i <= n; i++) x[i] = i;", x, length, block=(1,))
+        parameters = "const float* x, float* y, long long n"
+        with pytest.raises(RuntimeError, match="f: "):
+            launch("for (int i = 0; i <= n; i++) y[i] = x[i];", x, x * 2, length, parameters=parameters, block=(1,))
 
 
 def test_a_read_by_one_too_many_gives_nan_or_is_a_fault():

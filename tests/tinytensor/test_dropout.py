@@ -135,10 +135,10 @@ def correlation(a, b):
 
 
 @pytest.mark.parametrize("keep_probability", [0.8, 0.5, 1 / 512])
-@pytest.mark.parametrize("distance", [1, 2, 7, 8, 32, 256])
-def test_neighbours_are_independent(keep_probability, distance):
+def test_neighbours_are_independent(keep_probability):
     drawn = mask((5, 6), (1_000_000,), keep_probability)
-    assert abs(correlation(drawn[:-distance], drawn[distance:])) < 4
+    for distance in (1, 2, 7, 8, 32, 256):
+        assert abs(correlation(drawn[:-distance], drawn[distance:])) < 4, distance
 
 
 @pytest.mark.parametrize("keep_probability", [0.8, 1 / 512])

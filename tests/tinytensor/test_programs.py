@@ -106,7 +106,8 @@ def check_differences(program):
         return False
     leaves = program.tensors()
     direction = [random_like(x, seed=2) for x in leaves.values() if x.requires_grad]
-    cotangent = random_like(program.run(leaves)[program.out])
+    out = program.run(leaves)[program.out]
+    cotangent = random_like(out)
     seconds = [random_like(x, seed=3 + i) for i, x in enumerate(direction)]
 
     def value(at):
@@ -116,7 +117,7 @@ def check_differences(program):
     def slope(at):
         return dot(zip(gradients(program.run(at)[program.out], at, cotangent), seconds))
 
-    first = gradients(program.run(leaves)[program.out], leaves, cotangent, create_graph=True)
+    first = gradients(out, leaves, cotangent, create_graph=True)
     if not agrees(dot(zip(first, direction)), value, leaves, direction, "the gradient"):
         return False
     total = sum([(g * c).sum() for g, c in zip(first, seconds)])
@@ -163,6 +164,8 @@ def agrees(got, f, leaves, direction, what):
 def check_each_line_in_its_own_dtype(program):
     """The gradients of each line alone, in its operands' dtypes, against those of the same numbers in float64."""
     values = program.run()
+    if all(array.dtype == "float64" for array in program.leaves.values() if array.dtype.kind == "f"):
+        return  # they are the same
     for name, text in program.steps.items():
         if not values[name].requires_grad:
             continue
@@ -302,13 +305,16 @@ def test_random_programs(block, pytestconfig):
 
 
 def test_most_gradients_can_be_compared_with_differences():
-    assert sum(check_differences(drawn(number)) for number in range(1, 201, 2)) > 70
+    assert sum(check_differences(drawn(number)) for number in range(1, 101, 2)) > 35
 
 
 def test_every_op_is_drawn():
     assert FUNCTIONS - {"allclose"} == set(LINES)  # which returns Python's True or False
-    lines = " ".join(line for number in range(600) for line in drawn(number).lines())
-    assert [name for name in LINES if f"tt.{name}(" not in lines and name != "getitem"] == []
+    missing, number = set(LINES) - {"getitem"}, 0
+    while missing and number < 600:
+        lines = " ".join(drawn(number).lines())
+        missing, number = {name for name in missing if f"tt.{name}(" not in lines}, number + 1
+    assert missing == set()
 
 
 @pytest.mark.parametrize(
