@@ -80,7 +80,7 @@ REFUSED = {
     "out= of einsum": ("cupy.einsum('i,i->', x, x, out=x)", "TypeError", "out"),
     "bfloat16 sorted": ("cupy.sort(x.astype('bfloat16'))", "NotImplementedError", "bfloat16"),
     "quicksort": ("cupy.argsort(x, kind='quicksort')", "ValueError", "stable"),
-    "at": ("cupy.add.at(x, cupy.array([0]), x)", "AttributeError", "at"),
+    "at": ("cupy.multiply.at(x, cupy.array([0]), x)", "AttributeError", "at"),
     "reduceat": ("cupy.add.reduceat(x, cupy.array([0]))", "AttributeError", "reduceat"),
     "errstate": ("cupy.errstate(all='ignore')", "AttributeError", "errstate"),
     "frombuffer": ("cupy.frombuffer(b'abc')", "AttributeError", "frombuffer"),
