@@ -1,0 +1,117 @@
+"""Training that is interrupted and resumed: it must leave, to the last bit, what training leaves that nothing interrupted."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import numpy as np
+
+import tinytensor as tt
+from tinyformer.data.pairs import PairBatch
+from tinyformer.training.checkpoints import load_checkpoint
+from tinyformer.training.runs import RunFolder
+from tinyformer.training.trainer import Trainer
+from tinytensor import Tensor
+
+PAD, START, END = 0, 1, 2
+Drawn = TypeVar("Drawn", bound=Any)
+
+
+def interrupted(batches: Drawn, at: int, times: int = 1) -> Drawn:
+    """These batches, of which drawing one, counted from 1, is interrupted as by Ctrl-C."""
+    sample, drawn = batches.sample, itertools.count(1)
+
+    def sampling() -> Any:
+        if next(drawn) == at:
+            for _ in range(times):
+                signal.raise_signal(signal.SIGINT)
+        return sample()
+
+    batches.sample = sampling
+    return batches
+
+
+def bits_of(tensors: dict[str, Tensor]) -> dict[str, bytes]:
+    """The exact bytes of named tensors: equal bytes are equal numbers without any tolerance."""
+    return {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
+
+
+def read_log(folder: RunFolder) -> list[dict[str, Any]]:
+    with open(folder.log, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def outcome(trainer: Trainer) -> dict[str, Any]:
+    """All that training leaves, in memory and in its folder, but for how long it took."""
+    groups, state = load_checkpoint(trainer.folder.latest, "latest")
+    best, best_state = load_checkpoint(trainer.folder.best, "best")
+    return {
+        "weights": bits_of(trainer.model.state_dict()),
+        "optimizer": bits_of(trainer.optimizer.state_dict()),
+        "random": (tt.random.get_state(), trainer.batches.get_state()),
+        "latest weights": bits_of(groups["model"]),
+        "moments": bits_of(groups["optimizer"]),
+        "saved random": (state["random"], state["batches"]),
+        "best": bits_of(best["model"]),
+        "best state": best_state,
+        "best loss and step": (trainer.best_loss, trainer.best_step, state["best_loss"], state["best_step"]),
+        "rows": [{**row, "seconds": None} for row in trainer.rows],
+        "saved rows": [{**row, "seconds": None} for row in state["rows"]],
+        "log": [{**row, "seconds": None} for row in read_log(trainer.folder)],
+        "kept": {path.name: path.read_bytes() for path in trainer.folder.kept_weights()},
+    }
+
+
+def validation_losses(trainer: Trainer) -> list[float]:
+    return [row["validation_loss"] for row in trainer.rows if row["validation_loss"] is not None]
+
+
+def check_that_it_learns_and_resumes(make: Callable[..., Trainer], batch: int, step: int, better: float) -> Trainer:
+    """Check that training makes the validation loss ``better`` times what it was, and that a run which is interrupted as it
+    draws a ``batch``, and so stops after a ``step``, ends the same. ``make`` makes the trainer of a folder. Returns that of the
+    whole run."""
+    whole = make("whole")
+    assert whole.train()
+    losses = validation_losses(whole)
+    assert losses[-1] < better * losses[0]
+    parts = make("parts")
+    interrupted(parts.batches, batch)
+    assert not parts.train()
+    resumed = make("parts")
+    resumed.resume()
+    assert resumed.step == step
+    assert resumed.train()
+    assert bits_of(resumed.model.state_dict()) == bits_of(whole.model.state_dict())
+    return whole
+
+
+class FirstWords:
+    """Batches of pairs that any encoder-decoder learns soon: sentences of five tokens, and the first of them, twice."""
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(0)
+
+    def make(self, rng: np.random.Generator) -> PairBatch:
+        source = rng.integers(3, 11, (8, 5))
+        first = source[:, :1]
+        target = np.concatenate([np.full((8, 1), START), first, first, np.full((8, 1), END)], axis=1)
+        source[0, 4], target[0, 3] = PAD, PAD
+        count = int((target[:, 1:] != PAD).sum())
+        return PairBatch(tt.tensor(source), tt.tensor(target[:, :-1]), tt.tensor(target[:, 1:]), count)
+
+    def sample(self) -> PairBatch:
+        return self.make(self.rng)
+
+    def validation_batches(self) -> Iterator[PairBatch]:
+        rng = np.random.default_rng(99)
+        return iter([self.make(rng) for _ in range(2)])
+
+    def get_state(self) -> dict[str, Any]:
+        return {"generator": self.rng.bit_generator.state}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.rng.bit_generator.state = state["generator"]
