@@ -577,9 +577,7 @@ def test_resuming_matters(make_trainer, uninterrupted: Uninterrupted) -> None:
     assert uninterrupted(shards=3)["weights"] != uninterrupted(shards=2)["weights"]
 
 
-def test_a_crash_costs_the_steps_since_the_last_checkpoint_and_nothing_else(
-    make_trainer, uninterrupted: Uninterrupted
-) -> None:
+def test_a_crash_costs_the_steps_since_the_last_checkpoint_and_nothing_else(make_trainer, uninterrupted: Uninterrupted) -> None:
     for shards, crash_at, saved in ((1, 14, 10), (1, 1, 0), (2, 1, 0)):
         folder = f"{shards} {crash_at}"
         crashing = make_trainer(folder, shards=shards)
