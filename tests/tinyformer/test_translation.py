@@ -140,8 +140,8 @@ def sides(translator: Translator, source: str, target: str) -> list[tt.Tensor]:
 def learn(translator: Translator, source: str, target: str) -> None:
     """Let the model learn one translation by heart."""
     batch, model = sides(translator, source, target), translator.model.train()
-    optimizer = tt.optim.Adam(model.parameters(), lr=0.02)
-    for _ in range(150):
+    optimizer = tt.optim.Adam(model.parameters(), lr=0.05)
+    for _ in range(80):
         optimizer.zero_grad()
         model.loss(*batch).backward()
         optimizer.step()
