@@ -252,8 +252,8 @@ def test_a_changed_run_is_resumed_bit_for_bit(stopped: Path, finished: Path, tmp
     assert whole.step == change.get("steps", 12)
     trained = {name: value for name, value in change.items() if name != "dropout"}  # which is the model's
     assert config_of(tmp_path / "whole") == {**TRAINING, **config_of(stopped), **trained}
-    # It stops at once, and later; each time it goes on by what is saved.
-    for at in (None, 1, 3, 0):
+    # It stops at once, and after a step; each time it goes on by what is saved.
+    for at in (None, 1, 0):
         if at is None:
             with RunFolder(tmp_path / "parts").held() as folder:
                 trainer = prepare(folder, False, {"resume": "changed", **change})
