@@ -16,6 +16,8 @@ from tinyformer.training.checkpoints import load_checkpoint
 from tinyformer.training.runs import RunFolder
 from tinyformer.training.trainer import Trainer
 from tinytensor import Tensor
+from tinytensor.nn import Module
+from tinytensor.optim import Adam
 
 PAD, START, END = 0, 1, 2
 Drawn = TypeVar("Drawn", bound=Any)
@@ -87,6 +89,19 @@ def check_that_it_learns_and_resumes(make: Callable[..., Trainer], batch: int, s
     assert resumed.train()
     assert bits_of(resumed.model.state_dict()) == bits_of(whole.model.state_dict())
     return whole
+
+
+def check_that_it_learns(model: Module, loss: Callable[[], Tensor], below: float = 0.05, **options: Any) -> None:
+    """Check that a model learns a batch by heart: in at most 150 steps of Adam, the ``loss`` comes to be ``below`` a value."""
+    optimizer = Adam(model.parameters(), **{"lr": 1e-2, **options})
+    for _ in range(150):
+        optimizer.zero_grad()
+        found = loss()
+        if float(found) < below:
+            return
+        found.backward()
+        optimizer.step()
+    raise AssertionError(f"the loss is {float(found)}")
 
 
 class FirstWords:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from trainings import FirstWords, check_that_it_learns_and_resumes
+from trainings import FirstWords, check_that_it_learns, check_that_it_learns_and_resumes
 
 import tinytensor as tt
 from tinyformer.decoding.decoders import TransformerDecoder
@@ -19,7 +19,6 @@ from tinyformer.training.evaluation import evaluate
 from tinyformer.training.losses import translation_loss
 from tinyformer.training.runs import RunFolder, load_weights
 from tinyformer.training.trainer import Trainer
-from tinytensor.optim import AdamW
 
 SMALL = {
     "source_vocab_size": 13,
@@ -319,13 +318,7 @@ def test_overfits_one_batch(choices: dict[str, Any]) -> None:
     source, target = random_ids(4, 5), random_ids(4, 6, seed=1)
     target[:, :2] = 1, 2
     source[0, 3:], target[0, 4:] = PAD, PAD
-    optimizer = AdamW(model.parameters(), lr=1e-2, weight_decay=0.0)
-    for _ in range(60):
-        optimizer.zero_grad()
-        loss = loss_of(model, source, target)
-        loss.backward()
-        optimizer.step()
-    assert float(loss_of(model, source, target)) < 0.05
+    check_that_it_learns(model, lambda: loss_of(model, source, target))
 
 
 def test_the_trainer_trains_it_and_resumes(tmp_path: Path) -> None:

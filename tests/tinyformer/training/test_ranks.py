@@ -29,7 +29,7 @@ from tinytensor.distributed import processes
 
 pytestmark = pytest.mark.needs("numpy")
 
-SETTINGS = {"steps": 8, "batch_size": 6, "eval_every": 4, "log_every": 3, "warmup": 2, "learning_rate": 1e-2}
+SETTINGS = {"steps": 6, "batch_size": 6, "eval_every": 3, "log_every": 2, "warmup": 2, "learning_rate": 1e-2}
 SMALL = {"num_heads": 2, "d_model": 16, "d_ff": 24}
 IDS = np.random.default_rng(5).integers(4, 11, 400)
 RNG = np.random.default_rng(6)
@@ -187,8 +187,8 @@ def test_signals_save_once(make: Callable[..., Trainer], signals: list[str], mon
 
     save = trainer._save_latest
     monkeypatch.setattr(trainer, "_save_latest", lambda: (saved.append(trainer.step), save()))
-    assert not at_step(trainer, 3, stop).train()
-    assert saved == [3]
+    assert not at_step(trainer, 1, stop).train()
+    assert saved == [1]
 
 
 def test_a_second_ctrl_c_ends_at_once(make: Callable[..., Trainer]) -> None:
@@ -198,7 +198,7 @@ def test_a_second_ctrl_c_ends_at_once(make: Callable[..., Trainer]) -> None:
 
     trainer = make("run", workers=2)
     with pytest.raises(KeyboardInterrupt):
-        at_step(trainer, 3, stop).train()
+        at_step(trainer, 1, stop).train()
     again = make("run", workers=2)  # from the checkpoint before the first step
     again.resume()
     assert again.step == 0
