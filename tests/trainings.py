@@ -6,13 +6,19 @@ import csv
 import itertools
 import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
 import tinytensor as tt
+from tinyformer.data.batches import Batch
 from tinyformer.data.pairs import PairBatch
+from tinyformer.data.text import TextBatches
+from tinyformer.models.gpt import GPT, GPTConfig
 from tinyformer.training.checkpoints import load_checkpoint
+from tinyformer.training.config import TrainingConfig
+from tinyformer.training.losses import next_token_loss
 from tinyformer.training.runs import RunFolder
 from tinyformer.training.trainer import Trainer
 from tinytensor import Tensor
@@ -35,6 +41,28 @@ def interrupted(batches: Drawn, at: int, times: int = 1) -> Drawn:
 
     batches.sample = sampling
     return batches
+
+
+def batch(ids: np.ndarray) -> Batch:
+    return Batch(tt.tensor(ids[:, :-1]), tt.tensor(ids[:, 1:]), ids[:, 1:].size)
+
+
+def random_batch(rows: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 11, (rows, 9))
+
+
+class GivenBatches:
+    """Hands out the batches it was given, one after the other."""
+
+    def __init__(self, batches: list[Batch], validation: list[Batch] | None = None):
+        self.batches = iter(batches)
+        self.validation = validation or []
+
+    def sample(self) -> Batch:
+        return next(self.batches)
+
+    def validation_batches(self) -> Iterator[Batch]:
+        return iter(self.validation)
 
 
 def bits_of(tensors: dict[str, Tensor]) -> dict[str, bytes]:
@@ -102,6 +130,28 @@ def check_that_it_learns(model: Module, loss: Callable[[], Tensor], below: float
         found.backward()
         optimizer.step()
     raise AssertionError(f"the loss is {float(found)}")
+
+
+SETTINGS = {"steps": 20, "batch_size": 4, "eval_every": 10, "log_every": 5, "warmup": 4, "learning_rate": 1e-2, "shards": 1}
+
+
+def trainer_in(
+    folder: Path,
+    ids: np.ndarray,
+    batches: Any = None,
+    loss_function: Any = next_token_loss,
+    dropout: float = 0.2,
+    d_model: int = 16,
+    num_layers: int = 1,
+    **settings: Any,
+) -> Trainer:
+    """A trainer of a tiny GPT with dropout, the same each time."""
+    config = TrainingConfig(**{**SETTINGS, **settings})
+    tt.seed(config.seed)
+    model = GPT(GPTConfig(11, 8, num_layers, 2, d_model, dropout, bias=True))
+    folder.mkdir(exist_ok=True)
+    batches = batches or TextBatches(ids, 8, config.batch_size, config.seed)
+    return Trainer(model, batches, config, RunFolder(folder), loss_function)
 
 
 class FirstWords:
