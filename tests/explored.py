@@ -1,12 +1,16 @@
-"""Runs to explore: small untrained models of each kind, in folders such as the examples make."""
+"""Runs to explore: small untrained models of each kind, in folders such as the examples make. And a server of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import tinytensor as tt
+from tinyformer.explore.server import ExplorerServer
+from tinyformer.explore.subjects import Subjects
 from tinyformer.models.bert import BertConfig, BertForMaskedLM
 from tinyformer.models.gpt import GPT, GPTConfig
 from tinyformer.models.recurrent import RecurrentConfig, RecurrentLM
@@ -86,3 +90,23 @@ def _write(path: Path, settings: dict[str, Any], tokenizer: Tokenizer, make: Cal
             parameter.assign(parameter * 3)
         save_checkpoint(getattr(folder, kind), {"model": model.state_dict()}, {"kind": kind, "step": 0})
     return path
+
+
+@contextlib.contextmanager
+def serving(subjects: Subjects, host: str = "127.0.0.1") -> Iterator[ExplorerServer]:
+    """A server that runs in a thread."""
+    with ExplorerServer(subjects, host) as started:
+        thread = threading.Thread(target=started.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield started
+        finally:
+            started.shutdown()
+            thread.join()
+
+
+# JSON that surprises where something else is expected.
+VALUES = ["1e400", "-1e400", "1e-400", "-1", "-0", "0.5", "1.0", "true", "false", "null", '"1"', "[]", "{}", "[[1]]",
+           "1" * 400,
+           str(2**31), str(2**63), str(-(2**63) - 1), str(2**64),
+           "1e308", "5e-324", '"\\ud83d\\ude00"', '""', '"<script>"']  # fmt: skip

@@ -25,7 +25,7 @@ def make_gpt() -> Callable[..., GPT]:
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def text_ids() -> np.ndarray:
     """300 ids below 11: a noisy cycle, so that there is something to learn and something to get wrong."""
     rng = np.random.default_rng(5)

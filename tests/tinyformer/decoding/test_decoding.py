@@ -54,7 +54,7 @@ def test_greedy_takes_the_first_of_the_likeliest() -> None:
     assert rng.random() == np.random.default_rng(0).random()
 
 
-@pytest.mark.parametrize(("temperature", "top_k"), [(1.0, 0), (0.5, 0), (2.0, 0), (1.0, 3), (0.7, 4), (1.0, 6), (1.0, 99)])
+@pytest.mark.parametrize(("temperature", "top_k"), [(0.5, 0), (2.0, 3), (0.7, 4), (1.0, 6)])
 def test_picks_follow_the_softmax(temperature: float, top_k: int) -> None:
     logits = np.array([1.0, -0.5, 2.0, 0.3, 1.7, -3.0], np.float32)
     expected = np.exp(logits.astype(np.float64) / temperature)

@@ -3,37 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import http.client
 import json
 import re
 import socket
 import threading
 import time
-import typing
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from explored import gpt_run, masked_run, translation_run
+from explored import VALUES, gpt_run, masked_run, serving, translation_run
 
 from tinyformer.explore import connections, server
-from tinyformer.explore.questions import QUESTIONS
 from tinyformer.explore.server import HEADERS, ExplorerServer
 from tinyformer.explore.subjects import Subjects
-
-
-@contextlib.contextmanager
-def serving(subjects: Subjects, host: str = "127.0.0.1") -> Iterator[ExplorerServer]:
-    """A server that runs in a thread."""
-    with ExplorerServer(subjects, host) as started:
-        thread = threading.Thread(target=started.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield started
-        finally:
-            started.shutdown()
-            thread.join()
 
 
 @pytest.fixture(scope="module")
@@ -330,80 +314,15 @@ def test_what_is_no_json_object_is_refused_in_a_line(running: ExplorerServer, bo
     assert status == 400 and "\n" not in error and len(error) < 500
 
 
-NUMBERS = ["1e400", "-1e400", "1e-400", "-1", "-0", "0.5", "1.0", "true", "false", "null", '"1"', "[]", "{}", "[[1]]",
-           "1" * 400,
-           str(2**31), str(2**63), str(-(2**63) - 1), str(2**64),
-           "1e308", "5e-324", '"\\ud83d\\ude00"', '""', '"<script>"']  # fmt: skip
-
-
-@pytest.mark.parametrize("value", NUMBERS)
-def test_no_value_of_any_field_is_a_fault(running: ExplorerServer, value: str) -> None:
-    """Each value in the place of each part of each question that the page asks."""
-    for name in QUESTIONS:
-        example = _example(name, MODELS[0])
-        for path in _paths(example):
-            body = json.dumps(_with(example, path, "HERE")).replace('"HERE"', value)
-            status, _, content = send(running, "POST", f"ask/{name}", body)
-            assert status in (200, 400), (name, path)
-            error = json.loads(content.splitlines()[-1]).get("error") if content else None
-            assert error is None or (len(error.splitlines()) <= 2 and len(error) < 1000), (name, path)
-            assert error is None or "fault" not in error, (name, path)
-
-
-@pytest.mark.parametrize("name", QUESTIONS)
-@pytest.mark.parametrize("source", [[], [1, 2, 3]])
-def test_every_question_about_every_kind_of_model_is_answered_or_refused(
-    running: ExplorerServer, name: str, source: list[int]
-) -> None:
-    for model in MODELS:
-        example = _example(name, model)
-        if "passage" in example:
-            example["passage"]["source"] = source
-        status, _, content = send(running, "POST", f"ask/{name}", example)
-        assert status in (200, 400) and b"fault" not in content
-
-
-def _example(question: str, model: str) -> dict[str, Any]:
-    """What a question could be asked about a model."""
-    return _object(typing.get_type_hints(QUESTIONS[question])["asked"], model)
-
-
-def _object(kind: Any, model: str) -> dict[str, Any]:
-    hints = typing.get_type_hints(kind)
-    return {field.name: _value(field.name, hints[field.name], model) for field in dataclasses.fields(kind)}
-
-
-def _value(name: str, kind: Any, model: str) -> Any:
-    if dataclasses.is_dataclass(kind):
-        return _object(kind, model)
-    if kind is str:
-        return model if "model" in name or "other" in name else "the fox"
-    if name == "source" and kind == list[int]:
-        return []
-    known = {int: 1, float: 0.5, bool: False, list[int]: [1, 2, 3], list[str]: [model], list[float]: [0.5]}
-    if kind in known:
-        return known[kind]
-    parts = [part for part in typing.get_args(kind) if part is not type(None)]
-    if typing.get_origin(kind) is list:
-        return [_value(name, parts[0], model)]
-    return _value(name, parts[0], model)  # one of several types
-
-
-def _paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [path, *(found for key, item in items for found in _paths(item, (*path, key)))] if path or items else []
-
-
-def _with(value: Any, path: tuple[Any, ...], changed: Any) -> Any:
-    """A copy of the value with another one at a place."""
-    copied = json.loads(json.dumps(value))
-    inner = copied
-    for key in path[:-1]:
-        inner = inner[key]
-    if path:
-        inner[path[-1]] = changed
-        return copied
-    return changed
+@pytest.mark.parametrize("value", VALUES)
+def test_no_value_is_a_fault(running: ExplorerServer, value: str) -> None:
+    """Whatever is asked has such values in all places: test_questions.py. Here they come over a connection."""
+    body = json.dumps({"passage": passage(ids=[1, "HERE"])}).replace('"HERE"', value)
+    for name, sent in (("next_token", body), ("write", body[:-1] + ', "length": 2}'), ("encode", f'{{"text": {value}}}')):
+        status, _, content = send(running, "POST", f"ask/{name}", sent)
+        assert status in (200, 400)
+        error = json.loads(content.splitlines()[-1]).get("error") if content else None
+        assert error is None or (len(error.splitlines()) <= 2 and len(error) < 1000 and "fault" not in error)
 
 
 @pytest.mark.parametrize(
@@ -495,26 +414,34 @@ def handlers() -> int:
     return sum("process_request_thread" in thread.name for thread in threading.enumerate())
 
 
-def test_silent_connections_make_room_for_new_ones(running: ExplorerServer) -> None:
+@pytest.fixture
+def narrow(subjects: Subjects, monkeypatch: pytest.MonkeyPatch) -> Iterator[ExplorerServer]:
+    """A server of few connections."""
     wait_for(lambda: handlers() == 0)
+    monkeypatch.setattr(connections, "MOST_CONNECTIONS", 10)
+    with serving(subjects) as started:
+        yield started
+
+
+def test_silent_connections_make_room_for_new_ones(narrow: ExplorerServer) -> None:
     with contextlib.ExitStack() as stack:
         for i in range(3 * connections.MOST_CONNECTIONS):
-            connection = stack.enter_context(socket.create_connection(running.server_address[:2]))
-            connection.sendall([b"", b"GET / HT", post(running, "Content-Length: 100\r\n").encode()][i % 3])
-        assert asked(running, "about", {})[0] == 200
+            connection = stack.enter_context(socket.create_connection(narrow.server_address[:2]))
+            connection.sendall([b"", b"GET / HT", post(narrow, "Content-Length: 100\r\n").encode()][i % 3])
+        assert asked(narrow, "about", {})[0] == 200
         assert handlers() <= connections.MOST_CONNECTIONS
     wait_for(lambda: handlers() == 0)
-    assert not running._silent
+    assert not narrow._silent
 
 
-def test_a_connection_that_is_being_answered_is_not_ended(running: ExplorerServer, subjects: Subjects) -> None:
+def test_a_connection_that_is_being_answered_is_not_ended(narrow: ExplorerServer, subjects: Subjects) -> None:
     with subjects.lock, contextlib.ExitStack() as stack:
-        waiting = [stack.enter_context(socket.create_connection(running.server_address[:2], timeout=20)) for _ in range(5)]
+        waiting = [stack.enter_context(socket.create_connection(narrow.server_address[:2], timeout=20)) for _ in range(5)]
         for connection in waiting:
-            connection.sendall(post(running, "Content-Length: 2\r\nConnection: close\r\n").encode())
-        wait_for(lambda: handlers() >= 5 and not running._silent)
+            connection.sendall(post(narrow, "Content-Length: 2\r\nConnection: close\r\n").encode())
+        wait_for(lambda: handlers() >= 5 and not narrow._silent)
         for _ in range(2 * connections.MOST_CONNECTIONS):
-            stack.enter_context(socket.create_connection(running.server_address[:2]))
+            stack.enter_context(socket.create_connection(narrow.server_address[:2]))
         wait_for(lambda: handlers() == connections.MOST_CONNECTIONS)
         subjects.lock.release()
         try:
@@ -567,6 +494,77 @@ def test_a_stream_that_is_given_up_on_ends(running: ExplorerServer) -> None:
             connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
             assert connection.recv(12) == b"HTTP/1.1 200"
     wait_for(lambda: handlers() == 0)
+
+
+def begin(to: ExplorerServer, name: str, asked: Any, **options: Any) -> socket.socket:
+    """A connection that has asked a question, and has read nothing."""
+    body = json.dumps(asked)
+    head = f"POST /{to.token}/ask/{name} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    connection = socket.socket()
+    for option, value in options.items():
+        connection.setsockopt(socket.SOL_SOCKET, getattr(socket, option), value)
+    connection.settimeout(20)
+    connection.connect(to.server_address[:2])
+    connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+    return connection
+
+
+def everything(connection: socket.socket) -> bytes:
+    found = b""
+    while part := connection.recv(1 << 16):
+        found += part
+    return found
+
+
+def test_streams_that_nobody_reads_hold_nobody_up(subjects: Subjects) -> None:
+    with serving(subjects) as started, contextlib.ExitStack() as stack:
+        for _ in range(4):  # each would send some megabytes, and nothing of it is read
+            asked = {"passage": passage(), "length": 5000}
+            stack.enter_context(begin(started, "write", asked, SO_RCVBUF=4096)).recv(12)
+        start = time.monotonic()
+        quick: list[tuple[str, Any]] = [("next_token", {"passage": passage()}), ("embeddings", {"model": subjects.names[0]})]
+        for name, what in quick:
+            with begin(started, name, what) as connection:
+                assert everything(connection).startswith(b"HTTP/1.1 200")
+        assert time.monotonic() < start + 10
+
+
+def test_many_wide_searches_at_once_leave_room_for_others(subjects: Subjects) -> None:
+    with serving(subjects) as started, contextlib.ExitStack() as stack:
+        for _ in range(12):
+            search = {"passage": passage(), "beam": 16, "length": 200}
+            stack.enter_context(begin(started, "search", search)).recv(12)
+        with begin(started, "next_token", {"passage": passage()}) as connection:
+            assert everything(connection).startswith(b"HTTP/1.1 200")
+
+
+def test_pages_that_write_take_turns(subjects: Subjects) -> None:
+    with serving(subjects) as started, contextlib.ExitStack() as stack:
+        came: list[list[float]] = [[], [], []]
+
+        def read(connection: socket.socket, times: list[float]) -> None:
+            with connection.makefile("rb") as lines:
+                times += [time.monotonic() for line in lines if line.startswith(b"{")]
+
+        asked = {"passage": passage(), "length": 200}
+        readers = [
+            threading.Thread(target=read, args=(stack.enter_context(begin(started, "write", asked)), times)) for times in came
+        ]
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join()
+    assert [len(times) for times in came] == [200, 200, 200]
+    half = [times[100] for times in came]  # nobody is done before the others have come far
+    assert max(half) < min(times[-1] for times in came)
+
+
+def test_half_a_text_is_left_while_others_are_answered(subjects: Subjects) -> None:
+    """A connection that this side has closed for sending still gets its whole answer."""
+    with serving(subjects) as started, begin(started, "next_token", {"passage": passage()}) as connection:
+        connection.shutdown(socket.SHUT_WR)
+        found = everything(connection)
+        assert found == b"" or found.startswith(b"HTTP/1.1 200")
 
 
 # ------------------------------------------------------------------------------------------------------ other addresses

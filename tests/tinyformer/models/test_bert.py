@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from trainings import check_that_it_learns
 
 import tinytensor as tt
 from tinyformer.errors import SettingError
 from tinyformer.models.bert import Bert, BertConfig, BertForClassification, BertForMaskedLM
 from tinytensor.nn import Module
-from tinytensor.optim import AdamW
 
 SMALL = {"vocab_size": 13, "max_length": 8, "num_layers": 2, "num_heads": 2, "d_model": 16, "d_ff": 24, "dropout": 0.0}
 PAD = 0
@@ -229,14 +229,8 @@ def test_dropout_acts_in_training_only() -> None:
 # ---------------------------------------------------------------------------------------------------------- learning
 
 
-def overfit(model: Module, ids: np.ndarray, targets: np.ndarray) -> float:
-    optimizer = AdamW(model.parameters(), lr=3e-3, weight_decay=0.0)
-    for _ in range(120):
-        optimizer.zero_grad()
-        loss = tt.cross_entropy(model(tt.tensor(ids)), tt.tensor(targets), ignore_index=-100)
-        loss.backward()
-        optimizer.step()
-    return float(loss)
+def check_that_it_learns_targets(model: Module, ids: np.ndarray, targets: np.ndarray) -> None:
+    check_that_it_learns(model, lambda: tt.cross_entropy(model(tt.tensor(ids)), tt.tensor(targets), ignore_index=-100), lr=5e-3)
 
 
 def test_fills_in_masked_tokens_of_one_batch() -> None:
@@ -246,13 +240,13 @@ def test_fills_in_masked_tokens_of_one_batch() -> None:
     ids, targets = texts.copy(), np.full((4, 7), -100)
     targets[np.arange(4), places] = texts[np.arange(4), places]
     ids[np.arange(4), places] = 12
-    assert overfit(make(BertForMaskedLM), ids, targets) < 0.05
+    check_that_it_learns_targets(make(BertForMaskedLM), ids, targets)
 
 
 def test_classifies_one_batch() -> None:
     ids = random_ids(6, 7)
     ids[:, 0] = 1  # as [CLS]: what stands for the text must come from the rest of it
-    assert overfit(make(BertForClassification, 3, spread=True), ids, np.arange(6) % 3) < 0.05
+    check_that_it_learns_targets(make(BertForClassification, 3, spread=True), ids, np.arange(6) % 3)
 
 
 # ---------------------------------------------------------------------------------------------------------- settings

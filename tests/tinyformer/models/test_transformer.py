@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from first_words import FirstWords
+from causal import check_that_all_is_seen, check_that_the_past_is_unchanged
+from trainings import FirstWords, check_that_it_learns, check_that_it_learns_and_resumes
 
 import tinytensor as tt
 from tinyformer.decoding.decoders import TransformerDecoder
@@ -19,7 +20,6 @@ from tinyformer.training.evaluation import evaluate
 from tinyformer.training.losses import translation_loss
 from tinyformer.training.runs import RunFolder, load_weights
 from tinyformer.training.trainer import Trainer
-from tinytensor.optim import AdamW
 
 SMALL = {
     "source_vocab_size": 13,
@@ -205,27 +205,14 @@ def test_the_epsilon_of_all_norms() -> None:
 
 @each_choice
 def test_a_changed_target_token_leaves_every_earlier_logit_bit_identical(choices: dict[str, Any]) -> None:
-    model = make(**choices)
-    source, target = random_ids(2, 5), random_ids(2, 6, seed=1)
-    before = model(tt.tensor(source), tt.tensor(target)).numpy()
-    for place in range(6):
-        changed = target.copy()
-        changed[:, place] = changed[:, place] % 10 + 1
-        after = model(tt.tensor(source), tt.tensor(changed)).numpy()
-        assert after[:, :place].tobytes() == before[:, :place].tobytes(), place
-        assert (np.abs(after[:, place:] - before[:, place:]).max(axis=(0, 2)) > 0).all(), place
+    model, source = make(**choices), tt.tensor(random_ids(2, 5))
+    check_that_the_past_is_unchanged(lambda target: model(source, target), random_ids(2, 6, seed=1))
 
 
 @each_choice
 def test_every_source_token_reaches_every_logit(choices: dict[str, Any]) -> None:
-    model = make(**choices)
-    source, target = random_ids(1, 5), random_ids(1, 4, seed=1)
-    before = model(tt.tensor(source), tt.tensor(target)).numpy()
-    for place in range(5):
-        changed = source.copy()
-        changed[:, place] = changed[:, place] % 10 + 1
-        after = model(tt.tensor(changed), tt.tensor(target)).numpy()
-        assert (np.abs(after - before).max(axis=(0, 2)) > 0).all(), place
+    model, target = make(**choices), tt.tensor(random_ids(1, 4, seed=1))
+    check_that_all_is_seen(lambda source: model(source, target), random_ids(1, 5))
 
 
 @each_choice
@@ -319,38 +306,23 @@ def test_overfits_one_batch(choices: dict[str, Any]) -> None:
     source, target = random_ids(4, 5), random_ids(4, 6, seed=1)
     target[:, :2] = 1, 2
     source[0, 3:], target[0, 4:] = PAD, PAD
-    optimizer = AdamW(model.parameters(), lr=1e-2, weight_decay=0.0)
-    for _ in range(120):
-        optimizer.zero_grad()
-        loss = loss_of(model, source, target)
-        loss.backward()
-        optimizer.step()
-    assert float(loss_of(model, source, target)) < 0.05
+    check_that_it_learns(model, lambda: loss_of(model, source, target))
 
 
-def test_the_trainer_trains_it_and_resumes(tmp_path: Path, bits) -> None:
-    config = TrainingConfig(steps=40, warmup=5, learning_rate=1e-2, eval_every=20, gradient_accumulation_steps=2)
+def test_the_trainer_trains_it_and_resumes(tmp_path: Path) -> None:
+    config = TrainingConfig(
+        steps=28, warmup=3, learning_rate=2e-2, eval_every=14, schedule="constant", gradient_accumulation_steps=2
+    )
 
-    def trainer(folder: str, batches: FirstWords) -> Trainer:
+    def trainer(folder: str) -> Trainer:
         (tmp_path / folder).mkdir(exist_ok=True)
-        return Trainer(make(dropout=0.1), batches, config, RunFolder(tmp_path / folder), translation_loss(0.0, PAD))
+        return Trainer(make(dropout=0.1), FirstWords(), config, RunFolder(tmp_path / folder), translation_loss(0.0, PAD))
 
-    # The targets that are not padding, of two batches.
-    assert trainer("whole", FirstWords()).train_step()[2] == 2 * (8 * 3 - 1)
-    whole = trainer("whole", FirstWords())
-    assert whole.train()
-    losses = [row["validation_loss"] for row in whole.rows if row["validation_loss"] is not None]
-    assert losses[-1] < 0.6 * losses[0]
+    assert trainer("whole").train_step()[2] == 2 * (8 * 3 - 1)  # the targets that are not padding, of two batches
+    whole = check_that_it_learns_and_resumes(trainer, 25, 13, better=0.6)  # in the middle of a step
     best = make(seed=1)
     load_weights(best, whole.folder.best)
     assert evaluate(best, FirstWords(), translation_loss(0.0, PAD)) == pytest.approx(whole.best_loss, rel=1e-5)
-
-    assert not trainer("parts", FirstWords(interrupt_at=50)).train()
-    resumed = trainer("parts", FirstWords())
-    resumed.resume()
-    assert resumed.step == 25
-    assert resumed.train()
-    assert bits(resumed.model.state_dict()) == bits(whole.model.state_dict())
 
 
 # ---------------------------------------------------------------------------------------------------------- settings

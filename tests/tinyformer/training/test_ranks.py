@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from trainings import outcome
 
 import tinytensor as tt
 from tinyformer.data.masking import MaskedBatches, Masking
@@ -28,7 +29,7 @@ from tinytensor.distributed import processes
 
 pytestmark = pytest.mark.needs("numpy")
 
-SETTINGS = {"steps": 20, "batch_size": 6, "eval_every": 10, "log_every": 5, "warmup": 4, "learning_rate": 1e-2}
+SETTINGS = {"steps": 6, "batch_size": 6, "eval_every": 3, "log_every": 2, "warmup": 2, "learning_rate": 1e-2}
 SMALL = {"num_heads": 2, "d_model": 16, "d_ff": 24}
 IDS = np.random.default_rng(5).integers(4, 11, 400)
 RNG = np.random.default_rng(6)
@@ -36,7 +37,7 @@ PAIRS = [(RNG.integers(3, 11, n % 5 + 1).tolist(), RNG.integers(3, 11, n % 4 + 1
 
 
 def gpt(config: TrainingConfig, dropout: float) -> tuple[Any, Any, Any]:
-    model = GPT(GPTConfig(11, 8, 2, 2, 16, dropout, bias=True))
+    model = GPT(GPTConfig(11, 8, 1, 2, 16, dropout, bias=True))
     return model, TextBatches(IDS, 8, config.batch_size, config.seed), next_token_loss
 
 
@@ -69,15 +70,6 @@ def make(tmp_path: Path) -> Callable[..., Trainer]:
     return make
 
 
-def result(trainer: Trainer) -> dict[str, Any]:
-    """Everything that a run has found, down to the last bit."""
-    tensors = {**trainer.model.state_dict(), **{f"state {k}": v for k, v in trainer.optimizer.state_dict().items()}}
-    bits = {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
-    rows = [{**row, "seconds": None} for row in trainer.rows]
-    best = trainer.best_loss, trainer.best_step
-    return {"bits": bits, "rows": rows, "best": best, "random": tt.random.get_state(), "batches": trainer.batches.get_state()}
-
-
 def weights(trainer: Trainer) -> np.ndarray:
     """All parameters but the biases of keys: their gradients are zero but for rounding, and Adam makes full steps of that."""
     named = trainer.model.named_parameters()
@@ -92,8 +84,13 @@ def trained(trainer: Trainer) -> Trainer:
 # ------------------------------------------------------------------------------------------ ranks equal shards
 
 CASES: list[tuple[str, dict[str, Any]]] = [
-    *[(kind, changes) for kind in KINDS for changes in ({}, {"batch_size": 1}, {"batch_size": 7})],
-    ("gpt", {"average": 2, "eval_every": 5}),
+    ("gpt", {}),
+    ("gpt", {"batch_size": 7}),
+    ("translator", {"batch_size": 1}),
+    ("translator", {"batch_size": 7}),
+    ("masked", {}),
+    ("masked", {"batch_size": 1}),
+    ("gpt", {"average": 2}),
     ("gpt", {"clip": 0.0}),
     ("gpt", {"muon_learning_rate": 0.02}),
     ("gpt", {"clip": 0.01}),
@@ -102,11 +99,11 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize("kind, changes", CASES, ids=str)
 def test_two_ranks_equal_two_shards(make: Callable[..., Trainer], kind: str, changes: dict[str, Any]) -> None:
-    alone = result(trained(make("alone", kind, shards=2, **changes)))
-    assert result(trained(make("ranks", kind, workers=2, **changes))) == alone
+    alone = outcome(trained(make("alone", kind, shards=2, **changes)))
+    assert outcome(trained(make("ranks", kind, workers=2, **changes))) == alone
 
 
-@pytest.mark.parametrize("workers, kind", [(2, "masked"), (3, "gpt"), (3, "translator"), (4, "gpt")])
+@pytest.mark.parametrize("workers, kind", [(2, "masked"), (3, "translator"), (4, "gpt")])
 def test_more_ranks_differ_by_rounding(make: Callable[..., Trainer], kind: str, workers: int) -> None:
     changes = {"shards": 4, "gradient_accumulation_steps": 2}
     alone = trained(make("alone", kind, **changes))
@@ -118,14 +115,14 @@ def test_more_ranks_differ_by_rounding(make: Callable[..., Trainer], kind: str, 
 
 
 def test_a_batch_with_fewer_rows_than_ranks(make: Callable[..., Trainer]) -> None:
-    alone = result(trained(make("alone", batch_size=2, shards=3)))
-    assert result(trained(make("ranks", batch_size=2, workers=3))) == alone
+    alone = outcome(trained(make("alone", batch_size=2, shards=3)))
+    assert outcome(trained(make("ranks", batch_size=2, workers=3))) == alone
 
 
 def test_spawned_ranks_equal_shards(make: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch) -> None:
-    alone = result(trained(make("alone", "translator", shards=2, average=2)))
+    alone = outcome(trained(make("alone", "translator", shards=2, average=2, steps=4)))
     monkeypatch.setattr(processes, "default_method", lambda: "spawn")
-    assert result(trained(make("ranks", "translator", workers=2, average=2))) == alone
+    assert outcome(trained(make("ranks", "translator", workers=2, average=2, steps=4))) == alone
 
 
 def test_a_loss_function_that_cannot_be_sent(make: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,14 +154,14 @@ def at_step(trainer: Trainer, step: int, happens: Callable[[Trainer], object]) -
 def test_a_resumed_run_equals_one_that_never_stopped(make: Callable[..., Trainer], before: int, after: int) -> None:
     """With the same shards the number of ranks may change: two shards are added in one order only."""
     shards = max(2, before, after)
-    whole = result(trained(make("whole", shards=shards, workers=before)))
-    stopped = at_step(make("run", shards=shards, workers=before), 7, lambda _: signal.raise_signal(signal.SIGINT))
+    whole = outcome(trained(make("whole", shards=shards, workers=before)))
+    stopped = at_step(make("run", shards=shards, workers=before), 3, lambda _: signal.raise_signal(signal.SIGINT))
     assert not stopped.train()
     assert stopped.stopped_by == "Ctrl-C"
-    assert stopped.step == 7
+    assert stopped.step == 3
     again = make("run", shards=shards, workers=after)
     again.resume()
-    assert result(trained(again)) == whole
+    assert outcome(trained(again)) == whole
 
 
 def test_it_goes_on_alone_after_ranks(make: Callable[..., Trainer]) -> None:
@@ -174,7 +171,7 @@ def test_it_goes_on_alone_after_ranks(make: Callable[..., Trainer]) -> None:
         trainer = trained(make(f"run{workers}", shards=2, workers=workers))
         for _ in range(3):
             trainer.train_step()
-        found.append(result(trainer))
+        found.append(outcome(trainer))
     assert found[1] == found[0]
 
 
@@ -190,8 +187,8 @@ def test_signals_save_once(make: Callable[..., Trainer], signals: list[str], mon
 
     save = trainer._save_latest
     monkeypatch.setattr(trainer, "_save_latest", lambda: (saved.append(trainer.step), save()))
-    assert not at_step(trainer, 3, stop).train()
-    assert saved == [3]
+    assert not at_step(trainer, 1, stop).train()
+    assert saved == [1]
 
 
 def test_a_second_ctrl_c_ends_at_once(make: Callable[..., Trainer]) -> None:
@@ -201,11 +198,11 @@ def test_a_second_ctrl_c_ends_at_once(make: Callable[..., Trainer]) -> None:
 
     trainer = make("run", workers=2)
     with pytest.raises(KeyboardInterrupt):
-        at_step(trainer, 3, stop).train()
+        at_step(trainer, 1, stop).train()
     again = make("run", workers=2)  # from the checkpoint before the first step
     again.resume()
     assert again.step == 0
-    assert result(trained(again)) == result(trained(make("whole", workers=2)))
+    assert outcome(trained(again)) == outcome(trained(make("whole", workers=2)))
 
 
 # ---------------------------------------------------------------------------------------------------- failures
@@ -236,7 +233,7 @@ def refuse() -> None:
 @pytest.mark.skipif(distributed.default_method() != "fork", reason="needs a fork")
 def test_a_killed_rank_ends_training_with_a_message(make: Callable[..., Trainer]) -> None:
     trainer = make("run", workers=2, eval_every=2)
-    trainer.loss_function = Killing(os.getpid(), 20, kill)
+    trainer.loss_function = Killing(os.getpid(), 8, kill)
     with pytest.raises(UserError) as caught:
         trainer.train()
     message = str(caught.value)
@@ -246,7 +243,7 @@ def test_a_killed_rank_ends_training_with_a_message(make: Callable[..., Trainer]
     again = make("run", workers=2, eval_every=2)
     again.resume()
     assert 0 < again.step <= trainer.step
-    assert result(trained(again)) == result(trained(make("whole", workers=2, eval_every=2)))
+    assert outcome(trained(again)) == outcome(trained(make("whole", workers=2, eval_every=2)))
 
 
 @pytest.mark.skipif(distributed.default_method() != "fork", reason="needs a fork")
@@ -262,7 +259,7 @@ def test_a_rank_that_is_killed_before_the_first_checkpoint(make: Callable[..., T
 @pytest.mark.skipif(distributed.default_method() != "fork", reason="needs a fork")
 def test_an_error_of_the_user_on_another_rank(make: Callable[..., Trainer]) -> None:
     trainer = make("run", workers=2)
-    trainer.loss_function = Killing(os.getpid(), 10, refuse)
+    trainer.loss_function = Killing(os.getpid(), 4, refuse)
     with pytest.raises(UserError, match=r"^this rank does not like it$"):
         trainer.train()
 

@@ -84,6 +84,23 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def finished(stopped: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same run at its end."""
+    path = tmp_path_factory.mktemp("finished") / "run"
+    shutil.copytree(stopped, path)
+    run(path, resume=True)
+    return path
+
+
+@pytest.fixture(scope="module")
+def another(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of another seed, at its end."""
+    path = tmp_path_factory.mktemp("another") / "run"
+    run(path, seed=7)
+    return path
+
+
 @pytest.fixture
 def copied(stopped: Path, tmp_path: Path) -> Path:
     """A copy of it, to change."""
@@ -167,7 +184,7 @@ def test_a_run_that_is_stopped_before_its_first_step_does_not_either(copied: Pat
 
 
 @pytest.mark.parametrize("steps", [1, 2, 4])
-def test_a_run_that_took_a_step_takes_the_others_place(copied: Path, tmp_path: Path, steps: int) -> None:
+def test_a_run_that_took_a_step_takes_the_others_place(copied: Path, another: Path, steps: int) -> None:
     (copied / "weights-00000004.safetensors").write_text("of the other")
     trainer = run(copied, steps, overwrite=True, seed=7)
     assert entries(copied) == FILES
@@ -175,18 +192,16 @@ def test_a_run_that_took_a_step_takes_the_others_place(copied: Path, tmp_path: P
         f"Stopped by Ctrl-C after step {steps} and saved. Go on with: python it.py --resume"
     )
     assert config_of(copied)["seed"] == 7
-    run(tmp_path / "apart", seed=7)
     run(copied, resume=True)
-    assert result_of(copied) == result_of(tmp_path / "apart")
+    assert result_of(copied) == result_of(another)
 
 
-def test_a_run_that_crashes_after_its_first_step_can_be_resumed(copied: Path, tmp_path: Path) -> None:
+def test_a_run_that_crashes_after_its_first_step_can_be_resumed(copied: Path, another: Path) -> None:
     with pytest.raises(MemoryError):
         run(copied, 3, out_of_memory, overwrite=True, seed=7)
     assert load_checkpoint(copied / "latest.safetensors", "latest")[1]["step"] == 1
     run(copied, resume=True)
-    run(tmp_path / "apart", seed=7)
-    assert result_of(copied) == result_of(tmp_path / "apart")
+    assert result_of(copied) == result_of(another)
 
 
 def test_a_run_killed_between_its_last_checkpoint_and_its_log(tmp_path: Path) -> None:
@@ -230,15 +245,15 @@ def test_a_run_that_replaces_none_is_saved_before_its_first_step(tmp_path: Path)
     ],
     ids=str,
 )
-def test_a_changed_run_is_resumed_bit_for_bit(stopped: Path, tmp_path: Path, change: dict[str, Any]) -> None:
-    for name in ("whole", "parts", "unchanged"):
+def test_a_changed_run_is_resumed_bit_for_bit(stopped: Path, finished: Path, tmp_path: Path, change: dict[str, Any]) -> None:
+    for name in ("whole", "parts"):
         shutil.copytree(stopped, tmp_path / name)
     whole = run(tmp_path / "whole", resume="changed", **change)
     assert whole.step == change.get("steps", 12)
     trained = {name: value for name, value in change.items() if name != "dropout"}  # which is the model's
     assert config_of(tmp_path / "whole") == {**TRAINING, **config_of(stopped), **trained}
-    # It stops at once, and later; each time it goes on by what is saved.
-    for at in (None, 1, 3, 0):
+    # It stops at once, and after a step; each time it goes on by what is saved.
+    for at in (None, 1, 0):
         if at is None:
             with RunFolder(tmp_path / "parts").held() as folder:
                 trainer = prepare(folder, False, {"resume": "changed", **change})
@@ -253,17 +268,14 @@ def test_a_changed_run_is_resumed_bit_for_bit(stopped: Path, tmp_path: Path, cha
     assert result_of(tmp_path / "parts") == result_of(tmp_path / "whole")
     assert entries(tmp_path / "parts") == entries(tmp_path / "whole")
     load_weights(trainer.model, tmp_path / "parts" / "best.safetensors")
-    run(tmp_path / "unchanged", resume=True)
-    both = tmp_path / "unchanged", tmp_path / "whole"
+    both = finished, tmp_path / "whole"
     assert result_of(both[0]) != result_of(both[1]) or entries(both[0]) != entries(both[1])  # the change was not for nothing
 
 
-def test_changing_nothing_changes_nothing(stopped: Path, tmp_path: Path) -> None:
-    for name, resume in (("one", True), ("two", "changed")):
-        shutil.copytree(stopped, tmp_path / name)
-        run(tmp_path / name, resume=resume)
-    assert result_of(tmp_path / "one") == result_of(tmp_path / "two")
-    assert config_of(tmp_path / "one") == config_of(tmp_path / "two")
+def test_changing_nothing_changes_nothing(finished: Path, copied: Path) -> None:
+    run(copied, resume="changed")
+    assert result_of(copied) == result_of(finished)
+    assert config_of(copied) == config_of(finished)
 
 
 def test_a_finished_run_takes_more_steps(copied: Path) -> None:
@@ -395,10 +407,12 @@ class Closed:
         return getattr(self.stream, name)
 
 
-@pytest.mark.parametrize("error", [errno.EPIPE, errno.EIO, errno.ENOSPC])
-@pytest.mark.parametrize(("stream", "writes"), [("stderr", 0), ("stderr", 2), ("stdout", 0), ("stdout", 2)])
+@pytest.mark.parametrize(
+    ("stream", "writes", "error"),
+    [("stderr", 0, errno.EPIPE), ("stderr", 2, errno.EIO), ("stdout", 0, errno.ENOSPC), ("stdout", 2, errno.EPIPE)],
+)
 def test_a_run_whose_output_ends_is_saved(
-    tmp_path: Path, stopped: Path, monkeypatch: pytest.MonkeyPatch, stream: str, writes: int, error: int
+    tmp_path: Path, finished: Path, monkeypatch: pytest.MonkeyPatch, stream: str, writes: int, error: int
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(sys, stream, Closed(getattr(sys, stream), writes, error))
@@ -408,10 +422,7 @@ def test_a_run_whose_output_ends_is_saved(
     assert trainer.step < 12
     assert load_checkpoint(tmp_path / "run" / "latest.safetensors", "latest")[1]["step"] == trainer.step
     run(tmp_path / "run", resume=True)
-    path = tmp_path / "whole"
-    shutil.copytree(stopped, path)
-    run(path, resume=True)
-    assert result_of(tmp_path / "run") == result_of(path)
+    assert result_of(tmp_path / "run") == result_of(finished)
 
 
 # --------------------------------------------------------------------------------------------------- checkpoints that lie

@@ -88,8 +88,9 @@ def test_products_in_pieces_are_those_of_dense_matrices(piece: int, monkeypatch:
     np.testing.assert_allclose(matrix @ other, matrix.dense() @ other, atol=1e-12)
 
 
-@pytest.mark.parametrize("shape", [(60, 60), (90, 40), (40, 90), (400, 300)])
-@pytest.mark.parametrize("rank", [1, 5, 40])
+@pytest.mark.parametrize(
+    ("shape", "rank"), [((60, 60), 1), ((60, 60), 40), ((90, 40), 5), ((90, 40), 40), ((40, 90), 1), ((400, 300), 5)]
+)
 def test_the_reconstruction_is_that_of_numpys_svd(shape: tuple[int, int], rank: int) -> None:
     matrix = some_matrix(*shape)
     u, s, vt = np.linalg.svd(matrix.dense(), full_matrices=False)
