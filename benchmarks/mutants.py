@@ -9,7 +9,7 @@ the test functions that run the changed line, those first that are short and run
 test that fails without any mutant, too, does not count. A line that only processes run which tests start is tried with
 the tests of the file's name and folder, and then with the examples. What happens when a module is imported is tried with
 all tests that run a line of it. The same seed draws the same mutants as long as the source is the same. A run that was
-interrupted goes on when the same command is given again; a survivor that has not met all its tests is tried again.
+interrupted goes on when the same command is given again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from itertools import chain
@@ -69,16 +69,22 @@ def pytest_runtest_setup(item: Any) -> None:
         current.switch_context(item.nodeid.split("[")[0])
 
 
-def record(file: Path, tree: Path, variables: dict[str, str]) -> None:
+def environment(root: Path, configuration: str, *more: Path) -> dict[str, str]:
+    """The variables with which tests import the packages of this tree."""
+    variables = CONFIGURATIONS[configuration]
+    folders = [root, *(root / part for part in [variables.get("PYTHONPATH")] if part), *more]
+    return {**os.environ, **variables, "PYTHONPATH": os.pathsep.join(map(str, folders)), "OPENBLAS_NUM_THREADS": "1"}
+
+
+def record(file: Path, tree: Path, configuration: str) -> None:
     """Run all tests and write which of them run which line, and beside it, as .xml, how long each takes."""
     with tempfile.TemporaryDirectory() as folder:
         settings = Path(folder, "settings")
         settings.write_text(SETTINGS)
-        path = os.pathsep.join([str(tree), variables.get("PYTHONPATH", ""), str(Path(__file__).parent)])
-        environment = {**os.environ, **variables, "PYTHONPATH": path, "COVERAGE_FILE": str(Path(folder, "part"))}
+        variables = environment(tree, configuration, Path(__file__).parent) | {"COVERAGE_FILE": str(Path(folder, "part"))}
         command = [sys.executable, "-m", "coverage", "run", f"--rcfile={settings}", "-m", "pytest", "-p", "mutants"]
         command += [f"--junitxml={file.with_suffix('.xml').absolute()}", *FOLDERS]
-        subprocess.run(command, cwd=tree, env=environment, check=False)
+        subprocess.run(command, cwd=tree, env=variables, check=False)
         combine = [sys.executable, "-m", "coverage", "combine", f"--data-file={file.absolute()}"]
         parts = sorted(map(str, Path(folder).glob("part*")))
         subprocess.run([*combine, *parts], cwd=tree, check=True, stdout=subprocess.DEVNULL)
@@ -148,7 +154,7 @@ class Tests:
 class Copy:
     """A copy of the project, in which the tests meet one mutant at a time."""
 
-    def __init__(self, folder: Path, tree: Path, variables: dict[str, str]):
+    def __init__(self, folder: Path, tree: Path, configuration: str):
         self.root = folder / "project"
         self._folder, self._mutants = folder, 0
         left_out = shutil.ignore_patterns(".git", ".hypothesis", "__pycache__", ".*_cache", "*.egg-info", "_build")
@@ -158,9 +164,7 @@ class Copy:
             shutil.copytree(ROOT / package, self.root / package, ignore=left_out)
         if (tree.parent / "shared").is_dir():
             (folder / "shared").symlink_to((tree.parent / "shared").resolve())
-        path = os.pathsep.join([str(self.root), *(str(self.root / part) for part in [variables.get("PYTHONPATH")] if part)])
-        self._environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", **variables, "PYTHONPATH": path}
-        self._environment["HYPOTHESIS_STORAGE_DIRECTORY"] = str(folder / "hypothesis")
+        self._environment = environment(self.root, configuration) | {"HYPOTHESIS_STORAGE_DIRECTORY": str(folder / "hypothesis")}
 
     @contextmanager
     def holding(self, mutant: Mutant) -> Iterator[None]:
@@ -174,12 +178,13 @@ class Copy:
             if content != old:
                 yield
 
-    def run(self, tests: Sequence[str], seconds: float) -> tuple[str, str]:
-        """Run tests until one fails: ("survived", ""), or ("caught", the failing test) and the like."""
+    def run(self, tests: Sequence[str], seconds: float, but: Iterable[str] = ()) -> tuple[str, str]:
+        """Run tests, but not some, until one fails: ("survived", ""), or ("caught", the failing test) and the like."""
         for name in ("temporary", "hypothesis"):
             shutil.rmtree(self._folder / name, ignore_errors=True)
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-rfE", "--tb=no", "--no-header", "--hypothesis-seed=0"]
-        command += ["-p", "no:cacheprovider", "-p", "no:xdist", f"--basetemp={self._folder / 'temporary'}", *tests]
+        command += ["-p", "no:cacheprovider", "-p", "no:xdist", f"--basetemp={self._folder / 'temporary'}"]
+        command += [*(f"--deselect={test}" for test in sorted(but)), *tests]
         pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         with subprocess.Popen(command, cwd=self.root, env=self._environment, start_new_session=True, **pipes) as process:
             try:
@@ -210,6 +215,7 @@ class Trial:
         for copy in copies:
             self._copies.put(copy)
         self._passes: dict[tuple[str, ...], bool] = {}  # whether these tests pass without a mutant
+        self._broken: set[str] = set()  # tests that do not
 
     def judge(self, mutant: Mutant) -> dict[str, Any]:
         """The row of a mutant in the table."""
@@ -222,30 +228,35 @@ class Trial:
 
     def _outcome(self, mutant: Mutant, copy: Copy) -> dict[str, Any]:
         tests = self._tests.of(mutant)
-        outcome, by, tried = "survived", "", 0
+        outcome, by, tried = ("survived" if tests else "not run"), "", 0
         waiting = list(self._tests.rounds(tests, self._longest))
-        while waiting and outcome == "survived":
-            batch = [test for test in waiting.pop(0) if self._passes.get((test,), True)]
+        while waiting:
+            batch = waiting.pop(0)
             seconds = sum(self._tests.seconds[test] for test in batch)
             with copy.holding(mutant):
-                outcome, by = copy.run(batch, seconds) if batch else ("survived", "")
+                found, by = copy.run(batch, seconds, self._broken)
             tried += len(batch)
-            alone = (by,) if "::" in by else ("--collect-only", *batch) if by else tuple(batch)
-            if outcome != "survived" and not self._pass(copy, alone, seconds):
-                print(f"without a mutant, too: {outcome} {by or batch}", file=sys.stderr)
-                outcome, tried = "survived", tried - len(batch) * bool(by)
-                if by in batch:
-                    waiting.insert(0, [test for test in batch if test != by])
-        if not tests:
-            outcome = "not run"
-        return {"outcome": outcome, "by": by if outcome == "caught" else "", "tests": f"{tried} of {len(tests)}"}
+            if found == "survived":
+                continue
+            alone = [by] if "::" in by else ["--collect-only", *batch] if by else batch
+            if self._pass(copy, alone, seconds):
+                outcome = found
+                break
+            print(f"without a mutant, too: {found} {' '.join(alone)}", file=sys.stderr)
+            if "::" in by:
+                self._broken.add(by)
+                waiting.insert(0, batch)
+                tried -= len(batch)
+        return {"outcome": outcome, "by": by * (outcome == "caught"), "tests": f"{tried} of {len(tests)}"}
 
-    def _pass(self, copy: Copy, tests: tuple[str, ...], seconds: float) -> bool:
-        if tests not in self._passes:
-            self._passes[tests] = copy.run(tests, seconds)[0] == "survived"
-        return self._passes[tests]
+    def _pass(self, copy: Copy, tests: Sequence[str], seconds: float) -> bool:
+        """Whether these tests pass without a mutant."""
+        if (key := tuple(tests)) not in self._passes:
+            self._passes[key] = copy.run(tests, seconds)[0] == "survived"
+        return self._passes[key]
 
 
+ALIVE = ["survived", "not run"]
 COLUMNS = ["room", "place", "kind", "before", "after", "outcome", "by", "tests", "seconds"]
 
 
@@ -264,7 +275,7 @@ def read_rows(file: Path | None) -> dict[tuple[str, ...], dict[str, Any]]:
 
 def is_wanted(row: dict[str, Any] | None, again: bool) -> bool:
     """Whether a mutant is still to be tried."""
-    return row is None or (again and row["outcome"] == "survived" and len(set(row["tests"].split(" of "))) > 1)
+    return row is None or (again and row["outcome"] in ALIVE)
 
 
 def append(file: Path | None, row: dict[str, Any]) -> None:
@@ -280,13 +291,13 @@ def append(file: Path | None, row: dict[str, Any]) -> None:
 
 def report(rows: Sequence[dict[str, Any]]) -> str:
     """How many mutants of each room were caught, and those that were not."""
-    outcomes = ["caught", "timed out", "survived", "not run"]
+    outcomes = ["caught", "timed out", *ALIVE]
     counts = {room: Counter(row["outcome"] for row in rows if row["room"] == room) for room in ROOMS}
     counts["all"] = Counter(row["outcome"] for row in rows)
     table = [
         [room, str(count.total()), *(str(count[outcome]) for outcome in outcomes)] for room, count in counts.items() if count
     ]
-    alive = [row for row in rows if row["outcome"] in outcomes[2:]]
+    alive = [row for row in rows if row["outcome"] in ALIVE]
     return "\n".join([measure.table(["room", "drawn", *outcomes], table), "", *map(told, alive)])
 
 
@@ -307,7 +318,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--tree", type=Path, default=ROOT, metavar="FOLDER", help="the checkout whose tests are run")
     parser.add_argument("--configuration", choices=CONFIGURATIONS, default="numpy", help="what the tests run on")
     parser.add_argument("--longest", type=float, default=300, metavar="SECONDS", help="of tests for one mutant at most")
-    parser.add_argument("--again", action="store_true", help="try those survivors again that did not meet all their tests")
+    parser.add_argument("--again", action="store_true", help="try those once more that survived so far")
     parser.add_argument("--processes", type=measure.positive, default=2, metavar="INT", help="mutants tried at once")
     parser.add_argument("--output", type=Path, metavar="FILE.csv", help="write each result there; those there are kept")
     return measure.parse(parser, words)
@@ -317,9 +328,9 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     """Record, or draw, try and report."""
     arguments = parse()
-    tree, variables = arguments.tree.resolve(), CONFIGURATIONS[arguments.configuration]
+    tree, configuration = arguments.tree.resolve(), arguments.configuration
     if arguments.record:
-        return record(arguments.coverage, tree, variables)
+        return record(arguments.coverage, tree, configuration)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
     if arguments.only:
         mutants = [mutant for room in ROOMS for mutant in mutants_of(room) if mutant.row()["place"] == arguments.only]
@@ -329,7 +340,7 @@ def main() -> None:
     new = [mutant for mutant in mutants if arguments.only or is_wanted(known.get(identity(mutant.row())), arguments.again)]
     tests = Tests(arguments.coverage, tree)
     with tempfile.TemporaryDirectory(prefix="mutants") as folder, ThreadPoolExecutor(arguments.processes) as pool:
-        copies = [Copy(Path(folder, str(number)), tree, variables) for number in range(arguments.processes)]
+        copies = [Copy(Path(folder, str(number)), tree, configuration) for number in range(arguments.processes)]
         trial = Trial(tests, copies, arguments.longest)
         try:
             for done, future in enumerate(as_completed([pool.submit(trial.judge, mutant) for mutant in new]), 1):
