@@ -120,7 +120,13 @@ class Tests:
 
         def cost(test: str) -> float:
             is_near = source.stem.strip("_") in Path(test.split("::")[0]).stem
-            return (0.05 + self.seconds.get(test, 0.0)) * self._reach[test] * (0.1 if is_near else 1.0)
+            is_program = test.startswith("tests/examples/")  # and may first wait for a model to be trained
+            return (
+                (0.05 + self.seconds.get(test, 0.0))
+                * self._reach[test]
+                * (0.1 if is_near else 1.0)
+                * (100 if is_program else 1)
+            )
 
         if functions := [test for test in found if test in self.seconds]:
             return sorted(functions, key=lambda test: (cost(test), test))
@@ -134,14 +140,14 @@ class Tests:
     def rounds(self, tests: Sequence[str], longest: float) -> Iterator[list[str]]:
         """The tests in few runs of pytest, each longer than the one before; those that fit into so many seconds in all."""
         batch: list[str] = []
-        limit, spent, total = 10.0, 0.0, 0.0
+        limit, spent, total = 6, 0.0, 0.0  # so many functions, and half as many seconds
         for test in tests:
             seconds = self.seconds[test]
             if total + seconds > longest:
                 continue
-            if batch and (spent + seconds > limit or len(batch) >= 4 * limit):
+            if batch and (len(batch) == limit or spent + seconds > limit / 2):
                 yield batch
-                batch, limit, spent = [], 4 * limit, 0.0
+                batch, limit, spent = [], 6 * limit, 0.0
             batch.append(test)
             spent, total = spent + seconds, total + seconds
         if batch:
