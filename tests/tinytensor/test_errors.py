@@ -230,6 +230,7 @@ VALUES = {
     "gelu": (lambda: tt.gelu(x, "yes"), ValueError, ["gelu", "'none' or 'tanh'", "'yes'"]),
     "dropout": (lambda: tt.dropout(x, 1.5), ValueError, ["dropout", "between 0 and 1", "1.5"]),
     "heads of a projection": (lambda: turn(ones(2, 3, 10), 2), ValueError, ["norm_and_rotate", "(2, 3, 10)", "6 * d_head"]),
+    "projection of no batch": (lambda: turn(ones(3, 6), 1), ValueError, ["norm_and_rotate", "(3, 6)", "(batch, length, "]),
     "one weight": (lambda: turn(ones(2, 3, 6), 1, 1, ones(2)), ValueError, ["norm_and_rotate", "both be (2,)", "[(2,), None]"]),
     "rotation": (lambda: turn(ones(2, 3, 6), 1, rotation=ones(2, 2)), ValueError, ["norm_and_rotate", "(2, 2)", "here (3, 2)"]),
     "rotation of an odd width": (lambda: turn(ones(2, 3, 9), 1, rotation=ones(3, 3)), ValueError, ["norm_and_rotate", "even"]),
