@@ -51,13 +51,13 @@ class Mutant:
         old = (ROOT / self.file).read_bytes()
         return old[: self.start] + self.new + old[self.end :]
 
-    def compiles(self) -> bool:
-        """Whether it is Python at all."""
+    def is_wanted(self) -> bool:
+        """Whether it is Python, and may matter when the program runs."""
         with suppress(SyntaxError):
-            return bool(compile(self.source(), self.file, "exec"))
+            return b"TYPE_CHECKING" not in self.new and bool(compile(self.source(), self.file, "exec"))
         return False
 
-    def row(self) -> dict[str, Any]:
+    def row(self) -> dict[str, str]:
         """What the table says about it: where it is, and its lines before and after."""
         old = (ROOT / self.file).read_bytes()
         first, last = old.rfind(b"\n", 0, self.start) + 1, old.find(b"\n", self.end)
@@ -242,10 +242,15 @@ def mutants_of(room: str) -> list[Mutant]:
     return [mutant for path in files for mutant in Places(room, path.relative_to(ROOT).as_posix()).found]
 
 
+def all_mutants() -> list[Mutant]:
+    """Those of all rooms."""
+    return [mutant for room in ROOMS for mutant in mutants_of(room)]
+
+
 def draw(seed: int, count: int) -> list[Mutant]:
     """So many mutants, taken from the rooms in turn. A larger count draws the same ones first."""
     shuffled = []
     for room in ROOMS:
         shuffled.append(mutants_of(room))
         random.Random(f"{seed} {room}").shuffle(shuffled[-1])
-    return list(islice((mutant for turn in zip_longest(*shuffled) for mutant in turn if mutant and mutant.compiles()), count))
+    return list(islice((mutant for turn in zip_longest(*shuffled) for mutant in turn if mutant and mutant.is_wanted()), count))

@@ -37,7 +37,7 @@ from typing import Any
 
 import measure
 from checkout import ROOT
-from faults import ROOMS, Mutant, draw, mutants_of
+from faults import ROOMS, Mutant, all_mutants, draw
 
 from tinyformer.command_line import Parser
 
@@ -279,6 +279,21 @@ def read_rows(file: Path | None) -> dict[tuple[str, ...], dict[str, Any]]:
         return {identity(row): row for row in csv.DictReader(lines)}
 
 
+def those_of(rows: Iterable[dict[str, Any]]) -> list[Mutant]:
+    """The mutants of an earlier table that are still there, wherever in their files their lines are by now."""
+    found = defaultdict(list)
+    for mutant in all_mutants():
+        row = mutant.row()
+        file, line = row["place"].split(":")
+        found[file, row["kind"], row["before"], row["after"]].append((int(line), mutant))
+    mutants = []
+    for row in rows:
+        file, line = row["place"].split(":")
+        alike = found[file, row["kind"], row["before"], row["after"]]
+        mutants += [mutant for _, mutant in sorted(alike, key=lambda pair, line=int(line): abs(pair[0] - line))[:1]]
+    return mutants
+
+
 def is_wanted(row: dict[str, Any] | None, again: bool) -> bool:
     """Whether a mutant is still to be tried."""
     return row is None or (again and row["outcome"] in ALIVE)
@@ -321,6 +336,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, metavar="INT", help="of the draw")
     parser.add_argument("--count", type=measure.positive, default=220, metavar="INT", help="how many mutants to draw")
     parser.add_argument("--only", metavar="FILE:LINE", help="instead of random ones, all mutants of this line")
+    parser.add_argument("--like", type=Path, metavar="FILE.csv", help="instead of random ones, those of this table")
     parser.add_argument("--tree", type=Path, default=ROOT, metavar="FOLDER", help="the checkout whose tests are run")
     parser.add_argument("--configuration", choices=CONFIGURATIONS, default="numpy", help="what the tests run on")
     parser.add_argument("--longest", type=float, default=300, metavar="SECONDS", help="of tests for one mutant at most")
@@ -339,7 +355,9 @@ def main() -> None:
         return record(arguments.coverage, tree, configuration)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
     if arguments.only:
-        mutants = [mutant for room in ROOMS for mutant in mutants_of(room) if mutant.row()["place"] == arguments.only]
+        mutants = [mutant for mutant in all_mutants() if mutant.row()["place"] == arguments.only]
+    elif arguments.like:
+        mutants = those_of(read_rows(arguments.like).values())
     else:
         mutants = draw(arguments.seed, arguments.count)
     known = read_rows(arguments.output)
