@@ -290,7 +290,8 @@ def those_of(rows: Iterable[dict[str, Any]]) -> list[Mutant]:
     for row in rows:
         file, line = row["place"].split(":")
         alike = found[file, row["kind"], row["before"], row["after"]]
-        mutants += [mutant for _, mutant in sorted(alike, key=lambda pair, line=int(line): abs(pair[0] - line))[:1]]
+        if by_distance := {abs(other - int(line)): mutant for other, mutant in alike}:
+            mutants.append(by_distance[min(by_distance)])
     return mutants
 
 
