@@ -113,7 +113,7 @@ SHAPES = {
     "index_add": (lambda: x.index_add([0], x), ValueError, ["(2, 3)", "(1,)", broadcast]),
     "sum_rows": (lambda: tt.sum_rows(x, tt.arange(1), 3), ValueError, ["sum_rows", "(2, 3), (1,)", "one id"]),
     "tensor of ragged lists": (lambda: tt.tensor([[1, 2], [3]]), ValueError, ["equal lengths", "[[1, 2], [3]]"]),
-    "assign": (lambda: nn.Parameter([1.0]).assign([1.0, 2.0]), ValueError, ["(2,)", "(1,)"]),
+    "assign": (lambda: nn.Parameter([1.0, 2.0]).assign([1.0]), ValueError, ["(1,)", "(2,)"]),  # NumPy would broadcast it
 }
 
 AXES = {
@@ -230,6 +230,7 @@ VALUES = {
     "gelu": (lambda: tt.gelu(x, "yes"), ValueError, ["gelu", "'none' or 'tanh'", "'yes'"]),
     "dropout": (lambda: tt.dropout(x, 1.5), ValueError, ["dropout", "between 0 and 1", "1.5"]),
     "heads of a projection": (lambda: turn(ones(2, 3, 10), 2), ValueError, ["norm_and_rotate", "(2, 3, 10)", "6 * d_head"]),
+    "projection of no batch": (lambda: turn(ones(3, 6), 1), ValueError, ["norm_and_rotate", "(3, 6)", "(batch, length, "]),
     "one weight": (lambda: turn(ones(2, 3, 6), 1, 1, ones(2)), ValueError, ["norm_and_rotate", "both be (2,)", "[(2,), None]"]),
     "rotation": (lambda: turn(ones(2, 3, 6), 1, rotation=ones(2, 2)), ValueError, ["norm_and_rotate", "(2, 2)", "here (3, 2)"]),
     "rotation of an odd width": (lambda: turn(ones(2, 3, 9), 1, rotation=ones(3, 3)), ValueError, ["norm_and_rotate", "even"]),
@@ -240,6 +241,7 @@ VALUES = {
     "attention dropout": (lambda: attention(x, x, x, dropout_p=2.0), ValueError, ["between 0 and 1", "2.0"]),
     "reduction": (lambda: tt.cross_entropy(x, ids, reduction="avg"), ValueError, ["'mean', 'sum' or 'none'", "'avg'"]),
     "smoothing": (lambda: tt.cross_entropy(x, ids, label_smoothing=2), ValueError, ["smoothing", "between 0 and 1", "2"]),
+    "huber_loss": (lambda: tt.huber_loss(x, x, delta=0.0), ValueError, ["huber_loss", "delta must be positive", "0.0"]),
     "the same axis twice": (lambda: x.squeeze((0, 0)), ValueError, ["squeeze", "(0, 0)", "once"]),
     "gradcheck order": (lambda: tt.gradcheck(tt.exp, w, order=3), ValueError, ["order 1 or 2", "3"]),
     "gradcheck without gradients": (lambda: tt.gradcheck(tt.exp, x), ValueError, ["requires_grad=True"]),

@@ -823,6 +823,16 @@ def test_normal_initialiser_has_its_mean():
     assert abs(nn.init.normal_(large(), mean=4.0).numpy().mean() - 4) < 0.03
 
 
+def test_initialisers_are_those_of_the_standard_distributions_by_default():
+    assert abs(nn.init.normal_(large()).numpy().std() - 1) < 0.02
+    drawn = nn.init.uniform_(large()).numpy()
+    assert 0 <= drawn.min() < 0.01 and 0.99 < drawn.max() <= 1
+
+
+def test_dropout_drops_half_by_default():
+    assert nn.Dropout().p == 0.5
+
+
 def test_layers_start_from_the_seed():
     tt.seed(5)
     first = nn.Linear(3, 3).weight.tolist()

@@ -173,7 +173,7 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing():
     good = adam.state_dict()
     for bad in (
         {**good, "0.velocity": good["0.first"]},  # of another optimizer
-        {**good, "9.first": good["0.first"]},  # of a larger model
+        {**good, f"{len(adam.parameters())}.first": good["0.first"]},  # of a larger model
         {**good, "0.first": tt.ones((1, 1))},
         {**good, "nonsense": tt.ones(1)},
         {name: t for name, t in good.items() if name != "1.second"},  # half of a parameter's state

@@ -295,3 +295,14 @@ def test_lengths_outside_of_the_steps(lengths):
     """On a GPU they are not read, as the CPU would wait for it."""
     with pytest.raises(ValueError, match=r"lengths must be from 0 to 5, the steps of x, not \["):
         nn.GRU(3, 4)(tt.ones((5, 2, 3)), lengths=lengths)
+
+
+@kinds
+def test_a_network_without_biases_is_one_whose_biases_are_zero(kind):
+    net, bare = network(kind, 2), network(kind, 2, bias=False)
+    for name, parameter in net.named_parameters():
+        if name.startswith("bias"):
+            nn.init.zeros_(parameter)
+    bare.load_state_dict({name: value for name, value in net.state_dict().items() if not name.startswith("bias")})
+    x = tt.tensor(inputs())
+    assert_close(flat(*net(x)), flat(*bare(x)))

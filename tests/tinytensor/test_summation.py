@@ -119,6 +119,14 @@ def test_what_meets_in_one_place_is_added_up_in_float32(f):
     assert out.numpy().ravel()[0] == 5000
 
 
+def test_rows_of_frequent_and_of_rare_ids_add_up():
+    rng = np.random.default_rng(0)
+    ids = rng.permutation(np.repeat([0, 1, 3], [40, 17, 3]))
+    rows = rng.standard_normal((60, 2))
+    expected = [rows[ids == i].sum(0) for i in range(4)]
+    np.testing.assert_allclose(tt.sum_rows(tt.tensor(rows), tt.tensor(ids), 4).numpy(), expected, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "bool"])
 @pytest.mark.parametrize("axis", [None, 0, -1])
 def test_small_integers_do_not_overflow(dtype, axis):

@@ -69,6 +69,8 @@ def test_decode() -> None:
         ("don't $5^2", ["don", "'", "t", "$", "5", "^", "2"], ["don", "'", "t", "$", "5", "^", "2"]),
         ("Café CAFE\u0301", ["cafe", "cafe"], ["Café", "CAFE\u0301"]),
         ("東京 kyoto都x", ["東", "京", "kyoto", "都", "x"], ["東", "京", "kyoto", "都", "x"]),
+        ("a\u9fffb\U0002ceafc", ["a", "\u9fff", "b", "\U0002ceaf", "c"], ["a", "\u9fff", "b", "\U0002ceaf", "c"]),  # last ones
+        ("a\ua000b\U0002ceb0c", ["a\ua000b\U0002ceb0c"], ["a\ua000b\U0002ceb0c"]),  # the first after them
         ("ひらがな カタ", ["ひらかな", "カタ"], ["ひらがな", "カタ"]),  # not cut: no Chinese characters. が is か and a mark
         ("a\x00b\x07c\u200dd\ufffde\x7f", ["abcde"], ["abcde"]),
         ("a\tb\nc\rd\u00a0e\u2028f\u3000g", list("abcdefg"), list("abcdefg")),

@@ -9,7 +9,7 @@ import math
 import os
 import shutil
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,9 @@ import pytest
 
 import tinytensor as tt
 from tinyformer.errors import SettingError, UserError
-from tinyformer.settings import setting
+from tinyformer.settings import is_changeable, setting
 from tinyformer.training.checkpoints import load_checkpoint, save_checkpoint
+from tinyformer.training.config import TrainingConfig
 from tinyformer.training.logging import LOG_COLUMNS, write_log
 from tinyformer.training.runs import RunFolder, load_weights
 from tinytensor.nn import Linear
@@ -194,6 +195,11 @@ def test_what_a_resumed_run_cannot_change(tmp_path: Path, given: dict[str, objec
         folder.resumed("speed", Speed, {**given, "resume": "changed"})
     assert str(caught.value) == message
     assert folder.settings.read_bytes() == before
+
+
+def test_a_resumed_run_can_change_how_it_trains_but_for_the_seed_and_the_dtype() -> None:
+    names = [field.name for field in fields(TrainingConfig)]
+    assert [name for name in names if not is_changeable(TrainingConfig, name)] == ["seed", "dtype"]
 
 
 # ------------------------------------------------------------------------------------------------------- one writer
