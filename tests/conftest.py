@@ -44,8 +44,8 @@ NEEDS = {
     "mpi": (mpi.fits, "of ranks that mpiexec starts", 'pip install "tinytensor[mpi]"'),
     "dot": (lambda: shutil.which("dot") is not None, "of pictures by Graphviz's program `dot`", "apt install graphviz"),
 }
-# Files and folders of tests that need not run again: on another backend, because they compute nothing with arrays, or nothing that
-# other tests do not; with other kernels, because they call none that other tests do not. All others do, new ones included.
+# Files and folders of tests that need not run again: on another backend, because they compute nothing with arrays, or nothing
+# that other tests do not; with other kernels, because they call none that other tests do not. All others do, new ones included.
 NO_BACKEND = """
     documents
     examples/test_algorithms.py examples/test_compare.py examples/test_dial_tones.py examples/test_fill_mask.py
@@ -55,7 +55,7 @@ NO_BACKEND = """
     tinyformer/audio tinyformer/tokenizers
     tinyformer/data/test_dates.py tinyformer/data/test_pair_files.py tinyformer/data/test_sentences.py
     tinyformer/decoding/test_beam_rules.py
-    tinyformer/explore/test_hostile.py tinyformer/explore/test_kept.py tinyformer/explore/test_main.py
+    tinyformer/explore/test_kept.py tinyformer/explore/test_main.py
     tinyformer/explore/test_server.py
     tinyformer/pretrained/test_tokenizers_of_folders.py
     tinyformer/training/test_lock.py
@@ -85,6 +85,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[left_out] = Counter()
+    if gone := [name for name in AGAIN.get(config.option.again, ()) if not (TESTS / name).exists()]:
+        raise pytest.UsageError(
+            f"tests/conftest.py says of files that are not there that they need not run again: {', '.join(gone)}"
+        )
     config.addinivalue_line("markers", f"needs(what): run only where there is {', '.join(NEEDS)} (tests/conftest.py)")
 
 
