@@ -95,7 +95,7 @@ def test_it_compiles_and_keeps_all_in_registers(loader, file, dtype, constants, 
 @pytest.mark.parametrize("file", [f for f in FILES if "load<" in (FOLDER / f).read_text() and f != "flash_attention.cu"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_packs_are_loaded_and_stored_128_bits_at_a_time(loader, file, dtype):
-    _, assembly, _ = compiled(loader.source(file), loader.options(dtype), "90")
+    _, assembly, _ = compiled(loader.source(file), loader.options(file, dtype), "90")
     for access in (r"ld\.global\S*", r"st\.global"):
         assert re.search(access + r"\.(v4\.[bfu]32|v2\.[bfu]64)", assembly)
 
@@ -104,7 +104,7 @@ def test_packs_are_loaded_and_stored_128_bits_at_a_time(loader, file, dtype):
 def test_flash_attention_is_made_of_what_tensor_cores_do(loader, constants):
     """Products of 16 x 16 by 16 x 8 by mma, operands by ldmatrix, and tiles that are copied beside the work."""
     source = loader.source("flash_attention.cu")
-    _, assembly, _ = compiled(source, loader.options("bfloat16", **constants), "80")
+    _, assembly, _ = compiled(source, loader.options("flash_attention.cu", "bfloat16", **constants), "80")
     for instruction in (
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32",
         "ldmatrix.sync.aligned.m8n8.x4.shared.b16",
