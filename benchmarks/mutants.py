@@ -8,8 +8,13 @@ mutants evenly over the ROOMS, and within a room evenly over the places where it
 the test functions that run the changed line, those first that are short and run little else, and stops at the first failure. A
 test that fails without any mutant, too, does not count. A line that only processes run which tests start is tried with
 the tests of the file's name and folder, and then with the examples. What happens when a module is imported is tried with
-all tests that run a line of it. The same seed draws the same mutants as long as the source is the same. A run that was
-interrupted goes on when the same command is given again.
+all tests that run a line of it. A run that was interrupted goes on when the same command is given
+again. The same seed draws the same mutants as long as the source is the same; ``--like`` takes those of an earlier table, to
+compare the tests before and after a change:
+
+python benchmarks/mutants.py --coverage runs/coverage_after --like runs/mutants.csv --output runs/mutants_after.csv
+
+On a busy machine look twice at what timed out.
 """
 
 from __future__ import annotations
