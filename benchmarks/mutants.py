@@ -199,7 +199,7 @@ class Copy:
         pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         with subprocess.Popen(command, cwd=self.root, env=self._environment, start_new_session=True, **pipes) as process:
             try:
-                output, _ = process.communicate(timeout=60 + 4 * seconds)
+                output, _ = process.communicate(timeout=60 + 10 * seconds)
             except subprocess.TimeoutExpired:
                 return "timed out", ""
             finally:
@@ -253,7 +253,7 @@ class Trial:
             if self._pass(copy, alone, seconds):
                 outcome = found
                 break
-            print(f"without a mutant, too: {found} {' '.join(alone)}", file=sys.stderr)
+            print(f"without a mutant, too: {found} {' '.join(alone[:3])}", file=sys.stderr)
             if "::" in by:
                 self._broken.add(by)
                 waiting.insert(0, batch)
