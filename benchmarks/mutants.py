@@ -8,8 +8,13 @@ mutants evenly over the ROOMS, and within a room evenly over the places where it
 the test functions that run the changed line, those first that are short and run little else, and stops at the first failure. A
 test that fails without any mutant, too, does not count. A line that only processes run which tests start is tried with
 the tests of the file's name and folder, and then with the examples. What happens when a module is imported is tried with
-all tests that run a line of it. The same seed draws the same mutants as long as the source is the same. A run that was
-interrupted goes on when the same command is given again.
+all tests that run a line of it. A run that was interrupted goes on when the same command is given
+again. The same seed draws the same mutants as long as the source is the same; ``--like`` takes those of an earlier table, to
+compare the tests before and after a change:
+
+python benchmarks/mutants.py --coverage runs/coverage_after --like runs/mutants.csv --output runs/mutants_after.csv
+
+On a busy machine look twice at what timed out.
 """
 
 from __future__ import annotations
@@ -194,7 +199,7 @@ class Copy:
         pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         with subprocess.Popen(command, cwd=self.root, env=self._environment, start_new_session=True, **pipes) as process:
             try:
-                output, _ = process.communicate(timeout=60 + 4 * seconds)
+                output, _ = process.communicate(timeout=60 + 10 * seconds)
             except subprocess.TimeoutExpired:
                 return "timed out", ""
             finally:
@@ -248,7 +253,7 @@ class Trial:
             if self._pass(copy, alone, seconds):
                 outcome = found
                 break
-            print(f"without a mutant, too: {found} {' '.join(alone)}", file=sys.stderr)
+            print(f"without a mutant, too: {found} {' '.join(alone[:3])}", file=sys.stderr)
             if "::" in by:
                 self._broken.add(by)
                 waiting.insert(0, batch)

@@ -284,3 +284,16 @@ def test_a_generator_of_tensors_is_joined_like_a_list(axis):
     x, y = tt.ones((2, 3)), tt.zeros((2, 3))
     expected = tt.concatenate([x, y], axis).tolist()
     assert tt.concatenate((part for part in (x, y)), axis).tolist() == expected
+
+
+def test_the_loss_of_half_precision_logits_is_float32():
+    logits = tt.tensor(np.ones((2, 3), "float16"), requires_grad=True)
+    assert tt.cross_entropy(logits, tt.tensor([0, 1])).dtype == "float32"
+
+
+def test_an_ignored_row_has_no_effect_on_any_derivative_even_if_it_is_nan():
+    logits = tt.tensor([[1.0, 2.0], [np.nan, np.nan]], requires_grad=True)
+    first = tt.grad(tt.cross_entropy(logits, tt.tensor([0, -100])), logits, create_graph=True)
+    second = tt.grad((first * first).sum(), logits)
+    assert [first.tolist()[1], second.tolist()[1]] == [[0, 0], [0, 0]]
+    assert np.isfinite(first.numpy()).all() and np.isfinite(second.numpy()).all()

@@ -879,6 +879,16 @@ class Plain(optim.Optimizer):
             parameter -= lr * gradient
 
 
+def test_an_optimizer_without_an_update_says_so():
+    class Unfinished(optim.Optimizer):
+        pass
+
+    p = nn.Parameter([1.0])
+    p.grad = tt.ones(1)
+    with pytest.raises(TypeError, match="Unfinished has no update method: write one"):
+        Unfinished([p], lr=0.1).step()
+
+
 class Halved(optim.AdamW):
     """A user's change of AdamW, which does not say that it reads the scale, though AdamW does."""
 

@@ -23,7 +23,7 @@ from tinyformer.training.checkpoints import load_checkpoint, save_checkpoint
 from tinyformer.training.config import TrainingConfig
 from tinyformer.training.logging import LOG_COLUMNS, write_log
 from tinyformer.training.runs import RunFolder, load_weights
-from tinytensor.nn import Linear
+from tinytensor.nn import Linear, Module
 
 
 def save_model(path: Path, model: Linear, kind: str = "best", **state: object) -> None:
@@ -760,6 +760,20 @@ def test_weights_that_are_no_numbers_or_of_another_dtype(tmp_path: Path, file: s
     assert str(caught.value) == f"{path} {message}"
     np.testing.assert_array_equal(model.weight.numpy(), before[0])
     np.testing.assert_array_equal(model.bias.numpy(), before[1])
+
+
+def test_a_model_of_integers_alone_takes_integers_of_its_own_dtype(tmp_path: Path) -> None:
+    class Counter(Module):
+        def __init__(self, count: int, dtype: str = "int64"):
+            self.register_buffer("count", tt.tensor(count, dtype))
+
+    path = tmp_path / "best.safetensors"
+    save_checkpoint(path, {"model": Counter(7).state_dict()}, {"kind": "best"})
+    counter = Counter(0)
+    load_weights(counter, path)
+    assert counter.state_dict()["count"].item() == 7
+    with pytest.raises(UserError, match="is damaged: count is of int64, but the model's is of int32"):
+        load_weights(Counter(0, "int32"), path)
 
 
 def test_weights_of_half_the_width_are_taken_as_they_are(tmp_path: Path) -> None:
