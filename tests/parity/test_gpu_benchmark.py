@@ -155,7 +155,7 @@ def test_what_fails_is_named_and_the_rest_is_measured(tmp_path):
     assert "GPT-2 124M: broken was not measured: broken failed" in written
     assert "PyTorch eager, bfloat16 was not measured: a first loss of PyTorch eager, bfloat16 is 4." in written
     table = written.split("## A training step, GPT-2 124M")[1].split("\n\n")[2].splitlines()[2:]
-    assert first_cells("\n".join(table)) == ["tinyformer, TF32", "tinyformer, bfloat16", "PyTorch eager, TF32"]
+    assert first_cells("\n".join(table)) == [*gpu.TINYFORMER, *gpu.CAPTURED, "PyTorch eager, TF32"]
 
 
 def test_memory_is_read_before_the_next_side_is_started(tmp_path):
@@ -165,7 +165,7 @@ def test_memory_is_read_before_the_next_side_is_started(tmp_path):
     process = run("--parts", "steps-char", "--output", tmp_path, code=noted)
     calls = [line.split(":")[1:] for line in process.stdout.splitlines() if line.startswith("call:")]
     sides = [side for side, method in calls if method == "None"]
-    assert len(sides) == 4
+    assert sides == [*gpu.TINYFORMER, *gpu.CAPTURED, gpu.EAGER, gpu.MIXED]
     kept = [(side, method) for side, method in calls if method in ("None", "device_memory")]
     assert kept == [(side, method) for side in sides for method in ("None", "device_memory")]
 
