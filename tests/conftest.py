@@ -47,11 +47,7 @@ NEEDS = {
 # Files and folders of tests that need not run again: on another backend, because they compute nothing with arrays, or nothing
 # that other tests do not; with other kernels, because they call none that other tests do not. All others do, new ones included.
 NO_BACKEND = """
-    documents
-    examples/test_algorithms.py examples/test_compare.py examples/test_dial_tones.py examples/test_fill_mask.py
-    examples/test_generate.py examples/test_init_from.py examples/test_kills.py examples/test_markov.py examples/test_memory.py
-    examples/test_mutated_files.py examples/test_pretrained_models.py examples/test_runs_of_before.py examples/test_streams.py
-    examples/test_tensorboard.py examples/test_word_vectors.py examples/test_workers.py
+    documents examples
     tinyformer/audio tinyformer/tokenizers
     tinyformer/data/test_dates.py tinyformer/data/test_pair_files.py tinyformer/data/test_sentences.py
     tinyformer/decoding/test_beam_rules.py
