@@ -485,6 +485,11 @@ def test_questions_that_the_page_gave_up_on_are_not_answered(
     assert answered == []
 
 
+def test_a_stream_without_an_answer_has_no_line(running: ExplorerServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "ask", lambda *given: iter(()))
+    assert asked(running, "write", {}) == (200, [])
+
+
 def test_a_stream_that_is_given_up_on_ends(running: ExplorerServer) -> None:
     wait_for(lambda: handlers() == 0)
     body = json.dumps({"passage": passage(), "length": 5000})
