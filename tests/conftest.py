@@ -51,8 +51,7 @@ NO_BACKEND = """
     tinyformer/audio tinyformer/tokenizers
     tinyformer/data/test_dates.py tinyformer/data/test_pair_files.py tinyformer/data/test_sentences.py
     tinyformer/decoding/test_beam_rules.py
-    tinyformer/explore/test_kept.py tinyformer/explore/test_main.py
-    tinyformer/explore/test_server.py
+    tinyformer/explore/test_kept.py tinyformer/explore/test_main.py tinyformer/explore/test_server.py
     tinyformer/pretrained/test_tokenizers_of_folders.py
     tinyformer/training/test_lock.py
     tinyformer/word_vectors/test_components.py tinyformer/word_vectors/test_corpus.py tinyformer/word_vectors/test_counts.py
