@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from tinytensor.arguments import kind_name
 from tinytensor.backend import Array, default_dtype, host, is_array, is_floating, is_host_array, no_warnings, xp
-from tinytensor.checks import calling_line
+from tinytensor.changes import PLAIN
+from tinytensor.checks import calling_line, check_not_masked
 from tinytensor.engine import Node, check_finite
 from tinytensor.modes import modes
 
@@ -42,13 +44,21 @@ def call(op: Op, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
 
 
 def bind(op: Op, args: tuple[Any, ...], settings: dict[str, Any]) -> list[Any]:
-    """The arguments in the order of the function's parameters, with its defaults filled in.
+    """The arguments in the order of the function's parameters, with its defaults filled in, and settings of the right kinds.
 
-    Raises TypeError if there are too many, if a name is unknown or given twice, and if a required setting is missing.
+    Raises TypeError if there are too many, if a name is unknown or given twice, if a required setting is missing, and for a
+    setting of the wrong kind.
     """
     given = len(args)
-    if given == len(op.names) and not settings:
-        return list(args)
+    arguments = list(args) if given == len(op.names) and not settings else _in_order(op, args, settings)
+    for place, name, kind in op.kinds:
+        if type(arguments[place]) not in kind.usual:
+            arguments[place] = kind.of(op.name, name, arguments[place])
+    return arguments
+
+
+def _in_order(op: Op, args: tuple[Any, ...], settings: dict[str, Any]) -> list[Any]:
+    given = len(args)
     if given > len(op.names):
         raise TypeError(f"{op.name}() takes {len(op.names)} arguments, but {given} were given")
     arguments = [*args, *op.defaults[given:]]
@@ -83,11 +93,11 @@ def _with_tensors(op: Op, arguments: list[Any]) -> TensorClass:
     if not all_default:
         for place, array in zip(places, op.promoted([operands[place] for place in places])):
             operands[place] = array
-    for place in op.setting_places:
-        if isinstance(arguments[place], Tensor):
-            arguments[place] = _setting(op, place, arguments[place])
-
     recording = modes.recording and op.differentiable and any(parents)
+    for place in op.setting_places:
+        if type(arguments[place]) not in PLAIN:
+            arguments[place] = _setting(op, place, arguments[place], recording)
+
     needed = tuple([parent is not None for parent in parents]) if recording else op.none_needed
     if modes.warnings_off:
         out, residuals = op.compute(arguments, needed)
@@ -115,22 +125,30 @@ def _number(op: Op, value: Any) -> Any:
         return value
     if isinstance(value, host.generic):
         return value.item()
-    kind = "an array" if is_array(value) or is_host_array(value) else f"a {_kind(value)}"
+    kind = "an array" if is_array(value) or is_host_array(value) else f"a {kind_name(value)}"
     raise TypeError(f"{op.name} got a tensor and {kind}: make it a tensor with tt.tensor(...) first")
 
 
-def _kind(value: Any) -> str:
-    """A value's type, and if it is not Python's the package that it is from: another library may have a Tensor, too."""
-    package = type(value).__module__.partition(".")[0]
-    return type(value).__name__ if package == "builtins" else f"{package}.{type(value).__name__}"
+def _setting(op: Op, place: int, value: Any, recording: bool) -> Any:
+    """A setting that is more than a number: the array of a tensor; and of the caller's own arrays copies, if the call is
+    recorded, because a gradient rule may need them when the caller has changed them.
+
+    Settings get no gradient: TypeError if this one requires one.
+    """
+    if isinstance(value, Tensor):
+        if value.node is not None and op.differentiable and modes.recording:
+            name = op.names[place]
+            raise TypeError(f"{op.name} gives no gradient to {name!r}, but it requires one: pass {name}.detach()")
+        return value.data
+    check_not_masked(value)
+    return _own(value) if recording else value
 
 
-def _setting(op: Op, place: int, value: TensorClass) -> Array:
-    """The array of a tensor that is given for a setting. Settings get no gradient: TypeError if this tensor requires one."""
-    if value.node is not None and op.differentiable and modes.recording:
-        name = op.names[place]
-        raise TypeError(f"{op.name} gives no gradient to {name!r}, but it requires one: pass {name}.detach()")
-    return value.data
+def _own(value: Any) -> Any:
+    """The value, with copies of the arrays in it."""
+    if type(value) is xp.ndarray:
+        return value.copy()
+    return type(value)([_own(item) for item in value]) if type(value) in (list, tuple) else value
 
 
 # ----------------------------------------------------------------------------------------------------------- errors
@@ -142,7 +160,6 @@ _REMEDIES = {
     ),
     "is out of bounds for array of dimension": "axes run from -ndim to ndim - 1",
     "zero-size array to reduction": "there is nothing to choose from, because an axis has length 0",
-    "'bfloat16' not understood": "NumPy has no bfloat16; with CuPy it needs the package ml_dtypes: pip install ml_dtypes",
     "NoneType": "an operand is missing, or None: give it a tensor or a number",
 }
 
@@ -155,5 +172,5 @@ def explain(op: Op, arguments: Sequence[Any], error: Exception) -> Exception:
     remedy = next((r for said, r in _REMEDIES.items() if any(part in reason for part in said.split("|"))), "")
     if remedy and ("NoneType" not in reason or any(x is None for x in operands)):  # otherwise the None is a bug in this library
         reason = f"{remedy} ({reason})"
-    kind = next(k for k in (IndexError, TypeError, ValueError) if isinstance(error, k))
+    kind = next(k for k in (IndexError, TypeError, OverflowError, ValueError) if isinstance(error, k))
     return kind(f"{op.name} of shapes {shapes}: {reason}" if shapes else f"{op.name}: {reason}")

@@ -66,7 +66,7 @@ def check_unchanged(node: Node, saved: Any) -> None:
             )
 
 
-_PLAIN = {type(None), bool, int, float, str}
+PLAIN = {type(None), bool, int, float, str}
 
 
 def arrays_in(value: Any) -> list[Array]:
@@ -76,7 +76,7 @@ def arrays_in(value: Any) -> list[Array]:
         kind = type(value)
         if kind is xp.ndarray:
             found.append(value)
-        elif kind in _PLAIN:  # most values are plain, and this test is quick
+        elif kind in PLAIN:  # most values are plain, and this test is quick
             continue
         elif isinstance(value, dict):
             waiting.extend(value.values())

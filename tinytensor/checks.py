@@ -11,13 +11,10 @@ from typing import Any
 from tinytensor.modes import modes
 
 
-def check_tensors(operation: str, **operands: Any) -> None:
-    """Raise TypeError for an operand that is not a tensor."""
-    for name, value in operands.items():
-        if not hasattr(value, "node"):
-            raise TypeError(
-                f"{operation}: {name} must be a tensor, not {type(value).__name__}: make it one with tt.tensor(...)"
-            )
+def check_not_masked(value: Any) -> None:
+    """Raise TypeError for NumPy's masked array, of which the masked values would be used."""
+    if hasattr(value, "mask"):
+        raise TypeError("a masked array has values that are not to be used: pass its .filled(...), or its .data")
 
 
 def check_probability(p: float) -> None:

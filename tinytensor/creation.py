@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from tinytensor.backend import DType, default_dtype, xp
-from tinytensor.tensor import Tensor
+from tinytensor.arguments import checked
+from tinytensor.backend import DType, default_dtype, index_dtype, xp
+from tinytensor.tensor import Tensor, on_host
 
 Shape = int | Sequence[int]
 
@@ -17,7 +19,8 @@ def _leaf(array: Any, requires_grad: bool) -> Tensor:
     return out
 
 
-def tensor(data: Any, dtype: DType = None, requires_grad: bool = False) -> Tensor:
+@checked
+def tensor(data: Any, dtype: DType | None = None, requires_grad: bool = False) -> Tensor:
     """A tensor with a copy of ``data``: a number, a nested list, a NumPy or CuPy array, or a tensor.
 
     Python floats become float32, and arrays keep their dtype. Raises TypeError for data that are not numbers or booleans, and
@@ -30,6 +33,7 @@ def tensor(data: Any, dtype: DType = None, requires_grad: bool = False) -> Tenso
     return Tensor(data, dtype, requires_grad)
 
 
+@checked
 def from_dlpack(x: Any) -> Tensor:
     """A tensor that shares the memory of ``x``: an array or tensor of any library that knows DLPack, on this backend's device.
 
@@ -48,68 +52,102 @@ def from_dlpack(x: Any) -> Tensor:
     return Tensor._wrap(array)
 
 
-def zeros(shape: Shape, dtype: DType = default_dtype, requires_grad: bool = False) -> Tensor:
+def _filled(make: Callable[..., Any], shape: Any, *given: Any) -> Any:
+    """``make(shape, *given)``. Raises ValueError for a length below 0."""
+    if min(shape if isinstance(shape, tuple) else (shape,), default=0) < 0:
+        raise ValueError(f"a tensor cannot have the shape {shape}: lengths are at least 0")
+    return make(shape, *given)
+
+
+@checked
+def zeros(shape: Shape, dtype: DType | None = None, requires_grad: bool = False) -> Tensor:
     """A tensor of zeros."""
-    return _leaf(xp.zeros(shape, dtype), requires_grad)
+    return _leaf(_filled(xp.zeros, shape, dtype or default_dtype), requires_grad)
 
 
-def ones(shape: Shape, dtype: DType = default_dtype, requires_grad: bool = False) -> Tensor:
+@checked
+def ones(shape: Shape, dtype: DType | None = None, requires_grad: bool = False) -> Tensor:
     """A tensor of ones."""
-    return _leaf(xp.ones(shape, dtype), requires_grad)
+    return _leaf(_filled(xp.ones, shape, dtype or default_dtype), requires_grad)
 
 
-def full(shape: Shape, value: float, dtype: DType = None, requires_grad: bool = False) -> Tensor:
-    """A tensor filled with ``value``. Without a dtype it is bool, int64 or float32, as the value is."""
-    return _leaf(xp.full(shape, value, dtype or _dtype_of(value)), requires_grad)
+@checked
+def full(shape: Shape, fill_value: float, dtype: DType | None = None, requires_grad: bool = False) -> Tensor:
+    """A tensor filled with ``fill_value``. Without a dtype it is bool, int64 or float32, as the value is."""
+    value = on_host(fill_value, dtype)
+    return _leaf(_filled(xp.full, shape, value.item(), value.dtype), requires_grad)
 
 
+@checked
 def arange(
-    start: float, stop: float | None = None, step: float = 1, dtype: DType = None, requires_grad: bool = False
+    start: float, stop: float | None = None, step: float = 1, dtype: DType | None = None, requires_grad: bool = False
 ) -> Tensor:
     """start, start + step, ... up to but without ``stop``; ``arange(n)`` counts from 0. Integers give int64, else float32.
+
+    Element i is start + i * step, computed in 64 bits and then rounded to the dtype.
 
     >>> tt.arange(2, 10, 3)
     tensor([2, 5, 8])
     """
     start, stop = (0, start) if stop is None else (start, stop)
-    return _leaf(xp.arange(start, stop, step, dtype or _dtype_of(start + stop + step)), requires_grad)
+    if not step or not math.isfinite(start + stop + step):
+        raise ValueError(f"arange from {start} to {stop} by {step}: the numbers must be finite, and the step not 0")
+    integers = not any(isinstance(number, float) for number in (start, stop, step))
+    count = max(0, int(-(-(stop - start) // step)) if integers else math.ceil((stop - start) / step))
+    dtype = dtype or (index_dtype if integers else default_dtype)
+    on_host(count, index_dtype)  # an error for more than can be counted
+    if count:
+        on_host([start, start + (count - 1) * step], dtype)  # an error if the dtype cannot hold the ends
+    places = xp.arange(count, dtype=index_dtype if integers else "float64")
+    return _leaf((places * step + start).astype(dtype), requires_grad)
 
 
+@checked
 def linspace(
-    start: float, stop: float, num: int = 50, endpoint: bool = True, dtype: DType = default_dtype, requires_grad: bool = False
+    start: float,
+    stop: float,
+    num: int = 50,
+    endpoint: bool = True,
+    dtype: DType | None = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """``num`` evenly spaced numbers from ``start`` to ``stop``. With ``endpoint=False`` they end before ``stop``.
 
     >>> tt.linspace(0, 1, 5)
     tensor([0.  , 0.25, 0.5 , 0.75, 1.  ])
     """
-    return _leaf(xp.linspace(start, stop, num, endpoint=endpoint, dtype=dtype), requires_grad)
+    if num < 0:
+        raise ValueError(f"linspace: num must be at least 0, not {num}")
+    on_host([start, stop], dtype)  # an error if the dtype cannot hold them
+    return _leaf(xp.linspace(start, stop, num, endpoint=endpoint, dtype=dtype or default_dtype), requires_grad)
 
 
-def eye(n: int, m: int | None = None, dtype: DType = default_dtype, requires_grad: bool = False) -> Tensor:
-    """The matrix (n, m), or (n, n) without m, with 1 on the diagonal and 0 elsewhere.
+@checked
+def eye(N: int, M: int | None = None, k: int = 0, dtype: DType | None = None, requires_grad: bool = False) -> Tensor:
+    """The matrix (N, M), or (N, N) without M, with 1 on diagonal k (0 is the main one) and 0 elsewhere.
 
     >>> tt.eye(2)
     tensor([[1., 0.],
             [0., 1.]])
     """
-    return _leaf(xp.eye(n, m, dtype=dtype), requires_grad)
+    if min(N, N if M is None else M) < 0:
+        raise ValueError(f"eye: the lengths must be at least 0, not {N} and {M}")
+    return _leaf(xp.eye(N, M, k, dtype=dtype or default_dtype), requires_grad)
 
 
-def zeros_like(x: Tensor, dtype: DType = None) -> Tensor:
+@checked
+def zeros_like(x: Tensor, dtype: DType | None = None) -> Tensor:
     """Zeros in the shape of x, and in its dtype unless another is given."""
     return zeros(x.shape, dtype or x.dtype)
 
 
-def ones_like(x: Tensor, dtype: DType = None) -> Tensor:
+@checked
+def ones_like(x: Tensor, dtype: DType | None = None) -> Tensor:
     """Ones in the shape of x, and in its dtype unless another is given."""
     return ones(x.shape, dtype or x.dtype)
 
 
-def full_like(x: Tensor, value: float, dtype: DType = None) -> Tensor:
-    """A tensor filled with ``value``, in the shape of x, and in its dtype unless another is given."""
-    return full(x.shape, value, dtype or x.dtype)
-
-
-def _dtype_of(value: Any) -> DType:
-    return {bool: "bool", int: "int64"}.get(type(value), default_dtype)
+@checked
+def full_like(x: Tensor, fill_value: float, dtype: DType | None = None) -> Tensor:
+    """A tensor filled with ``fill_value``, in the shape of x, and in its dtype unless another is given."""
+    return full(x.shape, fill_value, dtype or x.dtype)

@@ -74,7 +74,7 @@ class FusedOp(Op):
             if self.check is not None:
                 self.check(*[arguments[place] for place in self.input_places])
             out, residuals = self.kernel_forward(needed, *arguments)
-        except (ValueError, IndexError, TypeError) as error:
+        except (ValueError, IndexError, TypeError, OverflowError) as error:
             raise explain(self, arguments, error) from error
         return out.astype(float16) if dtype == float16 and not self.is_loss else out, residuals
 

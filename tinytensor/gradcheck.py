@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tinytensor import random
+from tinytensor.arguments import checked
 from tinytensor.backend import host
 from tinytensor.modes import full_precision
 from tinytensor.tensor import Tensor, grad, is_differentiable
@@ -15,6 +16,7 @@ class GradcheckError(AssertionError):
     """A gradient and its finite difference disagree; the message says where and by how much."""
 
 
+@checked
 def gradcheck(
     f: Callable[..., Tensor],
     inputs: Tensor | Sequence[Tensor],

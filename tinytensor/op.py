@@ -26,6 +26,7 @@ import types
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from tinytensor.arguments import kinds_of
 from tinytensor.backend import Array, default_dtype, is_array, is_floating, wide, xp
 from tinytensor.calling import call, explain, wrap
 
@@ -42,7 +43,8 @@ def op(*, floating: bool = False, several: bool = False, **rules: Callable[..., 
 
     Each keyword names an input of the function and gives its gradient rule. Parameters without a rule are settings, which get
     no gradient. An op without any rule, ``@op()``, has no gradients; its inputs are the parameters without a default. The op
-    takes tensors, or raw arrays when a gradient rule calls it.
+    takes tensors, or raw arrays when a gradient rule calls it. A setting whose annotation is ``int``, ``float``, ``bool``,
+    ``str`` or the like must be one (see arguments.py).
 
     ``floating``: the function computes with floating-point numbers only; integers and booleans reach it as float32.
     ``several``: the first argument is a sequence of tensors, and the one rule returns a gradient for each of them.
@@ -92,6 +94,8 @@ class Op:
         self.inputs = inputs or tuple(n for n in self.names if n in rules) or tuple(self.required)
         self.input_places = [self.places[name] for name in self.inputs]
         self.setting_places = [place for name, place in self.places.items() if name not in self.inputs]
+        kinds = kinds_of(forward)
+        self.kinds = [(self.places[n], n, kind) for n, kind in kinds.items() if kind and "a tensor" not in kind.words]
         self.none_needed = (False,) * len(self.inputs)  # what ``needed`` is when no input needs a gradient
         self._check_rules()
         all_ops[self.name] = self
@@ -126,7 +130,7 @@ class Op:
         """
         try:
             return self.forward(*arguments), None
-        except (ValueError, IndexError, TypeError) as error:
+        except (ValueError, IndexError, TypeError, OverflowError) as error:
             raise explain(self, arguments, error) from error
 
     def promoted(self, arrays: list[Any]) -> list[Any]:

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tinytensor import calling, engine, ops
+from tinytensor.arguments import checked
 from tinytensor.backend import (
     Array,
     DType,
@@ -28,10 +29,13 @@ from tinytensor.backend import (
     is_array,
     is_floating,
     is_host_array,
+    no_warnings,
     to_numpy,
     xp,
 )
 from tinytensor.capturing import before_gradient, refuse
+from tinytensor.changes import PLAIN
+from tinytensor.checks import check_not_masked
 from tinytensor.modes import enable_grad, modes, read_values
 
 
@@ -39,28 +43,58 @@ def as_array(data: Any, dtype: DType = None) -> Array:
     """A new array of the backend, from a tensor, an array, a number or a nested list.
 
     Without ``dtype``, Python floats become float32 and arrays keep their dtype. Raises TypeError unless the data are numbers
-    or booleans, and ValueError for nested lists of different lengths.
+    or booleans, ValueError for nested lists of different lengths, and OverflowError for a Python number that the dtype cannot
+    hold.
     """
     data = read_values(data.data if isinstance(data, Tensor) else data)
     if is_array(data) and not is_host_array(data):
         return xp.array(data, dtype=dtype)
     refuse("the numbers that a tensor is made of", "make it before, and pass it in", before=False)  # for tables that are kept
+    return from_numpy(on_host(data, dtype))
+
+
+def on_host(data: Any, dtype: DType = None) -> Any:
+    """``as_array`` as a NumPy array, with either backend; it may be ``data`` itself."""
     try:
         array = host.asarray(_unwrapped(data))
     except ValueError:
         raise ValueError(f"a tensor needs nested lists of equal lengths at each level: {str(data)[:60]}") from None
+    if array.dtype.kind == "O" and _are_integers(data):
+        raise _too_large(data)
     if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
         raise TypeError(f"a tensor holds numbers or booleans, not {array.dtype}: {str(data)[:60]!r}")
-    if dtype is None and not is_host_array(data) and array.dtype.kind == "f":
-        dtype = default_dtype
-    return from_numpy(array.astype(dtype or array.dtype))
+    return array.astype(dtype or array.dtype, copy=False) if is_host_array(data) else _of_python(array, dtype, data)
 
 
 def _unwrapped(data: Any) -> Any:
     """Nested lists with NumPy arrays in place of tensors."""
-    if isinstance(data, Tensor):
-        return data.numpy()
-    return [_unwrapped(item) for item in data] if isinstance(data, (list, tuple)) else data
+    if isinstance(data, (list, tuple)):
+        return [_unwrapped(item) for item in data]
+    if type(data) in PLAIN:
+        return data
+    check_not_masked(data)
+    return data.numpy() if isinstance(data, Tensor) else data
+
+
+def _of_python(array: Any, dtype: DType, data: Any) -> Any:
+    """What NumPy made of Python's numbers, in ``dtype``, or without it with float32 in place of float64."""
+    if dtype is None and array.dtype.kind == "f":
+        if array.size and host.abs(array).max() >= 2.0**63 and _are_integers(data):
+            raise _too_large(data)
+        dtype = default_dtype
+    with no_warnings():
+        out = array.astype(dtype or array.dtype)
+    if out.dtype.kind in "iu" and not (fits := host.trunc(array) == out).all():
+        raise OverflowError(f"{out.dtype} cannot hold {array[~fits].flat[0]}: use a dtype that can")
+    return out
+
+
+def _too_large(data: Any) -> OverflowError:
+    return OverflowError(f"no integer dtype holds {str(data)[:60]}: use floats, such as float(x)")
+
+
+def _are_integers(data: Any) -> bool:
+    return all(map(_are_integers, data)) if isinstance(data, (list, tuple)) else isinstance(data, int)
 
 
 class Tensor:
@@ -91,7 +125,8 @@ class Tensor:
     node: engine.Node | None
     _grad: Tensor | None
 
-    def __init__(self, data: Any, dtype: DType = None, requires_grad: bool = False):
+    @checked
+    def __init__(self, data: Any, dtype: DType | None = None, requires_grad: bool = False):
         self.data = as_array(data, dtype)
         self._grad = None
         self.node = engine.leaf(self) if requires_grad else None
@@ -543,6 +578,7 @@ def _with_own_memory(gradient: Any) -> Tensor:
     return Tensor._wrap(xp.asarray(gradient))
 
 
+@checked
 def grad(
     output: Tensor,
     inputs: Tensor | Sequence[Tensor],

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, cast
 from tinytensor import kernels
 from tinytensor.backend import bool_dtype, default_dtype, host, xp
 from tinytensor.calling import bind, wrap
+from tinytensor.changes import PLAIN
 from tinytensor.fused import FusedOp
 from tinytensor.kernels.steps import Step
 from tinytensor.modes import modes, no_grad, tracing, without_warnings
@@ -163,7 +164,7 @@ class Tracer:
     def _slot(self, value: Any) -> int:
         if isinstance(value, Tensor):
             value = value.data
-        elif type(value) not in _PLAIN and id(value) not in self._slots:
+        elif type(value) not in PLAIN and id(value) not in self._slots:
             self._refuse_arrays(value)
             self.refuse_values_of(value)
         return self._slots[id(value)] if id(value) in self._slots else self._add(value)
@@ -187,9 +188,6 @@ class Tracer:
 def _name(function: Any) -> str:
     """The name by which kernels know an op or function of this library. "" for any other: it may have the same name."""
     return function.__name__.lstrip("_") if function.__module__.startswith("tinytensor.") else ""
-
-
-_PLAIN = {type(None), bool, int, float, str}  # types of arguments that cannot contain arrays
 
 
 def _parts(value: Any) -> Sequence[Any]:

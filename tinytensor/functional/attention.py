@@ -9,9 +9,10 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels, random
+from tinytensor.arguments import checked
 from tinytensor.backend import default_dtype, is_array, is_floating
 from tinytensor.calling import wrap
-from tinytensor.checks import check_probability, check_tensors
+from tinytensor.checks import check_probability
 from tinytensor.fused import fused
 from tinytensor.kernels.heads import join_heads, queries_keys_values
 from tinytensor.kernels.masks import causal_array, lowest
@@ -72,6 +73,7 @@ def masked_softmax(scores: Tensor, mask: Any = None, is_causal: bool = False, ma
     return weights / where(total == 0.0, 1.0, total)
 
 
+@checked
 def causal_mask(queries: int, keys: int | None = None) -> Tensor:
     """The boolean mask (queries, keys), True = may attend, with which each query sees the keys up to its own position.
 
@@ -86,6 +88,7 @@ def causal_mask(queries: int, keys: int | None = None) -> Tensor:
     return wrap(causal_array(queries, queries if keys is None else keys))
 
 
+@checked
 def scaled_dot_product_attention(
     query: Tensor,
     key: Tensor,
@@ -117,7 +120,6 @@ def scaled_dot_product_attention(
     >>> tt.scaled_dot_product_attention(query, key, value, mask=nothing).sum()
     tensor(0.)
     """
-    check_tensors("attention", query=query, key=key, value=value, **({} if mask is None else {"mask": mask}))
     _check_attention(query, key, value, mask, dropout_p)
     bias, seen = _bias_and_mask(mask)
     settings = _settings(is_causal, query.shape[-2], query.shape[-1], dropout_p, scale)
@@ -152,11 +154,9 @@ def cached_attention(projected: Any, stored: Any, num_heads: int, is_causal: boo
 _NOTHING = (False, False, False, False)
 
 
-def _bias_and_mask(mask: Tensor | None) -> tuple[Tensor | None, Any]:
-    """(bias, None) for a floating-point mask, which is added to the scores, and (None, array) for a boolean one."""
-    if mask is None:
-        return None, None
-    return (mask, None) if is_floating(mask.dtype) else (None, mask.data)
+def _bias_and_mask(mask: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """(bias, None) for a floating-point mask, which is added to the scores, and (None, mask) for a boolean one."""
+    return (mask, None) if mask is not None and is_floating(mask.dtype) else (None, mask)
 
 
 def _settings(
@@ -205,6 +205,7 @@ def _multi_head_attention(
     return join_heads(_attention(*heads, bias, mask, is_causal, scale, random_key, keep_probability))
 
 
+@checked
 def multi_head_attention(
     projected: Tensor,
     num_heads: int,
@@ -223,8 +224,6 @@ def multi_head_attention(
     >>> tt.multi_head_attention(tt.zeros((2, 5, 3 * 8)), num_heads=4, is_causal=True).shape
     (2, 5, 8)
     """
-    operands = {"projected": projected, "memory": memory, "mask": mask}
-    check_tensors("multi_head_attention", **{name: x for name, x in operands.items() if x is not None})
     _check_heads(projected, num_heads, memory)
     _check_mask_and_dropout(mask, dropout_p)
     queries, keys = projected.shape[1], (projected if memory is None else memory).shape[1]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels
+from tinytensor.arguments import checked
 from tinytensor.backend import is_floating, is_host_array, xp
 from tinytensor.calling import wrap
-from tinytensor.checks import check_tensors, value_check
+from tinytensor.checks import value_check
 from tinytensor.functional.losses import at_least_float32, check_reduction, reduce
 from tinytensor.fused import fused
 from tinytensor.ops import expand_dims, linear, log_softmax, mean, reshape, sum, take_along_axis, where
@@ -37,6 +38,7 @@ def _cross_entropy(logits: Any, targets: Any, ignore_index: int, label_smoothing
     return sum(losses) / float(max(int(kept.sum()), 1)) if reduction == "mean" else sum(losses)
 
 
+@checked
 def cross_entropy(
     logits: Tensor,
     targets: Tensor,
@@ -63,14 +65,13 @@ def cross_entropy(
     >>> round(loss.exp().item(), 4)
     4.0
     """
-    check_tensors("cross_entropy", logits=logits, targets=targets)
     check_reduction(reduction)
     _check_smoothing(label_smoothing)
-    if weight is not None:
-        check_tensors("cross_entropy", weight=weight)
-        if weight.shape != logits.shape[-1:]:
-            raise ValueError(f"cross_entropy: weight {weight.shape} must be (classes,), one for each in logits {logits.shape}")
+    if weight is not None and weight.shape != logits.shape[-1:]:
+        raise ValueError(f"cross_entropy: weight {weight.shape} must be (classes,), one for each in logits {logits.shape}")
     if is_floating(targets.dtype):
+        if ignore_index != -100:
+            raise ValueError("cross_entropy: ignore_index is for targets that are classes, and these are probabilities")
         return _soft_cross_entropy(logits, targets, label_smoothing, reduction, weight)
     if targets.dtype.kind not in "iu":
         raise TypeError(f"cross_entropy: targets must be integers (classes) or floats (probabilities), not {targets.dtype}")
@@ -82,7 +83,7 @@ def cross_entropy(
     _check_classes("cross_entropy", targets.data, logits.shape[-1], ignore_index)
     if weight is not None:
         return _weighted_cross_entropy(logits, targets.data, ignore_index, label_smoothing, reduction, weight)
-    return _cross_entropy(logits, targets.data, ignore_index, label_smoothing, reduction)
+    return _cross_entropy(logits, targets, ignore_index, label_smoothing, reduction)
 
 
 def _weighted_cross_entropy(
@@ -115,6 +116,7 @@ def _weighted(losses: Tensor, weights: Tensor, reduction: str) -> Tensor:
     return sum(losses) / where(total == 0, 1.0, total)
 
 
+@checked
 def nll_loss(
     log_probabilities: Tensor,
     targets: Tensor,
@@ -127,9 +129,6 @@ def nll_loss(
     log_probabilities: (..., classes). targets: integers (...). ``weight`` (classes,), ``ignore_index``, ``reduction`` and the
     errors are as in ``cross_entropy``.
     """
-    check_tensors(
-        "nll_loss", log_probabilities=log_probabilities, targets=targets, **({} if weight is None else {"weight": weight})
-    )
     check_reduction(reduction)
     shape = log_probabilities.shape
     if not shape or shape[:-1] != targets.shape or (weight is not None and weight.shape != shape[-1:]):
@@ -150,6 +149,7 @@ def _linear_cross_entropy(x: Any, weight: Any, targets: Any, ignore_index: int, 
     return _cross_entropy(linear(x, weight), targets, ignore_index, label_smoothing, reduction)
 
 
+@checked
 def linear_cross_entropy(
     x: Tensor,
     weight: Tensor,
@@ -163,7 +163,6 @@ def linear_cross_entropy(
     x: (..., width). weight: (classes, width). targets: integers (...). ``reduction`` is "mean" or "sum". The other arguments
     and the errors are as in ``cross_entropy``.
     """
-    check_tensors("linear_cross_entropy", x=x, weight=weight, targets=targets)
     if reduction not in ("mean", "sum"):
         raise ValueError(f"linear_cross_entropy: the reduction must be 'mean' or 'sum', not {reduction!r}")
     _check_smoothing(label_smoothing)
@@ -173,7 +172,7 @@ def linear_cross_entropy(
             f"wide as the weight {weight.shape}"
         )
     _check_classes("linear_cross_entropy", targets.data, weight.shape[0], ignore_index)
-    return _linear_cross_entropy(x, weight, targets.data, ignore_index, label_smoothing, reduction)
+    return _linear_cross_entropy(x, weight, targets, ignore_index, label_smoothing, reduction)
 
 
 def _check_smoothing(label_smoothing: float) -> None:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tinytensor.arguments import checked
 from tinytensor.backend import is_floating
-from tinytensor.checks import check_tensors
 from tinytensor.ops import abs, astype, clip, exp, log, log1p, mean, softplus, square, sum, where
 
 if TYPE_CHECKING:
@@ -43,13 +43,13 @@ def check_reduction(reduction: str) -> None:
 
 def _pair(operation: str, prediction: Tensor, target: Tensor, reduction: str) -> tuple[Tensor, Tensor]:
     """The two inputs of a loss, in the dtype in which it is computed. Raises ValueError unless they have the same shape."""
-    check_tensors(operation, prediction=prediction, target=target)
     check_reduction(reduction)
     if prediction.shape != target.shape:
         raise ValueError(f"{operation}: the prediction has shape {prediction.shape} and the target {target.shape}")
     return at_least_float32(prediction), at_least_float32(target)
 
 
+@checked
 def mse_loss(prediction: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """The squared difference of two tensors of the same shape.
 
@@ -61,12 +61,14 @@ def mse_loss(prediction: Tensor, target: Tensor, reduction: str = "mean") -> Ten
     return reduce(square(prediction - target), reduction)
 
 
+@checked
 def l1_loss(prediction: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """The absolute difference of two tensors of the same shape."""
     prediction, target = _pair("l1_loss", prediction, target, reduction)
     return reduce(abs(prediction - target), reduction)
 
 
+@checked
 def huber_loss(prediction: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0) -> Tensor:
     """d * d / 2 where the difference d is from -delta to delta, and beyond the tangent delta (|d| - delta / 2) (Huber 1964).
 
@@ -80,6 +82,7 @@ def huber_loss(prediction: Tensor, target: Tensor, reduction: str = "mean", delt
     return reduce(near * (d - 0.5 * near), reduction)
 
 
+@checked
 def smooth_l1_loss(prediction: Tensor, target: Tensor, reduction: str = "mean", beta: float = 1.0) -> Tensor:
     """|d| - beta / 2 where |d| is larger than ``beta``, for the difference d, else d * d / (2 beta): huber_loss / beta.
 
@@ -90,6 +93,7 @@ def smooth_l1_loss(prediction: Tensor, target: Tensor, reduction: str = "mean", 
     return huber_loss(prediction, target, reduction, beta) / beta if beta else l1_loss(prediction, target, reduction)
 
 
+@checked
 def kl_div(input: Tensor, target: Tensor, reduction: str = "mean", log_target: bool = False) -> Tensor:
     """target (log target - input), the divergence of Kullback and Leibler (1951), for two tensors of the same shape.
 
@@ -107,6 +111,7 @@ def _x_log_x(x: Tensor) -> Tensor:
     return where(x == 0, 0.0, x * log(where(x == 0, 1.0, x)))
 
 
+@checked
 def binary_cross_entropy_with_logits(
     logits: Tensor,
     targets: Tensor,
@@ -126,6 +131,7 @@ def binary_cross_entropy_with_logits(
     return reduce(losses if weight is None else losses * _factor("weight", weight, logits), reduction)
 
 
+@checked
 def binary_cross_entropy(
     probabilities: Tensor, targets: Tensor, reduction: str = "mean", weight: Tensor | None = None
 ) -> Tensor:
@@ -141,7 +147,6 @@ def binary_cross_entropy(
 
 def _factor(name: str, weight: Tensor, like: Tensor) -> Tensor:
     """A weight in the dtype of the losses. Raises ValueError unless it broadcasts to their shape."""
-    check_tensors("binary_cross_entropy", **{name: weight})
     fits = all(n in (1, of) for n, of in zip(weight.shape[::-1], like.shape[::-1]))
     if weight.ndim > like.ndim or not fits:
         raise ValueError(f"binary_cross_entropy: {name} {weight.shape} does not broadcast to the losses {like.shape}")

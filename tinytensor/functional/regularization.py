@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels, random
+from tinytensor.arguments import checked
 from tinytensor.checks import check_probability
 from tinytensor.fused import fused
 from tinytensor.kernels.numpy.dropout import RandomKey
@@ -25,6 +26,7 @@ def _dropout(x: Any, residual: Any, random_key: RandomKey, keep_probability: flo
     return out if residual is None else out + residual
 
 
+@checked
 def dropout(x: Tensor, p: float = 0.5, training: bool = True, residual: Tensor | None = None) -> Tensor:
     """In ``training``, set each element to 0 with probability p and multiply the others by 1/(1 - p), which keeps the expected
     value (Srivastava et al. 2014). Otherwise the result is x itself. A ``residual`` of x's shape is added to the result.

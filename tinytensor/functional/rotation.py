@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels
-from tinytensor.checks import check_tensors
+from tinytensor.arguments import checked
 from tinytensor.functional.normalization import rms_norm
 from tinytensor.fused import fused
 from tinytensor.ops import concatenate, rotate_pairs
@@ -43,6 +43,7 @@ def _norm_and_rotate(
     return concatenate([query, key, value], 2).reshape(projected.shape)
 
 
+@checked
 def norm_and_rotate(
     projected: Tensor,
     num_heads: int,
@@ -67,8 +68,6 @@ def norm_and_rotate(
     >>> turned[0, 1]  # both the query and the key by a right angle
     tensor([-1.,  1., -1.,  1.,  1.,  1.])
     """
-    given = {"projected": projected, "query_weight": query_weight, "key_weight": key_weight, "rotation": rotation}
-    check_tensors("norm_and_rotate", **{name: x for name, x in given.items() if x is not None})
     num_key_value_heads = num_key_value_heads or num_heads
     _check(projected, num_heads, num_key_value_heads, query_weight, key_weight, rotation)
     return _norm_and_rotate(projected, query_weight, key_weight, num_heads, num_key_value_heads, eps, rotation)

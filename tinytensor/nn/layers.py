@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from tinytensor import functional, ops
+from tinytensor.arguments import checked
 from tinytensor.checks import check_probability
 from tinytensor.nn import init
 from tinytensor.nn.module import Module
@@ -21,6 +22,7 @@ class Linear(Module):
     ((2, 3), (5, 2))
     """
 
+    @checked
     def __init__(self, in_features: int, out_features: int, bias: bool = True):
         bound = 1.0 / math.sqrt(in_features) if in_features > 0 else 0.0
         self.weight = init.uniform_(init.new_parameter((out_features, in_features)), -bound, bound)
@@ -38,15 +40,18 @@ class Linear(Module):
 class Embedding(Module):
     """A table with a vector for each id: weight (num_embeddings, embedding_dim), initialised from the standard normal.
 
-    The vector of ``padding_idx`` gets no gradient from its use here.
+    The vector of ``padding_idx`` gets no gradient from its use here; a negative one counts from the end.
 
     >>> tt.nn.Embedding(10, 4)(tt.tensor([[1, 2, 3]])).shape
     (1, 3, 4)
     """
 
+    @checked
     def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None):
         self.weight = init.normal_(init.new_parameter((num_embeddings, embedding_dim)))
-        self.padding_idx = padding_idx
+        if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
+            raise ValueError(f"Embedding: padding_idx {padding_idx} is no row of a table of {num_embeddings} rows")
+        self.padding_idx = None if padding_idx is None else padding_idx % num_embeddings
 
     def forward(self, ids: Tensor) -> Tensor:
         """Integer ids (...) -> (..., embedding_dim)."""
@@ -67,6 +72,7 @@ class LayerNorm(Module):
             [ 1., -1.]], op=layer_norm)
     """
 
+    @checked
     def __init__(self, width: int, eps: float = 1e-5, bias: bool = True):
         self.eps = eps
         self.weight = init.ones_(init.new_parameter(width))
@@ -83,6 +89,7 @@ class LayerNorm(Module):
 class RMSNorm(Module):
     """Root-mean-square normalisation over the last axis; see ``functional.rms_norm``."""
 
+    @checked
     def __init__(self, width: int, eps: float = 1e-5):
         self.eps = eps
         self.weight = init.ones_(init.new_parameter(width))
@@ -103,6 +110,7 @@ class Dropout(Module):
     tensor([1., 1., 1.])
     """
 
+    @checked
     def __init__(self, p: float = 0.5):
         check_probability(p)
         self.p = p
@@ -126,6 +134,7 @@ class ReLU(Module):
 class LeakyReLU(Module):
     """``leaky_relu`` as a module."""
 
+    @checked
     def __init__(self, negative_slope: float = 0.01):
         self.negative_slope = negative_slope
 
@@ -140,6 +149,7 @@ class LeakyReLU(Module):
 class GELU(Module):
     """``gelu`` as a module; ``approximate`` is "none" or "tanh"."""
 
+    @checked
     def __init__(self, approximate: str = "none"):
         self.approximate = approximate
 
@@ -186,6 +196,7 @@ class Tanh(Module):
 class Softmax(Module):
     """``softmax`` along an axis, as a module."""
 
+    @checked
     def __init__(self, axis: int = -1):
         self.axis = axis
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tinytensor import backend, functional, ops
+from tinytensor.arguments import checked
 from tinytensor.checks import check_probability, value_check
 from tinytensor.creation import arange, tensor, zeros
 from tinytensor.nn.module import Module, Parameter
@@ -32,6 +33,7 @@ class Recurrent(Module):
     gates: int  # of a subclass: the blocks of rows in its weights
     num_states = 1  # kinds of state that it carries from step to step
 
+    @checked
     def __init__(
         self,
         input_size: int,
@@ -48,7 +50,7 @@ class Recurrent(Module):
                 f"sizes and layers must be at least 1: input {input_size}, hidden {hidden_size}, layers {num_layers}"
             )
         if dropout and num_layers == 1:
-            frames = 2 if type(self).__init__ is Recurrent.__init__ else 3  # those of this file
+            frames = 3 if type(self).__init__ is Recurrent.__init__ else 5  # those of this file, and of ``checked``
             warnings.warn("dropout acts between layers, and there is one layer: it does nothing", stacklevel=frames)
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.batch_first, self.dropout, self.directions = batch_first, dropout, 1 + bidirectional
@@ -62,6 +64,7 @@ class Recurrent(Module):
                     value = Parameter(uniform(shape, -bound, bound)) if is_there else None
                     setattr(self, _name(name, layer, direction), value)
 
+    @checked
     def forward(self, x: Tensor, state: Any = None, lengths: Any = None) -> tuple[Tensor, Any]:
         """The outputs of the last layer for every step, (length, batch, directions * hidden_size), and the final state.
 
@@ -161,6 +164,7 @@ class RNN(Recurrent):
 
     gates = 1
 
+    @checked
     def __init__(
         self,
         input_size: int,

@@ -1,8 +1,8 @@
 """The ops: forward functions and their gradient rules, by kind.
 
-Read ``elementwise`` first. A function with ``@op`` has gradient rules, unless it is declared with ``@op()``. A function without
-it is made of other ops, and gets its gradient from them. Each file lists its public functions in ``__all__``; users find them
-in ``tinytensor``.
+Read ``elementwise`` first. A function with ``@op`` has gradient rules, unless it is declared with ``@op()``. A ``@composite``
+function is made of other ops, and gets its gradient from them. Each file lists its public functions in ``__all__``; users find
+them in ``tinytensor``.
 """
 
 from tinytensor.ops.activations import *

@@ -10,8 +10,8 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels
+from tinytensor.arguments import composite
 from tinytensor.backend import xp
-from tinytensor.checks import check_tensors
 from tinytensor.fused import fused
 from tinytensor.op import op
 from tinytensor.ops.elementwise import erf, exp, sigmoid, tanh, where
@@ -70,12 +70,12 @@ def _gelu_exact(x: Tensor) -> Tensor:
     return x * 0.5 * (erf(x * math.sqrt(0.5)) + 1.0)
 
 
+@composite
 def gelu(x: Tensor, approximate: str = "none") -> Tensor:
     """x times the probability that a standard normal number is below x (Hendrycks and Gimpel 2016).
 
     ``approximate="none"`` computes it exactly, with erf. ``"tanh"`` is the approximation that GPT-2 was trained with.
     """
-    check_tensors("gelu", x=x)
     if approximate == "tanh":
         return _gelu_tanh(x)
     if approximate != "none":
@@ -89,23 +89,24 @@ def _silu(x: Any, factor: Any) -> Any:
     return out if factor is None else out * factor
 
 
+@composite
 def silu(x: Tensor) -> Tensor:
     """x * sigmoid(x), also called swish (Hendrycks and Gimpel 2016)."""
-    check_tensors("silu", x=x)
     return _silu(x, None)
 
 
+@composite
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     """silu(gate) * up, the hidden layer of the feed-forward network SwiGLU (Shazeer 2020, equation 6).
 
     Raises ValueError unless both have the same shape.
     """
-    check_tensors("swiglu", gate=gate, up=up)
     if gate.shape != up.shape:
         raise ValueError(f"swiglu: the gate has shape {gate.shape} and up has {up.shape}: they must be the same")
     return _silu(gate, up)
 
 
+@composite
 def glu(x: Tensor, axis: int = -1) -> Tensor:
     """The first half of x along ``axis`` times the sigmoid of the second half (Dauphin et al. 2016).
 

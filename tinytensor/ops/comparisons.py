@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tinytensor.arguments import composite
 from tinytensor.backend import is_array, is_floating, xp
 from tinytensor.op import op
 from tinytensor.ops.elementwise import is_number
@@ -106,10 +107,12 @@ def isclose(x: Any, y: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: b
     >>> tt.isclose(tt.tensor([1.0, 2.0]), tt.tensor([1.0, 2.1]))
     tensor([ True, False])
     """
-    x, y = [a if is_array(a) else xp.full((), a) for a in (x, y)]
+    dtype = next((a.dtype for a in (x, y) if is_array(a) and is_floating(a.dtype)), None)
+    x, y = [a if is_array(a) else xp.full((), a, dtype) for a in (x, y)]
     return xp.isclose(x, y, rtol=rtol, atol=atol, equal_nan=equal_nan)
 
 
+@composite
 def allclose(x: Any, y: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> bool:
     """Whether ``isclose`` is true for all elements."""
     return bool(isclose(x, y, rtol, atol, equal_nan).all())

@@ -12,7 +12,8 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels
-from tinytensor.backend import default_dtype, index_dtype, is_floating, xp
+from tinytensor.arguments import composite
+from tinytensor.backend import default_dtype, host, index_dtype, is_floating, xp
 from tinytensor.op import op
 
 if TYPE_CHECKING:
@@ -352,8 +353,15 @@ def where(condition: Any, x: Tensor | float, y: Tensor | float) -> Tensor:
         raise TypeError(
             "x and y are missing: x[condition] gives the elements where it is true, numpy.nonzero(c.numpy()) their places"
         )
-    if is_number(x) and is_number(y) and float in (type(x), type(y)):  # NumPy would make float64 of two Python numbers
-        x = xp.full((), x, default_dtype)
+    if is_number(x) and is_number(y):
+        if float in (type(x), type(y)):  # NumPy would make float64 of two Python numbers
+            x = xp.full((), x, default_dtype)
+        elif int in (type(x), type(y)):
+            x = xp.full((), x, index_dtype)
+    if type(x) is int or type(y) is int:
+        number, dtype = (x, getattr(y, "dtype", None)) if type(x) is int else (y, getattr(x, "dtype", None))
+        if dtype is not None and dtype.kind in "iu":
+            host.asarray(number, dtype)  # an error for a number that the dtype cannot hold, where NumPy would drop bits
     return kernels.where(condition, x, y)
 
 
@@ -414,7 +422,8 @@ def clip(x: Tensor, min: Tensor | float | None = None, max: Tensor | float | Non
     return xp.clip(x, min, max)
 
 
-def masked_fill(x: Tensor, mask: Any, value: float) -> Tensor:
+@composite
+def masked_fill(x: Tensor, mask: Any, value: Tensor | float) -> Tensor:
     """x, but ``value`` where the boolean ``mask`` is true.
 
     >>> x = tt.tensor([1.0, 2.0, 3.0])

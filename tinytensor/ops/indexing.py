@@ -6,11 +6,14 @@ has rules of its own, because they are faster.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels
-from tinytensor.backend import from_numpy, host, index_dtype, is_array, is_host_array, scatter_add, xp
+from tinytensor.arguments import composite, shown
+from tinytensor.backend import host, index_dtype, is_array, is_host_array, scatter_add, xp
 from tinytensor.capturing import refuse
+from tinytensor.checks import check_not_masked
 from tinytensor.engine import Part
 from tinytensor.modes import modes
 from tinytensor.op import op
@@ -46,22 +49,35 @@ def as_index(index: Any) -> Any:
     """
     if isinstance(index, tuple):
         return tuple([as_index(part) for part in index])
-    if hasattr(index, "node"):
-        # A copy, because the tensor may later be changed in place, and what is recorded must not change.
-        index = index.data.copy() if modes.recording and is_host_array(index.data) else index.data
-    elif isinstance(index, (list, range)):
-        index = _copied(host.asarray(index, dtype=None if len(index) else host.int64))
-    elif is_host_array(index) and not isinstance(index, host.integer):
-        index = _copied(index)
+    index = _of_backend(index)
     if isinstance(index, float) or (hasattr(index, "dtype") and index.dtype.kind not in "iub"):  # CuPy truncates a float
         kind = getattr(index, "dtype", "float")
         raise IndexError(f"an index must be of integers or booleans, not {kind}: convert it with .astype('int64')")
     return index
 
 
-def _copied(index: Any) -> Any:
-    refuse("the places of an index", "make it a tensor before, and pass it in", before=False)
-    return from_numpy(index)
+def _of_backend(index: Any) -> Any:
+    """An index with an array of the backend in place of a tensor, a list or a NumPy array."""
+    if hasattr(index, "node"):
+        return index.data
+    if isinstance(index, (list, range)):
+        index = host.asarray(index, dtype=None if len(index) else index_dtype)
+    if isinstance(index, host.ndarray):
+        check_not_masked(index)
+        refuse("the places of an index", "make it a tensor before, and pass it in", before=False)
+        return xp.asarray(index)
+    return index
+
+
+def _integers(caller: str, indices: Any) -> Any:
+    """Indices as an array of integers. Raises TypeError for others, also for booleans: x[mask] is another question."""
+    index = _of_backend(list(indices) if isinstance(indices, tuple) else indices)
+    if type(index) is int or isinstance(index, host.integer):
+        return xp.full((), index, index_dtype)
+    if not is_array(index) or index.dtype.kind not in "iu":
+        kind = index.dtype if is_array(index) else shown(indices)
+        raise TypeError(f"{caller} needs integer indices, not {kind}: convert them with .astype('int64'), or use x[mask]")
+    return index
 
 
 def _getitem_gradient(g: Any, x_shape: tuple[int, ...], index: Any) -> Any:
@@ -80,13 +96,14 @@ def _getitem(x: Any, index: Any) -> Any:
     return x[index]
 
 
+@composite
 def getitem(x: Tensor, index: Any) -> Tensor:
     """x[index], for every kind of NumPy index: ints, slices, None, ellipsis, integer and boolean arrays, and mixtures."""
     return _getitem(x, as_index(index))
 
 
 @op(values=lambda g, index: _getitem(g, index))
-def _scatter(values: Any, index: Any, shape: tuple[int, ...]) -> Tensor:
+def _scatter(values: Any, index: Any, shape: int | Sequence[int]) -> Tensor:
     out = xp.zeros(shape, dtype=values.dtype)
     if _is_basic(index):
         out[index] = xp.broadcast_to(values, out[index].shape)  # an error for values of more axes, even of length 1
@@ -95,7 +112,8 @@ def _scatter(values: Any, index: Any, shape: tuple[int, ...]) -> Tensor:
     return out
 
 
-def scatter(values: Tensor, index: Any, shape: tuple[int, ...]) -> Tensor:
+@composite
+def scatter(values: Tensor, index: Any, shape: int | Sequence[int]) -> Tensor:
     """Zeros of ``shape``, with ``values`` added at ``index``. Values at a repeated index add up.
 
     >>> tt.scatter(tt.tensor([1.0, 2.0, 3.0]), [0, 2, 2], (4,))
@@ -104,6 +122,7 @@ def scatter(values: Tensor, index: Any, shape: tuple[int, ...]) -> Tensor:
     return _scatter(values, as_index(index), shape)
 
 
+@composite
 def take(x: Tensor, indices: Any, axis: int | None = None) -> Tensor:
     """The elements of x at ``indices`` (integers, any shape) along ``axis`` (None: in the flattened x).
 
@@ -115,17 +134,12 @@ def take(x: Tensor, indices: Any, axis: int | None = None) -> Tensor:
     if axis is None or x.ndim == 0:
         x, axis = reshape(x, -1), axis or 0
     axis = normalize_axis(axis, x.ndim, "take: axis")
-    return getitem(x, (slice(None),) * axis + (_as_integers(indices),))
-
-
-def _as_integers(indices: Any) -> Any:
-    index = as_index(indices)
-    return xp.full((), index, index_dtype) if isinstance(index, (int, host.integer)) else index
+    return getitem(x, (slice(None),) * axis + (_integers("take", indices),))
 
 
 def _along(indices: Any, axis: int, shape: tuple[int, ...]) -> tuple[Any, ...]:
     """The open mesh with which x[mesh] selects ``indices`` along ``axis``, at every position of the other axes."""
-    index, ndim = as_index(indices), len(shape)
+    index, ndim = _integers("take_along_axis", indices), len(shape)
     if index.ndim != ndim:
         raise IndexError(
             f"take_along_axis: indices of shape {index.shape} need as many dimensions as the tensor, of shape {tuple(shape)}"
@@ -138,6 +152,7 @@ def _along(indices: Any, axis: int, shape: tuple[int, ...]) -> tuple[Any, ...]:
     return tuple(mesh)
 
 
+@composite
 def take_along_axis(x: Tensor, indices: Any, axis: int) -> Tensor:
     """For each position in ``indices``, the element of x with that index along ``axis``.
 
@@ -152,6 +167,7 @@ def take_along_axis(x: Tensor, indices: Any, axis: int) -> Tensor:
     return getitem(x, _along(indices, axis, x.shape))
 
 
+@composite
 def index_add(x: Tensor, indices: Any, values: Tensor, axis: int = 0) -> Tensor:
     """x with ``values`` added at ``indices`` (1-d integers) along ``axis``. Values at a repeated index add up.
 
@@ -159,14 +175,16 @@ def index_add(x: Tensor, indices: Any, values: Tensor, axis: int = 0) -> Tensor:
     tensor([3., 0., 3.])
     """
     axis = normalize_axis(axis, x.ndim, "index_add: axis")
-    index = (slice(None),) * axis + (as_index(indices),)
+    index = (slice(None),) * axis + (_integers("index_add", indices),)
     return x + scatter(values, index, tuple(x.shape))
 
 
 @op()
-def argsort(x: Any, axis: int = -1, descending: bool = False) -> Tensor:
-    """The indices that sort x along ``axis``: smallest first, or with ``descending`` largest first. Equal elements keep their
-    order."""
+def argsort(x: Any, axis: int | None = -1, descending: bool = False) -> Tensor:
+    """The indices that sort x along ``axis`` (None: the flattened x): smallest first, or with ``descending`` largest first.
+    Equal elements keep their order."""
+    if axis is None:
+        x, axis = x.reshape(-1), 0
     if x.ndim == 0:
         normalize_axes(axis, 0)
         return xp.zeros((), index_dtype)
@@ -176,16 +194,22 @@ def argsort(x: Any, axis: int = -1, descending: bool = False) -> Tensor:
     return x.shape[axis] - 1 - xp.flip(backwards, axis)
 
 
-def sort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
-    """x sorted along ``axis``: smallest first, or with ``descending`` largest first. Equal elements keep their order.
+@composite
+def sort(x: Tensor, axis: int | None = -1, descending: bool = False) -> Tensor:
+    """x sorted along ``axis`` (None: the flattened x): smallest first, or with ``descending`` largest first.
+
+    Equal elements keep their order.
 
     >>> tt.sort(tt.tensor([2, 3, 1]), descending=True)
     tensor([3, 2, 1])
     """
+    if axis is None:
+        x, axis = reshape(x, -1), 0
     order = argsort(x, axis, descending)
     return take_along_axis(x, order, axis) if x.ndim else reshape(x, ())
 
 
+@composite
 def topk(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
     """The k largest elements along ``axis``, largest first, and their indices. Equal elements keep their order.
 
@@ -204,6 +228,7 @@ def topk(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tenso
     return take_along_axis(x, best, axis), best
 
 
+@composite
 def diagonal(x: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
     """The elements x[i, i + offset] along two axes. They become the last axis of the result."""
     axes = tuple([normalize_axis(a, x.ndim, "diagonal: axis") for a in (axis1, axis2)])
@@ -213,6 +238,7 @@ def diagonal(x: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tens
     return getitem(moveaxis(x, axes, (-2, -1)), (..., along + max(-offset, 0), along + max(offset, 0)))
 
 
+@composite
 def diag(x: Tensor, k: int = 0) -> Tensor:
     """For a vector x: the square matrix with x on diagonal k and 0 elsewhere. For a matrix x: its diagonal k.
 
@@ -291,6 +317,7 @@ def sum_rows(rows: Any, ids: Any, num_rows: int) -> Tensor:
     return kernels.sum_rows(rows, ids, xp.zeros((num_rows, rows.shape[-1]), rows.dtype))
 
 
+@composite
 def embedding(ids: Tensor, weight: Tensor) -> Tensor:
     """The rows of ``weight`` (num_embeddings, width) at integer ``ids`` (...): (..., width).
 
@@ -302,6 +329,4 @@ def embedding(ids: Tensor, weight: Tensor) -> Tensor:
             [1., 2.],
             [3., 4.]])
     """
-    if hasattr(ids, "dtype") and ids.dtype.kind not in "iu":
-        raise TypeError(f"embedding needs integer ids, not {ids.dtype}: convert them with .astype('int64')")
-    return _embedding(weight, _as_integers(ids))
+    return _embedding(weight, _integers("embedding", ids))

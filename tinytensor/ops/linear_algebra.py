@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels
+from tinytensor.arguments import composite
 from tinytensor.backend import xp
 from tinytensor.kernels.rows import as_rows
 from tinytensor.op import op
@@ -57,7 +58,7 @@ def _rows_matmul(x: Any, y: Any) -> Any:
     return kernels.matmul(as_rows(x).T, as_rows(y))
 
 
-def matmul(x: Tensor, y: Tensor) -> Tensor:
+def matmul(x: Any, y: Any) -> Tensor:
     """x @ y: (..., n, k) @ (..., k, m) -> (..., n, m). The leading axes broadcast.
 
     A 1-d x is a row and a 1-d y is a column; the result does not have that axis. Raises ValueError for a scalar and for
@@ -77,7 +78,8 @@ def matmul(x: Tensor, y: Tensor) -> Tensor:
     return out if len(shape) == out.ndim else reshape(out, shape)
 
 
-def tensordot(x: Tensor, y: Tensor, axes: int | Sequence[Any] = 2) -> Tensor:
+@composite
+def tensordot(x: Tensor, y: Tensor, axes: int | Sequence[int] | Sequence[Sequence[int]] = 2) -> Tensor:
     """The sum of products over pairs of axes. ``axes`` is a number n (the last n axes of x with the first n of y), or two lists
     of axes, one of x and one of y.
 
@@ -86,6 +88,8 @@ def tensordot(x: Tensor, y: Tensor, axes: int | Sequence[Any] = 2) -> Tensor:
     """
     if isinstance(axes, int):
         axes = (range(x.ndim - axes, x.ndim), range(axes))
+    if len(axes) != 2:
+        raise ValueError(f"tensordot: axes must be a number, or axes of x and axes of y, not {axes}")
     left, right = normalize_axes(axes[0], x.ndim, "tensordot: axes"), normalize_axes(axes[1], y.ndim, "tensordot: axes")
     lengths = [x.shape[a] for a in left]
     if lengths != [y.shape[a] for a in right]:
@@ -97,6 +101,7 @@ def tensordot(x: Tensor, y: Tensor, axes: int | Sequence[Any] = 2) -> Tensor:
     return reshape(_matmul(x, y), (*shape[0], *shape[1]))
 
 
+@composite
 def outer(x: Tensor, y: Tensor) -> Tensor:
     """The products of each element of x with each element of y: (x.size, y.size).
 
@@ -155,6 +160,7 @@ def _einsum(arrays: Sequence[Any], terms: tuple[str, ...], output: str) -> Any:
     return xp.einsum(f"{','.join(terms)}->{output}", *map(widened, arrays), optimize=True)
 
 
+@composite
 def einsum(subscripts: str, *tensors: Tensor) -> Tensor:
     """Einstein summation as in ``numpy.einsum``: ``einsum("bij,bjk->bik", x, y)``.
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from tinytensor.arguments import composite
 from tinytensor.backend import host, xp
 from tinytensor.capturing import table
 from tinytensor.op import op
@@ -30,7 +30,7 @@ def normalize_axes(axes: Axes, ndim: int, name: str = "axis") -> tuple[int, ...]
     """
     if axes is None:
         return tuple(range(ndim))
-    given = [operator.index(a) for a in (axes if isinstance(axes, Sequence) else [axes])]
+    given = list(axes) if isinstance(axes, Sequence) else [axes]
     if ndim == 0 and given in ([0], [-1]):
         return ()
     if any(not -ndim <= a < ndim for a in given):
@@ -80,6 +80,7 @@ def swapaxes(x: Tensor, axis1: int, axis2: int) -> Tensor:
     return x.swapaxes(axis1, axis2)
 
 
+@composite
 def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
     """x with the ``source`` axes moved to the places ``destination``. The other axes keep their order.
 
@@ -96,6 +97,7 @@ def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence
     return transpose(x, order)
 
 
+@composite
 def squeeze(x: Tensor, axis: Axes = None) -> Tensor:
     """x without its axes of length 1, or only without those in ``axis``. Raises ValueError if one of these is longer.
 
@@ -108,6 +110,7 @@ def squeeze(x: Tensor, axis: Axes = None) -> Tensor:
     return reshape(x, tuple([n for a, n in enumerate(x.shape) if a not in axes]))
 
 
+@composite
 def expand_dims(x: Tensor, axis: int | Sequence[int]) -> Tensor:
     """x with new axes of length 1. ``axis`` gives their places in the result.
 
@@ -131,7 +134,8 @@ def broadcast_to(x: Tensor, shape: int | Sequence[int]) -> Tensor:
     return xp.broadcast_to(x, shape)
 
 
-def split(x: Tensor, sections: int | Sequence[int], axis: int = 0) -> list[Tensor]:
+@composite
+def split(x: Tensor, indices_or_sections: int | Sequence[int], axis: int = 0) -> list[Tensor]:
     """x cut along ``axis``: into this number of equal parts, or, as in NumPy, before each of these positions.
 
     >>> tt.split(tt.arange(6), 3)
@@ -140,13 +144,13 @@ def split(x: Tensor, sections: int | Sequence[int], axis: int = 0) -> list[Tenso
     [tensor([0]), tensor([1, 2, 3]), tensor([4, 5])]
     """
     axis = normalize_axis(axis, x.ndim, "split: axis")
-    length = x.shape[axis]
-    if isinstance(sections, int):
-        if sections < 1 or length % sections:
-            raise ValueError(f"split of shape {x.shape}: axis {axis} of length {length} does not divide into {sections} parts")
-        sections = range(length // sections, length, length // sections) if length else [0] * (sections - 1)
-    ends = [*sections, length]
-    return [x[(slice(None),) * axis + (slice(a, b),)] for a, b in zip([0, *sections], ends)]
+    length, places = x.shape[axis], indices_or_sections
+    if isinstance(places, int):
+        parts = places
+        if parts < 1 or length % parts:
+            raise ValueError(f"split of shape {x.shape}: axis {axis} of length {length} does not divide into {parts} parts")
+        places = range(length // parts, length, length // parts) if length else [0] * (parts - 1)
+    return [x[(slice(None),) * axis + (slice(a, b),)] for a, b in zip([0, *places], [*places, length])]
 
 
 def _concatenate_gradients(g: Any, shapes: list[tuple[int, ...]], axis: int) -> list[Any]:
@@ -159,6 +163,7 @@ def _concatenate(arrays: Sequence[Any], axis: int = 0) -> Tensor:
     return xp.concatenate(arrays, axis)
 
 
+@composite
 def concatenate(tensors: Sequence[Tensor], axis: int | None = 0) -> Tensor:
     """The tensors joined along an existing axis; their other lengths must agree. With None they are flattened first.
 
@@ -173,9 +178,10 @@ def concatenate(tensors: Sequence[Tensor], axis: int | None = 0) -> Tensor:
         tensors, axis = [t.reshape(-1) for t in tensors], 0
     if not tensors:
         raise ValueError("concatenate needs at least one tensor")
-    return _concatenate(list(tensors), axis)  # a list, because a generator can be read only once
+    return _concatenate(tensors, axis)
 
 
+@composite
 def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
     """Tensors of one shape joined along a new axis.
 
@@ -183,22 +189,31 @@ def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
     tensor([[1, 3],
             [2, 4]])
     """
+    if not tensors:
+        raise ValueError("stack needs at least one tensor")
     if len({t.shape for t in tensors}) > 1:
         raise ValueError(f"stack needs tensors of one shape and got {sorted({t.shape for t in tensors})}")
     return concatenate([expand_dims(t, axis) for t in tensors], axis)
 
 
+@composite
 def hstack(tensors: Sequence[Tensor]) -> Tensor:
     """The tensors joined side by side: along their second axis, or along the only one. A 0-d tensor counts as one element."""
+    if not tensors:
+        raise ValueError("hstack needs at least one tensor")
     rows = [reshape(t, 1) if t.ndim == 0 else t for t in tensors]
-    return concatenate(rows, 0 if rows and rows[0].ndim == 1 else 1)
+    return concatenate(rows, 0 if rows[0].ndim == 1 else 1)
 
 
+@composite
 def vstack(tensors: Sequence[Tensor]) -> Tensor:
     """The tensors joined one below the other, along their first axis. A 1-d tensor counts as a row."""
+    if not tensors:
+        raise ValueError("vstack needs at least one tensor")
     return concatenate([reshape(t, (1, -1)) if t.ndim < 2 else t for t in tensors], 0)
 
 
+@composite
 def roll(x: Tensor, shift: int | Sequence[int], axis: Axes = None) -> Tensor:
     """x with its elements shifted by ``shift`` along ``axis`` (None: in the flattened x). The last ones come back at the
     front.
@@ -217,30 +232,43 @@ def roll(x: Tensor, shift: int | Sequence[int], axis: Axes = None) -> Tensor:
     return x
 
 
+@composite
 def flip(x: Tensor, axis: Axes = None) -> Tensor:
     """x with the order along ``axis`` (None: every axis) reversed."""
     axes = normalize_axes(axis, x.ndim, "flip: axis")
     return x[tuple([slice(None, None, -1) if a in axes else slice(None) for a in range(x.ndim)])]
 
 
-def _pad_pairs(pad_width: Any, ndim: int) -> list[tuple[int, int]]:
+def _pad_pairs(pad_width: Any, shape: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """How many elements to add before and after, along each axis."""
     try:
-        return [(int(before), int(after)) for before, after in host.broadcast_to(pad_width, (ndim, 2))]
+        counts = host.broadcast_to(pad_width, (len(shape), 2))
+        if counts.min(initial=0) < 0:
+            raise ValueError
+        return tuple([(int(before), int(after)) for before, after in counts])
     except ValueError:
-        raise ValueError(f"pad_width {pad_width} must be a number, (before, after), or such a pair for each axis") from None
+        raise ValueError(
+            f"pad of shape {shape}: pad_width {pad_width} must be a number, (before, after), or such a pair for each axis, and "
+            "not negative"
+        ) from None
 
 
-def _pad_gradient(g: Any, x_shape: tuple[int, ...], pad_width: Any) -> Any:
-    pairs = _pad_pairs(pad_width, len(x_shape))
+def _pad_gradient(g: Any, x_shape: tuple[int, ...], pairs: tuple[tuple[int, int], ...]) -> Any:
     return g[tuple([slice(before, before + n) for (before, _), n in zip(pairs, x_shape)])]
 
 
 @op(x=_pad_gradient)
-def _pad(x: Tensor, pad_width: int | Sequence[Any], constant_values: float = 0.0) -> Tensor:
-    return xp.pad(x, _pad_pairs(pad_width, x.ndim), constant_values=constant_values)
+def _pad(x: Tensor, pairs: tuple[tuple[int, int], ...], constant_values: float = 0.0) -> Tensor:
+    return xp.pad(x, pairs, constant_values=constant_values)
 
 
-def pad(x: Tensor, pad_width: int | Sequence[Any], mode: str = "constant", constant_values: float = 0.0) -> Tensor:
+@composite
+def pad(
+    x: Tensor,
+    pad_width: int | Sequence[int] | Sequence[Sequence[int]],
+    mode: str = "constant",
+    constant_values: float = 0.0,
+) -> Tensor:
     """x with elements added around it. ``pad_width``: a number, a pair (before, after), or such a pair for each axis.
 
     ``mode`` says what is added. ``"constant"``: ``constant_values``. The others are as in NumPy. ``"edge"``: the outermost
@@ -250,19 +278,21 @@ def pad(x: Tensor, pad_width: int | Sequence[Any], mode: str = "constant", const
     >>> tt.pad(tt.tensor([1, 2]), (1, 2))
     tensor([0, 1, 2, 0, 0])
     """
+    if mode not in ("constant", "edge", "reflect", "symmetric", "wrap"):
+        raise ValueError(f"pad has no mode {mode!r}: use constant, edge, reflect, symmetric or wrap")
     if x.ndim == 0:
         return reshape(x, ())
+    pairs = _pad_pairs(pad_width, x.shape)
     if mode == "constant":
-        return _pad(x, pad_width, constant_values)
-    if mode not in ("edge", "reflect", "symmetric", "wrap"):
-        raise ValueError(f"pad has no mode {mode!r}: use constant, edge, reflect, symmetric or wrap")
-    for axis, pair in enumerate(_pad_pairs(pad_width, x.ndim)):
+        return _pad(x, pairs, constant_values)
+    for axis, pair in enumerate(pairs):
         if any(pair):
-            places: Any = host.pad(host.arange(x.shape[axis]), pair, mode=mode)  # type: ignore[call-overload]
+            places: Any = host.pad(host.arange(x.shape[axis]), pair, mode=mode)
             x = x[(slice(None),) * axis + (table(places),)]
     return x
 
 
+@composite
 def repeat(x: Tensor, repeats: int | Sequence[int], axis: int | None = None) -> Tensor:
     """x with each element ``repeats`` times in a row, along ``axis`` (None: in the flattened x).
 
@@ -272,17 +302,22 @@ def repeat(x: Tensor, repeats: int | Sequence[int], axis: int | None = None) -> 
     if axis is None or x.ndim == 0:
         x, axis = reshape(x, -1), axis or 0
     axis = normalize_axis(axis, x.ndim, "repeat: axis")
+    if min(repeats if isinstance(repeats, tuple) else [repeats], default=0) < 0:
+        raise ValueError(f"repeat: repeats must not be negative, as in {repeats}")
     places = host.repeat(host.arange(x.shape[axis]), repeats)
     return x[(slice(None),) * axis + (table(places),)]
 
 
-def tile(x: Tensor, repetitions: int | Sequence[int]) -> Tensor:
-    """Copies of x side by side: ``repetitions`` along each axis.
+@composite
+def tile(x: Tensor, reps: int | Sequence[int]) -> Tensor:
+    """Copies of x side by side: ``reps`` of them along each axis. Raises ValueError for a negative number.
 
     >>> tt.tile(tt.tensor([1, 2]), 2)
     tensor([1, 2, 1, 2])
     """
-    counts = [repetitions] if isinstance(repetitions, int) else list(repetitions)
+    counts = [reps] if isinstance(reps, int) else list(reps)
+    if min(counts, default=0) < 0:
+        raise ValueError(f"tile: reps must not be negative, as in {reps}")
     ndim = max(x.ndim, len(counts))
     counts = [1] * (ndim - len(counts)) + counts
     shape = (1,) * (ndim - x.ndim) + tuple(x.shape)
@@ -291,6 +326,7 @@ def tile(x: Tensor, repetitions: int | Sequence[int]) -> Tensor:
     return reshape(spread, tuple([count * length for count, length in zip(counts, shape)]))
 
 
+@composite
 def tril(x: Tensor, k: int = 0) -> Tensor:
     """The lower triangle of the last two axes: 0 above diagonal k. The main diagonal is 0, the next one above it is 1.
 
@@ -302,6 +338,7 @@ def tril(x: Tensor, k: int = 0) -> Tensor:
     return _triangle(x, k, lower=True)
 
 
+@composite
 def triu(x: Tensor, k: int = 0) -> Tensor:
     """The upper triangle of the last two axes: 0 below diagonal k. The main diagonal is 0, the next one above it is 1."""
     return _triangle(x, k, lower=False)

@@ -1,0 +1,212 @@
+"""Which arguments a function takes. Its annotations say it, and ``checked`` holds its callers to them.
+
+So a function's body gets exactly what it says: a Python number for ``int`` and ``float`` (NumPy's numbers become one), True or
+False for ``bool``, a dtype that tensors can have for ``DType``, and for ``Sequence[int]`` a tuple, which nobody can change
+later. Any other argument raises TypeError. Ops do the same with their settings (see calling.py).
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Set
+from typing import Any, NamedTuple, TypeVar, cast
+
+from tinytensor.backend import bfloat16, host, is_array, is_floating, xp
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Kind(NamedTuple):
+    """What an argument must be: in words, and a function that returns the argument as this, or NotImplemented.
+
+    Values of the types in ``usual`` need no reading. For most arguments this is the whole check, and it takes no time.
+    """
+
+    words: str
+    usual: set[type]
+    read: Callable[[Any], Any]
+
+    def of(self, function: str, name: str, value: Any) -> Any:
+        """The argument ``name`` of a function as this kind. Raises TypeError if it is not one."""
+        found = self.read(value)
+        if self.words.startswith("a tensor"):
+            if hasattr(value, "node"):
+                self.usual.add(type(value))  # a class of tensors, which this file cannot import
+            elif found is NotImplemented and value is not None:
+                raise TypeError(f"{function}: {name} must be {self.words}, not {shown(value)}: make it one with tt.tensor(...)")
+        if found is NotImplemented:
+            raise TypeError(f"{function}: {name} must be {self.words}, not {shown(value)}")
+        return found
+
+
+def _scalar_kind(value: Any) -> str:
+    """The kind of a number's dtype ("i", "f", ...) if this is a NumPy number, or an array or a tensor with no axes."""
+    return str(getattr(getattr(value, "dtype", None), "kind", "")) if getattr(value, "shape", None) == () else ""
+
+
+def _integer(value: Any) -> Any:
+    if isinstance(value, int):
+        return NotImplemented if isinstance(value, bool) else int(value)
+    return int(value) if _scalar_kind(value) in ("i", "u") else NotImplemented
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, (int, float)):
+        return value if isinstance(value, int) else float(value)
+    if _scalar_kind(value) not in ("b", "i", "u", "f") or getattr(value, "requires_grad", False):
+        return NotImplemented  # the number of a tensor that requires gradients would lose them
+    number = value.item()
+    return number if isinstance(number, (int, float)) else float(number)
+
+
+def _boolean(value: Any) -> Any:
+    if isinstance(value, bool) or (type(value) is int and value in (0, 1)):
+        return bool(value)
+    return bool(value) if _scalar_kind(value) == "b" else NotImplemented
+
+
+def _text(value: Any) -> Any:
+    return value if isinstance(value, str) else NotImplemented
+
+
+def _nothing(value: Any) -> Any:
+    return value if value is None else NotImplemented
+
+
+def _tensor(value: Any) -> Any:
+    return value if hasattr(value, "node") else NotImplemented
+
+
+def _array(value: Any) -> Any:
+    return value if is_array(value) else NotImplemented
+
+
+def _integers(value: Any) -> Any:
+    if type(value) is tuple and set(map(type, value)) <= {int}:
+        return value
+    return _all_of(value, _integer) if getattr(value, "shape", None) != () else NotImplemented
+
+
+def _nested(value: Any) -> Any:
+    return _all_of(value, lambda item: _integers(item) if isinstance(item, Iterable) else _integer(item))
+
+
+def _tensors(value: Any) -> Any:
+    return NotImplemented if hasattr(value, "node") else _all_of(value, _tensor)
+
+
+def _arrays(value: Any) -> Any:
+    return NotImplemented if hasattr(value, "shape") else _all_of(value, lambda x: x if hasattr(x, "node") else _array(x))
+
+
+def _all_of(value: Any, read: Callable[[Any], Any]) -> Any:
+    """The items of an ordered collection as a tuple."""
+    if isinstance(value, (str, bytes, Mapping, Set)) or not isinstance(value, Iterable):
+        return NotImplemented
+    items = tuple([read(item) for item in value])
+    return NotImplemented if any(item is NotImplemented for item in items) else items
+
+
+def _dtype(value: Any) -> Any:
+    try:
+        dtype = NotImplemented if value is None else host.dtype(value)
+    except TypeError:
+        if bfloat16 is None and value == "bfloat16":
+            raise TypeError("NumPy has no bfloat16; with CuPy it needs the package ml_dtypes: pip install ml_dtypes") from None
+        return NotImplemented
+    return dtype if value is not None and (dtype.kind in "biu" or is_floating(dtype)) else NotImplemented
+
+
+_KINDS = {
+    "Tensor": Kind("a tensor", set(), _tensor),
+    "Array": Kind("a tensor", {xp.ndarray}, _array),
+    "int": Kind("an integer", {int}, _integer),
+    "float": Kind("a number", {float, int, bool}, _number),
+    "bool": Kind("True or False", {bool}, _boolean),
+    "str": Kind("text", {str}, _text),
+    "Sequence[int]": Kind("several integers", set(), _integers),
+    "Sequence[Sequence[int]]": Kind("lists of integers", set(), _nested),
+    "Sequence[Tensor]": Kind("a list or tuple of tensors", set(), _tensors),
+    "Sequence[Array]": Kind("a list or tuple of tensors", set(), _arrays),
+    "DType": Kind("a dtype of numbers or booleans, such as 'float32'", set(), _dtype),
+    "Callable": Kind("a function", set(), lambda value: value if callable(value) else NotImplemented),
+    "None": Kind("None", {type(None)}, _nothing),
+}
+_SHORT = {"Axes": "int | Sequence[int] | None", "Shape": "int | Sequence[int]"}
+
+
+_OF_RULES = {"Tensor": "Tensor | Array", "Sequence[Tensor]": "Sequence[Array]"}
+
+
+def kind_of(annotation: Any, takes_arrays: bool = False) -> Kind | None:
+    """The kind that an annotation names; None for one that is not checked, such as Any."""
+    text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
+    short = _SHORT | _OF_RULES if takes_arrays else _SHORT
+    parts = [name for part in text.split(" | ") for name in short.get(part, part).split(" | ")]
+    names = ["Callable" if part.startswith("Callable[") else part for part in parts]
+    if any(name not in _KINDS for name in names):
+        return None
+    kinds = [_KINDS[name] for name in names]
+    readers = [kind.read for kind in reversed(kinds)]  # None and sequences first, as ``usual`` holds most numbers
+
+    def read(value: Any) -> Any:
+        for of_one in readers:
+            if (found := of_one(value)) is not NotImplemented:
+                return found
+        return NotImplemented
+
+    words = list(dict.fromkeys([kind.words for kind in kinds]))
+    in_words = " or ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)
+    return Kind(in_words, set().union(*[kind.usual for kind in kinds]), read)
+
+
+def kinds_of(function: Callable[..., Any], takes_arrays: bool = False) -> dict[str, Kind | None]:
+    """The kind of each parameter of a function. What may be left out by a default of None may be None."""
+    kinds = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        annotation = parameter.annotation
+        optional = parameter.default is None and isinstance(annotation, str) and "None" not in annotation
+        kinds[name] = kind_of(f"{annotation} | None" if optional else annotation, takes_arrays)
+    return kinds
+
+
+def checked(function: Function, takes_arrays: bool = False) -> Function:
+    """Declare a function, or an ``__init__``, that takes what its annotations say, and nothing else; see above."""
+    kinds = kinds_of(function, takes_arrays)
+    name, names, places = function.__qualname__.removesuffix(".__init__"), list(kinds), list(kinds.values())
+    takes_more = inspect.Parameter.VAR_POSITIONAL in [p.kind for p in inspect.signature(function).parameters.values()]
+
+    @functools.wraps(function)
+    def call(*given: Any, **named: Any) -> Any:
+        of = places + places[-1:] * (len(given) - len(places)) if takes_more else places
+        for place, (value, kind) in enumerate(zip(given, of)):
+            if kind is not None and type(value) not in kind.usual:
+                given = (*given[:place], kind.of(name, names[min(place, len(names) - 1)], value), *given[place + 1 :])
+        for key, value in named.items():
+            kind = kinds.get(key)
+            if kind is not None and type(value) not in kind.usual:
+                named[key] = kind.of(name, key, value)
+        return function(*given, **named)
+
+    return cast(Function, call)
+
+
+def composite(function: Function) -> Function:
+    """Declare a function that is made of ops. It is ``checked``, but like an op it takes arrays where it says tensors, because
+    gradient rules call it with arrays."""
+    return checked(function, takes_arrays=True)
+
+
+def shown(value: Any) -> str:
+    """A wrong argument in an error message: a plain value itself, and otherwise its type and the package that this is from."""
+    if isinstance(value, (bool, int, float, str, type(None))):
+        text = repr(value)
+        return text if len(text) <= 60 else text[:57] + "..."
+    return value.__name__ if isinstance(value, type) else f"a {kind_name(value)}"
+
+
+def kind_name(value: Any) -> str:
+    """A value's type, and if it is not Python's the package that it is from: another library may have a Tensor, too."""
+    package = type(value).__module__.partition(".")[0]
+    return type(value).__name__ if package == "builtins" else f"{package}.{type(value).__name__}"
