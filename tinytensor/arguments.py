@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -33,7 +34,7 @@ class Kind(NamedTuple):
         if self.words.startswith("a tensor"):
             if hasattr(value, "node"):
                 self.usual.add(type(value))  # a class of tensors, which this file cannot import
-            elif found is NotImplemented and value is not None:
+            elif found is NotImplemented and value is not None and not isinstance(value, str):
                 raise TypeError(f"{function}: {name} must be {self.words}, not {shown(value)}: make it one with tt.tensor(...)")
         if found is NotImplemented:
             raise TypeError(f"{function}: {name} must be {self.words}, not {shown(value)}")
@@ -108,32 +109,56 @@ def _all_of(value: Any, read: Callable[[Any], Any]) -> Any:
     return NotImplemented if any(item is NotImplemented for item in items) else items
 
 
+def _mask(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        value = host.asarray(value)
+        return xp.asarray(value) if value.dtype == bool else NotImplemented
+    is_mask = hasattr(value, "node") or isinstance(value, bool) or (is_array(value) and value.dtype.kind in "biuf")
+    return value if is_mask else NotImplemented
+
+
+def _path(value: Any) -> Any:
+    return value if isinstance(value, (str, os.PathLike)) else NotImplemented
+
+
+def _function(value: Any) -> Any:
+    return value if callable(value) else NotImplemented
+
+
+def _parameter(value: Any) -> Any:
+    return value if hasattr(value, "assign") else NotImplemented
+
+
 def _dtype(value: Any) -> Any:
     try:
         dtype = NotImplemented if value is None else host.dtype(value)
     except TypeError:
-        if bfloat16 is None and value == "bfloat16":
+        if bfloat16 is None and isinstance(value, str) and value == "bfloat16":
             raise TypeError("NumPy has no bfloat16; with CuPy it needs the package ml_dtypes: pip install ml_dtypes") from None
         return NotImplemented
     return dtype if value is not None and (dtype.kind in "biu" or is_floating(dtype)) else NotImplemented
 
 
-_KINDS = {
+_KINDS = {  # where several kinds are allowed, they are tried in this order
     "Tensor": Kind("a tensor", set(), _tensor),
     "Array": Kind("a tensor", {xp.ndarray}, _array),
-    "int": Kind("an integer", {int}, _integer),
-    "float": Kind("a number", {float, int, bool}, _number),
-    "bool": Kind("True or False", {bool}, _boolean),
-    "str": Kind("text", {str}, _text),
+    "Mask": Kind("a tensor or array of booleans", set(), _mask),
+    "None": Kind("None", {type(None)}, _nothing),
     "Sequence[int]": Kind("several integers", set(), _integers),
     "Sequence[Sequence[int]]": Kind("lists of integers", set(), _nested),
     "Sequence[Tensor]": Kind("a list or tuple of tensors", set(), _tensors),
     "Sequence[Array]": Kind("a list or tuple of tensors", set(), _arrays),
+    "int": Kind("an integer", {int}, _integer),
+    "float": Kind("a number", {float, int, bool}, _number),
+    "bool": Kind("True or False", {bool}, _boolean),
+    "str": Kind("text", {str}, _text),
     "DType": Kind("a dtype of numbers or booleans, such as 'float32'", set(), _dtype),
-    "Callable": Kind("a function", set(), lambda value: value if callable(value) else NotImplemented),
-    "None": Kind("None", {type(None)}, _nothing),
+    "PathLike": Kind("a path", {str}, _path),
+    "Callable": Kind("a function", set(), _function),
+    "Parameter": Kind("a Parameter", set(), _parameter),
 }
-_SHORT = {"Axes": "int | Sequence[int] | None", "Shape": "int | Sequence[int]"}
+TENSOR, NUMBER = _KINDS["Tensor"], Kind("a tensor or a number", *_KINDS["float"][1:])
+_SHORT = {"Axes": "int | Sequence[int] | None", "Shape": "int | Sequence[int]", "Function": "Callable"}
 
 
 _OF_RULES = {"Tensor": "Tensor | Array", "Sequence[Tensor]": "Sequence[Array]"}
@@ -148,7 +173,7 @@ def kind_of(annotation: Any, takes_arrays: bool = False) -> Kind | None:
     if any(name not in _KINDS for name in names):
         return None
     kinds = [_KINDS[name] for name in names]
-    readers = [kind.read for kind in reversed(kinds)]  # None and sequences first, as ``usual`` holds most numbers
+    readers = [kind.read for name, kind in _KINDS.items() if name in names]
 
     def read(value: Any) -> Any:
         for of_one in readers:

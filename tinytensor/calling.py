@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from tinytensor.arguments import kind_name
-from tinytensor.backend import Array, default_dtype, host, is_array, is_floating, is_host_array, no_warnings, xp
+from tinytensor.arguments import NUMBER, TENSOR
+from tinytensor.backend import Array, default_dtype, is_array, is_floating, no_warnings, xp
 from tinytensor.changes import PLAIN
 from tinytensor.checks import calling_line, check_not_masked
 from tinytensor.engine import Node, check_finite
@@ -51,7 +51,7 @@ def bind(op: Op, args: tuple[Any, ...], settings: dict[str, Any]) -> list[Any]:
     """
     given = len(args)
     arguments = list(args) if given == len(op.names) and not settings else _in_order(op, args, settings)
-    for place, name, kind in op.kinds:
+    for place, name, kind in op.setting_kinds:
         if type(arguments[place]) not in kind.usual:
             arguments[place] = kind.of(op.name, name, arguments[place])
     return arguments
@@ -88,7 +88,7 @@ def _with_tensors(op: Op, arguments: list[Any]) -> TensorClass:
             parents.append(x.node)
             all_default = all_default and x.data.dtype is default_dtype
         else:
-            operands[place] = _number(op, x)
+            operands[place] = _operand(op, place, x)
             parents.append(None)
     if not all_default:
         for place, array in zip(places, op.promoted([operands[place] for place in places])):
@@ -119,14 +119,12 @@ def _with_tensors(op: Op, arguments: list[Any]) -> TensorClass:
     return Tensor._wrap(out, node)
 
 
-def _number(op: Op, value: Any) -> Any:
+def _operand(op: Op, place: int, value: Any) -> Any:
     """An operand that is not a tensor: a Python number, or None for an input that was left out. Raises TypeError for others."""
-    if value is None or type(value) in (int, float, bool):
-        return value
-    if isinstance(value, host.generic):
-        return value.item()
-    kind = "an array" if is_array(value) or is_host_array(value) else f"a {kind_name(value)}"
-    raise TypeError(f"{op.name} got a tensor and {kind}: make it a tensor with tt.tensor(...) first")
+    kind, name = (TENSOR, f"operand {place}") if op.several else (op.input_kinds[place], op.names[place])
+    if kind is None:
+        return value if value is None else NUMBER.of(op.name, name, value)
+    return value if type(value) in kind.usual else kind.of(op.name, name, value)
 
 
 def _setting(op: Op, place: int, value: Any, recording: bool) -> Any:
@@ -160,7 +158,6 @@ _REMEDIES = {
     ),
     "is out of bounds for array of dimension": "axes run from -ndim to ndim - 1",
     "zero-size array to reduction": "there is nothing to choose from, because an axis has length 0",
-    "NoneType": "an operand is missing, or None: give it a tensor or a number",
 }
 
 
@@ -170,7 +167,6 @@ def explain(op: Op, arguments: Sequence[Any], error: Exception) -> Exception:
     shapes = ", ".join(f"{tuple(v.shape)}" for v in operands if hasattr(v, "shape"))
     reason = " ".join(str(error).split())
     remedy = next((r for said, r in _REMEDIES.items() if any(part in reason for part in said.split("|"))), "")
-    if remedy and ("NoneType" not in reason or any(x is None for x in operands)):  # otherwise the None is a bug in this library
-        reason = f"{remedy} ({reason})"
+    reason = f"{remedy} ({reason})" if remedy else reason
     kind = next(k for k in (IndexError, TypeError, OverflowError, ValueError) if isinstance(error, k))
     return kind(f"{op.name} of shapes {shapes}: {reason}" if shapes else f"{op.name}: {reason}")

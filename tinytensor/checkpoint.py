@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from tinytensor import random
+from tinytensor.arguments import checked
 from tinytensor.backend import owner
 from tinytensor.calling import wrap
 from tinytensor.changes import arrays_in, check_unchanged, next_number
@@ -18,6 +19,7 @@ from tinytensor.op import Op
 from tinytensor.tensor import Tensor
 
 
+@checked
 def checkpoint(function: Callable[..., Tensor], *inputs: Any) -> Tensor:
     """``function(*inputs)``. Only the inputs are kept for the backward pass, which calls the function a second time.
 

@@ -94,8 +94,13 @@ class Op:
         self.inputs = inputs or tuple(n for n in self.names if n in rules) or tuple(self.required)
         self.input_places = [self.places[name] for name in self.inputs]
         self.setting_places = [place for name, place in self.places.items() if name not in self.inputs]
-        kinds = kinds_of(forward)
-        self.kinds = [(self.places[n], n, kind) for n, kind in kinds.items() if kind and "a tensor" not in kind.words]
+        of_inputs, of_settings = kinds_of(forward), kinds_of(forward, takes_arrays=True)
+        self.input_kinds = {self.places[name]: of_inputs[name] for name in self.inputs}
+        self.setting_kinds = [
+            (self.places[name], name, kind)
+            for name, kind in of_settings.items()
+            if kind and name not in rules and name not in inputs
+        ]
         self.none_needed = (False,) * len(self.inputs)  # what ``needed`` is when no input needs a gradient
         self._check_rules()
         all_ops[self.name] = self

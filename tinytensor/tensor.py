@@ -428,10 +428,10 @@ class Tensor:
         return ops.trunc(self)
 
     def __eq__(self, other: Any) -> Tensor:  # type: ignore[override]
-        return ops.equal(self, other)
+        return NotImplemented if other is None else ops.equal(self, other)
 
     def __ne__(self, other: Any) -> Tensor:  # type: ignore[override]
-        return ops.not_equal(self, other)
+        return NotImplemented if other is None else ops.not_equal(self, other)
 
     def __lt__(self, other: Any) -> Tensor:
         return ops.less(self, other)

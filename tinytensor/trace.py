@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from tinytensor import kernels
+from tinytensor.arguments import checked
 from tinytensor.backend import bool_dtype, default_dtype, host, xp
 from tinytensor.calling import bind, wrap
 from tinytensor.changes import PLAIN
@@ -22,6 +23,7 @@ from tinytensor.op import Function, Op
 from tinytensor.tensor import Tensor
 
 
+@checked
 def trace(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """A faster version of ``function``, for many calls. The function takes tensors and returns one. No gradients flow.
 
@@ -229,6 +231,7 @@ def _general(op: Op, arguments: Sequence[Any], shape: tuple[int, ...]) -> Callab
     return call
 
 
+@checked
 def opaque(function: Function) -> Function:
     """Declare a function of arrays, and of any other objects, as a function of tensors that is one step of a traced program.
 

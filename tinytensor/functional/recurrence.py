@@ -62,7 +62,12 @@ def _through_time(
     check=lambda projected, weight, state: _check(1, projected, weight, state),
 )
 def rnn(
-    projected: Tensor, weight: Tensor, state: Tensor, mask: Any = None, is_reversed: bool = False, activation: str = "tanh"
+    projected: Tensor,
+    weight: Tensor,
+    state: Tensor,
+    mask: Tensor | None = None,
+    is_reversed: bool = False,
+    activation: str = "tanh",
 ) -> Tensor:
     """The plain recurrent network (Elman 1990): h' = f(projected + h weightᵀ), with f = "tanh" or "relu".
 
@@ -81,7 +86,7 @@ def rnn(
     check=lambda projected, weight, bias, state: _check(3, projected, weight, state, bias=bias),
 )
 def gru(
-    projected: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor, mask: Any = None, is_reversed: bool = False
+    projected: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor, mask: Tensor | None = None, is_reversed: bool = False
 ) -> Tensor:
     """The gated recurrent unit (Cho et al. 2014), with the reset gate after the product, as in PyTorch and cuDNN.
 
@@ -108,7 +113,9 @@ def gru(
     inputs=("projected", "weight", "state", "cell"),
     check=lambda projected, weight, state, cell: _check(4, projected, weight, state, cell),
 )
-def lstm(projected: Tensor, weight: Tensor, state: Tensor, cell: Tensor, mask: Any = None, is_reversed: bool = False) -> Tensor:
+def lstm(
+    projected: Tensor, weight: Tensor, state: Tensor, cell: Tensor, mask: Tensor | None = None, is_reversed: bool = False
+) -> Tensor:
     """Long short-term memory (Hochreiter and Schmidhuber 1997; the forget gate is of Gers et al. 2000).
 
     With a = projected + h weightᵀ, and the gates in PyTorch's order i, f, u, o (it calls u g): i, f and o are sigmoids, u is a

@@ -6,6 +6,9 @@ Comparisons, logic and bitwise ops are in comparisons.py, activations in activat
 hyperbolic functions, and so is ``sigmoid``, because the rule of ``logaddexp`` uses it.
 """
 
+# Annotations tell what users pass; the bodies get arrays.
+# mypy: disable-error-code="return-value, union-attr"
+
 from __future__ import annotations
 
 import math
@@ -18,6 +21,8 @@ from tinytensor.op import op
 
 if TYPE_CHECKING:
     from tinytensor.tensor import Tensor
+
+Mask = Any  # a tensor or an array of booleans, which may be a list of them, or a single one
 
 __all__ = [
     "abs", "add", "arccos", "arcsin", "arctan", "ceil", "clip", "copy", "cos", "cosh", "divide", "erf", "exp", "exp2",
@@ -57,19 +62,19 @@ def copy(x: Tensor) -> Tensor:
 
 
 @op(x=lambda g: g, y=lambda g: g)
-def add(x: Tensor, y: Tensor | float) -> Tensor:
+def add(x: Tensor | float, y: Tensor | float) -> Tensor:
     """x + y."""
     return x + y
 
 
 @op(x=lambda g: g, y=lambda g: -g)
-def subtract(x: Tensor, y: Tensor | float) -> Tensor:
+def subtract(x: Tensor | float, y: Tensor | float) -> Tensor:
     """x - y."""
     return x - y
 
 
 @op(x=lambda g, y: g * y, y=lambda g, x: g * x)
-def multiply(x: Tensor, y: Tensor | float) -> Tensor:
+def multiply(x: Tensor | float, y: Tensor | float) -> Tensor:
     """x * y."""
     return x * y
 
@@ -81,13 +86,13 @@ def _divide_gradient_of_divisor(g: Any, x: Any, y: Any) -> Any:
 
 
 @op(floating=True, x=lambda g, y: g / _safe_divisor(g, y), y=_divide_gradient_of_divisor)
-def divide(x: Tensor, y: Tensor | float) -> Tensor:
+def divide(x: Tensor | float, y: Tensor | float) -> Tensor:
     """x / y. Integers give float32."""
     return x / y
 
 
 @op(x=_zero_gradient, y=_zero_gradient)
-def floor_divide(x: Tensor, y: Tensor | float) -> Tensor:
+def floor_divide(x: Tensor | float, y: Tensor | float) -> Tensor:
     """x / y rounded down, like Python's ``//``. Its gradient is 0 everywhere. Booleans count as the integers 0 and 1.
 
     >>> tt.floor_divide(tt.tensor([-3, 3]), 2)
@@ -97,7 +102,7 @@ def floor_divide(x: Tensor, y: Tensor | float) -> Tensor:
 
 
 @op(x=lambda g: g, y=lambda g, x, y: -g * floor_divide(x, y))
-def remainder(x: Tensor, y: Tensor | float) -> Tensor:
+def remainder(x: Tensor | float, y: Tensor | float) -> Tensor:
     """The remainder x - (x // y) * y. It has the sign of y, like Python's ``%``. Booleans count as the integers 0 and 1.
 
     >>> tt.remainder(tt.tensor([-3, 3]), 2)
@@ -122,7 +127,7 @@ def _power_gradient_of_exponent(g: Any, x: Any, y: Any, out: Any) -> Any:
 
 
 @op(x=_power_gradient_of_base, y=_power_gradient_of_exponent)
-def power(x: Tensor, y: Tensor | float) -> Tensor:
+def power(x: Tensor | float, y: Tensor | float) -> Tensor:
     """x ** y. An integer to an integer power is an integer, and any other power is floating-point. Booleans count as 0 and 1.
 
     The gradient with respect to y is NaN where x < 0: there x ** y is real only for some y.
@@ -331,7 +336,7 @@ def _difference(x: Any, y: Any) -> Any:
 
 
 @op(floating=True, x=lambda g, x, y: g * sigmoid(_difference(x, y)), y=lambda g, x, y: g * sigmoid(_difference(y, x)))
-def logaddexp(x: Tensor, y: Tensor | float) -> Tensor:
+def logaddexp(x: Tensor | float, y: Tensor | float) -> Tensor:
     """log(exp(x) + exp(y)), without overflow."""
     return xp.logaddexp(x, y)
 
@@ -340,7 +345,7 @@ def logaddexp(x: Tensor, y: Tensor | float) -> Tensor:
 
 
 @op(x=lambda g, condition: where(condition, g, 0.0), y=lambda g, condition: where(condition, 0.0, g))
-def where(condition: Any, x: Tensor | float, y: Tensor | float) -> Tensor:
+def where(condition: Mask, x: Tensor | float | None, y: Tensor | float | None) -> Tensor:
     """x where ``condition`` (boolean) is true, else y. An element that is not selected gets the gradient 0.
 
     All three broadcast to the shape of the result.
@@ -374,7 +379,7 @@ def _choice_gradient(g: Any, loses: Any, ties: Any) -> Any:
 
 
 @op(x=lambda g, x, y: _choice_gradient(g, x < y, x == y), y=lambda g, x, y: _choice_gradient(g, y < x, x == y))
-def maximum(x: Tensor, y: Tensor | float) -> Tensor:
+def maximum(x: Tensor | float, y: Tensor | float) -> Tensor:
     """The larger of x and y. In a tie each gets half of the gradient. If one is NaN, the result is NaN, and both get all.
 
     >>> tt.maximum(tt.tensor([1.0, 5.0]), 3.0)
@@ -384,7 +389,7 @@ def maximum(x: Tensor, y: Tensor | float) -> Tensor:
 
 
 @op(x=lambda g, x, y: _choice_gradient(g, x > y, x == y), y=lambda g, x, y: _choice_gradient(g, y > x, x == y))
-def minimum(x: Tensor, y: Tensor | float) -> Tensor:
+def minimum(x: Tensor | float, y: Tensor | float) -> Tensor:
     """The smaller of x and y. In a tie each gets half of the gradient. If one is NaN, the result is NaN, and both get all."""
     return xp.minimum(x, y)
 
@@ -423,7 +428,7 @@ def clip(x: Tensor, min: Tensor | float | None = None, max: Tensor | float | Non
 
 
 @composite
-def masked_fill(x: Tensor, mask: Any, value: Tensor | float) -> Tensor:
+def masked_fill(x: Tensor, mask: Mask, value: Tensor | float) -> Tensor:
     """x, but ``value`` where the boolean ``mask`` is true.
 
     >>> x = tt.tensor([1.0, 2.0, 3.0])

@@ -310,7 +310,7 @@ def _check_ids(ids: Any, num_rows: int) -> None:
 
 
 @op(rows=lambda g, ids: _embedding(g, ids))
-def sum_rows(rows: Any, ids: Any, num_rows: int) -> Tensor:
+def sum_rows(rows: Any, ids: Tensor, num_rows: int) -> Tensor:
     """Row i of the result (num_rows, width) is the sum of the ``rows`` (..., width) whose id is i."""
     if rows.shape[:-1] != ids.shape:
         raise ValueError("each row needs one id: the ids must have the shape of the rows without the last axis")

@@ -216,7 +216,7 @@ def _diagonal(term: str, x: Tensor) -> tuple[str, Tensor]:
 
 
 @op(floating=True, x=lambda g, cosine, sine: rotate_pairs(g, cosine, -sine))  # back by the same angles
-def rotate_pairs(x: Tensor, cosine: Any, sine: Any) -> Tensor:
+def rotate_pairs(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     """x (..., 2 n) with each pair of elements, i and n + i, rotated by an angle, of which the cosine and the sine are given.
 
     These broadcast to (..., n) and get no gradient. Raises ValueError if the last axis of x has an odd length.
