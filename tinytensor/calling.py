@@ -49,8 +49,9 @@ def bind(op: Op, args: tuple[Any, ...], settings: dict[str, Any]) -> list[Any]:
     Raises TypeError if there are too many, if a name is unknown or given twice, if a required setting is missing, and for a
     setting of the wrong kind.
     """
-    given = len(args)
-    arguments = list(args) if given == len(op.names) and not settings else _in_order(op, args, settings)
+    arguments = list(args) if len(args) == len(op.names) and not settings else _in_order(op, args, settings)
+    if not op.setting_kinds:
+        return arguments
     for place, name, kind in op.setting_kinds:
         if type(arguments[place]) not in kind.usual:
             arguments[place] = kind.of(op.name, name, arguments[place])
