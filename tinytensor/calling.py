@@ -38,6 +38,8 @@ def call(op: Op, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
         if isinstance(x, Tensor):
             return _with_tensors(op, arguments)
     if type(arguments[0]) is not xp.ndarray and not any(map(is_array, arguments[0] if op.several else arguments)):
+        for place in () if op.several else op.input_places:
+            _operand(op, place, arguments[place])  # an error that names the first wrong one
         kinds = ", ".join(type(x).__name__ for x in args) or "nothing"
         raise TypeError(f"{op.name} needs a tensor and got {kinds}: make one with tt.tensor(...)")
     return op.compute(arguments, op.none_needed)[0]

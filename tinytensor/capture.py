@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tinytensor import backend
+from tinytensor.arguments import checked
 from tinytensor.backend import host, is_host_array, xp
 from tinytensor.capturing import CaptureError, Number, Step
 from tinytensor.tensor import Tensor
@@ -57,6 +58,7 @@ class capture:
             loss = fast(*batch(), schedule(i))
     """
 
+    @checked
     def __init__(self, function: Callable[..., Any]):
         if backend.name != "cupy":
             raise CaptureError("only a GPU can capture a step: set TINYTENSOR_BACKEND=cupy")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tinytensor.arguments import checked
-from tinytensor.backend import DType, default_dtype, index_dtype, xp
+from tinytensor.backend import DType, default_dtype, index_dtype, no_warnings, xp
 from tinytensor.tensor import Tensor, on_host
 
 Shape = int | Sequence[int]
@@ -99,7 +99,8 @@ def arange(
     if count:
         on_host([start, start + (count - 1) * step], dtype)  # an error if the dtype cannot hold the ends
     places = xp.arange(count, dtype=index_dtype if integers else "float64")
-    return _leaf((places * step + start).astype(dtype), requires_grad)
+    with no_warnings():
+        return _leaf((places * step + start).astype(dtype), requires_grad)
 
 
 @checked
@@ -119,7 +120,8 @@ def linspace(
     if num < 0:
         raise ValueError(f"linspace: num must be at least 0, not {num}")
     on_host([start, stop], dtype)  # an error if the dtype cannot hold them
-    return _leaf(xp.linspace(start, stop, num, endpoint=endpoint, dtype=dtype or default_dtype), requires_grad)
+    with no_warnings():
+        return _leaf(xp.linspace(start, stop, num, endpoint=endpoint, dtype=dtype or default_dtype), requires_grad)
 
 
 @checked

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tinytensor import engine
+from tinytensor.arguments import checked
 from tinytensor.backend import host, to_numpy
 from tinytensor.tensor import Tensor, start_of_backward
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 MOST_VALUES = 4  # of a node, that are written out
 
 
+@checked
 def draw_graph(
     output: Tensor, names: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]] = (), gradients: bool = False
 ) -> Drawing:

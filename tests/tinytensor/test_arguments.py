@@ -1,0 +1,212 @@
+"""Arguments: a wrong kind is refused by the function's and the argument's names, and never gives a result."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tinytensor as tt
+from tinytensor import functional, nn, optim
+from tinytensor.backend import xp
+from tinytensor.op import Op
+
+x = tt.tensor([[1.0, 2.0], [3.0, 4.0]])
+
+# Values that no argument of this annotation may be. Where an annotation has several parts, those that are in all their rows.
+WRONG: dict[str, tuple[Any, ...]] = {
+    "Tensor": (None, 1.5, 2, True, "text", [1.0, 2.0], {"a": 1}, 1j, len),
+    "Parameter": (None, 1.5, 2, True, "text", [1.0, 2.0], {"a": 1}, 1j, len, x),
+    "Mask": (None, 1.5, 2, "text", [1.0, 2.0], {"a": 1}, 1j, len),
+    "Sequence[Tensor]": (None, 1.5, 2, True, "text", [1.0, 2.0], {"a": 1}, 1j, len, x),
+    "int": (None, 1.5, True, "text", "1", [1.0, 2.0], [1], {"a": 1}, 1j, len, math.nan, x),
+    "float": (None, "text", "1", [1.0, 2.0], [1], {"a": 1}, 1j, len, x),
+    "bool": (None, 1.5, 2, "text", "False", [1.0, 2.0], [True], {"a": 1}, 1j, len, x),
+    "str": (None, 1.5, 2, True, [1.0, 2.0], ["mean"], {"a": 1}, 1j, len, x),
+    "DType": (None, 1.5, 2, True, "text", {"a": 1}, 1j, complex, object, "datetime64[s]"),
+    "Sequence[int]": (None, 1.5, 2, True, "text", "1", [1.0, 2.0], [True], ["1"], {"a": 1}, 1j, len, math.nan, x),
+    "Sequence[Sequence[int]]": (None, 1.5, 2, True, "text", "1", [1.0, 2.0], [["1"]], {"a": 1}, 1j, len, math.nan, x),
+    "Callable": (None, 1.5, 2, True, "text", [1.0, 2.0], {"a": 1}, 1j, x),
+    "PathLike": (None, 1.5, 2, True, [1.0, 2.0], {"a": 1}, 1j, len, x),
+    "None": (
+        1.5,
+        2,
+        True,
+        "text",
+        "1",
+        "False",
+        [1.0, 2.0],
+        [1],
+        [True],
+        {"a": 1},
+        1j,
+        len,
+        math.nan,
+        x,
+        complex,
+        object,
+        "U3",
+    ),
+}
+SHORT = {"Axes": "int | Sequence[int] | None", "Shape": "int | Sequence[int]", "Function": "Callable"}
+
+
+def public() -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Every function and class that users call, each once, with its name."""
+    seen = set()
+    for module in (tt, functional, tt.random, nn, nn.init, optim):
+        for name, function in vars(module).items():
+            is_ours = getattr(function, "__module__", "").startswith("tinytensor")
+            if not name.startswith("_") and callable(function) and is_ours and id(function) not in seen:
+                seen.add(id(function))
+                if not (inspect.isclass(function) and issubclass(function, Exception)):
+                    yield name, function
+
+
+def parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    if isinstance(function, Op):
+        function = getattr(function, "reference", function.forward)
+    return [p for p in inspect.signature(function).parameters.values() if p.kind is not p.VAR_KEYWORD]
+
+
+def parts(parameter: inspect.Parameter) -> list[str]:
+    text = str(parameter.annotation)
+    found = [name for part in text.split(" | ") for name in SHORT.get(part, part).split(" | ")]
+    return ["Callable" if part.startswith("Callable") else part for part in found]
+
+
+def right(parameter: inspect.Parameter) -> Any:
+    """A value of the right kind."""
+    if parameter.default is not parameter.empty:
+        return parameter.default
+    examples: dict[str, Any] = {"Tensor": x, "Sequence[Tensor]": [x, x], "Mask": x > 0, "int": 1, "float": 0.5, "str": ""}
+    examples |= {"Parameter": nn.Parameter([[1.0]]), "Callable": lambda *_: x, "Sequence[int]": (1,)}
+    return next((examples[part] for part in parts(parameter) if part in examples), x)
+
+
+def call(function: Callable[..., Any], wrong: inspect.Parameter, value: Any) -> Any:
+    """The function with arguments of the right kinds, but one."""
+    given, named = [], {}
+    for parameter in parameters(function):
+        one = value if parameter.name == wrong.name else right(parameter)
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            named[parameter.name] = one
+        elif parameter.kind is not parameter.VAR_POSITIONAL or parameter.name == wrong.name:
+            given.append(one)
+    return function(*given, **named)
+
+
+CHECKED = [
+    pytest.param(name, function, parameter, id=f"{name}({parameter.name})")
+    for name, function in public()
+    for parameter in parameters(function)
+    if all(part in WRONG for part in parts(parameter))
+]
+
+
+@pytest.mark.parametrize(("name", "function", "parameter"), CHECKED)
+def test_a_wrong_kind_is_refused(name, function, parameter):
+    rows = [[repr(value) for value in WRONG[part]] for part in parts(parameter)]
+    for value in WRONG[parts(parameter)[0]]:
+        if all(repr(value) in row for row in rows) and not (value is None and parameter.default is None):
+            with pytest.raises(TypeError) as caught:
+                call(function, parameter, value)
+            message = str(caught.value)
+            assert name in message, (value, message)
+            assert parameter.name in message, (value, message)
+            assert "\n" not in message
+
+
+# ---------------------------------------------------------------------------------------------------------- what arrives
+
+
+@pytest.mark.parametrize(
+    ("act", "want"),
+    {
+        "numpy axis": (lambda: x.sum(np.int64(0)).shape, (2,)),
+        "array of axes": (lambda: x.sum(np.array([0, 1])).shape, ()),
+        "0-d array": (lambda: tt.topk(x, np.array(1))[1].shape, (2, 1)),
+        "tensor of one integer": (lambda: tt.topk(x, tt.tensor(1))[1].shape, (2, 1)),
+        "list of axes": (lambda: x.sum([0, 1]).shape, ()),
+        "numpy shape": (lambda: x.reshape(np.array([4, 1])).shape, (4, 1)),
+        "numpy sections": (lambda: len(tt.split(x, np.int64(2))), 2),
+        "array of places": (lambda: len(tt.split(x, np.array([1]))), 2),
+        "numpy reps": (lambda: tt.tile(x, np.int64(2)).shape, (2, 4)),
+        "numpy axes": (lambda: tt.tensordot(x, x, np.int64(1)).shape, (2, 2)),
+        "arrays of axes": (lambda: tt.tensordot(x, x, (np.array([0]), [1])).shape, (2, 2)),
+        "numpy boolean": (lambda: x.sum(0, keepdims=np.True_).shape, (1, 2)),
+        "0 or 1": (lambda: x.sum(0, keepdims=1).shape, (1, 2)),
+        "numpy number": (lambda: tt.elu(-x, np.float32(2.0)).dtype, np.float32),
+        "generator": (lambda: tt.stack(row for row in x).shape, (2, 2)),
+        "generator, no axis": (lambda: tt.concatenate((row for row in x), None).shape, (4,)),
+    }.values(),
+    ids=str,
+)
+def test_numbers_of_numpy_become_pythons_and_lists_tuples(act, want):
+    assert act() == want
+
+
+def later(settings: Any, change: Callable[[], None], f: Callable[..., tt.Tensor]) -> tuple[list[float], list[float]]:
+    """The gradient of f by its input, with settings that are changed before backward, and without the change."""
+    point = tt.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    want = tt.grad(f(point, settings).sum(), point).tolist()
+    loss = f(point, settings).sum()
+    change()
+    return tt.grad(loss, point).tolist(), want
+
+
+KEPT = {
+    "where": (mask := xp.array([True, False, True]), lambda: mask.fill(False), lambda x, m: tt.where(m, x, 0.0)),
+    "masked_fill": (fill := xp.array([True, False, True]), lambda: fill.fill(False), lambda x, m: x.masked_fill(m, 0.0)),
+    "a boolean index": (chosen := xp.array([True, False, True]), lambda: chosen.fill(False), lambda x, m: x[m]),
+    "an index": (index := xp.array([0, 0]), lambda: index.fill(2), lambda x, i: x[i]),
+    "an index in a tuple": (inside := xp.array([0, 0]), lambda: inside.fill(2), lambda x, i: x[None][0, i]),
+    "take": (places := xp.array([0, 0]), lambda: places.fill(2), lambda x, i: tt.take(x, i)),
+    "embedding": (ids := xp.array([0, 0]), lambda: ids.fill(2), lambda x, i: tt.embedding(i, x.reshape(3, 1))),
+    "scatter": (to := xp.array([0, 1, 2]), lambda: to.fill(9), lambda x, i: tt.scatter(x, i, 10)),
+    "a list of axes": (axes := [0], lambda: axes.append(1), lambda x, a: tt.sum(x.reshape(3, 1), axis=a)),
+    "a list as shape": (shape := [3, 1], lambda: shape.reverse(), lambda x, s: x.reshape(s) * x.reshape(3, 1)),
+    "a list of widths": (widths := [1, 2], lambda: widths.reverse(), lambda x, w: tt.pad(x, w) * tt.arange(6.0)),
+    "rotations": (
+        cosine := xp.array([[0.5]], "float32"),
+        lambda: cosine.fill(9.0),
+        lambda x, c: tt.rotate_pairs(x[:2].reshape(1, 2), c, c),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_what_the_caller_changes_later_changes_no_gradient(name):
+    found, want = later(*KEPT[name])
+    assert found == want
+
+
+# ----------------------------------------------------------------------------------------------------------- NumPy's names
+
+GUIDE = (Path(__file__).parents[2] / "docs/guides/from_numpy.md").read_text("utf-8")
+# The tensors, which NumPy gives many names.
+OUR_FIRST = "x y tensors subscripts start constant_values".split()
+THEIR_FIRST = "A a arr array arrays ary b m tup v x1 x2 start_or_stop operands kwargs".split()
+OTHER_FUNCTIONS = {"trace", "load", "save"}
+ALIKE = [
+    name
+    for name, function in public()
+    if callable(getattr(np, name, None)) and getattr(tt, name, None) is function and name not in OTHER_FUNCTIONS
+]
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_arguments_have_numpys_names_or_the_guide_says_what_differs(name):
+    theirs = list(inspect.signature(getattr(np, name)).parameters)
+    ours = [parameter.name for parameter in parameters(getattr(tt, name))]
+    differing = {*theirs} - {*ours} - {*THEIR_FIRST} | {*ours} - {*theirs} - {*OUR_FIRST}
+    assert [argument for argument in differing if f"`{argument}=`" not in GUIDE] == []
+    shared = [theirs.index(argument) for argument in ours if argument in theirs]
+    assert shared == sorted(shared) or (
+        name in ("std", "var") and "In `std` and `var`, `keepdims=` stands before `ddof=`" in GUIDE
+    )
