@@ -29,7 +29,6 @@ from tinytensor.backend import (
     is_array,
     is_floating,
     is_host_array,
-    no_warnings,
     to_numpy,
     xp,
 )
@@ -82,7 +81,7 @@ def _of_python(array: Any, dtype: DType, data: Any) -> Any:
         if array.size and host.abs(array).max() >= 2.0**63 and _are_integers(data):
             raise _too_large(data)
         dtype = default_dtype
-    with no_warnings():
+    with host.errstate(all="ignore"):
         out = array.astype(dtype or array.dtype)
     if out.dtype.kind in "iu" and not (fits := host.trunc(array) == out).all():
         raise OverflowError(f"{out.dtype} cannot hold {array[~fits].flat[0]}: use a dtype that can")
