@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from tinytensor.backend import Array, default_dtype, host, is_array, is_floating, is_host_array, no_warnings, xp
 from tinytensor.checks import calling_line
 from tinytensor.engine import Node, check_finite
-from tinytensor.modes import modes
+from tinytensor.modes import Modes, modes
 
 if TYPE_CHECKING:
     from tinytensor.op import Op
@@ -29,12 +29,13 @@ def wrap(array: Array, node: Node | None = None) -> TensorClass:
 
 def call(op: Op, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
     """The op's result: a tensor if an argument is a tensor, an array if all are raw arrays."""
-    if modes.tracer is not None:
-        return modes.tracer.call(op, args, settings)
+    now = modes()
+    if now.tracer is not None:
+        return now.tracer.call(op, args, settings)
     arguments = bind(op, args, settings)
     for x in arguments[0] if op.several else arguments:
         if isinstance(x, Tensor):
-            return _with_tensors(op, arguments)
+            return _with_tensors(op, arguments, now)
     if type(arguments[0]) is not xp.ndarray and not any(map(is_array, arguments[0] if op.several else arguments)):
         kinds = ", ".join(type(x).__name__ for x in args) or "nothing"
         raise TypeError(f"{op.name} needs a tensor and got {kinds}: make one with tt.tensor(...)")
@@ -63,7 +64,7 @@ def bind(op: Op, args: tuple[Any, ...], settings: dict[str, Any]) -> list[Any]:
     return arguments
 
 
-def _with_tensors(op: Op, arguments: list[Any]) -> TensorClass:
+def _with_tensors(op: Op, arguments: list[Any], now: Modes) -> TensorClass:
     """The op's result where at least one input is a tensor. The call is recorded if a gradient can flow back through it."""
     if op.several:
         arguments[0] = list(arguments[0])  # arrays are put into it, and the caller's list stays as it is
@@ -87,9 +88,9 @@ def _with_tensors(op: Op, arguments: list[Any]) -> TensorClass:
         if isinstance(arguments[place], Tensor):
             arguments[place] = _setting(op, place, arguments[place])
 
-    recording = modes.recording and op.differentiable and any(parents)
+    recording = now.recording and op.differentiable and any(parents)
     needed = tuple([parent is not None for parent in parents]) if recording else op.none_needed
-    if modes.warnings_off:
+    if now.warnings_off:
         out, residuals = op.compute(arguments, needed)
     else:
         with no_warnings():
@@ -102,9 +103,9 @@ def _with_tensors(op: Op, arguments: list[Any]) -> TensorClass:
     node = None
     if recording and is_floating(out.dtype):
         node = Node(op, tuple(parents), op.saved(arguments, out, residuals, needed), out.shape, out.dtype)
-        if modes.keeping_values:
+        if now.keeping_values:
             node.value = out
-    if modes.detecting_anomalies:
+    if now.detecting_anomalies:
         check_finite(out, f"the output of {op.name!r}, called at {node.line if node else calling_line()},")
     return Tensor._wrap(out, node)
 
@@ -127,7 +128,7 @@ def _kind(value: Any) -> str:
 
 def _setting(op: Op, place: int, value: TensorClass) -> Array:
     """The array of a tensor that is given for a setting. Settings get no gradient: TypeError if this tensor requires one."""
-    if value.node is not None and op.differentiable and modes.recording:
+    if value.node is not None and op.differentiable and modes().recording:
         name = op.names[place]
         raise TypeError(f"{op.name} gives no gradient to {name!r}, but it requires one: pass {name}.detach()")
     return value.data

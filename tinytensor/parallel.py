@@ -68,7 +68,7 @@ def run(function: Callable[[Shard], Result], shards: Sequence[Shard], seeds: Seq
     >>> tt.parallel.run(lambda shard: shard.sum().item(), tt.split(tt.arange(6), 2))
     [3, 12]
     """
-    if modes.tracer is not None or (len(shards) < 2 and not seeds):
+    if modes().tracer is not None or (len(shards) < 2 and not seeds):
         with without_warnings():
             return [function(shard) for shard in shards]
     capturing.refuse("the random numbers of its shards, which have a seed each", "leave its batch whole")

@@ -293,7 +293,7 @@ class Tensor:
                 "x[i] = y would lose the gradients that flow through x: build the result with tt.where or tt.concatenate "
                 "(or change x.detach(), or the .data of a leaf)"
             )
-        if modes.recording and _requires_grad(value):
+        if modes().recording and _requires_grad(value):
             raise RuntimeError(
                 "x[i] = y would lose the gradient of y, which requires gradients: build the result with tt.where or "
                 "tt.concatenate, or assign y.detach()"
@@ -488,7 +488,7 @@ def start_of_backward(output: Tensor, gradient: Tensor | None, create_graph: boo
     Raises RuntimeError if nothing was recorded, or if a function is being traced, and ValueError if the shape of ``gradient``
     is wrong, or if there is none and ``output`` has several elements.
     """
-    if modes.tracer is not None:
+    if modes().tracer is not None:
         raise RuntimeError("a function that is being traced cannot compute gradients: compute them outside of it")
     if output.node is None:
         raise RuntimeError(

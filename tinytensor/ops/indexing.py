@@ -48,7 +48,7 @@ def as_index(index: Any) -> Any:
         return tuple([as_index(part) for part in index])
     if hasattr(index, "node"):
         # A copy, because the tensor may later be changed in place, and what is recorded must not change.
-        index = index.data.copy() if modes.recording and is_host_array(index.data) else index.data
+        index = index.data.copy() if modes().recording and is_host_array(index.data) else index.data
     elif isinstance(index, (list, range)):
         index = _copied(host.asarray(index, dtype=None if len(index) else host.int64))
     elif is_host_array(index) and not isinstance(index, host.integer):
@@ -261,7 +261,7 @@ def _embedding_gradient(g: Any, ids: Any, weight_shape: tuple[int, ...]) -> Any:
     output layer, too, this saves an array of its size. To detect anomalies the sum is needed by itself: finite rows may add up
     to infinity.
     """
-    if is_array(g) and not modes.detecting_anomalies:
+    if is_array(g) and not modes().detecting_anomalies:
         return _Rows(ids, g)
     return sum_rows(g, ids, weight_shape[0])
 
