@@ -8,6 +8,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
+
+from tinytensor.optim.settings import check_count, check_number
+
+_CHECKS = {
+    "warmup": partial(check_count, least=0),
+    "steps": partial(check_count, least=0),
+    "final": check_number,
+    "d_model": partial(check_count, least=1),
+}
 
 
 @dataclass(frozen=True)
@@ -15,6 +25,12 @@ class Schedule:
     """The base of schedules: the factor rises linearly for ``warmup`` steps; then it is ``after_warmup(step)``."""
 
     warmup: int = 0
+
+    def __post_init__(self) -> None:
+        """Raise TypeError or ValueError for a setting of the wrong kind or out of its range."""
+        for name, check in _CHECKS.items():
+            if hasattr(self, name):
+                check(name, getattr(self, name))
 
     def __call__(self, step: int) -> float:
         """The factor for this step, counted from 0."""
@@ -75,7 +91,7 @@ class InverseSquareRoot(Schedule):
     """
 
     warmup: int = 4000
-    d_model: float = 512
+    d_model: int = 512
 
     def __call__(self, step: int) -> float:
         """The factor for this step, counted from 0."""
