@@ -7,12 +7,13 @@ of every group by it.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 from tinytensor.optim.settings import check_count, check_number
 
-_CHECKS = {
+_CHECKS: dict[str, Callable[..., None]] = {
     "warmup": partial(check_count, least=0),
     "steps": partial(check_count, least=0),
     "final": check_number,

@@ -11,7 +11,7 @@ def check_number(name: str, value: Any, below: float = math.inf) -> None:
     """Raise TypeError unless a setting is a number, and ValueError unless it is from 0 to ``below``, which is excluded."""
     if not isinstance(value, Real) or isinstance(value, bool):
         raise TypeError(f"{name} must be a number, not {value!r}")
-    if not 0 <= value < below:
+    if not 0 <= float(value) < below:
         limit = "finite" if below == math.inf else f"below {below}"
         raise ValueError(f"{name} must be {limit} and not negative, not {value}")
 
