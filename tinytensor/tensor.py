@@ -14,6 +14,8 @@ changes by such code.
 
 from __future__ import annotations
 
+import copy
+import inspect
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -303,13 +305,25 @@ class Tensor:
         changed[ops.indexing.as_index(index)] = value if isinstance(value, (int, float)) else as_array(value, self.dtype)
         self.data = changed
 
-    def __reduce__(self) -> Any:
-        return _rebuild, (type(self), self.numpy(), self.requires_grad)
+    def __getstate__(self) -> Any:
+        """What pickle keeps: the values, and what a subclass added. The gradient and the history are forgotten."""
+        return self.numpy(), self.requires_grad, _attributes(self)
+
+    def __setstate__(self, state: Any) -> None:
+        array, requires_grad, attributes = state
+        self.data, self._grad, self.node = as_array(array), None, None
+        self.requires_grad = requires_grad
+        for name, value in attributes.items():
+            object.__setattr__(self, name, value)
 
     def __copy__(self) -> Tensor:
         """``copy.copy(x)``: a leaf or a Parameter gives another leaf; a computed tensor gives ``x.copy()``."""
         is_leaf = self.node is not None and self.node.op is None
-        return _rebuild(type(self), self.data, self.requires_grad) if is_leaf or type(self) is not Tensor else self.copy()
+        if not is_leaf and type(self) is Tensor:
+            return self.copy()
+        twin = object.__new__(type(self))
+        twin.__setstate__((self.data, self.requires_grad, _attributes(self)))
+        return twin
 
     def __deepcopy__(self, memo: Any) -> Tensor:
         """``copy.deepcopy(x)``: a tensor without a history. Raises RuntimeError for a tensor that has one."""
@@ -318,7 +332,9 @@ class Tensor:
                 f"this tensor was computed by {self.node.op.name!r}, and a deep copy would lose its history: "
                 "use copy() to keep it, or detach() first"
             )
-        return _rebuild(type(self), self.data, self.requires_grad)
+        twin = memo[id(self)] = object.__new__(type(self))  # before the attributes, which may refer back to it
+        twin.__setstate__((self.data, self.requires_grad, copy.deepcopy(_attributes(self), memo)))
+        return twin
 
     def __add__(self, other: Any) -> Tensor:
         return ops.add(self, other)
@@ -464,8 +480,11 @@ class Tensor:
 calling.Tensor = Tensor
 
 
-def _rebuild(kind: type[Tensor], array: Any, requires_grad: bool) -> Tensor:
-    return kind(array, requires_grad=requires_grad)
+def _attributes(tensor: Tensor) -> dict[str, Any]:
+    """The attributes that a subclass of Tensor added, in its ``__dict__`` or in slots."""
+    kinds = [kind for kind in type(tensor).__mro__ if kind is not Tensor]
+    slots = [name for kind in kinds for name, value in vars(kind).items() if inspect.ismemberdescriptor(value)]
+    return {name: getattr(tensor, name) for name in [*getattr(tensor, "__dict__", ()), *slots] if hasattr(tensor, name)}
 
 
 def _not_for_tensors(name: str) -> TypeError:
