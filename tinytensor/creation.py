@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tinytensor.backend import DType, default_dtype, xp
+from tinytensor.backend import DType, default_dtype, no_warnings, xp
 from tinytensor.tensor import Tensor
 
 Shape = int | Sequence[int]
@@ -60,7 +60,8 @@ def ones(shape: Shape, dtype: DType = default_dtype, requires_grad: bool = False
 
 def full(shape: Shape, value: float, dtype: DType = None, requires_grad: bool = False) -> Tensor:
     """A tensor filled with ``value``. Without a dtype it is bool, int64 or float32, as the value is."""
-    return _leaf(xp.full(shape, value, dtype or _dtype_of(value)), requires_grad)
+    with no_warnings():
+        return _leaf(xp.full(shape, value, dtype or _dtype_of(value)), requires_grad)
 
 
 def arange(
@@ -72,7 +73,8 @@ def arange(
     tensor([2, 5, 8])
     """
     start, stop = (0, start) if stop is None else (start, stop)
-    return _leaf(xp.arange(start, stop, step, dtype or _dtype_of(start + stop + step)), requires_grad)
+    with no_warnings():
+        return _leaf(xp.arange(start, stop, step, dtype or _dtype_of(start + stop + step)), requires_grad)
 
 
 def linspace(
@@ -83,7 +85,8 @@ def linspace(
     >>> tt.linspace(0, 1, 5)
     tensor([0.  , 0.25, 0.5 , 0.75, 1.  ])
     """
-    return _leaf(xp.linspace(start, stop, num, endpoint=endpoint, dtype=dtype), requires_grad)
+    with no_warnings():
+        return _leaf(xp.linspace(start, stop, num, endpoint=endpoint, dtype=dtype), requires_grad)
 
 
 def eye(n: int, m: int | None = None, dtype: DType = default_dtype, requires_grad: bool = False) -> Tensor:

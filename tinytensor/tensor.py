@@ -30,6 +30,7 @@ from tinytensor.backend import (
     is_array,
     is_floating,
     is_host_array,
+    no_warnings,
     to_numpy,
     xp,
 )
@@ -55,7 +56,8 @@ def as_array(data: Any, dtype: DType = None) -> Array:
         raise TypeError(f"a tensor holds numbers or booleans, not {array.dtype}: {str(data)[:60]!r}")
     if dtype is None and not is_host_array(data) and array.dtype.kind == "f":
         dtype = default_dtype
-    return from_numpy(array.astype(dtype or array.dtype))
+    with no_warnings():  # a number may be infinite in a narrower dtype
+        return from_numpy(array.astype(dtype or array.dtype))
 
 
 def _unwrapped(data: Any) -> Any:
@@ -302,7 +304,9 @@ class Tensor:
             )
         changed = self.data.copy()
         read_values((self.data, index, value))
-        changed[ops.indexing.as_index(index)] = value if isinstance(value, (int, float)) else as_array(value, self.dtype)
+        values = value if isinstance(value, (int, float)) else as_array(value, self.dtype)
+        with no_warnings():
+            changed[ops.indexing.as_index(index)] = values
         self.data = changed
 
     def __getstate__(self) -> Any:
@@ -537,7 +541,7 @@ _accumulating = threading.Lock()  # several threads may run backward into the sa
 
 def accumulate(gradients: Mapping[engine.Node, Any]) -> None:
     """Add gradients to the ``.grad`` of their leaves. They are tensors, or arrays that nobody else holds."""
-    with _accumulating, enable_grad():
+    with _accumulating, enable_grad(), no_warnings():
         for leaf, value in gradients.items():
             tensor = None if leaf.tensor is None else leaf.tensor()
             if tensor is None or tensor.node is not leaf:  # the tensor is gone, or it was frozen or converted meanwhile

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from tinytensor import ops
-from tinytensor.backend import Array, is_array, is_floating
+from tinytensor.backend import Array, is_array, is_floating, no_warnings
 from tinytensor.changes import note_change
 from tinytensor.tensor import Tensor, as_array
 
@@ -326,7 +326,8 @@ def _listed(kind: str, names: list[str]) -> list[str]:
 
 def overwrite(tensor: Tensor, values: Any) -> None:
     """Replace the values of a parameter or a buffer in place."""
-    tensor.data[...] = values
+    with no_warnings():  # a number may be infinite in the tensor's dtype
+        tensor.data[...] = values
     note_change(tensor.data)
 
 

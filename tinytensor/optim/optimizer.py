@@ -247,11 +247,12 @@ class Optimizer:
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Load a copy of what ``state_dict`` returned, with the settings of the groups if it has them.
 
-        Raises ValueError, before anything is changed, if the state belongs to another optimizer or model. The master of a
-        narrow parameter may be missing, as in the state of a float32 run; it then starts from the parameter.
+        Raises ValueError or TypeError, before anything is changed, if the state belongs to another optimizer or model. The
+        master of a narrow parameter may be missing, as in the state of a float32 run; it then starts from the parameter.
         """
         settings = self._loaded_settings({key: value for key, value in state.items() if key.startswith("groups.")})
-        self.state = self._loaded_state({key: value for key, value in state.items() if not key.startswith("groups.")})
+        with no_warnings():
+            self.state = self._loaded_state({key: value for key, value in state.items() if not key.startswith("groups.")})
         for group, found in zip(self.param_groups, settings):
             group.update(found)
 
