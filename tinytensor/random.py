@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -111,7 +111,7 @@ def set_state(state: dict[str, Any]) -> None:
 
 def _sizes(caller: str, shape: Shape) -> Shape:
     """The shape. Raises ValueError for a negative length."""
-    if any(size < 0 for size in (shape if isinstance(shape, Sequence) else [shape])):
+    if any(size < 0 for size in (shape if isinstance(shape, Iterable) else [shape])):
         raise ValueError(f"{caller}: a length cannot be negative, as in the shape {shape}")
     return shape
 
