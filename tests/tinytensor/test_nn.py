@@ -837,6 +837,9 @@ def test_a_container_has_parts_like_any_module(kind):
     assert "extra: Linear(1, 4)" in repr(model)
     model.append(model.extra)  # under two names: it comes once
     assert sorted(model.state_dict()) == sorted([*expected, "gain", "mean"])
+    setattr(model, "7", nn.Linear(1, 5))  # an item, whatever its number
+    assert units(model.append(nn.Linear(1, 6))) == [2, 3, 4, 5, 6]
+    assert [name for name, _ in model.children() if name.isdecimal()] == ["0", "1", "2", "3", "4"]
     del model[:]
     assert len(list(model.parameters())) == 5
     twin = copy.deepcopy(Own())

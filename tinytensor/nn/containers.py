@@ -39,11 +39,11 @@ class ModuleList(Module):
         for module in modules:
             if not isinstance(module, Module):
                 raise TypeError(f"{type(self).__name__} takes modules, such as nn.ReLU(), not a {type(module).__name__}")
-        before = len(self)
-        for i, module in enumerate(modules):
-            setattr(self, str(i), module)
-        for i in range(len(modules), before):
-            delattr(self, str(i))
+        named = {str(i): module for i, module in enumerate(modules)}
+        for name in [name for name, _ in self.children() if name.isdecimal() and name not in named]:
+            delattr(self, name)
+        for name, module in named.items():
+            setattr(self, name, module)
         return self
 
     def _checked(self, index: Any) -> Any:
