@@ -789,7 +789,7 @@ BAD = {
     "negative warmup": (lambda p: optim.InverseSquareRoot(warmup=-1), ValueError, "warmup must be at least 0, not -1"),
     "final": (lambda p: optim.LinearDecay(final=math.nan), ValueError, "final must be finite and not negative, not nan"),
     "final in words": (lambda p: optim.Cosine(final="0"), TypeError, "final must be a number, not '0'"),
-    "d_model": (lambda p: optim.InverseSquareRoot(d_model=0), ValueError, "d_model must be at least 1, not 0"),
+    "d_model": (lambda p: optim.InverseSquareRoot(d_model=0), ValueError, "d_model must be above 0"),
     "momentum of 1": (
         lambda p: optim.Muon([nn.Parameter(tt.ones((4, 2)))], momentum=1),
         ValueError,

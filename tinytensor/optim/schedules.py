@@ -11,13 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from tinytensor.optim.settings import check_count, check_number
+from tinytensor.optim.settings import check_count, check_number, check_positive
 
 _CHECKS: dict[str, Callable[..., None]] = {
     "warmup": partial(check_count, least=0),
     "steps": partial(check_count, least=0),
     "final": check_number,
-    "d_model": partial(check_count, least=1),
+    "d_model": check_positive,
 }
 
 
@@ -92,7 +92,7 @@ class InverseSquareRoot(Schedule):
     """
 
     warmup: int = 4000
-    d_model: int = 512
+    d_model: float = 512
 
     def __call__(self, step: int) -> float:
         """The factor for this step, counted from 0."""

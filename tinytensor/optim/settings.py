@@ -16,6 +16,13 @@ def check_number(name: str, value: Any, below: float = math.inf) -> None:
         raise ValueError(f"{name} must be {limit} and not negative, not {value}")
 
 
+def check_positive(name: str, value: Any) -> None:
+    """Raise TypeError unless a setting is a number, and ValueError unless it is above 0 and finite."""
+    check_number(name, value)
+    if value == 0:
+        raise ValueError(f"{name} must be above 0")
+
+
 def check_count(name: str, value: Any, least: int) -> None:
     """Raise TypeError unless a setting is an integer, and ValueError unless it is at least ``least``."""
     if not isinstance(value, Integral) or isinstance(value, bool):
