@@ -56,7 +56,7 @@ def as_array(data: Any, dtype: DType = None) -> Array:
         raise TypeError(f"a tensor holds numbers or booleans, not {array.dtype}: {str(data)[:60]!r}")
     if dtype is None and not is_host_array(data) and array.dtype.kind == "f":
         dtype = default_dtype
-    with no_warnings():  # a number may be infinite in a narrower dtype
+    with host.errstate(all="ignore"):  # a number may be infinite in a narrower dtype
         return from_numpy(array.astype(dtype or array.dtype))
 
 
