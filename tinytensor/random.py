@@ -6,6 +6,7 @@ Each thread has a generator of its own, and may use another one (see ``using``).
 from __future__ import annotations
 
 import copy
+import itertools
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -20,16 +21,28 @@ from tinytensor.tensor import Tensor
 Shape = int | Sequence[int]
 
 
+class _Main:
+    """The generator of the main thread, and the seeds of the others."""
+
+    def __init__(self, value: int | None = None):
+        self.generator = host.random.default_rng(value)
+        self._seeds = host.random.SeedSequence(value)
+        self._threads = itertools.count()  # of which two threads at once get different numbers
+
+    def another(self) -> host.random.Generator:
+        """A generator for another thread."""
+        return host.random.default_rng(host.random.SeedSequence(self._seeds.entropy, spawn_key=(next(self._threads),)))
+
+
 class _Own(threading.local):
     """The generator of a thread that is not the main one."""
 
     generator: Any = None
-    descends_from: Any = None  # the main thread's generator when this one was made
+    made_by: _Main | None = None
 
 
-_main = host.random.default_rng()  # the main thread's generator
+_main = _Main()
 _own = _Own()
-_making = threading.Lock()
 _LARGEST = float(host.finfo(host.float32).max)
 
 
@@ -52,9 +65,9 @@ def seed(value: int) -> None:
     if used is not None:
         used.bit_generator.state = type(used.bit_generator)(value).state
     elif _is_main():
-        _main = host.random.default_rng(value)
+        _main = _Main(value)
     else:
-        _own.generator, _own.descends_from = host.random.default_rng(value), _main
+        _own.generator, _own.made_by = host.random.default_rng(value), _main
 
 
 def generator() -> host.random.Generator:
@@ -66,13 +79,13 @@ def generator() -> host.random.Generator:
 
 
 def _of_this_thread() -> host.random.Generator:
+    main = _main
     if _is_main():
-        return _main
-    with _making:
-        if _own.descends_from is not _main:
-            (_own.generator,), _own.descends_from = _main.spawn(1), _main
-    made: host.random.Generator = _own.generator
-    return made
+        return main.generator
+    if _own.made_by is not main:
+        _own.generator, _own.made_by = main.another(), main
+    own: host.random.Generator = _own.generator
+    return own
 
 
 def _is_main() -> bool:

@@ -76,7 +76,7 @@ class Optimizer:
         if not isinstance(given, dict) or "params" not in given:
             raise ValueError(f"{type(self).__name__}: each group must be a dict with its parameters under 'params'")
         if unknown := [name for name in given if name not in defaults and name != "params"]:
-            raise ValueError(f"{type(self).__name__} has no setting {', '.join(unknown)}")
+            raise ValueError(f"{type(self).__name__} has no setting {', '.join(map(str, unknown))}")
         return {**defaults, **given, "params": tensors_in(type(self).__name__, given["params"])}
 
     def _check_parameters(self) -> None:
