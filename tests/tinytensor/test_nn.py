@@ -197,7 +197,7 @@ def test_a_buffer_stays_one():
     block = Block()
     block.mean = block.mean * 0.9 + 1.0
     assert [name for name, _ in block.named_buffers()] == ["mean"]
-    for value in (1.0, np.ones(3), [1.0]):
+    for value in (1.0, np.ones(3), [1.0], nn.Linear(1, 1)):
         with pytest.raises(TypeError, match=r"Block\.mean is a buffer: .*tensor"):
             block.mean = value
     block.mean = None

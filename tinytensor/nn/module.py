@@ -69,6 +69,8 @@ class Module:
     def _check_replacement(self, name: str, value: Any) -> None:
         held = self.__dict__.get(name)
         place, given = f"{type(self).__name__}.{name}", type(value).__name__
+        if name in self._buffer_names and not (value is None or isinstance(value, Tensor)):
+            raise TypeError(f"{place} is a buffer: set it to a tensor, not a {given}")
         if value is None or isinstance(value, (Parameter, Module)):
             return
         if isinstance(held, Parameter):
@@ -81,8 +83,6 @@ class Module:
                 f"{place} is a {type(held).__name__}, and a {given} in its place would be no part of the model: set it to "
                 "another module or to None"
             )
-        if name in self._buffer_names and not isinstance(value, Tensor):
-            raise TypeError(f"{place} is a buffer: set it to a tensor, not a {given}")
 
     def _check_name(self, name: str) -> None:
         if name == "" or "." in name:
