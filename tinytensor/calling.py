@@ -14,7 +14,7 @@ from tinytensor.backend import Array, default_dtype, is_array, is_floating, no_w
 from tinytensor.changes import PLAIN
 from tinytensor.checks import calling_line, check_not_masked
 from tinytensor.engine import Node, check_finite
-from tinytensor.modes import modes
+from tinytensor.modes import Modes, modes
 
 if TYPE_CHECKING:
     from tinytensor.op import Op
@@ -31,18 +31,22 @@ def wrap(array: Array, node: Node | None = None) -> TensorClass:
 
 def call(op: Op, args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
     """The op's result: a tensor if an argument is a tensor, an array if all are raw arrays."""
-    if modes.tracer is not None:
-        return modes.tracer.call(op, args, settings)
+    now = modes()
+    if now.tracer is not None:
+        return now.tracer.call(op, args, settings)
     arguments = bind(op, args, settings)
     for x in arguments[0] if op.several else arguments:
         if isinstance(x, Tensor):
-            return _with_tensors(op, arguments)
+            return _with_tensors(op, arguments, now)
     if type(arguments[0]) is not xp.ndarray and not any(map(is_array, arguments[0] if op.several else arguments)):
         for place in () if op.several else op.input_places:
             _operand(op, place, arguments[place])  # an error that names the first wrong one
         kinds = ", ".join(type(x).__name__ for x in args) or "nothing"
         raise TypeError(f"{op.name} needs a tensor and got {kinds}: make one with tt.tensor(...)")
-    return op.compute(arguments, op.none_needed)[0]
+    if now.warnings_off:
+        return op.compute(arguments, op.none_needed)[0]
+    with no_warnings():
+        return op.compute(arguments, op.none_needed)[0]
 
 
 def bind(op: Op, args: tuple[Any, ...], settings: dict[str, Any]) -> list[Any]:
@@ -76,7 +80,7 @@ def _in_order(op: Op, args: tuple[Any, ...], settings: dict[str, Any]) -> list[A
     return arguments
 
 
-def _with_tensors(op: Op, arguments: list[Any]) -> TensorClass:
+def _with_tensors(op: Op, arguments: list[Any], now: Modes) -> TensorClass:
     """The op's result where at least one input is a tensor. The call is recorded if a gradient can flow back through it."""
     if op.several:
         arguments[0] = list(arguments[0])  # arrays are put into it, and the caller's list stays as it is
@@ -96,13 +100,13 @@ def _with_tensors(op: Op, arguments: list[Any]) -> TensorClass:
     if not all_default:
         for place, array in zip(places, op.promoted([operands[place] for place in places])):
             operands[place] = array
-    recording = modes.recording and op.differentiable and any(parents)
+    recording = now.recording and op.differentiable and any(parents)
     for place in op.setting_places:
         if type(arguments[place]) not in PLAIN:
             arguments[place] = _setting(op, place, arguments[place], recording)
 
     needed = tuple([parent is not None for parent in parents]) if recording else op.none_needed
-    if modes.warnings_off:
+    if now.warnings_off:
         out, residuals = op.compute(arguments, needed)
     else:
         with no_warnings():
@@ -115,9 +119,9 @@ def _with_tensors(op: Op, arguments: list[Any]) -> TensorClass:
     node = None
     if recording and is_floating(out.dtype):
         node = Node(op, tuple(parents), op.saved(arguments, out, residuals, needed), out.shape, out.dtype)
-        if modes.keeping_values:
+        if now.keeping_values:
             node.value = out
-    if modes.detecting_anomalies:
+    if now.detecting_anomalies:
         check_finite(out, f"the output of {op.name!r}, called at {node.line if node else calling_line()},")
     return Tensor._wrap(out, node)
 
@@ -137,7 +141,7 @@ def _setting(op: Op, place: int, value: Any, recording: bool) -> Any:
     Settings get no gradient: TypeError if this one requires one.
     """
     if isinstance(value, Tensor):
-        if value.node is not None and op.differentiable and modes.recording:
+        if value.node is not None and op.differentiable and modes().recording:
             name = op.names[place]
             raise TypeError(f"{op.name} gives no gradient to {name!r}, but it requires one: pass {name}.detach()")
         return value.data

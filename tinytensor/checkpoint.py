@@ -36,18 +36,18 @@ def checkpoint(function: Callable[..., Tensor], *inputs: Any) -> Tensor:
     >>> x.grad
     tensor([2., 4.])
     """
-    if not modes.recording:
+    if not modes().recording:
         return function(*inputs)
-    generator = copy.deepcopy(random.generator())
     are_tensors = [isinstance(x, Tensor) for x in inputs]
     arrays = [x.data if is_tensor else x for x, is_tensor in zip(inputs, are_tensors)]
     parents = [x.node if is_tensor else None for x, is_tensor in zip(inputs, are_tensors)]
-    out, region = _run(function, arrays, are_tensors, parents)
+    with random.copied() as generator:
+        out, region = _run(function, arrays, are_tensors, parents)
     if out.node is None:
         return out
     saved = _Saved(function, arrays, are_tensors, generator, region.outer, region.memories)
     node = Node(_checkpoint_op, (*parents, *region.outer), saved, out.shape, out.dtype)
-    if modes.keeping_values:
+    if modes().keeping_values:
         node.value = out.data
     return wrap(out.data, node)
 

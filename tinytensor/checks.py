@@ -32,8 +32,8 @@ def value_check(check: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(check)
     def check_and_trace(*given: Any) -> None:
         check(*given)
-        if modes.tracer is not None:
-            modes.tracer.write_check(check, given)
+        if modes().tracer is not None:
+            modes().tracer.write_check(check, given)
 
     return check_and_trace
 

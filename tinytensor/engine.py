@@ -46,7 +46,7 @@ class Node:
         self.dtype = dtype
         self.number = next_number()
         self.tensor: weakref.ref[Tensor] | None = None  # only of a leaf: the tensor that gets the ``.grad``
-        self.line = calling_line() if modes.detecting_anomalies and op is not None else ""
+        self.line = calling_line() if modes().detecting_anomalies and op is not None else ""
 
     def release(self) -> None:
         """Forget the saved values and the parents. A second backward through this node is then an error."""
@@ -172,7 +172,7 @@ def backpropagate(
             for parent, contribution in zip(node.parents, _contributions(node, g, create_graph, pending)):
                 if parent is not None and contribution is not None:
                     fitted = contribution if isinstance(contribution, Part) else _fit(contribution, parent, node)
-                    if modes.detecting_anomalies:
+                    if modes().detecting_anomalies:
                         check_finite(fitted, f"a gradient of {node.op.name!r}, called at {node.line},")
                     pending.add(parent, fitted, fresh=fitted is not g)
             if not retain_graph:
@@ -185,7 +185,7 @@ def _contributions(node: Node, g: Any, create_graph: bool, pending: _Pending) ->
     put there at once, and None stands in its place: this saves a pass over both."""
     op, first = node.op, node.parents[0]
     assert op is not None
-    can_add = op.adds_to_first and not create_graph and not modes.detecting_anomalies  # which looks at each part by itself
+    can_add = op.adds_to_first and not create_graph and not modes().detecting_anomalies  # which looks at each part by itself
     before = pending.so_far(first) if can_add else None
     if before is None or first is None:
         return op.backward(node, g, create_graph)

@@ -39,8 +39,9 @@ def atomic_write(path: PathLike) -> Iterator[Path]:
     the same time, each has its own temporary path, and the last one to finish wins. If the system does not say which file it
     could not write, as for a full disk, the OSError gets the name ``path``.
     """
+    _check_path(path)
     target = Path(path)
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
+    temporary = target.with_name(f".{target.name[:50]}.{secrets.token_hex(8)}.tmp")  # a name has at most 255 bytes
     try:
         yield temporary
         with open(temporary, "rb+") as file:
@@ -53,6 +54,16 @@ def atomic_write(path: PathLike) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink()
+
+
+def _check_path(path: PathLike) -> None:
+    """Raise FileError for what no file can be called: an empty name, or one that the system cannot encode."""
+    try:
+        usable = Path(path).name != "" and b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        usable = False
+    if not usable:
+        raise FileError(f"{os.fspath(path)!r} cannot be the name of a file")
 
 
 def write_text(path: PathLike, text: str) -> None:
@@ -129,8 +140,8 @@ def _short(text: str) -> str:
 def save(tensors: Mapping[str, Tensor], path: PathLike, metadata: Mapping[str, str] | None = None) -> None:
     """Write named tensors, such as a ``state_dict()``, and optional ``metadata`` (text by name) to a safetensors file.
 
-    An existing file is not touched until the new one is complete. Raises OSError if the file cannot be written, and TypeError
-    unless the tensors are tensors by name.
+    An existing file is not touched until the new one is complete. Raises OSError if the file cannot be written, TypeError
+    unless the tensors are tensors by name, of a dtype that files can have, and ValueError for text that no file can have.
 
     >>> tt.save({"weight": tt.eye(2)}, "weights.safetensors", {"step": "3"})
     >>> tt.load("weights.safetensors")
@@ -140,7 +151,7 @@ def save(tensors: Mapping[str, Tensor], path: PathLike, metadata: Mapping[str, s
     from safetensors.numpy import save as as_bytes
 
     _check(tensors, metadata or {})
-    arrays = {name: host.ascontiguousarray(tensor.numpy()).reshape(tensor.shape) for name, tensor in tensors.items()}
+    arrays = {name: _storable(name, tensor.numpy()) for name, tensor in tensors.items()}
     content = memoryview(as_bytes(arrays))
     end = 8 + int.from_bytes(content[:8], "little")
     described, values = json.loads(bytes(content[8:end])), content[end:]
@@ -157,10 +168,22 @@ def _packed(described: Mapping[str, Any]) -> bytes:
     """A header with the eight bytes of its length, padded to a multiple of 8 bytes as the format requires."""
     text = json.dumps(described, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
     text += b" " * (-len(text) % 8)
+    if len(text) > _LONGEST_HEADER:
+        raise ValueError(f"names and metadata of {len(text):,} bytes are too long for a file: it can have {_LONGEST_HEADER:,}")
     return len(text).to_bytes(8, "little") + text
 
 
-def _check(tensors: Any, metadata: Mapping[str, str]) -> None:
+def _storable(name: str, values: Array) -> Array:
+    """The values, contiguous and in this processor's order of bytes. Raises TypeError for a dtype that files cannot have."""
+    dtype = values.dtype.newbyteorder("=")
+    if dtype.name != "bfloat16" and dtype not in map(host.dtype, _NUMPYS.values()):
+        raise TypeError(f"save: {name!r} is of {values.dtype}, which a file cannot have: convert it with .astype(...)")
+    if dtype.kind == "b":
+        values = values.view(host.uint8) != 0  # a byte may be neither 0 nor 1 in memory that is not NumPy's
+    return host.ascontiguousarray(values, dtype).reshape(values.shape)
+
+
+def _check(tensors: Any, metadata: Any) -> None:
     if not isinstance(tensors, Mapping):
         raise TypeError(f"save takes tensors by name, such as model.state_dict(), not a {type(tensors).__name__}")
     for name, tensor in tensors.items():
@@ -168,9 +191,20 @@ def _check(tensors: Any, metadata: Mapping[str, str]) -> None:
             raise TypeError(f"save takes tensors by name, and {name!r} cannot be a name")
         if not isinstance(tensor, Tensor):
             raise TypeError(f"save takes tensors, but {name!r} is a {type(tensor).__name__}: make it one with tt.tensor(...)")
+    if not isinstance(metadata, Mapping):
+        raise TypeError(f"metadata must be text by name, not a {type(metadata).__name__}")
     for key, value in metadata.items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise TypeError(f"metadata must be text by name, but {key!r} is {value!r}")
+    if _CHECKSUM in metadata:
+        raise ValueError(f"the metadata cannot have {_CHECKSUM!r}, which is the checksum's own name: leave it out")
+    for text in (*tensors, *metadata, *metadata.values()):
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError:
+            raise ValueError(
+                f"save: {text[:40]!r} has half of a surrogate pair, which no file can have: leave it out"
+            ) from None
 
 
 # --------------------------------------------------------------------------------------------------------------- reading
@@ -255,12 +289,11 @@ def _readable(path: PathLike) -> Iterator[BinaryIO]:
 
 def _open(path: PathLike) -> BinaryIO:
     """The opened file. Raises FileError unless it is a regular file: opening a FIFO, for example, would wait for a writer."""
+    _check_path(path)
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
         raise FileError(f"{path} does not exist") from None
-    except ValueError:
-        raise FileError(f"{os.fspath(path)!r} cannot be the name of a file") from None
     if not stat.S_ISREG(mode):
         raise FileError(f"{path} is {'a folder' if stat.S_ISDIR(mode) else 'a device, pipe or socket'}, not a safetensors file")
     return open(path, "rb")

@@ -1,65 +1,105 @@
-"""Modes: switches that each thread has for itself.
+"""Modes: switches that each thread, and each asyncio task, has for itself.
 
-They say whether calls are recorded, checked for NaN, traced, and multiplied in full float32.
+They say whether calls are recorded, checked for NaN, traced, and multiplied in full float32, and which generator draws.
+
+Kernels read them, too, so this file imports nothing that lies above kernels.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-import threading
-from collections.abc import Callable, Generator, Iterator
+import os
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from contextlib import ContextDecorator, ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from contextvars import ContextVar
+from typing import Any
 
-from tinytensor.backend import no_warnings
-from tinytensor.precision import precision
-
-if TYPE_CHECKING:
-    from tinytensor.trace import Tracer
+from tinytensor.backend import BackendError, no_warnings
 
 
-class _Modes(threading.local):
-    """The switches of one thread."""
-
-    recording = True
-    initialising = True  # False inside ``nn.init.skipped``
-    detecting_anomalies = False
-    keeping_values = False
-    warnings_off = False  # True inside ``without_warnings``
-    tracer: Tracer | None = None  # if there is one, it writes down every call of an op
-
-    @property
-    def full_precision(self) -> bool:  # stored where the kernels can read it
-        return precision.is_full
-
-    @full_precision.setter
-    def full_precision(self, value: bool) -> None:
-        precision.is_full = value
+def _is_full_everywhere() -> bool:
+    value = os.environ.get("TINYTENSOR_TF32", "") or "1"
+    if value not in ("0", "1"):
+        raise BackendError(f"TINYTENSOR_TF32={value!r} must be '1' (the default) or '0' (products in full float32)")
+    return value == "0"
 
 
-modes = _Modes()
+class Modes:
+    """The values of all switches. They never change: a context makes other ones, which remember those outside of it."""
+
+    __slots__ = (
+        "detecting_anomalies",
+        "full_precision",
+        "generator",
+        "initialising",
+        "keeping_values",
+        "outer",
+        "recording",
+        "switch",
+        "tracer",
+        "warnings_off",
+    )
+
+    def __init__(self) -> None:
+        self.recording = True
+        self.initialising = True  # False inside ``nn.init.skipped``
+        self.detecting_anomalies = False
+        self.keeping_values = False
+        self.warnings_off = False  # True inside ``without_warnings``
+        self.full_precision = _is_full_everywhere()  # how a GPU computes float32 products
+        self.tracer: Any = None  # a trace.Tracer, if one writes down every call of an op
+        self.generator: Any = None  # the random numbers' generator inside ``random.using``
+        self.switch: Switched | None = None  # the innermost context
+        self.outer: Modes | None = None  # the modes outside of it
+
+    def inside(self, switch: Switched) -> Modes:
+        """The modes in this context, entered where these are the modes."""
+        modes = object.__new__(Modes)
+        modes.recording = self.recording  # one by one, which takes a third of the time of a loop
+        modes.initialising = self.initialising
+        modes.detecting_anomalies = self.detecting_anomalies
+        modes.keeping_values = self.keeping_values
+        modes.warnings_off = self.warnings_off
+        modes.full_precision = self.full_precision
+        modes.tracer = self.tracer
+        modes.generator = self.generator
+        modes.switch, modes.outer = switch, self
+        setattr(modes, switch.name, switch.value)
+        return modes
+
+    def without(self, switch: Switched) -> Modes:
+        """The modes after this context, which need not be the innermost: generators may leave theirs in any order."""
+        if self.outer is None or self.switch is None:  # it was entered in another thread or task
+            return self
+        return self.outer if self.switch is switch else self.outer.without(switch).inside(self.switch)
+
+
+# A context variable, and not a thread's: tasks of asyncio share a thread. A new thread starts with the default.
+_current: ContextVar[Modes] = ContextVar("modes", default=Modes())  # noqa: B039 (they never change)
+modes = _current.get  # ``modes().recording`` and so on
 
 
 class Switched(ContextDecorator):
-    """A context (or decorator) that gives one of the switches another value.
+    """A context (or decorator) that gives one of the switches another value. One object may be entered several times, also by
+    several threads at once.
 
     This is a class because it is entered often: a context made from a generator takes three times as long.
     """
 
-    __slots__ = ("before", "name", "value")
+    __slots__ = ("name", "value")
 
     def __init__(self, name: str, value: Any):
         self.name = name
         self.value = value
-        self.before: list[Any] = []  # a list, because a context may be entered again inside itself
-
-    def _recreate_cm(self) -> Switched:
-        return Switched(self.name, self.value)  # one for each call: a decorated function may run in several threads at once
 
     def __call__(self, function: Any) -> Any:
-        """The function, with this mode inside it. A generator function has the mode only while it runs, not between items."""
-        return self._around_items(function) if inspect.isgeneratorfunction(function) else super().__call__(function)
+        """The function, with this mode inside it. A generator has the mode only while it runs, not between items."""
+        if inspect.isgeneratorfunction(function):
+            return self._around_items(function)
+        if inspect.isasyncgenfunction(function):
+            return self._around_awaited_items(function)
+        return self._around_await(function) if inspect.iscoroutinefunction(function) else super().__call__(function)
 
     def _around_items(self, function: Any) -> Any:
         @functools.wraps(function)
@@ -67,7 +107,7 @@ class Switched(ContextDecorator):
             items = function(*args, **kwargs)
             resume, given = items.send, None
             while True:
-                with self._recreate_cm():
+                with self:
                     try:
                         item = resume(given)
                     except StopIteration as end:
@@ -79,16 +119,41 @@ class Switched(ContextDecorator):
 
         return generate
 
+    def _around_awaited_items(self, function: Any) -> Any:
+        @functools.wraps(function)
+        async def generate(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+            items = function(*args, **kwargs)
+            resume, given = items.asend, None
+            while True:
+                with self:
+                    try:
+                        item = await resume(given)
+                    except StopAsyncIteration:
+                        return
+                try:
+                    resume, given = items.asend, (yield item)
+                except BaseException as error:  # as above
+                    resume, given = items.athrow, error
+
+        return generate
+
+    def _around_await(self, function: Any) -> Any:
+        @functools.wraps(function)
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return await function(*args, **kwargs)
+
+        return call
+
     def __enter__(self) -> None:
-        self.before.append(getattr(modes, self.name))
-        setattr(modes, self.name, self.value)
+        _current.set(_current.get().inside(self))
 
     def __exit__(self, *error: object) -> None:
-        setattr(modes, self.name, self.before.pop())
+        _current.set(_current.get().without(self))
 
 
 def no_grad() -> Any:
-    """A context (or decorator) in which this thread records nothing, so results do not require gradients.
+    """A context (or decorator) in which nothing is recorded, so results do not require gradients.
 
     >>> x = tt.tensor([1.0, 2.0], requires_grad=True)
     >>> with tt.no_grad():
@@ -100,7 +165,7 @@ def no_grad() -> Any:
 
 
 def enable_grad() -> Any:
-    """A context (or decorator) in which this thread records again, inside ``no_grad``."""
+    """A context (or decorator) that records again, inside ``no_grad``."""
     return Switched("recording", True)
 
 
@@ -122,7 +187,7 @@ def detect_anomaly() -> Any:
 def keep_values() -> Any:
     """A context in which the recorded graph keeps the result of every op, so that ``draw_graph`` can show it.
 
-    So memory that would be free after the forward pass is in use until the graph is gone. Each thread has its own setting.
+    So memory that would be free after the forward pass is in use until the graph is gone.
 
     >>> x = tt.tensor(3.0, requires_grad=True)
     >>> with tt.keep_values():
@@ -134,7 +199,7 @@ def keep_values() -> Any:
 
 
 def full_precision() -> Any:
-    """A context in which this thread computes float32 matrix products in full float32.
+    """A context that computes float32 matrix products in full float32.
 
     By default a GPU computes them in TF32, as is usual in training. TF32 is several times as fast: it keeps 10 of the 23
     mantissa bits of each factor and adds up in float32. The environment variable TINYTENSOR_TF32=0 has the effect of this
@@ -150,8 +215,8 @@ def without_warnings() -> Iterator[None]:
         yield
 
 
-def tracing(tracer: Tracer | None) -> Any:
-    """A context in which this tracer writes down this thread's calls of ops; with None, nobody does."""
+def tracing(tracer: Any) -> Any:
+    """A context in which this tracer writes down the calls of ops; with None, nobody does."""
     return Switched("tracer", tracer)
 
 
@@ -160,14 +225,15 @@ def read_values(values: Any) -> Any:
 
     Raises TypeError while a function is being traced, if that function computed them.
     """
-    if modes.tracer is not None:
-        modes.tracer.refuse_values_of(values)
+    if (tracer := modes().tracer) is not None:
+        tracer.refuse_values_of(values)
     return values
 
 
 def capture_modes() -> Callable[[], Any]:
     """Remember this thread's modes. The result makes contexts in which another thread has the same modes."""
-    values = {name: getattr(modes, name) for name in ("recording", "detecting_anomalies", "keeping_values", "full_precision")}
+    now = modes()
+    values = {name: getattr(now, name) for name in ("recording", "detecting_anomalies", "keeping_values", "full_precision")}
 
     @contextmanager
     def entered() -> Iterator[None]:

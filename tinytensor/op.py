@@ -27,7 +27,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from tinytensor.arguments import kinds_of
-from tinytensor.backend import Array, default_dtype, is_array, is_floating, wide, xp
+from tinytensor.backend import Array, default_dtype, is_array, is_floating, no_warnings, wide, xp
 from tinytensor.calling import call, explain, wrap
 
 if TYPE_CHECKING:
@@ -154,7 +154,8 @@ class Op:
             dtype = default_dtype
         else:
             return arrays
-        return [x.astype(dtype) if hasattr(x, "dtype") and not is_floating(x.dtype) else x for x in arrays]
+        with no_warnings():  # the largest integers are infinite in float16
+            return [x.astype(dtype) if hasattr(x, "dtype") and not is_floating(x.dtype) else x for x in arrays]
 
     def rounded(self, out: Array, arrays: Sequence[Any]) -> Array:
         """The output, converted to half precision if all floating-point inputs have it.
@@ -165,7 +166,10 @@ class Op:
         if len(floating) != 1 or "dtype" in self.places or not is_floating(out.dtype):
             return out
         (dtype,) = floating
-        return out if wide(dtype) is None else out.astype(dtype, copy=False)
+        if wide(dtype) is None:
+            return out
+        with no_warnings():  # a number of float32 may be infinite in float16
+            return out.astype(dtype, copy=False)
 
     def saved(self, arguments: Sequence[Any], out: Array, residuals: Any, needed: tuple[bool, ...]) -> Any:
         """The values that the rules of the ``needed`` inputs name, and nothing else."""

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import threadpoolctl
 
 from tinytensor import backend, capturing, cores, engine, random
-from tinytensor.backend import host
+from tinytensor.backend import host, no_warnings
 from tinytensor.modes import capture_modes, modes, without_warnings
 from tinytensor.tensor import Tensor, accumulate, leaf_gradients
 
@@ -68,7 +68,7 @@ def run(function: Callable[[Shard], Result], shards: Sequence[Shard], seeds: Seq
     >>> tt.parallel.run(lambda shard: shard.sum().item(), tt.split(tt.arange(6), 2))
     [3, 12]
     """
-    if modes.tracer is not None or (len(shards) < 2 and not seeds):
+    if modes().tracer is not None or (len(shards) < 2 and not seeds):
         with without_warnings():
             return [function(shard) for shard in shards]
     capturing.refuse("the random numbers of its shards, which have a seed each", "leave its batch whole")
@@ -123,7 +123,8 @@ def backward(loss: Callable[[Shard], Tensor], shards: Sequence[Shard], seeds: Se
         total = total + value
         for leaf, gradient in found.items():
             if leaf in gradients:
-                gradients[leaf] += gradient
+                with no_warnings():
+                    gradients[leaf] += gradient
             else:
                 gradients[leaf] = gradient
     accumulate(gradients)

@@ -1,34 +1,56 @@
-"""Random numbers. They come from one generator on the CPU, on either backend, so that a seed gives the same weights everywhere.
+"""Random numbers. They come from generators on the CPU, on either backend, so that a seed gives the same weights everywhere.
 
-A thread may use a generator of its own (see ``using``). That makes parallel work exactly repeatable.
+Each thread has a generator of its own, and may use another one (see ``using``). So no thread disturbs the numbers of another.
 """
 
 from __future__ import annotations
 
+import copy
+import itertools
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from tinytensor import capturing
 from tinytensor.backend import host
 from tinytensor.kernels.numpy.dropout import RandomKey
-from tinytensor.modes import modes
+from tinytensor.modes import Switched, modes
 from tinytensor.tensor import Tensor
 
 Shape = int | Sequence[int]
 
 
-class _Current(threading.local):
-    generator: host.random.Generator | None = None
+class _Main:
+    """The generator of the main thread, and the seeds of the others."""
+
+    def __init__(self, value: int | None = None):
+        self.generator = host.random.default_rng(value)
+        self._seeds = host.random.SeedSequence(value)
+        self._threads = itertools.count()  # of which two threads at once get different numbers
+
+    def another(self) -> host.random.Generator:
+        """A generator for another thread."""
+        return host.random.default_rng(host.random.SeedSequence(self._seeds.entropy, spawn_key=(next(self._threads),)))
 
 
-_shared = host.random.default_rng()
-_current = _Current()
+class _Own(threading.local):
+    """The generator of a thread that is not the main one."""
+
+    generator: Any = None
+    made_by: _Main | None = None
+
+
+_main = _Main()
+_own = _Own()
+_LARGEST = float(host.finfo(host.float32).max)
 
 
 def seed(value: int) -> None:
-    """Restart the generator from ``value``: from here on the same random numbers follow each time.
+    """Restart the generator that this thread draws from: from here on the same random numbers follow each time.
+
+    In the main thread, this also restarts the generators of the other threads: each gets numbers of its own, which depend on
+    the seed and on how many threads have drawn before.
 
     >>> tt.seed(0)
     >>> first = tt.random.normal((3,))
@@ -36,27 +58,58 @@ def seed(value: int) -> None:
     >>> bool((tt.random.normal((3,)) == first).all())
     True
     """
-    global _shared
-    _shared = host.random.default_rng(value)
+    global _main
+    if value < 0:
+        raise ValueError(f"a seed cannot be negative, as {value} is")
+    used = modes().generator
+    if used is not None:
+        used.bit_generator.state = type(used.bit_generator)(value).state
+    elif _is_main():
+        _main = _Main(value)
+    else:
+        _own.generator, _own.made_by = host.random.default_rng(value), _main
 
 
 def generator() -> host.random.Generator:
     """The generator that this thread draws from. Raises RuntimeError inside a function that is being traced or captured."""
-    if modes.tracer is not None:
+    if modes().tracer is not None:
         raise RuntimeError("a traced function would draw the same random numbers in each call: pass them in as a tensor")
     capturing.refuse("the same random numbers", "draw them before, and pass them in")
-    return _current.generator or _shared
+    return modes().generator or _of_this_thread()
+
+
+def _of_this_thread() -> host.random.Generator:
+    main = _main
+    if _is_main():
+        return main.generator
+    if _own.made_by is not main:
+        _own.generator, _own.made_by = main.another(), main
+    own: host.random.Generator = _own.generator
+    return own
+
+
+def _is_main() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def using(own: host.random.Generator | None) -> AbstractContextManager[None]:
+    """A context (or decorator) that draws from ``own``, or for None from this thread's generator."""
+    return Switched("generator", own)
 
 
 @contextmanager
-def using(own: host.random.Generator | None) -> Iterator[None]:
-    """A context in which this thread draws from ``own``, or for None from the generator that ``seed`` restarts."""
-    previous = _current.generator
-    _current.generator = own
+def copied() -> Iterator[host.random.Generator]:
+    """A context that draws the same numbers as without it, but from a copy of the generator: nobody else draws in between.
+
+    It gives another copy, which draws the same numbers again.
+    """
+    shared = generator()
+    own = copy.deepcopy(shared)
     try:
-        yield
+        with using(own):
+            yield copy.deepcopy(own)
     finally:
-        _current.generator = previous
+        shared.bit_generator.state = own.bit_generator.state
 
 
 def get_state() -> dict[str, Any]:
@@ -69,22 +122,45 @@ def set_state(state: dict[str, Any]) -> None:
     generator().bit_generator.state = state
 
 
+def _sizes(caller: str, shape: Shape) -> Shape:
+    """The shape. Raises ValueError for a negative length."""
+    if any(size < 0 for size in (shape if isinstance(shape, Iterable) else [shape])):
+        raise ValueError(f"{caller}: a length cannot be negative, as in the shape {shape}")
+    return shape
+
+
+def _finite(caller: str, **numbers: float) -> None:
+    """Raise ValueError for a number that float32 cannot hold."""
+    for name, value in numbers.items():
+        if not abs(value) <= _LARGEST:
+            raise ValueError(f"{caller}: {name} must be finite in float32, not {value}")
+
+
 def normal(shape: Shape, mean: float = 0.0, std: float = 1.0, requires_grad: bool = False) -> Tensor:
     """float32 numbers from the normal distribution."""
-    values = generator().standard_normal(shape, dtype=host.float32)
-    return Tensor(values * host.float32(std) + host.float32(mean), requires_grad=requires_grad)
+    _finite("normal", mean=mean, std=std)
+    if std < 0:
+        raise ValueError(f"normal: std cannot be negative, as {std} is")
+    values = generator().standard_normal(_sizes("normal", shape), dtype=host.float32)
+    with host.errstate(all="ignore"):  # the sum may be infinite
+        return Tensor(values * host.float32(std) + host.float32(mean), requires_grad=requires_grad)
 
 
 def uniform(shape: Shape, low: float = 0.0, high: float = 1.0, requires_grad: bool = False) -> Tensor:
     """float32 numbers from the uniform distribution over ``low`` (included) to ``high`` (excluded)."""
-    values = generator().random(shape, dtype=host.float32) * host.float32(high - low) + host.float32(low)
+    _finite("uniform", low=low, high=high, **{"high - low": high - low})
+    if low >= high:
+        raise ValueError(f"uniform: low must be below high, and {low} is not below {high}")
+    values = generator().random(_sizes("uniform", shape), dtype=host.float32) * host.float32(high - low) + host.float32(low)
     below = host.nextafter(host.float32(high), host.float32(low))  # rounding may give ``high`` itself
     return Tensor(host.minimum(values, below), requires_grad=requires_grad)
 
 
 def integers(low: int, high: int, shape: Shape) -> Tensor:
     """int64 numbers from ``low`` (included) to ``high`` (excluded)."""
-    return Tensor(generator().integers(low, high, shape))
+    if low >= high:
+        raise ValueError(f"integers: low must be below high, and {low} is not below {high}")
+    return Tensor(generator().integers(low, high, _sizes("integers", shape)))
 
 
 def permutation(n: int) -> Tensor:
@@ -93,12 +169,14 @@ def permutation(n: int) -> Tensor:
     >>> sorted(tt.random.permutation(4).tolist())
     [0, 1, 2, 3]
     """
+    if n < 0:
+        raise ValueError(f"permutation: n cannot be negative, as {n} is")
     return Tensor(generator().permutation(n))
 
 
 def random_key() -> RandomKey:
     """128 random bits as two words. They determine a whole dropout mask, which ``kernels.keep_mask`` computes from them."""
-    own = _current.generator
+    own = modes().generator
 
     def draw() -> RandomKey:
         with using(own):

@@ -14,6 +14,8 @@ changes by such code.
 
 from __future__ import annotations
 
+import copy
+import inspect
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -29,6 +31,7 @@ from tinytensor.backend import (
     is_array,
     is_floating,
     is_host_array,
+    no_warnings,
     to_numpy,
     xp,
 )
@@ -62,7 +65,8 @@ def on_host(data: Any, dtype: DType = None) -> Any:
         raise _too_large(data)
     if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
         raise TypeError(f"a tensor holds numbers or booleans, not {array.dtype}: {str(data)[:60]!r}")
-    return array.astype(dtype or array.dtype, copy=False) if is_host_array(data) else _of_python(array, dtype, data)
+    with host.errstate(all="ignore"):  # a number may be infinite in a narrower dtype
+        return array.astype(dtype or array.dtype, copy=False) if is_host_array(data) else _of_python(array, dtype, data)
 
 
 def _unwrapped(data: Any) -> Any:
@@ -81,8 +85,7 @@ def _of_python(array: Any, dtype: DType, data: Any) -> Any:
         if array.size and host.abs(array).max() >= 2.0**63 and _are_integers(data):
             raise _too_large(data)
         dtype = default_dtype
-    with host.errstate(all="ignore"):
-        out = array.astype(dtype or array.dtype)
+    out = array.astype(dtype or array.dtype)
     if out.dtype.kind in "iu" and not (fits := host.trunc(array) == out).all():
         raise OverflowError(f"{out.dtype} cannot hold {array[~fits].flat[0]}: use a dtype that can")
     return out
@@ -327,23 +330,37 @@ class Tensor:
                 "x[i] = y would lose the gradients that flow through x: build the result with tt.where or tt.concatenate "
                 "(or change x.detach(), or the .data of a leaf)"
             )
-        if modes.recording and _requires_grad(value):
+        if modes().recording and _requires_grad(value):
             raise RuntimeError(
                 "x[i] = y would lose the gradient of y, which requires gradients: build the result with tt.where or "
                 "tt.concatenate, or assign y.detach()"
             )
         changed = self.data.copy()
         read_values((self.data, index, value))
-        changed[ops.indexing.as_index(index)] = value if isinstance(value, (int, float)) else as_array(value, self.dtype)
+        values = value if isinstance(value, (int, float)) else as_array(value, self.dtype)
+        with no_warnings():
+            changed[ops.indexing.as_index(index)] = values
         self.data = changed
 
-    def __reduce__(self) -> Any:
-        return _rebuild, (type(self), self.numpy(), self.requires_grad)
+    def __getstate__(self) -> Any:
+        """What pickle keeps: the values, and what a subclass added. The gradient and the history are forgotten."""
+        return self.numpy(), self.requires_grad, _attributes(self)
+
+    def __setstate__(self, state: Any) -> None:
+        array, requires_grad, attributes = state
+        self.data, self._grad, self.node = as_array(array), None, None
+        self.requires_grad = requires_grad
+        for name, value in attributes.items():
+            object.__setattr__(self, name, value)
 
     def __copy__(self) -> Tensor:
         """``copy.copy(x)``: a leaf or a Parameter gives another leaf; a computed tensor gives ``x.copy()``."""
         is_leaf = self.node is not None and self.node.op is None
-        return _rebuild(type(self), self.data, self.requires_grad) if is_leaf or type(self) is not Tensor else self.copy()
+        if not is_leaf and type(self) is Tensor:
+            return self.copy()
+        twin = object.__new__(type(self))
+        twin.__setstate__((self.data, self.requires_grad, _attributes(self)))
+        return twin
 
     def __deepcopy__(self, memo: Any) -> Tensor:
         """``copy.deepcopy(x)``: a tensor without a history. Raises RuntimeError for a tensor that has one."""
@@ -352,7 +369,9 @@ class Tensor:
                 f"this tensor was computed by {self.node.op.name!r}, and a deep copy would lose its history: "
                 "use copy() to keep it, or detach() first"
             )
-        return _rebuild(type(self), self.data, self.requires_grad)
+        twin = memo[id(self)] = object.__new__(type(self))  # before the attributes, which may refer back to it
+        twin.__setstate__((self.data, self.requires_grad, copy.deepcopy(_attributes(self), memo)))
+        return twin
 
     def __add__(self, other: Any) -> Tensor:
         return ops.add(self, other)
@@ -498,8 +517,11 @@ class Tensor:
 calling.Tensor = Tensor
 
 
-def _rebuild(kind: type[Tensor], array: Any, requires_grad: bool) -> Tensor:
-    return kind(array, requires_grad=requires_grad)
+def _attributes(tensor: Tensor) -> dict[str, Any]:
+    """The attributes that a subclass of Tensor added, in its ``__dict__`` or in slots."""
+    kinds = [kind for kind in type(tensor).__mro__ if kind is not Tensor]
+    slots = [name for kind in kinds for name, value in vars(kind).items() if inspect.ismemberdescriptor(value)]
+    return {name: getattr(tensor, name) for name in [*getattr(tensor, "__dict__", ()), *slots] if hasattr(tensor, name)}
 
 
 def _not_for_tensors(name: str) -> TypeError:
@@ -522,7 +544,7 @@ def start_of_backward(output: Tensor, gradient: Tensor | None, create_graph: boo
     Raises RuntimeError if nothing was recorded, or if a function is being traced, and ValueError if the shape of ``gradient``
     is wrong, or if there is none and ``output`` has several elements.
     """
-    if modes.tracer is not None:
+    if modes().tracer is not None:
         raise RuntimeError("a function that is being traced cannot compute gradients: compute them outside of it")
     if output.node is None:
         raise RuntimeError(
@@ -552,7 +574,7 @@ _accumulating = threading.Lock()  # several threads may run backward into the sa
 
 def accumulate(gradients: Mapping[engine.Node, Any]) -> None:
     """Add gradients to the ``.grad`` of their leaves. They are tensors, or arrays that nobody else holds."""
-    with _accumulating, enable_grad():
+    with _accumulating, enable_grad(), no_warnings():
         for leaf, value in gradients.items():
             tensor = None if leaf.tensor is None else leaf.tensor()
             if tensor is None or tensor.node is not leaf:  # the tensor is gone, or it was frozen or converted meanwhile

@@ -50,7 +50,7 @@ def trace(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def traced(*inputs: Tensor) -> Tensor:
         if not all(isinstance(x, Tensor) for x in inputs):
             raise TypeError("a traced function takes tensors: make numbers and arrays tensors with tt.tensor(...)")
-        if modes.detecting_anomalies or modes.tracer is not None:  # the ops are checked, or another trace needs them
+        if modes().detecting_anomalies or modes().tracer is not None:  # the ops are checked, or another trace needs them
             with no_grad():
                 return function(*inputs)
         kind = tuple([(x.data.shape, x.data.dtype) for x in inputs])
@@ -240,7 +240,7 @@ def opaque(function: Function) -> Function:
 
     @functools.wraps(function)
     def call(*given: Any) -> Tensor:
-        tracer = modes.tracer
+        tracer = modes().tracer
         with tracing(None), no_grad():
             out = wrap(function(*[x.data if isinstance(x, Tensor) else x for x in given]))
         if tracer is not None:

@@ -73,7 +73,7 @@ def of(package: str, names: str) -> tuple[str, ...]:
 SCRIPTS = "command_line scripts transcription translation"
 ABOVE = {
     "tinytensor": ("tinyformer",),
-    "tinytensor.kernels": of("tinytensor", "modes changes checks engine calling op ops tensor functional fused nn"),
+    "tinytensor.kernels": of("tinytensor", "changes checks engine calling op ops tensor functional fused nn"),
     "tinytensor.ops": ("tinytensor.tensor", "tinytensor.nn"),
     "tinyformer.models": of("tinyformer", f"tokenizers data training decoding {SCRIPTS}"),
     "tinyformer.tokenizers": of("tinyformer", f"models data training decoding {SCRIPTS}"),

@@ -94,8 +94,7 @@ def test_products_in_tf32_are_nearly_those_in_float32():
     a, b = [tt.tensor(rng.standard_normal((256, 256)).astype("float32")) for _ in range(2)]
     exact = (a.astype("float64") @ b.astype("float64")).numpy()
     full = (a @ b).numpy()  # as in all tests
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tt.modes.modes, "full_precision", False)
+    with tt.modes.Switched("full_precision", False):
         fast = (a @ b).numpy()
     full_error, fast_error = [np.sqrt(np.mean((x - exact) ** 2)) / np.sqrt(np.mean(exact**2)) for x in (full, fast)]
     assert full_error < 1e-6

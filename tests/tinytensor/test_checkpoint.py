@@ -1,5 +1,8 @@
 """Gradient checkpointing: it gives the same values and gradients, and keeps less."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import garbage
 import numpy as np
 import pytest
@@ -162,3 +165,119 @@ def test_parameters_changed_in_place_since():
         layer.weight.assign(np.zeros((2, 2), "float32"))
         with pytest.raises(RuntimeError, match="'checkpoint', but values that it used were changed in place"):
             out.backward()
+
+
+# --------------------------------------------------------------------------------------------------------- random numbers
+
+
+def kept(x):
+    """Dropout by which one sees, in the gradient, whether both passes drop the same elements."""
+    return tt.dropout(x, 0.5)
+
+
+def masks_agree(function, x):
+    y = tt.checkpoint(function, x)
+    (found,) = tt.grad(y.sum(), [x])
+    return bool(((found == 0) == (y == 0)).all())
+
+
+def random_input():
+    return tt.ones((64,), requires_grad=True)
+
+
+def test_while_other_threads_draw():
+    shared = np.random.default_rng(0)
+    ready, drawn = threading.Event(), threading.Event()
+
+    def draw():
+        with tt.random.using(shared):
+            ready.wait(10)
+            tt.random.random_key()
+            drawn.set()
+
+    def function(x):
+        ready.set()
+        assert drawn.wait(10)
+        return kept(x)
+
+    for own in (shared, None):  # a generator that both threads use, and that of this thread
+        ready.clear(), drawn.clear()
+        thread = threading.Thread(target=draw)
+        thread.start()
+        with tt.random.using(own):
+            assert masks_agree(function, random_input())
+        thread.join()
+
+
+def test_two_threads_at_once():
+    def work(_):
+        return all(masks_agree(kept, random_input()) for _ in range(50))
+
+    with ThreadPoolExecutor(3) as threads:
+        assert all(threads.map(work, range(3)))
+
+
+def test_a_backward_pass_in_another_thread():
+    x = random_input()
+    y = tt.checkpoint(kept, x)
+    with ThreadPoolExecutor(1) as thread:
+        (found,) = thread.submit(tt.grad, y.sum(), [x]).result()
+    assert ((found == 0) == (y == 0)).all()
+
+
+def test_in_shards():
+    x = random_input()
+    outs = {}
+
+    def loss(k):
+        outs[k] = tt.checkpoint(kept, x)
+        return outs[k].sum()
+
+    tt.parallel.backward(loss, [0, 1, 2])
+    assert x.grad.tolist() == sum(outs.values()).tolist()  # the input is 1, so an element is its own derivative
+
+
+def test_a_function_that_calls_seed():
+    def function(x):
+        first = kept(x)
+        tt.seed(5)
+        return first + 4.0 * kept(x)
+
+    x = random_input()
+    tt.seed(1)
+    plain = function(x)
+    state = tt.random.get_state()
+    tt.seed(1)
+    y = tt.checkpoint(function, x)
+    assert y.tolist() == plain.tolist()
+    assert tt.random.get_state() == state
+    (found,) = tt.grad(y.sum(), [x])
+    assert found.tolist() == y.tolist()
+    assert tt.random.get_state() == state  # the backward pass leaves the generator alone
+
+
+def test_random_numbers_inside_each_other():
+    def function(x):
+        return kept(x) + 4.0 * tt.checkpoint(lambda y: kept(y) + 16.0 * tt.checkpoint(kept, y), x) + 256.0 * kept(x)
+
+    x = random_input()
+    tt.seed(2)
+    plain = function(x).tolist()
+    tt.seed(2)
+    y = tt.checkpoint(function, x)
+    assert y.tolist() == plain
+    assert tt.grad(y.sum(), [x])[0].tolist() == plain
+
+
+def test_a_generator_advances_though_the_function_fails():
+    def fail(x):
+        kept(x)
+        raise KeyError
+
+    tt.seed(3)
+    kept(random_input())
+    state = tt.random.get_state()
+    tt.seed(3)
+    with pytest.raises(KeyError):
+        tt.checkpoint(fail, random_input())
+    assert tt.random.get_state() == state

@@ -13,6 +13,7 @@ from cupy import _cublaslt as library
 from tinytensor import kernels
 from tinytensor.backend import xp
 from tinytensor.kernels.cupy import cublaslt, products
+from tinytensor.modes import Switched
 
 PATH = os.pathsep.join(filter(None, sys.path))  # which leads to the stand-in
 DTYPES = ["float32", "float64", "bfloat16", "float16"]
@@ -38,15 +39,14 @@ def kinds():
 @pytest.mark.parametrize("accumulate", [False, True])
 @pytest.mark.parametrize("is_full", [False, True])
 def test_it_computes_what_cublas_does(monkeypatch, dtype, accumulate, is_full):
-    monkeypatch.setattr(products.precision, "is_full", is_full)
     a, b = numbers(2, 3, 7, 4, dtype=dtype), numbers(2, 1, 5, 4, dtype=dtype, seed=1).swapaxes(-1, -2)
     for out_dtype in {dtype, "float32" if a.itemsize == 2 else dtype}:
         out = numbers(2, 3, 7, 5, dtype=out_dtype, seed=2)
         other = out.copy()
-        kernels.matmul(a, b, out=out, accumulate=accumulate)
-        monkeypatch.setattr(cublaslt, "is_on_everywhere", False)
-        kernels.matmul(a, b, out=other, accumulate=accumulate)
-        monkeypatch.setattr(cublaslt, "is_on_everywhere", True)
+        for is_on, result in ((True, out), (False, other)):
+            monkeypatch.setattr(cublaslt, "is_on_everywhere", is_on)
+            with Switched("full_precision", is_full):
+                kernels.matmul(a, b, out=result, accumulate=accumulate)
         assert out.get().tobytes() == other.get().tobytes()
     assert library.calls and xp.launches.count("cublasLtMatmul") == len(library.calls)
 
@@ -61,7 +61,7 @@ KINDS = {
 
 
 def in_tf32(a, b):
-    with mock.patch.object(products.precision, "is_full", False):
+    with Switched("full_precision", False):
         return kernels.matmul(a, b)
 
 

@@ -527,6 +527,56 @@ def test_copying_and_pickling_keep_the_kind():
     assert type(copy.deepcopy(tt.tensor([1.0]))) is tt.Tensor
 
 
+class Described(tt.nn.Parameter):
+    """A kind of parameter with attributes, and with arguments of its own."""
+
+    def __init__(self, rows, *, unit):
+        super().__init__(np.ones((rows, 2), "float32"))
+        self.unit = unit
+        self.itself = self
+
+
+class Slotted(tt.Tensor):
+    """A kind of tensor with slots, one of which is private and one not set."""
+
+    __slots__ = ("__private", "missing", "unit")
+
+    def __init__(self, unit):
+        super().__init__([1, 2])
+        self.unit = unit
+        self.__private = 7
+
+    def private(self):
+        return self.__private
+
+
+DUPLICATES = {"copy": copy.copy, "deepcopy": copy.deepcopy} | {
+    f"pickle {protocol}": lambda x, protocol=protocol: pickle.loads(pickle.dumps(x, protocol)) for protocol in range(6)
+}
+
+
+@pytest.mark.parametrize("duplicate", DUPLICATES.values(), ids=DUPLICATES)
+def test_copying_and_pickling_keep_what_a_subclass_added(duplicate):
+    p = Described(3, unit=["metre"])
+    p.requires_grad = False
+    p.grad_note = "frozen"
+    twin = duplicate(p)
+    assert type(twin) is Described
+    assert (twin.tolist(), twin.unit, twin.grad_note) == (p.tolist(), ["metre"], "frozen")
+    assert not twin.requires_grad
+    assert not np.shares_memory(twin.numpy(), p.numpy())
+    shallow = duplicate is copy.copy
+    assert twin.itself is (p if shallow else twin)
+    assert (twin.unit is p.unit) == shallow
+    twin.another = 1
+    assert not hasattr(p, "another")
+
+    x = duplicate(Slotted("metre"))
+    assert type(x) is Slotted
+    assert (x.tolist(), x.dtype, x.unit, x.private(), hasattr(x, "missing")) == ([1, 2], "int64", "metre", 7, False)
+    assert duplicate(Described(1, unit="")).requires_grad
+
+
 def test_requires_grad_can_be_switched_on_leaves_only():
     x = tt.tensor([1.0])
     x.requires_grad = True

@@ -17,7 +17,7 @@ import pytest
 
 import tinytensor as tt
 from tinytensor import backend
-from tinytensor.io import atomic_write, load_with_metadata, remove_stale, write_text
+from tinytensor.io import atomic_write, load_mapped, load_with_metadata, remove_stale, write_text
 
 
 def in_a_process(code, *paths):
@@ -591,3 +591,87 @@ def test_atomic_write_replaces_the_file_at_the_end(tmp_path):
         assert temporary.parent == target.parent  # on the same disk, so that renaming is one step
     assert target.read_text() == "new"
     assert list(tmp_path.iterdir()) == [target]
+
+
+# ---------------------------------------------------------------------------------- what is written is read, or not written
+
+two = np.ones(2, "float32")
+UNWRITABLE = {
+    "the checksum's name": (
+        {"x": two},
+        {"tinytensor.sha256": "0" * 64},
+        ValueError,
+        "the metadata cannot have 'tinytensor.sha256'",
+    ),
+    "half a surrogate pair": ({"a\ud800": two}, None, ValueError, r"save: 'a\\ud800' has half of a surrogate pair"),
+    "a key of metadata": ({"x": two}, {"\udfff": ""}, ValueError, "half of a surrogate pair"),
+    "a value of metadata": ({"x": two}, {"key": "\udfff"}, ValueError, "half of a surrogate pair"),
+    "long double": (
+        {"x": two.astype(np.longdouble)},
+        None,
+        TypeError,
+        r"save: 'x' is of \w+, which a file cannot have: convert",
+    ),
+    "complex": ({"x": two.astype(complex)}, None, TypeError, "save: 'x' is of complex128"),
+    "objects": ({"x": two.astype(object)}, None, TypeError, "save: 'x' is of object"),
+    "metadata in a list": ({"x": two}, [("a", "b")], TypeError, "metadata must be text by name, not a list"),
+    "long metadata": ({"x": two}, {"a": "b" * 100_000_000}, ValueError, "names and metadata of 100,000,.* bytes are too long"),
+}
+
+
+@pytest.mark.needs("numpy")
+@pytest.mark.parametrize(("arrays", "metadata", "kind", "says"), UNWRITABLE.values(), ids=UNWRITABLE)
+def test_what_could_not_be_read_is_not_written(arrays, metadata, kind, says, tmp_path):
+    tensors = {name: tt.Tensor._wrap(array) for name, array in arrays.items()}
+    with pytest.raises(kind, match=says):
+        tt.save(tensors, tmp_path / "file", metadata)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_strange_names_and_metadata(tmp_path):
+    names = [
+        "",
+        "tinytensor.sha256",
+        "0" * 64,
+        'x","tinytensor.sha256":"' + "a" * 64,
+        "\0\n",
+        "\U0001f600\u2028",
+        "x" * 100_000,
+    ]
+    metadata = {name: name[::-1] for name in [*names, "__metadata__", "format"] if name != "tinytensor.sha256"}
+    tt.save({name: tt.ones(i) for i, name in enumerate(names)}, tmp_path / "file", metadata)
+    found, read = load_with_metadata(tmp_path / "file")
+    assert {name: x.shape for name, x in found.items()} == {name: (i,) for i, name in enumerate(names)}
+    assert read == metadata
+
+
+@pytest.mark.needs("numpy")
+def test_arrays_of_every_layout(tmp_path):
+    x = np.arange(24.0).reshape(2, 3, 4)
+    arrays = {
+        f"{order}{kind}": np.arange(3).astype(order + kind) for order in "<>" for kind in ("f2", "f4", "f8", "i2", "u4", "i8")
+    }
+    arrays |= {"reverse": x[:, ::-1, ::-2], "transposed": x.T, "repeated": np.broadcast_to(x[0, 0], (5, 4)), "empty": x[:, 3:]}
+    arrays |= {"number": np.array(2.0), "booleans of other bytes": np.array([2, 0, 255], np.uint8).view(bool)}
+    tt.save({name: tt.Tensor._wrap(array) for name, array in arrays.items()}, tmp_path / "file")
+    for read in (lambda path: {name: t.numpy() for name, t in tt.load(path).items()}, load_mapped):
+        found = read(tmp_path / "file")
+        for name, array in arrays.items():
+            assert found[name].dtype == array.dtype.newbyteorder("=")
+            np.testing.assert_array_equal(found[name], np.array(array.tolist(), array.dtype).reshape(array.shape))
+
+
+@pytest.mark.parametrize("path", ["", ".", "a\0b", "a\ud800"])
+def test_names_that_no_file_can_have(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for act in (lambda: tt.save({"x": tt.ones(1)}, path), lambda: tt.load(path), lambda: load_mapped(path)):
+        with pytest.raises(tt.FileError, match=r"^'.*' cannot be the name of a file$"):
+            act()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_longest_name(tmp_path):
+    path = tmp_path / ("x" * 255)
+    tt.save({"x": tt.ones(1)}, path)
+    assert list(tmp_path.iterdir()) == [path]
+    assert tt.load(path)["x"].tolist() == [1.0]

@@ -197,7 +197,7 @@ def test_a_buffer_stays_one():
     block = Block()
     block.mean = block.mean * 0.9 + 1.0
     assert [name for name, _ in block.named_buffers()] == ["mean"]
-    for value in (1.0, np.ones(3), [1.0]):
+    for value in (1.0, np.ones(3), [1.0], nn.Linear(1, 1)):
         with pytest.raises(TypeError, match=r"Block\.mean is a buffer: .*tensor"):
             block.mean = value
     block.mean = None
@@ -208,6 +208,85 @@ def test_a_buffer_stays_one():
     block.mean = nn.Parameter([1.0])
     assert list(block.buffers()) == []
     assert "mean" in dict(block.named_parameters())
+
+
+def test_a_module_is_not_silently_replaced():
+    block = Block()
+    for value in (5, tt.ones(2), "layer", [nn.Linear(3, 4)], tt.relu):
+        with pytest.raises(TypeError, match=r"Block\.first is a Linear, and a \w+ in its place .* another module or to None"):
+            block.first = value
+    with pytest.raises(TypeError, match=r"Block\.first is a Linear"):
+        block.register_buffer("first", tt.ones(1))
+    block.first = nn.ReLU()
+    block.first = None
+    block.first = 5
+
+
+def test_a_part_that_is_deleted():
+    block = Block()
+    del block.first, block.mean, block.layers[0].weight
+    assert list(block.state_dict()) == ["gain"]
+    block.mean, block.first = 5, tt.ones(1)  # neither is a part any more
+    assert list(block.state_dict()) == ["gain"]
+    with pytest.raises(AttributeError):
+        del block.first, block.first
+
+
+def test_registering_a_buffer_twice():
+    block = Block()
+    block.register_buffer("mean", tt.ones(3))
+    assert block.mean.tolist() == [1.0] * 3
+    assert list(block.state_dict()).count("mean") == 1
+    block.register_buffer("later", None)
+    assert "later" not in block.state_dict()
+    block.later = tt.ones(1)
+    assert "later" in block.state_dict()
+
+
+class Named(nn.Module):
+    """A module with a plain attribute and a method."""
+
+    def __init__(self):
+        self.a = nn.Linear(1, 1)
+        self.size = 5
+
+    def method(self):
+        pass
+
+
+@pytest.mark.parametrize("name", ["a.weight", "", ".", "forward", "training", "parameters", "_buffer_names", "method"])
+@pytest.mark.parametrize("part", [nn.Parameter([1.0]), nn.ReLU(), tt.ones(1)], ids=["parameter", "module", "buffer"])
+def test_names_that_no_part_may_have(name, part):
+    model = Named()
+    register = setattr if isinstance(part, (nn.Parameter, nn.Module)) else nn.Module.register_buffer
+    with pytest.raises(ValueError, match=f"^{name!r} cannot name a part of Named: "):
+        register(model, name, part)
+    assert list(model.state_dict()) == ["a.weight", "a.bias"]
+    assert [name for name, _ in model.named_modules()] == ["", "a"]
+
+
+def test_a_state_with_a_name_that_is_no_text():
+    with pytest.raises(TypeError, match="a state has tensors by name, and 5 cannot be a name"):
+        nn.Linear(1, 1).load_state_dict({5: tt.ones(1)})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kind", "message"),
+    [
+        ("size", tt.ones(1), ValueError, "Named has an attribute 'size' already: give the buffer another name"),
+        (5, tt.ones(1), TypeError, "the name of a buffer must be text, not 5"),
+        (None, tt.ones(1), TypeError, "the name of a buffer must be text, not None"),
+        ("mean", [1.0], TypeError, "the buffer 'mean' must be a tensor that is not learned, not a list"),
+        ("mean", np.ones(1), TypeError, "the buffer 'mean' must be a tensor that is not learned, not a ndarray"),
+        ("mean", nn.Parameter([1.0]), TypeError, "the buffer 'mean' must be a tensor that is not learned, not a Parameter"),
+    ],
+)
+def test_what_cannot_be_a_buffer(name, value, kind, message):
+    model = Named()
+    before = dict(vars(model))
+    with pytest.raises(kind, match=f"^{message}"):
+        model.register_buffer(name, value)
+    assert vars(model) == before
 
 
 def test_a_shallow_copys_buffers_are_its_own():
@@ -692,6 +771,100 @@ def test_sequential_and_module_list():
     grown = nn.ModuleList()
     grown.append(nn.Linear(1, 1))
     assert [name for name, _ in grown.named_parameters()] == ["0.weight", "0.bias"]
+
+
+def units(container):
+    """Which layers a container holds: each has its own number of outputs."""
+    return [layer.bias.size for layer in container]
+
+
+def layers(*sizes):
+    return [nn.Linear(1, size) for size in sizes]
+
+
+def test_a_container_is_changed_like_a_list():
+    for make in (nn.ModuleList, lambda modules: nn.Sequential(*modules)):
+        container, plain = make(layers(1, 2, 3)), [1, 2, 3]
+        assert container.append(*layers(4)).insert(0, *layers(5)).insert(-1, *layers(6)).extend(layers(7, 8)) is container
+        plain.append(4), plain.insert(0, 5), plain.insert(-1, 6), plain.extend([7, 8])
+        assert units(container) == plain
+        assert [name for name, _ in container.named_parameters()] == [
+            f"{i}.{kind}" for i in range(len(plain)) for kind in ("weight", "bias")
+        ]
+        container[1], container[-1], container[2:4] = *layers(9, 10), layers(11)
+        plain[1], plain[-1], plain[2:4] = 9, 10, [11]
+        assert units(container) == plain
+        del container[0], container[-1], container[1:3]
+        del plain[0], plain[-1], plain[1:3]
+        assert units(container) == plain
+        assert [name for name, _ in container.children()] == [str(i) for i in range(len(plain))]
+        assert units(make(layers(1, 2, 3))[np.int64(-1) :]) == [3]
+
+
+def test_a_slice_is_a_container_of_the_same_kind():
+    class Own(nn.Sequential):
+        def __init__(self):
+            super().__init__(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+
+    for model in (nn.Sequential(*Own()), Own()):
+        first = model[:2]
+        assert type(first) is nn.Sequential
+        assert first[0] is model[0]
+        np.testing.assert_array_equal(model[2:](first(x)).numpy(), model(x).numpy())
+        assert list(first.state_dict()) == ["0.weight", "0.bias"]
+    assert type(nn.ModuleList(layers(1, 2))[::-1]) is nn.ModuleList
+    assert units(nn.ModuleList(layers(1, 2))[::-1]) == [2, 1]
+
+
+@pytest.mark.parametrize("kind", [nn.ModuleList, nn.Sequential])
+def test_a_container_has_parts_like_any_module(kind):
+    class Own(kind):
+        def __init__(self):
+            self.before = nn.Linear(1, 1)
+            super().__init__(*([layers(2, 3)] if kind is nn.ModuleList else layers(2, 3)))
+            self.extra = nn.Linear(1, 4)
+            self.gain = nn.Parameter([1.0])
+            self.register_buffer("mean", tt.zeros(1))
+
+    model = Own()
+    expected = ["before.weight", "before.bias", "0.weight", "0.bias", "1.weight", "1.bias", "extra.weight", "extra.bias"]
+    assert sorted(model.state_dict()) == sorted([*expected, "gain", "mean"])
+    assert len(list(model.parameters())) == 9
+    assert units(model) == [2, 3]
+    assert len(model) == 2
+    assert not model.eval().extra.training
+    assert model.astype("float64").extra.weight.dtype == "float64"
+    assert "extra: Linear(1, 4)" in repr(model)
+    model.append(model.extra)  # under two names: it comes once
+    assert sorted(model.state_dict()) == sorted([*expected, "gain", "mean"])
+    setattr(model, "7", nn.Linear(1, 5))  # an item, whatever its number
+    assert units(model.append(nn.Linear(1, 6))) == [2, 3, 4, 5, 6]
+    assert [name for name, _ in model.children() if name.isdecimal()] == ["0", "1", "2", "3", "4"]
+    del model[:]
+    assert len(list(model.parameters())) == 5
+    twin = copy.deepcopy(Own())
+    assert twin.load_state_dict(Own().state_dict()) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("act", "kind", "message"),
+    [
+        (lambda m: m[2], IndexError, "Sequential of 2 modules has no index 2"),
+        (lambda m: m[-3], IndexError, "Sequential of 2 modules has no index -3"),
+        (lambda m: m.__setitem__(2, nn.ReLU()), IndexError, "no index 2"),
+        (lambda m: m.__delitem__(5), IndexError, "no index 5"),
+        (lambda m: m["0"], TypeError, "takes an integer or a slice as its index, not '0'"),
+        (lambda m: m[0.0], TypeError, "takes an integer or a slice as its index, not 0.0"),
+        (lambda m: m.__setitem__(0, None), TypeError, r"Sequential takes modules, such as nn.ReLU\(\), not a NoneType"),
+        (lambda m: m.insert(0, tt.relu), TypeError, "Sequential takes modules"),
+        (lambda m: m.extend([nn.ReLU(), 5]), TypeError, "Sequential takes modules"),
+    ],
+)
+def test_wrong_uses_of_a_container_change_nothing(act, kind, message):
+    model = nn.Sequential(*layers(1, 2))
+    with pytest.raises(kind, match=message):
+        act(model)
+    assert units(model) == [1, 2]
 
 
 @pytest.mark.parametrize(

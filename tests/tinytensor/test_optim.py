@@ -145,6 +145,30 @@ def test_a_saved_run_goes_on_bit_for_bit(make, tmp_path):
         np.testing.assert_array_equal(a.numpy(), b.numpy())
 
 
+@each_optimizer
+def test_a_state_goes_back_to_where_it_was_taken(make):
+    model = network()
+    optimizer = make(model.parameters())
+    train(model, optimizer, 2)
+    weights, state = copy.deepcopy(model.state_dict()), optimizer.state_dict()
+    train(model, optimizer, 3)
+    expected = values(model)
+    for _ in range(2):  # the state is still what it was, also after an optimizer that loaded it went on
+        model.load_state_dict(weights)
+        optimizer.load_state_dict(state)
+        train(model, optimizer, 3)
+        assert values(model) == expected
+
+
+def test_a_state_without_a_copy_is_the_optimizers_own():
+    model = network()
+    optimizer = optim.Adam(model.parameters())
+    train(model, optimizer, 1)
+    arrays = [value for state in optimizer.state for value in (state["first"], state["second"])]
+    shared = [t.data for name, t in optimizer.state_dict(copy=False).items() if name.endswith(("first", "second"))]
+    assert shared and all(any(a is b for b in arrays) for a in shared)
+
+
 def test_a_loaded_state_is_a_copy():
     model = network()
     optimizer = optim.Adam(model.parameters())
@@ -723,9 +747,49 @@ BAD = {
     "twice in groups": (lambda p: optim.SGD([{"params": [p]}, {"params": [p]}]), ValueError, "twice"),
     "unknown setting": (lambda p: optim.SGD([{"params": [p], "speed": 1}]), ValueError, "speed"),
     "clip": (lambda p: optim.clip_grad_norm([p], 0.0), ValueError, "positive"),
-    "a vector for Muon": (lambda p: optim.Muon([p]), ValueError, "shape (1,), which is not 1 matrices one above another: put"),
-    "parts that do not divide": (lambda p: optim.Muon([nn.Parameter(tt.ones((4, 2)))], parts=3), ValueError, "not 3 matrices"),
+    "a vector for Muon": (lambda p: optim.Muon([p]), ValueError, "shape (1,), not a matrix: put it into"),
+    "parts that do not divide": (
+        lambda p: optim.Muon([nn.Parameter(tt.ones((4, 2)))], parts=3),
+        ValueError,
+        "4 rows cannot be divided into 3",
+    ),
     "no parts": (lambda p: optim.Muon([nn.Parameter(tt.ones((4, 2)))], parts=0), ValueError, "parts must be at least 1"),
+    "parts and a half": (lambda p: optim.Muon([nn.Parameter(tt.ones((4, 2)))], parts=1.5), TypeError, "an integer, not 1.5"),
+    "a part that is True": (
+        lambda p: optim.Muon([nn.Parameter(tt.ones((4, 2)))], parts=True),
+        TypeError,
+        "an integer, not True",
+    ),
+    "lr in words": (lambda p: optim.SGD([{"params": [p], "lr": "0.1"}]), TypeError, "lr must be a number, not '0.1'"),
+    "lr that is True": (lambda p: optim.SGD([{"params": [p], "lr": True}]), TypeError, "lr must be a number, not True"),
+    "infinite lr": (lambda p: optim.SGD([p], lr=math.inf), ValueError, "lr must be finite and not negative, not inf"),
+    "decay that is no number": (lambda p: optim.AdamW([p], weight_decay=math.nan), ValueError, "weight_decay must be finite"),
+    "a momentum of 1": (
+        lambda p: optim.SGD([p], momentum=1.0),
+        ValueError,
+        "momentum must be below 1 and not negative, not 1.0",
+    ),
+    "dampening": (lambda p: optim.SGD([p], momentum=0.5, dampening=math.nan), ValueError, "dampening must be finite"),
+    "a single number": (
+        lambda p: optim.Adam([{"params": [p], "betas": 0.9}]),
+        ValueError,
+        "betas must be two numbers, not 0.9",
+    ),
+    "betas in words": (
+        lambda p: optim.Adam([{"params": [p], "betas": "no"}]),
+        ValueError,
+        "betas must be two numbers, not 'no'",
+    ),
+    "beta in words": (lambda p: optim.Adam([{"params": [p], "betas": ("0", 0)}]), TypeError, "betas must be a number, not '0'"),
+    "nesterov in words": (lambda p: optim.SGD([{"params": [p], "nesterov": "no"}]), TypeError, "True or False, not 'no'"),
+    "orthogonal in words": (lambda p: optim.Muon([{"params": [p], "orthogonal": "no"}]), TypeError, "True or False, not 'no'"),
+    "no threads": (lambda p: optim.SGD([p]).step(threads=0), ValueError, "threads must be at least 1, not 0"),
+    "steps": (lambda p: optim.Cosine(steps=-1), ValueError, "steps must be at least 0, not -1"),
+    "warmup": (lambda p: optim.Constant(warmup=1.5), TypeError, "warmup must be an integer, not 1.5"),
+    "negative warmup": (lambda p: optim.InverseSquareRoot(warmup=-1), ValueError, "warmup must be at least 0, not -1"),
+    "final": (lambda p: optim.LinearDecay(final=math.nan), ValueError, "final must be finite and not negative, not nan"),
+    "final in words": (lambda p: optim.Cosine(final="0"), TypeError, "final must be a number, not '0'"),
+    "d_model": (lambda p: optim.InverseSquareRoot(d_model=0), ValueError, "d_model must be above 0"),
     "momentum of 1": (
         lambda p: optim.Muon([nn.Parameter(tt.ones((4, 2)))], momentum=1),
         ValueError,

@@ -137,7 +137,8 @@ def test_a_thread_that_has_served_is_as_it_was() -> None:
     with tt.no_grad(), pytest.raises(KeyError):
         parallel.run(fail, [0, 1])
     served = parallel._threads(1)
-    assert served.submit(random.generator).result() is random.generator()
+    generators = [served.submit(random.generator).result() for _ in range(2)]
+    assert generators[0] is generators[1] is not random.generator()  # that of the thread, and no shard's
     assert served.submit(lambda: (leaves()[0] * 2).requires_grad).result()
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tinytensor as tt
-from tinytensor import backend, kernels, modes, precision
+from tinytensor import backend, kernels, modes
 from tinytensor.backend import from_numpy, to_numpy, xp
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
@@ -278,10 +278,9 @@ def error_of_a_product() -> float:
 
 
 @on_cublas
-def test_tf32_by_default_and_full_precision_where_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+@modes.Switched("full_precision", False)
+def test_tf32_by_default_and_full_precision_where_asked() -> None:
     exact = 2.0 ** -(TF32_BITS + 6)
-    assert error_of_a_product() < exact, "the tests run in full precision"
-    monkeypatch.setattr(modes.modes, "full_precision", False)
     assert exact < error_of_a_product() < 2.0 ** -(TF32_BITS - 4)
     with tt.full_precision():
         assert error_of_a_product() < exact
@@ -289,8 +288,7 @@ def test_tf32_by_default_and_full_precision_where_asked(monkeypatch: pytest.Monk
         same = modes.capture_modes()
 
         def in_a_thread() -> None:
-            modes.modes.full_precision = False
-            with same():
+            with modes.Switched("full_precision", False), same():
                 errors.append(error_of_a_product())
 
         worker = threading.Thread(target=in_a_thread)
@@ -301,31 +299,31 @@ def test_tf32_by_default_and_full_precision_where_asked(monkeypatch: pytest.Monk
 
 
 @on_cublas
-def test_tf32_leaves_other_dtypes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(modes.modes, "full_precision", False)
+@modes.Switched("full_precision", False)
+def test_tf32_leaves_other_dtypes_alone() -> None:
     for dtype in ("float64", "float16", "bfloat16"):
         a, b = random_array((2, 3, 4), dtype), random_array((4, 5), dtype)
         check(kernels.matmul(a, b), a, b, dtype)
 
 
-def test_gradients_are_checked_in_full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(modes.modes, "full_precision", False)
+@modes.Switched("full_precision", False)
+def test_gradients_are_checked_in_full_precision() -> None:
     seen = []
 
     def f(x: tt.Tensor) -> tt.Tensor:
-        seen.append(modes.modes.full_precision)
+        seen.append(modes.modes().full_precision)
         return x * x
 
     tt.gradcheck(f, tt.tensor([1.0, 2.0], dtype="float64", requires_grad=True))
-    assert seen and all(seen) and not modes.modes.full_precision
+    assert seen and all(seen) and not modes.modes().full_precision
 
 
 def test_the_environment_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     for value, expected in [("", False), ("1", False), ("0", True)]:
         monkeypatch.setenv("TINYTENSOR_TF32", value)
-        assert precision._is_full_everywhere() is expected
+        assert modes._is_full_everywhere() is expected
     monkeypatch.delenv("TINYTENSOR_TF32")
-    assert not precision._is_full_everywhere()
+    assert not modes._is_full_everywhere()
 
 
 def test_another_value_of_the_environment_variable(python: Any) -> None:

@@ -1,9 +1,12 @@
 """Random numbers: what repeats, and what the distributions are."""
 
 import json
+import math
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import pytest
 
 import tinytensor as tt
 
@@ -103,3 +106,102 @@ def test_random_keys_are_two_words_of_64_bits():
     bits = np.unpackbits(keys.view(np.uint8).reshape(1000, 16), axis=1).mean(axis=0)
     assert np.abs(bits - 0.5).max() < 5 * 0.5 / np.sqrt(1000)
     assert all(type(word) is int for word in tt.random.random_key())
+
+
+# ---------------------------------------------------------------------------------------------------------------- threads
+
+
+def numbers():
+    return tt.random.normal(4).tolist()
+
+
+def test_each_thread_has_a_generator_of_its_own():
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as another:
+        tt.seed(3)
+        alone = [numbers(), numbers()]
+        tt.seed(3)
+        drawn = [numbers(), one.submit(numbers).result(), another.submit(numbers).result(), numbers()]
+        assert [drawn[0], drawn[3]] == alone  # what other threads draw does not change what this one draws
+        assert drawn[1] != drawn[2]
+        assert drawn[1] not in alone
+        tt.seed(3)
+        assert [numbers(), one.submit(numbers).result(), another.submit(numbers).result(), numbers()] == drawn
+
+
+def test_a_seed_in_another_thread_is_its_own():
+    with ThreadPoolExecutor(1) as other:
+        tt.seed(3)
+        expected = numbers()
+        tt.seed(3)
+        other.submit(tt.seed, 3).result()
+        assert other.submit(numbers).result() == expected
+        assert numbers() == expected
+
+
+def test_a_seed_inside_of_using_restarts_that_generator():
+    tt.seed(4)
+    expected = numbers()
+    tt.seed(5)
+    with tt.random.using(np.random.default_rng(99)):
+        tt.seed(4)
+        assert numbers() == expected
+    with tt.random.using(np.random.Generator(np.random.MT19937(1))):
+        tt.seed(2)
+        assert numbers() == np.random.Generator(np.random.MT19937(2)).standard_normal(4, np.float32).tolist()
+    drawn = numbers()
+    tt.seed(5)
+    assert numbers() == drawn
+
+
+def test_a_state_does_not_change_with_the_generator():
+    with tt.random.using(np.random.Generator(np.random.MT19937(1))):
+        state = tt.random.get_state()
+        drawn = [numbers() for _ in range(400)]  # more than one block of this generator
+        tt.random.set_state(state)
+        assert [numbers() for _ in range(400)] == drawn
+        tt.random.set_state(state)
+        assert [numbers() for _ in range(400)] == drawn
+
+
+# ----------------------------------------------------------------------------------------------- arguments out of their range
+
+nan, inf = math.nan, math.inf
+IMPOSSIBLE = {
+    "std": (lambda: tt.random.normal(3, std=-1.0), "normal: std cannot be negative, as -1.0 is"),
+    "std NaN": (lambda: tt.random.normal(3, std=nan), "normal: std must be finite in float32, not nan"),
+    "mean": (lambda: tt.random.normal(3, mean=1e39), "normal: mean must be finite in float32"),
+    "ends": (lambda: tt.random.uniform(3, 1.0, 0.0), "uniform: low must be below high, and 1.0 is not below 0.0"),
+    "equal ends": (lambda: tt.random.uniform(3, 1.0, 1.0), "uniform: low must be below high"),
+    "infinite end": (lambda: tt.random.uniform(3, 0.0, inf), "uniform: high must be finite"),
+    "NaN end": (lambda: tt.random.uniform(3, nan, 1.0), "uniform: low must be finite"),
+    "too wide": (lambda: tt.random.uniform(3, -3e38, 3e38), "uniform: high - low must be finite"),
+    "integers": (lambda: tt.random.integers(3, 3, (2,)), "integers: low must be below high, and 3 is not below 3"),
+    "shape": (lambda: tt.random.normal((2, -1)), r"normal: a length cannot be negative, as in the shape \(2, -1\)"),
+    "length": (lambda: tt.random.uniform(-1), "uniform: a length cannot be negative"),
+    "shape of integers": (lambda: tt.random.integers(0, 3, (-2,)), "integers: a length cannot be negative"),
+    "permutation": (lambda: tt.random.permutation(-1), "permutation: n cannot be negative, as -1 is"),
+    "seed": (lambda: tt.seed(-1), "a seed cannot be negative, as -1 is"),
+    "normal_": (lambda: tt.nn.init.normal_(parameter(), std=-1.0), "std cannot be negative"),
+    "uniform_": (lambda: tt.nn.init.uniform_(parameter(), 1.0, 0.0), "low must be below high"),
+    "gain": (lambda: tt.nn.init.xavier_uniform_(parameter(), gain=-1.0), "gain must be finite and not negative, not -1.0"),
+    "gain NaN": (lambda: tt.nn.init.kaiming_normal_(parameter(), gain=nan), "gain must be finite"),
+    "gain infinite": (lambda: tt.nn.init.xavier_normal_(parameter(), gain=inf), "gain must be finite"),
+    "gain of He": (lambda: tt.nn.init.kaiming_uniform_(parameter(), gain=-0.5), "gain must be finite and not negative"),
+}
+
+
+def parameter():
+    return tt.nn.Parameter(np.zeros((2, 3), "float32"))
+
+
+@pytest.mark.parametrize("draw, message", IMPOSSIBLE.values(), ids=IMPOSSIBLE)
+def test_impossible_arguments(draw, message):
+    before = tt.random.get_state()
+    with pytest.raises(ValueError, match=message):
+        draw()
+    assert tt.random.get_state() == before
+
+
+def test_an_initialiser_with_equal_ends():
+    assert tt.nn.init.uniform_(parameter(), 2.0, 2.0).tolist() == [[2.0] * 3] * 2
+    assert tt.nn.init.xavier_uniform_(parameter(), gain=0.0).tolist() == [[0.0] * 3] * 2

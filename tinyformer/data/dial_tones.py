@@ -5,6 +5,7 @@ Each key of a telephone sounds as two tones, one for its row and one for its col
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -208,12 +209,12 @@ class DialBatches:
 
     def get_state(self) -> dict[str, Any]:
         """The state of ``sample``, as values for JSON."""
-        return {"before": self._before, "place": self._place, "batch_size": self.batch_size}
+        return {"before": copy.deepcopy(self._before), "place": self._place, "batch_size": self.batch_size}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Continue from a state that ``get_state`` returned. If it has another batch size, the pool is drawn anew, and begins
         with some of the same recordings. Raises KeyError, TypeError or ValueError for any other state."""
-        self._rng.bit_generator.state = self._before = state["before"]
+        self._rng.bit_generator.state = self._before = copy.deepcopy(state["before"])
         self._pool, self._place = [], 0
         place = state["place"]
         if type(place) is not int or not 0 <= place <= POOLED:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gzip
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -233,12 +234,17 @@ class PairBatches:
     def get_state(self) -> dict[str, Any]:
         """The state of ``sample``: the random state at the start of the epoch, and how many of its batches were taken."""
         started = bool(self._epoch)
-        return {"epoch": self._epoch_state, "place": self._place, "started": started, "batch_size": self.batch_size}
+        return {
+            "epoch": copy.deepcopy(self._epoch_state),
+            "place": self._place,
+            "started": started,
+            "batch_size": self.batch_size,
+        }
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Continue from a state that ``get_state`` returned. If it has another batch size, continue with the next epoch. Raises
         KeyError, TypeError or ValueError for any other state."""
-        self._rng.bit_generator.state = self._epoch_state = state["epoch"]
+        self._rng.bit_generator.state = self._epoch_state = copy.deepcopy(state["epoch"])
         self._epoch, self._place = [], 0
         started, place = state["started"], state["place"]
         if not isinstance(started, bool) or type(place) is not int or place < 0:

@@ -282,7 +282,7 @@ class Trainer:
             "unread": self._unread,
             **self.folder.identity(lasting=False),
         }
-        groups = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        groups = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(copy=False)}
         save_checkpoint(self.folder.latest, groups, state)
         tell(self, "saved", self)
         if self.step > 0 or not self.folder.replaces:  # a run without a step must not replace another

@@ -1,6 +1,7 @@
 """Neural network modules, with PyTorch's names."""
 
 from tinytensor.nn import init
+from tinytensor.nn.containers import ModuleList, Sequential
 from tinytensor.nn.layers import (
     GELU,
     Dropout,
@@ -16,7 +17,7 @@ from tinytensor.nn.layers import (
     Softplus,
     Tanh,
 )
-from tinytensor.nn.module import Module, ModuleList, Parameter, Sequential
+from tinytensor.nn.module import Module, Parameter
 from tinytensor.nn.recurrent import GRU, LSTM, RNN
 
 __all__ = [

@@ -25,7 +25,7 @@ def skipped() -> Switched:
 def new_parameter(shape: int | tuple[int, ...]) -> Parameter:
     """A parameter of zeros, in float32, for an initialiser to fill."""
     parameter = Parameter(0.0)
-    if modes.initialising:
+    if modes().initialising:
         replace_data(parameter, xp.zeros(shape, parameter.dtype))
     else:
         replace_data(parameter, xp.broadcast_to(parameter.data, shape))
@@ -49,23 +49,30 @@ def constant_(parameter: Parameter, value: float) -> Parameter:
     >>> tt.nn.init.constant_(weight, 3.0).tolist()
     [[3.0, 3.0], [3.0, 3.0]]
     """
-    if modes.initialising:
+    if modes().initialising:
         overwrite(parameter, value)
     return parameter
 
 
 def normal_(parameter: Parameter, mean: float = 0.0, std: float = 1.0) -> Parameter:
     """Draw from the normal distribution with this mean and standard deviation."""
-    if modes.initialising:
+    if modes().initialising:
         parameter.assign(random.normal(parameter.shape, mean, std))
     return parameter
 
 
 def uniform_(parameter: Parameter, low: float = 0.0, high: float = 1.0) -> Parameter:
-    """Draw from the uniform distribution between ``low`` and ``high``."""
-    if modes.initialising:
+    """Draw from the uniform distribution between ``low`` and ``high``. If they are equal, fill with that number."""
+    if low == high:
+        return constant_(parameter, low)
+    if modes().initialising:
         parameter.assign(random.uniform(parameter.shape, low, high))
     return parameter
+
+
+def _check_gain(gain: float) -> None:
+    if not 0 <= gain < math.inf:
+        raise ValueError(f"an initialiser's gain must be finite and not negative, not {gain}")
 
 
 def _fans(parameter: Parameter) -> tuple[int, int]:
@@ -78,17 +85,20 @@ def _fans(parameter: Parameter) -> tuple[int, int]:
 
 def xavier_uniform_(parameter: Parameter, gain: float = 1.0) -> Parameter:
     """Draw uniformly between -b and b, with b = gain * sqrt(6 / (inputs + outputs)) (Glorot and Bengio 2010, equation 16)."""
+    _check_gain(gain)
     bound = gain * math.sqrt(6.0 / sum(_fans(parameter)))
     return uniform_(parameter, -bound, bound)
 
 
 def xavier_normal_(parameter: Parameter, gain: float = 1.0) -> Parameter:
     """Draw from the normal distribution with standard deviation gain * sqrt(2 / (inputs + outputs))."""
+    _check_gain(gain)
     return normal_(parameter, 0.0, gain * math.sqrt(2.0 / sum(_fans(parameter))))
 
 
 def kaiming_uniform_(parameter: Parameter, gain: float = math.sqrt(2.0)) -> Parameter:
     """Draw uniformly between -b and b, with b = gain * sqrt(3 / inputs) (He et al. 2015). The default gain is that of relu."""
+    _check_gain(gain)
     bound = gain * math.sqrt(3.0 / _fans(parameter)[0])
     return uniform_(parameter, -bound, bound)
 
@@ -96,4 +106,5 @@ def kaiming_uniform_(parameter: Parameter, gain: float = math.sqrt(2.0)) -> Para
 def kaiming_normal_(parameter: Parameter, gain: float = math.sqrt(2.0)) -> Parameter:
     """Draw from the normal distribution with standard deviation gain / sqrt(inputs) (He et al. 2015). The default gain is that
     of relu."""
+    _check_gain(gain)
     return normal_(parameter, 0.0, gain / math.sqrt(_fans(parameter)[0]))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from tinytensor import ops
-from tinytensor.backend import Array, is_array, is_floating
+from tinytensor.backend import Array, is_array, is_floating, no_warnings
 from tinytensor.changes import note_change
 from tinytensor.tensor import Tensor, as_array
 
@@ -54,20 +55,40 @@ class Module:
     _buffer_names: tuple[str, ...] = ()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute. Raises TypeError if the value would silently replace a parameter or a buffer by something else."""
-        held = self.__dict__.get(name)
-        if isinstance(held, Tensor) and not (value is None or isinstance(value, (Parameter, Module))):
-            self._check_replacement(name, held, value)
+        """Set an attribute. Raises TypeError if the value would silently replace a part by something else, and ValueError for a
+        part whose name could not be one in a state."""
+        self._check_replacement(name, value)
+        if isinstance(value, (Parameter, Module)):
+            self._check_name(name)
         object.__setattr__(self, name, value)
 
-    def _check_replacement(self, name: str, held: Tensor, value: Any) -> None:
+    def __delattr__(self, name: str) -> None:
+        object.__delattr__(self, name)
+        self._buffer_names = tuple([buffer for buffer in self._buffer_names if buffer != name])
+
+    def _check_replacement(self, name: str, value: Any) -> None:
+        held = self.__dict__.get(name)
+        place, given = f"{type(self).__name__}.{name}", type(value).__name__
+        if name in self._buffer_names and not (value is None or isinstance(value, Tensor)):
+            raise TypeError(f"{place} is a buffer: set it to a tensor, not a {given}")
+        if value is None or isinstance(value, (Parameter, Module)):
+            return
         if isinstance(held, Parameter):
             raise TypeError(
-                f"{type(self).__name__}.{name} is a Parameter, and a {type(value).__name__} in its place would not be learned: "
+                f"{place} is a Parameter, and a {given} in its place would not be learned: "
                 f"change its values with .{name}.assign(...), or set it to another nn.Parameter(...) or to None"
             )
-        if name in self._buffer_names and not isinstance(value, Tensor):
-            raise TypeError(f"{type(self).__name__}.{name} is a buffer: set it to a tensor, not a {type(value).__name__}")
+        if isinstance(held, Module):
+            raise TypeError(
+                f"{place} is a {type(held).__name__}, and a {given} in its place would be no part of the model: set it to "
+                "another module or to None"
+            )
+
+    def _check_name(self, name: str) -> None:
+        if name == "" or "." in name:
+            raise ValueError(f"{name!r} cannot name a part of {type(self).__name__}: names have no dots and are not empty")
+        if hasattr(Module, name) or inspect.isroutine(getattr(type(self), name, None)):
+            raise ValueError(f"{name!r} cannot name a part of {type(self).__name__}: the class has a {name} of its own")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.forward(*args, **kwargs)
@@ -125,10 +146,23 @@ class Module:
         for _, buffer in self.named_buffers():
             yield buffer
 
-    def register_buffer(self, name: str, value: Tensor) -> None:
-        """Make a tensor a buffer: the module keeps it, also in its ``state_dict``, but does not learn it."""
+    def register_buffer(self, name: str, value: Tensor | None) -> None:
+        """Make a tensor a buffer: the module keeps it, also in its ``state_dict``, but does not learn it.
+
+        Raises TypeError for anything else, and ValueError for a name that another attribute has or that no part may have.
+        """
+        if not isinstance(name, str):
+            raise TypeError(f"the name of a buffer must be text, not {name!r}")
+        if isinstance(value, Parameter) or not (value is None or isinstance(value, Tensor)):
+            raise TypeError(f"the buffer {name!r} must be a tensor that is not learned, not a {type(value).__name__}")
+        self._check_replacement(name, value)
+        self._check_name(name)
+        held = getattr(self, name, None)
+        if not (held is None or isinstance(held, Tensor)):
+            raise ValueError(f"{type(self).__name__} has an attribute {name!r} already: give the buffer another name")
+        if name not in self._buffer_names:
+            self._buffer_names = (*self._buffer_names, name)
         setattr(self, name, value)
-        self._buffer_names = (*self._buffer_names, name)
 
     def _own_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """The parameters and buffers of this module itself, with their attribute names."""
@@ -224,6 +258,8 @@ class Module:
         found: dict[str, tuple[str, Array]] = {}  # by a tensor's first name: its name in the state, and its values
         unexpected, problems = [], []
         for key, values in state.items():
+            if not isinstance(key, str):
+                raise TypeError(f"a state has tensors by name, and {key!r} cannot be a name")
             tensor = own[key] if key in own else self._tensor_at(key)
             if tensor is None:
                 unexpected.append(key)
@@ -290,7 +326,8 @@ def _listed(kind: str, names: list[str]) -> list[str]:
 
 def overwrite(tensor: Tensor, values: Any) -> None:
     """Replace the values of a parameter or a buffer in place."""
-    tensor.data[...] = values
+    with no_warnings():  # a number may be infinite in the tensor's dtype
+        tensor.data[...] = values
     note_change(tensor.data)
 
 
@@ -312,44 +349,3 @@ def replace_data(tensor: Tensor, data: Array) -> None:
     tensor.grad = None
     tensor.data = data
     tensor.requires_grad = requires_grad
-
-
-class ModuleList(Module):
-    """A list of modules. They are found like attributes, with the names 0, 1, 2, ..."""
-
-    def __init__(self, modules: Iterable[Module] = ()):
-        self._items: list[Module] = []
-        for module in modules:
-            self.append(module)
-
-    def children(self) -> Iterator[tuple[str, Module]]:
-        """The modules, with their positions as names."""
-        return ((str(i), module) for i, module in enumerate(self._items))
-
-    def append(self, module: Module) -> None:
-        """Add a module at the end. Raises TypeError for anything else."""
-        if not isinstance(module, Module):
-            raise TypeError(f"{type(self).__name__} takes modules, such as nn.ReLU(), not a {type(module).__name__}")
-        self._items.append(module)
-
-    def __getitem__(self, index: int) -> Module:
-        return self._items[index]
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __iter__(self) -> Iterator[Module]:
-        return iter(self._items)
-
-
-class Sequential(ModuleList):
-    """Modules that are called one after the other, each with the result of the one before."""
-
-    def __init__(self, *modules: Module):
-        super().__init__(modules)
-
-    def forward(self, x: Any) -> Any:
-        """The result of the last module."""
-        for module in self:
-            x = module(x)
-        return x

@@ -287,7 +287,7 @@ def _embedding_gradient(g: Any, ids: Any, weight_shape: tuple[int, ...]) -> Any:
     output layer, too, this saves an array of its size. To detect anomalies the sum is needed by itself: finite rows may add up
     to infinity.
     """
-    if is_array(g) and not modes.detecting_anomalies:
+    if is_array(g) and not modes().detecting_anomalies:
         return _Rows(ids, g)
     return sum_rows(g, ids, weight_shape[0])
 

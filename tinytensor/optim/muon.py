@@ -11,6 +11,7 @@ from tinytensor.kernels.numpy.optimizers import current
 from tinytensor.nn.module import Parameter
 from tinytensor.optim.optimizer import Arrays, Optimizer, States
 from tinytensor.optim.optimizers import Adam
+from tinytensor.optim.settings import check_count, check_flag
 from tinytensor.optim.state import State
 
 # Jordan's a s + b s^3 + c s^5, for singular values s from 0 to 1. It lifts small ones fast, as its slope at 0 is a. After five
@@ -85,19 +86,21 @@ class Muon(Adam):
         Optimizer.__init__(self, parameters, lr=lr, weight_decay=weight_decay, betas=betas, eps=eps, **of_matrices)
         for group in self.param_groups:
             for p in group["params"] if group["orthogonal"] else ():
-                if p.ndim != 2 or p.shape[0] % group["parts"]:
+                if p.ndim != 2:
                     raise ValueError(
-                        f"Muon got a parameter of shape {p.shape}, which is not {group['parts']} matrices one above another: "
-                        'put it into a group with "orthogonal": False'
+                        f'Muon got a parameter of shape {p.shape}, not a matrix: put it into a group with "orthogonal": False'
+                    )
+                if p.shape[0] % group["parts"]:
+                    raise ValueError(
+                        f"Muon got a parameter of shape {p.shape}, whose {p.shape[0]} rows cannot be divided into "
+                        f"{group['parts']} parts: put it into a group with other parts"
                     )
 
     def check(self, settings: Mapping[str, Any]) -> None:
-        """Raise ValueError if a setting of a group is not valid."""
+        """Raise TypeError or ValueError if a setting of a group is not valid."""
         super().check(settings)
-        if not settings["momentum"] < 1:
-            raise ValueError(f"momentum must be below 1, not {settings['momentum']}")
-        if not settings["parts"] >= 1:
-            raise ValueError(f"parts must be at least 1, not {settings['parts']}")
+        check_count("parts", settings["parts"], least=1)
+        check_flag("orthogonal", settings["orthogonal"])
 
     def names_of_state(self, group: Mapping[str, Any]) -> tuple[str, ...]:
         """The momentum of orthogonal groups, and AdamW's state of the others."""

@@ -11,6 +11,7 @@ from tinytensor.backend import host, no_warnings, xp
 from tinytensor.changes import note_change
 from tinytensor.nn.module import Parameter
 from tinytensor.optim.dividing import Ranks, Update, of_ranks
+from tinytensor.optim.settings import check_count, check_number
 from tinytensor.optim.state import State, is_narrow, state_dtype
 from tinytensor.shared import is_shared
 from tinytensor.tensor import Tensor
@@ -75,7 +76,7 @@ class Optimizer:
         if not isinstance(given, dict) or "params" not in given:
             raise ValueError(f"{type(self).__name__}: each group must be a dict with its parameters under 'params'")
         if unknown := [name for name in given if name not in defaults and name != "params"]:
-            raise ValueError(f"{type(self).__name__} has no setting {', '.join(unknown)}")
+            raise ValueError(f"{type(self).__name__} has no setting {', '.join(map(str, unknown))}")
         return {**defaults, **given, "params": tensors_in(type(self).__name__, given["params"])}
 
     def _check_parameters(self) -> None:
@@ -92,10 +93,10 @@ class Optimizer:
             raise ValueError(f"{type(self).__name__}: a parameter occurs twice in its groups")
 
     def check(self, settings: Mapping[str, Any]) -> None:
-        """Raise ValueError if a setting of a group is not valid."""
-        for name in ("lr", "weight_decay", "momentum", "eps"):
-            if not settings.get(name, 0) >= 0:
-                raise ValueError(f"{name} must be a number that is not negative, not {settings[name]}")
+        """Raise TypeError or ValueError if a setting of a group is not valid."""
+        for name in ("lr", "weight_decay", "eps"):
+            check_number(name, settings.get(name, 0))
+        check_number("momentum", settings.get("momentum", 0), below=1)
 
     def parameters(self) -> list[Parameter]:
         """The parameters of all groups, in the order of ``state``."""
@@ -120,6 +121,7 @@ class Optimizer:
         Ranks that share the parameters but not their states, as when each has made an optimizer of its own, leave those
         parameters to rank 0, whose states are then complete.
         """
+        check_count("threads", threads, least=1)
         states = iter(self.state)
         updates: list[Update] = []
         for group in self.param_groups:
@@ -230,21 +232,27 @@ class Optimizer:
 
     # ------------------------------------------------------------------------------------------ saving and loading
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """The state of each parameter and the settings of each group, by number and name, as in "0.first" and "groups.0.lr"."""
+    def state_dict(self, copy: bool = True) -> dict[str, Tensor]:
+        """The state of each parameter and the settings of each group, by number and name, as in "0.first" and "groups.0.lr".
+
+        Later steps do not change it. Without ``copy`` they do, as its arrays are the optimizer's own. That saves the memory
+        where the state is written to a file at once.
+        """
         values = {f"{i}.{name}": value for i, s in enumerate(self.state) for name, value in s.items()}
         for i, group in enumerate(self.param_groups):
             values |= {f"groups.{i}.{name}": value for name, value in _settings(group).items()}
-        return {key: Tensor._wrap(xp.asarray(value)) for key, value in values.items()}
+        array = xp.array if copy else xp.asarray
+        return {key: Tensor._wrap(array(value)) for key, value in values.items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Load what ``state_dict`` returned, with the settings of the groups if it has them.
+        """Load a copy of what ``state_dict`` returned, with the settings of the groups if it has them.
 
-        Raises ValueError, before anything is changed, if the state belongs to another optimizer or model. The master of a
-        narrow parameter may be missing, as in the state of a float32 run; it then starts from the parameter.
+        Raises ValueError or TypeError, before anything is changed, if the state belongs to another optimizer or model. The
+        master of a narrow parameter may be missing, as in the state of a float32 run; it then starts from the parameter.
         """
         settings = self._loaded_settings({key: value for key, value in state.items() if key.startswith("groups.")})
-        self.state = self._loaded_state({key: value for key, value in state.items() if not key.startswith("groups.")})
+        with no_warnings():
+            self.state = self._loaded_state({key: value for key, value in state.items() if not key.startswith("groups.")})
         for group, found in zip(self.param_groups, settings):
             group.update(found)
 

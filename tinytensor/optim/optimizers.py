@@ -8,6 +8,7 @@ from typing import Any
 from tinytensor import capturing, kernels
 from tinytensor.nn.module import Parameter
 from tinytensor.optim.optimizer import Arrays, Optimizer, States
+from tinytensor.optim.settings import check_flag, check_number
 from tinytensor.optim.state import State
 
 
@@ -37,8 +38,10 @@ class SGD(Optimizer):
         super().__init__(parameters, **settings)
 
     def check(self, settings: Mapping[str, Any]) -> None:
-        """Raise ValueError if a setting of a group is not valid."""
+        """Raise TypeError or ValueError if a setting of a group is not valid."""
         super().check(settings)
+        check_number("dampening", settings["dampening"])
+        check_flag("nesterov", settings["nesterov"])
         if settings["nesterov"] and (settings["momentum"] <= 0 or settings["dampening"] != 0):
             raise ValueError("nesterov needs a momentum above 0 and no dampening")
 
@@ -88,10 +91,13 @@ class Adam(Optimizer):
         super().__init__(parameters, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
 
     def check(self, settings: Mapping[str, Any]) -> None:
-        """Raise ValueError if a setting of a group is not valid."""
+        """Raise TypeError or ValueError if a setting of a group is not valid."""
         super().check(settings)
-        if len(settings["betas"]) != 2 or not all(0.0 <= beta < 1.0 for beta in settings["betas"]):
-            raise ValueError(f"betas must be two numbers from 0 to below 1, not {settings['betas']}")
+        betas = settings["betas"]
+        if not isinstance(betas, (tuple, list)) or len(betas) != 2:
+            raise ValueError(f"betas must be two numbers, not {betas!r}")
+        for beta in betas:
+            check_number("each of the betas", beta, below=1)
 
     def advance(self, parameter: Any, state: State, group: dict[str, Any]) -> None:
         """Add the moments at the first step, and count the step."""

@@ -7,7 +7,18 @@ of every group by it.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+
+from tinytensor.optim.settings import check_count, check_number, check_positive
+
+_CHECKS: dict[str, Callable[..., None]] = {
+    "warmup": partial(check_count, least=0),
+    "steps": partial(check_count, least=0),
+    "final": check_number,
+    "d_model": check_positive,
+}
 
 
 @dataclass(frozen=True)
@@ -15,6 +26,12 @@ class Schedule:
     """The base of schedules: the factor rises linearly for ``warmup`` steps; then it is ``after_warmup(step)``."""
 
     warmup: int = 0
+
+    def __post_init__(self) -> None:
+        """Raise TypeError or ValueError for a setting of the wrong kind or out of its range."""
+        for name, check in _CHECKS.items():
+            if hasattr(self, name):
+                check(name, getattr(self, name))
 
     def __call__(self, step: int) -> float:
         """The factor for this step, counted from 0."""

@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tinyformer.data.dial_tones import DialBatches, DialTask
 from tinyformer.data.labelled import LabelledBatches
 from tinyformer.data.masking import MaskedBatches, Masking
 from tinyformer.data.pairs import PairBatches, Specials
+from tinyformer.data.recall import RecallBatches, RecallTask
 from tinyformer.data.text import TextBatches
 
 PAIRS = [([3 + i % 7] * (1 + i % 5), [3 + i]) for i in range(20)]  # the targets tell them apart
@@ -33,6 +35,14 @@ def masked(batch_size: int = 4) -> MaskedBatches:
 
 def labelled(batch_size: int = 4) -> LabelledBatches:
     return LabelledBatches([([i, i + 1], i % 2) for i in range(20)], [([1, 2], 0)], 0, batch_size, seed=5)
+
+
+def recall() -> RecallBatches:
+    return RecallBatches(RecallTask(), 4, seed=5)
+
+
+def recordings() -> DialBatches:
+    return DialBatches(DialTask(), 4, seed=5)
 
 
 KINDS = [pairs, texts, masked, labelled]
@@ -126,6 +136,27 @@ def test_places_at_the_ends_of_an_epoch(place: int) -> None:
     batches.sample()
     batches.set_state({**saved(batches), "place": place})
     assert len(batches.sample().source) == 4
+
+
+def spoil(state: Any) -> None:
+    """Change every number in a state, however deep."""
+    for key, value in state.items():
+        if isinstance(value, dict):
+            spoil(value)
+        elif isinstance(value, int):
+            state[key] = value + 1
+
+
+@pytest.mark.parametrize("make", [*KINDS, recall, recordings])
+def test_nobody_shares_a_state_with_its_batches(make: Callable[[], Any]) -> None:
+    batches = make()
+    before = saved(batches)
+    spoil(batches.get_state())
+    assert saved(batches) == before
+    given = copy.deepcopy(before)
+    batches.set_state(given)
+    spoil(given)
+    assert saved(batches) == before
 
 
 GARBAGE = [

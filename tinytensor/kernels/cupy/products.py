@@ -24,7 +24,7 @@ from tinytensor import capturing
 from tinytensor.backend import host, xp
 from tinytensor.kernels.cupy import cublaslt
 from tinytensor.kernels.rows import as_rows
-from tinytensor.precision import precision
+from tinytensor.modes import modes
 
 _HALF = (cublas.CUBLAS_COMPUTE_32F, cublas.CUBLAS_COMPUTE_32F, "float32")
 
@@ -143,7 +143,7 @@ def _run(call: _Call, kind: tuple[int, int, int, int, int], a: Any, b: Any, out:
     data_type, full, fast, one, zero = kind
     result_type = _KINDS[out.dtype.name][0]
     before = one if accumulate else zero  # the factor of what out holds
-    compute = full if precision.is_full else fast
+    compute = full if modes().full_precision else fast
     p, q, r = (b.data.ptr, a.data.ptr, out.data.ptr) if call.b_is_first else (a.data.ptr, b.data.ptr, out.data.ptr)
     lead_p, lead_q, lead_r = call.leading
     step_p, step_q, step_r = call.steps
@@ -164,7 +164,7 @@ def _run_by_cublaslt(
     """Compute a product by cuBLASLt. A bias is added to each row of ``out``, which is C-contiguous then."""
     data_type, full, fast, one, zero = kind
     types = (data_type, data_type, _KINDS[out.dtype.name][0])
-    compute = full if precision.is_full else fast
+    compute = full if modes().full_precision else fast
     arrays = (b, a, out) if call.b_is_first else (a, b, out)
     added = 0 if bias is None else bias.data.ptr
     for starts in call.starts:
