@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, NamedTuple, TypeVar, cast
 
 from tinytensor.backend import bfloat16, host, is_array, is_floating, xp
@@ -199,7 +199,7 @@ def kinds_of(function: Callable[..., Any], takes_arrays: bool = False) -> dict[s
 def checked(function: Function, takes_arrays: bool = False) -> Function:
     """Declare a function, or an ``__init__``, that takes what its annotations say, and nothing else; see above."""
     kinds = kinds_of(function, takes_arrays)
-    name, names, places = function.__qualname__.removesuffix(".__init__"), list(kinds), list(kinds.values())
+    names, places = list(kinds), list(kinds.values())
     takes_more = inspect.Parameter.VAR_POSITIONAL in [p.kind for p in inspect.signature(function).parameters.values()]
 
     @functools.wraps(function)
@@ -207,14 +207,23 @@ def checked(function: Function, takes_arrays: bool = False) -> Function:
         of = places + places[-1:] * (len(given) - len(places)) if takes_more else places
         for place, (value, kind) in enumerate(zip(given, of)):
             if kind is not None and type(value) not in kind.usual:
-                given = (*given[:place], kind.of(name, names[min(place, len(names) - 1)], value), *given[place + 1 :])
+                given = (
+                    *given[:place],
+                    kind.of(_name(function, given), names[min(place, len(names) - 1)], value),
+                    *given[place + 1 :],
+                )
         for key, value in named.items():
             kind = kinds.get(key)
             if kind is not None and type(value) not in kind.usual:
-                named[key] = kind.of(name, key, value)
+                named[key] = kind.of(_name(function, given), key, value)
         return function(*given, **named)
 
     return cast(Function, call)
+
+
+def _name(function: Callable[..., Any], given: Sequence[Any]) -> str:
+    """What an error calls a function: a class where this is its ``__init__``."""
+    return type(given[0]).__name__ if function.__name__ == "__init__" else function.__qualname__
 
 
 def composite(function: Function) -> Function:

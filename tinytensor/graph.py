@@ -33,8 +33,6 @@ def draw_graph(
     from tinytensor.display.drawing import Drawing
     from tinytensor.display.nodes import DrawnNode
 
-    if not isinstance(output, Tensor):
-        raise TypeError(f"draw_graph draws the graph of one tensor, not of a {type(output).__name__}")
     if output.node is None:
         raise RuntimeError("nothing was recorded for this tensor: nothing that it was computed from requires gradients")
     labels = _labels(names)

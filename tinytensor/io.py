@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from tinytensor.arguments import checked
 from tinytensor.backend import Array, bfloat16, from_numpy, host
 from tinytensor.memory import host_memory
 from tinytensor.tensor import Tensor
@@ -66,6 +67,7 @@ def _check_path(path: PathLike) -> None:
         raise FileError(f"{os.fspath(path)!r} cannot be the name of a file")
 
 
+@checked
 def write_text(path: PathLike, text: str) -> None:
     """Write a UTF-8 file. An existing file is not touched until the new one is complete. An OSError names ``path``."""
     with atomic_write(path) as temporary:
@@ -137,6 +139,7 @@ def _short(text: str) -> str:
 # --------------------------------------------------------------------------------------------------------------- writing
 
 
+@checked
 def save(tensors: Mapping[str, Tensor], path: PathLike, metadata: Mapping[str, str] | None = None) -> None:
     """Write named tensors, such as a ``state_dict()``, and optional ``metadata`` (text by name) to a safetensors file.
 
@@ -210,6 +213,7 @@ def _check(tensors: Any, metadata: Any) -> None:
 # --------------------------------------------------------------------------------------------------------------- reading
 
 
+@checked
 def load(path: PathLike) -> dict[str, Tensor]:
     """The tensors of a safetensors file, by name.
 
@@ -219,12 +223,14 @@ def load(path: PathLike) -> dict[str, Tensor]:
     return load_with_metadata(path)[0]
 
 
+@checked
 def load_with_metadata(path: PathLike) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors of a safetensors file, by name, and its metadata. Raises FileError as ``load`` does."""
     with _readable(path) as file:
         return _load(path, file)
 
 
+@checked
 def load_mapped(path: PathLike) -> dict[str, Array]:
     """The tensors of a safetensors file, by name, as arrays on the CPU whose values are read from the file when they are used.
 

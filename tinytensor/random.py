@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from tinytensor import capturing
+from tinytensor.arguments import checked
 from tinytensor.backend import host
 from tinytensor.kernels.numpy.dropout import RandomKey
 from tinytensor.modes import Switched, modes
@@ -46,6 +47,7 @@ _own = _Own()
 _LARGEST = float(host.finfo(host.float32).max)
 
 
+@checked
 def seed(value: int) -> None:
     """Restart the generator that this thread draws from: from here on the same random numbers follow each time.
 
@@ -136,6 +138,7 @@ def _finite(caller: str, **numbers: float) -> None:
             raise ValueError(f"{caller}: {name} must be finite in float32, not {value}")
 
 
+@checked
 def normal(shape: Shape, mean: float = 0.0, std: float = 1.0, requires_grad: bool = False) -> Tensor:
     """float32 numbers from the normal distribution."""
     _finite("normal", mean=mean, std=std)
@@ -146,6 +149,7 @@ def normal(shape: Shape, mean: float = 0.0, std: float = 1.0, requires_grad: boo
         return Tensor(values * host.float32(std) + host.float32(mean), requires_grad=requires_grad)
 
 
+@checked
 def uniform(shape: Shape, low: float = 0.0, high: float = 1.0, requires_grad: bool = False) -> Tensor:
     """float32 numbers from the uniform distribution over ``low`` (included) to ``high`` (excluded)."""
     _finite("uniform", low=low, high=high, **{"high - low": high - low})
@@ -156,6 +160,7 @@ def uniform(shape: Shape, low: float = 0.0, high: float = 1.0, requires_grad: bo
     return Tensor(host.minimum(values, below), requires_grad=requires_grad)
 
 
+@checked
 def integers(low: int, high: int, shape: Shape) -> Tensor:
     """int64 numbers from ``low`` (included) to ``high`` (excluded)."""
     if low >= high:
@@ -163,6 +168,7 @@ def integers(low: int, high: int, shape: Shape) -> Tensor:
     return Tensor(generator().integers(low, high, _sizes("integers", shape)))
 
 
+@checked
 def permutation(n: int) -> Tensor:
     """The numbers 0 to n - 1 in random order.
 

@@ -221,6 +221,7 @@ class Tensor:
         """The same values, in the same memory, without a history: no gradients flow back through the result."""
         return Tensor._wrap(self.data)
 
+    @checked
     def backward(self, gradient: Tensor | None = None, retain_graph: bool | None = None, create_graph: bool = False) -> None:
         """Add the derivative of this tensor, times ``gradient``, to the ``.grad`` of every leaf.
 
@@ -555,8 +556,6 @@ def start_of_backward(output: Tensor, gradient: Tensor | None, create_graph: boo
         if output.size != 1:
             raise ValueError(f"backward from shape {output.shape} needs a gradient of that shape: sum it first, or pass one")
         gradient = Tensor._wrap(xp.ones_like(output.data))
-    if not isinstance(gradient, Tensor):
-        raise TypeError(f"the gradient must be a tensor, not {type(gradient).__name__}: make one with tt.tensor(...)")
     if gradient.shape != output.shape:
         raise ValueError(f"the gradient has shape {gradient.shape}, but its tensor has shape {output.shape}")
     if gradient.dtype != output.dtype:

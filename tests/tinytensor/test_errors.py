@@ -194,9 +194,9 @@ MIXING = {
     "text": (lambda: x + "a", TypeError, ["add", "y must be a tensor or a number", "'a'"]),
     "None": (lambda: x + None, TypeError, ["add", "y must be a tensor or a number", "not None"]),
     "operand left out": (lambda: tt.add(x), TypeError, ["add", "y must be a tensor or a number", "not None"]),
-    "number for a tensor": (lambda: tt.exp(1.0), TypeError, ["exp", "float", make_it]),
+    "number for a tensor": (lambda: tt.exp(1.0), TypeError, ["exp", "1.0", make_it]),
     "list for a tensor": (lambda: tt.exp([1.0]), TypeError, ["exp", "list", make_it]),
-    "nothing": (lambda: tt.exp(), TypeError, ["exp", "nothing", make_it]),
+    "nothing": (lambda: tt.exp(), TypeError, ["exp", "x must be a tensor", "not None"]),
     "too many": (lambda: tt.add(x, x, x), TypeError, ["add", "2 arguments", "3"]),
     "unknown setting": (lambda: x.sum(dim=1), TypeError, ["sum", "(2, 3)", "dim"]),
     "array targets": (
@@ -208,7 +208,7 @@ MIXING = {
     "array prediction": (lambda: tt.mse_loss(x, array), TypeError, ["mse_loss", "target", "ndarray", make_it]),
     "array mask": (lambda: attention(x, x, x, np.ones((2, 2), bool)), TypeError, ["attention", "mask", "ndarray", make_it]),
     "gradient": (lambda: (w * 2).backward(array), TypeError, ["gradient", "ndarray", make_it]),
-    "gradient number": (lambda: (w * 2).backward(2.0), TypeError, ["gradient", "float", make_it]),
+    "gradient number": (lambda: (w * 2).backward(2.0), TypeError, ["gradient", "2.0", make_it]),
 }
 
 # A GPU wraps these indices around without an error: checking values there would make the program wait.

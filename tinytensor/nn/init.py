@@ -6,8 +6,10 @@ Inside ``skipped`` they do nothing.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from tinytensor import random
+from tinytensor.arguments import checked
 from tinytensor.backend import xp
 from tinytensor.modes import Switched, modes
 from tinytensor.nn.module import Parameter, overwrite, replace_data
@@ -22,7 +24,8 @@ def skipped() -> Switched:
     return Switched("initialising", False)
 
 
-def new_parameter(shape: int | tuple[int, ...]) -> Parameter:
+@checked
+def new_parameter(shape: int | Sequence[int]) -> Parameter:
     """A parameter of zeros, in float32, for an initialiser to fill."""
     parameter = Parameter(0.0)
     if modes().initialising:
@@ -32,16 +35,19 @@ def new_parameter(shape: int | tuple[int, ...]) -> Parameter:
     return parameter
 
 
+@checked
 def zeros_(parameter: Parameter) -> Parameter:
     """Fill with 0."""
     return constant_(parameter, 0.0)
 
 
+@checked
 def ones_(parameter: Parameter) -> Parameter:
     """Fill with 1."""
     return constant_(parameter, 1.0)
 
 
+@checked
 def constant_(parameter: Parameter, value: float) -> Parameter:
     """Fill with ``value``.
 
@@ -54,6 +60,7 @@ def constant_(parameter: Parameter, value: float) -> Parameter:
     return parameter
 
 
+@checked
 def normal_(parameter: Parameter, mean: float = 0.0, std: float = 1.0) -> Parameter:
     """Draw from the normal distribution with this mean and standard deviation."""
     if modes().initialising:
@@ -61,6 +68,7 @@ def normal_(parameter: Parameter, mean: float = 0.0, std: float = 1.0) -> Parame
     return parameter
 
 
+@checked
 def uniform_(parameter: Parameter, low: float = 0.0, high: float = 1.0) -> Parameter:
     """Draw from the uniform distribution between ``low`` and ``high``. If they are equal, fill with that number."""
     if low == high:
@@ -83,6 +91,7 @@ def _fans(parameter: Parameter) -> tuple[int, int]:
     return max(inputs, 1), outputs  # a weight without inputs has no elements, and 1 avoids a division by 0
 
 
+@checked
 def xavier_uniform_(parameter: Parameter, gain: float = 1.0) -> Parameter:
     """Draw uniformly between -b and b, with b = gain * sqrt(6 / (inputs + outputs)) (Glorot and Bengio 2010, equation 16)."""
     _check_gain(gain)
@@ -90,12 +99,14 @@ def xavier_uniform_(parameter: Parameter, gain: float = 1.0) -> Parameter:
     return uniform_(parameter, -bound, bound)
 
 
+@checked
 def xavier_normal_(parameter: Parameter, gain: float = 1.0) -> Parameter:
     """Draw from the normal distribution with standard deviation gain * sqrt(2 / (inputs + outputs))."""
     _check_gain(gain)
     return normal_(parameter, 0.0, gain * math.sqrt(2.0 / sum(_fans(parameter))))
 
 
+@checked
 def kaiming_uniform_(parameter: Parameter, gain: float = math.sqrt(2.0)) -> Parameter:
     """Draw uniformly between -b and b, with b = gain * sqrt(3 / inputs) (He et al. 2015). The default gain is that of relu."""
     _check_gain(gain)
@@ -103,6 +114,7 @@ def kaiming_uniform_(parameter: Parameter, gain: float = math.sqrt(2.0)) -> Para
     return uniform_(parameter, -bound, bound)
 
 
+@checked
 def kaiming_normal_(parameter: Parameter, gain: float = math.sqrt(2.0)) -> Parameter:
     """Draw from the normal distribution with standard deviation gain / sqrt(inputs) (He et al. 2015). The default gain is that
     of relu."""

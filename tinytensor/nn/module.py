@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from tinytensor import ops
+from tinytensor.arguments import checked
 from tinytensor.backend import Array, is_array, is_floating, no_warnings
 from tinytensor.changes import note_change
 from tinytensor.tensor import Tensor, as_array
@@ -19,6 +20,7 @@ class Parameter(Tensor):
 
     __slots__ = ()
 
+    @checked
     def __init__(self, data: Any, requires_grad: bool = True):
         super().__init__(data, requires_grad=requires_grad)
 
@@ -193,6 +195,7 @@ class Module:
 
     # --------------------------------------------------------------------------------------------- changing the mode
 
+    @checked
     def train(self: Self, mode: bool = True) -> Self:
         """Switch this module and all modules inside it to training (dropout on), or with False to evaluation (dropout off)."""
         for module in self.modules():

@@ -7,11 +7,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from tinytensor import kernels
+from tinytensor.arguments import checked
 from tinytensor.backend import is_host_array, no_warnings, xp
 from tinytensor.optim.optimizer import scale_gradients, tensors_in
 from tinytensor.tensor import Tensor
 
 
+@checked
 def clip_grad_norm(parameters: Tensor | Iterable[Tensor], max_norm: float) -> Tensor:
     """Scale all gradients in place so that their norm, taken as one vector, is at most ``max_norm`` (Pascanu et al. 2013).
 
@@ -32,6 +34,7 @@ def clip_grad_norm(parameters: Tensor | Iterable[Tensor], max_norm: float) -> Te
     return norm
 
 
+@checked
 def norm_and_scale(parameters: Tensor | Iterable[Tensor], max_norm: float) -> tuple[Tensor, Any]:
     """The norm that ``clip_grad_norm`` returns, and the array of one element by which it multiplies the gradients.
 
@@ -49,7 +52,6 @@ def norm_and_scale(parameters: Tensor | Iterable[Tensor], max_norm: float) -> tu
 
 
 def _norm_and_scale(caller: str, tensors: Iterable[Tensor], max_norm: float) -> tuple[Tensor, Any]:
-    max_norm = float(max_norm)
     if not max_norm > 0:
         raise ValueError(f"{caller}: max_norm must be positive, not {max_norm}")
     gradients = [p.grad.data for p in tensors if p.grad is not None]

@@ -11,7 +11,7 @@ from tinytensor.kernels.numpy.optimizers import current
 from tinytensor.nn.module import Parameter
 from tinytensor.optim.optimizer import Arrays, Optimizer, States
 from tinytensor.optim.optimizers import Adam
-from tinytensor.optim.settings import check_count, check_flag
+from tinytensor.optim.settings import check_count, check_flag, check_number
 from tinytensor.optim.state import State
 
 # Jordan's a s + b s^3 + c s^5, for singular values s from 0 to 1. It lifts small ones fast, as its slope at 0 is a. After five
@@ -99,6 +99,7 @@ class Muon(Adam):
     def check(self, settings: Mapping[str, Any]) -> None:
         """Raise TypeError or ValueError if a setting of a group is not valid."""
         super().check(settings)
+        check_number("momentum", settings["momentum"], below=1)
         check_count("parts", settings["parts"], least=1)
         check_flag("orthogonal", settings["orthogonal"])
 

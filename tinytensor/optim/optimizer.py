@@ -94,9 +94,8 @@ class Optimizer:
 
     def check(self, settings: Mapping[str, Any]) -> None:
         """Raise TypeError or ValueError if a setting of a group is not valid."""
-        for name in ("lr", "weight_decay", "eps"):
+        for name in ("lr", "weight_decay", "eps", "momentum"):
             check_number(name, settings.get(name, 0))
-        check_number("momentum", settings.get("momentum", 0), below=1)
 
     def parameters(self) -> list[Parameter]:
         """The parameters of all groups, in the order of ``state``."""
@@ -305,7 +304,7 @@ def _fixed_settings(group: Mapping[str, Any]) -> dict[str, Any]:
 def _number(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return tuple([_number(x) for x in value])
-    return value.item() if hasattr(value, "item") else value
+    return value.item() if getattr(value, "size", 0) == 1 else value
 
 
 def _learning_rate(group: Mapping[str, Any], scale: SupportsFloat) -> float:

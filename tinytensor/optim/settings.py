@@ -6,11 +6,13 @@ import math
 from numbers import Integral, Real
 from typing import Any
 
+from tinytensor.arguments import shown
+
 
 def check_number(name: str, value: Any, below: float = math.inf) -> None:
     """Raise TypeError unless a setting is a number, and ValueError unless it is from 0 to ``below``, which is excluded."""
     if not isinstance(value, Real) or isinstance(value, bool):
-        raise TypeError(f"{name} must be a number, not {value!r}")
+        raise TypeError(f"{name} must be a number, not {shown(value)}")
     if not 0 <= float(value) < below:
         limit = "finite" if below == math.inf else f"below {below}"
         raise ValueError(f"{name} must be {limit} and not negative, not {value}")
@@ -26,7 +28,7 @@ def check_positive(name: str, value: Any) -> None:
 def check_count(name: str, value: Any, least: int) -> None:
     """Raise TypeError unless a setting is an integer, and ValueError unless it is at least ``least``."""
     if not isinstance(value, Integral) or isinstance(value, bool):
-        raise TypeError(f"{name} must be an integer, not {value!r}")
+        raise TypeError(f"{name} must be an integer, not {shown(value)}")
     if value < least:
         raise ValueError(f"{name} must be at least {least}, not {value}")
 
@@ -34,4 +36,4 @@ def check_count(name: str, value: Any, least: int) -> None:
 def check_flag(name: str, value: Any) -> None:
     """Raise TypeError unless a setting is True or False."""
     if not isinstance(value, bool):
-        raise TypeError(f"{name} must be True or False, not {value!r}")
+        raise TypeError(f"{name} must be True or False, not {shown(value)}")
