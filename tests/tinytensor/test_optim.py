@@ -764,11 +764,6 @@ BAD = {
     "lr that is True": (lambda p: optim.SGD([{"params": [p], "lr": True}]), TypeError, "lr must be a number, not True"),
     "infinite lr": (lambda p: optim.SGD([p], lr=math.inf), ValueError, "lr must be finite and not negative, not inf"),
     "decay that is no number": (lambda p: optim.AdamW([p], weight_decay=math.nan), ValueError, "weight_decay must be finite"),
-    "a momentum of 1": (
-        lambda p: optim.SGD([p], momentum=1.0),
-        ValueError,
-        "momentum must be below 1 and not negative, not 1.0",
-    ),
     "dampening": (lambda p: optim.SGD([p], momentum=0.5, dampening=math.nan), ValueError, "dampening must be finite"),
     "a single number": (
         lambda p: optim.Adam([{"params": [p], "betas": 0.9}]),
