@@ -6,7 +6,8 @@ Most ops are also methods; the list is at the end of the class. These are functi
 the functions of functional/.
 
 ``x += y`` makes a new tensor, and ``x[i] = y`` gives x a changed copy of its array. So neither changes another tensor that
-shares memory with x. Only these write into memory that tensors may share: ``Parameter.assign``, ``load_state_dict``,
+shares memory with x. But both change a leaf that requires gradients in place, as steps of an optimizer do, and only under
+``no_grad``. Besides, only these write into memory that tensors may share: ``Parameter.assign``, ``load_state_dict``,
 initialisers, optimizers, ``clip_grad_norm``, and code that changes ``.data`` or an array that shares its memory (from
 ``.numpy()``, ``np.asarray(x)`` or DLPack). ``backward`` refuses to use saved values that were changed, but it cannot notice
 changes by such code.
@@ -21,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tinytensor import calling, engine, ops
-from tinytensor.arguments import checked
+from tinytensor.arguments import checked, shown
 from tinytensor.backend import (
     Array,
     DType,
@@ -36,7 +37,7 @@ from tinytensor.backend import (
     xp,
 )
 from tinytensor.capturing import before_gradient, refuse
-from tinytensor.changes import PLAIN
+from tinytensor.changes import PLAIN, note_change
 from tinytensor.checks import check_not_masked
 from tinytensor.modes import enable_grad, modes, read_values
 
@@ -76,12 +77,15 @@ def _unwrapped(data: Any) -> Any:
     if type(data) in PLAIN:
         return data
     check_not_masked(data)
+    if isinstance(data, Tensor) and data.node is not None and modes().recording:
+        raise TypeError("a list of tensors that require gradients would lose them: join them with tt.stack, or detach() them")
     return data.numpy() if isinstance(data, Tensor) else data
 
 
 def _of_python(array: Any, dtype: DType, data: Any) -> Any:
-    """What NumPy made of Python's numbers, in ``dtype``, or without it with float32 in place of float64."""
-    if dtype is None and array.dtype.kind == "f":
+    """What NumPy made of Python's numbers, in ``dtype``, or without it with float32 in place of float64. What came from NumPy
+    or is a tensor keeps its dtype in a list, too."""
+    if dtype is None and array.dtype.kind == "f" and not _has_dtype(data):
         if array.size and host.abs(array).max() >= 2.0**63 and _are_integers(data):
             raise _too_large(data)
         dtype = default_dtype
@@ -89,6 +93,11 @@ def _of_python(array: Any, dtype: DType, data: Any) -> Any:
     if out.dtype.kind in "iu" and not (fits := host.trunc(array) == out).all():
         raise OverflowError(f"{out.dtype} cannot hold {array[~fits].flat[0]}: use a dtype that can")
     return out
+
+
+def _has_dtype(data: Any) -> bool:
+    """Whether a nested list holds an array, a tensor or a number of NumPy's."""
+    return any(map(_has_dtype, data)) if isinstance(data, (list, tuple)) else hasattr(data, "dtype")
 
 
 def _too_large(data: Any) -> OverflowError:
@@ -120,16 +129,16 @@ class Tensor:
     ([5, 5, 5, 5], 3)
     """
 
-    __slots__ = ("__weakref__", "_grad", "data", "node")
+    __slots__ = ("__weakref__", "_data", "_grad", "node")
     __array_priority__ = 1000  # so that CuPy passes `array + tensor` on to Tensor.__radd__, whose error says what to do
 
-    data: Array
+    _data: Array
     node: engine.Node | None
     _grad: Tensor | None
 
     @checked
     def __init__(self, data: Any, dtype: DType | None = None, requires_grad: bool = False):
-        self.data = as_array(data, dtype)
+        self._data = as_array(data, dtype)
         self._grad = None
         self.node = engine.leaf(self) if requires_grad else None
 
@@ -137,12 +146,34 @@ class Tensor:
     def _wrap(cls, array: Array, node: engine.Node | None = None) -> Tensor:
         """A tensor that holds this array of the backend, without copying it."""
         tensor = object.__new__(Tensor)
-        tensor.data = array
+        tensor._data = array
         tensor.node = node
         tensor._grad = None
         return tensor
 
     # ------------------------------------------------------------------------------------------------- what it is
+
+    @property
+    def data(self) -> Array:
+        """The array of the values. It may be set to another array, or to a tensor, whose memory is then shared."""
+        return self._data
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        array = value._data if isinstance(value, Tensor) else value
+        if not isinstance(array, xp.ndarray):
+            raise TypeError(
+                f"x.data must be a tensor or an array, not {shown(value)}: change values with parameter.assign(...)"
+            )
+        if self.node is not None and array.shape != self.shape:
+            raise ValueError(
+                f"x.data of shape {array.shape} does not fit a tensor of shape {self.shape} that requires gradients"
+            )
+        if self.node is not None and array.dtype != self.dtype:
+            self.requires_grad = False  # an error for a tensor that is not a leaf
+            self._data, self._grad = array, None
+            self.requires_grad = True
+        self._data = array
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -176,6 +207,8 @@ class Tensor:
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
+        if not isinstance(value, (bool, host.bool_)):
+            raise TypeError(f"requires_grad must be True or False, not {shown(value)}")
         if self.node is not None and self.node.op is not None:
             raise RuntimeError(f"this tensor was computed by {self.node.op.name!r}: detach() gives one without a history")
         if value != self.requires_grad:
@@ -305,6 +338,8 @@ class Tensor:
 
     def __array_ufunc__(self, ufunc: Any, method: str, *operands: Any, **settings: Any) -> Any:
         """NumPy calls this for np.exp(x), and for an operator with a NumPy array or number on its left."""
+        if method == "__call__" and settings.keys() == {"out"} and isinstance(settings["out"][0], xp.ndarray):
+            return _into_array(ufunc, operands, settings["out"][0])
         function = getattr(ops, ufunc.__name__, None)
         operands = tuple([x[()] if is_host_array(x) and x.ndim == 0 else x for x in operands])  # [()] makes it a number
         if function and method == "__call__" and any(isinstance(x, host.generic) for x in operands):
@@ -326,22 +361,25 @@ class Tensor:
         return ops.getitem(self, index)
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        if self.node is not None:
+        if self.node is not None and (modes().recording or self.node.op is not None):
             raise RuntimeError(
                 "x[i] = y would lose the gradients that flow through x: build the result with tt.where or tt.concatenate "
-                "(or change x.detach(), or the .data of a leaf)"
+                "(or change a leaf under tt.no_grad())"
             )
         if modes().recording and _requires_grad(value):
             raise RuntimeError(
                 "x[i] = y would lose the gradient of y, which requires gradients: build the result with tt.where or "
                 "tt.concatenate, or assign y.detach()"
             )
-        changed = self.data.copy()
-        read_values((self.data, index, value))
+        changed = self._data.copy() if self.node is None else self._data
+        read_values((self._data, index, value))
         values = value if isinstance(value, (int, float)) else as_array(value, self.dtype)
         with no_warnings():
             changed[ops.indexing.as_index(index)] = values
-        self.data = changed
+        if self.node is None:
+            self._data = changed
+        else:
+            note_change(changed)
 
     def __getstate__(self) -> Any:
         """What pickle keeps: the values, and what a subclass added. The gradient and the history are forgotten."""
@@ -349,7 +387,7 @@ class Tensor:
 
     def __setstate__(self, state: Any) -> None:
         array, requires_grad, attributes = state
-        self.data, self._grad, self.node = as_array(array), None, None
+        self._data, self._grad, self.node = as_array(array), None, None
         self.requires_grad = requires_grad
         for name, value in attributes.items():
             object.__setattr__(self, name, value)
@@ -473,6 +511,37 @@ class Tensor:
     def __xor__(self, other: Any) -> Tensor:
         return ops.bitwise_xor(self, other)
 
+    def _changed(self, result: Tensor, operator: str) -> Tensor:
+        """What ``x += y`` gives, where ``result`` is x + y: a new tensor; but if x is a leaf that requires gradients, as
+        parameters are, and nothing is recorded, x itself with its values changed in place, as in PyTorch."""
+        if self.node is None or self.node.op is not None:
+            return result
+        if modes().recording:
+            raise RuntimeError(
+                f"x {operator} y would not change x, which requires gradients, but name another tensor x: put it under "
+                f"tt.no_grad() to change x itself, or write x = x {operator[:-1]} y"
+            )
+        if result.shape != self.shape:
+            raise ValueError(f"x {operator} y: values of shape {result.shape} do not fit x of shape {self.shape}")
+        self._data[...] = read_values(result._data)
+        note_change(self._data)
+        return self
+
+    def __iadd__(self, other: Any) -> Tensor:
+        return self._changed(ops.add(self, other), "+=")
+
+    def __isub__(self, other: Any) -> Tensor:
+        return self._changed(ops.subtract(self, other), "-=")
+
+    def __imul__(self, other: Any) -> Tensor:
+        return self._changed(ops.multiply(self, other), "*=")
+
+    def __itruediv__(self, other: Any) -> Tensor:
+        return self._changed(ops.divide(self, other), "/=")
+
+    def __ipow__(self, other: Any) -> Tensor:
+        return self._changed(self**other, "**=")
+
     __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
 
     def __invert__(self) -> Tensor:
@@ -523,6 +592,15 @@ def _attributes(tensor: Tensor) -> dict[str, Any]:
     kinds = [kind for kind in type(tensor).__mro__ if kind is not Tensor]
     slots = [name for kind in kinds for name, value in vars(kind).items() if inspect.ismemberdescriptor(value)]
     return {name: getattr(tensor, name) for name in [*getattr(tensor, "__dict__", ()), *slots] if hasattr(tensor, name)}
+
+
+def _into_array(ufunc: Any, operands: Sequence[Any], out: Array) -> Array:
+    """``p.data -= x`` for a tensor x: it changes the array in place. Raises TypeError if x requires gradients."""
+    if any(_requires_grad(x) for x in operands):
+        raise TypeError(f"{ufunc.__name__} into an array would lose the tensor's gradients: use x.detach(), or tt.no_grad()")
+    ufunc(*[x._data if isinstance(x, Tensor) else x for x in operands], out=out)
+    note_change(out)
+    return out
 
 
 def _not_for_tensors(name: str) -> TypeError:

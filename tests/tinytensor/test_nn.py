@@ -164,7 +164,6 @@ REPLACEMENTS = {
     "a constant": lambda m: setattr(m, "weight", tt.ones((4, 3))),
     "an array": lambda m: setattr(m, "weight", np.ones((4, 3))),
     "a number": lambda m: setattr(m, "weight", 1.0),
-    "+=": lambda m: exec("m.weight += 1", {"m": m}),
     "detached": lambda m: setattr(m, "weight", m.weight.detach()),
     "a buffer": lambda m: m.register_buffer("weight", tt.ones((4, 3))),
 }
