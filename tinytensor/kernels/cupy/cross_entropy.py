@@ -44,22 +44,22 @@ def _reduced(losses: Any, target: Any, ignore_index: int, reduction: str, dtype:
 def cross_entropy_forward(
     needed: Sequence[bool], logits: Any, targets: Any, ignore_index: int, label_smoothing: float, reduction: str
 ) -> tuple[Any, Any]:
-    """logsumexp(logits) - logits[target] for each row. Saves the logsumexp, and how many rows count."""
+    """The loss of each row. Saves of each the largest logit and the sum of exp(logit - largest), and how many rows count."""
     logits, rows, classes = contiguous(logits), targets.size, logits.shape[-1]
     target = _flat(targets, classes)
     losses = xp.empty(targets.shape, accumulator(logits.dtype))
-    totals = xp.empty(rows, losses.dtype) if any(needed) else None
+    largest, totals = [xp.empty(rows, losses.dtype) if any(needed) else None for _ in range(2)]
     settings = (ignore_index, float(label_smoothing), rows, classes, classes)
-    kernel(_FILE, "forward", logits.dtype)(*_row_grid(rows, classes), logits, target, losses, totals, *settings)
+    kernel(_FILE, "forward", logits.dtype)(*_row_grid(rows, classes), logits, target, losses, largest, totals, *settings)
     if reduction == "none":
-        return losses, (totals, None)
+        return losses, (largest, totals, None)
     loss, count = _reduced(losses, target, ignore_index, reduction, logits.dtype)
-    return loss, (totals, count)
+    return loss, (largest, totals, count)
 
 
 def cross_entropy_backward(
     g: Any,
-    residuals: tuple[Any, Any],
+    residuals: tuple[Any, Any, Any],
     needed: Sequence[bool],
     logits: Any,
     targets: Any,
@@ -102,8 +102,11 @@ def linear_cross_entropy_forward(
     losses = xp.empty(count, accumulator(dtype))
     d_x = xp.empty(rows.shape, dtype) if needed[0] else None
     d_weight = xp.empty(weight.shape, losses.dtype if chunks > 1 else dtype) if needed[1] else None
-    if d_weight is not None and not count:
-        d_weight.fill(0)
+    if d_weight is not None:
+        # An ignored row counts for nothing, even if it holds NaN.
+        rows = xp.where((target != ignore_index)[:, None], rows, xp.zeros((), dtype))
+        if not count:
+            d_weight.fill(0)
     for first in range(0, count, size):
         part = slice(first, first + size)
         chunk = matmul(rows[part], weight.T, out=logits[: count - first, :classes])
@@ -127,7 +130,7 @@ def _losses(
         launch(*_row_grid(rows, classes), logits, target, losses, *settings)
     else:
         launch = kernel(_FILE, "forward", logits.dtype)
-        launch(*_row_grid(rows, classes), logits, target, losses, None, *settings)
+        launch(*_row_grid(rows, classes), logits, target, losses, None, None, *settings)
 
 
 def linear_cross_entropy_backward(

@@ -11,6 +11,7 @@ from tinytensor.backend import default_dtype
 from tinytensor.kernels import numpy as in_numpy
 from tinytensor.kernels.numba.compiling import loop, real
 from tinytensor.kernels.numba.exponential import exp
+from tinytensor.kernels.numpy.silu import FAR
 
 
 @loop
@@ -18,6 +19,21 @@ def sigmoid_of(x: Any) -> Any:
     """1 / (1 + exp(-x)) of a number."""
     e = exp(-abs(x))
     return (e if x < real(0) else real(1)) / (real(1) + e)
+
+
+@loop
+def silu_of(x: Any) -> Any:
+    """x sigmoid(x) of a number; -infinity gives 0."""
+    return (-FAR if x < -FAR else x) * sigmoid_of(x)
+
+
+@loop
+def silu_slope(x: Any) -> Any:
+    """The derivative s (1 + x (1 - s)), where s is sigmoid(x)."""
+    s = sigmoid_of(x)
+    near = FAR if x > FAR else x
+    near = -FAR if near < -FAR else near
+    return s * (real(1) + near * (real(1) - s))
 
 
 @loop
@@ -29,29 +45,27 @@ def _sigmoid(x: Any, out: Any) -> None:
 @loop
 def _silu(x: Any, out: Any) -> None:
     for i in range(x.size):
-        out[i] = x[i] * sigmoid_of(x[i])
+        out[i] = silu_of(x[i])
 
 
 @loop
 def _silu_gradient(g: Any, x: Any, d_x: Any) -> None:
     for i in range(x.size):
-        s = sigmoid_of(x[i])
-        d_x[i] = g[i] * (s + x[i] * s * (real(1) - s))
+        d_x[i] = g[i] * silu_slope(x[i])
 
 
 @loop
 def silu_product(x: Any, factor: Any, out: Any) -> None:
     """silu(x) * factor, written to out; all three are (n,)."""
     for i in range(x.size):
-        out[i] = x[i] * sigmoid_of(x[i]) * factor[i]
+        out[i] = silu_of(x[i]) * factor[i]
 
 
 @loop
 def _silu_product_gradients(g: Any, x: Any, factor: Any, d_x: Any, d_factor: Any) -> None:
     for i in range(x.size):
-        s = sigmoid_of(x[i])
-        d_x[i] = g[i] * factor[i] * (s + x[i] * s * (real(1) - s))
-        d_factor[i] = g[i] * x[i] * s
+        d_x[i] = g[i] * factor[i] * silu_slope(x[i])
+        d_factor[i] = g[i] * silu_of(x[i])
 
 
 def sigmoid(x: Any) -> Any:
@@ -74,7 +88,7 @@ def silu_forward(needed: Sequence[bool], x: Any, factor: Any) -> tuple[Any, Any]
 
 
 def silu_backward(g: Any, s: Any, needed: Sequence[bool], x: Any, factor: Any) -> Sequence[Any]:
-    """With h = g * factor: dx = h (s + x s (1 - s)), dfactor = g x s."""
+    """With h = g * factor: dx = h s (1 + x (1 - s)), dfactor = g x s."""
     if s is not None:
         return in_numpy.silu_backward(g, s, needed, x, factor)
     d_x = numpy.empty(x.shape, x.dtype)
