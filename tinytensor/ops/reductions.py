@@ -243,7 +243,14 @@ def _norm_of_order_gradient(g: Any, x: Any, out: Any, ord: float, axis: Axes, ke
 
 @op(floating=True, x=_norm_of_order_gradient)
 def _norm_of_order(x: Any, ord: float, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    return sum_over(xp.absolute(widened(x)) ** ord, _axes(axis, x), keepdims) ** (1.0 / ord)
+    sizes, axes = xp.absolute(widened(x)), normalize_axes(axis, x.ndim)
+    if x.size:  # relative to the element that counts most no power overflows or vanishes
+        most = (xp.max if ord > 0 else xp.min)(sizes, axis=axes, keepdims=True)
+        most = xp.where((most == 0) | xp.isinf(most), xp.ones_like(most), most)
+    else:
+        most = sum_over(sizes, axes, keepdims=True) + 1
+    out = sum_over((sizes / most) ** ord, axes, keepdims=True) ** (1.0 / ord) * most
+    return out if keepdims else xp.squeeze(out, axis=axes)
 
 
 # ------------------------------------------------------------------------------------------------------------ running
