@@ -27,7 +27,8 @@ def with_extremes(case):
     """The case with one element of one input replaced by an extreme number, for each input and number."""
     for i, (place, value) in enumerate(itertools.product(range(len(case.inputs)), EXTREMES)):
         huge_score = "attention" in case.op and abs(value) == 1e20  # its gradient is a rounding error times 1e20
-        if case.inputs[place].dtype.kind == "f" and not huge_score:
+        all_rows = case.op == "linear_cross_entropy" and place == 1  # an infinite weight makes the loss NaN anyway
+        if case.inputs[place].dtype.kind == "f" and not huge_score and not all_rows:
             inputs = [x.copy() for x in case.inputs]
             inputs[place].reshape(-1)[i % inputs[place].size] = value
             yield dataclasses.replace(case, inputs=tuple(inputs))

@@ -143,6 +143,20 @@ extern "C" __global__ void __launch_bounds__(reduce_threads, 1) reduce(
     }
 }
 
+// out (rows, width) = x, but 0 in the rows that are ignored.
+//
+// Launch: a block of 256 threads for each 1,024 elements, see for_each_pack.
+extern "C" __global__ void __launch_bounds__(elementwise_threads, 1) without_ignored(
+    const Scalar* x, const long long* targets, Scalar* out, long long ignored, long long width, long long size) {
+    for_each_pack(size, width % widest == 0 && aligned(x, out), [=](auto count, long long i) {
+        constexpr int n = decltype(count)::value;
+        Pack<n> values = load<n>(x, i);
+        if (targets[i / width] == ignored)
+            for (int k = 0; k < n; k++) values[k] = Scalar(0.0f);
+        store(out, i, values);
+    });
+}
+
 // out = x g / count, where a null `count` means 1.
 //
 // Launch of `scale` and `scale_sums`: a block of 256 threads for each 1,024 elements, see for_each_pack.

@@ -103,8 +103,7 @@ def linear_cross_entropy_forward(
     d_x = xp.empty(rows.shape, dtype) if needed[0] else None
     d_weight = xp.empty(weight.shape, losses.dtype if chunks > 1 else dtype) if needed[1] else None
     if d_weight is not None:
-        # An ignored row counts for nothing, even if it holds NaN.
-        rows = xp.where((target != ignore_index)[:, None], rows, xp.zeros((), dtype))
+        rows = _without_ignored(rows, target, ignore_index)
         if not count:
             d_weight.fill(0)
     for first in range(0, count, size):
@@ -117,6 +116,15 @@ def linear_cross_entropy_forward(
             matmul(chunk.T, rows[part], out=d_weight, accumulate=first > 0)
     loss, kept = _reduced(losses, target, ignore_index, reduction, dtype)
     return loss, ((d_x, d_weight), kept)
+
+
+def _without_ignored(rows: Any, target: Any, ignore_index: int) -> Any:
+    """The rows, with 0 in those that are ignored: they add nothing to the gradient of the weight, even if they hold NaN."""
+    rows = contiguous(rows)
+    out = xp.empty(rows.shape, rows.dtype)
+    launch = kernel(_FILE, "without_ignored", rows.dtype)
+    launch(*elementwise_grid(out.size), rows, target, out, ignore_index, rows.shape[1], out.size)
+    return out
 
 
 def _losses(

@@ -134,8 +134,6 @@ def linear_cross_entropy_forward(
             matmul(d_logits, weight, out=d_x[part])
         if d_weight is not None:
             d_weight += matmul(d_logits.T, rows[part])
-    if any_ignored and d_x is not None:
-        d_x[ignored] = 0
     return loss, (d_x, d_weight)
 
 
