@@ -19,7 +19,10 @@ from tinytensor.kernels.numpy import cross_entropy as in_numpy
 
 @reduction
 def _row_losses(rows: Any, targets: Any, ignore_index: int, smoothing: float, losses: Any, most: Any, total: Any) -> int:
-    """Writes each row's loss, its largest logit, and the sum of exp(logit - largest). Returns how many rows count."""
+    """Writes each row's loss, its largest logit, and log(sum(exp(logit - largest))). Returns how many rows count.
+
+    The last two are never added: where logits are large, the sum would be rounded too much.
+    """
     count, classes = rows.shape
     kept = 0
     for i in range(count):
@@ -30,13 +33,13 @@ def _row_losses(rows: Any, targets: Any, ignore_index: int, smoothing: float, lo
         shift, weights = largest(rows[i]), real(0)
         for j in range(classes):
             weights += exp(rows[i, j] - shift)
-        most[i], total[i] = shift, weights
-        losses[i] = math.log(weights) - (rows[i, place(targets[i], classes)] - shift)
+        most[i], total[i] = shift, math.log(weights)
+        losses[i] = total[i] - (rows[i, place(targets[i], classes)] - shift)
         if smoothing != real(0):
             sum_of_logits = real(0)
             for j in range(classes):
                 sum_of_logits += rows[i, j] - shift
-            losses[i] = (real(1) - smoothing) * losses[i] + smoothing * (math.log(weights) - sum_of_logits / real(classes))
+            losses[i] = (real(1) - smoothing) * losses[i] + smoothing * (total[i] - sum_of_logits / real(classes))
     return kept
 
 
@@ -50,7 +53,7 @@ def _row_gradients(
             out[i] = real(0)
             continue
         for j in range(classes):
-            out[i, j] = exp(rows[i, j] - most[i]) * (scale[i] / total[i]) - smoothing / real(classes) * scale[i]
+            out[i, j] = (exp((rows[i, j] - most[i]) - total[i]) - smoothing / real(classes)) * scale[i]
         out[i, place(targets[i], classes)] -= (real(1) - smoothing) * scale[i]
 
 
@@ -80,13 +83,13 @@ def _replace_by_gradients(logits: Any, targets: Any, scale: Any, smoothing: floa
 def cross_entropy_forward(
     needed: Sequence[bool], logits: Any, targets: Any, ignore_index: int, label_smoothing: float, reduction: str
 ) -> tuple[Any, Any]:
-    """The loss of each row. Saves of each the largest logit and the sum of exp(logit - largest), and how many rows count."""
+    """The loss of each row. Saves what ``_row_losses`` finds of each, and how many rows count."""
     rows, target = _rows(logits), _integers(targets)
-    losses, largest, total = numpy.empty((3, len(rows)), rows.dtype)
-    count = max(_row_losses(rows, target, int(ignore_index), float(label_smoothing), losses, largest, total), 1)
+    losses, most, total = [numpy.empty(len(rows), rows.dtype) for _ in range(3)]
+    count = max(_row_losses(rows, target, int(ignore_index), float(label_smoothing), losses, most, total), 1)
     if reduction == "none":
-        return losses.reshape(targets.shape), (largest, total, count)
-    return losses.sum() / count if reduction == "mean" else losses.sum(), (largest, total, count)
+        return losses.reshape(targets.shape), (most, total, count)
+    return losses.sum() / count if reduction == "mean" else losses.sum(), (most, total, count)
 
 
 def cross_entropy_backward(
@@ -100,12 +103,12 @@ def cross_entropy_backward(
     reduction: str,
 ) -> Sequence[Any]:
     """softmax(logits) minus the target distribution, times the scale of each row."""
-    largest, total, count = residuals
+    most, total, count = residuals
     rows, target = _rows(logits), _integers(targets)
     scale = numpy.empty(target.shape, rows.dtype)
     scale[...] = g.reshape(-1) / rows.dtype.type(count if reduction == "mean" else 1)
     out = numpy.empty_like(rows)
-    _row_gradients(rows, target, int(ignore_index), float(label_smoothing), scale, largest, total, out)
+    _row_gradients(rows, target, int(ignore_index), float(label_smoothing), scale, most, total, out)
     return (out.reshape(logits.shape),)
 
 

@@ -14,24 +14,12 @@ import numpy
 from tinytensor.kernels.numba.compiling import loop, real
 from tinytensor.kernels.numba.erf import atanh_erf
 from tinytensor.kernels.numba.exponential import exp
-from tinytensor.kernels.numpy.silu import FAR
+from tinytensor.kernels.numba.silu import from_below, near
 
 _SCALE = math.sqrt(2.0 / math.pi)
 _CUBIC = 0.044715
 _HALF_ROOT = math.sqrt(0.5)
 _DENSITY = 1.0 / math.sqrt(2.0 * math.pi)  # the normal density at 0
-
-
-@loop
-def _from_below(x: Any) -> Any:
-    """x, but -FAR where it is below: 0 times -infinity would be NaN."""
-    return -FAR if x < -FAR else x
-
-
-@loop
-def _near(x: Any) -> Any:
-    """x from -FAR to FAR, for slopes: far from 0 they are 0 or 1."""
-    return FAR if x > FAR else _from_below(x)
 
 
 @loop
@@ -41,13 +29,13 @@ def gelu_tanh(x: Any, cdf: Any, out: Any) -> None:
         v = x[i]
         # (1 + tanh(u)) / 2 = 1 / (1 + e^(-2u))
         below = real(1) / (real(1) + exp(real(-2) * _SCALE * (v + _CUBIC * v * v * v)))
-        cdf[i], out[i] = below, _from_below(v) * below
+        cdf[i], out[i] = below, from_below(v) * below
 
 
 @loop
 def _gelu_tanh_gradient(g: Any, cdf: Any, x: Any, out: Any) -> None:
     for i in range(x.size):
-        v, below = _near(x[i]), cdf[i]
+        v, below = near(x[i]), cdf[i]
         slope = _SCALE * (real(1) + real(3) * _CUBIC * v * v)
         out[i] = g[i] * below * (real(1) + real(2) * ((real(1) - below) * slope) * v)
 
@@ -73,20 +61,20 @@ def gelu_exact32(x: Any, cdf: Any, out: Any) -> None:
         v = x[i]
         # (1 + tanh(a)) / 2 = 1 / (1 + e^(-2a)), where tanh(a) = erf(x / sqrt(2))
         below = real(1) / (real(1) + exp(real(-2) * atanh_erf(v * _HALF_ROOT)))
-        cdf[i], out[i] = below, _from_below(v) * below
+        cdf[i], out[i] = below, from_below(v) * below
 
 
 @loop
 def _gelu_exact64(x: Any, cdf: Any, out: Any) -> None:
     for i in range(x.size):
         cdf[i] = real(0.5) * math.erfc(-x[i] * _HALF_ROOT)
-        out[i] = _from_below(x[i]) * cdf[i]
+        out[i] = from_below(x[i]) * cdf[i]
 
 
 @loop
 def _gelu_exact_gradient(g: Any, cdf: Any, x: Any, out: Any) -> None:
     for i in range(x.size):
-        v = _near(x[i])
+        v = near(x[i])
         out[i] = g[i] * (cdf[i] + v * (_DENSITY * exp(real(-0.5) * v * v)))
 
 

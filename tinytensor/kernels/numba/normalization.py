@@ -43,7 +43,7 @@ def layer_norm_rows(x: Any, weight: Any, bias: Any, eps: float, out: Any, mean: 
         scale = real(1) / math.sqrt(squares * share + eps)
         mean[i], rstd[i] = middle, scale
         for j in range(width):
-            out[i, j] = (x[i, j] - first - middle) * scale * weight[j] + bias[j]
+            out[i, j] = ((x[i, j] - first) * scale - middle * scale) * weight[j] + bias[j]
 
 
 @reduction
@@ -54,7 +54,7 @@ def _layer_norm_gradients(g: Any, x: Any, weight: Any, mean: Any, rstd: Any, d_x
         first, middle, scale = x[i, 0] if width else real(0), mean[i], rstd[i]
         of_h, of_hn = real(0), real(0)
         for j in range(width):
-            normalized = (x[i, j] - first - middle) * scale
+            normalized = (x[i, j] - first) * scale - middle * scale
             h = g[i, j] * weight[j]
             of_h += h
             of_hn += h * normalized
@@ -62,7 +62,8 @@ def _layer_norm_gradients(g: Any, x: Any, weight: Any, mean: Any, rstd: Any, d_x
             d_bias[j] += g[i, j]
         of_h, of_hn = of_h * share, of_hn * share
         for j in range(width):
-            d_x[i, j] = (g[i, j] * weight[j] - of_h - (x[i, j] - first - middle) * scale * of_hn) * scale
+            normalized = (x[i, j] - first) * scale - middle * scale
+            d_x[i, j] = (g[i, j] * weight[j] - of_h - normalized * of_hn) * scale
 
 
 def layer_norm_forward(needed: Sequence[bool], x: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, Any]:

@@ -22,18 +22,15 @@ def sigmoid_of(x: Any) -> Any:
 
 
 @loop
-def silu_of(x: Any) -> Any:
-    """x sigmoid(x) of a number; -infinity gives 0."""
-    return (-FAR if x < -FAR else x) * sigmoid_of(x)
+def from_below(x: Any) -> Any:
+    """x, but -FAR where it is below: the product of 0 and -infinity would be NaN."""
+    return -FAR if x < -FAR else x
 
 
 @loop
-def silu_slope(x: Any) -> Any:
-    """The derivative s (1 + x (1 - s)), where s is sigmoid(x)."""
-    s = sigmoid_of(x)
-    near = FAR if x > FAR else x
-    near = -FAR if near < -FAR else near
-    return s * (real(1) + near * (real(1) - s))
+def near(x: Any) -> Any:
+    """x from -FAR to FAR, for slopes, which are 0 or 1 beyond."""
+    return FAR if x > FAR else from_below(x)
 
 
 @loop
@@ -45,27 +42,29 @@ def _sigmoid(x: Any, out: Any) -> None:
 @loop
 def _silu(x: Any, out: Any) -> None:
     for i in range(x.size):
-        out[i] = silu_of(x[i])
+        out[i] = from_below(x[i]) * sigmoid_of(x[i])
 
 
 @loop
 def _silu_gradient(g: Any, x: Any, d_x: Any) -> None:
     for i in range(x.size):
-        d_x[i] = g[i] * silu_slope(x[i])
+        s = sigmoid_of(x[i])
+        d_x[i] = g[i] * (s + near(x[i]) * s * (real(1) - s))
 
 
 @loop
 def silu_product(x: Any, factor: Any, out: Any) -> None:
     """silu(x) * factor, written to out; all three are (n,)."""
     for i in range(x.size):
-        out[i] = silu_of(x[i]) * factor[i]
+        out[i] = from_below(x[i]) * sigmoid_of(x[i]) * factor[i]
 
 
 @loop
 def _silu_product_gradients(g: Any, x: Any, factor: Any, d_x: Any, d_factor: Any) -> None:
     for i in range(x.size):
-        d_x[i] = g[i] * factor[i] * silu_slope(x[i])
-        d_factor[i] = g[i] * silu_of(x[i])
+        s = sigmoid_of(x[i])
+        d_x[i] = g[i] * factor[i] * (s + near(x[i]) * s * (real(1) - s))
+        d_factor[i] = g[i] * from_below(x[i]) * s
 
 
 def sigmoid(x: Any) -> Any:
@@ -88,7 +87,7 @@ def silu_forward(needed: Sequence[bool], x: Any, factor: Any) -> tuple[Any, Any]
 
 
 def silu_backward(g: Any, s: Any, needed: Sequence[bool], x: Any, factor: Any) -> Sequence[Any]:
-    """With h = g * factor: dx = h s (1 + x (1 - s)), dfactor = g x s."""
+    """With h = g * factor: dx = h (s + x s (1 - s)), dfactor = g x s."""
     if s is not None:
         return in_numpy.silu_backward(g, s, needed, x, factor)
     d_x = numpy.empty(x.shape, x.dtype)
