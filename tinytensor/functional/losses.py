@@ -12,7 +12,6 @@ from tinytensor.backend import is_floating, xp
 from tinytensor.checks import check_tensors
 from tinytensor.op import op
 from tinytensor.ops import abs, astype, clip, exp, log, log1p, mean, softplus, square, sum, where
-from tinytensor.ops.elementwise import difference
 
 if TYPE_CHECKING:
     from tinytensor.tensor import Tensor
@@ -38,10 +37,7 @@ def reduce(losses: Tensor, reduction: str) -> Tensor:
     return losses if reduction == "none" else mean(losses) if reduction == "mean" else sum(losses)
 
 
-@op(
-    weight=lambda g, weight, x: g * where((weight == 0) & (abs(x) == math.inf), 0.0, x),
-    x=lambda g, weight: weighted(weight, g),
-)
+@op(weight=lambda g, x: weighted(g, x), x=lambda g, weight: weighted(weight, g))
 def weighted(weight: Any, x: Any) -> Tensor:
     """weight * x, but 0 where the weight is 0 and x infinite: what cannot happen adds nothing to a loss, however unlikely."""
     return xp.where((weight == 0) & xp.isinf(x), 0, weight * x)
@@ -99,7 +95,12 @@ def smooth_l1_loss(prediction: Tensor, target: Tensor, reduction: str = "mean", 
     """
     if beta < 0:
         raise ValueError(f"smooth_l1_loss: beta must not be negative, but is {beta}")
-    return huber_loss(prediction, target, reduction, beta) / beta if beta else l1_loss(prediction, target, reduction)
+    if not beta:
+        return l1_loss(prediction, target, reduction)
+    prediction, target = _pair("smooth_l1_loss", prediction, target, reduction)
+    d = prediction - target
+    near = clip(d / beta, -1.0, 1.0)
+    return reduce(near * (d - 0.5 * beta * near), reduction)
 
 
 def kl_div(input: Tensor, target: Tensor, reduction: str = "mean", log_target: bool = False) -> Tensor:
@@ -110,8 +111,15 @@ def kl_div(input: Tensor, target: Tensor, reduction: str = "mean", log_target: b
     """
     batch = reduction == "batchmean"
     input, target = _pair("kl_div", input, target, "sum" if batch else reduction)
-    losses = weighted(exp(target), difference(target, input)) if log_target else _x_log_x(target) - weighted(target, input)
+    losses = _of_logarithms(input, target) if log_target else _x_log_x(target) - weighted(target, input)
     return sum(losses) / float(input.shape[0] if input.ndim else 1) if batch else reduce(losses, reduction)
+
+
+def _of_logarithms(input: Tensor, target: Tensor) -> Tensor:
+    """exp(target) (target - input), and 0 where the target is -inf, whose gradients are 0, too."""
+    nothing = target == -math.inf
+    target = where(nothing, 0.0, target)
+    return where(nothing, 0.0, exp(target) * (target - input))
 
 
 def _x_log_x(x: Tensor) -> Tensor:

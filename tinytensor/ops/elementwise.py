@@ -323,13 +323,13 @@ def erf(x: Tensor) -> Tensor:
     return kernels.erf(x)
 
 
-def difference(x: Any, y: Any) -> Any:
+def _difference(x: Any, y: Any) -> Any:
     """x - y, but 0 for two equal infinities."""
-    found = x - y
-    return where((x == y) & (found != found), 0.0, found)
+    difference = x - y
+    return where((x == y) & (difference != difference), 0.0, difference)
 
 
-@op(floating=True, x=lambda g, x, y: g * sigmoid(difference(x, y)), y=lambda g, x, y: g * sigmoid(difference(y, x)))
+@op(floating=True, x=lambda g, x, y: g * sigmoid(_difference(x, y)), y=lambda g, x, y: g * sigmoid(_difference(y, x)))
 def logaddexp(x: Tensor, y: Tensor | float) -> Tensor:
     """log(exp(x) + exp(y)), without overflow."""
     return xp.logaddexp(x, y)
