@@ -1229,6 +1229,10 @@ def mse_loss(x: Any, target: Any, reduction: str) -> Any:
     return reduced((x - target) ** 2, reduction, x.size)
 
 
+for shapes in ([(3, 4), (3, 4)], [(4,), (3, 4)], [(), ()]):
+    case("weighted", f"{shapes}", all_ops["weighted"], lambda weight, x: weight * x, *[normal(*shape) for shape in shapes])
+
+
 def binary_cross_entropy_with_logits(x: Any, target: Any, reduction: str) -> Any:
     p = sigmoid(x)
     return reduced(-target * np.log(p) - (1 - target) * np.log(1 - p), reduction, x.size)

@@ -122,7 +122,9 @@ def test_softmax_family(name, axis):
     theirs = getattr(torch if name == "logsumexp" else F, name)
     ours = getattr(tt.functional, name)
     for x in (normal(3, 4, 5, scale=2.0), normal(3, 4, 5, scale=200.0), normal(3, 4, 5) + 1000):
-        assert_same(lambda x: ours(x, axis), lambda x: theirs(x, axis), x)
+        # PyTorch's slope of logsumexp is exp(x - out), where out is rounded: near 1000 by up to 3e-5. Here it sums to 1.
+        relative = 1e-4 if name == "logsumexp" else 1e-5
+        assert_same(lambda x: ours(x, axis), lambda x: theirs(x, axis), x, relative=relative)
 
 
 @pytest.mark.parametrize("name", ["softmax", "log_softmax", "logsumexp"])

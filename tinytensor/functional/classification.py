@@ -9,7 +9,7 @@ from tinytensor.arguments import checked
 from tinytensor.backend import is_floating, is_host_array, xp
 from tinytensor.calling import wrap
 from tinytensor.checks import value_check
-from tinytensor.functional.losses import at_least_float32, check_reduction, reduce
+from tinytensor.functional.losses import at_least_float32, check_reduction, reduce, weighted
 from tinytensor.fused import fused
 from tinytensor.ops import expand_dims, linear, log_softmax, mean, reshape, sum, take_along_axis, where
 
@@ -95,7 +95,7 @@ def _weighted_cross_entropy(
     log_probability = log_softmax(logits)
     losses = nll_loss(log_probability, wrap(targets), weight, ignore_index, "none")
     if label_smoothing:
-        smooth = -mean(log_probability * weight, -1)
+        smooth = -mean(weighted(weight, log_probability), -1)
         losses = losses * (1.0 - label_smoothing) + where(kept, smooth, 0.0) * label_smoothing
     return _weighted(losses, _weights_of(targets, weight, ignore_index), reduction)
 
@@ -141,11 +141,13 @@ def nll_loss(
     kept = targets.data != ignore_index
     target = xp.where(kept, targets.data, 0).reshape((*targets.shape, 1))
     right = reshape(take_along_axis(at_least_float32(log_probabilities), target, -1), targets.shape)
-    return _weighted(-where(kept, right, 0.0) * weights, weights, reduction)
+    return _weighted(-weighted(weights, where(kept, right, 0.0)), weights, reduction)
 
 
 @fused(kernels.linear_cross_entropy_forward, kernels.linear_cross_entropy_backward, inputs=("x", "weight"), is_loss=True)
 def _linear_cross_entropy(x: Any, weight: Any, targets: Any, ignore_index: int, label_smoothing: float, reduction: str) -> Any:
+    kept = targets != ignore_index
+    x = where(kept.reshape((*kept.shape, 1)), x, 0.0)  # an ignored row has no effect, even if it is NaN
     return _cross_entropy(linear(x, weight), targets, ignore_index, label_smoothing, reduction)
 
 
@@ -201,5 +203,5 @@ def _soft_cross_entropy(
     if label_smoothing:
         targets = targets * (1.0 - label_smoothing) + label_smoothing / logits.shape[-1]
     targets = targets if weight is None else targets * weight
-    losses = -sum(at_least_float32(targets) * log_softmax(at_least_float32(logits)), -1)
+    losses = -sum(weighted(at_least_float32(targets), log_softmax(at_least_float32(logits))), -1)
     return reduce(losses, reduction)

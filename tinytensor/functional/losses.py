@@ -5,10 +5,12 @@ A loss is computed in float32 if its inputs are integers or of half precision. `
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any
 
 from tinytensor.arguments import checked
-from tinytensor.backend import is_floating
+from tinytensor.backend import is_floating, xp
+from tinytensor.op import op
 from tinytensor.ops import abs, astype, clip, exp, log, log1p, mean, softplus, square, sum, where
 
 if TYPE_CHECKING:
@@ -33,6 +35,12 @@ def at_least_float32(x: Tensor) -> Tensor:
 def reduce(losses: Tensor, reduction: str) -> Tensor:
     """The mean or the sum of the losses, or for "none" the losses themselves."""
     return losses if reduction == "none" else mean(losses) if reduction == "mean" else sum(losses)
+
+
+@op(weight=lambda g, x: weighted(g, x), x=lambda g, weight: weighted(weight, g))
+def weighted(weight: Any, x: Any) -> Tensor:
+    """weight * x, but 0 where the weight is 0 and x infinite: what cannot happen adds nothing to a loss, however unlikely."""
+    return xp.where((weight == 0) & xp.isinf(x), 0, weight * x)
 
 
 def check_reduction(reduction: str) -> None:
@@ -90,7 +98,12 @@ def smooth_l1_loss(prediction: Tensor, target: Tensor, reduction: str = "mean", 
     """
     if beta < 0:
         raise ValueError(f"smooth_l1_loss: beta must not be negative, but is {beta}")
-    return huber_loss(prediction, target, reduction, beta) / beta if beta else l1_loss(prediction, target, reduction)
+    if not beta:
+        return l1_loss(prediction, target, reduction)
+    prediction, target = _pair("smooth_l1_loss", prediction, target, reduction)
+    d = prediction - target
+    near = clip(d / beta, -1.0, 1.0)
+    return reduce(near * (d - 0.5 * beta * near), reduction)
 
 
 @checked
@@ -102,8 +115,15 @@ def kl_div(input: Tensor, target: Tensor, reduction: str = "mean", log_target: b
     """
     batch = reduction == "batchmean"
     input, target = _pair("kl_div", input, target, "sum" if batch else reduction)
-    losses = exp(target) * (target - input) if log_target else _x_log_x(target) - target * input
+    losses = _of_logarithms(input, target) if log_target else _x_log_x(target) - weighted(target, input)
     return sum(losses) / float(input.shape[0] if input.ndim else 1) if batch else reduce(losses, reduction)
+
+
+def _of_logarithms(input: Tensor, target: Tensor) -> Tensor:
+    """exp(target) (target - input), and 0 where the target is -inf, whose gradients are 0, too."""
+    nothing = target == -math.inf
+    target = where(nothing, 0.0, target)
+    return where(nothing, 0.0, exp(target) * (target - input))
 
 
 def _x_log_x(x: Tensor) -> Tensor:
@@ -127,8 +147,8 @@ def binary_cross_entropy_with_logits(
     logits, targets = _pair("binary_cross_entropy_with_logits", logits, targets, reduction)
     # softplus(-x) = -log p and softplus(x) = -log(1 - p), so no digits cancel even where the loss is nearly 0.
     positive = targets if pos_weight is None else targets * _factor("pos_weight", pos_weight, logits)
-    losses = positive * softplus(-logits) + (1.0 - targets) * softplus(logits)
-    return reduce(losses if weight is None else losses * _factor("weight", weight, logits), reduction)
+    losses = weighted(positive, softplus(-logits)) + weighted(1.0 - targets, softplus(logits))
+    return reduce(losses if weight is None else weighted(_factor("weight", weight, logits), losses), reduction)
 
 
 @checked
@@ -136,13 +156,21 @@ def binary_cross_entropy(
     probabilities: Tensor, targets: Tensor, reduction: str = "mean", weight: Tensor | None = None
 ) -> Tensor:
     """-t log p - (1 - t) log(1 - p), for probabilities p and targets t from 0 to 1. Each logarithm is at least -100, as in
-    PyTorch.
+    PyTorch. The slope is (p - t) / (p (1 - p)) with a divisor of at least 1e-12, so it also pulls back from p = 0 and p = 1.
 
     If the probabilities come from a sigmoid, ``binary_cross_entropy_with_logits`` is more accurate.
     """
     p, targets = _pair("binary_cross_entropy", probabilities, targets, reduction)
-    losses = -targets * clip(log(p), -100.0) - (1.0 - targets) * clip(log1p(-p), -100.0)
+    losses = _binary_cross_entropy(p, targets)
     return reduce(losses if weight is None else losses * _factor("weight", weight, p), reduction)
+
+
+@op(
+    p=lambda g, p, targets: g * (p - targets) / clip(p * (1.0 - p), 1e-12),
+    targets=lambda g, p: g * (clip(log1p(-p), -100.0) - clip(log(p), -100.0)),
+)
+def _binary_cross_entropy(p: Any, targets: Any) -> Tensor:
+    return (targets - 1.0) * clip(log1p(-p), -100.0) - targets * clip(log(p), -100.0)
 
 
 def _factor(name: str, weight: Tensor, like: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tinytensor import kernels
 from tinytensor.fused import fused
 from tinytensor.ops import mean, rsqrt, square
+from tinytensor.ops.reductions import centred
 
 if TYPE_CHECKING:
     from tinytensor.tensor import Tensor
@@ -38,8 +39,8 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
     Both have shape (width,). The variance is the biased one, and eps is added to it under the root (Ba, Kiros and Hinton 2016,
     equation 4). Raises ValueError if a weight or a bias has another shape.
     """
-    centred = x - mean(x, -1, keepdims=True)
-    out = centred * rsqrt(mean(square(centred), -1, keepdims=True) + eps)
+    distance = centred(x, -1)
+    out = distance * rsqrt(mean(square(distance), -1, keepdims=True) + eps)
     out = out if weight is None else out * weight
     return out if bias is None else out + bias
 

@@ -7,14 +7,16 @@ functions here.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels
 from tinytensor.arguments import composite
 from tinytensor.backend import xp
 from tinytensor.fused import fused
+from tinytensor.kernels.numpy.silu import FAR
 from tinytensor.op import op
-from tinytensor.ops.elementwise import erf, exp, sigmoid, tanh, where
+from tinytensor.ops.elementwise import abs, erf, exp, sigmoid, tanh, where
 from tinytensor.ops.reductions import sum
 from tinytensor.ops.shapes import normalize_axes, split
 
@@ -60,14 +62,22 @@ def logsigmoid(x: Tensor) -> Tensor:
     return xp.minimum(x, 0) - xp.log1p(xp.exp(-xp.absolute(x)))
 
 
+def _gated(x: Any, gate: Callable[[Any], Any]) -> Any:
+    """x gate(x) for a gate that rises from 0 to 1. Far from 0 it is relu(x), where infinity times 0 would be NaN, and where the
+    gate may overflow on its way."""
+    is_far = abs(x) > FAR
+    near = where(is_far, 0.0, x)
+    return where(is_far, relu(x), near * gate(near))
+
+
 @fused(kernels.gelu_tanh_forward, kernels.gelu_tanh_backward, inputs=("x",))
 def _gelu_tanh(x: Tensor) -> Tensor:
-    return x * 0.5 * (tanh((x + x * x * x * 0.044715) * math.sqrt(2.0 / math.pi)) + 1.0)
+    return _gated(x, lambda x: (tanh((x + x * x * x * 0.044715) * math.sqrt(2.0 / math.pi)) + 1.0) * 0.5)
 
 
 @fused(kernels.gelu_exact_forward, kernels.gelu_exact_backward, inputs=("x",))
 def _gelu_exact(x: Tensor) -> Tensor:
-    return x * 0.5 * (erf(x * math.sqrt(0.5)) + 1.0)
+    return _gated(x, lambda x: (erf(x * math.sqrt(0.5)) + 1.0) * 0.5)
 
 
 @composite
@@ -85,7 +95,7 @@ def gelu(x: Tensor, approximate: str = "none") -> Tensor:
 
 @fused(kernels.silu_forward, kernels.silu_backward, inputs=("x", "factor"))
 def _silu(x: Any, factor: Any) -> Any:
-    out = x * sigmoid(x)
+    out = _gated(x, sigmoid)
     return out if factor is None else out * factor
 
 

@@ -84,16 +84,20 @@ def _degrees_of_freedom(shape: Any, axis: Axes, ddof: int) -> int:
     return count if count > 0 else 0
 
 
-def _squared_distances(x: Any, axis: Axes, keepdims: bool) -> Any:
-    """The sum of the squared distances from the mean."""
-    axes = _axes(axis, x)
-    distance = x - sum_over(x, axes, keepdims=True) / size_along(x.shape, axis, "var")
-    return sum_over(distance * distance, axes, keepdims)
+def centred(x: Any, axis: Axes) -> Any:
+    """x minus its mean over ``axis``, for an array or a tensor.
+
+    The first elements are subtracted before the mean is computed. Otherwise the mean of numbers that are large and alike would
+    be rounded to fewer digits than their distances from it have.
+    """
+    axes = normalize_axes(axis, x.ndim)
+    shifted = x - x[tuple([slice(1) if a in axes else slice(None) for a in range(x.ndim)])]
+    return shifted - mean(shifted, axis, True)
 
 
 def _var_gradient(g: Any, x: Any, axis: Axes, keepdims: bool, ddof: int) -> Any:
     x = widened(x)
-    distance = x - mean(x, axis, True)
+    distance = centred(x, axis)
     return _with_reduced_axes(g, x.ndim, axis, keepdims) * distance * 2.0 / _degrees_of_freedom(x.shape, axis, ddof)
 
 
@@ -101,20 +105,24 @@ def _var_gradient(g: Any, x: Any, axis: Axes, keepdims: bool, ddof: int) -> Any:
 def var(x: Tensor, axis: Axes = None, keepdims: bool = False, ddof: int = 0) -> Tensor:
     """The variance over ``axis``: the sum of squared distances from the mean, divided by n - ddof. The default ddof=0 gives
     the biased variance, as in NumPy."""
-    return _squared_distances(widened(x), axis, keepdims) / _degrees_of_freedom(x.shape, axis, ddof)
+    distance = centred(widened(x), axis)
+    distance *= distance
+    return sum_over(distance, _axes(axis, x), keepdims) / _degrees_of_freedom(x.shape, axis, ddof)
 
 
 def _std_gradient(g: Any, x: Any, out: Any, axis: Axes, keepdims: bool, ddof: int) -> Any:
     x = widened(x)
     deviation = _with_reduced_axes(where(out == 0, 1.0, out), x.ndim, axis, keepdims)
-    distance = (x - mean(x, axis, True)) / deviation
+    distance = centred(x, axis) / deviation
     return _with_reduced_axes(g, x.ndim, axis, keepdims) * distance / _degrees_of_freedom(x.shape, axis, ddof)
 
 
 @op(floating=True, x=_std_gradient)
 def std(x: Tensor, axis: Axes = None, keepdims: bool = False, ddof: int = 0) -> Tensor:
     """The standard deviation over ``axis``. Its gradient is 0 where all elements are equal."""
-    return xp.sqrt(_squared_distances(widened(x), axis, keepdims) / _degrees_of_freedom(x.shape, axis, ddof))
+    x = widened(x)
+    squares = xp.square(centred(x, axis), dtype="float64")  # as in float32 they easily overflow or vanish
+    return xp.sqrt(sum_over(squares, _axes(axis, x), keepdims) / _degrees_of_freedom(x.shape, axis, ddof)).astype(x.dtype)
 
 
 def _in_dtype_of_products(x: Tensor) -> tuple[Tensor, Any]:
@@ -171,9 +179,14 @@ def min(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
 
 
 def _logsumexp_gradient(g: Any, x: Any, out: Any, axis: Axes, keepdims: bool) -> Any:
-    """The gradient of logsumexp is the softmax. It is 0 where every element is -inf."""
-    total = _with_reduced_axes(where(out == -math.inf, 0.0, out), x.ndim, axis, keepdims)
-    return _with_reduced_axes(g, x.ndim, axis, keepdims) * exp(x - total)
+    """The gradient of logsumexp is the softmax. It is 0 where every element is -inf.
+
+    exp(x - out) is not quite the softmax where ``out`` is large and so was rounded. Its sum tells by which factor.
+    """
+    out = _with_reduced_axes(out, x.ndim, axis, keepdims)
+    weights = exp(x - where(out == -math.inf, 0.0, out))
+    total = where(abs(out) == math.inf, 1.0, sum(weights, axis, keepdims=True))
+    return _with_reduced_axes(g, x.ndim, axis, keepdims) * (weights / total)
 
 
 @op(floating=True, x=_logsumexp_gradient)
@@ -237,7 +250,14 @@ def _norm_of_order_gradient(g: Any, x: Any, out: Any, ord: float, axis: Axes, ke
 
 @op(floating=True, x=_norm_of_order_gradient)
 def _norm_of_order(x: Any, ord: float, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    return sum_over(xp.absolute(widened(x)) ** ord, _axes(axis, x), keepdims) ** (1.0 / ord)
+    sizes, axes = xp.absolute(widened(x)), normalize_axes(axis, x.ndim)
+    if x.size:  # relative to the element that counts most no power overflows or vanishes
+        most = (xp.max if ord > 0 else xp.min)(sizes, axis=axes, keepdims=True)
+        most = xp.where((most == 0) | xp.isinf(most), xp.ones_like(most), most)
+    else:
+        most = sum_over(sizes, axes, keepdims=True) + 1
+    out = sum_over((sizes / most) ** ord, axes, keepdims=True) ** (1.0 / ord) * most
+    return out if keepdims else xp.squeeze(out, axis=axes)
 
 
 # ------------------------------------------------------------------------------------------------------------ running

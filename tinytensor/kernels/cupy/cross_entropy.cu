@@ -29,7 +29,9 @@ struct Row {
 
 // All threads of the block must call it. All threads of a row get the same. Width 0 stands for a row that does not count.
 __device__ Row read_row(const Scalar* x, long long width, long long target, Accumulator smoothing) {
-    Accumulator largest = lowest, sum = 0, plain = 0;
+    Accumulator largest = lowest, sum = 0, plain = 0;  // plain: of x minus its first number, as x may be large and alike
+    Accumulator first = width > 0 ? Accumulator(x[0]) : Accumulator(0);
+    if (!(first > lowest)) first = 0;
     for_each_column(x, width, true, [&](auto count, long long i) {
         constexpr int n = decltype(count)::value;
         Pack<n> values = load<n>(x, i);
@@ -39,7 +41,7 @@ __device__ Row read_row(const Scalar* x, long long width, long long target, Accu
         largest = most;
         for (int k = 0; k < n; k++) {
             sum += exp(Accumulator(values[k]) - largest);
-            plain += Accumulator(values[k]);
+            plain += Accumulator(values[k]) - first;
         }
     });
     Accumulator right = 0;
@@ -48,7 +50,7 @@ __device__ Row read_row(const Scalar* x, long long width, long long target, Accu
     row.largest = over_row(largest, lowest, [](Accumulator a, Accumulator b) { return max(a, b); });
     row.sum = row_sum(sum * exp(largest - row.largest));
     row.loss = log(row.sum) - (Accumulator(1) - smoothing) * (right - row.largest);
-    if (smoothing != 0) row.loss -= smoothing * (row_sum(plain) / Accumulator(width) - row.largest);
+    if (smoothing != 0) row.loss -= smoothing * (row_sum(plain) / Accumulator(width) + (first - row.largest));
     if (width == 0) row.loss = 0;
     return row;
 }
@@ -75,28 +77,32 @@ __device__ void write_gradient(const Scalar* x, Scalar* out, long long width, lo
 // otherwise a block of (32, 4) threads for each four rows, of which each warp takes one. Thread threadIdx.x of a row's threads
 // takes every blockDim.x-th pack of columns.
 
-// Writes losses[row] and, unless it is null, totals[row], the logarithm of the sum of exponentials. Rows are `stride` apart.
+// Writes losses[row] and, unless they are null, the row's largest logit and the sum of exp(logit - largest), whose logarithm is
+// never added to the largest: that would round it to fewer digits. Rows are `stride` apart.
 extern "C" __global__ void __launch_bounds__(row_threads, 1) forward(
-    const Scalar* logits, const long long* targets, Accumulator* losses, Accumulator* totals, long long ignored,
-    Accumulator smoothing, long long rows, long long width, long long stride) {
+    const Scalar* logits, const long long* targets, Accumulator* losses, Accumulator* largest, Accumulator* totals,
+    long long ignored, Accumulator smoothing, long long rows, long long width, long long stride) {
     long long row = static_cast<long long>(blockIdx.x) * blockDim.y + threadIdx.y;
     long long target = row < rows ? targets[row] : ignored;
     Row found = read_row(logits + row * stride, target == ignored ? 0 : width, target, smoothing);
     if (row < rows && threadIdx.x == 0) {
         losses[row] = found.loss;
-        if (totals) totals[row] = log(found.sum) + found.largest;
+        if (largest) largest[row] = found.largest;
+        if (totals) totals[row] = found.sum;
     }
 }
 
 // g is one number, or with `each` one number for each row. *count is how many rows the mean is over; null without a mean.
 extern "C" __global__ void __launch_bounds__(row_threads, 1) backward(
-    const Accumulator* g, const Scalar* logits, const long long* targets, const Accumulator* totals, const Accumulator* count,
-    Scalar* d_logits, long long each, long long ignored, Accumulator smoothing, long long rows, long long width) {
+    const Accumulator* g, const Scalar* logits, const long long* targets, const Accumulator* largest, const Accumulator* totals,
+    const Accumulator* count, Scalar* d_logits, long long each, long long ignored, Accumulator smoothing, long long rows,
+    long long width) {
     long long row = static_cast<long long>(blockIdx.x) * blockDim.y + threadIdx.y;
     if (row < rows) {
         long long target = targets[row];
         Accumulator scale = target == ignored ? Accumulator(0) : g[each ? row : 0] / (count ? *count : Accumulator(1));
-        write_gradient(logits + row * width, d_logits + row * width, width, target, smoothing, totals[row], 1, scale);
+        write_gradient(logits + row * width, d_logits + row * width, width, target, smoothing, largest[row],
+                       Accumulator(1) / totals[row], scale);
     }
 }
 
@@ -135,6 +141,20 @@ extern "C" __global__ void __launch_bounds__(reduce_threads, 1) reduce(
         *loss = count ? sum / kept : sum;
         if (count) *count = kept;
     }
+}
+
+// out (rows, width) = x, but 0 in the rows that are ignored.
+//
+// Launch: a block of 256 threads for each 1,024 elements, see for_each_pack.
+extern "C" __global__ void __launch_bounds__(elementwise_threads, 1) without_ignored(
+    const Scalar* x, const long long* targets, Scalar* out, long long ignored, long long width, long long size) {
+    for_each_pack(size, width % widest == 0 && aligned(x, out), [=](auto count, long long i) {
+        constexpr int n = decltype(count)::value;
+        Pack<n> values = load<n>(x, i);
+        if (targets[i / width] == ignored)
+            for (int k = 0; k < n; k++) values[k] = Scalar(0.0f);
+        store(out, i, values);
+    });
 }
 
 // out = x g / count, where a null `count` means 1.

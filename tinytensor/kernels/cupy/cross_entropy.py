@@ -44,22 +44,22 @@ def _reduced(losses: Any, target: Any, ignore_index: int, reduction: str, dtype:
 def cross_entropy_forward(
     needed: Sequence[bool], logits: Any, targets: Any, ignore_index: int, label_smoothing: float, reduction: str
 ) -> tuple[Any, Any]:
-    """logsumexp(logits) - logits[target] for each row. Saves the logsumexp, and how many rows count."""
+    """The loss of each row. Saves of each the largest logit and the sum of exp(logit - largest), and how many rows count."""
     logits, rows, classes = contiguous(logits), targets.size, logits.shape[-1]
     target = _flat(targets, classes)
     losses = xp.empty(targets.shape, accumulator(logits.dtype))
-    totals = xp.empty(rows, losses.dtype) if any(needed) else None
+    largest, totals = [xp.empty(rows, losses.dtype) if any(needed) else None for _ in range(2)]
     settings = (ignore_index, float(label_smoothing), rows, classes, classes)
-    kernel(_FILE, "forward", logits.dtype)(*_row_grid(rows, classes), logits, target, losses, totals, *settings)
+    kernel(_FILE, "forward", logits.dtype)(*_row_grid(rows, classes), logits, target, losses, largest, totals, *settings)
     if reduction == "none":
-        return losses, (totals, None)
+        return losses, (largest, totals, None)
     loss, count = _reduced(losses, target, ignore_index, reduction, logits.dtype)
-    return loss, (totals, count)
+    return loss, (largest, totals, count)
 
 
 def cross_entropy_backward(
     g: Any,
-    residuals: tuple[Any, Any],
+    residuals: tuple[Any, Any, Any],
     needed: Sequence[bool],
     logits: Any,
     targets: Any,
@@ -102,8 +102,10 @@ def linear_cross_entropy_forward(
     losses = xp.empty(count, accumulator(dtype))
     d_x = xp.empty(rows.shape, dtype) if needed[0] else None
     d_weight = xp.empty(weight.shape, losses.dtype if chunks > 1 else dtype) if needed[1] else None
-    if d_weight is not None and not count:
-        d_weight.fill(0)
+    if d_weight is not None:
+        rows = _without_ignored(rows, target, ignore_index)
+        if not count:
+            d_weight.fill(0)
     for first in range(0, count, size):
         part = slice(first, first + size)
         chunk = matmul(rows[part], weight.T, out=logits[: count - first, :classes])
@@ -114,6 +116,15 @@ def linear_cross_entropy_forward(
             matmul(chunk.T, rows[part], out=d_weight, accumulate=first > 0)
     loss, kept = _reduced(losses, target, ignore_index, reduction, dtype)
     return loss, ((d_x, d_weight), kept)
+
+
+def _without_ignored(rows: Any, target: Any, ignore_index: int) -> Any:
+    """The rows, with 0 in those that are ignored: they add nothing to the gradient of the weight, even if they hold NaN."""
+    rows = contiguous(rows)
+    out = xp.empty(rows.shape, rows.dtype)
+    launch = kernel(_FILE, "without_ignored", rows.dtype)
+    launch(*elementwise_grid(out.size), rows, target, out, ignore_index, rows.shape[1], out.size)
+    return out
 
 
 def _losses(
@@ -127,7 +138,7 @@ def _losses(
         launch(*_row_grid(rows, classes), logits, target, losses, *settings)
     else:
         launch = kernel(_FILE, "forward", logits.dtype)
-        launch(*_row_grid(rows, classes), logits, target, losses, None, *settings)
+        launch(*_row_grid(rows, classes), logits, target, losses, None, None, *settings)
 
 
 def linear_cross_entropy_backward(

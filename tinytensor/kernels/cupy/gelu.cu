@@ -2,6 +2,10 @@
 #include "common.cuh"
 
 constexpr Accumulator one = 1;
+constexpr Accumulator far = 750;  // beyond it cdf is 0 or 1 to the last bit. With it in place of infinity no product is NaN
+
+__device__ Accumulator from_below(Accumulator x) { return x < -far ? -far : x; }
+__device__ Accumulator near(Accumulator x) { return x > far ? far : from_below(x); }
 
 struct Exact {
     // (1 + erf(x / sqrt(2))) / 2, computed by erfc, which loses no digits where erf is close to -1
@@ -35,7 +39,7 @@ __device__ void forward(const Scalar* x, Scalar* out, long long size) {
     for_each_pack(size, aligned(x, out), [=](auto count, long long i) {
         constexpr int n = decltype(count)::value;
         Pack<n> values = load<n>(x, i);
-        for (int k = 0; k < n; k++) values[k] = Scalar(Accumulator(values[k]) * Form::cdf(Accumulator(values[k])));
+        for (int k = 0; k < n; k++) values[k] = Scalar(from_below(Accumulator(values[k])) * Form::cdf(Accumulator(values[k])));
         store(out, i, values);
     });
 }
@@ -45,7 +49,7 @@ __device__ void backward(const Scalar* g, const Scalar* x, Scalar* d_x, long lon
     for_each_pack(size, aligned(g, x, d_x), [=](auto count, long long i) {
         constexpr int n = decltype(count)::value;
         Pack<n> gradients = load<n>(g, i), values = load<n>(x, i);
-        for (int k = 0; k < n; k++) values[k] = Scalar(Accumulator(gradients[k]) * Form::slope(Accumulator(values[k])));
+        for (int k = 0; k < n; k++) values[k] = Scalar(Accumulator(gradients[k]) * Form::slope(near(Accumulator(values[k]))));
         store(d_x, i, values);
     });
 }

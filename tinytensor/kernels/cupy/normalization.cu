@@ -1,6 +1,6 @@
 // Layer norm and RMS norm of the rows of a matrix. The formulas are in kernels/numpy/normalization.py. A row belongs to the
 // blockDim.x threads with the same threadIdx.y. They are some lanes of a warp (a power of two), or a whole block where rows are
-// wide. RMS norm has no `mean`.
+// wide. RMS norm has no `mean`. That of layer norm is the mean of the row minus its first number.
 #include "common.cuh"
 
 constexpr int row_threads = 512, sum_threads = 256;  // the most in a block, as in normalization.py
@@ -23,6 +23,12 @@ __device__ Pack<count> load_or(const Scalar* array, long long i, float otherwise
     return pack;
 }
 
+// The number that is subtracted from a row before its mean is computed: its first, or 0 for RMS norm and where no column is read.
+template <bool centred>
+__device__ Accumulator first_of(const Scalar* row, long long columns) {
+    return centred && columns > 0 ? Accumulator(row[0]) : Accumulator(0);
+}
+
 template <bool centred>
 __device__ void forward(const Scalar* x, const Scalar* weight, const Scalar* bias, Scalar* out, Accumulator* means,
                         Accumulator* rstds, Accumulator eps, long long rows, long long width) {
@@ -31,12 +37,12 @@ __device__ void forward(const Scalar* x, const Scalar* weight, const Scalar* bia
     long long columns = row < rows ? width : 0;  // threads without a row take part, as all must call the sums
     x += row * width;
     out += row * width;
-    Accumulator mean = 0;
+    Accumulator first = first_of<centred>(x, columns), mean = 0;
     if (centred) {
         for_each_column(columns, in_packs, [&](auto count, long long i) {
             constexpr int n = decltype(count)::value;
             Pack<n> values = load<n>(x, i);
-            for (int k = 0; k < n; k++) mean += Accumulator(values[k]);
+            for (int k = 0; k < n; k++) mean += Accumulator(values[k]) - first;
         });
         mean = row_sum(mean) / Accumulator(width);
     }
@@ -45,7 +51,7 @@ __device__ void forward(const Scalar* x, const Scalar* weight, const Scalar* bia
         constexpr int n = decltype(count)::value;
         Pack<n> values = load<n>(x, i);
         for (int k = 0; k < n; k++) {
-            Accumulator difference = Accumulator(values[k]) - mean;
+            Accumulator difference = Accumulator(values[k]) - first - mean;
             squares += difference * difference;
         }
     });
@@ -54,7 +60,7 @@ __device__ void forward(const Scalar* x, const Scalar* weight, const Scalar* bia
         constexpr int n = decltype(count)::value;
         Pack<n> values = load<n>(x, i), scales = load_or<n>(weight, i, 1), shifts = load_or<n>(bias, i, 0);
         for (int k = 0; k < n; k++) {
-            Accumulator normalized = (Accumulator(values[k]) - mean) * rstd;
+            Accumulator normalized = (Accumulator(values[k]) - first - mean) * rstd;
             values[k] = Scalar(normalized * Accumulator(scales[k]) + Accumulator(shifts[k]));
         }
         store(out, i, values);
@@ -92,14 +98,14 @@ __device__ void input_gradient(const Scalar* g, const Scalar* x, const Scalar* w
     if (before) before += row * width;
     d_x += row * width;
     Accumulator mean = centred && row < rows ? means[row] : Accumulator(0), rstd = row < rows ? rstds[row] : Accumulator(0);
-    Accumulator mean_h = 0, mean_h_n = 0;
+    Accumulator first = first_of<centred>(x, columns), mean_h = 0, mean_h_n = 0;
     for_each_column(columns, in_packs, [&](auto count, long long i) {
         constexpr int n = decltype(count)::value;
         Pack<n> gradients = load<n>(g, i), values = load<n>(x, i), scales = load_or<n>(weight, i, 1);
         for (int k = 0; k < n; k++) {
             Accumulator h = Accumulator(gradients[k]) * Accumulator(scales[k]);
             mean_h += h;
-            mean_h_n += h * (Accumulator(values[k]) - mean) * rstd;
+            mean_h_n += h * (Accumulator(values[k]) - first - mean) * rstd;
         }
     });
     mean_h = centred ? row_sum(mean_h) / Accumulator(width) : Accumulator(0);
@@ -110,7 +116,7 @@ __device__ void input_gradient(const Scalar* g, const Scalar* x, const Scalar* w
         Pack<n> added = load_or<n>(before, i, 0);
         for (int k = 0; k < n; k++) {
             Accumulator h = Accumulator(gradients[k]) * Accumulator(scales[k]);
-            Accumulator normalized = (Accumulator(values[k]) - mean) * rstd;
+            Accumulator normalized = (Accumulator(values[k]) - first - mean) * rstd;
             values[k] = Scalar((h - mean_h - normalized * mean_h_n) * rstd + Accumulator(added[k]));
         }
         store(d_x, i, values);
@@ -136,8 +142,9 @@ __device__ void sum_group(long long block, const Scalar* g, const Scalar* x, con
             Accumulator gradient = Accumulator(g[row * width + column]);
             bias += gradient;
             if (weights) {
+                Accumulator first = means ? Accumulator(x[row * width]) : Accumulator(0);
                 Accumulator mean = means ? means[row] : Accumulator(0);
-                weight += gradient * (Accumulator(x[row * width + column]) - mean) * rstds[row];
+                weight += gradient * (Accumulator(x[row * width + column]) - first - mean) * rstds[row];
             }
         }
     }

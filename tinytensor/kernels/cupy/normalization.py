@@ -35,7 +35,10 @@ def _parameter(array: Any) -> Any:
 
 
 def layer_norm_forward(needed: Sequence[bool], x: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, Any]:
-    """(x - mean) / sqrt(var + eps) * weight + bias with the biased variance. Saves mean and rstd = 1 / sqrt(var + eps)."""
+    """(x - mean) / sqrt(var + eps) * weight + bias with the biased variance.
+
+    Saves the mean of x minus the row's first number, and rstd = 1 / sqrt(var + eps).
+    """
     x, weight, bias = contiguous(x), _parameter(weight), _parameter(bias)
     rows, width = _shape(x)
     out = xp.empty(x.shape, x.dtype)

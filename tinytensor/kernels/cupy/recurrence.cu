@@ -43,9 +43,9 @@ extern "C" __global__ void __launch_bounds__(threads, 1) rnn_backward(
     long long batch, long long width) {
     for_the_state(batch, width, [=](long long i, long long row, long long column) {
         Accumulator d_new = d_state[i] + Accumulator(g[i]), h = states[i];
-        Accumulator slope = is_relu ? Accumulator(h > 0) : one - h * h;
         bool padding = is_padding(mask, row);
-        d_gates[i] = Scalar(padding ? Accumulator(0) : d_new * slope);
+        Accumulator d_gate = is_relu ? (h <= 0 ? Accumulator(0) : d_new) : d_new * (one - h * h);
+        d_gates[i] = Scalar(padding ? Accumulator(0) : d_gate);
         d_state[i] = padding ? d_new : Accumulator(0);
     });
 }

@@ -18,37 +18,42 @@ from tinytensor.kernels.numpy import cross_entropy as in_numpy
 
 
 @reduction
-def _row_losses(rows: Any, targets: Any, ignore_index: int, smoothing: float, losses: Any, total: Any) -> int:
-    """Writes each row's loss, and in ``total`` its logsumexp. Returns how many rows count."""
+def _row_losses(rows: Any, targets: Any, ignore_index: int, smoothing: float, losses: Any, most: Any, total: Any) -> int:
+    """Writes each row's loss, its largest logit, and log(sum(exp(logit - largest))). Returns how many rows count.
+
+    The last two are never added: where logits are large, the sum would be rounded too much.
+    """
     count, classes = rows.shape
     kept = 0
     for i in range(count):
-        losses[i] = total[i] = real(0)
+        losses[i] = most[i] = total[i] = real(0)
         if targets[i] == ignore_index:
             continue
         kept += 1
-        most, weights = largest(rows[i]), real(0)
+        shift, weights = largest(rows[i]), real(0)
         for j in range(classes):
-            weights += exp(rows[i, j] - most)
-        total[i] = math.log(weights) + most
-        losses[i] = total[i] - rows[i, place(targets[i], classes)]
+            weights += exp(rows[i, j] - shift)
+        most[i], total[i] = shift, math.log(weights)
+        losses[i] = total[i] - (rows[i, place(targets[i], classes)] - shift)
         if smoothing != real(0):
             sum_of_logits = real(0)
             for j in range(classes):
-                sum_of_logits += rows[i, j]
+                sum_of_logits += rows[i, j] - shift
             losses[i] = (real(1) - smoothing) * losses[i] + smoothing * (total[i] - sum_of_logits / real(classes))
     return kept
 
 
 @reduction
-def _row_gradients(rows: Any, targets: Any, ignore_index: int, smoothing: float, scale: Any, total: Any, out: Any) -> None:
+def _row_gradients(
+    rows: Any, targets: Any, ignore_index: int, smoothing: float, scale: Any, most: Any, total: Any, out: Any
+) -> None:
     count, classes = rows.shape
     for i in range(count):
         if targets[i] == ignore_index:
             out[i] = real(0)
             continue
         for j in range(classes):
-            out[i, j] = (exp(rows[i, j] - total[i]) - smoothing / real(classes)) * scale[i]
+            out[i, j] = (exp((rows[i, j] - most[i]) - total[i]) - smoothing / real(classes)) * scale[i]
         out[i, place(targets[i], classes)] -= (real(1) - smoothing) * scale[i]
 
 
@@ -78,18 +83,18 @@ def _replace_by_gradients(logits: Any, targets: Any, scale: Any, smoothing: floa
 def cross_entropy_forward(
     needed: Sequence[bool], logits: Any, targets: Any, ignore_index: int, label_smoothing: float, reduction: str
 ) -> tuple[Any, Any]:
-    """logsumexp(logits) - logits[target] for each row. Saves the logsumexp, and how many rows count."""
+    """The loss of each row. Saves what ``_row_losses`` finds of each, and how many rows count."""
     rows, target = _rows(logits), _integers(targets)
-    losses, total = numpy.empty(len(rows), rows.dtype), numpy.empty(len(rows), rows.dtype)
-    count = max(_row_losses(rows, target, int(ignore_index), float(label_smoothing), losses, total), 1)
+    losses, most, total = [numpy.empty(len(rows), rows.dtype) for _ in range(3)]
+    count = max(_row_losses(rows, target, int(ignore_index), float(label_smoothing), losses, most, total), 1)
     if reduction == "none":
-        return losses.reshape(targets.shape), (total, count)
-    return losses.sum() / count if reduction == "mean" else losses.sum(), (total, count)
+        return losses.reshape(targets.shape), (most, total, count)
+    return losses.sum() / count if reduction == "mean" else losses.sum(), (most, total, count)
 
 
 def cross_entropy_backward(
     g: Any,
-    residuals: tuple[Any, Any],
+    residuals: tuple[Any, Any, Any],
     needed: Sequence[bool],
     logits: Any,
     targets: Any,
@@ -98,12 +103,12 @@ def cross_entropy_backward(
     reduction: str,
 ) -> Sequence[Any]:
     """softmax(logits) minus the target distribution, times the scale of each row."""
-    total, count = residuals
+    most, total, count = residuals
     rows, target = _rows(logits), _integers(targets)
     scale = numpy.empty(target.shape, rows.dtype)
     scale[...] = g.reshape(-1) / rows.dtype.type(count if reduction == "mean" else 1)
     out = numpy.empty_like(rows)
-    _row_gradients(rows, target, int(ignore_index), float(label_smoothing), scale, total, out)
+    _row_gradients(rows, target, int(ignore_index), float(label_smoothing), scale, most, total, out)
     return (out.reshape(logits.shape),)
 
 

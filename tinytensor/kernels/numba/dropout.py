@@ -7,20 +7,20 @@ from typing import Any
 
 import numpy
 
-from tinytensor.kernels.numba.compiling import exact_loop
+from tinytensor.kernels.numba.compiling import exact_loop, real
 from tinytensor.kernels.numpy.dropout import RandomKey, keep_mask, survivors_scale
 
 
 @exact_loop
 def _drop(x: Any, keep: Any, scale: float, out: Any) -> None:
     for i in range(x.size):
-        out[i] = x[i] * keep[i] * scale
+        out[i] = x[i] * scale if keep[i] else real(0)  # not a product: infinity times 0 is NaN
 
 
 @exact_loop
 def _drop_and_add(x: Any, residual: Any, keep: Any, scale: float, out: Any) -> None:
     for i in range(x.size):
-        out[i] = x[i] * keep[i] * scale + residual[i]
+        out[i] = (x[i] * scale if keep[i] else real(0)) + residual[i]
 
 
 def dropout_forward(

@@ -14,6 +14,7 @@ import numpy
 from tinytensor.kernels.numba.compiling import loop, real
 from tinytensor.kernels.numba.erf import atanh_erf
 from tinytensor.kernels.numba.exponential import exp
+from tinytensor.kernels.numba.silu import from_below, near
 
 _SCALE = math.sqrt(2.0 / math.pi)
 _CUBIC = 0.044715
@@ -28,13 +29,13 @@ def gelu_tanh(x: Any, cdf: Any, out: Any) -> None:
         v = x[i]
         # (1 + tanh(u)) / 2 = 1 / (1 + e^(-2u))
         below = real(1) / (real(1) + exp(real(-2) * _SCALE * (v + _CUBIC * v * v * v)))
-        cdf[i], out[i] = below, v * below
+        cdf[i], out[i] = below, from_below(v) * below
 
 
 @loop
 def _gelu_tanh_gradient(g: Any, cdf: Any, x: Any, out: Any) -> None:
     for i in range(x.size):
-        v, below = x[i], cdf[i]
+        v, below = near(x[i]), cdf[i]
         slope = _SCALE * (real(1) + real(3) * _CUBIC * v * v)
         out[i] = g[i] * below * (real(1) + real(2) * ((real(1) - below) * slope) * v)
 
@@ -60,20 +61,20 @@ def gelu_exact32(x: Any, cdf: Any, out: Any) -> None:
         v = x[i]
         # (1 + tanh(a)) / 2 = 1 / (1 + e^(-2a)), where tanh(a) = erf(x / sqrt(2))
         below = real(1) / (real(1) + exp(real(-2) * atanh_erf(v * _HALF_ROOT)))
-        cdf[i], out[i] = below, v * below
+        cdf[i], out[i] = below, from_below(v) * below
 
 
 @loop
 def _gelu_exact64(x: Any, cdf: Any, out: Any) -> None:
     for i in range(x.size):
         cdf[i] = real(0.5) * math.erfc(-x[i] * _HALF_ROOT)
-        out[i] = x[i] * cdf[i]
+        out[i] = from_below(x[i]) * cdf[i]
 
 
 @loop
 def _gelu_exact_gradient(g: Any, cdf: Any, x: Any, out: Any) -> None:
     for i in range(x.size):
-        v = x[i]
+        v = near(x[i])
         out[i] = g[i] * (cdf[i] + v * (_DENSITY * exp(real(-0.5) * v * v)))
 
 

@@ -27,21 +27,23 @@ def _vector(given: Any, missing: float, x: Any) -> Any:
 
 @reduction
 def layer_norm_rows(x: Any, weight: Any, bias: Any, eps: float, out: Any, mean: Any, rstd: Any) -> None:
-    """Layer norm of x (rows, width), written to out (rows, width); and what the backward pass needs: mean, rstd (rows,)."""
+    """Layer norm of x (rows, width), written to out (rows, width); and what the backward pass needs, both (rows,): the mean of
+    x minus the row's first number, and rstd."""
     rows, width = x.shape
     share = real(1) / real(width)
     for i in range(rows):
+        first = x[i, 0] if width else real(0)
         total = real(0)
         for j in range(width):
-            total += x[i, j]
+            total += x[i, j] - first
         middle = total * share
         squares = real(0)
         for j in range(width):
-            squares += (x[i, j] - middle) * (x[i, j] - middle)
+            squares += (x[i, j] - first - middle) * (x[i, j] - first - middle)
         scale = real(1) / math.sqrt(squares * share + eps)
         mean[i], rstd[i] = middle, scale
         for j in range(width):
-            out[i, j] = (x[i, j] - middle) * scale * weight[j] + bias[j]
+            out[i, j] = ((x[i, j] - first) * scale - middle * scale) * weight[j] + bias[j]
 
 
 @reduction
@@ -49,10 +51,10 @@ def _layer_norm_gradients(g: Any, x: Any, weight: Any, mean: Any, rstd: Any, d_x
     rows, width = x.shape
     share = real(1) / real(width)
     for i in range(rows):
-        middle, scale = mean[i], rstd[i]
+        first, middle, scale = x[i, 0] if width else real(0), mean[i], rstd[i]
         of_h, of_hn = real(0), real(0)
         for j in range(width):
-            normalized = (x[i, j] - middle) * scale
+            normalized = (x[i, j] - first) * scale - middle * scale
             h = g[i, j] * weight[j]
             of_h += h
             of_hn += h * normalized
@@ -60,11 +62,12 @@ def _layer_norm_gradients(g: Any, x: Any, weight: Any, mean: Any, rstd: Any, d_x
             d_bias[j] += g[i, j]
         of_h, of_hn = of_h * share, of_hn * share
         for j in range(width):
-            d_x[i, j] = (g[i, j] * weight[j] - of_h - (x[i, j] - middle) * scale * of_hn) * scale
+            normalized = (x[i, j] - first) * scale - middle * scale
+            d_x[i, j] = (g[i, j] * weight[j] - of_h - normalized * of_hn) * scale
 
 
 def layer_norm_forward(needed: Sequence[bool], x: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, Any]:
-    """(x - mean) / sqrt(var + eps) * weight + bias with the biased variance; keeps mean and 1/sqrt(var + eps)."""
+    """(x - mean) / sqrt(var + eps) * weight + bias with the biased variance; keeps what kernels/numpy does."""
     rows = _matrix(x)
     out, mean = numpy.empty_like(rows), numpy.empty(len(rows), x.dtype)
     rstd = numpy.empty_like(mean)

@@ -147,7 +147,7 @@ def rnn_gradients(
 def _rnn_gradients_of_row(d_new: Any, new: Any, is_relu: bool, d_gate: Any) -> None:
     if is_relu:
         for j in range(new.size):
-            d_gate[j] = d_new[j] if new[j] > real(0) else real(0)
+            d_gate[j] = real(0) if new[j] <= real(0) else d_new[j]
     else:
         for j in range(new.size):
             d_gate[j] = d_new[j] * (real(1) - new[j] * new[j])

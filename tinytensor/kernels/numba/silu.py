@@ -11,6 +11,7 @@ from tinytensor.backend import default_dtype
 from tinytensor.kernels import numpy as in_numpy
 from tinytensor.kernels.numba.compiling import loop, real
 from tinytensor.kernels.numba.exponential import exp
+from tinytensor.kernels.numpy.silu import FAR
 
 
 @loop
@@ -18,6 +19,18 @@ def sigmoid_of(x: Any) -> Any:
     """1 / (1 + exp(-x)) of a number."""
     e = exp(-abs(x))
     return (e if x < real(0) else real(1)) / (real(1) + e)
+
+
+@loop
+def from_below(x: Any) -> Any:
+    """x, but -FAR where it is below: the product of 0 and -infinity would be NaN."""
+    return -FAR if x < -FAR else x
+
+
+@loop
+def near(x: Any) -> Any:
+    """x from -FAR to FAR, for slopes, which are 0 or 1 beyond."""
+    return FAR if x > FAR else from_below(x)
 
 
 @loop
@@ -29,29 +42,29 @@ def _sigmoid(x: Any, out: Any) -> None:
 @loop
 def _silu(x: Any, out: Any) -> None:
     for i in range(x.size):
-        out[i] = x[i] * sigmoid_of(x[i])
+        out[i] = from_below(x[i]) * sigmoid_of(x[i])
 
 
 @loop
 def _silu_gradient(g: Any, x: Any, d_x: Any) -> None:
     for i in range(x.size):
         s = sigmoid_of(x[i])
-        d_x[i] = g[i] * (s + x[i] * s * (real(1) - s))
+        d_x[i] = g[i] * (s + near(x[i]) * s * (real(1) - s))
 
 
 @loop
 def silu_product(x: Any, factor: Any, out: Any) -> None:
     """silu(x) * factor, written to out; all three are (n,)."""
     for i in range(x.size):
-        out[i] = x[i] * sigmoid_of(x[i]) * factor[i]
+        out[i] = from_below(x[i]) * sigmoid_of(x[i]) * factor[i]
 
 
 @loop
 def _silu_product_gradients(g: Any, x: Any, factor: Any, d_x: Any, d_factor: Any) -> None:
     for i in range(x.size):
         s = sigmoid_of(x[i])
-        d_x[i] = g[i] * factor[i] * (s + x[i] * s * (real(1) - s))
-        d_factor[i] = g[i] * x[i] * s
+        d_x[i] = g[i] * factor[i] * (s + near(x[i]) * s * (real(1) - s))
+        d_factor[i] = g[i] * from_below(x[i]) * s
 
 
 def sigmoid(x: Any) -> Any:

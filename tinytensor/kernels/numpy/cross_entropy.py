@@ -1,4 +1,7 @@
-"""Softmax cross-entropy for class indices. It stores one number for each row, and never the log-probabilities.
+"""Softmax cross-entropy for class indices. It stores two numbers for each row, and never the log-probabilities.
+
+The logarithm of a row's total and the row's largest logit are never added: where logits are large and alike, the sum would be
+rounded to fewer digits than their differences have.
 
 Fused with the output layer it does not store the logits either: they are computed and used for one chunk of rows at a time.
 """
@@ -15,25 +18,30 @@ from tinytensor.kernels.numpy.products import matmul
 def cross_entropy_forward(
     needed: Sequence[bool], logits: Any, targets: Any, ignore_index: int, label_smoothing: float, reduction: str
 ) -> tuple[Any, Any]:
-    """logsumexp(logits) - logits[target] for each row. Saves each row's logsumexp, and the number of rows that count."""
+    """log(sum(exp(x))) - x[target] for each row, where x is the row minus its largest logit.
+
+    Saves of each row the largest logit and the sum, and the number of rows that count.
+    """
     rows, kept, target = _flat(logits, targets, ignore_index)
     largest = rows.max(axis=1, keepdims=True)
     e = rows - largest
+    right = e[xp.arange(len(target)), target]
+    mean = e.mean(axis=1) if label_smoothing else 0.0
     xp.exp(e, out=e)
-    total = xp.log(e.sum(axis=1)) + largest[:, 0]
-    losses = total - rows[xp.arange(len(target)), target]
+    total = e.sum(axis=1)
+    losses = xp.log(total) - right
     if label_smoothing:
-        losses = (1.0 - label_smoothing) * losses + label_smoothing * (total - rows.mean(axis=1))
+        losses = (1.0 - label_smoothing) * losses + label_smoothing * (xp.log(total) - mean)
     losses = xp.where(kept, losses, 0)  # an ignored row counts for nothing, even if it holds NaN
     count = max(int(kept.sum()), 1)
     if reduction == "none":
-        return losses.reshape(targets.shape), (total, count)
-    return losses.sum() / count if reduction == "mean" else losses.sum(), (total, count)
+        return losses.reshape(targets.shape), (largest, total, count)
+    return losses.sum() / count if reduction == "mean" else losses.sum(), (largest, total, count)
 
 
 def cross_entropy_backward(
     g: Any,
-    residuals: tuple[Any, Any],
+    residuals: tuple[Any, Any, Any],
     needed: Sequence[bool],
     logits: Any,
     targets: Any,
@@ -42,17 +50,17 @@ def cross_entropy_backward(
     reduction: str,
 ) -> Sequence[Any]:
     """softmax(logits) minus the target distribution, times the scale of each row."""
-    total, count = residuals
+    largest, total, count = residuals
     rows, kept, target = _flat(logits, targets, ignore_index)
     scale = g.reshape(-1) * kept
     if reduction == "mean":
         scale = scale / count
-    out = rows - total[:, None]
+    out = rows - largest
     xp.exp(out, out=out)
-    out[xp.arange(len(target)), target] -= 1.0 - label_smoothing
+    out *= (scale / total)[:, None]
+    out[xp.arange(len(target)), target] -= (1.0 - label_smoothing) * scale
     if label_smoothing:
-        out -= label_smoothing / rows.shape[1]
-    out *= scale[:, None]
+        out -= (label_smoothing / rows.shape[1] * scale)[:, None]
     if not kept.all():
         out[~kept] = 0
     return (out.reshape(logits.shape),)
@@ -109,6 +117,8 @@ def linear_cross_entropy_forward(
     scale /= count
     ignored = ~kept
     any_ignored = ignored.any()
+    if any_ignored:
+        rows = xp.where(kept[:, None], rows, 0)  # an ignored row counts for nothing, even if it holds NaN
     loss = xp.zeros((), rows.dtype)
     d_x = xp.empty(rows.shape, rows.dtype) if needed[0] else None
     d_weight = xp.zeros(weight.shape, weight.dtype) if needed[1] else None
@@ -117,7 +127,7 @@ def linear_cross_entropy_forward(
         part = slice(first, first + size)
         logits = matmul(rows[part], weight.T)
         if any_ignored:
-            logits[ignored[part]] = 0  # an ignored row counts for nothing, even if it holds NaN
+            logits[ignored[part]] = 0  # also where a weight is infinite
         chunk_loss, d_logits = loss_and_gradient(logits, target[part], scale[part], label_smoothing)
         loss += chunk_loss
         if d_x is not None:

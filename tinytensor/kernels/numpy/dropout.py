@@ -94,6 +94,7 @@ def dropout_backward(
 
 def _masked(x: Any, keep: Any, keep_probability: float) -> Any:
     out = xp.empty(x.shape, x.dtype)
-    xp.multiply(x, keep, out=out)
+    bits = f"i{x.dtype.itemsize}"  # the product of bits and 0 is 0, also where the number is infinite or NaN
+    xp.multiply(x.view(bits), keep, out=out.view(bits))
     out *= survivors_scale(keep_probability)
     return out

@@ -16,6 +16,7 @@ from typing import Any
 
 from tinytensor.backend import xp
 from tinytensor.kernels.numpy.erf import normal_distribution
+from tinytensor.kernels.numpy.silu import FAR
 
 _SCALE = math.sqrt(2.0 / math.pi)
 _CUBIC = 0.044715
@@ -24,11 +25,12 @@ _BLOCK = 1 << 17  # elements at a time, so that intermediate results stay in the
 
 def gelu_exact_forward(needed: Sequence[bool], x: Any) -> tuple[Any, Any]:
     """x cdf. Saves cdf."""
-    cdf = xp.empty(x.shape, x.dtype)
-    flat, into = x.reshape(-1), cdf.reshape(-1)
+    cdf, out = xp.empty(x.shape, x.dtype), xp.empty(x.shape, x.dtype)
+    flat, into, into_out = x.reshape(-1), cdf.reshape(-1), out.reshape(-1)
     for part in _parts(flat.size):
         into[part] = normal_distribution(flat[part])
-    return x * cdf, cdf
+        xp.multiply(_limited(flat[part], math.inf), into[part], out=into_out[part])
+    return out, cdf
 
 
 def gelu_exact_backward(g: Any, cdf: Any, needed: Sequence[bool], x: Any) -> Sequence[Any]:
@@ -36,14 +38,23 @@ def gelu_exact_backward(g: Any, cdf: Any, needed: Sequence[bool], x: Any) -> Seq
     out = xp.empty(x.shape, x.dtype)
     g, cdf, x, flat = g.reshape(-1), cdf.reshape(-1), x.reshape(-1), out.reshape(-1)
     for part in _parts(flat.size):
-        slope = x[part] * x[part]
+        near = _limited(x[part], FAR)
+        slope = near * near
         slope *= -0.5
         xp.exp(slope, out=slope)
-        slope *= x[part]
+        slope *= near
         slope *= 1.0 / math.sqrt(2.0 * math.pi)
         slope += cdf[part]
         xp.multiply(slope, g[part], out=flat[part])
     return (out,)
+
+
+def _limited(x: Any, highest: float) -> Any:
+    """x (n,) from -FAR to ``highest``. Beyond, infinity would be multiplied by 0, and powers of x may overflow.
+
+    Mostly nothing is beyond, which the scalar product tells in half the time of ``clip``.
+    """
+    return x if x.dot(x) < FAR * FAR else xp.clip(x, -FAR, highest)
 
 
 def _parts(size: int) -> Iterator[slice]:
@@ -61,7 +72,9 @@ def gelu_tanh_forward(needed: Sequence[bool], x: Any) -> tuple[Any, Any]:
     xp.tanh(cdf, out=cdf)
     cdf += one
     cdf *= half
-    return x * cdf, cdf
+    flat, out = x.reshape(-1), xp.empty(x.shape, x.dtype)
+    xp.multiply(_limited(flat, math.inf), cdf.reshape(-1), out=out.reshape(-1))
+    return out, cdf
 
 
 @functools.lru_cache(maxsize=8)
@@ -75,11 +88,12 @@ def gelu_tanh_backward(g: Any, cdf: Any, needed: Sequence[bool], x: Any) -> Sequ
     out = xp.empty(x.shape, x.dtype)
     g, cdf, x, flat = g.reshape(-1), cdf.reshape(-1), x.reshape(-1), out.reshape(-1)
     for part in _parts(flat.size):
-        slope = x[part] * x[part]
+        near = _limited(x[part], FAR)
+        slope = near * near
         slope *= 6.0 * _SCALE * _CUBIC
         slope += 2.0 * _SCALE
-        slope *= 1.0 - cdf[part]  # 0 where x is large, before the cube would overflow
-        slope *= x[part]
+        slope *= 1.0 - cdf[part]
+        slope *= near
         slope += 1.0
         slope *= cdf[part]
         xp.multiply(slope, g[part], out=flat[part])

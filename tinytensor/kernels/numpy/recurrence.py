@@ -91,8 +91,7 @@ def rnn_backward(
     d_state = xp.zeros(state.shape, states.dtype)
     for t in steps(len(states), not is_reversed):
         d_new, d_gate, new = d_state + g[t], d_gates[t], states[t]
-        slope = 1.0 - new * new if activation == "tanh" else new > 0
-        xp.multiply(d_new, slope, out=d_gate)
+        d_gate[...] = d_new * (1.0 - new * new) if activation == "tanh" else xp.where(new <= 0, 0, d_new)
         d_state = d_gate @ weight
         _pass_by(d_new, d_gate, d_state, mask, t)
     return d_gates, weight_gradient(d_gates, states, state, is_reversed) if needed[1] else None, d_state

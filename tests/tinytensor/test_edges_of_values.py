@@ -1,0 +1,244 @@
+"""Infinite, undefined, huge and tiny numbers: kernels against the ops' definitions, and values worked out by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+
+import numpy as np
+import pytest
+from cases import CASES
+
+import tinytensor as tt
+from tinytensor import functional as F
+
+inf, nan = math.inf, math.nan
+EXTREMES = [inf, -inf, nan, 1e20, -1e20, 1e-30]
+FUSED = [case for case in CASES if case.twin and all(x.size for x in case.inputs)]
+
+
+def is_hiding(case):
+    """Whether it is attention that hides keys. There a kernel may have NaN where a hidden key has it, as PyTorch's have."""
+    return "attention" in case.op and any(word in case.label for word in ("mask", "causal", "bias", "dropout"))
+
+
+def with_extremes(case):
+    """The case with one element of one input replaced by an extreme number, for each input and number."""
+    for i, (place, value) in enumerate(itertools.product(range(len(case.inputs)), EXTREMES)):
+        huge_score = "attention" in case.op and abs(value) == 1e20  # its gradient is a rounding error times 1e20
+        all_rows = case.op == "linear_cross_entropy" and place == 1  # an infinite weight makes the loss NaN anyway
+        if case.inputs[place].dtype.kind == "f" and not huge_score and not all_rows:
+            inputs = [x.copy() for x in case.inputs]
+            inputs[place].reshape(-1)[i % inputs[place].size] = value
+            yield dataclasses.replace(case, inputs=tuple(inputs))
+
+
+def results(case, f, dtype):
+    """The output, and the gradients of its sum."""
+    wanted = [i not in case.constant for i in range(len(case.inputs))]
+    xs = [tt.tensor(x.astype(dtype) if x.dtype.kind == "f" else x, requires_grad=w) for x, w in zip(case.inputs, wanted)]
+    out, leaves = f(*xs), [x for x, w in zip(xs, wanted) if w]
+    return [x.numpy() for x in (out, *tt.grad(out, leaves, tt.ones_like(out)))]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("op", sorted({case.op for case in FUSED}))
+def test_a_kernel_is_its_definition_beyond_all_bounds(op, dtype):
+    """Both have the same output. A gradient is the same where the definition has one; where its chain of rules gives NaN, as
+    from infinity minus infinity, a kernel that takes all at once may know better."""
+    for case in itertools.chain(*[with_extremes(case) for case in FUSED if case.op == op and not is_hiding(case)]):
+        (out, *gradients), (want, *wanted) = [results(case, f, dtype) for f in (case.f, case.twin)]
+        np.testing.assert_array_equal(np.isnan(out), np.isnan(want), err_msg=str(case))
+        for fast, slow in [(out, want), *zip(gradients, wanted, strict=True)]:
+            size = np.abs(slow, where=np.isfinite(slow), out=np.zeros_like(slow)).max()
+            fast = np.where(np.isnan(slow), slow, fast)
+            np.testing.assert_allclose(fast, slow, 2e-5, 2e-6 * size + 1e-6, err_msg=f"{case} {case.inputs}")
+
+
+# ------------------------------------------------------------------------------------------------- large and alike numbers
+
+ALIKE = {"float32": 1e6, "float64": 1e14}
+
+
+@pytest.mark.parametrize("dtype", ALIKE)
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_what_all_logits_have_in_common_changes_no_loss(dtype, smoothing):
+    logits, targets = np.array([[0.0, 1.0, 2.0, 3.0], [5.0, 0.0, 1.0, -100.0]]), tt.tensor([1, 0])
+    plain, moved = [tt.tensor(logits + shift, dtype=dtype, requires_grad=True) for shift in (0.0, ALIKE[dtype])]
+    weight = tt.tensor(np.eye(4), dtype=dtype, requires_grad=True)
+    for loss in (
+        lambda x: F.cross_entropy(x, targets, label_smoothing=smoothing, reduction="none"),
+        lambda x: F.cross_entropy(x, targets, label_smoothing=smoothing, weight=tt.ones(4)),
+        lambda x: F.linear_cross_entropy(x, weight, targets, label_smoothing=smoothing),
+        lambda x: F.cross_entropy(x, tt.one_hot(targets, 4), label_smoothing=smoothing),
+        lambda x: x.logsumexp(1) - x[:, 0],
+        lambda x: tt.logaddexp(x[:, 0], x[:, 1]) - x[:, 0],
+    ):
+        out, want = loss(moved), loss(plain)
+        np.testing.assert_allclose(out.numpy(), want.numpy(), atol=ALIKE[dtype] * np.finfo(dtype).eps, rtol=1e-6)
+        np.testing.assert_allclose(tt.grad(out.sum(), moved).numpy(), tt.grad(want.sum(), plain).numpy(), atol=1e-6)
+    exact = F.cross_entropy(moved, targets, reduction="none").numpy()
+    np.testing.assert_allclose(exact, F.cross_entropy(plain, targets, reduction="none").numpy(), rtol=1e-6)
+
+
+def test_a_sure_prediction_in_float64_costs_what_its_probability_leaves():
+    loss = F.cross_entropy(tt.tensor([[0.0, 30.0]], dtype="float64"), tt.tensor([1]))
+    np.testing.assert_allclose(loss.item(), math.log1p(math.exp(-30)), rtol=2e-3)
+
+
+@pytest.mark.parametrize("norm", [F.layer_norm, F.layer_norm.reference])
+def test_layer_norm_of_equal_numbers_is_its_bias(norm):
+    for value, width in itertools.product([1000.1, -0.3, 1e6 + 0.5], [1, 3, 5, 768]):
+        x, bias = tt.full((2, width), value), tt.arange(width).astype("float32")
+        np.testing.assert_array_equal(norm(x, tt.ones(width), bias, 1e-12).numpy(), np.tile(np.arange(width), (2, 1)))
+
+
+@pytest.mark.parametrize("norm", [F.layer_norm, F.layer_norm.reference])
+def test_layer_norm_of_large_and_alike_numbers(norm):
+    rng = np.random.default_rng(0)
+    x = (rng.standard_normal((8, 768)) + 1e6).astype("float32")
+    weight, bias, g = rng.standard_normal((768,)), rng.standard_normal((768,)), rng.standard_normal(x.shape)
+    found = {}
+    for dtype in ("float32", "float64"):
+        leaves = [tt.tensor(a, dtype=dtype, requires_grad=True) for a in (x, weight, bias)]
+        out = norm(*leaves)
+        found[dtype] = [out, *tt.grad(out, leaves, tt.tensor(g, dtype=dtype))]
+    for got, want in zip(*found.values()):
+        np.testing.assert_allclose(got.numpy(), want.numpy(), atol=3e-5)
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1, (0, 1)])
+def test_var_and_std_of_large_and_alike_numbers(axis):
+    x = (np.random.default_rng(0).standard_normal((30, 40)) + 1e6).astype("float32")
+    for name in ("var", "std"):
+        ours = getattr(tt.tensor(x), name)(axis).numpy()
+        np.testing.assert_allclose(ours, getattr(x.astype("float64"), name)(axis), rtol=1e-6)
+
+
+def test_the_spread_of_equal_numbers_is_0_and_so_is_its_gradient():
+    for f, value in itertools.product([tt.std, tt.var], [0.1, 1e6 + 0.3]):
+        x = tt.full(10, value, requires_grad=True)
+        out = f(x)
+        assert out.item() == 0.0
+        assert not tt.grad(out, x).numpy().any()
+
+
+def test_the_std_of_numbers_whose_squares_overflow_or_vanish():
+    for scale in (1e30, 1e-30):
+        x = tt.tensor(np.array([1.0, 2.0, 4.0]) * scale, dtype="float32", requires_grad=True)
+        np.testing.assert_allclose(x.std().item(), np.std([1.0, 2.0, 4.0]) * scale, rtol=1e-6)
+        np.testing.assert_allclose(tt.grad(x.std(), x).numpy(), [-0.3563483, -0.0890871, 0.4454354], rtol=1e-6)
+
+
+# ------------------------------------------------------------------------------------------ ends of the domain of losses
+
+
+@pytest.mark.parametrize(
+    ("p", "target", "slope"),
+    [
+        (1.0, 0.0, 1e12),
+        (1.0, 0.5, 5e11),
+        (1.0, 1.0, 0.0),
+        (0.0, 1.0, -1e12),
+        (0.0, 0.5, -5e11),
+        (0.0, 0.0, 0.0),
+        (0.5, 0.0, 2.0),
+    ],
+)
+def test_the_slope_of_binary_cross_entropy(p, target, slope):
+    x = tt.tensor([p], requires_grad=True)
+    np.testing.assert_allclose(tt.grad(F.binary_cross_entropy(x, tt.tensor([target])), x).numpy(), [slope], rtol=1e-6)
+
+
+LOSSES_OF_INFINITY = {
+    "binary, sure": (lambda x: F.binary_cross_entropy_with_logits(x, tt.tensor([1.0, 0.0])), [inf, -inf], 0.0, [0.0, 0.0]),
+    "binary, weight 0": (
+        lambda x: F.binary_cross_entropy_with_logits(x, tt.zeros(2), weight=tt.tensor([0.0, 1.0])), [inf, -inf], 0.0, [0.0, 0.0]
+    ),
+    "divergence, target 0": (lambda x: F.kl_div(x, tt.tensor([0.0, 1.0])), [-inf, 0.0], 0.0, [0.0, -0.5]),
+    "divergence, log-target": (lambda x: F.kl_div(tt.tensor([-1.0, -inf, 0.0]), x, log_target=True), [-inf, -inf, 0.0], 0.0,
+                               [0.0, 0.0, 1 / 3]),
+    "probability 0": (lambda x: F.cross_entropy(x, tt.tensor([0.0, 1.0])), [-inf, 2.0], 0.0, [0.0, 0.0]),
+    "class weight 0": (
+        lambda x: F.cross_entropy(x, tt.tensor([0, 1]), weight=tt.tensor([0.0, 1.0])), [[-inf, 2.0], [-inf, 1.0]], 0.0,
+        [[0.0, 0.0], [0.0, 0.0]],
+    ),
+    "negative log-likelihood, weight 0": (
+        lambda x: F.nll_loss(x, tt.tensor([0, 1]), weight=tt.tensor([0.0, 1.0])), [[-inf, 0.0], [-inf, 0.0]], 0.0,
+        [[0.0, 0.0], [0.0, -1.0]],
+    ),
+    "an ignored row": (lambda x: F.cross_entropy(x, tt.tensor([-100, 1])), [[nan, inf], [0.0, 1e5]], 0.0,
+                       [[0.0, 0.0], [0.0, 0.0]]),
+    "an ignored row of a linear layer": (
+        lambda x: F.linear_cross_entropy(x, tt.eye(2), tt.tensor([-100, 1])), [[nan, inf], [0.0, 1e5]], 0.0,
+        [[0.0, 0.0], [0.0, 0.0]],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("loss", "x", "value", "slope"), LOSSES_OF_INFINITY.values(), ids=LOSSES_OF_INFINITY)
+def test_what_is_impossible_and_not_expected_costs_nothing(loss, x, value, slope):
+    x = tt.tensor(x, requires_grad=True)
+    out = loss(x)
+    first = tt.grad(out, x, create_graph=True)
+    np.testing.assert_array_equal(out.numpy(), value)
+    np.testing.assert_allclose(first.numpy(), slope, rtol=1e-6)
+    if first.requires_grad:
+        assert np.isfinite(tt.grad(first.sum(), x).numpy()).all()
+
+
+def test_no_gradient_of_a_weight_comes_from_an_ignored_row():
+    x, weight = tt.tensor([[nan, inf], [1.0, 2.0]]), tt.tensor([[1.0, 0.0], [0.0, 1.0]], requires_grad=True)
+    gradient = tt.grad(F.linear_cross_entropy(x, weight, tt.tensor([-100, 1])), weight)
+    np.testing.assert_allclose(gradient.numpy(), np.outer([1.0, -1.0], [1.0, 2.0]) / (1.0 + math.e), rtol=1e-6)
+
+
+# ---------------------------------------------------------------------------------------------------- activations far out
+
+FAR_OUT = [-inf, -1e20, -1e4, 1e4, 1e20, inf]
+ACTIVATIONS = {
+    "gelu": F.gelu,
+    "gelu, tanh": lambda x: F.gelu(x, "tanh"),
+    "silu": F.silu,
+    "swiglu": lambda x: F.swiglu(x, tt.ones_like(x)),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("f", ACTIVATIONS.values(), ids=ACTIVATIONS)
+def test_activations_that_far_out_are_relu(f, dtype):
+    x = tt.tensor(FAR_OUT, dtype=dtype, requires_grad=True)
+    out = f(x)
+    np.testing.assert_array_equal(out.numpy(), np.maximum(x.numpy(), 0))
+    np.testing.assert_array_equal(tt.grad(f(x).sum(), x).numpy(), [0, 0, 0, 1, 1, 1])
+    first = tt.grad(f(x).sum(), x, create_graph=True)
+    np.testing.assert_array_equal(first.numpy(), [0, 0, 0, 1, 1, 1])
+    np.testing.assert_array_equal(tt.grad(first.sum(), x).numpy(), np.zeros(6))
+
+
+SATURATING = {
+    "sigmoid": tt.sigmoid, "tanh": tt.tanh, "softplus": F.softplus, "logsigmoid": F.logsigmoid, "elu": F.elu,
+    "glu": lambda x: F.glu(tt.concatenate([tt.ones_like(x), x], 0), 0),
+    "logaddexp": lambda x: tt.logaddexp(x, 0.0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("f", SATURATING.values(), ids=SATURATING)
+def test_slopes_far_out_are_those_of_straight_lines(f):
+    x = tt.tensor([-inf, -1e20, 1e20, inf], requires_grad=True)
+    first = tt.grad(f(x).sum(), x, create_graph=True)
+    assert set(np.abs(first.numpy())) <= {0.0, 1.0}
+    np.testing.assert_array_equal(tt.grad(first.sum(), x).numpy(), np.zeros(4))
+
+
+@pytest.mark.parametrize("with_residual", [False, True])
+def test_dropout_drops_what_is_infinite_or_nan(with_residual):
+    for value, shape in itertools.product([inf, nan], [(40,), (100, 100)]):
+        x = tt.full(shape, value, requires_grad=True)
+        tt.seed(3)
+        out = tt.dropout(x, 0.5, residual=tt.ones(shape) if with_residual else None)
+        dropped = out.numpy() == float(with_residual)
+        assert 0.3 < dropped.mean() < 0.7
+        g = tt.full(shape, value)
+        assert (tt.grad(out, x, g).numpy()[dropped] == 0).all()
