@@ -6,6 +6,9 @@ kernels/numpy, trace.
 ``from tinytensor import distributed`` is for several processes. It is not imported here, as most programs are one.
 """
 
+import sys
+from typing import TYPE_CHECKING, Any
+
 from tinytensor import functional, nn, optim, parallel, random
 from tinytensor.backend import BackendError
 from tinytensor.backend import name as backend_name
@@ -25,6 +28,7 @@ from tinytensor.gradcheck import GradcheckError, gradcheck
 from tinytensor.graph import draw_graph
 from tinytensor.io import FileError, load, save
 from tinytensor.kernels import name as kernels_name
+from tinytensor.missing import missing as _missing
 from tinytensor.ops.activations import *
 from tinytensor.ops.comparisons import *
 from tinytensor.ops.elementwise import *
@@ -35,5 +39,11 @@ from tinytensor.ops.shapes import *
 from tinytensor.random import seed
 from tinytensor.tensor import Tensor, grad
 from tinytensor.trace import opaque, trace
+
+if not TYPE_CHECKING:  # a type checker would take every name for one that is here
+
+    def __getattr__(name: str) -> Any:
+        raise _missing("tinytensor", name, sys.modules[__name__])
+
 
 __version__ = "0.1.0"

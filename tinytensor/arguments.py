@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, NamedTuple, TypeVar, cast
 
 from tinytensor.backend import bfloat16, host, is_array, is_floating, xp
+from tinytensor.missing import unknown_argument
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -37,7 +38,8 @@ class Kind(NamedTuple):
             elif found is NotImplemented and value is not None and not isinstance(value, str):
                 raise TypeError(f"{function}: {name} must be {self.words}, not {shown(value)}: make it one with tt.tensor(...)")
         if found is NotImplemented:
-            raise TypeError(f"{function}: {name} must be {self.words}, not {shown(value)}")
+            hint = ": a shape is one argument, as in (2, 3)" if self.words.startswith("a dtype") and type(value) is int else ""
+            raise TypeError(f"{function}: {name} must be {self.words}, not {shown(value)}{hint}")
         return found
 
 
@@ -200,7 +202,9 @@ def checked(function: Function, takes_arrays: bool = False) -> Function:
     """Declare a function, or an ``__init__``, that takes what its annotations say, and nothing else; see above."""
     kinds = kinds_of(function, takes_arrays)
     names, places = list(kinds), list(kinds.values())
-    takes_more = inspect.Parameter.VAR_POSITIONAL in [p.kind for p in inspect.signature(function).parameters.values()]
+    kinds_of_parameters = [parameter.kind for parameter in inspect.signature(function).parameters.values()]
+    takes_more = inspect.Parameter.VAR_POSITIONAL in kinds_of_parameters
+    takes_any_name = inspect.Parameter.VAR_KEYWORD in kinds_of_parameters
 
     @functools.wraps(function)
     def call(*given: Any, **named: Any) -> Any:
@@ -213,6 +217,8 @@ def checked(function: Function, takes_arrays: bool = False) -> Function:
                     *given[place + 1 :],
                 )
         for key, value in named.items():
+            if key not in kinds and not takes_any_name:
+                raise unknown_argument(_name(function, given), key, [n for n in names if n != "self"])
             kind = kinds.get(key)
             if kind is not None and type(value) not in kind.usual:
                 named[key] = kind.of(_name(function, given), key, value)

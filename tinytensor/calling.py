@@ -14,6 +14,7 @@ from tinytensor.backend import Array, default_dtype, is_array, is_floating, no_w
 from tinytensor.changes import PLAIN
 from tinytensor.checks import calling_line, check_not_masked
 from tinytensor.engine import Node, check_finite
+from tinytensor.missing import unknown_argument
 from tinytensor.modes import Modes, modes
 
 if TYPE_CHECKING:
@@ -71,9 +72,10 @@ def _in_order(op: Op, args: tuple[Any, ...], settings: dict[str, Any]) -> list[A
     arguments = [*args, *op.defaults[given:]]
     for name, value in settings.items():
         place = op.places.get(name, -1)
+        if place < 0:
+            raise unknown_argument(op.name, name, op.names)
         if place < given:
-            problem = f"it got {name!r} twice" if place >= 0 else f"it has no {name!r}; its arguments are {', '.join(op.names)}"
-            raise explain(op, args, TypeError(problem))
+            raise explain(op, args, TypeError(f"it got {name!r} twice"))
         arguments[place] = value
     if missing := [name for name in op.required[given:] if name not in settings and name not in op.inputs]:
         raise explain(op, args, TypeError(f"it also needs {', '.join(missing)}"))
@@ -112,7 +114,7 @@ def _with_tensors(op: Op, arguments: list[Any], now: Modes) -> TensorClass:
         with no_warnings():
             out, residuals = op.compute(arguments, needed)
     if type(out) is not xp.ndarray:
-        out = xp.asarray(out)
+        out = _single(op, out)
     if not all_default:
         out = op.rounded(out, [operands[place] for place in places])
 
@@ -124,6 +126,13 @@ def _with_tensors(op: Op, arguments: list[Any], now: Modes) -> TensorClass:
     if now.detecting_anomalies:
         check_finite(out, f"the output of {op.name!r}, called at {node.line if node else calling_line()},")
     return Tensor._wrap(out, node)
+
+
+def _single(op: Op, out: Any) -> Array:
+    """What an op's function returned, as an array. Raises TypeError for several."""
+    if isinstance(out, (tuple, list)):
+        raise TypeError(f"{op.name} returned a {type(out).__name__}: an op returns one array, so write an op for each")
+    return xp.asarray(out)
 
 
 def _operand(op: Op, place: int, value: Any) -> Any:

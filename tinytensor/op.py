@@ -38,7 +38,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 all_ops: dict[str, Op] = {}
 
 
-def op(*, floating: bool = False, several: bool = False, **rules: Callable[..., Any]) -> Callable[[Function], Function]:
+def op(
+    *functions: Any, floating: bool = False, several: bool = False, **rules: Callable[..., Any]
+) -> Callable[[Function], Function]:
     """Declare a function on arrays as a differentiable op on tensors: ``@op(x=lambda g, out: g * out)``.
 
     Each keyword names an input of the function and gives its gradient rule. Parameters without a rule are settings, which get
@@ -56,6 +58,9 @@ def op(*, floating: bool = False, several: bool = False, **rules: Callable[..., 
     >>> tt.grad(cube(x := tt.tensor(2.0, requires_grad=True)), x)
     tensor(12.)
     """
+
+    if functions:
+        raise TypeError("write @op(x=...) with a gradient rule for each input, or @op() for an op without gradients")
 
     def declare(forward: Function) -> Function:
         return cast(Function, Op(forward, rules, floating=floating, several=several))

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import copy
 import itertools
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tinytensor import capturing
 from tinytensor.arguments import checked
 from tinytensor.backend import host
 from tinytensor.kernels.numpy.dropout import RandomKey
+from tinytensor.missing import missing as _missing
 from tinytensor.modes import Switched, modes
 from tinytensor.tensor import Tensor
 
@@ -192,3 +194,9 @@ def random_key() -> RandomKey:
 
     key: RandomKey = capturing.numbers(draw, host.uint64)
     return key
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        raise _missing("tinytensor.random", name, sys.modules[__name__])

@@ -19,7 +19,7 @@ import copy
 import inspect
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tinytensor import calling, engine, ops
 from tinytensor.arguments import checked, shown
@@ -39,6 +39,7 @@ from tinytensor.backend import (
 from tinytensor.capturing import before_gradient, refuse
 from tinytensor.changes import PLAIN, note_change
 from tinytensor.checks import check_not_masked
+from tinytensor.missing import Count, missing
 from tinytensor.modes import enable_grad, modes, read_values
 
 
@@ -151,6 +152,11 @@ class Tensor:
         tensor._grad = None
         return tensor
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing("Tensor", name, self)
+
     # ------------------------------------------------------------------------------------------------- what it is
 
     @property
@@ -188,7 +194,7 @@ class Tensor:
     @property
     def size(self) -> int:
         """The number of elements."""
-        return self.data.size
+        return Count(self._data.size)
 
     @property
     def dtype(self) -> DType:

@@ -30,6 +30,7 @@ from tinyformer.models.caches import KeyValueCache
 from tinyformer.models.positions import RotaryPositions
 from tinyformer.models.running import recording
 from tinytensor import Tensor, multi_head_attention, scaled_dot_product_attention
+from tinytensor.arguments import checked
 from tinytensor.calling import wrap
 from tinytensor.functional.attention import attention_of_arrays, cached_attention, masked_softmax
 from tinytensor.kernels.heads import join_heads, queries_keys_values
@@ -118,6 +119,7 @@ class MultiHeadAttention(RecordsAttention):
         self.output = Linear(num_heads * self.d_head, d_model, bias)
         self.dropout = Dropout(dropout)
 
+    @checked
     def forward(
         self,
         x: Tensor,

@@ -15,6 +15,7 @@ from tinyformer.models.transformer import Stack, check_batch
 from tinyformer.schema import check_fields
 from tinyformer.settings import at_least, one_of, setting, settings_from
 from tinytensor import Tensor
+from tinytensor.arguments import composite
 from tinytensor.nn import Dropout, Embedding, LayerNorm, Linear, Module, Parameter, init
 
 
@@ -93,6 +94,7 @@ class Bert(Module):
         self.pooler = Linear(config.d_model, config.d_model)
         self.apply(config.initialise)
 
+    @composite
     def forward(self, ids: Tensor, segments: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         """Ids and segments (batch, length) -> (batch, length, d_model). No token attends to padding.
 
@@ -128,6 +130,7 @@ class BertForMaskedLM(Module):
         self.bias = Parameter(tt.zeros(config.vocab_size))
         config.initialise(self.transform)
 
+    @composite
     def forward(self, ids: Tensor, segments: Tensor | None = None, places: Any = None, mask: Tensor | None = None) -> Tensor:
         """Ids (batch, length) -> logits for the token at each position, (batch, length, vocab_size). ``segments`` and ``mask``
         are those of ``Bert``.
@@ -156,6 +159,7 @@ class BertForClassification(Module):
         self.output = Linear(config.d_model, num_classes)
         config.initialise(self.output)
 
+    @composite
     def forward(self, ids: Tensor, segments: Tensor | None = None) -> Tensor:
         """Ids (batch, length) -> logits for each class, (batch, num_classes)."""
         return self.output(self.dropout(self.bert.pool(self.bert(ids, segments))))

@@ -14,6 +14,7 @@ from tinyformer.models.positions import RotaryScaling, absolute_positions, add_p
 from tinyformer.schema import check_fields
 from tinyformer.settings import at_least, changed_settings, setting, settings_from
 from tinytensor import Tensor
+from tinytensor.arguments import composite
 from tinytensor.nn import Dropout, Embedding, Linear, Module, ModuleList, init
 
 
@@ -124,6 +125,7 @@ class GPT(Module):
             for layer in (module.attention.output, module.feed_forward.down):
                 init.normal_(layer.weight, std=std / math.sqrt(2 * self.config.num_layers))
 
+    @composite
     def forward(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
         """Token ids (batch, length) -> logits for each next token, (batch, length, vocab_size).
 
@@ -140,6 +142,7 @@ class GPT(Module):
         """
         return tt.linear(self.norm(x), self._output_weight())
 
+    @composite
     def loss(self, ids: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
         """The cross-entropy of the predictions for ``targets`` (batch, length), the tokens that follow each of ``ids``.
 

@@ -12,6 +12,7 @@ from tinyformer.memory import check_model_fits
 from tinyformer.schema import check_fields
 from tinyformer.settings import at_least, one_of, setting
 from tinytensor import Tensor
+from tinytensor.arguments import composite
 from tinytensor.nn import GRU, LSTM, RNN, Dropout, Embedding, Linear, Module, init
 
 CELLS: dict[str, type[RNN] | type[GRU] | type[LSTM]] = {"rnn": RNN, "gru": GRU, "lstm": LSTM}
@@ -125,6 +126,7 @@ class RecurrentLM(Module):
         self.output = Linear(config.d_model, config.vocab_size, bias=False)
         init.xavier_uniform_(self.output.weight)
 
+    @composite
     def forward(self, ids: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """Token ids (batch, length) -> logits for each next token, (batch, length, vocab_size), and the state after the last.
 
@@ -144,6 +146,7 @@ class RecurrentLM(Module):
         features, state = self._features(ids, state)
         return self.logits_of(features[-1]), state
 
+    @composite
     def loss(self, ids: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
         """The cross-entropy of the predictions for ``targets`` (batch, length), the tokens that follow each of the last ids.
 

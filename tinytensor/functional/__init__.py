@@ -7,6 +7,9 @@ Each file lists its public functions in ``__all__``. Activations, ``embedding``,
 networks are defined in ops/, and are also available from here.
 """
 
+import sys
+from typing import TYPE_CHECKING, Any
+
 from tinytensor.functional.attention import *
 from tinytensor.functional.classification import *
 from tinytensor.functional.losses import *
@@ -14,8 +17,14 @@ from tinytensor.functional.normalization import *
 from tinytensor.functional.recurrence import *
 from tinytensor.functional.regularization import *
 from tinytensor.functional.rotation import *
+from tinytensor.missing import missing as _missing
 from tinytensor.ops.activations import *
 from tinytensor.ops.elementwise import sigmoid, tanh
 from tinytensor.ops.indexing import embedding, one_hot
 from tinytensor.ops.linear_algebra import linear
 from tinytensor.ops.reductions import logsumexp
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        raise _missing("tinytensor.functional", name, sys.modules[__name__])

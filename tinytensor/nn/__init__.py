@@ -1,5 +1,9 @@
 """Neural network modules, with PyTorch's names."""
 
+import sys
+from typing import TYPE_CHECKING, Any
+
+from tinytensor.missing import missing as _missing
 from tinytensor.nn import init
 from tinytensor.nn.containers import ModuleList, Sequential
 from tinytensor.nn.layers import (
@@ -43,3 +47,8 @@ __all__ = [
     "Tanh",
     "init",
 ]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        raise _missing("tinytensor.nn", name, sys.modules[__name__])

@@ -6,11 +6,14 @@ Inside ``skipped`` they do nothing.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from tinytensor import random
 from tinytensor.arguments import checked
 from tinytensor.backend import xp
+from tinytensor.missing import missing as _missing
 from tinytensor.modes import Switched, modes
 from tinytensor.nn.module import Parameter, overwrite, replace_data
 
@@ -120,3 +123,9 @@ def kaiming_normal_(parameter: Parameter, gain: float = math.sqrt(2.0)) -> Param
     of relu."""
     _check_gain(gain)
     return normal_(parameter, 0.0, gain / math.sqrt(_fans(parameter)[0]))
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        raise _missing("tinytensor.nn.init", name, sys.modules[__name__])

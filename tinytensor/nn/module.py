@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tinytensor import ops
 from tinytensor.arguments import checked
 from tinytensor.backend import Array, is_array, is_floating, no_warnings
 from tinytensor.changes import note_change
+from tinytensor.missing import missing
 from tinytensor.tensor import Tensor, as_array
 
 Self = TypeVar("Self", bound="Module")
@@ -91,6 +92,11 @@ class Module:
             raise ValueError(f"{name!r} cannot name a part of {type(self).__name__}: names have no dots and are not empty")
         if hasattr(Module, name) or inspect.isroutine(getattr(type(self), name, None)):
             raise ValueError(f"{name!r} cannot name a part of {type(self).__name__}: the class has a {name} of its own")
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing("Module", name, self, type(self).__name__)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.forward(*args, **kwargs)

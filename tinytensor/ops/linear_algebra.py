@@ -47,8 +47,6 @@ def _matmul_gradient_of_y(g: Any, x: Any, y_shape: tuple[int, ...]) -> Any:
 
 @op(x=lambda g, y: _matmul(g, T(y)), y=_matmul_gradient_of_y)
 def _matmul(x: Any, y: Any) -> Any:
-    if x.shape[-1] != y.shape[-2]:
-        raise ValueError(f"the last axis of the first ({x.shape[-1]}) must equal the second-last of the second ({y.shape[-2]})")
     return _product(x, y)
 
 
@@ -69,6 +67,12 @@ def matmul(x: Any, y: Any) -> Tensor:
     """
     if not hasattr(x, "ndim") or not hasattr(y, "ndim") or x.ndim == 0 or y.ndim == 0:
         raise ValueError("matmul needs tensors of at least one dimension: use * for a scalar")
+    if x.shape[-1] != y.shape[max(y.ndim - 2, 0)]:
+        which = "only" if y.ndim == 1 else "second-last"
+        raise ValueError(
+            f"matmul of shapes {x.shape}, {y.shape}: the last axis of the first ({x.shape[-1]}) must equal the {which} axis of "
+            f"the second ({y.shape[max(y.ndim - 2, 0)]})"
+        )
     out = _matmul(expand_dims(x, 0) if x.ndim == 1 else x, expand_dims(y, 1) if y.ndim == 1 else y)
     shape = list(out.shape)
     if y.ndim == 1:
