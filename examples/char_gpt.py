@@ -230,7 +230,7 @@ def train(arguments: argparse.Namespace) -> None:
 
 def sample(arguments: argparse.Namespace) -> None:
     """Write with a trained model."""
-    sampling = settings_from(Sampling, vars(arguments))
+    sampling = settings_from(Sampling, {"seed": TrainingConfig.seed, **vars(arguments)})
     model, tokenizer = trained(arguments)
     prompt = opening(tokenizer) if arguments.prompt is None else arguments.prompt
     new_ids = going_on(model, tokenizer, prompt, arguments.length, sampling)
@@ -310,7 +310,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     sampling = commands.add_use(sample, help="write with a trained model", description="Write with a trained model.")
     sampling.add_argument("--prompt", help="the text to go on from (default: a new line)", metavar="TEXT")
     sampling.add_argument("--length", help="tokens to write", type=int, default=500, metavar="INT")
-    add_settings(sampling, Sampling, "choice of tokens")
+    add_settings(sampling, Sampling, "choice of tokens", seed=TrainingConfig.seed)
     saving = commands.add_use(
         save,
         help="write a trained model in Hugging Face's layout",

@@ -58,11 +58,11 @@ def add_settings(parser: argparse.ArgumentParser, kind: type, title: str, **defa
     for field in dataclasses.fields(kind):
         if "help" not in field.metadata:
             continue
-        kind_of = type(field.default)
+        default = defaults.get(field.name, field.default)
+        kind_of = type(default)
         how: dict[str, Any] = {"type": _reader(field.name, kind_of), "metavar": kind_of.__name__.upper()}
         if kind_of is bool:
             how = {"action": argparse.BooleanOptionalAction}
-        default = defaults.get(field.name, field.default)
         text = field.metadata["help"] + ("" if default == "" else f" (default: {default})")
         group.add_argument(_flag(field.name), default=argparse.SUPPRESS, help=text, **how)
         for old in map(_flag, old_names(field.name)):  # such as --d-inner for --d-ff

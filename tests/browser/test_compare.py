@@ -15,6 +15,7 @@ from tinyformer import perplexity, token_losses
 from tinyformer.decoding.sampling import Sampling, sample
 from tinyformer.explore.questions import ask
 from tinyformer.explore.subjects import Subjects
+from tinyformer.explore.writing import SEED
 
 PROMPT = "The quick brown fox"
 DONE = "#view-compare p[role='status'][aria-busy='false']"
@@ -93,7 +94,7 @@ def test_both_continue_from_the_same_seed(tab: Tab, two: Explorer, runs: dict[st
     for text, name in zip(texts, names):
         subject = subjects.get(name)
         ids = subject.encode(PROMPT)
-        steps = sample(subject.decoder(100), [ids], 60, Sampling(), subject.ends, subject.forbidden)
+        steps = sample(subject.decoder(100), [ids], 60, Sampling(seed=SEED), subject.ends, subject.forbidden)
         assert text.replace("↵\n", "\n") == "".join(subject.texts(int(i[0]) for i in steps))
     page.hover("#view-compare .both .tokens.long span >> nth=0")
     first = texts[0][0]

@@ -15,7 +15,7 @@ from tinyformer.models.gpt import GPT
 from tinyformer.models.recurrent import RecurrentLM
 from tinyformer.schema import check_fields
 from tinyformer.settings import at_least, setting
-from tinytensor import Tensor
+from tinytensor import Tensor, random
 from tinytensor.backend import host
 
 # -------------------------------------------------------------------------------------------------- picking a token
@@ -29,7 +29,7 @@ class Sampling:
       several that are equally likely.
     - ``top_k`` keeps only the k likeliest tokens. 0 keeps all.
     - ``top_p`` then keeps the fewest tokens whose probabilities together reach p (Holtzman et al. 2020). 1 keeps all.
-    - The same ``seed`` picks the same tokens.
+    - The same ``seed`` picks the same tokens. Without one the tokens come from the generator that ``tt.seed`` restarts.
 
     Among equally likely tokens, both top_k and top_p keep those with the smaller ids. So there are never more than k, and
     ``top_k=1`` is greedy. (Hugging Face keeps all tokens that are as likely as the k-th.)
@@ -44,7 +44,7 @@ class Sampling:
     temperature: float = setting(1.0, "divides the logits; below 1 is more careful, 0 is greedy")
     top_k: int = setting(0, "choose only among the k likeliest tokens; 0: among all")
     top_p: float = setting(1.0, "choose only among the fewest tokens whose probabilities together reach p")
-    seed: int = setting(1337, "the same seed picks the same tokens")
+    seed: int | None = setting(None, "the same seed picks the same tokens")
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -52,7 +52,7 @@ class Sampling:
             raise SettingError(f"temperature must be 0 (greedy) or more, not {self.temperature}")
         if not 0 < self.top_p <= 1:
             raise SettingError(f"top_p must be above 0 and at most 1, not {self.top_p}")
-        at_least(self, top_k=0, seed=0)
+        at_least(self, top_k=0, **({} if self.seed is None else {"seed": 0}))
 
     def pick(self, logits: Any, rng: Any) -> int:
         """One token id, picked from logits (vocab_size,), a NumPy array. Raises UserError if the highest logit is NaN or
@@ -137,7 +137,7 @@ def sample(
 
 
 def _sample(decoder: Decoder, prompts: Any, num_tokens: int, sampling: Sampling, rules: TokenRules) -> Iterator[Any]:
-    rng = host.random.default_rng(sampling.seed)
+    rng = random.generator() if sampling.seed is None else host.random.default_rng(sampling.seed)
     new, finished = prompts, [False] * len(prompts)
     for step in range(1, num_tokens + 1):
         logits = rules.restrict(decoder.next_logits(new), is_last=step == num_tokens)

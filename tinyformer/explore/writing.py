@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -18,6 +18,7 @@ from tinyformer.explore.subjects import Subject, Subjects
 from tinytensor.backend import host
 from tinytensor.parallel import one_blas_thread
 
+SEED = 1337  # of texts for which none is asked, so that a question always has the same answer
 MOST_TOKENS = 5_000  # that one question may have written
 BEST = 10  # the likeliest tokens that are shown at a place
 SMALL = 16 * 2**20  # parameters of a model for which one thread is enough
@@ -123,11 +124,12 @@ class Write:
 def write(subjects: Subjects, asked: Write) -> Iterator[Answer]:
     """The tokens that continue a passage, one a line: its ``id``, ``text`` and ``probability``, and the ``distribution`` from
     which it was picked. They are those that ``sample`` gives. An encoder-decoder writes no longer texts than its Translator."""
-    subject = asked.passage.subject(subjects)
+    subject, sampling = asked.passage.subject(subjects), asked.sampling
+    sampling = replace(sampling, seed=SEED) if sampling.seed is None else sampling
     length = subject.room(asked.passage.ids, asked.length)
     with subjects.lock:
         decoder = WatchedDecoder(subject.decoder(len(asked.passage.ids) + length, asked.passage.source))
-    steps = sample(decoder, [asked.passage.ids], length, asked.sampling, subject.ends, subject.forbidden)
+    steps = sample(decoder, [asked.passage.ids], length, sampling, subject.ends, subject.forbidden)
     with threads_for(subject):
         while True:
             with subjects.lock:

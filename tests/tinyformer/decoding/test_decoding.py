@@ -736,3 +736,14 @@ def test_a_character_of_several_tokens_is_streamed_when_it_is_whole() -> None:
 def test_what_is_no_character_is_shown_as_such() -> None:
     assert "".join(stream_text(Bytes(), [97, 0xFF, 98])) == "a\ufffdb"
     assert "".join(stream_text(Bytes(), [97, 0xE2, 0x98])) == "a\ufffd"  # one that was never finished
+
+
+def test_without_a_seed_the_librarys_generator_picks_the_tokens(make_gpt):
+    model = make_gpt(3)
+    tt.seed(1)
+    first, second = (list(generate(model, [1, 2], 20)) for _ in range(2))
+    assert first != second
+    tt.seed(1)
+    assert list(generate(model, [1, 2], 20)) == first
+    assert list(generate(model, [1, 2], 20, Sampling(seed=2))) == list(generate(model, [1, 2], 20, Sampling(seed=2)))
+    assert list(generate(model, [1, 2], 20)) == second  # a seed of its own draws nothing from the generator
