@@ -69,8 +69,6 @@ def test_a_text_is_the_one_that_generate_gives(every: Any, sampling: Sampling) -
     found = list(write(subjects, Write(passage, 12, sampling)))
     asked = dataclasses.replace(sampling, seed=writing.SEED)
     assert [one["id"] for one in found] == list(generate(model, passage.ids, 12, asked))
-        generate(model, passage.ids, 12, dataclasses.replace(sampling, seed=writing.SEED))
-    )
     for i, one in enumerate(found):  # what is said of each token is what is said when it is asked for later
         ids = passage.ids + [before["id"] for before in found[:i]]
         again = next_token(subjects, Next(Passage("best", ids), sampling, one["id"]))
