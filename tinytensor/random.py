@@ -5,15 +5,14 @@ Each thread has a generator of its own, and may use another one (see ``using``).
 
 from __future__ import annotations
 
-import copy
 import itertools
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from tinytensor import capturing
-from tinytensor.arguments import checked
+from tinytensor.arguments import checked, shown
 from tinytensor.backend import host
 from tinytensor.kernels.numpy.dropout import RandomKey
 from tinytensor.modes import Switched, modes
@@ -96,20 +95,29 @@ def _is_main() -> bool:
 
 def using(own: host.random.Generator | None) -> AbstractContextManager[None]:
     """A context (or decorator) that draws from ``own``, or for None from this thread's generator."""
+    if not (own is None or isinstance(own, host.random.Generator)):
+        raise TypeError(f"using: own must be a generator, such as np.random.default_rng(0), or None, not {shown(own)}")
     return Switched("generator", own)
 
 
 @contextmanager
-def copied() -> Iterator[host.random.Generator]:
+def copied() -> Iterator[Callable[[], host.random.Generator]]:
     """A context that draws the same numbers as without it, but from a copy of the generator: nobody else draws in between.
 
-    It gives another copy, which draws the same numbers again.
+    It gives a function that makes further copies, which draw the same numbers again.
     """
     shared = generator()
-    own = copy.deepcopy(shared)
+    kind, state = type(shared.bit_generator), shared.bit_generator.state
+
+    def another() -> host.random.Generator:
+        bits = kind(0)  # which is faster than copy.deepcopy
+        bits.state = state
+        return host.random.Generator(bits)
+
+    own = another()
     try:
         with using(own):
-            yield copy.deepcopy(own)
+            yield another
     finally:
         shared.bit_generator.state = own.bit_generator.state
 
