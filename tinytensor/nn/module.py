@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from tinytensor import ops
-from tinytensor.arguments import checked
+from tinytensor.arguments import checked, shown
 from tinytensor.backend import Array, is_array, is_floating, no_warnings
 from tinytensor.changes import note_change
 from tinytensor.tensor import Tensor, as_array
@@ -70,19 +70,19 @@ class Module:
 
     def _check_replacement(self, name: str, value: Any) -> None:
         held = self.__dict__.get(name)
-        place, given = f"{type(self).__name__}.{name}", type(value).__name__
+        place, given = f"{type(self).__name__}.{name}", shown(value)
         if name in self._buffer_names and not (value is None or isinstance(value, Tensor)):
-            raise TypeError(f"{place} is a buffer: set it to a tensor, not a {given}")
+            raise TypeError(f"{place} is a buffer: set it to a tensor, not {given}")
         if value is None or isinstance(value, (Parameter, Module)):
             return
         if isinstance(held, Parameter):
             raise TypeError(
-                f"{place} is a Parameter, and a {given} in its place would not be learned: "
+                f"{place} is a Parameter, and {given} in its place would not be learned: "
                 f"change its values with .{name}.assign(...), or set it to another nn.Parameter(...) or to None"
             )
         if isinstance(held, Module):
             raise TypeError(
-                f"{place} is a {type(held).__name__}, and a {given} in its place would be no part of the model: set it to "
+                f"{place} is a {type(held).__name__}, and {given} in its place would be no part of the model: set it to "
                 "another module or to None"
             )
 
@@ -156,7 +156,7 @@ class Module:
         if not isinstance(name, str):
             raise TypeError(f"the name of a buffer must be text, not {name!r}")
         if isinstance(value, Parameter) or not (value is None or isinstance(value, Tensor)):
-            raise TypeError(f"the buffer {name!r} must be a tensor that is not learned, not a {type(value).__name__}")
+            raise TypeError(f"the buffer {name!r} must be a tensor that is not learned, not {shown(value)}")
         self._check_replacement(name, value)
         self._check_name(name)
         held = getattr(self, name, None)
