@@ -4,6 +4,7 @@ import copy
 import math
 import pickle
 import re
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -711,19 +712,23 @@ BAD = {
     "nesterov without momentum": (lambda p: optim.SGD([p], nesterov=True), ValueError, "momentum"),
     "nesterov with dampening": (lambda p: optim.SGD([p], momentum=0.9, dampening=0.1, nesterov=True), ValueError, "dampening"),
     "a constant": (lambda p: optim.SGD([tt.ones(1)]), TypeError, "nn.Parameter(...)"),
-    "an array": (lambda p: optim.SGD([np.ones(1)]), TypeError, "model.parameters(), not a ndarray"),
+    "an array": (lambda p: optim.SGD([np.ones(1)]), TypeError, "model.parameters(), not a numpy.ndarray"),
     "one parameter": (
         lambda p: optim.SGD(p),
         TypeError,
         "SGD takes several parameters, not a single one: pass model.parameters() or [p]",
     ),
     "one matrix": (lambda p: optim.AdamW(nn.Parameter(tt.ones((2, 2)))), TypeError, "or [p]"),
-    "a module": (lambda p: optim.SGD(nn.Linear(1, 1)), TypeError, "model.parameters(), not a Linear"),
-    "a list of modules": (lambda p: optim.SGD(nn.Sequential(nn.Linear(1, 1))), TypeError, "model.parameters(), not a Linear"),
-    "a state": (lambda p: optim.SGD(nn.Linear(1, 1).state_dict()), TypeError, "model.parameters(), not a str"),
+    "a module": (lambda p: optim.SGD(nn.Linear(1, 1)), TypeError, "not a tinytensor.Linear"),
+    "a list of modules": (
+        lambda p: optim.SGD(nn.Sequential(nn.Linear(1, 1))),
+        TypeError,
+        "model.parameters(), not a tinytensor.Linear",
+    ),
+    "a state": (lambda p: optim.SGD(nn.Linear(1, 1).state_dict()), TypeError, "model.parameters(), not a dict"),
     "names": (lambda p: optim.SGD(nn.Linear(1, 1).named_parameters()), TypeError, "model.parameters(), not a tuple"),
     "a set": (lambda p: optim.SGD({p}), TypeError, "a list or model.parameters(), not a set"),
-    "nothing": (lambda p: optim.SGD(None), TypeError, "model.parameters(), not a NoneType"),
+    "nothing": (lambda p: optim.SGD(None), TypeError, "model.parameters(), not None"),
     "no parameters of a model": (lambda p: optim.SGD(nn.ReLU().parameters()), ValueError, "model.parameters()"),
     "a computed tensor": (lambda p: optim.SGD([p * 2]), ValueError, "a tensor that 'multiply' computed"),
     "a view": (lambda p: optim.SGD([p[0]]), ValueError, "a tensor that 'getitem' computed"),
@@ -741,7 +746,11 @@ BAD = {
     "one beta": (lambda p: optim.Adam([p], betas=(0.9,)), ValueError, "betas"),
     "nesterov of a group": (lambda p: optim.SGD([{"params": [p], "nesterov": True}]), ValueError, "momentum"),
     "clip by what is no number": (lambda p: optim.clip_grad_norm([p], math.nan), ValueError, "positive"),
-    "clip a module": (lambda p: optim.clip_grad_norm(nn.Linear(1, 1), 1.0), TypeError, "model.parameters(), not a Linear"),
+    "clip a module": (
+        lambda p: optim.clip_grad_norm(nn.Linear(1, 1), 1.0),
+        TypeError,
+        "model.parameters(), not a tinytensor.Linear",
+    ),
     "clip names": (lambda p: optim.clip_grad_norm(nn.Linear(1, 1).named_parameters(), 1.0), TypeError, "not a tuple"),
     "twice": (lambda p: optim.SGD([p, p]), ValueError, "twice"),
     "twice in groups": (lambda p: optim.SGD([{"params": [p]}, {"params": [p]}]), ValueError, "twice"),
@@ -761,6 +770,9 @@ BAD = {
         "an integer, not True",
     ),
     "lr in words": (lambda p: optim.SGD([{"params": [p], "lr": "0.1"}]), TypeError, "lr must be a number, not '0.1'"),
+    "huge lr": (lambda p: optim.SGD([p], lr=10**400), ValueError, "lr must be finite and not negative, not 1000"),
+    "lr of another kind": (lambda p: optim.SGD([p], lr=Fraction(1, 10)), TypeError, "lr must be a number, not a fractions"),
+    "a single group": (lambda p: optim.SGD({"params": [p]}), TypeError, "model.parameters(), not a dict"),
     "lr that is True": (lambda p: optim.SGD([{"params": [p], "lr": True}]), TypeError, "lr must be a number, not True"),
     "infinite lr": (lambda p: optim.SGD([p], lr=math.inf), ValueError, "lr must be finite and not negative, not inf"),
     "decay that is no number": (lambda p: optim.AdamW([p], weight_decay=math.nan), ValueError, "weight_decay must be finite"),

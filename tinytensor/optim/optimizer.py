@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, SupportsFloat
 
 from tinytensor import capturing, kernels, parallel
+from tinytensor.arguments import shown
 from tinytensor.backend import host, no_warnings, xp
 from tinytensor.changes import note_change
 from tinytensor.nn.module import Parameter
@@ -22,13 +23,13 @@ States = Sequence[State]
 
 def tensors_in(caller: str, given: Any) -> list[Any]:
     """One tensor, or an iterable of tensors, as a list. Raises TypeError for anything else, also for a set, whose order is not
-    fixed."""
+    fixed, and for a dict, of which it would take the names."""
     if isinstance(given, Tensor):
         return [given]
-    several = list(given) if isinstance(given, Iterable) and not isinstance(given, (set, frozenset)) else [given]
+    several = list(given) if isinstance(given, Iterable) and not isinstance(given, (Set, Mapping, str)) else [given]
     for x in several:
         if not isinstance(x, Tensor):
-            raise TypeError(f"{caller} needs parameters, as a list or model.parameters(), not a {type(x).__name__}")
+            raise TypeError(f"{caller} needs parameters, as a list or model.parameters(), not {shown(x)}")
     return several
 
 
