@@ -1010,3 +1010,49 @@ def test_the_scale_of_no_gradients_is_none_and_a_norm_must_be_positive():
     assert norm.item() == 0 and scale is None
     with pytest.raises(ValueError, match="norm_and_scale: max_norm must be positive, not 0"):
         optim.norm_and_scale([nn.Parameter([1.0])], 0.0)
+
+
+# ------------------------------------------------------------------------------------------- states that were changed
+
+
+def trained_state():
+    p = nn.Parameter([1.0, 2.0])
+    optimizer = optim.Adam([p])
+    p.grad = tt.ones(2)
+    optimizer.step()
+    return optimizer.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "says"),
+    [
+        ({"0.steps": tt.tensor(1.5)}, ValueError, "the state's number of steps must be whole and not negative, not 1.5"),
+        ({"0.steps": tt.tensor(-1)}, ValueError, "must be whole and not negative, not -1"),
+        ({"0.steps": tt.tensor(math.nan)}, ValueError, "must be whole and not negative, not nan"),
+        ({0: tt.ones(2)}, TypeError, "a state has tensors by name, and 0 cannot be a name"),
+        ({"².first": tt.ones(2)}, ValueError, "the state's '².first' of shape (2,) does not fit this Adam"),
+        ({"00.first": tt.ones(2)}, ValueError, "the state's '00.first' of shape (2,) does not fit this Adam"),
+        ({"groups.00.lr": tt.tensor(1.0)}, ValueError, "the state's 'groups.00.lr' of shape () does not fit this Adam"),
+    ],
+)
+def test_what_is_no_state_of_an_optimizer(changes, kind, says):
+    optimizer = optim.Adam([nn.Parameter([1.0, 2.0])])
+    with pytest.raises(kind, match=re.escape(says)):
+        optimizer.load_state_dict({**trained_state(), **changes})
+    assert optimizer.state == [{}]
+
+
+@pytest.mark.parametrize("state", [None, [1]])
+def test_a_state_has_names(state):
+    for target in (optim.Adam([nn.Parameter([1.0])]), nn.Linear(1, 1)):
+        with pytest.raises(TypeError, match="load_state_dict needs tensors by name, as state_dict"):
+            target.load_state_dict(state)
+
+
+def test_a_state_of_arrays_and_numbers():
+    """PyTorch's number of steps is a float."""
+    optimizer = optim.Adam([nn.Parameter([1.0, 2.0])])
+    optimizer.load_state_dict({"0.first": np.ones(2), "0.second": [1.0, 2.0], "0.steps": 3.0})
+    (state,) = optimizer.state
+    assert type(state["steps"]) is int
+    assert [state["steps"], state["first"].tolist(), state["second"].tolist()] == [3, [1.0, 1.0], [1.0, 2.0]]

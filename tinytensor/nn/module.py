@@ -246,6 +246,7 @@ class Module:
         """
         return {name: value.detach() for name, value in self._named_tensors()}
 
+    @checked
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True, assign: bool = False) -> IncompatibleKeys:
         """Load the values of a ``state_dict()``, which are tensors or arrays. Return the missing and the unexpected names.
 
@@ -260,9 +261,8 @@ class Module:
         names = {id(tensor): name for name, tensor in own.items()}
         found: dict[str, tuple[str, Array]] = {}  # by a tensor's first name: its name in the state, and its values
         unexpected, problems = [], []
+        check_state(state)
         for key, values in state.items():
-            if not isinstance(key, str):
-                raise TypeError(f"a state has tensors by name, and {key!r} cannot be a name")
             tensor = own[key] if key in own else self._tensor_at(key)
             if tensor is None:
                 unexpected.append(key)
@@ -317,6 +317,15 @@ class Module:
         for child_name, child in self.children():
             lines += child._tree(child_name, indent + "  ", (*above, self))
         return lines
+
+
+def check_state(state: Any) -> None:
+    """Raise TypeError unless what is to be loaded has names."""
+    if not isinstance(state, Mapping):
+        raise TypeError(f"load_state_dict needs tensors by name, as state_dict() returns them, not {shown(state)}")
+    for key in state:
+        if not isinstance(key, str):
+            raise TypeError(f"a state has tensors by name, and {key!r} cannot be a name")
 
 
 def _same_values(a: Array, b: Array) -> bool:
