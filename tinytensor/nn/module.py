@@ -87,9 +87,10 @@ class Module:
             )
 
     def _check_name(self, name: str) -> None:
-        if name == "" or "." in name:
-            raise ValueError(f"{name!r} cannot name a part of {type(self).__name__}: names have no dots and are not empty")
-        if hasattr(Module, name) or inspect.isroutine(getattr(type(self), name, None)):
+        if name == "" or "." in name or not name.isprintable():
+            raise ValueError(f"{name!r} cannot name a part of {type(self).__name__}: names are printable and without dots")
+        of_class = getattr(type(self), name, None)  # a slot is not looked at when parts are found
+        if hasattr(Module, name) or inspect.isroutine(of_class) or inspect.ismemberdescriptor(of_class):
             raise ValueError(f"{name!r} cannot name a part of {type(self).__name__}: the class has a {name} of its own")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
