@@ -71,15 +71,20 @@ PLAIN = {type(None), bool, int, float, str}
 
 def arrays_in(value: Any) -> list[Array]:
     """The arrays in a value and in the dicts, tuples and lists in it."""
-    found, waiting = [], [value]
+    return arrays_and_plain_in(value)[0]
+
+
+def arrays_and_plain_in(value: Any) -> tuple[list[Array], list[Any]]:
+    """The arrays, and the numbers, texts and Nones, in a value and in the dicts, tuples and lists in it."""
+    arrays, plain, waiting = [], [], [value]
     for value in waiting:  # the list grows meanwhile
         kind = type(value)
         if kind is xp.ndarray:
-            found.append(value)
+            arrays.append(value)
         elif kind in PLAIN:  # most values are plain, and this test is quick
-            continue
+            plain.append(value)
         elif isinstance(value, dict):
             waiting.extend(value.values())
         elif isinstance(value, (tuple, list)):
             waiting.extend(value)
-    return found
+    return arrays, plain

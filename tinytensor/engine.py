@@ -173,7 +173,7 @@ def backpropagate(
                 if parent is not None and contribution is not None:
                     fitted = contribution if isinstance(contribution, Part) else _fit(contribution, parent, node)
                     if modes().detecting_anomalies:
-                        check_finite(fitted, f"a gradient of {node.op.name!r}, called at {node.line},")
+                        check_finite(fitted, f"a gradient of {node.op.name!r}{node.line and f', called at {node.line},'}")
                     pending.add(parent, fitted, fresh=fitted is not g)
             if not retain_graph:
                 node.release()

@@ -10,8 +10,8 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator
-from contextlib import ContextDecorator, ExitStack, contextmanager
+from collections.abc import AsyncGenerator, Generator, Iterator
+from contextlib import ContextDecorator, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -70,9 +70,14 @@ class Modes:
 
     def without(self, switch: Switched) -> Modes:
         """The modes after this context, which need not be the innermost: generators may leave theirs in any order."""
-        if self.outer is None or self.switch is None:  # it was entered in another thread or task
-            return self
-        return self.outer if self.switch is switch else self.outer.without(switch).inside(self.switch)
+        inner, found = [], self
+        while found.switch is not switch:
+            if found.outer is None or found.switch is None:  # it was entered in another thread or task
+                return self
+            inner.append(found.switch)
+            found = found.outer
+        assert found.outer is not None
+        return functools.reduce(Modes.inside, reversed(inner), found.outer)
 
 
 # A context variable, and not a thread's: tasks of asyncio share a thread. A new thread starts with the default.
@@ -94,12 +99,18 @@ class Switched(ContextDecorator):
         self.value = value
 
     def __call__(self, function: Any) -> Any:
-        """The function, with this mode inside it. A generator has the mode only while it runs, not between items."""
-        if inspect.isgeneratorfunction(function):
+        """The function, with this mode inside it. A generator has the mode only while it runs, not between items.
+
+        Raises TypeError for a class, of which it would change no method.
+        """
+        if isinstance(function, type):
+            raise TypeError(f"no_grad() and the like decorate functions, not the class {function.__name__}: decorate methods")
+        forms = function, getattr(function, "__call__", None)  # noqa: B004 (a callable object has the form of its method)
+        if any(map(inspect.isgeneratorfunction, forms)):
             return self._around_items(function)
-        if inspect.isasyncgenfunction(function):
+        if any(map(inspect.isasyncgenfunction, forms)):
             return self._around_awaited_items(function)
-        return self._around_await(function) if inspect.iscoroutinefunction(function) else super().__call__(function)
+        return self._around_await(function) if any(map(inspect.iscoroutinefunction, forms)) else super().__call__(function)
 
     def _around_items(self, function: Any) -> Any:
         @functools.wraps(function)
@@ -230,16 +241,11 @@ def read_values(values: Any) -> Any:
     return values
 
 
-def capture_modes() -> Callable[[], Any]:
-    """Remember this thread's modes. The result makes contexts in which another thread has the same modes."""
-    now = modes()
-    values = {name: getattr(now, name) for name in ("recording", "detecting_anomalies", "keeping_values", "full_precision")}
-
-    @contextmanager
-    def entered() -> Iterator[None]:
-        with ExitStack() as stack:
-            for name, value in values.items():
-                stack.enter_context(Switched(name, value))
-            yield
-
-    return entered
+@contextmanager
+def restored(before: Modes) -> Iterator[None]:
+    """A context with exactly the modes that ``modes()`` returned before, perhaps in another thread."""
+    now = _current.set(before)
+    try:
+        yield
+    finally:
+        _current.reset(now)

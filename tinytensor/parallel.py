@@ -18,7 +18,7 @@ import threadpoolctl
 
 from tinytensor import backend, capturing, cores, engine, random
 from tinytensor.backend import host, no_warnings
-from tinytensor.modes import capture_modes, modes, without_warnings
+from tinytensor.modes import modes, restored, without_warnings
 from tinytensor.tensor import Tensor, accumulate, leaf_gradients
 
 Shard = TypeVar("Shard")
@@ -133,12 +133,12 @@ def backward(loss: Callable[[Shard], Tensor], shards: Sequence[Shard], seeds: Se
 
 def _as_shard(function: Callable[[Shard], Result]) -> Callable[[Shard, int], Result]:
     """The function as another thread calls it: with the modes that this thread has now, and with a random seed of its own."""
-    same_modes = capture_modes()
+    now = modes()
 
     def call(shard: Shard, seed: int) -> Result:
         before, _here.is_a_shard = _here.is_a_shard, True
         try:
-            with same_modes(), without_warnings(), random.using(host.random.default_rng(seed)):
+            with restored(now), without_warnings(), random.using(host.random.default_rng(seed)):
                 return function(shard)
         finally:
             _here.is_a_shard = before

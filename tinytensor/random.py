@@ -5,17 +5,16 @@ Each thread has a generator of its own, and may use another one (see ``using``).
 
 from __future__ import annotations
 
-import copy
 import itertools
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tinytensor import capturing
-from tinytensor.arguments import checked
-from tinytensor.backend import host
+from tinytensor.arguments import checked, shown
+from tinytensor.backend import from_numpy, host
 from tinytensor.kernels.numpy.dropout import RandomKey
 from tinytensor.missing import missing as _missing
 from tinytensor.modes import Switched, modes
@@ -98,20 +97,29 @@ def _is_main() -> bool:
 
 def using(own: host.random.Generator | None) -> AbstractContextManager[None]:
     """A context (or decorator) that draws from ``own``, or for None from this thread's generator."""
+    if not (own is None or isinstance(own, host.random.Generator)):
+        raise TypeError(f"using: own must be a generator, such as np.random.default_rng(0), or None, not {shown(own)}")
     return Switched("generator", own)
 
 
 @contextmanager
-def copied() -> Iterator[host.random.Generator]:
+def copied() -> Iterator[Callable[[], host.random.Generator]]:
     """A context that draws the same numbers as without it, but from a copy of the generator: nobody else draws in between.
 
-    It gives another copy, which draws the same numbers again.
+    It gives a function that makes further copies, which draw the same numbers again.
     """
     shared = generator()
-    own = copy.deepcopy(shared)
+    kind, state = type(shared.bit_generator), shared.bit_generator.state
+
+    def another() -> host.random.Generator:
+        bits = kind(0)  # which is faster than copy.deepcopy
+        bits.state = state
+        return host.random.Generator(bits)
+
+    own = another()
     try:
         with using(own):
-            yield copy.deepcopy(own)
+            yield another
     finally:
         shared.bit_generator.state = own.bit_generator.state
 
@@ -122,8 +130,12 @@ def get_state() -> dict[str, Any]:
 
 
 def set_state(state: dict[str, Any]) -> None:
-    """Continue from a state that ``get_state`` returned."""
-    generator().bit_generator.state = state
+    """Continue from a state that ``get_state`` returned. Raises ValueError, and changes nothing, for anything else."""
+    bits = generator().bit_generator
+    try:
+        bits.state = state
+    except (KeyError, OverflowError, TypeError, ValueError) as error:
+        raise ValueError(f"set_state needs what get_state returned for a {type(bits).__name__}: {error}") from None
 
 
 def _sizes(caller: str, shape: Shape) -> Shape:
@@ -140,6 +152,12 @@ def _finite(caller: str, **numbers: float) -> None:
             raise ValueError(f"{caller}: {name} must be finite in float32, not {value}")
 
 
+def _tensor(values: Any, requires_grad: bool = False) -> Tensor:
+    out = Tensor._wrap(from_numpy(values))
+    out.requires_grad = requires_grad
+    return out
+
+
 @checked
 def normal(shape: Shape, mean: float = 0.0, std: float = 1.0, requires_grad: bool = False) -> Tensor:
     """float32 numbers from the normal distribution."""
@@ -148,7 +166,7 @@ def normal(shape: Shape, mean: float = 0.0, std: float = 1.0, requires_grad: boo
         raise ValueError(f"normal: std cannot be negative, as {std} is")
     values = generator().standard_normal(_sizes("normal", shape), dtype=host.float32)
     with host.errstate(all="ignore"):  # the sum may be infinite
-        return Tensor(values * host.float32(std) + host.float32(mean), requires_grad=requires_grad)
+        return _tensor(values * host.float32(std) + host.float32(mean), requires_grad)
 
 
 @checked
@@ -159,7 +177,7 @@ def uniform(shape: Shape, low: float = 0.0, high: float = 1.0, requires_grad: bo
         raise ValueError(f"uniform: low must be below high, and {low} is not below {high}")
     values = generator().random(_sizes("uniform", shape), dtype=host.float32) * host.float32(high - low) + host.float32(low)
     below = host.nextafter(host.float32(high), host.float32(low))  # rounding may give ``high`` itself
-    return Tensor(host.minimum(values, below), requires_grad=requires_grad)
+    return _tensor(host.minimum(values, below), requires_grad)
 
 
 @checked
@@ -167,7 +185,9 @@ def integers(low: int, high: int, shape: Shape) -> Tensor:
     """int64 numbers from ``low`` (included) to ``high`` (excluded)."""
     if low >= high:
         raise ValueError(f"integers: low must be below high, and {low} is not below {high}")
-    return Tensor(generator().integers(low, high, _sizes("integers", shape)))
+    if low < -(2**63) or high > 2**63:
+        raise ValueError(f"integers: the numbers must be of int64, and those from {low} to {high} are not")
+    return _tensor(generator().integers(low, high, _sizes("integers", shape)))
 
 
 @checked
@@ -179,7 +199,7 @@ def permutation(n: int) -> Tensor:
     """
     if n < 0:
         raise ValueError(f"permutation: n cannot be negative, as {n} is")
-    return Tensor(generator().permutation(n))
+    return _tensor(generator().permutation(n))
 
 
 def random_key() -> RandomKey:

@@ -87,7 +87,7 @@ def _of_python(array: Any, dtype: DType, data: Any) -> Any:
     """What NumPy made of Python's numbers, in ``dtype``, or without it with float32 in place of float64. What came from NumPy
     or is a tensor keeps its dtype in a list, too."""
     if dtype is None and array.dtype.kind == "f" and not _has_dtype(data):
-        if array.size and host.abs(array).max() >= 2.0**63 and _are_integers(data):
+        if array.size and _are_integers(data):  # too large, or NumPy would have made integers of them
             raise _too_large(data)
         dtype = default_dtype
     out = array.astype(dtype or array.dtype)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tinytensor as tt
-from tinytensor import nn
+from tinytensor import modes, nn
 
 
 def normal(*shape):
@@ -153,7 +153,7 @@ def test_another_use_than_at_first():
     w = ws[0]
     out = tt.checkpoint(lambda a: a * w, x)
     w = ws[1]
-    with pytest.raises(RuntimeError, match="uses other tensors than the first"):
+    with pytest.raises(RuntimeError, match=r"does not do what the first did \(it uses other tensors"):
         out.backward()
 
 
@@ -281,3 +281,73 @@ def test_a_generator_advances_though_the_function_fails():
     with pytest.raises(KeyError):
         tt.checkpoint(fail, random_input())
     assert tt.random.get_state() == state
+
+
+# --------------------------------------------------------------------------------------- the second call repeats the first
+
+
+def test_inputs_that_the_caller_changes_meanwhile():
+    constant, array, x = tt.tensor([2.0]), np.ones(1, "float32"), tt.tensor([1.0], requires_grad=True)
+    for given, change in {
+        "an array": (array, lambda: array.fill(9.0)),
+        "a list": (numbers := [3.0], lambda: numbers.append(9.0)),
+        "a dict of tuples": ({"factors": (array, [constant])}, lambda: (array.fill(9.0), constant.__setitem__(0, 9.0))),
+    }.values():
+        array[:], constant[0] = 1.0, 2.0
+
+        def product(x, given):
+            waiting = [given]
+            while waiting:
+                factor = waiting.pop()
+                if isinstance(factor, (dict, list, tuple)):
+                    waiting += factor.values() if isinstance(factor, dict) else factor
+                else:
+                    x = x * tt.tensor(factor)
+            return x
+
+        y = tt.checkpoint(product, x, given)
+        change()
+        for _ in range(2):
+            (found,) = tt.grad(y.sum(), [x], retain_graph=True)
+            assert found.tolist() == y.tolist()
+
+
+def test_a_second_call_that_differs():
+    x = random_input()
+    module, scale, own = nn.Dropout(0.5), {"now": 2.0}, np.random.default_rng(0)
+
+    def with_own_generator(x):
+        with tt.random.using(own):
+            return kept(x)
+
+    for function, change in (
+        (module, module.eval),
+        (module, module.train),
+        (lambda x: x * scale["now"], lambda: scale.update(now=3.0)),
+        (with_own_generator, lambda: None),
+    ):
+        y = tt.checkpoint(function, x)
+        change()
+        with pytest.raises(RuntimeError, match=r"does not do what the first did \((dropout|multiply) of shape \(64,\)\)"):
+            y.sum().backward()
+
+
+def test_the_second_call_has_the_modes_of_the_first():
+    seen = []
+
+    def function(x):
+        now = modes.modes()
+        seen.append((now.recording, now.full_precision, now.detecting_anomalies, now.keeping_values))
+        return x * x
+
+    x = tt.tensor([1.0], requires_grad=True)
+    with modes.Switched("full_precision", True), tt.keep_values():
+        y = tt.checkpoint(function, x)
+    with modes.Switched("full_precision", False), tt.detect_anomaly():
+        y.sum().backward()
+    assert seen == [(True, True, False, True)] * 2
+
+
+def test_without_gradients_the_function_also_returns_a_tensor():
+    with tt.no_grad(), pytest.raises(TypeError, match="must return one tensor, not NoneType"):
+        tt.checkpoint(lambda x: None, random_input())

@@ -141,3 +141,37 @@ def test_a_decorated_coroutine_and_an_asynchronous_generator():
             return [*results, await found.asend(None), await found.athrow(KeyError), await found.aclose()]
 
     assert asyncio.run(use()) == [False, False, False, True, False, True, False, "caught", None]
+
+
+def test_many_contexts_left_in_the_order_in_which_they_were_entered():
+    contexts = [tt.no_grad() for _ in range(2000)]
+    before = modes.modes()
+    for context in contexts:
+        context.__enter__()
+    for context in contexts:
+        context.__exit__()
+    assert modes.modes() is before
+
+
+def test_what_a_mode_decorates():
+    x = leaf(2.0)
+
+    class Plain:
+        def __call__(self):
+            yield (x * x).requires_grad
+
+    class Awaited:
+        async def __call__(self):
+            return (x * x).requires_grad
+
+    assert list(tt.no_grad()(Plain())()) == [False]
+    assert asyncio.run(tt.no_grad()(Awaited())()) is False
+    with pytest.raises(TypeError, match="not the class Plain: decorate methods"):
+        tt.no_grad()(Plain)
+
+
+def test_shards_have_all_modes_of_their_thread():
+    """And those only: the threads of a pool may have been started inside of others."""
+    with tt.nn.init.skipped():
+        assert tt.parallel.run(lambda _: modes.modes().initialising, [0, 1]) == [False, False]
+    assert tt.parallel.run(lambda _: modes.modes().initialising, [0, 1]) == [True, True]

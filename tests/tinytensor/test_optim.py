@@ -4,6 +4,7 @@ import copy
 import math
 import pickle
 import re
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -711,19 +712,23 @@ BAD = {
     "nesterov without momentum": (lambda p: optim.SGD([p], nesterov=True), ValueError, "momentum"),
     "nesterov with dampening": (lambda p: optim.SGD([p], momentum=0.9, dampening=0.1, nesterov=True), ValueError, "dampening"),
     "a constant": (lambda p: optim.SGD([tt.ones(1)]), TypeError, "nn.Parameter(...)"),
-    "an array": (lambda p: optim.SGD([np.ones(1)]), TypeError, "model.parameters(), not a ndarray"),
+    "an array": (lambda p: optim.SGD([np.ones(1)]), TypeError, "model.parameters(), not a numpy.ndarray"),
     "one parameter": (
         lambda p: optim.SGD(p),
         TypeError,
         "SGD takes several parameters, not a single one: pass model.parameters() or [p]",
     ),
     "one matrix": (lambda p: optim.AdamW(nn.Parameter(tt.ones((2, 2)))), TypeError, "or [p]"),
-    "a module": (lambda p: optim.SGD(nn.Linear(1, 1)), TypeError, "model.parameters(), not a Linear"),
-    "a list of modules": (lambda p: optim.SGD(nn.Sequential(nn.Linear(1, 1))), TypeError, "model.parameters(), not a Linear"),
-    "a state": (lambda p: optim.SGD(nn.Linear(1, 1).state_dict()), TypeError, "model.parameters(), not a str"),
+    "a module": (lambda p: optim.SGD(nn.Linear(1, 1)), TypeError, "not a tinytensor.Linear"),
+    "a list of modules": (
+        lambda p: optim.SGD(nn.Sequential(nn.Linear(1, 1))),
+        TypeError,
+        "model.parameters(), not a tinytensor.Linear",
+    ),
+    "a state": (lambda p: optim.SGD(nn.Linear(1, 1).state_dict()), TypeError, "model.parameters(), not a dict"),
     "names": (lambda p: optim.SGD(nn.Linear(1, 1).named_parameters()), TypeError, "model.parameters(), not a tuple"),
     "a set": (lambda p: optim.SGD({p}), TypeError, "a list or model.parameters(), not a set"),
-    "nothing": (lambda p: optim.SGD(None), TypeError, "model.parameters(), not a NoneType"),
+    "nothing": (lambda p: optim.SGD(None), TypeError, "model.parameters(), not None"),
     "no parameters of a model": (lambda p: optim.SGD(nn.ReLU().parameters()), ValueError, "model.parameters()"),
     "a computed tensor": (lambda p: optim.SGD([p * 2]), ValueError, "a tensor that 'multiply' computed"),
     "a view": (lambda p: optim.SGD([p[0]]), ValueError, "a tensor that 'getitem' computed"),
@@ -741,7 +746,11 @@ BAD = {
     "one beta": (lambda p: optim.Adam([p], betas=(0.9,)), ValueError, "betas"),
     "nesterov of a group": (lambda p: optim.SGD([{"params": [p], "nesterov": True}]), ValueError, "momentum"),
     "clip by what is no number": (lambda p: optim.clip_grad_norm([p], math.nan), ValueError, "positive"),
-    "clip a module": (lambda p: optim.clip_grad_norm(nn.Linear(1, 1), 1.0), TypeError, "model.parameters(), not a Linear"),
+    "clip a module": (
+        lambda p: optim.clip_grad_norm(nn.Linear(1, 1), 1.0),
+        TypeError,
+        "model.parameters(), not a tinytensor.Linear",
+    ),
     "clip names": (lambda p: optim.clip_grad_norm(nn.Linear(1, 1).named_parameters(), 1.0), TypeError, "not a tuple"),
     "twice": (lambda p: optim.SGD([p, p]), ValueError, "twice"),
     "twice in groups": (lambda p: optim.SGD([{"params": [p]}, {"params": [p]}]), ValueError, "twice"),
@@ -761,6 +770,9 @@ BAD = {
         "an integer, not True",
     ),
     "lr in words": (lambda p: optim.SGD([{"params": [p], "lr": "0.1"}]), TypeError, "lr must be a number, not '0.1'"),
+    "huge lr": (lambda p: optim.SGD([p], lr=10**400), ValueError, "lr must be finite and not negative, not 1000"),
+    "lr of another kind": (lambda p: optim.SGD([p], lr=Fraction(1, 10)), TypeError, "lr must be a number, not a fractions"),
+    "a single group": (lambda p: optim.SGD({"params": [p]}), TypeError, "model.parameters(), not a dict"),
     "lr that is True": (lambda p: optim.SGD([{"params": [p], "lr": True}]), TypeError, "lr must be a number, not True"),
     "infinite lr": (lambda p: optim.SGD([p], lr=math.inf), ValueError, "lr must be finite and not negative, not inf"),
     "decay that is no number": (lambda p: optim.AdamW([p], weight_decay=math.nan), ValueError, "weight_decay must be finite"),
@@ -998,3 +1010,49 @@ def test_the_scale_of_no_gradients_is_none_and_a_norm_must_be_positive():
     assert norm.item() == 0 and scale is None
     with pytest.raises(ValueError, match="norm_and_scale: max_norm must be positive, not 0"):
         optim.norm_and_scale([nn.Parameter([1.0])], 0.0)
+
+
+# ------------------------------------------------------------------------------------------- states that were changed
+
+
+def trained_state():
+    p = nn.Parameter([1.0, 2.0])
+    optimizer = optim.Adam([p])
+    p.grad = tt.ones(2)
+    optimizer.step()
+    return optimizer.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "says"),
+    [
+        ({"0.steps": tt.tensor(1.5)}, ValueError, "the state's number of steps must be whole and not negative, not 1.5"),
+        ({"0.steps": tt.tensor(-1)}, ValueError, "must be whole and not negative, not -1"),
+        ({"0.steps": tt.tensor(math.nan)}, ValueError, "must be whole and not negative, not nan"),
+        ({0: tt.ones(2)}, TypeError, "a state has tensors by name, and 0 cannot be a name"),
+        ({"².first": tt.ones(2)}, ValueError, "the state's '².first' of shape (2,) does not fit this Adam"),
+        ({"00.first": tt.ones(2)}, ValueError, "the state's '00.first' of shape (2,) does not fit this Adam"),
+        ({"groups.00.lr": tt.tensor(1.0)}, ValueError, "the state's 'groups.00.lr' of shape () does not fit this Adam"),
+    ],
+)
+def test_what_is_no_state_of_an_optimizer(changes, kind, says):
+    optimizer = optim.Adam([nn.Parameter([1.0, 2.0])])
+    with pytest.raises(kind, match=re.escape(says)):
+        optimizer.load_state_dict({**trained_state(), **changes})
+    assert optimizer.state == [{}]
+
+
+@pytest.mark.parametrize("state", [None, [1]])
+def test_a_state_has_names(state):
+    for target in (optim.Adam([nn.Parameter([1.0])]), nn.Linear(1, 1)):
+        with pytest.raises(TypeError, match="load_state_dict needs tensors by name, as state_dict"):
+            target.load_state_dict(state)
+
+
+def test_a_state_of_arrays_and_numbers():
+    """PyTorch's number of steps is a float."""
+    optimizer = optim.Adam([nn.Parameter([1.0, 2.0])])
+    optimizer.load_state_dict({"0.first": np.ones(2), "0.second": [1.0, 2.0], "0.steps": 3.0})
+    (state,) = optimizer.state
+    assert type(state["steps"]) is int
+    assert [state["steps"], state["first"].tolist(), state["second"].tolist()] == [3, [1.0, 1.0], [1.0, 2.0]]

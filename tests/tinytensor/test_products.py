@@ -285,10 +285,10 @@ def test_tf32_by_default_and_full_precision_where_asked() -> None:
     with tt.full_precision():
         assert error_of_a_product() < exact
         errors: list[float] = []
-        same = modes.capture_modes()
+        same = modes.modes()
 
         def in_a_thread() -> None:
-            with modes.Switched("full_precision", False), same():
+            with modes.Switched("full_precision", False), modes.restored(same):
                 errors.append(error_of_a_product())
 
         worker = threading.Thread(target=in_a_thread)

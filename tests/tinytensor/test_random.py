@@ -82,13 +82,13 @@ def test_distributions():
 
 
 def test_uniform_never_reaches_its_upper_end():
-    class Highest:
+    class Highest(np.random.Generator):
         """A generator that draws the largest float32 below 1, which arithmetic would round up to the end."""
 
         def random(self, shape, dtype):
             return np.full(shape, np.nextafter(np.float32(1), np.float32(0)), dtype)
 
-    with tt.random.using(Highest()):
+    with tt.random.using(Highest(np.random.PCG64(0))):
         assert tt.random.uniform((2,), 1.0, 2.0).numpy().max() < 2
 
 
@@ -205,3 +205,22 @@ def test_impossible_arguments(draw, message):
 def test_an_initialiser_with_equal_ends():
     assert tt.nn.init.uniform_(parameter(), 2.0, 2.0).tolist() == [[2.0] * 3] * 2
     assert tt.nn.init.xavier_uniform_(parameter(), gain=0.0).tolist() == [[0.0] * 3] * 2
+
+
+@pytest.mark.parametrize("state", [None, {}, {"bit_generator": "MT19937"}, {"bit_generator": "PCG64", "state": {"state": 1}}])
+def test_what_is_no_state_changes_nothing(state):
+    before = tt.random.get_state()
+    with pytest.raises(ValueError, match="set_state needs what get_state returned for a PCG64: "):
+        tt.random.set_state(state)
+    assert tt.random.get_state() == before
+
+
+def test_what_cannot_be_used_as_a_generator():
+    with pytest.raises(TypeError, match=r"using: own must be a generator, .* not a numpy.RandomState"):
+        tt.random.using(np.random.RandomState(0))
+
+
+def test_integers_that_int64_cannot_hold():
+    for low, high in ((0, 2**63 + 1), (-(2**63) - 1, 0)):
+        with pytest.raises(ValueError, match=r"integers: the numbers must be of int64, and those from .* are not"):
+            tt.random.integers(low, high, 3)

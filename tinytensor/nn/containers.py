@@ -6,6 +6,7 @@ import operator
 from collections.abc import Iterable, Iterator
 from typing import Any, SupportsIndex, TypeVar
 
+from tinytensor.arguments import checked, shown
 from tinytensor.nn.module import Module
 
 Self = TypeVar("Self", bound="ModuleList")
@@ -20,10 +21,20 @@ class ModuleList(Module):
     def __init__(self, modules: Iterable[Module] = ()):
         self.extend(modules)
 
+    def _check_replacement(self, name: str, value: Any) -> None:
+        super()._check_replacement(name, value)
+        if name.isdecimal() and value is not None:
+            self._check_module(value)
+
+    def _check_module(self, value: Any) -> None:
+        if not isinstance(value, Module):
+            raise TypeError(f"{type(self).__name__} takes modules, such as nn.ReLU(), not {shown(value)}")
+
     def append(self: Self, module: Module) -> Self:
         """Add a module at the end. Raises TypeError for anything else. Returns this list."""
         return self._hold([*self, module])
 
+    @checked
     def insert(self: Self, index: int, module: Module) -> Self:
         """Add a module before the one at this index. Raises TypeError for anything else. Returns this list."""
         modules = list(self)
@@ -32,19 +43,27 @@ class ModuleList(Module):
 
     def extend(self: Self, modules: Iterable[Module]) -> Self:
         """Add several modules at the end. Raises TypeError for anything else. Returns this list."""
+        if not isinstance(modules, Iterable):
+            raise TypeError(f"{type(self).__name__} takes several modules, as in a list, not {shown(modules)}")
         return self._hold([*self, *modules])
 
     def _hold(self: Self, modules: list[Module]) -> Self:
         """Hold these modules, in this order, and no others."""
         for module in modules:
-            if not isinstance(module, Module):
-                raise TypeError(f"{type(self).__name__} takes modules, such as nn.ReLU(), not a {type(module).__name__}")
+            self._check_module(module)
         named = {str(i): module for i, module in enumerate(modules)}
-        for name in [name for name, _ in self.children() if name.isdecimal() and name not in named]:
+        held = self._named_items()
+        for name in held.keys() - named.keys():
             delattr(self, name)
         for name, module in named.items():
-            setattr(self, name, module)
+            if held.get(name) is not module:
+                setattr(self, name, module)
         return self
+
+    def _named_items(self) -> dict[str, Module]:
+        """The modules by their names, in the order of their numbers: one may have been set or deleted by its name."""
+        named = [(name, module) for name, module in self.children() if name.isdecimal()]
+        return dict(sorted(named, key=lambda item: int(item[0])))
 
     def _checked(self, index: Any) -> Any:
         """The index. Raises IndexError if there is no such module, and TypeError unless it is an integer or a slice."""
@@ -75,10 +94,10 @@ class ModuleList(Module):
         self._hold(modules)
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
+        return len(self._named_items())
 
     def __iter__(self) -> Iterator[Module]:
-        return (module for name, module in self.children() if name.isdecimal())
+        return iter(list(self._named_items().values()))
 
 
 class Sequential(ModuleList):

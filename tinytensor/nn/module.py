@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tinytensor import ops
-from tinytensor.arguments import checked
+from tinytensor.arguments import checked, shown
 from tinytensor.backend import Array, is_array, is_floating, no_warnings
 from tinytensor.changes import note_change
 from tinytensor.missing import missing
@@ -71,26 +71,27 @@ class Module:
 
     def _check_replacement(self, name: str, value: Any) -> None:
         held = self.__dict__.get(name)
-        place, given = f"{type(self).__name__}.{name}", type(value).__name__
+        place, given = f"{type(self).__name__}.{name}", shown(value)
         if name in self._buffer_names and not (value is None or isinstance(value, Tensor)):
-            raise TypeError(f"{place} is a buffer: set it to a tensor, not a {given}")
+            raise TypeError(f"{place} is a buffer: set it to a tensor, not {given}")
         if value is None or isinstance(value, (Parameter, Module)):
             return
         if isinstance(held, Parameter):
             raise TypeError(
-                f"{place} is a Parameter, and a {given} in its place would not be learned: "
+                f"{place} is a Parameter, and {given} in its place would not be learned: "
                 f"change its values with .{name}.assign(...), or set it to another nn.Parameter(...) or to None"
             )
         if isinstance(held, Module):
             raise TypeError(
-                f"{place} is a {type(held).__name__}, and a {given} in its place would be no part of the model: set it to "
+                f"{place} is a {type(held).__name__}, and {given} in its place would be no part of the model: set it to "
                 "another module or to None"
             )
 
     def _check_name(self, name: str) -> None:
-        if name == "" or "." in name:
-            raise ValueError(f"{name!r} cannot name a part of {type(self).__name__}: names have no dots and are not empty")
-        if hasattr(Module, name) or inspect.isroutine(getattr(type(self), name, None)):
+        if name == "" or "." in name or not name.isprintable():
+            raise ValueError(f"{name!r} cannot name a part of {type(self).__name__}: names are printable and without dots")
+        of_class = getattr(type(self), name, None)  # a slot is not looked at when parts are found
+        if hasattr(Module, name) or inspect.isroutine(of_class) or inspect.ismemberdescriptor(of_class):
             raise ValueError(f"{name!r} cannot name a part of {type(self).__name__}: the class has a {name} of its own")
 
     if not TYPE_CHECKING:
@@ -162,7 +163,7 @@ class Module:
         if not isinstance(name, str):
             raise TypeError(f"the name of a buffer must be text, not {name!r}")
         if isinstance(value, Parameter) or not (value is None or isinstance(value, Tensor)):
-            raise TypeError(f"the buffer {name!r} must be a tensor that is not learned, not a {type(value).__name__}")
+            raise TypeError(f"the buffer {name!r} must be a tensor that is not learned, not {shown(value)}")
         self._check_replacement(name, value)
         self._check_name(name)
         held = getattr(self, name, None)
@@ -252,6 +253,7 @@ class Module:
         """
         return {name: value.detach() for name, value in self._named_tensors()}
 
+    @checked
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True, assign: bool = False) -> IncompatibleKeys:
         """Load the values of a ``state_dict()``, which are tensors or arrays. Return the missing and the unexpected names.
 
@@ -266,9 +268,8 @@ class Module:
         names = {id(tensor): name for name, tensor in own.items()}
         found: dict[str, tuple[str, Array]] = {}  # by a tensor's first name: its name in the state, and its values
         unexpected, problems = [], []
+        check_state(state)
         for key, values in state.items():
-            if not isinstance(key, str):
-                raise TypeError(f"a state has tensors by name, and {key!r} cannot be a name")
             tensor = own[key] if key in own else self._tensor_at(key)
             if tensor is None:
                 unexpected.append(key)
@@ -323,6 +324,15 @@ class Module:
         for child_name, child in self.children():
             lines += child._tree(child_name, indent + "  ", (*above, self))
         return lines
+
+
+def check_state(state: Any) -> None:
+    """Raise TypeError unless what is to be loaded has names."""
+    if not isinstance(state, Mapping):
+        raise TypeError(f"load_state_dict needs tensors by name, as state_dict() returns them, not {shown(state)}")
+    for key in state:
+        if not isinstance(key, str):
+            raise TypeError(f"a state has tensors by name, and {key!r} cannot be a name")
 
 
 def _same_values(a: Array, b: Array) -> bool:

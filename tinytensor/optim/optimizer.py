@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, SupportsFloat
 
 from tinytensor import capturing, kernels, parallel
+from tinytensor.arguments import shown
 from tinytensor.backend import host, no_warnings, xp
 from tinytensor.changes import note_change
-from tinytensor.nn.module import Parameter
+from tinytensor.nn.module import Parameter, check_state
 from tinytensor.optim.dividing import Ranks, Update, of_ranks
 from tinytensor.optim.settings import check_count, check_number
 from tinytensor.optim.state import State, is_narrow, state_dtype
@@ -22,13 +23,13 @@ States = Sequence[State]
 
 def tensors_in(caller: str, given: Any) -> list[Any]:
     """One tensor, or an iterable of tensors, as a list. Raises TypeError for anything else, also for a set, whose order is not
-    fixed."""
+    fixed, and for a dict, of which it would take the names."""
     if isinstance(given, Tensor):
         return [given]
-    several = list(given) if isinstance(given, Iterable) and not isinstance(given, (set, frozenset)) else [given]
+    several = list(given) if isinstance(given, Iterable) and not isinstance(given, (Set, Mapping, str)) else [given]
     for x in several:
         if not isinstance(x, Tensor):
-            raise TypeError(f"{caller} needs parameters, as a list or model.parameters(), not a {type(x).__name__}")
+            raise TypeError(f"{caller} needs parameters, as a list or model.parameters(), not {shown(x)}")
     return several
 
 
@@ -249,6 +250,8 @@ class Optimizer:
         Raises ValueError or TypeError, before anything is changed, if the state belongs to another optimizer or model. The
         master of a narrow parameter may be missing, as in the state of a float32 run; it then starts from the parameter.
         """
+        check_state(state)
+        state = {key: value if isinstance(value, Tensor) else Tensor(value) for key, value in state.items()}
         settings = self._loaded_settings({key: value for key, value in state.items() if key.startswith("groups.")})
         with no_warnings():
             self.state = self._loaded_state({key: value for key, value in state.items() if not key.startswith("groups.")})
@@ -261,7 +264,7 @@ class Optimizer:
         loaded: list[dict[str, Any]] = [{} for _ in own]
         for key, value in state.items():
             place, _, name = key.removeprefix("groups.").partition(".")
-            fits = place.isdigit() and int(place) < len(own) and name in own[int(place)]
+            fits = place in map(str, range(len(own))) and name in own[int(place)]
             if not fits or value.shape != host.shape(own[int(place)][name]):
                 raise ValueError(f"the state's {key!r} of shape {value.shape} does not fit this {type(self).__name__}")
             loaded[int(place)][name] = tuple(value.tolist()) if value.ndim else value.item()
@@ -274,17 +277,17 @@ class Optimizer:
     def _loaded_state(self, state: Mapping[str, Tensor]) -> list[State]:
         """The arrays and the number of steps of each parameter in a loaded state."""
         parameters = self.parameters()
+        places = set(map(str, range(len(parameters))))
         names = [set(self.names_of_state(group)) for group in self.param_groups for _ in group["params"]]
         loaded = [State() for _ in parameters]
         for key, value in state.items():
             place, _, name = key.partition(".")
-            fits = place.isdigit() and int(place) < len(parameters)
-            known = fits and (name in names[int(place)] or (name == "master" and is_narrow(parameters[int(place)])))
+            known = place in places and (name in names[int(place)] or (name == "master" and is_narrow(parameters[int(place)])))
             if not known or value.shape != (() if name == "steps" else parameters[int(place)].shape):
                 raise ValueError(f"the state's {key!r} of shape {value.shape} does not fit this {type(self).__name__}")
             parameter = parameters[int(place)]
             dtype = state_dtype(parameter)  # as in a run with this model
-            loaded[int(place)][name] = value.item() if name == "steps" else value.data.astype(dtype)
+            loaded[int(place)][name] = _steps(value.item()) if name == "steps" else value.data.astype(dtype)
         for i, found in enumerate(loaded):
             if found.keys() - {"master"} and (missing := sorted(names[i] - found.keys())):
                 raise ValueError(f"the state lacks {', '.join(missing)} of parameter {i}, which {type(self).__name__} needs")
@@ -305,6 +308,13 @@ def _number(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return tuple([_number(x) for x in value])
     return value.item() if getattr(value, "size", 0) == 1 else value
+
+
+def _steps(count: float) -> int:
+    """The number of steps in a loaded state, which may be a whole float, as PyTorch's is."""
+    if not (0 <= count < 2**63 and count == int(count)):
+        raise ValueError(f"the state's number of steps must be whole and not negative, not {count}")
+    return int(count)
 
 
 def _learning_rate(group: Mapping[str, Any], scale: SupportsFloat) -> float:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-from numbers import Integral, Real
+import sys
+from numbers import Integral
 from typing import Any
 
 from tinytensor.arguments import shown
+from tinytensor.backend import host
 
 
 def check_number(name: str, value: Any, below: float = math.inf) -> None:
     """Raise TypeError unless a setting is a number, and ValueError unless it is from 0 to ``below``, which is excluded."""
-    if not isinstance(value, Real) or isinstance(value, bool):
+    if not isinstance(value, (int, float, host.integer, host.floating)) or isinstance(value, bool):
         raise TypeError(f"{name} must be a number, not {shown(value)}")
-    if not 0 <= float(value) < below:
+    if not (0 <= value < below and value <= sys.float_info.max):
         limit = "finite" if below == math.inf else f"below {below}"
-        raise ValueError(f"{name} must be {limit} and not negative, not {value}")
+        raise ValueError(f"{name} must be {limit} and not negative, not {shown(value)}")
 
 
 def check_positive(name: str, value: Any) -> None:
