@@ -26,6 +26,7 @@ from tinytensor.graph import draw_graph
 from tinytensor.io import FileError, load, save
 from tinytensor.kernels import name as kernels_name
 from tinytensor.ops.activations import *
+from tinytensor.ops.angles import *
 from tinytensor.ops.comparisons import *
 from tinytensor.ops.elementwise import *
 from tinytensor.ops.indexing import *

@@ -498,6 +498,7 @@ class Tensor:
     remainder, floor_divide, logaddexp = ops.remainder, ops.floor_divide, ops.logaddexp
     sin, cos, tanh, sigmoid, erf, clip = ops.sin, ops.cos, ops.tanh, ops.sigmoid, ops.erf, ops.clip
     tan, arcsin, arccos, arctan, sinh, cosh = ops.tan, ops.arcsin, ops.arccos, ops.arctan, ops.sinh, ops.cosh
+    arcsinh, arccosh, arctanh = ops.arcsinh, ops.arccosh, ops.arctanh
     maximum, minimum, masked_fill = ops.maximum, ops.minimum, ops.masked_fill
     relu, leaky_relu, silu, softplus = ops.relu, ops.leaky_relu, ops.silu, ops.softplus
     elu, logsigmoid, glu = ops.elu, ops.logsigmoid, ops.glu

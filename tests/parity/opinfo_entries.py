@@ -20,6 +20,7 @@ from tinytensor import ops
 
 # Entries whose arguments fit the function of that name, or of the one after "=", as they are.
 ALIKE = """
+    acosh=arccosh asinh=arcsinh atan2=arctan2 atanh=arctanh deg2rad=radians hypot rad2deg=degrees
     abs acos=arccos asin=arcsin atan=arctan ceil cos cosh erf exp exp2 expm1 floor isfinite isinf isnan log log10 log1p log2
     bitwise_not=invert logical_not neg=negative reciprocal round rsqrt sgn=sign sigmoid sign sin sinh sqrt square tan tanh trunc
 

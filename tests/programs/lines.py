@@ -175,12 +175,15 @@ def converted(w: Writer) -> Any:
 
 TABLE: dict[str, Line | list[Line]] = {
     "abs negative relu sign square": "tt.OP({n})",
-    "arctan cos cosh elu erf exp exp2 expm1 logsigmoid sigmoid silu sin sinh softplus tanh": "tt.OP({any})",
+    "arcsinh arctan degrees radians": "tt.OP({any})",
+    "cos cosh elu erf exp exp2 expm1 logsigmoid sigmoid silu sin sinh softplus tanh": "tt.OP({any})",
     "gelu": "tt.gelu({any}, {'none' | 'tanh'})",
     "ceil floor round trunc": "tt.OP({n} * {1 | 2 | 4})",
     "log log10 log2 reciprocal rsqrt sqrt": "tt.OP({positive})",
     "log1p": "tt.log1p(tt.abs({any}))",
-    "arccos arcsin": "tt.OP(tt.tanh({any}) * 0.9)",
+    "arccos arcsin arctanh": "tt.OP(tt.tanh({any}) * 0.9)",
+    "arccosh": "tt.arccosh(tt.abs({any}) + 1.5)",
+    "arctan2 hypot": "tt.OP({n}, {divisor})",
     "leaky_relu": "tt.leaky_relu({n}, 0.1)",
     "tan": "tt.tan(tt.tanh({any}))",
     "copy isfinite isinf isnan logical_not": "tt.OP({any})",

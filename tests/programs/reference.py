@@ -137,7 +137,10 @@ MOVED_OR_CHOSEN: dict[str, Callable[..., Any]] = {
     "cummin": lambda x, axis: running(np.minimum, x, axis),
     "prod": lambda x, axis=None, keepdims=False: np.prod(x, axis=axis, keepdims=keepdims),
 }
-NUMPY_NAMES = "arccos arcsin arctan cos cosh exp exp2 expm1 log log10 log1p log2 logaddexp mean sin sinh sqrt std tan tanh var"
+NUMPY_NAMES = """
+    arccos arccosh arcsin arcsinh arctan arctan2 arctanh cos cosh degrees exp exp2 expm1 hypot log log10 log1p log2 logaddexp
+    mean radians sin sinh sqrt std tan tanh var
+"""
 COMPUTED: dict[str, Callable[..., Any]] = {name: getattr(np, name) for name in NUMPY_NAMES.split()} | {
     "erf": lambda x: cases.erf(x) if x.size else x,
     "sigmoid": cases.sigmoid,

@@ -6,6 +6,7 @@ them in ``tinytensor``.
 """
 
 from tinytensor.ops.activations import *
+from tinytensor.ops.angles import *
 from tinytensor.ops.comparisons import *
 from tinytensor.ops.elementwise import *
 from tinytensor.ops.indexing import *
