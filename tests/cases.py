@@ -552,6 +552,44 @@ for op in ("tril", "triu"):
     same(op, "booleans", np.ones((3, 3), bool), **no_gradient)
     same(op, "integers", ints(9, 3, 3), **no_gradient)
 
+# ------------------------------------------------------------------------------------------------------------ sequences
+
+for n, axis in [(1, -1), (1, 0), (2, 1), (3, -1), (0, 0), (4, 1), (6, 1)]:
+    same("diff", f"n={n}, axis={axis}", normal(3, 4), args=(n, axis))
+same("diff", "zero-size", normal(0, 2), args=(1, 0))
+same("diff", "integers", ints(9, 5), kwargs={"prepend": 3}, differentiable=False)
+same("diff", "unsigned integers", ints(9, 5).astype(np.uint8), differentiable=False)
+same("diff", "booleans", bools(9), args=(2,), differentiable=False)
+same("diff", "numbers around", normal(3, 4), kwargs={"axis": 0, "prepend": 0, "append": 1.5})
+for shape in [(3, 2), (3, 1), ()]:
+    around = [lambda x, y, f=f: f(x, prepend=y, append=y) for f in (tt.diff, np.diff)]
+    case("diff", f"{shape} around", *around, normal(3, 4), normal(*shape))
+for indexing in ("xy", "ij"):
+    for shapes in [
+        ((3,),),
+        ((3,), (2,)),
+        ((3,), (2,), (4,)),
+        ((3,), (2,), (1,), (2,)),
+        ((), (2,)),
+        ((0,), (2,)),
+        ((2, 2), (3,)),
+    ]:
+        for i in range(len(shapes)):
+            grids = [lambda *xs, f=f, i=i, n=indexing: f(*xs, indexing=n)[i] for f in (tt.meshgrid, np.meshgrid)]
+            constant = tuple(j for j in range(len(shapes)) if j != i)
+            case("meshgrid", f"{shapes} [{i}], {indexing}", *grids, *[normal(*s) for s in shapes], constant=constant)
+case("meshgrid", "together", *[lambda x, y, np=np: np.multiply(*np.meshgrid(x, y)) for np in (tt, np)], normal(3), normal(2))
+for parts, axis in [(3, 0), (5, 0), (9, 0), (2, -1), ([1, 3], 0), ([], 0)]:
+    for piece in (0, -1):
+        cut = [lambda x, f=f, p=parts, a=axis, i=piece: f(x, p, a)[i] for f in (tt.array_split, np.array_split)]
+        case("array_split", f"{parts}, axis={axis} [{piece}]", *cut, normal(7, 3))
+case("array_split", "of nothing", *[lambda x, f=f: f(x, 3)[1] for f in (tt.array_split, np.array_split)], normal(0, 2))
+for label, counted in {"some": np.array([1, 4, 1, 1]), "none": ints(4, 0), "small": np.array([200, 3, 200], np.uint8)}.items():
+    for minlength in (0, 7):
+        same("bincount", f"{label}, minlength={minlength}", counted, args=(None, minlength), differentiable=False)
+        sums = [lambda x, w, m=minlength, f=f: f(x, w, m) * 1.0 for f in (tt.bincount, np.bincount)]
+        case("bincount", f"weights, {label}, minlength={minlength}", *sums, counted, normal(*counted.shape))
+
 # ------------------------------------------------------------------------------------------------------------- indexing
 
 INDICES: dict[str, Any] = {
@@ -723,6 +761,15 @@ for lead in [(3,), (2, 3), (), (0,), (2, 0)]:
         f=all_ops["rows_matmul"],
         want=lambda x, y: rows(x).T @ rows(y),
     )
+DOTS = "3 3 | 2,3 3 | 3 3,2 | 2,3 3,4 | 2,2,3 3 | 2,2,3 3,4 | 3 2,3,4 | 2,3 2,3,4 | 2,2,3 2,3,1 | 0,3 3,2 | 2,0 0,3 | 0 0"
+for text in DOTS.split("|"):
+    a, b = [[int(n) for n in shape.split(",")] for shape in text.split()]
+    same("dot", f"{a} {b}", normal(*a), normal(*b))
+for a, b in [([], [2, 3]), ([3], []), ([], [])]:
+    same("dot", f"{a} {b}", normal(*a), normal(*b))
+same("dot", "a number", normal(3), args=(1.5,))
+same("dot", "integers", ints(9, 2, 3), ints(9, 3), **no_gradient)
+case("dot", "of itself", *[lambda x: x.dot(x)] * 2, normal(3, 3))
 for a, b in [([3], [4]), ([2, 2], [3]), ([], [2]), ([0], [3])]:
     same("outer", f"{a} {b}", normal(*a), normal(*b))
 case("outer", "of itself", lambda x: tt.outer(x, x), lambda x: np.outer(x, x), normal(3))
@@ -1284,6 +1331,23 @@ same(
     want=lambda x, weight, targets: cross_entropy(x @ weight.T, targets),
 )
 
+
+def cosine_similarity(x: Any, y: Any, axis: int = 1, eps: float = 1e-8) -> Any:
+    x, y = np.broadcast_arrays(x, y)
+    return (x * y).sum(axis) / np.maximum(euclidean(x, axis), eps) / np.maximum(euclidean(y, axis), eps)
+
+
+for a, b, axis in [((2, 3), (2, 3), 1), ((2, 3), (3,), 0), ((2, 3, 2), (1, 2), 1), ((2, 1, 3), (4, 3), -1), ((0, 3), (3,), 1)]:
+    same("cosine_similarity", f"{a} {b}, axis={axis}", nonzero(*a), nonzero(*b), args=(axis,), want=cosine_similarity)
+same("cosine_similarity", "short", nonzero(2, 3), nonzero(2, 3), kwargs={"eps": 10.0}, want=cosine_similarity)
+case(
+    "cosine_similarity",
+    "of itself",
+    lambda x: tt.cosine_similarity(x, x * x),
+    lambda x: cosine_similarity(x, x * x),
+    nonzero(2, 3),
+)
+
 ids, scale = np.array([0, 2, 1]), np.array([0.5, 1.0, 2.0])
 for reduction in ("mean", "sum", "none"):
     distances = {
@@ -1492,6 +1556,13 @@ PROMISES = [
     Promise("attention, -inf added", added_nowhere, [[1.0, 2.0], [3.0, 4.0]], zeros, zeros),
     Promise("attention, the lowest added", bias_of_the_lowest, [[1.0], [3.0]], [[2], [2]], [[1], [1]]),
     Promise("attention's bias", hiding_bias, [[-inf, -inf], [-inf, 1.0]], [[0], [3]], zeros),
+    Promise(
+        "cosine similarity with 0",
+        lambda x: tt.cosine_similarity(x, tt.tensor([3.0, 4.0], "float64"), -1, 0.1),
+        [[0.0, 0.0], [2.0, 0.0], [inf, 0.0]],
+        [0, 0.6, nan],
+        [[6, 8], [0, 0.4], [nan, nan]],
+    ),
     Promise("prod of one zero", tt.prod, [0.0, 2.0, 3.0], 0, [6, 0, 0]),
     Promise("prod of two zeros", tt.prod, [0.0, 0.0, 3.0], 0, [0, 0, 0]),
     Promise("astype to integers", lambda x: x.astype("int64").astype("float64") + x, [1.5, -1.5], [2.5, -2.5], [1, 1]),

@@ -21,6 +21,7 @@ from tinytensor.functional.normalization import *
 from tinytensor.functional.recurrence import *
 from tinytensor.functional.regularization import *
 from tinytensor.functional.rotation import *
+from tinytensor.functional.similarity import *
 from tinytensor.gradcheck import GradcheckError, gradcheck
 from tinytensor.graph import draw_graph
 from tinytensor.io import FileError, load, save
@@ -32,6 +33,7 @@ from tinytensor.ops.elementwise import *
 from tinytensor.ops.indexing import *
 from tinytensor.ops.linear_algebra import *
 from tinytensor.ops.reductions import *
+from tinytensor.ops.sequences import *
 from tinytensor.ops.shapes import *
 from tinytensor.random import seed
 from tinytensor.tensor import Tensor, grad

@@ -199,8 +199,9 @@ def kinds_of(function: Callable[..., Any], takes_arrays: bool = False) -> dict[s
 def checked(function: Function, takes_arrays: bool = False) -> Function:
     """Declare a function, or an ``__init__``, that takes what its annotations say, and nothing else; see above."""
     kinds = kinds_of(function, takes_arrays)
-    names, places = list(kinds), list(kinds.values())
-    takes_more = inspect.Parameter.VAR_POSITIONAL in [p.kind for p in inspect.signature(function).parameters.values()]
+    of_places = {name: p.kind for name, p in inspect.signature(function).parameters.items() if p.kind is not p.KEYWORD_ONLY}
+    names, places = list(of_places), [kinds[name] for name in of_places]
+    takes_more = inspect.Parameter.VAR_POSITIONAL in of_places.values()
 
     @functools.wraps(function)
     def call(*given: Any, **named: Any) -> Any:

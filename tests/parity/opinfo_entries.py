@@ -34,11 +34,13 @@ ALIKE = """
     all amax=max amin=min any argmax argmin cummax cummin cumprod cumsum log_softmax log_softmax.with_dtype=log_softmax
     logsumexp max.reduction_no_dim=max mean min.reduction_no_dim=min prod softmax softmax.with_dtype=softmax sum
 
+    diff meshgrid.variadic_tensors=meshgrid nn.functional.cosine_similarity=cosine_similarity
+
     __getitem__=getitem broadcast_to cat=concatenate diag diagonal hstack movedim=moveaxis permute=transpose repeat=tile
     reshape roll squeeze squeeze.multiple=squeeze stack t=transpose take tile transpose=swapaxes tril triu
     unsqueeze=expand_dims view=reshape vstack
 
-    bmm=matmul dot=matmul matmul mm=matmul mv=matmul nn.functional.linear=linear outer
+    bmm=matmul dot matmul mm=matmul mv=matmul nn.functional.linear=linear outer
 
     eye full full_like linspace ones ones_like zeros zeros_like
 
@@ -212,6 +214,11 @@ ENTRIES: dict[str, Callable[..., Any]] = {
     "split": split,
     "split.list_args": split,
     "split_with_sizes": split,
+    "meshgrid.list_of_tensors": lambda xs, indexing: tt.meshgrid(*xs, indexing=indexing),
+    "tensor_split": lambda x, parts, axis=0: tt.array_split(
+        x, parts if isinstance(parts, (int, tuple)) else parts.tolist(), axis
+    ),
+    "bincount": lambda x, weights=None, minlength=0: tt.bincount(x, weights, minlength),
     "unbind": lambda x, axis=0: list(tt.moveaxis(x, axis, 0)),
     "expand_as": lambda x, y: tt.broadcast_to(x, y.shape),
     "flip": lambda x, dims: tt.flip(x, dims),
@@ -331,6 +338,11 @@ DIFFERENCES = [
         "cat",
         "PyTorch passes over an empty tensor that has other axes than the rest",
         lambda sample, dtype: len({x.ndim for x in sample.input}) > 1,
+    ),
+    Difference(
+        "bincount",
+        "integers as weights become float32, as elsewhere; in PyTorch float64",
+        lambda sample, dtype: sample.kwargs["weights"] is not None and not sample.kwargs["weights"].is_floating_point(),
     ),
     Difference("squeeze squeeze.multiple", "an axis of another length than 1 is an error, as in NumPy", not_of_length_1),
     Difference("transpose", "of a scalar no axes can be swapped, as in NumPy", lambda sample, dtype: sample.input.ndim == 0),

@@ -161,6 +161,7 @@ COMPUTED: dict[str, Callable[..., Any]] = {name: getattr(np, name) for name in N
     "linear": cases.linear,
     "rotate_pairs": cases.rotated,
     "norm_and_rotate": norm_and_rotate,
+    "cosine_similarity": cases.cosine_similarity,
     "layer_norm": cases.layer_norm,
     "rms_norm": cases.rms_norm,
     "dropout": lambda x, p: x * cases.survivors(x.shape, 1 - p),

@@ -195,7 +195,7 @@ def test_what_the_caller_changes_later_changes_no_gradient(name):
 GUIDE = (Path(__file__).parents[2] / "docs/guides/from_numpy.md").read_text("utf-8")
 # The tensors, which NumPy gives many names.
 OUR_FIRST = "x y tensors subscripts start constant_values".split()
-THEIR_FIRST = "A a arr array arrays ary b m tup v x1 x2 start_or_stop operands kwargs".split()
+THEIR_FIRST = "A a arr array arrays ary b m tup v x1 x2 start_or_stop operands xi kwargs".split()
 OTHER_FUNCTIONS = {"trace", "load", "save"}
 ALIKE = [
     name

@@ -13,6 +13,7 @@ from tinytensor.backend import xp
 # These wait for the GPU: CuPy's sort may, and the others look at values.
 WAIT = {
     "allclose": "reading a value",
+    "bincount": "reading a value",
     "argsort": "argsort cannot be captured",
     "one_hot": "reading a value",
     "sort": "argsort cannot be captured",
