@@ -786,6 +786,45 @@ for constant in [(0,), (1,), (2,), (0, 1), (1, 2), (0, 2)]:
     same("linear", f"constant {constant}", normal(2, 3, 4), normal(2, 4), normal(2), want=linear, constant=constant)
 case("linear", "of itself", lambda x: tt.linear(x, x, x[0, :3]), lambda x: x @ x.T + x[0, :3], normal(3, 4))
 
+
+def eye(x: Any) -> Any:
+    return (tt if isinstance(x, tt.Tensor) else np).eye(x.shape[-1], dtype=x.dtype)
+
+
+def small(*shape: int) -> Any:
+    return 0.3 * normal(*shape)
+
+
+def of_matrix(op: str, name: str, result: Any = lambda out: out, make: Any = None, **options: Any) -> None:
+    """Cases of a function of matrices that are far from singular ones, as ``make`` makes them."""
+    make = make or (lambda x: x + 2 * eye(x))
+    for shape in [(3, 3), (2, 3, 3), (2, 1, 2, 2), (1, 1), (0, 0), (2, 0, 0), (0, 2, 2)]:
+        functions = [getattr(linalg, name) for linalg in (tt.linalg, np.linalg)]
+        case(op, f"{shape}", *[lambda x, f=f: result(f(make(x))) for f in functions], small(*shape), **options)
+
+
+of_matrix("inv", "inv")
+of_matrix("det", "det")
+of_matrix("slogdet_sign", "slogdet", lambda out: out[0], lambda x: (x + 2 * eye(x))[..., ::-1], differentiable=False)
+of_matrix("slogdet_logarithm", "slogdet", lambda out: out[1], lambda x: (x + 2 * eye(x))[..., ::-1])
+of_matrix("cholesky", "cholesky", make=lambda x: x @ x.swapaxes(-1, -2) + 0.5 * eye(x))
+singular = np.array([[1.0, 2.0, 3.0], [2.0, 4.0, 6.0], [1.0, 0.0, 1.0]])
+among_others = np.stack([2 * np.eye(3) + small(3, 3), singular])
+for label, x in {"one row twice another": singular, "among others": among_others, "0": np.zeros((2, 2))}.items():
+    same("det", f"singular, {label}", x, f=tt.linalg.det, want=np.linalg.det)
+for a, b in [
+    ((3, 3), (3,)),
+    ((3, 3), (3, 2)),
+    ((2, 3, 3), (3,)),
+    ((2, 1, 2, 2), (3, 2, 4)),
+    ((2, 2), (3, 2, 1)),
+    ((0, 0), (0,)),
+]:
+    for constant in [(), (0,), (1,)]:
+        solved = [lambda x, y, f=f: f(x + 2 * eye(x), y) for f in (tt.linalg.solve, np.linalg.solve)]
+        case("solve", f"{a} {b}" + f", constant {constant}" * bool(constant), *solved, small(*a), normal(*b), constant=constant)
+case("inv", "of itself", *[lambda x, f=f: x @ f(x @ x + eye(x)) for f in (tt.linalg.inv, np.linalg.inv)], small(3, 3))
+
 EINSUMS = """
     ij,jk->ik 2,3 3,4 | ij,jk 2,3 3,4 | bij,bjk->bik 2,2,3 2,3,2 | ij,kj-> 2,3 2,3 | ij,kl->ik 2,3 2,2 | i,i-> 3 3 |
     i,j->ij 3 2 | i,j->ji 3 2 | ...ij,...jk->...ik 2,2,3 3,2 | ...ij,...jk->...ik 1,2,3 2,3,2 | ...i,...i 2,3 2,3 |

@@ -6,7 +6,7 @@ kernels/numpy, trace.
 ``from tinytensor import distributed`` is for several processes. It is not imported here, as most programs are one.
 """
 
-from tinytensor import functional, nn, optim, parallel, random
+from tinytensor import functional, linalg, nn, optim, parallel, random
 from tinytensor.backend import BackendError
 from tinytensor.backend import name as backend_name
 from tinytensor.capture import capture

@@ -59,7 +59,15 @@ SHORT = {"Axes": "int | Sequence[int] | None", "Shape": "int | Sequence[int]", "
 def public() -> Iterator[tuple[str, Callable[..., Any]]]:
     """Every function and class that users call, each once, with its name."""
     seen = set()
-    for module, folder in ((tt, ""), (functional, ""), (tt.random, ".random"), (nn, ""), (nn.init, ".nn.init"), (optim, "")):
+    for module, folder in (
+        (tt, ""),
+        (functional, ""),
+        (tt.linalg, ".linalg"),
+        (tt.random, ".random"),
+        (nn, ""),
+        (nn.init, ".nn.init"),
+        (optim, ""),
+    ):
         for name, function in vars(module).items():
             is_ours = str(getattr(function, "__module__", "")).startswith("tinytensor" + folder)
             if not name.startswith("_") and callable(function) and is_ours and id(function) not in seen:
