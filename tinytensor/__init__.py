@@ -13,6 +13,7 @@ from tinytensor.capture import capture
 from tinytensor.capturing import CaptureError
 from tinytensor.checkpoint import checkpoint
 from tinytensor.creation import arange, eye, from_dlpack, full, full_like, linspace, ones, ones_like, tensor, zeros, zeros_like
+from tinytensor.derivatives import hessian, hvp, jacobian
 from tinytensor.modes import detect_anomaly, enable_grad, full_precision, keep_values, no_grad
 from tinytensor.functional.attention import *
 from tinytensor.functional.classification import *
