@@ -181,6 +181,11 @@ UNARY: list[tuple[str, Callable[..., Any], Callable[..., Any], Callable[..., Any
     ("arcsin", tt.arcsin, np.arcsin, lambda *shape: 2 * unit(*shape) - 1),
     ("arccos", tt.arccos, np.arccos, lambda *shape: 2 * unit(*shape) - 1),
     ("arctan", tt.arctan, np.arctan, normal),
+    ("arcsinh", tt.arcsinh, np.arcsinh, normal),
+    ("arccosh", tt.arccosh, np.arccosh, lambda *shape: 1 + positive(*shape)),
+    ("arctanh", tt.arctanh, np.arctanh, lambda *shape: 2 * unit(*shape) - 1),
+    ("degrees", tt.degrees, np.degrees, normal),
+    ("radians", tt.radians, np.radians, normal),
     ("sinh", tt.sinh, np.sinh, normal),
     ("cosh", tt.cosh, np.cosh, normal),
     ("tanh", tt.tanh, np.tanh, normal),
@@ -256,6 +261,8 @@ BINARY = [
     ("maximum", tt.maximum, np.maximum, even, odd),
     ("minimum", tt.minimum, np.minimum, even, odd),
     ("logaddexp", tt.logaddexp, np.logaddexp, normal, normal),
+    ("hypot", tt.hypot, np.hypot, nonzero, nonzero),
+    ("arctan2", tt.arctan2, np.arctan2, nonzero, positive),
     ("floor_divide", tt.floor_divide, np.floor_divide, between, divisors),
     ("remainder", tt.remainder, np.remainder, between, divisors),
 ]
@@ -545,6 +552,44 @@ for op in ("tril", "triu"):
     same(op, "booleans", np.ones((3, 3), bool), **no_gradient)
     same(op, "integers", ints(9, 3, 3), **no_gradient)
 
+# ------------------------------------------------------------------------------------------------------------ sequences
+
+for n, axis in [(1, -1), (1, 0), (2, 1), (3, -1), (0, 0), (4, 1), (6, 1)]:
+    same("diff", f"n={n}, axis={axis}", normal(3, 4), args=(n, axis))
+same("diff", "zero-size", normal(0, 2), args=(1, 0))
+same("diff", "integers", ints(9, 5), kwargs={"prepend": 3}, differentiable=False)
+same("diff", "unsigned integers", ints(9, 5).astype(np.uint8), differentiable=False)
+same("diff", "booleans", bools(9), args=(2,), differentiable=False)
+same("diff", "numbers around", normal(3, 4), kwargs={"axis": 0, "prepend": 0, "append": 1.5})
+for shape in [(3, 2), (3, 1), ()]:
+    around = [lambda x, y, f=f: f(x, prepend=y, append=y) for f in (tt.diff, np.diff)]
+    case("diff", f"{shape} around", *around, normal(3, 4), normal(*shape))
+for indexing in ("xy", "ij"):
+    for shapes in [
+        ((3,),),
+        ((3,), (2,)),
+        ((3,), (2,), (4,)),
+        ((3,), (2,), (1,), (2,)),
+        ((), (2,)),
+        ((0,), (2,)),
+        ((2, 2), (3,)),
+    ]:
+        for i in range(len(shapes)):
+            grids = [lambda *xs, f=f, i=i, n=indexing: f(*xs, indexing=n)[i] for f in (tt.meshgrid, np.meshgrid)]
+            constant = tuple(j for j in range(len(shapes)) if j != i)
+            case("meshgrid", f"{shapes} [{i}], {indexing}", *grids, *[normal(*s) for s in shapes], constant=constant)
+case("meshgrid", "together", *[lambda x, y, np=np: np.multiply(*np.meshgrid(x, y)) for np in (tt, np)], normal(3), normal(2))
+for parts, axis in [(3, 0), (5, 0), (9, 0), (2, -1), ([1, 3], 0), ([], 0)]:
+    for piece in (0, -1):
+        cut = [lambda x, f=f, p=parts, a=axis, i=piece: f(x, p, a)[i] for f in (tt.array_split, np.array_split)]
+        case("array_split", f"{parts}, axis={axis} [{piece}]", *cut, normal(7, 3))
+case("array_split", "of nothing", *[lambda x, f=f: f(x, 3)[1] for f in (tt.array_split, np.array_split)], normal(0, 2))
+for label, counted in {"some": np.array([1, 4, 1, 1]), "none": ints(4, 0), "small": np.array([200, 3, 200], np.uint8)}.items():
+    for minlength in (0, 7):
+        same("bincount", f"{label}, minlength={minlength}", counted, args=(None, minlength), differentiable=False)
+        sums = [lambda x, w, m=minlength, f=f: f(x, w, m) * 1.0 for f in (tt.bincount, np.bincount)]
+        case("bincount", f"weights, {label}, minlength={minlength}", *sums, counted, normal(*counted.shape))
+
 # ------------------------------------------------------------------------------------------------------------- indexing
 
 INDICES: dict[str, Any] = {
@@ -716,6 +761,15 @@ for lead in [(3,), (2, 3), (), (0,), (2, 0)]:
         f=all_ops["rows_matmul"],
         want=lambda x, y: rows(x).T @ rows(y),
     )
+DOTS = "3 3 | 2,3 3 | 3 3,2 | 2,3 3,4 | 2,2,3 3 | 2,2,3 3,4 | 3 2,3,4 | 2,3 2,3,4 | 2,2,3 2,3,1 | 0,3 3,2 | 2,0 0,3 | 0 0"
+for text in DOTS.split("|"):
+    a, b = [[int(n) for n in shape.split(",")] for shape in text.split()]
+    same("dot", f"{a} {b}", normal(*a), normal(*b))
+for a, b in [([], [2, 3]), ([3], []), ([], [])]:
+    same("dot", f"{a} {b}", normal(*a), normal(*b))
+same("dot", "a number", normal(3), args=(1.5,))
+same("dot", "integers", ints(9, 2, 3), ints(9, 3), **no_gradient)
+case("dot", "of itself", *[lambda x: x.dot(x)] * 2, normal(3, 3))
 for a, b in [([3], [4]), ([2, 2], [3]), ([], [2]), ([0], [3])]:
     same("outer", f"{a} {b}", normal(*a), normal(*b))
 case("outer", "of itself", lambda x: tt.outer(x, x), lambda x: np.outer(x, x), normal(3))
@@ -731,6 +785,45 @@ for shape in [(3, 4), (4,), (2, 3, 4), (0, 4), (2, 0, 4), (3, 0)]:
 for constant in [(0,), (1,), (2,), (0, 1), (1, 2), (0, 2)]:
     same("linear", f"constant {constant}", normal(2, 3, 4), normal(2, 4), normal(2), want=linear, constant=constant)
 case("linear", "of itself", lambda x: tt.linear(x, x, x[0, :3]), lambda x: x @ x.T + x[0, :3], normal(3, 4))
+
+
+def eye(x: Any) -> Any:
+    return (tt if isinstance(x, tt.Tensor) else np).eye(x.shape[-1], dtype=x.dtype)
+
+
+def small(*shape: int) -> Any:
+    return 0.3 * normal(*shape)
+
+
+def of_matrix(op: str, name: str, result: Any = lambda out: out, make: Any = None, **options: Any) -> None:
+    """Cases of a function of matrices that are far from singular ones, as ``make`` makes them."""
+    make = make or (lambda x: x + 2 * eye(x))
+    for shape in [(3, 3), (2, 3, 3), (2, 1, 2, 2), (1, 1), (0, 0), (2, 0, 0), (0, 2, 2)]:
+        functions = [getattr(linalg, name) for linalg in (tt.linalg, np.linalg)]
+        case(op, f"{shape}", *[lambda x, f=f: result(f(make(x))) for f in functions], small(*shape), **options)
+
+
+of_matrix("inv", "inv")
+of_matrix("det", "det")
+of_matrix("slogdet_sign", "slogdet", lambda out: out[0], lambda x: (x + 2 * eye(x))[..., ::-1], differentiable=False)
+of_matrix("slogdet_logarithm", "slogdet", lambda out: out[1], lambda x: (x + 2 * eye(x))[..., ::-1])
+of_matrix("cholesky", "cholesky", make=lambda x: x @ x.swapaxes(-1, -2) + 0.5 * eye(x))
+singular = np.array([[1.0, 2.0, 3.0], [2.0, 4.0, 6.0], [1.0, 0.0, 1.0]])
+among_others = np.stack([2 * np.eye(3) + small(3, 3), singular])
+for label, x in {"one row twice another": singular, "among others": among_others, "0": np.zeros((2, 2))}.items():
+    same("det", f"singular, {label}", x, f=tt.linalg.det, want=np.linalg.det)
+for a, b in [
+    ((3, 3), (3,)),
+    ((3, 3), (3, 2)),
+    ((2, 3, 3), (3,)),
+    ((2, 1, 2, 2), (3, 2, 4)),
+    ((2, 2), (3, 2, 1)),
+    ((0, 0), (0,)),
+]:
+    for constant in [(), (0,), (1,)]:
+        solved = [lambda x, y, f=f: f(x + 2 * eye(x), y) for f in (tt.linalg.solve, np.linalg.solve)]
+        case("solve", f"{a} {b}" + f", constant {constant}" * bool(constant), *solved, small(*a), normal(*b), constant=constant)
+case("inv", "of itself", *[lambda x, f=f: x @ f(x @ x + eye(x)) for f in (tt.linalg.inv, np.linalg.inv)], small(3, 3))
 
 EINSUMS = """
     ij,jk->ik 2,3 3,4 | ij,jk 2,3 3,4 | bij,bjk->bik 2,2,3 2,3,2 | ij,kj-> 2,3 2,3 | ij,kl->ik 2,3 2,2 | i,i-> 3 3 |
@@ -1281,6 +1374,23 @@ same(
     want=lambda x, weight, targets: cross_entropy(x @ weight.T, targets),
 )
 
+
+def cosine_similarity(x: Any, y: Any, axis: int = 1, eps: float = 1e-8) -> Any:
+    x, y = np.broadcast_arrays(x, y)
+    return (x * y).sum(axis) / np.maximum(euclidean(x, axis), eps) / np.maximum(euclidean(y, axis), eps)
+
+
+for a, b, axis in [((2, 3), (2, 3), 1), ((2, 3), (3,), 0), ((2, 3, 2), (1, 2), 1), ((2, 1, 3), (4, 3), -1), ((0, 3), (3,), 1)]:
+    same("cosine_similarity", f"{a} {b}, axis={axis}", nonzero(*a), nonzero(*b), args=(axis,), want=cosine_similarity)
+same("cosine_similarity", "short", nonzero(2, 3), nonzero(2, 3), kwargs={"eps": 10.0}, want=cosine_similarity)
+case(
+    "cosine_similarity",
+    "of itself",
+    lambda x: tt.cosine_similarity(x, x * x),
+    lambda x: cosine_similarity(x, x * x),
+    nonzero(2, 3),
+)
+
 ids, scale = np.array([0, 2, 1]), np.array([0.5, 1.0, 2.0])
 for reduction in ("mean", "sum", "none"):
     distances = {
@@ -1441,6 +1551,18 @@ PROMISES = [
     Promise("topk of the smallest", lambda x: tt.topk(x, 2, largest=False)[0], [1.0, 0.0, 1.0, 3.0], [0, 1], [1, 1, 0, 0]),
     Promise("descending sort of equals", lambda x: tt.sort(x, descending=True)[:2], [1.0, 3.0, 3.0, 3.0], [3, 3], [0, 1, 1, 0]),
     Promise("sort of equals", lambda x: tt.sort(x)[:2] * 3, [2.0, 1.0, 1.0], [3, 3], [0, 3, 3]),
+    Promise("hypot at the origin", lambda x: tt.hypot(x, x * 0), [0.0, -2.0], [0, 2], [0, -1]),
+    Promise("hypot of one 0", lambda x: tt.hypot(x, 0.0) + tt.hypot(3.0, x), [0.0, 4.0], [3, 9], [0, 1.8]),
+    Promise("hypot far from 1", lambda x: tt.hypot(x, 4e-200), [3e-200, 3e200, inf], [5e-200, 3e200, inf], [0.6, 1, nan]),
+    Promise("arctan2 at the origin, y", lambda y: tt.arctan2(y, 0.0), [0.0, 2.0], [0, math.pi / 2], [0, 0]),
+    Promise("arctan2 at the origin, x", lambda x: tt.arctan2(0.0, x), [0.0, -0.0, -2.0], [0, math.pi, math.pi], [0, 0, 0]),
+    Promise("arctan2 on the y axis", lambda x: tt.arctan2(2.0, x), [0.0, inf], [math.pi / 2, 0], [-0.5, 0]),
+    Promise("arctan2 far from 1", lambda y: tt.arctan2(y, 1e200), [1e200, 0.0], [math.pi / 4, 0], [0.5e-200, 1e-200]),
+    Promise("arcsinh far from 1", tt.arcsinh, [1e-200, 1e200, -inf], [1e-200, math.asinh(1e200), -inf], [1, 1e-200, 0]),
+    Promise("arccosh at the ends", tt.arccosh, [1.0, inf, 0.5], [0, inf, nan], [inf, 0, nan]),
+    Promise("arccosh not selected", lambda x: tt.where(x > 1, tt.arccosh(x), 0.0), [1.0, 1.25], [0, math.log(2)], [0, 4 / 3]),
+    Promise("arctanh at the ends", tt.arctanh, [-1.0, 0.0, 1.0], [-inf, 0, inf], [inf, 1, inf]),
+    Promise("arctanh not selected", lambda x: tt.where(x < 1, tt.arctanh(x), 0.0), [1.0, 0.0], [0, 0], [0, 1]),
     Promise("reciprocal not selected", lambda x: tt.where(x > 0, 1 / (x + 1), x), [0.0, 1.0], [0, 0.5], [1, -0.25]),
     Promise("sigmoid far out", tt.sigmoid, [-1000.0, 0.0, 1000.0], [0, 0.5, 1], [0, 0.25, 0]),
     Promise("softplus far out", tt.softplus, [-1000.0, 1000.0], [0, 1000], [0, 1]),
@@ -1477,6 +1599,13 @@ PROMISES = [
     Promise("attention, -inf added", added_nowhere, [[1.0, 2.0], [3.0, 4.0]], zeros, zeros),
     Promise("attention, the lowest added", bias_of_the_lowest, [[1.0], [3.0]], [[2], [2]], [[1], [1]]),
     Promise("attention's bias", hiding_bias, [[-inf, -inf], [-inf, 1.0]], [[0], [3]], zeros),
+    Promise(
+        "cosine similarity with 0",
+        lambda x: tt.cosine_similarity(x, tt.tensor([3.0, 4.0], "float64"), -1, 0.1),
+        [[0.0, 0.0], [2.0, 0.0], [inf, 0.0]],
+        [0, 0.6, nan],
+        [[6, 8], [0, 0.4], [nan, nan]],
+    ),
     Promise("prod of one zero", tt.prod, [0.0, 2.0, 3.0], 0, [6, 0, 0]),
     Promise("prod of two zeros", tt.prod, [0.0, 0.0, 3.0], 0, [0, 0, 0]),
     Promise("astype to integers", lambda x: x.astype("int64").astype("float64") + x, [1.5, -1.5], [2.5, -2.5], [1, 1]),

@@ -9,13 +9,14 @@ kernels/numpy, trace.
 import sys
 from typing import TYPE_CHECKING, Any
 
-from tinytensor import functional, nn, optim, parallel, random
+from tinytensor import functional, linalg, nn, optim, parallel, random
 from tinytensor.backend import BackendError
 from tinytensor.backend import name as backend_name
 from tinytensor.capture import capture
 from tinytensor.capturing import CaptureError
 from tinytensor.checkpoint import checkpoint
 from tinytensor.creation import arange, eye, from_dlpack, full, full_like, linspace, ones, ones_like, tensor, zeros, zeros_like
+from tinytensor.derivatives import hessian, hvp, jacobian
 from tinytensor.modes import detect_anomaly, enable_grad, full_precision, keep_values, no_grad
 from tinytensor.functional.attention import *
 from tinytensor.functional.classification import *
@@ -24,17 +25,20 @@ from tinytensor.functional.normalization import *
 from tinytensor.functional.recurrence import *
 from tinytensor.functional.regularization import *
 from tinytensor.functional.rotation import *
+from tinytensor.functional.similarity import *
 from tinytensor.gradcheck import GradcheckError, gradcheck
 from tinytensor.graph import draw_graph
 from tinytensor.io import FileError, load, save
 from tinytensor.kernels import name as kernels_name
 from tinytensor.missing import missing as _missing
 from tinytensor.ops.activations import *
+from tinytensor.ops.angles import *
 from tinytensor.ops.comparisons import *
 from tinytensor.ops.elementwise import *
 from tinytensor.ops.indexing import *
 from tinytensor.ops.linear_algebra import *
 from tinytensor.ops.reductions import *
+from tinytensor.ops.sequences import *
 from tinytensor.ops.shapes import *
 from tinytensor.random import seed
 from tinytensor.tensor import Tensor, grad

@@ -201,10 +201,10 @@ def kinds_of(function: Callable[..., Any], takes_arrays: bool = False) -> dict[s
 def checked(function: Function, takes_arrays: bool = False) -> Function:
     """Declare a function, or an ``__init__``, that takes what its annotations say, and nothing else; see above."""
     kinds = kinds_of(function, takes_arrays)
-    names, places = list(kinds), list(kinds.values())
-    kinds_of_parameters = [parameter.kind for parameter in inspect.signature(function).parameters.values()]
-    takes_more = inspect.Parameter.VAR_POSITIONAL in kinds_of_parameters
-    takes_any_name = inspect.Parameter.VAR_KEYWORD in kinds_of_parameters
+    of_places = {name: p.kind for name, p in inspect.signature(function).parameters.items() if p.kind is not p.KEYWORD_ONLY}
+    names, places = list(of_places), [kinds[name] for name in of_places]
+    takes_more = inspect.Parameter.VAR_POSITIONAL in of_places.values()
+    takes_any_name = inspect.Parameter.VAR_KEYWORD in of_places.values()
 
     @functools.wraps(function)
     def call(*given: Any, **named: Any) -> Any:
@@ -218,7 +218,7 @@ def checked(function: Function, takes_arrays: bool = False) -> Function:
                 )
         for key, value in named.items():
             if key not in kinds and not takes_any_name:
-                raise unknown_argument(_name(function, given), key, [n for n in names if n != "self"])
+                raise unknown_argument(_name(function, given), key, [n for n in kinds if n != "self"])
             kind = kinds.get(key)
             if kind is not None and type(value) not in kind.usual:
                 named[key] = kind.of(_name(function, given), key, value)

@@ -258,6 +258,16 @@ def _gibibytes(count: int) -> str:
     return f"{count / 2**30:.2f} GiB" if count >= 2**27 else f"{count / 2**20:.1f} MiB"
 
 
+def faults_are_errors() -> AbstractContextManager[Any]:
+    """A context in which CuPy's linear algebra raises LinAlgError for a singular matrix, as NumPy's does. Otherwise it gives
+    NaN, because the CPU must wait for the GPU to know."""
+    if xp is numpy:
+        return nullcontext()
+    import cupyx
+
+    return cupyx.errstate(linalg="raise")
+
+
 def no_warnings() -> AbstractContextManager[Any]:
     """A context without NumPy's floating-point warnings, which GPUs never give. log(0) is a valid result, and
     ``tt.detect_anomaly`` finds faults."""

@@ -3,7 +3,7 @@
 Most ops are also methods; the list is at the end of the class. These are functions only: ops on lists of tensors
 (``concatenate``, ``stack``, ``einsum``, ...), comparisons and bitwise ops, which have operators (``==``, ``&``, ...), the
 ``logical_`` ops, ``where``, ``scatter``, ``sum_rows``, ``diag``, ``embedding``, ``linear``, ``tensordot`` and ``gelu``. So are
-the functions of functional/.
+those of angles (``arctan2``, ...) and of sequences (``diff``, ...), and the functions of functional/.
 
 ``x += y`` makes a new tensor, and ``x[i] = y`` gives x a changed copy of its array. So neither changes another tensor that
 shares memory with x. But both change a leaf that requires gradients in place, as steps of an optimizer do, and only under
@@ -573,6 +573,7 @@ class Tensor:
     remainder, floor_divide, logaddexp = ops.remainder, ops.floor_divide, ops.logaddexp
     sin, cos, tanh, sigmoid, erf, clip = ops.sin, ops.cos, ops.tanh, ops.sigmoid, ops.erf, ops.clip
     tan, arcsin, arccos, arctan, sinh, cosh = ops.tan, ops.arcsin, ops.arccos, ops.arctan, ops.sinh, ops.cosh
+    arcsinh, arccosh, arctanh = ops.arcsinh, ops.arccosh, ops.arctanh
     maximum, minimum, masked_fill = ops.maximum, ops.minimum, ops.masked_fill
     relu, leaky_relu, silu, softplus = ops.relu, ops.leaky_relu, ops.silu, ops.softplus
     elu, logsigmoid, glu = ops.elu, ops.logsigmoid, ops.glu
@@ -586,7 +587,7 @@ class Tensor:
     take, take_along_axis, index_add = ops.take, ops.take_along_axis, ops.index_add
     sort, argsort, topk, one_hot = ops.sort, ops.argsort, ops.topk, ops.one_hot
     diagonal, roll, cumprod, cummax, cummin = ops.diagonal, ops.roll, ops.cumprod, ops.cummax, ops.cummin
-    matmul, outer, isnan, isfinite = ops.matmul, ops.outer, ops.isnan, ops.isfinite
+    matmul, dot, outer, isnan, isfinite = ops.matmul, ops.dot, ops.outer, ops.isnan, ops.isfinite
     isinf, isclose, allclose = ops.isinf, ops.isclose, ops.allclose
 
 

@@ -37,6 +37,7 @@ MODULES = [
     "tinytensor.nn.init",
     "tinytensor.optim",
     "tinytensor.random",
+    "tinytensor.linalg",
     "tinytensor.parallel",
     "tinytensor.distributed",
     "tinytensor.op",

@@ -20,6 +20,7 @@ from tinytensor import ops
 
 # Entries whose arguments fit the function of that name, or of the one after "=", as they are.
 ALIKE = """
+    acosh=arccosh asinh=arcsinh atan2=arctan2 atanh=arctanh deg2rad=radians hypot rad2deg=degrees
     abs acos=arccos asin=arcsin atan=arctan ceil cos cosh erf exp exp2 expm1 floor isfinite isinf isnan log log10 log1p log2
     bitwise_not=invert logical_not neg=negative reciprocal round rsqrt sgn=sign sigmoid sign sin sinh sqrt square tan tanh trunc
 
@@ -33,11 +34,13 @@ ALIKE = """
     all amax=max amin=min any argmax argmin cummax cummin cumprod cumsum log_softmax log_softmax.with_dtype=log_softmax
     logsumexp max.reduction_no_dim=max mean min.reduction_no_dim=min prod softmax softmax.with_dtype=softmax sum
 
+    diff meshgrid.variadic_tensors=meshgrid nn.functional.cosine_similarity=cosine_similarity
+
     __getitem__=getitem broadcast_to cat=concatenate diag diagonal hstack movedim=moveaxis permute=transpose repeat=tile
     reshape roll squeeze squeeze.multiple=squeeze stack t=transpose take tile transpose=swapaxes tril triu
     unsqueeze=expand_dims view=reshape vstack
 
-    bmm=matmul dot=matmul matmul mm=matmul mv=matmul nn.functional.linear=linear outer
+    bmm=matmul dot matmul mm=matmul mv=matmul nn.functional.linear=linear outer
 
     eye full full_like linspace ones ones_like zeros zeros_like
 
@@ -211,6 +214,11 @@ ENTRIES: dict[str, Callable[..., Any]] = {
     "split": split,
     "split.list_args": split,
     "split_with_sizes": split,
+    "meshgrid.list_of_tensors": lambda xs, indexing: tt.meshgrid(*xs, indexing=indexing),
+    "tensor_split": lambda x, parts, axis=0: tt.array_split(
+        x, parts if isinstance(parts, (int, tuple)) else parts.tolist(), axis
+    ),
+    "bincount": lambda x, weights=None, minlength=0: tt.bincount(x, weights, minlength),
     "unbind": lambda x, axis=0: list(tt.moveaxis(x, axis, 0)),
     "expand_as": lambda x, y: tt.broadcast_to(x, y.shape),
     "flip": lambda x, dims: tt.flip(x, dims),
@@ -252,6 +260,12 @@ ENTRIES: dict[str, Callable[..., Any]] = {
     "inner": lambda x, y: tt.einsum("...i,...i", x, y) if x.ndim and y.ndim else x * y,
     "linalg.multi_dot": lambda xs: functools.reduce(tt.matmul, xs),
     "tensordot": lambda x, y, dims: tt.tensordot(x, y, dims),
+    "linalg.inv": lambda x: tt.linalg.inv(x),
+    "linalg.det": lambda x: tt.linalg.det(x),
+    "linalg.slogdet": lambda x: tt.linalg.slogdet(x),
+    "logdet": lambda x: tt.where(tt.linalg.slogdet(x)[0] > 0, tt.linalg.slogdet(x)[1], math.nan),
+    "linalg.cholesky": lambda x, upper=False: tt.linalg.cholesky(x).swapaxes(-1, -2) if upper else tt.linalg.cholesky(x),
+    "linalg.solve": lambda x, y: tt.linalg.solve(x, y),
     "linalg.vecdot": lambda x, y, axis=-1: tt.sum(x * y, axis),
     "arange": lambda x, *args, end=None, **dtype: tt.arange(x, *([] if end is None else [end]), *args, **dtype),
     # Networks.
@@ -330,6 +344,16 @@ DIFFERENCES = [
         "cat",
         "PyTorch passes over an empty tensor that has other axes than the rest",
         lambda sample, dtype: len({x.ndim for x in sample.input}) > 1,
+    ),
+    Difference(
+        "bincount",
+        "integers as weights become float32, as elsewhere; in PyTorch float64",
+        lambda sample, dtype: sample.kwargs["weights"] is not None and not sample.kwargs["weights"].is_floating_point(),
+    ),
+    Difference(
+        "linalg.solve",
+        "only a 1-d y is a vector, as in NumPy; in PyTorch each row is one, too, where x has one axis more",
+        lambda sample, dtype: sample.args[0].ndim == sample.input.ndim - 1 > 1,
     ),
     Difference("squeeze squeeze.multiple", "an axis of another length than 1 is an error, as in NumPy", not_of_length_1),
     Difference("transpose", "of a scalar no axes can be swapped, as in NumPy", lambda sample, dtype: sample.input.ndim == 0),

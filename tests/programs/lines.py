@@ -77,6 +77,23 @@ def cut(w: Writer) -> str:
     return f"tt.split({x}, {places}, {a})[{w.integer(0, places - 1 if isinstance(places, int) else 2)}]"
 
 
+def pieces(w: Writer) -> str:
+    x, a = w.value("any", 1), w.axis()
+    parts = w.integer(1, 4)
+    return f"tt.array_split({x}, {parts}, {a})[{w.integer(0, parts - 1)}]"
+
+
+def grid(w: Writer) -> str:
+    count = w.integer(1, 3)
+    along = [w.of((w.integer(1, 3),)) for _ in range(count)]
+    return f"tt.meshgrid({', '.join(along)}, indexing={w.choice(['xy', 'ij'])!r})[{w.integer(0, count - 1)}]"
+
+
+def dotted(w: Writer) -> str:
+    n, k, m = [w.integer(1, 3) for _ in range(3)]
+    return f"tt.dot({w.of(w.choice([(n, k), (k,), (2, n, k)]))}, {w.of(w.choice([(k, m), (k,), (2, k, m)]))})"
+
+
 def indexed(w: Writer) -> str:
     """Any of NumPy's ways to index."""
     x = w.value("any", 1)
@@ -175,12 +192,15 @@ def converted(w: Writer) -> Any:
 
 TABLE: dict[str, Line | list[Line]] = {
     "abs negative relu sign square": "tt.OP({n})",
-    "arctan cos cosh elu erf exp exp2 expm1 logsigmoid sigmoid silu sin sinh softplus tanh": "tt.OP({any})",
+    "arcsinh arctan degrees radians": "tt.OP({any})",
+    "cos cosh elu erf exp exp2 expm1 logsigmoid sigmoid silu sin sinh softplus tanh": "tt.OP({any})",
     "gelu": "tt.gelu({any}, {'none' | 'tanh'})",
     "ceil floor round trunc": "tt.OP({n} * {1 | 2 | 4})",
     "log log10 log2 reciprocal rsqrt sqrt": "tt.OP({positive})",
     "log1p": "tt.log1p(tt.abs({any}))",
-    "arccos arcsin": "tt.OP(tt.tanh({any}) * 0.9)",
+    "arccos arcsin arctanh": "tt.OP(tt.tanh({any}) * 0.9)",
+    "arccosh": "tt.arccosh(tt.abs({any}) + 1.5)",
+    "arctan2 hypot": "tt.OP({n}, {divisor})",
     "leaky_relu": "tt.leaky_relu({n}, 0.1)",
     "tan": "tt.tan(tt.tanh({any}))",
     "copy isfinite isinf isnan logical_not": "tt.OP({any})",
@@ -235,6 +255,10 @@ TABLE: dict[str, Line | list[Line]] = {
     "reshape": reshaped,
     "roll": "tt.roll({any1}, {-2..3}, {optional axis})",
     "split": cut,
+    "array_split": pieces,
+    "meshgrid": grid,
+    "diff": ["tt.diff({any1}, {0..2}, {axis})", "tt.diff({f1}, prepend={number}, append=0.5)"],
+    "bincount": lambda w: f"tt.bincount(tt.tensor({w.ids(4, (3,))}), {w.of((3,))}, {w.integer(0, 5)})",
     "squeeze": "tt.squeeze({any})",
     "tile": "tt.tile({any}, {2 | (2, 1) | (1, 2)})",
     "transpose": transposed,
@@ -250,6 +274,7 @@ TABLE: dict[str, Line | list[Line]] = {
     "embedding": lambda w: f"tt.embedding(tt.tensor({w.ids(3, w.choice([(2,), (2, 2), ()]))}), {w.of((3, 2))})",
     "sum_rows": lambda w: f"tt.sum_rows({w.of((4, 2))}, tt.tensor({w.ids(3, (4,))}), 3)",
     "matmul": product,
+    "dot": dotted,
     "linear": linear,
     "rotate_pairs": "tt.rotate_pairs({(2, 4)}, tt.tensor([0.5, -0.25]), tt.tensor([0.75, 2.0]))",
     "norm_and_rotate": [
@@ -271,6 +296,7 @@ TABLE: dict[str, Line | list[Line]] = {
     ],
     "layer_norm": norm_with("weight", "bias"),
     "rms_norm": norm_with("weight"),
+    "cosine_similarity": "tt.cosine_similarity({f1}, {other}, -1, {0.1 | 0.5})",
     "dropout": "tt.dropout({f}, {0.0 | 0.3 | 1.0})",
     "causal_mask": "tt.causal_mask({1..3}, {1..3})",
     "scaled_dot_product_attention": attend,

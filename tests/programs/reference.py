@@ -137,7 +137,10 @@ MOVED_OR_CHOSEN: dict[str, Callable[..., Any]] = {
     "cummin": lambda x, axis: running(np.minimum, x, axis),
     "prod": lambda x, axis=None, keepdims=False: np.prod(x, axis=axis, keepdims=keepdims),
 }
-NUMPY_NAMES = "arccos arcsin arctan cos cosh exp exp2 expm1 log log10 log1p log2 logaddexp mean sin sinh sqrt std tan tanh var"
+NUMPY_NAMES = """
+    arccos arccosh arcsin arcsinh arctan arctan2 arctanh cos cosh degrees exp exp2 expm1 hypot log log10 log1p log2 logaddexp
+    mean radians sin sinh sqrt std tan tanh var
+"""
 COMPUTED: dict[str, Callable[..., Any]] = {name: getattr(np, name) for name in NUMPY_NAMES.split()} | {
     "erf": lambda x: cases.erf(x) if x.size else x,
     "sigmoid": cases.sigmoid,
@@ -158,6 +161,7 @@ COMPUTED: dict[str, Callable[..., Any]] = {name: getattr(np, name) for name in N
     "linear": cases.linear,
     "rotate_pairs": cases.rotated,
     "norm_and_rotate": norm_and_rotate,
+    "cosine_similarity": cases.cosine_similarity,
     "layer_norm": cases.layer_norm,
     "rms_norm": cases.rms_norm,
     "dropout": lambda x, p: x * cases.survivors(x.shape, 1 - p),

@@ -59,7 +59,15 @@ SHORT = {"Axes": "int | Sequence[int] | None", "Shape": "int | Sequence[int]", "
 def public() -> Iterator[tuple[str, Callable[..., Any]]]:
     """Every function and class that users call, each once, with its name."""
     seen = set()
-    for module, folder in ((tt, ""), (functional, ""), (tt.random, ".random"), (nn, ""), (nn.init, ".nn.init"), (optim, "")):
+    for module, folder in (
+        (tt, ""),
+        (functional, ""),
+        (tt.linalg, ".linalg"),
+        (tt.random, ".random"),
+        (nn, ""),
+        (nn.init, ".nn.init"),
+        (optim, ""),
+    ):
         for name, function in vars(module).items():
             is_ours = str(getattr(function, "__module__", "")).startswith("tinytensor" + folder)
             if not name.startswith("_") and callable(function) and is_ours and id(function) not in seen:
@@ -195,7 +203,7 @@ def test_what_the_caller_changes_later_changes_no_gradient(name):
 GUIDE = (Path(__file__).parents[2] / "docs/guides/from_numpy.md").read_text("utf-8")
 # The tensors, which NumPy gives many names.
 OUR_FIRST = "x y tensors subscripts start constant_values".split()
-THEIR_FIRST = "A a arr array arrays ary b m tup v x1 x2 start_or_stop operands kwargs".split()
+THEIR_FIRST = "A a arr array arrays ary b m tup v x1 x2 start_or_stop operands xi kwargs".split()
 OTHER_FUNCTIONS = {"trace", "load", "save"}
 ALIKE = [
     name

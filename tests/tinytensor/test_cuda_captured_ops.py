@@ -13,11 +13,13 @@ from tinytensor.backend import xp
 # These wait for the GPU: CuPy's sort may, and the others look at values.
 WAIT = {
     "allclose": "reading a value",
+    "bincount": "reading a value",
     "argsort": "argsort cannot be captured",
     "one_hot": "reading a value",
     "sort": "argsort cannot be captured",
     "topk": "argsort cannot be captured",
 }
+WAIT |= dict.fromkeys("inv solve det slogdet_sign slogdet_logarithm cholesky".split(), "before, and pass it in")
 RANDOM = {"dropout"}  # each call draws other numbers
 REFUSED = "before, and pass it in|reading a value"  # for a case that makes a tensor itself, or looks at values
 MAKE_TENSORS = {"embedding", "index_add", "nll_loss", "rotate_pairs", "sum_rows", "take"}  # all cases of these do

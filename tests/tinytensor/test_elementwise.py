@@ -13,6 +13,7 @@ from tinytensor.nn import Parameter
 
 INTEGERS = ["bool", "uint8", "int8", "int16", "int32", "int64"]
 FLOATING = (
+    "arcsinh degrees radians "
     "sqrt rsqrt reciprocal exp expm1 log log1p log2 log10 exp2 sin cos tan arctan sinh cosh tanh sigmoid erf relu silu "
     "softplus logsigmoid elu leaky_relu softmax log_softmax"
 )

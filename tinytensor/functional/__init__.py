@@ -17,6 +17,7 @@ from tinytensor.functional.normalization import *
 from tinytensor.functional.recurrence import *
 from tinytensor.functional.regularization import *
 from tinytensor.functional.rotation import *
+from tinytensor.functional.similarity import *
 from tinytensor.missing import missing as _missing
 from tinytensor.ops.activations import *
 from tinytensor.ops.elementwise import sigmoid, tanh

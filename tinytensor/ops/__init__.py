@@ -6,9 +6,11 @@ them in ``tinytensor``.
 """
 
 from tinytensor.ops.activations import *
+from tinytensor.ops.angles import *
 from tinytensor.ops.comparisons import *
 from tinytensor.ops.elementwise import *
 from tinytensor.ops.indexing import *
 from tinytensor.ops.linear_algebra import *
 from tinytensor.ops.reductions import *
+from tinytensor.ops.sequences import *
 from tinytensor.ops.shapes import *

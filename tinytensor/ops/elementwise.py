@@ -2,8 +2,9 @@
 
 Operands broadcast as in NumPy. The engine sums a gradient back to its operand's shape, so no rule mentions shapes.
 
-Comparisons, logic and bitwise ops are in comparisons.py, activations in activations.py. But ``tanh`` is here, beside the other
-hyperbolic functions, and so is ``sigmoid``, because the rule of ``logaddexp`` uses it.
+Comparisons, logic and bitwise ops are in comparisons.py, activations in activations.py, ``arctan2`` and the inverse hyperbolic
+functions in angles.py. But ``tanh`` is here, beside the other hyperbolic functions, and so is ``sigmoid``, because the rule of
+``logaddexp`` uses it.
 """
 
 # Annotations tell what users pass; the bodies get arrays.

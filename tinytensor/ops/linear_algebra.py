@@ -11,6 +11,7 @@ from tinytensor.arguments import composite
 from tinytensor.backend import xp
 from tinytensor.kernels.rows import as_rows
 from tinytensor.op import op
+from tinytensor.ops.elementwise import multiply
 from tinytensor.ops.indexing import diagonal
 from tinytensor.ops.shapes import broadcast_to, expand_dims, normalize_axes, reshape, swapaxes, transpose
 from tinytensor.summation import widened
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from tinytensor.tensor import Tensor
 
 __all__ = [
-    "einsum", "linear", "matmul", "outer", "rotate_pairs", "tensordot",
+    "dot", "einsum", "linear", "matmul", "outer", "rotate_pairs", "tensordot",
 ]  # fmt: skip
 
 
@@ -80,6 +81,26 @@ def matmul(x: Any, y: Any) -> Tensor:
     if x.ndim == 1:
         del shape[-1 if y.ndim == 1 else -2]
     return out if len(shape) == out.ndim else reshape(out, shape)
+
+
+@composite
+def dot(x: Tensor | float, y: Tensor | float) -> Tensor:
+    """The products of x and y, summed over the last axis of x and the second-last axis of y, or its only one.
+
+    So it is the inner product of two vectors and the product of two matrices. A number or a scalar multiplies every element.
+    Unlike ``matmul``, it multiplies each matrix of a stack x with each one of a stack y.
+
+    >>> tt.dot(tt.tensor([1.0, 2.0]), tt.tensor([3.0, 4.0]))
+    tensor(11.)
+    >>> tt.dot(tt.ones((5, 2, 3)), tt.ones((4, 3, 6))).shape
+    (5, 2, 4, 6)
+    """
+    if isinstance(x, (int, float)) or isinstance(y, (int, float)) or not x.ndim or not y.ndim:
+        return multiply(x, y)
+    axis = -1 if y.ndim == 1 else -2
+    if x.shape[-1] != y.shape[axis]:
+        raise ValueError(f"dot of shapes {x.shape}, {y.shape}: axis -1 of x must be as long as axis {axis} of y")
+    return matmul(x, y) if y.ndim < 3 else tensordot(x, y, [[-1], [-2]])
 
 
 @composite

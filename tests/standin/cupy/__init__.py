@@ -17,13 +17,14 @@ from types import SimpleNamespace as _Namespace
 
 import numpy as _numpy
 
-from . import _array, _functions, cuda
+from . import _array, _functions, cuda, linalg
 from ._array import ndarray
 from ._functions import array, asarray, asnumpy, clip, concatenate, einsum, stack
 from ._raw import RawModule, kernel_launches
 
 __all__ = [
-    "RawModule", "array", "asarray", "asnumpy", "clip", "concatenate", "cuda", "einsum", "kernel_launches", "ndarray", "stack"
+    "RawModule", "array", "asarray", "asnumpy", "clip", "concatenate", "cuda", "einsum", "kernel_launches", "linalg", "ndarray",
+    "stack",
 ]  # fmt: skip
 
 _SHARED = """

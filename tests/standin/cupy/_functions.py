@@ -46,9 +46,9 @@ bfloat16 = numpy.dtype(ml_dtypes.bfloat16)
 # ---------------------------------------------------------------------------------------------------------- ufuncs
 
 UFUNCS = """
-    absolute add arccos arcsin arctan arctan2 bitwise_and bitwise_or bitwise_xor cbrt ceil copysign cos cosh divide
-    equal exp exp2 expm1 fabs floor floor_divide fmax fmin greater greater_equal hypot invert isfinite isinf isnan
-    left_shift less less_equal log log10 log1p log2 logaddexp logical_and logical_not logical_or logical_xor maximum
+    absolute add arccos arccosh arcsin arcsinh arctan arctan2 arctanh bitwise_and bitwise_or bitwise_xor cbrt ceil copysign
+    cos cosh divide equal exp exp2 expm1 fabs floor floor_divide fmax fmin greater greater_equal hypot invert isfinite isinf
+    isnan left_shift less less_equal log log10 log1p log2 logaddexp logical_and logical_not logical_or logical_xor maximum
     minimum multiply negative not_equal positive power reciprocal remainder right_shift rint sign signbit sin sinh
     sqrt square subtract tan tanh true_divide trunc
 """

@@ -1,0 +1,35 @@
+"""Similarity of vectors: ``cosine_similarity``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tinytensor.arguments import composite
+from tinytensor.backend import default_dtype, host, is_floating, xp
+from tinytensor.ops import astype, broadcast_to, clip, norm, sum
+
+if TYPE_CHECKING:
+    from tinytensor.tensor import Tensor
+
+__all__ = [
+    "cosine_similarity",
+]
+
+
+@composite
+def cosine_similarity(x: Tensor, y: Tensor, axis: int = 1, eps: float = 1e-8) -> Tensor:
+    """The cosine of the angle between the vectors of x and those of y along ``axis``: 1 if they point in the same direction, 0
+    if they are orthogonal, -1 if they are opposite. x and y broadcast.
+
+    A vector's length counts as ``eps`` if it is shorter, so the similarity with a vector of zeros is 0. Half precision is
+    computed in float32.
+
+    >>> tt.cosine_similarity(tt.tensor([[1.0, 0.0], [1.0, 1.0]]), tt.tensor([0.0, 2.0]))
+    tensor([0.    , 0.7071])
+    """
+    shape = host.broadcast_shapes(x.shape, y.shape)
+    dtypes = [vectors.dtype for vectors in (x, y) if is_floating(vectors.dtype)] or [default_dtype]
+    dtype = xp.promote_types(dtypes[0], dtypes[-1])
+    x, y = [broadcast_to(astype(vectors, xp.promote_types(dtype, default_dtype)), shape) for vectors in (x, y)]
+    lengths = [clip(norm(vectors, axis=axis, keepdims=True), min=eps) for vectors in (x, y)]
+    return astype(sum(x / lengths[0] * (y / lengths[1]), axis), dtype)

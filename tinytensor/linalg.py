@@ -1,0 +1,177 @@
+"""Linear equations, inverses, determinants and Cholesky's factor: ``tt.linalg.solve`` and others, with NumPy's names.
+
+Each takes one matrix or a stack of them, (..., n, n). The gradient rules are those of M. B. Giles, "Collected matrix derivative
+results for forward and reverse mode algorithmic differentiation" (2008). Half precision is computed in float32.
+"""
+
+# Annotations tell what users pass; the bodies get arrays.
+# mypy: disable-error-code="return-value"
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from tinytensor.arguments import composite
+from tinytensor.backend import faults_are_errors, host, xp
+from tinytensor.capturing import refuse
+from tinytensor.op import op
+from tinytensor.ops import broadcast_to, expand_dims, matmul, moveaxis, reshape, stack, tril, where
+from tinytensor.ops.linear_algebra import T
+from tinytensor.summation import widened
+
+if TYPE_CHECKING:
+    from tinytensor.tensor import Tensor
+
+__all__ = [
+    "cholesky", "det", "inv", "slogdet", "solve",
+]  # fmt: skip
+
+
+def _matrices(x: Any) -> Any:
+    """x in the dtype in which it is computed. Raises ValueError unless these are square matrices."""
+    refuse("what linear algebra finds out about matrices on the CPU", "compute it before, and pass it in")
+    if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
+        raise ValueError("the matrices must be square: (..., n, n)")
+    return widened(x)
+
+
+@contextmanager
+def _explaining(problem: str) -> Iterator[None]:
+    """A context in which an error of the backend's linear algebra becomes a ValueError that says what the problem is."""
+    try:
+        with faults_are_errors():
+            yield
+    except host.linalg.LinAlgError:
+        raise ValueError(problem) from None
+
+
+_SINGULAR = "a matrix is singular: its rows are not independent, so it has no inverse; add a small multiple of tt.eye(n) to it"
+
+
+def _spread(g: Any) -> Any:
+    """A gradient with an element for each matrix, as one that broadcasts with the matrices."""
+    return expand_dims(g, (-2, -1))
+
+
+@op(floating=True, x=lambda g, out: -matmul(T(out), matmul(g, T(out))))
+def inv(x: Tensor) -> Tensor:
+    """The inverse of each matrix. Raises ValueError for a singular one. To multiply by an inverse, ``solve`` is more accurate.
+
+    >>> tt.linalg.inv(tt.tensor([[2.0, 0.0], [0.0, 4.0]]))
+    tensor([[0.5 , 0.  ],
+            [0.  , 0.25]])
+    """
+    x = _matrices(x)
+    with _explaining(_SINGULAR):
+        return xp.linalg.inv(x)
+
+
+def _solve_gradient_of_y(g: Any, x: Any) -> Any:
+    return _solve(T(x), g)
+
+
+@op(floating=True, x=lambda g, x, out: -matmul(_solve_gradient_of_y(g, x), T(out)), y=_solve_gradient_of_y)
+def _solve(x: Any, y: Any) -> Any:
+    """The solution of stacks of the same length. CuPy's broadcasts nothing."""
+    x, y = _matrices(x), widened(y)
+    with _explaining(_SINGULAR):
+        return xp.linalg.solve(x, y)
+
+
+@composite
+def solve(x: Tensor, y: Tensor) -> Tensor:
+    """The solution z of the linear equations x @ z = y. Raises ValueError for a singular matrix x.
+
+    A 1-d y is one vector, and any other y holds the columns of matrices (..., n, k), as in NumPy. The leading axes broadcast.
+
+    >>> x = tt.tensor([[1.0, 1.0], [1.0, -1.0]])
+    >>> tt.linalg.solve(x, tt.tensor([3.0, 1.0]))
+    tensor([2., 1.])
+    """
+    n = x.shape[-1] if x.ndim else 0
+    columns = expand_dims(y, -1) if y.ndim == 1 else y
+    if x.ndim < 2 or x.shape[-2] != n or columns.ndim < 2 or columns.shape[-2] != n:
+        raise ValueError(f"solve of shapes {x.shape}, {y.shape}: x must be (..., n, n), and y (n,) or (..., n, k)")
+    try:
+        lead = host.broadcast_shapes(x.shape[:-2], columns.shape[:-2])
+    except ValueError:
+        raise ValueError(f"solve of shapes {x.shape}, {y.shape}: the axes before the last two do not broadcast") from None
+    out = _solve(broadcast_to(x, (*lead, n, n)), broadcast_to(columns, (*lead, *columns.shape[-2:])))
+    return reshape(out, out.shape[:-1]) if y.ndim == 1 else out
+
+
+def _cofactors(x: Any) -> Any:
+    """The determinants of each matrix without one row and one column, with the signs of a chessboard."""
+    n = x.shape[-1]
+    others = xp.arange(n - 1) + (xp.arange(n - 1) >= xp.arange(n)[:, None])  # row i: all numbers but i
+    rows = []
+    for i in range(n):
+        minors = det(moveaxis(x[..., others[i], :][..., others], -2, -3))
+        rows.append(where((xp.arange(n) + i) % 2 == 0, minors, -minors))
+    return stack(rows, -2)
+
+
+def _det_gradient(g: Any, x: Any, out: Any) -> Any:
+    """The cofactors. These are det(x) times the transposed inverse, which a singular matrix does not have."""
+    if bool((_slogdet_sign(x) == 0).any()):
+        return _spread(g) * _cofactors(x)
+    return _spread(g * out) * T(inv(x))
+
+
+@op(floating=True, x=_det_gradient)
+def det(x: Tensor) -> Tensor:
+    """The determinant of each matrix: 0 for a singular one. Of large matrices it easily overflows: see ``slogdet``.
+
+    >>> tt.linalg.det(tt.tensor([[1.0, 2.0], [3.0, 4.0]]))
+    tensor(-2.)
+    """
+    return xp.linalg.det(_matrices(x))
+
+
+@op(floating=True)
+def _slogdet_sign(x: Any) -> Any:
+    return xp.linalg.slogdet(_matrices(x))[0]
+
+
+@op(floating=True, x=lambda g, x: _spread(g) * T(inv(x)))
+def _slogdet_logarithm(x: Any) -> Any:
+    return xp.linalg.slogdet(_matrices(x))[1]
+
+
+@composite
+def slogdet(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The sign of the determinant of each matrix, and the logarithm of its absolute value: 0 and -inf for a singular one.
+
+    The sign has no gradient. Raises ValueError for the gradient at a singular matrix, where it is infinite.
+
+    >>> sign, logarithm = tt.linalg.slogdet(tt.tensor([[0.0, 2.0], [2.0, 0.0]]))
+    >>> sign, logarithm.exp()
+    (tensor(-1.), tensor(4.))
+    """
+    return _slogdet_sign(x), _slogdet_logarithm(x)
+
+
+def _cholesky_gradient(g: Any, out: Any) -> Any:
+    """With P, the lower triangle of outᵀ g and its diagonal halved, the symmetric part of out⁻ᵀ P out⁻¹."""
+    product = matmul(T(out), g)
+    halved = 0.5 * (tril(product) + tril(product, -1))
+    left = _solve(T(out), halved)
+    both = T(_solve(T(out), T(left)))
+    return 0.5 * (both + T(both))
+
+
+@op(floating=True, x=_cholesky_gradient)
+def cholesky(x: Tensor) -> Tensor:
+    """The lower triangular matrix L for which L @ Lᵀ is x, a symmetric positive definite matrix, or each of several.
+
+    Of x only the lower triangle is read; the gradient is symmetric. Raises ValueError unless x is positive definite.
+
+    >>> tt.linalg.cholesky(tt.tensor([[4.0, 2.0], [2.0, 5.0]]))
+    tensor([[2., 0.],
+            [1., 2.]])
+    """
+    x = _matrices(x)
+    with _explaining("a matrix is not positive definite: x @ xᵀ + a small multiple of tt.eye(n) is, for every x"):
+        return xp.linalg.cholesky(x)

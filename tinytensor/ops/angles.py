@@ -1,0 +1,93 @@
+"""Elementwise functions of a point's coordinates and of angles, and the inverse hyperbolic functions.
+
+The other trigonometric functions are in elementwise.py. Squares easily overflow or underflow, so no rule here computes
+x * x + y * y: they divide twice by its root, which ``hypot`` gives.
+"""
+
+# Annotations tell what users pass; the bodies get arrays.
+# mypy: disable-error-code="return-value"
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from tinytensor.backend import xp
+from tinytensor.op import op
+from tinytensor.ops.elementwise import _safe_divisor, sqrt, where
+
+if TYPE_CHECKING:
+    from tinytensor.tensor import Tensor
+
+__all__ = [
+    "arccosh", "arcsinh", "arctan2", "arctanh", "degrees", "hypot", "radians",
+]  # fmt: skip
+
+_DEGREES = 180.0 / math.pi  # in one radian
+
+
+def _nonzero(distance: Any) -> Any:
+    """The distance from the origin as a divisor: at the origin 1, so that the gradients there are 0."""
+    return where(distance == 0, 1.0, distance)
+
+
+@op(
+    floating=True,
+    x=lambda g, x, out: g * (x / _nonzero(out)),
+    y=lambda g, y, out: g * (y / _nonzero(out)),
+)
+def hypot(x: Tensor | float, y: Tensor | float) -> Tensor:
+    """sqrt(x*x + y*y), the length of the vector (x, y), without overflow. Its gradient at the origin is 0, as that of ``norm``.
+
+    >>> tt.hypot(tt.tensor([3.0, 5.0]), tt.tensor([4.0, 12.0]))
+    tensor([ 5., 13.])
+    """
+    return xp.hypot(x, y)
+
+
+def _turned(g: Any, across: Any, y: Any, x: Any) -> Any:
+    """How the angle of the point (x, y) changes: g * across / (x*x + y*y)."""
+    distance = _nonzero(hypot(x, y))
+    return g * (across / distance / distance)
+
+
+@op(floating=True, y=lambda g, y, x: _turned(g, x, y, x), x=lambda g, y, x: -_turned(g, y, y, x))
+def arctan2(y: Tensor | float, x: Tensor | float) -> Tensor:
+    """The angle from -pi to pi of the point (x, y), seen from the origin: arctan(y / x) in the right quadrant. y comes first.
+
+    At the origin, where the angle jumps, the gradients are 0.
+
+    >>> tt.arctan2(tt.tensor([0.0, 1.0]), tt.tensor([1.0, 0.0]))
+    tensor([0.    , 1.5708])
+    """
+    return xp.arctan2(y, x)
+
+
+@op(floating=True, x=lambda g: g * _DEGREES)
+def degrees(x: Tensor) -> Tensor:
+    """An angle in degrees, of x in radians."""
+    return x * _DEGREES
+
+
+@op(floating=True, x=lambda g: g / _DEGREES)
+def radians(x: Tensor) -> Tensor:
+    """An angle in radians, of x in degrees."""
+    return x * (1.0 / _DEGREES)
+
+
+@op(floating=True, x=lambda g, x: g / hypot(x, 1.0))
+def arcsinh(x: Tensor) -> Tensor:
+    """The number whose hyperbolic sine is x."""
+    return xp.arcsinh(x)
+
+
+@op(floating=True, x=lambda g, x: g / _safe_divisor(g, sqrt(x - 1.0) * sqrt(x + 1.0)))
+def arccosh(x: Tensor) -> Tensor:
+    """The number, not negative, whose hyperbolic cosine is x. NaN unless x >= 1."""
+    return xp.arccosh(x)
+
+
+@op(floating=True, x=lambda g, x: g / _safe_divisor(g, (1.0 - x) * (1.0 + x)))
+def arctanh(x: Tensor) -> Tensor:
+    """The number whose hyperbolic tangent is x: infinite at 1 and -1, and NaN beyond."""
+    return xp.arctanh(x)
