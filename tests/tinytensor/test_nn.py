@@ -58,7 +58,37 @@ def test_modules_are_found_with_their_names():
     assert names[""] is block
     assert names["layers.0"] is block.layers[0]
     assert list(block.modules()) == list(names.values())
-    assert [name for name, _ in block.children()] == ["first", "layers"]
+    assert [name for name, _ in block.named_children()] == ["first", "layers"]
+    assert list(block.children()) == [block.first, block.layers]
+    block.again = block.first  # under a second name
+    assert list(block.children()) == [block.first, block.layers]
+
+
+def test_a_module_is_found_by_its_name():
+    block = Block()
+    block.again = block.first
+    assert block.get_submodule("") is block
+    assert block.get_submodule("layers.1") is block.layers[1]
+    assert block.get_submodule("again") is block.first
+    for name in ("layers.2", "first.weight", "mean", "layers.", "training"):
+        with pytest.raises(AttributeError, match=f"Block has no module '{name}' inside"):
+            block.get_submodule(name)
+
+
+def test_a_module_is_added_under_a_name():
+    block = Block()
+    block.add_module("last", nn.Linear(1, 1))
+    block.add_module("first", nn.ReLU())
+    assert [name for name, _ in block.named_children()] == ["first", "layers", "last"]
+    block.add_module("last", None)
+    assert block.last is None
+    with pytest.raises(TypeError, match=r"the part 'last' must be a module, such as nn\.ReLU\(\), not a Parameter"):
+        block.add_module("last", nn.Parameter(1.0))
+    for name, message in {"mean": "has an attribute 'mean' already", "a.b": "names have no dots", "eval": "of its own"}.items():
+        with pytest.raises(ValueError, match=message):
+            block.add_module(name, nn.ReLU())
+    with pytest.raises(TypeError, match="name must be text, not 0"):
+        block.add_module(0, nn.ReLU())
 
 
 def test_buffers_are_kept_but_not_learned():
@@ -321,8 +351,20 @@ def test_zero_grad():
     block = Block()
     block(tt.ones((2, 3))).sum().backward()
     assert all(p.grad is not None for p in block.parameters())
+    block.zero_grad(set_to_none=False)
+    assert all(p.grad.shape == p.shape and not p.grad.any() for p in block.parameters())
     block.zero_grad()
     assert all(p.grad is None for p in block.parameters())
+    block.zero_grad(set_to_none=False)
+    assert all(p.grad is None for p in block.parameters())
+
+
+def test_all_parameters_are_frozen_together():
+    block = Block()
+    assert block.requires_grad_(False) is block
+    assert not block(tt.ones((2, 3))).requires_grad
+    assert block.requires_grad_() is block
+    assert all(p.requires_grad for p in block.parameters())
 
 
 def test_a_frozen_parameter_gets_no_gradient():
@@ -797,7 +839,7 @@ def test_a_container_is_changed_like_a_list():
         del container[0], container[-1], container[1:3]
         del plain[0], plain[-1], plain[1:3]
         assert units(container) == plain
-        assert [name for name, _ in container.children()] == [str(i) for i in range(len(plain))]
+        assert [name for name, _ in container.named_children()] == [str(i) for i in range(len(plain))]
         assert units(make(layers(1, 2, 3))[np.int64(-1) :]) == [3]
 
 
@@ -839,7 +881,7 @@ def test_a_container_has_parts_like_any_module(kind):
     assert sorted(model.state_dict()) == sorted([*expected, "gain", "mean"])
     setattr(model, "7", nn.Linear(1, 5))  # an item, whatever its number
     assert units(model.append(nn.Linear(1, 6))) == [2, 3, 4, 5, 6]
-    assert [name for name, _ in model.children() if name.isdecimal()] == ["0", "1", "2", "3", "4"]
+    assert [name for name in vars(model) if name.isdecimal()] == ["0", "1", "2", "3", "4"]
     del model[:]
     assert len(list(model.parameters())) == 5
     twin = copy.deepcopy(Own())

@@ -605,6 +605,8 @@ def test_zero_grad():
     p = nn.Parameter([1.0])
     optimizer = optim.SGD([p])
     p.grad = tt.ones(1)
+    optimizer.zero_grad(set_to_none=False)
+    assert p.grad.tolist() == [0.0]
     optimizer.zero_grad()
     assert p.grad is None
 

@@ -40,7 +40,7 @@ class ModuleList(Module):
             if not isinstance(module, Module):
                 raise TypeError(f"{type(self).__name__} takes modules, such as nn.ReLU(), not a {type(module).__name__}")
         named = {str(i): module for i, module in enumerate(modules)}
-        for name in [name for name, _ in self.children() if name.isdecimal() and name not in named]:
+        for name in [name for name, _ in self._own_modules() if name.isdecimal() and name not in named]:
             delattr(self, name)
         for name, module in named.items():
             setattr(self, name, module)
@@ -78,7 +78,7 @@ class ModuleList(Module):
         return sum(1 for _ in self)
 
     def __iter__(self) -> Iterator[Module]:
-        return (module for name, module in self.children() if name.isdecimal())
+        return (module for name, module in self._own_modules() if name.isdecimal())
 
 
 class Sequential(ModuleList):

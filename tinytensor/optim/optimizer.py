@@ -7,9 +7,10 @@ from functools import partial
 from typing import Any, SupportsFloat
 
 from tinytensor import capturing, kernels, parallel
+from tinytensor.arguments import checked
 from tinytensor.backend import host, no_warnings, xp
 from tinytensor.changes import note_change
-from tinytensor.nn.module import Parameter
+from tinytensor.nn.module import Parameter, clear_gradients
 from tinytensor.optim.dividing import Ranks, Update, of_ranks
 from tinytensor.optim.settings import check_count, check_number
 from tinytensor.optim.state import State, is_narrow, state_dtype
@@ -101,10 +102,10 @@ class Optimizer:
         """The parameters of all groups, in the order of ``state``."""
         return [p for group in self.param_groups for p in group["params"]]
 
-    def zero_grad(self) -> None:
-        """Forget the gradients of all parameters."""
-        for p in self.parameters():
-            p.grad = None
+    @checked
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients of all parameters, or with False make them zeros."""
+        clear_gradients(self.parameters(), set_to_none)
 
     def step(
         self, scale: SupportsFloat = 1.0, threads: int = 1, ranks: Ranks | None = None, gradient_scale: Any = None
