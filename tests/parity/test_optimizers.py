@@ -326,6 +326,8 @@ INITIALISERS = [
     ("normal_", {"mean": 3.0, "std": 0.02}, {"mean": 3.0, "std": 0.02}),
     ("uniform_", {}, {}),
     ("uniform_", {"low": -2.0, "high": 3.0}, {"a": -2.0, "b": 3.0}),
+    ("trunc_normal_", {}, {}),
+    ("trunc_normal_", {"std": 0.02, "low": -0.03, "high": 0.01}, {"std": 0.02, "a": -0.03, "b": 0.01}),
     ("constant_", {"value": 0.3}, {"val": 0.3}),
     ("zeros_", {}, {}),
     ("ones_", {}, {}),
@@ -346,7 +348,7 @@ def test_initialisers(name, settings, its_settings):
     (mean, std, largest), (its_mean, its_std, its_largest) = moments(own), moments(its)
     assert mean == pytest.approx(its_mean, abs=0.01 * (its_std or 1e-4))
     assert std == pytest.approx(its_std, rel=0.01, abs=1e-6)
-    if "normal" not in name:
+    if "normal" not in name or "trunc" in name:
         assert largest == pytest.approx(its_largest, rel=1e-3)
 
 
