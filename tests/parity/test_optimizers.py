@@ -73,6 +73,20 @@ SETTINGS = [
     ("AdamW", {"lr": 0.01}),
     ("AdamW", {"lr": 0.01, "weight_decay": 0.0}),
     ("AdamW", {"lr": 0.01, "betas": (0.9, 0.95), "weight_decay": 0.3, "eps": 1e-4}),
+    ("Adam", {"lr": 0.01, "betas": (0.9, 0.5), "amsgrad": True, "weight_decay": 0.1}),
+    ("AdamW", {"lr": 0.01, "betas": (0.9, 0.5), "amsgrad": True, "weight_decay": 0.3, "maximize": True}),
+    ("SGD", {"lr": 0.002, "momentum": 0.5, "maximize": True}),
+    ("RMSprop", {"lr": 0.001, "maximize": True}),
+    ("RMSprop", {}),
+    ("RMSprop", {"alpha": 0.8, "weight_decay": 0.1, "momentum": 0.5, "eps": 1e-3}),
+    ("RMSprop", {"lr": 0.001, "alpha": 0.9, "eps": 1e-2, "centered": True}),
+    ("RMSprop", {"lr": 0.001, "alpha": 0.9, "eps": 1e-2, "momentum": 0.9, "centered": True}),
+    ("Adagrad", {}),
+    ("Adagrad", {"lr": 0.1, "lr_decay": 0.05, "weight_decay": 0.1, "initial_accumulator_value": 0.5, "eps": 1e-3}),
+    ("Adagrad", {"lr": 0.01, "maximize": True}),
+    ("Adadelta", {}),
+    ("Adadelta", {"lr": 0.5, "rho": 0.7, "eps": 1e-3, "weight_decay": 0.1}),
+    ("Adadelta", {"lr": 0.1, "maximize": True}),
 ]
 
 
@@ -85,7 +99,7 @@ def test_optimizers(name, settings):
     assert_same_run(ours, theirs, optimizer, reference)
 
 
-@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW"])
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta"])
 def test_the_defaults_are_pytorchs(name):
     ours, theirs = twins()
     own = getattr(tt.optim, name)(ours.parameters()).param_groups[0]
@@ -123,10 +137,14 @@ GROUPS = [
     ("SGD", {"lr": 0.05, "momentum": 0.9}, {"weight_decay": 0.1}, {"lr": 0.01, "momentum": 0.5}),
     ("Adam", {"lr": 0.01}, {"lr": 0.002, "betas": (0.5, 0.9)}, {"weight_decay": 0.1}),
     ("AdamW", {"lr": 0.01, "weight_decay": 0.2}, {}, {"weight_decay": 0.0, "lr": 0.005}),
+    ("Adam", {"lr": 0.01}, {"amsgrad": True}, {"maximize": True, "lr": 0.002}),
+    ("RMSprop", {"lr": 0.01}, {"momentum": 0.5}, {"centered": True, "alpha": 0.9, "eps": 1e-2}),
+    ("Adagrad", {"lr": 0.1}, {"lr_decay": 0.1}, {"weight_decay": 0.1, "eps": 1e-2}),
+    ("Adadelta", {}, {"rho": 0.5}, {"lr": 0.5, "eps": 1e-3}),
 ]
 
 
-@pytest.mark.parametrize("name, settings, first, second", GROUPS, ids=[g[0] for g in GROUPS])
+@pytest.mark.parametrize("name, settings, first, second", GROUPS, ids=str)
 def test_parameter_groups(name, settings, first, second):
     """Matrices in one group, vectors in another, each with settings of its own."""
     ours, theirs = twins()
@@ -143,7 +161,17 @@ def test_parameter_groups(name, settings, first, second):
     assert_same_run(ours, theirs, optimizer, reference)
 
 
-@pytest.mark.parametrize("name, settings", [("SGD", {"momentum": 0.9, "dampening": 0.2}), ("AdamW", {})], ids=str)
+NOW_AND_THEN = [
+    ("SGD", {"momentum": 0.9, "dampening": 0.2}),
+    ("AdamW", {}),
+    ("AdamW", {"amsgrad": True}),
+    ("RMSprop", {"momentum": 0.9}),
+    ("Adagrad", {"lr_decay": 0.5}),
+    ("Adadelta", {}),
+]
+
+
+@pytest.mark.parametrize("name, settings", NOW_AND_THEN, ids=str)
 def test_a_parameter_that_has_a_gradient_only_now_and_then(name, settings):
     """Without one it stays, undecayed, and its own count of steps stands still."""
     ours, theirs = twins()
@@ -182,7 +210,17 @@ def test_parameters_frozen_and_released(name, settings):
 
 
 @pytest.mark.parametrize(
-    "name, settings", [("SGD", {"momentum": 0.9, "nesterov": True}), ("AdamW", {"betas": (0.7, 0.8)})], ids=str
+    "name, settings",
+    [
+        ("SGD", {"momentum": 0.9, "nesterov": True}),
+        ("AdamW", {"betas": (0.7, 0.8)}),
+        ("AdamW", {"betas": (0.7, 0.5), "amsgrad": True}),
+        ("RMSprop", {"alpha": 0.9, "momentum": 0.5, "eps": 0.1}),
+        ("RMSprop", {"alpha": 0.9, "centered": True, "eps": 0.1}),
+        ("Adagrad", {"lr_decay": 0.1, "eps": 1e-3}),
+        ("Adadelta", {"rho": 0.7, "eps": 1e-4}),
+    ],
+    ids=str,
 )
 def test_a_state_restores_the_settings(name, settings):
     """An optimizer made with the defaults takes over all settings from a state, as PyTorch's does."""

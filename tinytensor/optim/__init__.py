@@ -1,5 +1,6 @@
 """Optimizers, learning-rate schedules and gradient clipping, with PyTorch's names and defaults."""
 
+from tinytensor.optim.adaptive import Adadelta, Adagrad, RMSprop
 from tinytensor.optim.clipping import clip_grad_norm, norm_and_scale
 from tinytensor.optim.muon import Muon
 from tinytensor.optim.optimizer import Optimizer
@@ -8,6 +9,8 @@ from tinytensor.optim.schedules import Constant, Cosine, InverseSquareRoot, Line
 
 __all__ = [
     "SGD",
+    "Adadelta",
+    "Adagrad",
     "Adam",
     "AdamW",
     "Constant",
@@ -16,6 +19,7 @@ __all__ = [
     "LinearDecay",
     "Muon",
     "Optimizer",
+    "RMSprop",
     "Schedule",
     "clip_grad_norm",
     "norm_and_scale",
