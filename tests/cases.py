@@ -223,6 +223,7 @@ for op in ("floor", "ceil", "trunc", "round", "copy"):
 same("round", "tens of integers", 3 * ints(90, 5), args=(-1,), differentiable=False)
 case("copy", "method", lambda x: x.copy() * x, lambda x: x * x, normal(3))
 case("gelu", "tanh", lambda x: tt.gelu(x, "tanh"), gelu_tanh, normal(3, 4))
+case("softplus", "beta", lambda x: tt.softplus(x, 0.3), lambda x: np.log1p(np.exp(0.3 * x)) / 0.3, normal(3, 4))
 case("erf", "far out", tt.erf, erf, np.array([-7.0, -5.0, -2.5, -1.01, 0.0, 0.99, 1.01, 3.0, 6.5]))
 for low, high in [(-0.6, 0.6), (0.0, None), (None, 0.0)]:
     same("clip", f"{low} to {high}", even(3, 4), args=(low, high))

@@ -1,11 +1,15 @@
 """Neural network modules, with PyTorch's names."""
 
 from tinytensor.nn import init
-from tinytensor.nn.containers import ModuleList, Sequential
+from tinytensor.nn.containers import ModuleDict, ModuleList, Sequential
 from tinytensor.nn.layers import (
+    ELU,
     GELU,
     Dropout,
     Embedding,
+    Flatten,
+    GroupNorm,
+    Identity,
     LayerNorm,
     LeakyReLU,
     Linear,
@@ -21,16 +25,21 @@ from tinytensor.nn.module import Module, Parameter
 from tinytensor.nn.recurrent import GRU, LSTM, RNN
 
 __all__ = [
+    "ELU",
     "GELU",
     "GRU",
     "LSTM",
     "RNN",
     "Dropout",
     "Embedding",
+    "Flatten",
+    "GroupNorm",
+    "Identity",
     "LayerNorm",
     "LeakyReLU",
     "Linear",
     "Module",
+    "ModuleDict",
     "ModuleList",
     "Parameter",
     "RMSNorm",

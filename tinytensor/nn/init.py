@@ -13,7 +13,8 @@ from tinytensor import random
 from tinytensor.arguments import checked
 from tinytensor.backend import host, xp
 from tinytensor.modes import Switched, modes
-from tinytensor.nn.module import Parameter, overwrite, replace_data
+from tinytensor.nn.leaves import overwrite, replace_data
+from tinytensor.nn.module import Parameter
 
 _NEGLIGIBLE = 80.0  # the density falls by e^-40 from the peak at p to where the square is that much larger than p * p
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from tinytensor import ops
-from tinytensor.arguments import checked
-from tinytensor.backend import Array, is_array, is_floating, no_warnings
+from tinytensor.arguments import checked, shown
+from tinytensor.backend import Array, is_array, is_floating
 from tinytensor.changes import note_change
-from tinytensor.creation import zeros_like
+from tinytensor.nn.leaves import clear_gradients, convert_, overwrite, replace_data
 from tinytensor.tensor import Tensor, as_array
 
 Self = TypeVar("Self", bound="Module")
@@ -142,7 +141,7 @@ class Module:
         """Set a module, or None, as an attribute whose name is a text. Raises TypeError for anything else, and ValueError for a
         name that another attribute has or that no part may have."""
         if not (module is None or isinstance(module, Module)):
-            raise TypeError(f"the part {name!r} must be a module, such as nn.ReLU(), not a {type(module).__name__}")
+            raise TypeError(f"the part {name!r} must be a module, such as nn.ReLU(), not {shown(module)}")
         self._check_name(name)
         if not isinstance(getattr(self, name, None), (Module, type(None))):
             raise ValueError(f"{type(self).__name__} has an attribute {name!r} already: give the module another name")
@@ -371,36 +370,3 @@ def _same_values(a: Array, b: Array) -> bool:
 
 def _listed(kind: str, names: list[str]) -> list[str]:
     return [f"{kind}: {', '.join(names)}"] if names else []
-
-
-def clear_gradients(tensors: Iterable[Tensor], set_to_none: bool) -> None:
-    """Forget the gradients of these tensors, or else replace each by zeros."""
-    for tensor in tensors:
-        tensor.grad = None if set_to_none or tensor.grad is None else zeros_like(tensor.grad)
-
-
-def overwrite(tensor: Tensor, values: Any) -> None:
-    """Replace the values of a parameter or a buffer in place."""
-    with no_warnings():  # a number may be infinite in the tensor's dtype
-        tensor.data[...] = values
-    note_change(tensor.data)
-
-
-def convert_(tensor: Tensor, dtype: Any) -> None:
-    """Change a leaf's dtype in place, so that it stays the same parameter for its module and its optimizer.
-
-    Raises TypeError, and changes nothing, for an unknown dtype, and for one in which a parameter cannot learn.
-    """
-    data = ops.astype(tensor, dtype).data
-    if tensor.requires_grad and not is_floating(data.dtype):
-        raise TypeError(f"a parameter of {data.dtype} cannot learn: convert it to a floating-point dtype")
-    replace_data(tensor, data)
-
-
-def replace_data(tensor: Tensor, data: Array) -> None:
-    """Give a leaf another array. It forgets its gradient, and graphs that were recorded before no longer reach it."""
-    requires_grad = tensor.requires_grad
-    tensor.requires_grad = False  # an error for a tensor that is not a leaf
-    tensor.grad = None
-    tensor.data = data
-    tensor.requires_grad = requires_grad

@@ -10,7 +10,8 @@ from tinytensor import capturing, kernels, parallel
 from tinytensor.arguments import checked
 from tinytensor.backend import host, no_warnings, xp
 from tinytensor.changes import note_change
-from tinytensor.nn.module import Parameter, clear_gradients
+from tinytensor.nn.leaves import clear_gradients
+from tinytensor.nn.module import Parameter
 from tinytensor.optim.dividing import Ranks, Update, of_ranks
 from tinytensor.optim.settings import check_count, check_flag, check_number
 from tinytensor.optim.state import State, is_narrow, state_dtype
