@@ -1,6 +1,7 @@
 """Neural network modules, with PyTorch's names."""
 
 from tinytensor.nn import init
+from tinytensor.nn.cells import GRUCell, LSTMCell, RNNCell
 from tinytensor.nn.containers import ModuleDict, ModuleList, Sequential
 from tinytensor.nn.layers import (
     ELU,
@@ -33,8 +34,10 @@ __all__ = [
     "Dropout",
     "Embedding",
     "Flatten",
+    "GRUCell",
     "GroupNorm",
     "Identity",
+    "LSTMCell",
     "LayerNorm",
     "LeakyReLU",
     "Linear",
@@ -43,6 +46,7 @@ __all__ = [
     "ModuleList",
     "Parameter",
     "RMSNorm",
+    "RNNCell",
     "ReLU",
     "Sequential",
     "SiLU",
