@@ -254,7 +254,12 @@ def scheduler(schedule, reference, lr):
             return d_model**-0.5 * min((step + 1) ** -0.5, (step + 1) * warmup**-1.5)
 
         return kinds.LambdaLR(reference, noam)
-    if isinstance(schedule, tt.optim.Constant):
+    if isinstance(schedule, tt.optim.OneCycle):
+        share, low = schedule.warmup / schedule.steps, schedule.initial / schedule.final
+        return kinds.OneCycleLR(reference, lr, schedule.steps, None, None, share, "cos", False, 0, 0, 1 / schedule.initial, low)
+    if isinstance(schedule, tt.optim.Step):
+        after = kinds.StepLR(reference, schedule.every, schedule.factor)
+    elif isinstance(schedule, tt.optim.Constant):
         after = kinds.ConstantLR(reference, 1.0, 1)
     elif isinstance(schedule, tt.optim.LinearDecay):
         after = kinds.LinearLR(reference, 1.0, schedule.final, schedule.steps - schedule.warmup)
@@ -273,6 +278,11 @@ SCHEDULES = [
     tt.optim.Cosine(warmup=1, steps=50),
     tt.optim.Cosine(warmup=10, steps=50, final=0.0),
     tt.optim.InverseSquareRoot(warmup=12, d_model=64),
+    tt.optim.Step(every=20),
+    tt.optim.Step(warmup=5, every=7, factor=0.5),
+    tt.optim.Step(every=1, factor=0.97),
+    tt.optim.OneCycle(warmup=15, steps=50),
+    tt.optim.OneCycle(warmup=30, steps=60, initial=0.2, final=0.01),
 ]
 
 
@@ -294,6 +304,47 @@ def test_schedules(schedule):
         reference.step()
         rates.step()
         assert_same_parameters(ours, theirs, step)
+
+
+def test_the_defaults_of_one_cycle_are_pytorchs():
+    reference = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])
+    rates = torch.optim.lr_scheduler.OneCycleLR(reference, 1.0, 1000, cycle_momentum=False)
+    for step in range(1000):
+        assert tt.optim.OneCycle()(step) == pytest.approx(reference.param_groups[0]["lr"], rel=1e-6), f"step {step}"
+        reference.step()
+        if step < 999:
+            rates.step()
+
+
+PLATEAUS = [
+    {},
+    {"factor": 0.5, "patience": 2},
+    {"factor": 0.5, "patience": 0, "cooldown": 3},
+    {"mode": "max", "patience": 1, "threshold": 0.1},
+    {"mode": "max", "patience": 1, "threshold": 0.1, "threshold_mode": "abs"},
+    {"patience": 1, "threshold": 0.3},
+    {"patience": 1, "threshold": 0.3, "threshold_mode": "abs", "factor": 0.7},
+]
+
+
+@pytest.mark.parametrize("settings", PLATEAUS, ids=str)
+@pytest.mark.parametrize("low", [0.0, 0.05])
+def test_plateau(settings, low):
+    """Random walks and values that are NaN, and a state that goes into another in the middle."""
+    lr = 0.5
+    reference = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=lr)
+    theirs = torch.optim.lr_scheduler.ReduceLROnPlateau(reference, min_lr=low * lr, eps=0, **settings)
+    ours = tt.optim.Plateau(final=low, **settings)
+    losses = numpy.abs(numpy.random.default_rng(0).standard_normal(80).cumsum()) * 0.5 + numpy.linspace(3, 0, 80)
+    losses[[7, 31]] = math.nan
+    for step, loss in enumerate(losses.tolist()):
+        ours.measure(loss)
+        theirs.step(loss)
+        assert lr * ours(step) == pytest.approx(reference.param_groups[0]["lr"], rel=1e-6), f"step {step}"
+        if step == 40:
+            state, ours = ours.state_dict(), tt.optim.Plateau(final=low, **settings)
+            ours.load_state_dict(state)
+    assert ours() < 1
 
 
 def test_a_schedule_scales_every_group():

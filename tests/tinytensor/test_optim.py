@@ -879,6 +879,17 @@ BAD = {
     "negative warmup": (lambda p: optim.InverseSquareRoot(warmup=-1), ValueError, "warmup must be at least 0, not -1"),
     "final": (lambda p: optim.LinearDecay(final=math.nan), ValueError, "final must be finite and not negative, not nan"),
     "final in words": (lambda p: optim.Cosine(final="0"), TypeError, "final must be a number, not '0'"),
+    "every": (lambda p: optim.Step(every=0), ValueError, "every must be at least 1, not 0"),
+    "factor": (lambda p: optim.Step(factor=-1), ValueError, "factor must be finite and not negative, not -1"),
+    "initial": (lambda p: optim.OneCycle(initial=math.inf), ValueError, "initial must be finite"),
+    "factor of a plateau": (lambda p: optim.Plateau(factor=1.0), ValueError, "factor must be below 1"),
+    "patience": (lambda p: optim.Plateau(patience=-1), ValueError, "patience must be at least 0, not -1"),
+    "cooldown": (lambda p: optim.Plateau(cooldown=1.5), TypeError, "cooldown must be an integer, not 1.5"),
+    "threshold": (lambda p: optim.Plateau(threshold=math.nan), ValueError, "threshold must be finite"),
+    "final of a plateau": (lambda p: optim.Plateau(final=-1.0), ValueError, "final must be finite and not negative"),
+    "mode": (lambda p: optim.Plateau(mode="mean"), ValueError, "mode is 'min' or 'max'"),
+    "threshold_mode": (lambda p: optim.Plateau(threshold_mode="no"), ValueError, "'rel' or 'abs', not 'min' and 'no'"),
+    "a loss in words": (lambda p: optim.Plateau().measure("low"), TypeError, "value must be a number, not 'low'"),
     "d_model": (lambda p: optim.InverseSquareRoot(d_model=0), ValueError, "d_model must be above 0"),
     "momentum of 1": (
         lambda p: optim.Muon([nn.Parameter(tt.ones((4, 2)))], momentum=1),
@@ -925,8 +936,47 @@ def test_inverse_square_root():
     assert max(schedule(i) for i in range(2000)) == pytest.approx(peak)
 
 
+def test_step():
+    schedule = optim.Step(warmup=4, every=10, factor=0.5)
+    np.testing.assert_allclose([schedule(i) for i in (0, 3, 4, 13, 14, 24)], [0.2, 0.8, 1, 1, 0.5, 0.25])
+
+
+def test_one_cycle():
+    schedule = optim.OneCycle(warmup=11, steps=31, initial=0.2, final=0.1)
+    np.testing.assert_allclose([schedule(i) for i in (0, 5, 10, 20, 30, 500)], [0.2, 0.6, 1, 0.55, 0.1, 0.1])
+
+
+def test_a_plateau_is_kept_with_a_run(tmp_path):
+    plateau = optim.Plateau(factor=0.5, patience=1, cooldown=1)
+    for loss in (3.0, tt.tensor(2.0), np.float32(2.0), 2.0):
+        plateau.measure(loss)
+    assert (plateau(), plateau(7)) == (0.5, 0.5)
+    state = plateau.state_dict()
+    plateau.measure(1.0)
+    tt.save(state, tmp_path / "plateau")
+    other = optim.Plateau(factor=0.5, patience=1, cooldown=1)
+    other.load_state_dict(tt.load(tmp_path / "plateau"))
+    assert {name: value for name, value in vars(other).items() if vars(plateau)[name] != value} == {"best": 2.0, "waiting": 1}
+    for wrong in ({}, {**state, "more": 1.0}):
+        with pytest.raises(ValueError, match="the state of a Plateau has scale, best, bad, waiting, not"):
+            other.load_state_dict(wrong)
+    p = nn.Parameter([1.0])
+    p.grad = tt.ones(1)
+    optim.SGD([p], lr=0.5).step(other())
+    assert p.item() == 0.75
+
+
 @pytest.mark.parametrize(
-    "schedule", [optim.LinearDecay(warmup=5, steps=5), optim.Cosine(warmup=5, steps=3), optim.InverseSquareRoot(warmup=0)]
+    "schedule",
+    [
+        optim.LinearDecay(warmup=5, steps=5),
+        optim.Cosine(warmup=5, steps=3),
+        optim.InverseSquareRoot(warmup=0),
+        optim.OneCycle(warmup=0, steps=0),
+        optim.OneCycle(warmup=1, steps=1),
+        optim.OneCycle(warmup=9, steps=3),
+        optim.Step(every=1, factor=0),
+    ],
 )
 def test_degenerate_schedules_stay_finite(schedule):
     assert all(math.isfinite(schedule(i)) and schedule(i) >= 0 for i in range(20))

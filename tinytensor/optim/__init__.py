@@ -5,7 +5,8 @@ from tinytensor.optim.clipping import clip_grad_norm, norm_and_scale
 from tinytensor.optim.muon import Muon
 from tinytensor.optim.optimizer import Optimizer
 from tinytensor.optim.optimizers import SGD, Adam, AdamW
-from tinytensor.optim.schedules import Constant, Cosine, InverseSquareRoot, LinearDecay, Schedule
+from tinytensor.optim.plateau import Plateau
+from tinytensor.optim.schedules import Constant, Cosine, InverseSquareRoot, LinearDecay, OneCycle, Schedule, Step
 
 __all__ = [
     "SGD",
@@ -18,9 +19,12 @@ __all__ = [
     "InverseSquareRoot",
     "LinearDecay",
     "Muon",
+    "OneCycle",
     "Optimizer",
+    "Plateau",
     "RMSprop",
     "Schedule",
+    "Step",
     "clip_grad_norm",
     "norm_and_scale",
 ]
