@@ -874,6 +874,14 @@ for shape in [(3, 4), (4,), (2, 2, 3), (0, 4)]:
     fused("layer_norm", f"{shape}, weight and bias", layer_norm, normal(*shape), normal(n), normal(n))
     fused("rms_norm", f"{shape}", rms_norm, normal(*shape))
     fused("rms_norm", f"{shape}, weight", rms_norm, normal(*shape), normal(n))
+
+
+def group_norm(x: Any, groups: int, weight: Any = 1.0, bias: Any = 0.0, eps: float = 1e-5) -> Any:
+    rows = layer_norm(x.reshape(len(x), groups, -1), eps=eps).reshape(x.shape)
+    weight, bias = [np.reshape(w, (-1, *[1] * (x.ndim - 2))) for w in (weight, bias)]
+    return rows * weight + bias
+
+
 fused("layer_norm", "eps", lambda x: layer_norm(x, eps=0.5), normal(2, 3), eps=0.5)
 fused("rms_norm", "eps", lambda x: rms_norm(x, eps=0.5), normal(2, 3), eps=0.5)
 fused("layer_norm", "equal elements", lambda x: layer_norm(x, eps=0.1), np.ones((2, 3)), eps=0.1)
@@ -1419,6 +1427,15 @@ for reduction in ("mean", "sum", "none"):
     ours = lambda x, t, w, r=reduction: tt.cross_entropy(x, t, reduction=r, weight=w)  # noqa: E731
     want = lambda x, t, w, r=reduction: cross_entropy(x, t, reduction=r, weight=w)  # noqa: E731
     case("cross_entropy", f"weights and probabilities, {reduction}", ours, want, normal(2, 3), unit(2, 3), unit(3))
+
+# ----------------------------------------------------------------------------------------- activations and groups
+
+case("softplus", "beta", lambda x: tt.softplus(x, 0.3), lambda x: np.log1p(np.exp(0.3 * x)) / 0.3, normal(3, 4))
+for groups, shape in itertools.product((1, 2, 4), [(2, 4, 3), (2, 4, 2, 2)]):
+    inputs = normal(*shape), normal(4), normal(4)
+    ours, want = [lambda x, *of, f=f, n=groups: f(x, n, *of, eps=0.1) for f in (tt.group_norm, group_norm)]
+    for count in (1, 2, 3):
+        case("group_norm", f"{shape}, groups={groups}, inputs={count}", ours, want, *inputs[:count])
 
 CASES_OF: dict[str, list[Case]] = {}  # by op
 for one in CASES:

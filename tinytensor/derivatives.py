@@ -1,4 +1,4 @@
-"""Whole matrices of derivatives: ``jacobian``, ``hessian``, and ``hvp``, the product of a Hessian, which is not made, and a vector.
+"""Whole matrices of derivatives: ``jacobian``, ``hessian``, and ``hvp``, the product of a Hessian (never made) and a vector.
 
 A backward pass gives the derivatives of one number. So a Jacobian takes one pass for each element of the function's result.
 """

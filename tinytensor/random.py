@@ -6,6 +6,7 @@ Each thread has a generator of its own, and may use another one (see ``using``).
 from __future__ import annotations
 
 import itertools
+import math
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinytensor import capturing
 from tinytensor.arguments import checked, shown
-from tinytensor.backend import from_numpy, host
+from tinytensor.backend import from_numpy, host, is_floating, to_numpy
 from tinytensor.kernels.numpy.dropout import RandomKey
 from tinytensor.missing import missing as _missing
 from tinytensor.modes import Switched, modes
@@ -200,6 +201,71 @@ def permutation(n: int) -> Tensor:
     if n < 0:
         raise ValueError(f"permutation: n cannot be negative, as {n} is")
     return _tensor(generator().permutation(n))
+
+
+@checked
+def bernoulli(p: Tensor) -> Tensor:
+    """1 with probability p, and else 0: for each element of p, in its shape and dtype.
+
+    >>> tt.random.bernoulli(tt.tensor([0.0, 1.0, 1.0]))
+    tensor([0., 1., 1.])
+    """
+    chances = to_numpy(p.data)
+    if not is_floating(chances.dtype):
+        raise TypeError(f"bernoulli takes probabilities as floating-point numbers, not {chances.dtype}: use .astype('float32')")
+    if not ((chances >= 0) & (chances <= 1)).all():
+        raise ValueError(f"bernoulli takes probabilities, which are from 0 to 1, and these {chances.shape} are not")
+    return Tensor(generator().random(chances.shape) < chances).astype(p.dtype)
+
+
+@checked
+def multinomial(weights: Tensor, num_samples: int, replacement: bool = False) -> Tensor:
+    """Places along the last axis, each drawn with a probability in proportion to its weight: int64 (..., num_samples).
+
+    No place comes twice, unless with ``replacement``: after each draw the next one is from those that are left. Raises
+    ValueError for a negative or infinite weight, for weights that are all 0, and if fewer places than ``num_samples`` have one.
+
+    >>> tt.random.multinomial(tt.tensor([[0.0, 2.0, 0.0], [0.0, 0.0, 0.5]]), 1)
+    tensor([[1],
+            [2]])
+    """
+    values = to_numpy(weights.data).astype(host.float64)
+    _check_weights(values, num_samples, replacement)
+    rows = values.reshape(math.prod(values.shape[:-1]), values.shape[-1])
+    drawn = _with_replacement(rows, num_samples) if replacement else _without_replacement(rows, num_samples)
+    return Tensor(drawn.reshape(*values.shape[:-1], num_samples))
+
+
+def _check_weights(weights: Any, num_samples: int, replacement: bool) -> None:
+    if num_samples < 1:
+        raise ValueError(f"multinomial: num_samples must be at least 1, not {num_samples}")
+    if not weights.ndim:
+        raise ValueError("multinomial takes weights (..., n), of which it draws along the last axis, not a single number")
+    if not ((weights >= 0) & (weights < math.inf)).all():
+        raise ValueError(f"multinomial: weights must be finite and not negative, and these {weights.shape} are not")
+    needed = 1 if replacement else num_samples
+    fewest = (weights > 0).sum(-1).min(initial=weights.shape[-1])
+    if fewest < needed:
+        remedy = "" if replacement else ": draw fewer, or with replacement=True"
+        raise ValueError(f"multinomial needs {needed} weights above 0 in each row, and a row has {fewest}{remedy}")
+
+
+def _with_replacement(rows: Any, count: int) -> Any:
+    """For each number drawn, the first place up to which the weights add up to more than it."""
+    sums = host.cumsum(
+        rows / rows.max(-1, keepdims=True, initial=0), axis=-1
+    )  # a sum of the weights themselves may be infinite
+    ends = sums[:, -1:]
+    drawn = host.minimum(generator().random((len(rows), count)) * ends, host.nextafter(ends, 0))  # rounding may give the end
+    return host.array([host.searchsorted(*pair, side="right") for pair in zip(sums, drawn)], host.int64).reshape(drawn.shape)
+
+
+def _without_replacement(rows: Any, count: int) -> Any:
+    """The places in the order of exponential waiting times, whose rates are the weights: so the next one is always drawn in
+    proportion to what is left."""
+    with host.errstate(divide="ignore"):  # a weight of 0 waits for ever
+        waits = host.log(generator().standard_exponential(rows.shape)) - host.log(rows)
+    return host.argsort(waits, axis=-1)[:, :count].astype(host.int64)
 
 
 def random_key() -> RandomKey:

@@ -92,6 +92,19 @@ def test_dropout_scales_the_survivors_as_pytorch_does():
     assert_close(tt.tensor(mine.grad.numpy()[both]), its.grad[torch.tensor(both)])
 
 
+@pytest.mark.parametrize("shape", [(2, 24), (2, 6, 5), (2, 6, 3, 4), (0, 6, 3)], ids=str)
+@pytest.mark.parametrize("groups", [1, 3, 6])
+def test_group_norm(shape, groups):
+    arrays = [normal(*shape, scale=3.0) + 2, normal(shape[1], seed=1), normal(shape[1], seed=2)]
+    for count in (1, 2, 3):
+        assert_same(
+            lambda x, *affine: tt.group_norm(x, groups, *affine, eps=0.01),
+            lambda x, *affine: F.group_norm(x, groups, *affine, eps=0.01),
+            *arrays[:count],
+            order=2,
+        )
+
+
 ACTIVATIONS = {
     "relu": (tt.functional.relu, F.relu),
     "leaky_relu": (tt.functional.leaky_relu, F.leaky_relu),
@@ -100,6 +113,8 @@ ACTIVATIONS = {
     "gelu, tanh": (lambda x: tt.gelu(x, "tanh"), lambda x: F.gelu(x, approximate="tanh")),
     "silu": (tt.functional.silu, F.silu),
     "softplus": (tt.functional.softplus, F.softplus),
+    "softplus, beta": (lambda x: tt.functional.softplus(x, 0.3), lambda x: F.softplus(x, 0.3)),
+    "elu": (tt.functional.elu, F.elu),
     "sigmoid": (tt.functional.sigmoid, F.sigmoid),
     "tanh": (tt.functional.tanh, F.tanh),
 }
@@ -261,6 +276,21 @@ LAYERS = {
     "LayerNorm": (tt.nn.LayerNorm(6), torch.nn.LayerNorm(6)),
     "LayerNorm, no bias": (tt.nn.LayerNorm(6, bias=False), torch.nn.LayerNorm(6, bias=False)),
     "LayerNorm, eps": (tt.nn.LayerNorm(6, eps=0.1), torch.nn.LayerNorm(6, eps=0.1)),
+    "LayerNorm, axes": (tt.nn.LayerNorm((3, 6)), torch.nn.LayerNorm((3, 6))),
+    "LayerNorm, axes, no bias": (tt.nn.LayerNorm([3, 6], bias=False), torch.nn.LayerNorm([3, 6], bias=False)),
+    "LayerNorm, no weights": (
+        tt.nn.LayerNorm(6, elementwise_affine=False),
+        torch.nn.LayerNorm(6, elementwise_affine=False),
+    ),
+    "LayerNorm, axes, no weights": (tt.nn.LayerNorm((2, 3, 6), 0.1, False), torch.nn.LayerNorm((2, 3, 6), 0.1, False)),
+    "GroupNorm": (tt.nn.GroupNorm(1, 3), torch.nn.GroupNorm(1, 3)),
+    "GroupNorm, instances": (tt.nn.GroupNorm(3, 3, 0.1), torch.nn.GroupNorm(3, 3, 0.1)),
+    "GroupNorm, no weights": (tt.nn.GroupNorm(3, 3, affine=False), torch.nn.GroupNorm(3, 3, affine=False)),
+    "Identity": (tt.nn.Identity(), torch.nn.Identity()),
+    "Flatten": (tt.nn.Flatten(), torch.nn.Flatten()),
+    "Flatten, all": (tt.nn.Flatten(0), torch.nn.Flatten(0)),
+    "Flatten, first": (tt.nn.Flatten(0, 1), torch.nn.Flatten(0, 1)),
+    "Flatten, one": (tt.nn.Flatten(-2, 1), torch.nn.Flatten(-2, 1)),
     "RMSNorm": (tt.nn.RMSNorm(6, eps=1e-5), torch.nn.RMSNorm(6, eps=1e-5)),
     "Dropout, eval": (tt.nn.Dropout(0.5).eval(), torch.nn.Dropout(0.5).eval()),
     "Dropout, p=0": (tt.nn.Dropout(0.0), torch.nn.Dropout(0.0)),
@@ -268,6 +298,9 @@ LAYERS = {
     "ReLU": (tt.nn.ReLU(), torch.nn.ReLU()),
     "LeakyReLU": (tt.nn.LeakyReLU(), torch.nn.LeakyReLU()),
     "LeakyReLU, slope": (tt.nn.LeakyReLU(0.2), torch.nn.LeakyReLU(0.2)),
+    "ELU": (tt.nn.ELU(), torch.nn.ELU()),
+    "ELU, alpha": (tt.nn.ELU(0.3), torch.nn.ELU(0.3)),
+    "Softplus, beta": (tt.nn.Softplus(3.0), torch.nn.Softplus(3.0)),
     "GELU": (tt.nn.GELU(), torch.nn.GELU()),
     "GELU, tanh": (tt.nn.GELU(approximate="tanh"), torch.nn.GELU(approximate="tanh")),
     "SiLU": (tt.nn.SiLU(), torch.nn.SiLU()),
@@ -295,9 +328,27 @@ def test_layers(name):
 
 
 def test_every_layer_is_compared():
-    others = {tt.nn.Module, tt.nn.ModuleList, tt.nn.RNN, tt.nn.GRU, tt.nn.LSTM}  # the last three in test_recurrent.py
+    others = {tt.nn.Module, tt.nn.ModuleList, tt.nn.ModuleDict}
+    recurrent = {getattr(tt.nn, kind + cell) for kind in ("RNN", "GRU", "LSTM") for cell in ("", "Cell")}
     layers = {v for v in vars(tt.nn).values() if isinstance(v, type) and issubclass(v, tt.nn.Module)} - others
+    layers -= recurrent  # which are in test_recurrent.py
     assert layers == {type(ours) for ours, _ in LAYERS.values()}
+
+
+def test_a_dict_of_modules():
+    found = []
+    for make, nn in ((tt.nn.ModuleDict, tt.nn), (torch.nn.ModuleDict, torch.nn)):
+        heads = make([("b", nn.Linear(2, 3)), ("a", nn.ReLU())])
+        heads["c"] = nn.Linear(2, 3, bias=False)
+        heads["b"] = nn.Linear(2, 1)
+        removed = heads.pop("a")
+        heads.update({"d": removed, "e": removed})
+        listed = list(heads.keys()), list(heads), len(heads), "a" in heads, "e" in heads, list(heads.state_dict())
+        found.append((*listed, [n for n, _ in heads.named_modules()], [n for n, _ in heads.named_children()]))
+        assert list(heads.values()) == [heads[name] for name in heads] == [module for _, module in heads.items()]
+        assert list(heads.children()) == [heads["b"], heads["c"], removed]
+        assert heads.get_submodule("c") is heads["c"]
+    assert found[0] == found[1]
 
 
 # ----------------------------------------------------------------------------------------------- what a layer starts as

@@ -73,6 +73,20 @@ SETTINGS = [
     ("AdamW", {"lr": 0.01}),
     ("AdamW", {"lr": 0.01, "weight_decay": 0.0}),
     ("AdamW", {"lr": 0.01, "betas": (0.9, 0.95), "weight_decay": 0.3, "eps": 1e-4}),
+    ("Adam", {"lr": 0.01, "betas": (0.9, 0.5), "amsgrad": True, "weight_decay": 0.1}),
+    ("AdamW", {"lr": 0.01, "betas": (0.9, 0.5), "amsgrad": True, "weight_decay": 0.3, "maximize": True}),
+    ("SGD", {"lr": 0.002, "momentum": 0.5, "maximize": True}),
+    ("RMSprop", {"lr": 0.001, "maximize": True}),
+    ("RMSprop", {}),
+    ("RMSprop", {"alpha": 0.8, "weight_decay": 0.1, "momentum": 0.5, "eps": 1e-3}),
+    ("RMSprop", {"lr": 0.001, "alpha": 0.9, "eps": 1e-2, "centered": True}),
+    ("RMSprop", {"lr": 0.001, "alpha": 0.9, "eps": 1e-2, "momentum": 0.9, "centered": True}),
+    ("Adagrad", {}),
+    ("Adagrad", {"lr": 0.1, "lr_decay": 0.05, "weight_decay": 0.1, "initial_accumulator_value": 0.5, "eps": 1e-3}),
+    ("Adagrad", {"lr": 0.01, "maximize": True}),
+    ("Adadelta", {}),
+    ("Adadelta", {"lr": 0.5, "rho": 0.7, "eps": 1e-3, "weight_decay": 0.1}),
+    ("Adadelta", {"lr": 0.1, "maximize": True}),
 ]
 
 
@@ -85,7 +99,7 @@ def test_optimizers(name, settings):
     assert_same_run(ours, theirs, optimizer, reference)
 
 
-@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW"])
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta"])
 def test_the_defaults_are_pytorchs(name):
     ours, theirs = twins()
     own = getattr(tt.optim, name)(ours.parameters()).param_groups[0]
@@ -123,10 +137,14 @@ GROUPS = [
     ("SGD", {"lr": 0.05, "momentum": 0.9}, {"weight_decay": 0.1}, {"lr": 0.01, "momentum": 0.5}),
     ("Adam", {"lr": 0.01}, {"lr": 0.002, "betas": (0.5, 0.9)}, {"weight_decay": 0.1}),
     ("AdamW", {"lr": 0.01, "weight_decay": 0.2}, {}, {"weight_decay": 0.0, "lr": 0.005}),
+    ("Adam", {"lr": 0.01}, {"amsgrad": True}, {"maximize": True, "lr": 0.002}),
+    ("RMSprop", {"lr": 0.01}, {"momentum": 0.5}, {"centered": True, "alpha": 0.9, "eps": 1e-2}),
+    ("Adagrad", {"lr": 0.1}, {"lr_decay": 0.1}, {"weight_decay": 0.1, "eps": 1e-2}),
+    ("Adadelta", {}, {"rho": 0.5}, {"lr": 0.5, "eps": 1e-3}),
 ]
 
 
-@pytest.mark.parametrize("name, settings, first, second", GROUPS, ids=[g[0] for g in GROUPS])
+@pytest.mark.parametrize("name, settings, first, second", GROUPS, ids=str)
 def test_parameter_groups(name, settings, first, second):
     """Matrices in one group, vectors in another, each with settings of its own."""
     ours, theirs = twins()
@@ -143,7 +161,17 @@ def test_parameter_groups(name, settings, first, second):
     assert_same_run(ours, theirs, optimizer, reference)
 
 
-@pytest.mark.parametrize("name, settings", [("SGD", {"momentum": 0.9, "dampening": 0.2}), ("AdamW", {})], ids=str)
+NOW_AND_THEN = [
+    ("SGD", {"momentum": 0.9, "dampening": 0.2}),
+    ("AdamW", {}),
+    ("AdamW", {"amsgrad": True}),
+    ("RMSprop", {"momentum": 0.9}),
+    ("Adagrad", {"lr_decay": 0.5}),
+    ("Adadelta", {}),
+]
+
+
+@pytest.mark.parametrize("name, settings", NOW_AND_THEN, ids=str)
 def test_a_parameter_that_has_a_gradient_only_now_and_then(name, settings):
     """Without one it stays, undecayed, and its own count of steps stands still."""
     ours, theirs = twins()
@@ -182,7 +210,17 @@ def test_parameters_frozen_and_released(name, settings):
 
 
 @pytest.mark.parametrize(
-    "name, settings", [("SGD", {"momentum": 0.9, "nesterov": True}), ("AdamW", {"betas": (0.7, 0.8)})], ids=str
+    "name, settings",
+    [
+        ("SGD", {"momentum": 0.9, "nesterov": True}),
+        ("AdamW", {"betas": (0.7, 0.8)}),
+        ("AdamW", {"betas": (0.7, 0.5), "amsgrad": True}),
+        ("RMSprop", {"alpha": 0.9, "momentum": 0.5, "eps": 0.1}),
+        ("RMSprop", {"alpha": 0.9, "centered": True, "eps": 0.1}),
+        ("Adagrad", {"lr_decay": 0.1, "eps": 1e-3}),
+        ("Adadelta", {"rho": 0.7, "eps": 1e-4}),
+    ],
+    ids=str,
 )
 def test_a_state_restores_the_settings(name, settings):
     """An optimizer made with the defaults takes over all settings from a state, as PyTorch's does."""
@@ -216,7 +254,12 @@ def scheduler(schedule, reference, lr):
             return d_model**-0.5 * min((step + 1) ** -0.5, (step + 1) * warmup**-1.5)
 
         return kinds.LambdaLR(reference, noam)
-    if isinstance(schedule, tt.optim.Constant):
+    if isinstance(schedule, tt.optim.OneCycle):
+        share, low = schedule.warmup / schedule.steps, schedule.initial / schedule.final
+        return kinds.OneCycleLR(reference, lr, schedule.steps, None, None, share, "cos", False, 0, 0, 1 / schedule.initial, low)
+    if isinstance(schedule, tt.optim.Step):
+        after = kinds.StepLR(reference, schedule.every, schedule.factor)
+    elif isinstance(schedule, tt.optim.Constant):
         after = kinds.ConstantLR(reference, 1.0, 1)
     elif isinstance(schedule, tt.optim.LinearDecay):
         after = kinds.LinearLR(reference, 1.0, schedule.final, schedule.steps - schedule.warmup)
@@ -235,6 +278,11 @@ SCHEDULES = [
     tt.optim.Cosine(warmup=1, steps=50),
     tt.optim.Cosine(warmup=10, steps=50, final=0.0),
     tt.optim.InverseSquareRoot(warmup=12, d_model=64),
+    tt.optim.Step(every=20),
+    tt.optim.Step(warmup=5, every=7, factor=0.5),
+    tt.optim.Step(every=1, factor=0.97),
+    tt.optim.OneCycle(warmup=15, steps=50),
+    tt.optim.OneCycle(warmup=30, steps=60, initial=0.2, final=0.01),
 ]
 
 
@@ -256,6 +304,47 @@ def test_schedules(schedule):
         reference.step()
         rates.step()
         assert_same_parameters(ours, theirs, step)
+
+
+def test_the_defaults_of_one_cycle_are_pytorchs():
+    reference = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])
+    rates = torch.optim.lr_scheduler.OneCycleLR(reference, 1.0, 1000, cycle_momentum=False)
+    for step in range(1000):
+        assert tt.optim.OneCycle()(step) == pytest.approx(reference.param_groups[0]["lr"], rel=1e-6), f"step {step}"
+        reference.step()
+        if step < 999:
+            rates.step()
+
+
+PLATEAUS = [
+    {},
+    {"factor": 0.5, "patience": 2},
+    {"factor": 0.5, "patience": 0, "cooldown": 3},
+    {"mode": "max", "patience": 1, "threshold": 0.1},
+    {"mode": "max", "patience": 1, "threshold": 0.1, "threshold_mode": "abs"},
+    {"patience": 1, "threshold": 0.3},
+    {"patience": 1, "threshold": 0.3, "threshold_mode": "abs", "factor": 0.7},
+]
+
+
+@pytest.mark.parametrize("settings", PLATEAUS, ids=str)
+@pytest.mark.parametrize("low", [0.0, 0.05])
+def test_plateau(settings, low):
+    """Random walks and values that are NaN, and a state that goes into another in the middle."""
+    lr = 0.5
+    reference = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=lr)
+    theirs = torch.optim.lr_scheduler.ReduceLROnPlateau(reference, min_lr=low * lr, eps=0, **settings)
+    ours = tt.optim.Plateau(final=low, **settings)
+    losses = numpy.abs(numpy.random.default_rng(0).standard_normal(80).cumsum()) * 0.5 + numpy.linspace(3, 0, 80)
+    losses[[7, 31]] = math.nan
+    for step, loss in enumerate(losses.tolist()):
+        ours.measure(loss)
+        theirs.step(loss)
+        assert lr * ours(step) == pytest.approx(reference.param_groups[0]["lr"], rel=1e-6), f"step {step}"
+        if step == 40:
+            state, ours = ours.state_dict(), tt.optim.Plateau(final=low, **settings)
+            ours.load_state_dict(state)
+    assert ours() < 1
 
 
 def test_a_schedule_scales_every_group():
@@ -326,6 +415,8 @@ INITIALISERS = [
     ("normal_", {"mean": 3.0, "std": 0.02}, {"mean": 3.0, "std": 0.02}),
     ("uniform_", {}, {}),
     ("uniform_", {"low": -2.0, "high": 3.0}, {"a": -2.0, "b": 3.0}),
+    ("trunc_normal_", {}, {}),
+    ("trunc_normal_", {"std": 0.02, "low": -0.03, "high": 0.01}, {"std": 0.02, "a": -0.03, "b": 0.01}),
     ("constant_", {"value": 0.3}, {"val": 0.3}),
     ("zeros_", {}, {}),
     ("ones_", {}, {}),
@@ -346,7 +437,7 @@ def test_initialisers(name, settings, its_settings):
     (mean, std, largest), (its_mean, its_std, its_largest) = moments(own), moments(its)
     assert mean == pytest.approx(its_mean, abs=0.01 * (its_std or 1e-4))
     assert std == pytest.approx(its_std, rel=0.01, abs=1e-6)
-    if "normal" not in name:
+    if "normal" not in name or "trunc" in name:
         assert largest == pytest.approx(its_largest, rel=1e-3)
 
 

@@ -23,6 +23,11 @@ OPTIONS = {
     "no bias": {"bias": False},
     "2 layers, no bias, bidirectional": {"num_layers": 2, "bias": False, "bidirectional": True},
 }
+PROJECTED = {
+    "plain": {},
+    "2 layers, bidirectional": {"num_layers": 2, "bidirectional": True},
+    "no bias, batch first": {"bias": False, "batch_first": True},
+}
 every_kind = pytest.mark.parametrize("kind", KINDS)
 dtypes = pytest.mark.parametrize("dtype", TOLERANCE)
 
@@ -52,11 +57,11 @@ def assert_same_network(ours, theirs, dtype, lengths=None, with_state=True, is_s
     rng = numpy.random.default_rng(2)
     count = theirs.num_layers * (2 if theirs.bidirectional else 1)
     axes = (BATCH, LENGTH) if theirs.batch_first else (LENGTH, BATCH)
-    states = 2 if isinstance(theirs, torch.nn.LSTM) else 1
+    widths = [theirs.proj_size or WIDTH, WIDTH][: 2 if isinstance(theirs, torch.nn.LSTM) else 1]
     if is_single:
-        shapes = [(LENGTH, INPUTS), *[(count, WIDTH)] * states]
+        shapes = [(LENGTH, INPUTS), *[(count, width) for width in widths]]
     else:
-        shapes = [(*axes, INPUTS), *[(count, BATCH, WIDTH)] * states]
+        shapes = [(*axes, INPUTS), *[(count, BATCH, width) for width in widths]]
     arrays = [rng.standard_normal(shape).astype(dtype) for shape in shapes[: None if with_state else 1]]
     mine, its = [tt.tensor(a, requires_grad=True) for a in arrays], [torch.tensor(a, requires_grad=True) for a in arrays]
     own, expected = [None if not s else tuple(s) if len(s) == 2 else s[0] for s in (mine[1:], its[1:])]
@@ -98,6 +103,58 @@ def test_a_single_sequence(kind, batch_first, dtype):
     """It has no axis for the batch, so ``batch_first`` changes nothing."""
     ours, theirs = networks(kind, dtype, num_layers=2, bidirectional=True, batch_first=batch_first)
     assert_same_network(ours, theirs, dtype, is_single=True)
+
+
+without_warning = pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+
+
+@without_warning
+@dtypes
+@pytest.mark.parametrize("options", PROJECTED.values(), ids=PROJECTED)
+@pytest.mark.parametrize("lengths", [None, LENGTHS], ids=["all steps", "lengths"])
+@pytest.mark.parametrize("with_state", [False, True])
+def test_projections(options, lengths, with_state, dtype):
+    assert_same_network(*networks("LSTM", dtype, proj_size=2, **options), dtype, lengths, with_state)
+
+
+@without_warning
+def test_projections_of_a_single_sequence():
+    assert_same_network(*networks("LSTM", proj_size=3, num_layers=2), "float32", is_single=True)
+
+
+# ---------------------------------------------------------------------------------------------------------------- cells
+
+
+@dtypes
+@every_kind
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("batch", [(BATCH,), ()], ids=["batch", "single"])
+@pytest.mark.parametrize("with_state", [True, False])
+def test_cells(kind, bias, batch, with_state, dtype):
+    """Three steps, whose inputs all get gradients."""
+    name = kind.split(",")[0] + "Cell"
+    theirs = getattr(torch.nn, name)(INPUTS, WIDTH, bias, **KINDS[kind]).to(getattr(torch, dtype))
+    ours = getattr(tt.nn, name)(INPUTS, WIDTH, bias, **KINDS[kind]).astype(dtype)
+    copy_weights(ours, theirs)
+    rng = numpy.random.default_rng(COTANGENTS)
+    states = 2 if name == "LSTMCell" else 1
+    shapes = [*[(*batch, INPUTS)] * 3, *[(*batch, WIDTH)] * (states if with_state else 0)]
+    arrays = [rng.standard_normal(shape).astype(dtype) for shape in shapes]
+    cotangents = [rng.standard_normal((*batch, WIDTH)).astype(dtype) for _ in range(states)]
+    results = []
+    for library, cell in ((tt, ours), (torch, theirs)):
+        inputs = [library.tensor(a, requires_grad=True) for a in arrays]
+        state = None if not with_state else tuple(inputs[3:]) if states == 2 else inputs[3]
+        for x in inputs[:3]:
+            state = cell(x, state)
+        last = state if states == 2 else (state,)
+        sum((s * library.tensor(c)).sum() for s, c in zip(last, cotangents, strict=True)).backward()
+        results.append([*last, *[x.grad for x in inputs], *[p.grad for p in cell.parameters()]])
+    for a, b in zip(*results, strict=True):
+        assert_close(a, b, relative=TOLERANCE[dtype], absolute=TOLERANCE[dtype])
+
+
+# ----------------------------------------------------------------------------------------------------------- parameters
 
 
 @pytest.mark.parametrize("kind", ["RNN", "GRU", "LSTM"])

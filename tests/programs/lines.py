@@ -297,6 +297,7 @@ TABLE: dict[str, Line | list[Line]] = {
     "layer_norm": norm_with("weight", "bias"),
     "rms_norm": norm_with("weight"),
     "cosine_similarity": "tt.cosine_similarity({f1}, {other}, -1, {0.1 | 0.5})",
+    "group_norm": "tt.group_norm({(2, 4, 3)}, {1 | 2 | 4}, {(4,)}, {(4,)}, {0.1 | 0.5})",
     "dropout": "tt.dropout({f}, {0.0 | 0.3 | 1.0})",
     "causal_mask": "tt.causal_mask({1..3}, {1..3})",
     "scaled_dot_product_attention": attend,

@@ -164,6 +164,7 @@ COMPUTED: dict[str, Callable[..., Any]] = {name: getattr(np, name) for name in N
     "cosine_similarity": cases.cosine_similarity,
     "layer_norm": cases.layer_norm,
     "rms_norm": cases.rms_norm,
+    "group_norm": cases.group_norm,
     "dropout": lambda x, p: x * cases.survivors(x.shape, 1 - p),
     "scaled_dot_product_attention": attention,
     "multi_head_attention": multi_head_attention,

@@ -332,6 +332,38 @@ def test_dropout_takes_its_random_key_from_the_gpu_too():
         assert attended[0].get().tobytes() == attended[1].get().tobytes() != attended[2].get().tobytes()
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: optim.AdamW(p, lr=0.1, betas=(0.9, 0.5), amsgrad=True),
+        lambda p: optim.RMSprop(p, lr=0.1, momentum=0.9, centered=True, maximize=True),
+        lambda p: optim.Adagrad(p, lr=0.1, lr_decay=0.5, initial_accumulator_value=0.5),
+        lambda p: optim.Adadelta(p, lr=1.0),
+    ],
+    ids=["amsgrad", "rmsprop", "adagrad", "adadelta"],
+)
+def test_steps_in_array_operations_are_repeated(make):
+    """The learning rate changes in each step, and with Adagrad and Adam the count of the step matters."""
+
+    def trained(wrapped):
+        weights = nn.Parameter(WEIGHTS)
+        optimizer = make([weights])
+
+        def step(x, rate):
+            optimizer.zero_grad()
+            loss = ((weights * x).sum() ** 2).sum()
+            loss.backward()
+            optimizer.step(rate)
+            return loss.detach()
+
+        take = wrapped(step)
+        for number in range(7):
+            take(X * (1 + number % 3), 0.9**number)
+        return [x.numpy().tobytes() for x in (weights, *optimizer.state_dict().values())]
+
+    assert trained(capture) == trained(lambda step: lambda x, rate: step(tt.tensor(x), rate))
+
+
 def test_an_optimizer_that_would_keep_its_learning_rate():
     with pytest.raises(CaptureError, match="as Adam, AdamW and Muon do"):
         small(lambda *_: None, lambda p: optim.SGD(p, lr=0.1))(X, 1.0)

@@ -59,7 +59,37 @@ def test_modules_are_found_with_their_names():
     assert names[""] is block
     assert names["layers.0"] is block.layers[0]
     assert list(block.modules()) == list(names.values())
-    assert [name for name, _ in block.children()] == ["first", "layers"]
+    assert [name for name, _ in block.named_children()] == ["first", "layers"]
+    assert list(block.children()) == [block.first, block.layers]
+    block.again = block.first  # under a second name
+    assert list(block.children()) == [block.first, block.layers]
+
+
+def test_a_module_is_found_by_its_name():
+    block = Block()
+    block.again = block.first
+    assert block.get_submodule("") is block
+    assert block.get_submodule("layers.1") is block.layers[1]
+    assert block.get_submodule("again") is block.first
+    for name in ("layers.2", "first.weight", "mean", "layers.", "training"):
+        with pytest.raises(AttributeError, match=f"Block has no module '{name}' inside"):
+            block.get_submodule(name)
+
+
+def test_a_module_is_added_under_a_name():
+    block = Block()
+    block.add_module("last", nn.Linear(1, 1))
+    block.add_module("first", nn.ReLU())
+    assert [name for name, _ in block.named_children()] == ["first", "layers", "last"]
+    block.add_module("last", None)
+    assert block.last is None
+    with pytest.raises(TypeError, match=r"the part 'last' must be a module, such as nn\.ReLU\(\), not a tinytensor\.Parameter"):
+        block.add_module("last", nn.Parameter(1.0))
+    for name, message in {"mean": "has an attribute 'mean' already", "a.b": "names have no dots", "eval": "of its own"}.items():
+        with pytest.raises(ValueError, match=message):
+            block.add_module(name, nn.ReLU())
+    with pytest.raises(TypeError, match="name must be text, not 0"):
+        block.add_module(0, nn.ReLU())
 
 
 def test_buffers_are_kept_but_not_learned():
@@ -330,8 +360,20 @@ def test_zero_grad():
     block = Block()
     block(tt.ones((2, 3))).sum().backward()
     assert all(p.grad is not None for p in block.parameters())
+    block.zero_grad(set_to_none=False)
+    assert all(p.grad.shape == p.shape and not p.grad.any() for p in block.parameters())
     block.zero_grad()
     assert all(p.grad is None for p in block.parameters())
+    block.zero_grad(set_to_none=False)
+    assert all(p.grad is None for p in block.parameters())
+
+
+def test_all_parameters_are_frozen_together():
+    block = Block()
+    assert block.requires_grad_(False) is block
+    assert not block(tt.ones((2, 3))).requires_grad
+    assert block.requires_grad_() is block
+    assert all(p.requires_grad for p in block.parameters())
 
 
 def test_a_frozen_parameter_gets_no_gradient():
@@ -707,6 +749,14 @@ LAYERS = [
     (nn.Embedding(5, 2), "Embedding(5, 2)"),
     (nn.LayerNorm(4), "LayerNorm(4, eps=1e-05)"),
     (nn.LayerNorm(4, bias=False), "LayerNorm(4, eps=1e-05, bias=False)"),
+    (nn.LayerNorm((3, 4)), "LayerNorm((3, 4), eps=1e-05)"),
+    (nn.LayerNorm(4, elementwise_affine=False), "LayerNorm(4, eps=1e-05, elementwise_affine=False)"),
+    (nn.GroupNorm(2, 4), "GroupNorm(2, 4, eps=1e-05)"),
+    (nn.GroupNorm(2, 4, affine=False), "GroupNorm(2, 4, eps=1e-05, affine=False)"),
+    (nn.Flatten(), "Flatten(start_axis=1, end_axis=-1)"),
+    (nn.ELU(0.5), "ELU(0.5)"),
+    (nn.Softplus(), "Softplus()"),
+    (nn.Softplus(2.0), "Softplus(2.0)"),
     (nn.RMSNorm(4, eps=0.1), "RMSNorm(4, eps=0.1)"),
     (nn.Dropout(0.1), "Dropout(p=0.1)"),
     (nn.LeakyReLU(0.2), "LeakyReLU(0.2)"),
@@ -745,13 +795,70 @@ x = tt.tensor(np.random.default_rng(0).standard_normal((2, 3, 4)).astype("float3
         (nn.Sigmoid(), tt.sigmoid),
         (nn.Tanh(), tt.tanh),
         (nn.Softmax(1), lambda x: tt.softmax(x, 1)),
+        (nn.ELU(0.3), lambda x: tt.elu(x, 0.3)),
+        (nn.Softplus(0.3), lambda x: tt.softplus(x, 0.3)),
+        (nn.Identity(), lambda x: x),
         (nn.LayerNorm(4), tt.layer_norm),
+        (nn.LayerNorm(4, elementwise_affine=False), tt.layer_norm),
+        (nn.GroupNorm(3, 3), lambda x: tt.group_norm(x, 3)),
         (nn.RMSNorm(4), tt.rms_norm),
     ],
     ids=lambda value: repr(value).split("(")[0] if isinstance(value, nn.Module) else "",
 )
 def test_layers_without_learned_values_are_their_functions(layer, function):
     np.testing.assert_array_equal(layer(x).numpy(), function(x).numpy())
+
+
+WRONG_SHAPES = {
+    "width": (lambda: nn.LayerNorm(3, elementwise_affine=False)(x), r"LayerNorm takes \(\.\.\., 3,\), not \(2, 3, 4\)"),
+    "axes": (lambda: nn.LayerNorm((4, 3))(x), r"LayerNorm takes \(\.\.\., 4, 3\), not \(2, 3, 4\)"),
+    "too few axes": (lambda: nn.LayerNorm((5, 2, 3, 4))(x), r"LayerNorm takes \(\.\.\., 5, 2, 3, 4\)"),
+    "no axes": (lambda: nn.LayerNorm(()), "normalized_shape needs at least one axis"),
+    "groups": (lambda: nn.GroupNorm(2, 3), "GroupNorm: 3 channels cannot be divided into 2 groups"),
+    "no groups": (lambda: nn.GroupNorm(0, 3), "3 channels cannot be divided into 0 groups"),
+    "channels": (lambda: nn.GroupNorm(1, 4)(x), r"GroupNorm takes \(batch, 4, \.\.\.\), not \(2, 3, 4\)"),
+    "groups of a function": (lambda: tt.group_norm(x, 2), "with channels for 2 groups, not"),
+    "no channels": (lambda: tt.group_norm(tt.ones(3), 1), r"takes \(batch, channels, \.\.\.\)"),
+    "weight": (lambda: tt.group_norm(x, 1, tt.ones(4)), r"weight and bias must have shape \(3,\), not \(4,\)"),
+    "flatten": (lambda: nn.Flatten(2, 1)(x), "Flatten: end_axis 1 comes before start_axis 2"),
+    "beta": (lambda: nn.Softplus(0.0)(x), "softplus: beta cannot be 0"),
+}
+
+
+@pytest.mark.parametrize(("act", "message"), WRONG_SHAPES.values(), ids=WRONG_SHAPES)
+def test_layers_name_the_shapes_that_do_not_fit(act, message):
+    with pytest.raises(ValueError, match=message):
+        act()
+
+
+def test_flatten_needs_its_axes():
+    with pytest.raises(IndexError, match="start_axis 1 is out of range"):
+        nn.Flatten()(tt.ones(3))
+
+
+def test_a_dict_of_modules_is_a_part_like_any_other():
+    heads = nn.ModuleDict({"a": nn.Linear(2, 3)})
+    with pytest.raises(KeyError):
+        heads["b"]
+    with pytest.raises(KeyError):
+        del heads["training"]
+    for name, module, kind, message in [
+        ("b", nn.Parameter(1.0), TypeError, "ModuleDict takes modules, such as nn.ReLU\\(\\), not a tinytensor.Parameter"),
+        ("b", None, TypeError, "not None"),
+        (0, nn.ReLU(), TypeError, "name must be text, not 0"),
+        ("keys", nn.ReLU(), ValueError, "the class has a keys of its own"),
+        ("training", nn.ReLU(), ValueError, "the class has a training of its own"),
+        ("a.b", nn.ReLU(), ValueError, "names have no dots"),
+    ]:
+        with pytest.raises(kind, match=message):
+            heads[name] = module
+    assert list(heads) == ["a"]
+    assert list(copy.deepcopy(heads).state_dict()) == ["a.weight", "a.bias"]
+    del heads["a"]
+    assert not heads and not heads.state_dict()
+    heads["a"] = nn.ReLU()
+    heads.clear()
+    assert len(heads) == 0
 
 
 def test_linear():
@@ -806,7 +913,7 @@ def test_a_container_is_changed_like_a_list():
         del container[0], container[-1], container[1:3]
         del plain[0], plain[-1], plain[1:3]
         assert units(container) == plain
-        assert [name for name, _ in container.children()] == [str(i) for i in range(len(plain))]
+        assert [name for name, _ in container.named_children()] == [str(i) for i in range(len(plain))]
         assert units(make(layers(1, 2, 3))[np.int64(-1) :]) == [3]
 
 
@@ -848,7 +955,7 @@ def test_a_container_has_parts_like_any_module(kind):
     assert sorted(model.state_dict()) == sorted([*expected, "gain", "mean"])
     setattr(model, "7", nn.Linear(1, 5))  # an item, whatever its number
     assert units(model.append(nn.Linear(1, 6))) == [2, 3, 4, 5, 6]
-    assert [name for name, _ in model.children() if name.isdecimal()] == ["0", "1", "2", "3", "4"]
+    assert [name for name in vars(model) if name.isdecimal()] == ["0", "1", "2", "3", "4"]
     del model[:]
     assert len(list(model.parameters())) == 5
     twin = copy.deepcopy(Own())

@@ -11,6 +11,7 @@ import pytest
 
 import tinytensor as tt
 from tinytensor import backend, nn, optim
+from tinytensor.optim import adaptive
 
 
 def muon(parameters):
@@ -27,14 +28,24 @@ OPTIMIZERS = {
     "adam": lambda ps: optim.Adam(ps, lr=0.05),
     "adam weight decay": lambda ps: optim.Adam(ps, lr=0.05, betas=(0.8, 0.95), eps=1e-3, weight_decay=0.1),
     "adamw": lambda ps: optim.AdamW(ps, lr=0.05, betas=(0.8, 0.95), weight_decay=0.1),
+    "amsgrad": lambda ps: optim.Adam(ps, lr=0.05, betas=(0.8, 0.5), weight_decay=0.1, amsgrad=True),
+    "amsgrad decoupled": lambda ps: optim.AdamW(ps, lr=0.05, betas=(0.8, 0.5), weight_decay=0.01, amsgrad=True),
     "muon": muon,
+    "rmsprop": lambda ps: optim.RMSprop(ps, lr=0.05, alpha=0.9),
+    "rmsprop centered": lambda ps: optim.RMSprop(ps, lr=0.01, alpha=0.9, eps=1e-3, momentum=0.5, centered=True),
+    "adagrad": lambda ps: optim.Adagrad(ps, lr=0.5, weight_decay=0.01),
+    "adagrad lr decay": lambda ps: optim.Adagrad(ps, lr=0.5, lr_decay=0.01, initial_accumulator_value=0.3, eps=1e-3),
+    "adadelta": lambda ps: optim.Adadelta(ps, lr=0.3, rho=0.9, eps=1e-3, weight_decay=0.01),
 }
 each_optimizer = pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
 
 
-def textbook(w, gradients, lr, kind, momentum=0.0, dampening=0.0, nesterov=False, betas=(0.9, 0.999), eps=1e-8, decay=0.0):
+def textbook(
+    w, gradients, lr, kind, momentum=0.0, dampening=0.0, nesterov=False, betas=(0.9, 0.999), eps=1e-8, decay=0.0,
+    amsgrad=False, centered=False, lr_decay=0.0, start=0.0,
+):  # fmt: skip
     """The formulas of the papers, in float64, with one step for each gradient."""
-    v = m = s = 0.0
+    v = m = s = largest = 0.0
     for t, g in enumerate(gradients, start=1):
         if kind in ("adamw", "muon"):
             w = w - lr * decay * w
@@ -46,10 +57,23 @@ def textbook(w, gradients, lr, kind, momentum=0.0, dampening=0.0, nesterov=False
         elif kind == "muon":
             v = momentum * v + (1 - momentum) * g
             w = w - lr * max(1, w.shape[0] / w.shape[1]) ** 0.5 * orthogonal(momentum * v + (1 - momentum) * g)
+        elif kind == "rmsprop":
+            s, m = betas[1] * s + (1 - betas[1]) * g * g, betas[1] * m + (1 - betas[1]) * g
+            v = momentum * v + g / (np.sqrt(s - centered * m * m) + eps)
+            w = w - lr * v
+        elif kind == "adagrad":
+            s = s + g * g
+            w = w - lr / (1 + (t - 1) * lr_decay) * g / (np.sqrt(s + start) + eps)
+        elif kind == "adadelta":
+            s = betas[1] * s + (1 - betas[1]) * g * g
+            v = np.sqrt(m + eps) / np.sqrt(s + eps) * g
+            m = betas[1] * m + (1 - betas[1]) * v * v
+            w = w - lr * v
         else:
             m = betas[0] * m + (1 - betas[0]) * g
             s = betas[1] * s + (1 - betas[1]) * g * g
-            w = w - lr * (m / (1 - betas[0] ** t)) / (np.sqrt(s / (1 - betas[1] ** t)) + eps)
+            largest = np.maximum(largest, s) if amsgrad else s
+            w = w - lr * (m / (1 - betas[0] ** t)) / (np.sqrt(largest / (1 - betas[1] ** t)) + eps)
     return w
 
 
@@ -71,7 +95,14 @@ FORMULAS = {
     "adam": {"kind": "adam"},
     "adam weight decay": {"kind": "adam", "betas": (0.8, 0.95), "eps": 1e-3, "decay": 0.1},
     "adamw": {"kind": "adamw", "betas": (0.8, 0.95), "decay": 0.1},
+    "amsgrad": {"kind": "adam", "betas": (0.8, 0.5), "decay": 0.1, "amsgrad": True},
+    "amsgrad decoupled": {"kind": "adamw", "betas": (0.8, 0.5), "decay": 0.01, "amsgrad": True},
     "muon": {"kind": "muon", "momentum": 0.95, "decay": 0.1},
+    "rmsprop": {"kind": "rmsprop", "betas": (0, 0.9)},
+    "rmsprop centered": {"lr": 0.01, "kind": "rmsprop", "betas": (0, 0.9), "momentum": 0.5, "centered": True, "eps": 1e-3},
+    "adagrad": {"lr": 0.5, "kind": "adagrad", "eps": 1e-10, "decay": 0.01},
+    "adagrad lr decay": {"lr": 0.5, "kind": "adagrad", "eps": 1e-3, "lr_decay": 0.01, "start": 0.3},
+    "adadelta": {"lr": 0.3, "kind": "adadelta", "eps": 1e-3, "betas": (0, 0.9), "decay": 0.01},
 }
 
 
@@ -84,7 +115,22 @@ def test_steps_follow_the_formulas(name):
     for g in gradients:
         p.grad = tt.tensor(g)
         optimizer.step()
-    np.testing.assert_allclose(p.numpy(), textbook(start, gradients, 0.05, **FORMULAS[name]), rtol=1e-10)
+    np.testing.assert_allclose(p.numpy(), textbook(start, gradients, **{"lr": 0.05, **FORMULAS[name]}), rtol=1e-10)
+
+
+@each_optimizer
+def test_maximising_goes_up_where_minimising_the_negative_goes_down(make):
+    rng = np.random.default_rng(0)
+    start, gradients = rng.standard_normal((3, 2)), rng.standard_normal((6, 3, 2))
+    up, down = nn.Parameter(start), nn.Parameter(start)
+    maximising, minimising = make([up]), make([down])
+    maximising.param_groups[0]["maximize"] = True
+    for g in gradients:
+        up.grad, down.grad = tt.tensor(g), tt.tensor(-g)
+        maximising.step()
+        minimising.step()
+        assert up.grad.tolist() == g.tolist()
+    assert up.tolist() == down.tolist()
 
 
 @each_optimizer
@@ -188,7 +234,7 @@ def test_a_loaded_state_takes_the_dtype_of_the_model():
     optimizer, other = optim.Adam(model.parameters()), optim.Adam(wide.parameters())
     train(model, optimizer, 1)
     other.load_state_dict(optimizer.state_dict())
-    assert {t.dtype.name for name, t in other.state_dict().items() if not name.endswith("steps")} == {"float64"}
+    assert {t.dtype.name for name, t in state_of(other).items() if not name.endswith("steps")} == {"float64"}
 
 
 def test_a_state_that_does_not_fit_is_refused_and_changes_nothing():
@@ -355,7 +401,11 @@ CHANGED = {
     "nesterov": lambda ps: optim.SGD(ps, lr=0.5, momentum=0.3, nesterov=True),
     "adam": lambda ps: optim.Adam(ps, lr=0.5, betas=(0.1, 0.3), eps=0.1, weight_decay=0.7),
     "adamw": lambda ps: optim.AdamW(ps, lr=1, betas=(0, 0.3), eps=0.1, weight_decay=0.7),
-    "muon": lambda ps: optim.Muon(ps, lr=1, momentum=0.3, weight_decay=0.7),
+    "amsgrad": lambda ps: optim.Adam(ps, lr=0.5, amsgrad=True, maximize=True),
+    "muon": lambda ps: optim.Muon(ps, lr=1, momentum=0.3, weight_decay=0.7, maximize=True),
+    "rmsprop": lambda ps: optim.RMSprop(ps, lr=0.5, alpha=0.3, eps=0.1, momentum=0.3, centered=True, maximize=True),
+    "adagrad": lambda ps: optim.Adagrad(ps, lr=0.5, lr_decay=0.1, initial_accumulator_value=0.5, eps=0.1, maximize=True),
+    "adadelta": lambda ps: optim.Adadelta(ps, lr=0.5, rho=0.5, eps=0.1, weight_decay=0.1, maximize=True),
 }
 
 
@@ -606,6 +656,8 @@ def test_zero_grad():
     p = nn.Parameter([1.0])
     optimizer = optim.SGD([p])
     p.grad = tt.ones(1)
+    optimizer.zero_grad(set_to_none=False)
+    assert p.grad.tolist() == [0.0]
     optimizer.zero_grad()
     assert p.grad is None
 
@@ -684,6 +736,38 @@ def test_groups_have_their_own_settings():
     optimizer.param_groups[1]["lr"] = 0.2  # settings may be changed at any time
     optimizer.step()
     np.testing.assert_allclose([a.item(), b.item()], [0.0, 0.7], atol=1e-6)
+
+
+def test_a_group_may_be_added_later():
+    a, b = nn.Parameter([1.0]), nn.Parameter([1.0])
+    optimizer = optim.SGD([a], lr=0.5, momentum=0.9)
+    gradients_of_one(a, b)
+    optimizer.step()
+    optimizer.add_param_group({"params": b, "lr": 0.25})
+    assert optimizer.param_groups[1]["momentum"] == 0.9
+    optimizer.step()
+    np.testing.assert_allclose([a.item(), b.item()], [1 - 0.5 - 0.95, 0.75], rtol=1e-6)
+    for wrong, kind in [({"params": [a]}, ValueError), ({"params": [tt.ones(1)]}, TypeError), ({"lr": 1.0}, ValueError)]:
+        with pytest.raises(kind):
+            optimizer.add_param_group(wrong)
+    with pytest.raises(ValueError, match="lr must be finite"):
+        optimizer.add_param_group({"params": [nn.Parameter([1.0])], "lr": -1.0})
+    assert (len(optimizer.param_groups), len(optimizer.state), optimizer.parameters()) == (2, 2, [a, b])
+
+
+def test_the_learning_rate_of_all_groups():
+    a, b = nn.Parameter([1.0]), nn.Parameter([1.0])
+    optimizer = optim.SGD([{"params": [a]}, {"params": [b], "lr": 0.5}], lr=0.25)
+    with pytest.raises(ValueError, match=r"several learning rates, \[0\.25, 0\.5\]: read those of optimizer\.param_groups"):
+        _ = optimizer.lr
+    with pytest.raises(ValueError, match="lr must be finite and not negative"):
+        optimizer.lr = -1.0
+    assert [group["lr"] for group in optimizer.param_groups] == [0.25, 0.5]
+    optimizer.lr = 0.125
+    assert optimizer.lr == 0.125
+    gradients_of_one(a, b)
+    optimizer.step()
+    assert (a.item(), b.item()) == (0.875, 0.875)
 
 
 def test_a_schedule_scales_every_group():
@@ -790,12 +874,34 @@ BAD = {
     "beta in words": (lambda p: optim.Adam([{"params": [p], "betas": ("0", 0)}]), TypeError, "betas must be a number, not '0'"),
     "nesterov in words": (lambda p: optim.SGD([{"params": [p], "nesterov": "no"}]), TypeError, "True or False, not 'no'"),
     "orthogonal in words": (lambda p: optim.Muon([{"params": [p], "orthogonal": "no"}]), TypeError, "True or False, not 'no'"),
+    "amsgrad in words": (lambda p: optim.Adam([p], amsgrad="no"), TypeError, "amsgrad must be True or False, not 'no'"),
+    "maximize in words": (lambda p: optim.SGD([p], maximize=1.0), TypeError, "maximize must be True or False, not 1.0"),
+    "alpha": (lambda p: optim.RMSprop([p], alpha=-0.1), ValueError, "alpha must be finite and not negative"),
+    "centered": (lambda p: optim.RMSprop([p], centered=2), TypeError, "centered must be True or False, not 2"),
+    "rho": (lambda p: optim.Adadelta([p], rho=1.5), ValueError, "rho must be at most 1, not 1.5"),
+    "lr_decay": (lambda p: optim.Adagrad([p], lr_decay=-1), ValueError, "lr_decay must be finite and not negative"),
+    "no direction": (
+        lambda p: gradients_of_one(p) or adaptive.Adaptive([p], lr=1, weight_decay=0).step(),
+        TypeError,
+        "Adaptive has no direction method: write one",
+    ),
     "no threads": (lambda p: optim.SGD([p]).step(threads=0), ValueError, "threads must be at least 1, not 0"),
     "steps": (lambda p: optim.Cosine(steps=-1), ValueError, "steps must be at least 0, not -1"),
     "warmup": (lambda p: optim.Constant(warmup=1.5), TypeError, "warmup must be an integer, not 1.5"),
     "negative warmup": (lambda p: optim.InverseSquareRoot(warmup=-1), ValueError, "warmup must be at least 0, not -1"),
     "final": (lambda p: optim.LinearDecay(final=math.nan), ValueError, "final must be finite and not negative, not nan"),
     "final in words": (lambda p: optim.Cosine(final="0"), TypeError, "final must be a number, not '0'"),
+    "every": (lambda p: optim.Step(every=0), ValueError, "every must be at least 1, not 0"),
+    "factor": (lambda p: optim.Step(factor=-1), ValueError, "factor must be finite and not negative, not -1"),
+    "initial": (lambda p: optim.OneCycle(initial=math.inf), ValueError, "initial must be finite"),
+    "factor of a plateau": (lambda p: optim.Plateau(factor=1.0), ValueError, "factor must be below 1"),
+    "patience": (lambda p: optim.Plateau(patience=-1), ValueError, "patience must be at least 0, not -1"),
+    "cooldown": (lambda p: optim.Plateau(cooldown=1.5), TypeError, "cooldown must be an integer, not 1.5"),
+    "threshold": (lambda p: optim.Plateau(threshold=math.nan), ValueError, "threshold must be finite"),
+    "final of a plateau": (lambda p: optim.Plateau(final=-1.0), ValueError, "final must be finite and not negative"),
+    "mode": (lambda p: optim.Plateau(mode="mean"), ValueError, "mode is 'min' or 'max'"),
+    "threshold_mode": (lambda p: optim.Plateau(threshold_mode="no"), ValueError, "'rel' or 'abs', not 'min' and 'no'"),
+    "a loss in words": (lambda p: optim.Plateau().measure("low"), TypeError, "value must be a number, not 'low'"),
     "d_model": (lambda p: optim.InverseSquareRoot(d_model=0), ValueError, "d_model must be above 0"),
     "momentum of 1": (
         lambda p: optim.Muon([nn.Parameter(tt.ones((4, 2)))], momentum=1),
@@ -842,8 +948,47 @@ def test_inverse_square_root():
     assert max(schedule(i) for i in range(2000)) == pytest.approx(peak)
 
 
+def test_step():
+    schedule = optim.Step(warmup=4, every=10, factor=0.5)
+    np.testing.assert_allclose([schedule(i) for i in (0, 3, 4, 13, 14, 24)], [0.2, 0.8, 1, 1, 0.5, 0.25])
+
+
+def test_one_cycle():
+    schedule = optim.OneCycle(warmup=11, steps=31, initial=0.2, final=0.1)
+    np.testing.assert_allclose([schedule(i) for i in (0, 5, 10, 20, 30, 500)], [0.2, 0.6, 1, 0.55, 0.1, 0.1])
+
+
+def test_a_plateau_is_kept_with_a_run(tmp_path):
+    plateau = optim.Plateau(factor=0.5, patience=1, cooldown=1)
+    for loss in (3.0, tt.tensor(2.0), np.float32(2.0), 2.0):
+        plateau.measure(loss)
+    assert (plateau(), plateau(7)) == (0.5, 0.5)
+    state = plateau.state_dict()
+    plateau.measure(1.0)
+    tt.save(state, tmp_path / "plateau")
+    other = optim.Plateau(factor=0.5, patience=1, cooldown=1)
+    other.load_state_dict(tt.load(tmp_path / "plateau"))
+    assert {name: value for name, value in vars(other).items() if vars(plateau)[name] != value} == {"best": 2.0, "waiting": 1}
+    for wrong in ({}, {**state, "more": 1.0}):
+        with pytest.raises(ValueError, match="the state of a Plateau has scale, best, bad, waiting, not"):
+            other.load_state_dict(wrong)
+    p = nn.Parameter([1.0])
+    p.grad = tt.ones(1)
+    optim.SGD([p], lr=0.5).step(other())
+    assert p.item() == 0.75
+
+
 @pytest.mark.parametrize(
-    "schedule", [optim.LinearDecay(warmup=5, steps=5), optim.Cosine(warmup=5, steps=3), optim.InverseSquareRoot(warmup=0)]
+    "schedule",
+    [
+        optim.LinearDecay(warmup=5, steps=5),
+        optim.Cosine(warmup=5, steps=3),
+        optim.InverseSquareRoot(warmup=0),
+        optim.OneCycle(warmup=0, steps=0),
+        optim.OneCycle(warmup=1, steps=1),
+        optim.OneCycle(warmup=9, steps=3),
+        optim.Step(every=1, factor=0),
+    ],
 )
 def test_degenerate_schedules_stay_finite(schedule):
     assert all(math.isfinite(schedule(i)) and schedule(i) >= 0 for i in range(20))
@@ -972,6 +1117,10 @@ SCALED = {
     "adam": lambda p: optim.Adam(p, lr=0.1, weight_decay=0.1),
     "sgd": lambda p: optim.SGD(p, lr=0.1, momentum=0.9),
     "muon": lambda p: optim.Muon([{"params": p[:2]}, {"params": p[2:], "orthogonal": False, "lr": 0.1}]),
+    "amsgrad": lambda p: optim.AdamW(p, lr=0.1, amsgrad=True),
+    "rmsprop": lambda p: optim.RMSprop(p, lr=0.1, momentum=0.9, centered=True),
+    "adagrad": lambda p: optim.Adagrad(p, lr=0.1),
+    "adadelta": lambda p: optim.Adadelta(p),
     "a user's": lambda p: Plain(p, lr=0.1),
     "a user's change": lambda p: Halved(p, lr=0.1),
 }

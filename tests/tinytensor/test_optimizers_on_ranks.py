@@ -12,7 +12,7 @@ from rank_checks import same_on_all
 from tinytensor import Tensor, distributed, nn
 from tinytensor.distributed import Communicator, default_method
 from tinytensor.distributed.processes import processes
-from tinytensor.optim import SGD, Adam, AdamW, Muon, Optimizer
+from tinytensor.optim import SGD, Adadelta, Adagrad, Adam, AdamW, Muon, Optimizer, RMSprop
 
 pytestmark = pytest.mark.needs("numpy")
 
@@ -52,6 +52,10 @@ def case(make: Callable[[Several], Optimizer], dtype: str = "float32") -> Callab
 CASES = {
     "adamw": case(lambda model: AdamW(model.parameters(), lr=0.01)),
     "adam with groups": case(lambda model: Adam(groups(model), lr=0.01)),
+    "amsgrad": case(lambda model: AdamW(groups(model), lr=0.01, amsgrad=True)),
+    "rmsprop": case(lambda model: RMSprop(groups(model), momentum=0.9, centered=True, eps=0.1)),
+    "adagrad": case(lambda model: Adagrad(groups(model), lr_decay=0.1, initial_accumulator_value=0.1)),
+    "masters of adadelta": case(lambda model: Adadelta(model.parameters(), maximize=True), "float16"),
     "sgd": case(lambda model: SGD(model.parameters(), lr=0.01)),
     "momentum": case(lambda model: SGD(groups(model), lr=0.01, momentum=0.9, dampening=0.5)),
     "nesterov": case(lambda model: SGD(model.parameters(), lr=0.01, momentum=0.9, nesterov=True)),

@@ -19,6 +19,10 @@ def test_a_seed_repeats_everything():
             tt.random.uniform(4).tolist(),
             tt.random.integers(0, 100, (5,)).tolist(),
             tt.random.permutation(6).tolist(),
+            tt.random.bernoulli(tt.full((20,), 0.5)).tolist(),
+            tt.random.multinomial(tt.ones(20), 3).tolist(),
+            tt.random.multinomial(tt.ones(20), 3, replacement=True).tolist(),
+            tt.nn.init.trunc_normal_(parameter()).tolist(),
             tt.random.random_key(),
             tt.dropout(tt.ones(20)).tolist(),
         ]
@@ -79,6 +83,69 @@ def test_distributions():
     assert i.dtype == "int64"
     assert set(i.tolist()) == {2, 3, 4}
     assert sorted(tt.random.permutation(50).tolist()) == list(range(50))
+
+
+def test_bernoulli_has_the_shape_the_dtype_and_the_means_of_its_probabilities():
+    p = np.linspace(0, 1, 5).astype("float64").repeat(40_000).reshape(5, -1)
+    drawn = tt.random.bernoulli(tt.tensor(p))
+    assert drawn.dtype == "float64"
+    assert set(np.unique(drawn.numpy())) == {0.0, 1.0}
+    np.testing.assert_allclose(drawn.numpy().mean(-1), [0, 0.25, 0.5, 0.75, 1], atol=0.01)
+    assert tt.random.bernoulli(tt.tensor(1.0)).tolist() == 1.0
+    assert not tt.random.bernoulli(tt.tensor([0.5], requires_grad=True)).requires_grad
+    with pytest.raises(TypeError, match="bernoulli takes probabilities as floating-point numbers, not int64"):
+        tt.random.bernoulli(tt.tensor([1]))
+
+
+WEIGHTS = np.array([[0.0, 1.0, 3.0, 0.0], [2.0, 0.0, 1.0, 1.0]])
+
+
+def test_multinomial_with_replacement_draws_in_proportion():
+    drawn = tt.random.multinomial(tt.tensor(WEIGHTS), 40_000, replacement=True)
+    assert drawn.dtype == "int64"
+    shares = [[(row == place).mean() for place in range(4)] for row in drawn.numpy()]
+    np.testing.assert_allclose(shares, WEIGHTS / 4, atol=0.012)
+    assert not (np.array(shares)[WEIGHTS == 0]).any()
+
+
+def test_multinomial_without_replacement_draws_from_what_is_left():
+    """Two of three: the first in proportion to all weights, and the second to the two others."""
+    weights = np.array([1.0, 2.0, 5.0, 0.0])
+    drawn = tt.random.multinomial(tt.tensor(np.tile(weights, (40_000, 1))), 2).numpy()
+    for first, second in [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]:
+        expected = weights[first] / 8 * weights[second] / (8 - weights[first])
+        assert ((drawn == [first, second]).all(-1)).mean() == pytest.approx(expected, abs=0.012)
+
+
+@pytest.mark.parametrize("replacement", [False, True])
+def test_multinomial_of_any_shape_and_size_of_weights(replacement):
+    def draw(weights, count):
+        return tt.random.multinomial(tt.tensor(weights), count, replacement)
+
+    assert draw(np.ones((2, 3, 5), "float32"), 4).shape == (2, 3, 4)
+    assert draw(np.ones((0, 5)), 4).shape == (0, 4)
+    assert draw(np.array([1e-320, 0.0, 1e308, 1e308]), 2).shape == (2,)
+    assert draw([0, 7, 0], 1).tolist() == [1]
+    assert draw(np.array([0, 1], "float16"), 1).tolist() == [1]
+    if not replacement:
+        assert sorted(draw(np.array([1e-320, 0.0, 1e308, 1e308]), 3).tolist()) == [0, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "low, high", [(-2.0, 2.0), (0.5, 0.6), (-math.inf, 1.0), (3.0, math.inf), (-60.0, -50.0), (-9.0, 20.0)], ids=str
+)
+def test_truncated_normal_numbers_have_the_moments_of_the_distribution(low, high):
+    """The moments are sums over a fine grid of the density."""
+    p = tt.nn.Parameter(np.zeros(40_000, "float32"))
+    drawn = tt.nn.init.trunc_normal_(p, 1.0, 2.0, 1 + 2 * low, 1 + 2 * high).numpy().astype("float64")
+    assert 1 + 2 * low <= drawn.min() < drawn.max() <= 1 + 2 * high
+    grid = np.linspace(max(low, -61), min(high, 61), 2_000_001)
+    peak = np.abs(grid).min()
+    density = np.exp((peak * peak - grid * grid) / 2)
+    mean = (grid * density).sum() / density.sum()
+    std = math.sqrt(((grid - mean) ** 2 * density).sum() / density.sum())
+    assert abs((drawn.mean() - 1) / 2 - mean) < 0.025 * std
+    assert drawn.std() / 2 == pytest.approx(std, rel=0.03)
 
 
 def test_uniform_never_reaches_its_upper_end():
@@ -180,6 +247,18 @@ IMPOSSIBLE = {
     "length": (lambda: tt.random.uniform(-1), "uniform: a length cannot be negative"),
     "shape of integers": (lambda: tt.random.integers(0, 3, (-2,)), "integers: a length cannot be negative"),
     "permutation": (lambda: tt.random.permutation(-1), "permutation: n cannot be negative, as -1 is"),
+    "probability": (lambda: tt.random.bernoulli(tt.tensor([0.5, 1.5])), "bernoulli takes probabilities, which are from 0 to 1"),
+    "probability NaN": (lambda: tt.random.bernoulli(tt.tensor(nan)), "bernoulli takes probabilities"),
+    "no samples": (lambda: tt.random.multinomial(tt.ones(3), 0), "num_samples must be at least 1, not 0"),
+    "one weight": (lambda: tt.random.multinomial(tt.tensor(1.0), 1), r"multinomial takes weights \(..., n\)"),
+    "weight": (lambda: tt.random.multinomial(tt.tensor([1.0, -1.0]), 1), "weights must be finite and not negative"),
+    "weight NaN": (lambda: tt.random.multinomial(tt.tensor([1.0, nan]), 1), "weights must be finite and not negative"),
+    "weight infinite": (lambda: tt.random.multinomial(tt.tensor([1.0, inf]), 1), "weights must be finite and not negative"),
+    "weights 0": (lambda: tt.random.multinomial(tt.zeros((2, 3)), 1, True), "needs 1 weights above 0 in each row"),
+    "no weights": (lambda: tt.random.multinomial(tt.ones((2, 0)), 1), "needs 1 weights above 0 in each row, and a row has 0"),
+    "samples": (lambda: tt.random.multinomial(tt.tensor([1.0, 1.0, 0.0]), 3), "a row has 2: draw fewer, or with replacement"),
+    "truncated": (lambda: tt.nn.init.trunc_normal_(parameter(), low=1.0, high=1.0), "a std above 0 and low < high"),
+    "truncated std": (lambda: tt.nn.init.trunc_normal_(parameter(), std=0.0), "a std above 0 and low < high"),
     "seed": (lambda: tt.seed(-1), "a seed cannot be negative, as -1 is"),
     "normal_": (lambda: tt.nn.init.normal_(parameter(), std=-1.0), "std cannot be negative"),
     "uniform_": (lambda: tt.nn.init.uniform_(parameter(), 1.0, 0.0), "low must be below high"),

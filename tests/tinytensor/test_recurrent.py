@@ -5,6 +5,7 @@ import pytest
 
 import tinytensor as tt
 from tinytensor import nn
+from tinytensor.nn import cells
 
 LENGTH, INPUTS, WIDTH = 6, 3, 4
 LENGTHS = [6, 2, 0, 5]
@@ -243,6 +244,53 @@ def test_what_a_network_is_printed_as():
     assert repr(nn.LSTM(3, 4)).split("  ")[0] == "LSTM(3, 4)"
     several = nn.GRU(3, 4, 2, dropout=0.5, bidirectional=True)
     assert repr(several).split("  ")[0] == "GRU(3, 4, num_layers=2, bidirectional=True, dropout=0.5)"
+    assert repr(nn.LSTM(3, 4, proj_size=2)).split("  ")[0] == "LSTM(3, 4, proj_size=2)"
+    assert repr(nn.GRUCell(3, 4)).split("  ")[0] == "GRUCell(3, 4)"
+    assert repr(nn.RNNCell(3, 4, bias=False)).split("  ")[0] == "RNNCell(3, 4, bias=False)"
+
+
+@kinds
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_cell_steps_as_its_network_does(kind, bias):
+    """Also to the second derivative."""
+    whole, cell = network(kind, bias=bias), getattr(nn, f"{kind}Cell")(INPUTS, WIDTH, bias)
+    cell.load_state_dict({name.removesuffix("_l0"): value for name, value in whole.state_dict().items()})
+    x, state = tt.tensor(inputs(), requires_grad=True), None
+    outputs, last = whole(x)
+    for step, expected in zip(x, outputs):
+        state = cell(step, state)
+        np.testing.assert_allclose(flat(None, state)[1].numpy(), expected.numpy(), atol=1e-6)
+    results = []
+    for final in (flat(None, last)[1:], flat(None, state)[1:]):
+        (slope,) = tt.grad(sum((s * s).sum() for s in final), [x], create_graph=True)
+        results.append([slope, *tt.grad((slope * slope).sum(), [x])])
+    assert_close(*results)
+
+
+def test_a_cell_without_a_step_says_so():
+    class Own(cells.Cell):
+        gates = 1
+
+    with pytest.raises(TypeError, match="Own has no step"):
+        Own(3, 4)(tt.ones((2, 3)))
+
+
+def test_cells_start_within_the_bounds_of_their_width():
+    tt.seed(0)
+    for cell in (nn.RNNCell(5, 64), nn.GRUCell(5, 64), nn.LSTMCell(5, 64)):
+        values = np.concatenate([p.numpy().ravel() for p in cell.parameters()])
+        assert 0.99 / 8 < np.abs(values).max() <= 1 / 8
+
+
+def test_a_projection_keeps_what_padding_must_not_change():
+    model = nn.LSTM(INPUTS, WIDTH, 2, bidirectional=True, proj_size=2)
+    x = inputs()
+    x[2:, 1] = nan
+    outputs, (h, c) = model(tt.tensor(x), lengths=LENGTHS)
+    alone, (h1, c1) = model(tt.tensor(x[:2, 1:2]))
+    assert (outputs.shape, h.shape, c.shape) == ((LENGTH, 4, 4), (4, 4, 2), (4, 4, WIDTH))
+    assert_close([outputs[:2, 1:2], h[:, 1:2], c[:, 1:2]], [alone, h1, c1])
+    assert not outputs[2:, 1].any()
 
 
 ERRORS = {
@@ -271,6 +319,24 @@ ERRORS = {
     "lengths that are no integers": (
         lambda: nn.GRU(3, 4)(tt.ones((5, 2, 3)), lengths=[1.0, 2.0]),
         r"lengths must be 2 integers, one for each sequence, not float32 \(2,\)",
+    ),
+    "a projection": (lambda: nn.LSTM(3, 4, proj_size=4), "proj_size must be from 0 to below the hidden size 4, not 4"),
+    "no steps of a projection": (lambda: nn.LSTM(3, 4, proj_size=2)(tt.ones((0, 2, 3))), "needs a length of at least 1"),
+    "states of a projection": (
+        lambda: nn.LSTM(3, 4, proj_size=2)(tt.ones((5, 2, 3)), (tt.ones((1, 2, 4)), tt.ones((1, 2, 4)))),
+        r"LSTM takes a pair of states of shape \(1, 2, 2\) and \(1, 2, 4\), not",
+    ),
+    "sizes of a cell": (lambda: nn.GRUCell(0, 4), "sizes must be at least 1: input 0, hidden 4"),
+    "a cell's nonlinearity": (lambda: nn.RNNCell(3, 4, nonlinearity="gelu"), "of an RNNCell is 'tanh' or 'relu', not 'gelu'"),
+    "features of a cell": (lambda: nn.GRUCell(3, 4)(tt.ones((2, 5))), r"GRUCell takes \(batch, 3\) or \(3,\), not \(2, 5\)"),
+    "a cell's axes": (lambda: nn.RNNCell(3, 4)(tt.ones((1, 2, 3))), r"not \(1, 2, 3\)"),
+    "a cell's state": (
+        lambda: nn.GRUCell(3, 4)(tt.ones((2, 3)), tt.ones(4)),
+        r"GRUCell takes a state of shape \(2, 4\), not \[\(4,\)\]",
+    ),
+    "a cell's pair of states": (
+        lambda: nn.LSTMCell(3, 4)(tt.ones((2, 3)), (tt.ones((2, 4)),)),
+        r"LSTMCell takes a pair of states of shape \(2, 4\), not \[\(2, 4\)\]",
     ),
     "shapes of the op": (
         lambda: tt.lstm(tt.ones((5, 2, 8)), tt.ones((4, 2)), tt.ones((2, 2)), tt.ones((2, 2))),

@@ -59,7 +59,7 @@ class BlockConfig:
         """A new norm layer of the kind that ``norm`` names."""
         if self.norm == "rms":
             return RMSNorm(self.d_model, self.norm_eps)
-        return LayerNorm(self.d_model, self.norm_eps, self.bias)
+        return LayerNorm(self.d_model, self.norm_eps, bias=self.bias)
 
     def norm_parameters(self) -> int:
         """The number of parameters of one norm layer."""

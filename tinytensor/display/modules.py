@@ -27,7 +27,7 @@ def _tree(module: Module, name: str, above: tuple[Module, ...]) -> str:
     line = f"{label}<b>{kind}</b>({escape(module.extra_repr())})"
     if count:
         line += f' <span style="float:right" title="parameters">{count:,}</span>'
-    parts = "".join(_tree(child, child_name, (*above, module)) for child_name, child in module.children())
+    parts = "".join(_tree(child, child_name, (*above, module)) for child_name, child in module._own_modules())
     if not parts:
         return f'<div style="{_ROW}">{line}</div>'
     opened = "" if above else " open"

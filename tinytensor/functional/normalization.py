@@ -1,18 +1,21 @@
-"""Normalisation over the last axis: ``layer_norm`` and ``rms_norm``."""
+"""Normalisation over the last axis, ``layer_norm`` and ``rms_norm``, and over groups of channels, ``group_norm``."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels
+from tinytensor.arguments import composite
 from tinytensor.fused import fused
-from tinytensor.ops import mean, rsqrt, square
+from tinytensor.ops import mean, reshape, rsqrt, square
 from tinytensor.ops.reductions import centred
 
 if TYPE_CHECKING:
     from tinytensor.tensor import Tensor
 
 __all__ = [
+    "group_norm",
     "layer_norm",
     "rms_norm",
 ]
@@ -57,3 +60,25 @@ def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-5) -> Tens
     """
     out = x * rsqrt(mean(square(x), -1, keepdims=True) + eps)
     return out if weight is None else out * weight
+
+
+@composite
+def group_norm(
+    x: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Tensor:
+    """Shift and scale each group of channels to mean 0 and variance 1; then multiply each channel by its ``weight`` and add its
+    ``bias`` (Wu and He 2018).
+
+    x is (batch, channels, ...), and both are (channels,). Raises ValueError for shapes that do not fit.
+    """
+    if len(x.shape) < 2 or num_groups < 1 or x.shape[1] % num_groups:
+        raise ValueError(f"group_norm takes (batch, channels, ...), with channels for {num_groups} groups, not {x.shape}")
+    batch, channels = x.shape[:2]
+    for parameter in (weight, bias):
+        if parameter is not None and parameter.shape != (channels,):
+            raise ValueError(f"group_norm: weight and bias must have shape ({channels},), not {parameter.shape}")
+    groups = reshape(x, (batch, num_groups, math.prod(x.shape[1:]) // num_groups))
+    out = reshape(layer_norm(groups, eps=eps), x.shape)
+    of_channels = (channels, *[1] * (len(x.shape) - 2))
+    out = out if weight is None else out * reshape(weight, of_channels)
+    return out if bias is None else out + reshape(bias, of_channels)

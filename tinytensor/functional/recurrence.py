@@ -125,9 +125,35 @@ def lstm(
     width), the states h and the cells c after each step. Raises ValueError for shapes that do not fit.
     """
 
-    def step(p: Tensor, h: Tensor, c: Tensor) -> list[Tensor]:
-        i, f, u, o = split(p + linear(h, weight), 4, -1)
-        new = sigmoid(f) * c + sigmoid(i) * tanh(u)
-        return [sigmoid(o) * tanh(new), new]
+    return stack(
+        _through_time(lambda p, h, c: _lstm_step(p + linear(h, weight), c), projected, [state, cell], mask, is_reversed)
+    )
 
-    return stack(_through_time(step, projected, [state, cell], mask, is_reversed))
+
+def _lstm_step(gates: Tensor, cell: Tensor) -> list[Tensor]:
+    i, f, u, o = split(gates, 4, -1)
+    new = sigmoid(f) * cell + sigmoid(i) * tanh(u)
+    return [sigmoid(o) * tanh(new), new]
+
+
+def lstm_with_projection(
+    projected: Tensor,
+    weight: Tensor,
+    projection: Tensor,
+    state: Tensor,
+    cell: Tensor,
+    mask: Tensor | None = None,
+    is_reversed: bool = False,
+) -> list[Tensor]:
+    """An LSTM whose states h are multiplied by ``projection`` (size, width) (Sak, Senior and Beaufays 2014). No kernel does it.
+
+    The weight is then (4 * width, size), and the state (batch, size). Returns the states and the cells after each step.
+    """
+
+    def step(p: Tensor, h: Tensor, c: Tensor) -> list[Tensor]:
+        wide, new = _lstm_step(p + linear(h, weight), c)
+        return [linear(wide, projection), new]
+
+    if not projected.shape[0]:
+        raise ValueError("an LSTM needs a length of at least 1")
+    return _through_time(step, projected, [state, cell], mask, is_reversed)

@@ -5,11 +5,16 @@ from typing import TYPE_CHECKING, Any
 
 from tinytensor.missing import missing as _missing
 from tinytensor.nn import init
-from tinytensor.nn.containers import ModuleList, Sequential
+from tinytensor.nn.cells import GRUCell, LSTMCell, RNNCell
+from tinytensor.nn.containers import ModuleDict, ModuleList, Sequential
 from tinytensor.nn.layers import (
+    ELU,
     GELU,
     Dropout,
     Embedding,
+    Flatten,
+    GroupNorm,
+    Identity,
     LayerNorm,
     LeakyReLU,
     Linear,
@@ -25,19 +30,27 @@ from tinytensor.nn.module import Module, Parameter
 from tinytensor.nn.recurrent import GRU, LSTM, RNN
 
 __all__ = [
+    "ELU",
     "GELU",
     "GRU",
     "LSTM",
     "RNN",
     "Dropout",
     "Embedding",
+    "Flatten",
+    "GRUCell",
+    "GroupNorm",
+    "Identity",
+    "LSTMCell",
     "LayerNorm",
     "LeakyReLU",
     "Linear",
     "Module",
+    "ModuleDict",
     "ModuleList",
     "Parameter",
     "RMSNorm",
+    "RNNCell",
     "ReLU",
     "Sequential",
     "SiLU",

@@ -1,9 +1,9 @@
-"""Containers: modules that hold a list of modules."""
+"""Containers: modules that hold a list or a dict of modules."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, SupportsIndex, TypeVar
 
 from tinytensor.arguments import checked, shown
@@ -62,7 +62,7 @@ class ModuleList(Module):
 
     def _named_items(self) -> dict[str, Module]:
         """The modules by their names, in the order of their numbers: one may have been set or deleted by its name."""
-        named = [(name, module) for name, module in self.children() if name.isdecimal()]
+        named = [(name, module) for name, module in self._own_modules() if name.isdecimal()]
         return dict(sorted(named, key=lambda item: int(item[0])))
 
     def _checked(self, index: Any) -> Any:
@@ -114,3 +114,63 @@ class Sequential(ModuleList):
         for module in self:
             x = module(x)
         return x
+
+
+class ModuleDict(Module):
+    """Modules by name, as in a dict. They are attributes with these names.
+
+    >>> heads = tt.nn.ModuleDict({"start": tt.nn.Linear(4, 2), "end": tt.nn.Linear(4, 3)})
+    >>> list(heads), heads["end"](tt.ones(4)).shape
+    (['start', 'end'], (3,))
+    """
+
+    def __init__(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]] = ()):
+        self.update(modules)
+
+    def update(self, modules: Any) -> None:
+        """Set several modules: those of a mapping, or of pairs of a name and a module."""
+        for name, module in dict(modules).items():
+            self[name] = module
+
+    def __setitem__(self, name: str, module: Module) -> None:
+        if not isinstance(module, Module):
+            raise TypeError(f"{type(self).__name__} takes modules, such as nn.ReLU(), not {shown(module)}")
+        self.add_module(name, module)
+
+    def __getitem__(self, name: str) -> Module:
+        return dict(self._own_modules())[name]
+
+    def __delitem__(self, name: str) -> None:
+        self.pop(name)
+
+    def pop(self, name: str) -> Module:
+        """Take out a module, and return it. Raises KeyError if there is none of this name."""
+        module = self[name]
+        delattr(self, name)
+        return module
+
+    def clear(self) -> None:
+        """Take out all modules."""
+        for name in self.keys():
+            delattr(self, name)
+
+    def keys(self) -> list[str]:
+        """The names, in the order in which they were set first."""
+        return [name for name, _ in self._own_modules()]
+
+    def values(self) -> list[Module]:
+        """The modules."""
+        return [module for _, module in self._own_modules()]
+
+    def items(self) -> list[tuple[str, Module]]:
+        """Pairs of a name and its module."""
+        return list(self._own_modules())
+
+    def __len__(self) -> int:
+        return len(self.keys())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.keys()

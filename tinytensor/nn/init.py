@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from tinytensor import random
 from tinytensor.arguments import checked
-from tinytensor.backend import xp
+from tinytensor.backend import host, xp
 from tinytensor.missing import missing as _missing
 from tinytensor.modes import Switched, modes
-from tinytensor.nn.module import Parameter, overwrite, replace_data
+from tinytensor.nn.leaves import overwrite, replace_data
+from tinytensor.nn.module import Parameter
+
+_NEGLIGIBLE = 80.0  # the density falls by e^-40 from the peak at p to where the square is that much larger than p * p
 
 
 def skipped() -> Switched:
@@ -79,6 +82,36 @@ def uniform_(parameter: Parameter, low: float = 0.0, high: float = 1.0) -> Param
     if modes().initialising:
         parameter.assign(random.uniform(parameter.shape, low, high))
     return parameter
+
+
+@checked
+def trunc_normal_(parameter: Parameter, mean: float = 0.0, std: float = 1.0, low: float = -2.0, high: float = 2.0) -> Parameter:
+    """Draw from the normal distribution, without what it has below ``low`` and above ``high``."""
+    if not (0 < std < math.inf and math.isfinite(mean) and low < high):
+        given = f"mean={mean}, std={std}, low={low}, high={high}"
+        raise ValueError(f"trunc_normal_ needs a finite mean, a std above 0 and low < high, not {given}")
+    if modes().initialising:
+        values = _truncated(parameter.size, (low - mean) / std, (high - mean) / std)
+        parameter.assign(host.clip(values * std + mean, low, high).reshape(parameter.shape))
+    return parameter
+
+
+def _truncated(count: int, low: float, high: float) -> Any:
+    """Numbers from the standard normal distribution between ``low`` and ``high``.
+
+    Even ones are drawn, and each is kept with a probability in proportion to its density. Those are drawn so near the peak that
+    beyond them lies less than any number of float32 would show.
+    """
+    generator = random.generator()
+    peak = min(max(0.0, low), high)
+    reach = math.sqrt(peak * peak + _NEGLIGIBLE)
+    low, high = max(low, -reach), min(high, reach)
+    found = host.empty(0)
+    while len(found) < count:
+        drawn = low + (high - low) * generator.random(count)
+        density = host.exp((peak - drawn) * (peak + drawn) / 2)
+        found = host.concatenate([found, drawn[generator.random(count) < density]])
+    return found[:count]
 
 
 def _check_gain(gain: float) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 from tinytensor import functional, ops
 from tinytensor.arguments import checked
 from tinytensor.checks import check_probability
 from tinytensor.nn import init
 from tinytensor.nn.module import Module
+from tinytensor.ops.shapes import normalize_axis
 from tinytensor.tensor import Tensor
 
 
@@ -65,7 +68,10 @@ class Embedding(Module):
 
 
 class LayerNorm(Module):
-    """Layer normalisation over the last axis; see ``functional.layer_norm``.
+    """Layer normalisation over the last axis, or the last ones; see ``functional.layer_norm``.
+
+    ``normalized_shape`` is the length of that axis, or a sequence with the length of each; the weight and the bias have that
+    shape. Without ``elementwise_affine`` there are none.
 
     >>> tt.nn.LayerNorm(2, eps=0.0)(tt.tensor([[1.0, 3.0], [5.0, -5.0]]))
     tensor([[-1.,  1.],
@@ -73,17 +79,65 @@ class LayerNorm(Module):
     """
 
     @checked
-    def __init__(self, width: int, eps: float = 1e-5, bias: bool = True):
+    def __init__(
+        self, normalized_shape: int | Sequence[int], eps: float = 1e-5, elementwise_affine: bool = True, bias: bool = True
+    ):
+        shape = normalized_shape if isinstance(normalized_shape, Sequence) else (normalized_shape,)
+        if not shape:
+            raise ValueError("LayerNorm: normalized_shape needs at least one axis")
+        self.normalized_shape = tuple(shape)
         self.eps = eps
-        self.weight = init.ones_(init.new_parameter(width))
-        self.bias = init.new_parameter(width) if bias else None
+        self.weight = init.ones_(init.new_parameter(shape)) if elementwise_affine else None
+        self.bias = init.new_parameter(shape) if elementwise_affine and bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., width) -> (..., width)."""
-        return functional.layer_norm(x, self.weight, self.bias, self.eps)
+        """(..., *normalized_shape) -> (..., *normalized_shape)."""
+        if len(self.normalized_shape) == 1 and self.weight is not None:
+            return functional.layer_norm(x, self.weight, self.bias, self.eps)
+        return self._over_axes(x)
+
+    def _over_axes(self, x: Tensor) -> Tensor:
+        """The same, where the axes are several, or their lengths are those of no weight: all of them as one row."""
+        count = len(self.normalized_shape)
+        if x.shape[-count:] != self.normalized_shape:
+            raise ValueError(f"LayerNorm takes (..., {str(self.normalized_shape)[1:-1]}), not {x.shape}")
+        row = math.prod(self.normalized_shape)
+        weight, bias = [None if p is None else p.reshape(row) for p in (self.weight, self.bias)]
+        return functional.layer_norm(x.reshape(*x.shape[:-count], row), weight, bias, self.eps).reshape(*x.shape)
 
     def extra_repr(self) -> str:
-        return f"{self.weight.shape[0]}, eps={self.eps}" + ("" if self.bias is not None else ", bias=False")
+        shape = self.normalized_shape
+        text = f"{shape if len(shape) > 1 else shape[0]}, eps={self.eps}"
+        if self.weight is None:
+            return text + ", elementwise_affine=False"
+        return text + ("" if self.bias is not None else ", bias=False")
+
+
+class GroupNorm(Module):
+    """Normalisation of each group of channels; see ``functional.group_norm``. The weight and the bias are (num_channels,), and
+    without ``affine`` there are none.
+
+    >>> tt.nn.GroupNorm(2, 6)(tt.ones((4, 6, 5, 5))).shape
+    (4, 6, 5, 5)
+    """
+
+    @checked
+    def __init__(self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True):
+        if num_groups < 1 or num_channels % num_groups:
+            raise ValueError(f"GroupNorm: {num_channels} channels cannot be divided into {num_groups} groups")
+        self.num_groups, self.num_channels, self.eps = num_groups, num_channels, eps
+        self.weight = init.ones_(init.new_parameter(num_channels)) if affine else None
+        self.bias = init.new_parameter(num_channels) if affine else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, num_channels, ...) -> the same shape."""
+        if x.shape[1:2] != (self.num_channels,):
+            raise ValueError(f"GroupNorm takes (batch, {self.num_channels}, ...), not {x.shape}")
+        return functional.group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
+
+    def extra_repr(self) -> str:
+        affine = "" if self.weight is not None else ", affine=False"
+        return f"{self.num_groups}, {self.num_channels}, eps={self.eps}{affine}"
 
 
 class RMSNorm(Module):
@@ -123,6 +177,37 @@ class Dropout(Module):
         return f"p={self.p}"
 
 
+class Identity(Module):
+    """Gives what it gets: a layer that does nothing, where a model needs one."""
+
+    def forward(self, x: Any) -> Any:
+        """x itself."""
+        return x
+
+
+class Flatten(Module):
+    """The axes from ``start_axis`` to ``end_axis``, which is included, as one.
+
+    >>> tt.nn.Flatten()(tt.zeros((5, 2, 3))).shape
+    (5, 6)
+    """
+
+    @checked
+    def __init__(self, start_axis: int = 1, end_axis: int = -1):
+        self.start_axis, self.end_axis = start_axis, end_axis
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The same elements, in the same order. Raises ValueError if the end comes before the start."""
+        start = normalize_axis(self.start_axis, x.ndim, "start_axis")
+        end = normalize_axis(self.end_axis, x.ndim, "end_axis")
+        if end < start:
+            raise ValueError(f"Flatten: end_axis {self.end_axis} comes before start_axis {self.start_axis} of {x.shape}")
+        return x.reshape(*x.shape[:start], math.prod(x.shape[start : end + 1]), *x.shape[end + 1 :])
+
+    def extra_repr(self) -> str:
+        return f"start_axis={self.start_axis}, end_axis={self.end_axis}"
+
+
 class ReLU(Module):
     """``relu`` as a module."""
 
@@ -144,6 +229,21 @@ class LeakyReLU(Module):
 
     def extra_repr(self) -> str:
         return f"{self.negative_slope}"
+
+
+class ELU(Module):
+    """``elu`` as a module."""
+
+    @checked
+    def __init__(self, alpha: float = 1.0):
+        self.alpha = alpha
+
+    def forward(self, x: Tensor) -> Tensor:
+        """elu(x)."""
+        return ops.elu(x, self.alpha)
+
+    def extra_repr(self) -> str:
+        return f"{self.alpha}"
 
 
 class GELU(Module):
@@ -172,9 +272,16 @@ class SiLU(Module):
 class Softplus(Module):
     """``softplus`` as a module."""
 
+    @checked
+    def __init__(self, beta: float = 1.0):
+        self.beta = beta
+
     def forward(self, x: Tensor) -> Tensor:
         """softplus(x)."""
-        return ops.softplus(x)
+        return ops.softplus(x, self.beta)
+
+    def extra_repr(self) -> str:
+        return "" if self.beta == 1 else f"{self.beta}"
 
 
 class Sigmoid(Module):

@@ -6,11 +6,11 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from tinytensor import ops
 from tinytensor.arguments import checked, shown
-from tinytensor.backend import Array, is_array, is_floating, no_warnings
+from tinytensor.backend import Array, is_array, is_floating
 from tinytensor.changes import note_change
 from tinytensor.missing import missing
+from tinytensor.nn.leaves import clear_gradients, convert_, overwrite, replace_data
 from tinytensor.tensor import Tensor, as_array
 
 Self = TypeVar("Self", bound="Module")
@@ -108,11 +108,51 @@ class Module:
 
     # ------------------------------------------------------------------------------------------- finding the parts
 
-    def children(self) -> Iterator[tuple[str, Module]]:
-        """The modules directly inside this one, with their attribute names."""
+    def children(self) -> Iterator[Module]:
+        """The modules directly inside this one, each once."""
+        for _, module in self.named_children():
+            yield module
+
+    def named_children(self) -> Iterator[tuple[str, Module]]:
+        """The modules directly inside this one, each once, with their attribute names: the first one if it has several."""
+        seen: set[int] = set()
+        for name, module in self._own_modules():
+            if id(module) not in seen:
+                seen.add(id(module))
+                yield name, module
+
+    def _own_modules(self) -> Iterator[tuple[str, Module]]:
+        """The modules directly inside this one, under each of their attribute names."""
         for name, value in vars(self).items():
             if isinstance(value, Module):
                 yield name, value
+
+    @checked
+    def get_submodule(self, target: str) -> Module:
+        """The module of this dotted name; '' is this one. Raises AttributeError if there is none."""
+        found = self._module_at(target.split(".") if target else [])
+        if found is None:
+            raise AttributeError(
+                f"{type(self).__name__} has no module {target!r} inside: named_modules() tells which there are"
+            )
+        return found
+
+    def _module_at(self, path: list[str]) -> Module | None:
+        found: Module | None = self
+        for name in path:
+            found = None if found is None else dict(found._own_modules()).get(name)
+        return found
+
+    @checked
+    def add_module(self, name: str, module: Any) -> None:
+        """Set a module, or None, as an attribute whose name is a text. Raises TypeError for anything else, and ValueError for a
+        name that another attribute has or that no part may have."""
+        if not (module is None or isinstance(module, Module)):
+            raise TypeError(f"the part {name!r} must be a module, such as nn.ReLU(), not {shown(module)}")
+        self._check_name(name)
+        if not isinstance(getattr(self, name, None), (Module, type(None))):
+            raise ValueError(f"{type(self).__name__} has an attribute {name!r} already: give the module another name")
+        setattr(self, name, module)
 
     def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
         """This module and all modules inside it, depth first, with their dotted names ('' for this one).
@@ -124,7 +164,7 @@ class Module:
     def _walk(self, path: str, seen: set[int]) -> Iterator[tuple[str, Module]]:
         seen.add(id(self))
         yield path, self
-        for name, child in self.children():
+        for name, child in self._own_modules():
             if id(child) not in seen:
                 yield from child._walk(f"{path}.{name}" if path else name, seen)
 
@@ -190,10 +230,8 @@ class Module:
 
     def _tensor_at(self, dotted: str) -> Tensor | None:
         """The parameter or buffer of this name, which may be any of its names. None if there is none."""
-        module: Module | None = self
         *path, name = dotted.split(".")
-        for part in path:
-            module = None if module is None else dict(module.children()).get(part)
+        module = self._module_at(path)
         return None if module is None else dict(module._own_tensors()).get(name)
 
     def num_parameters(self) -> int:
@@ -234,15 +272,22 @@ class Module:
     def _inside_out(self, seen: set[int]) -> Iterator[Module]:
         """All modules inside this one, each once, and then this one."""
         seen.add(id(self))
-        for _, child in self.children():
+        for child in self.children():
             if id(child) not in seen:
                 yield from child._inside_out(seen)
         yield self
 
-    def zero_grad(self) -> None:
-        """Forget all gradients."""
+    @checked
+    def requires_grad_(self: Self, requires_grad: bool = True) -> Self:
+        """Let all parameters require gradients, or with False none: then they are frozen."""
         for p in self.parameters():
-            p.grad = None
+            p.requires_grad = requires_grad
+        return self
+
+    @checked
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget all gradients, or with False make them zeros."""
+        clear_gradients(self.parameters(), set_to_none)
 
     # ---------------------------------------------------------------------------------------------- saving and loading
 
@@ -321,7 +366,7 @@ class Module:
         if any(self is module for module in above):
             return [(f"{label}{type(self).__name__}, as above", 0)]
         lines = [(f"{label}{type(self).__name__}({self.extra_repr()})", self.num_parameters())]
-        for child_name, child in self.children():
+        for child_name, child in self._own_modules():
             lines += child._tree(child_name, indent + "  ", (*above, self))
         return lines
 
@@ -341,30 +386,3 @@ def _same_values(a: Array, b: Array) -> bool:
 
 def _listed(kind: str, names: list[str]) -> list[str]:
     return [f"{kind}: {', '.join(names)}"] if names else []
-
-
-def overwrite(tensor: Tensor, values: Any) -> None:
-    """Replace the values of a parameter or a buffer in place."""
-    with no_warnings():  # a number may be infinite in the tensor's dtype
-        tensor.data[...] = values
-    note_change(tensor.data)
-
-
-def convert_(tensor: Tensor, dtype: Any) -> None:
-    """Change a leaf's dtype in place, so that it stays the same parameter for its module and its optimizer.
-
-    Raises TypeError, and changes nothing, for an unknown dtype, and for one in which a parameter cannot learn.
-    """
-    data = ops.astype(tensor, dtype).data
-    if tensor.requires_grad and not is_floating(data.dtype):
-        raise TypeError(f"a parameter of {data.dtype} cannot learn: convert it to a floating-point dtype")
-    replace_data(tensor, data)
-
-
-def replace_data(tensor: Tensor, data: Array) -> None:
-    """Give a leaf another array. It forgets its gradient, and graphs that were recorded before no longer reach it."""
-    requires_grad = tensor.requires_grad
-    tensor.requires_grad = False  # an error for a tensor that is not a leaf
-    tensor.grad = None
-    tensor.data = data
-    tensor.requires_grad = requires_grad

@@ -11,6 +11,7 @@ from tinytensor import backend, functional, ops
 from tinytensor.arguments import checked
 from tinytensor.checks import check_probability, value_check
 from tinytensor.creation import arange, tensor, zeros
+from tinytensor.functional.recurrence import lstm_with_projection
 from tinytensor.nn.module import Module, Parameter
 from tinytensor.random import uniform
 from tinytensor.tensor import Tensor
@@ -32,6 +33,7 @@ class Recurrent(Module):
 
     gates: int  # of a subclass: the blocks of rows in its weights
     num_states = 1  # kinds of state that it carries from step to step
+    proj_size = 0  # of an LSTM that has projections: the size of its states h
 
     @checked
     def __init__(
@@ -56,13 +58,20 @@ class Recurrent(Module):
         self.batch_first, self.dropout, self.directions = batch_first, dropout, 1 + bidirectional
         size, bound = self.gates * hidden_size, 1.0 / math.sqrt(hidden_size)
         for layer in range(num_layers):
-            inputs = input_size if layer == 0 else self.directions * hidden_size
-            shapes = {"weight_ih": (size, inputs), "weight_hh": (size, hidden_size), "bias_ih": (size,), "bias_hh": (size,)}
+            inputs = input_size if layer == 0 else self.directions * self._sizes[0]
+            shapes = {"weight_ih": (size, inputs), "weight_hh": (size, self._sizes[0]), "bias_ih": (size,), "bias_hh": (size,)}
+            if self.proj_size:
+                shapes["weight_hr"] = (self.proj_size, hidden_size)
             for direction in range(self.directions):
                 for name, shape in shapes.items():
                     is_there = bias or not name.startswith("bias")
                     value = Parameter(uniform(shape, -bound, bound)) if is_there else None
                     setattr(self, _name(name, layer, direction), value)
+
+    @property
+    def _sizes(self) -> list[int]:
+        """The size of each kind of state. The first is that of the outputs."""
+        return [self.proj_size or self.hidden_size, self.hidden_size][: self.num_states]
 
     @checked
     def forward(self, x: Tensor, state: Any = None, lengths: Any = None) -> tuple[Tensor, Any]:
@@ -106,15 +115,16 @@ class Recurrent(Module):
         return x, last[0] if self.num_states == 1 else tuple(last)
 
     def _first(self, x: Tensor, state: Any, is_single: bool) -> States:
-        """The initial states, each (num_layers * directions, batch, hidden_size)."""
-        shape = (self.num_layers * self.directions, x.shape[1], self.hidden_size)
+        """The initial states, each (num_layers * directions, batch, its size)."""
+        layers = self.num_layers * self.directions
         if state is None:
-            return [zeros(shape, x.dtype)] * self.num_states
+            return [zeros((layers, x.shape[1], size), x.dtype) for size in self._sizes]
         states = [state] if self.num_states == 1 else list(state)
-        expected = (shape[0], shape[2]) if is_single else shape
-        if len(states) != self.num_states or any(s.shape != expected for s in states):
+        expected = [(layers, size) if is_single else (layers, x.shape[1], size) for size in self._sizes]
+        if [s.shape for s in states] != expected:
             of = "a state" if self.num_states == 1 else "a pair of states"
-            raise ValueError(f"{type(self).__name__} takes {of} of shape {expected}, not {[s.shape for s in states]}")
+            shape = " and ".join(map(str, dict.fromkeys(expected)))
+            raise ValueError(f"{type(self).__name__} takes {of} of shape {shape}, not {[s.shape for s in states]}")
         return [ops.expand_dims(s, 1) for s in states] if is_single else states
 
     def _mask(self, lengths: Any, length: int, batch: int) -> Tensor:
@@ -126,16 +136,22 @@ class Recurrent(Module):
         return ops.expand_dims(arange(length), 1) < lengths
 
     def _weights(self, layer: int, direction: int) -> Weights:
-        """The parameters of a layer in one direction: weight_ih, weight_hh, bias_ih and bias_hh."""
-        return [getattr(self, _name(name, layer, direction)) for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+        """The parameters of a layer in one direction: weight_ih, weight_hh, bias_ih, bias_hh, and weight_hr if there is one."""
+        names = ["weight_ih", "weight_hh", "bias_ih", "bias_hh", *(["weight_hr"] if self.proj_size else [])]
+        return [getattr(self, _name(name, layer, direction)) for name in names]
 
     def layer_states(self, x: Tensor, weights: Weights, first: States, mask: Tensor | None, is_reversed: bool) -> States:
         """A layer in one direction: its states after each step."""
         raise TypeError(f"{type(self).__name__} has no layer: use RNN, GRU or LSTM")
 
     def extra_repr(self) -> str:
-        options = {"num_layers": self.num_layers, "bidirectional": self.directions == 2, "dropout": self.dropout}
-        plain = {"num_layers": 1, "bidirectional": False, "dropout": 0.0}
+        options = {
+            "num_layers": self.num_layers,
+            "bidirectional": self.directions == 2,
+            "dropout": self.dropout,
+            "proj_size": self.proj_size,
+        }
+        plain = {"num_layers": 1, "bidirectional": False, "dropout": 0.0, "proj_size": 0}
         changed = [f"{name}={value}" for name, value in options.items() if value != plain[name]]
         return ", ".join([str(self.input_size), str(self.hidden_size), *changed])
 
@@ -150,7 +166,7 @@ def _check_lengths(lengths: Tensor, length: int) -> None:
         raise ValueError(f"lengths must be from 0 to {length}, the steps of x, not {lengths.data.tolist()}")
 
 
-def _both(bias_ih: Tensor | None, bias_hh: Tensor | None) -> Tensor | None:
+def both_biases(bias_ih: Tensor | None, bias_hh: Tensor | None) -> Tensor | None:
     """The sum of both biases, which act on the gates alike."""
     return None if bias_ih is None or bias_hh is None else bias_ih + bias_hh
 
@@ -183,7 +199,7 @@ class RNN(Recurrent):
 
     def layer_states(self, x: Tensor, weights: Weights, first: States, mask: Tensor | None, is_reversed: bool) -> States:
         (weight_ih, weight_hh, *biases), (state,) = weights, first
-        projected = ops.linear(x, weight_ih, _both(*biases))
+        projected = ops.linear(x, weight_ih, both_biases(*biases))
         return [functional.rnn(projected, weight_hh, state, mask, is_reversed, self.nonlinearity)]
 
 
@@ -207,6 +223,10 @@ class GRU(Recurrent):
 class LSTM(Recurrent):
     """Long short-term memory; see ``functional.lstm``. Its state is a pair (h, c).
 
+    With ``proj_size`` each h is multiplied by ``weight_hr_lk`` (proj_size, hidden_size) (Sak, Senior and Beaufays 2014). So the
+    outputs, h and the columns of ``weight_hh_lk`` have this size, which is below hidden_size. Such a network runs step by step,
+    without the kernels of the others.
+
     The arguments, the weights and the shapes are described in ``Recurrent``; it is called as ``forward`` there.
 
     >>> lstm = tt.nn.LSTM(8, 16, num_layers=2)
@@ -218,7 +238,27 @@ class LSTM(Recurrent):
     gates = 4
     num_states = 2
 
+    @checked
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        proj_size: int = 0,
+    ):
+        if not 0 <= proj_size < max(1, hidden_size):
+            raise ValueError(f"proj_size must be from 0 to below the hidden size {hidden_size}, not {proj_size}")
+        self.proj_size = proj_size
+        super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional)
+
     def layer_states(self, x: Tensor, weights: Weights, first: States, mask: Tensor | None, is_reversed: bool) -> States:
-        (weight_ih, weight_hh, *biases), (state, cell) = weights, first
-        both = functional.lstm(ops.linear(x, weight_ih, _both(*biases)), weight_hh, state, cell, mask, is_reversed)
+        (weight_ih, weight_hh, bias_ih, bias_hh, *projection), (state, cell) = weights, first
+        projected = ops.linear(x, weight_ih, both_biases(bias_ih, bias_hh))
+        if projection:
+            return lstm_with_projection(projected, weight_hh, projection[0], state, cell, mask, is_reversed)
+        both = functional.lstm(projected, weight_hh, state, cell, mask, is_reversed)
         return [both[0], both[1]]

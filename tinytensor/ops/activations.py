@@ -51,9 +51,16 @@ def elu(x: Tensor, alpha: float = 1.0) -> Tensor:
 
 
 @op(floating=True, x=lambda g, x: g * sigmoid(x))
-def softplus(x: Tensor) -> Tensor:
-    """log(1 + e ** x), without overflow."""
+def _softplus(x: Tensor) -> Tensor:
     return xp.maximum(x, 0) + xp.log1p(xp.exp(-xp.absolute(x)))
+
+
+@composite
+def softplus(x: Tensor, beta: float = 1.0) -> Tensor:
+    """log(1 + e ** (beta x)) / beta, without overflow: the larger ``beta``, the nearer to relu."""
+    if beta == 0:
+        raise ValueError("softplus: beta cannot be 0")
+    return _softplus(x) if beta == 1 else _softplus(x * beta) / beta
 
 
 @op(floating=True, x=lambda g, x: g * sigmoid(-x))

@@ -80,21 +80,27 @@ class Muon(Adam):
         betas: tuple[float, float] = (0.9, 0.95),
         eps: float = 1e-8,
         orthogonal: bool = True,
+        maximize: bool = False,
     ):
         of_matrices = {"momentum": momentum, "parts": parts, "orthogonal": orthogonal}
         # Not Adam's own, which takes none of these settings.
-        Optimizer.__init__(self, parameters, lr=lr, weight_decay=weight_decay, betas=betas, eps=eps, **of_matrices)
-        for group in self.param_groups:
-            for p in group["params"] if group["orthogonal"] else ():
-                if p.ndim != 2:
-                    raise ValueError(
-                        f'Muon got a parameter of shape {p.shape}, not a matrix: put it into a group with "orthogonal": False'
-                    )
-                if p.shape[0] % group["parts"]:
-                    raise ValueError(
-                        f"Muon got a parameter of shape {p.shape}, whose {p.shape[0]} rows cannot be divided into "
-                        f"{group['parts']} parts: put it into a group with other parts"
-                    )
+        Optimizer.__init__(
+            self, parameters, lr=lr, weight_decay=weight_decay, betas=betas, eps=eps, maximize=maximize, **of_matrices
+        )
+
+    def check_group(self, group: Mapping[str, Any]) -> None:
+        """Raise TypeError or ValueError if a group that is added is not valid."""
+        super().check_group(group)
+        for p in group["params"] if group["orthogonal"] else ():
+            if p.ndim != 2:
+                raise ValueError(
+                    f'Muon got a parameter of shape {p.shape}, not a matrix: put it into a group with "orthogonal": False'
+                )
+            if p.shape[0] % group["parts"]:
+                raise ValueError(
+                    f"Muon got a parameter of shape {p.shape}, whose {p.shape[0]} rows cannot be divided into "
+                    f"{group['parts']} parts: put it into a group with other parts"
+                )
 
     def check(self, settings: Mapping[str, Any]) -> None:
         """Raise TypeError or ValueError if a setting of a group is not valid."""

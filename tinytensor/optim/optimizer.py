@@ -7,12 +7,13 @@ from functools import partial
 from typing import Any, SupportsFloat
 
 from tinytensor import capturing, kernels, parallel
-from tinytensor.arguments import shown
+from tinytensor.arguments import checked, shown
 from tinytensor.backend import host, no_warnings, xp
 from tinytensor.changes import note_change
+from tinytensor.nn.leaves import clear_gradients
 from tinytensor.nn.module import Parameter, check_state
 from tinytensor.optim.dividing import Ranks, Update, of_ranks
-from tinytensor.optim.settings import check_count, check_number
+from tinytensor.optim.settings import check_count, check_flag, check_number
 from tinytensor.optim.state import State, is_narrow, state_dtype
 from tinytensor.shared import is_shared
 from tinytensor.tensor import Tensor
@@ -44,7 +45,8 @@ def scale_gradients(gradients: Arrays, scale: Any) -> None:
 class Optimizer:
     """The base of optimizers. It has groups of parameters, and a state for each parameter.
 
-    A group is a dict of its parameters (``params``) and its settings. The argument ``parameters`` is an iterable of parameters,
+    A group is a dict of its parameters (``params``) and its settings. With the setting ``maximize`` steps go up along the
+    gradients, not down. The argument ``parameters`` is an iterable of parameters,
     or a list of groups, whose settings override the optimizer's. Frozen parameters (``p.requires_grad = False``) may be among
     them, and any may be frozen later. They do not change until they require gradients again.
 
@@ -57,11 +59,34 @@ class Optimizer:
     reads_gradient_scale = False  # whether the ``update`` of this class multiplies gradients by ``group["gradient_scale"]``
 
     def __init__(self, parameters: Iterable[Parameter] | Iterable[dict[str, Any]], **defaults: Any):
-        self.param_groups: list[dict[str, Any]] = [self._group(g, defaults) for g in self._given_groups(parameters)]
-        self.state: list[State] = [State() for _ in self.parameters()]
-        self._check_parameters()
+        self._defaults = defaults
+        self.param_groups: list[dict[str, Any]] = []
+        self.state: list[State] = []
+        for group in self._given_groups(parameters):
+            self.add_param_group(group)
+
+    def add_param_group(self, group: dict[str, Any]) -> None:
+        """Add a group: its parameters under "params", and settings that override the optimizer's. It is checked first."""
+        added = self._group(group, self._defaults)
+        self._check_parameters(added["params"])
+        self.check_group(added)
+        self.param_groups.append(added)
+        self.state += [State() for _ in added["params"]]
+
+    @property
+    def lr(self) -> Any:
+        """The learning rate, of all groups. Setting it sets it for all. Raises ValueError if they have several."""
+        rates = [group["lr"] for group in self.param_groups]
+        if any(rate != rates[0] for rate in rates):
+            raise ValueError(f"the groups have several learning rates, {rates}: read those of optimizer.param_groups")
+        return rates[0]
+
+    @lr.setter
+    def lr(self, rate: Any) -> None:
         for group in self.param_groups:
-            self.check(_settings(group))
+            self.check({**_settings(group), "lr": _number(rate)})
+        for group in self.param_groups:
+            group["lr"] = rate
 
     def _given_groups(self, parameters: Any) -> list[Any]:
         """The groups that the user gave, or one group of all parameters."""
@@ -80,9 +105,8 @@ class Optimizer:
             raise ValueError(f"{type(self).__name__} has no setting {', '.join(map(str, unknown))}")
         return {**defaults, **given, "params": tensors_in(type(self).__name__, given["params"])}
 
-    def _check_parameters(self) -> None:
-        parameters = self.parameters()
-        for p in parameters:
+    def _check_parameters(self, added: Sequence[Parameter]) -> None:
+        for p in added:
             if p.node is not None and p.node.op is not None:
                 raise ValueError(
                     f"{type(self).__name__} got a tensor that {p.node.op.name!r} computed, and no step would change it: "
@@ -90,22 +114,28 @@ class Optimizer:
                 )
             if not isinstance(p, Parameter) and not p.requires_grad:
                 raise TypeError(f"{type(self).__name__} got a constant: make it nn.Parameter(...), or let it require gradients")
+        parameters = [*self.parameters(), *added]
         if len({id(p) for p in parameters}) < len(parameters):
             raise ValueError(f"{type(self).__name__}: a parameter occurs twice in its groups")
+
+    def check_group(self, group: Mapping[str, Any]) -> None:
+        """Raise TypeError or ValueError if a group that is added is not valid."""
+        self.check(_settings(group))
 
     def check(self, settings: Mapping[str, Any]) -> None:
         """Raise TypeError or ValueError if a setting of a group is not valid."""
         for name in ("lr", "weight_decay", "eps", "momentum"):
             check_number(name, settings.get(name, 0))
+        check_flag("maximize", settings.get("maximize", False))
 
     def parameters(self) -> list[Parameter]:
         """The parameters of all groups, in the order of ``state``."""
         return [p for group in self.param_groups for p in group["params"]]
 
-    def zero_grad(self) -> None:
-        """Forget the gradients of all parameters."""
-        for p in self.parameters():
-            p.grad = None
+    @checked
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients of all parameters, or with False make them zeros."""
+        clear_gradients(self.parameters(), set_to_none)
 
     def step(
         self, scale: SupportsFloat = 1.0, threads: int = 1, ranks: Ranks | None = None, gradient_scale: Any = None
@@ -178,7 +208,8 @@ class Optimizer:
                     if state.add_master(p.data):
                         state["master"][...] = p.data
             with no_warnings():
-                self.update([p.data for p in parameters], [p.grad.data for p in parameters], states, group, lr)
+                gradients = [-p.grad.data if group.get("maximize") else p.grad.data for p in parameters]
+                self.update([p.data for p in parameters], gradients, states, group, lr)
 
     def advance(self, parameter: Any, state: State, group: dict[str, Any]) -> None:
         """Prepare the state of one parameter for its next step: add the arrays that it lacks, and count the step.
@@ -254,7 +285,9 @@ class Optimizer:
         state = {key: value if isinstance(value, Tensor) else Tensor(value) for key, value in state.items()}
         settings = self._loaded_settings({key: value for key, value in state.items() if key.startswith("groups.")})
         with no_warnings():
-            self.state = self._loaded_state({key: value for key, value in state.items() if not key.startswith("groups.")})
+            self.state = self._loaded_state(
+                {key: value for key, value in state.items() if not key.startswith("groups.")}, settings
+            )
         for group, found in zip(self.param_groups, settings):
             group.update(found)
 
@@ -274,11 +307,11 @@ class Optimizer:
             self.check({**mine, **found})
         return loaded
 
-    def _loaded_state(self, state: Mapping[str, Tensor]) -> list[State]:
-        """The arrays and the number of steps of each parameter in a loaded state."""
-        parameters = self.parameters()
+    def _loaded_state(self, state: Mapping[str, Tensor], settings: Sequence[Mapping[str, Any]]) -> list[State]:
+        """The arrays and the number of steps of each parameter in a loaded state, which was made with these settings."""
+        parameters, groups = self.parameters(), [{**group, **found} for group, found in zip(self.param_groups, settings)]
         places = set(map(str, range(len(parameters))))
-        names = [set(self.names_of_state(group)) for group in self.param_groups for _ in group["params"]]
+        names = [set(self.names_of_state(group)) for group in groups for _ in group["params"]]
         loaded = [State() for _ in parameters]
         for key, value in state.items():
             place, _, name = key.partition(".")

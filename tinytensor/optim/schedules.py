@@ -1,7 +1,7 @@
 """Learning-rate schedules. They are pure functions of the step, so a resumed run needs no saved state for them.
 
 ``schedule(step)`` is the factor for that step, counted from 0. ``optimizer.step(schedule(step))`` multiplies the learning rate
-of every group by it.
+of every group by it. Any function of the step that returns a factor is a schedule, too.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ _CHECKS: dict[str, Callable[..., None]] = {
     "steps": partial(check_count, least=0),
     "final": check_number,
     "d_model": check_positive,
+    "every": partial(check_count, least=1),
+    "factor": check_number,
+    "initial": check_number,
 }
 
 
@@ -80,8 +83,41 @@ class Cosine(Schedule):
 
     def after_warmup(self, step: int) -> float:
         """A point on the curve, or ``final`` after it."""
-        progress = _progress(step, self.warmup, self.steps)
-        return self.final + (1.0 - self.final) * 0.5 * (1.0 + math.cos(math.pi * progress))
+        return _along_cosine(1.0, self.final, _progress(step, self.warmup, self.steps))
+
+
+@dataclass(frozen=True)
+class Step(Schedule):
+    """The factor is 1 after the warm-up, and is multiplied by ``factor`` after every ``every`` steps.
+
+    >>> [round(tt.optim.Step(every=30)(step), 3) for step in (0, 29, 30, 60)]
+    [1.0, 1.0, 0.1, 0.01]
+    """
+
+    every: int = 1000
+    factor: float = 0.1
+
+    def after_warmup(self, step: int) -> float:
+        """The product so far."""
+        return float(self.factor ** ((step - self.warmup) // self.every))
+
+
+@dataclass(frozen=True)
+class OneCycle(Schedule):
+    """The factor rises from ``initial`` to 1 in the first ``warmup`` of all ``steps``, and then falls to ``final``; both ways
+    along half a period of a cosine (Smith and Topin 2017)."""
+
+    warmup: int = 300
+    steps: int = 1000
+    initial: float = 1 / 25
+    final: float = 1 / 250_000
+
+    def __call__(self, step: int) -> float:
+        """The factor for this step, counted from 0."""
+        peak, last = self.warmup - 1, self.steps - 1
+        if step < peak:
+            return _along_cosine(self.initial, 1.0, _progress(step, 0, peak))
+        return _along_cosine(1.0, self.final, _progress(step, max(0, peak), last))
 
 
 @dataclass(frozen=True)
@@ -99,6 +135,11 @@ class InverseSquareRoot(Schedule):
         s = step + 1
         rising = s * self.warmup**-1.5 if self.warmup else math.inf
         return float(self.d_model**-0.5 * min(s**-0.5, rising))
+
+
+def _along_cosine(first: float, last: float, progress: float) -> float:
+    """What a fraction of the way from ``first`` to ``last`` reaches, along half a period of a cosine."""
+    return last + (first - last) * 0.5 * (1.0 + math.cos(math.pi * progress))
 
 
 def _progress(step: int, start: int, end: int) -> float:

@@ -1,0 +1,122 @@
+"""Single steps of recurrent networks: ``RNNCell``, ``GRUCell`` and ``LSTMCell``, with PyTorch's parameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from tinytensor import functional, ops
+from tinytensor.arguments import checked
+from tinytensor.creation import zeros
+from tinytensor.nn import init
+from tinytensor.nn.module import Module
+from tinytensor.nn.recurrent import both_biases
+from tinytensor.tensor import Tensor
+
+
+class Cell(Module):
+    """The base of the cells: one layer, one direction and one step, for loops that decide between the steps.
+
+    It has ``weight_ih`` (gates * hidden_size, input_size), ``weight_hh`` (gates * hidden_size, hidden_size) and, with ``bias``,
+    ``bias_ih`` and ``bias_hh`` (gates * hidden_size,). They are uniform between -1/sqrt(hidden_size) and 1/sqrt(hidden_size).
+    """
+
+    gates: int  # of a subclass: the blocks of rows in its weights
+    num_states = 1
+
+    @checked
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True):
+        if min(input_size, hidden_size) < 1:
+            raise ValueError(f"sizes must be at least 1: input {input_size}, hidden {hidden_size}")
+        self.input_size, self.hidden_size = input_size, hidden_size
+        size, bound = self.gates * hidden_size, 1.0 / math.sqrt(hidden_size)
+        self.weight_ih = init.uniform_(init.new_parameter((size, input_size)), -bound, bound)
+        self.weight_hh = init.uniform_(init.new_parameter((size, hidden_size)), -bound, bound)
+        self.bias_ih = init.uniform_(init.new_parameter(size), -bound, bound) if bias else None
+        self.bias_hh = init.uniform_(init.new_parameter(size), -bound, bound) if bias else None
+
+    @checked
+    def forward(self, x: Tensor, state: Any = None) -> Any:
+        """(batch, input_size), or (input_size,) without a batch -> the new state, (batch, hidden_size) or (hidden_size,).
+
+        The state of an ``LSTMCell`` is a pair (h, c). The one before is zeros if ``state`` is None. Raises ValueError if a
+        shape does not fit.
+        """
+        if x.ndim not in (1, 2) or x.shape[-1] != self.input_size:
+            size = self.input_size
+            raise ValueError(f"{type(self).__name__} takes (batch, {size}) or ({size},), not {x.shape}")
+        states = self._before(x, state)
+        if x.ndim == 1:
+            x, states = ops.expand_dims(x, 0), [ops.expand_dims(s, 0) for s in states]
+            new = [s[0] for s in self.after(x, states)]
+        else:
+            new = list(self.after(x, states))
+        return new[0] if self.num_states == 1 else tuple(new)
+
+    def _before(self, x: Tensor, state: Any) -> Sequence[Tensor]:
+        shape = (*x.shape[:-1], self.hidden_size)
+        if state is None:
+            return [zeros(shape, x.dtype)] * self.num_states
+        states = [state] if self.num_states == 1 else list(state)
+        if len(states) != self.num_states or any(s.shape != shape for s in states):
+            of = "a state" if self.num_states == 1 else "a pair of states"
+            raise ValueError(f"{type(self).__name__} takes {of} of shape {shape}, not {[s.shape for s in states]}")
+        return states
+
+    def after(self, x: Tensor, states: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Each kind of state after a step, for a batch."""
+        raise TypeError(f"{type(self).__name__} has no step: use RNNCell, GRUCell or LSTMCell")
+
+    def _projected(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """What the input adds to the gates, as for a sequence of one step."""
+        return ops.expand_dims(ops.linear(x, self.weight_ih, bias), 0)
+
+    def extra_repr(self) -> str:
+        return f"{self.input_size}, {self.hidden_size}" + ("" if self.bias_ih is not None else ", bias=False")
+
+
+class RNNCell(Cell):
+    """One step of ``nn.RNN``; see ``functional.rnn``. ``nonlinearity`` is "tanh" or "relu"."""
+
+    gates = 1
+
+    @checked
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True, nonlinearity: str = "tanh"):
+        if nonlinearity not in ("tanh", "relu"):
+            raise ValueError(f"the nonlinearity of an RNNCell is 'tanh' or 'relu', not {nonlinearity!r}")
+        super().__init__(input_size, hidden_size, bias)
+        self.nonlinearity = nonlinearity
+
+    def after(self, x: Tensor, states: Sequence[Tensor]) -> Sequence[Tensor]:
+        projected = self._projected(x, both_biases(self.bias_ih, self.bias_hh))
+        return [functional.rnn(projected, self.weight_hh, states[0], activation=self.nonlinearity)[0]]
+
+
+class GRUCell(Cell):
+    """One step of ``nn.GRU``; see ``functional.gru``.
+
+    >>> cell, h = tt.nn.GRUCell(8, 16), tt.zeros((3, 16))
+    >>> for x in tt.zeros((5, 3, 8)):
+    ...     h = cell(x, h)
+    >>> h.shape
+    (3, 16)
+    """
+
+    gates = 3
+
+    def after(self, x: Tensor, states: Sequence[Tensor]) -> Sequence[Tensor]:
+        return [functional.gru(self._projected(x, self.bias_ih), self.weight_hh, self.bias_hh, states[0])[0]]
+
+
+class LSTMCell(Cell):
+    """One step of ``nn.LSTM``; see ``functional.lstm``. Its state is a pair (h, c)."""
+
+    gates = 4
+    num_states = 2
+
+    def after(self, x: Tensor, states: Sequence[Tensor]) -> Sequence[Tensor]:
+        projected = self._projected(x, both_biases(self.bias_ih, self.bias_hh))
+        state, cell = states
+        both = functional.lstm(projected, self.weight_hh, state, cell)
+        return [both[0, 0], both[1, 0]]

@@ -1,0 +1,45 @@
+"""What changes the parameters and buffers of modules from outside: their values, their dtype and their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from tinytensor import ops
+from tinytensor.backend import Array, is_floating, no_warnings
+from tinytensor.changes import note_change
+from tinytensor.creation import zeros_like
+from tinytensor.tensor import Tensor
+
+
+def clear_gradients(tensors: Iterable[Tensor], set_to_none: bool) -> None:
+    """Forget the gradients of these tensors, or else replace each by zeros."""
+    for tensor in tensors:
+        tensor.grad = None if set_to_none or tensor.grad is None else zeros_like(tensor.grad)
+
+
+def overwrite(tensor: Tensor, values: Any) -> None:
+    """Replace the values of a parameter or a buffer in place."""
+    with no_warnings():  # a number may be infinite in the tensor's dtype
+        tensor.data[...] = values
+    note_change(tensor.data)
+
+
+def convert_(tensor: Tensor, dtype: Any) -> None:
+    """Change a leaf's dtype in place, so that it stays the same parameter for its module and its optimizer.
+
+    Raises TypeError, and changes nothing, for an unknown dtype, and for one in which a parameter cannot learn.
+    """
+    data = ops.astype(tensor, dtype).data
+    if tensor.requires_grad and not is_floating(data.dtype):
+        raise TypeError(f"a parameter of {data.dtype} cannot learn: convert it to a floating-point dtype")
+    replace_data(tensor, data)
+
+
+def replace_data(tensor: Tensor, data: Array) -> None:
+    """Give a leaf another array. It forgets its gradient, and graphs that were recorded before no longer reach it."""
+    requires_grad = tensor.requires_grad
+    tensor.requires_grad = False  # an error for a tensor that is not a leaf
+    tensor.grad = None
+    tensor.data = data
+    tensor.requires_grad = requires_grad
