@@ -11,7 +11,7 @@ from tinytensor import random
 from tinytensor.arguments import checked
 from tinytensor.backend import owner
 from tinytensor.calling import wrap
-from tinytensor.changes import arrays_in, check_unchanged, next_number
+from tinytensor.changes import arrays_in, check_unchanged, next_number, owned
 from tinytensor.engine import Node, backpropagate
 from tinytensor.fused import alias
 from tinytensor.modes import enable_grad, modes
@@ -29,7 +29,8 @@ def checkpoint(function: Callable[..., Tensor], *inputs: Any) -> Tensor:
     ``function`` returns one tensor. Gradients also flow to tensors that it uses without getting them as inputs, such as a
     module's parameters. Random numbers repeat, so it may use dropout. Raises TypeError if it returns anything else. The
     backward pass raises RuntimeError if a parameter, or a value that the function's gradients use, was changed in place, and
-    if the second call uses other tensors than the first.
+    if the second call uses other tensors than the first. Inputs that are arrays, lists, dicts or sets are copied; what else the
+    function reads must stay the same until then.
 
     >>> x = tt.tensor([1.0, 2.0], requires_grad=True)
     >>> tt.checkpoint(lambda x: (x * x).sum(), x).backward()
@@ -39,7 +40,7 @@ def checkpoint(function: Callable[..., Tensor], *inputs: Any) -> Tensor:
     if not modes().recording:
         return function(*inputs)
     are_tensors = [isinstance(x, Tensor) for x in inputs]
-    arrays = [x.data if is_tensor else x for x, is_tensor in zip(inputs, are_tensors)]
+    arrays = [x.data if is_tensor else owned(x) for x, is_tensor in zip(inputs, are_tensors)]
     parents = [x.node if is_tensor else None for x, is_tensor in zip(inputs, are_tensors)]
     with random.copied() as generator:
         out, region = _run(function, arrays, are_tensors, parents)

@@ -43,7 +43,8 @@ def op(*, floating: bool = False, several: bool = False, **rules: Callable[..., 
 
     Each keyword names an input of the function and gives its gradient rule. Parameters without a rule are settings, which get
     no gradient. An op without any rule, ``@op()``, has no gradients; its inputs are the parameters without a default. The op
-    takes tensors, or raw arrays when a gradient rule calls it. A setting whose annotation is ``int``, ``float``, ``bool``,
+    takes tensors, or raw arrays when a gradient rule calls it. Settings that are arrays, lists, dicts or sets are copied for
+    the rules; an object of another class must stay as it is. A setting whose annotation is ``int``, ``float``, ``bool``,
     ``str`` or the like must be one (see arguments.py).
 
     ``floating``: the function computes with floating-point numbers only; integers and booleans reach it as float32.

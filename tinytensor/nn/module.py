@@ -218,6 +218,7 @@ class Module:
                     convert_(value, dtype)
         return self
 
+    @checked
     def apply(self: Self, function: Callable[[Module], Any]) -> Self:
         """Call the function on every module inside this one, and then on this one."""
         for module in self._inside_out(set()):
@@ -246,6 +247,7 @@ class Module:
         """
         return {name: value.detach() for name, value in self._named_tensors()}
 
+    @checked
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True, assign: bool = False) -> IncompatibleKeys:
         """Load the values of a ``state_dict()``, which are tensors or arrays. Return the missing and the unexpected names.
 

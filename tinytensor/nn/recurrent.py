@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tinytensor import backend, functional, ops
-from tinytensor.arguments import checked
+from tinytensor.arguments import checked, shown
 from tinytensor.checks import check_probability, value_check
 from tinytensor.creation import arange, tensor, zeros
 from tinytensor.nn.module import Module, Parameter
@@ -110,18 +110,21 @@ class Recurrent(Module):
         shape = (self.num_layers * self.directions, x.shape[1], self.hidden_size)
         if state is None:
             return [zeros(shape, x.dtype)] * self.num_states
-        states = [state] if self.num_states == 1 else list(state)
+        states = list(state) if self.num_states > 1 and isinstance(state, (tuple, list)) else [state]
         expected = (shape[0], shape[2]) if is_single else shape
-        if len(states) != self.num_states or any(s.shape != expected for s in states):
-            of = "a state" if self.num_states == 1 else "a pair of states"
-            raise ValueError(f"{type(self).__name__} takes {of} of shape {expected}, not {[s.shape for s in states]}")
+        of = f"{type(self).__name__} takes a {'pair of states' if self.num_states > 1 else 'state'} of shape {expected}"
+        if not all(isinstance(s, Tensor) for s in states):
+            raise TypeError(f"{of}, as tensors, not {shown(state)}")
+        if [s.shape for s in states] != [expected] * self.num_states:
+            raise ValueError(f"{of}, not {[s.shape for s in states]}")
         return [ops.expand_dims(s, 1) for s in states] if is_single else states
 
     def _mask(self, lengths: Any, length: int, batch: int) -> Tensor:
         """The boolean mask (length, batch), True = a token."""
         lengths = lengths if isinstance(lengths, Tensor) else tensor(lengths)
         if lengths.shape != (batch,) or lengths.dtype.kind not in "iu":
-            raise ValueError(f"lengths must be {batch} integers, one for each sequence, not {lengths.dtype} {lengths.shape}")
+            wanted = f"{type(self).__name__}: lengths must be {batch} integers, one for each sequence"
+            raise ValueError(f"{wanted}, not {lengths.dtype} {lengths.shape}")
         _check_lengths(lengths, length)
         return ops.expand_dims(arange(length), 1) < lengths
 

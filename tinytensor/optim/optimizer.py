@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, SupportsFloat
 
 from tinytensor import capturing, kernels, parallel
+from tinytensor.arguments import checked
 from tinytensor.backend import host, no_warnings, xp
 from tinytensor.changes import note_change
 from tinytensor.nn.module import Parameter
@@ -243,12 +244,16 @@ class Optimizer:
         array = xp.array if copy else xp.asarray
         return {key: Tensor._wrap(array(value)) for key, value in values.items()}
 
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Load a copy of what ``state_dict`` returned, with the settings of the groups if it has them.
+    @checked
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load a copy of what ``state_dict`` returned, as tensors or arrays, with the settings of the groups if it has them.
 
         Raises ValueError or TypeError, before anything is changed, if the state belongs to another optimizer or model. The
         master of a narrow parameter may be missing, as in the state of a float32 run; it then starts from the parameter.
         """
+        if odd := [key for key in state if not isinstance(key, str)]:
+            raise TypeError(f"a state has tensors by name, and {odd[0]!r} cannot be a name")
+        state = {key: value if isinstance(value, Tensor) else Tensor(value) for key, value in state.items()}
         settings = self._loaded_settings({key: value for key, value in state.items() if key.startswith("groups.")})
         with no_warnings():
             self.state = self._loaded_state({key: value for key, value in state.items() if not key.startswith("groups.")})
