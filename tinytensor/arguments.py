@@ -255,12 +255,12 @@ def shown(value: Any) -> str:
 def _as_text(value: Any) -> str:
     if type(value) in (list, tuple):
         items = ", ".join([_as_text(item) for item in value[:20]])
-        return f"[{items}]" if isinstance(value, list) else f"({items})"
-    if isinstance(value, (bool, int, float, str, type(None))) and not hasattr(value, "dtype"):
+        return f"[{items}]" if isinstance(value, list) else f"({items}{',' * (len(value) == 1)})"
+    if isinstance(value, (bool, int, float, str, type(None), host.generic)):
         return repr(value)
     if isinstance(value, type):
         return value.__name__
-    return f"a {kind_name(value)}" + (f" of {value.dtype}" if is_array(value) or hasattr(value, "node") else "")
+    return f"a {kind_name(value)}" + (f" of {value.dtype}" if hasattr(value, "dtype") else "")
 
 
 def kind_name(value: Any) -> str:

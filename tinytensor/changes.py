@@ -79,6 +79,8 @@ def owned(value: Any) -> Any:
     if isinstance(value, (xp.ndarray, host.ndarray)):
         return value.copy()
     if isinstance(value, tuple):
+        if PLAIN.issuperset(map(type, value)):
+            return value
         return getattr(type(value), "_make", type(value))([owned(item) for item in value])
     if isinstance(value, (list, deque, dict)):
         value = copy.copy(value)

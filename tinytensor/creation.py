@@ -109,12 +109,14 @@ def arange(
         check_fits(end, dtype)
     exact = host.asarray([start, last]).dtype  # int64, uint64 or float64; or object, if no integer dtype holds both
     places = _filled(xp.arange, count, dtype=index_dtype if exact.kind in "iu" else "float64")
-    with no_warnings():
-        if step != 1 and count > 1:
-            places = places * step
-        if start:
-            places = places.astype(exact if exact.kind == "u" else places.dtype, copy=False) + start
-        return _leaf(places.astype(dtype, copy=False), requires_grad)
+    if step != 1 and count > 1:
+        places = places * step
+    if start:
+        places = (places.astype(exact) if exact.kind == "u" else places) + start
+    if places.dtype != dtype:
+        with no_warnings():
+            places = places.astype(dtype)
+    return _leaf(places, requires_grad)
 
 
 @checked

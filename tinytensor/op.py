@@ -116,6 +116,10 @@ class Op:
     def __repr__(self) -> str:
         return f"<op {self.name}>"
 
+    def __reduce__(self) -> str:
+        """Pickles and copies keep an op as they keep a function: by its name."""
+        return self.forward.__qualname__
+
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """An op set on the Tensor class is a method."""
         return self if instance is None else types.MethodType(self, instance)

@@ -87,25 +87,25 @@ def logical_xor(x: Tensor | float, y: Tensor | float) -> Tensor:
 
 
 @op()
-def logical_not(x: Any) -> Tensor:
+def logical_not(x: Tensor) -> Tensor:
     """True where x is false (0)."""
     return xp.logical_not(x)
 
 
 @op()
-def isnan(x: Any) -> Tensor:
+def isnan(x: Tensor) -> Tensor:
     """True where x is NaN."""
     return xp.isnan(x)
 
 
 @op()
-def isfinite(x: Any) -> Tensor:
+def isfinite(x: Tensor) -> Tensor:
     """True where x is neither NaN nor infinite."""
     return xp.isfinite(x)
 
 
 @op()
-def isinf(x: Any) -> Tensor:
+def isinf(x: Tensor) -> Tensor:
     """True where x is infinite, of either sign."""
     return xp.isinf(x)
 
@@ -157,6 +157,6 @@ def bitwise_xor(x: Tensor | float, y: Tensor | float) -> Tensor:
 
 
 @op()
-def invert(x: Any) -> Tensor:
+def invert(x: Tensor) -> Tensor:
     """~x: every bit inverted for integers, logical not for booleans. Raises TypeError for floating-point numbers."""
     return ~_bits(x)

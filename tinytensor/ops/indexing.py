@@ -192,7 +192,7 @@ def index_add(x: Tensor, indices: Any, values: Tensor, axis: int = 0) -> Tensor:
 
 
 @op()
-def argsort(x: Any, axis: int | None = -1, descending: bool = False) -> Tensor:
+def argsort(x: Tensor, axis: int | None = -1, descending: bool = False) -> Tensor:
     """The indices that sort x along ``axis`` (None: the flattened x): smallest first, or with ``descending`` largest first.
     Equal elements keep their order."""
     if axis is None:
@@ -269,7 +269,7 @@ def diag(x: Tensor, k: int = 0) -> Tensor:
 
 
 @op()
-def one_hot(indices: Any, num_classes: int) -> Tensor:
+def one_hot(indices: Tensor, num_classes: int) -> Tensor:
     """A float32 tensor (..., num_classes): 1 at each index, else 0. Raises IndexError unless 0 <= index < num_classes.
 
     >>> tt.one_hot(tt.tensor([2, 0]), 3)

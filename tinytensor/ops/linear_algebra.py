@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels
-from tinytensor.arguments import composite
+from tinytensor.arguments import TENSOR, composite
 from tinytensor.backend import xp
 from tinytensor.kernels.rows import as_rows
 from tinytensor.op import op
+from tinytensor.ops.elementwise import is_number
 from tinytensor.ops.indexing import diagonal
 from tinytensor.ops.shapes import broadcast_to, expand_dims, normalize_axes, reshape, swapaxes, transpose
 from tinytensor.summation import widened
@@ -68,6 +69,9 @@ def matmul(x: Any, y: Any) -> Tensor:
     (5, 2, 4)
     """
     if not hasattr(x, "ndim") or not hasattr(y, "ndim") or x.ndim == 0 or y.ndim == 0:
+        for name, value in {"x": x, "y": y}.items():
+            if not hasattr(value, "ndim") and not is_number(value):
+                TENSOR.of("matmul", name, value)  # its error
         raise ValueError("matmul needs tensors of at least one dimension: use * for a scalar")
     out = _matmul(expand_dims(x, 0) if x.ndim == 1 else x, expand_dims(y, 1) if y.ndim == 1 else y)
     shape = list(out.shape)
