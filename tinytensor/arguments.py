@@ -32,12 +32,16 @@ class Kind(NamedTuple):
         """The argument ``name`` of a function as this kind. Raises TypeError if it is not one."""
         found = self.read(value)
         if found is NotImplemented:
-            can_be_one = self.words.startswith("a tensor") and not isinstance(value, (str, type(None)))
-            remedy = ": make it one with tt.tensor(...)" if can_be_one else ""
-            raise TypeError(f"{function}: {name} must be {self.words}, not {shown(value)}{remedy}")
+            raise TypeError(f"{function}: {name} must be {self.words}, not {shown(value)}{self._remedy(value)}")
         if found is value and hasattr(value, "node"):
             self.usual.add(type(value))  # a class of tensors, which this file cannot import
         return found
+
+    def _remedy(self, value: Any) -> str:
+        if self.words.startswith("a tensor") and not isinstance(value, (str, type(None))):
+            return ": make it one with tt.tensor(...)"
+        is_list = self.words.endswith("of tensors") and isinstance(value, (list, tuple))
+        return ": make each of them one with tt.tensor(...)" if is_list else ""
 
 
 def _scalar_kind(value: Any) -> str:
