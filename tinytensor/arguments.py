@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any, NamedTuple, TypeVar, cast
 
-from tinytensor.backend import bfloat16, host, is_array, is_floating, xp
+from tinytensor.backend import bfloat16, host, is_array, is_floating, is_host_array, xp
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -86,6 +86,10 @@ def _tensor(value: Any) -> Any:
 
 def _array(value: Any) -> Any:
     return value if is_array(value) else NotImplemented
+
+
+def _ids(value: Any) -> Any:
+    return value if hasattr(value, "node") or is_array(value) or is_host_array(value) else NotImplemented
 
 
 def _integers(value: Any) -> Any:
@@ -165,6 +169,7 @@ def _dtype(value: Any) -> Any:
 _KINDS = {  # where several kinds are allowed, they are tried in this order
     "Tensor": Kind("a tensor", set(), _tensor),
     "Array": Kind("a tensor", {xp.ndarray}, _array),
+    "Ids": Kind("a tensor", {xp.ndarray}, _ids),
     "Mask": Kind("a tensor or array of booleans", set(), _mask),
     "None": Kind("None", {type(None)}, _nothing),
     "Sequence[int]": Kind("several integers", set(), _integers),

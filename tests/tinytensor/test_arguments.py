@@ -26,6 +26,7 @@ x = tt.tensor([[1.0, 2.0], [3.0, 4.0]])
 WRONG: dict[str, tuple[Any, ...]] = {
     "Tensor": (None, 1.5, 2, True, "text", [1.0, 2.0], {"a": 1}, 1j, len),
     "Parameter": (None, 1.5, 2, True, "text", [1.0, 2.0], {"a": 1}, 1j, len, x),
+    "Ids": (None, 1.5, 2, True, "text", [1.0, 2.0], {"a": 1}, 1j, len),
     "Mask": (None, 1.5, 2, "text", [1.0, 2.0], {"a": 1}, 1j, len),
     "Sequence[Tensor]": (None, 1.5, 2, True, "text", [1.0, 2.0], {"a": 1}, 1j, len, x),
     "int": (None, 1.5, True, "text", "1", [1.0, 2.0], [1], {"a": 1}, 1j, len, math.nan, x),

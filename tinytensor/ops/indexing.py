@@ -24,6 +24,8 @@ from tinytensor.ops.shapes import moveaxis, normalize_axes, normalize_axis, resh
 if TYPE_CHECKING:
     from tinytensor.tensor import Tensor
 
+Ids = Any  # a tensor or an array of integers, which may be NumPy's with either backend
+
 __all__ = [
     "argsort", "diag", "diagonal", "embedding", "getitem", "index_add", "one_hot", "scatter", "sort", "sum_rows", "take",
     "take_along_axis", "topk",
@@ -332,7 +334,7 @@ def sum_rows(rows: Any, ids: Tensor, num_rows: int) -> Tensor:
 
 
 @composite
-def embedding(ids: Tensor, weight: Tensor) -> Tensor:
+def embedding(ids: Ids, weight: Tensor) -> Tensor:
     """The rows of ``weight`` (num_embeddings, width) at integer ``ids`` (...): (..., width).
 
     Raises TypeError unless ids are integers, and IndexError for an id outside of the table. Ids on a GPU are not checked,
