@@ -10,10 +10,10 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any, NamedTuple, TypeVar, cast
 
-from tinytensor.backend import bfloat16, host, is_array, is_floating, xp
+from tinytensor.backend import bfloat16, host, is_array, is_floating, is_host_array, xp
 from tinytensor.missing import unknown_argument
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -32,20 +32,25 @@ class Kind(NamedTuple):
     def of(self, function: str, name: str, value: Any) -> Any:
         """The argument ``name`` of a function as this kind. Raises TypeError if it is not one."""
         found = self.read(value)
-        if self.words.startswith("a tensor"):
-            if hasattr(value, "node"):
-                self.usual.add(type(value))  # a class of tensors, which this file cannot import
-            elif found is NotImplemented and value is not None and not isinstance(value, str):
-                raise TypeError(f"{function}: {name} must be {self.words}, not {shown(value)}: make it one with tt.tensor(...)")
         if found is NotImplemented:
-            hint = ": a shape is one argument, as in (2, 3)" if self.words.startswith("a dtype") and type(value) is int else ""
-            raise TypeError(f"{function}: {name} must be {self.words}, not {shown(value)}{hint}")
+            raise TypeError(f"{function}: {name} must be {self.words}, not {shown(value)}{self._remedy(value)}")
+        if found is value and hasattr(value, "node"):
+            self.usual.add(type(value))  # a class of tensors, which this file cannot import
         return found
+
+    def _remedy(self, value: Any) -> str:
+        if self.words.startswith("a tensor") and not isinstance(value, (str, type(None))):
+            return ": make it one with tt.tensor(...)"
+        if self.words.startswith("a dtype") and type(value) is int:
+            return ": a shape is one argument, as in (2, 3)"
+        is_list = self.words.endswith("of tensors") and isinstance(value, (list, tuple))
+        return ": make each of them one with tt.tensor(...)" if is_list else ""
 
 
 def _scalar_kind(value: Any) -> str:
     """The kind of a number's dtype ("i", "f", ...) if this is a NumPy number, or an array or a tensor with no axes."""
-    return str(getattr(getattr(value, "dtype", None), "kind", "")) if getattr(value, "shape", None) == () else ""
+    is_scalar = getattr(value, "shape", None) == () and not hasattr(value, "mask")  # a masked number is not to be used
+    return str(getattr(getattr(value, "dtype", None), "kind", "")) if is_scalar else ""
 
 
 def _integer(value: Any) -> Any:
@@ -56,7 +61,8 @@ def _integer(value: Any) -> Any:
 
 def _number(value: Any) -> Any:
     if isinstance(value, (int, float)):
-        return value if isinstance(value, int) else float(value)
+        kind = next(kind for kind in (bool, int, float) if isinstance(value, kind))
+        return kind(value)
     if _scalar_kind(value) not in ("b", "i", "u", "f") or getattr(value, "requires_grad", False):
         return NotImplemented  # the number of a tensor that requires gradients would lose them
     number = value.item()
@@ -85,10 +91,18 @@ def _array(value: Any) -> Any:
     return value if is_array(value) else NotImplemented
 
 
+def _ids(value: Any) -> Any:
+    return value if hasattr(value, "node") or is_array(value) or is_host_array(value) else NotImplemented
+
+
 def _integers(value: Any) -> Any:
-    if type(value) is tuple and set(map(type, value)) <= {int}:
-        return value
-    return _all_of(value, _integer) if getattr(value, "shape", None) != () else NotImplemented
+    if type(value) is tuple:
+        for item in value:
+            if type(item) is not int:
+                break
+        else:
+            return value
+    return _all_of(value, _integer)
 
 
 def _nested(value: Any) -> Any:
@@ -105,10 +119,20 @@ def _arrays(value: Any) -> Any:
 
 def _all_of(value: Any, read: Callable[[Any], Any]) -> Any:
     """The items of an ordered collection as a tuple."""
-    if isinstance(value, (str, bytes, Mapping, Set)) or not isinstance(value, Iterable):
+    if type(value) not in (list, tuple) and not _has_order(value):
         return NotImplemented
-    items = tuple([read(item) for item in value])
-    return NotImplemented if any(item is NotImplemented for item in items) else items
+    items = []
+    for item in value:
+        if (found := read(item)) is NotImplemented:
+            return NotImplemented
+        items.append(found)
+    return tuple(items)
+
+
+def _has_order(value: Any) -> bool:
+    """Whether a value has items in an order, and is not text. An array without axes has none, though it is Iterable."""
+    has_none = isinstance(value, (str, bytes, bytearray, Mapping, Set)) or getattr(value, "shape", None) == ()
+    return isinstance(value, Iterable) and not has_none
 
 
 def _mask(value: Any) -> Any:
@@ -125,6 +149,10 @@ def _path(value: Any) -> Any:
 
 def _function(value: Any) -> Any:
     return value if callable(value) else NotImplemented
+
+
+def _mapping(value: Any) -> Any:
+    return value if isinstance(value, Mapping) else NotImplemented
 
 
 def _parameter(value: Any) -> Any:
@@ -144,6 +172,7 @@ def _dtype(value: Any) -> Any:
 _KINDS = {  # where several kinds are allowed, they are tried in this order
     "Tensor": Kind("a tensor", set(), _tensor),
     "Array": Kind("a tensor", {xp.ndarray}, _array),
+    "Ids": Kind("a tensor", {xp.ndarray}, _ids),
     "Mask": Kind("a tensor or array of booleans", set(), _mask),
     "None": Kind("None", {type(None)}, _nothing),
     "Sequence[int]": Kind("several integers", set(), _integers),
@@ -157,12 +186,11 @@ _KINDS = {  # where several kinds are allowed, they are tried in this order
     "DType": Kind("a dtype of numbers or booleans, such as 'float32'", set(), _dtype),
     "PathLike": Kind("a path", {str}, _path),
     "Callable": Kind("a function", set(), _function),
+    "Mapping[str, Any]": Kind("a dict of values by name, such as a state_dict()", {dict}, _mapping),
     "Parameter": Kind("a Parameter", set(), _parameter),
 }
 TENSOR, NUMBER = _KINDS["Tensor"], Kind("a tensor or a number", *_KINDS["float"][1:])
 _SHORT = {"Axes": "int | Sequence[int] | None", "Shape": "int | Sequence[int]", "Function": "Callable"}
-
-
 _OF_RULES = {"Tensor": "Tensor | Array", "Sequence[Tensor]": "Sequence[Array]"}
 
 
@@ -205,31 +233,25 @@ def checked(function: Function, takes_arrays: bool = False) -> Function:
     names, places = list(of_places), [kinds[name] for name in of_places]
     takes_more = inspect.Parameter.VAR_POSITIONAL in of_places.values()
     takes_any_name = inspect.Parameter.VAR_KEYWORD in of_places.values()
+    own_name = "" if function.__name__ == "__init__" else function.__qualname__  # an ``__init__`` has that of its class
 
     @functools.wraps(function)
     def call(*given: Any, **named: Any) -> Any:
         of = places + places[-1:] * (len(given) - len(places)) if takes_more else places
         for place, (value, kind) in enumerate(zip(given, of)):
             if kind is not None and type(value) not in kind.usual:
-                given = (
-                    *given[:place],
-                    kind.of(_name(function, given), names[min(place, len(names) - 1)], value),
-                    *given[place + 1 :],
-                )
+                found = kind.of(own_name or type(given[0]).__name__, names[min(place, len(names) - 1)], value)
+                if found is not value:
+                    given = (*given[:place], found, *given[place + 1 :])
         for key, value in named.items():
             if key not in kinds and not takes_any_name:
-                raise unknown_argument(_name(function, given), key, [n for n in kinds if n != "self"])
+                raise unknown_argument(own_name or type(given[0]).__name__, key, [n for n in kinds if n != "self"])
             kind = kinds.get(key)
             if kind is not None and type(value) not in kind.usual:
-                named[key] = kind.of(_name(function, given), key, value)
+                named[key] = kind.of(own_name or type(given[0]).__name__, key, value)
         return function(*given, **named)
 
     return cast(Function, call)
-
-
-def _name(function: Callable[..., Any], given: Sequence[Any]) -> str:
-    """What an error calls a function: a class where this is its ``__init__``."""
-    return type(given[0]).__name__ if function.__name__ == "__init__" else function.__qualname__
 
 
 def composite(function: Function) -> Function:
@@ -239,11 +261,22 @@ def composite(function: Function) -> Function:
 
 
 def shown(value: Any) -> str:
-    """A wrong argument in an error message: a plain value itself, and otherwise its type and the package that this is from."""
-    if isinstance(value, (bool, int, float, str, type(None))):
-        text = repr(value)
-        return text if len(text) <= 60 else text[:57] + "..."
-    return value.__name__ if isinstance(value, type) else f"a {kind_name(value)}"
+    """A wrong argument in an error message: a plain value itself, or a list of such values, and otherwise its type, the package
+    that this is from, and its dtype."""
+    text = _as_text(value)
+    text = text if len(text) <= 60 else text[:57] + "..."
+    return f"the {type(value).__name__} {text}" if type(value) in (list, tuple) else text
+
+
+def _as_text(value: Any) -> str:
+    if type(value) in (list, tuple):
+        items = ", ".join([_as_text(item) for item in value[:20]])
+        return f"[{items}]" if isinstance(value, list) else f"({items}{',' * (len(value) == 1)})"
+    if isinstance(value, (bool, int, float, str, type(None), host.generic)):
+        return repr(value)
+    if isinstance(value, type):
+        return value.__name__
+    return f"a {kind_name(value)}" + (f" of {value.dtype}" if hasattr(value, "dtype") else "")
 
 
 def kind_name(value: Any) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tinytensor.arguments import NUMBER, TENSOR
 from tinytensor.backend import Array, default_dtype, is_array, is_floating, no_warnings, xp
-from tinytensor.changes import PLAIN
+from tinytensor.changes import PLAIN, owned
 from tinytensor.checks import calling_line, check_not_masked
 from tinytensor.engine import Node, check_finite
 from tinytensor.missing import unknown_argument
@@ -155,14 +155,7 @@ def _setting(op: Op, place: int, value: Any, recording: bool) -> Any:
             raise TypeError(f"{op.name} gives no gradient to {name!r}, but it requires one: pass {name}.detach()")
         return value.data
     check_not_masked(value)
-    return _own(value) if recording else value
-
-
-def _own(value: Any) -> Any:
-    """The value, with copies of the arrays in it."""
-    if type(value) is xp.ndarray:
-        return value.copy()
-    return type(value)([_own(item) for item in value]) if type(value) in (list, tuple) else value
+    return owned(value) if recording else value
 
 
 # ----------------------------------------------------------------------------------------------------------- errors

@@ -5,12 +5,14 @@ With the answer, backward can refuse to use saved values that have been overwrit
 
 from __future__ import annotations
 
+import copy
 import itertools
 import threading
 import weakref
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from tinytensor.backend import Array, owner, xp
+from tinytensor.backend import Array, host, owner, xp
 
 if TYPE_CHECKING:
     from tinytensor.engine import Node
@@ -67,6 +69,24 @@ def check_unchanged(node: Node, saved: Any) -> None:
 
 
 PLAIN = {type(None), bool, int, float, str}
+
+
+def owned(value: Any) -> Any:
+    """The value, with copies of the arrays, lists, dicts and sets in it, which its owner may change later. Tensors, and objects
+    of other classes, stay the same."""
+    if type(value) in PLAIN:
+        return value
+    if isinstance(value, (xp.ndarray, host.ndarray)):
+        return value.copy()
+    if isinstance(value, tuple):
+        if PLAIN.issuperset(map(type, value)):
+            return value
+        return getattr(type(value), "_make", type(value))([owned(item) for item in value])
+    if isinstance(value, (list, deque, dict)):
+        value = copy.copy(value)
+        for place in value if isinstance(value, dict) else range(len(value)):
+            value[place] = owned(value[place])
+    return copy.copy(value) if isinstance(value, (set, bytearray)) else value
 
 
 def arrays_in(value: Any) -> list[Array]:

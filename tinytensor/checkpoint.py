@@ -30,7 +30,8 @@ def checkpoint(function: Callable[..., Tensor], *inputs: Any) -> Tensor:
     module's parameters. The second call gets the inputs as they were, also arrays and lists that were changed since, and it has
     the modes of the first. Random numbers repeat, so it may use dropout. Raises TypeError if it returns anything else. The
     backward pass raises RuntimeError if a parameter, or a value that the function's gradients use, was changed in place, and
-    if the second call does not do what the first did, as after a module's ``eval()``.
+    if the second call does not do what the first did, as after a module's ``eval()``. What else the function reads must stay
+    the same until then.
 
     >>> x = tt.tensor([1.0, 2.0], requires_grad=True)
     >>> tt.checkpoint(lambda x: (x * x).sum(), x).backward()

@@ -8,13 +8,23 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from tinytensor.arguments import shown
+from tinytensor.backend import host
 from tinytensor.modes import modes
+
+iinfo = functools.cache(host.iinfo)  # the smallest and the largest number of an integer dtype
 
 
 def check_not_masked(value: Any) -> None:
     """Raise TypeError for NumPy's masked array, of which the masked values would be used."""
     if hasattr(value, "mask"):
         raise TypeError("a masked array has values that are not to be used: pass its .filled(...), or its .data")
+
+
+def check_fits(number: float, dtype: Any) -> None:
+    """Raise OverflowError for a Python number that an integer dtype cannot hold. NumPy would often drop bits instead."""
+    if dtype.kind in "iu" and not iinfo(dtype).min - 1 < number < iinfo(dtype).max + 1:
+        raise OverflowError(f"{dtype} cannot hold {shown(number)}: use a dtype that can")
 
 
 def check_probability(p: float) -> None:

@@ -7,15 +7,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tinytensor.arguments import checked
-from tinytensor.backend import DType, default_dtype, index_dtype, no_warnings, xp
-from tinytensor.tensor import Tensor, on_host
+from tinytensor.backend import DType, bool_dtype, default_dtype, host, index_dtype, no_warnings, xp
+from tinytensor.checks import check_fits, check_not_masked
+from tinytensor.tensor import Tensor, as_array, on_host
 
 Shape = int | Sequence[int]
 
 
 def _leaf(array: Any, requires_grad: bool) -> Tensor:
     out = Tensor._wrap(array)
-    out.requires_grad = requires_grad
+    if requires_grad:
+        out.requires_grad = True
     return out
 
 
@@ -30,7 +32,7 @@ def tensor(data: Any, dtype: DType | None = None, requires_grad: bool = False) -
     >>> x.shape, str(x.dtype)
     ((2, 2), 'float32')
     """
-    return Tensor(data, dtype, requires_grad)
+    return _leaf(as_array(data, dtype), requires_grad)
 
 
 @checked
@@ -41,6 +43,7 @@ def from_dlpack(x: Any) -> Tensor:
     Raises TypeError for a dtype that tensors do not have, and for what does not know DLPack; and BufferError if the memory
     cannot be shared, as that of a PyTorch tensor that requires gradients, or of bfloat16 with NumPy.
     """
+    check_not_masked(x)
     if not hasattr(x, "__dlpack__"):
         raise TypeError(f"from_dlpack: a {type(x).__name__} has no __dlpack__: copy it with tt.tensor(...)")
     try:
@@ -52,11 +55,12 @@ def from_dlpack(x: Any) -> Tensor:
     return Tensor._wrap(array)
 
 
-def _filled(make: Callable[..., Any], shape: Any, *given: Any) -> Any:
-    """``make(shape, *given)``. Raises ValueError for a length below 0."""
-    if min(shape if isinstance(shape, tuple) else (shape,), default=0) < 0:
-        raise ValueError(f"a tensor cannot have the shape {shape}: lengths are at least 0")
-    return make(shape, *given)
+def _filled(make: Callable[..., Any], shape: Any, *given: Any, **named: Any) -> Any:
+    """``make(shape, *given, **named)``. Raises ValueError for a length below 0, and for a shape that is too large."""
+    try:
+        return make(shape, *given, **named)
+    except ValueError as error:
+        raise ValueError(f"a tensor cannot have the shape {shape}: {error}") from None
 
 
 @checked
@@ -74,8 +78,11 @@ def ones(shape: Shape, dtype: DType | None = None, requires_grad: bool = False) 
 @checked
 def full(shape: Shape, fill_value: float, dtype: DType | None = None, requires_grad: bool = False) -> Tensor:
     """A tensor filled with ``fill_value``. Without a dtype it is bool, int64 or float32, as the value is."""
-    value = on_host(fill_value, dtype)
-    return _leaf(_filled(xp.full, shape, value.item(), value.dtype), requires_grad)
+    if dtype is None:
+        dtype = {bool: bool_dtype, float: default_dtype}.get(type(fill_value)) or on_host(fill_value).dtype
+    check_fits(fill_value, dtype)
+    with no_warnings():  # a number may be infinite in the dtype
+        return _leaf(_filled(xp.full, shape, fill_value, dtype), requires_grad)
 
 
 @checked
@@ -90,17 +97,26 @@ def arange(
     tensor([2, 5, 8])
     """
     start, stop = (0, start) if stop is None else (start, stop)
-    if not step or not math.isfinite(start + stop + step):
-        raise ValueError(f"arange from {start} to {stop} by {step}: the numbers must be finite, and the step not 0")
-    integers = not any(isinstance(number, float) for number in (start, stop, step))
-    count = max(0, int(-(-(stop - start) // step)) if integers else math.ceil((stop - start) / step))
+    integers = float not in map(type, (start, stop, step))
+    steps = -((start - stop) // step) if step and integers else (stop - start) / (step or math.nan)
+    if not step or not (integers or math.isfinite(steps)):
+        raise ValueError(f"arange from {start} to {stop} by {step} has no finite number of steps")
+    count = max(0, math.ceil(steps))
+    last = start + (count - 1) * step
     dtype = dtype or (index_dtype if integers else default_dtype)
-    on_host(count, index_dtype)  # an error for more than can be counted
-    if count:
-        on_host([start, start + (count - 1) * step], dtype)  # an error if the dtype cannot hold the ends
-    places = xp.arange(count, dtype=index_dtype if integers else "float64")
-    with no_warnings():
-        return _leaf((places * step + start).astype(dtype), requires_grad)
+    check_fits(count, index_dtype)
+    for end in (start, last) if count else ():
+        check_fits(end, dtype)
+    exact = host.asarray([start, last]).dtype  # int64, uint64 or float64; or object, if no integer dtype holds both
+    places = _filled(xp.arange, count, dtype=index_dtype if exact.kind in "iu" else "float64")
+    if step != 1 and count > 1:
+        places = places * step
+    if start:
+        places = (places.astype(exact) if exact.kind == "u" else places) + start
+    if places.dtype != dtype:
+        with no_warnings():
+            places = places.astype(dtype)
+    return _leaf(places, requires_grad)
 
 
 @checked
@@ -119,9 +135,15 @@ def linspace(
     """
     if num < 0:
         raise ValueError(f"linspace: num must be at least 0, not {num}")
-    on_host([start, stop], dtype)  # an error if the dtype cannot hold them
+    if dtype is not None and dtype.kind in "iu":
+        check_fits(start, dtype)
+        check_fits(stop, dtype)
+        if float not in (type(start), type(stop)):  # floats could not count all integers of 64 bits
+            parts = max(1, num - 1 if endpoint else num)
+            return tensor([start + i * (stop - start) // parts for i in range(num)], dtype, requires_grad)
     with no_warnings():
-        return _leaf(xp.linspace(start, stop, num, endpoint=endpoint, dtype=dtype or default_dtype), requires_grad)
+        values = xp.linspace(float(start), float(stop), num, endpoint=endpoint, dtype=dtype or default_dtype)
+    return _leaf(values, requires_grad)
 
 
 @checked

@@ -45,7 +45,8 @@ def op(
 
     Each keyword names an input of the function and gives its gradient rule. Parameters without a rule are settings, which get
     no gradient. An op without any rule, ``@op()``, has no gradients; its inputs are the parameters without a default. The op
-    takes tensors, or raw arrays when a gradient rule calls it. A setting whose annotation is ``int``, ``float``, ``bool``,
+    takes tensors, or raw arrays when a gradient rule calls it. Settings that are arrays, lists, dicts or sets are copied for
+    the rules; an object of another class must stay as it is. A setting whose annotation is ``int``, ``float``, ``bool``,
     ``str`` or the like must be one (see arguments.py).
 
     ``floating``: the function computes with floating-point numbers only; integers and booleans reach it as float32.
@@ -119,6 +120,10 @@ class Op:
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"
+
+    def __reduce__(self) -> str:
+        """Pickles and copies keep an op as they keep a function: by its name."""
+        return self.forward.__qualname__
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """An op set on the Tensor class is a method."""

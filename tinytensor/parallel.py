@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import threadpoolctl
 
 from tinytensor import backend, capturing, cores, engine, random
+from tinytensor.arguments import checked, shown
 from tinytensor.backend import host, no_warnings
 from tinytensor.modes import modes, restored, without_warnings
 from tinytensor.tensor import Tensor, accumulate, leaf_gradients
@@ -99,6 +100,7 @@ def call_together(functions: Sequence[Callable[[], Result]]) -> list[Result]:
         return [first, *(other.result() for other in others)]
 
 
+@checked
 def backward(loss: Callable[[Shard], Tensor], shards: Sequence[Shard], seeds: Sequence[int] | None = None) -> Tensor:
     """The sum of ``loss(shard)`` over the shards, without a history. Its gradients are added to the ``.grad`` of every leaf.
 
@@ -111,11 +113,15 @@ def backward(loss: Callable[[Shard], Tensor], shards: Sequence[Shard], seeds: Se
     >>> x.grad
     tensor(7.)
     """
+    if not hasattr(shards, "__len__"):
+        raise TypeError(f"backward: shards must be a list of shards, not {shown(shards)}")
     if len(shards) == 0:
         raise ValueError("backward over shards needs at least one shard: without any there is no loss")
 
     def value_and_gradients(shard: Shard) -> tuple[Tensor, dict[engine.Node, Any]]:
         value = loss(shard)
+        if not isinstance(value, Tensor):
+            raise TypeError(f"backward: loss must return a tensor, not {shown(value)}")
         return value.detach(), leaf_gradients(value)
 
     (total, gradients), *others = run(value_and_gradients, shards, seeds)

@@ -38,7 +38,7 @@ from tinytensor.backend import (
 )
 from tinytensor.capturing import before_gradient, refuse
 from tinytensor.changes import PLAIN, note_change
-from tinytensor.checks import check_not_masked
+from tinytensor.checks import check_fits, check_not_masked
 from tinytensor.missing import Count, missing
 from tinytensor.modes import enable_grad, modes, read_values
 
@@ -63,18 +63,20 @@ def on_host(data: Any, dtype: DType = None) -> Any:
         array = host.asarray(_unwrapped(data))
     except ValueError:
         raise ValueError(f"a tensor needs nested lists of equal lengths at each level: {str(data)[:60]}") from None
-    if array.dtype.kind == "O" and _are_integers(data):
+    if array.dtype.kind == "O" and _are_all(data, (int, float)):
         raise _too_large(data)
     if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
         raise TypeError(f"a tensor holds numbers or booleans, not {array.dtype}: {str(data)[:60]!r}")
+    if not is_host_array(data):
+        return _of_python(array, dtype, data)
     with host.errstate(all="ignore"):  # a number may be infinite in a narrower dtype
-        return array.astype(dtype or array.dtype, copy=False) if is_host_array(data) else _of_python(array, dtype, data)
+        return array.astype(dtype or array.dtype, copy=False)
 
 
 def _unwrapped(data: Any) -> Any:
     """Nested lists with NumPy arrays in place of tensors."""
     if isinstance(data, (list, tuple)):
-        return [_unwrapped(item) for item in data]
+        return data if PLAIN.issuperset(map(type, data)) else [_unwrapped(item) for item in data]
     if type(data) in PLAIN:
         return data
     check_not_masked(data)
@@ -86,13 +88,16 @@ def _unwrapped(data: Any) -> Any:
 def _of_python(array: Any, dtype: DType, data: Any) -> Any:
     """What NumPy made of Python's numbers, in ``dtype``, or without it with float32 in place of float64. What came from NumPy
     or is a tensor keeps its dtype in a list, too."""
-    if dtype is None and array.dtype.kind == "f" and not _has_dtype(data):
-        if array.size and _are_integers(data):  # too large, or NumPy would have made integers of them
+    if dtype is None and array.dtype.kind == "f":
+        if array.size and _are_all(data, (int, host.integer)):  # NumPy makes floats of these if no integer dtype holds all
             raise _too_large(data)
-        dtype = default_dtype
-    out = array.astype(dtype or array.dtype)
+        dtype = None if _has_dtype(data) else default_dtype
+    if dtype is None or dtype == array.dtype:
+        return array
+    with host.errstate(all="ignore"):
+        out = array.astype(dtype)
     if out.dtype.kind in "iu" and not (fits := host.trunc(array) == out).all():
-        raise OverflowError(f"{out.dtype} cannot hold {array[~fits].flat[0]}: use a dtype that can")
+        check_fits(array[~fits].flat[0].item(), out.dtype)
     return out
 
 
@@ -105,8 +110,9 @@ def _too_large(data: Any) -> OverflowError:
     return OverflowError(f"no integer dtype holds {str(data)[:60]}: use floats, such as float(x)")
 
 
-def _are_integers(data: Any) -> bool:
-    return all(map(_are_integers, data)) if isinstance(data, (list, tuple)) else isinstance(data, int)
+def _are_all(data: Any, kinds: tuple[type, ...]) -> bool:
+    """Whether a number, or all numbers of nested lists, are of these types."""
+    return all(_are_all(item, kinds) for item in data) if isinstance(data, (list, tuple)) else isinstance(data, kinds)
 
 
 class Tensor:
@@ -212,6 +218,7 @@ class Tensor:
         return self.node is not None
 
     @requires_grad.setter
+    @checked
     def requires_grad(self, value: bool) -> None:
         if not isinstance(value, (bool, host.bool_)):
             raise TypeError(f"requires_grad must be True or False, not {shown(value)}")
@@ -230,7 +237,7 @@ class Tensor:
         if value is not None and (self.node is None or self.node.op is not None):
             raise RuntimeError("only a leaf (made by tt.tensor(..., requires_grad=True), or a Parameter) has a gradient")
         if value is not None and not isinstance(value, Tensor):
-            raise TypeError(f"a gradient must be a tensor, not a {type(value).__name__}: make it one with tt.tensor(...)")
+            raise TypeError(f"a gradient must be a tensor, not {shown(value)}: make it one with tt.tensor(...)")
         if value is not None and (value.shape != self.shape or value.dtype != self.dtype):
             raise ValueError(f"a gradient of {value.dtype}{value.shape} does not fit a tensor of {self.dtype}{self.shape}")
         before_gradient(self, is_set=True)
@@ -364,7 +371,7 @@ class Tensor:
     __hash__ = object.__hash__
 
     def __getitem__(self, index: Any) -> Tensor:
-        return ops.getitem(self, index)
+        return ops.indexing._getitem(self, ops.indexing.as_index(index))
 
     def __setitem__(self, index: Any, value: Any) -> None:
         if self.node is not None and (modes().recording or self.node.op is not None):
@@ -379,7 +386,12 @@ class Tensor:
             )
         changed = self._data.copy() if self.node is None else self._data
         read_values((self._data, index, value))
-        values = value if isinstance(value, (int, float)) else as_array(value, self.dtype)
+        value = value.item() if isinstance(value, host.generic) else value
+        if type(value) in (bool, int, float):
+            check_fits(value, self.dtype)
+            values = value
+        else:
+            values = as_array(value, self.dtype)
         with no_warnings():
             changed[ops.indexing.as_index(index)] = values
         if self.node is None:
@@ -479,7 +491,7 @@ class Tensor:
         return ops.abs(self)
 
     def __round__(self, decimals: int | None = None) -> Tensor:
-        return ops.round(self, decimals or 0)
+        return ops.round(self, 0 if decimals is None else decimals)
 
     def __floor__(self) -> Tensor:
         return ops.floor(self)

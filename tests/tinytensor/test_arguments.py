@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import collections
+import copy
+import enum
 import inspect
 import math
+import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -14,7 +18,7 @@ import pytest
 import tinytensor as tt
 from tinytensor import functional, nn, optim
 from tinytensor.backend import xp
-from tinytensor.op import Op
+from tinytensor.op import Op, op
 
 x = tt.tensor([[1.0, 2.0], [3.0, 4.0]])
 
@@ -22,6 +26,7 @@ x = tt.tensor([[1.0, 2.0], [3.0, 4.0]])
 WRONG: dict[str, tuple[Any, ...]] = {
     "Tensor": (None, 1.5, 2, True, "text", [1.0, 2.0], {"a": 1}, 1j, len),
     "Parameter": (None, 1.5, 2, True, "text", [1.0, 2.0], {"a": 1}, 1j, len, x),
+    "Ids": (None, 1.5, 2, True, "text", [1.0, 2.0], {"a": 1}, 1j, len),
     "Mask": (None, 1.5, 2, "text", [1.0, 2.0], {"a": 1}, 1j, len),
     "Sequence[Tensor]": (None, 1.5, 2, True, "text", [1.0, 2.0], {"a": 1}, 1j, len, x),
     "int": (None, 1.5, True, "text", "1", [1.0, 2.0], [1], {"a": 1}, 1j, len, math.nan, x),
@@ -32,6 +37,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "Sequence[int]": (None, 1.5, 2, True, "text", "1", [1.0, 2.0], [True], ["1"], {"a": 1}, 1j, len, math.nan, x),
     "Sequence[Sequence[int]]": (None, 1.5, 2, True, "text", "1", [1.0, 2.0], [["1"]], {"a": 1}, 1j, len, math.nan, x),
     "Callable": (None, 1.5, 2, True, "text", [1.0, 2.0], {"a": 1}, 1j, x),
+    "Mapping[str, Any]": (None, 1.5, 2, True, "text", [1.0, 2.0], 1j, len, x),
     "PathLike": (None, 1.5, 2, True, [1.0, 2.0], {"a": 1}, 1j, len, x),
     "None": (
         1.5,
@@ -98,6 +104,7 @@ def right(parameter: inspect.Parameter) -> Any:
         "Parameter": nn.Parameter([[1.0]]),
         "Callable": lambda *_: x,
         "Sequence[int]": (1,),
+        "Mapping[str, Any]": {},
     }
     return next((examples[part] for part in parts(parameter) if part in examples), x)
 
@@ -138,6 +145,10 @@ def test_a_wrong_kind_is_refused(name, function, parameter):
 # ---------------------------------------------------------------------------------------------------------- what arrives
 
 
+class Size(enum.IntEnum):
+    TWO = 2
+
+
 ARRIVING = {
     "numpy axis": (lambda: x.sum(np.int64(0)).shape, (2,)),
     "array of axes": (lambda: x.sum(np.array([0, 1])).shape, ()),
@@ -149,6 +160,9 @@ ARRIVING = {
     "array of places": (lambda: len(tt.split(x, np.array([1]))), 2),
     "numpy reps": (lambda: tt.tile(x, np.int64(2)).shape, (2, 4)),
     "numpy axes": (lambda: tt.tensordot(x, x, np.int64(1)).shape, (2, 2)),
+    "0-d array of axes": (lambda: tt.tensordot(x, x, np.array(1)).shape, (2, 2)),
+    "0-d tensor of axes": (lambda: tt.tensordot(x, x, tt.tensor(1)).shape, (2, 2)),
+    "member of an enumeration": (lambda: tt.elu(-x, Size.TWO).dtype, np.float32),
     "arrays of axes": (lambda: tt.tensordot(x, x, (np.array([0]), [1])).shape, (2, 2)),
     "numpy boolean": (lambda: x.sum(0, keepdims=np.True_).shape, (1, 2)),
     "0 or 1": (lambda: x.sum(0, keepdims=1).shape, (1, 2)),
@@ -172,6 +186,21 @@ def later(settings: Any, change: Callable[[], None], f: Callable[..., tt.Tensor]
     return tt.grad(loss, point).tolist(), want
 
 
+@op(x=lambda g, setting: g * sum(setting))
+def times_sum(x, setting):
+    """A user's op, with a setting of any kind of collection."""
+    return x * sum(setting)
+
+
+class Factors(list):
+    """A list with attributes."""
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
 KEPT = {
     "where": (mask := xp.array([True, False, True]), lambda: mask.fill(False), lambda x, m: tt.where(m, x, 0.0)),
     "masked_fill": (fill := xp.array([True, False, True]), lambda: fill.fill(False), lambda x, m: x.masked_fill(m, 0.0)),
@@ -184,6 +213,32 @@ KEPT = {
     "a list of axes": (axes := [0], lambda: axes.append(1), lambda x, a: tt.sum(x.reshape(3, 1), axis=a)),
     "a list as shape": (shape := [3, 1], lambda: shape.reverse(), lambda x, s: x.reshape(s) * x.reshape(3, 1)),
     "a list of widths": (widths := [1, 2], lambda: widths.reverse(), lambda x, w: tt.pad(x, w) * tt.arange(6.0)),
+    "an array in a slice": (stop := np.array(1), lambda: stop.fill(3), lambda x, s: x[:s]),
+    "a tensor in a slice": (end := tt.tensor(1), lambda: end.__setitem__((), 3), lambda x, s: x[None, :, None][0, :s]),
+    "a user's dict": (named := {1: "a"}, lambda: named.update({2: "b"}), times_sum),
+    "a user's set": (group := {1, 2}, lambda: group.add(5), times_sum),
+    "a user's deque": (queue := collections.deque([1.0]), lambda: queue.append(5.0), times_sum),
+    "a user's class of list": (factors := Factors([1.0]), lambda: factors.append(5.0), times_sum),
+    "arrays in a named tuple": (
+        pair := Pair(xp.ones(3, "float32"), xp.ones(3, "float32")),
+        lambda: pair.first.fill(5.0),
+        times_sum,
+    ),
+    "a checkpoint's array": (
+        values := xp.ones(3, "float32"),
+        lambda: values.fill(5.0),
+        lambda x, v: tt.checkpoint(lambda x, v: x * tt.tensor(v), x, v),
+    ),
+    "a checkpoint's list": (
+        numbers := [1.0, 2.0, 3.0],
+        lambda: numbers.reverse(),
+        lambda x, v: tt.checkpoint(lambda x, v: x * tt.tensor(v), x, v),
+    ),
+    "a checkpoint's dict of tensors": (
+        state := {"a": tt.tensor([1.0, 2.0, 3.0])},
+        lambda: state.update(a=tt.zeros(3)),
+        lambda x, s: tt.checkpoint(lambda x, s: x * s["a"], x, s),
+    ),
     "rotations": (
         cosine := xp.array([[0.5]], "float32"),
         lambda: cosine.fill(9.0),
@@ -196,6 +251,74 @@ KEPT = {
 def test_what_the_caller_changes_later_changes_no_gradient(name):
     found, want = later(*KEPT[name])
     assert found == want
+
+
+def test_a_setting_keeps_its_class():
+    seen = []
+
+    @op(x=lambda g, factors: seen.append(type(factors)))
+    def kept(x, factors):
+        seen.append(type(factors))
+        return x.copy()
+
+    kept(tt.tensor(1.0, requires_grad=True), Factors([1.0])).backward()
+    assert seen == [Factors, Factors]
+
+
+def test_gradients_reach_tensors_in_a_checkpoints_list():
+    factor = tt.tensor(2.0, requires_grad=True)
+    tt.checkpoint(lambda x, factors: x * factors[0], tt.tensor(3.0, requires_grad=True), [factor]).backward()
+    assert factor.grad is not None
+    assert factor.grad.item() == 3.0
+
+
+@pytest.mark.parametrize("function", [tt.sum, tt.layer_norm, tt.zeros, tt.masked_fill])
+def test_functions_are_pickled_and_copied_by_name(function):
+    assert pickle.loads(pickle.dumps(function)) is function
+    assert copy.deepcopy(function) is function
+
+
+WRONG_VALUES = {
+    "a number in a list": (lambda: tt.sum(x, [0, 1.5]), TypeError, "axis must be .*not the list [0, 1.5]"),
+    "an array of fractions": (lambda: tt.split(x, np.array([1.0])), TypeError, "not a numpy.ndarray of float64"),
+    "bytes": (lambda: tt.sum(x, bytearray(b"a")), TypeError, "sum: axis"),
+    "negative axes": (lambda: tt.tensordot(x, x, -1), ValueError, "tensordot of shapes (2, 2), (2, 2): .* -1 axes"),
+    "more axes than there are": (lambda: tt.tensordot(x, x, 3), ValueError, "3 axes"),
+    "too few repeats": (lambda: tt.repeat(x, [], 0), ValueError, "repeat: 0 repeats for axis 0 of length 2"),
+    "glu": (lambda: tt.glu(x, 2), IndexError, "glu: axis 2"),
+    "glu of an odd length": (lambda: tt.glu(tt.ones(3)), ValueError, "glu of shape (3,)"),
+    "stack": (lambda: tt.stack([x, x], 3), IndexError, "stack: axis 3"),
+    "the same axes": (lambda: tt.diagonal(x, 0, 1, -1), ValueError, "diagonal: axis1 and axis2"),
+    "table of one axis": (lambda: tt.embedding(tt.tensor([0]), tt.ones(2)), ValueError, "embedding: weight must be"),
+    "table of three axes": (lambda: tt.embedding(tt.tensor([0]), tt.ones((2, 2, 2))), ValueError, "(2, 2, 2)"),
+    "product with a list": (lambda: x @ [1.0, 2.0], TypeError, "matmul: y must be a tensor, not the list [1.0, 2.0]"),
+    "requires_grad": (lambda: setattr(tt.ones(1), "requires_grad", "no"), TypeError, "requires_grad: value must be True or"),
+    "decimals": (lambda: round(x, {}), TypeError, "round: decimals must be an integer"),
+    "state of an LSTM": (lambda: nn.LSTM(2, 1)(x, 1), TypeError, "LSTM takes a pair of states of .*not 1"),
+    "states of an LSTM": (lambda: nn.LSTM(2, 1)(x, (x, None)), TypeError, "LSTM takes a pair of states"),
+    "state of a GRU": (lambda: nn.GRU(2, 1)(x, [x]), TypeError, "GRU takes a state of .*not the list [a tinytensor.Tensor"),
+    "lengths of a GRU": (lambda: nn.GRU(2, 1)(x, None, [True]), ValueError, "GRU: lengths must be 1 integers"),
+    "a module's state": (lambda: nn.Linear(1, 1).load_state_dict([1]), TypeError, "load_state_dict: state must be a dict"),
+    "an optimizer's state": (lambda: sgd().load_state_dict([1]), TypeError, "load_state_dict: state must be a dict"),
+    "a name in a state": (lambda: sgd().load_state_dict({1: x}), TypeError, "1 cannot be a name"),
+    "a value in a state": (lambda: sgd().load_state_dict({"groups.0.lr": "a"}), TypeError, "a tensor holds numbers"),
+    "apply": (lambda: nn.Linear(1, 1).apply(None), TypeError, "apply: function must be a function"),
+    "shards": (lambda: tt.parallel.backward(lambda shard: x.sum(), 3), TypeError, "shards must be a list of shards, not 3"),
+    "loss of shards": (lambda: tt.parallel.backward(lambda shard: 1.0, [1]), TypeError, "loss must return a tensor, not 1.0"),
+}
+
+
+def sgd() -> optim.SGD:
+    return optim.SGD([nn.Parameter([1.0])], lr=0.1)
+
+
+@pytest.mark.parametrize(("act", "kind", "says"), WRONG_VALUES.values(), ids=WRONG_VALUES)
+def test_a_wrong_value_is_refused_in_the_functions_words(act, kind, says):
+    with pytest.raises(kind) as caught:
+        act()
+    message = str(caught.value)
+    assert all(part in message for part in says.split(".*"))
+    assert "\n" not in message
 
 
 # ----------------------------------------------------------------------------------------------------------- NumPy's names

@@ -1062,10 +1062,12 @@ def test_a_decorated_generator_has_its_mode_while_it_runs():
     assert (x * 2.0).requires_grad
 
 
-@pytest.mark.parametrize("value", [5.0, [1.0, 2.0], np.ones(2)])
-def test_a_gradient_set_by_hand_is_a_tensor(value):
+@pytest.mark.parametrize(
+    ("value", "shown"), [(5.0, "5.0"), ([1.0, 2.0], r"the list \[1.0, 2.0\]"), (np.ones(2), "a numpy.ndarray of float64")]
+)
+def test_a_gradient_set_by_hand_is_a_tensor(value, shown):
     x = leaf(1.0, 2.0)
-    with pytest.raises(TypeError, match=f"a gradient must be a tensor, not a {type(value).__name__}"):
+    with pytest.raises(TypeError, match=f"a gradient must be a tensor, not {shown}: make it one"):
         x.grad = value
 
 

@@ -263,6 +263,7 @@ class Module:
                     convert_(value, dtype)
         return self
 
+    @checked
     def apply(self: Self, function: Callable[[Module], Any]) -> Self:
         """Call the function on every module inside this one, and then on this one."""
         for module in self._inside_out(set()):

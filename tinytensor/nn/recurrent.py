@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tinytensor import backend, functional, ops
-from tinytensor.arguments import checked
+from tinytensor.arguments import checked, shown
 from tinytensor.checks import check_probability, value_check
 from tinytensor.creation import arange, tensor, zeros
 from tinytensor.functional.recurrence import lstm_with_projection
@@ -119,19 +119,22 @@ class Recurrent(Module):
         layers = self.num_layers * self.directions
         if state is None:
             return [zeros((layers, x.shape[1], size), x.dtype) for size in self._sizes]
-        states = [state] if self.num_states == 1 else list(state)
+        states = list(state) if self.num_states > 1 and isinstance(state, (tuple, list)) else [state]
         expected = [(layers, size) if is_single else (layers, x.shape[1], size) for size in self._sizes]
+        shape = " and ".join(map(str, dict.fromkeys(expected)))
+        of = f"{type(self).__name__} takes a {'pair of states' if self.num_states > 1 else 'state'} of shape {shape}"
+        if not all(isinstance(s, Tensor) for s in states):
+            raise TypeError(f"{of}, as tensors, not {shown(state)}")
         if [s.shape for s in states] != expected:
-            of = "a state" if self.num_states == 1 else "a pair of states"
-            shape = " and ".join(map(str, dict.fromkeys(expected)))
-            raise ValueError(f"{type(self).__name__} takes {of} of shape {shape}, not {[s.shape for s in states]}")
+            raise ValueError(f"{of}, not {[s.shape for s in states]}")
         return [ops.expand_dims(s, 1) for s in states] if is_single else states
 
     def _mask(self, lengths: Any, length: int, batch: int) -> Tensor:
         """The boolean mask (length, batch), True = a token."""
         lengths = lengths if isinstance(lengths, Tensor) else tensor(lengths)
         if lengths.shape != (batch,) or lengths.dtype.kind not in "iu":
-            raise ValueError(f"lengths must be {batch} integers, one for each sequence, not {lengths.dtype} {lengths.shape}")
+            wanted = f"{type(self).__name__}: lengths must be {batch} integers, one for each sequence"
+            raise ValueError(f"{wanted}, not {lengths.dtype} {lengths.shape}")
         _check_lengths(lengths, length)
         return ops.expand_dims(arange(length), 1) < lengths
 

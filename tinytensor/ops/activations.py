@@ -18,7 +18,7 @@ from tinytensor.kernels.numpy.silu import FAR
 from tinytensor.op import op
 from tinytensor.ops.elementwise import abs, erf, exp, sigmoid, tanh, where
 from tinytensor.ops.reductions import sum
-from tinytensor.ops.shapes import normalize_axes, split
+from tinytensor.ops.shapes import normalize_axes, normalize_axis, split
 
 if TYPE_CHECKING:
     from tinytensor.tensor import Tensor
@@ -129,6 +129,9 @@ def glu(x: Tensor, axis: int = -1) -> Tensor:
 
     Raises ValueError if the length of the axis is odd.
     """
+    axis = normalize_axis(axis, x.ndim, "glu: axis")
+    if x.shape[axis] % 2:
+        raise ValueError(f"glu of shape {x.shape}: axis {axis} of length {x.shape[axis]} has no two halves")
     values, gates = split(x, 2, axis)
     return values * sigmoid(gates)
 

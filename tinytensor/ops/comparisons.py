@@ -22,6 +22,9 @@ __all__ = [
 ]  # fmt: skip
 
 
+_OF_64_BITS = range(-(2**63), 2**63)
+
+
 # -------------------------------------------------------------------------------------------------------- comparisons
 
 
@@ -61,44 +64,48 @@ def greater_equal(x: Tensor | float, y: Tensor | float) -> Tensor:
     return x >= y
 
 
+def _truth(x: Any) -> Any:
+    return bool(x) if is_number(x) else x  # a large integer is true, though no dtype holds it
+
+
 @op()
 def logical_and(x: Tensor | float, y: Tensor | float) -> Tensor:
     """True where both x and y are true (not 0)."""
-    return xp.logical_and(x, y)
+    return xp.logical_and(_truth(x), _truth(y))
 
 
 @op()
 def logical_or(x: Tensor | float, y: Tensor | float) -> Tensor:
     """True where x or y, or both, are true (not 0)."""
-    return xp.logical_or(x, y)
+    return xp.logical_or(_truth(x), _truth(y))
 
 
 @op()
 def logical_xor(x: Tensor | float, y: Tensor | float) -> Tensor:
     """True where exactly one of x and y is true (not 0)."""
-    return xp.logical_xor(x, y)
+    return xp.logical_xor(_truth(x), _truth(y))
 
 
 @op()
-def logical_not(x: Any) -> Tensor:
+def logical_not(x: Tensor) -> Tensor:
     """True where x is false (0)."""
     return xp.logical_not(x)
 
 
 @op()
-def isnan(x: Any) -> Tensor:
+def isnan(x: Tensor) -> Tensor:
     """True where x is NaN."""
     return xp.isnan(x)
 
 
 @op()
-def isfinite(x: Any) -> Tensor:
+def isfinite(x: Tensor) -> Tensor:
     """True where x is neither NaN nor infinite."""
     return xp.isfinite(x)
 
 
 @op()
-def isinf(x: Any) -> Tensor:
+def isinf(x: Tensor) -> Tensor:
     """True where x is infinite, of either sign."""
     return xp.isinf(x)
 
@@ -111,6 +118,7 @@ def isclose(x: Tensor | float, y: Tensor | float, rtol: float = 1e-5, atol: floa
     tensor([ True, False])
     """
     dtype = next((a.dtype for a in (x, y) if is_array(a) and is_floating(a.dtype)), None)
+    x, y = [float(a) if type(a) is int and a not in _OF_64_BITS else a for a in (x, y)]  # NumPy would make objects of them
     x, y = [a if is_array(a) else xp.full((), a, dtype) for a in (x, y)]
     return xp.isclose(x, y, rtol=rtol, atol=atol, equal_nan=equal_nan)
 
@@ -149,6 +157,6 @@ def bitwise_xor(x: Tensor | float, y: Tensor | float) -> Tensor:
 
 
 @op()
-def invert(x: Any) -> Tensor:
+def invert(x: Tensor) -> Tensor:
     """~x: every bit inverted for integers, logical not for booleans. Raises TypeError for floating-point numbers."""
     return ~_bits(x)

@@ -13,11 +13,12 @@ functions in angles.py. But ``tanh`` is here, beside the other hyperbolic functi
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tinytensor import kernels
 from tinytensor.arguments import composite
-from tinytensor.backend import default_dtype, host, index_dtype, is_floating, xp
+from tinytensor.backend import default_dtype, index_dtype, is_floating, xp
+from tinytensor.checks import check_fits
 from tinytensor.op import op
 
 if TYPE_CHECKING:
@@ -366,8 +367,8 @@ def where(condition: Mask, x: Tensor | float | None, y: Tensor | float | None) -
             x = xp.full((), x, index_dtype)
     if type(x) is int or type(y) is int:
         number, dtype = (x, getattr(y, "dtype", None)) if type(x) is int else (y, getattr(x, "dtype", None))
-        if dtype is not None and dtype.kind in "iu":
-            host.asarray(number, dtype)  # an error for a number that the dtype cannot hold, where NumPy would drop bits
+        if dtype is not None:
+            check_fits(cast(int, number), dtype)
     return kernels.where(condition, x, y)
 
 

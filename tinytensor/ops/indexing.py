@@ -6,6 +6,7 @@ has rules of its own, because they are faster.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from tinytensor import kernels
 from tinytensor.arguments import composite, shown
 from tinytensor.backend import host, index_dtype, is_array, is_host_array, scatter_add, xp
 from tinytensor.capturing import refuse
+from tinytensor.changes import PLAIN
 from tinytensor.checks import check_not_masked
 from tinytensor.engine import Part
 from tinytensor.modes import modes
@@ -21,6 +23,8 @@ from tinytensor.ops.shapes import moveaxis, normalize_axes, normalize_axis, resh
 
 if TYPE_CHECKING:
     from tinytensor.tensor import Tensor
+
+Ids = Any  # a tensor or an array of integers, which may be NumPy's with either backend
 
 __all__ = [
     "argsort", "diag", "diagonal", "embedding", "getitem", "index_add", "one_hot", "scatter", "sort", "sum_rows", "take",
@@ -49,11 +53,21 @@ def as_index(index: Any) -> Any:
     """
     if isinstance(index, tuple):
         return tuple([as_index(part) for part in index])
+    if type(index) is slice:
+        for end in (index.start, index.stop, index.step):
+            if type(end) not in PLAIN:
+                return _without_arrays(index)
+        return index
     index = _of_backend(index)
     if isinstance(index, float) or (hasattr(index, "dtype") and index.dtype.kind not in "iub"):  # CuPy truncates a float
         kind = getattr(index, "dtype", "float")
         raise IndexError(f"an index must be of integers or booleans, not {kind}: convert it with .astype('int64')")
     return index
+
+
+def _without_arrays(index: slice) -> slice:
+    """A slice with Python's integers in place of arrays and tensors of one."""
+    return slice(*[end if end is None else operator.index(end) for end in (index.start, index.stop, index.step)])
 
 
 def _of_backend(index: Any) -> Any:
@@ -180,7 +194,7 @@ def index_add(x: Tensor, indices: Any, values: Tensor, axis: int = 0) -> Tensor:
 
 
 @op()
-def argsort(x: Any, axis: int | None = -1, descending: bool = False) -> Tensor:
+def argsort(x: Tensor, axis: int | None = -1, descending: bool = False) -> Tensor:
     """The indices that sort x along ``axis`` (None: the flattened x): smallest first, or with ``descending`` largest first.
     Equal elements keep their order."""
     if axis is None:
@@ -231,7 +245,9 @@ def topk(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tenso
 @composite
 def diagonal(x: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
     """The elements x[i, i + offset] along two axes. They become the last axis of the result."""
-    axes = tuple([normalize_axis(a, x.ndim, "diagonal: axis") for a in (axis1, axis2)])
+    axes = [normalize_axis(a, x.ndim, "diagonal: axis") for a in (axis1, axis2)]
+    if axes[0] == axes[1]:
+        raise ValueError(f"diagonal: axis1 and axis2 must be different axes, not both {axes[0]}")
     rows, columns = [x.shape[a] for a in axes]
     length = max(0, min(rows + min(offset, 0), columns - max(offset, 0)))
     along = xp.arange(length)
@@ -255,7 +271,7 @@ def diag(x: Tensor, k: int = 0) -> Tensor:
 
 
 @op()
-def one_hot(indices: Any, num_classes: int) -> Tensor:
+def one_hot(indices: Tensor, num_classes: int) -> Tensor:
     """A float32 tensor (..., num_classes): 1 at each index, else 0. Raises IndexError unless 0 <= index < num_classes.
 
     >>> tt.one_hot(tt.tensor([2, 0]), 3)
@@ -318,7 +334,7 @@ def sum_rows(rows: Any, ids: Tensor, num_rows: int) -> Tensor:
 
 
 @composite
-def embedding(ids: Tensor, weight: Tensor) -> Tensor:
+def embedding(ids: Ids, weight: Tensor) -> Tensor:
     """The rows of ``weight`` (num_embeddings, width) at integer ``ids`` (...): (..., width).
 
     Raises TypeError unless ids are integers, and IndexError for an id outside of the table. Ids on a GPU are not checked,
@@ -329,4 +345,6 @@ def embedding(ids: Tensor, weight: Tensor) -> Tensor:
             [1., 2.],
             [3., 4.]])
     """
+    if weight.ndim != 2:
+        raise ValueError(f"embedding: weight must be (num_embeddings, width), not of shape {weight.shape}")
     return _embedding(weight, _integers("embedding", ids))

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinytensor import kernels
-from tinytensor.arguments import composite
+from tinytensor.arguments import TENSOR, composite
 from tinytensor.backend import xp
 from tinytensor.kernels.rows import as_rows
 from tinytensor.op import op
-from tinytensor.ops.elementwise import multiply
+from tinytensor.ops.elementwise import is_number, multiply
 from tinytensor.ops.indexing import diagonal
 from tinytensor.ops.shapes import broadcast_to, expand_dims, normalize_axes, reshape, swapaxes, transpose
 from tinytensor.summation import widened
@@ -67,6 +67,9 @@ def matmul(x: Any, y: Any) -> Tensor:
     (5, 2, 4)
     """
     if not hasattr(x, "ndim") or not hasattr(y, "ndim") or x.ndim == 0 or y.ndim == 0:
+        for name, value in {"x": x, "y": y}.items():
+            if not hasattr(value, "ndim") and not is_number(value):
+                TENSOR.of("matmul", name, value)  # its error
         raise ValueError("matmul needs tensors of at least one dimension: use * for a scalar")
     if x.shape[-1] != y.shape[max(y.ndim - 2, 0)]:
         which = "only" if y.ndim == 1 else "second-last"
@@ -112,6 +115,8 @@ def tensordot(x: Tensor, y: Tensor, axes: int | Sequence[int] | Sequence[Sequenc
     (2, 4)
     """
     if isinstance(axes, int):
+        if not 0 <= axes <= min(x.ndim, y.ndim):
+            raise ValueError(f"tensordot of shapes {x.shape}, {y.shape}: they do not have {axes} axes to multiply")
         axes = (range(x.ndim - axes, x.ndim), range(axes))
     if len(axes) != 2:
         raise ValueError(f"tensordot: axes must be a number, or axes of x and axes of y, not {axes}")

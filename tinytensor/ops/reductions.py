@@ -344,7 +344,7 @@ def cummin(x: Tensor, axis: int | None = None) -> tuple[Tensor, Tensor]:
 
 
 @op()
-def argmax(x: Any, axis: int | None = None, keepdims: bool = False) -> Tensor:
+def argmax(x: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor:
     """The index (int64) of the largest element along ``axis`` (None: in the flattened x): the first of equal elements.
 
     >>> tt.argmax(tt.tensor([[1, 5], [7, 2]]), axis=1)
@@ -354,19 +354,19 @@ def argmax(x: Any, axis: int | None = None, keepdims: bool = False) -> Tensor:
 
 
 @op()
-def argmin(x: Any, axis: int | None = None, keepdims: bool = False) -> Tensor:
+def argmin(x: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor:
     """The index (int64) of the smallest element along ``axis`` (None: in the flattened x): the first of equal elements."""
     return xp.argmin(x, axis=_one_axis(axis, x), keepdims=keepdims)
 
 
 @op()
-def any(x: Any, axis: Axes = None, keepdims: bool = False) -> Tensor:
+def any(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """True where at least one element over ``axis`` is true (not 0)."""
     return xp.any(x, axis=_axes(axis, x), keepdims=keepdims)
 
 
 @op()
-def all(x: Any, axis: Axes = None, keepdims: bool = False) -> Tensor:
+def all(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     """True where every element over ``axis`` is true (not 0)."""
     return xp.all(x, axis=_axes(axis, x), keepdims=keepdims)
 

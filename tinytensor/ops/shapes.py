@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tinytensor.arguments import composite
 from tinytensor.backend import host, xp
 from tinytensor.capturing import table
+from tinytensor.checks import check_fits
 from tinytensor.op import op
 
 if TYPE_CHECKING:
@@ -193,7 +194,9 @@ def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
         raise ValueError("stack needs at least one tensor")
     if len({t.shape for t in tensors}) > 1:
         raise ValueError(f"stack needs tensors of one shape and got {sorted({t.shape for t in tensors})}")
-    return concatenate([expand_dims(t, axis) for t in tensors], axis)
+    axis = normalize_axis(axis, tensors[0].ndim + 1, "stack: axis")
+    shape = tensors[0].shape
+    return _concatenate([reshape(t, (*shape[:axis], 1, *shape[axis:])) for t in tensors], axis)
 
 
 @composite
@@ -284,6 +287,7 @@ def pad(
         return reshape(x, ())
     pairs = _pad_pairs(pad_width, x.shape)
     if mode == "constant":
+        check_fits(constant_values, x.dtype)
         return _pad(x, pairs, constant_values)
     for axis, pair in enumerate(pairs):
         if any(pair):
@@ -302,8 +306,11 @@ def repeat(x: Tensor, repeats: int | Sequence[int], axis: int | None = None) -> 
     if axis is None or x.ndim == 0:
         x, axis = reshape(x, -1), axis or 0
     axis = normalize_axis(axis, x.ndim, "repeat: axis")
-    if min(repeats if isinstance(repeats, tuple) else [repeats], default=0) < 0:
+    counts = repeats if isinstance(repeats, tuple) else (repeats,)
+    if min(counts, default=0) < 0:
         raise ValueError(f"repeat: repeats must not be negative, as in {repeats}")
+    if len(counts) not in (1, x.shape[axis]):
+        raise ValueError(f"repeat: {len(counts)} repeats for axis {axis} of length {x.shape[axis]}: give one for each, or one")
     places = host.repeat(host.arange(x.shape[axis]), repeats)
     return x[(slice(None),) * axis + (table(places),)]
 

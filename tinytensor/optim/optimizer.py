@@ -275,8 +275,9 @@ class Optimizer:
         array = xp.array if copy else xp.asarray
         return {key: Tensor._wrap(array(value)) for key, value in values.items()}
 
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Load a copy of what ``state_dict`` returned, with the settings of the groups if it has them.
+    @checked
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load a copy of what ``state_dict`` returned, as tensors or arrays, with the settings of the groups if it has them.
 
         Raises ValueError or TypeError, before anything is changed, if the state belongs to another optimizer or model. The
         master of a narrow parameter may be missing, as in the state of a float32 run; it then starts from the parameter.
