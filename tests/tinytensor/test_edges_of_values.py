@@ -19,7 +19,8 @@ FUSED = [case for case in CASES if case.twin and all(x.size for x in case.inputs
 
 
 def is_hiding(case):
-    """Whether it is attention that hides keys. There a kernel may have NaN where a hidden key has it, as PyTorch's have."""
+    """Whether it is attention that hides keys from single queries. There a kernel may have NaN where a hidden key has it, as
+    PyTorch's have: the weight 0 times NaN."""
     return "attention" in case.op and any(word in case.label for word in ("mask", "causal", "bias", "dropout"))
 
 
@@ -108,6 +109,18 @@ def test_layer_norm_of_large_and_alike_numbers(norm):
         np.testing.assert_allclose(got.numpy(), want.numpy(), atol=3e-5)
 
 
+@pytest.mark.needs("numpy")  # a GPU's kernel subtracts the first number, which takes a digit from the others
+@pytest.mark.parametrize("place", [0, -1])
+@pytest.mark.parametrize("norm", [F.layer_norm, F.layer_norm.reference])
+def test_layer_norm_of_one_number_far_from_all_others(norm, place):
+    x = np.random.default_rng(0).standard_normal((4, 1000)).astype("float32")
+    x[:, place] = 1e6
+    others = np.delete(np.arange(1000), place)
+    out = norm(tt.tensor(x)).numpy()[:, others]
+    centred = x.astype("float64") - x.mean(-1, keepdims=True, dtype="float64")
+    np.testing.assert_allclose(out, (centred / centred.std(-1, keepdims=True))[:, others], rtol=1e-5)
+
+
 @pytest.mark.parametrize("axis", [None, 0, 1, (0, 1)])
 def test_var_and_std_of_large_and_alike_numbers(axis):
     x = (np.random.default_rng(0).standard_normal((30, 40)) + 1e6).astype("float32")
@@ -151,6 +164,50 @@ def test_the_slope_of_binary_cross_entropy(p, target, slope):
     np.testing.assert_allclose(tt.grad(F.binary_cross_entropy(x, tt.tensor([target])), x).numpy(), [slope], rtol=1e-6)
 
 
+@pytest.mark.parametrize("target", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("p", [0.0, 0.25, 1.0])
+def test_the_second_order_of_binary_cross_entropy(p, target):
+    """At both ends as in PyTorch: the slope by the target is infinite, and 1e-12 keeps other divisors from 0."""
+    x, t = [tt.tensor([value], requires_grad=True) for value in (p, target)]
+    of_x, of_t = tt.grad(F.binary_cross_entropy(x, t), [x, t], create_graph=True)
+    assert of_t.item() == (pytest.approx(math.log(3.0)) if p == 0.25 else inf if p == 0.0 else -inf)
+    by_x, by_t = tt.grad(of_x.sum(), [x, t])
+    variance = 0.1875 if p == 0.25 else 1e-12
+    assert by_x.item() == pytest.approx((p * p - 2 * p * target + target) / variance**2)
+    assert by_t.item() == pytest.approx(-1.0 / variance)
+
+
+def test_a_weight_of_0_makes_the_slope_by_a_target_0():
+    t = tt.tensor([0.0, 1.0], requires_grad=True)
+    loss = F.binary_cross_entropy(tt.tensor([0.0, 1.0]), t, weight=tt.zeros(2))
+    np.testing.assert_array_equal(tt.grad(loss, t).numpy(), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("f", "slopes", "bends"),
+    [
+        (lambda x: F.huber_loss(x, tt.zeros(5), "sum", delta=2.0), [-2, -1, 0, 1, 2], [0, 1, 1, 1, 0]),
+        (lambda x: F.smooth_l1_loss(x, tt.zeros(5), "sum", beta=2.0), [-1, -0.5, 0, 0.5, 1], [0, 0.5, 0.5, 0.5, 0]),
+        (
+            lambda x: F.elu(x, 0.5).sum(),
+            [math.exp(-2) / 2, math.exp(-1) / 2, 0.5, 1, 1],
+            [math.exp(-2) / 2, math.exp(-1) / 2, 0, 0, 0],
+        ),
+    ],
+    ids=["huber", "smooth l1", "elu"],
+)
+def test_at_a_joint_the_second_derivative_is_0(f, slopes, bends):
+    x = tt.tensor([-2.0, -1.0, 0.0, 1.0, 2.0], requires_grad=True)
+    first = tt.grad(f(x), x, create_graph=True)
+    np.testing.assert_allclose(first.numpy(), slopes, rtol=1e-6)
+    np.testing.assert_allclose(tt.grad(first.sum(), x).numpy(), bends, rtol=1e-6)
+
+
+def test_the_slope_of_elu_far_below_0_keeps_its_digits():
+    x = tt.tensor([-10.0, -50.0], requires_grad=True)
+    np.testing.assert_allclose(tt.grad(F.elu(x).sum(), x).numpy(), np.exp([-10.0, -50.0]), rtol=1e-6)
+
+
 LOSSES_OF_INFINITY = {
     "binary, sure": (lambda x: F.binary_cross_entropy_with_logits(x, tt.tensor([1.0, 0.0])), [inf, -inf], 0.0, [0.0, 0.0]),
     "binary, weight 0": (
@@ -192,6 +249,54 @@ def test_no_gradient_of_a_weight_comes_from_an_ignored_row():
     x, weight = tt.tensor([[nan, inf], [1.0, 2.0]]), tt.tensor([[1.0, 0.0], [0.0, 1.0]], requires_grad=True)
     gradient = tt.grad(F.linear_cross_entropy(x, weight, tt.tensor([-100, 1])), weight)
     np.testing.assert_allclose(gradient.numpy(), np.outer([1.0, -1.0], [1.0, 2.0]) / (1.0 + math.e), rtol=1e-6)
+
+
+# -------------------------------------------------------------------------------------------------------------- attention
+
+
+def attended(arrays, is_causal, dropout_p, order):
+    """The output, the first gradients, and for order 2 those of the sum of their squares."""
+    xs = [tt.tensor(x, dtype="float32", requires_grad=True) for x in arrays]
+    tt.seed(0)
+    out = tt.scaled_dot_product_attention(*xs, mask=tt.tensor(SEEN), is_causal=is_causal, dropout_p=dropout_p)
+    first = tt.grad(out, xs, tt.ones_like(out), create_graph=order == 2)
+    second = tt.grad(sum((x * x).sum() for x in first), xs) if order == 2 else []
+    return [x.numpy() for x in (out, *first, *second)]
+
+
+SEEN = np.array([True, False, True, True, False]).reshape(1, 1, 1, 5)
+HIDDEN = ~SEEN.reshape(5)
+
+
+@pytest.mark.needs("numpy")  # a GPU's kernels multiply the padding by 0
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("dropout_p", [0.0, 0.3])
+@pytest.mark.parametrize(("queries", "is_causal"), [(1, False), (3, False), (3, True), (5, True), (6, True)])
+def test_padding_that_is_not_a_number_reaches_nothing(queries, is_causal, dropout_p, order):
+    rng = np.random.default_rng(0)
+    clean = [rng.standard_normal((2, 2, n, 4)) for n in (queries, 5, 5)]
+    want = attended(clean, is_causal, dropout_p, order)
+    for value in (nan, inf, -inf):
+        arrays = [x.copy() for x in clean]
+        for x in arrays[1:]:
+            x[:, :, HIDDEN] = value
+        for got, expected in zip(attended(arrays, is_causal, dropout_p, order), want):
+            np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.needs("numpy")
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_a_query_that_is_not_a_number_spoils_its_own_row_alone(is_causal):
+    rng = np.random.default_rng(0)
+    clean = [rng.standard_normal((2, 2, 5, 4)) for _ in range(3)]
+    want = attended(clean, is_causal, 0.0, 1)
+    clean[0][:, :, 3] = nan
+    out, d_query, d_key, d_value = attended(clean, is_causal, 0.0, 1)
+    assert np.isnan(out[:, :, 3]).all()
+    for got, expected in ((out, want[0]), (d_query, want[1])):
+        np.testing.assert_allclose(np.delete(got, 3, 2), np.delete(expected, 3, 2), rtol=1e-5, atol=1e-6)
+    assert not d_key[:, :, HIDDEN].any()
+    assert not d_value[:, :, HIDDEN].any()
 
 
 # ---------------------------------------------------------------------------------------------------- activations far out

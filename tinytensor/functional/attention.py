@@ -15,9 +15,9 @@ from tinytensor.calling import wrap
 from tinytensor.checks import check_probability
 from tinytensor.fused import fused
 from tinytensor.kernels.heads import join_heads, queries_keys_values
-from tinytensor.kernels.masks import causal_array, lowest
+from tinytensor.kernels.masks import causal_array, lowest, padding
 from tinytensor.kernels.numpy.dropout import RandomKey
-from tinytensor.ops import astype, exp, matmul, maximum, softmax, sum, swapaxes, where
+from tinytensor.ops import astype, exp, expand_dims, matmul, maximum, softmax, sum, swapaxes, where
 
 if TYPE_CHECKING:
     from tinytensor.tensor import Tensor
@@ -41,6 +41,9 @@ def _attention(
     random_key: RandomKey | None,
     keep_probability: float,
 ) -> Any:
+    hidden = padding(mask)
+    if hidden is not None:
+        key, value = [where(expand_dims(hidden, -1), 0.0, x) for x in (key, value)]
     scores = matmul(query * scale, swapaxes(key, -1, -2))
     weights = masked_softmax(scores if bias is None else scores + bias, mask, is_causal, bias is not None)
     if random_key is not None:
@@ -104,7 +107,8 @@ def scaled_dot_product_attention(
 
     ``mask`` broadcasts to (..., T, S). It is boolean, with True = may attend, or floating-point. A floating-point mask is added
     to the scaled scores; -inf hides a key. It gets a gradient if it requires one, so it may be a learned bias. A query
-    that may attend to no key gives zeros, and its gradients are zeros.
+    that may attend to no key gives zeros, and its gradients are zeros. Keys that a boolean mask (..., 1, S) hides from all
+    queries, like padding, have no effect, even if they are NaN.
 
     ``is_causal``: query t only sees keys up to t, and only those that a mask allows. If S > T, as with a cache, the last query
     is at the last key. ``dropout_p``: the probability of dropping an attention weight; pass 0 when not training. ``scale`` is

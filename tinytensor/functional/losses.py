@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tinytensor.arguments import checked
 from tinytensor.backend import is_floating, xp
 from tinytensor.op import op
-from tinytensor.ops import abs, astype, clip, exp, log, log1p, mean, softplus, square, sum, where
+from tinytensor.ops import abs, astype, clip, exp, log, log1p, mean, sign, softplus, square, sum, where
 
 if TYPE_CHECKING:
     from tinytensor.tensor import Tensor
@@ -86,8 +86,13 @@ def huber_loss(prediction: Tensor, target: Tensor, reduction: str = "mean", delt
         raise ValueError(f"huber_loss: delta must be positive, not {delta}")
     prediction, target = _pair("huber_loss", prediction, target, reduction)
     d = prediction - target
-    near = clip(d, -delta, delta)
+    near = _near(d, delta)
     return reduce(near * (d - 0.5 * near), reduction)
+
+
+def _near(d: Any, most: float) -> Any:
+    """d limited to the numbers from -most to most. At both it is flat already, as the second derivative is in PyTorch."""
+    return where(abs(d) < most, d, sign(d) * most)
 
 
 @checked
@@ -102,8 +107,8 @@ def smooth_l1_loss(prediction: Tensor, target: Tensor, reduction: str = "mean", 
         return l1_loss(prediction, target, reduction)
     prediction, target = _pair("smooth_l1_loss", prediction, target, reduction)
     d = prediction - target
-    near = clip(d / beta, -1.0, 1.0)
-    return reduce(near * (d - 0.5 * beta * near), reduction)
+    near = _near(d, beta)
+    return reduce(near / beta * (d - 0.5 * near), reduction)
 
 
 @checked
@@ -165,12 +170,23 @@ def binary_cross_entropy(
     return reduce(losses if weight is None else losses * _factor("weight", weight, p), reduction)
 
 
+_SMALLEST = 1e-12  # what PyTorch keeps divisors from 0 by
+
+
 @op(
-    p=lambda g, p, targets: g * (p - targets) / clip(p * (1.0 - p), 1e-12),
-    targets=lambda g, p: g * (clip(log1p(-p), -100.0) - clip(log(p), -100.0)),
+    p=lambda g, p, targets: g * _slope(p, targets),
+    targets=lambda g, p: weighted(g, log1p(-p) - log(p)),
 )
 def _binary_cross_entropy(p: Any, targets: Any) -> Tensor:
     return (targets - 1.0) * clip(log1p(-p), -100.0) - targets * clip(log(p), -100.0)
+
+
+@op(
+    p=lambda g, p, targets: g * (p * (p - targets * 2.0) + targets) / square((p + _SMALLEST) * (1.0 - p + _SMALLEST)),
+    targets=lambda g, p: -g / clip(p * (1.0 - p), _SMALLEST),
+)
+def _slope(p: Any, targets: Any) -> Tensor:
+    return (p - targets) / clip(p * (1.0 - p), _SMALLEST)
 
 
 def _factor(name: str, weight: Tensor, like: Tensor) -> Tensor:

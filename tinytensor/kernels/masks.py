@@ -22,3 +22,13 @@ def lowest(dtype: Any) -> float:
     exp(-inf - lowest) is 0, whereas exp(-inf - -inf) would be NaN.
     """
     return float(host.finfo(dtype).min)
+
+
+def padding(mask: Any) -> Any:
+    """The keys (..., S) that a boolean mask hides from all queries alike; None if there is no mask, or one for each query.
+
+    They must add nothing, even where they hold NaN, whose product with a weight of 0 is NaN. So zeros take their place.
+    """
+    if mask is None or (mask.ndim > 1 and mask.shape[-2] != 1):
+        return None
+    return ~(mask[..., 0, :] if mask.ndim > 1 else mask)

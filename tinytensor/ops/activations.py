@@ -44,7 +44,8 @@ def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
     return xp.where(x > 0, x, x * negative_slope)
 
 
-@op(floating=True, x=lambda g, x, out, alpha: where(x <= 0, g * (out + alpha), g))
+# The inner ``where`` makes the slope at 0 a constant: the second derivative there is 0, as in PyTorch.
+@op(floating=True, x=lambda g, x, alpha: where(x <= 0, g * exp(where(x < 0, x, 0.0)) * alpha, g))
 def elu(x: Tensor, alpha: float = 1.0) -> Tensor:
     """x where x is positive, else alpha * (e ** x - 1) (Clevert, Unterthiner and Hochreiter 2015)."""
     return xp.where(x <= 0, xp.expm1(xp.minimum(x, 0)) * alpha, x)

@@ -84,14 +84,25 @@ def _degrees_of_freedom(shape: Any, axis: Axes, ddof: int) -> int:
     return count if count > 0 else 0
 
 
+@op()
+def _starting_point(x: Any, axis: Axes) -> Any:
+    """A number near the mean over ``axis``: the first, if it is so near that all may be equal, else the mean as it is rounded.
+
+    (The first may also be far from all others, and distances from it then have few digits.)
+    """
+    axes = normalize_axes(axis, x.ndim)
+    first = x[tuple([slice(1) if a in axes else slice(None) for a in range(x.ndim)])]
+    rounded_mean = sum_over(x, axes, keepdims=True) / size_along(x.shape, axis, "mean")
+    return xp.where(abs(first - rounded_mean) < 1e-3 * abs(rounded_mean), first, rounded_mean) if x.size else rounded_mean
+
+
 def centred(x: Any, axis: Axes) -> Any:
     """x minus its mean over ``axis``, for an array or a tensor.
 
-    The first elements are subtracted before the mean is computed. Otherwise the mean of numbers that are large and alike would
-    be rounded to fewer digits than their distances from it have.
+    A number near the mean is subtracted before the mean is computed. Otherwise the mean of numbers that are large and alike
+    would be rounded to fewer digits than their distances from it have.
     """
-    axes = normalize_axes(axis, x.ndim)
-    shifted = x - x[tuple([slice(1) if a in axes else slice(None) for a in range(x.ndim)])]
+    shifted = x - _starting_point(x, axis)
     return shifted - mean(shifted, axis, True)
 
 

@@ -50,7 +50,7 @@ def layer_norm_forward(needed: Sequence[bool], x: Any, weight: Any, bias: Any, e
 
 def layer_norm_backward(
     g: Any,
-    residuals: tuple[Any, Any],
+    residuals: tuple[Any, ...],
     needed: Sequence[bool],
     x: Any,
     weight: Any,

@@ -37,6 +37,16 @@ def _copy(x: Any, factor: float, rows: int, out: Any) -> None:
 
 
 @loop
+def _copy_seen(x: Any, penalty: Any, keys: int, out: Any) -> None:
+    """Copy the keys whose penalty is 0, and put zeros in place of the others: 0 times NaN would be NaN."""
+    for i in range(keys):
+        if penalty.size and penalty[i] != real(0):
+            out[i] = real(0)
+        else:
+            _copy_row(contiguous(x[i]), real(1), contiguous(out[i]))
+
+
+@loop
 def _transpose(x: Any, rows: int, width: int, out: Any) -> None:
     for j in range(width):
         for i in range(rows):
@@ -176,8 +186,8 @@ def forward(
     top, total = numpy.zeros(block, real), numpy.zeros(block, real)
     for b in range(batch):
         for h in range(heads):
-            _copy(key[b, h], real(1), keys, k)
-            _copy(value[b, h], real(1), keys, v)
+            _copy_seen(key[b, h], penalty[b, h], keys, k)
+            _copy_seen(value[b, h], penalty[b, h], keys, v)
             for first in range(0, queries, _QUERIES):
                 count, seen = min(_QUERIES, queries - first), seen_by_first + first
                 visible = min(keys, whole_tiles(seen + count - 1, ROWS))
@@ -223,8 +233,8 @@ def backward(
     top, scales, total = numpy.zeros(block, real), numpy.zeros(block, real), numpy.zeros(block, real)
     for b in range(batch):
         for h in range(heads):
-            _copy(key[b, h], real(1), keys, k)
-            _copy(value[b, h], real(1), keys, v)
+            _copy_seen(key[b, h], penalty[b, h], keys, k)
+            _copy_seen(value[b, h], penalty[b, h], keys, v)
             d_k[:] = real(0)
             d_v[:] = real(0)
             for first in range(0, queries, _QUERIES):
@@ -248,5 +258,5 @@ def backward(
                 _sum_over_queries(d_scores, q, visible, count, seen, d_k)
                 _sum_over_keys(d_scores, k, visible, seen, d_q)
                 _copy(d_q, scale, count, d_query[b, h, first : first + count])
-            _copy(d_k, real(1), keys, d_key[b, h])
-            _copy(d_v, real(1), keys, d_value[b, h])
+            _copy_seen(d_k, penalty[b, h], keys, d_key[b, h])
+            _copy_seen(d_v, penalty[b, h], keys, d_value[b, h])

@@ -12,6 +12,7 @@ from typing import Any
 import numpy
 
 from tinytensor.kernels.numba.compiling import real, reduction
+from tinytensor.kernels.numpy.normalization import ALIKE
 from tinytensor.kernels.rows import as_rows
 
 
@@ -26,35 +27,57 @@ def _vector(given: Any, missing: float, x: Any) -> Any:
 
 
 @reduction
-def layer_norm_rows(x: Any, weight: Any, bias: Any, eps: float, out: Any, mean: Any, rstd: Any) -> None:
-    """Layer norm of x (rows, width), written to out (rows, width); and what the backward pass needs, both (rows,): the mean of
-    x minus the row's first number, and rstd."""
-    rows, width = x.shape
-    share = real(1) / real(width)
-    for i in range(rows):
-        first = x[i, 0] if width else real(0)
-        total = real(0)
-        for j in range(width):
-            total += x[i, j] - first
-        middle = total * share
-        squares = real(0)
-        for j in range(width):
-            squares += (x[i, j] - first - middle) * (x[i, j] - first - middle)
-        scale = real(1) / math.sqrt(squares * share + eps)
-        mean[i], rstd[i] = middle, scale
-        for j in range(width):
-            out[i, j] = ((x[i, j] - first) * scale - middle * scale) * weight[j] + bias[j]
+def _scale(row: Any, middle: float, correction: float, eps: float) -> float:
+    """1 / sqrt(var + eps) of a row."""
+    squares = real(0)
+    for j in range(row.size):
+        squares += (row[j] - middle - correction) * (row[j] - middle - correction)
+    return real(1) / math.sqrt(squares / real(row.size) + eps)
 
 
 @reduction
-def _layer_norm_gradients(g: Any, x: Any, weight: Any, mean: Any, rstd: Any, d_x: Any, d_weight: Any, d_bias: Any) -> None:
+def _correction(row: Any, middle: float) -> float:
+    """What to subtract from row - middle, where ``middle`` is the row's rounded mean."""
+    first = row[0] - middle
+    total = real(0)
+    for j in range(row.size):
+        total += row[j] - middle - first
+    return first + total / real(row.size)
+
+
+@reduction
+def layer_norm_rows(x: Any, weight: Any, bias: Any, eps: float, out: Any, mean: Any, corrections: Any, rstd: Any) -> None:
+    """Layer norm of x (rows, width), written to out (rows, width); and what the backward pass needs, each (rows,)."""
     rows, width = x.shape
     share = real(1) / real(width)
     for i in range(rows):
-        first, middle, scale = x[i, 0] if width else real(0), mean[i], rstd[i]
+        total = real(0)
+        for j in range(width):
+            total += x[i, j]
+        middle, correction = total * share, real(0)
+        squares = real(0)
+        for j in range(width):
+            squares += (x[i, j] - middle) * (x[i, j] - middle)
+        scale = real(1) / math.sqrt(squares * share + eps)
+        if abs(middle) * scale > ALIKE:
+            correction = _correction(x[i], middle)
+            scale = _scale(x[i], middle, correction, eps)
+        mean[i], corrections[i], rstd[i] = middle, correction, scale
+        for j in range(width):
+            out[i, j] = (x[i, j] - middle - correction) * scale * weight[j] + bias[j]
+
+
+@reduction
+def _layer_norm_gradients(
+    g: Any, x: Any, weight: Any, mean: Any, corrections: Any, rstd: Any, d_x: Any, d_weight: Any, d_bias: Any
+) -> None:
+    rows, width = x.shape
+    share = real(1) / real(width)
+    for i in range(rows):
+        middle, correction, scale = mean[i], corrections[i], rstd[i]
         of_h, of_hn = real(0), real(0)
         for j in range(width):
-            normalized = (x[i, j] - first) * scale - middle * scale
+            normalized = (x[i, j] - middle - correction) * scale
             h = g[i, j] * weight[j]
             of_h += h
             of_hn += h * normalized
@@ -62,22 +85,23 @@ def _layer_norm_gradients(g: Any, x: Any, weight: Any, mean: Any, rstd: Any, d_x
             d_bias[j] += g[i, j]
         of_h, of_hn = of_h * share, of_hn * share
         for j in range(width):
-            normalized = (x[i, j] - first) * scale - middle * scale
+            normalized = (x[i, j] - middle - correction) * scale
             d_x[i, j] = (g[i, j] * weight[j] - of_h - normalized * of_hn) * scale
 
 
 def layer_norm_forward(needed: Sequence[bool], x: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, Any]:
-    """(x - mean) / sqrt(var + eps) * weight + bias with the biased variance; keeps what kernels/numpy does."""
+    """(x - mean) / sqrt(var + eps) * weight + bias with the biased variance; keeps what kernels/numpy does, with 0 for a
+    correction that is not needed."""
     rows = _matrix(x)
     out, mean = numpy.empty_like(rows), numpy.empty(len(rows), x.dtype)
-    rstd = numpy.empty_like(mean)
-    layer_norm_rows(rows, _vector(weight, 1.0, x), _vector(bias, 0.0, x), float(eps), out, mean, rstd)
-    return out.reshape(x.shape), (mean, rstd)
+    correction, rstd = numpy.empty_like(mean), numpy.empty_like(mean)
+    layer_norm_rows(rows, _vector(weight, 1.0, x), _vector(bias, 0.0, x), float(eps), out, mean, correction, rstd)
+    return out.reshape(x.shape), (mean, correction, rstd)
 
 
 def layer_norm_backward(
     g: Any,
-    residuals: tuple[Any, Any],
+    residuals: tuple[Any, ...],
     needed: Sequence[bool],
     x: Any,
     weight: Any,
@@ -89,11 +113,10 @@ def layer_norm_backward(
 
     ``before`` is added to dx, unless it is None.
     """
-    mean, rstd = residuals
     rows = _matrix(x)
     d_x = numpy.empty_like(rows)
     d_weight, d_bias = numpy.zeros(x.shape[-1], x.dtype), numpy.zeros(x.shape[-1], x.dtype)
-    _layer_norm_gradients(_matrix(g), rows, _vector(weight, 1.0, x), mean, rstd, d_x, d_weight, d_bias)
+    _layer_norm_gradients(_matrix(g), rows, _vector(weight, 1.0, x), *residuals, d_x, d_weight, d_bias)
     d_x = d_x.reshape(x.shape)
     if before is not None:
         d_x += before

@@ -246,8 +246,9 @@ def run(space: Any, settings: Any, instructions: Any, places: Any, tickets: Any)
         elif kernel == GELU_EXACT:
             gelu_exact32(flat, numpy.empty(flat.size, numpy.float32), flat_out)
         elif kernel == LAYER_NORM:
-            mean, rstd = numpy.empty(rows, numpy.float32), numpy.empty(rows, numpy.float32)
-            layer_norm_rows(x, array_at(second, width), array_at(third, width), settings[i], out, mean, rstd)
+            unused = numpy.empty((3, rows), numpy.float32)
+            weight, bias = array_at(second, width), array_at(third, width)
+            layer_norm_rows(x, weight, bias, settings[i], out, unused[0], unused[1], unused[2])
         elif kernel == RMS_NORM:
             rms_norm_rows(x, array_at(second, width), settings[i], out, numpy.empty(rows, numpy.float32))
         elif kernel == NORM_HEADS:

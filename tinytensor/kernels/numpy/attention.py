@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from tinytensor.backend import host, xp
 from tinytensor.kernels.heads import multi_head
-from tinytensor.kernels.masks import causal_array, lowest
+from tinytensor.kernels.masks import causal_array, lowest, padding
 from tinytensor.kernels.numpy.dropout import RandomKey, keep_mask, survivors_scale
 from tinytensor.kernels.numpy.products import matmul
 
@@ -137,6 +137,11 @@ def without_empty_blocks(mask: Any, is_causal: bool, queries: int, keys: int) ->
     return causal if mask is None else mask & causal, False
 
 
+def cleared(x: Any, hidden: Any) -> Any:
+    """x (..., S, D) with zeros in place of the keys in ``padding``."""
+    return x if hidden is None else xp.where(hidden[..., None], xp.zeros((), x.dtype), x)
+
+
 def check_mask(mask: Any, scores: tuple[int, ...]) -> None:
     """Raise ValueError unless a mask, or None, broadcasts to the scores' shape (..., T, S)."""
     if mask is not None and host.broadcast_shapes(mask.shape, scores) != scores:
@@ -231,8 +236,9 @@ def attention_forward(
         return _one_query(query, key, value, scale), None
     has_lead = max(query.ndim, key.ndim, value.ndim) > 2
     keep, keep_scale = _survivors(query, key, random_key, keep_probability), survivors_scale(keep_probability)
+    hidden = padding(mask)
     mask, is_causal = without_empty_blocks(mask, is_causal, query.shape[-2], key.shape[-2])
-    query, key, value = same_lead(query * scale, key, value)
+    query, key, value = same_lead(query * scale, cleared(key, hidden), cleared(value, hidden))
     for broadcast in (bias, mask):
         check_mask(broadcast, (*query.shape[: -2 if has_lead else 0], query.shape[-2], key.shape[-2]))
     may_see_nothing = mask is not None or bias is not None
@@ -286,8 +292,9 @@ def attention_backward(
     ones where these are None.
     """
     saved, largest, inverse, out, keep = residuals
+    hidden = padding(mask)
     mask, is_causal = without_empty_blocks(mask, is_causal, query.shape[-2], key.shape[-2])
-    query, key, value = same_lead(query * scale, key, value)
+    query, key, value = same_lead(query * scale, cleared(key, hidden), cleared(value, hidden))
     scaled_key = key * scale
     g = g.reshape(out.shape) * transposed(inverse)
     total = xp.einsum("...ij,...ij->...i", g, out)[..., None, :]
@@ -316,6 +323,10 @@ def attention_backward(
             put(d_key[of_keys], d_scores, query[of_queries])
         if d_bias is not None:
             add_to_bias(d_bias, transposed(d_scores), block)
+    if hidden is not None:  # a query that is NaN has made these NaN, too
+        for gradient in (d_key, d_value):
+            if gradient is not None:
+                gradient[xp.broadcast_to(hidden, gradient.shape[:-1])] = 0
     return d_query, d_key, d_value, None if d_bias is None else d_bias.reshape(bias.shape)
 
 

@@ -16,10 +16,11 @@ from typing import Any
 
 from tinytensor.backend import xp
 from tinytensor.kernels.numpy.erf import normal_distribution
-from tinytensor.kernels.numpy.silu import FAR
+from tinytensor.kernels.numpy.silu import FAR, limited
 
 _SCALE = math.sqrt(2.0 / math.pi)
 _CUBIC = 0.044715
+_FAR_SQUARED = FAR * FAR
 _BLOCK = 1 << 17  # elements at a time, so that intermediate results stay in the processor's cache
 
 
@@ -50,11 +51,9 @@ def gelu_exact_backward(g: Any, cdf: Any, needed: Sequence[bool], x: Any) -> Seq
 
 
 def _limited(x: Any, highest: float) -> Any:
-    """x (n,) from -FAR to ``highest``. Beyond, infinity would be multiplied by 0, and powers of x may overflow.
-
-    Mostly nothing is beyond, which the scalar product tells in half the time of ``clip``.
-    """
-    return x if x.dot(x) < FAR * FAR else xp.clip(x, -FAR, highest)
+    """``limited``. Mostly nothing is beyond, which the scalar product tells in half the time."""
+    flat = x.reshape(-1)
+    return x if flat.dot(flat) < _FAR_SQUARED else limited(x, highest)
 
 
 def _parts(size: int) -> Iterator[slice]:
@@ -72,9 +71,7 @@ def gelu_tanh_forward(needed: Sequence[bool], x: Any) -> tuple[Any, Any]:
     xp.tanh(cdf, out=cdf)
     cdf += one
     cdf *= half
-    flat, out = x.reshape(-1), xp.empty(x.shape, x.dtype)
-    xp.multiply(_limited(flat, math.inf), cdf.reshape(-1), out=out.reshape(-1))
-    return out, cdf
+    return _limited(x, math.inf) * cdf, cdf
 
 
 @functools.lru_cache(maxsize=8)

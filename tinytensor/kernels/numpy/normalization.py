@@ -1,7 +1,7 @@
-"""Layer norm and RMS norm over the last axis. They save one or two numbers for each row.
+"""Layer norm and RMS norm over the last axis. They save up to three numbers for each row.
 
-Layer norm subtracts a row's first number before it computes the mean: if the numbers are large and alike, their mean would be
-rounded to fewer digits than their distances from it have.
+If the numbers of a row are large and alike, their mean is rounded to fewer digits than their distances from it have. Layer norm
+sees this by a mean of many standard deviations, and then corrects the distances. Rows like that are rare.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import Any
 
 from tinytensor.backend import xp
 from tinytensor.kernels.rows import as_rows
+
+ALIKE = 8.0  # the mean of numbers that are large and alike is more than so many standard deviations
 
 
 def _rows_or_vector(x: Any) -> Any:
@@ -64,24 +66,29 @@ def _plus(d_x: Any, before: Any) -> Any:
 def layer_norm_forward(needed: Sequence[bool], x: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, Any]:
     """(x - mean) / sqrt(var + eps) * weight + bias with the biased variance.
 
-    Saves the mean of x minus the row's first number, and rstd = 1 / sqrt(var + eps).
+    Saves the rounded mean, what to subtract after it (None: nothing), and rstd = 1 / sqrt(var + eps).
     """
     rows = _rows_or_vector(x)
-    out = rows - rows[..., :1]
-    mean = _row_mean(out)
-    out -= mean
+    mean, correction = _row_mean(rows), None
+    out = rows - mean
     rstd = _rstd(out, eps)
+    alike = abs(mean) * rstd > ALIKE
+    if alike.any() if rows.ndim > 1 else alike:
+        first = out[..., :1]
+        correction = first + _row_mean(out - first)  # equal numbers are all 0 after it, as their first is subtracted
+        out -= correction
+        rstd = _rstd(out, eps)
     out *= rstd
     if weight is not None:
         out *= weight
     if bias is not None:
         out += bias
-    return out.reshape(x.shape), (mean, rstd)
+    return out.reshape(x.shape), (mean, correction, rstd)
 
 
 def layer_norm_backward(
     g: Any,
-    residuals: tuple[Any, Any],
+    residuals: tuple[Any, ...],
     needed: Sequence[bool],
     x: Any,
     weight: Any,
@@ -93,10 +100,11 @@ def layer_norm_backward(
 
     ``before`` is added to dx, unless it is None.
     """
-    mean, rstd = residuals
-    g_rows, rows = as_rows(g), as_rows(x)
-    centred = rows - rows[:, :1]  # n, before it is scaled by rstd
-    centred -= mean
+    mean, correction, rstd = residuals
+    g_rows = as_rows(g)
+    centred = as_rows(x) - mean  # n, before it is scaled by rstd
+    if correction is not None:
+        centred -= correction
     product = g_rows * centred
     d_weight = rstd.reshape(-1).dot(product) if needed[1] else None
     d_bias = g_rows.sum(axis=0) if needed[2] else None
