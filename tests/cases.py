@@ -445,6 +445,11 @@ def log_softmax(x: Any, axis: int = -1) -> Any:
     return np.log(softmax(x, axis))
 
 
+near = partial(all_ops["starting_point"], axis=-1)
+case("starting_point", "alike", near, lambda x: x[:, :1], 1000.0 + 0.01 * normal(3, 4), differentiable=False)
+case("starting_point", "apart", near, lambda x: x.mean(-1, keepdims=True), normal(3, 4), differentiable=False)
+case("slope", "", all_ops["slope"], lambda p, t: (p - t) / (p * (1 - p)), unit(3, 4), unit(3, 4))
+
 for axis in (-1, 0, 1):
     same("softmax", f"axis={axis}", normal(2, 3, 2), args=(axis,), want=softmax)
     same("log_softmax", f"axis={axis}", normal(2, 3, 2), args=(axis,), want=log_softmax)

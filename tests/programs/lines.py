@@ -85,7 +85,8 @@ def pieces(w: Writer) -> str:
 
 def grid(w: Writer) -> str:
     count = w.integer(1, 3)
-    along = [w.of((w.integer(1, 3),)) for _ in range(count)]
+    one = w.of((3,))  # each result has the dtype of its own tensor, so all have one
+    along = [f"{one}[: {w.integer(1, 3)}]" for _ in range(count)]
     return f"tt.meshgrid({', '.join(along)}, indexing={w.choice(['xy', 'ij'])!r})[{w.integer(0, count - 1)}]"
 
 

@@ -69,7 +69,7 @@ REFUSED = {
     "another shape": (lambda: tt.hvp(lambda x: x.sum(), x, y), ValueError, r"v must have the shapes of x, \[\(2,\)\]"),
     "too few": (lambda: tt.hvp(lambda x, y: x.sum(), (x, y), x), ValueError, "v must have the shapes of x"),
     "a number": (lambda: tt.jacobian(lambda x: x.sum().item(), x), TypeError, "jacobian: f must return one tensor, not 3.0"),
-    "two tensors": (lambda: tt.jacobian(lambda x: (x, x), x), TypeError, "f must return one tensor, not a tuple"),
+    "two tensors": (lambda: tt.jacobian(lambda x: (x, x), x), TypeError, "f must return one tensor, not the tuple"),
     "integers": (lambda: tt.jacobian(lambda x: x, tt.tensor([1, 2])), TypeError, r"int64 cannot require.*astype"),
     "no function": (lambda: tt.jacobian(x, x), TypeError, "jacobian: f must be a function"),
 }

@@ -85,7 +85,7 @@ def test_a_module_is_added_under_a_name():
     assert block.last is None
     with pytest.raises(TypeError, match=r"the part 'last' must be a module, such as nn\.ReLU\(\), not a tinytensor\.Parameter"):
         block.add_module("last", nn.Parameter(1.0))
-    for name, message in {"mean": "has an attribute 'mean' already", "a.b": "names have no dots", "eval": "of its own"}.items():
+    for name, message in {"mean": "has an attribute 'mean' already", "a.b": "without dots", "eval": "of its own"}.items():
         with pytest.raises(ValueError, match=message):
             block.add_module(name, nn.ReLU())
     with pytest.raises(TypeError, match="name must be text, not 0"):
@@ -310,7 +310,7 @@ def test_a_state_with_a_name_that_is_no_text():
         ("size", tt.ones(1), ValueError, "Named has an attribute 'size' already: give the buffer another name"),
         (5, tt.ones(1), TypeError, "the name of a buffer must be text, not 5"),
         (None, tt.ones(1), TypeError, "the name of a buffer must be text, not None"),
-        ("mean", [1.0], TypeError, "the buffer 'mean' must be a tensor that is not learned, not a list"),
+        ("mean", [1.0], TypeError, "the buffer 'mean' must be a tensor that is not learned, not the list"),
         ("mean", np.ones(1), TypeError, "the buffer 'mean' must be a tensor that is not learned, not a numpy.ndarray"),
         (
             "mean",
@@ -848,7 +848,7 @@ def test_a_dict_of_modules_is_a_part_like_any_other():
         (0, nn.ReLU(), TypeError, "name must be text, not 0"),
         ("keys", nn.ReLU(), ValueError, "the class has a keys of its own"),
         ("training", nn.ReLU(), ValueError, "the class has a training of its own"),
-        ("a.b", nn.ReLU(), ValueError, "names have no dots"),
+        ("a.b", nn.ReLU(), ValueError, "without dots"),
     ]:
         with pytest.raises(kind, match=message):
             heads[name] = module

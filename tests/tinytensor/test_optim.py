@@ -810,7 +810,7 @@ BAD = {
         "model.parameters(), not a tinytensor.Linear",
     ),
     "a state": (lambda p: optim.SGD(nn.Linear(1, 1).state_dict()), TypeError, "model.parameters(), not a dict"),
-    "names": (lambda p: optim.SGD(nn.Linear(1, 1).named_parameters()), TypeError, "model.parameters(), not a tuple"),
+    "names": (lambda p: optim.SGD(nn.Linear(1, 1).named_parameters()), TypeError, "model.parameters(), not the tuple"),
     "a set": (lambda p: optim.SGD({p}), TypeError, "a list or model.parameters(), not a set"),
     "nothing": (lambda p: optim.SGD(None), TypeError, "model.parameters(), not None"),
     "no parameters of a model": (lambda p: optim.SGD(nn.ReLU().parameters()), ValueError, "model.parameters()"),
@@ -835,7 +835,7 @@ BAD = {
         TypeError,
         "model.parameters(), not a tinytensor.Linear",
     ),
-    "clip names": (lambda p: optim.clip_grad_norm(nn.Linear(1, 1).named_parameters(), 1.0), TypeError, "not a tuple"),
+    "clip names": (lambda p: optim.clip_grad_norm(nn.Linear(1, 1).named_parameters(), 1.0), TypeError, "not the tuple"),
     "twice": (lambda p: optim.SGD([p, p]), ValueError, "twice"),
     "twice in groups": (lambda p: optim.SGD([{"params": [p]}, {"params": [p]}]), ValueError, "twice"),
     "unknown setting": (lambda p: optim.SGD([{"params": [p], "speed": 1}]), ValueError, "speed"),
@@ -1194,7 +1194,7 @@ def test_what_is_no_state_of_an_optimizer(changes, kind, says):
 @pytest.mark.parametrize("state", [None, [1]])
 def test_a_state_has_names(state):
     for target in (optim.Adam([nn.Parameter([1.0])]), nn.Linear(1, 1)):
-        with pytest.raises(TypeError, match="load_state_dict needs tensors by name, as state_dict"):
+        with pytest.raises(TypeError, match="state must be a dict of values by name, such as a state_dict"):
             target.load_state_dict(state)
 
 

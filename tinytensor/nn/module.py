@@ -373,9 +373,7 @@ class Module:
 
 
 def check_state(state: Any) -> None:
-    """Raise TypeError unless what is to be loaded has names."""
-    if not isinstance(state, Mapping):
-        raise TypeError(f"load_state_dict needs tensors by name, as state_dict() returns them, not {shown(state)}")
+    """Raise TypeError unless everything that is to be loaded has a name."""
     for key in state:
         if not isinstance(key, str):
             raise TypeError(f"a state has tensors by name, and {key!r} cannot be a name")
