@@ -1,0 +1,79 @@
+"""Names that are not here: each error says what to write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import tinytensor as tt
+from tinytensor import functional, nn, optim
+
+ROOT = Path(__file__).parents[2]
+x, layer = tt.ones((2, 3)), nn.Linear(3, 2)
+
+NAMES = {
+    "view": (lambda: x.view(3, 2), "x.reshape(2, 3)"),
+    "unsqueeze": (lambda: x.unsqueeze(0), "tt.expand_dims(x, 0)"),
+    "a device": (lambda: x.cuda(), "TINYTENSOR_BACKEND=cupy"),
+    "to": (lambda: x.to("cuda"), "x.astype"),
+    "in place": (lambda: x.zero_(), "tt.no_grad()"),
+    "a function as a method": (lambda: x.amax(), "tt.max"),
+    "manual_seed": (lambda: tt.manual_seed(0), "tt.seed(0)"),
+    "randn": (lambda: tt.randn(2), "tt.random.normal"),
+    "cat": (lambda: tt.cat([x, x]), "tt.concatenate"),
+    "a loss": (lambda: nn.CrossEntropyLoss(), "tt.cross_entropy"),
+    "another loss": (lambda: nn.BCEWithLogitsLoss(), "tt.binary_cross_entropy_with_logits"),
+    "Conv2d": (lambda: nn.Conv2d, "no convolutions"),
+    "a module's device": (lambda: layer.cuda(), "TINYTENSOR_BACKEND=cupy"),
+    "schedules": (lambda: optim.lr_scheduler, "optim.Cosine"),
+    "normalize": (lambda: functional.normalize, "tt.norm"),
+    "of random": (lambda: tt.random.randperm(3), "tt.random.permutation"),
+}
+
+
+@pytest.mark.parametrize(("act", "says"), NAMES.values(), ids=NAMES)
+def test_a_name_of_pytorchs_is_answered(act, says):
+    with pytest.raises(AttributeError) as caught:
+        act()
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+ARGUMENTS = {
+    "dim": (lambda: x.sum(dim=1), "dim is axis here"),
+    "dim of a composite": (lambda: tt.stack([x], dim=1), "dim is axis here"),
+    "keepdim": (lambda: x.max(keepdim=True), "keepdim is keepdims here"),
+    "device": (lambda: tt.zeros(2, device="cuda"), "nothing is moved to a device"),
+    "unknown": (lambda: nn.Linear(2, 3, biass=True), "in_features, out_features, bias"),
+    "a shape in parts": (lambda: tt.zeros(2, 3), "a shape is one argument"),
+    "size": (lambda: x.size(), "x.shape"),
+}
+
+
+@pytest.mark.parametrize(("act", "says"), ARGUMENTS.values(), ids=ARGUMENTS)
+def test_an_argument_of_pytorchs_is_answered(act, says):
+    with pytest.raises(TypeError) as caught:
+        act()
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_name_is_plainly_missing():
+    for owner in (tt, nn, optim, functional, tt.random, nn.init, x, layer):
+        assert not hasattr(owner, "frobnicate")
+        with pytest.raises(AttributeError, match=r"has no 'frobnicate'$"):
+            owner.frobnicate  # noqa: B018
+
+
+def test_size_is_a_number_like_others():
+    assert (x.size, x.size + 1, [0] * x.size, f"{x.size:,}") == (6, 7, [0] * 6, "6")
+    assert tt.zeros(x.size).shape == (6,)
+
+
+def test_the_guide_has_the_tables_that_errors_quote():
+    guide = (ROOT / "docs/guides/from_pytorch.md").read_text("utf-8")
+    table = (ROOT / "tinytensor/names_of_pytorch.md").read_text("utf-8")
+    missing = [row for row in table.splitlines() if row.startswith("|") and row not in guide]
+    rows = guide[guide.index("## Tensors\n") : guide.index("## What behaves otherwise")].splitlines()
+    assert missing + [row for row in rows if row.startswith("|") and row not in table] == []
