@@ -131,7 +131,8 @@ def test_a_command_that_no_program_takes_is_found(command):
 # ------------------------------------------------------------------------------------------------- the tables of names
 
 OURS: dict[str, Any] = {"tt": tt, "nn": nn, "optim": optim, "x": tt.Tensor, "model": nn.Module, "optimizer": optim.Optimizer}
-OURS |= {"tinyformer": tinyformer, "tinytensor": tt, "parameter": nn.Parameter, "p": nn.Parameter, "y": tt.Tensor, "numpy": numpy}
+OURS |= {"tinyformer": tinyformer, "tinytensor": tt, "parameter": nn.Parameter, "p": nn.Parameter, "y": tt.Tensor}
+OURS["numpy"] = numpy
 
 
 def found(name: str, roots: dict[str, Any]) -> bool:
