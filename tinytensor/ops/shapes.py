@@ -291,7 +291,7 @@ def pad(
         return _pad(x, pairs, constant_values)
     for axis, pair in enumerate(pairs):
         if any(pair):
-            places: Any = host.pad(host.arange(x.shape[axis]), pair, mode=mode)
+            places: Any = host.pad(host.arange(x.shape[axis]), pair, mode=mode)  # type: ignore[call-overload]
             x = x[(slice(None),) * axis + (table(places),)]
     return x
 
