@@ -246,7 +246,7 @@ def _pad_pairs(pad_width: Any, shape: tuple[int, ...]) -> tuple[tuple[int, int],
     """How many elements to add before and after, along each axis."""
     try:
         counts = host.broadcast_to(pad_width, (len(shape), 2))
-        if counts.min(initial=0) < 0:
+        if (counts < 0).any():
             raise ValueError
         return tuple([(int(before), int(after)) for before, after in counts])
     except ValueError:
