@@ -27,22 +27,22 @@ def _vector(given: Any, missing: float, x: Any) -> Any:
 
 
 @reduction
-def _scale(row: Any, middle: float, correction: float, eps: float) -> float:
-    """1 / sqrt(var + eps) of a row."""
-    squares = real(0)
-    for j in range(row.size):
-        squares += (row[j] - middle - correction) * (row[j] - middle - correction)
-    return real(1) / math.sqrt(squares / real(row.size) + eps)
+def _correction(x: Any, i: int, middle: float) -> float:
+    """What to subtract from row i minus ``middle``, the row's rounded mean."""
+    first, width = x[i, 0] - middle, x.shape[1]
+    total = real(0)
+    for j in range(width):
+        total += x[i, j] - middle - first
+    return first + total / real(width)
 
 
 @reduction
-def _correction(row: Any, middle: float) -> float:
-    """What to subtract from row - middle, where ``middle`` is the row's rounded mean."""
-    first = row[0] - middle
-    total = real(0)
-    for j in range(row.size):
-        total += row[j] - middle - first
-    return first + total / real(row.size)
+def _scale(x: Any, i: int, middle: float, correction: float, eps: float) -> float:
+    """1 / sqrt(var + eps) of row i."""
+    squares, width = real(0), x.shape[1]
+    for j in range(width):
+        squares += (x[i, j] - middle - correction) * (x[i, j] - middle - correction)
+    return real(1) / math.sqrt(squares / real(width) + eps)
 
 
 @reduction
@@ -60,8 +60,8 @@ def layer_norm_rows(x: Any, weight: Any, bias: Any, eps: float, out: Any, mean: 
             squares += (x[i, j] - middle) * (x[i, j] - middle)
         scale = real(1) / math.sqrt(squares * share + eps)
         if abs(middle) * scale > ALIKE:
-            correction = _correction(x[i], middle)
-            scale = _scale(x[i], middle, correction, eps)
+            correction = _correction(x, i, middle)
+            scale = _scale(x, i, middle, correction, eps)
         mean[i], corrections[i], rstd[i] = middle, correction, scale
         for j in range(width):
             out[i, j] = (x[i, j] - middle - correction) * scale * weight[j] + bias[j]
