@@ -113,7 +113,9 @@ extern "C" __global__ void __launch_bounds__(row_threads, 1) softmax(
         });
         Accumulator of_row = warp_max(largest);
         sum = warp_sum(sum * exp(largest - of_row));
-        Accumulator inverse = sum == 0 ? Accumulator(0) : Accumulator(1) / sum;  // 0 where no key is seen
+        // 0 where no key is seen. Where nothing hides keys and yet all scores are -inf, the weights are NaN.
+        bool sees_none = sum == 0 && (added || allowed || end <= 0);
+        Accumulator inverse = sees_none ? Accumulator(0) : Accumulator(1) / sum;
         for_each_key(keys, in_packs, [&](auto count, long long i) {
             constexpr int n = decltype(count)::value;
             Pack<n, Accumulator> values;
