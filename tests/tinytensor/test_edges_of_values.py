@@ -144,6 +144,17 @@ def test_the_std_of_numbers_whose_squares_overflow_or_vanish():
         np.testing.assert_allclose(tt.grad(x.std(), x).numpy(), [-0.3563483, -0.0890871, 0.4454354], rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "row", [[1e30, 0.0, 1e30, 1e30], [0.0, 1e30, 1e30, 1e30], [1e30, 1e30, 0.0, 1.0], [1e-30, 1e-30, 1e30, 1e30]]
+)
+def test_products_are_taken_in_order(row):
+    x = np.array(row, "float32")
+    with np.errstate(all="ignore"):
+        products = np.multiply.accumulate(x)
+    np.testing.assert_array_equal(tt.cumprod(tt.tensor(x)).numpy(), products)
+    np.testing.assert_array_equal(tt.prod(tt.tensor(x)).numpy(), products[-1])
+
+
 # ------------------------------------------------------------------------------------------ ends of the domain of losses
 
 
@@ -297,6 +308,13 @@ def test_a_query_that_is_not_a_number_spoils_its_own_row_alone(is_causal):
         np.testing.assert_allclose(np.delete(got, 3, 2), np.delete(expected, 3, 2), rtol=1e-5, atol=1e-6)
     assert not d_key[:, :, HIDDEN].any()
     assert not d_value[:, :, HIDDEN].any()
+
+
+def test_scores_that_are_all_minus_infinity_are_not_hidden_keys():
+    query, key = tt.tensor([[-inf]]), tt.ones((3, 1))
+    assert np.isnan(tt.scaled_dot_product_attention(query, key, key).numpy()).all()
+    seen = tt.ones((1, 3), dtype=bool)
+    assert not tt.scaled_dot_product_attention(query, key, key, mask=seen).numpy().any()  # as for a row of a mask without keys
 
 
 # ---------------------------------------------------------------------------------------------------- activations far out

@@ -147,22 +147,27 @@ def _in_dtype_of_products(x: Tensor) -> tuple[Tensor, Any]:
     return (astype(x, default_dtype) if wide(x.dtype) is not None else x), x.dtype
 
 
+@op(x=lambda g, x: expand_dims(g, -1) * _products_before(x, -1) * flip(_products_before(flip(x, -1), -1), -1))
+def _prod(x: Any) -> Any:
+    """The product over the last axis, in order."""
+    return xp.prod(x, axis=-1)
+
+
+def _products_before(x: Any, axis: int) -> Any:
+    """For each element the product of those before it; 1 for the first."""
+    first = split(x, [1], axis)[0]
+    return _cumprod(concatenate([power(first, 0), split(x, [-1], axis)[0]], axis), axis)
+
+
 @composite
 def prod(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """The product over ``axis``. It multiplies the two halves with each other, so the gradient is right even where elements
-    are 0."""
+    """The product over ``axis``. Nothing is divided by an element, so the gradient is right even where elements are 0."""
     x, dtype = _in_dtype_of_products(x)
     axes = normalize_axes(axis, x.ndim, "prod: axis")
     kept = [a for a in range(x.ndim) if a not in axes]
-    out = reshape(transpose(x, [*kept, *axes]), (*[x.shape[a] for a in kept], math.prod(x.shape[a] for a in axes)))
-    if out.shape[-1] == 0:
-        out = sum(out, -1, keepdims=True) + 1
-    while (length := out.shape[-1]) > 1:
-        half = length // 2
-        product = out[..., :half] * out[..., half : 2 * half]
-        out = concatenate([product, out[..., 2 * half :]], -1) if length % 2 else product
+    out = _prod(reshape(transpose(x, [*kept, *axes]), (*[x.shape[a] for a in kept], math.prod(x.shape[a] for a in axes))))
     out = out if out.dtype == dtype else astype(out, dtype)
-    return reshape(out, [1 if a in axes else n for a, n in enumerate(x.shape)] if keepdims else [x.shape[a] for a in kept])
+    return reshape(out, [1 if a in axes else n for a, n in enumerate(x.shape)]) if keepdims else out
 
 
 def _gradient_of_extremum(g: Any, x: Any, out: Any, axis: Axes, keepdims: bool) -> Any:
@@ -296,20 +301,33 @@ def cumsum(x: Tensor, axis: int | None = None) -> Tensor:
     return _cumsum(*_with_axis(x, axis, "cumsum: axis"))
 
 
+def _cumprod_gradient(g: Any, x: Any, axis: int) -> Any:
+    """The products before an element times s, where s = g + next x * next s. Nothing is divided by an element.
+
+    Step by step, s contains what comes from the next 1, 2, 4, ... places, and ``factor`` is the product of so many next x.
+    """
+    s, length, step = g, x.shape[axis], 1
+    factor = split(x, [1], axis)[1]
+    while step < length:
+        near, rest = split(s, [length - step], axis)
+        s = concatenate([near + factor * split(s, [step], axis)[1], rest], axis)
+        if 2 * step < length:
+            factor = split(factor, [-step], axis)[0] * split(factor, [step], axis)[1]
+        step *= 2
+    return _products_before(x, axis) * s
+
+
+@op(x=_cumprod_gradient)
+def _cumprod(x: Any, axis: int) -> Any:
+    return xp.cumprod(x, axis=axis)
+
+
 @composite
 def cumprod(x: Tensor, axis: int | None = None) -> Tensor:
-    """The running product along ``axis`` (None: of the flattened x).
-
-    Step by step, each element is multiplied by the one that is 1, 2, 4, ... places before it. So the gradient is right even
-    where elements are 0.
-    """
+    """The running product along ``axis`` (None: of the flattened x). The gradient is right even where elements are 0."""
     x, axis = _with_axis(x, axis, "cumprod: axis")
     out, dtype = _in_dtype_of_products(x)
-    length, step = x.shape[axis], 1
-    while step < length:
-        first, rest = split(out, [step], axis)
-        out = concatenate([first, rest * split(out, [length - step], axis)[0]], axis)
-        step *= 2
+    out = _cumprod(out, axis)
     return out if out.dtype == dtype else astype(out, dtype)
 
 
