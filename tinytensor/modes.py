@@ -70,13 +70,15 @@ class Modes:
 
     def without(self, switch: Switched) -> Modes:
         """The modes after this context, which need not be the innermost: generators may leave theirs in any order."""
-        inner, found = [], self
-        while found.switch is not switch:
-            if found.outer is None or found.switch is None:  # it was entered in another thread or task
-                return self
+        if self.switch is switch and self.outer is not None:  # as a ``with`` leaves it
+            return self.outer
+        inner: list[Switched] = []
+        found: Modes | None = self
+        while found is not None and found.switch is not None and found.switch is not switch:
             inner.append(found.switch)
             found = found.outer
-        assert found.outer is not None
+        if found is None or found.outer is None:  # it was entered in another thread or task
+            return self
         return functools.reduce(Modes.inside, reversed(inner), found.outer)
 
 
