@@ -7,7 +7,7 @@ kernels/numpy, trace.
 """
 
 import sys
-from typing import TYPE_CHECKING, Any
+import typing
 
 from tinytensor import functional, linalg, nn, optim, parallel, random
 from tinytensor.backend import BackendError
@@ -44,9 +44,9 @@ from tinytensor.random import seed
 from tinytensor.tensor import Tensor, grad
 from tinytensor.trace import opaque, trace
 
-if not TYPE_CHECKING:  # a type checker would take every name for one that is here
+if not typing.TYPE_CHECKING:  # a type checker would take every name for one that is here
 
-    def __getattr__(name: str) -> Any:
+    def __getattr__(name: str) -> object:
         raise _missing("tinytensor", name, sys.modules[__name__])
 
 

@@ -244,7 +244,7 @@ def _check_weights(weights: Any, num_samples: int, replacement: bool) -> None:
     if not ((weights >= 0) & (weights < math.inf)).all():
         raise ValueError(f"multinomial: weights must be finite and not negative, and these {weights.shape} are not")
     needed = 1 if replacement else num_samples
-    fewest = (weights > 0).sum(-1).min(initial=weights.shape[-1])
+    fewest = min((weights > 0).sum(-1).reshape(-1).tolist(), default=needed)
     if fewest < needed:
         remedy = "" if replacement else ": draw fewer, or with replacement=True"
         raise ValueError(f"multinomial needs {needed} weights above 0 in each row, and a row has {fewest}{remedy}")
@@ -252,9 +252,8 @@ def _check_weights(weights: Any, num_samples: int, replacement: bool) -> None:
 
 def _with_replacement(rows: Any, count: int) -> Any:
     """For each number drawn, the first place up to which the weights add up to more than it."""
-    sums = host.cumsum(
-        rows / rows.max(-1, keepdims=True, initial=0), axis=-1
-    )  # a sum of the weights themselves may be infinite
+    largest = host.maximum.reduce(rows, -1, keepdims=True, initial=0)
+    sums = host.cumsum(rows / largest, axis=-1)  # a sum of the weights themselves may be infinite
     ends = sums[:, -1:]
     drawn = host.minimum(generator().random((len(rows), count)) * ends, host.nextafter(ends, 0))  # rounding may give the end
     return host.array([host.searchsorted(*pair, side="right") for pair in zip(sums, drawn)], host.int64).reshape(drawn.shape)

@@ -24,7 +24,8 @@ ALIKE = """
     abs acos=arccos asin=arcsin atan=arctan ceil cos cosh erf exp exp2 expm1 floor isfinite isinf isnan log log10 log1p log2
     bitwise_not=invert logical_not neg=negative reciprocal round rsqrt sgn=sign sigmoid sign sin sinh sqrt square tan tanh trunc
 
-    nn.functional.elu=elu nn.functional.gelu=gelu nn.functional.glu=glu nn.functional.leaky_relu=leaky_relu
+    nn.functional.elu=elu nn.functional.gelu=gelu nn.functional.glu=glu nn.functional.group_norm=group_norm
+    nn.functional.leaky_relu=leaky_relu
     nn.functional.logsigmoid=logsigmoid nn.functional.relu=relu nn.functional.silu=silu
 
     allclose bitwise_and bitwise_or bitwise_xor clamp=clip div.no_rounding_mode=divide eq=equal floor_divide

@@ -78,7 +78,7 @@ def mean(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     return sum_over(widened(x), _axes(axis, x), keepdims) / size_along(x.shape, axis, "mean")
 
 
-def _degrees_of_freedom(shape: Any, axis: Axes, ddof: int) -> int:
+def _degrees_of_freedom(shape: Any, axis: Axes, ddof: float) -> int:
     """n - ddof, but at least 0. Where it is 0, var and std are infinite, or NaN if all elements are equal."""
     count = size_along(shape, axis, "var") - ddof
     return count if count > 0 else 0
@@ -106,14 +106,14 @@ def centred(x: Any, axis: Axes) -> Any:
     return shifted - mean(shifted, axis, True)
 
 
-def _var_gradient(g: Any, x: Any, axis: Axes, keepdims: bool, ddof: int) -> Any:
+def _var_gradient(g: Any, x: Any, axis: Axes, keepdims: bool, ddof: float) -> Any:
     x = widened(x)
     distance = centred(x, axis)
     return _with_reduced_axes(g, x.ndim, axis, keepdims) * distance * 2.0 / _degrees_of_freedom(x.shape, axis, ddof)
 
 
 @op(floating=True, x=_var_gradient)
-def var(x: Tensor, axis: Axes = None, keepdims: bool = False, ddof: int = 0) -> Tensor:
+def var(x: Tensor, axis: Axes = None, keepdims: bool = False, ddof: float = 0) -> Tensor:
     """The variance over ``axis``: the sum of squared distances from the mean, divided by n - ddof. The default ddof=0 gives
     the biased variance, as in NumPy."""
     distance = centred(widened(x), axis)
@@ -121,7 +121,7 @@ def var(x: Tensor, axis: Axes = None, keepdims: bool = False, ddof: int = 0) -> 
     return sum_over(distance, _axes(axis, x), keepdims) / _degrees_of_freedom(x.shape, axis, ddof)
 
 
-def _std_gradient(g: Any, x: Any, out: Any, axis: Axes, keepdims: bool, ddof: int) -> Any:
+def _std_gradient(g: Any, x: Any, out: Any, axis: Axes, keepdims: bool, ddof: float) -> Any:
     x = widened(x)
     deviation = _with_reduced_axes(where(out == 0, 1.0, out), x.ndim, axis, keepdims)
     distance = centred(x, axis) / deviation
@@ -129,7 +129,7 @@ def _std_gradient(g: Any, x: Any, out: Any, axis: Axes, keepdims: bool, ddof: in
 
 
 @op(floating=True, x=_std_gradient)
-def std(x: Tensor, axis: Axes = None, keepdims: bool = False, ddof: int = 0) -> Tensor:
+def std(x: Tensor, axis: Axes = None, keepdims: bool = False, ddof: float = 0) -> Tensor:
     """The standard deviation over ``axis``. Its gradient is 0 where all elements are equal."""
     x = widened(x)
     squares = xp.square(centred(x, axis), dtype="float64")  # as in float32 they easily overflow or vanish

@@ -7,20 +7,26 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from tinytensor.backend import xp
+from tinytensor.backend import host, is_host_array, xp
 
 FAR = 1e4  # beyond it a sigmoid is 0 or 1 to the last bit. With it in place of infinity no product is NaN
 
 
 def limited(x: Any, highest: float, out: Any = None) -> Any:
     """x from -FAR to ``highest``. Beyond, infinity would be multiplied by 0, and powers of x may overflow."""
-    return x.clip(*_bounds(highest, x.dtype), out=out)
+    if is_host_array(x):
+        return x.clip(*_bounds(highest, x.dtype), out=out)
+    found = x.clip(-FAR, highest).astype(x.dtype, copy=False)  # on a GPU numbers next to bfloat16 make float32
+    if out is None:
+        return found
+    out[...] = found
+    return out
 
 
 @functools.lru_cache(maxsize=16)
 def _bounds(highest: float, dtype: Any) -> tuple[Any, Any]:
     """The bounds as arrays. With Python numbers NumPy takes twice as long, which matters where x holds a single token."""
-    return xp.asarray(-FAR, dtype), xp.asarray(highest, dtype)
+    return host.asarray(-FAR, dtype), host.asarray(highest, dtype)
 
 
 def sigmoid(x: Any) -> Any:
