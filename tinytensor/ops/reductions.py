@@ -78,7 +78,7 @@ def mean(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
     return sum_over(widened(x), _axes(axis, x), keepdims) / size_along(x.shape, axis, "mean")
 
 
-def _degrees_of_freedom(shape: Any, axis: Axes, ddof: float) -> int:
+def _degrees_of_freedom(shape: Any, axis: Axes, ddof: float) -> float:
     """n - ddof, but at least 0. Where it is 0, var and std are infinite, or NaN if all elements are equal."""
     count = size_along(shape, axis, "var") - ddof
     return count if count > 0 else 0
