@@ -9,7 +9,8 @@ from typing import Any
 from tinytensor.arguments import checked
 from tinytensor.backend import DType, bool_dtype, default_dtype, host, index_dtype, no_warnings, xp
 from tinytensor.checks import check_fits, check_not_masked
-from tinytensor.tensor import Tensor, as_array, on_host
+from tinytensor.conversion import as_array, on_host
+from tinytensor.tensor import Tensor
 
 Shape = int | Sequence[int]
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from tinytensor.arguments import checked, shown
 from tinytensor.backend import Array, is_array, is_floating
 from tinytensor.changes import note_change
+from tinytensor.conversion import as_array
 from tinytensor.missing import missing
 from tinytensor.nn.leaves import clear_gradients, convert_, overwrite, replace_data
-from tinytensor.tensor import Tensor, as_array
+from tinytensor.tensor import Tensor
 
 Self = TypeVar("Self", bound="Module")
 

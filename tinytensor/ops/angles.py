@@ -1,7 +1,7 @@
-"""Elementwise functions of a point's coordinates and of angles, and the inverse hyperbolic functions.
+"""Elementwise functions of angles and of a point's coordinates, and the hyperbolic ones, but for ``tanh``.
 
-The other trigonometric functions are in elementwise.py. Squares easily overflow or underflow, so no rule here computes
-x * x + y * y: they divide twice by its root, which ``hypot`` gives.
+Squares easily overflow or underflow, so no rule of a point computes x * x + y * y: it divides twice by its root, which
+``hypot`` gives.
 """
 
 # Annotations tell what users pass; the bodies get arrays.
@@ -20,10 +20,59 @@ if TYPE_CHECKING:
     from tinytensor.tensor import Tensor
 
 __all__ = [
-    "arccosh", "arcsinh", "arctan2", "arctanh", "degrees", "hypot", "radians",
+    "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "cos", "cosh", "degrees", "hypot", "radians",
+    "sin", "sinh", "tan",
 ]  # fmt: skip
 
 _DEGREES = 180.0 / math.pi  # in one radian
+
+
+@op(floating=True, x=lambda g, x: g * cos(x))
+def sin(x: Tensor) -> Tensor:
+    """The sine of x in radians."""
+    return xp.sin(x)
+
+
+@op(floating=True, x=lambda g, x: -g * sin(x))
+def cos(x: Tensor) -> Tensor:
+    """The cosine of x in radians."""
+    return xp.cos(x)
+
+
+@op(floating=True, x=lambda g, out: g * (out * out + 1.0))
+def tan(x: Tensor) -> Tensor:
+    """The tangent of x in radians."""
+    return xp.tan(x)
+
+
+@op(floating=True, x=lambda g, x: g / _safe_divisor(g, sqrt(1.0 - x * x)))
+def arcsin(x: Tensor) -> Tensor:
+    """The angle from -pi/2 to pi/2 whose sine is x. NaN unless -1 <= x <= 1."""
+    return xp.arcsin(x)
+
+
+@op(floating=True, x=lambda g, x: -g / _safe_divisor(g, sqrt(1.0 - x * x)))
+def arccos(x: Tensor) -> Tensor:
+    """The angle from 0 to pi whose cosine is x. NaN unless -1 <= x <= 1."""
+    return xp.arccos(x)
+
+
+@op(floating=True, x=lambda g, x: g / (x * x + 1.0))
+def arctan(x: Tensor) -> Tensor:
+    """The angle from -pi/2 to pi/2 whose tangent is x."""
+    return xp.arctan(x)
+
+
+@op(floating=True, x=lambda g, x: g * cosh(x))
+def sinh(x: Tensor) -> Tensor:
+    """The hyperbolic sine."""
+    return xp.sinh(x)
+
+
+@op(floating=True, x=lambda g, x: g * sinh(x))
+def cosh(x: Tensor) -> Tensor:
+    """The hyperbolic cosine."""
+    return xp.cosh(x)
 
 
 def _nonzero(distance: Any) -> Any:

@@ -2,9 +2,8 @@
 
 Operands broadcast as in NumPy. The engine sums a gradient back to its operand's shape, so no rule mentions shapes.
 
-Comparisons, logic and bitwise ops are in comparisons.py, activations in activations.py, ``arctan2`` and the inverse hyperbolic
-functions in angles.py. But ``tanh`` is here, beside the other hyperbolic functions, and so is ``sigmoid``, because the rule of
-``logaddexp`` uses it.
+Comparisons, logic and bitwise ops are in comparisons.py, activations in activations.py, functions of angles in angles.py. But
+``tanh`` and ``sigmoid`` are here, because the rule of ``logaddexp`` and activations use them.
 """
 
 # Annotations tell what users pass; the bodies get arrays.
@@ -27,10 +26,10 @@ if TYPE_CHECKING:
 Mask = Any  # a tensor or an array of booleans, which may be a list of them, or a single one
 
 __all__ = [
-    "abs", "add", "arccos", "arcsin", "arctan", "ceil", "clip", "copy", "cos", "cosh", "divide", "erf", "exp", "exp2",
+    "abs", "add", "ceil", "clip", "copy", "divide", "erf", "exp", "exp2",
     "expm1", "floor", "floor_divide", "log", "log1p", "log2", "log10", "logaddexp", "masked_fill", "maximum", "minimum",
-    "multiply", "negative", "power", "reciprocal", "remainder", "round", "rsqrt", "sigmoid", "sign", "sin", "sinh", "sqrt",
-    "square", "subtract", "tan", "tanh", "trunc", "where",
+    "multiply", "negative", "power", "reciprocal", "remainder", "round", "rsqrt", "sigmoid", "sign", "sqrt",
+    "square", "subtract", "tanh", "trunc", "where",
 ]  # fmt: skip
 
 
@@ -263,54 +262,6 @@ def log10(x: Tensor) -> Tensor:
 def log1p(x: Tensor) -> Tensor:
     """log(1 + x), accurate even for small x."""
     return xp.log1p(x)
-
-
-@op(floating=True, x=lambda g, x: g * cos(x))
-def sin(x: Tensor) -> Tensor:
-    """The sine of x in radians."""
-    return xp.sin(x)
-
-
-@op(floating=True, x=lambda g, x: -g * sin(x))
-def cos(x: Tensor) -> Tensor:
-    """The cosine of x in radians."""
-    return xp.cos(x)
-
-
-@op(floating=True, x=lambda g, out: g * (out * out + 1.0))
-def tan(x: Tensor) -> Tensor:
-    """The tangent of x in radians."""
-    return xp.tan(x)
-
-
-@op(floating=True, x=lambda g, x: g / _safe_divisor(g, sqrt(1.0 - x * x)))
-def arcsin(x: Tensor) -> Tensor:
-    """The angle from -pi/2 to pi/2 whose sine is x. NaN unless -1 <= x <= 1."""
-    return xp.arcsin(x)
-
-
-@op(floating=True, x=lambda g, x: -g / _safe_divisor(g, sqrt(1.0 - x * x)))
-def arccos(x: Tensor) -> Tensor:
-    """The angle from 0 to pi whose cosine is x. NaN unless -1 <= x <= 1."""
-    return xp.arccos(x)
-
-
-@op(floating=True, x=lambda g, x: g / (x * x + 1.0))
-def arctan(x: Tensor) -> Tensor:
-    """The angle from -pi/2 to pi/2 whose tangent is x."""
-    return xp.arctan(x)
-
-
-@op(floating=True, x=lambda g, x: g * cosh(x))
-def sinh(x: Tensor) -> Tensor:
-    """The hyperbolic sine."""
-    return xp.sinh(x)
-
-
-@op(floating=True, x=lambda g, x: g * sinh(x))
-def cosh(x: Tensor) -> Tensor:
-    """The hyperbolic cosine."""
-    return xp.cosh(x)
 
 
 @op(floating=True, x=lambda g, out: g * (1.0 - out * out))
