@@ -16,11 +16,7 @@ def limited(x: Any, highest: float, out: Any = None) -> Any:
     """x from -FAR to ``highest``. Beyond, infinity would be multiplied by 0, and powers of x may overflow."""
     if is_host_array(x):
         return x.clip(*_bounds(highest, x.dtype), out=out)
-    found = x.clip(-FAR, highest).astype(x.dtype, copy=False)  # on a GPU numbers next to bfloat16 make float32
-    if out is None:
-        return found
-    out[...] = found
-    return out
+    return x.clip(-FAR, highest).astype(x.dtype, copy=False)  # on a GPU numbers next to bfloat16 make float32
 
 
 @functools.lru_cache(maxsize=16)
@@ -31,6 +27,10 @@ def _bounds(highest: float, dtype: Any) -> tuple[Any, Any]:
 
 def sigmoid(x: Any) -> Any:
     """1 / (1 + exp(-x)) for floating-point x. No exponential overflows, because no exponent is positive."""
+    if not is_host_array(x):  # on a GPU, where numbers next to bfloat16 make float32, so that the result is rounded once
+        out = xp.exp(xp.minimum(x, 0))
+        out /= 1.0 + xp.exp(-xp.absolute(x))
+        return out
     out, total = xp.empty(x.shape, x.dtype), xp.empty(x.shape, x.dtype)
     xp.absolute(x, out=total)
     xp.negative(total, out=total)
