@@ -166,7 +166,7 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, 
     config = setup.settings(TrainingConfig, defaults["training"])
     text_config = setup.settings(TextConfig, defaults["text"])
     start = load_start(chosen.init_from) if chosen.init_from and not setup.is_resumed else None
-    text, source = setup.text(arguments.data)
+    text, source = setup.text(arguments.data, arguments.field)
     if start is not None:
         tokenizer = setup.tokenizer(lambda: start[1])
         model_config = setup.settings(kind, vars(start[0].config))

@@ -116,7 +116,7 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, 
     setup = RunSetup(folder, arguments, {"model": BertConfig, "training": TrainingConfig, "text": TextConfig})
     text_config = setup.settings(TextConfig)
     config = setup.settings(TrainingConfig, TRAINING)
-    text, source = setup.text(arguments.data)
+    text, source = setup.text(arguments.data, arguments.field)
     tokenizer = setup.tokenizer(lambda: WordPieceTokenizer.train(text, text_config.wordpieces, progress=True))
     special = with_wordpieces(tokenizer, folder.tokenizer).special
     longest = text_config.window + 2  # with [CLS] and [SEP] around it

@@ -37,6 +37,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         run_command,
         some_path,
     )
+    from tinyformer.data.folders import mark_results
     from tinyformer.data.reading import TextSource, fingerprint
     from tinyformer.markov import KneserNey, SkipVotes, TransitionTable
     from tinyformer.plots import if_possible, loss_by_order
@@ -227,7 +228,7 @@ class TextData:
 
 def read(arguments: argparse.Namespace) -> TextData:
     """The text and what goes with it, and the folder of the results, which is made. What the user did wrong shows here."""
-    text, source = open_text(arguments.data)
+    text, source = open_text(arguments.data, field=arguments.field)
     tokenizer = CharTokenizer.train(text)
     ids = host.asarray(tokenizer.encode(text))
     cut = int(len(ids) * (1 - VALIDATION))
@@ -240,6 +241,7 @@ def read(arguments: argparse.Namespace) -> TextData:
     out = Path(arguments.out)
     check_folder(out)
     out.mkdir(parents=True, exist_ok=True)
+    mark_results(out)
     return TextData(text, source.name, tokenizer, ids, cut, prompt, gpt)
 
 

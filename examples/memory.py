@@ -49,6 +49,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         setting,
         train_to_end,
     )
+    from tinyformer.data.folders import mark_results
     from tinyformer.data.recall import RecallBatches, RecallTask, recall_batch
     from tinyformer.memory import check_model_fits
     from tinyformer.models.input_gradients import input_gradients
@@ -236,6 +237,7 @@ def folder_of(kind: str, arguments: argparse.Namespace) -> RunFolder:
 
 def report(results: dict[str, Result], out: Path) -> None:
     """Print the table, and write the figures as CSV and as pictures."""
+    mark_results(out)
     chance = 1 / next(iter(results.values())).task.symbols
     print_table(results, chance)
     named = {KINDS[kind]: result for kind, result in results.items()}

@@ -39,6 +39,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         settings_from,
         some_path,
     )
+    from tinyformer.data.folders import mark_results
     from tinyformer.plots import if_possible, word_map
     from tinyformer.word_vectors import (
         Corpus,
@@ -116,9 +117,9 @@ def refuse(arguments: argparse.Namespace, names: Iterable[str], why: str) -> Non
             raise SettingError(f"{name} {why}")
 
 
-def read(path: str | None, flag: str, config: TextConfig) -> Corpus:
-    """The words of a text, for which ``flag`` gave the path."""
-    text, source = open_text(path, flag)
+def read(path: str | None, flag: str, field: str | None, config: TextConfig) -> Corpus:
+    """The words of a text, or of a field of it, for which ``flag`` gave the path."""
+    text, source = open_text(path, flag, field)
     corpus = Corpus.of(passages(text, config.end), config.min_count, source.name)
     print(
         f"{source.name}: {corpus.num_words:,} words, of which {len(corpus.vocabulary):,} different ones occur at least "
@@ -159,6 +160,7 @@ def keep(vectors: WordVectors, stopped: str, path: Path) -> None:
     """Save vectors, also those of a training that was stopped, but these beside complete ones."""
     if stopped:
         path = path.with_stem(f"{path.stem}-unfinished")
+    mark_results(path.parent)
     save_vectors(vectors, path)
     print(f"Stopped by {stopped}; the vectors so far are in {path}" if stopped else f"Saved the vectors to {path}")
 
@@ -304,7 +306,7 @@ def parse(words: list[str]) -> argparse.Namespace:
         description="Train word vectors on a text, and show what they know: neighbours, analogies, odd ones out and a map.",
     )
     source = parser.add_mutually_exclusive_group()
-    add_text_flag(source)
+    add_text_flag(parser, source)
     source.add_argument(
         "--vectors", help="no training: vectors of this file, in word2vec's text format", type=some_path, metavar="FILE"
     )
@@ -344,7 +346,7 @@ def run(arguments: argparse.Namespace) -> None:
 def ask(arguments: argparse.Namespace) -> None:
     """Read vectors from a file, and show what they know."""
     kinds = (TextConfig, Word2VecConfig)
-    settings = [field.name for kind in kinds for field in dataclasses.fields(kind)]
+    settings = ["field", *(field.name for kind in kinds for field in dataclasses.fields(kind))]
     refuse(arguments, settings, "is a setting of training, and --vectors need none")
     vectors = load_vectors(arguments.vectors, arguments.limit)
     if len(vectors) < 2:
@@ -362,7 +364,7 @@ def learn(arguments: argparse.Namespace) -> None:
         names, paths, flag = ["first.txt", "second.txt"], arguments.compare, "--compare"
     config, settings = settings_of(arguments)
     check_free(out, names, arguments.overwrite)
-    corpora = [read(path, flag, config) for path in paths]
+    corpora = [read(path, flag, arguments.field, config) for path in paths]
     for corpus, path in zip(corpora, paths):
         check_words(arguments, corpus.vocabulary, f" in {path}" if arguments.compare else "")
     if arguments.compare:

@@ -129,10 +129,20 @@ def some_path(text: str) -> str:
     return text
 
 
-def add_text_flag(parser: argparse.ArgumentParser) -> None:
-    """Give the parser --data, for a text."""
+def some_text(text: str) -> str:
+    """The ``type`` of a flag for a name. An empty one is refused: it comes from a shell's variable that is not set."""
+    if not text:
+        raise argparse.ArgumentTypeError("the name is empty")
+    return text
+
+
+def add_text_flag(parser: argparse.ArgumentParser, group: argparse._MutuallyExclusiveGroup | None = None) -> None:
+    """Give the parser --data, for a text, and --field, for a part of its records. ``group`` is a group of flags of which only
+    one can be given; --data is among them."""
     text = "a UTF-8 text file or a folder of them (default: Tiny Shakespeare, downloaded once)"
-    parser.add_argument("--data", help=text, metavar="PATH", type=some_path)
+    (group or parser).add_argument("--data", help=text, metavar="PATH", type=some_path)
+    text = "learn only this key or column of the data, which are .jsonl, .json, .csv or .tsv; or the number of a column"
+    parser.add_argument("--field", help=text, metavar="NAME", type=some_text)
 
 
 def add_model_flag(parser: argparse.ArgumentParser) -> None:
@@ -193,7 +203,7 @@ def folder_for(out: str, data: str | None) -> str:
     """The folder of a run that is given none: ``out``, followed by the name of the user's own data if there are any."""
     if data is None:
         return out
-    name = re.sub(r"(\.(txt|tsv|gz))+$", "", Path(data).resolve().name)
+    name = re.sub(r"(\.(txt|tsv|csv|jsonl|ndjson|json|gz))+$", "", Path(data).resolve().name)
     name = re.sub(r"[^\w.-]+", "_", name)
     return f"{out}-{name or 'data'}"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tinyformer.audio.samples import one_row
-from tinyformer.data.reading import check_file, read_bytes
+from tinyformer.data.files import check_file, read_bytes
 from tinyformer.errors import UserError
 from tinyformer.memory import check_fits
 from tinytensor.backend import host

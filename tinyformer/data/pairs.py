@@ -12,7 +12,7 @@ from typing import Any
 
 import tinytensor as tt
 from tinyformer.data.batches import Rows, padded
-from tinyformer.data.reading import READING, check_file, decoded, read_bytes
+from tinyformer.data.files import READING, check_file, decoded, read_bytes
 from tinyformer.errors import UserError
 from tinyformer.memory import check_fits
 from tinyformer.settings import check_counts

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tinyformer.data.reading import check_file, decoded, read_bytes
+from tinyformer.data.files import check_file, decoded, read_bytes
 from tinyformer.errors import UserError, shortened
 from tinyformer.word_vectors.corpus import composed
 from tinyformer.word_vectors.vectors import WordVectors

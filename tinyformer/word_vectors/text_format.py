@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
-from tinyformer.data.reading import check_file
+from tinyformer.data.files import check_file
 from tinyformer.errors import UserError, shortened
 from tinyformer.memory import check_fits
 from tinyformer.settings import check_counts
