@@ -44,8 +44,9 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.data.dates import dates
     from tinyformer.data.labelled import LabelledBatches
     from tinyformer.data.masking import MaskedBatches, Masking
+    from tinyformer.data.pair_columns import read_tsv
     from tinyformer.data.pair_files import PairFiles, one_line
-    from tinyformer.data.pairs import PairBatch, PairBatches, Specials, encode_pairs, read_tsv, read_two_files, split_pairs
+    from tinyformer.data.pairs import PairBatch, PairBatches, Specials, encode_pairs, read_two_files, split_pairs
     from tinyformer.data.reading import default_text, open_text, read_text
     from tinyformer.data.sentences import check_marks, labelled_sentences, likely_marks, sentence_parts, sentences_before
     from tinyformer.data.text import TextBatches
@@ -128,8 +129,9 @@ _NAMES = {
     "data.dates": "dates",
     "data.labelled": "LabelledBatches",
     "data.masking": "MaskedBatches Masking",
+    "data.pair_columns": "read_tsv",
     "data.pair_files": "PairFiles one_line",
-    "data.pairs": "PairBatch PairBatches Specials encode_pairs read_tsv read_two_files split_pairs",
+    "data.pairs": "PairBatch PairBatches Specials encode_pairs read_two_files split_pairs",
     "data.reading": "default_text open_text read_text",
     "data.sentences": "check_marks labelled_sentences likely_marks sentence_parts sentences_before",
     "data.text": "TextBatches",

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tinyformer.data.encodings import encoding_of
 from tinyformer.errors import UserError, plain_errors
 from tinyformer.old_names import new_value, old_names
 from tinyformer.settings import settings_from
@@ -323,4 +324,6 @@ def _text_of_input(read: Callable[[], _Text]) -> _Text:
     try:
         return read()
     except UnicodeDecodeError as error:
-        raise UserError(f"the input is not {error.encoding} text: convert it, as in iconv -t UTF-8") from None
+        name = encoding_of(error.object)
+        how = f": convert it, as in iconv -f {name} -t UTF-8" if name not in (None, "UTF-8") else ", or is damaged"
+        raise UserError(f"the input is not {error.encoding} text{how}") from None

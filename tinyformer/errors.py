@@ -5,6 +5,7 @@ This file imports only the standard library, so that it can report that another 
 
 from __future__ import annotations
 
+import codecs
 import errno
 import io
 import os
@@ -52,7 +53,7 @@ def plain_errors() -> Iterator[None]:
     exits with status 130. If nobody reads the output any more, as in ``| head``, the script ends with status 1 and no message.
 
     Inside the context, a standard stream that was closed is replaced by an empty one, input that is no text is an error, and a
-    character that the console cannot show is printed as ``?``.
+    character that the console cannot show is printed as ``?``. Where the locale is ASCII, files and pipes are UTF-8.
     """
     _mend_streams()
     try:
@@ -74,12 +75,20 @@ def _mend_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
-    if isinstance(sys.stdin, io.TextIOWrapper) and sys.stdin.errors != "strict":
-        sys.stdin.reconfigure(errors="strict")  # the locale C.UTF-8 lets bytes pass that are no text
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(encoding=_encoding(sys.stdin), errors="strict")  # C.UTF-8 lets bytes pass that are no text
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
+        sys.stdout.reconfigure(encoding=_encoding(sys.stdout), errors="replace")
     if not sys.warnoptions:  # such as overflow: if a loss becomes NaN, training says so itself
         warnings.filterwarnings("ignore", category=RuntimeWarning)
+
+
+def _encoding(stream: io.TextIOWrapper) -> str:
+    """The encoding of a standard stream. A locale of ASCII tells what the terminal can show, but files and pipes are UTF-8
+    there, too, as all our files are."""
+    if codecs.lookup(stream.encoding).name == "ascii" and not stream.isatty() and "PYTHONIOENCODING" not in os.environ:
+        return "utf-8"
+    return stream.encoding
 
 
 def _end(message: str, status: int) -> NoReturn:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tinyformer.data.pairs import Pair, read_tsv, read_two_files, split_pairs, without_empty
+from tinyformer.data.pair_columns import read_tsv
+from tinyformer.data.pairs import Pair, read_two_files, split_pairs, without_empty
 from tinyformer.errors import UserError
 
 

@@ -60,21 +60,6 @@ def _unpacked(path: str | Path) -> bytearray:
     return content
 
 
-def read_tsv(path: str | Path) -> list[Pair]:
-    """Pairs from a file with a sentence, a tab and its translation on each line. Further columns are ignored. Raises UserError
-    for a line without a tab."""
-    pairs = []
-    for number, line in enumerate(read_lines(path), start=1):
-        columns = line.rstrip("\r").split("\t")
-        if len(columns) < 2:
-            if not line.strip():
-                columns = ["", ""]
-            else:
-                raise UserError(f"{path}, line {number}: no tab between a sentence and its translation")
-        pairs.append((columns[0].strip(), columns[1].strip()))
-    return pairs
-
-
 def read_two_files(source: str | Path, target: str | Path) -> list[Pair]:
     """Pairs from two files, line by line. Raises UserError if the files have different numbers of lines."""
     sources, targets = read_lines(source), read_lines(target)

@@ -16,6 +16,7 @@ from tinyformer.errors import UserError, shortened
 from tinyformer.memory import check_fits
 from tinyformer.settings import check_counts
 from tinyformer.word_vectors.vectors import WordVectors
+from tinyformer.wording import counted
 from tinytensor.backend import Array, host
 from tinytensor.io import atomic_write
 
@@ -40,7 +41,8 @@ def save_vectors(vectors: WordVectors, path: str | Path) -> None:
 def load_vectors(path: str | Path, limit: int | None = None) -> WordVectors:
     """Read word vectors, or the first ``limit`` of them: published files have the frequent words first.
 
-    The first line with the number of words and the width may be missing. Raises UserError, which names the file and the line,
+    The first line with the number of words and the width may be missing. Of a word that is there twice the first vector counts;
+    a line is printed then. Raises UserError, which names the file and the line,
     for a file that is missing, damaged, cut off or of another kind. Raises SettingError for a limit below 1.
     """
     size = check_file(path, WANTED)
@@ -49,7 +51,11 @@ def load_vectors(path: str | Path, limit: int | None = None) -> WordVectors:
     else:
         check_fits(size // 3, f"what {path} has", "read fewer words, with limit", on_host=True)  # at most 12 bytes a number
     with open(path, "rb") as file:
-        return _Reader(path, file).read(limit)
+        reader = _Reader(path, file)
+        vectors = reader.read(limit)
+    if reader.repeated:
+        print(f"{path}: {counted(reader.repeated, 'line')} left out, whose word is there already: its first vector counts")
+    return vectors
 
 
 class _Reader:
@@ -60,6 +66,7 @@ class _Reader:
         self.lines = self._decoded(file)
         self.number = 0  # of the line that was read last, from 1
         self.is_ended = False  # whether that line has an end
+        self.repeated = 0  # lines whose word is on an earlier one, too
 
     def _decoded(self, file: BinaryIO) -> Iterator[str]:
         for self.number, line in enumerate(file, start=1):
@@ -81,7 +88,7 @@ class _Reader:
         for line in lines:
             if limit is not None and len(rows) == limit:
                 break
-            if count is not None and len(rows) == count:
+            if count is not None and len(rows) + self.repeated == count:
                 if line:
                     raise self._error(f"there are more words than the {count:,} that line 1 tells of")
                 continue
@@ -89,11 +96,13 @@ class _Reader:
                 raise self._error("the line has no end: the file is cut off")
             word, row = self._entry(line, width)
             if word in found:
-                raise self._error(f"the word {shortened(word, 60)!r} is on line {found[word]}, too")
+                self.repeated += 1
+                continue
             found[word] = self.number
             rows.append(row)
-        if count is not None and len(rows) < min(count, limit or count):
-            raise self._error(f"the file ends after {len(rows):,} of {count:,} words: it is cut off")
+        read = len(rows) + self.repeated
+        if count is not None and read < count and (limit is None or len(rows) < limit):
+            raise self._error(f"the file ends after {read:,} of {count:,} words: it is cut off")
         if not rows:
             raise UserError(f"{self.path} has no vectors: {WANTED}")
         return WordVectors(found, host.stack(rows))
