@@ -17,6 +17,7 @@ from tinytensor import backend
 from tinytensor.arguments import checked
 from tinytensor.backend import host, is_host_array, xp
 from tinytensor.capturing import CaptureError, Number, Step
+from tinytensor.nn.hooks import any_hooks
 from tinytensor.tensor import Tensor
 
 _WARM_UPS = 3  # steps that run before: they compile kernels, choose algorithms, and make the optimizer's state
@@ -36,6 +37,7 @@ class capture:
 
     Raises CaptureError
 
+    * if any module has forward hooks;
     * if the function reads a value of the GPU (``.item()``, ``float(x)``, ``if x``), makes a tensor of numbers (``tt.tensor``,
       or an index in a list), draws random numbers except for dropout (``tt.checkpoint`` does, too), cuts a batch into shards,
       adds to gradients of the call before, or has another optimizer than Adam, AdamW and Muon;
@@ -72,6 +74,8 @@ class capture:
 
     def __call__(self, *inputs: Any) -> Any:
         """Do one step."""
+        if any_hooks():
+            raise CaptureError("a captured step would call no forward hooks: remove them, or call the function itself")
         if self._step is None:
             self._step = self._prepare(inputs)
         self._step.begin()

@@ -7,6 +7,7 @@ from tinytensor.missing import missing as _missing
 from tinytensor.nn import init
 from tinytensor.nn.cells import GRUCell, LSTMCell, RNNCell
 from tinytensor.nn.containers import ModuleDict, ModuleList, Sequential
+from tinytensor.nn.hooks import recording_outputs
 from tinytensor.nn.layers import (
     ELU,
     GELU,
@@ -59,6 +60,7 @@ __all__ = [
     "Softplus",
     "Tanh",
     "init",
+    "recording_outputs",
 ]
 
 if not TYPE_CHECKING:

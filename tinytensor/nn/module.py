@@ -11,6 +11,7 @@ from tinytensor.backend import Array, is_array, is_floating
 from tinytensor.changes import note_change
 from tinytensor.conversion import as_array
 from tinytensor.missing import missing
+from tinytensor.nn.hooks import HookHandle, Hooks
 from tinytensor.nn.leaves import clear_gradients, convert_, overwrite, replace_data
 from tinytensor.tensor import Tensor
 
@@ -57,6 +58,7 @@ class Module:
 
     training = True
     _buffer_names: tuple[str, ...] = ()
+    _forward_hooks: Hooks | None = None
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute. Raises TypeError if the value would silently replace a part by something else, and ValueError for a
@@ -101,11 +103,27 @@ class Module:
             raise missing("Module", name, self, type(self).__name__)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.forward(*args, **kwargs)
+        output = self.forward(*args, **kwargs)
+        return output if self._forward_hooks is None else self._forward_hooks.show("forward", self, args, output)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the module computes. Every subclass defines it."""
         raise TypeError(f"{type(self).__name__} has no forward method: write one")
+
+    @checked
+    def register_forward_hook(self, hook: Callable[[Any, tuple[Any, ...], Any], Any]) -> HookHandle:
+        """Call ``hook(module, inputs, output)`` after each call of this module; ``inputs`` are those without a keyword.
+
+        If it returns something other than None, that is the output. ``handle.remove()`` takes the hook away again, and so does
+        the end of ``with module.register_forward_hook(hook):``. A call of ``forward`` itself calls no hooks. As long as there
+        are hooks, traced functions run untraced, and captured steps raise CaptureError.
+
+        >>> linear = tt.nn.Linear(3, 2)
+        >>> with linear.register_forward_hook(lambda module, inputs, output: print(inputs[0].shape, output.shape)):
+        ...     _ = linear(tt.ones((5, 3)))
+        (5, 3) (5, 2)
+        """
+        return HookHandle(self, "forward", hook)
 
     # ------------------------------------------------------------------------------------------- finding the parts
 

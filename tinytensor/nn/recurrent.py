@@ -102,6 +102,8 @@ class Recurrent(Module):
             for direction in range(self.directions):
                 own = [kind[len(final)] for kind in first]
                 states = self.layer_states(x, self._weights(layer, direction), own, mask, bool(direction))
+                if self._forward_hooks is not None:
+                    states = self._forward_hooks.show("layer_states", self, (x, own), states)
                 outputs.append(states[0])
                 final.append([kind[0 if direction else -1] for kind in states])
             x = outputs[0] if self.directions == 1 else ops.concatenate(outputs, -1)
