@@ -13,13 +13,13 @@ from typing import Any
 
 # Where a name is looked up that is missing there: PyTorch's name for it begins like this in the table.
 _PLACES = {
-    "tinytensor": ("torch", "F", "nn"),
-    "tinytensor.functional": ("F", "torch", "nn"),
+    "tinytensor": ("torch", "F", "nn", "x"),
+    "tinytensor.functional": ("F", "torch", "nn", "x"),
     "tinytensor.nn": ("nn", "F"),
     "tinytensor.nn.init": ("nn.init",),
     "tinytensor.optim": ("optim", "nn.utils", "optim.lr_scheduler"),
     "tinytensor.random": ("torch",),
-    "Tensor": ("x", "torch"),
+    "Tensor": ("x", "torch", "F"),
     "Module": ("model",),
     "Optimizer": ("optimizer",),
 }
@@ -38,13 +38,42 @@ KEYWORDS = {  # PyTorch's names of arguments
     "unbiased": "ddof",
     "repeats": "reps",
     "value": "fill_value",
+    "diagonal": "k",
+    "steps": "num",
+    "shifts": "shift",
+    "attn_mask": "mask",
+    "start_dim": "start_axis",
+    "end_dim": "end_axis",
+    "gamma": "factor",
+    "step_size": "every",
+}
+NEEDLESS = {  # arguments of PyTorch's that have no counterpart
+    "device": "nothing is moved to a device",
+    "non_blocking": "nothing is moved to a device",
+    "inplace": "nothing is computed in place",
+    "fused": "steps are fused where there are kernels",
+    "foreach": "steps are fused where there are kernels",
+    "capturable": "tt.capture takes the optimizer as it is",
+    "generator": "each thread draws from its own generator, which tt.seed(0) starts",
+    "elementwise_affine": "weight and bias are asked for one by one",
+    "normalized_shape": "the last axis is normalized",
+    "size_average": "reduction says it",
+    "reduce": "reduction says it",
+}
+MISPLACED = {  # arguments at whose place PyTorch or NumPy takes something else
+    ("max", "axis"): "for the larger of two tensors there is tt.maximum",
+    ("min", "axis"): "for the smaller of two tensors there is tt.minimum",
+    ("layer_norm", "weight"): "there is no normalized_shape, as the last axis is normalized",
+    ("rms_norm", "weight"): "there is no normalized_shape, as the last axis is normalized",
+    ("normal", "std"): "the shape comes first, as in tt.random.normal((2, 3), 0, 1)",
+    ("uniform", "high"): "the shape comes first, as in tt.random.uniform((2, 3), 0, 1)",
 }
 
 
 @functools.lru_cache(maxsize=1)
-def _answers() -> dict[str, str]:
-    """By PyTorch's name, such as "x.view": its example, what is written here, and what to know."""
-    found: dict[str, str] = {}
+def _answers() -> dict[str, tuple[str, str]]:
+    """By PyTorch's name, such as "x.view": its example with what is written here, and what to know."""
+    found: dict[str, tuple[str, str]] = {}
     for line in Path(__file__).with_name("names_of_pytorch.md").read_text("utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if not line.startswith("| ") or len(cells) < 2 or cells[0] == "PyTorch":
@@ -55,16 +84,30 @@ def _answers() -> dict[str, str]:
             note = f" ({cells[2].replace('`', '')})" if len(cells) > 2 and cells[2] else ""
             name = re.match(r"[\w.]+", example)
             if name:
-                found.setdefault(name[0].rstrip("."), f"PyTorch's {example} is {here}{note}" if here else f"not here{note}")
+                answer = f"PyTorch's {example} is {here}" if here else "not here"
+                found.setdefault(name[0].rstrip("."), (answer, note))
     return found
 
 
 def missing(place: str, name: str, owner: Any, called: str = "") -> AttributeError:
     """The error for a missing attribute of ``owner``: a module of this library, or an object of the class ``place``."""
-    answers = _answers() if not name.startswith("_") else {}
-    answer = next((answers[f"{root}.{name}"] for root in _PLACES[place] if f"{root}.{name}" in answers), "")
+    answer = "" if name.startswith("_") else _answer(place, name, owner)
     text = f"{called or place} has no {name!r}" + (f": {answer}" if answer else "")
     return AttributeError(text, name=name, obj=owner)
+
+
+def _answer(place: str, name: str, owner: Any) -> str:
+    answers = _answers()
+    names = [f"{root}.{name}" for root in _PLACES[place]]
+    for full in names:
+        if full in answers:
+            return "".join(answers[full])
+    if hasattr(type(owner), f"{name}_") or f"{name}_" in getattr(owner, "__dict__", ()):
+        return f"it is {name}_ here"
+    inside = [answer for full, (answer, _) in answers.items() if full.startswith(tuple(f"{each}." for each in names))]
+    if inside:
+        return "; ".join(inside[:4])
+    return "".join(answers["x.add_"]) if name.endswith("_") and place == "Tensor" else ""
 
 
 class Count(int):
@@ -78,5 +121,6 @@ def unknown_argument(function: str, name: str, known: Sequence[str]) -> TypeErro
     """The error for an argument of a name that the function does not have."""
     ours = KEYWORDS.get(name, "")
     hint = f"PyTorch's {name} is {ours} here, and " if ours in known else ""
-    hint = "nothing is moved to a device, and " if name == "device" else hint
-    return TypeError(f"{function} has no argument {name!r}: {hint}its arguments are {', '.join(known)}")
+    hint = f"{NEEDLESS[name]}, and " if name in NEEDLESS else hint
+    takes = f"its arguments are {', '.join(known)}" if known else "it takes none"
+    return TypeError(f"{function} has no argument {name!r}: {hint}{takes}")

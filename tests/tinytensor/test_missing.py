@@ -28,6 +28,14 @@ NAMES = {
     "a module's device": (lambda: layer.cuda(), "TINYTENSOR_BACKEND=cupy"),
     "schedules": (lambda: optim.lr_scheduler, "optim.Cosine"),
     "normalize": (lambda: functional.normalize, "tt.norm"),
+    "a schedule": (lambda: optim.StepLR, "optim.Step"),
+    "a package": (lambda: tt.autograd.grad, "tt.grad"),
+    "a package of nn": (lambda: nn.utils, "optim.clip_grad_norm"),
+    "a function that is a method there": (lambda: tt.unsqueeze(x, 0), "tt.expand_dims"),
+    "another in place": (lambda: x.scatter_(0, x, 1), "nothing ends in _"),
+    "a name without _": (lambda: nn.init.xavier_uniform(layer.weight), "it is xavier_uniform_ here"),
+    "a method without _": (lambda: layer.requires_grad, "it is requires_grad_ here"),
+    "a dtype": (lambda: tt.long, "int64"),
     "of random": (lambda: tt.random.randperm(3), "tt.random.permutation"),
 }
 
@@ -48,6 +56,12 @@ ARGUMENTS = {
     "unknown": (lambda: nn.Linear(2, 3, biass=True), "in_features, out_features, bias"),
     "a shape in parts": (lambda: tt.zeros(2, 3), "a shape is one argument"),
     "size": (lambda: x.size(), "x.shape"),
+    "inplace": (lambda: nn.ReLU(inplace=True), "nothing is computed in place, and it takes none"),
+    "fused": (lambda: optim.AdamW(layer.parameters(), fused=True), "steps are fused"),
+    "two tensors": (lambda: tt.max(x, x), "tt.maximum"),
+    "a shape to normalize": (lambda: tt.layer_norm(x, (3,)), "no normalized_shape"),
+    "NumPy's order": (lambda: tt.random.normal(0, 1, (2, 3)), "the shape comes first"),
+    "attn_mask": (lambda: tt.scaled_dot_product_attention(x, x, x, attn_mask=None), "attn_mask is mask here"),
 }
 
 
@@ -57,6 +71,11 @@ def test_an_argument_of_pytorchs_is_answered(act, says):
         act()
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_transpose_with_two_axes_names_swapaxes():
+    with pytest.raises(ValueError, match=r"each of the 3 axes once.*swapaxes exchanges two"):
+        tt.zeros((2, 3, 4)).transpose(-2, -1)
 
 
 def test_an_unknown_name_is_plainly_missing():

@@ -177,7 +177,15 @@ class Dropout(Module):
         return f"p={self.p}"
 
 
-class Identity(Module):
+class _WithoutSettings(Module):
+    """The base of layers that have none: ``nn.ReLU(inplace=True)`` says so."""
+
+    @checked
+    def __init__(self) -> None:
+        pass
+
+
+class Identity(_WithoutSettings):
     """Gives what it gets: a layer that does nothing, where a model needs one."""
 
     def forward(self, x: Any) -> Any:
@@ -208,7 +216,7 @@ class Flatten(Module):
         return f"start_axis={self.start_axis}, end_axis={self.end_axis}"
 
 
-class ReLU(Module):
+class ReLU(_WithoutSettings):
     """``relu`` as a module."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -261,7 +269,7 @@ class GELU(Module):
         return f"approximate={self.approximate!r}"
 
 
-class SiLU(Module):
+class SiLU(_WithoutSettings):
     """``silu`` as a module."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -284,7 +292,7 @@ class Softplus(Module):
         return "" if self.beta == 1 else f"{self.beta}"
 
 
-class Sigmoid(Module):
+class Sigmoid(_WithoutSettings):
     """``sigmoid`` as a module."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -292,7 +300,7 @@ class Sigmoid(Module):
         return ops.sigmoid(x)
 
 
-class Tanh(Module):
+class Tanh(_WithoutSettings):
     """``tanh`` as a module."""
 
     def forward(self, x: Tensor) -> Tensor:

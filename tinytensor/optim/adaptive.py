@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from tinytensor import capturing
+from tinytensor.arguments import checked
 from tinytensor.backend import xp
 from tinytensor.kernels.numpy.optimizers import current
 from tinytensor.nn.module import Parameter
@@ -79,6 +80,7 @@ class RMSprop(Adaptive):
 
     state_names = ("second", "first", "velocity")
 
+    @checked
     def __init__(
         self,
         parameters: Iterable[Parameter] | Iterable[dict[str, Any]],
@@ -129,6 +131,7 @@ class Adagrad(Adaptive):
 
     state_names = ("squares", "steps")
 
+    @checked
     def __init__(
         self,
         parameters: Iterable[Parameter] | Iterable[dict[str, Any]],
@@ -168,6 +171,7 @@ class Adadelta(Adaptive):
 
     state_names = ("second", "changes")
 
+    @checked
     def __init__(
         self,
         parameters: Iterable[Parameter] | Iterable[dict[str, Any]],

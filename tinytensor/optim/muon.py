@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tinytensor import capturing, kernels
+from tinytensor.arguments import checked
 from tinytensor.backend import xp
 from tinytensor.kernels.numpy.optimizers import current
 from tinytensor.nn.module import Parameter
@@ -70,6 +71,7 @@ class Muon(Adam):
     state_names = ("velocity", *Adam.state_names)
     decoupled = True
 
+    @checked
     def __init__(
         self,
         parameters: Iterable[Parameter] | Iterable[dict[str, Any]],

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from tinytensor import capturing, kernels
+from tinytensor.arguments import checked
 from tinytensor.backend import xp
 from tinytensor.kernels.numpy.optimizers import scaled
 from tinytensor.nn.module import Parameter
@@ -30,6 +31,7 @@ class SGD(Optimizer):
 
     state_names = ("velocity",)
 
+    @checked
     def __init__(
         self,
         parameters: Iterable[Parameter] | Iterable[dict[str, Any]],
@@ -88,6 +90,7 @@ class Adam(Optimizer):
     decoupled = False
     reads_gradient_scale = True
 
+    @checked
     def __init__(
         self,
         parameters: Iterable[Parameter] | Iterable[dict[str, Any]],
@@ -193,6 +196,7 @@ class AdamW(Adam):
 
     decoupled = True
 
+    @checked
     def __init__(
         self,
         parameters: Iterable[Parameter] | Iterable[dict[str, Any]],
