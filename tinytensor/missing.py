@@ -84,8 +84,8 @@ def _answers() -> dict[str, tuple[str, str]]:
             note = f" ({cells[2].replace('`', '')})" if len(cells) > 2 and cells[2] else ""
             name = re.match(r"[\w.]+", example)
             if name:
-                answer = f"PyTorch's {example} is {here}" if here else "not here"
-                found.setdefault(name[0].rstrip("."), (answer, note))
+                answer = (f"PyTorch's {example} is {here}", note) if here else (note.strip(" ()"), "")
+                found.setdefault(name[0].rstrip("."), answer)
     return found
 
 

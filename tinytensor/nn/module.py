@@ -66,6 +66,8 @@ class Module:
         self._check_replacement(name, value)
         if isinstance(value, (Parameter, Module)):
             self._check_name(name)
+        elif isinstance(value, bool):
+            self._check_flag(name, value)
         object.__setattr__(self, name, value)
 
     def __delattr__(self, name: str) -> None:
@@ -89,6 +91,12 @@ class Module:
                 f"{place} is a {type(held).__name__}, and {given} in its place would be no part of the model: set it to "
                 "another module or to None"
             )
+
+    def _check_flag(self, name: str, value: bool) -> None:
+        """Raise TypeError for a flag in place of a method, as in ``model.train = False``: it would be without effect."""
+        method = {"requires_grad": "requires_grad_"}.get(name, name)
+        if callable(getattr(Module, method, None)) and not hasattr(type(self), "requires_grad"):
+            raise TypeError(f"{type(self).__name__}.{name} = {value} would change nothing: call .{method}(...)")
 
     def _check_name(self, name: str) -> None:
         if name == "" or "." in name or not name.isprintable():
