@@ -1209,7 +1209,7 @@ def test_a_state_of_arrays_and_numbers():
 
 def test_a_setting_without_effect_is_refused() -> None:
     optimizer = optim.AdamW([nn.Parameter(tt.ones(2))])
-    for name, says in {"learning_rate": "it is lr here", "weight_decay": r"param_groups\[0\]\['weight_decay'\] = 0.5"}.items():
+    for name, says in {"learning_rate": "it is lr", "weight_decay": r"param_groups\[0\]\['weight_decay'\] = 0.5"}.items():
         with pytest.raises(AttributeError, match=says):
             setattr(optimizer, name, 0.5)
     for name, value, says in (("learning_rate", 0.5, "no setting learning_rate"), ("lr", "0.5", "lr must be a number")):
