@@ -15,6 +15,7 @@ from contextlib import ContextDecorator, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from tinytensor.arguments import shown
 from tinytensor.backend import BackendError, no_warnings
 
 
@@ -105,8 +106,8 @@ class Switched(ContextDecorator):
 
         Raises TypeError for a class, of which it would change no method.
         """
-        if isinstance(function, type):
-            raise TypeError(f"no_grad() and the like decorate functions, not the class {function.__name__}: decorate methods")
+        if isinstance(function, type) or not callable(function):
+            raise TypeError(f"no_grad() and the like decorate functions and methods, not {shown(function)}")
         forms = function, getattr(function, "__call__", None)  # noqa: B004 (a callable object has the form of its method)
         if any(map(inspect.isgeneratorfunction, forms)):
             return self._around_items(function)
@@ -165,8 +166,9 @@ class Switched(ContextDecorator):
         _current.set(_current.get().without(self))
 
 
-def no_grad() -> Any:
-    """A context (or decorator) in which nothing is recorded, so results do not require gradients.
+def no_grad(function: Any = None) -> Any:
+    """A context in which nothing is recorded, so results do not require gradients. It also decorates functions, as
+    ``@tt.no_grad()`` or ``@tt.no_grad``.
 
     >>> x = tt.tensor([1.0, 2.0], requires_grad=True)
     >>> with tt.no_grad():
@@ -174,12 +176,16 @@ def no_grad() -> Any:
     >>> y.requires_grad
     False
     """
-    return Switched("recording", False)
+    return _around(function, Switched("recording", False))
 
 
-def enable_grad() -> Any:
-    """A context (or decorator) that records again, inside ``no_grad``."""
-    return Switched("recording", True)
+def enable_grad(function: Any = None) -> Any:
+    """A context that records again, inside ``no_grad``. It also decorates functions, as ``no_grad`` does."""
+    return _around(function, Switched("recording", True))
+
+
+def _around(function: Any, switched: Switched) -> Any:
+    return switched if function is None else switched(function)
 
 
 def detect_anomaly() -> Any:
