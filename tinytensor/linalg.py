@@ -9,6 +9,7 @@ results for forward and reverse mode algorithmic differentiation" (2008). Half p
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tinytensor.arguments import composite
 from tinytensor.backend import faults_are_errors, host, xp
 from tinytensor.capturing import refuse
+from tinytensor.missing import missing as _missing
 from tinytensor.op import op
 from tinytensor.ops import broadcast_to, expand_dims, matmul, moveaxis, reshape, stack, tril, where
 from tinytensor.ops.linear_algebra import T
@@ -175,3 +177,9 @@ def cholesky(x: Tensor) -> Tensor:
     x = _matrices(x)
     with _explaining("a matrix is not positive definite: x @ xᵀ + a small multiple of tt.eye(n) is, for every x"):
         return xp.linalg.cholesky(x)
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        raise _missing("tinytensor.linalg", name, sys.modules[__name__])

@@ -1,6 +1,7 @@
 """The answer to a name that is not here, such as ``x.view`` or ``tt.manual_seed``: what is written in its place.
 
-The answers are the rows of ``names_of_pytorch.md``, of which the guide for users of PyTorch has the tables.
+The answers are the rows of ``names_of_pytorch.md``, of which the guides for users of PyTorch and of NumPy have the tables.
+Beside them, every name of NumPy's has an answer.
 """
 
 from __future__ import annotations
@@ -11,19 +12,29 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tinytensor.backend import host
+
 # Where a name is looked up that is missing there: PyTorch's name for it begins like this in the table.
 _PLACES = {
-    "tinytensor": ("torch", "F", "nn", "x"),
-    "tinytensor.functional": ("F", "torch", "nn", "x"),
+    "tinytensor": ("torch", "F", "nn", "x", "np"),
+    "tinytensor.functional": ("F", "torch", "nn", "x", "np"),
+    "tinytensor.linalg": ("torch.linalg", "np.linalg"),
     "tinytensor.nn": ("nn", "F"),
     "tinytensor.nn.init": ("nn.init",),
     "tinytensor.optim": ("optim", "nn.utils", "optim.lr_scheduler"),
-    "tinytensor.random": ("torch",),
-    "Tensor": ("x", "torch", "F"),
+    "tinytensor.random": ("torch", "np.random"),
+    "Tensor": ("x", "torch", "F", "np"),
     "Module": ("model",),
     "Optimizer": ("optimizer",),
 }
-KEYWORDS = {  # PyTorch's names of arguments
+_IN_NUMPY = {  # where NumPy has names of this kind, and how one of them is written
+    "tinytensor": (host, "numpy."),
+    "tinytensor.functional": (host, "numpy."),
+    "tinytensor.linalg": (host.linalg, "numpy.linalg."),
+    "tinytensor.random": (host.random.Generator, "numpy.random.default_rng()."),
+    "Tensor": (host.ndarray, "x.numpy()."),
+}
+KEYWORDS = {  # PyTorch's and NumPy's names of arguments
     "dim": "axis",
     "dims": "axis",
     "dim0": "axis1",
@@ -38,6 +49,14 @@ KEYWORDS = {  # PyTorch's names of arguments
     "unbiased": "ddof",
     "repeats": "reps",
     "value": "fill_value",
+    "a": "x",
+    "x1": "x",
+    "x2": "y",
+    "arrays": "tensors",
+    "a_min": "min",
+    "a_max": "max",
+    "loc": "mean",
+    "scale": "std",
     "diagonal": "k",
     "steps": "num",
     "shifts": "shift",
@@ -51,6 +70,8 @@ NEEDLESS = {  # arguments of PyTorch's that have no counterpart
     "device": "nothing is moved to a device",
     "non_blocking": "nothing is moved to a device",
     "inplace": "nothing is computed in place",
+    "out": "nothing is computed in place",
+    "dtype": "x.astype(dtype) converts",
     "fused": "steps are fused where there are kernels",
     "foreach": "steps are fused where there are kernels",
     "capturable": "tt.capture takes the optimizer as it is",
@@ -65,6 +86,7 @@ MISPLACED = {  # arguments at whose place PyTorch or NumPy takes something else
     ("min", "axis"): "for the smaller of two tensors there is tt.minimum",
     ("layer_norm", "weight"): "there is no normalized_shape, as the last axis is normalized",
     ("rms_norm", "weight"): "there is no normalized_shape, as the last axis is normalized",
+    ("one_hot", "num_classes"): "give their number, as in tt.one_hot(ids, 5)",
     ("normal", "std"): "the shape comes first, as in tt.random.normal((2, 3), 0, 1)",
     ("uniform", "high"): "the shape comes first, as in tt.random.uniform((2, 3), 0, 1)",
 }
@@ -76,7 +98,7 @@ def _answers() -> dict[str, tuple[str, str]]:
     found: dict[str, tuple[str, str]] = {}
     for line in Path(__file__).with_name("names_of_pytorch.md").read_text("utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if not line.startswith("| ") or len(cells) < 2 or cells[0] == "PyTorch":
+        if not line.startswith("| ") or len(cells) < 2 or cells[0] in ("PyTorch", "NumPy"):
             continue
         theirs, ours = re.findall(r"`([^`]*)`", cells[0]), re.findall(r"`([^`]*)`", cells[1])
         for place, example in enumerate(theirs):
@@ -84,7 +106,8 @@ def _answers() -> dict[str, tuple[str, str]]:
             note = f" ({cells[2].replace('`', '')})" if len(cells) > 2 and cells[2] else ""
             name = re.match(r"[\w.]+", example)
             if name:
-                answer = (f"PyTorch's {example} is {here}", note) if here else (note.strip(" ()"), "")
+                whose = "NumPy" if example.startswith("np.") else "PyTorch"
+                answer = (f"{whose}'s {example} is {here}", note) if here else (note.strip(" ()"), "")
                 found.setdefault(name[0].rstrip("."), answer)
     return found
 
@@ -107,7 +130,10 @@ def _answer(place: str, name: str, owner: Any) -> str:
     inside = [answer for full, (answer, _) in answers.items() if full.startswith(tuple(f"{each}." for each in names))]
     if inside:
         return "; ".join(inside[:4])
-    return "".join(answers["x.add_"]) if name.endswith("_") and place == "Tensor" else ""
+    if name.endswith("_") and place == "Tensor":
+        return "".join(answers["x.add_"])
+    numpy, written = _IN_NUMPY.get(place, (None, ""))
+    return f"{written}{name} is NumPy's, on arrays and without gradients" if hasattr(numpy, name) else ""
 
 
 class Count(int):
@@ -120,7 +146,7 @@ class Count(int):
 def unknown_argument(function: str, name: str, known: Sequence[str]) -> TypeError:
     """The error for an argument of a name that the function does not have."""
     ours = KEYWORDS.get(name, "")
-    hint = f"PyTorch's {name} is {ours} here, and " if ours in known else ""
+    hint = f"{name} is {ours} here, and " if ours in known else ""
     hint = f"{NEEDLESS[name]}, and " if name in NEEDLESS else hint
     takes = f"its arguments are {', '.join(known)}" if known else "it takes none"
     return TypeError(f"{function} has no argument {name!r}: {hint}{takes}")

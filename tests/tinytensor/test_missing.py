@@ -17,7 +17,7 @@ NAMES = {
     "unsqueeze": (lambda: x.unsqueeze(0), "tt.expand_dims(x, 0)"),
     "a device": (lambda: x.cuda(), "TINYTENSOR_BACKEND=cupy"),
     "to": (lambda: x.to("cuda"), "x.astype"),
-    "in place": (lambda: x.zero_(), "tt.no_grad()"),
+    "in place": (lambda: x.mul_(x), "tt.no_grad()"),
     "a function as a method": (lambda: x.amax(), "tt.max"),
     "manual_seed": (lambda: tt.manual_seed(0), "tt.seed(0)"),
     "randn": (lambda: tt.randn(2), "tt.random.normal"),
@@ -35,6 +35,14 @@ NAMES = {
     "another in place": (lambda: x.scatter_(0, x, 1), "nothing ends in _"),
     "a name without _": (lambda: nn.init.xavier_uniform(layer.weight), "it is xavier_uniform_ here"),
     "a method without _": (lambda: layer.requires_grad, "it is requires_grad_ here"),
+    "NumPy's": (lambda: tt.array([1]), "NumPy's np.array is tt.tensor"),
+    "another of NumPy's": (lambda: tt.percentile(x, 5), "numpy.percentile is NumPy's"),
+    "a method of NumPy's": (lambda: x.nonzero(), "numpy.nonzero(x.numpy())"),
+    "another method of NumPy's": (lambda: x.tobytes(), "x.numpy().tobytes is NumPy's"),
+    "of NumPy's random": (lambda: tt.random.gamma(1), "numpy.random.default_rng().gamma"),
+    "of linalg": (lambda: tt.linalg.svd(x), "numpy.linalg.svd"),
+    "norm of linalg": (lambda: tt.linalg.norm(x), "tt.norm"),
+    "the indices of a maximum": (lambda: x.max(1).indices, "argmax"),
     "a dtype": (lambda: tt.long, "int64"),
     "of random": (lambda: tt.random.randperm(3), "tt.random.permutation"),
 }
@@ -56,6 +64,8 @@ ARGUMENTS = {
     "unknown": (lambda: nn.Linear(2, 3, biass=True), "in_features, out_features, bias"),
     "a shape in parts": (lambda: tt.zeros(2, 3), "a shape is one argument"),
     "size": (lambda: x.size(), "x.shape"),
+    "NumPy's names": (lambda: tt.random.normal((2,), loc=1), "loc is mean here"),
+    "out": (lambda: tt.exp(x, out=x), "nothing is computed in place"),
     "inplace": (lambda: nn.ReLU(inplace=True), "nothing is computed in place, and it takes none"),
     "fused": (lambda: optim.AdamW(layer.parameters(), fused=True), "steps are fused"),
     "two tensors": (lambda: tt.max(x, x), "tt.maximum"),
@@ -91,8 +101,8 @@ def test_size_is_a_number_like_others():
 
 
 def test_the_guide_has_the_tables_that_errors_quote():
-    guide = (ROOT / "docs/guides/from_pytorch.md").read_text("utf-8")
+    guide, for_numpy = ((ROOT / f"docs/guides/from_{name}.md").read_text("utf-8") for name in ("pytorch", "numpy"))
     table = (ROOT / "tinytensor/names_of_pytorch.md").read_text("utf-8")
-    missing = [row for row in table.splitlines() if row.startswith("|") and row not in guide]
+    missing = [row for row in table.splitlines() if row.startswith("|") and row not in guide + for_numpy]
     rows = guide[guide.index("## Tensors\n") : guide.index("## What behaves otherwise")].splitlines()
     assert missing + [row for row in rows if row.startswith("|") and row not in table] == []
