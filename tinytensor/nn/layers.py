@@ -171,6 +171,8 @@ class Dropout(Module):
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Dropout of x (x itself in evaluation), plus a ``residual`` of the same shape if there is one."""
+        if residual is None and not (self.training and self.p):
+            return x  # at once, as it is called often where nothing is dropped
         return functional.dropout(x, self.p, self.training, residual)
 
     def extra_repr(self) -> str:
