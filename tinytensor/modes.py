@@ -15,7 +15,6 @@ from contextlib import ContextDecorator, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from tinytensor.arguments import shown
 from tinytensor.backend import BackendError, no_warnings
 
 
@@ -107,7 +106,9 @@ class Switched(ContextDecorator):
         Raises TypeError for a class, of which it would change no method.
         """
         if isinstance(function, type) or not callable(function):
-            raise TypeError(f"no_grad() and the like decorate functions and methods, not {shown(function)}")
+            raise TypeError(
+                f"no_grad() and the like decorate functions and methods, not {getattr(function, '__name__', function)}"
+            )
         forms = function, getattr(function, "__call__", None)  # noqa: B004 (a callable object has the form of its method)
         if any(map(inspect.isgeneratorfunction, forms)):
             return self._around_items(function)
