@@ -9,7 +9,6 @@ results for forward and reverse mode algorithmic differentiation" (2008). Half p
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tinytensor.arguments import composite
 from tinytensor.backend import faults_are_errors, host, xp
 from tinytensor.capturing import refuse
-from tinytensor.missing import missing as _missing
+from tinytensor.missing import names_of as _names_of
 from tinytensor.op import op
 from tinytensor.ops import broadcast_to, expand_dims, matmul, moveaxis, reshape, stack, tril, where
 from tinytensor.ops.linear_algebra import T
@@ -180,6 +179,4 @@ def cholesky(x: Tensor) -> Tensor:
 
 
 if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> Any:
-        raise _missing("tinytensor.linalg", name, sys.modules[__name__])
+    __getattr__, __dir__ = _names_of(__name__)

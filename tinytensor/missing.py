@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from tinytensor.backend import host
@@ -20,6 +22,7 @@ _PLACES = {
     "tinytensor.functional": ("F", "torch", "nn", "x", "np"),
     "tinytensor.linalg": ("torch.linalg", "np.linalg"),
     "tinytensor.nn": ("nn", "F"),
+    "tinytensor.parallel": ("nn",),
     "tinytensor.nn.init": ("nn.init",),
     "tinytensor.optim": ("optim", "nn.utils", "optim.lr_scheduler"),
     "tinytensor.random": ("torch", "np.random"),
@@ -134,6 +137,24 @@ def _answer(place: str, name: str, owner: Any) -> str:
         return "".join(answers["x.add_"])
     numpy, written = _IN_NUMPY.get(place, (None, ""))
     return f"{written}{name} is NumPy's, on arrays and without gradients" if hasattr(numpy, name) else ""
+
+
+def names_of(module: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """``__getattr__`` and ``__dir__`` of a module: a missing name is answered, and only the public ones are shown."""
+
+    def answer(name: str) -> Any:
+        raise missing(module, name, sys.modules[module])
+
+    def show() -> list[str]:
+        return sorted(sys.modules[module].__all__)
+
+    return answer, show
+
+
+def public(names: Mapping[str, Any], modules: str) -> list[str]:
+    """The public ones of a package's names: none that begins with "_", and of modules only these."""
+    shown = [name for name, value in names.items() if not (name.startswith("_") or isinstance(value, ModuleType))]
+    return sorted([*shown, *modules.split()])
 
 
 class Count(int):

@@ -22,6 +22,8 @@ from tinytensor.backend import host, no_warnings
 from tinytensor.modes import modes, restored, without_warnings
 from tinytensor.tensor import Tensor, accumulate, leaf_gradients
 
+__all__ = ["backward", "blas_threads", "call_together", "default_shards", "new_seeds", "one_blas_thread", "run"]
+
 Shard = TypeVar("Shard")
 Result = TypeVar("Result")
 
@@ -245,3 +247,7 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
     os.register_at_fork(after_in_child=_after_fork)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -19,7 +19,7 @@ import copy
 import inspect
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from tinytensor import calling, engine, ops
 from tinytensor.arguments import checked, shown
@@ -623,6 +623,42 @@ def _with_own_memory(gradient: Any) -> Tensor:
 
 
 @checked
+@overload
+def grad(
+    output: Tensor,
+    inputs: Tensor,
+    gradient: Tensor | None = None,
+    *,
+    create_graph: bool = False,
+    retain_graph: bool | None = None,
+    allow_unused: Literal[False] = False,
+) -> Tensor: ...
+
+
+@overload
+def grad(
+    output: Tensor,
+    inputs: Sequence[Tensor],
+    gradient: Tensor | None = None,
+    *,
+    create_graph: bool = False,
+    retain_graph: bool | None = None,
+    allow_unused: Literal[False] = False,
+) -> list[Tensor]: ...
+
+
+@overload
+def grad(
+    output: Tensor,
+    inputs: Tensor | Sequence[Tensor],
+    gradient: Tensor | None = None,
+    *,
+    create_graph: bool = False,
+    retain_graph: bool | None = None,
+    allow_unused: bool,
+) -> Any: ...
+
+
 def grad(
     output: Tensor,
     inputs: Tensor | Sequence[Tensor],

@@ -1,9 +1,8 @@
 """Neural network modules, with PyTorch's names."""
 
-import sys
-from typing import TYPE_CHECKING, Any
+import typing
 
-from tinytensor.missing import missing as _missing
+from tinytensor.missing import names_of as _names_of
 from tinytensor.nn import init
 from tinytensor.nn.cells import GRUCell, LSTMCell, RNNCell
 from tinytensor.nn.containers import ModuleDict, ModuleList, Sequential
@@ -63,7 +62,5 @@ __all__ = [
     "recording_outputs",
 ]
 
-if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> Any:
-        raise _missing("tinytensor.nn", name, sys.modules[__name__])
+if not typing.TYPE_CHECKING:
+    __getattr__, __dir__ = _names_of(__name__)

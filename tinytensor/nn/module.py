@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from tinytensor.arguments import checked, shown
 from tinytensor.backend import Array, is_array, is_floating
@@ -16,6 +16,18 @@ from tinytensor.nn.leaves import clear_gradients, convert_, overwrite, replace_d
 from tinytensor.tensor import Tensor
 
 Self = TypeVar("Self", bound="Module")
+
+if TYPE_CHECKING:
+    Given = ParamSpec("Given")
+    Result = TypeVar("Result", covariant=True)
+
+    class HasForward(Protocol[Given, Result]):
+        def forward(self, *args: Given.args, **kwargs: Given.kwargs) -> Result: ...
+
+    class CalledAsForward:
+        """Tells type checkers that a module takes and returns what its ``forward`` does."""
+
+        def __get__(self, module: HasForward[Given, Result], owner: Any = None) -> Callable[Given, Result]: ...
 
 
 class Parameter(Tensor):
@@ -110,9 +122,13 @@ class Module:
         def __getattr__(self, name: str) -> Any:
             raise missing("Module", name, self, type(self).__name__)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        output = self.forward(*args, **kwargs)
-        return output if self._forward_hooks is None else self._forward_hooks.show("forward", self, args, output)
+    if TYPE_CHECKING:
+        __call__ = CalledAsForward()
+    else:
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            output = self.forward(*args, **kwargs)
+            return output if self._forward_hooks is None else self._forward_hooks.show("forward", self, args, output)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the module computes. Every subclass defines it."""
