@@ -8,6 +8,7 @@ from typing import Any, SupportsIndex, TypeVar
 
 from tinytensor.arguments import checked, shown
 from tinytensor.nn.module import Module
+from tinytensor.tensor import Tensor
 
 Self = TypeVar("Self", bound="ModuleList")
 
@@ -109,7 +110,7 @@ class Sequential(ModuleList):
     def _of(self, modules: list[Module]) -> ModuleList:
         return Sequential(*modules)
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Tensor) -> Tensor:
         """The result of the last module."""
         for module in self:
             x = module(x)

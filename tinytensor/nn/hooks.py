@@ -38,7 +38,7 @@ class Hooks:
         """Whether there is a hook for what has this name."""
         return name in self._by_name
 
-    def show(self, name: str, module: Module, inputs: tuple[Any, ...], output: Any) -> Any:
+    def show(self, name: str, module: Any, inputs: tuple[Any, ...], output: Any) -> Any:
         """Tell the hooks of this name what the module got and computed. Return the output: theirs, if they replace it."""
         for hook in list(self._by_name.get(name, {}).values()):
             replaced = hook(module, inputs, output)

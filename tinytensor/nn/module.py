@@ -16,18 +16,16 @@ from tinytensor.nn.leaves import clear_gradients, convert_, overwrite, replace_d
 from tinytensor.tensor import Tensor
 
 Self = TypeVar("Self", bound="Module")
+Given = ParamSpec("Given")
+Result = TypeVar("Result", covariant=True)
 
-if TYPE_CHECKING:
-    Given = ParamSpec("Given")
-    Result = TypeVar("Result", covariant=True)
 
-    class HasForward(Protocol[Given, Result]):
-        def forward(self, *args: Given.args, **kwargs: Given.kwargs) -> Result: ...
+class HasForward(Protocol[Given, Result]):
+    """What tells type checkers that a module takes and returns what its own ``forward`` does."""
 
-    class CalledAsForward:
-        """Tells type checkers that a module takes and returns what its ``forward`` does."""
+    _forward_hooks: Hooks | None
 
-        def __get__(self, module: HasForward[Given, Result], owner: Any = None) -> Callable[Given, Result]: ...
+    def forward(self, *args: Given.args, **kwargs: Given.kwargs) -> Result: ...
 
 
 class Parameter(Tensor):
@@ -122,13 +120,9 @@ class Module:
         def __getattr__(self, name: str) -> Any:
             raise missing("Module", name, self, type(self).__name__)
 
-    if TYPE_CHECKING:
-        __call__ = CalledAsForward()
-    else:
-
-        def __call__(self, *args: Any, **kwargs: Any) -> Any:
-            output = self.forward(*args, **kwargs)
-            return output if self._forward_hooks is None else self._forward_hooks.show("forward", self, args, output)
+    def __call__(self: HasForward[Given, Result], *args: Given.args, **kwargs: Given.kwargs) -> Result:
+        output = self.forward(*args, **kwargs)
+        return output if self._forward_hooks is None else self._forward_hooks.show("forward", self, args, output)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the module computes. Every subclass defines it."""
