@@ -622,7 +622,6 @@ def _with_own_memory(gradient: Any) -> Tensor:
     return Tensor._wrap(xp.asarray(gradient))
 
 
-@checked
 @overload
 def grad(
     output: Tensor,
@@ -659,6 +658,7 @@ def grad(
 ) -> Any: ...
 
 
+@checked
 def grad(
     output: Tensor,
     inputs: Tensor | Sequence[Tensor],

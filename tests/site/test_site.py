@@ -121,24 +121,24 @@ def inventory():
     return {name: uri.replace("$", name) for name, kind, _, uri, _ in lines if kind.startswith("py:")}
 
 
+HOMES = ["tinyformer", "tinyformer.plots", "tinytensor"] + [
+    f"tinytensor.{name}" for name in ("nn", "nn.init", "optim", "linalg", "random", "parallel", "distributed")
+]
+
+
 def public_names():
     """Every name that users may import, as they write it."""
-    for home in ("tinyformer", "tinyformer.plots", "tinytensor.nn", "tinytensor.optim", "tinytensor.distributed"):
-        yield from (f"{home}.{name}" for name in importlib.import_module(home).__all__ if name != "init")
-    for home in ("nn.init", "random", "parallel", "op", "fused", "engine"):
-        module = importlib.import_module(f"tinytensor.{home}")
-        names = {name for name, value in vars(module).items() if defines(module, name, value)}
-        yield from (
-            f"{module.__name__}.{name}" for name in names if (home, name) != ("random", "seed")
-        )  # it is tinytensor.seed
-    module = importlib.import_module("tinytensor")
-    yield from (f"tinytensor.{n}" for n, value in vars(module).items() if n[0] != "_" and not inspect.ismodule(value))
-    methods = vars(module.Tensor).items()
+    for module in map(importlib.import_module, HOMES):
+        names = [name for name in module.__all__ if not inspect.ismodule(getattr(module, name))]
+        yield from (f"{module.__name__}.{name}" for name in names if (module.__name__, name) != ("tinytensor.random", "seed"))
+    for module in (importlib.import_module(f"tinytensor.{name}") for name in ("op", "fused", "engine")):
+        yield from (f"{module.__name__}.{name}" for name, value in vars(module).items() if defines(module, name, value))
+    methods = vars(importlib.import_module("tinytensor").Tensor).items()
     yield from (f"tinytensor.Tensor.{n}" for n, value in methods if n[0] != "_" and (callable(value) or value.__doc__))
 
 
 def defines(module, name, value):
-    """Whether a module, which may lack ``__all__``, defines a public function or class."""
+    """Whether a module without ``__all__`` defines a public function or class."""
     return (
         name[0] != "_"
         and callable(value)

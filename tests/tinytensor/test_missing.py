@@ -106,3 +106,19 @@ def test_the_guide_has_the_tables_that_errors_quote():
     missing = [row for row in table.splitlines() if row.startswith("|") and row not in guide + for_numpy]
     rows = guide[guide.index("## Tensors\n") : guide.index("## What behaves otherwise")].splitlines()
     assert missing + [row for row in rows if row.startswith("|") and row not in table] == []
+
+
+@pytest.mark.parametrize(
+    "module", [tt, functional, nn, nn.init, optim, tt.linalg, tt.random, tt.parallel], ids=lambda m: m.__name__
+)
+def test_completion_shows_public_names_alone(module):
+    assert dir(module) == sorted(module.__all__) and len(dir(module)) >= 5
+    shown = {name: getattr(module, name) for name in dir(module)}
+    foreign = [name for name, value in shown.items() if "tinytensor" not in (getattr(value, "__module__", 0) or value.__name__)]
+    assert foreign in ([], ["backend_name", "kernels_name"])
+
+
+def test_a_star_imports_the_public_names():
+    names: dict[str, object] = {}
+    exec("from tinytensor import *", names)
+    assert names.keys() - {"__builtins__"} == set(tt.__all__)
