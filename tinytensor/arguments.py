@@ -44,6 +44,8 @@ class Kind(NamedTuple):
             return ": make it one with tt.tensor(...)"
         if self.words.startswith("a dtype") and type(value) is int:
             return ": a shape is one argument, as in (2, 3)"
+        if self.words == "a Parameter" and hasattr(value, "node"):
+            return ": make it one with tt.nn.Parameter(x)"
         is_list = self.words.endswith("of tensors") and isinstance(value, (list, tuple))
         return ": make each of them one with tt.tensor(...)" if is_list else ""
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import tinyformer
 import tinytensor as tt
 from tinytensor import functional, nn, optim
 
@@ -69,6 +70,10 @@ ARGUMENTS = {
     "inplace": (lambda: nn.ReLU(inplace=True), "nothing is computed in place, and it takes none"),
     "fused": (lambda: optim.AdamW(layer.parameters(), fused=True), "steps are fused"),
     "two tensors": (lambda: tt.max(x, x), "tt.maximum"),
+    "a function": (lambda: tt.grad(lambda x: x, x), "tt.grad(f(x), x)"),
+    "several inputs": (lambda: tt.gradcheck(lambda x, y: x * y, x, x), r"tt.gradcheck(f, [x, y])"),
+    "a tensor to initialise": (lambda: nn.init.normal_(x), "tt.nn.Parameter(x)"),
+    "three inputs of attention": (lambda: tinyformer.MultiHeadAttention(4, 2)(x, x, x), "takes x alone"),
     "a shape to normalize": (lambda: tt.layer_norm(x, (3,)), "no normalized_shape"),
     "NumPy's order": (lambda: tt.random.normal(0, 1, (2, 3)), "the shape comes first"),
     "attn_mask": (lambda: tt.scaled_dot_product_attention(x, x, x, attn_mask=None), "attn_mask is mask here"),
