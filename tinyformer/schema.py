@@ -8,7 +8,7 @@ import math
 import numbers
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any, TypeVar
 
 from tinyformer.errors import OtherVersion, SettingError, UserError, shortened
@@ -56,16 +56,21 @@ def read_dataclass(kind: type[Made], value: Any, name: str = "") -> Made:
     if not isinstance(value, Mapping):
         raise UserError(f"{name or 'it'} must be an object of settings, not {_shown(value)}")
     hints = _hints(kind)  # type: ignore[arg-type]
-    for key, item in value.items():
-        if key not in hints and item not in _OFF:
-            unknown = f"{_joined(name, shortened(str(key), 40))} is {_shown(item)}"
-            raise OtherVersion(f"{unknown}, which this version does not know; a later one may")
+    check_known(value, hints, name)
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if required and field.name not in value:
             raise UserError(f"{_joined(name, field.name)} is missing")
     values = {key: read_value(hints[key], item, _joined(name, key)) for key, item in value.items() if key in hints}
     return kind(**values)
+
+
+def check_known(value: Mapping[str, Any], known: Container[str], name: str = "") -> None:
+    """Raise OtherVersion for the first key of a JSON object that is not known, unless it is switched off."""
+    for key, item in value.items():
+        if key not in known and item not in _OFF:
+            unknown = f"{_joined(name, shortened(str(key), 40))} is {_shown(item)}"
+            raise OtherVersion(f"{unknown}, which this version does not know; a later one may")
 
 
 def check_fields(config: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from tinyformer.errors import UserError
 from tinyformer.files import damaged, read_json
-from tinyformer.schema import read_value
+from tinyformer.schema import check_known, read_value
 
 Made = TypeVar("Made")
 
@@ -93,7 +93,5 @@ def load_saved(make: Callable[..., Made], path: str | Path, kind: str, name: str
     if saved.get("kind") != kind:
         raise UserError(f"{path} is not a {name} tokenizer's file")
     with damaged(path):
-        for key in saved:
-            if key not in kinds and key != "kind":
-                raise UserError(f"{key} is not known: the file may be of another version")
+        check_known(saved, {*kinds, "kind"})
         return make(**{key: read_value(kinds[key], saved.get(key), key) for key in kinds})
