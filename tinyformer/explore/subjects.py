@@ -21,8 +21,8 @@ from tinyformer.pretrained.tokenizers import pretrained_tokenizer
 from tinyformer.tokenizers import Tokenizer, WordPieceTokenizer
 from tinyformer.tokenizers.special import cut_at_special
 from tinyformer.tokenizers.texts import token_texts
-from tinyformer.trained import READERS, Trained, load_trained, made_by
-from tinyformer.training.runs import RunFolder
+from tinyformer.trained import READERS, Trained, load_trained
+from tinyformer.training.runs import RunFolder, made_by
 from tinyformer.translation import Translator, pretrained_translator
 
 
