@@ -98,6 +98,11 @@ MISPLACED = {  # arguments at whose place PyTorch or NumPy takes something else
 }
 
 
+def _plain(cell: str) -> str:
+    """A cell without its marks, where a link to a guide becomes the guide's name."""
+    return re.sub(r"\[([^\]]*)\]\(([\w.]+)[^)]*\)", r"\1: docs/guides/\2", cell).replace("`", "")
+
+
 @functools.lru_cache(maxsize=1)
 def _answers() -> dict[str, tuple[str, str]]:
     """By PyTorch's name, such as "x.view": its example with what is written here, and what to know."""
@@ -107,13 +112,13 @@ def _answers() -> dict[str, tuple[str, str]]:
         if not line.startswith("| ") or len(cells) < 2 or cells[0] in ("PyTorch", "NumPy"):
             continue
         theirs, ours = re.findall(r"`([^`]*)`", cells[0]), re.findall(r"`([^`]*)`", cells[1])
+        note = _plain(cells[2]) if len(cells) > 2 else ""
         for place, example in enumerate(theirs):
-            here = ours[place] if len(ours) == len(theirs) else cells[1].replace("`", "")
-            note = f" ({cells[2].replace('`', '')})" if len(cells) > 2 and cells[2] else ""
+            here = ours[place] if len(ours) == len(theirs) else _plain(cells[1])
             name = re.match(r"[\w.]+", example)
             if name:
                 whose = "NumPy" if example.startswith("np.") else "PyTorch"
-                answer = (f"{whose}'s {example} is {here}", note) if here else (note.strip(" ()"), "")
+                answer = (f"{whose}'s {example} is {here}", f" ({note})" if note else "") if here else (note, "")
                 found.setdefault(name[0].rstrip("."), answer)
     return found
 

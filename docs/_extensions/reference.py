@@ -247,6 +247,11 @@ def skip_member(app: Sphinx, what: str, name: str, value: Any, skip: bool, optio
     return True if id(value) in HOMES else None
 
 
+def public_bases(app: Sphinx, name: str, value: Any, options: Any, bases: list[Any]) -> None:
+    """Autodoc's event: in place of a private base, its own bases."""
+    bases[:] = [shown for base in bases for shown in (base.__bases__ if base.__name__.startswith("_") else (base,))]
+
+
 def evaluate_type_checking_imports() -> None:
     """Run the imports that are for type checkers only, so that autodoc finds the types that annotations name."""
     for name, module in list(sys.modules.items()):
@@ -287,6 +292,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("op-methods", OpMethods)
     app.connect("autodoc-process-docstring", process_docstring)
     app.connect("autodoc-process-signature", process_signature)
+    app.connect("autodoc-process-bases", public_bases)
     app.connect("autodoc-skip-member", skip_member)
     app.connect("doctree-read", add_anchors, priority=900)  # after viewcode's
     app.connect("missing-reference", find_public)

@@ -199,6 +199,15 @@ def test_no_page_has_a_path_of_this_machine():
     assert found == []
 
 
+def test_search_finds_why_a_layer_is_not_here():
+    text = (SITE / "searchindex.js").read_text(encoding="utf-8")
+    index = json.loads(text[text.index("(") + 1 : text.rindex(")")])
+    recipes = index["docnames"].index("guides/recipes")
+    assert {word: index["titleterms"].get(word) for word in ("conv2d", "maxpool2d", "batchnorm")} == dict.fromkeys(
+        ("conv2d", "maxpool2d", "batchnorm"), recipes
+    )
+
+
 # ----------------------------------------------------------------------------------------------------------------- lessons
 
 
