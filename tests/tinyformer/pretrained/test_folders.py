@@ -179,21 +179,49 @@ def test_a_pooler_that_a_file_lacks_is_made_anew(tmp_path: Path) -> None:
     pooler.weight.assign(pooler.weight * 2.0)  # it has memory of its own
 
 
-def test_an_index_and_shards(folder: Path) -> None:
-    expected = from_pretrained(folder).state_dict()
+def shard(folder: Path) -> dict[str, str]:
+    """Put the weights into three files and an index. Returns the file of each tensor."""
     found = tt.load(folder / "model.safetensors")
-    names = sorted(found)
-    files = {name: f"model-0000{1 + i % 3}-of-00003.safetensors" for i, name in enumerate(names)}
+    files = {name: f"model-0000{1 + i % 3}-of-00003.safetensors" for i, name in enumerate(sorted(found))}
     for file in set(files.values()):
-        save({name: found[name] for name in names if files[name] == file}, folder / file)
+        save({name: found[name] for name in found if files[name] == file}, folder / file)
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": files}))
+    return files
+
+
+def test_an_index_and_shards(folder: Path) -> None:
+    expected = from_pretrained(folder).state_dict()
+    shard(folder)
     for name, tensor in from_pretrained(folder).state_dict().items():
         np.testing.assert_array_equal(tensor.numpy(), expected[name].numpy(), name)
     (folder / "model-00002-of-00003.safetensors").unlink()
     assert refused(folder).endswith(
         "lacks model-00002-of-00003.safetensors: download all files that model.safetensors.index.json names"
     )
+
+
+def test_the_index_says_which_of_two_copies_counts(folder: Path) -> None:
+    expected = from_pretrained(folder).state_dict()
+    files = shard(folder)
+    for file in set(files.values()):  # each file has stale copies of what belongs into the others, of any shape
+        own = tt.load(folder / file)
+        save({**{name: tt.zeros((1 + i % 2, 16)) for i, name in enumerate(files)}, "unknown": tt.ones(3), **own}, folder / file)
+    for name, tensor in from_pretrained(folder).state_dict().items():
+        np.testing.assert_array_equal(tensor.numpy(), expected[name].numpy(), name)
+
+
+def test_a_file_that_lacks_what_the_index_says_it_has(folder: Path) -> None:
+    files = shard(folder)
+    name, file = next(iter(files.items()))
+    others = {other for other in files.values() if other != file}
+    left = tt.load(folder / file)
+    taken = left.pop(name)
+    save(left, folder / file)
+    for other in others:  # a copy elsewhere does not count
+        save({**tt.load(folder / other), name: taken}, folder / other)
+    message = f"model.safetensors.index.json does not fit its files: {file} has no {name}. Download all of them again"
+    assert refused(folder).endswith(message)
 
 
 # ---------------------------------------------------------------------------------------------------------- beginnings and ends
