@@ -65,6 +65,7 @@ class WordPieceTokenizer:
         self._id_of = {token: i for i, token in enumerate(self.tokens) if i not in reserved}
         if "" in self._id_of or len(self._id_of) + len(reserved) < len(self.tokens):
             raise UserError("a token is empty, or occurs twice")
+        self._longest_piece = max(map(len, self.tokens))
         self._encode_word = functools.lru_cache(maxsize=65536)(self._pieces)
 
     @property
@@ -97,7 +98,7 @@ class WordPieceTokenizer:
         start = 0
         while start < len(word):
             prefix = "##" if start else ""
-            for end in range(len(word), start, -1):
+            for end in range(min(len(word), start + self._longest_piece), start, -1):
                 i = self._id_of.get(prefix + word[start:end])
                 if i is not None:
                     ids.append(i)
