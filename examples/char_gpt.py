@@ -18,7 +18,7 @@ import argparse
 import dataclasses
 import shlex
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -235,7 +235,7 @@ def sample(arguments: argparse.Namespace) -> None:
     prompt = opening(tokenizer) if arguments.prompt is None else arguments.prompt
     new_ids = going_on(model, tokenizer, prompt, arguments.length, sampling)
     print(prompt, end="", flush=True)
-    show(tokenizer, new_ids)
+    show(tokenizer, new_ids, tokenizer.encode(prompt).tolist())
 
 
 def save(arguments: argparse.Namespace) -> None:
@@ -277,10 +277,10 @@ def opening(tokenizer: Tokenizer) -> str:
     return "\n" if "\n" in known else known[0]
 
 
-def show(tokenizer: Tokenizer, ids: Iterable[int]) -> str:
-    """Print the text of the ids while they come. Returns the whole text."""
+def show(tokenizer: Tokenizer, ids: Iterable[int], prompt: Sequence[int] = ()) -> str:
+    """Print the text of the ids while they come, after that of a ``prompt`` if it was shown. Returns the text of the ids."""
     pieces = []
-    for piece in stream_text(tokenizer, ids):
+    for piece in stream_text(tokenizer, ids, prompt):
         pieces.append(piece)
         print(piece, end="", flush=True)
     print()

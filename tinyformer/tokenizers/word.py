@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -86,8 +86,12 @@ class WordTokenizer:
     def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
         """The words with spaces between them, and punctuation where it usually stands. The white space of the original text is
         not known. Raises UserError for a number that is not an id."""
+        return "".join(self.stream(ids, skip_special))
+
+    def stream(self, ids: Iterable[int], skip_special: bool = False) -> Iterator[str]:
+        """What ``decode`` returns, one word at a time."""
         leave_out = skippable(self.special) if skip_special else ()
-        return join_words([self._tokens[i] for i in checked(ids, self.vocab_size, leave_out)])
+        return spaced(self._tokens[i] for i in checked(ids, self.vocab_size, leave_out))
 
     # ---------------------------------------------------------------------------------------------------- training
 
@@ -150,26 +154,35 @@ _BEFORE_A_WORD = frozenset("([{¿¡“‘«$€£#@（「『")
 _BETWEEN_WORDS = frozenset("'’-‐/_")  # as in don't and well-known
 
 
-def join_words(words: Sequence[str]) -> str:
-    """Words and punctuation marks as a line of text. The spaces are a guess, as the original ones are not known: no space
-    before a comma, after an opening bracket, or around the apostrophe of "don't" and the point of 3.14. Straight quotation
-    marks open and close in turn."""
-    line: list[str] = []
-    tight = True  # whether there is no space before the next word
+def spaced(words: Iterable[str]) -> Iterator[str]:
+    """Words and punctuation marks as the pieces of a line of text: each with a space before it, or without.
+
+    The spaces are a guess, as the original ones are not known: no space before a comma, after an opening bracket, or around the
+    apostrophe of "don't" and the point of 3.14. Straight quotation marks open and close in turn. A piece depends only on the
+    words before it, so it is there as soon as its word is.
+    """
+    before, last = "", ""  # the two words before
     quoted = False
-    for before, word, after in zip(["", *words], words, [*words[1:], ""]):
-        inside = _is_word(before) and _is_word(after)
-        close_left, close_right = word in _AFTER_A_WORD, word in _BEFORE_A_WORD
+    for word in words:
+        close = not last or _is_close(before, last, word, quoted)
         if word == '"':
-            close_left, close_right = quoted, not quoted
-            quoted = not quoted
-        elif word in _BETWEEN_WORDS:
-            close_left, close_right = _is_word(before), inside
-        elif word in (".", ":") and before.isdecimal() and after.isdecimal():
-            close_left = close_right = True
-        line.append(word if tight or close_left else f" {word}")
-        tight = close_right
-    return "".join(line)
+            close, quoted = close or quoted, not quoted
+        yield word if close else f" {word}"
+        before, last = last, word
+
+
+def _is_close(before: str, last: str, word: str, quoted: bool) -> bool:
+    """Whether there is no space between the word ``last`` and the next one. ``before`` is the word before ``last``; ``quoted``
+    says whether a straight quotation mark is open."""
+    if word in _AFTER_A_WORD or (word in _BETWEEN_WORDS and _is_word(last)):
+        return True
+    if last == '"':
+        return quoted
+    if last in _BETWEEN_WORDS:
+        return _is_word(before) and _is_word(word)
+    if last in (".", ":"):
+        return before.isdecimal() and word.isdecimal()
+    return last in _BEFORE_A_WORD
 
 
 def _is_word(word: str) -> bool:

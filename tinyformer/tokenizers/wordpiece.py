@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,16 +111,20 @@ class WordPieceTokenizer:
     def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
         """The words of the ids with spaces between them. What normalising removed does not come back. Raises UserError for a
         number that is not an id."""
-        words: list[str] = []
+        return "".join(self.stream(ids, skip_special))
+
+    def stream(self, ids: Iterable[int], skip_special: bool = False) -> Iterator[str]:
+        """What ``decode`` returns, one piece at a time."""
+        is_first = True
         for i in checked(ids, self.vocab_size, skippable(self.special) if skip_special else ()):
             piece = self.tokens[i]
-            if piece.startswith("##") and words:
-                words[-1] += piece[2:]
-            elif self.cleanup and piece.startswith(_CLOSE_TO_THE_WORD_BEFORE) and words:
-                words[-1] += piece
+            if is_first or (self.cleanup and piece.startswith(_CLOSE_TO_THE_WORD_BEFORE)):
+                yield piece
+            elif piece.startswith("##"):
+                yield piece[2:]
             else:
-                words.append(piece)
-        return " ".join(words)
+                yield f" {piece}"
+            is_first = False
 
     # ---------------------------------------------------------------------------------------------------- training
 

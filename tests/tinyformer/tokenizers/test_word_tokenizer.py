@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tinyformer.errors import UserError
 from tinyformer.tokenizers import WordTokenizer
-from tinyformer.tokenizers.word import SPECIAL, WORDS, join_words
+from tinyformer.tokenizers.word import SPECIAL, WORDS, spaced
 
 TEXT = "the cat sat. the dog sat, the end"
 
@@ -144,7 +144,7 @@ def test_the_position_of_an_unknown_word_is_that_of_the_text_as_given() -> None:
     ],
 )
 def test_marks_stand_where_they_belong(text: str) -> None:
-    assert join_words(WORDS.findall(text)) == text
+    assert "".join(spaced(WORDS.findall(text))) == text
 
 
 @given(st.lists(st.text(st.sampled_from("ab1é\u0301.,'\"-()!“’ $:\t[]日😀"), max_size=6), min_size=1), st.booleans())
