@@ -20,7 +20,7 @@ from tinyformer.pretrained.loading import Writing, from_pretrained, read_writing
 from tinyformer.pretrained.tokenizers import pretrained_tokenizer
 from tinyformer.tokenizers import Tokenizer, WordPieceTokenizer
 from tinyformer.tokenizers.special import cut_at_special
-from tinyformer.tokenizers.texts import token_texts
+from tinyformer.tokenizers.texts import opening_text, token_texts
 from tinyformer.trained import READERS, Trained, load_trained, made_by
 from tinyformer.training.runs import RunFolder
 from tinyformer.translation import Translator, pretrained_translator
@@ -229,8 +229,7 @@ def _trained(found: Trained) -> Subject:
         return _translation(found.translator)
     if isinstance(model, BertForMaskedLM):
         return _bert(model, tokenizer)
-    known = getattr(tokenizer, "characters", "\n")
-    first = tokenizer.encode("\n" if "\n" in known else known[0])
+    first = tokenizer.encode(opening_text(tokenizer))
     longest = model.config.block_size if isinstance(model, GPT) else None
     return Subject("language", model, tokenizer, start=(int(first[0]),), longest=longest)
 
