@@ -22,8 +22,9 @@ def stream_text(tokenizer: TextStreamer, ids: Iterable[int], after: Sequence[int
 
     >>> from tinyformer import WordTokenizer, stream_text
     >>> tokenizer = WordTokenizer.train("Don't stop!")
-    >>> list(stream_text(tokenizer, tokenizer.encode("stop! Don't").tolist(), after=tokenizer.encode("Don't").tolist()))
-    [' stop', '!', ' Don', "'", 't']
+    >>> prompt, new = (tokenizer.encode(text).tolist() for text in ("Don't", "stop! Don't"))
+    >>> list(stream_text(tokenizer, new, after=prompt))
+    [' stop', '!', " Don't"]
     """
     is_shown = True  # what is decoded now
 

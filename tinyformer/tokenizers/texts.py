@@ -33,6 +33,7 @@ def opening_text(tokenizer: Tokenizer) -> str:
     """The text to go on from where there is none: a new line; or what a tokenizer without new lines knows, one token or more.
 
     >>> from tinyformer import CharTokenizer
+    >>> from tinyformer.tokenizers.texts import opening_text
     >>> opening_text(CharTokenizer.train("banana"))
     'a'
     """
