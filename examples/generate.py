@@ -49,13 +49,13 @@ with plain_errors():  # a missing package or GPU is told in a line, too
 
 SMALL_LLAMA = Path("runs/small_llama")
 PROMPT = "\n"  # for the small Llama, which has no token to begin with
-CHOICE = {"temperature": 0.8, "top_k": 200, "seed": 1337}  # where they differ from Sampling's own
+CHOICE = {"temperature": 0.8, "top_k": 200, "seed": 1337}  # where neither a flag nor the model's own settings say it
 TRAINING = TrainingConfig(steps=600, batch_size=8, learning_rate=3e-3, min_learning_rate=3e-4)  # of the small Llama
 
 
 def write(arguments: argparse.Namespace) -> None:
     """Continue the prompt, and say how fast that was."""
-    sampling = settings_from(Sampling, {**CHOICE, **vars(arguments)})
+    settings_from(Sampling, {**CHOICE, **vars(arguments)})  # refuses what cannot be before a model is loaded
     if arguments.length < 0:
         raise UserError(f"--length must be at least 0, not {arguments.length}")
     if arguments.model is None:
@@ -76,7 +76,10 @@ def write(arguments: argparse.Namespace) -> None:
     ends = () if arguments.ignore_end else writing.ends
     # Some models have more outputs than there are tokens.
     forbidden = [*writing.forbidden, *range(tokenizer.vocab_size, model.config.vocab_size)]
-    new_ids = generate(model, ids, arguments.length, sampling, ends, forbidden=forbidden)
+    sampling = settings_from(Sampling, {**CHOICE, **writing.sampling(), **vars(arguments)})
+    new_ids = generate(
+        model, ids, arguments.length, sampling, ends, True, forbidden, writing.forced_end in ends, writing.rules()
+    )
     print(prompt, end="", flush=True)
     show(tokenizer, new_ids, ends, prompt_ids)
 

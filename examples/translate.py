@@ -254,6 +254,7 @@ def translate(arguments: argparse.Namespace) -> None:
     """Translate the given sentences, or the lines of a pipe, or those that are typed."""
     folder = RunFolder(arguments.out)
     translator = pretrained_translator(arguments.model) if arguments.model else trained_translator(folder)
+    arguments.beam = translator.beam if arguments.beam is None else arguments.beam
     translator.check_beam(arguments.beam, arguments.n_best)
     if arguments.heat_map and not translator.has_attention():
         raise UserError(f"the network of {folder.path} has no attention to draw: leave out --heat-map")
@@ -394,7 +395,8 @@ def parse(words: list[str]) -> argparse.Namespace:
         "sentences", help="what to translate; without any, the lines that are typed, or those of a file: < FILE", nargs="*"
     )
     add_model_flag(using)
-    using.add_argument("--beam", help="the width of the beam; 1 is greedy", type=int, default=5, metavar="INT")
+    width = "the width of the beam; 1 is greedy (default: 5, or what the settings of a pretrained model say)"
+    using.add_argument("--beam", help=width, type=int, metavar="INT")
     using.add_argument("--n-best", help="how many translations to show, with scores", type=int, default=1, metavar="INT")
     using.add_argument("--heat-map", help="draw what the attention looked at", action="store_true")
     comparing = commands.add(

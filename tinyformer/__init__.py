@@ -78,9 +78,10 @@ if TYPE_CHECKING:  # for editors and type checkers; a test holds it equal to the
     from tinyformer.models.seq2seq import AdditiveAttentionModel, ContextVectorModel, Seq2SeqConfig
     from tinyformer.models.transformer import Transformer, TransformerConfig
     from tinyformer.pretrained.folders import find_folder
-    from tinyformer.pretrained.loading import Writing, from_pretrained, read_writing
+    from tinyformer.pretrained.loading import from_pretrained
     from tinyformer.pretrained.saving import save_pretrained
     from tinyformer.pretrained.tokenizers import pretrained_tokenizer, save_pretrained_tokenizer
+    from tinyformer.pretrained.writing import Writing, read_writing
     from tinyformer.schema import check_fields
     from tinyformer.scripts import RunSetup, draw_losses, train_to_end
     from tinyformer.settings import at_least, one_of, setting, settings_from
@@ -155,9 +156,10 @@ _NAMES = {
     "models.seq2seq": "AdditiveAttentionModel ContextVectorModel Seq2SeqConfig",
     "models.transformer": "Transformer TransformerConfig",
     "pretrained.folders": "find_folder",
-    "pretrained.loading": "Writing from_pretrained read_writing",
+    "pretrained.loading": "from_pretrained",
     "pretrained.saving": "save_pretrained",
     "pretrained.tokenizers": "pretrained_tokenizer save_pretrained_tokenizer",
+    "pretrained.writing": "Writing read_writing",
     "schema": "check_fields",
     "scripts": "RunSetup draw_losses train_to_end",
     "settings": "at_least one_of setting settings_from",

@@ -25,6 +25,7 @@ _EXTRAS = {"ja-mecab": "ja", "ko-mecab": "ko"}  # what has to be installed with 
 def count_words(text: str) -> int:
     """How many words are between the spaces of a text. A letter of a script without spaces between words counts as one.
 
+    >>> from tinyformer.text_scores import count_words
     >>> count_words("I love you."), count_words("我爱你。")
     (3, 3)
     """
@@ -35,6 +36,7 @@ def bleu_tokenizer(references: Sequence[str]) -> str:
     """The name of sacrebleu's tokenizer for the script in which most of the references are: zh for Chinese, ja-mecab for
     Japanese, ko-mecab for Korean, char for other scripts without spaces between words, such as Thai, and 13a for all others.
 
+    >>> from tinyformer.text_scores import bleu_tokenizer
     >>> bleu_tokenizer(["我爱你"]), bleu_tokenizer(["I love you."])
     ('zh', '13a')
     """

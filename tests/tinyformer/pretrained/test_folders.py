@@ -243,14 +243,14 @@ def test_generation_config_goes_before_config(folder: Path) -> None:
 
 
 def test_ids_that_are_not_in_the_vocabulary_count_for_nothing(folder: Path) -> None:
-    reconfigure(folder, bos_token_id=50256, eos_token_id=[-1, 10, 11], bad_words_ids=[[10], [11]], forced_eos_token_id=10**40)
-    assert read_writing(folder) == Writing(ends=(10,), forbidden=(10,))
+    reconfigure(folder, bos_token_id=50256, eos_token_id=[-1, 10, 11], bad_words_ids=[[9], [11]], forced_eos_token_id=10**40)
+    assert read_writing(folder) == Writing(ends=(10,), forbidden=(9,))
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"bad_words_ids": [[1, 2]]}, "bad_words_ids forbids sequences of tokens"),
+        ({"bad_words_ids": [[1], []]}, "bad_words_ids has a sequence without tokens"),
         ({"bad_words_ids": 5}, "bad_words_ids must be a list, not 5"),
         ({"eos_token_id": "x"}, "eos_token_id must be an integer or a list, not 'x'"),
         ({"eos_token_id": [[1]]}, r"eos_token_id\[0\] must be an integer, not \[1\]"),
