@@ -9,7 +9,7 @@ import json
 import numpy
 import pytest
 import torch
-from test_generate import PAD, SOURCES, SameNumbers, gpt2, marian, texts
+from parity.test_generate import PAD, SOURCES, SameNumbers, gpt2, marian, texts
 
 from tinyformer import Sampling, generate, read_writing, save_pretrained
 from tinyformer.decoding.logits_rules import (
@@ -116,7 +116,7 @@ def test_gpt2_writes_what_transformers_writes(said, tmp_path, monkeypatch):
         assert written_here(model, prompt, writing, Sampling(temperature=0)) == expected
         changed += expected != plain
         config = settings_of(tmp_path, said, do_sample=True, temperature=1.3, top_k=9, top_p=0.9)
-        monkeypatch.setattr("test_generate.ENDS", [END])
+        monkeypatch.setattr("parity.test_generate.ENDS", [END])
         monkeypatch.setattr(torch, "multinomial", SameNumbers(seed, 1))
         sampling = Sampling(**read_writing(tmp_path).sampling(), seed=seed)
         assert written_here(model, prompt, writing, sampling) == written_by(their_model, prompt, config)
