@@ -104,7 +104,7 @@ def written_here(model, prompt, writing, sampling):
 @named
 def test_gpt2_writes_what_transformers_writes(said, tmp_path, monkeypatch):
     changed = 0
-    for seed, prompt in itertools.product(range(4), ([7], [1, 5, 1, 5, 2])):
+    for seed, prompt in itertools.product(range(3), ([7], [1, 5, 1, 5, 2])):
         model, their_model = gpt2(seed)
         their_model.generation_config = transformers.GenerationConfig()
         save_pretrained(model, tmp_path)
