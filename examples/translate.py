@@ -58,6 +58,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         typed_lines,
     )
     from tinyformer.comparison import (
+        NO_SCORES,
         ScoreTable,
         attended_by,
         check_same_sentences,
@@ -66,17 +67,17 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         names_of_runs,
         read_translations,
         score_by_length,
+        scores,
+        text_scores,
         write_translations,
     )
     from tinyformer.progress import show_progress
-    from tinyformer.text_scores import TextScores
     from tinyformer.translation import ARCHITECTURES, Attended, pretrained_translator, trained_translator
 
 Pairs = Sequence[tuple[str, str]]  # sentences and their translations
 
 DEFAULT_OUT = "runs/translate"
 LINES_AT_ONCE = 512  # of a pipe, translated and printed together
-NO_SCORES = "(no scores: they need sacrebleu, pip install sacrebleu)"
 # A Transformer is trained by Muon, with rates that fall along a line to 0; recurrent networks are trained by AdamW.
 ROTARY = {"norm_first": True, "positions": "rotary", "query_key_norm": True}
 MUON = {
@@ -200,24 +201,6 @@ def train(arguments: argparse.Namespace) -> None:
             maps = draw_attention(translator, sources[0], folder) if translator.has_attention() else []
             print(drawn([folder.curve, *maps]))
         print(f"Translate with: {next_command(arguments.out, DEFAULT_OUT, 'translate')}")
-
-
-def text_scores(references: Sequence[str]) -> TextScores | None:
-    """What scores translations of a language; None without sacrebleu."""
-    try:
-        return TextScores(references)
-    except ImportError:
-        return None
-
-
-def scores(translations: Sequence[str], references: Sequence[str], kind: str, measured: TextScores | None = None) -> str:
-    """How good translations are: exact matches for dates, BLEU and chrF for languages."""
-    if kind == "dates":
-        right = sum(ours == reference for ours, reference in zip(translations, references))
-        return f"{right} of {len(references)} exactly right ({100 * right / len(references):.2f} %)"
-    if measured is None:
-        return NO_SCORES
-    return f"BLEU {measured.bleu(translations, references):.2f}, chrF {measured.chrf(translations, references):.2f}"
 
 
 def some_translations(translator: Translator, pairs: Pairs) -> str:

@@ -18,6 +18,7 @@ from tinyformer.training.runs import RunFolder
 from tinyformer.translation import Attended, TranslationConfig, trained_translator
 from tinytensor.io import write_text
 
+NO_SCORES = "(no scores: they need sacrebleu, pip install sacrebleu)"
 HEADER = ("source", "ours", "reference")
 Measure = Callable[[Sequence[str], Sequence[str]], float]  # of translations beside their references
 MOST_BINS = 8  # the most bins before those with few sentences are joined
@@ -160,6 +161,24 @@ class ScoreTable:
 def exactly_right(translations: Sequence[str], references: Sequence[str]) -> float:
     """The percentage of the translations that equal their references."""
     return 100 * sum(ours == reference for ours, reference in zip(translations, references)) / len(references)
+
+
+def text_scores(references: Sequence[str]) -> TextScores | None:
+    """What scores translations into the language of the references; None without sacrebleu."""
+    try:
+        return TextScores(references)
+    except ImportError:
+        return None
+
+
+def scores(translations: Sequence[str], references: Sequence[str], kind: str, measured: TextScores | None = None) -> str:
+    """How good translations are, in a line: exact matches for "dates", else BLEU and chrF."""
+    if kind == "dates":
+        right = sum(ours == reference for ours, reference in zip(translations, references))
+        return f"{right} of {len(references)} exactly right ({100 * right / len(references):.2f} %)"
+    if measured is None:
+        return NO_SCORES
+    return f"BLEU {measured.bleu(translations, references):.2f}, chrF {measured.chrf(translations, references):.2f}"
 
 
 def measures_of(runs: Mapping[str, Sequence[Translated]], are_languages: bool) -> tuple[dict[str, Measure], TextScores | None]:
