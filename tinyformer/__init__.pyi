@@ -92,12 +92,13 @@ from tinyformer.models.seq2seq import (
 )
 from tinyformer.models.transformer import Transformer as Transformer, TransformerConfig as TransformerConfig
 from tinyformer.pretrained.folders import find_folder as find_folder
-from tinyformer.pretrained.loading import Writing as Writing, from_pretrained as from_pretrained, read_writing as read_writing
+from tinyformer.pretrained.loading import from_pretrained as from_pretrained
 from tinyformer.pretrained.saving import save_pretrained as save_pretrained
 from tinyformer.pretrained.tokenizers import (
     pretrained_tokenizer as pretrained_tokenizer,
     save_pretrained_tokenizer as save_pretrained_tokenizer,
 )
+from tinyformer.pretrained.writing import Writing as Writing, read_writing as read_writing
 from tinyformer.schema import check_fields as check_fields
 from tinyformer.scripts import RunSetup as RunSetup, draw_losses as draw_losses, train_to_end as train_to_end
 from tinyformer.settings import at_least as at_least, one_of as one_of, setting as setting, settings_from as settings_from
