@@ -65,7 +65,8 @@ class TextScores:
     """
 
     def __init__(self, references: Sequence[str]):
-        from sacrebleu.metrics import BLEU, CHRF
+        from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
 
         self.tokenizer, self.note = bleu_tokenizer(references), ""
         try:
