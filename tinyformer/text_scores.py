@@ -66,7 +66,7 @@ class TextScores:
 
     def __init__(self, references: Sequence[str]):
         from sacrebleu.metrics.bleu import BLEU
-    from sacrebleu.metrics.chrf import CHRF
+        from sacrebleu.metrics.chrf import CHRF
 
         self.tokenizer, self.note = bleu_tokenizer(references), ""
         try:
