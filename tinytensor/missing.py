@@ -23,6 +23,7 @@ _PLACES = {
     "tinytensor.linalg": ("torch.linalg", "np.linalg"),
     "tinytensor.nn": ("nn", "F"),
     "tinytensor.parallel": ("nn",),
+    "tinytensor.distributed": ("torch.distributed", "nn.parallel"),
     "tinytensor.nn.init": ("nn.init",),
     "tinytensor.optim": ("optim", "nn.utils", "optim.lr_scheduler"),
     "tinytensor.random": ("torch", "np.random"),
@@ -132,7 +133,7 @@ def missing(place: str, name: str, owner: Any, called: str = "") -> AttributeErr
 
 def _answer(place: str, name: str, owner: Any) -> str:
     answers = _answers()
-    names = [f"{root}.{name}" for root in _PLACES[place]]
+    names = [f"{root}.{name}" for root in _PLACES.get(place, ())]
     for full in names:
         if full in answers:
             return "".join(answers[full])
@@ -148,13 +149,15 @@ def _answer(place: str, name: str, owner: Any) -> str:
 
 
 def names_of(module: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """``__getattr__`` and ``__dir__`` of a module: a missing name is answered, and only the public ones are shown."""
+    """``__getattr__`` and ``__dir__`` of a module: a missing name is answered, and only the public ones are shown,
+    with those that every module has, such as ``__doc__``."""
 
     def answer(name: str) -> Any:
         raise missing(module, name, sys.modules[module])
 
     def show() -> list[str]:
-        return sorted(sys.modules[module].__all__)
+        names = vars(sys.modules[module])
+        return sorted([*names["__all__"], *(name for name in names if name.startswith("__"))])
 
     return answer, show
 

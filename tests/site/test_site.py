@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from cases import PUBLIC_MODULES
 
 DOCS = Path(__file__).parents[2] / "docs"
 SITE = DOCS / "_build"
@@ -121,30 +122,13 @@ def inventory():
     return {name: uri.replace("$", name) for name, kind, _, uri, _ in lines if kind.startswith("py:")}
 
 
-HOMES = ["tinyformer", "tinyformer.plots", "tinytensor"] + [
-    f"tinytensor.{name}" for name in ("nn", "nn.init", "optim", "linalg", "random", "parallel", "distributed")
-]
-
-
 def public_names():
     """Every name that users may import, as they write it."""
-    for module in map(importlib.import_module, HOMES):
+    for module in map(importlib.import_module, PUBLIC_MODULES):
         names = [name for name in module.__all__ if not inspect.ismodule(getattr(module, name))]
         yield from (f"{module.__name__}.{name}" for name in names if (module.__name__, name) != ("tinytensor.random", "seed"))
-    for module in (importlib.import_module(f"tinytensor.{name}") for name in ("op", "fused", "engine")):
-        yield from (f"{module.__name__}.{name}" for name, value in vars(module).items() if defines(module, name, value))
     methods = vars(importlib.import_module("tinytensor").Tensor).items()
     yield from (f"tinytensor.Tensor.{n}" for n, value in methods if n[0] != "_" and (callable(value) or value.__doc__))
-
-
-def defines(module, name, value):
-    """Whether a module without ``__all__`` defines a public function or class."""
-    return (
-        name[0] != "_"
-        and callable(value)
-        and getattr(value, "__module__", "") == module.__name__
-        and hasattr(value, "__name__")
-    )
 
 
 def test_every_public_name_is_described():

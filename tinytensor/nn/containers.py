@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, SupportsIndex, TypeVar
+from typing import Any, SupportsIndex, TypeVar, overload
 
 from tinytensor.arguments import checked, shown
 from tinytensor.nn.module import Module
@@ -75,6 +75,12 @@ class ModuleList(Module):
         if not -len(self) <= operator.index(index) < len(self):
             raise IndexError(f"{type(self).__name__} of {len(self)} modules has no index {operator.index(index)}")
         return index
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Any: ...
+
+    @overload
+    def __getitem__(self: Self, index: slice) -> Self: ...
 
     def __getitem__(self, index: Any) -> Any:
         found = list(self)[self._checked(index)]
