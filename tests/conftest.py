@@ -44,8 +44,8 @@ NEEDS = {
     "mpi": (mpi.fits, "of ranks that mpiexec starts", 'pip install "tinytensor[mpi]"'),
     "dot": (lambda: shutil.which("dot") is not None, "of pictures by Graphviz's program `dot`", "apt install graphviz"),
 }
-# Files and folders of tests that need not run again on another backend, or with other kernels: they compute nothing with arrays,
-# or nothing that other tests do not. All others do, new ones included.
+# Files and folders of tests that need not run again on another backend, or with other kernels: they compute nothing with
+# arrays, or nothing that other tests do not. All others do, new ones included.
 NO_ARRAYS = """
     documents examples
     tinytensor/test_missing.py tinytensor/test_modes.py
