@@ -9,6 +9,7 @@ import shlex
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -119,7 +120,8 @@ def first_choice(words: Sequence[str], name: str, part: str, kind: type, out: st
     given = vars(found)[name]
     folder = RunFolder(_run_of(found, out))
     if given is None and found.resume and folder.settings.exists():
-        return str(getattr(folder.read_part(part, kind), name))
+        with suppress(UserError):  # whoever reads all of the run's settings tells it
+            return str(getattr(folder.read_part(part, kind), name))
     return str(getattr(settings_from(kind, {} if given is None else {name: given}), name))
 
 
@@ -260,6 +262,11 @@ class Commands:
         folder, as ``folder_for`` says."""
         arguments = parse_command(self._parser, self._commands.choices, words)
         arguments.out = _run_of(arguments, self.out)
+        uses_run = arguments.command != "train" and not getattr(arguments, "model", None)
+        if uses_run or getattr(arguments, "resume", False):
+            from tinyformer.training.runs import check_made_by
+
+            check_made_by(self._parser.prog, Path(arguments.out))
         return arguments
 
 

@@ -23,6 +23,10 @@ class UserError(ValueError):
     needs_no_traceback = True  # also where another rank of MPI raises it
 
 
+class OtherVersion(UserError):
+    """A file is not damaged, but holds what this version does not know."""
+
+
 class SettingError(UserError):
     """A setting has a value that is not allowed. The message uses the name in the dataclass, such as batch_size; ``as_flags``
     uses the flag."""

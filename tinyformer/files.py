@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tinyformer.errors import UserError, shortened
+from tinyformer.errors import OtherVersion, UserError, shortened
 from tinytensor.io import write_text
 
 
@@ -20,6 +20,8 @@ def damaged(what: object) -> Iterator[None]:
     """A context that turns every usual error inside it into a UserError: ``what``, such as a path, is damaged."""
     try:
         yield
+    except OtherVersion as error:
+        raise OtherVersion(f"{what} is of another version: {error}") from None
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError) as error:
         raise UserError(f"{what} is damaged: {shortened(str(error))}") from None
 

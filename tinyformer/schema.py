@@ -8,13 +8,14 @@ import math
 import numbers
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any, TypeVar
 
-from tinyformer.errors import SettingError, UserError, shortened
+from tinyformer.errors import OtherVersion, SettingError, UserError, shortened
 
 Made = TypeVar("Made")
 
+_OFF: tuple[Any, ...] = (None, False, "", "none", [], {})  # values of what is switched off; False is 0, too
 _WORDS = {int: "an integer", float: "a finite number", bool: "true or false", str: "text", type(None): "null"}
 
 
@@ -46,22 +47,30 @@ def read_value(kind: Any, value: Any, name: str) -> Any:
 
 
 def read_dataclass(kind: type[Made], value: Any, name: str = "") -> Made:
-    """A dataclass from a JSON object. The object must have a value for each field without a default, and no unknown keys.
+    """A dataclass from a JSON object. The object must have a value for each field without a default.
 
-    Raises UserError for the first key that is missing, unknown, or of another type; and whatever the dataclass itself raises.
+    Keys that the dataclass lacks are those of another version. They are ignored where they are switched off, as null or false.
+    Raises UserError for the first key that is missing, is of another type, or is unknown and not switched off; and whatever the
+    dataclass itself raises.
     """
     if not isinstance(value, Mapping):
         raise UserError(f"{name or 'it'} must be an object of settings, not {_shown(value)}")
     hints = _hints(kind)  # type: ignore[arg-type]
-    for key in value:
-        if key not in hints:
-            raise UserError(f"{_joined(name, shortened(str(key), 40))} is not known: the file may be of another version")
+    check_known(value, hints, name)
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if required and field.name not in value:
             raise UserError(f"{_joined(name, field.name)} is missing")
-    values = {key: read_value(hints[key], item, _joined(name, key)) for key, item in value.items()}
+    values = {key: read_value(hints[key], item, _joined(name, key)) for key, item in value.items() if key in hints}
     return kind(**values)
+
+
+def check_known(value: Mapping[str, Any], known: Container[str], name: str = "") -> None:
+    """Raise OtherVersion for the first key of a JSON object that is not known, unless it is switched off."""
+    for key, item in value.items():
+        if key not in known and item not in _OFF:
+            unknown = f"{_joined(name, shortened(str(key), 40))} is {_shown(item)}"
+            raise OtherVersion(f"{unknown}, which this version does not know; a later one may")
 
 
 def check_fields(config: Any) -> None:

@@ -1,8 +1,8 @@
-"""The models in the folders of runs, and which script in examples/ made a run."""
+"""The models in the folders of runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from tinyformer.models.bert import BertConfig, BertForMaskedLM
 from tinyformer.models.gpt import GPT, GPTConfig
 from tinyformer.models.recurrent import CELLS, RecurrentConfig, RecurrentLM
 from tinyformer.tokenizers import Tokenizer, load_tokenizer
-from tinyformer.training.runs import RunFolder, load_weights
+from tinyformer.training.runs import RunFolder, load_weights, made_by
 from tinyformer.translation import Model, Translator, trained_translator
 
 
@@ -23,25 +23,6 @@ class Trained:
     model: GPT | RecurrentLM | BertForMaskedLM | Model
     tokenizer: Tokenizer
     translator: Translator | None = None
-
-
-# The setting, and the part of config.json that it is in, by which the runs of a script are known.
-_SCRIPTS = {
-    "char_gpt.py": ("text", "bpe_tokens"),
-    "fill_mask.py": ("text", "wordpieces"),
-    "translate.py": ("task", "length_penalty"),
-    "dial_tones.py": ("task", "snr"),
-    "memory.py": ("task", "distance"),
-}
-
-
-def made_by(settings: Mapping[str, Any]) -> tuple[str | None, Any]:
-    """The script that made a run with these settings, and the architecture that it was given; None if they do not say."""
-    for script, (part, name) in _SCRIPTS.items():
-        found = settings.get(part)
-        if isinstance(found, Mapping) and name in found:
-            return script, found.get("architecture")
-    return None, None
 
 
 def load_trained(folder: RunFolder, checkpoint: Path | None = None) -> Trained:

@@ -6,18 +6,30 @@ kernels/numpy, trace.
 ``from tinytensor import distributed`` is for several processes. It is not imported here, as most programs are one.
 """
 
-import sys
 import typing
 
-from tinytensor import functional, linalg, nn, optim, parallel, random
-from tinytensor.backend import BackendError
-from tinytensor.backend import name as backend_name
-from tinytensor.capture import capture
-from tinytensor.capturing import CaptureError
-from tinytensor.checkpoint import checkpoint
-from tinytensor.creation import arange, eye, from_dlpack, full, full_like, linspace, ones, ones_like, tensor, zeros, zeros_like
-from tinytensor.derivatives import hessian, hvp, jacobian
-from tinytensor.modes import detect_anomaly, enable_grad, full_precision, keep_values, no_grad
+from tinytensor import (
+    functional as functional,
+    linalg as linalg,
+    nn as nn,
+    optim as optim,
+    parallel as parallel,
+    random as random,
+)
+from tinytensor.backend import BackendError as BackendError, name as _backend_name
+from tinytensor.capture import capture as capture
+from tinytensor.capturing import CaptureError as CaptureError
+from tinytensor.checkpoint import checkpoint as checkpoint
+from tinytensor.creation import *
+from tinytensor.derivatives import hessian as hessian, hvp as hvp, jacobian as jacobian
+from tinytensor.missing import names_of as _names_of, public as _public
+from tinytensor.modes import (
+    detect_anomaly as detect_anomaly,
+    enable_grad as enable_grad,
+    full_precision as full_precision,
+    keep_values as keep_values,
+    no_grad as no_grad,
+)
 from tinytensor.functional.attention import *
 from tinytensor.functional.classification import *
 from tinytensor.functional.losses import *
@@ -26,11 +38,10 @@ from tinytensor.functional.recurrence import *
 from tinytensor.functional.regularization import *
 from tinytensor.functional.rotation import *
 from tinytensor.functional.similarity import *
-from tinytensor.gradcheck import GradcheckError, gradcheck
-from tinytensor.graph import draw_graph
-from tinytensor.io import FileError, load, save
-from tinytensor.kernels import name as kernels_name
-from tinytensor.missing import missing as _missing
+from tinytensor.gradcheck import GradcheckError as GradcheckError, gradcheck as gradcheck
+from tinytensor.graph import draw_graph as draw_graph
+from tinytensor.io import FileError as FileError, load as load, save as save
+from tinytensor.kernels import name as _kernels_name
 from tinytensor.ops.activations import *
 from tinytensor.ops.angles import *
 from tinytensor.ops.comparisons import *
@@ -40,14 +51,16 @@ from tinytensor.ops.linear_algebra import *
 from tinytensor.ops.reductions import *
 from tinytensor.ops.sequences import *
 from tinytensor.ops.shapes import *
-from tinytensor.random import seed
-from tinytensor.tensor import Tensor, grad
-from tinytensor.trace import opaque, trace
+from tinytensor.random import seed as seed
+from tinytensor.tensor import Tensor as Tensor, grad as grad
+from tinytensor.trace import opaque as opaque, trace as trace
+
+backend_name: str = _backend_name
+kernels_name: str = _kernels_name
 
 if not typing.TYPE_CHECKING:  # a type checker would take every name for one that is here
-
-    def __getattr__(name: str) -> object:
-        raise _missing("tinytensor", name, sys.modules[__name__])
+    __all__ = _public(globals(), "functional linalg nn optim parallel random")
+    __getattr__, __dir__ = _names_of(__name__)
 
 
 __version__ = "0.1.0"

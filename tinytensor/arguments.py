@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any, NamedTuple, TypeVar, cast
 
 from tinytensor.backend import bfloat16, host, is_array, is_floating, is_host_array, xp
-from tinytensor.missing import unknown_argument
+from tinytensor.missing import MISPLACED, unknown_argument
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -33,7 +33,8 @@ class Kind(NamedTuple):
         """The argument ``name`` of a function as this kind. Raises TypeError if it is not one."""
         found = self.read(value)
         if found is NotImplemented:
-            raise TypeError(f"{function}: {name} must be {self.words}, not {shown(value)}{self._remedy(value)}")
+            remedy = f": {MISPLACED[function, name]}" if (function, name) in MISPLACED else self._remedy(value)
+            raise TypeError(f"{function}: {name} must be {self.words}, not {shown(value)}{remedy}")
         if found is value and hasattr(value, "node"):
             self.usual.add(type(value))  # a class of tensors, which this file cannot import
         return found
@@ -43,6 +44,8 @@ class Kind(NamedTuple):
             return ": make it one with tt.tensor(...)"
         if self.words.startswith("a dtype") and type(value) is int:
             return ": a shape is one argument, as in (2, 3)"
+        if self.words == "a Parameter" and hasattr(value, "node"):
+            return ": make it one with tt.nn.Parameter(x)"
         is_list = self.words.endswith("of tensors") and isinstance(value, (list, tuple))
         return ": make each of them one with tt.tensor(...)" if is_list else ""
 

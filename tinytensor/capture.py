@@ -11,18 +11,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from tinytensor import backend
 from tinytensor.arguments import checked
 from tinytensor.backend import host, is_host_array, xp
 from tinytensor.capturing import CaptureError, Number, Step
+from tinytensor.nn.hooks import any_hooks
 from tinytensor.tensor import Tensor
 
+Results = TypeVar("Results")  # of a step
 _WARM_UPS = 3  # steps that run before: they compile kernels, choose algorithms, and make the optimizer's state
 
 
-class capture:
+class capture(Generic[Results]):
     """A faster version of ``function``, which does a step of training on a GPU: forward, backward, clipping and the optimizer.
 
     It takes tensors, NumPy arrays and Python numbers, and returns tensors. The first three calls just run it. The fourth writes
@@ -36,6 +38,7 @@ class capture:
 
     Raises CaptureError
 
+    * if any module has forward hooks;
     * if the function reads a value of the GPU (``.item()``, ``float(x)``, ``if x``), makes a tensor of numbers (``tt.tensor``,
       or an index in a list), draws random numbers except for dropout (``tt.checkpoint`` does, too), cuts a batch into shards,
       adds to gradients of the call before, or has another optimizer than Adam, AdamW and Muon;
@@ -59,7 +62,7 @@ class capture:
     """
 
     @checked
-    def __init__(self, function: Callable[..., Any]):
+    def __init__(self, function: Callable[..., Results]):
         if backend.name != "cupy":
             raise CaptureError("only a GPU can capture a step: set TINYTENSOR_BACKEND=cupy")
         self.function = function
@@ -70,8 +73,10 @@ class capture:
         self._memory: Any = None  # a pool of the graph's own, which must live as long as the graph
         self._results: Any = None
 
-    def __call__(self, *inputs: Any) -> Any:
+    def __call__(self, *inputs: Any) -> Results:
         """Do one step."""
+        if any_hooks():
+            raise CaptureError("a captured step would call no forward hooks: remove them, or call the function itself")
         if self._step is None:
             self._step = self._prepare(inputs)
         self._step.begin()

@@ -18,11 +18,12 @@ def as_array(data: Any, dtype: DType = None) -> Array:
     or booleans, ValueError for nested lists of different lengths, and OverflowError for a Python number that the dtype cannot
     hold.
     """
-    data = read_values(data.data if hasattr(data, "node") else data)
+    is_plain = type(data) is host.ndarray and data.dtype.kind in "biuf" and (dtype is None or dtype == data.dtype)
+    data = read_values(data.data if not is_plain and hasattr(data, "node") else data)
     if is_array(data) and not is_host_array(data):
         return xp.array(data, dtype=dtype)
     refuse("the numbers that a tensor is made of", "make it before, and pass it in", before=False)  # for tables that are kept
-    return from_numpy(on_host(data, dtype))
+    return from_numpy(data if is_plain else on_host(data, dtype))
 
 
 def on_host(data: Any, dtype: DType = None) -> Any:

@@ -12,6 +12,10 @@ from tinytensor.checks import check_fits, check_not_masked
 from tinytensor.conversion import as_array, on_host
 from tinytensor.tensor import Tensor
 
+__all__ = [
+    "arange", "eye", "from_dlpack", "full", "full_like", "linspace", "ones", "ones_like", "tensor", "zeros", "zeros_like",
+]  # fmt: skip
+
 Shape = int | Sequence[int]
 
 
@@ -99,6 +103,8 @@ def arange(
     """
     start, stop = (0, start) if stop is None else (start, stop)
     integers = float not in map(type, (start, stop, step))
+    if integers and step and dtype is None and max(abs(start), abs(stop), abs(step)) < 2**31:  # nothing is too large
+        return _leaf(_filled(xp.arange, int(start), stop, step, dtype=index_dtype), requires_grad)
     steps = -((start - stop) // step) if step and integers else (stop - start) / (step or math.nan)
     if not step or not (integers or math.isfinite(steps)):
         raise ValueError(f"arange from {start} to {stop} by {step} has no finite number of steps")

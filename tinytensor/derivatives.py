@@ -6,7 +6,7 @@ A backward pass gives the derivatives of one number. So a Jacobian takes one pas
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, overload
 
 from tinytensor.arguments import checked, shown
 from tinytensor.creation import zeros, zeros_like
@@ -68,6 +68,10 @@ def _slopes(name: str, f: Callable[..., Tensor], points: list[Tensor]) -> tuple[
     return out, _gradients(out, points, create_graph=True)
 
 
+@overload
+def jacobian(f: Callable[..., Tensor], x: Tensor, *, create_graph: bool = False) -> Tensor: ...
+@overload
+def jacobian(f: Callable[..., Tensor], x: Sequence[Tensor], *, create_graph: bool = False) -> tuple[Tensor, ...]: ...
 @checked
 def jacobian(f: Callable[..., Tensor], x: Tensor | Sequence[Tensor], *, create_graph: bool = False) -> Any:
     """The derivative of each element of f(x) by each element of x, of the shape of f(x) followed by that of x.
@@ -84,6 +88,10 @@ def jacobian(f: Callable[..., Tensor], x: Tensor | Sequence[Tensor], *, create_g
         return _like(x, _jacobians(_call("jacobian", f, points), points, create_graph))
 
 
+@overload
+def hessian(f: Callable[..., Tensor], x: Tensor, *, create_graph: bool = False) -> Tensor: ...
+@overload
+def hessian(f: Callable[..., Tensor], x: Sequence[Tensor], *, create_graph: bool = False) -> tuple[tuple[Tensor, ...], ...]: ...
 @checked
 def hessian(f: Callable[..., Tensor], x: Tensor | Sequence[Tensor], *, create_graph: bool = False) -> Any:
     """The second derivatives of the one number f(x), of the shape of x twice.
@@ -101,6 +109,12 @@ def hessian(f: Callable[..., Tensor], x: Tensor | Sequence[Tensor], *, create_gr
         return _like(x, [_like(x, _jacobians(slope, points, create_graph)) for slope in slopes])
 
 
+@overload
+def hvp(f: Callable[..., Tensor], x: Tensor, v: Tensor, *, create_graph: bool = False) -> tuple[Tensor, Tensor]: ...
+@overload
+def hvp(
+    f: Callable[..., Tensor], x: Sequence[Tensor], v: Sequence[Tensor], *, create_graph: bool = False
+) -> tuple[Tensor, tuple[Tensor, ...]]: ...
 @checked
 def hvp(
     f: Callable[..., Tensor], x: Tensor | Sequence[Tensor], v: Tensor | Sequence[Tensor], *, create_graph: bool = False

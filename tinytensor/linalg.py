@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tinytensor.arguments import composite
 from tinytensor.backend import faults_are_errors, host, xp
 from tinytensor.capturing import refuse
+from tinytensor.missing import names_of as _names_of
 from tinytensor.op import op
 from tinytensor.ops import broadcast_to, expand_dims, matmul, moveaxis, reshape, stack, tril, where
 from tinytensor.ops.linear_algebra import T
@@ -175,3 +176,7 @@ def cholesky(x: Tensor) -> Tensor:
     x = _matrices(x)
     with _explaining("a matrix is not positive definite: x @ xᵀ + a small multiple of tt.eye(n) is, for every x"):
         return xp.linalg.cholesky(x)
+
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = _names_of(__name__)

@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tinytensor.backend import name as backend_name
-from tinytensor.backend import xp
+from tinytensor.backend import name as backend_name, xp
 
 
 def host_memory() -> int | None:

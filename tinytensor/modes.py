@@ -10,10 +10,10 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import AsyncGenerator, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from contextlib import ContextDecorator, contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar, cast, overload
 
 from tinytensor.backend import BackendError, no_warnings
 
@@ -85,6 +85,7 @@ class Modes:
 # A context variable, and not a thread's: tasks of asyncio share a thread. A new thread starts with the default.
 _current: ContextVar[Modes] = ContextVar("modes", default=Modes())  # noqa: B039 (they never change)
 modes = _current.get  # ``modes().recording`` and so on
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Switched(ContextDecorator):
@@ -100,13 +101,18 @@ class Switched(ContextDecorator):
         self.name = name
         self.value = value
 
-    def __call__(self, function: Any) -> Any:
+    def __call__(self, function: Function) -> Function:
         """The function, with this mode inside it. A generator has the mode only while it runs, not between items.
 
         Raises TypeError for a class, of which it would change no method.
         """
-        if isinstance(function, type):
-            raise TypeError(f"no_grad() and the like decorate functions, not the class {function.__name__}: decorate methods")
+        if isinstance(function, type) or not callable(function):
+            raise TypeError(
+                f"no_grad() and the like decorate functions and methods, not {getattr(function, '__name__', function)}"
+            )
+        return cast(Function, self._around(function))
+
+    def _around(self, function: Any) -> Any:
         forms = function, getattr(function, "__call__", None)  # noqa: B004 (a callable object has the form of its method)
         if any(map(inspect.isgeneratorfunction, forms)):
             return self._around_items(function)
@@ -165,8 +171,13 @@ class Switched(ContextDecorator):
         _current.set(_current.get().without(self))
 
 
-def no_grad() -> Any:
-    """A context (or decorator) in which nothing is recorded, so results do not require gradients.
+@overload
+def no_grad() -> Switched: ...
+@overload
+def no_grad(function: Function) -> Function: ...
+def no_grad(function: Any = None) -> Any:
+    """A context in which nothing is recorded, so results do not require gradients. It also decorates functions, as
+    ``@tt.no_grad()`` or ``@tt.no_grad``.
 
     >>> x = tt.tensor([1.0, 2.0], requires_grad=True)
     >>> with tt.no_grad():
@@ -174,15 +185,23 @@ def no_grad() -> Any:
     >>> y.requires_grad
     False
     """
-    return Switched("recording", False)
+    return _around(function, Switched("recording", False))
 
 
-def enable_grad() -> Any:
-    """A context (or decorator) that records again, inside ``no_grad``."""
-    return Switched("recording", True)
+@overload
+def enable_grad() -> Switched: ...
+@overload
+def enable_grad(function: Function) -> Function: ...
+def enable_grad(function: Any = None) -> Any:
+    """A context that records again, inside ``no_grad``. It also decorates functions, as ``no_grad`` does."""
+    return _around(function, Switched("recording", True))
 
 
-def detect_anomaly() -> Any:
+def _around(function: Any, switched: Switched) -> Any:
+    return switched if function is None else switched(function)
+
+
+def detect_anomaly() -> Switched:
     """A context in which the first NaN or infinity in an op's output or in a gradient raises FloatingPointError.
 
     The error names the op and the line that called it. This is slow, because every result is checked: use it to find a

@@ -29,9 +29,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from tinytensor.arguments import kinds_of
 from tinytensor.backend import Array, default_dtype, is_array, is_floating, no_warnings, wide, xp
 from tinytensor.calling import call, explain, wrap
+from tinytensor.missing import names_of as _names_of
 
 if TYPE_CHECKING:
     from tinytensor.engine import Node
+
+__all__ = ["Op", "op"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -256,3 +259,7 @@ def _copy_shared(gradients: Sequence[Any], g: Any, saved: Sequence[Any]) -> Sequ
                 held.add(id(memory))
         separate.append(gradient)
     return separate
+
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = _names_of(__name__)

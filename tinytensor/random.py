@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -17,9 +16,14 @@ from tinytensor import capturing
 from tinytensor.arguments import checked, shown
 from tinytensor.backend import from_numpy, host, is_floating, to_numpy
 from tinytensor.kernels.numpy.dropout import RandomKey
-from tinytensor.missing import missing as _missing
+from tinytensor.missing import names_of as _names_of
 from tinytensor.modes import Switched, modes
 from tinytensor.tensor import Tensor
+
+__all__ = [
+    "bernoulli", "copied", "generator", "get_state", "integers", "multinomial", "normal", "permutation", "random_key", "seed",
+    "set_state", "uniform", "using",
+]  # fmt: skip
 
 Shape = int | Sequence[int]
 
@@ -282,6 +286,4 @@ def random_key() -> RandomKey:
 
 
 if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> Any:
-        raise _missing("tinytensor.random", name, sys.modules[__name__])
+    __getattr__, __dir__ = _names_of(__name__)

@@ -19,7 +19,7 @@ import copy
 import inspect
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from tinytensor import calling, engine, ops
 from tinytensor.arguments import checked, shown
@@ -41,12 +41,14 @@ from tinytensor.conversion import as_array
 from tinytensor.missing import Count, missing
 from tinytensor.modes import enable_grad, modes, read_values
 
+Self = TypeVar("Self", bound="Tensor")
+
 
 class Tensor:
     """An array that remembers how it was computed. Make one with ``tt.tensor``; the README shows the first steps.
 
-    Operators take tensors, numbers and, on either side, NumPy arrays, and broadcast: ``+ - * / // % ** @``, comparisons, which
-    give booleans, and ``& | ^ ~``.
+    Operators take tensors and numbers, and broadcast: ``+ - * / // % ** @``, comparisons, which give booleans, and ``& | ^ ~``.
+    A NumPy array must be made a tensor first.
 
     ``x[index]`` takes integers, slices, ``...``, None, and arrays, lists or tensors of integers or booleans, as in NumPy;
     gradients flow through it. ``len(x)`` is the length of the first axis, and a loop goes along it. Of one element,
@@ -172,7 +174,7 @@ class Tensor:
 
     # ------------------------------------------------------------------------------------------------- its values
 
-    def numpy(self) -> Any:
+    def numpy(self) -> host.ndarray[Any, Any]:
         """The values as a NumPy array. On the CPU it shares the tensor's memory; from a GPU it is a copy.
 
         A change in place of the array changes the tensor. If a graph had saved the values, ``backward`` does not notice it, and
@@ -357,55 +359,55 @@ class Tensor:
         twin.__setstate__((self.data, self.requires_grad, copy.deepcopy(_attributes(self), memo)))
         return twin
 
-    def __add__(self, other: Any) -> Tensor:
+    def __add__(self, other: Tensor | float) -> Tensor:
         return ops.add(self, other)
 
-    def __radd__(self, other: Any) -> Tensor:
+    def __radd__(self, other: Tensor | float) -> Tensor:
         return ops.add(other, self)
 
-    def __sub__(self, other: Any) -> Tensor:
+    def __sub__(self, other: Tensor | float) -> Tensor:
         return ops.subtract(self, other)
 
-    def __rsub__(self, other: Any) -> Tensor:
+    def __rsub__(self, other: Tensor | float) -> Tensor:
         return ops.subtract(other, self)
 
-    def __mul__(self, other: Any) -> Tensor:
+    def __mul__(self, other: Tensor | float) -> Tensor:
         return ops.multiply(self, other)
 
-    def __rmul__(self, other: Any) -> Tensor:
+    def __rmul__(self, other: Tensor | float) -> Tensor:
         return ops.multiply(other, self)
 
-    def __truediv__(self, other: Any) -> Tensor:
+    def __truediv__(self, other: Tensor | float) -> Tensor:
         return ops.divide(self, other)
 
-    def __rtruediv__(self, other: Any) -> Tensor:
+    def __rtruediv__(self, other: Tensor | float) -> Tensor:
         return ops.divide(other, self)
 
-    def __floordiv__(self, other: Any) -> Tensor:
+    def __floordiv__(self, other: Tensor | float) -> Tensor:
         return ops.floor_divide(self, other)
 
-    def __rfloordiv__(self, other: Any) -> Tensor:
+    def __rfloordiv__(self, other: Tensor | float) -> Tensor:
         return ops.floor_divide(other, self)
 
-    def __mod__(self, other: Any) -> Tensor:
+    def __mod__(self, other: Tensor | float) -> Tensor:
         return ops.remainder(self, other)
 
-    def __rmod__(self, other: Any) -> Tensor:
+    def __rmod__(self, other: Tensor | float) -> Tensor:
         return ops.remainder(other, self)
 
-    def __pow__(self, other: Any) -> Tensor:
+    def __pow__(self, other: Tensor | float) -> Tensor:
         special = {2: ops.square, 0.5: ops.sqrt, -0.5: ops.rsqrt}.get(other) if isinstance(other, (int, float)) else None
         if special is None or (other == 2 and isinstance(other, float) and not is_floating(self.dtype)):
             return ops.power(self, other)  # an integer to the power 2.0 is floating-point
         return special(self)
 
-    def __rpow__(self, other: Any) -> Tensor:
+    def __rpow__(self, other: Tensor | float) -> Tensor:
         return ops.power(other, self)
 
-    def __matmul__(self, other: Any) -> Tensor:
+    def __matmul__(self, other: Tensor) -> Tensor:
         return ops.matmul(self, other)
 
-    def __rmatmul__(self, other: Any) -> Tensor:
+    def __rmatmul__(self, other: Tensor) -> Tensor:
         return ops.matmul(other, self)
 
     def __neg__(self) -> Tensor:
@@ -435,28 +437,28 @@ class Tensor:
     def __ne__(self, other: Any) -> Tensor:  # type: ignore[override]
         return NotImplemented if other is None else ops.not_equal(self, other)
 
-    def __lt__(self, other: Any) -> Tensor:
+    def __lt__(self, other: Tensor | float) -> Tensor:
         return ops.less(self, other)
 
-    def __le__(self, other: Any) -> Tensor:
+    def __le__(self, other: Tensor | float) -> Tensor:
         return ops.less_equal(self, other)
 
-    def __gt__(self, other: Any) -> Tensor:
+    def __gt__(self, other: Tensor | float) -> Tensor:
         return ops.greater(self, other)
 
-    def __ge__(self, other: Any) -> Tensor:
+    def __ge__(self, other: Tensor | float) -> Tensor:
         return ops.greater_equal(self, other)
 
-    def __and__(self, other: Any) -> Tensor:
+    def __and__(self, other: Tensor | float) -> Tensor:
         return ops.bitwise_and(self, other)
 
-    def __or__(self, other: Any) -> Tensor:
+    def __or__(self, other: Tensor | float) -> Tensor:
         return ops.bitwise_or(self, other)
 
-    def __xor__(self, other: Any) -> Tensor:
+    def __xor__(self, other: Tensor | float) -> Tensor:
         return ops.bitwise_xor(self, other)
 
-    def _changed(self, result: Tensor, operator: str) -> Tensor:
+    def _changed(self, result: Tensor, operator: str) -> Any:
         """What ``x += y`` gives, where ``result`` is x + y: a new tensor; but if x is a leaf that requires gradients, as
         parameters are, and nothing is recorded, x itself with its values changed in place, as in PyTorch."""
         if self.node is None or self.node.op is not None:
@@ -472,19 +474,19 @@ class Tensor:
         note_change(self._data)
         return self
 
-    def __iadd__(self, other: Any) -> Tensor:
+    def __iadd__(self: Self, other: Tensor | float) -> Self:
         return self._changed(ops.add(self, other), "+=")
 
-    def __isub__(self, other: Any) -> Tensor:
+    def __isub__(self: Self, other: Tensor | float) -> Self:
         return self._changed(ops.subtract(self, other), "-=")
 
-    def __imul__(self, other: Any) -> Tensor:
+    def __imul__(self: Self, other: Tensor | float) -> Self:
         return self._changed(ops.multiply(self, other), "*=")
 
-    def __itruediv__(self, other: Any) -> Tensor:
+    def __itruediv__(self: Self, other: Tensor | float) -> Self:
         return self._changed(ops.divide(self, other), "/=")
 
-    def __ipow__(self, other: Any) -> Tensor:
+    def __ipow__(self: Self, other: Tensor | float) -> Self:
         return self._changed(self**other, "**=")
 
     __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
@@ -620,6 +622,42 @@ def _with_own_memory(gradient: Any) -> Tensor:
     if isinstance(gradient, Tensor):
         return Tensor._wrap(gradient.data.copy(), gradient.node)
     return Tensor._wrap(xp.asarray(gradient))
+
+
+@overload
+def grad(
+    output: Tensor,
+    inputs: Tensor,
+    gradient: Tensor | None = None,
+    *,
+    create_graph: bool = False,
+    retain_graph: bool | None = None,
+    allow_unused: Literal[False] = False,
+) -> Tensor: ...
+
+
+@overload
+def grad(
+    output: Tensor,
+    inputs: Sequence[Tensor],
+    gradient: Tensor | None = None,
+    *,
+    create_graph: bool = False,
+    retain_graph: bool | None = None,
+    allow_unused: Literal[False] = False,
+) -> list[Tensor]: ...
+
+
+@overload
+def grad(
+    output: Tensor,
+    inputs: Tensor | Sequence[Tensor],
+    gradient: Tensor | None = None,
+    *,
+    create_graph: bool = False,
+    retain_graph: bool | None = None,
+    allow_unused: bool,
+) -> Any: ...
 
 
 @checked

@@ -19,6 +19,7 @@ from tinytensor.changes import PLAIN
 from tinytensor.fused import FusedOp
 from tinytensor.kernels.steps import Step
 from tinytensor.modes import modes, no_grad, tracing, without_warnings
+from tinytensor.nn.hooks import any_hooks
 from tinytensor.op import Function, Op
 from tinytensor.tensor import Tensor
 
@@ -51,7 +52,8 @@ def trace(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def traced(*inputs: Tensor) -> Tensor:
         if not all(isinstance(x, Tensor) for x in inputs):
             raise TypeError("a traced function takes tensors: make numbers and arrays tensors with tt.tensor(...)")
-        if modes().detecting_anomalies or modes().tracer is not None:  # the ops are checked, or another trace needs them
+        # The ops are checked, another trace needs them, or hooks are to be called.
+        if modes().detecting_anomalies or modes().tracer is not None or any_hooks():
             with no_grad():
                 return function(*inputs)
         kind = tuple([(x.data.shape, x.data.dtype) for x in inputs])

@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import importlib.util
 import io
+import math
 import re
 import shutil
 import subprocess
@@ -132,7 +133,7 @@ def test_a_command_that_no_program_takes_is_found(command):
 
 OURS: dict[str, Any] = {"tt": tt, "nn": nn, "optim": optim, "x": tt.Tensor, "model": nn.Module, "optimizer": optim.Optimizer}
 OURS |= {"tinyformer": tinyformer, "tinytensor": tt, "parameter": nn.Parameter, "p": nn.Parameter, "y": tt.Tensor}
-OURS["numpy"] = numpy
+OURS |= {"numpy": numpy, "math": math}
 
 
 def found(name: str, roots: dict[str, Any]) -> bool:

@@ -265,3 +265,11 @@ def test_sentences_that_cannot_be_filled(copied: Program) -> None:
     assert "tokenizer.json has no WordPieces" in copied.bad(*words, "the [MASK]")
     (copied.folder / "run/config.json").write_text("{}", encoding="utf-8")
     assert "config.json is damaged" in copied.bad(*words, "the [MASK]")
+
+
+def test_words_that_become_unk_are_counted_and_a_text_of_such_words_is_refused(program: Program) -> None:
+    text = (program.folder / "text.txt").read_text(encoding="utf-8")
+    (program.folder / "text.txt").write_text(f"{text} {'a' * 150} {'b' * 101}\n", encoding="utf-8")
+    assert "\n2 of them are [UNK]: words of over 100 characters" in program.good(*FIRST_RUN)
+    (program.folder / "text.txt").write_text(f"{'a' * 150} " * 3000, encoding="utf-8")
+    assert "tokens can be hidden" in program.bad(*FIRST_RUN, "--overwrite")

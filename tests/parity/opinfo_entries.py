@@ -15,8 +15,7 @@ from typing import Any
 import torch
 
 import tinytensor as tt
-from tinytensor import functional as F
-from tinytensor import ops
+from tinytensor import functional as F, ops
 
 # Entries whose arguments fit the function of that name, or of the one after "=", as they are.
 ALIKE = """

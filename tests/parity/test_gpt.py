@@ -7,9 +7,7 @@ import numpy
 import pytest
 import torch
 from parity.compare import assert_close, to_float64
-from torch_models import GPT as Twin
-from torch_models import adamw_for as twin_adamw_for
-from torch_models import copy_weights
+from torch_models import GPT as Twin, adamw_for as twin_adamw_for, copy_weights
 
 import tinytensor as tt
 from tinyformer.data.batches import Batch

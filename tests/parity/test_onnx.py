@@ -29,8 +29,7 @@ from tinyformer import (
 )
 from tinyformer.decoding.decoders import GPTDecoder, TransformerDecoder
 from tinyformer.decoding.sampling import Sampling
-from tinyformer.export import __main__ as command
-from tinyformer.export import writing
+from tinyformer.export import __main__ as command, writing
 from tinyformer.export.runs import load_run
 from tinyformer.models.blocks import ACTIVATIONS, NORMS
 from tinyformer.models.positions import KINDS, RotaryScaling

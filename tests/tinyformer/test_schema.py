@@ -144,11 +144,14 @@ def test_a_dataclass_of_everything() -> None:
     [
         ({}, "model.width is missing"),
         ({"rate": 0.5}, "model.width is missing"),
-        ({"width": 3, "depth": 2}, "model.depth is not known: the file may be of another version"),
+        ({"width": 3, "depth": 2}, "model.depth is 2, which this version does not know; a later one may"),
         ({"width": 3.0}, "model.width must be an integer, not 3.0"),
         ({"width": 3, "rate": True}, "model.rate must be a finite number, not True"),
         ({"width": 3, "rows": [{}]}, "model.rows[0].step is missing"),
-        ({"width": 3, "rows": [{"step": 1, "stop": 2}]}, "model.rows[0].stop is not known: the file may be of another version"),
+        (
+            {"width": 3, "rows": [{"step": 1, "stop": 2}]},
+            "model.rows[0].stop is 2, which this version does not know; a later one may",
+        ),
         ([], "model must be an object of settings, not []"),
         (None, "model must be an object of settings, not None"),
     ],

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from tinytensor import memory
-from tinytensor.backend import name as backend_name
-from tinytensor.backend import xp
+from tinytensor.backend import name as backend_name, xp
 
 
 def test_this_machine_has_memory() -> None:

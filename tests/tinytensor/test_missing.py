@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+import re
 from pathlib import Path
 
 import pytest
+from cases import PUBLIC_MODULES
 
+import tinyformer
 import tinytensor as tt
 from tinytensor import functional, nn, optim
 
@@ -16,18 +20,40 @@ NAMES = {
     "view": (lambda: x.view(3, 2), "x.reshape(2, 3)"),
     "unsqueeze": (lambda: x.unsqueeze(0), "tt.expand_dims(x, 0)"),
     "a device": (lambda: x.cuda(), "TINYTENSOR_BACKEND=cupy"),
-    "to": (lambda: x.to("cuda"), "x.astype"),
-    "in place": (lambda: x.zero_(), "tt.no_grad()"),
+    "to": (lambda: x.to("float64"), "x.astype"),
+    "to a device": (lambda: x.to("cuda"), "TINYTENSOR_BACKEND=cupy"),
+    "a module to a device": (lambda: layer.to("cuda"), "TINYTENSOR_BACKEND=cupy"),
+    "in place": (lambda: x.mul_(x), "tt.no_grad()"),
     "a function as a method": (lambda: x.amax(), "tt.max"),
     "manual_seed": (lambda: tt.manual_seed(0), "tt.seed(0)"),
     "randn": (lambda: tt.randn(2), "tt.random.normal"),
     "cat": (lambda: tt.cat([x, x]), "tt.concatenate"),
     "a loss": (lambda: nn.CrossEntropyLoss(), "tt.cross_entropy"),
     "another loss": (lambda: nn.BCEWithLogitsLoss(), "tt.binary_cross_entropy_with_logits"),
-    "Conv2d": (lambda: nn.Conv2d, "no convolutions"),
+    "Conv2d": (lambda: nn.Conv2d, "Conv2d by hand: docs/guides/recipes.md"),
+    "conv2d": (lambda: functional.conv2d, "no convolutions"),
+    "pooling": (lambda: nn.MaxPool2d(2), "MaxPool2d by hand: docs/guides/recipes.md"),
+    "batch norm": (lambda: nn.BatchNorm2d(3), "nn.GroupNorm"),
+    "an average of weights": (lambda: optim.swa_utils, "docs/guides/recipes.md"),
     "a module's device": (lambda: layer.cuda(), "TINYTENSOR_BACKEND=cupy"),
     "schedules": (lambda: optim.lr_scheduler, "optim.Cosine"),
     "normalize": (lambda: functional.normalize, "tt.norm"),
+    "a schedule": (lambda: optim.StepLR, "optim.Step"),
+    "a package": (lambda: tt.autograd.grad, "tt.grad"),
+    "a package of nn": (lambda: nn.utils, "optim.clip_grad_norm"),
+    "a function that is a method there": (lambda: tt.unsqueeze(x, 0), "tt.expand_dims"),
+    "another in place": (lambda: x.scatter_(0, x, 1), "nothing ends in _"),
+    "a name without _": (lambda: nn.init.xavier_uniform(layer.weight), "it is xavier_uniform_ here"),
+    "a method without _": (lambda: layer.requires_grad, "it is requires_grad_ here"),
+    "NumPy's": (lambda: tt.array([1]), "NumPy's np.array is tt.tensor"),
+    "another of NumPy's": (lambda: tt.percentile(x, 5), "numpy.percentile is NumPy's"),
+    "a method of NumPy's": (lambda: x.nonzero(), "numpy.nonzero(x.numpy())"),
+    "another method of NumPy's": (lambda: x.tobytes(), "x.numpy().tobytes is NumPy's"),
+    "of NumPy's random": (lambda: tt.random.gamma(1), "numpy.random.default_rng().gamma"),
+    "of linalg": (lambda: tt.linalg.svd(x), "numpy.linalg.svd"),
+    "norm of linalg": (lambda: tt.linalg.norm(x), "tt.norm"),
+    "the indices of a maximum": (lambda: x.max(1).indices, "argmax"),
+    "a dtype": (lambda: tt.long, "int64"),
     "of random": (lambda: tt.random.randperm(3), "tt.random.permutation"),
 }
 
@@ -48,6 +74,18 @@ ARGUMENTS = {
     "unknown": (lambda: nn.Linear(2, 3, biass=True), "in_features, out_features, bias"),
     "a shape in parts": (lambda: tt.zeros(2, 3), "a shape is one argument"),
     "size": (lambda: x.size(), "x.shape"),
+    "NumPy's names": (lambda: tt.random.normal((2,), loc=1), "loc is mean here"),
+    "out": (lambda: tt.exp(x, out=x), "nothing is computed in place"),
+    "inplace": (lambda: nn.ReLU(inplace=True), "nothing is computed in place, and it takes none"),
+    "fused": (lambda: optim.AdamW(layer.parameters(), fused=True), "steps are fused"),
+    "two tensors": (lambda: tt.max(x, x), "tt.maximum"),
+    "a function": (lambda: tt.grad(lambda x: x, x), "tt.grad(f(x), x)"),
+    "several inputs": (lambda: tt.gradcheck(lambda x, y: x * y, x, x), r"tt.gradcheck(f, [x, y])"),
+    "a tensor to initialise": (lambda: nn.init.normal_(x), "tt.nn.Parameter(x)"),
+    "three inputs of attention": (lambda: tinyformer.MultiHeadAttention(4, 2)(x, x, x), "takes x alone"),
+    "a shape to normalize": (lambda: tt.layer_norm(x, (3,)), "no normalized_shape"),
+    "NumPy's order": (lambda: tt.random.normal(0, 1, (2, 3)), "the shape comes first"),
+    "attn_mask": (lambda: tt.scaled_dot_product_attention(x, x, x, attn_mask=None), "attn_mask is mask here"),
 }
 
 
@@ -57,6 +95,11 @@ def test_an_argument_of_pytorchs_is_answered(act, says):
         act()
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_transpose_with_two_axes_names_swapaxes():
+    with pytest.raises(ValueError, match=r"each of the 3 axes once.*swapaxes exchanges two"):
+        tt.zeros((2, 3, 4)).transpose(-2, -1)
 
 
 def test_an_unknown_name_is_plainly_missing():
@@ -72,8 +115,25 @@ def test_size_is_a_number_like_others():
 
 
 def test_the_guide_has_the_tables_that_errors_quote():
-    guide = (ROOT / "docs/guides/from_pytorch.md").read_text("utf-8")
+    guide, for_numpy = ((ROOT / f"docs/guides/from_{name}.md").read_text("utf-8") for name in ("pytorch", "numpy"))
     table = (ROOT / "tinytensor/names_of_pytorch.md").read_text("utf-8")
-    missing = [row for row in table.splitlines() if row.startswith("|") and row not in guide]
+    missing = [row for row in table.splitlines() if row.startswith("|") and row not in guide + for_numpy]
     rows = guide[guide.index("## Tensors\n") : guide.index("## What behaves otherwise")].splitlines()
     assert missing + [row for row in rows if row.startswith("|") and row not in table] == []
+
+
+@pytest.mark.parametrize("name", PUBLIC_MODULES)
+def test_completion_shows_public_names_alone(name):
+    module = importlib.import_module(name)
+    names = [name for name in dir(module) if not name.startswith("__")]
+    assert names == sorted(module.__all__) and len(names) >= 2
+    assert "__doc__" in dir(module) and all(hasattr(module, name) for name in dir(module))
+    homes = {name: getattr(getattr(module, name), "__module__", repr(getattr(module, name))) for name in names}
+    foreign = [name for name, home in homes.items() if not re.search("tinytensor|tinyformer", home)]
+    assert foreign in ([], ["backend_name", "kernels_name"])
+
+
+def test_a_star_imports_the_public_names():
+    names: dict[str, object] = {}
+    exec("from tinytensor import *", names)
+    assert names.keys() - {"__builtins__"} == set(tt.__all__)

@@ -166,7 +166,7 @@ def test_what_a_mode_decorates():
 
     assert list(tt.no_grad()(Plain())()) == [False]
     assert asyncio.run(tt.no_grad()(Awaited())()) is False
-    with pytest.raises(TypeError, match="not the class Plain: decorate methods"):
+    with pytest.raises(TypeError, match="functions and methods, not Plain"):
         tt.no_grad()(Plain)
 
 
@@ -175,3 +175,16 @@ def test_shards_have_all_modes_of_their_thread():
     with tt.nn.init.skipped():
         assert tt.parallel.run(lambda _: modes.modes().initialising, [0, 1]) == [False, False]
     assert tt.parallel.run(lambda _: modes.modes().initialising, [0, 1]) == [True, True]
+
+
+def test_a_mode_decorates_without_parentheses() -> None:
+    @tt.no_grad
+    def double(x: tt.Tensor) -> tt.Tensor:
+        return x * 2
+
+    x = leaf(2.0)
+    assert not double(x).requires_grad and double.__name__ == "double"
+    assert tt.no_grad(tt.enable_grad(lambda: x * 2))().requires_grad
+    for wrong in (False, 1):
+        with pytest.raises(TypeError, match="decorate functions and methods, not"):
+            tt.no_grad(wrong)

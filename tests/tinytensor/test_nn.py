@@ -1171,3 +1171,22 @@ def test_assign():
     assert p.tolist() == [5, 6]
     if tt.backend_name == "numpy":
         assert before.tolist() == [5, 6]  # it is a change in place, so an array that was taken before shows it
+
+
+def test_a_flag_in_place_of_a_method_is_refused() -> None:
+    layer = nn.Linear(2, 2)
+    for name, method in {"requires_grad": "requires_grad_", "train": "train", "eval": "eval"}.items():
+        with pytest.raises(TypeError, match=rf"call .{method}\("):
+            setattr(layer, name, False)
+    layer.training = False
+    layer.flag = True
+    assert layer.requires_grad_(False).weight.requires_grad is False
+
+
+def test_a_module_may_have_a_requires_grad_of_its_own() -> None:
+    class Frozen(nn.Module):
+        requires_grad = True
+
+    module = Frozen()
+    module.requires_grad = False
+    assert module.requires_grad is False

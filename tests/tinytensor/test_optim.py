@@ -1205,3 +1205,19 @@ def test_a_state_of_arrays_and_numbers():
     (state,) = optimizer.state
     assert type(state["steps"]) is int
     assert [state["steps"], state["first"].tolist(), state["second"].tolist()] == [3, [1.0, 1.0], [1.0, 2.0]]
+
+
+def test_a_setting_without_effect_is_refused() -> None:
+    optimizer = optim.AdamW([nn.Parameter(tt.ones(2))])
+    for name, says in {"learning_rate": "it is lr", "weight_decay": r"param_groups\[0\]\['weight_decay'\] = 0.5"}.items():
+        with pytest.raises(AttributeError, match=says):
+            setattr(optimizer, name, 0.5)
+    for name, value, says in (("learning_rate", 0.5, "no setting learning_rate"), ("lr", "0.5", "lr must be a number")):
+        held = dict(optimizer.param_groups[0])
+        optimizer.param_groups[0][name] = value
+        with pytest.raises((TypeError, ValueError), match=says):
+            optimizer.step()
+        optimizer.param_groups[0].clear()
+        optimizer.param_groups[0].update(held)
+    optimizer.param_groups[0]["weight_decay"] = 0.5
+    optimizer.step()

@@ -1,8 +1,7 @@
 """Properties that hold for every shape, index and expression. Hypothesis searches for counterexamples."""
 
 import numpy as np
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from hypothesis.extra import numpy as hnp
 
 import tinytensor as tt

@@ -119,7 +119,6 @@ def filter_corners(config: MelConfig) -> Any:
     return to_hz(host.linspace(first, last, config.num_mels + 2))
 
 
-@functools.cache
 def mel_filters(config: MelConfig) -> Any:
     """The filters (num_mels, size // 2 + 1): triangles over frequency, each from the middle of the one before to the middle of
     the next.
@@ -127,6 +126,11 @@ def mel_filters(config: MelConfig) -> Any:
     With many filters and short frames, a filter may lie between two frequencies of the transform: it is zero everywhere. The
     filters are computed once for each configuration, and cannot be changed.
     """
+    return _mel_filters(config)
+
+
+@functools.cache
+def _mel_filters(config: MelConfig) -> Any:
     corners = filter_corners(config)[:, None]
     left, middle, right = corners[:-2], corners[1:-1], corners[2:]
     hz = host.arange(config.size // 2 + 1) * (config.rate / config.size)

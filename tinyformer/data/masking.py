@@ -62,8 +62,9 @@ class MaskedBatches:
 
     Training takes random windows and hides other tokens each time. Validation takes the whole validation split and always hides
     the same tokens, so that losses can be compared. The last ``validation_fraction`` of the ids is the validation split; ids at
-    its end that do not fill a window are left out. Raises UserError if a split is shorter than one window, for an id outside of
-    the vocabulary, and if a batch does not fit in memory.
+    its end that do not fill a window are left out. So are windows without an ordinary token, in which nothing can be hidden.
+    Raises UserError if a split has no window that is left, for an id outside of the vocabulary, and if a batch does not fit in
+    memory.
     """
 
     def __init__(
@@ -95,10 +96,26 @@ class MaskedBatches:
         self.batch_size = batch_size
         self.seed = seed
         self._rng = host.random.default_rng(seed)
+        self._starts = self._starts_of(self.training, 1)
+        self._validation_starts = self._starts_of(self.validation, window)
+
+    def _starts_of(self, ids: Any, every: int) -> Any:
+        """Where windows with an ordinary token begin, if one begins at each multiple of ``every``."""
+        small = host.min_scalar_type(len(ids))  # a text may have a hundred million tokens
+        starts = host.arange(0, len(ids) - self.window + 1, every, dtype=small)
+        ordinary = host.zeros(len(ids) + 1, small)
+        host.cumsum(~host.isin(ids, self.masking.special), out=ordinary[1:])
+        found = starts[ordinary[self.window :][starts] > ordinary[starts]]
+        if not len(found):
+            raise UserError(
+                f"none of {len(ids):,} tokens can be hidden, as all are special, such as [UNK] for a word that is too long or "
+                "has unknown characters: use another text"
+            )
+        return found
 
     def sample(self) -> MaskedBatch:
         """The next training batch."""
-        starts = self._rng.integers(0, len(self.training) - self.window + 1, self.batch_size)
+        starts = self._starts[self._rng.integers(0, len(self._starts), self.batch_size)]
         return self._batch(self.training[starts[:, None] + host.arange(self.window)], self._rng)
 
     def largest_batch(self) -> int:
@@ -108,10 +125,9 @@ class MaskedBatches:
     def validation_batches(self, batch_size: int = 64) -> Iterator[MaskedBatch]:
         """Every window of the validation split once, in order."""
         rng = host.random.default_rng(self.seed)
-        full = len(self.validation) // self.window
-        windows = self.validation[: full * self.window].reshape(full, self.window)
-        for first in range(0, full, batch_size):
-            yield self._batch(windows[first : first + batch_size], rng)
+        for first in range(0, len(self._validation_starts), batch_size):
+            starts = self._validation_starts[first : first + batch_size]
+            yield self._batch(self.validation[starts[:, None] + host.arange(self.window)], rng)
 
     def _batch(self, windows: Any, rng: Any) -> MaskedBatch:
         ends = [host.full((len(windows), 1), i) for i in self.around]

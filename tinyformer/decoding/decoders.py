@@ -16,7 +16,6 @@ from tinyformer.models.caches import Cache
 from tinyformer.models.evaluating import evaluating
 from tinyformer.models.gpt import GPT
 from tinyformer.models.recurrent import RecurrentLM, State
-from tinyformer.models.running import is_recording
 from tinyformer.models.seq2seq import EncoderDecoder, Seq2SeqConfig
 from tinyformer.models.transformer import Transformer
 from tinyformer.settings import check_counts
@@ -65,7 +64,7 @@ class GPTDecoder:
         if self.cache is None:
             ids = ids[:, -block_size:]
             logits = self._logits(tt.tensor(ids), None)
-        elif new.shape[1] == 1 and not is_recording():
+        elif new.shape[1] == 1:
             logits = self._logits_of_one_token(tt.tensor(new))
         else:
             logits = self._logits(tt.tensor(new), self.cache)
@@ -133,7 +132,7 @@ class TransformerDecoder:
             raise UserError(f"this decoder takes {self.max_tokens} tokens, not {ids.shape[1]}: pass it a larger max_tokens")
         seen = tt.tensor(ids if self.cache is None else new)
         is_filled = self.cache is not None and self.cache.length  # it then holds the memory's keys and values
-        if is_filled and seen.shape[1] == 1 and not is_recording():
+        if is_filled and seen.shape[1] == 1:
             logits = self._logits_of_one_token(seen, self.memory_mask)
         else:
             logits = self._logits(seen, self.memory, self.memory_mask, self.cache)

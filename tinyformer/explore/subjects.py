@@ -12,17 +12,19 @@ from typing import Any
 
 from tinyformer.data.batches import check_ids
 from tinyformer.decoding.decoders import Decoder, batch_of_ids, language_decoder, translation_decoder
+from tinyformer.decoding.logits_rules import LogitsRule
 from tinyformer.errors import UserError, shortened
 from tinyformer.models.bert import Bert, BertForClassification, BertForMaskedLM
 from tinyformer.models.gpt import GPT
 from tinyformer.models.transformer import Transformer
-from tinyformer.pretrained.loading import Writing, from_pretrained, read_writing
+from tinyformer.pretrained.loading import from_pretrained
 from tinyformer.pretrained.tokenizers import pretrained_tokenizer
+from tinyformer.pretrained.writing import Writing, read_writing
 from tinyformer.tokenizers import Tokenizer, WordPieceTokenizer
 from tinyformer.tokenizers.special import cut_at_special
-from tinyformer.tokenizers.texts import token_texts
-from tinyformer.trained import READERS, Trained, load_trained, made_by
-from tinyformer.training.runs import RunFolder
+from tinyformer.tokenizers.texts import opening_text, token_texts
+from tinyformer.trained import READERS, Trained, load_trained
+from tinyformer.training.runs import RunFolder, made_by
 from tinyformer.translation import Translator, pretrained_translator
 
 
@@ -34,7 +36,8 @@ class Subject:
       (a BERT that fills in) or "encoder" (a BERT that predicts no tokens).
     - ``before`` and ``after``: ids that stand around every text, such as BERT's [CLS] and [SEP].
     - ``start``: the ids from which writing begins where there are none. An encoder-decoder's target always begins with them.
-    - ``ends``: ids that end a text. ``forbidden``: ids that are never written.
+    - ``ends``: ids that end a text. ``forbidden``: ids that are never written. ``rules``: what else changes which
+      tokens are written.
     - ``longest``: how many ids the model can read at once; None if there is no limit.
     """
 
@@ -46,6 +49,7 @@ class Subject:
     start: tuple[int, ...] = ()
     ends: tuple[int, ...] = ()
     forbidden: tuple[int, ...] = ()
+    rules: tuple[LogitsRule, ...] = ()
     longest: int | None = None
     translator: Translator | None = None
     mask: int | None = None
@@ -229,8 +233,7 @@ def _trained(found: Trained) -> Subject:
         return _translation(found.translator)
     if isinstance(model, BertForMaskedLM):
         return _bert(model, tokenizer)
-    known = getattr(tokenizer, "characters", "\n")
-    first = tokenizer.encode("\n" if "\n" in known else known[0])
+    first = tokenizer.encode(opening_text(tokenizer))
     longest = model.config.block_size if isinstance(model, GPT) else None
     return Subject("language", model, tokenizer, start=(int(first[0]),), longest=longest)
 
@@ -245,6 +248,7 @@ def _translation(translator: Translator) -> Subject:
         start=(specials.start,),
         ends=(specials.end,),
         forbidden=(*translator.forbidden, *_more_than_tokens(model.config.target_vocab_size, translator.tokenizer)),
+        rules=translator.rules,
         longest=longest,
         translator=translator,
     )
@@ -286,6 +290,7 @@ def _pretrained_gpt(model: GPT, tokenizer: Any, writing: Writing) -> Subject:
         start=(writing.start if writing.start is not None else next(iter(writing.ends), 0),),
         ends=writing.ends,
         forbidden=(*writing.forbidden, *_more_than_tokens(model.config.vocab_size, tokenizer)),
+        rules=writing.rules(),
         longest=model.config.block_size,
     )
 

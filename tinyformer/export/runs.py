@@ -12,8 +12,8 @@ from tinyformer.models.bert import BertForMaskedLM
 from tinyformer.models.gpt import GPT
 from tinyformer.models.transformer import Transformer
 from tinyformer.tokenizers import Tokenizer
-from tinyformer.trained import READERS, Trained, load_trained, made_by
-from tinyformer.training.runs import RunFolder
+from tinyformer.trained import READERS, Trained, load_trained
+from tinyformer.training.runs import RunFolder, made_by
 
 
 @dataclass(frozen=True)

@@ -21,20 +21,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import tinytensor as tt
 from tinyformer.errors import SettingError
 from tinyformer.models.caches import KeyValueCache
 from tinyformer.models.positions import RotaryPositions
-from tinyformer.models.running import recording
 from tinytensor import Tensor, multi_head_attention, scaled_dot_product_attention
 from tinytensor.arguments import checked
 from tinytensor.calling import wrap
 from tinytensor.functional.attention import attention_of_arrays, cached_attention, masked_softmax
 from tinytensor.kernels.heads import join_heads, queries_keys_values
 from tinytensor.nn import Dropout, Linear, Module, RMSNorm
+from tinytensor.nn.hooks import Hook, hooked
 
 
 def padding_mask(ids: Tensor, pad: int) -> Tensor:
@@ -55,15 +54,17 @@ def head_sizes(d_model: int, num_heads: int, num_key_value_heads: int = 0, d_hea
 
 
 class RecordsAttention(Module):
-    """The base of attention layers: ``recording_attention`` makes them keep their weights."""
+    """The base of attention layers: they show their weights to hooks, such as those of ``recording_attention``."""
 
-    def __init__(self) -> None:
-        self._recorded: Callable[[Tensor], None] | None = None
+    @property
+    def is_recorded(self) -> bool:
+        """Whether there are hooks for the weights."""
+        return self._forward_hooks is not None and self._forward_hooks.look_at("weights")
 
     def record(self, weights: Tensor) -> None:
-        """Keep the weights (batch, heads, queries, keys) of a call, if they are being recorded."""
-        if self._recorded is not None:
-            self._recorded(weights)
+        """Show the weights (batch, heads, queries, keys) of a call to the hooks."""
+        if self._forward_hooks is not None:
+            self._forward_hooks.show("weights", self, (), weights)
 
 
 class MultiHeadAttention(RecordsAttention):
@@ -143,12 +144,12 @@ class MultiHeadAttention(RecordsAttention):
             mixed = _attend_to_stored(projected, stored, self.num_heads, is_causal)
         elif cache is not None:
             mixed = _attend_with_cache(projected, key_value, mask, is_causal, dropout_p, self, cache)
-        elif self.num_key_value_heads == self.num_heads and self._recorded is None:
+        elif self.num_key_value_heads == self.num_heads and not self.is_recorded:
             mixed = multi_head_attention(projected, self.num_heads, key_value, mask, is_causal, dropout_p)
         else:
             query, key, value = self.heads(projected, key_value)
             key, value = self.for_each_query(key), self.for_each_query(value)
-            if self._recorded is not None:
+            if self.is_recorded:
                 self.record(attention_weights(query, key, mask, is_causal))
             mixed = join_heads(scaled_dot_product_attention(query, key, value, mask, is_causal, dropout_p))
         return self.output(mixed)
@@ -185,7 +186,7 @@ class MultiHeadAttention(RecordsAttention):
     def _is_plain(self, mask: Tensor | None, dropout_p: float) -> bool:
         """Whether this is self-attention with nothing added to it, which ``cached_attention`` computes."""
         same_heads = self.num_key_value_heads == self.num_heads
-        return not self.cross and mask is None and not dropout_p and same_heads and self._recorded is None
+        return not self.cross and mask is None and not dropout_p and same_heads and not self.is_recorded
 
     def _project_memory(self, memory: Tensor | None, cache: KeyValueCache | None) -> Tensor | None:
         """The memory's keys and values in one tensor, (batch, memory length, 2 * d_model); None if the cache has them."""
@@ -227,7 +228,7 @@ def _attend_with_cache(
     memory = None if key_value is None else wrap(key_value)
     query, key, value = layer.heads(wrap(projected), memory)
     keys, values = cache.read() if key is None else cache.append(key.data, value.data)
-    if layer._recorded is not None:
+    if layer.is_recorded:
         seen = None if mask is None else wrap(mask)
         layer.record(attention_weights(query, layer.for_each_query(wrap(keys)), seen, is_causal))
     batch, num_heads, length, d_head = query.shape
@@ -246,10 +247,6 @@ def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None = None, is
     return masked_softmax(scores, mask, is_causal)
 
 
-def _record(recorded: list[Tensor], keep: Callable[[Tensor], Tensor], weights: Tensor) -> None:
-    recorded.append(keep(weights))
-
-
 @contextmanager
 def recording_attention(
     model: Module, keep: Callable[[Tensor], Tensor] = lambda weights: weights
@@ -263,11 +260,9 @@ def recording_attention(
     """
     layers = {name: m for name, m in model.named_modules() if isinstance(m, RecordsAttention)}
     recorded: dict[str, list[Tensor]] = {name: [] for name in layers}
-    try:
-        for name, layer in layers.items():
-            layer._recorded = partial(_record, recorded[name], keep)
-        with recording(), tt.no_grad():
-            yield recorded
-    finally:
-        for layer in layers.values():
-            layer._recorded = None
+
+    def keep_in(kept: list[Tensor]) -> Hook:
+        return lambda layer, inputs, weights: kept.append(keep(weights))
+
+    with hooked([(layer, "weights", keep_in(recorded[name])) for name, layer in layers.items()]), tt.no_grad():
+        yield recorded

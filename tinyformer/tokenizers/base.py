@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from tinyformer.errors import UserError
 from tinyformer.files import damaged, read_json
-from tinyformer.schema import read_value
+from tinyformer.schema import check_known, read_value
 
 Made = TypeVar("Made")
 
@@ -42,6 +42,10 @@ class Tokenizer(Protocol):
     def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
         """The text of the ids. With ``skip_special`` the special tokens are left out, except for [UNK], which stands for a word
         of the text. Raises UserError for a number that is not an id."""
+        ...
+
+    def stream(self, ids: Iterable[int], skip_special: bool = False) -> Iterator[str]:
+        """The text of ids in pieces, each as soon as it is certain. Together they are what ``decode`` returns."""
         ...
 
     def save(self, path: str | Path) -> None:
@@ -93,7 +97,5 @@ def load_saved(make: Callable[..., Made], path: str | Path, kind: str, name: str
     if saved.get("kind") != kind:
         raise UserError(f"{path} is not a {name} tokenizer's file")
     with damaged(path):
-        for key in saved:
-            if key not in kinds and key != "kind":
-                raise UserError(f"{key} is not known: the file may be of another version")
+        check_known(saved, {*kinds, "kind"})
         return make(**{key: read_value(kinds[key], saved.get(key), key) for key in kinds})

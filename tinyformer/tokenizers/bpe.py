@@ -6,9 +6,10 @@ that training merged first is merged, again and again. Every text can be encoded
 
 from __future__ import annotations
 
+import codecs
 import functools
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,15 @@ class BPETokenizer:
         a number that is not an id."""
         leave_out = skippable(self.special) if skip_special else ()
         return b"".join(self.tokens[i] for i in checked(ids, self.vocab_size, leave_out)).decode("utf-8", "replace")
+
+    def stream(self, ids: Iterable[int], skip_special: bool = False) -> Iterator[str]:
+        """What ``decode`` returns, a piece for each id. A piece is empty where a character is not whole; a last one says what
+        was not finished."""
+        leave_out = skippable(self.special) if skip_special else ()
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        for i in checked(ids, self.vocab_size, leave_out):
+            yield decoder.decode(self.tokens[i])
+        yield decoder.decode(b"", final=True)
 
     def decode_bytes(self, i: int) -> bytes:
         """The bytes of one id, which may be a part of a character. Raises UserError for a number that is not an id."""

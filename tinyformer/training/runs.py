@@ -16,7 +16,9 @@ import dataclasses
 import hashlib
 import json
 import os
+import shlex
 import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -33,6 +35,16 @@ from tinytensor.io import remove_stale
 from tinytensor.nn import Module
 
 Settings = TypeVar("Settings")
+
+# The setting, and the part of config.json that it is in, by which the runs of a script in examples/ are known; and the command
+# of that script that uses a run.
+_SCRIPTS = {
+    "char_gpt.py": ("text", "bpe_tokens", "sample"),
+    "fill_mask.py": ("text", "wordpieces", "fill"),
+    "translate.py": ("task", "length_penalty", "translate"),
+    "dial_tones.py": ("task", "snr", "transcribe"),
+    "memory.py": ("task", "distance", ""),
+}
 
 
 class RunFolder:
@@ -251,6 +263,25 @@ class RunFolder:
     def keep_changes(self) -> None:
         """Write the settings that ``resumed`` changed to config.json."""
         write_json(self.settings, self.read_settings())
+
+
+def made_by(settings: Mapping[str, Any]) -> tuple[str | None, Any]:
+    """The script that made a run with these settings, and the architecture that it was given; None if they do not say."""
+    for script, (part, name, _) in _SCRIPTS.items():
+        found = settings.get(part)
+        if isinstance(found, Mapping) and name in found:
+            return script, found.get("architecture")
+    return None, None
+
+
+def check_made_by(script: str, path: Path) -> None:
+    """Raise UserError if the folder holds a run of another script, with what to call in place of this one."""
+    folder = RunFolder(path)
+    made, _ = made_by(folder.read_settings()) if folder.settings.exists() else (None, None)
+    if made is not None and made != script:
+        command = _SCRIPTS[made][-1]
+        other = shlex.join(["python", str(Path(sys.argv[0]).with_name(made)), command, "--out", str(path)])
+        raise UserError(f"{path} holds a run of {made}, not of {script}" + (f": use it with {other}" if command else ""))
 
 
 def check_folder(path: Path) -> None:

@@ -13,11 +13,9 @@ from typing import Any
 import regex
 
 from tinyformer.errors import SettingError, UserError, shortened
+from tinyformer.words import WORDS
 from tinytensor.backend import Array, host
 
-# A word is a run of letters, with their accents, and digits. Apostrophes inside belong to it, as in don't, and so do Unicode's
-# joiners, which tell how the letters of Persian and Indian words are connected.
-WORDS = regex.compile(r"[\p{L}\p{M}\p{N}]+(?:['’\u200c\u200d][\p{L}\p{M}\p{N}]+)*")
 # Five letters in a row of scripts without spaces between words: seldom one word, and often a clause.
 CLAUSES = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]{5}")
 PASSAGES = {"paragraph": regex.compile(r"\n\s*\n"), "line": regex.compile(r"\n")}  # what ends one

@@ -7,8 +7,7 @@ Each file lists its public functions in ``__all__``. Activations, ``embedding``,
 networks are defined in ops/, and are also available from here.
 """
 
-import sys
-from typing import TYPE_CHECKING, Any
+import typing
 
 from tinytensor.functional.attention import *
 from tinytensor.functional.classification import *
@@ -18,14 +17,13 @@ from tinytensor.functional.recurrence import *
 from tinytensor.functional.regularization import *
 from tinytensor.functional.rotation import *
 from tinytensor.functional.similarity import *
-from tinytensor.missing import missing as _missing
+from tinytensor.missing import names_of as _names_of, public as _public
 from tinytensor.ops.activations import *
-from tinytensor.ops.elementwise import sigmoid, tanh
-from tinytensor.ops.indexing import embedding, one_hot
-from tinytensor.ops.linear_algebra import linear
-from tinytensor.ops.reductions import logsumexp
+from tinytensor.ops.elementwise import sigmoid as sigmoid, tanh as tanh
+from tinytensor.ops.indexing import embedding as embedding, one_hot as one_hot
+from tinytensor.ops.linear_algebra import linear as linear
+from tinytensor.ops.reductions import logsumexp as logsumexp
 
-if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> Any:
-        raise _missing("tinytensor.functional", name, sys.modules[__name__])
+if not typing.TYPE_CHECKING:
+    __all__ = _public(globals(), "")
+    __getattr__, __dir__ = _names_of(__name__)

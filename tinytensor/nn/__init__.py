@@ -1,12 +1,12 @@
 """Neural network modules, with PyTorch's names."""
 
-import sys
-from typing import TYPE_CHECKING, Any
+import typing
 
-from tinytensor.missing import missing as _missing
+from tinytensor.missing import names_of as _names_of
 from tinytensor.nn import init
 from tinytensor.nn.cells import GRUCell, LSTMCell, RNNCell
 from tinytensor.nn.containers import ModuleDict, ModuleList, Sequential
+from tinytensor.nn.hooks import recording_outputs
 from tinytensor.nn.layers import (
     ELU,
     GELU,
@@ -59,9 +59,8 @@ __all__ = [
     "Softplus",
     "Tanh",
     "init",
+    "recording_outputs",
 ]
 
-if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> Any:
-        raise _missing("tinytensor.nn", name, sys.modules[__name__])
+if not typing.TYPE_CHECKING:
+    __getattr__, __dir__ = _names_of(__name__)

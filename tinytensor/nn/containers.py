@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, SupportsIndex, TypeVar
+from typing import Any, SupportsIndex, TypeVar, overload
 
 from tinytensor.arguments import checked, shown
 from tinytensor.nn.module import Module
+from tinytensor.tensor import Tensor
 
 Self = TypeVar("Self", bound="ModuleList")
 
@@ -75,6 +76,12 @@ class ModuleList(Module):
             raise IndexError(f"{type(self).__name__} of {len(self)} modules has no index {operator.index(index)}")
         return index
 
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Any: ...
+
+    @overload
+    def __getitem__(self: Self, index: slice) -> Self: ...
+
     def __getitem__(self, index: Any) -> Any:
         found = list(self)[self._checked(index)]
         return self._of(found) if isinstance(found, list) else found
@@ -109,7 +116,7 @@ class Sequential(ModuleList):
     def _of(self, modules: list[Module]) -> ModuleList:
         return Sequential(*modules)
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Tensor) -> Tensor:
         """The result of the last module."""
         for module in self:
             x = module(x)

@@ -6,14 +6,13 @@ Inside ``skipped`` they do nothing.
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinytensor import random
 from tinytensor.arguments import checked
 from tinytensor.backend import host, xp
-from tinytensor.missing import missing as _missing
+from tinytensor.missing import names_of as _names_of
 from tinytensor.modes import Switched, modes
 from tinytensor.nn.leaves import overwrite, replace_data
 from tinytensor.nn.module import Parameter
@@ -158,7 +157,10 @@ def kaiming_normal_(parameter: Parameter, gain: float = math.sqrt(2.0)) -> Param
     return normal_(parameter, 0.0, gain / math.sqrt(_fans(parameter)[0]))
 
 
-if not TYPE_CHECKING:
+__all__ = [
+    "constant_", "kaiming_normal_", "kaiming_uniform_", "new_parameter", "normal_", "ones_", "skipped", "trunc_normal_",
+    "uniform_", "xavier_normal_", "xavier_uniform_", "zeros_",
+]  # fmt: skip
 
-    def __getattr__(name: str) -> Any:
-        raise _missing("tinytensor.nn.init", name, sys.modules[__name__])
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = _names_of(__name__)

@@ -171,13 +171,23 @@ class Dropout(Module):
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Dropout of x (x itself in evaluation), plus a ``residual`` of the same shape if there is one."""
+        if residual is None and not (self.training and self.p):
+            return x  # at once, as it is called often where nothing is dropped
         return functional.dropout(x, self.p, self.training, residual)
 
     def extra_repr(self) -> str:
         return f"p={self.p}"
 
 
-class Identity(Module):
+class _WithoutSettings(Module):
+    """The base of layers that have none: ``nn.ReLU(inplace=True)`` says so."""
+
+    @checked
+    def __init__(self) -> None:
+        pass
+
+
+class Identity(_WithoutSettings):
     """Gives what it gets: a layer that does nothing, where a model needs one."""
 
     def forward(self, x: Any) -> Any:
@@ -208,7 +218,7 @@ class Flatten(Module):
         return f"start_axis={self.start_axis}, end_axis={self.end_axis}"
 
 
-class ReLU(Module):
+class ReLU(_WithoutSettings):
     """``relu`` as a module."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -261,7 +271,7 @@ class GELU(Module):
         return f"approximate={self.approximate!r}"
 
 
-class SiLU(Module):
+class SiLU(_WithoutSettings):
     """``silu`` as a module."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -284,7 +294,7 @@ class Softplus(Module):
         return "" if self.beta == 1 else f"{self.beta}"
 
 
-class Sigmoid(Module):
+class Sigmoid(_WithoutSettings):
     """``sigmoid`` as a module."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -292,7 +302,7 @@ class Sigmoid(Module):
         return ops.sigmoid(x)
 
 
-class Tanh(Module):
+class Tanh(_WithoutSettings):
     """``tanh`` as a module."""
 
     def forward(self, x: Tensor) -> Tensor:

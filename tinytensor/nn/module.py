@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from tinytensor.arguments import checked, shown
 from tinytensor.backend import Array, is_array, is_floating
 from tinytensor.changes import note_change
 from tinytensor.conversion import as_array
 from tinytensor.missing import missing
+from tinytensor.nn.hooks import HookHandle, Hooks
 from tinytensor.nn.leaves import clear_gradients, convert_, overwrite, replace_data
 from tinytensor.tensor import Tensor
 
 Self = TypeVar("Self", bound="Module")
+Given = ParamSpec("Given")
+Result = TypeVar("Result", covariant=True)
+
+
+class HasForward(Protocol[Given, Result]):
+    """What tells type checkers that a module takes and returns what its own ``forward`` does."""
+
+    _forward_hooks: Hooks | None
+
+    def forward(self, *args: Given.args, **kwargs: Given.kwargs) -> Result: ...
 
 
 class Parameter(Tensor):
@@ -57,6 +68,7 @@ class Module:
 
     training = True
     _buffer_names: tuple[str, ...] = ()
+    _forward_hooks: Hooks | None = None
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute. Raises TypeError if the value would silently replace a part by something else, and ValueError for a
@@ -64,6 +76,8 @@ class Module:
         self._check_replacement(name, value)
         if isinstance(value, (Parameter, Module)):
             self._check_name(name)
+        elif isinstance(value, bool):
+            self._check_flag(name, value)
         object.__setattr__(self, name, value)
 
     def __delattr__(self, name: str) -> None:
@@ -88,6 +102,12 @@ class Module:
                 "another module or to None"
             )
 
+    def _check_flag(self, name: str, value: bool) -> None:
+        """Raise TypeError for a flag in place of a method, as in ``model.train = False``: it would be without effect."""
+        method = {"requires_grad": "requires_grad_"}.get(name, name)
+        if callable(getattr(Module, method, None)) and not hasattr(type(self), "requires_grad"):
+            raise TypeError(f"{type(self).__name__}.{name} = {value} would change nothing: call .{method}(...)")
+
     def _check_name(self, name: str) -> None:
         if name == "" or "." in name or not name.isprintable():
             raise ValueError(f"{name!r} cannot name a part of {type(self).__name__}: names are printable and without dots")
@@ -100,12 +120,28 @@ class Module:
         def __getattr__(self, name: str) -> Any:
             raise missing("Module", name, self, type(self).__name__)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.forward(*args, **kwargs)
+    def __call__(self: HasForward[Given, Result], *args: Given.args, **kwargs: Given.kwargs) -> Result:
+        output = self.forward(*args, **kwargs)
+        return output if self._forward_hooks is None else self._forward_hooks.show("forward", self, args, output)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the module computes. Every subclass defines it."""
         raise TypeError(f"{type(self).__name__} has no forward method: write one")
+
+    @checked
+    def register_forward_hook(self, hook: Callable[[Any, tuple[Any, ...], Any], Any]) -> HookHandle:
+        """Call ``hook(module, inputs, output)`` after each call of this module; ``inputs`` are those without a keyword.
+
+        If it returns something other than None, that is the output. ``handle.remove()`` takes the hook away again, and so does
+        the end of ``with module.register_forward_hook(hook):``. A call of ``forward`` itself calls no hooks. As long as there
+        are hooks, traced functions run untraced, and captured steps raise CaptureError.
+
+        >>> linear = tt.nn.Linear(3, 2)
+        >>> with linear.register_forward_hook(lambda module, inputs, output: print(inputs[0].shape, output.shape)):
+        ...     _ = linear(tt.ones((5, 3)))
+        (5, 3) (5, 2)
+        """
+        return HookHandle(self, "forward", hook)
 
     # ------------------------------------------------------------------------------------------- finding the parts
 

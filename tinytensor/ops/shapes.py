@@ -72,7 +72,12 @@ def transpose(x: Tensor, axes: Sequence[int] | None = None) -> Tensor:
     >>> tt.transpose(tt.zeros((2, 3, 4)), (0, 2, 1)).shape
     (2, 4, 3)
     """
-    return x.transpose(axes)
+    try:
+        return x.transpose(axes)
+    except ValueError as error:
+        if isinstance(error, IndexError):  # an axis that is not there
+            raise
+        raise ValueError(f"axes must have each of the {x.ndim} axes once, not {axes}; swapaxes exchanges two") from None
 
 
 @op(x=lambda g, axis1, axis2: swapaxes(g, axis1, axis2))

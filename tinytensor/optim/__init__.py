@@ -1,9 +1,8 @@
 """Optimizers, learning-rate schedules and gradient clipping, with PyTorch's names and defaults."""
 
-import sys
-from typing import TYPE_CHECKING, Any
+import typing
 
-from tinytensor.missing import missing as _missing
+from tinytensor.missing import names_of as _names_of
 from tinytensor.optim.adaptive import Adadelta, Adagrad, RMSprop
 from tinytensor.optim.clipping import clip_grad_norm, norm_and_scale
 from tinytensor.optim.muon import Muon
@@ -33,7 +32,5 @@ __all__ = [
     "norm_and_scale",
 ]
 
-if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> Any:
-        raise _missing("tinytensor.optim", name, sys.modules[__name__])
+if not typing.TYPE_CHECKING:
+    __getattr__, __dir__ = _names_of(__name__)

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tinytensor import capturing, kernels
+from tinytensor.arguments import checked
 from tinytensor.backend import xp
 from tinytensor.kernels.numpy.optimizers import current
-from tinytensor.nn.module import Parameter
 from tinytensor.optim.optimizer import Arrays, Optimizer, States
 from tinytensor.optim.optimizers import Adam
 from tinytensor.optim.settings import check_count, check_flag, check_number
 from tinytensor.optim.state import State
+from tinytensor.tensor import Tensor
 
 # Jordan's a s + b s^3 + c s^5, for singular values s from 0 to 1. It lifts small ones fast, as its slope at 0 is a. After five
 # rounds all from 0.002 on lie between 0.68 and 1.21: not at 1, but near enough.
@@ -70,9 +71,10 @@ class Muon(Adam):
     state_names = ("velocity", *Adam.state_names)
     decoupled = True
 
+    @checked
     def __init__(
         self,
-        parameters: Iterable[Parameter] | Iterable[dict[str, Any]],
+        parameters: Iterable[Tensor | dict[str, Any]],
         lr: float = 0.02,
         weight_decay: float = 0.0,
         momentum: float = 0.95,

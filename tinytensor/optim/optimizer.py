@@ -58,8 +58,9 @@ class Optimizer:
     state_names: tuple[str, ...] = ()
     reads_gradient_scale = False  # whether the ``update`` of this class multiplies gradients by ``group["gradient_scale"]``
 
-    def __init__(self, parameters: Iterable[Parameter] | Iterable[dict[str, Any]], **defaults: Any):
+    def __init__(self, parameters: Iterable[Tensor | dict[str, Any]], **defaults: Any):
         self._defaults = defaults
+        self._checked: list[dict[str, Any]] = []  # the settings of each group that the last step has checked
         self.param_groups: list[dict[str, Any]] = []
         self.state: list[State] = []
         for group in self._given_groups(parameters):
@@ -67,11 +68,18 @@ class Optimizer:
 
     def add_param_group(self, group: dict[str, Any]) -> None:
         """Add a group: its parameters under "params", and settings that override the optimizer's. It is checked first."""
-        added = self._group(group, self._defaults)
+        added = self._group(group)
         self._check_parameters(added["params"])
         self.check_group(added)
         self.param_groups.append(added)
         self.state += [State() for _ in added["params"]]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute. Raises AttributeError for a setting, which would be without effect."""
+        if name == "learning_rate" or (name != "lr" and name in vars(self).get("_defaults", ())):
+            where = "it is lr" if name == "learning_rate" else f"set it in its groups, as param_groups[0][{name!r}] = {value!r}"
+            raise AttributeError(f"{name} is no attribute of {type(self).__name__}: {where}")
+        object.__setattr__(self, name, value)
 
     @property
     def lr(self) -> Any:
@@ -97,13 +105,12 @@ class Optimizer:
             raise ValueError(f"{type(self).__name__} got no parameters: pass model.parameters()")
         return list(given) if isinstance(given, (list, tuple)) and isinstance(given[0], dict) else [{"params": given}]
 
-    def _group(self, given: Any, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    def _group(self, given: Any) -> dict[str, Any]:
         """The group with all settings, and with its parameters in a list. Raises ValueError for an unknown setting."""
         if not isinstance(given, dict) or "params" not in given:
             raise ValueError(f"{type(self).__name__}: each group must be a dict with its parameters under 'params'")
-        if unknown := [name for name in given if name not in defaults and name != "params"]:
-            raise ValueError(f"{type(self).__name__} has no setting {', '.join(map(str, unknown))}")
-        return {**defaults, **given, "params": tensors_in(type(self).__name__, given["params"])}
+        self._check_names(name for name in given if name != "params")
+        return {**self._defaults, **given, "params": tensors_in(type(self).__name__, given["params"])}
 
     def _check_parameters(self, added: Sequence[Parameter]) -> None:
         for p in added:
@@ -154,8 +161,8 @@ class Optimizer:
         check_count("threads", threads, least=1)
         states = iter(self.state)
         updates: list[Update] = []
-        for group in self.param_groups:
-            settings = {**_settings(group), "gradient_scale": gradient_scale if self._reads_gradient_scale else None}
+        for group, settings in zip(self.param_groups, self._checked_settings()):
+            settings["gradient_scale"] = gradient_scale if self._reads_gradient_scale else None
             lr = capturing.changing(partial(_learning_rate, group, scale))
             updates += [(p, state, settings, lr) for p, state in zip(group["params"], states) if _learns(p)]
         if capturing.is_on():
@@ -172,6 +179,20 @@ class Optimizer:
         if ranks is not None and ranks.shares_memory:
             ranks.barrier()
         capturing.repeat(partial(_note_changes, updates))  # not in the threads, which would only wait for each other
+
+    def _checked_settings(self) -> list[dict[str, Any]]:
+        """The settings of each group. Raises ValueError or TypeError if one of them was set to what is not valid."""
+        found = [_settings(group) for group in self.param_groups]
+        if found != self._checked:
+            for settings in found:
+                self._check_names(settings)
+                self.check(settings)
+            self._checked = [dict(settings) for settings in found]
+        return found
+
+    def _check_names(self, settings: Iterable[Any]) -> None:
+        if unknown := [name for name in settings if name not in self._defaults]:
+            raise ValueError(f"{type(self).__name__} has no setting {', '.join(map(str, unknown))}")
 
     def _check_same(self, updates: Sequence[Update]) -> Callable[[], None]:
         """A function that raises CaptureError if a captured step would go on with what is no longer there: with the arrays of

@@ -8,13 +8,14 @@ from functools import partial
 from typing import Any
 
 from tinytensor import capturing, kernels
+from tinytensor.arguments import checked
 from tinytensor.backend import xp
 from tinytensor.kernels.numpy.optimizers import scaled
-from tinytensor.nn.module import Parameter
 from tinytensor.optim.adaptive import follow, round_to, weight_of
 from tinytensor.optim.optimizer import Arrays, Optimizer, States
 from tinytensor.optim.settings import check_flag, check_number
 from tinytensor.optim.state import State
+from tinytensor.tensor import Tensor
 
 
 class SGD(Optimizer):
@@ -30,9 +31,10 @@ class SGD(Optimizer):
 
     state_names = ("velocity",)
 
+    @checked
     def __init__(
         self,
-        parameters: Iterable[Parameter] | Iterable[dict[str, Any]],
+        parameters: Iterable[Tensor | dict[str, Any]],
         lr: float = 1e-3,
         momentum: float = 0.0,
         dampening: float = 0.0,
@@ -88,9 +90,10 @@ class Adam(Optimizer):
     decoupled = False
     reads_gradient_scale = True
 
+    @checked
     def __init__(
         self,
-        parameters: Iterable[Parameter] | Iterable[dict[str, Any]],
+        parameters: Iterable[Tensor | dict[str, Any]],
         lr: float = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
@@ -193,9 +196,10 @@ class AdamW(Adam):
 
     decoupled = True
 
+    @checked
     def __init__(
         self,
-        parameters: Iterable[Parameter] | Iterable[dict[str, Any]],
+        parameters: Iterable[Tensor | dict[str, Any]],
         lr: float = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,

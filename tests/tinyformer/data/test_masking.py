@@ -119,6 +119,22 @@ def test_every_window_can_be_drawn() -> None:
     assert firsts == {4, 5, 6, 7}  # 13 ids to train on have 4 windows of 10
 
 
+def test_windows_in_which_nothing_can_be_hidden_are_left_out() -> None:
+    ids = np.full(200, PAD)
+    ids[[17, 105, 195]] = 9
+    some = MaskedBatches(ids, masking(), START, END, 10, 4, validation_fraction=0.5)
+    for batch in [some.sample() for _ in range(50)]:
+        assert batch.num_targets == 4 and (batch.targets.numpy() == 9).sum() == 4
+    (batch,) = some.validation_batches()
+    assert batch.targets.shape == (2, 12) and batch.num_targets == 2
+
+
+def test_a_text_in_which_nothing_can_be_hidden() -> None:
+    for ids in (np.full(200, PAD), np.r_[np.full(199, PAD), 9], np.r_[9, np.full(199, PAD)]):
+        with pytest.raises(UserError, match=r"none of 1?\d0 tokens can be hidden, as all are special.*use another text"):
+            MaskedBatches(ids, masking(), START, END, 10, 4)
+
+
 def test_validation_is_the_whole_split_and_always_hidden_alike() -> None:
     some = batches(1000, window=9)
     first = list(some.validation_batches(batch_size=4))

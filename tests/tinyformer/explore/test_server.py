@@ -340,7 +340,7 @@ def test_no_value_is_a_fault(running: ExplorerServer, value: str) -> None:
         ({"ids": "123"}, "must be a list"),
         ({"model": "best\ud83d\ude00".encode("utf-16", "surrogatepass").decode("utf-16")}, "there is no model"),
         ({"model": "../../etc"}, "there is no model"),
-        ({"file": "/etc/passwd"}, "not known"),
+        ({"file": "/etc/passwd"}, "does not know"),
     ],
 )
 def test_passages_that_the_model_cannot_read_are_told(running: ExplorerServer, changes: dict[str, Any], told: str) -> None:

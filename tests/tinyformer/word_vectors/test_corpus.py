@@ -22,6 +22,14 @@ def test_joiners_inside_a_word_belong_to_it() -> None:
     assert list(words_of(f"{persian} {sinhala}\u200d, \u200cx")) == [persian, sinhala, "x"]
 
 
+def test_words_are_those_of_unicode() -> None:
+    text = "co\u00adop wo\u2060rd don\u00ad't l·l 3.14 x_1 _it_ e.g. 日本語 日本.語 צה״ל a\u200bb a-b 👍🏽 \ufeffend\u200e"
+    assert list(words_of(text)) == [
+        "co\u00adop", "wo\u2060rd", "don\u00ad't", "l·l", "3.14", "x_1", "it", "e.g", "日本語", "日本", "語", "צה״ל", "a", "b",
+        "a", "b", "end",
+    ]  # fmt: skip
+
+
 def test_passages_end_at_an_empty_line_or_at_every_line() -> None:
     assert [list(words) for words in passages(TEXT)] == [
         ["the", "cat", "sat", "the", "dog", "sat", "too"],

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from tinyformer.errors import SettingError, UserError
-from tinyformer.word_vectors import counts as counting
-from tinyformer.word_vectors import sparse
+from tinyformer.word_vectors import counts as counting, sparse
 from tinyformer.word_vectors.corpus import Corpus
 from tinyformer.word_vectors.counts import cooccurrences, count_vectors, ppmi
 from tinyformer.word_vectors.sparse import SparseMatrix, truncated_svd

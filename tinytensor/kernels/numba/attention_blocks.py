@@ -39,11 +39,10 @@ def _copy(x: Any, factor: float, rows: int, out: Any) -> None:
 @loop
 def _copy_seen(x: Any, penalty: Any, keys: int, out: Any) -> None:
     """Copy the keys whose penalty is 0, and put zeros in place of the others: 0 times NaN would be NaN."""
-    for i in range(keys):
-        if penalty.size and penalty[i] != real(0):
+    _copy(x, real(1), keys, out)
+    for i in range(min(keys, penalty.size)):
+        if penalty[i] != real(0):
             out[i] = real(0)
-        else:
-            _copy_row(contiguous(x[i]), real(1), contiguous(out[i]))
 
 
 @loop

@@ -5,8 +5,15 @@ import threading
 import time
 from types import SimpleNamespace
 
-from .._graphs import Graph, MemoryPool, Stream, alloc_pinned_memory, check_copies, using_allocator
-from .._graphs import current_stream as get_current_stream
+from .._graphs import (
+    Graph,
+    MemoryPool,
+    Stream,
+    alloc_pinned_memory,
+    check_copies,
+    current_stream as get_current_stream,
+    using_allocator,
+)
 
 __all__ = [
     "CUDARuntimeError", "Device", "Event", "Graph", "MemoryPool", "Stream", "alloc_pinned_memory", "get_cublas_handle",
