@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tinyformer.data.encodings import encoding_of
-from tinyformer.errors import UserError, plain_errors
+from tinyformer.errors import UserError, note_command, plain_errors
 from tinyformer.old_names import new_value, old_names
 from tinyformer.settings import settings_from
 
@@ -44,6 +44,13 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, choice: str = "", **options: Any):
         super().__init__(**{"formatter_class": _Help, "allow_abbrev": False, **options})
         self._choice = choice
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """As argparse does it. What the flags of the command are is noted for messages; a parser without help is of none."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if self.add_help:
+            note_command({**{action.dest: None for action in self._actions}, **vars(found)})
+        return found, unknown
 
     def error(self, message: str) -> Any:
         self.exit(2, f"error: {message} (see {' '.join(filter(None, (self.prog, self._choice)))} --help)\n")
@@ -295,6 +302,7 @@ def run_command(parse: Callable[[list[str]], argparse.Namespace]) -> None:
     from tinytensor import distributed  # here, as who only parses a command line may still choose the kernels
 
     def main() -> None:
+        note_command(None)
         arguments = parse(sys.argv[1:])
         arguments.run(arguments)
 

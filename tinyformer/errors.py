@@ -12,9 +12,9 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import NoReturn
+from typing import Any, NoReturn
 
 
 class UserError(ValueError):
@@ -45,6 +45,27 @@ class SettingError(UserError):
 def shortened(text: str, limit: int = 400) -> str:
     """A text from elsewhere for a message, cut to at most ``limit`` characters."""
     return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+# The flags of the command that runs, by their names in Python, with the values of those that were given or have defaults of
+# their own. None where no command line was read: then nobody knows what the user can change.
+_command: dict[str, Any] | None = None
+
+
+def note_command(flags: Mapping[str, Any] | None) -> None:
+    """Note the flags of the command that runs: messages offer no others."""
+    global _command
+    _command = None if flags is None else {**(_command or {}), **flags}
+
+
+def has_flag(name: str) -> bool:
+    """Whether the command that runs has the flag with this name in Python, such as batch_size. True without a command line."""
+    return _command is None or name in _command
+
+
+def can_be_lower(name: str) -> bool:
+    """Whether a lower value of a flag, of which 1 is the least, can be offered."""
+    return has_flag(name) and (_command is None or _command.get(name) != 1)
 
 
 @contextmanager
@@ -125,8 +146,13 @@ def _out_of_memory(error: MemoryError) -> str:
     """The message for a lack of memory: how much was asked for, how much a GPU has free, and what needs less."""
     backend = sys.modules.get("tinytensor.backend")  # not imported here, as it may be the module that does not load
     what = backend.out_of_memory(error) if backend else str(error)
+    lower = [f"--{name.replace('_', '-')}" for name in ("batch_size", "block_size", "window", "beam") if can_be_lower(name)]
+    if "--batch-size" in lower and has_flag("gradient_accumulation_steps"):
+        lower[0] += " (more --gradient-accumulation-steps make up for it)"
+    ways = [f"a lower {', '.join(lower)}"] if lower else []
+    ways += ["a smaller model"] if has_flag("d_model") else []
+    less = " or ".join(ways).capitalize()
     return (
         f"there is not enough memory for this{f': {what}' if what else ''}\n"
-        "A lower --batch-size (more --gradient-accumulation-steps make up for it), --block-size, --beam or a smaller model "
-        "needs less; no checkpoint was touched."
+        f"{less or 'Fewer other programs at the same time'} may help; no checkpoint was touched."
     )

@@ -15,6 +15,7 @@ from tinyformer.settings import settings_from
 from tinyformer.training.runs import RunFolder
 from tinyformer.training.tensorboard import TensorBoardLogger
 from tinyformer.training.trainer import Trainer
+from tinytensor.wording import counted
 
 if TYPE_CHECKING:
     from tinyformer.tokenizers import Tokenizer
@@ -67,7 +68,9 @@ class RunSetup:
         part: Settings = self._parts[name]
         for field, value in found.items():
             if field.endswith("vocab_size") and getattr(part, field) != value:
-                raise UserError(f"{self.folder.tokenizer} has {value} tokens, but the model has {getattr(part, field)}")
+                raise UserError(
+                    f"{self.folder.tokenizer} has {counted(value, 'token')}, but the model has {getattr(part, field)}"
+                )
         return part
 
     def text(self, path: str | None, field: str | None = None) -> tuple[str, TextSource]:

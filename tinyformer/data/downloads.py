@@ -37,7 +37,7 @@ def download(url: str, sha256: str, timeout: float = 10.0) -> bytes:
     except http.client.HTTPException as error:  # such as a connection that ends too early
         raise OSError(f"{type(error).__name__}: {error}") from None
     if hashlib.sha256(content).hexdigest() != sha256:
-        raise UserError(f"the download from {url} is not the expected file (its checksum differs): try again, or pass --data")
+        raise UserError(f"the download from {url} is not the expected file (its checksum differs)")
     _keep(path, content)
     return content
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tinyformer.errors import UserError, shortened
+from tinytensor.wording import counted
 
 # The kinds of files that have fields, by the ends of their names.
 KINDS = {".jsonl": "JSON Lines", ".ndjson": "JSON Lines", ".json": "JSON", ".csv": "a table", ".tsv": "a table"}
@@ -117,7 +118,9 @@ def _column(path: str | Path, text: str, field: str) -> Iterator[tuple[str, Any]
     _, names = next(rows, (0, []))
     if field in names:
         if names.count(field) > 1:
-            raise UserError(f"{path} has {names.count(field)} columns with the name {field}: give one of them another name")
+            raise UserError(
+                f"{path} has {counted(names.count(field), 'column')} with the name {field}: give one of them another name"
+            )
         place = names.index(field)
     elif field.isascii() and field.isdigit() and 1 <= int(field[:9]) <= len(names):
         place = int(field) - 1
@@ -126,7 +129,7 @@ def _column(path: str | Path, text: str, field: str) -> Iterator[tuple[str, Any]
         raise UserError(f"{path}, line 1: there is no column {field}, but {_listed(names) or 'nothing'}: choose with --field")
     for line, row in rows:
         if len(row) != len(names):
-            raise UserError(f"{path}, line {line}: there must be {len(names)} columns, as on line 1, not {len(row)}")
+            raise UserError(f"{path}, line {line}: there must be {counted(len(names), 'column')}, as on line 1, not {len(row)}")
         yield f"line {line}", row[place]
 
 

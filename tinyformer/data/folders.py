@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
-from tinyformer.wording import counted
+from tinytensor.wording import counted
 
 # What a run writes into its folder. A folder that was named itself may be that of a run as well: then these files of it are not
 # texts to learn from, and the others are.

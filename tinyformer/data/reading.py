@@ -14,9 +14,9 @@ from tinyformer.data.downloads import download
 from tinyformer.data.fields import field_of, kind_of, notice
 from tinyformer.data.files import READING, check_file, decoded, read_bytes, status
 from tinyformer.data.folders import texts_in
-from tinyformer.errors import UserError
+from tinyformer.errors import UserError, has_flag
 from tinyformer.memory import check_fits
-from tinyformer.wording import counted
+from tinytensor.wording import counted
 
 TINY_SHAKESPEARE = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 TINY_SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
@@ -91,10 +91,9 @@ def default_text() -> tuple[str, str]:
     try:
         return decoded(TINY_SHAKESPEARE, download(TINY_SHAKESPEARE, TINY_SHAKESPEARE_SHA256)), "Tiny Shakespeare"
     except (OSError, UserError) as error:
+        other = " (or pass --data)" if has_flag("data") else ""
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
-        print(
-            f"Tiny Shakespeare could not be downloaded ({reason}): training on Python's own sources instead (or pass --data)."
-        )
+        print(f"Tiny Shakespeare could not be downloaded ({reason}): training on Python's own sources instead{other}.")
     return standard_library_text(), STANDARD_LIBRARY
 
 

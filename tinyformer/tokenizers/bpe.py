@@ -22,6 +22,7 @@ from tinyformer.tokenizers.cutting import CuttingRules
 from tinyformer.tokenizers.merging import Pair, apply_merges, learn_merges
 from tinyformer.tokenizers.special import skippable, special_names
 from tinytensor.backend import host
+from tinytensor.wording import counted
 
 
 class BPETokenizer:
@@ -170,7 +171,8 @@ class BPETokenizer:
         names = special_names(special)
         if vocab_size < 256 + len(names):
             raise UserError(
-                f"a byte-level vocabulary with {len(names)} special tokens has at least {256 + len(names)} tokens "
+                f"a byte-level vocabulary with {counted(len(names), 'special token')} has at least "
+                f"{counted(256 + len(names), 'token')} "
                 f"(the 256 bytes), not {vocab_size}"
             )
         tokens = [bytes([b]) for b in BYTES]

@@ -13,6 +13,7 @@ from tinyformer.errors import UserError, shortened
 from tinyformer.word_vectors.corpus import composed
 from tinyformer.word_vectors.vectors import WordVectors
 from tinytensor.backend import Array, host
+from tinytensor.wording import counted
 
 PIECE = 500  # analogies that are computed at a time
 MARKS = r"[\t,;]"  # between columns, where a line has one
@@ -51,9 +52,11 @@ def similarity(vectors: WordVectors, path: str | Path) -> Agreement:
             ratings.append(rating)
     if not ratings and not unknown:
         raise UserError(f"{path} has no word pairs: two words and a number must be on each line")
+    if len(ratings) < 2 and not unknown:
+        raise UserError(f"{path} has only one pair: a correlation needs two or more")
     if len(ratings) < 2:
         raise UserError(
-            f"of {len(ratings) + unknown} pairs in {path} only {len(ratings)} have two known words: use more vectors"
+            f"of {counted(len(ratings) + unknown, 'pair')} in {path} only {len(ratings)} with two known words: use more vectors"
         )
     if min(ratings) == max(ratings):
         raise UserError(f"all ratings of known words in {path} are {ratings[0]:g}: there is no correlation")

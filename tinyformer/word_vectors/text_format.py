@@ -16,9 +16,9 @@ from tinyformer.errors import UserError, shortened
 from tinyformer.memory import check_fits
 from tinyformer.settings import check_counts
 from tinyformer.word_vectors.vectors import WordVectors
-from tinyformer.wording import counted
 from tinytensor.backend import Array, host
 from tinytensor.io import atomic_write
+from tinytensor.wording import counted
 
 WANTED = "give a file of word vectors in word2vec's text format"
 
@@ -102,7 +102,7 @@ class _Reader:
             rows.append(row)
         read = len(rows) + self.repeated
         if count is not None and read < count and (limit is None or len(rows) < limit):
-            raise self._error(f"the file ends after {read:,} of {count:,} words: it is cut off")
+            raise self._error(f"the file ends after {read:,} of {counted(count, 'word')}: it is cut off")
         if not rows:
             raise UserError(f"{self.path} has no vectors: {WANTED}")
         return WordVectors(found, host.stack(rows))
@@ -113,7 +113,7 @@ class _Reader:
         if len(parts) == 2 and all(part.isascii() and part.isdigit() and len(part) < 19 for part in parts):
             count, width = map(int, parts)
             if not count or not width:
-                raise self._error(f"it tells of {count} words with {width} numbers each: {WANTED}")
+                raise self._error(f"it tells of {counted(count, 'word')} with {counted(width, 'number')} each: {WANTED}")
             return count, width
         if len(parts) < 2:
             raise UserError(f"{self.path} has no vectors: {WANTED}") if not line else self._error(f"no numbers: {WANTED}")
@@ -125,11 +125,11 @@ class _Reader:
         word, *numbers = line.rsplit(" ", width)
         before, *last = word.split(" ")
         if len(numbers) < width or not before or "" in last or (last and _floats(last[-1:]) is not None):
-            raise self._error(f"a word and {width} numbers must be here, a space apart, not {shortened(line, 60)!r}")
+            raise self._error(f"a word and {counted(width, 'number')} must be here, a space apart, not {shortened(line, 60)!r}")
         row = _floats(numbers)
         if row is None:
             remedy = f": {WANTED}" if self.number == 1 else ""  # a line that would tell the width is of a file of another kind
-            raise self._error(f"{shortened(' '.join(numbers), 60)!r} are not {width} numbers{remedy}")
+            raise self._error(f"{shortened(' '.join(numbers), 60)!r} are not {counted(width, 'number')}{remedy}")
         if not host.isfinite(row @ row):
             raise self._error(f"a number of {shortened(word, 60)!r} is not finite, or its square is too large for float32")
         return word, row

@@ -29,6 +29,7 @@ from tinyformer.decoding.sampling import generate
 from tinyformer.errors import SettingError, UserError
 from tinyformer.models.gpt import GPT
 from tinytensor import parallel
+from tinytensor.wording import counted
 
 # ---------------------------------------------------------------------------------------------------------- read_text
 
@@ -539,7 +540,7 @@ def test_validation_does_not_disturb_the_choice_of_windows() -> None:
 def test_a_text_that_is_too_short_is_told_how_long_it_must_be(block_size: int, fraction: float) -> None:
     with pytest.raises(UserError, match=f"too few for windows of {block_size}: use at least") as caught:
         batches(block_size, block_size, validation_fraction=fraction)
-    assert f"has {block_size} tokens" in str(caught.value)
+    assert f"has {counted(block_size, 'token')}" in str(caught.value)
     need = int(str(caught.value).split("at least ")[1].split(",")[0])
     # What it says is enough, and not more than twice what is.
     some = batches(need, block_size, validation_fraction=fraction)

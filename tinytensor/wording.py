@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 
 
-def counted(number: int, what: str, several: str = "") -> str:
+def counted(number: float, what: str, several: str = "") -> str:
     """A number of things, with commas: ``what`` is the word for one of them, and ``several`` that for more, if the usual rules
     do not give it.
 
-    >>> from tinyformer.wording import counted
+    >>> from tinytensor.wording import counted
     >>> counted(1, "batch"), counted(2000, "batch"), counted(0, "entry")
     ('1 batch', '2,000 batches', '0 entries')
     """
@@ -20,4 +20,6 @@ def plural(what: str) -> str:
     """The plural of a word, or of the last one of several, by the usual rules."""
     if re.search(r"[^aeiou]y$", what):
         return what[:-1] + "ies"
+    if what.endswith("is"):
+        return what[:-2] + "es"
     return what + ("es" if re.search(r"(s|x|z|ch|sh)$", what) else "s")
