@@ -330,12 +330,9 @@ def compare(arguments: argparse.Namespace) -> None:
         held_out = counted(len(first), "held-out sentence")
         for name, score in measures.items():
             tables.append(score_by_length(translated, name, score))
-            print(f"{name}: for the {held_out}, and by the length of the source
-{tables[-1]}
-")
+            print(f"{name}: for the {held_out}, and by the length of the source\n{tables[-1]}\n")
         if settings is not None:
-            print(f"{settings.signature()}
-")
+            print(f"{settings.signature()}\n")
     except ImportError:
         print(NO_SCORES)
     print(f"{sentence}  ->")

@@ -67,7 +67,7 @@ def _notebook_bar() -> Any:
     return notebook_bar
 
 
-class TerminalBar(tqdm):  # type: ignore[type-arg]
+class TerminalBar(tqdm):  # type: ignore[misc, type-arg, unused-ignore]
     """tqdm's bar, but in a narrow terminal it leaves out the less important numbers, where tqdm cuts through one."""
 
     @staticmethod
