@@ -49,7 +49,7 @@ def test_messages_count_with_it() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.JoinedStr):
                 for value, text in zip(node.values, node.values[1:]):
-                    if isinstance(value, ast.FormattedValue) and "len(" in ast.unparse(value.value):
-                        if isinstance(text, ast.Constant) and re.match(rf" ({COUNTABLE})\b", str(text.value)):
-                            wrong.append(f"{path.name}:{node.lineno}: {ast.unparse(node)}")
+                    is_count = isinstance(value, ast.FormattedValue) and "len(" in ast.unparse(value.value)
+                    if is_count and isinstance(text, ast.Constant) and re.match(rf" ({COUNTABLE})\b", str(text.value)):
+                        wrong.append(f"{path.name}:{node.lineno}: {ast.unparse(node)}")
     assert not wrong
