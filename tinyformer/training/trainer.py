@@ -188,15 +188,23 @@ class Trainer:
         """Fetch the losses and gradient norms since the log's last row. Only here does training wait for a GPU."""
         self._unread = [(step, float(loss), float(norm)) for step, loss, norm in self._unread]
         for step, loss, norm in self._unread:
-            self._check_finite("loss", loss, step)
-            self._check_finite("gradient's norm", norm, step)
+            self._check_finite("loss", loss, step, step - 1)
+            self._check_finite("gradient's norm", norm, step, step - 1)
 
-    def _check_finite(self, what: str, value: float, step: int) -> None:
-        if not math.isfinite(value):
+    def _check_finite(self, what: str, value: float, step: int, updates: int) -> None:
+        """Raise UserError for a value that is NaN or infinite, and was computed after so many ``updates`` of the weights."""
+        if math.isfinite(value):
+            return
+        if updates == 0:  # so no setting of the updates can help
             raise UserError(
-                f"the {what} became {value} at step {step}: training stops. The checkpoints in {self.folder.path} are from "
-                "before that; a lower --learning-rate or --clip 1 usually helps"
+                f"the {what} is {value} with the weights that training began with: they or the data hold NaN, or numbers that "
+                "are too large. tt.detect_anomaly() names the op where such a value first appears"
             )
+        remedy = "a lower --learning-rate" + (" or --clip 1" if not 0 < self.config.clip <= 1 else "")
+        raise UserError(
+            f"the {what} became {value} at step {step}: training stops. The checkpoints in {self.folder.path} are from before "
+            f"that; {remedy} usually helps"
+        )
 
     def _log(self) -> None:
         """Add the mean loss since the log's last row, and the last gradient norm, to the log."""
@@ -222,7 +230,7 @@ class Trainer:
     def _evaluate(self, bar: Progress) -> None:
         self._team.call_alike("check_weights")
         loss = self._validation_loss()
-        self._check_finite("validation loss", loss, self.step)
+        self._check_finite("validation loss", loss, self.step, self.step)
         self._row()["validation_loss"] = loss
         self._print(bar.write, f"step {self.step:5d}: validation loss {loss:.4f}, perplexity {perplexity(loss):.2f}")
         if loss < self.best_loss:
