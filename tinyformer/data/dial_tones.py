@@ -49,6 +49,7 @@ CLEANEST = 30.0  # decibels by which tones are louder than noise, at most, where
 CLEAN = 0.2  # the fraction of recordings without noise
 NO_KEYS = 0.15  # the fraction of recordings of something else than keys
 NOT_A_KEY = 0.04  # by which fraction a chord's frequencies differ from those of a key, at least
+AGAIN = 0.25  # the fraction of keys that repeat the one before
 LONGEST_NUMBER = 100  # keys; for longer ones a recording would take minutes
 VALIDATION_RECORDINGS = 300
 POOLED = 16  # batches that are drawn together, so that each can be of recordings of similar length
@@ -186,8 +187,12 @@ def features(samples: Any) -> Any:
 
 
 def random_keys(task: DialTask, rng: Any) -> str:
-    """A number of random length."""
-    return "".join(KEYS[i] for i in rng.integers(0, len(KEYS), rng.integers(task.fewest, task.most + 1)))
+    """A number of random length. Often a key comes several times in a row: these are the hardest to count."""
+    count = rng.integers(task.fewest, task.most + 1)
+    drawn, again = rng.integers(0, len(KEYS), count), rng.random(count) < AGAIN
+    for i in range(1, count):
+        drawn[i] = drawn[i - 1] if again[i] else drawn[i]
+    return "".join(KEYS[i] for i in drawn)
 
 
 def ids_of(keys: str) -> list[int]:
