@@ -52,6 +52,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         translation_loss,
     )
     from tinyformer.data.problems import Problem, adding, copying, reversed_number, row_of_digits, sorting, two_numbers
+    from tinyformer.training.makers import found_in
     from tinytensor.backend import host
     from tinytensor.wording import counted
 
@@ -232,6 +233,9 @@ def parse(words: list[str]) -> argparse.Namespace:
 def learn_all(arguments: argparse.Namespace) -> None:
     """Learn one task after the other, until one is stopped."""
     if arguments.resume and not any(folder_of(task, arguments).is_there() for task in arguments.tasks):
+        found = found_in(arguments.out)
+        if found is not None:
+            raise found.refusal(arguments.out, "folders of runs")
         raise UserError(f"{arguments.out} holds no run of {', '.join(arguments.tasks)} to resume: check --out")
     for number, task in enumerate(arguments.tasks):
         if number:

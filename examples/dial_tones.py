@@ -1,8 +1,9 @@
 """Listen to a telephone: an encoder-decoder reads the sound of its keys, and writes down the number.
 
-The encoder reads vectors, not tokens: how loud each band of frequencies is in every 10 ms. The script makes its own recordings,
-with up to as much noise as tone, trains for about eight minutes on one core, and tells how many numbers of new recordings are
-exactly right.
+The encoder reads vectors, not tokens: how loud each band of frequencies is in every 10 ms. The script makes its own recordings.
+Keys are held for 50 ms to 2 s, and so are the pauses between them, with up to as much noise as tone; and some recordings are of
+other sounds, in which there is nothing to write. It trains for about MINUTES minutes on one core, and tells how many numbers of
+new recordings are exactly right.
 
 python examples/dial_tones.py                               # train, and draw what the network listened to
 python examples/dial_tones.py --resume                      # go on after an interruption
@@ -13,6 +14,7 @@ python examples/dial_tones.py transcribe recordings/*.wav   # write down the num
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -57,6 +59,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         DialTask,
         check_keys,
         dial,
+        other_sound,
         random_keys,
     )
     from tinyformer.training.runs import check_folder
@@ -86,6 +89,7 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, 
     model_config = setup.settings(TransformerConfig, MODEL, **SOUND)
     tt.seed(config.seed)
     transcriber = Transcriber(Transformer(model_config), task)
+    transcriber.check_positions()
     some = test_recordings(task, 0.0, config.seed, 3)
     trainer = Trainer(
         transcriber.model,
@@ -126,19 +130,40 @@ def test_recordings(task: DialTask, snr: float | None, seed: int, count: int) ->
     return [(keys, dial(keys, rng, snr)) for keys in numbers]
 
 
+def without_keys(seed: int, count: int) -> list[Recording]:
+    """Recordings of silence, noise, chords, and what sounds like speech."""
+    rng = host.random.default_rng([seed, 3])
+    return [("", other_sound(rng)) for _ in range(count)]
+
+
 def test(transcriber: Transcriber, seed: int, folder: RunFolder) -> None:
-    """Print how many numbers are exactly right by the level of noise, and write them all to a file."""
-    tested = transcriber.task.test
-    print(f"Numbers that are exactly right, of {tested:,} new recordings for each level of noise:")
-    lines = ["noise\tdialed\theard"]
-    for name, snr in NOISES.items():
-        recordings = test_recordings(transcriber.task, snr, seed, tested)
+    """Print how many numbers are exactly right by the level of noise and by length, and in how many recordings without keys
+    none is heard. Write them all to a file."""
+    task = transcriber.task
+    print(f"Numbers that are exactly right, of {task.test:,} new recordings for each level of noise:")
+    lines, all_keys, all_seconds = ["sound\tseconds\tdialed\theard"], [], []
+    tests = {name: test_recordings(task, snr, seed, task.test) for name, snr in NOISES.items()}
+    tests["no keys"] = without_keys(seed, task.test)
+    for name, recordings in tests.items():
         heard = transcriber.transcribe([samples for _, samples in recordings])
-        right = sum(keys == ours for (keys, _), ours in zip(recordings, heard))
-        print(f"    {name:6s} {100 * right / tested:6.2f} %")
-        lines += [f"{name}\t{keys}\t{ours}" for (keys, _), ours in zip(recordings, heard)]
+        rights = [keys == ours for (keys, _), ours in zip(recordings, heard)]
+        seconds = [len(samples) / RATE for _, samples in recordings]
+        print(f"    {name:7s} {100 * sum(rights) / task.test:6.2f} %")
+        lines += [f"{name}\t{s:.1f}\t{keys}\t{ours}" for s, (keys, _), ours in zip(seconds, recordings, heard)]
+        if name in NOISES:
+            all_keys += [(len(keys), right) for (keys, _), right in zip(recordings, rights)]
+            all_seconds += list(zip(seconds, rights))
+    print(f"By the number of keys: {by_size(all_keys, (5, 8))}; by the length in seconds: {by_size(all_seconds, (2, 4, 8))}")
     write_text(folder.sample, "\n".join(lines) + "\n")
     print(f"Wrote all of them to {folder.sample}")
+
+
+def by_size(results: Sequence[tuple[float, bool]], limits: Sequence[int]) -> str:
+    """How many of the results are right, in groups: those with a size up to the first of the limits, and so on."""
+    bounds = [(0.0, limits[0]), *zip(limits, limits[1:]), (limits[-1], math.inf)]
+    names = [f"to {limits[0]}", *(f"to {limit}" for limit in limits[1:]), "more"]
+    groups = [[right for size, right in results if low < size <= high] for low, high in bounds]
+    return ", ".join(f"{name} {100 * sum(found) / len(found):.1f} %" for name, found in zip(names, groups) if found)
 
 
 def side_by_side(recordings: Sequence[Recording], transcriber: Transcriber) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import sys
 from collections import Counter
 
 from tinyformer import plain_errors
@@ -62,6 +63,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         with_wordpieces,
     )
     from tinyformer.data.reading import STANDARD_LIBRARY
+    from tinyformer.tokenizers.unknown import note_on_unknown
     from tinyformer.tokenizers.wordpiece import SPECIAL
     from tinytensor.wording import counted
 
@@ -202,8 +204,10 @@ def trained(folder: RunFolder) -> tuple[BertForMaskedLM, WordPieceTokenizer]:
 def fill(arguments: argparse.Namespace) -> None:
     """Fill in with a trained model."""
     model, tokenizer = pretrained(arguments.model) if arguments.model else trained(RunFolder(arguments.out))
-    for sentence in arguments.sentences:
-        print(filled(model, tokenizer, sentence, arguments.best))
+    found = [filled(model, tokenizer, sentence, arguments.best) for sentence in arguments.sentences]
+    if note := note_on_unknown(tokenizer, " ".join(arguments.sentences)):
+        print(note, file=sys.stderr)
+    print("\n".join(found))
 
 
 def classify(pretraining: Trainer, tokenizer: WordPieceTokenizer, text: str, text_config: TextConfig) -> str | None:

@@ -43,6 +43,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
     from tinyformer.plots import if_possible, loss_by_order
     from tinyformer.progress import show_progress
     from tinyformer.training.checkpoints import load_checkpoint
+    from tinyformer.training.makers import check_made_by
     from tinyformer.training.runs import check_folder
     from tinyformer.training.signals import stop_on_signals
     from tinytensor import Tensor, nn
@@ -307,6 +308,7 @@ def gpt_loss(run: str | None, text: str) -> float | None:
     """The best validation loss of a run of char_gpt.py. Raises UserError where it is of another text, or not of characters."""
     if run is None:
         return None
+    check_made_by("char_gpt.py", run)
     folder = RunFolder(run)
     if folder.read_part("data", TextSource).sha256 != fingerprint(text):
         raise UserError(f"{run} learned another text, and cannot be compared: choose its text with --data")

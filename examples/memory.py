@@ -55,6 +55,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
     from tinyformer.models.input_gradients import input_gradients
     from tinyformer.models.positions import SinusoidalPositions
     from tinyformer.plots import accuracy_by_distance, gradients_by_distance, if_possible
+    from tinyformer.training.makers import found_in
     from tinytensor import nn
     from tinytensor.backend import host
     from tinytensor.io import atomic_write
@@ -313,6 +314,9 @@ def parse(words: list[str]) -> argparse.Namespace:
 def compare(arguments: argparse.Namespace) -> None:
     """Train one model after the other, until one is stopped, and report."""
     if arguments.resume and not any(folder_of(kind, arguments).is_there() for kind in arguments.models):
+        found = found_in(arguments.out)
+        if found is not None:
+            raise found.refusal(arguments.out, "folders of runs")
         raise UserError(f"{arguments.out} holds no run of {', '.join(arguments.models)} to resume: check --out")
     results: dict[str, Result] = {}
     with one_blas_thread():  # for products as small as these, more threads cost more than they save

@@ -72,6 +72,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         write_translations,
     )
     from tinyformer.progress import show_progress
+    from tinyformer.tokenizers.unknown import note_on_unknown
     from tinyformer.translation import ARCHITECTURES, Attended, pretrained_translator, trained_translator
     from tinytensor.wording import counted
 
@@ -292,6 +293,8 @@ def print_translations(translator: Translator, lines: Sequence[str], arguments: 
     Many lines are translated and printed in blocks, so that the first translations are there long before the last.
     """
     beam, n_best, number = arguments.beam, arguments.n_best, sum(map(bool, lines))
+    if note := note_on_unknown(translator.tokenizer, " ".join(lines)):
+        print(note, file=sys.stderr, flush=True)
     with show_progress(f"translating, beam {beam}", number, "sentence", quiet=number < 20) as bar:
         for start in range(0, len(lines), LINES_AT_ONCE):
             block = lines[start : start + LINES_AT_ONCE]

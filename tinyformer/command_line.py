@@ -261,6 +261,7 @@ class Commands:
     def add_use(self, run: Callable[[argparse.Namespace], None], help: str, description: str) -> argparse.ArgumentParser:
         """Add a command that uses a trained model: it has the flag --out."""
         command = self.add(run, help, description)
+        command.set_defaults(uses_run=True)
         command.add_argument("--out", help="the run's folder", default=self.out, type=some_path, metavar="FOLDER")
         return command
 
@@ -269,11 +270,11 @@ class Commands:
         folder, as ``folder_for`` says."""
         arguments = parse_command(self._parser, self._commands.choices, words)
         arguments.out = _run_of(arguments, self.out)
-        uses_run = arguments.command != "train" and not getattr(arguments, "model", None)
+        uses_run = getattr(arguments, "uses_run", False) and not getattr(arguments, "model", None)
         if uses_run or getattr(arguments, "resume", False):
-            from tinyformer.training.runs import check_made_by
+            from tinyformer.training.makers import check_made_by
 
-            check_made_by(self._parser.prog, Path(arguments.out))
+            check_made_by(self._parser.prog, arguments.out)
         return arguments
 
 

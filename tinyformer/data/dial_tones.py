@@ -1,4 +1,4 @@
-"""Telephone keys as sounds: recordings that are made from random numbers, and the keys that were pressed.
+"""Telephone keys as sounds: recordings that are made from random numbers, and the keys that were pressed; some have none.
 
 Each key of a telephone sounds as two tones, one for its row and one for its column (ITU-T Q.23).
 """
@@ -9,9 +9,11 @@ import copy
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tinyformer.audio.features import MelConfig, log_mel
+from tinyformer.data import sounds
 from tinyformer.data.batches import check_batch_fits
 from tinyformer.data.pairs import Specials
 from tinyformer.data.vector_pairs import VectorPair, VectorPairBatch, vector_pair_batch
@@ -31,16 +33,24 @@ RATE = 8000  # samples a second, as on the telephone
 MEL = MelConfig(RATE, size=256, hop=80, num_mels=40)  # a vector for every 10 ms
 RANGE = 60.0  # decibels below the loudest vector at which silence begins
 
-TONE = (0.06, 0.2)  # seconds of a key, and of the silence after it; each recording has a tempo of its own
-GAP = (0.05, 0.2)
+SHORTEST, QUICK, LONGEST = (
+    0.05,
+    0.2,
+    2.0,
+)  # seconds of a key, and of the silence after it; each recording has a tempo of its own
+SLOW = 0.4  # the fraction of tones, and of silences, that may be longer than QUICK
 UNEVEN = 0.2  # the largest fraction by which a single key or silence is longer or shorter
-ENDS = (0.05, 0.4)  # seconds before the first key and after the last
+PAUSE = 1.0  # the longest pause, in seconds, that one of the silences may have besides
+ENDS = (0.05, 1.0)  # seconds before the first key and after the last
 FADE = 0.004  # seconds in which a tone begins and ends
 PITCH = 0.015  # the largest fraction by which a recording is too high or too low
 TWIST = 4.0  # the largest difference in level between the two tones of a key, in decibels
 LEVEL = (-40.0, -6.0)  # of the louder tone, in decibels below full scale
 CLEANEST = 30.0  # decibels by which tones are louder than noise, at most, where there is noise
 CLEAN = 0.2  # the fraction of recordings without noise
+NO_KEYS = 0.15  # the fraction of recordings of something else than keys
+NOT_A_KEY = 0.04  # by which fraction a chord's frequencies differ from those of a key, at least
+AGAIN = 0.25  # the fraction of keys that repeat the one before
 LONGEST_NUMBER = 100  # keys; for longer ones a recording would take minutes
 VALIDATION_RECORDINGS = 300
 POOLED = 16  # batches that are drawn together, so that each can be of recordings of similar length
@@ -68,7 +78,7 @@ class DialTask:
     @property
     def longest(self) -> int:
         """The number of samples in the longest possible recording, or a few more."""
-        seconds = int(self.most) * (1 + UNEVEN) * (TONE[1] + GAP[1]) + 2 * ENDS[1]
+        seconds = (1 + UNEVEN) * _most_seconds(int(self.most)) + PAUSE + 2 * ENDS[1]
         return math.ceil(RATE * seconds) + 2 * int(self.most) + 1  # as each tone and each silence is rounded to samples
 
 
@@ -82,20 +92,55 @@ def dial(keys: str, rng: Any, snr: float | None = None) -> Any:
     noise, in decibels; None: no noise. Raises UserError for a key that telephones do not have, and for too many keys.
     """
     check_keys(keys)
-    tone, gap, speed = rng.uniform(*TONE), rng.uniform(*GAP), 1 + rng.uniform(-PITCH, PITCH)
+    (tone, gap), speed = _tempo(len(keys), rng), 1 + rng.uniform(-PITCH, PITCH)
     level, twist = 10 ** (rng.uniform(*LEVEL) / 20), rng.uniform(-TWIST, TWIST)
     heights = level * 10 ** (min(twist, 0) / 20), level * 10 ** (-max(twist, 0) / 20)  # of the row's tone and the column's
     parts = [_silence(rng.uniform(*ENDS))]
-    for key in keys:
+    paused = rng.integers(0, 2 * len(keys))  # every other recording has a pause
+    for place, key in enumerate(keys):
         count = round(RATE * tone * _uneven(rng))
         parts.append(_fade(count) * sum(h * _sine(hz * speed, count, rng) for h, hz in zip(heights, frequencies(key))))
-        parts.append(_silence(gap * _uneven(rng)))
+        parts.append(_silence(gap * _uneven(rng) + (rng.uniform(0, PAUSE) if place == paused else 0.0)))
     parts[-1] = _silence(rng.uniform(*ENDS))
     samples = host.concatenate(parts)
     if snr is not None:
         power = (heights[0] ** 2 + heights[1] ** 2) / 2
         samples += rng.standard_normal(len(samples)) * (power * 10 ** (-snr / 10)) ** 0.5
     return (samples / max(host.abs(samples).max(), 1.0)).astype(host.float32)
+
+
+def other_sound(rng: Any) -> Any:
+    """A recording without keys: silence, noise, chords, or what sounds like speech, in some noise; samples as of ``dial``."""
+    seconds = rng.uniform(0.3, 6.0)
+    make = (sounds.noise, partial(sounds.chords, is_key=_is_key), sounds.speech)[rng.integers(0, 3)]
+    samples = make(seconds, RATE, rng)
+    if rng.random() < 0.05:
+        samples *= 0
+    power = (samples**2).mean()
+    if rng.random() >= CLEAN and power:
+        samples = samples + rng.standard_normal(len(samples)) * (power * 10 ** (-rng.uniform(0.0, CLEANEST) / 10)) ** 0.5
+    level = 10 ** (rng.uniform(*LEVEL) / 20)
+    return (samples * level / max(host.abs(samples).max(), 1e-9)).astype(host.float32)
+
+
+def _is_key(hz: Any) -> bool:
+    """Whether frequencies may be those of a key."""
+    near = [any(abs(hz / tone - 1).min() < NOT_A_KEY for tone in tones.values()) for tones in (ROWS, COLUMNS)]
+    return all(near)
+
+
+def _most_seconds(keys: int) -> float:
+    """How long so many keys take at most, with the silences after them. Long numbers are dialed quickly."""
+    return max(10.0, 0.4 * keys)
+
+
+def _tempo(keys: int, rng: Any) -> tuple[float, float]:
+    """The seconds of a key, and of the silence after it."""
+    while True:
+        longest = [LONGEST if rng.random() < SLOW else QUICK for _ in range(2)]
+        tone, gap = (math.exp(rng.uniform(math.log(SHORTEST), math.log(most))) for most in longest)
+        if keys * (tone + gap) <= _most_seconds(keys):
+            return tone, gap
 
 
 def frequencies(key: str) -> tuple[int, int]:
@@ -143,8 +188,12 @@ def features(samples: Any) -> Any:
 
 
 def random_keys(task: DialTask, rng: Any) -> str:
-    """A number of random length."""
-    return "".join(KEYS[i] for i in rng.integers(0, len(KEYS), rng.integers(task.fewest, task.most + 1)))
+    """A number of random length. Often a key comes several times in a row: these are the hardest to count."""
+    count = rng.integers(task.fewest, task.most + 1)
+    drawn, again = rng.integers(0, len(KEYS), count), rng.random(count) < AGAIN
+    for i in range(1, count):
+        drawn[i] = drawn[i - 1] if again[i] else drawn[i]
+    return "".join(KEYS[i] for i in drawn)
 
 
 def ids_of(keys: str) -> list[int]:
@@ -197,6 +246,8 @@ class DialBatches:
         self._place = 0
 
     def _pair(self, rng: Any) -> VectorPair:
+        if rng.random() < NO_KEYS:
+            return features(other_sound(rng)), []
         keys = random_keys(self.task, rng)
         snr = None if rng.random() < CLEAN else rng.uniform(self.task.snr, CLEANEST)
         return features(dial(keys, rng, snr)), ids_of(keys)

@@ -24,7 +24,8 @@ from tinyformer.tokenizers import Tokenizer, WordPieceTokenizer
 from tinyformer.tokenizers.special import cut_at_special
 from tinyformer.tokenizers.texts import opening_text, token_texts
 from tinyformer.trained import READERS, Trained, load_trained
-from tinyformer.training.runs import RunFolder, made_by
+from tinyformer.training.makers import made_by
+from tinyformer.training.runs import RunFolder
 from tinyformer.translation import Translator, pretrained_translator
 from tinytensor.wording import counted
 

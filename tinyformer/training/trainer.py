@@ -189,19 +189,24 @@ class Trainer:
         """Fetch the losses and gradient norms since the log's last row. Only here does training wait for a GPU."""
         self._unread = [(step, float(loss), float(norm)) for step, loss, norm in self._unread]
         for step, loss, norm in self._unread:
-            self._check_finite("loss", loss, step)
-            self._check_finite("gradient's norm", norm, step)
+            self._check_finite("loss", loss, step, step - 1)
+            self._check_finite("gradient's norm", norm, step, step - 1)
 
-    def _check_finite(self, what: str, value: float, step: int) -> None:
-        if not math.isfinite(value):
-            saved = f" The checkpoints in {self.folder.path} are from before that." if self.folder.latest.exists() else ""
-            raise UserError(f"the {what} became {value} at step {step}: training stops.{saved}{self._remedy(step)}")
+    def _check_finite(self, what: str, value: float, step: int, updates: int) -> None:
+        """Raise UserError for a value that is NaN or infinite, and was computed after so many ``updates`` of the weights."""
+        if math.isfinite(value):
+            return
+        if updates == 0:  # so no setting of the updates can help
+            raise UserError(
+                f"the {what} is {value} with the weights that training began with: they or the data hold NaN, or numbers that "
+                "are too large. tt.detect_anomaly() names the op where such a value first appears"
+            )
+        saved = f" The checkpoints in {self.folder.path} are from before that." if self.folder.latest.exists() else ""
+        raise UserError(f"the {what} became {value} at step {step}: training stops.{saved}{self._remedy()}")
 
-    def _remedy(self, step: int) -> str:
-        """What usually helps where training diverged. Nothing of it does where the first weights give no loss."""
+    def _remedy(self) -> str:
+        """What usually helps where training diverged."""
         config = self.config
-        if step == 0:
-            return " The model gave that before it was trained at all: its first weights or the data are the cause."
         rates = {"--learning-rate": config.learning_rate, "--muon-learning-rate": config.muon_learning_rate}
         lower = [f"a lower {flag}" for flag, rate in rates.items() if rate]
         ways = [*lower, *(["--clip 1"] if not 0 < config.clip <= 1 else [])]
@@ -231,7 +236,7 @@ class Trainer:
     def _evaluate(self, bar: Progress) -> None:
         self._team.call_alike("check_weights")
         loss = self._validation_loss()
-        self._check_finite("validation loss", loss, self.step)
+        self._check_finite("validation loss", loss, self.step, self.step)
         self._row()["validation_loss"] = loss
         self._print(bar.write, f"step {self.step:5d}: validation loss {loss:.4f}, perplexity {perplexity(loss):.2f}")
         if loss < self.best_loss:

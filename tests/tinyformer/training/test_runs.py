@@ -104,6 +104,7 @@ def test_a_part_that_is_not_there_or_is_another(tmp_path: Path, settings: dict[s
     with pytest.raises(UserError) as caught:
         folder.read_part("model", Model)
     state = "of another version" if "this version" in message else "damaged"
+    state += ", or of another script" if message == "model is missing" else ""
     assert str(caught.value) == f"{folder.settings} is {state}: {message}"
 
 
