@@ -2,7 +2,7 @@
 
 The encoder reads vectors, not tokens: how loud each band of frequencies is in every 10 ms. The script makes its own recordings.
 Keys are held for 50 ms to 2 s, and so are the pauses between them, with up to as much noise as tone; and some recordings are of
-other sounds, in which there is nothing to write. It trains for about MINUTES minutes on one core, and tells how many numbers of
+other sounds, in which there is nothing to write. It trains for about ten minutes on one core, and tells how many numbers of
 new recordings are exactly right.
 
 python examples/dial_tones.py                               # train, and draw what the network listened to
@@ -73,7 +73,8 @@ RECORDINGS = "recordings"
 MODEL = {"d_model": 64, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 3, "d_ff": 256, "norm_first": True,
          "dropout": 0.0}  # fmt: skip
 SOUND = {"source_vocab_size": 0, "target_vocab_size": VOCAB_SIZE, "source_features": MEL.num_mels, "source_stride": 4}
-TRAINING = {"steps": 4000, "batch_size": 32, "learning_rate": 3e-3, "warmup": 100, "weight_decay": 0.0, "beta2": 0.98}
+TRAINING = {"steps": 4000, "batch_size": 32, "learning_rate": 3e-3, "muon_learning_rate": 0.02, "warmup": 100,
+            "weight_decay": 0.0, "beta2": 0.98}  # fmt: skip
 NOISES = {"clean": None, "10 dB": 10.0, "0 dB": 0.0}  # by how much the tones are louder than the noise
 
 Recording = tuple[str, Any]  # the keys that were pressed, and the samples
