@@ -18,7 +18,7 @@ import argparse
 import dataclasses
 import shlex
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,9 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         stream_text,
         train_to_end,
     )
+    from tinyformer.tokenizers.texts import opening_text
     from tinytensor.io import write_text
+    from tinytensor.wording import counted
 
 DEFAULT_OUT = "runs/char_gpt"
 SAMPLE = 200  # tokens that --tensorboard shows with each evaluation
@@ -166,7 +168,7 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, 
     config = setup.settings(TrainingConfig, defaults["training"])
     text_config = setup.settings(TextConfig, defaults["text"])
     start = load_start(chosen.init_from) if chosen.init_from and not setup.is_resumed else None
-    text, source = setup.text(arguments.data)
+    text, source = setup.text(arguments.data, arguments.field)
     if start is not None:
         tokenizer = setup.tokenizer(lambda: start[1])
         model_config = setup.settings(kind, vars(start[0].config))
@@ -191,14 +193,16 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, 
     )
     model = make_model(model_config) if start is None else start[0].adapted(model_config)
     trainer = Trainer(model, batches, config, folder)
-    prompt, sampling = opening(tokenizer), Sampling(seed=config.seed)
+    prompt, sampling = opening_text(tokenizer), Sampling(seed=config.seed)
     setup.begin(trainer, tokenizer, sample=lambda: tokenizer.decode(list(going_on(model, tokenizer, prompt, SAMPLE, sampling))))
 
-    held_out = f"the last {len(batches.validation):,} tokens validate"
+    held_out = f"the last {counted(len(batches.validation), 'token')} validate"
     if len(batches.test):
         held_out += f", the first {len(batches.test):,} test"
-    print(f"{source.name}: {len(text):,} characters, {vocab_size:,} distinct tokens; {held_out}")
-    print(f"{kind_of(model)} with {model.num_parameters():,} parameters on {tt.backend_name}; run folder {folder.path}")
+    print(f"{source.name}: {counted(len(text), 'character')}, {counted(vocab_size, 'distinct token')}; {held_out}")
+    print(
+        f"{kind_of(model)} with {counted(model.num_parameters(), 'parameter')} on {tt.backend_name}; run folder {folder.path}"
+    )
     return trainer, batches, tokenizer
 
 
@@ -219,7 +223,7 @@ def train(arguments: argparse.Namespace) -> None:
             print(f"On the test split, by which nothing was chosen: loss {loss:.4f}, perplexity {perplexity(loss):.2f}.")
         draw_losses(trainer, kind_of(trainer.model), trainer.model.config.dropout)
         print("A sample of 500 tokens:\n")
-        new_ids = going_on(trainer.model, tokenizer, opening(tokenizer), 500, Sampling(seed=trainer.config.seed))
+        new_ids = going_on(trainer.model, tokenizer, opening_text(tokenizer), 500, Sampling(seed=trainer.config.seed))
         text = show(tokenizer, new_ids)
         write_text(folder.sample, text + "\n")
         print(f"\nWrite more with: {next_command(arguments.out, DEFAULT_OUT, 'sample')}")
@@ -232,10 +236,10 @@ def sample(arguments: argparse.Namespace) -> None:
     """Write with a trained model."""
     sampling = settings_from(Sampling, {"seed": TrainingConfig.seed, **vars(arguments)})
     model, tokenizer = trained(arguments)
-    prompt = opening(tokenizer) if arguments.prompt is None else arguments.prompt
+    prompt = opening_text(tokenizer) if arguments.prompt is None else arguments.prompt
     new_ids = going_on(model, tokenizer, prompt, arguments.length, sampling)
     print(prompt, end="", flush=True)
-    show(tokenizer, new_ids)
+    show(tokenizer, new_ids, tokenizer.encode(prompt).tolist())
 
 
 def save(arguments: argparse.Namespace) -> None:
@@ -271,16 +275,10 @@ def going_on(model: GPT | RecurrentLM, tokenizer: Tokenizer, prompt: str, length
     return generate(model, tokenizer.encode(prompt), length, sampling, forbidden=no_tokens)
 
 
-def opening(tokenizer: Tokenizer) -> str:
-    """The text to go on from where there is no prompt: a new line, or the first character of a tokenizer without new lines."""
-    known = getattr(tokenizer, "characters", "\n")
-    return "\n" if "\n" in known else known[0]
-
-
-def show(tokenizer: Tokenizer, ids: Iterable[int]) -> str:
-    """Print the text of the ids while they come. Returns the whole text."""
+def show(tokenizer: Tokenizer, ids: Iterable[int], prompt: Sequence[int] = ()) -> str:
+    """Print the text of the ids while they come, after that of a ``prompt`` if it was shown. Returns the text of the ids."""
     pieces = []
-    for piece in stream_text(tokenizer, ids):
+    for piece in stream_text(tokenizer, ids, prompt):
         pieces.append(piece)
         print(piece, end="", flush=True)
     print()

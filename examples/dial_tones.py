@@ -66,6 +66,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
     from tinyformer.transcription import trained_transcriber
     from tinytensor.backend import host
     from tinytensor.io import write_text
+    from tinytensor.wording import counted
 
 DEFAULT_OUT = "runs/dial_tones"
 RECORDINGS = "recordings"
@@ -99,7 +100,10 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, 
         lambda: side_by_side(some, transcriber),
     )
     setup.begin(trainer)
-    print(f"Transformer with {transcriber.model.num_parameters():,} parameters on {tt.backend_name}; run folder {folder.path}")
+    print(
+        f"Transformer with {counted(transcriber.model.num_parameters(), 'parameter')} on {tt.backend_name}; run folder "
+        f"{folder.path}"
+    )
     return trainer, transcriber
 
 
@@ -188,7 +192,7 @@ def transcribe(arguments: argparse.Namespace) -> None:
         transcriber.check_length(samples, path)
     most = transcriber.task.most
     for path, keys in zip(arguments.files, transcriber.transcribe(recordings, arguments.beam)):
-        cut = f"\tnot finished: the model learned numbers of at most {most} keys" if len(keys) > most else ""
+        cut = f"\tnot finished: the model learned numbers of at most {counted(most, 'key')}" if len(keys) > most else ""
         print(f"{path}\t{keys or '(no keys)'}{cut}")
     if arguments.picture:
         draw(transcriber, recordings[0], Path(arguments.files[0]).name, arguments.picture)
@@ -212,7 +216,7 @@ def record(arguments: argparse.Namespace) -> None:
         print(f"Wrote {path}: {keys}, {name}")
     if not usual.fewest <= len(keys) <= usual.most:
         learned = f"{usual.fewest} to {usual.most}, unless --fewest and --most say otherwise"
-        print(f"This number has {len(keys)} keys; the network learns {learned}.")
+        print(f"This number has {counted(len(keys), 'key')}; the network learns {learned}.")
 
 
 # ------------------------------------------------------------------------------------------------------ command line

@@ -46,16 +46,17 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         some_path,
         stream_text,
     )
+    from tinytensor.wording import counted
 
 SMALL_LLAMA = Path("runs/small_llama")
 PROMPT = "\n"  # for the small Llama, which has no token to begin with
-CHOICE = {"temperature": 0.8, "top_k": 200, "seed": 1337}  # where they differ from Sampling's own
+CHOICE = {"temperature": 0.8, "top_k": 200, "seed": 1337}  # where neither a flag nor the model's own settings say it
 TRAINING = TrainingConfig(steps=600, batch_size=8, learning_rate=3e-3, min_learning_rate=3e-4)  # of the small Llama
 
 
 def write(arguments: argparse.Namespace) -> None:
     """Continue the prompt, and say how fast that was."""
-    sampling = settings_from(Sampling, {**CHOICE, **vars(arguments)})
+    settings_from(Sampling, {**CHOICE, **vars(arguments)})  # refuses what cannot be before a model is loaded
     if arguments.length < 0:
         raise UserError(f"--length must be at least 0, not {arguments.length}")
     if arguments.model is None:
@@ -69,19 +70,24 @@ def write(arguments: argparse.Namespace) -> None:
         raise UserError(f"{folder} holds a {type(model).__name__}, which does not continue texts: take GPT-2, Llama or Qwen")
     tokenizer, writing = pretrained_tokenizer(folder), read_writing(folder)
     prompt = arguments.prompt if arguments.prompt is not None else "" if arguments.model else PROMPT
-    ids = [*tokenizer.before, *tokenizer.encode(prompt, allow_special=True).tolist()]
+    prompt_ids = tokenizer.encode(prompt, allow_special=True).tolist()
+    ids = [*tokenizer.before, *prompt_ids]
     if not ids:  # a model needs a token to go on from: the one that begins every text, or any
         ids = [writing.start if writing.start is not None else 0]
     ends = () if arguments.ignore_end else writing.ends
     # Some models have more outputs than there are tokens.
     forbidden = [*writing.forbidden, *range(tokenizer.vocab_size, model.config.vocab_size)]
-    new_ids = generate(model, ids, arguments.length, sampling, ends, forbidden=forbidden)
+    sampling = settings_from(Sampling, {**CHOICE, **writing.sampling(), **vars(arguments)})
+    new_ids = generate(
+        model, ids, arguments.length, sampling, ends, True, forbidden, writing.forced_end in ends, writing.rules()
+    )
     print(prompt, end="", flush=True)
-    show(tokenizer, new_ids, ends)
+    show(tokenizer, new_ids, ends, prompt_ids)
 
 
-def show(tokenizer: Tokenizer, ids: Iterator[int], ends: Sequence[int]) -> None:
-    """Print the text of the ids while they come, without the one that ends it; then how many came a second, after the first."""
+def show(tokenizer: Tokenizer, ids: Iterator[int], ends: Sequence[int], prompt: Sequence[int]) -> None:
+    """Print the text of the ids that continue a prompt while they come, without the one that ends it; then how many came a
+    second, after the first."""
     times: list[float] = []
 
     def timed() -> Iterator[int]:
@@ -90,7 +96,7 @@ def show(tokenizer: Tokenizer, ids: Iterator[int], ends: Sequence[int]) -> None:
             if i not in ends:
                 yield i
 
-    for piece in stream_text(tokenizer, timed()):
+    for piece in stream_text(tokenizer, timed(), prompt):
         print(piece, end="", flush=True)
     speed = f", {(len(times) - 1) / (times[-1] - times[0]):,.1f} a second" if len(times) > 1 else ""
     print(f"\n({len(times):,} token{'s' * (len(times) != 1)}{speed})")
@@ -121,7 +127,10 @@ def make_small_llama(folder: Path) -> bool:
     )
     ids = tokenizer.encode(text)
     batches = TextBatches(ids, model.config.block_size, TRAINING.batch_size, TRAINING.seed, vocab_size=tokenizer.vocab_size)
-    print(f"No --model: a Llama with {model.num_parameters():,} parameters learns {source.name}, {len(ids):,} tokens.")
+    print(
+        f"No --model: a Llama with {counted(model.num_parameters(), 'parameter')} learns {source.name}, "
+        f"{counted(len(ids), 'token')}."
+    )
     with RunFolder(folder / "training").held() as run:
         run.create({"model": model.config, "training": TRAINING}, overwrite=True)
         trainer = Trainer(model, batches, TRAINING, run)

@@ -58,25 +58,28 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         typed_lines,
     )
     from tinyformer.comparison import (
+        NO_SCORES,
         ScoreTable,
         attended_by,
-        bleu,
         check_same_sentences,
+        measures_of,
         middle_sentence,
         names_of_runs,
         read_translations,
         score_by_length,
+        scores,
+        text_scores,
         write_translations,
     )
     from tinyformer.progress import show_progress
     from tinyformer.tokenizers.unknown import note_on_unknown
     from tinyformer.translation import ARCHITECTURES, Attended, pretrained_translator, trained_translator
+    from tinytensor.wording import counted
 
 Pairs = Sequence[tuple[str, str]]  # sentences and their translations
 
 DEFAULT_OUT = "runs/translate"
 LINES_AT_ONCE = 512  # of a pipe, translated and printed together
-NO_SCORES = "(no scores: they need sacrebleu, pip install sacrebleu)"
 # A Transformer is trained by Muon, with rates that fall along a line to 0; recurrent networks are trained by AdamW.
 ROTARY = {"norm_first": True, "positions": "rotary", "query_key_norm": True}
 MUON = {
@@ -160,18 +163,20 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, 
     translator.check_length()  # a model that cannot translate is not trained
     translator.check_beam(arguments.beam)
     if not (training and validation and test):
-        raise UserError(f"too few pairs have at most {task.max_tokens} tokens on both sides: choose a larger --max-tokens")
+        raise UserError(
+            f"too few pairs have at most {counted(task.max_tokens, 'token')} on both sides: choose a larger --max-tokens"
+        )
     batches = PairBatches(training_ids, validation_ids, specials, config.batch_size, config.seed)
     loss = translation_loss(task.label_smoothing, specials.pad)
     trainer = Trainer(translator.model, batches, config, folder, loss, lambda: some_translations(translator, validation[:3]))
     setup.begin(trainer, tokenizer)
 
-    print(f"{len(training):,} pairs to train on, {len(validation):,} to validate with, {len(test):,} to score")
+    print(f"{counted(len(training), 'pair')} to train on, {len(validation):,} to validate with, {len(test):,} to score")
     long = sum(map(len, split)) - len(training) - len(validation) - len(test)
     if long:
-        print(f"({long} pairs with a side of more than {task.max_tokens} tokens are left out)")
-    network = f"{type(translator.model).__name__} with {translator.model.num_parameters():,} parameters"
-    print(f"{network} on {tt.backend_name}, {len(batches)} batches an epoch; run folder {folder.path}")
+        print(f"(left out: {counted(long, 'pair')} with a side of more than {counted(task.max_tokens, 'token')})")
+    network = f"{type(translator.model).__name__} with {counted(translator.model.num_parameters(), 'parameter')}"
+    print(f"{network} on {tt.backend_name}, {counted(len(batches), 'batch')} an epoch; run folder {folder.path}")
     return trainer, translator, test, kind
 
 
@@ -186,9 +191,12 @@ def train(arguments: argparse.Namespace) -> None:
         load_weights(translator.model, folder.best)
 
         sources, references = zip(*test)
+        measured = text_scores(references) if kind == "languages" else None
         for beam in sorted({1, arguments.beam}):
             found = translator.translate(sources, beam, progress=True)
-            print(f"{'greedy' if beam == 1 else f'beam {beam}'}: {scores(found, references, kind)}")
+            print(f"{'greedy' if beam == 1 else f'beam {beam}'}: {scores(found, references, kind, measured)}")
+        if measured is not None:
+            print(measured.signature())
         write_translations(folder.sample, sources, found, references)
         print(side_by_side(test[:8], found))
         with plots.if_possible():
@@ -197,19 +205,6 @@ def train(arguments: argparse.Namespace) -> None:
             maps = draw_attention(translator, sources[0], folder) if translator.has_attention() else []
             print(drawn([folder.curve, *maps]))
         print(f"Translate with: {next_command(arguments.out, DEFAULT_OUT, 'translate')}")
-
-
-def scores(translations: Sequence[str], references: Sequence[str], kind: str) -> str:
-    """How good translations are: exact matches for dates, BLEU and chrF (sacrebleu) for languages."""
-    if kind == "dates":
-        right = sum(ours == reference for ours, reference in zip(translations, references))
-        return f"{right} of {len(references)} exactly right ({100 * right / len(references):.2f} %)"
-    try:
-        import sacrebleu
-    except ImportError:
-        return NO_SCORES
-    chrf = sacrebleu.corpus_chrf(translations, [references]).score
-    return f"BLEU {bleu(translations, references):.2f}, chrF {chrf:.2f}"
 
 
 def some_translations(translator: Translator, pairs: Pairs) -> str:
@@ -246,6 +241,7 @@ def translate(arguments: argparse.Namespace) -> None:
     """Translate the given sentences, or the lines of a pipe, or those that are typed."""
     folder = RunFolder(arguments.out)
     translator = pretrained_translator(arguments.model) if arguments.model else trained_translator(folder)
+    arguments.beam = translator.beam if arguments.beam is None else arguments.beam
     translator.check_beam(arguments.beam, arguments.n_best)
     if arguments.heat_map and not translator.has_attention():
         raise UserError(f"the network of {folder.path} has no attention to draw: leave out --heat-map")
@@ -331,25 +327,31 @@ def compare(arguments: argparse.Namespace) -> None:
     found = attended_by(folders, sentence)
 
     are_languages = next(iter(folders.values())).read_part("files", PairFiles).are_given()  # and so in all runs
-    table = None
+    tables: list[ScoreTable] = []
     try:
-        table = score_by_length(translated, "BLEU" if are_languages else "exactly right (%)")
-        print(f"{table.measure}: for the {len(first):,} held-out sentences, and by the length of the source\n{table}\n")
+        measures, settings = measures_of(translated, are_languages)
+        held_out = counted(len(first), "held-out sentence")
+        for name, score in measures.items():
+            tables.append(score_by_length(translated, name, score))
+            print(f"{name}: for the {held_out}, and by the length of the source\n{tables[-1]}\n")
+        if settings is not None:
+            print(f"{settings.signature()}\n")
     except ImportError:
         print(NO_SCORES)
     print(f"{sentence}  ->")
     for name, seen in found.items():
         print(f"    {seen.translation}   ({name})")
-    draw_comparison(table, found, Path(arguments.out))
+    draw_comparison(tables, found, Path(arguments.out))
 
 
-def draw_comparison(table: ScoreTable | None, found: Mapping[str, Attended], out: Path) -> None:
-    """Draw the scores by length and the alignments of those that have attention; say what was drawn, and what not."""
+def draw_comparison(tables: Sequence[ScoreTable], found: Mapping[str, Attended], out: Path) -> None:
+    """Draw the scores of the first measure by length, and the alignments of those that have attention; say what was drawn, and
+    what not."""
     aligned = {name: seen for name, seen in found.items() if seen.alignments()}
     without = ", ".join(name for name in found if name not in aligned)
     note = f"Without attention: {without}." if without else ""
     with plots.if_possible():
-        pictures = [plots.scores_by_length(table, out / "score_by_length.png")] if table else []
+        pictures = [plots.scores_by_length(tables[0], out / "score_by_length.png")] if tables else []
         pictures += [plots.alignments(aligned, note, out / "alignments.png")] if aligned else []
         if without:
             print(f"No alignments of {without}: there is no attention to draw")
@@ -383,14 +385,16 @@ def parse(words: list[str]) -> argparse.Namespace:
         "sentences", help="what to translate; without any, the lines that are typed, or those of a file: < FILE", nargs="*"
     )
     add_model_flag(using)
-    using.add_argument("--beam", help="the width of the beam; 1 is greedy", type=int, default=5, metavar="INT")
+    width = "the width of the beam; 1 is greedy (default: 5, or what the settings of a pretrained model say)"
+    using.add_argument("--beam", help=width, type=int, metavar="INT")
     using.add_argument("--n-best", help="how many translations to show, with scores", type=int, default=1, metavar="INT")
     using.add_argument("--heat-map", help="draw what the attention looked at", action="store_true")
     comparing = commands.add(
         compare,
         help="compare finished runs",
-        description="Compare finished runs that scored the same held-out sentences: BLEU (for dates: how many are exactly "
-        "right) by the length of the source, and, for one sentence, what each network looked at when it wrote each token.",
+        description="Compare finished runs that scored the same held-out sentences: BLEU and chrF (for dates: how many are "
+        "exactly right) by the length of the source, and, for one sentence, what each network looked at when it wrote each "
+        "token.",
     )
     comparing.add_argument("folders", help="the runs' folders, two or more", type=some_path, nargs="+", metavar="RUN")
     comparing.add_argument("--sentence", help="what to align (default: a held-out sentence of median length)", metavar="TEXT")

@@ -24,6 +24,10 @@ from tinytensor.op import all_ops
 
 inf, nan = math.inf, math.nan
 
+# The modules whose names users write.
+PUBLIC_MODULES = ["tinyformer", "tinyformer.plots", "tinytensor"] + [
+    f"tinytensor.{name}" for name in "functional nn nn.init optim linalg random parallel distributed op fused engine".split()
+]
 # What a user may call: the names that the files of ops/ and functional/ list.
 FILES = [file for package in (functional, ops) for file in vars(package).values() if inspect.ismodule(file)]
 FUNCTIONS = {name for file in FILES if file.__name__.startswith("tinytensor.") for name in file.__all__}

@@ -44,9 +44,9 @@ NEEDS = {
     "mpi": (mpi.fits, "of ranks that mpiexec starts", 'pip install "tinytensor[mpi]"'),
     "dot": (lambda: shutil.which("dot") is not None, "of pictures by Graphviz's program `dot`", "apt install graphviz"),
 }
-# Files and folders of tests that need not run again: on another backend, because they compute nothing with arrays, or nothing
-# that other tests do not; with other kernels, because they call none that other tests do not. All others do, new ones included.
-NO_BACKEND = """
+# Files and folders of tests that need not run again on another backend, or with other kernels: they compute nothing with
+# arrays, or nothing that other tests do not. All others do, new ones included.
+NO_ARRAYS = """
     documents examples
     tinytensor/test_missing.py tinytensor/test_modes.py
     tinyformer/audio tinyformer/tokenizers
@@ -59,6 +59,7 @@ NO_BACKEND = """
     tinyformer/word_vectors/test_evaluation.py tinyformer/word_vectors/test_text_format.py tinyformer/word_vectors/test_tfidf.py
     tinyformer/word_vectors/test_vectors.py
 """
+NO_BACKEND = "tinyformer/test_memory.py tinyformer/word_vectors/test_word2vec.py"  # the memory is that of the CPU
 NO_KERNELS = """
     parity/test_benchmarks.py parity/test_gpu_benchmark.py parity/test_interop.py parity/test_names_of_pytorch.py
     parity/test_onnx.py parity/test_pretrained_examples.py parity/test_pretrained_tokenizers.py parity/test_scaling.py
@@ -68,7 +69,7 @@ NO_KERNELS = """
     tinytensor/test_linalg.py tinytensor/test_sequences.py
     tinyformer/data tinyformer/explore tinyformer/pretrained
 """
-AGAIN = {"backend": NO_BACKEND.split(), "kernels": (NO_BACKEND + NO_KERNELS).split()}
+AGAIN = {"backend": f"{NO_ARRAYS} {NO_BACKEND}".split(), "kernels": (NO_ARRAYS + NO_KERNELS).split()}
 
 left_out = pytest.StashKey[Counter[tuple[str, str]]]()  # by what they need: how many tests, and how many files of tests
 

@@ -29,13 +29,13 @@ from tinyformer.data.batches import Batch as Batch, Batches as Batches, padded a
 from tinyformer.data.dates import dates as dates
 from tinyformer.data.labelled import LabelledBatches as LabelledBatches
 from tinyformer.data.masking import MaskedBatches as MaskedBatches, Masking as Masking
+from tinyformer.data.pair_columns import read_tsv as read_tsv
 from tinyformer.data.pair_files import PairFiles as PairFiles, one_line as one_line
 from tinyformer.data.pairs import (
     PairBatch as PairBatch,
     PairBatches as PairBatches,
     Specials as Specials,
     encode_pairs as encode_pairs,
-    read_tsv as read_tsv,
     read_two_files as read_two_files,
     split_pairs as split_pairs,
 )
@@ -92,12 +92,13 @@ from tinyformer.models.seq2seq import (
 )
 from tinyformer.models.transformer import Transformer as Transformer, TransformerConfig as TransformerConfig
 from tinyformer.pretrained.folders import find_folder as find_folder
-from tinyformer.pretrained.loading import Writing as Writing, from_pretrained as from_pretrained, read_writing as read_writing
+from tinyformer.pretrained.loading import from_pretrained as from_pretrained
 from tinyformer.pretrained.saving import save_pretrained as save_pretrained
 from tinyformer.pretrained.tokenizers import (
     pretrained_tokenizer as pretrained_tokenizer,
     save_pretrained_tokenizer as save_pretrained_tokenizer,
 )
+from tinyformer.pretrained.writing import Writing as Writing, read_writing as read_writing
 from tinyformer.schema import check_fields as check_fields
 from tinyformer.scripts import RunSetup as RunSetup, draw_losses as draw_losses, train_to_end as train_to_end
 from tinyformer.settings import at_least as at_least, one_of as one_of, setting as setting, settings_from as settings_from

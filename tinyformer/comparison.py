@@ -13,12 +13,15 @@ from itertools import count
 from pathlib import Path
 
 from tinyformer.errors import UserError, shortened
+from tinyformer.text_scores import TextScores, count_words
 from tinyformer.training.makers import check_made_by
 from tinyformer.training.runs import RunFolder
 from tinyformer.translation import Attended, TranslationConfig, trained_translator
 from tinytensor.io import write_text
 
+NO_SCORES = "(no scores: they need sacrebleu, pip install sacrebleu)"
 HEADER = ("source", "ours", "reference")
+Measure = Callable[[Sequence[str], Sequence[str]], float]  # of translations beside their references
 MOST_BINS = 8  # the most bins before those with few sentences are joined
 FEWEST = 20  # the fewest sentences in a bin
 
@@ -33,8 +36,8 @@ class Translated:
 
     @property
     def length(self) -> int:
-        """The number of words of the source."""
-        return len(self.source.split())
+        """The number of words of the source, as ``count_words`` counts them."""
+        return count_words(self.source)
 
 
 def write_translations(path: Path, sources: Sequence[str], ours: Sequence[str], references: Sequence[str]) -> None:
@@ -162,25 +165,40 @@ def exactly_right(translations: Sequence[str], references: Sequence[str]) -> flo
     return 100 * sum(ours == reference for ours, reference in zip(translations, references)) / len(references)
 
 
-def bleu(translations: Sequence[str], references: Sequence[str]) -> float:
-    """The BLEU of a corpus (Papineni et al. 2002), as sacrebleu computes it. Raises ImportError without that package."""
-    import sacrebleu
-
-    score: float = sacrebleu.corpus_bleu(translations, [references]).score
-    return score
-
-
-MEASURES: dict[str, Callable[[Sequence[str], Sequence[str]], float]] = {"BLEU": bleu, "exactly right (%)": exactly_right}
+def text_scores(references: Sequence[str]) -> TextScores | None:
+    """What scores translations into the language of the references; None without sacrebleu."""
+    try:
+        return TextScores(references)
+    except ImportError:
+        return None
 
 
-def score_by_length(runs: Mapping[str, Sequence[Translated]], measure: str) -> ScoreTable:
-    """What one of the MEASURES gives for each run. The runs must have translated the same sentences. Raises ImportError if it
-    needs a package that is missing."""
+def scores(translations: Sequence[str], references: Sequence[str], kind: str, measured: TextScores | None = None) -> str:
+    """How good translations are, in a line: exact matches for "dates", else BLEU and chrF."""
+    if kind == "dates":
+        right = sum(ours == reference for ours, reference in zip(translations, references))
+        return f"{right} of {len(references)} exactly right ({100 * right / len(references):.2f} %)"
+    if measured is None:
+        return NO_SCORES
+    return f"BLEU {measured.bleu(translations, references):.2f}, chrF {measured.chrf(translations, references):.2f}"
+
+
+def measures_of(runs: Mapping[str, Sequence[Translated]], are_languages: bool) -> tuple[dict[str, Measure], TextScores | None]:
+    """How translations are scored, by the names of the measures: BLEU and chrF for languages, with their settings, else how
+    many are exactly right. Raises ImportError for languages without sacrebleu."""
+    if not are_languages:
+        return {"exactly right (%)": exactly_right}, None
+    scores = TextScores([one.reference for one in next(iter(runs.values()))])
+    return {"BLEU": scores.bleu, "chrF": scores.chrf}, scores
+
+
+def score_by_length(runs: Mapping[str, Sequence[Translated]], measure: str, score: Measure) -> ScoreTable:
+    """What a measure gives for each run. The runs must have translated the same sentences."""
     lengths = [one.length for one in next(iter(runs.values()))]
     bins = bins_of(lengths)
     parts = [range(len(lengths)), *([i for i, length in enumerate(lengths) if length in b] for b in bins)]
     scores = {
-        name: [MEASURES[measure]([found[i].ours for i in part], [found[i].reference for i in part]) for part in parts]
+        name: [score([found[i].ours for i in part], [found[i].reference for i in part]) for part in parts]
         for name, found in runs.items()
     }
     return ScoreTable(measure, bins, [len(part) for part in parts], scores)

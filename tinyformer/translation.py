@@ -14,13 +14,15 @@ from tinyformer.data.pairs import Pair, Specials
 from tinyformer.decoding.beam_rules import BeamRule, HuggingFaceRule, WuRule
 from tinyformer.decoding.beam_search import BeamStep, Hypothesis, beam_search, check_n_best
 from tinyformer.decoding.decoders import translation_decoder
+from tinyformer.decoding.logits_rules import LogitsRule
 from tinyformer.errors import SettingError, UserError
 from tinyformer.models.attention import RecordsAttention, recording_attention
 from tinyformer.models.seq2seq import AdditiveAttentionModel, ContextVectorModel, EncoderDecoder, Seq2SeqConfig
 from tinyformer.models.transformer import Transformer, TransformerConfig
 from tinyformer.pretrained.folders import find_folder
-from tinyformer.pretrained.loading import from_pretrained, read_writing
+from tinyformer.pretrained.loading import from_pretrained
 from tinyformer.pretrained.tokenizers import pretrained_tokenizer
+from tinyformer.pretrained.writing import read_writing
 from tinyformer.progress import show_progress
 from tinyformer.schema import check_fields
 from tinyformer.settings import at_least, one_of, setting
@@ -29,6 +31,7 @@ from tinyformer.tokenizers.special import BEGIN, END, PADDING
 from tinyformer.tokenizers.texts import token_texts
 from tinyformer.training.runs import RunFolder, load_weights
 from tinytensor import Tensor
+from tinytensor.wording import counted
 
 # What is translated together: at most so many sentences, with room in memory for at most so many tokens of all beams.
 SENTENCES_AT_ONCE = 64
@@ -98,9 +101,9 @@ class Translator:
     """An encoder-decoder with the tokenizer of both its languages.
 
     What a model that was trained elsewhere may need: ``specials``, if they are not the tokenizer's own; a ``rule`` for beam
-    search in the place of Wu et al.'s with the task's ``length_penalty``; tokens that are ``forbidden``; and an end that is
-    forced where a translation reaches its greatest length. Raises UserError for a tokenizer without special tokens, if none are
-    given.
+    search in the place of Wu et al.'s with the task's ``length_penalty``; tokens that are ``forbidden``; an end that is forced
+    where a translation reaches its greatest length; the usual width of the ``beam``; and other ``rules``.
+    Raises UserError for a tokenizer without special tokens, if none are given.
     """
 
     def __init__(
@@ -112,6 +115,8 @@ class Translator:
         rule: BeamRule | None = None,
         forbidden: Iterable[int] = (),
         force_end: bool = False,
+        beam: int = 5,
+        rules: Iterable[LogitsRule] = (),
     ):
         self.model = model
         self.tokenizer = tokenizer
@@ -120,6 +125,8 @@ class Translator:
         self.rule = WuRule(task.length_penalty) if rule is None else rule
         self.forbidden = tuple(forbidden)
         self.force_end = force_end
+        self.beam = beam
+        self.rules = tuple(rules)
 
     def encode(self, sentence: str) -> list[int]:
         """The sentence's ids and the end token, as the encoder reads them. Raises UserError for no words or too many tokens."""
@@ -129,7 +136,8 @@ class Translator:
         ids = [int(i) for i in self.tokenizer.encode(text)]
         if len(ids) > self.task.max_tokens:
             raise UserError(
-                f"the sentence has {len(ids)} tokens, more than the {self.task.max_tokens} that this model translates"
+                f"the sentence has {counted(len(ids), 'token')}, more than the {self.task.max_tokens} that this model "
+                "translates"
             )
         return [*ids, self.specials.end]
 
@@ -142,7 +150,8 @@ class Translator:
         longest = self.task.max_tokens + 1  # the end token counts, too
         decoder = translation_decoder(self.model, source, longest)
         prompts, end = [[self.specials.start]] * len(sentences), self.specials.end
-        return beam_search(decoder, prompts, end, beam, longest, n_best, self.rule, self.forbidden, self.force_end, watch)
+        settings = self.rule, self.forbidden, self.force_end, watch, self.rules
+        return beam_search(decoder, prompts, end, beam, longest, n_best, *settings)
 
     def search_all(
         self, sentences: Sequence[str], beam: int, n_best: int = 1, report: Callable[[int], object] | None = None
@@ -232,7 +241,7 @@ def pretrained_translator(path_or_name: str | Path) -> Translator:
         raise UserError(f"{folder} does not say with which token a translation starts, and with which it ends")
     if writing.forced_end not in (None, *writing.ends):
         raise UserError(f"{folder} forces the token {writing.forced_end} at the end; only the end token can be forced here")
-    longest = writing.max_length or model.config.max_length
+    longest = writing.max_new_tokens + 1 if writing.max_new_tokens else writing.max_length or model.config.max_length
     if longest < 3:
         raise UserError(f"{folder} has a max_length of {longest}, with no place for a token between the start and the end")
     return Translator(
@@ -243,6 +252,8 @@ def pretrained_translator(path_or_name: str | Path) -> Translator:
         HuggingFaceRule(writing.length_penalty, writing.early_stopping),
         writing.forbidden,
         force_end=writing.forced_end is not None,
+        beam=writing.num_beams or 5,
+        rules=writing.rules(),
     )
 
 

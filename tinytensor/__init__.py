@@ -20,19 +20,7 @@ from tinytensor.backend import BackendError as BackendError, name as _backend_na
 from tinytensor.capture import capture as capture
 from tinytensor.capturing import CaptureError as CaptureError
 from tinytensor.checkpoint import checkpoint as checkpoint
-from tinytensor.creation import (
-    arange as arange,
-    eye as eye,
-    from_dlpack as from_dlpack,
-    full as full,
-    full_like as full_like,
-    linspace as linspace,
-    ones as ones,
-    ones_like as ones_like,
-    tensor as tensor,
-    zeros as zeros,
-    zeros_like as zeros_like,
-)
+from tinytensor.creation import *
 from tinytensor.derivatives import hessian as hessian, hvp as hvp, jacobian as jacobian
 from tinytensor.missing import names_of as _names_of, public as _public
 from tinytensor.modes import (

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from tinytensor import backend
 from tinytensor.arguments import checked
@@ -19,11 +19,13 @@ from tinytensor.backend import host, is_host_array, xp
 from tinytensor.capturing import CaptureError, Number, Step
 from tinytensor.nn.hooks import any_hooks
 from tinytensor.tensor import Tensor
+from tinytensor.wording import counted
 
+Results = TypeVar("Results")  # of a step
 _WARM_UPS = 3  # steps that run before: they compile kernels, choose algorithms, and make the optimizer's state
 
 
-class capture:
+class capture(Generic[Results]):
     """A faster version of ``function``, which does a step of training on a GPU: forward, backward, clipping and the optimizer.
 
     It takes tensors, NumPy arrays and Python numbers, and returns tensors. The first three calls just run it. The fourth writes
@@ -61,7 +63,7 @@ class capture:
     """
 
     @checked
-    def __init__(self, function: Callable[..., Any]):
+    def __init__(self, function: Callable[..., Results]):
         if backend.name != "cupy":
             raise CaptureError("only a GPU can capture a step: set TINYTENSOR_BACKEND=cupy")
         self.function = function
@@ -72,7 +74,7 @@ class capture:
         self._memory: Any = None  # a pool of the graph's own, which must live as long as the graph
         self._results: Any = None
 
-    def __call__(self, *inputs: Any) -> Any:
+    def __call__(self, *inputs: Any) -> Results:
         """Do one step."""
         if any_hooks():
             raise CaptureError("a captured step would call no forward hooks: remove them, or call the function itself")
@@ -107,7 +109,7 @@ class capture:
 
     def _take(self, inputs: tuple[Any, ...]) -> None:
         if len(inputs) != len(self._inputs):
-            raise CaptureError(f"the captured step takes {len(self._inputs)} inputs, not {len(inputs)}")
+            raise CaptureError(f"the captured step takes {counted(len(self._inputs), 'input')}, not {len(inputs)}")
         for i, (value, each) in enumerate(zip(inputs, self._inputs)):
             each.take(value, i)
 

@@ -12,6 +12,10 @@ from tinytensor.checks import check_fits, check_not_masked
 from tinytensor.conversion import as_array, on_host
 from tinytensor.tensor import Tensor
 
+__all__ = [
+    "arange", "eye", "from_dlpack", "full", "full_like", "linspace", "ones", "ones_like", "tensor", "zeros", "zeros_like",
+]  # fmt: skip
+
 Shape = int | Sequence[int]
 
 

@@ -21,12 +21,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tinytensor.backend import DType, is_floating, xp
 from tinytensor.changes import check_unchanged, next_number
 from tinytensor.checks import calling_line
+from tinytensor.missing import names_of as _names_of
 from tinytensor.modes import Switched, modes, without_warnings
 from tinytensor.summation import sum_over
 
 if TYPE_CHECKING:
     from tinytensor.op import Op
     from tinytensor.tensor import Tensor
+
+__all__ = ["Node", "Part", "backpropagate", "check_finite", "leaf"]
 
 
 # ------------------------------------------------------------------------------------------------------------ nodes
@@ -242,3 +245,7 @@ def check_finite(value: Any, what: str) -> None:
     if is_floating(array.dtype) and not bool(xp.isfinite(array).all()):
         kind = "NaN" if bool(xp.isnan(array).any()) else "infinite"
         raise FloatingPointError(f"{what} is {kind}: it is the first such value since detect_anomaly() was entered")
+
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = _names_of(__name__)

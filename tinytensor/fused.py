@@ -5,12 +5,15 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from tinytensor.backend import Array, DType, default_dtype, host, is_array, is_floating, xp
 from tinytensor.calling import explain, wrap
 from tinytensor.engine import Node, backpropagate
+from tinytensor.missing import names_of as _names_of
 from tinytensor.op import Function, Op, op
+
+__all__ = ["FusedOp", "alias", "fused"]
 
 float16 = host.dtype(host.float16)
 
@@ -125,3 +128,7 @@ class FusedOp(Op):
 def alias(x: Any) -> Any:
     """x itself, as a new node of the graph."""
     return x
+
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = _names_of(__name__)

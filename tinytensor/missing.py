@@ -23,6 +23,7 @@ _PLACES = {
     "tinytensor.linalg": ("torch.linalg", "np.linalg"),
     "tinytensor.nn": ("nn", "F"),
     "tinytensor.parallel": ("nn",),
+    "tinytensor.distributed": ("torch.distributed", "nn.parallel"),
     "tinytensor.nn.init": ("nn.init",),
     "tinytensor.optim": ("optim", "nn.utils", "optim.lr_scheduler"),
     "tinytensor.random": ("torch", "np.random"),
@@ -98,6 +99,11 @@ MISPLACED = {  # arguments at whose place PyTorch or NumPy takes something else
 }
 
 
+def _plain(cell: str) -> str:
+    """A cell without its marks, where a link to a guide becomes the guide's name."""
+    return re.sub(r"\[([^\]]*)\]\(([\w.]+)[^)]*\)", r"\1: docs/guides/\2", cell).replace("`", "")
+
+
 @functools.lru_cache(maxsize=1)
 def _answers() -> dict[str, tuple[str, str]]:
     """By PyTorch's name, such as "x.view": its example with what is written here, and what to know."""
@@ -107,13 +113,13 @@ def _answers() -> dict[str, tuple[str, str]]:
         if not line.startswith("| ") or len(cells) < 2 or cells[0] in ("PyTorch", "NumPy"):
             continue
         theirs, ours = re.findall(r"`([^`]*)`", cells[0]), re.findall(r"`([^`]*)`", cells[1])
+        note = _plain(cells[2]) if len(cells) > 2 else ""
         for place, example in enumerate(theirs):
-            here = ours[place] if len(ours) == len(theirs) else cells[1].replace("`", "")
-            note = f" ({cells[2].replace('`', '')})" if len(cells) > 2 and cells[2] else ""
+            here = ours[place] if len(ours) == len(theirs) else _plain(cells[1])
             name = re.match(r"[\w.]+", example)
             if name:
                 whose = "NumPy" if example.startswith("np.") else "PyTorch"
-                answer = (f"{whose}'s {example} is {here}", note) if here else (note.strip(" ()"), "")
+                answer = (f"{whose}'s {example} is {here}", f" ({note})" if note else "") if here else (note, "")
                 found.setdefault(name[0].rstrip("."), answer)
     return found
 
@@ -127,7 +133,7 @@ def missing(place: str, name: str, owner: Any, called: str = "") -> AttributeErr
 
 def _answer(place: str, name: str, owner: Any) -> str:
     answers = _answers()
-    names = [f"{root}.{name}" for root in _PLACES[place]]
+    names = [f"{root}.{name}" for root in _PLACES.get(place, ())]
     for full in names:
         if full in answers:
             return "".join(answers[full])
@@ -143,13 +149,15 @@ def _answer(place: str, name: str, owner: Any) -> str:
 
 
 def names_of(module: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """``__getattr__`` and ``__dir__`` of a module: a missing name is answered, and only the public ones are shown."""
+    """``__getattr__`` and ``__dir__`` of a module: a missing name is answered, and only the public ones are shown,
+    with those that every module has, such as ``__doc__``."""
 
     def answer(name: str) -> Any:
         raise missing(module, name, sys.modules[module])
 
     def show() -> list[str]:
-        return sorted(sys.modules[module].__all__)
+        names = vars(sys.modules[module])
+        return sorted([*names["__all__"], *(name for name in names if name.startswith("__"))])
 
     return answer, show
 

@@ -29,9 +29,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from tinytensor.arguments import kinds_of
 from tinytensor.backend import Array, default_dtype, is_array, is_floating, no_warnings, wide, xp
 from tinytensor.calling import call, explain, wrap
+from tinytensor.missing import names_of as _names_of
+from tinytensor.wording import counted
 
 if TYPE_CHECKING:
     from tinytensor.engine import Node
+
+__all__ = ["Op", "op"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -213,7 +217,8 @@ class Op:
             gradients: Sequence[Any] = self.rules[name](*[saved[n] for n in self.needs[name]])
             if len(gradients) != len(node.parents):
                 raise ValueError(
-                    f"the gradient rule of {self.name!r} returned {len(gradients)} gradients for {len(node.parents)} operands: "
+                    f"the gradient rule of {self.name!r} returned {counted(len(gradients), 'gradient')} for "
+                    f"{counted(len(node.parents), 'operand')}: "
                     "it must return one for each (or None)"
                 )
         else:
@@ -256,3 +261,7 @@ def _copy_shared(gradients: Sequence[Any], g: Any, saved: Sequence[Any]) -> Sequ
                 held.add(id(memory))
         separate.append(gradient)
     return separate
+
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = _names_of(__name__)

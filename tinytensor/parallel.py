@@ -12,13 +12,14 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import threadpoolctl
 
 from tinytensor import backend, capturing, cores, engine, random
 from tinytensor.arguments import checked, shown
 from tinytensor.backend import host, no_warnings
+from tinytensor.missing import names_of as _names_of
 from tinytensor.modes import modes, restored, without_warnings
 from tinytensor.tensor import Tensor, accumulate, leaf_gradients
 
@@ -249,5 +250,5 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def __dir__() -> list[str]:
-    return __all__
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = _names_of(__name__)

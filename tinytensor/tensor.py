@@ -19,7 +19,7 @@ import copy
 import inspect
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from tinytensor import calling, engine, ops
 from tinytensor.arguments import checked, shown
@@ -40,6 +40,8 @@ from tinytensor.checks import check_fits
 from tinytensor.conversion import as_array
 from tinytensor.missing import Count, missing
 from tinytensor.modes import enable_grad, modes, read_values
+
+Self = TypeVar("Self", bound="Tensor")
 
 
 class Tensor:
@@ -456,7 +458,7 @@ class Tensor:
     def __xor__(self, other: Tensor | float) -> Tensor:
         return ops.bitwise_xor(self, other)
 
-    def _changed(self, result: Tensor, operator: str) -> Tensor:
+    def _changed(self, result: Tensor, operator: str) -> Any:
         """What ``x += y`` gives, where ``result`` is x + y: a new tensor; but if x is a leaf that requires gradients, as
         parameters are, and nothing is recorded, x itself with its values changed in place, as in PyTorch."""
         if self.node is None or self.node.op is not None:
@@ -472,19 +474,19 @@ class Tensor:
         note_change(self._data)
         return self
 
-    def __iadd__(self, other: Tensor | float) -> Tensor:
+    def __iadd__(self: Self, other: Tensor | float) -> Self:
         return self._changed(ops.add(self, other), "+=")
 
-    def __isub__(self, other: Tensor | float) -> Tensor:
+    def __isub__(self: Self, other: Tensor | float) -> Self:
         return self._changed(ops.subtract(self, other), "-=")
 
-    def __imul__(self, other: Tensor | float) -> Tensor:
+    def __imul__(self: Self, other: Tensor | float) -> Self:
         return self._changed(ops.multiply(self, other), "*=")
 
-    def __itruediv__(self, other: Tensor | float) -> Tensor:
+    def __itruediv__(self: Self, other: Tensor | float) -> Self:
         return self._changed(ops.divide(self, other), "/=")
 
-    def __ipow__(self, other: Tensor | float) -> Tensor:
+    def __ipow__(self: Self, other: Tensor | float) -> Self:
         return self._changed(self**other, "**=")
 
     __rand__, __ror__, __rxor__ = __and__, __or__, __xor__

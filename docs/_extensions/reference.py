@@ -1,7 +1,7 @@
 """The reference: entries made from docstrings, under the names that users write, such as ``tinytensor.exp``.
 
 ``.. reference:: MODULE`` with names below it writes a table of these names, each with its first sentence, and then an entry
-for each. Without names it takes those of the option ``:of:``, a module: its ``__all__``, or the public ones defined in it.
+for each. Without names it takes those of the option ``:of:``, a module: its ``__all__``.
 
 Docstrings are plain text. Here they become reStructuredText: what would be markup is escaped, except for what stands between
 double backticks, and a public name there becomes a link.
@@ -49,21 +49,9 @@ MODULES = [
 
 
 def names_of(module: str) -> list[str]:
-    """The public names of a module: those of ``__all__``, or else those that are defined in it. tinytensor's are all names
-    that are no modules."""
+    """The public names of a module, without those of modules."""
     found = sys.modules.get(module) or importlib.import_module(module)
-    if hasattr(found, "__all__"):
-        names = [name for name in found.__all__ if not inspect.ismodule(getattr(found, name))]
-    else:
-        names = [name for name in dir(found) if is_of(getattr(found, name), found)]
-    return sorted((name for name in names if not name.startswith("_")), key=str.lower)
-
-
-def is_of(value: Any, module: Any) -> bool:
-    """Whether this is a public value of a module without ``__all__``."""
-    if module is tinytensor:
-        return not inspect.ismodule(value)
-    return getattr(value, "__module__", "") == module.__name__ and getattr(value, "__qualname__", "").isidentifier()
+    return sorted((name for name in found.__all__ if not inspect.ismodule(getattr(found, name))), key=str.lower)
 
 
 PUBLIC = {f"{module}.{name}" for module in MODULES for name in names_of(module)}
@@ -247,6 +235,11 @@ def skip_member(app: Sphinx, what: str, name: str, value: Any, skip: bool, optio
     return True if id(value) in HOMES else None
 
 
+def public_bases(app: Sphinx, name: str, value: Any, options: Any, bases: list[Any]) -> None:
+    """Autodoc's event: in place of a private base, its own bases."""
+    bases[:] = [shown for base in bases for shown in (base.__bases__ if base.__name__.startswith("_") else (base,))]
+
+
 def evaluate_type_checking_imports() -> None:
     """Run the imports that are for type checkers only, so that autodoc finds the types that annotations name."""
     for name, module in list(sys.modules.items()):
@@ -287,6 +280,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("op-methods", OpMethods)
     app.connect("autodoc-process-docstring", process_docstring)
     app.connect("autodoc-process-signature", process_signature)
+    app.connect("autodoc-process-bases", public_bases)
     app.connect("autodoc-skip-member", skip_member)
     app.connect("doctree-read", add_anchors, priority=900)  # after viewcode's
     app.connect("missing-reference", find_public)

@@ -64,7 +64,12 @@ def test_runs_are_compared(changed: Program) -> None:
     changed.draws = True
     before = {name: contents(changed.folder / name) for name in RUNS}
     printed = changed.good("compare", *RUNS)
-    heading, words, sentences, *rows, empty, sentence, first, second, third, note, last = printed.splitlines()
+    tables, settings, rest = printed.split("\n\nBLEU nrefs")[0], printed.split("\n\n")[2], printed.split("\n\n", 3)[3]
+    sentence, first, second, third, note, last = rest.splitlines()
+    assert re.fullmatch(r"BLEU nrefs:1\|.*\|tok:13a\|.*\nchrF nrefs:1\|.*", settings)
+    bleu, chrf = tables.split("\n\n")
+    assert chrf.startswith("chrF: for the 50 held-out sentences, and by the length of the source\nwords of the source")
+    heading, words, sentences, *rows = bleu.splitlines()
     assert heading == "BLEU: for the 50 held-out sentences, and by the length of the source"
     assert re.fullmatch(r"words of the source +all( +\d(-\d)?)+", words)
     _, everything, *counts = sentences.split()
@@ -73,7 +78,6 @@ def test_runs_are_compared(changed: Program) -> None:
     assert min(map(int, counts)) >= 20
     assert [re.split(r"  +", row)[0] for row in rows] == ["lstm", "attention", "a third (transformer)"]
     assert all(re.fullmatch(r".+?( +\d+\.\d\d)+", row) for row in rows)
-    assert empty == ""
     source = sentence.removesuffix("  ->")
     assert source in (changed.folder / "lstm/sample.txt").read_text(encoding="utf-8")
     # What a run wrote is what it writes, greedily.

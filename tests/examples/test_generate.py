@@ -145,6 +145,22 @@ def test_forbidden_tokens_are_never_written(program: Program) -> None:
     assert texts_of(program.good("--model", "forbids", "--prompt", "the", "--length", "20", *GREEDY))[0] == expected
 
 
+def test_the_settings_of_the_model_are_obeyed(program: Program) -> None:
+    tokenizer = byte_pairs()
+    settings: dict[str, Any] = {"repetition_penalty": 1.5, "no_repeat_ngram_size": 2}
+    model = write_model(program.folder / "model", tokenizer, Writing(do_sample=False, **settings))
+    ids = ids_of(model, tokenizer, "the", 40, Sampling(temperature=0.0), rules=Writing(**settings).rules())
+    assert ids != ids_of(model, tokenizer, "the", 40, Sampling(temperature=0.0))
+    words = ["--model", "model", "--prompt", "the", "--length", "40"]
+    assert texts_of(program.good(*words))[0] == "the" + tokenizer.decode(ids)
+    damaged(program.folder / "model", "generation_config.json", sequence_bias=[[[1], 2.0]], num_beams=4)
+    result = program(*words)
+    assert texts_of(result.stdout)[0] == "the" + tokenizer.decode(ids)
+    file = Path("model/generation_config.json")
+    notice = "not supported here, so that texts may differ from those of transformers: num_beams, sequence_bias\n"
+    assert result.stderr == f"{file}: {notice}"
+
+
 def test_outputs_that_are_no_tokens_are_never_written(program: Program) -> None:
     write_model(program.folder / "model", byte_pairs(), vocab_size=600)  # half of its outputs
     assert texts_of(program.good("--model", "model", "--length", "100", "--temperature", "3"))[1] == 100
@@ -211,8 +227,8 @@ def test_damaged_folders(copied: Program) -> None:
         shutil.copytree(copied.folder / "model", copied.folder / name)
     (copied.folder / "none" / "tokenizer.json").unlink()
     assert "none has no tokenizer: looked for tokenizer.json" in refused("none")
-    damaged(copied.folder / "words", "generation_config.json", bad_words_ids=[[1, 2]])
-    assert "words/generation_config.json: bad_words_ids forbids sequences of tokens" in refused("words")
+    damaged(copied.folder / "words", "generation_config.json", bad_words_ids=[[]])
+    assert "words/generation_config.json: bad_words_ids has a sequence without tokens" in refused("words")
     damaged(copied.folder / "start", "config.json", eos_token_id="a")
     assert "start/config.json: eos_token_id must be " in refused("start")
     (copied.folder / "later" / "generation_config.json").write_text("[1]")

@@ -106,7 +106,8 @@ def test_scores_of_languages(first_run: tuple[Path, str]) -> None:
     # The sample has the translations of the beam.
     _, ours, references = zip(*sample_of(folder / "run"))
     bleu, chrf = (score(ours, [references]).score for score in (sacrebleu.corpus_bleu, sacrebleu.corpus_chrf))
-    assert f"\nbeam 2: BLEU {bleu:.2f}, chrF {chrf:.2f}\n" in printed
+    assert f"\nbeam 2: BLEU {bleu:.2f}, chrF {chrf:.2f}\nBLEU nrefs:1|" in printed
+    assert re.search(r"^BLEU nrefs:1\|.*\|tok:13a\|.*\nchrF nrefs:1\|", printed, re.MULTILINE)
 
 
 def test_scores_of_dates_are_exact_matches() -> None:

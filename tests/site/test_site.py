@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from cases import PUBLIC_MODULES
 
 DOCS = Path(__file__).parents[2] / "docs"
 SITE = DOCS / "_build"
@@ -121,30 +122,13 @@ def inventory():
     return {name: uri.replace("$", name) for name, kind, _, uri, _ in lines if kind.startswith("py:")}
 
 
-HOMES = ["tinyformer", "tinyformer.plots", "tinytensor"] + [
-    f"tinytensor.{name}" for name in ("nn", "nn.init", "optim", "linalg", "random", "parallel", "distributed")
-]
-
-
 def public_names():
     """Every name that users may import, as they write it."""
-    for module in map(importlib.import_module, HOMES):
+    for module in map(importlib.import_module, PUBLIC_MODULES):
         names = [name for name in module.__all__ if not inspect.ismodule(getattr(module, name))]
         yield from (f"{module.__name__}.{name}" for name in names if (module.__name__, name) != ("tinytensor.random", "seed"))
-    for module in (importlib.import_module(f"tinytensor.{name}") for name in ("op", "fused", "engine")):
-        yield from (f"{module.__name__}.{name}" for name, value in vars(module).items() if defines(module, name, value))
     methods = vars(importlib.import_module("tinytensor").Tensor).items()
     yield from (f"tinytensor.Tensor.{n}" for n, value in methods if n[0] != "_" and (callable(value) or value.__doc__))
-
-
-def defines(module, name, value):
-    """Whether a module without ``__all__`` defines a public function or class."""
-    return (
-        name[0] != "_"
-        and callable(value)
-        and getattr(value, "__module__", "") == module.__name__
-        and hasattr(value, "__name__")
-    )
 
 
 def test_every_public_name_is_described():
@@ -197,6 +181,15 @@ def test_no_page_has_a_path_of_this_machine():
     assert files
     found = [(file.relative_to(SITE).as_posix(), path) for file in files for path in paths if path in file.read_text("utf-8")]
     assert found == []
+
+
+def test_search_finds_why_a_layer_is_not_here():
+    text = (SITE / "searchindex.js").read_text(encoding="utf-8")
+    index = json.loads(text[text.index("(") + 1 : text.rindex(")")])
+    recipes = index["docnames"].index("guides/recipes")
+    assert {word: index["titleterms"].get(word) for word in ("conv2d", "maxpool2d", "batchnorm")} == dict.fromkeys(
+        ("conv2d", "maxpool2d", "batchnorm"), recipes
+    )
 
 
 # ----------------------------------------------------------------------------------------------------------------- lessons

@@ -15,6 +15,7 @@ from tinyformer.comparison import (
     bins_of,
     check_same_sentences,
     exactly_right,
+    measures_of,
     middle_sentence,
     names_of_runs,
     read_translations,
@@ -141,7 +142,7 @@ def test_exactly_right() -> None:
 def test_scores_by_the_length_of_the_source() -> None:
     right = [Translated("a", "x", "x")] * 30 + [Translated("a b", "x", "x")] * 30
     wrong_if_long = [dataclasses.replace(one, ours="x" if one.length == 1 else "y") for one in right]
-    table = score_by_length({"right": right, "a longer name here": wrong_if_long}, "exactly right (%)")
+    table = score_by_length({"right": right, "a longer name here": wrong_if_long}, "exactly right (%)", exactly_right)
     assert (table.labels(), table.counts) == (["1", "2"], [60, 30, 30])
     assert table.scores == {"right": [100, 100, 100], "a longer name here": [50, 100, 0]}
     assert str(table) == (
@@ -150,14 +151,18 @@ def test_scores_by_the_length_of_the_source() -> None:
         "right                 100.00   100.00   100.00\n"
         "a longer name here     50.00   100.00     0.00"
     )
-    assert score_by_length({"a": [*right, Translated("a b c", "x", "x")]}, "exactly right (%)").labels() == ["1", "2-3"]
+    assert score_by_length({"a": [*right, Translated("a b c", "x", "x")]}, "right", exactly_right).labels() == ["1", "2-3"]
 
 
 def test_bleu_is_that_of_each_bins_corpus() -> None:
     sacrebleu = pytest.importorskip("sacrebleu")
     short = [Translated("a", "the dog saw a small cat", "the dog saw a big cat")] * 25
     long = [Translated("a b", "it is a red bird here", "it was a blue bird over there")] * 20
-    table = score_by_length({"run": short + long}, "BLEU")
+    runs = {"run": short + long}
+    measures, settings = measures_of(runs, are_languages=True)
+    assert list(measures) == ["BLEU", "chrF"]
+    assert settings is not None
+    table = score_by_length(runs, "BLEU", measures["BLEU"])
     expected = [
         sacrebleu.corpus_bleu([one.ours for one in part], [[one.reference for one in part]]).score
         for part in (short + long, short, long)

@@ -15,12 +15,15 @@ from tinytensor.nn import Module, Parameter
 
 
 class Net(Module):
+    mask: Tensor
+
     def __init__(self, width: int) -> None:
+        self.register_buffer("mask", tt.ones(4))
         self.hidden = nn.Linear(4, width)
         self.rest = nn.Sequential(nn.ReLU(), nn.Linear(width, 2))
 
     def forward(self, x: tt.Tensor, scale: float = 1.0) -> tt.Tensor:
-        return self.rest(self.hidden(x)) * scale
+        return self.rest(self.hidden(x * self.mask)) * scale
 
 
 x = tt.tensor([[1.0, 2.0, 3.0, 4.0]], requires_grad=True)
@@ -57,7 +60,14 @@ assert_type(net.hidden, nn.Linear)
 assert_type(net.hidden(x), Tensor)
 assert_type(net.hidden.weight, Parameter)
 assert_type(net.eval(), Net)
-assert_type(nn.LSTM(4, 8)(x)[0], Tensor)
+assert_type(nn.Sequential(net)[:1], nn.Sequential)
+lstm = nn.LSTM(4, 8)
+assert_type(lstm(x), tuple[Tensor, tuple[Tensor, Tensor]])
+assert_type(lstm(x, lstm(x)[1])[0], Tensor)
+assert_type(lstm.weight_ih_l0, Parameter)
+assert_type(nn.GRU(4, 8)(x), tuple[Tensor, Tensor])
+assert_type(nn.LSTMCell(4, 8)(x), tuple[Tensor, Tensor])
+assert_type(nn.GRUCell(4, 8)(x, tt.zeros((1, 8))), Tensor)
 assert_type(net.state_dict(), dict[str, Tensor])
 for name, parameter in net.named_parameters():
     assert_type(name, str)
@@ -67,11 +77,19 @@ with net.register_forward_hook(lambda module, inputs, output: None), nn.recordin
 assert_type(recorded, dict[str, list[Any]])
 
 optimizer = optim.AdamW(net.parameters(), lr=1e-3, betas=(0.9, 0.99))
+groups = optim.AdamW([{"params": net.hidden.parameters(), "lr": 1e-4}, {"params": net.rest.parameters()}], lr=1e-3)
+plain = optim.SGD([x], lr=0.1)
 schedule = optim.Cosine(steps=100, warmup=10)
 optimizer.zero_grad()
 net(x).sum().backward()
 assert_type(optim.clip_grad_norm(net.parameters(), 1.0), Tensor)
 optimizer.step(schedule(1))
+with tt.no_grad():
+    for parameter in net.parameters():
+        if parameter.grad is not None:
+            parameter -= 0.1 * parameter.grad
+    net.hidden.weight *= 0.5
+    x -= 0.1
 
 
 @tt.no_grad()
@@ -84,12 +102,16 @@ def doubled(values: Tensor) -> Tensor:
     return values * 2
 
 
+def product(a: Tensor, b: Tensor) -> Tensor:
+    return (a * b).sum()
+
+
 assert_type(evaluate(net), float)
 assert_type(doubled(x), Tensor)
 assert_type(tt.trace(net)(x), Tensor)
 assert_type(tt.checkpoint(net, x), Tensor)
 assert_type(tt.jacobian(net, x), Tensor)
-assert_type(tt.hessian(Tensor.sum, [x, x])[0][1], Tensor)
+assert_type(tt.hessian(product, [x, x])[0][1], Tensor)
 assert_type(tt.hvp(Tensor.sum, x, x), tuple[Tensor, Tensor])
 assert_type(tt.parallel.backward(lambda shard: x.sum() * shard, [1.0, 2.0]), Tensor)
 tt.seed(0)

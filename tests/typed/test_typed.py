@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
+import runpy
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+import types
+import typing
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typing_extensions
+from cases import PUBLIC_MODULES
+
+import tinytensor as tt
 
 HERE = Path(__file__).parent
+TAKE_ANY_NAME = {"Parser"}  # it passes them on to argparse
 
 
 def mypy(folder: Path, name: str) -> set[int]:
@@ -35,9 +45,43 @@ def run(folder: Path, module: str, *arguments: str) -> str:
     return done.stdout
 
 
+def names_that_are_wrong() -> Iterator[str]:
+    """For every public module a name that it lacks, and for every public function and class an argument that it lacks."""
+    for home in PUBLIC_MODULES:
+        module = importlib.import_module(home)
+        yield f"import {home}"
+        yield f"{home}.misspelt  # wrong"
+        functions = [name for name in module.__all__ if callable(getattr(module, name)) and name not in TAKE_ANY_NAME]
+        yield from (f"{home}.{name}(misspelt=1)  # wrong" for name in functions)
+    methods = [name for name in dir(tt.Tensor) if callable(getattr(tt.Tensor, name)) and not name.startswith("_")]
+    yield from (f"x.{name}(misspelt=1)  # wrong" for name in methods)
+
+
 @pytest.mark.parametrize("checker", [mypy, pyright])
-@pytest.mark.parametrize("name", ["right.py", "wrong.py"])
-def test_mistakes_are_found_and_nothing_else(tmp_path: Path, checker: Callable[[Path, str], set[int]], name: str) -> None:
-    shutil.copy(HERE / name, tmp_path)
-    lines = (HERE / name).read_text(encoding="utf-8").splitlines()
-    assert checker(tmp_path, name) == {place for place, line in enumerate(lines, 1) if line.endswith("# wrong")}
+def test_a_right_program_has_no_mistakes(tmp_path: Path, checker: Callable[[Path, str], set[int]]) -> None:
+    shutil.copy(HERE / "right.py", tmp_path)
+    assert checker(tmp_path, "right.py") == set()
+
+
+@pytest.mark.parametrize("checker", [mypy, pyright])
+def test_each_mistake_is_found_and_nothing_else(tmp_path: Path, checker: Callable[[Path, str], set[int]]) -> None:
+    lines = [*(HERE / "wrong.py").read_text(encoding="utf-8").splitlines(), *names_that_are_wrong()]
+    assert len(lines) > 600
+    (tmp_path / "wrong.py").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    wrong = {place for place, line in enumerate(lines, 1) if line.endswith("# wrong")}
+    found = checker(tmp_path, "wrong.py")
+    assert {lines[place - 1] for place in wrong ^ found} == set()
+
+
+def test_a_right_program_computes_what_the_checkers_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asserted: list[object] = []
+
+    def check(value: object, kind: Any) -> None:
+        origin = typing.get_origin(kind)
+        assert isinstance(value, kind if origin in (None, types.UnionType) else origin), (value, kind)
+        asserted.append(kind)
+
+    monkeypatch.setattr(typing_extensions, "assert_type", check)
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(HERE / "right.py"))
+    assert len(asserted) > 60

@@ -1,6 +1,5 @@
 """Mistakes, one a line: strict type checkers find each of those that are marked, and nothing else."""
 
-import tinyformer
 import tinytensor as tt
 from tinyformer import GPT, GPTConfig
 from tinytensor import nn, optim
@@ -31,15 +30,18 @@ nn.Linear(3, 4, biass=False)  # wrong
 nn.Lineer(3, 4)  # wrong
 layer("text")  # wrong
 layer(x, x)  # wrong
+nn.LSTM(3, 4)(x, x)  # wrong
+nn.LSTMCell(3, 4)(x, x)  # wrong
+layer.weight += "text"  # wrong
 print(layer.weigth)  # wrong
 nn.Dropout(p="half")  # wrong
 optim.AdamV(layer.parameters())  # wrong
 optim.AdamW(layer.parameters(), learning_rate=1e-3)  # wrong
 optim.clip_grad_norm(layer.parameters())  # wrong
+optim.AdamW([3.0])  # wrong
 GPTConfig(vocab=65)  # wrong
 GPTConfig(vocab_size="65")  # wrong
 GPT(3)  # wrong
-tinyformer.Gpt(gpt.config)  # wrong
 gpt("text")  # wrong
 gpt.losss(x, x)  # wrong
 layer(x).backwards()  # wrong

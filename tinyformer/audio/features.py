@@ -16,6 +16,7 @@ from tinyformer.errors import SettingError
 from tinyformer.schema import check_fields
 from tinyformer.settings import at_least, one_of
 from tinytensor.backend import host
+from tinytensor.wording import counted
 
 LEAST_POWER = 1e-10  # the power whose logarithm stands for silence, as in librosa and torchaudio
 PADDINGS = ("zero", "reflect")
@@ -37,7 +38,7 @@ def frames(samples: Any, size: int, hop: int, padding: str = "zero") -> Any:
     """
     half = size // 2
     if not len(samples) or (padding == "reflect" and len(samples) <= half):
-        raise ValueError(f"{len(samples)} samples are too few for frames of {size} with {padding} padding")
+        raise ValueError(f"{counted(len(samples), 'sample')}: too few for frames of {size} with {padding} padding")
     padded = host.pad(samples, half, mode="reflect" if padding == "reflect" else "constant")
     return host.lib.stride_tricks.sliding_window_view(padded, size)[::hop]
 
@@ -119,7 +120,6 @@ def filter_corners(config: MelConfig) -> Any:
     return to_hz(host.linspace(first, last, config.num_mels + 2))
 
 
-@functools.cache
 def mel_filters(config: MelConfig) -> Any:
     """The filters (num_mels, size // 2 + 1): triangles over frequency, each from the middle of the one before to the middle of
     the next.
@@ -127,6 +127,11 @@ def mel_filters(config: MelConfig) -> Any:
     With many filters and short frames, a filter may lie between two frequencies of the transform: it is zero everywhere. The
     filters are computed once for each configuration, and cannot be changed.
     """
+    return _mel_filters(config)
+
+
+@functools.cache
+def _mel_filters(config: MelConfig) -> Any:
     corners = filter_corners(config)[:, None]
     left, middle, right = corners[:-2], corners[1:-1], corners[2:]
     hz = host.arange(config.size // 2 + 1) * (config.rate / config.size)

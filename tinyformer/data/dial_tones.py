@@ -21,6 +21,7 @@ from tinyformer.errors import SettingError, UserError
 from tinyformer.schema import check_fields
 from tinyformer.settings import at_least, check_counts, setting
 from tinytensor.backend import host
+from tinytensor.wording import counted
 
 KEYS = "0123456789*#"  # the id of a key is its place here
 SPECIALS = Specials(pad=12, start=13, end=14)
@@ -155,7 +156,7 @@ def check_keys(keys: str) -> None:
     if wrong or not keys:
         raise UserError(f"there is no key {wrong[0]!r}: use {KEYS}" if wrong else f"no keys are given: use {KEYS}")
     if len(keys) > LONGEST_NUMBER:
-        raise UserError(f"the number has {len(keys)} keys: choose at most {LONGEST_NUMBER}")
+        raise UserError(f"the number has {counted(len(keys), 'key')}: choose at most {LONGEST_NUMBER}")
 
 
 def _sine(hz: float, count: int, rng: Any) -> Any:

@@ -11,6 +11,7 @@ from tinyformer.data.batches import Batch, check_batch_fits, check_fraction, che
 from tinyformer.errors import SettingError, UserError
 from tinyformer.settings import check_counts
 from tinytensor.backend import host
+from tinytensor.wording import counted
 
 IGNORED = -100  # the target of a token that is not hidden: cross_entropy leaves it out
 
@@ -83,8 +84,9 @@ class MaskedBatches:
         _check_can_be_hidden(ids, masking, "of the text")  # which a longer text, or smaller windows, would not change
         cut = int(len(ids) * (1.0 - validation_fraction))
         if min(cut, len(ids) - cut) < window:
+            smaller = ", or a smaller window" if min(cut, len(ids) - cut) else ""
             raise SettingError(
-                f"the text has {len(ids)} tokens, too few for windows of {window}: use a longer one, or a smaller window",
+                f"the text has {counted(len(ids), 'token')}, too few for windows of {window}: use a longer one{smaller}",
                 "window",
             )
         check_batch_fits(batch_size, window + 2)

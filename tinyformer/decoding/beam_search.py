@@ -10,6 +10,7 @@ from typing import Any
 from tinyformer.decoding.beam_rules import BeamRule, WuRule
 from tinyformer.decoding.decoders import Decoder, batch_of_ids
 from tinyformer.decoding.likeliest import likeliest
+from tinyformer.decoding.logits_rules import LogitsRule
 from tinyformer.decoding.sampling import useless_logits
 from tinyformer.decoding.token_rules import TokenRules
 from tinyformer.errors import SettingError
@@ -67,10 +68,12 @@ def beam_search(
     forbidden: Iterable[int] = (),
     force_end: bool = False,
     watch: Callable[[BeamStep], None] | None = None,
+    rules: Iterable[LogitsRule] = (),
 ) -> list[list[Hypothesis]]:
     """For each of ``prompts`` (batch, length) the best texts that continue it, at most ``n_best``, best first.
 
-    An encoder-decoder's prompts are start tokens, (batch, 1). ``TokenRules`` explains ``end``, ``forbidden`` and ``force_end``.
+    An encoder-decoder's prompts are start tokens, (batch, 1). ``TokenRules`` explains ``end``, ``forbidden``, ``force_end`` and
+    ``rules``. These are given the log-probabilities; with a beam of 1 the logits, as in sampling.
 
     Each step keeps the ``beam`` likeliest unfinished texts of a row, by the sum of their log-probabilities. A text that ends
     is put aside with its score if it is among the ``beam`` likeliest; the end token counts in its length. A text that reaches
@@ -90,15 +93,15 @@ def beam_search(
     """
     check_counts(beam=beam, max_tokens=max_tokens)
     check_n_best(n_best, beam)
-    tokens = TokenRules(end, forbidden, force_end)
+    tokens = TokenRules(end, forbidden, force_end, rules)
     if not len(prompts):
         return []
-    new = batch_of_ids(prompts, "prompts")
+    texts = new = batch_of_ids(prompts, "prompts")
     searches = [_Search(beam, n_best, rule or WuRule(), max_tokens, tokens.ends) for _ in new]
     alive = list(range(len(new)))  # the searches that are not done, in the order of the decoder's rows
     for step in range(1, max_tokens + 1):
-        log_probabilities = log_softmax(decoder.next_logits(new).astype(host.float64))
-        log_probabilities = tokens.restrict(log_probabilities, is_last=step == max_tokens)
+        logits = decoder.next_logits(new).astype(host.float64)
+        log_probabilities = _restricted(logits, tokens, beam, step == max_tokens, texts, step - 1)
         rows, written, still, first = [], [], [], 0
         for i in alive:
             width = len(searches[i].beams)
@@ -117,7 +120,18 @@ def beam_search(
         if rows != list(range(first)):
             decoder.select(host.array(rows))
         new = host.array(written, dtype=host.int64)[:, None]
+        if tokens.rules:
+            texts = host.concatenate([texts[rows], new], axis=1)
     return [search.best() for search in searches]
+
+
+def _restricted(logits: Any, tokens: TokenRules, beam: int, is_last: bool, texts: Any, written: int) -> Any:
+    """The log-probabilities of the next tokens after the rules, which see the logits if only one text is kept."""
+    log_probabilities = log_softmax(logits)
+    if beam > 1 or not tokens.rules or (is_last and tokens.force_end):
+        return tokens.restrict(log_probabilities, is_last, texts, written)
+    shift = logits.max(axis=-1, keepdims=True) - log_probabilities.max(axis=-1, keepdims=True)
+    return tokens.restrict(logits, is_last, texts, written) - shift
 
 
 def log_softmax(logits: Any) -> Any:

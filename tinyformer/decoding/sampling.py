@@ -9,6 +9,7 @@ from typing import Any
 
 from tinyformer.decoding.decoders import Decoder, batch_of_ids, language_decoder
 from tinyformer.decoding.likeliest import likeliest
+from tinyformer.decoding.logits_rules import LogitsRule
 from tinyformer.decoding.token_rules import TokenRules
 from tinyformer.errors import SettingError, UserError
 from tinyformer.models.gpt import GPT
@@ -123,31 +124,34 @@ def sample(
     end: int | Iterable[int] | None = None,
     forbidden: Iterable[int] = (),
     force_end: bool = False,
+    rules: Iterable[LogitsRule] = (),
 ) -> Iterator[Any]:
     """Continue ``prompts`` (batch, length) by up to ``num_tokens`` tokens. Yields the ids of each step, (batch,).
 
-    ``TokenRules`` explains ``end``, ``forbidden`` and ``force_end``. A row that has written an end token repeats it from then
-    on. The iteration stops when all rows have written one. Raises UserError if the prompts have no tokens or different lengths,
-    and if num_tokens is negative. A batch without rows yields nothing.
+    ``TokenRules`` explains ``end``, ``forbidden``, ``force_end`` and ``rules``. A row that has written an end token repeats it
+    from then on. The iteration stops when all rows have written one. Raises UserError if the prompts have no tokens or
+    different lengths, and if num_tokens is negative. A batch without rows yields nothing.
     """
     if num_tokens < 0:
         raise UserError(f"the length must be at least 0, not {num_tokens}")
-    rules = TokenRules(end, forbidden, force_end)
-    return _sample(decoder, batch_of_ids(prompts, "prompts"), num_tokens, sampling, rules) if len(prompts) else iter(())
+    tokens = TokenRules(end, forbidden, force_end, rules)
+    return _sample(decoder, batch_of_ids(prompts, "prompts"), num_tokens, sampling, tokens) if len(prompts) else iter(())
 
 
-def _sample(decoder: Decoder, prompts: Any, num_tokens: int, sampling: Sampling, rules: TokenRules) -> Iterator[Any]:
+def _sample(decoder: Decoder, prompts: Any, num_tokens: int, sampling: Sampling, tokens: TokenRules) -> Iterator[Any]:
     rng = random.generator() if sampling.seed is None else host.random.default_rng(sampling.seed)
-    new, finished = prompts, [False] * len(prompts)
+    texts, new, finished = prompts, prompts, [False] * len(prompts)
     for step in range(1, num_tokens + 1):
-        logits = rules.restrict(decoder.next_logits(new), is_last=step == num_tokens)
+        logits = tokens.restrict(decoder.next_logits(new), step == num_tokens, texts, step - 1)
         rows = zip(logits, new[:, -1], finished)
         ids = host.array([last if is_finished else sampling.pick(row, rng) for row, last, is_finished in rows], host.int64)
         yield ids
-        finished = [is_finished or i in rules.ends for i, is_finished in zip(ids.tolist(), finished)]
+        finished = [is_finished or i in tokens.ends for i, is_finished in zip(ids.tolist(), finished)]
         if all(finished):
             return
         new = ids[:, None]
+        if tokens.rules:
+            texts = host.concatenate([texts, new], axis=1)
 
 
 def generate(
@@ -158,10 +162,12 @@ def generate(
     end: int | Iterable[int] | None = None,
     use_cache: bool = True,
     forbidden: Iterable[int] = (),
+    force_end: bool = False,
+    rules: Iterable[LogitsRule] = (),
 ) -> Iterator[int]:
     """Continue ``prompt``, one token id or more, with a language model. Yields up to ``num_tokens`` ids one by one, and stops
-    after ``end``, an id or several. The ``forbidden`` ids are never written. Raises UserError if the prompt is empty or
-    num_tokens is negative.
+    after ``end``, an id or several; ``TokenRules`` explains ``forbidden``, ``force_end`` and ``rules``. Raises
+    UserError if the prompt is empty or num_tokens is negative.
 
     >>> from tinyformer import GPT, GPTConfig, Sampling, generate
     >>> model = GPT(GPTConfig(vocab_size=65, num_layers=1, d_model=32)).eval()
@@ -171,5 +177,5 @@ def generate(
     sampling = Sampling() if sampling is None else sampling
     ids = batch_of_ids([prompt.numpy() if isinstance(prompt, Tensor) else prompt], "prompts")
     decoder = language_decoder(model, use_cache, ids.shape[1] + max(num_tokens, 0))
-    steps = sample(decoder, ids, num_tokens, sampling, end, forbidden)
+    steps = sample(decoder, ids, num_tokens, sampling, end, forbidden, force_end, rules)
     return (int(ids[0]) for ids in steps)

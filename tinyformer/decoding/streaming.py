@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
-import codecs
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 
-class TextDecoder(Protocol):
+class TextStreamer(Protocol):
     """The part of a tokenizer that is needed here."""
 
-    def decode(self, ids: Iterable[int]) -> str:
-        """The text of the ids."""
+    def stream(self, ids: Iterable[int]) -> Iterator[str]:
+        """The text of the ids in pieces, each as soon as it is certain."""
 
 
-def stream_text(tokenizer: TextDecoder, ids: Iterable[int]) -> Iterator[str]:
-    """The text of ids in pieces, each as soon as it is complete. A character may span several tokens.
+def stream_text(tokenizer: TextStreamer, ids: Iterable[int], after: Sequence[int] = ()) -> Iterator[str]:
+    """The text of ids in pieces, each as soon as it is certain. Together they are what the tokenizer decodes.
 
-    This works for tokenizers whose pieces, put together, are the text: characters and byte pairs. It does not work for those
-    that have to guess the spaces between words.
+    A character may span several tokens. Some tokenizers put a space between words, but not before a comma, or before a piece
+    that continues a word. So the text may depend on what was there before: ``after`` are ids whose text was already shown, such
+    as those of a prompt.
+
+    >>> from tinyformer import WordTokenizer, stream_text
+    >>> tokenizer = WordTokenizer.train("Don't stop!")
+    >>> prompt, new = (tokenizer.encode(text).tolist() for text in ("Don't", "stop! Don't"))
+    >>> list(stream_text(tokenizer, new, after=prompt))
+    [' stop', '!', " Don't"]
     """
-    decode_bytes = getattr(tokenizer, "decode_bytes", None)
-    if decode_bytes is None:
-        for i in ids:
-            yield tokenizer.decode([i])
-        return
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    for i in ids:
-        yield decoder.decode(decode_bytes(i))
-    yield decoder.decode(b"", final=True)
+    is_shown = True  # what is decoded now
+
+    def all_ids() -> Iterator[int]:
+        nonlocal is_shown
+        yield from after
+        is_shown = False
+        yield from ids
+
+    for piece in tokenizer.stream(all_ids()):
+        if not is_shown:
+            yield piece

@@ -101,9 +101,11 @@ def _steps(subjects: Subjects, subject: Subject, asked: Search, length: int, bea
 
     def work(tell: Tell) -> list[Hypothesis]:
         decoder = _PoliteDecoder(subjects, subject, asked, length)
-        prompts, forbidden = [asked.passage.ids], subject.forbidden
+        prompts, forbidden, rules = [asked.passage.ids], subject.forbidden, subject.rules
         with threads_for(subject):
-            (found,) = beam_search(decoder, prompts, subject.ends, beam, length, n_best, rule, forbidden, force_end, tell)
+            (found,) = beam_search(
+                decoder, prompts, subject.ends, beam, length, n_best, rule, forbidden, force_end, tell, rules
+            )
         return found
 
     return follow(work)

@@ -12,19 +12,22 @@ from typing import Any
 
 from tinyformer.data.batches import check_ids
 from tinyformer.decoding.decoders import Decoder, batch_of_ids, language_decoder, translation_decoder
+from tinyformer.decoding.logits_rules import LogitsRule
 from tinyformer.errors import UserError, shortened
 from tinyformer.models.bert import Bert, BertForClassification, BertForMaskedLM
 from tinyformer.models.gpt import GPT
 from tinyformer.models.transformer import Transformer
-from tinyformer.pretrained.loading import Writing, from_pretrained, read_writing
+from tinyformer.pretrained.loading import from_pretrained
 from tinyformer.pretrained.tokenizers import pretrained_tokenizer
+from tinyformer.pretrained.writing import Writing, read_writing
 from tinyformer.tokenizers import Tokenizer, WordPieceTokenizer
 from tinyformer.tokenizers.special import cut_at_special
-from tinyformer.tokenizers.texts import token_texts
+from tinyformer.tokenizers.texts import opening_text, token_texts
 from tinyformer.trained import READERS, Trained, load_trained
 from tinyformer.training.makers import made_by
 from tinyformer.training.runs import RunFolder
 from tinyformer.translation import Translator, pretrained_translator
+from tinytensor.wording import counted
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,8 @@ class Subject:
       (a BERT that fills in) or "encoder" (a BERT that predicts no tokens).
     - ``before`` and ``after``: ids that stand around every text, such as BERT's [CLS] and [SEP].
     - ``start``: the ids from which writing begins where there are none. An encoder-decoder's target always begins with them.
-    - ``ends``: ids that end a text. ``forbidden``: ids that are never written.
+    - ``ends``: ids that end a text. ``forbidden``: ids that are never written. ``rules``: what else changes which
+      tokens are written.
     - ``longest``: how many ids the model can read at once; None if there is no limit.
     """
 
@@ -47,6 +51,7 @@ class Subject:
     start: tuple[int, ...] = ()
     ends: tuple[int, ...] = ()
     forbidden: tuple[int, ...] = ()
+    rules: tuple[LogitsRule, ...] = ()
     longest: int | None = None
     translator: Translator | None = None
     mask: int | None = None
@@ -78,7 +83,9 @@ class Subject:
         if source:
             config, count = self.model.config, max(len(ids), len(source))
             if getattr(config, "positions", None) == "learned" and count > config.max_length:
-                raise UserError(f"the model reads at most {config.max_length} tokens at once, not {count}: shorten the text")
+                raise UserError(
+                    f"the model reads at most {counted(config.max_length, 'token')} at once, not {count}: shorten the text"
+                )
             check_ids(batch_of_ids([list(source)], "sources"), config.source_vocab_size)
 
     def decoder(self, max_tokens: int, source: Sequence[int] = ()) -> Decoder:
@@ -97,7 +104,7 @@ class Subject:
             return length
         room = self.longest - (len(ids) - 1)  # as in Translator.search, where the start token takes no room
         if room < 1:
-            raise UserError(f"the translation has {len(ids)} tokens, and this model writes no longer ones")
+            raise UserError(f"the translation has {counted(len(ids), 'token')}, and this model writes no longer ones")
         return min(length, room)
 
     @property
@@ -230,8 +237,7 @@ def _trained(found: Trained) -> Subject:
         return _translation(found.translator)
     if isinstance(model, BertForMaskedLM):
         return _bert(model, tokenizer)
-    known = getattr(tokenizer, "characters", "\n")
-    first = tokenizer.encode("\n" if "\n" in known else known[0])
+    first = tokenizer.encode(opening_text(tokenizer))
     longest = model.config.block_size if isinstance(model, GPT) else None
     return Subject("language", model, tokenizer, start=(int(first[0]),), longest=longest)
 
@@ -246,6 +252,7 @@ def _translation(translator: Translator) -> Subject:
         start=(specials.start,),
         ends=(specials.end,),
         forbidden=(*translator.forbidden, *_more_than_tokens(model.config.target_vocab_size, translator.tokenizer)),
+        rules=translator.rules,
         longest=longest,
         translator=translator,
     )
@@ -287,6 +294,7 @@ def _pretrained_gpt(model: GPT, tokenizer: Any, writing: Writing) -> Subject:
         start=(writing.start if writing.start is not None else next(iter(writing.ends), 0),),
         ends=writing.ends,
         forbidden=(*writing.forbidden, *_more_than_tokens(model.config.vocab_size, tokenizer)),
+        rules=writing.rules(),
         longest=model.config.block_size,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,6 +12,7 @@ from tinyformer.decoding.decoders import Decoder
 from tinyformer.decoding.filling import filling_logits
 from tinyformer.decoding.likeliest import likeliest
 from tinyformer.decoding.sampling import Sampling, sample
+from tinyformer.decoding.token_rules import TokenRules
 from tinyformer.errors import UserError
 from tinyformer.explore.passages import Answer, Passage
 from tinyformer.explore.subjects import Subject, Subjects
@@ -81,7 +82,7 @@ def next_token(subjects: Subjects, asked: Next) -> Answer:
 
     with subjects.lock:
         logits = _remembered.logits(subject.model, (tuple(passage.ids), tuple(passage.source)), compute)
-    return distribution(subject, logits, asked.sampling, asked.chosen)
+    return distribution(subject, logits, asked.sampling, asked.chosen, passage.ids)
 
 
 @dataclass(frozen=True)
@@ -129,14 +130,17 @@ def write(subjects: Subjects, asked: Write) -> Iterator[Answer]:
     length = subject.room(asked.passage.ids, asked.length)
     with subjects.lock:
         decoder = WatchedDecoder(subject.decoder(len(asked.passage.ids) + length, asked.passage.source))
-    steps = sample(decoder, [asked.passage.ids], length, sampling, subject.ends, subject.forbidden)
+    steps = sample(decoder, [asked.passage.ids], length, sampling, subject.ends, subject.forbidden, False, subject.rules)
+    text = list(asked.passage.ids)
     with threads_for(subject):
         while True:
             with subjects.lock:
                 ids = next(steps, None)
             if ids is None:
                 return
-            found = distribution(subject, decoder.logits[0], asked.sampling, int(ids[0]))
+            written = len(text) - len(asked.passage.ids)
+            found = distribution(subject, decoder.logits[0], asked.sampling, int(ids[0]), text, written)
+            text.append(int(ids[0]))
             yield {"id": int(ids[0]), "text": subject.texts(ids)[0], **found}
 
 
@@ -146,15 +150,21 @@ def threads_for(subject: Subject) -> AbstractContextManager[None]:
     return one_blas_thread() if subject.model.num_parameters() < SMALL else nullcontext()
 
 
-def distribution(subject: Subject, logits: Any, sampling: Sampling, chosen: int | None = None) -> Answer:
-    """Logits (vocab_size,) as what ``sampling`` makes of them: the ``best`` tokens with their probabilities, likeliest first;
-    the ``entropy`` in nats; how many tokens are ``possible``; and the ``probability`` of the ``chosen`` token. Raises UserError
-    if the model has no such token."""
+def distribution(
+    subject: Subject,
+    logits: Any,
+    sampling: Sampling,
+    chosen: int | None = None,
+    text: Sequence[int] = (),
+    written: int = 0,
+) -> Answer:
+    """Logits (vocab_size,) as what ``sampling`` makes of them after the ids of a ``text``, of which so many were
+    ``written``: the ``best`` tokens with their probabilities, likeliest first; the ``entropy`` in nats; how many tokens are
+    ``possible``; and the ``probability`` of the ``chosen`` token. Raises UserError if the model has no such token."""
     if chosen is not None and not 0 <= chosen < len(logits):
         raise UserError(f"chosen must be the id of a token, from 0 to {len(logits) - 1}, not {chosen}")
-    if subject.forbidden:
-        logits = logits.copy()
-        logits[list(subject.forbidden)] = -host.inf
+    tokens = TokenRules(None, subject.forbidden, rules=subject.rules if text else ())
+    (logits,) = tokens.restrict(logits[None], False, host.array([text], host.int64), written)
     probabilities = sampling.probabilities(logits)
     positive = probabilities[probabilities > 0]
     order = likeliest(probabilities, min(BEST, len(positive))).tolist()

@@ -35,7 +35,7 @@ def residual_streams(model: Module, *inputs: Any) -> dict[str, list[Tensor]]:
     streams: dict[str, list[Tensor]] = {}
     calls: dict[str, list[Any]] = {}  # of recurrent layers: the states that each call of each layer computed
     watched: list[tuple[Module, str, Hook]] = []
-    recurrent: dict[str, Recurrent] = {}
+    recurrent: dict[str, Recurrent[Any]] = {}
     for name, module in model.named_modules():
         if isinstance(module, Block):
             stream = streams.setdefault(_stack_of(name), [])
@@ -71,7 +71,7 @@ def _keep_output(outputs: list[Any]) -> Hook:
     return lambda module, inputs, output: outputs.append(output)
 
 
-def _states(calls: list[Any], layers: Recurrent, kind: int) -> list[Tensor]:
+def _states(calls: list[Any], layers: Recurrent[Any], kind: int) -> list[Tensor]:
     """The states of each layer over time, (batch, length, directions * width), from what each call returned."""
     each_time = layers.num_layers * layers.directions
     ways = [tt.concatenate([states[kind] for states in calls[i::each_time]]).swapaxes(0, 1) for i in range(each_time)]

@@ -1,5 +1,7 @@
 """Pictures of runs. They need matplotlib, pip install matplotlib, except for ``attention_html``."""
 
+import typing
+
 from tinyformer.plots.attention import alignments, attention_maps, attention_means
 from tinyformer.plots.attention_html import AttentionHTML, attention_html
 from tinyformer.plots.curves import (
@@ -13,6 +15,7 @@ from tinyformer.plots.curves import (
 from tinyformer.plots.drawing import if_possible
 from tinyformer.plots.recordings import listening
 from tinyformer.plots.words import word_map
+from tinytensor.missing import names_of as _names_of
 
 __all__ = [
     "AttentionHTML",
@@ -30,3 +33,6 @@ __all__ = [
     "scores_by_length",
     "word_map",
 ]
+
+if not typing.TYPE_CHECKING:
+    __getattr__, __dir__ = _names_of(__name__)

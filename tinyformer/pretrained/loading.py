@@ -1,9 +1,7 @@
-"""Loading a pretrained model: its weights, its tokenizer, and the tokens between which it writes."""
+"""Loading a pretrained model: its settings and its weights."""
 
 from __future__ import annotations
 
-import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,32 +27,6 @@ HEADS = {  # the architectures of BERT that have a head
     "BertForPreTraining": BERT_MASKED_LM,
     "BertForSequenceClassification": BERT_CLASSIFIER,
 }
-
-
-@dataclass(frozen=True)
-class Writing:
-    """The ids between which a model writes: the one that a text starts with, those that end it, and those that are never
-    written. ``forced_end`` is written where a text reaches ``max_length`` tokens, the start included. ``length_penalty`` and
-    ``early_stopping`` are those of ``HuggingFaceRule``, for beam search."""
-
-    start: int | None = None
-    ends: tuple[int, ...] = ()
-    forbidden: tuple[int, ...] = ()
-    forced_end: int | None = None
-    max_length: int | None = None
-    length_penalty: float = 1.0
-    early_stopping: bool | str = False
-
-    def settings(self) -> dict[str, Any]:
-        """The settings of a generation_config.json that say this."""
-        named: dict[str, Any] = {
-            "bos_token_id": self.start,
-            "decoder_start_token_id": self.start,
-            "eos_token_id": list(self.ends),
-        }
-        named |= {"forced_eos_token_id": self.forced_end, "bad_words_ids": [[word] for word in self.forbidden]}
-        named |= {"max_length": self.max_length, "length_penalty": self.length_penalty, "early_stopping": self.early_stopping}
-        return {name: value for name, value in named.items() if value not in (None, [])}
 
 
 def from_pretrained(path_or_name: str | Path, revision: str | None = None) -> PretrainedModel:
@@ -107,42 +79,3 @@ def family_of(settings: PretrainedSettings) -> Family:
     for architecture in settings.read(list[str], "architectures", []) if family is BERT else []:
         return HEADS.get(architecture, BERT)
     return family
-
-
-def read_writing(folder: Path) -> Writing:
-    """How the model in a folder writes, from its generation_config.json and, where that says nothing, its config.json. Ids that
-    are not in the vocabulary count for nothing: a small model may have kept the ids of a larger one."""
-    files = [read_settings(folder)]
-    vocab_size = files[0].read(int, "decoder_vocab_size", files[0].read(int, "vocab_size", sys.maxsize))
-    if (folder / "generation_config.json").exists():
-        files.insert(0, PretrainedSettings(folder / "generation_config.json"))
-
-    def said(name: str) -> PretrainedSettings:
-        """The first file that has the setting."""
-        return next((file for file in files if file.values.get(name) is not None), files[-1])
-
-    def read(kind: Any, name: str, default: Any) -> Any:
-        return said(name).read(kind, name, default)
-
-    def ids(name: str) -> list[int]:
-        """A setting that is one id, several, or none."""
-        found = read(int | list[int], name, [])
-        return [i for i in (found if isinstance(found, list) else [found]) if 0 <= i < vocab_size]
-
-    forbidden = read(list[list[int]], "bad_words_ids", [])
-    if any(len(words) != 1 for words in forbidden):
-        problem = "bad_words_ids forbids sequences of tokens; only single tokens can be forbidden here"
-        raise said("bad_words_ids").error(problem)
-    early_stopping = read(bool | str, "early_stopping", False)
-    if early_stopping not in (True, False, "never"):
-        problem = f"early_stopping must be true, false or 'never', not {shortened(repr(early_stopping), 40)}"
-        raise said("early_stopping").error(problem)
-    return Writing(
-        start=next(iter(ids("decoder_start_token_id") or ids("bos_token_id")), None),
-        ends=tuple(ids("eos_token_id")),
-        forbidden=tuple(word for (word,) in forbidden if 0 <= word < vocab_size),
-        forced_end=next(iter(ids("forced_eos_token_id")), None),
-        max_length=read(int, "max_length", 0) or None,
-        length_penalty=read(float, "length_penalty", 1.0),
-        early_stopping=early_stopping,
-    )

@@ -17,9 +17,10 @@ from tinyformer.pretrained.bert import BERT, BERT_CLASSIFIER, BERT_MASKED_LM
 from tinyformer.pretrained.families import Family
 from tinyformer.pretrained.gpt2 import GPT2
 from tinyformer.pretrained.llama import LLAMA, QWEN2, QWEN3
-from tinyformer.pretrained.loading import PretrainedModel, Writing
+from tinyformer.pretrained.loading import PretrainedModel
 from tinyformer.pretrained.marian import MARIAN, MARIAN_SEPARATE
 from tinyformer.pretrained.weights import WHOLE
+from tinyformer.pretrained.writing import Writing
 from tinytensor import Tensor
 from tinytensor.backend import host
 from tinytensor.io import save
@@ -30,7 +31,7 @@ def save_pretrained(model: PretrainedModel, folder: str | Path, writing: Writing
     """Write config.json and model.safetensors to a folder, which is made if it does not exist. ``from_pretrained`` reads them,
     and so do Hugging Face's classes, such as AutoModelForCausalLM: the logits are the same.
 
-    ``writing`` says with which tokens texts start and end, for generation_config.json. A GPT becomes a GPT-2, or with rotary
+    ``writing`` says how the model writes, for generation_config.json. A GPT becomes a GPT-2, or with rotary
     positions a Llama, Qwen2 or Qwen3. Raises UserError for a model that is none of the architectures of ``from_pretrained``,
     and OSError if the files cannot be written.
     """

@@ -21,29 +21,33 @@ _MOST_NAMED = 8  # so many tensors or files are named in a message
 def read_weights(folder: Path) -> dict[str, Array]:
     """All tensors of the weights in a folder, by name. They are read from the files when they are used.
 
-    Raises UserError if there are none, or only such as a program could hide in (pytorch_model.bin), or if a file is missing or
-    damaged.
+    An index decides which file each tensor comes from; what else its files hold is not used. Raises UserError if there are no
+    weights, or only such as a program could hide in (pytorch_model.bin), if a file is missing or damaged, and if a file lacks a
+    tensor that the index says it has.
     """
     if (folder / WHOLE).exists():
-        paths = [folder / WHOLE]
-    elif (folder / INDEX).exists():
-        index = read_json(folder / INDEX)
-        with damaged(folder / INDEX):
-            names = read_value(dict[str, str], index.get("weight_map"), "weight_map").values()
-        if any(Path(name).name != name or not name.endswith(".safetensors") for name in names):
-            raise UserError(f"{folder / INDEX} is damaged: it names files that are not safetensors files in its folder")
-        paths = [folder / name for name in sorted(set(names))]
-        if missing := [path.name for path in paths if not path.exists()]:
-            raise UserError(f"{folder} lacks {_listed(missing, ', ')}: download all files that {INDEX} names")
-    else:
+        return _read_file(folder / WHOLE)
+    if not (folder / INDEX).exists():
         raise _no_weights(folder)
-    found: dict[str, Array] = {}
-    for path in paths:
-        try:
-            found |= load_mapped(path)
-        except FileError as error:
-            raise _pointer(path) or UserError(str(error)) from None
-    return found
+    index = read_json(folder / INDEX)
+    with damaged(folder / INDEX):
+        file_of = read_value(dict[str, str], index.get("weight_map"), "weight_map")
+    if any(Path(name).name != name or not name.endswith(".safetensors") for name in file_of.values()):
+        raise UserError(f"{folder / INDEX} is damaged: it names files that are not safetensors files in its folder")
+    names = sorted(set(file_of.values()))
+    if missing := [name for name in names if not (folder / name).exists()]:
+        raise UserError(f"{folder} lacks {_listed(missing, ', ')}: download all files that {INDEX} names")
+    shards = {name: _read_file(folder / name) for name in names}
+    if absent := [f"{file} has no {tensor}" for tensor, file in file_of.items() if tensor not in shards[file]]:
+        raise UserError(f"{folder / INDEX} does not fit its files: {_listed(absent, '; ')}. Download all of them again")
+    return {tensor: shards[file][tensor] for tensor, file in file_of.items()}
+
+
+def _read_file(path: Path) -> dict[str, Array]:
+    try:
+        return load_mapped(path)
+    except FileError as error:
+        raise _pointer(path) or UserError(str(error)) from None
 
 
 def _pointer(path: Path) -> UserError | None:

@@ -44,6 +44,10 @@ class Tokenizer(Protocol):
         of the text. Raises UserError for a number that is not an id."""
         ...
 
+    def stream(self, ids: Iterable[int], skip_special: bool = False) -> Iterator[str]:
+        """The text of ids in pieces, each as soon as it is certain. Together they are what ``decode`` returns."""
+        ...
+
     def save(self, path: str | Path) -> None:
         """Write the tokenizer to a JSON file, which ``load`` and ``load_tokenizer`` read."""
         ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -79,8 +79,12 @@ class CharTokenizer:
 
     def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
         """The text of the ids. Raises UserError for a number that is not an id."""
+        return "".join(self.stream(ids, skip_special))
+
+    def stream(self, ids: Iterable[int], skip_special: bool = False) -> Iterator[str]:
+        """What ``decode`` returns, one token at a time."""
         leave_out = skippable(self.special) if skip_special else ()
-        return "".join([self._tokens[i] for i in checked(ids, self.vocab_size, leave_out)])
+        return (self._tokens[i] for i in checked(ids, self.vocab_size, leave_out))
 
     def save(self, path: str | Path) -> None:
         """Write the characters, and the names of special tokens, to a JSON file."""

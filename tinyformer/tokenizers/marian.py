@@ -7,7 +7,7 @@ languages share, unless there is a vocabulary for each.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +110,19 @@ class MarianTokenizer:
             else:
                 pieces.append(self.target_tokens[i])
         return (line + self._joining.decode_pieces(pieces)).replace("▁", " ").strip()
+
+    def stream(self, ids: Iterable[int], skip_special: bool = False) -> Iterator[str]:
+        """What ``decode`` returns, a piece for each id, and a last one. White space waits for what follows, as a text does not
+        end with it, and so does U+FFFD, which may be a part of a character. Each piece is decoded after all before it: what
+        SentencePiece makes of a piece depends on its place."""
+        seen: list[int] = []
+        shown = 0
+        for i in ids:
+            seen.append(i)
+            certain = self.decode(seen, skip_special).rstrip("\ufffd").rstrip()
+            yield certain[shown:]
+            shown = max(shown, len(certain))
+        yield self.decode(seen, skip_special)[shown:]
 
     # ------------------------------------------------------------------------------------------------------- files
 

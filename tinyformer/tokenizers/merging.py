@@ -6,13 +6,16 @@
 from __future__ import annotations
 
 import heapq
-from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from tinyformer.progress import show_progress
 
 Pair = tuple[int, int]
+
+
+_GONE = -1  # not an id: it stands in place of one that was merged into the id before it, and between words
 
 
 def learn_merges(
@@ -22,7 +25,8 @@ def learn_merges(
 
     ``words`` are sequences of ids, and ``counts`` says how often each word occurs. ``merge(pair)`` returns the id of the new
     token, or None to stop. The merging also stops when no pair occurs twice. The words are counted once, and the counts of
-    pairs are kept up to date, so a merge touches only the words that contain its pair.
+    pairs are kept up to date. A merge touches only the places of its pair, however long the words are, so the time for all
+    merges grows with the text and not with its square.
 
     No two merges make the same text. The reason: the letters of a token are merged among themselves before anything beside
     them joins in, so the same merges happen in the same order wherever that text stands.
@@ -34,68 +38,74 @@ def learn_merges(
             bar.update()
 
 
-def replace_pair(ids: Sequence[int], pair: Pair, new: int) -> list[int]:
-    """The ids, with each occurrence of the neighbours ``pair`` replaced by ``new``, from left to right."""
-    out: list[int] = []
-    i = 0
-    while i < len(ids):
-        if i + 1 < len(ids) and (ids[i], ids[i + 1]) == pair:
-            out.append(new)
-            i += 2
-        else:
-            out.append(ids[i])
-            i += 1
-    return out
-
-
 class _PairCounter:
-    """How often each pair of neighbours occurs in the words. It is kept up to date while pairs are merged."""
+    """How often each pair of neighbours occurs in the words. It is kept up to date while pairs are merged.
+
+    All words lie in one linked list of ids, with ``_GONE`` between them. ``left`` and ``right`` are the places of the
+    neighbours, and ``weights`` how often the word of a place occurs.
+    """
 
     def __init__(self, words: Sequence[Sequence[int]], counts: Sequence[int]):
-        self.words = [list(word) for word in words]
-        self.counts = counts
-        self.pairs: Counter[Pair] = Counter()
-        self.places: defaultdict[Pair, set[int]] = defaultdict(set)  # the words that have, or once had, the pair
-        for place in range(len(self.words)):
-            self._count(place, +1)
-        # Only the counts of pairs beside a merge change. Outdated entries stay in the heap until they come up.
-        self.heap = [(-count, pair) for pair, count in self.pairs.items()]
+        self.ids, self.weights = array("q", [_GONE]), array("q", [0])
+        for word, count in zip(words, counts):
+            self.ids.extend([*word, _GONE])
+            self.weights.extend([count] * (len(word) + 1))
+        self.left = array("q", range(-1, len(self.ids) - 1))
+        self.right = array("q", range(1, len(self.ids) + 1))
+        self.pairs: dict[Pair, int] = {}
+        self.places: dict[Pair, array[int]] = {}  # of the first id of a pair: where it is, or once was
+        for place, pair in enumerate(pairwise(self.ids)):
+            self._add(pair, place, self.weights[place])
+        # Each pair that occurs twice is in the heap once. Its count there is at least the present one: after the merge that
+        # makes a pair, its count only falls.
+        self.heap = [(-count, pair) for pair, count in self.pairs.items() if count >= 2]
         heapq.heapify(self.heap)
 
-    def _count(self, place: int, sign: int) -> None:
-        word = self.words[place]
-        for pair in pairwise(word):
-            self.pairs[pair] += sign * self.counts[place]
-            if sign > 0:
-                self.places[pair].add(place)
+    def _add(self, pair: Pair, place: int, count: int) -> None:
+        if _GONE in pair:
+            return
+        if pair in self.pairs:
+            self.pairs[pair] += count
+            self.places[pair].append(place)
+        else:
+            self.pairs[pair] = count
+            self.places[pair] = array("q", [place])
 
     def most_frequent(self) -> Pair | None:
         """The most frequent pair; None if no pair occurs twice."""
         while self.heap:
             negative, pair = self.heap[0]
-            if -negative == self.pairs[pair]:
-                return pair if -negative >= 2 else None
-            heapq.heappop(self.heap)
+            count = self.pairs[pair]
+            if count == -negative:
+                return pair if count >= 2 else None
+            heapq.heapreplace(self.heap, (-count, pair))
         return None
 
     def merge(self, pair: Pair, new: int) -> None:
-        """Replace the pair by ``new`` in every word."""
-        touched: set[Pair] = set()
-        for place in self.places.pop(pair):
-            before = self.words[place]
-            after = replace_pair(before, pair, new)
-            if len(after) < len(before):
-                self._count(place, -1)
-                touched.update(pairwise(before))
-                self.words[place] = after
-                self._count(place, +1)
-                touched.update(pairwise(after))
-        for changed in touched:
-            if self.pairs[changed] > 0:
-                heapq.heappush(self.heap, (-self.pairs[changed], changed))
-
-
-_GONE = -1  # not an id: it stands in place of one that was merged into the id before it
+        """Replace the pair by ``new`` wherever it stands, in each word from left to right."""
+        ids, left, right, pairs = self.ids, self.left, self.right, self.pairs
+        first, second = pair
+        made: dict[Pair, None] = {}  # the pairs that have the new token in them, each once
+        places: Iterable[int] = self.places.pop(pair)
+        for place in sorted(places) if first == second else places:  # aaa: only then does one place overlap the next
+            end = right[place]
+            if ids[place] != first or ids[end] != second:
+                continue  # one of the two was merged with another id meanwhile
+            before, after, count = left[place], right[end], self.weights[place]
+            if ids[before] != _GONE:
+                pairs[ids[before], first] -= count
+            if ids[after] != _GONE:
+                pairs[second, ids[after]] -= count
+            ids[place], ids[end] = new, _GONE
+            right[place] = after
+            left[after] = place
+            for start, made_pair in ((before, (ids[before], new)), (place, (new, ids[after]))):
+                self._add(made_pair, start, count)
+                made[made_pair] = None
+        pairs[pair] = 0
+        for found in made:
+            if pairs.get(found, 0) >= 2:
+                heapq.heappush(self.heap, (-pairs[found], found))
 
 
 def apply_merges(ids: Sequence[int], merges: Mapping[Pair, tuple[int, int]]) -> list[int]:

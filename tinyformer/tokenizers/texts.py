@@ -1,4 +1,4 @@
-"""The text of each token by itself, to be shown."""
+"""The text of each token by itself, to be shown, and a text to begin with."""
 
 from __future__ import annotations
 
@@ -27,3 +27,16 @@ def token_texts(tokenizer: Tokenizer, ids: Iterable[int], is_source: bool = Fals
         pieces = tokenizer.tokens if is_source else tokenizer.target_tokens
         return [pieces[i].replace("▁", " ") for i in checked(ids, len(pieces))]
     return [tokenizer.decode([i]) for i in ids]
+
+
+def opening_text(tokenizer: Tokenizer) -> str:
+    """The text to go on from where there is none: a new line; or what a tokenizer without new lines knows, one token or more.
+
+    >>> from tinyformer import CharTokenizer
+    >>> from tinyformer.tokenizers.texts import opening_text
+    >>> opening_text(CharTokenizer.train("banana"))
+    'a'
+    """
+    known = getattr(tokenizer, "characters", "\n")
+    opening = "\n" if "\n" in known else known[0]
+    return opening if len(tokenizer.encode(opening)) else "."  # a tokenizer of words has no token for white space

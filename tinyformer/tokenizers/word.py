@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +13,23 @@ from tinyformer.errors import UserError
 from tinyformer.files import write_json
 from tinyformer.tokenizers.base import checked, checked_text, load_saved, texts_of
 from tinyformer.tokenizers.special import BEGIN, END, PADDING, UNKNOWN, cut_at_special, skippable, special_names
+from tinyformer.words import WORDS_AND_MARKS
 from tinytensor.backend import host
+from tinytensor.wording import counted
 
 SPECIAL = (PADDING, UNKNOWN, BEGIN, END)
 
-# A word is a run of letters, with their accents, and digits; or any other single mark. White space is left out.
-WORDS = regex.compile(r"[\p{L}\p{M}\p{N}]+|[^\s\p{L}\p{M}\p{N}]")
+# How a text is cut, by the names that files have for it. Files of early versions have none: their words are letters, with their
+# accents, and digits, and any other character is a mark.
+RULES = {"unicode": WORDS_AND_MARKS, "letters": regex.compile(r"[\p{L}\p{M}\p{N}]+|[^\s\p{L}\p{M}\p{N}]")}
 
 
 class WordTokenizer:
-    """Each word is a token. The ids are: [PAD], [UNK], [BOS], [EOS], the names of ``special``, then the words.
+    """Each word is a token, and so is each mark between words. The ids are: [PAD], [UNK], [BOS], [EOS], the names of
+    ``special``, then the words.
+
+    Words are cut by Unicode's rules, in which don't and 3.14 are one word each, and an emoji of several parts is one mark. With
+    ``rules="letters"``, which is how early versions cut them, only letters and digits make words.
 
     ``unknown`` says what happens to a word that the tokenizer does not know: "token" encodes it as [UNK], "error" raises
     UserError. With ``lowercase``, words are lower-cased before they are looked up.
@@ -37,12 +44,23 @@ class WordTokenizer:
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
 
-    def __init__(self, words: Iterable[str], special: Iterable[str] = (), *, lowercase: bool = False, unknown: str = "token"):
+    def __init__(
+        self,
+        words: Iterable[str],
+        special: Iterable[str] = (),
+        *,
+        lowercase: bool = False,
+        unknown: str = "token",
+        rules: str = "unicode",
+    ):
         self.words = list(map(checked_text, words))
+        self.rules = rules
         self.lowercase = lowercase
         self.unknown = unknown
         if unknown not in ("token", "error"):
             raise UserError(f"unknown={unknown!r} is not a way to treat unknown words: use 'token' or 'error'")
+        if rules not in RULES:
+            raise UserError(f"rules={rules!r} is no way to cut words: use {' or '.join(map(repr, RULES))}")
         if not self.words:
             raise UserError("a word tokenizer needs at least one word")
         names = special_names([*SPECIAL, *special_names(special)])
@@ -68,7 +86,7 @@ class WordTokenizer:
             if special is not None:
                 ids.append(special)
             else:
-                ids.extend(self._id(match[0], start + match.start()) for match in WORDS.finditer(part))
+                ids.extend(self._id(match[0], start + match.start()) for match in RULES[self.rules].finditer(part))
             start += len(part)
         return host.array(ids, dtype=host.int64)
 
@@ -86,8 +104,12 @@ class WordTokenizer:
     def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
         """The words with spaces between them, and punctuation where it usually stands. The white space of the original text is
         not known. Raises UserError for a number that is not an id."""
+        return "".join(self.stream(ids, skip_special))
+
+    def stream(self, ids: Iterable[int], skip_special: bool = False) -> Iterator[str]:
+        """What ``decode`` returns, one word at a time."""
         leave_out = skippable(self.special) if skip_special else ()
-        return join_words([self._tokens[i] for i in checked(ids, self.vocab_size, leave_out)])
+        return spaced((self._tokens[i] for i in checked(ids, self.vocab_size, leave_out)), RULES[self.rules])
 
     # ---------------------------------------------------------------------------------------------------- training
 
@@ -109,10 +131,13 @@ class WordTokenizer:
         """
         names = special_names([*SPECIAL, *special_names(special)])
         if vocab_size != 0 and vocab_size <= len(names):
-            raise UserError(f"a vocabulary of {vocab_size} tokens has no room for words beside {len(names)} special tokens")
+            raise UserError(
+                f"a vocabulary of {counted(vocab_size, 'token')} has no room for words beside "
+                f"{counted(len(names), 'special token')}"
+            )
         if min_count < 1:
             raise UserError(f"the minimum count must be at least 1, not {min_count}")
-        counts = Counter(word for part in texts_of(text) for word in WORDS.findall(part))
+        counts = Counter(word for part in texts_of(text) for word in WORDS_AND_MARKS.findall(part))
         if lowercase:
             lowered: Counter[str] = Counter()
             for word, count in counts.items():
@@ -120,7 +145,7 @@ class WordTokenizer:
             counts = lowered
         words = sorted((word for word in counts if counts[word] >= min_count), key=lambda word: (-counts[word], word))
         if not words:
-            raise UserError(f"no word occurs {min_count} times in the text" if counts else "the text has no words")
+            raise UserError(f"no word occurs {counted(min_count, 'time')} in the text" if counts else "the text has no words")
         room = vocab_size - len(names) if vocab_size else len(words)
         return cls(words[:room], names[len(SPECIAL) :], lowercase=lowercase, unknown=unknown)
 
@@ -135,12 +160,17 @@ class WordTokenizer:
             "special": list(self.special)[len(SPECIAL) :],
             "words": self.words,
         }
-        write_json(Path(path), saved)
+        write_json(Path(path), saved | ({} if self.rules == "letters" else {"rules": self.rules}))
 
     @classmethod
     def load(cls, path: str | Path) -> WordTokenizer:
         """The tokenizer that ``save`` wrote. Raises UserError for any other file."""
-        return load_saved(cls, path, cls.kind, "word", words=list[str], special=list[str], lowercase=bool, unknown=str)
+        kinds = {"words": list[str], "special": list[str], "lowercase": bool, "unknown": str}
+        return load_saved(cls._from_saved, path, cls.kind, "word", rules=str | None, **kinds)
+
+    @classmethod
+    def _from_saved(cls, rules: str | None, **more: Any) -> WordTokenizer:
+        return cls(rules="letters" if rules is None else rules, **more)
 
 
 # ---------------------------------------------------------------------------------------------------- words into a line
@@ -150,26 +180,38 @@ _BEFORE_A_WORD = frozenset("([{¿¡“‘«$€£#@（「『")
 _BETWEEN_WORDS = frozenset("'’-‐/_")  # as in don't and well-known
 
 
-def join_words(words: Sequence[str]) -> str:
-    """Words and punctuation marks as a line of text. The spaces are a guess, as the original ones are not known: no space
-    before a comma, after an opening bracket, or around the apostrophe of "don't" and the point of 3.14. Straight quotation
-    marks open and close in turn."""
-    line: list[str] = []
-    tight = True  # whether there is no space before the next word
+def spaced(words: Iterable[str], rules: regex.Pattern[str]) -> Iterator[str]:
+    """Words and punctuation marks as the pieces of a line of text: each with a space before it, or without.
+
+    The spaces are a guess, as the original ones are not known: no space before a comma, after an opening bracket, or around the
+    apostrophe of "don't" and the point of 3.14. Straight quotation marks open and close in turn. There is a space where without
+    one the ``rules`` would cut other words. A piece depends only on the words before it, so it is there as soon as its word is.
+    """
+    before, last = "", ""  # the two words before
+    line = ""  # the last two words, or the last one where a space is before it
     quoted = False
-    for before, word, after in zip(["", *words], words, [*words[1:], ""]):
-        inside = _is_word(before) and _is_word(after)
-        close_left, close_right = word in _AFTER_A_WORD, word in _BEFORE_A_WORD
+    for word in words:
+        close = not last or _is_close(before, last, word, quoted)
         if word == '"':
-            close_left, close_right = quoted, not quoted
-            quoted = not quoted
-        elif word in _BETWEEN_WORDS:
-            close_left, close_right = _is_word(before), inside
-        elif word in (".", ":") and before.isdecimal() and after.isdecimal():
-            close_left = close_right = True
-        line.append(word if tight or close_left else f" {word}")
-        tight = close_right
-    return "".join(line)
+            close, quoted = close or quoted, not quoted
+        close = close and not any(m.start() < len(line) < m.end() for m in rules.finditer(line + word))
+        yield word if close else f" {word}"
+        line = last + word if close else word
+        before, last = last, word
+
+
+def _is_close(before: str, last: str, word: str, quoted: bool) -> bool:
+    """Whether there is no space between the word ``last`` and the next one. ``before`` is the word before ``last``; ``quoted``
+    says whether a straight quotation mark is open."""
+    if word in _AFTER_A_WORD or (word in _BETWEEN_WORDS and _is_word(last)):
+        return True
+    if last == '"':
+        return quoted
+    if last in _BETWEEN_WORDS:
+        return _is_word(before) and _is_word(word)
+    if last in (".", ":"):
+        return before.isdecimal() and word.isdecimal()
+    return last in _BEFORE_A_WORD
 
 
 def _is_word(word: str) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from tinyformer.tokenizers.base import checked, checked_text, load_saved, texts_
 from tinyformer.tokenizers.merging import Pair, learn_merges
 from tinyformer.tokenizers.special import CLASSIFY, MASK, PADDING, SEPARATE, UNKNOWN, cut_at_special, skippable, special_names
 from tinytensor.backend import host
+from tinytensor.wording import counted
 
 SPECIAL = (PADDING, UNKNOWN, CLASSIFY, SEPARATE, MASK)
 
@@ -65,6 +66,7 @@ class WordPieceTokenizer:
         self._id_of = {token: i for i, token in enumerate(self.tokens) if i not in reserved}
         if "" in self._id_of or len(self._id_of) + len(reserved) < len(self.tokens):
             raise UserError("a token is empty, or occurs twice")
+        self._longest_piece = max(map(len, self.tokens))
         self._encode_word = functools.lru_cache(maxsize=65536)(self._pieces)
 
     @property
@@ -97,7 +99,7 @@ class WordPieceTokenizer:
         start = 0
         while start < len(word):
             prefix = "##" if start else ""
-            for end in range(len(word), start, -1):
+            for end in range(min(len(word), start + self._longest_piece), start, -1):
                 i = self._id_of.get(prefix + word[start:end])
                 if i is not None:
                     ids.append(i)
@@ -110,16 +112,20 @@ class WordPieceTokenizer:
     def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
         """The words of the ids with spaces between them. What normalising removed does not come back. Raises UserError for a
         number that is not an id."""
-        words: list[str] = []
+        return "".join(self.stream(ids, skip_special))
+
+    def stream(self, ids: Iterable[int], skip_special: bool = False) -> Iterator[str]:
+        """What ``decode`` returns, one piece at a time."""
+        is_first = True
         for i in checked(ids, self.vocab_size, skippable(self.special) if skip_special else ()):
             piece = self.tokens[i]
-            if piece.startswith("##") and words:
-                words[-1] += piece[2:]
-            elif self.cleanup and piece.startswith(_CLOSE_TO_THE_WORD_BEFORE) and words:
-                words[-1] += piece
+            if is_first or (self.cleanup and piece.startswith(_CLOSE_TO_THE_WORD_BEFORE)):
+                yield piece
+            elif piece.startswith("##"):
+                yield piece[2:]
             else:
-                words.append(piece)
-        return " ".join(words)
+                yield f" {piece}"
+            is_first = False
 
     # ---------------------------------------------------------------------------------------------------- training
 
@@ -147,7 +153,7 @@ class WordPieceTokenizer:
         names = [*SPECIAL, *special]
         tokens = [*names, *sorted({piece for pieces in cut for piece in pieces})]
         if vocab_size < len(tokens):
-            raise UserError(f"this text needs at least {len(tokens)} tokens for its characters, not {vocab_size}")
+            raise UserError(f"this text needs at least {counted(len(tokens), 'token')} for its characters, not {vocab_size}")
         id_of = {token: i for i, token in enumerate(tokens) if i >= len(names)}
 
         def merge(pair: Pair) -> int | None:

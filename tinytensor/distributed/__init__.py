@@ -9,11 +9,14 @@ be a rank: ``processes``, with its ``messages`` (sockets) and ``memory`` (what i
 ``tinytensor/optim/dividing.py``, and what a rank does in training in ``tinyformer/training/replica.py``.
 """
 
+import typing
+
 from tinytensor.distributed.agreement import check_same
 from tinytensor.distributed.communicator import Alone, Communicator, RankError
 from tinytensor.distributed.gpus import num_gpus
 from tinytensor.distributed.processes import default_method
 from tinytensor.distributed.teams import Team, lead, num_ranks, run, team
+from tinytensor.missing import names_of as _names_of
 
 __all__ = [
     "Alone",
@@ -28,3 +31,6 @@ __all__ = [
     "run",
     "team",
 ]
+
+if not typing.TYPE_CHECKING:
+    __getattr__, __dir__ = _names_of(__name__)

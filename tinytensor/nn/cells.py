@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Generic
 
 from tinytensor import functional, ops
 from tinytensor.arguments import checked
 from tinytensor.creation import zeros
 from tinytensor.nn import init
 from tinytensor.nn.module import Module
-from tinytensor.nn.recurrent import both_biases
+from tinytensor.nn.recurrent import State, both_biases
 from tinytensor.tensor import Tensor
 
 
-class Cell(Module):
+class Cell(Module, Generic[State]):
     """The base of the cells: one layer, one direction and one step, for loops that decide between the steps.
 
     It has ``weight_ih`` (gates * hidden_size, input_size), ``weight_hh`` (gates * hidden_size, hidden_size) and, with ``bias``,
@@ -37,7 +37,7 @@ class Cell(Module):
         self.bias_hh = init.uniform_(init.new_parameter(size), -bound, bound) if bias else None
 
     @checked
-    def forward(self, x: Tensor, state: Any = None) -> Any:
+    def forward(self, x: Tensor, state: State | None = None) -> State:
         """(batch, input_size), or (input_size,) without a batch -> the new state, (batch, hidden_size) or (hidden_size,).
 
         The state of an ``LSTMCell`` is a pair (h, c). The one before is zeros if ``state`` is None. Raises ValueError if a
@@ -52,7 +52,8 @@ class Cell(Module):
             new = [s[0] for s in self.after(x, states)]
         else:
             new = list(self.after(x, states))
-        return new[0] if self.num_states == 1 else tuple(new)
+        new_state: Any = new[0] if self.num_states == 1 else tuple(new)
+        return new_state
 
     def _before(self, x: Tensor, state: Any) -> Sequence[Tensor]:
         shape = (*x.shape[:-1], self.hidden_size)
@@ -76,7 +77,7 @@ class Cell(Module):
         return f"{self.input_size}, {self.hidden_size}" + ("" if self.bias_ih is not None else ", bias=False")
 
 
-class RNNCell(Cell):
+class RNNCell(Cell[Tensor]):
     """One step of ``nn.RNN``; see ``functional.rnn``. ``nonlinearity`` is "tanh" or "relu"."""
 
     gates = 1
@@ -93,7 +94,7 @@ class RNNCell(Cell):
         return [functional.rnn(projected, self.weight_hh, states[0], activation=self.nonlinearity)[0]]
 
 
-class GRUCell(Cell):
+class GRUCell(Cell[Tensor]):
     """One step of ``nn.GRU``; see ``functional.gru``.
 
     >>> cell, h = tt.nn.GRUCell(8, 16), tt.zeros((3, 16))
@@ -109,7 +110,7 @@ class GRUCell(Cell):
         return [functional.gru(self._projected(x, self.bias_ih), self.weight_hh, self.bias_hh, states[0])[0]]
 
 
-class LSTMCell(Cell):
+class LSTMCell(Cell[tuple[Tensor, Tensor]]):
     """One step of ``nn.LSTM``; see ``functional.lstm``. Its state is a pair (h, c)."""
 
     gates = 4

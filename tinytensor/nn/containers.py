@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, SupportsIndex, TypeVar
+from typing import Any, SupportsIndex, TypeVar, overload
 
 from tinytensor.arguments import checked, shown
 from tinytensor.nn.module import Module
 from tinytensor.tensor import Tensor
+from tinytensor.wording import counted
 
 Self = TypeVar("Self", bound="ModuleList")
 
@@ -73,8 +74,14 @@ class ModuleList(Module):
         if not isinstance(index, SupportsIndex):
             raise TypeError(f"{type(self).__name__} takes an integer or a slice as its index, not {index!r}")
         if not -len(self) <= operator.index(index) < len(self):
-            raise IndexError(f"{type(self).__name__} of {len(self)} modules has no index {operator.index(index)}")
+            raise IndexError(f"{type(self).__name__} of {counted(len(self), 'module')} has no index {operator.index(index)}")
         return index
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Any: ...
+
+    @overload
+    def __getitem__(self: Self, index: slice) -> Self: ...
 
     def __getitem__(self, index: Any) -> Any:
         found = list(self)[self._checked(index)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tinytensor import backend, functional, ops
 from tinytensor.arguments import checked, shown
@@ -18,9 +18,10 @@ from tinytensor.tensor import Tensor
 
 States = Sequence[Tensor]
 Weights = Sequence[Any]  # parameters; biases may be None
+State = TypeVar("State")  # a tensor, or of an LSTM a pair of them
 
 
-class Recurrent(Module):
+class Recurrent(Module, Generic[State]):
     """The base of the recurrent networks. ``x`` is (length, batch, input_size), or (batch, length, input_size) with
     ``batch_first``, or (length, input_size) without a batch.
 
@@ -34,6 +35,10 @@ class Recurrent(Module):
     gates: int  # of a subclass: the blocks of rows in its weights
     num_states = 1  # kinds of state that it carries from step to step
     proj_size = 0  # of an LSTM that has projections: the size of its states h
+
+    if TYPE_CHECKING:  # what the parameters are called depends on how many layers there are
+
+        def __getattr__(self, name: str) -> Parameter: ...
 
     @checked
     def __init__(
@@ -74,7 +79,7 @@ class Recurrent(Module):
         return [self.proj_size or self.hidden_size, self.hidden_size][: self.num_states]
 
     @checked
-    def forward(self, x: Tensor, state: Any = None, lengths: Any = None) -> tuple[Tensor, Any]:
+    def forward(self, x: Tensor, state: State | None = None, lengths: Any = None) -> tuple[Tensor, State]:
         """The outputs of the last layer for every step, (length, batch, directions * hidden_size), and the final state.
 
         A state is (num_layers * directions, batch, hidden_size); an LSTM has two of them, (h, c). The initial one is zeros if
@@ -114,7 +119,8 @@ class Recurrent(Module):
             x, last = x[:, 0], [kind[:, 0] for kind in last]
         elif self.batch_first:
             x = ops.swapaxes(x, 0, 1)
-        return x, last[0] if self.num_states == 1 else tuple(last)
+        final_state: Any = last[0] if self.num_states == 1 else tuple(last)
+        return x, final_state
 
     def _first(self, x: Tensor, state: Any, is_single: bool) -> States:
         """The initial states, each (num_layers * directions, batch, its size)."""
@@ -176,7 +182,7 @@ def both_biases(bias_ih: Tensor | None, bias_hh: Tensor | None) -> Tensor | None
     return None if bias_ih is None or bias_hh is None else bias_ih + bias_hh
 
 
-class RNN(Recurrent):
+class RNN(Recurrent[Tensor]):
     """The plain recurrent network: h' = tanh(x weight_ihᵀ + bias_ih + h weight_hhᵀ + bias_hh), or with relu in tanh's place if
     ``nonlinearity`` is "relu".
 
@@ -208,7 +214,7 @@ class RNN(Recurrent):
         return [functional.rnn(projected, weight_hh, state, mask, is_reversed, self.nonlinearity)]
 
 
-class GRU(Recurrent):
+class GRU(Recurrent[Tensor]):
     """The gated recurrent unit; see ``functional.gru``.
 
     The arguments, the weights and the shapes are described in ``Recurrent``; it is called as ``forward`` there.
@@ -225,7 +231,7 @@ class GRU(Recurrent):
         return [functional.gru(ops.linear(x, weight_ih, bias_ih), weight_hh, bias_hh, state, mask, is_reversed)]
 
 
-class LSTM(Recurrent):
+class LSTM(Recurrent[tuple[Tensor, Tensor]]):
     """Long short-term memory; see ``functional.lstm``. Its state is a pair (h, c).
 
     With ``proj_size`` each h is multiplied by ``weight_hr_lk`` (proj_size, hidden_size) (Sak, Senior and Beaufays 2014). So the

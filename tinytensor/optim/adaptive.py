@@ -10,10 +10,10 @@ from tinytensor import capturing
 from tinytensor.arguments import checked
 from tinytensor.backend import xp
 from tinytensor.kernels.numpy.optimizers import current
-from tinytensor.nn.module import Parameter
 from tinytensor.optim.optimizer import Arrays, Optimizer, States
 from tinytensor.optim.settings import check_flag, check_number
 from tinytensor.optim.state import State
+from tinytensor.tensor import Tensor
 
 
 def weight_of(parameter: Any, state: State) -> Any:
@@ -83,7 +83,7 @@ class RMSprop(Adaptive):
     @checked
     def __init__(
         self,
-        parameters: Iterable[Parameter] | Iterable[dict[str, Any]],
+        parameters: Iterable[Tensor | dict[str, Any]],
         lr: float = 1e-2,
         alpha: float = 0.99,
         eps: float = 1e-8,
@@ -134,7 +134,7 @@ class Adagrad(Adaptive):
     @checked
     def __init__(
         self,
-        parameters: Iterable[Parameter] | Iterable[dict[str, Any]],
+        parameters: Iterable[Tensor | dict[str, Any]],
         lr: float = 1e-2,
         lr_decay: float = 0.0,
         weight_decay: float = 0.0,
@@ -174,7 +174,7 @@ class Adadelta(Adaptive):
     @checked
     def __init__(
         self,
-        parameters: Iterable[Parameter] | Iterable[dict[str, Any]],
+        parameters: Iterable[Tensor | dict[str, Any]],
         lr: float = 1.0,
         rho: float = 0.9,
         eps: float = 1e-6,

@@ -9,11 +9,12 @@ from tinytensor import capturing, kernels
 from tinytensor.arguments import checked
 from tinytensor.backend import xp
 from tinytensor.kernels.numpy.optimizers import current
-from tinytensor.nn.module import Parameter
 from tinytensor.optim.optimizer import Arrays, Optimizer, States
 from tinytensor.optim.optimizers import Adam
 from tinytensor.optim.settings import check_count, check_flag, check_number
 from tinytensor.optim.state import State
+from tinytensor.tensor import Tensor
+from tinytensor.wording import counted
 
 # Jordan's a s + b s^3 + c s^5, for singular values s from 0 to 1. It lifts small ones fast, as its slope at 0 is a. After five
 # rounds all from 0.002 on lie between 0.68 and 1.21: not at 1, but near enough.
@@ -74,7 +75,7 @@ class Muon(Adam):
     @checked
     def __init__(
         self,
-        parameters: Iterable[Parameter] | Iterable[dict[str, Any]],
+        parameters: Iterable[Tensor | dict[str, Any]],
         lr: float = 0.02,
         weight_decay: float = 0.0,
         momentum: float = 0.95,
@@ -100,8 +101,8 @@ class Muon(Adam):
                 )
             if p.shape[0] % group["parts"]:
                 raise ValueError(
-                    f"Muon got a parameter of shape {p.shape}, whose {p.shape[0]} rows cannot be divided into "
-                    f"{group['parts']} parts: put it into a group with other parts"
+                    f"Muon got a parameter of shape {p.shape}, whose {counted(p.shape[0], 'row')} cannot be divided into "
+                    f"{counted(group['parts'], 'part')}: put it into a group with other parts"
                 )
 
     def check(self, settings: Mapping[str, Any]) -> None:

@@ -58,7 +58,7 @@ class Optimizer:
     state_names: tuple[str, ...] = ()
     reads_gradient_scale = False  # whether the ``update`` of this class multiplies gradients by ``group["gradient_scale"]``
 
-    def __init__(self, parameters: Iterable[Parameter] | Iterable[dict[str, Any]], **defaults: Any):
+    def __init__(self, parameters: Iterable[Tensor | dict[str, Any]], **defaults: Any):
         self._defaults = defaults
         self._checked: list[dict[str, Any]] = []  # the settings of each group that the last step has checked
         self.param_groups: list[dict[str, Any]] = []

@@ -11,11 +11,11 @@ from tinytensor import capturing, kernels
 from tinytensor.arguments import checked
 from tinytensor.backend import xp
 from tinytensor.kernels.numpy.optimizers import scaled
-from tinytensor.nn.module import Parameter
 from tinytensor.optim.adaptive import follow, round_to, weight_of
 from tinytensor.optim.optimizer import Arrays, Optimizer, States
 from tinytensor.optim.settings import check_flag, check_number
 from tinytensor.optim.state import State
+from tinytensor.tensor import Tensor
 
 
 class SGD(Optimizer):
@@ -34,7 +34,7 @@ class SGD(Optimizer):
     @checked
     def __init__(
         self,
-        parameters: Iterable[Parameter] | Iterable[dict[str, Any]],
+        parameters: Iterable[Tensor | dict[str, Any]],
         lr: float = 1e-3,
         momentum: float = 0.0,
         dampening: float = 0.0,
@@ -93,7 +93,7 @@ class Adam(Optimizer):
     @checked
     def __init__(
         self,
-        parameters: Iterable[Parameter] | Iterable[dict[str, Any]],
+        parameters: Iterable[Tensor | dict[str, Any]],
         lr: float = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
@@ -199,7 +199,7 @@ class AdamW(Adam):
     @checked
     def __init__(
         self,
-        parameters: Iterable[Parameter] | Iterable[dict[str, Any]],
+        parameters: Iterable[Tensor | dict[str, Any]],
         lr: float = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,

@@ -16,7 +16,6 @@ import pytest
 import tinytensor as tt
 from tinyformer.decoding.decoders import GPTDecoder, TransformerDecoder
 from tinyformer.decoding.sampling import Sampling, generate, sample
-from tinyformer.decoding.streaming import stream_text
 from tinyformer.errors import SettingError, UserError
 from tinyformer.models.evaluating import evaluating
 from tinyformer.models.transformer import Transformer, TransformerConfig
@@ -620,7 +619,7 @@ def test_the_end_of_a_gpts_text(model) -> None:
     [
         ([[1, 2, 3], [4, 5]], "the prompts have from 2 to 3 tokens: all texts of a batch must have the same length"),
         ([np.arange(3), np.arange(2)], "the prompts have from 2 to 3 tokens"),
-        ([[1], []], "the prompts have from 0 to 1 tokens"),
+        ([[1], []], "the prompts have from 0 to 1 token"),
         ([[], []], "the prompt is empty"),
         (np.zeros((2, 0), np.int64), "the prompt is empty"),
         ([1, 2, 3], r"the prompts must be \(batch, length\), not of shape \(3,\)"),
@@ -697,45 +696,6 @@ def test_samples_come_step_by_step_and_by_seed() -> None:
     np.testing.assert_array_equal(drawn[0], drawn[1])
     assert (drawn[0] != drawn[2]).any()
     assert (drawn[0][:, 0] != drawn[0][:, 1]).any()  # equal rows of a batch are drawn apart
-
-
-# ---------------------------------------------------------------------------------------------------------- text
-
-
-class Bytes:
-    """A tokenizer of single bytes."""
-
-    def decode(self, ids: list[int]) -> str:
-        return bytes(ids).decode("utf-8", errors="replace")
-
-    def decode_bytes(self, i: int) -> bytes:
-        return bytes([i])
-
-
-class Letters:
-    """A tokenizer of single characters."""
-
-    def decode(self, ids: list[int]) -> str:
-        return "".join(map(chr, ids))
-
-
-def test_characters_are_streamed_as_they_come() -> None:
-    assert list(stream_text(Letters(), [97, 228, 9731])) == ["a", "ä", "☃"]
-    waiting = stream_text(Letters(), iter([97]))
-    assert next(waiting) == "a"
-
-
-def test_a_character_of_several_tokens_is_streamed_when_it_is_whole() -> None:
-    text = "aä☃😀z"
-    ids = list(text.encode("utf-8"))
-    pieces = list(stream_text(Bytes(), ids))
-    assert "".join(pieces) == text
-    assert pieces == ["a", "", "ä", "", "", "☃", "", "", "", "😀", "z", ""]
-
-
-def test_what_is_no_character_is_shown_as_such() -> None:
-    assert "".join(stream_text(Bytes(), [97, 0xFF, 98])) == "a\ufffdb"
-    assert "".join(stream_text(Bytes(), [97, 0xE2, 0x98])) == "a\ufffd"  # one that was never finished
 
 
 def test_without_a_seed_the_librarys_generator_picks_the_tokens(make_gpt):

@@ -179,21 +179,49 @@ def test_a_pooler_that_a_file_lacks_is_made_anew(tmp_path: Path) -> None:
     pooler.weight.assign(pooler.weight * 2.0)  # it has memory of its own
 
 
-def test_an_index_and_shards(folder: Path) -> None:
-    expected = from_pretrained(folder).state_dict()
+def shard(folder: Path) -> dict[str, str]:
+    """Put the weights into three files and an index. Returns the file of each tensor."""
     found = tt.load(folder / "model.safetensors")
-    names = sorted(found)
-    files = {name: f"model-0000{1 + i % 3}-of-00003.safetensors" for i, name in enumerate(names)}
+    files = {name: f"model-0000{1 + i % 3}-of-00003.safetensors" for i, name in enumerate(sorted(found))}
     for file in set(files.values()):
-        save({name: found[name] for name in names if files[name] == file}, folder / file)
+        save({name: found[name] for name in found if files[name] == file}, folder / file)
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": files}))
+    return files
+
+
+def test_an_index_and_shards(folder: Path) -> None:
+    expected = from_pretrained(folder).state_dict()
+    shard(folder)
     for name, tensor in from_pretrained(folder).state_dict().items():
         np.testing.assert_array_equal(tensor.numpy(), expected[name].numpy(), name)
     (folder / "model-00002-of-00003.safetensors").unlink()
     assert refused(folder).endswith(
         "lacks model-00002-of-00003.safetensors: download all files that model.safetensors.index.json names"
     )
+
+
+def test_the_index_says_which_of_two_copies_counts(folder: Path) -> None:
+    expected = from_pretrained(folder).state_dict()
+    files = shard(folder)
+    for file in set(files.values()):  # each file has stale copies of what belongs into the others, of any shape
+        own = tt.load(folder / file)
+        save({**{name: tt.zeros((1 + i % 2, 16)) for i, name in enumerate(files)}, "unknown": tt.ones(3), **own}, folder / file)
+    for name, tensor in from_pretrained(folder).state_dict().items():
+        np.testing.assert_array_equal(tensor.numpy(), expected[name].numpy(), name)
+
+
+def test_a_file_that_lacks_what_the_index_says_it_has(folder: Path) -> None:
+    files = shard(folder)
+    name, file = next(iter(files.items()))
+    others = {other for other in files.values() if other != file}
+    left = tt.load(folder / file)
+    taken = left.pop(name)
+    save(left, folder / file)
+    for other in others:  # a copy elsewhere does not count
+        save({**tt.load(folder / other), name: taken}, folder / other)
+    message = f"model.safetensors.index.json does not fit its files: {file} has no {name}. Download all of them again"
+    assert refused(folder).endswith(message)
 
 
 # ---------------------------------------------------------------------------------------------------------- beginnings and ends
@@ -215,14 +243,14 @@ def test_generation_config_goes_before_config(folder: Path) -> None:
 
 
 def test_ids_that_are_not_in_the_vocabulary_count_for_nothing(folder: Path) -> None:
-    reconfigure(folder, bos_token_id=50256, eos_token_id=[-1, 10, 11], bad_words_ids=[[10], [11]], forced_eos_token_id=10**40)
-    assert read_writing(folder) == Writing(ends=(10,), forbidden=(10,))
+    reconfigure(folder, bos_token_id=50256, eos_token_id=[-1, 10, 11], bad_words_ids=[[9], [11]], forced_eos_token_id=10**40)
+    assert read_writing(folder) == Writing(ends=(10,), forbidden=(9,))
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"bad_words_ids": [[1, 2]]}, "bad_words_ids forbids sequences of tokens"),
+        ({"bad_words_ids": [[1], []]}, "bad_words_ids has a sequence without tokens"),
         ({"bad_words_ids": 5}, "bad_words_ids must be a list, not 5"),
         ({"eos_token_id": "x"}, "eos_token_id must be an integer or a list, not 'x'"),
         ({"eos_token_id": [[1]]}, r"eos_token_id\[0\] must be an integer, not \[1\]"),

@@ -7,7 +7,9 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +17,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from tinyformer.errors import UserError
-from tinyformer.tokenizers import BPETokenizer
+from tinyformer.tokenizers import BPETokenizer, Tokenizer, WordPieceTokenizer
 from tinyformer.tokenizers.byte_letters import BYTES
 from tinyformer.tokenizers.cutting import CuttingRules
-from tinyformer.tokenizers.merging import Pair, apply_merges, learn_merges, replace_pair
+from tinyformer.tokenizers.merging import Pair, apply_merges, learn_merges
 
 # Every character that UTF-8 can hold: surrogates are halves of one, and no text.
 real_text = st.text(st.characters(exclude_categories=["Cs"]))
@@ -62,6 +64,17 @@ def test_learning_goes_on_until_nothing_occurs_twice() -> None:
     assert tokenizer.tokens[256:] == [b"ab"]  # abab itself occurs once
 
 
+def replace_pair(ids: list[int], pair: Pair, new: int) -> list[int]:
+    """The ids, with each occurrence of the neighbours ``pair`` replaced by ``new``, from left to right."""
+    out: list[int] = []
+    for i in ids:
+        if out and (out[-1], i) == pair:
+            out[-1] = new  # which is in no pair that is replaced here
+        else:
+            out.append(i)
+    return out
+
+
 def naive_merges(words: list[list[int]], counts: list[int], limit: int) -> list[Pair]:
     """The definition: count all pairs anew for each merge."""
     words = [list(word) for word in words]
@@ -79,7 +92,7 @@ def naive_merges(words: list[list[int]], counts: list[int], limit: int) -> list[
     return learned
 
 
-@given(st.lists(st.tuples(st.lists(st.integers(0, 2), max_size=9), st.integers(1, 4)), max_size=6), st.integers(0, 12))
+@given(st.lists(st.tuples(st.lists(st.integers(0, 2), max_size=40), st.integers(1, 4)), max_size=6), st.integers(0, 20))
 def test_counts_that_are_kept_are_those_counted_anew(counted: list[tuple[list[int], int]], limit: int) -> None:
     words, counts = [word for word, _ in counted], [count for _, count in counted]
     learned: list[Pair] = []
@@ -92,6 +105,42 @@ def test_counts_that_are_kept_are_those_counted_anew(counted: list[tuple[list[in
 
     learn_merges(words, counts, merge)
     assert learned == naive_merges(words, counts, limit)
+
+
+def without_spaces(length: int) -> str:
+    """Letters in which many pairs repeat, as one word."""
+    rng = np.random.default_rng(0)
+    syllables = np.array(["ka", "mi", "lo", "ter", "en", "ing", "ru", "qui"])
+    return "".join(rng.choice(syllables, length // 2).tolist())[:length]
+
+
+def test_a_text_without_spaces_gives_the_same_tokens() -> None:
+    text = without_spaces(600)
+    tokenizer = BPETokenizer.train(text, 256 + 40)
+    place = {b: i for i, b in enumerate(BYTES)}
+    tokens = [bytes([b]) for b in BYTES]
+    word = [place[b] for b in text.encode()]
+    for _ in range(40):
+        pairs = Counter(itertools.pairwise(word))
+        best = min(pairs, key=lambda pair: (-pairs[pair], pair))
+        word = replace_pair(word, best, len(tokens))
+        tokens.append(tokens[best[0]] + tokens[best[1]])
+    assert tokenizer.tokens == tokens
+    assert tokenizer.encode(text).tolist() == word
+
+
+@pytest.mark.parametrize("train", [BPETokenizer.train, WordPieceTokenizer.train], ids=["bpe", "wordpiece"])
+def test_the_time_grows_with_a_text_without_spaces_and_not_with_its_square(train: Callable[..., Tokenizer]) -> None:
+    seconds = []
+    for length in (10_000, 80_000):
+        text = without_spaces(length)
+        start = time.process_time()
+        tokenizer = train(text, 700)
+        if isinstance(tokenizer, WordPieceTokenizer):
+            tokenizer.longest_word = length
+        assert len(tokenizer.encode(text)) > length // 50
+        seconds.append(time.process_time() - start)
+    assert seconds[1] < 24 * seconds[0]  # of 8 times the text; the square of it would be 64 times
 
 
 def naive_apply(ids: list[int], merges: dict[Pair, tuple[int, int]]) -> list[int]:
@@ -331,11 +380,16 @@ def test_windows_line_ends_in_gpt2_files(tmp_path: Path) -> None:
     assert BPETokenizer.from_gpt2_files(encoder, vocab).encode(" the").tolist() == [258]
 
 
+def test_gpt2_files_with_an_id_that_no_token_has(tmp_path: Path) -> None:
+    tokenizer = BPETokenizer.from_gpt2_files(*write_gpt2_files(tmp_path, {"xy": 263}, "h e\n"))
+    assert (tokenizer.vocab_size, tokenizer.decode([263]), tokenizer.decode([262], skip_special=True)) == (264, "xy", "")
+
+
 @pytest.mark.parametrize(
     ("more", "merges", "message"),
     [
         ({"日本": 260}, "h e\n", "'日本' has characters that do not stand for bytes"),
-        ({"xy": 261}, "h e\n", "not the numbers from 0 to 260"),  # a gap
+        ({"xy": 10**9}, "h e\n", "not the numbers from 0 to 260"),  # no gap is so large
         ({"xy": 5}, "h e\n", "not the numbers from 0 to 260"),  # an id twice
         ({"xy": -1}, "h e\n", "not the numbers from 0 to 260"),
         ({}, "h e l\n", "the merge 'h e l'"),

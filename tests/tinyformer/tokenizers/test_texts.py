@@ -6,6 +6,7 @@ import pytest
 
 from tinyformer import BPETokenizer, CharTokenizer, MarianTokenizer, UserError, WordPieceTokenizer, WordTokenizer, token_texts
 from tinyformer.tokenizers.base import Tokenizer
+from tinyformer.tokenizers.texts import opening_text
 
 
 def texts(tokenizer: Tokenizer, text: str) -> list[str]:
@@ -22,6 +23,21 @@ def test_each_kind_of_tokenizer() -> None:
 def test_wordpiece_shows_which_pieces_continue_a_word() -> None:
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "run", "##ning", "."]
     assert texts(WordPieceTokenizer(tokens), "running. [MASK]") == ["run", "##ning", ".", "[MASK]"]
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "opening"),
+    [
+        (CharTokenizer.train("b\na"), "\n"),
+        (CharTokenizer.train("ba"), "a"),
+        (BPETokenizer.train("ab", 256), "\n"),
+        (WordTokenizer.train("ab"), "."),
+        (WordPieceTokenizer.train("ab", 9), "."),
+    ],
+)
+def test_every_tokenizer_has_a_text_to_begin_with(tokenizer: Tokenizer, opening: str) -> None:
+    assert opening_text(tokenizer) == opening
+    assert len(tokenizer.encode(opening)) == 1
 
 
 def test_a_marian_tokenizer_has_two_languages() -> None:

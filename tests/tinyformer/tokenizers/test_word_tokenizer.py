@@ -7,11 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import regex
 from hypothesis import given, strategies as st
 
 from tinyformer.errors import UserError
 from tinyformer.tokenizers import WordTokenizer
-from tinyformer.tokenizers.word import SPECIAL, WORDS, join_words
+from tinyformer.tokenizers.word import RULES, SPECIAL, spaced
+from tinyformer.words import WORDS_AND_MARKS
 
 TEXT = "the cat sat. the dog sat, the end"
 
@@ -81,17 +83,22 @@ def test_lowercase() -> None:
     ("text", "words"),
     [
         ("Hello, world!", ["Hello", ",", "world", "!"]),
-        ("don't", ["don", "'", "t"]),
-        ("3.14 2nd x_1", ["3", ".", "14", "2nd", "x", "_", "1"]),
+        ("don't l’uomo rock'n'roll 'tis dogs'", ["don't", "l’uomo", "rock'n'roll", "'", "tis", "dogs", "'"]),
+        ("3.14 1,000 2nd x_1 _it_ 5.", ["3.14", "1,000", "2nd", "x_1", "_", "it", "_", "5", "."]),
+        ("U.S. well-known col·legi צה״ל a/b", ["U.S", ".", "well", "-", "known", "col·legi", "צה״ל", "a", "/", "b"]),
         ("... ?!", [".", ".", ".", "?", "!"]),
         ("cafe\u0301 naïve", ["cafe\u0301", "naïve"]),  # an accent that is a character of its own belongs to its letter
-        ("Straße мир 日本語", ["Straße", "мир", "日本語"]),
+        ("Straße мир 日本語 ภาษา 日本.語", ["Straße", "мир", "日本語", "ภาษา", "日本", ".", "語"]),
         ("a\tb\u00a0c\u2028d\r\n", ["a", "b", "c", "d"]),
         ("hi👋🌍", ["hi", "👋", "🌍"]),
+        ("a👨\u200d👩\u200d👧👍🏽🇩🇪🇫🇷❤\ufe0f", ["a", "👨\u200d👩\u200d👧", "👍🏽", "🇩🇪", "🇫🇷", "❤\ufe0f"]),
+        ("می\u200cخواهم ශ්\u200dරී co\u00adop wo\u2060rd", ["می\u200cخواهم", "ශ්\u200dරී", "co\u00adop", "wo\u2060rd"]),
+        ("don\u00ad't 3\u2060.\u20601", ["don\u00ad't", "3\u2060.\u20601"]),
+        ("\ufeffthe cat\u200e, \u200cx a\u200bb \u200d", ["the", "cat", ",", "x", "a", "b"]),  # what nobody sees, beside words
     ],
 )
 def test_words(text: str, words: list[str]) -> None:
-    assert WORDS.findall(text) == words
+    assert WORDS_AND_MARKS.findall(text) == words
 
 
 def test_unknown_words_as_a_token() -> None:
@@ -142,11 +149,15 @@ def test_the_position_of_an_unknown_word_is_that_of_the_text_as_given() -> None:
         "日本。",
     ],
 )
-def test_marks_stand_where_they_belong(text: str) -> None:
-    assert join_words(WORDS.findall(text)) == text
+@pytest.mark.parametrize("rules", RULES.values(), ids=RULES)
+def test_marks_stand_where_they_belong(text: str, rules: regex.Pattern[str]) -> None:
+    assert "".join(spaced(rules.findall(text), rules)) == text
 
 
-@given(st.lists(st.text(st.sampled_from("ab1é\u0301.,'\"-()!“’ $:\t[]日😀"), max_size=6), min_size=1), st.booleans())
+@given(
+    st.lists(st.text(st.sampled_from("ab1é\u0301.,'\"-()!“’ $:\t[]日😀_\u00ad\u200c\u200dא״🇩"), max_size=6), min_size=1),
+    st.booleans(),
+)
 def test_no_word_is_lost_or_made_by_decoding(parts: list[str], lowercase: bool) -> None:
     assert_same_after_decoding(" ".join(parts), lowercase)
 
@@ -160,7 +171,7 @@ def assert_same_after_decoding(text: str, lowercase: bool) -> None:
     """The spaces may differ, the words may not."""
     tokenizer = WordTokenizer.train([text, "so that there is a word"], lowercase=lowercase, unknown="error")
     ids = tokenizer.encode(text)
-    assert len(ids) == len(WORDS.findall(text))
+    assert len(ids) == len(WORDS_AND_MARKS.findall(text))
     assert tokenizer.encode(tokenizer.decode(ids)).tolist() == ids.tolist()
 
 
@@ -182,6 +193,32 @@ def test_save_and_load(tmp_path: Path) -> None:
     assert (loaded.lowercase, loaded.unknown) == (True, "error")
     text = "<de>ÇA va the"
     assert loaded.encode(text, allow_special=True).tolist() == tokenizer.encode(text, allow_special=True).tolist()
+
+
+def test_files_of_early_versions_cut_words_as_they_did(tmp_path: Path) -> None:
+    words = ["don", "'", "t", "3", ".", "14", "👍", "🏽", "\u200c", "می", "خواهم"]
+    (tmp_path / "old.json").write_text(json.dumps({**good_file(), "words": words}))
+    old = WordTokenizer.load(tmp_path / "old.json")
+    text = "don't 3.14 👍🏽 می\u200cخواهم"
+    assert [old.words[i - 4] for i in old.encode(text)] == [
+        "don",
+        "'",
+        "t",
+        "3",
+        ".",
+        "14",
+        "👍",
+        "🏽",
+        "می",
+        "\u200c",
+        "خواهم",
+    ]
+    assert old.decode(old.encode("don't 3.14")) == "don't 3.14"
+    old.save(tmp_path / "again.json")
+    assert "rules" not in json.loads((tmp_path / "again.json").read_text())
+    WordTokenizer.train(text).save(tmp_path / "new.json")
+    new = WordTokenizer.load(tmp_path / "new.json")
+    assert [new.words[i - 4] for i in new.encode(text)] == ["don't", "3.14", "👍🏽", "می\u200cخواهم"]
 
 
 def good_file() -> dict[str, object]:
@@ -206,6 +243,8 @@ def test_the_file_that_the_next_test_damages_is_good(tmp_path: Path) -> None:
         ({"special": [""]}, "not empty"),
         ({"unknown": "maybe"}, "use 'token' or 'error'"),
         ({"unknown": None}, "unknown must be text, not None"),
+        ({"rules": "spaces"}, "rules='spaces' is no way to cut words: use 'unicode' or 'letters'"),
+        ({"rules": 1}, "rules must be text or null, not 1"),
         ({"lowercase": 1}, "lowercase must be true or false, not 1"),
         ({"size": 2}, "is of another version: size is "),
     ],

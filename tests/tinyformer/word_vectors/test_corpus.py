@@ -22,6 +22,14 @@ def test_joiners_inside_a_word_belong_to_it() -> None:
     assert list(words_of(f"{persian} {sinhala}\u200d, \u200cx")) == [persian, sinhala, "x"]
 
 
+def test_words_are_those_of_unicode() -> None:
+    text = "co\u00adop wo\u2060rd don\u00ad't l·l 3.14 x_1 _it_ e.g. 日本語 日本.語 צה״ל a\u200bb a-b 👍🏽 \ufeffend\u200e"
+    assert list(words_of(text)) == [
+        "co\u00adop", "wo\u2060rd", "don\u00ad't", "l·l", "3.14", "x_1", "it", "e.g", "日本語", "日本", "語", "צה״ל", "a", "b",
+        "a", "b", "end",
+    ]  # fmt: skip
+
+
 def test_passages_end_at_an_empty_line_or_at_every_line() -> None:
     assert [list(words) for words in passages(TEXT)] == [
         ["the", "cat", "sat", "the", "dog", "sat", "too"],
@@ -59,8 +67,8 @@ def test_rare_words_are_left_out_and_so_are_passages_without_others() -> None:
         ([[], []], 1, "the text has no words"),
         ([["one"] * 1000], 1, "the text has only one word, 1,000 times: vectors need at least two"),
         ([["one"]], 1, "the text has only one word, once: vectors need at least two"),
-        ([["one"] * 9, ["two"] * 4], 5, "the text has 2 different words, of which 1 occur min_count=5 times or more"),
-        ([["one", "two"]], 2, "the text has 2 different words, of which 0 occur"),
+        ([["one"] * 9, ["two"] * 4], 5, "the text has 2 different words, of which 1 is there min_count=5 times or more"),
+        ([["one", "two"]], 2, "the text has 2 different words, of which none is there min_count=2 times"),
         ([["one"], ["two"]], 1, "no passage of the text has two words that occur often enough"),
         ([["one", "two"]], 0, "min_count must be at least 1, not 0"),
     ],

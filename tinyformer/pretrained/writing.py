@@ -1,0 +1,261 @@
+"""How a pretrained model writes: what its generation_config.json says, obeyed as ``generate`` of transformers does it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tinyformer.decoding.logits_rules import (
+    ForbiddenFirst,
+    ForbiddenSequences,
+    ForcedAfterStart,
+    LogitsRule,
+    MinimalLength,
+    NoRepeatedNgrams,
+    Renormalized,
+    RepetitionPenalty,
+)
+from tinyformer.decoding.sampling import Sampling
+from tinyformer.errors import SettingError, shortened
+from tinyformer.pretrained.loading import read_settings
+from tinyformer.pretrained.marian import MARIAN
+from tinyformer.pretrained.settings import PretrainedSettings
+
+TOP_K = 50  # of transformers, where a model samples and its settings do not say
+# Settings that would change the text and cannot be had here, each with the values with which it changes nothing.
+UNSUPPORTED: Mapping[str, Sequence[Any]] = {
+    "assistant_early_exit": (), "constraints": (), "diversity_penalty": (0,), "dola_layers": (),
+    "encoder_no_repeat_ngram_size": (0,), "encoder_repetition_penalty": (1,), "exponential_decay_length_penalty": (),
+    "force_words_ids": (), "guidance_scale": (1,), "max_time": (), "num_beam_groups": (1,), "penalty_alpha": (0,),
+    "remove_invalid_values": (False,), "sequence_bias": (), "stop_strings": (), "token_healing": (False,),
+    "watermarking_config": (),
+}  # fmt: skip
+ONLY_SAMPLING: Mapping[str, Sequence[Any]] = {
+    "epsilon_cutoff": (0,), "eta_cutoff": (0,), "min_p": (0,), "top_h": (), "typical_p": (1,)
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Writing:
+    """How a model writes.
+
+    - ``start`` is the id that a text starts with, ``ends`` are those that end it, and the ``forbidden`` ids are never written.
+    - ``forced_end`` is written where a text reaches ``max_length`` tokens, the start included. ``max_new_tokens`` goes before
+      that: it does not count the prompt.
+    - ``length_penalty`` and ``early_stopping`` are those of ``HuggingFaceRule``, for beam search with ``num_beams``.
+    - ``forced_start`` follows a prompt of one token. The ids in ``forbidden_first`` are not the first that is written, and the
+      ``forbidden_sequences`` are not written anywhere.
+    - No text ends before it has ``min_length`` tokens, the prompt included, and ``min_new_tokens`` new ones. Where a file has
+      both, only the second counts.
+    - ``repetition_penalty`` makes the tokens that a text has less likely, and no run of ``no_repeat_ngram_size`` tokens occurs
+      twice. With ``renormalize_logits`` the probabilities of what the rules leave sum to 1 again.
+    - ``do_sample``, ``temperature``, ``top_k`` and ``top_p`` say how a token is picked; None where nothing is said.
+    - ``unsupported`` are the names of settings that cannot be had here.
+    """
+
+    start: int | None = None
+    ends: tuple[int, ...] = ()
+    forbidden: tuple[int, ...] = ()
+    forced_end: int | None = None
+    max_length: int | None = None
+    length_penalty: float = 1.0
+    early_stopping: bool | str = False
+    max_new_tokens: int | None = None
+    num_beams: int | None = None
+    forced_start: int | None = None
+    forbidden_first: tuple[int, ...] = ()
+    forbidden_sequences: tuple[tuple[int, ...], ...] = ()
+    min_length: int = 0
+    min_new_tokens: int = 0
+    repetition_penalty: float = 1.0
+    no_repeat_ngram_size: int = 0
+    renormalize_logits: bool = False
+    do_sample: bool | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    unsupported: tuple[str, ...] = ()
+
+    def rules(self) -> tuple[LogitsRule, ...]:
+        """What changes the scores of tokens, besides the ``forbidden`` ones and a forced end: for ``generate``, ``sample`` and
+        ``beam_search``."""
+        needs_length = self.ends and (self.min_length or self.min_new_tokens)
+        rules: list[LogitsRule | None] = [
+            RepetitionPenalty(self.repetition_penalty) if self.repetition_penalty != 1 else None,
+            NoRepeatedNgrams(self.no_repeat_ngram_size) if self.no_repeat_ngram_size else None,
+            ForbiddenSequences(self.forbidden_sequences) if self.forbidden_sequences else None,
+            MinimalLength(self.ends, self.min_length, self.min_new_tokens) if needs_length else None,
+            ForcedAfterStart(self.forced_start) if self.forced_start is not None else None,
+            ForbiddenFirst(self.forbidden_first, self.forced_start is not None) if self.forbidden_first else None,
+            Renormalized() if self.renormalize_logits else None,
+        ]
+        return tuple(rule for rule in rules if rule is not None)
+
+    def sampling(self) -> dict[str, Any]:
+        """The settings of ``Sampling`` that are given. A model that is said not to sample is greedy; one that is said to has
+        transformers' own values where nothing else is given."""
+        if self.do_sample is False:
+            return {"temperature": 0.0}
+        usual = {"temperature": 1.0, "top_k": TOP_K, "top_p": 1.0} if self.do_sample else {}
+        given = {"temperature": self.temperature, "top_k": self.top_k, "top_p": self.top_p}
+        return {**usual, **{name: value for name, value in given.items() if value is not None}}
+
+    def settings(self) -> dict[str, Any]:
+        """The settings of a generation_config.json that say this."""
+        words = [[word] for word in self.forbidden if word not in self.ends]
+        named: dict[str, Any] = {
+            "bos_token_id": self.start,
+            "decoder_start_token_id": self.start,
+            "eos_token_id": list(self.ends),
+            "forced_bos_token_id": self.forced_start,
+            "forced_eos_token_id": self.forced_end,
+            "bad_words_ids": words + [list(sequence) for sequence in self.forbidden_sequences],
+            "suppress_tokens": [word for word in self.forbidden if word in self.ends],
+            "begin_suppress_tokens": list(self.forbidden_first),
+        }
+        same: tuple[str, ...] = (
+            "max_length",
+            "length_penalty",
+            "early_stopping",
+            "max_new_tokens",
+            "num_beams",
+            "min_length",
+            "min_new_tokens",
+        )
+        same += (
+            "repetition_penalty",
+            "no_repeat_ngram_size",
+            "renormalize_logits",
+            "do_sample",
+            "temperature",
+            "top_k",
+            "top_p",
+        )
+        named |= {name: getattr(self, name) for name in same}
+        kept = (
+            "length_penalty",
+            "early_stopping",
+            "do_sample",
+            "temperature",
+            "top_k",
+            "top_p",
+        )  # their defaults say something
+        usual = Writing()
+        return {
+            name: value
+            for name, value in named.items()
+            if value not in (None, []) and (name in kept or value != getattr(usual, name, None))
+        }
+
+
+class _Reader:
+    """Reads the settings of some files: of the first that has one. ``size`` is that of the vocabulary: ids beyond it count for
+    nothing."""
+
+    def __init__(self, files: Sequence[PretrainedSettings], size: int):
+        self.files = files
+        self.size = size
+
+    def said(self, name: str) -> PretrainedSettings:
+        """The first file that has the setting."""
+        return next((file for file in self.files if file.values.get(name) is not None), self.files[-1])
+
+    def value(self, kind: Any, name: str, default: Any) -> Any:
+        """A setting of this type."""
+        return self.said(name).read(kind, name, default)
+
+    def optional(self, kind: Any, name: str) -> Any:
+        """A setting of this type, or None."""
+        return self.value(kind, name, None) if self.said(name).values.get(name) is not None else None
+
+    def count(self, name: str, default: int | None = 0) -> Any:
+        """A number of at least 0."""
+        found = self.optional(int, name)
+        if found is not None and found < 0:
+            raise self.said(name).error(f"{name} must be at least 0, not {found}")
+        return default if found is None else found
+
+    def ids(self, name: str) -> list[int]:
+        """A setting that is one id, several, or none."""
+        found = self.value(int | list[int], name, [])
+        return [i for i in (found if isinstance(found, list) else [found]) if 0 <= i < self.size]
+
+    def names_of(self, settings: Mapping[str, Sequence[Any]]) -> list[str]:
+        """Which of these settings have a value that is not one of theirs."""
+        found = {name: self.said(name).values.get(name) for name in settings}
+        return [name for name, value in found.items() if value not in (None, [], {}, *settings[name])]
+
+
+def read_writing(folder: Path) -> Writing:
+    """How the model in a folder writes, from its generation_config.json and, where that says nothing of the tokens at the ends
+    and of beam search, its config.json. Ids that are not in the vocabulary count for nothing: a small model may have kept the
+    ids of a larger one. Settings that cannot be had here are named in a warning of the logger "tinyformer"."""
+    config = read_settings(folder)
+    size = config.read(int, "decoder_vocab_size", config.read(int, "vocab_size", sys.maxsize))
+    path = folder / "generation_config.json"
+    own = PretrainedSettings(path) if path.exists() else config
+    either, rules = _Reader([own, config], size), _Reader([own], size)
+    ends = tuple(either.ids("eos_token_id"))
+    words = either.value(list[list[int]], "bad_words_ids", [])
+    if [] in words:
+        raise either.said("bad_words_ids").error("bad_words_ids has a sequence without tokens")
+    words = [word for word in words if all(0 <= i < size for i in word)]
+    single = [i for i, *more in words if not more and i not in ends]  # transformers lets a text end, too
+    translates = config.values.get("model_type") in MARIAN.model_types
+    writing = Writing(
+        start=next(iter(either.ids("decoder_start_token_id") or either.ids("bos_token_id")), None),
+        ends=ends,
+        forbidden=tuple(dict.fromkeys([*single, *rules.ids("suppress_tokens")])),
+        forced_end=next(iter(either.ids("forced_eos_token_id")), None),
+        max_length=either.count("max_length") or None,
+        length_penalty=either.value(float, "length_penalty", 1.0),
+        early_stopping=_early_stopping(either),
+        max_new_tokens=rules.count("max_new_tokens") or None,
+        num_beams=rules.count("num_beams") or None,
+        forced_start=next(iter(rules.ids("forced_bos_token_id")), None),
+        forbidden_first=tuple(rules.ids("begin_suppress_tokens")),
+        forbidden_sequences=tuple(tuple(word) for word in words if len(word) > 1),
+        min_length=rules.count("min_length") if rules.count("min_new_tokens", None) is None else 0,
+        min_new_tokens=rules.count("min_new_tokens"),
+        repetition_penalty=rules.value(float, "repetition_penalty", 1.0),
+        no_repeat_ngram_size=rules.count("no_repeat_ngram_size"),
+        renormalize_logits=rules.value(bool, "renormalize_logits", False),
+        do_sample=rules.optional(bool, "do_sample"),
+        temperature=rules.optional(float, "temperature"),
+        top_k=rules.count("top_k", None),
+        top_p=rules.optional(float, "top_p"),
+        unsupported=tuple(_unsupported(rules, translates)),
+    )
+    try:
+        writing.rules()
+        Sampling(**writing.sampling())
+    except SettingError as error:
+        raise own.error(str(error)) from None
+    if writing.unsupported:
+        listed = ", ".join(writing.unsupported)
+        logging.getLogger("tinyformer").warning(
+            "%s: not supported here, so that texts may differ from those of transformers: %s", own.path, listed
+        )
+    return writing
+
+
+def _early_stopping(reader: _Reader) -> bool | str:
+    found: bool | str = reader.value(bool | str, "early_stopping", False)
+    if found not in (True, False, "never"):
+        problem = f"early_stopping must be true, false or 'never', not {shortened(repr(found), 40)}"
+        raise reader.said("early_stopping").error(problem)
+    return found
+
+
+def _unsupported(reader: _Reader, translates: bool) -> list[str]:
+    """The names of the settings that cannot be had here: a translator searches with beams and does not sample, and all others
+    sample and do not search."""
+    settings = dict(UNSUPPORTED)
+    settings |= {"do_sample": (False,)} if translates else {"num_beams": (1,)}
+    if not translates and reader.files[0].values.get("do_sample") is not False:
+        settings |= ONLY_SAMPLING
+    return sorted(reader.names_of(settings))

@@ -1,0 +1,39 @@
+"""What a word is, by Unicode's rules (Unicode Standard Annex 29), in the one place that all who cut texts into words use.
+
+Unicode leaves open how scripts without spaces between words are cut. Here a run of their letters is one word, so that a text
+that another program has cut stays cut as it is.
+"""
+
+from __future__ import annotations
+
+import regex
+
+# Letters, digits, and the accents and vowel signs on them.
+_LETTERS = r"\p{L}\p{M}\p{N}\p{WB=ALetter}\p{WB=Hebrew_Letter}\p{WB=Katakana}\p{WB=Numeric}"
+# What nobody sees and what parts no word: soft hyphens, word joiners, marks of direction, joiners of Indian letters.
+_UNSEEN = r"\p{WB=Format}\p{WB=Extend}\p{WB=ZWJ}"
+_RUN = rf"[{_LETTERS}]+(?:[{_UNSEEN}]+[{_LETTERS}]+)*"
+
+
+def _between(left: str, marks: str, right: str) -> str:
+    """One of the marks where the characters beside it are of these kinds."""
+    return rf"(?<=[{left}][{_UNSEEN}]*)[{marks}][{_UNSEEN}]*(?=[{right}])"
+
+
+_ALPHABETIC, _HEBREW, _DIGITS = r"\p{WB=ALetter}\p{WB=Hebrew_Letter}", r"\p{WB=Hebrew_Letter}", r"\p{WB=Numeric}"
+_BOTH = r"\p{WB=MidNumLet}\p{WB=Single_Quote}"
+_INSIDE = "|".join(
+    [
+        _between(_ALPHABETIC, _BOTH + r"\p{WB=MidLetter}", _ALPHABETIC),  # don't, l·l
+        _between(_DIGITS, _BOTH + r"\p{WB=MidNum}", _DIGITS),  # 3.14
+        _between(_HEBREW, r"\p{WB=Double_Quote}", _HEBREW),
+        rf"\p{{WB=ExtendNumLet}}+(?=[{_LETTERS}])",  # x_1
+    ]
+)
+_WORD = rf"{_RUN}(?:[{_UNSEEN}]*(?:{_INSIDE}){_RUN})*"
+
+# The words of a text, and nothing else.
+WORDS = regex.compile(_WORD)
+# The words, and the single marks between them, such as an emoji of several parts. White space is left out, and so is what
+# nobody sees where it is in no word.
+WORDS_AND_MARKS = regex.compile(rf"{_WORD}|(?![\s\p{{Cf}}])\X")
