@@ -178,7 +178,7 @@ def test_what_is_left_out_is_said(program: Program) -> None:
     (program.folder / "pairs.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     printed = program.good("--data", "pairs.tsv", "--out", "run", *TINY, "--validation", "20", "--test", "20")
     assert "pairs.tsv: left out 4 pairs with an empty side\n" in printed
-    assert "(120 pairs with a side of more than 30 tokens are left out)\n" in printed
+    assert "(left out: 120 pairs with a side of more than 30 tokens)\n" in printed
     counts = re.search(r"(\d+) pairs to train on, (\d+) to validate with, (\d+) to score", printed)
     assert counts is not None
     assert sum(map(int, counts.groups())) == 60
