@@ -91,6 +91,7 @@ def test_a_mistake_is_no_traceback_and_status_2() -> None:
     [
         ([], "required: FOLDER"),
         (["nowhere"], "config.json does not exist"),
+        ([__file__], "test_main.py is a file: name the folder of a run, or of a model"),
         (["RUN", "RUN"], "given twice"),
         (["RUN", "RUN/../gpt"], "given twice"),
         (["RUN", ""], "the path is empty"),
