@@ -77,17 +77,20 @@ class Text:
 
 def read(path: str | None, test_fraction: float) -> Text:
     """The text at a path, or Tiny Shakespeare, which is downloaded once. Raises UserError if it cannot be read."""
-    from tinyformer.data.reading import TINY_SHAKESPEARE, TINY_SHAKESPEARE_SHA256, download, fingerprint, read_text
+    from tinyformer.data.downloads import download
+    from tinyformer.data.files import decoded
+    from tinyformer.data.reading import TINY_SHAKESPEARE, TINY_SHAKESPEARE_SHA256, fingerprint, read_text
     from tinyformer.tokenizers.char import CharTokenizer
 
     if path is None:
         try:
-            path = str(download(TINY_SHAKESPEARE, TINY_SHAKESPEARE_SHA256))
+            text = decoded(TINY_SHAKESPEARE, download(TINY_SHAKESPEARE, TINY_SHAKESPEARE_SHA256))
         except OSError as error:
             raise UserError(f"Tiny Shakespeare could not be downloaded ({error}): pass it with --data") from None
-    text = read_text(path)
+    else:
+        text = read_text(path)
     tokenizer = CharTokenizer.train(text)
-    name = "Tiny Shakespeare" if fingerprint(text) == TINY_SHAKESPEARE_SHA256 else Path(path).name
+    name = "Tiny Shakespeare" if fingerprint(text) == TINY_SHAKESPEARE_SHA256 else Path(str(path)).name
     return Text(name, tokenizer.encode(text), tokenizer.vocab_size, test_fraction)
 
 

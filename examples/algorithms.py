@@ -52,7 +52,9 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         translation_loss,
     )
     from tinyformer.data.problems import Problem, adding, copying, reversed_number, row_of_digits, sorting, two_numbers
+    from tinyformer.training.makers import found_in
     from tinytensor.backend import host
+    from tinytensor.wording import counted
 
 DEFAULT_OUT = "runs/algorithms"
 # The digits are tokens 0 to 9. A GPT reads: question END START answer, and is to write: answer END.
@@ -162,11 +164,11 @@ def learn(name: str, arguments: argparse.Namespace) -> bool:
         batches = PairBatches(training, held_out, Specials(PAD, START, END), config.batch_size, config.seed)
         trainer = Trainer(
             model, batches, config, folder, answer_loss if kind == "gpt" else translation_loss(0.0, PAD),
-            on_evaluation=lambda: f"    {count_right(model, some)} of {len(some)} held-out problems right",
+            on_evaluation=lambda: f"    {count_right(model, some)} of {counted(len(some), 'held-out problem')} right",
         )  # fmt: skip
         setup.begin(trainer)
-        print(f"{name}: {len(training):,} problems to train on, {len(held_out):,} others to test with")
-        print(f"{kind} with {model.num_parameters():,} parameters on {tt.backend_name}; run folder {folder.path}")
+        print(f"{name}: {counted(len(training), 'problem')} to train on, {len(held_out):,} others to test with")
+        print(f"{kind} with {counted(model.num_parameters(), 'parameter')} on {tt.backend_name}; run folder {folder.path}")
 
         if not train_to_end(trainer, shlex.join(["python", sys.argv[0], *arguments.words])):
             return False
@@ -192,7 +194,7 @@ def score(name: str, model: GPT | Transformer, training: list[Problem], held_out
     right = count_right(model, checked)
     print(f"{name}: {right:,} of {len(checked):,} {what} problems right ({100 * right / len(checked):.2f} %)")
     known = training[:10_000]
-    print(f"{name}: {count_right(model, known):,} of {len(known):,} training problems right")
+    print(f"{name}: {count_right(model, known):,} of {counted(len(known), 'training problem')} right")
 
 
 def show(task: Task, model: GPT | Transformer, problems: Sequence[Problem]) -> None:
@@ -231,6 +233,9 @@ def parse(words: list[str]) -> argparse.Namespace:
 def learn_all(arguments: argparse.Namespace) -> None:
     """Learn one task after the other, until one is stopped."""
     if arguments.resume and not any(folder_of(task, arguments).is_there() for task in arguments.tasks):
+        found = found_in(arguments.out)
+        if found is not None:
+            raise found.refusal(arguments.out, "folders of runs")
         raise UserError(f"{arguments.out} holds no run of {', '.join(arguments.tasks)} to resume: check --out")
     for number, task in enumerate(arguments.tasks):
         if number:

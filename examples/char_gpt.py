@@ -70,6 +70,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
     )
     from tinyformer.tokenizers.texts import opening_text
     from tinytensor.io import write_text
+    from tinytensor.wording import counted
 
 DEFAULT_OUT = "runs/char_gpt"
 SAMPLE = 200  # tokens that --tensorboard shows with each evaluation
@@ -167,7 +168,7 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, 
     config = setup.settings(TrainingConfig, defaults["training"])
     text_config = setup.settings(TextConfig, defaults["text"])
     start = load_start(chosen.init_from) if chosen.init_from and not setup.is_resumed else None
-    text, source = setup.text(arguments.data)
+    text, source = setup.text(arguments.data, arguments.field)
     if start is not None:
         tokenizer = setup.tokenizer(lambda: start[1])
         model_config = setup.settings(kind, vars(start[0].config))
@@ -195,11 +196,13 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, 
     prompt, sampling = opening_text(tokenizer), Sampling(seed=config.seed)
     setup.begin(trainer, tokenizer, sample=lambda: tokenizer.decode(list(going_on(model, tokenizer, prompt, SAMPLE, sampling))))
 
-    held_out = f"the last {len(batches.validation):,} tokens validate"
+    held_out = f"the last {counted(len(batches.validation), 'token')} validate"
     if len(batches.test):
         held_out += f", the first {len(batches.test):,} test"
-    print(f"{source.name}: {len(text):,} characters, {vocab_size:,} distinct tokens; {held_out}")
-    print(f"{kind_of(model)} with {model.num_parameters():,} parameters on {tt.backend_name}; run folder {folder.path}")
+    print(f"{source.name}: {counted(len(text), 'character')}, {counted(vocab_size, 'distinct token')}; {held_out}")
+    print(
+        f"{kind_of(model)} with {counted(model.num_parameters(), 'parameter')} on {tt.backend_name}; run folder {folder.path}"
+    )
     return trainer, batches, tokenizer
 
 

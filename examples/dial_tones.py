@@ -1,8 +1,9 @@
 """Listen to a telephone: an encoder-decoder reads the sound of its keys, and writes down the number.
 
-The encoder reads vectors, not tokens: how loud each band of frequencies is in every 10 ms. The script makes its own recordings,
-with up to as much noise as tone, trains for about eight minutes on one core, and tells how many numbers of new recordings are
-exactly right.
+The encoder reads vectors, not tokens: how loud each band of frequencies is in every 10 ms. The script makes its own recordings.
+Keys are held for 50 ms to 2 s, and so are the pauses between them, with up to as much noise as tone; and some recordings are of
+other sounds, in which there is nothing to write. It trains for about ten minutes on one core, and tells how many numbers of
+new recordings are exactly right.
 
 python examples/dial_tones.py                               # train, and draw what the network listened to
 python examples/dial_tones.py --resume                      # go on after an interruption
@@ -13,6 +14,7 @@ python examples/dial_tones.py transcribe recordings/*.wav   # write down the num
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -55,21 +57,25 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         VOCAB_SIZE,
         DialBatches,
         DialTask,
+        among_others,
         check_keys,
         dial,
+        other_sound,
         random_keys,
     )
     from tinyformer.training.runs import check_folder
     from tinyformer.transcription import trained_transcriber
     from tinytensor.backend import host
     from tinytensor.io import write_text
+    from tinytensor.wording import counted
 
 DEFAULT_OUT = "runs/dial_tones"
 RECORDINGS = "recordings"
 MODEL = {"d_model": 64, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 3, "d_ff": 256, "norm_first": True,
          "dropout": 0.0}  # fmt: skip
 SOUND = {"source_vocab_size": 0, "target_vocab_size": VOCAB_SIZE, "source_features": MEL.num_mels, "source_stride": 4}
-TRAINING = {"steps": 4000, "batch_size": 32, "learning_rate": 3e-3, "warmup": 100, "weight_decay": 0.0, "beta2": 0.98}
+TRAINING = {"steps": 4000, "batch_size": 32, "learning_rate": 3e-3, "muon_learning_rate": 0.02, "warmup": 100,
+            "weight_decay": 0.0, "beta2": 0.98}  # fmt: skip
 NOISES = {"clean": None, "10 dB": 10.0, "0 dB": 0.0}  # by how much the tones are louder than the noise
 
 Recording = tuple[str, Any]  # the keys that were pressed, and the samples
@@ -85,6 +91,7 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, 
     model_config = setup.settings(TransformerConfig, MODEL, **SOUND)
     tt.seed(config.seed)
     transcriber = Transcriber(Transformer(model_config), task)
+    transcriber.check_positions()
     some = test_recordings(task, 0.0, config.seed, 3)
     trainer = Trainer(
         transcriber.model,
@@ -95,7 +102,10 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, 
         lambda: side_by_side(some, transcriber),
     )
     setup.begin(trainer)
-    print(f"Transformer with {transcriber.model.num_parameters():,} parameters on {tt.backend_name}; run folder {folder.path}")
+    print(
+        f"Transformer with {counted(transcriber.model.num_parameters(), 'parameter')} on {tt.backend_name}; run folder "
+        f"{folder.path}"
+    )
     return trainer, transcriber
 
 
@@ -122,19 +132,47 @@ def test_recordings(task: DialTask, snr: float | None, seed: int, count: int) ->
     return [(keys, dial(keys, rng, snr)) for keys in numbers]
 
 
+def without_keys(seed: int, count: int) -> list[Recording]:
+    """Recordings of silence, noise, chords, and what sounds like speech."""
+    rng = host.random.default_rng([seed, 3])
+    return [("", other_sound(rng)) for _ in range(count)]
+
+
+def among_other_sounds(recordings: Sequence[Recording], task: DialTask, seed: int) -> list[Recording]:
+    """The recordings with other sounds before them, after them, or both."""
+    rng = host.random.default_rng([seed, 4])
+    return [(keys, among_others(samples, rng, task.longest)) for keys, samples in recordings]
+
+
 def test(transcriber: Transcriber, seed: int, folder: RunFolder) -> None:
-    """Print how many numbers are exactly right by the level of noise, and write them all to a file."""
-    tested = transcriber.task.test
-    print(f"Numbers that are exactly right, of {tested:,} new recordings for each level of noise:")
-    lines = ["noise\tdialed\theard"]
-    for name, snr in NOISES.items():
-        recordings = test_recordings(transcriber.task, snr, seed, tested)
+    """Print how many numbers are exactly right by the level of noise and by length, and in how many recordings without keys
+    none is heard. Write them all to a file."""
+    task = transcriber.task
+    print(f"Numbers that are exactly right, of {task.test:,} new recordings for each level of noise:")
+    lines, all_keys, all_seconds = ["sound\tseconds\tdialed\theard"], [], []
+    tests = {name: test_recordings(task, snr, seed, task.test) for name, snr in NOISES.items()}
+    tests["mixed"] = among_other_sounds(tests["10 dB"], task, seed)
+    tests["no keys"] = without_keys(seed, task.test)
+    for name, recordings in tests.items():
         heard = transcriber.transcribe([samples for _, samples in recordings])
-        right = sum(keys == ours for (keys, _), ours in zip(recordings, heard))
-        print(f"    {name:6s} {100 * right / tested:6.2f} %")
-        lines += [f"{name}\t{keys}\t{ours}" for (keys, _), ours in zip(recordings, heard)]
+        rights = [keys == ours for (keys, _), ours in zip(recordings, heard)]
+        seconds = [len(samples) / RATE for _, samples in recordings]
+        print(f"    {name:7s} {100 * sum(rights) / task.test:6.2f} %")
+        lines += [f"{name}\t{s:.1f}\t{keys}\t{ours}" for s, (keys, _), ours in zip(seconds, recordings, heard)]
+        if name in NOISES:
+            all_keys += [(len(keys), right) for (keys, _), right in zip(recordings, rights)]
+            all_seconds += list(zip(seconds, rights))
+    print(f"By the number of keys: {by_size(all_keys, (5, 8))}; by the length in seconds: {by_size(all_seconds, (2, 4, 8))}")
     write_text(folder.sample, "\n".join(lines) + "\n")
     print(f"Wrote all of them to {folder.sample}")
+
+
+def by_size(results: Sequence[tuple[float, bool]], limits: Sequence[int]) -> str:
+    """How many of the results are right, in groups: those with a size up to the first of the limits, and so on."""
+    bounds = [(0.0, limits[0]), *zip(limits, limits[1:]), (limits[-1], math.inf)]
+    names = [f"to {limits[0]}", *(f"to {limit}" for limit in limits[1:]), "more"]
+    groups = [[right for size, right in results if low < size <= high] for low, high in bounds]
+    return ", ".join(f"{name} {100 * sum(found) / len(found):.1f} %" for name, found in zip(names, groups) if found)
 
 
 def side_by_side(recordings: Sequence[Recording], transcriber: Transcriber) -> str:
@@ -163,7 +201,7 @@ def transcribe(arguments: argparse.Namespace) -> None:
         transcriber.check_length(samples, path)
     most = transcriber.task.most
     for path, keys in zip(arguments.files, transcriber.transcribe(recordings, arguments.beam)):
-        cut = f"\tnot finished: the model learned numbers of at most {most} keys" if len(keys) > most else ""
+        cut = f"\tnot finished: the model learned numbers of at most {counted(most, 'key')}" if len(keys) > most else ""
         print(f"{path}\t{keys or '(no keys)'}{cut}")
     if arguments.picture:
         draw(transcriber, recordings[0], Path(arguments.files[0]).name, arguments.picture)
@@ -187,7 +225,7 @@ def record(arguments: argparse.Namespace) -> None:
         print(f"Wrote {path}: {keys}, {name}")
     if not usual.fewest <= len(keys) <= usual.most:
         learned = f"{usual.fewest} to {usual.most}, unless --fewest and --most say otherwise"
-        print(f"This number has {len(keys)} keys; the network learns {learned}.")
+        print(f"This number has {counted(len(keys), 'key')}; the network learns {learned}.")
 
 
 # ------------------------------------------------------------------------------------------------------ command line

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import sys
 from collections import Counter
 
 from tinyformer import plain_errors
@@ -62,7 +63,9 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         with_wordpieces,
     )
     from tinyformer.data.reading import STANDARD_LIBRARY
+    from tinyformer.tokenizers.unknown import note_on_unknown
     from tinyformer.tokenizers.wordpiece import SPECIAL
+    from tinytensor.wording import counted
 
 DEFAULT_OUT = "runs/fill_mask"
 # A model of a laptop's size, in place of BERT-base. BERT's own norms and positions need far more text than this to learn from:
@@ -116,7 +119,7 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, 
     setup = RunSetup(folder, arguments, {"model": BertConfig, "training": TrainingConfig, "text": TextConfig})
     text_config = setup.settings(TextConfig)
     config = setup.settings(TrainingConfig, TRAINING)
-    text, source = setup.text(arguments.data)
+    text, source = setup.text(arguments.data, arguments.field)
     tokenizer = setup.tokenizer(lambda: WordPieceTokenizer.train(text, text_config.wordpieces, progress=True))
     special = with_wordpieces(tokenizer, folder.tokenizer).special
     longest = text_config.window + 2  # with [CLS] and [SEP] around it
@@ -140,10 +143,10 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, 
     setup.begin(trainer, tokenizer, sample=lambda: "\n".join(filled(model, tokenizer, s) for s in sentences))
 
     held_out = f"the last {len(batches.validation):,} validate"
-    print(f"{source.name}: {len(ids):,} tokens of {tokenizer.vocab_size:,} kinds; {held_out}")
+    print(f"{source.name}: {counted(len(ids), 'token')} of {tokenizer.vocab_size:,} kinds; {held_out}")
     if unknown := int((ids == special["[UNK]"]).sum()):
         print(f"{unknown:,} of them are [UNK]: words of over {tokenizer.longest_word} characters, or with rare characters")
-    print(f"BERT with {model.num_parameters():,} parameters on {tt.backend_name}; run folder {folder.path}")
+    print(f"BERT with {counted(model.num_parameters(), 'parameter')} on {tt.backend_name}; run folder {folder.path}")
     return trainer, tokenizer, text_config, text, sentences
 
 
@@ -201,8 +204,10 @@ def trained(folder: RunFolder) -> tuple[BertForMaskedLM, WordPieceTokenizer]:
 def fill(arguments: argparse.Namespace) -> None:
     """Fill in with a trained model."""
     model, tokenizer = pretrained(arguments.model) if arguments.model else trained(RunFolder(arguments.out))
-    for sentence in arguments.sentences:
-        print(filled(model, tokenizer, sentence, arguments.best))
+    found = [filled(model, tokenizer, sentence, arguments.best) for sentence in arguments.sentences]
+    if note := note_on_unknown(tokenizer, " ".join(arguments.sentences)):
+        print(note, file=sys.stderr)
+    print("\n".join(found))
 
 
 def classify(pretraining: Trainer, tokenizer: WordPieceTokenizer, text: str, text_config: TextConfig) -> str | None:
@@ -218,7 +223,7 @@ def classify(pretraining: Trainer, tokenizer: WordPieceTokenizer, text: str, tex
     if min(len(training), len(validation), len(test)) < 10:
         print(f"\n(Too few sentences end with {either} to learn to tell which.)")
         return None
-    print(f"\nWhich mark ended a sentence, {either}? {len(training):,} sentences to learn from, {len(test):,} to test")
+    print(f"\nWhich mark ended a sentence, {either}? {counted(len(training), 'sentence')} to learn from, {len(test):,} to test")
     results = []
     for start in ("from scratch", "pretrained"):
         tt.seed(config.seed)

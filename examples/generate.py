@@ -46,6 +46,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         some_path,
         stream_text,
     )
+    from tinytensor.wording import counted
 
 SMALL_LLAMA = Path("runs/small_llama")
 PROMPT = "\n"  # for the small Llama, which has no token to begin with
@@ -126,7 +127,10 @@ def make_small_llama(folder: Path) -> bool:
     )
     ids = tokenizer.encode(text)
     batches = TextBatches(ids, model.config.block_size, TRAINING.batch_size, TRAINING.seed, vocab_size=tokenizer.vocab_size)
-    print(f"No --model: a Llama with {model.num_parameters():,} parameters learns {source.name}, {len(ids):,} tokens.")
+    print(
+        f"No --model: a Llama with {counted(model.num_parameters(), 'parameter')} learns {source.name}, "
+        f"{counted(len(ids), 'token')}."
+    )
     with RunFolder(folder / "training").held() as run:
         run.create({"model": model.config, "training": TRAINING}, overwrite=True)
         trainer = Trainer(model, batches, TRAINING, run)

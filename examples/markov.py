@@ -37,16 +37,19 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         run_command,
         some_path,
     )
+    from tinyformer.data.folders import mark_results
     from tinyformer.data.reading import TextSource, fingerprint
     from tinyformer.markov import KneserNey, SkipVotes, TransitionTable
     from tinyformer.plots import if_possible, loss_by_order
     from tinyformer.progress import show_progress
     from tinyformer.training.checkpoints import load_checkpoint
+    from tinyformer.training.makers import check_made_by
     from tinyformer.training.runs import check_folder
     from tinyformer.training.signals import stop_on_signals
     from tinytensor import Tensor, nn
     from tinytensor.backend import host
     from tinytensor.io import atomic_write
+    from tinytensor.wording import counted
 
 DEFAULT_OUT = "runs/markov"
 VALIDATION = 0.1  # the end of the text, on which char_gpt.py validates, too
@@ -227,26 +230,31 @@ class TextData:
 
 def read(arguments: argparse.Namespace) -> TextData:
     """The text and what goes with it, and the folder of the results, which is made. What the user did wrong shows here."""
-    text, source = open_text(arguments.data)
+    text, source = open_text(arguments.data, field=arguments.field)
     tokenizer = CharTokenizer.train(text)
     ids = host.asarray(tokenizer.encode(text))
     cut = int(len(ids) * (1 - VALIDATION))
     if min(cut, len(ids) - cut) <= arguments.order + 1:
-        remedy = "a longer text, or a lower --order" if arguments.order else "a longer text"
-        raise UserError(f"{source.name} has {len(ids):,} characters, too few for --order {arguments.order}: choose {remedy}")
+        remedy = "a longer text, or a lower --order" if arguments.order and min(cut, len(ids) - cut) > 1 else "a longer text"
+        raise UserError(
+            f"{source.name} has {counted(len(ids), 'character')}, too few for --order {arguments.order}: choose {remedy}"
+        )
     prompt = ("\n" if "\n" in text else text[0]) if arguments.prompt is None else arguments.prompt
     tokenizer.encode(prompt)  # raises for characters that the text does not have
     gpt = gpt_loss(arguments.gpt, text)
     out = Path(arguments.out)
     check_folder(out)
     out.mkdir(parents=True, exist_ok=True)
+    mark_results(out)
     return TextData(text, source.name, tokenizer, ids, cut, prompt, gpt)
 
 
 def learn_text(data: TextData, arguments: argparse.Namespace) -> None:
     """Models of all orders of a text's characters: their losses, as a table and a picture, and what they write."""
     validating = f"the last {len(data.ids) - data.cut:,} validate"
-    print(f"\n5. {data.name}: {len(data.text):,} characters, {data.tokenizer.vocab_size} of them distinct; {validating}.")
+    print(
+        f"\n5. {data.name}: {counted(len(data.text), 'character')}, {data.tokenizer.vocab_size} of them distinct; {validating}."
+    )
     print("Markov models with Kneser and Ney's smoothing: where a context is rare, a shorter one helps. Ruled out are")
     print("characters that counts alone would have thought impossible:\n")
     print("    characters  loss (nats)  perplexity  ruled out")
@@ -262,7 +270,7 @@ def learn_text(data: TextData, arguments: argparse.Namespace) -> None:
         loss_by_order(losses, data.gpt, out / "losses.png", data.name)
     print(f"\nWrote the losses, as .csv and .png, to {out}")
     if stopped:
-        print(f"Stopped by {stopped} after {len(losses):,} of {arguments.order + 1:,} orders.")
+        print(f"Stopped by {stopped} after {len(losses):,} of {counted(arguments.order + 1, 'order')}.")
 
 
 def count_orders(data: TextData, arguments: argparse.Namespace) -> tuple[dict[int, float], dict[int, str], str]:
@@ -300,6 +308,7 @@ def gpt_loss(run: str | None, text: str) -> float | None:
     """The best validation loss of a run of char_gpt.py. Raises UserError where it is of another text, or not of characters."""
     if run is None:
         return None
+    check_made_by("char_gpt.py", run)
     folder = RunFolder(run)
     if folder.read_part("data", TextSource).sha256 != fingerprint(text):
         raise UserError(f"{run} learned another text, and cannot be compared: choose its text with --data")

@@ -49,15 +49,18 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         setting,
         train_to_end,
     )
+    from tinyformer.data.folders import mark_results
     from tinyformer.data.recall import RecallBatches, RecallTask, recall_batch
     from tinyformer.memory import check_model_fits
     from tinyformer.models.input_gradients import input_gradients
     from tinyformer.models.positions import SinusoidalPositions
     from tinyformer.plots import accuracy_by_distance, gradients_by_distance, if_possible
+    from tinyformer.training.makers import found_in
     from tinytensor import nn
     from tinytensor.backend import host
     from tinytensor.io import atomic_write
     from tinytensor.parallel import one_blas_thread
+    from tinytensor.wording import counted
 
 DEFAULT_OUT = "runs/memory"
 TRAINING = {"steps": 1000, "batch_size": 64, "learning_rate": 3e-3, "shards": 1}
@@ -215,7 +218,9 @@ def learn(kind: str, arguments: argparse.Namespace, others: dict[str, Result]) -
         trainer = Trainer(model, RecallBatches(task, config.batch_size, config.seed), config, folder, class_loss)
         before = gradients(model, task, config.seed)
         setup.begin(trainer)
-        print(f"{KINDS[kind]} with {model.num_parameters():,} parameters on {tt.backend_name}; run folder {folder.path}")
+        print(
+            f"{KINDS[kind]} with {counted(model.num_parameters(), 'parameter')} on {tt.backend_name}; run folder {folder.path}"
+        )
 
         if not train_to_end(trainer, shlex.join(["python", sys.argv[0], *arguments.words])):
             return None
@@ -236,6 +241,7 @@ def folder_of(kind: str, arguments: argparse.Namespace) -> RunFolder:
 
 def report(results: dict[str, Result], out: Path) -> None:
     """Print the table, and write the figures as CSV and as pictures."""
+    mark_results(out)
     chance = 1 / next(iter(results.values())).task.symbols
     print_table(results, chance)
     named = {KINDS[kind]: result for kind, result in results.items()}
@@ -308,6 +314,9 @@ def parse(words: list[str]) -> argparse.Namespace:
 def compare(arguments: argparse.Namespace) -> None:
     """Train one model after the other, until one is stopped, and report."""
     if arguments.resume and not any(folder_of(kind, arguments).is_there() for kind in arguments.models):
+        found = found_in(arguments.out)
+        if found is not None:
+            raise found.refusal(arguments.out, "folders of runs")
         raise UserError(f"{arguments.out} holds no run of {', '.join(arguments.models)} to resume: check --out")
     results: dict[str, Result] = {}
     with one_blas_thread():  # for products as small as these, more threads cost more than they save

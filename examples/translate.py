@@ -72,7 +72,9 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         write_translations,
     )
     from tinyformer.progress import show_progress
+    from tinyformer.tokenizers.unknown import note_on_unknown
     from tinyformer.translation import ARCHITECTURES, Attended, pretrained_translator, trained_translator
+    from tinytensor.wording import counted
 
 Pairs = Sequence[tuple[str, str]]  # sentences and their translations
 
@@ -161,18 +163,20 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, 
     translator.check_length()  # a model that cannot translate is not trained
     translator.check_beam(arguments.beam)
     if not (training and validation and test):
-        raise UserError(f"too few pairs have at most {task.max_tokens} tokens on both sides: choose a larger --max-tokens")
+        raise UserError(
+            f"too few pairs have at most {counted(task.max_tokens, 'token')} on both sides: choose a larger --max-tokens"
+        )
     batches = PairBatches(training_ids, validation_ids, specials, config.batch_size, config.seed)
     loss = translation_loss(task.label_smoothing, specials.pad)
     trainer = Trainer(translator.model, batches, config, folder, loss, lambda: some_translations(translator, validation[:3]))
     setup.begin(trainer, tokenizer)
 
-    print(f"{len(training):,} pairs to train on, {len(validation):,} to validate with, {len(test):,} to score")
+    print(f"{counted(len(training), 'pair')} to train on, {len(validation):,} to validate with, {len(test):,} to score")
     long = sum(map(len, split)) - len(training) - len(validation) - len(test)
     if long:
-        print(f"({long} pairs with a side of more than {task.max_tokens} tokens are left out)")
-    network = f"{type(translator.model).__name__} with {translator.model.num_parameters():,} parameters"
-    print(f"{network} on {tt.backend_name}, {len(batches)} batches an epoch; run folder {folder.path}")
+        print(f"(left out: {counted(long, 'pair')} with a side of more than {counted(task.max_tokens, 'token')})")
+    network = f"{type(translator.model).__name__} with {counted(translator.model.num_parameters(), 'parameter')}"
+    print(f"{network} on {tt.backend_name}, {counted(len(batches), 'batch')} an epoch; run folder {folder.path}")
     return trainer, translator, test, kind
 
 
@@ -289,6 +293,8 @@ def print_translations(translator: Translator, lines: Sequence[str], arguments: 
     Many lines are translated and printed in blocks, so that the first translations are there long before the last.
     """
     beam, n_best, number = arguments.beam, arguments.n_best, sum(map(bool, lines))
+    if note := note_on_unknown(translator.tokenizer, " ".join(lines)):
+        print(note, file=sys.stderr, flush=True)
     with show_progress(f"translating, beam {beam}", number, "sentence", quiet=number < 20) as bar:
         for start in range(0, len(lines), LINES_AT_ONCE):
             block = lines[start : start + LINES_AT_ONCE]
@@ -324,9 +330,10 @@ def compare(arguments: argparse.Namespace) -> None:
     tables: list[ScoreTable] = []
     try:
         measures, settings = measures_of(translated, are_languages)
+        held_out = counted(len(first), "held-out sentence")
         for name, score in measures.items():
             tables.append(score_by_length(translated, name, score))
-            print(f"{name}: for the {len(first):,} held-out sentences, and by the length of the source\n{tables[-1]}\n")
+            print(f"{name}: for the {held_out}, and by the length of the source\n{tables[-1]}\n")
         if settings is not None:
             print(f"{settings.signature()}\n")
     except ImportError:

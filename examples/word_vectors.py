@@ -39,6 +39,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         settings_from,
         some_path,
     )
+    from tinyformer.data.folders import mark_results
     from tinyformer.plots import if_possible, word_map
     from tinyformer.word_vectors import (
         Corpus,
@@ -57,12 +58,14 @@ with plain_errors():  # a missing package or GPU is told in a line, too
     from tinyformer.word_vectors.corpus import check_known, composed
     from tinytensor.backend import host
     from tinytensor.parallel import one_blas_thread
+    from tinytensor.wording import counted
 
 DEFAULT_OUT = "runs/word_vectors"
 METHODS = ("counts", "cbow", "skip-gram")
 EPOCHS = 10
 ENOUGH = 1_000_000  # words, all epochs together: with fewer, word2vec hardly gets away from the random vectors it begins with
 WORD2VEC_ONLY = ("negative", "sample", "learning_rate", "min_learning_rate", "epochs", "batch_size")
+MOST_EPOCHS = 1000  # more of them do not make up for a text that is too short
 SHOWN = 8  # neighbours of a word
 COMPARED = 10  # neighbours of a word that two texts are compared by
 FREQUENT = 300  # of so many frequent words that both texts have, the script looks for those whose neighbours differ most
@@ -116,13 +119,14 @@ def refuse(arguments: argparse.Namespace, names: Iterable[str], why: str) -> Non
             raise SettingError(f"{name} {why}")
 
 
-def read(path: str | None, flag: str, config: TextConfig) -> Corpus:
-    """The words of a text, for which ``flag`` gave the path."""
-    text, source = open_text(path, flag)
+def read(path: str | None, flag: str, field: str | None, config: TextConfig) -> Corpus:
+    """The words of a text, or of a field of it, for which ``flag`` gave the path."""
+    text, source = open_text(path, flag, field)
     corpus = Corpus.of(passages(text, config.end), config.min_count, source.name)
     print(
-        f"{source.name}: {corpus.num_words:,} words, of which {len(corpus.vocabulary):,} different ones occur at least "
-        f"{config.min_count} times"
+        f"{source.name}: {counted(corpus.num_words, 'word')}, of which {len(corpus.vocabulary):,} different ones occur "
+        "at least "
+        f"{counted(config.min_count, 'time')}"
     )
     return corpus
 
@@ -131,19 +135,23 @@ def train(corpus: Corpus, config: TextConfig, settings: Word2VecConfig) -> tuple
     """The vectors of a text, and what stopped their training before its end, if anything did."""
     if config.method == "counts":
         width = min(settings.width, len(corpus.vocabulary))
-        print(f"counts, {width} numbers a word, from neighbours up to {settings.window} words away")
+        print(f"counts, {counted(width, 'number')} a word, from neighbours up to {counted(settings.window, 'word')} away")
         return count_vectors(corpus, width, settings.window, seed=settings.seed), ""
     training = Word2Vec(corpus, settings)
-    print(f"{config.method}, {settings.width} numbers a word, {settings.epochs} epochs, with the kernels of {tt.kernels_name}")
+    print(
+        f"{config.method}, {counted(settings.width, 'number')} a word, {counted(settings.epochs, 'epoch')}, with the "
+        f"kernels of {tt.kernels_name}"
+    )
     if training.total_words < ENOUGH:
         epochs = -(-ENOUGH // len(corpus.ids))
-        print(f"This text is short, and word2vec needs about {ENOUGH:,} words, all epochs together: try --epochs {epochs}, or")
-        print("--method counts, which needs fewer.")
+        more = f"--epochs {epochs}, or\n" if epochs <= MOST_EPOCHS else ""
+        print(f"This text is short, and word2vec needs about {ENOUGH:,} words, all epochs together: try {more}--method counts,")
+        print("which needs fewer.")
     with one_blas_thread():
         finished = training.train()
     if finished:
         return training.vectors(), ""
-    return training.vectors(), f"{training.stopped_by} after {training.words_done:,} of {training.total_words:,} words"
+    return training.vectors(), f"{training.stopped_by} after {training.words_done:,} of {counted(training.total_words, 'word')}"
 
 
 def check_free(out: Path, names: list[str], overwrite: bool) -> None:
@@ -159,6 +167,7 @@ def keep(vectors: WordVectors, stopped: str, path: Path) -> None:
     """Save vectors, also those of a training that was stopped, but these beside complete ones."""
     if stopped:
         path = path.with_stem(f"{path.stem}-unfinished")
+    mark_results(path.parent)
     save_vectors(vectors, path)
     print(f"Stopped by {stopped}; the vectors so far are in {path}" if stopped else f"Saved the vectors to {path}")
 
@@ -229,7 +238,7 @@ def show_evaluation(vectors: WordVectors, path: str) -> None:
     else:
         found = similarity(vectors, path)
         print(
-            f"\nRatings of {path}: Spearman's correlation {found.correlation:.3f} on {found.known:,} pairs, "
+            f"\nRatings of {path}: Spearman's correlation {found.correlation:.3f} on {counted(found.known, 'pair')}, "
             f"{found.unknown:,} with an unknown word left out"
         )
 
@@ -267,12 +276,15 @@ def draw(vectors: WordVectors, asked: list[str], path: Path) -> None:
 # --------------------------------------------------------------------------------------------------------- comparing
 
 
-def common_words(first: Vocabulary | WordVectors, second: Vocabulary | WordVectors) -> list[str]:
-    """The words of both. Raises UserError for fewer than can be compared."""
+def common_words(
+    first: Vocabulary | WordVectors, second: Vocabulary | WordVectors, min_count: int = TextConfig.min_count
+) -> list[str]:
+    """The words of both, of texts whose words occur ``min_count`` times. Raises UserError for fewer than can be compared."""
     common = [word for word in first.words if word in second.ids]
     if len(common) < COMPARED + 2:
         raise UserError(
-            f"the texts have {len(common)} words in common, too few to compare: give longer ones, or a lower --min-count"
+            f"the texts have {counted(len(common), 'word')} in common, too few to compare: give longer ones"
+            + (", or a lower --min-count" if min_count > 1 else "")
         )
     return common
 
@@ -291,7 +303,7 @@ def compare(first: WordVectors, second: WordVectors, words: list[str]) -> None:
     for word in shown:
         print(f"{word:>14s} {shared[word]:3d}  first:  {', '.join(near[word][0])}")
         print(f"{'':>14s}      second: {', '.join(near[word][1])}")
-    print(f"In the mean over {len(near):,} words they share {sum(shared.values()) / len(near):.1f} of {COMPARED}.")
+    print(f"In the mean over {counted(len(near), 'word')}, both share {sum(shared.values()) / len(near):.1f} of {COMPARED}.")
 
 
 # ------------------------------------------------------------------------------------------------------ command line
@@ -304,7 +316,7 @@ def parse(words: list[str]) -> argparse.Namespace:
         description="Train word vectors on a text, and show what they know: neighbours, analogies, odd ones out and a map.",
     )
     source = parser.add_mutually_exclusive_group()
-    add_text_flag(source)
+    add_text_flag(parser, source)
     source.add_argument(
         "--vectors", help="no training: vectors of this file, in word2vec's text format", type=some_path, metavar="FILE"
     )
@@ -344,13 +356,13 @@ def run(arguments: argparse.Namespace) -> None:
 def ask(arguments: argparse.Namespace) -> None:
     """Read vectors from a file, and show what they know."""
     kinds = (TextConfig, Word2VecConfig)
-    settings = [field.name for kind in kinds for field in dataclasses.fields(kind)]
+    settings = ["field", *(field.name for kind in kinds for field in dataclasses.fields(kind))]
     refuse(arguments, settings, "is a setting of training, and --vectors need none")
     vectors = load_vectors(arguments.vectors, arguments.limit)
     if len(vectors) < 2:
         raise UserError(f"one word alone, {vectors.words[0]!r}, has no neighbours: read at least two from {arguments.vectors}")
     check_words(arguments, vectors)
-    print(f"{arguments.vectors}: {len(vectors):,} words, {vectors.width} numbers a word")
+    print(f"{arguments.vectors}: {counted(len(vectors), 'word')}, {counted(vectors.width, 'number')} a word")
     answer(vectors, arguments)
 
 
@@ -362,11 +374,11 @@ def learn(arguments: argparse.Namespace) -> None:
         names, paths, flag = ["first.txt", "second.txt"], arguments.compare, "--compare"
     config, settings = settings_of(arguments)
     check_free(out, names, arguments.overwrite)
-    corpora = [read(path, flag, config) for path in paths]
+    corpora = [read(path, flag, arguments.field, config) for path in paths]
     for corpus, path in zip(corpora, paths):
         check_words(arguments, corpus.vocabulary, f" in {path}" if arguments.compare else "")
     if arguments.compare:
-        common_words(*(corpus.vocabulary for corpus in corpora))
+        common_words(*(corpus.vocabulary for corpus in corpora), config.min_count)
 
     learned = []
     for corpus, name in zip(corpora, names):

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from forked import Forks
 
+from tinyformer.data.folders import MARK
 from tinyformer.training.checkpoints import load_checkpoint
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -144,7 +145,8 @@ def write_text(folder: Path) -> None:
 
 
 def entries(folder: Path) -> list[str]:
-    return sorted(p.name for p in folder.iterdir())
+    """The names in a folder, without the mark of results."""
+    return sorted(p.name for p in folder.iterdir() if p.name != MARK)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -29,13 +29,13 @@ from tinyformer.data.batches import Batch as Batch, Batches as Batches, padded a
 from tinyformer.data.dates import dates as dates
 from tinyformer.data.labelled import LabelledBatches as LabelledBatches
 from tinyformer.data.masking import MaskedBatches as MaskedBatches, Masking as Masking
+from tinyformer.data.pair_columns import read_tsv as read_tsv
 from tinyformer.data.pair_files import PairFiles as PairFiles, one_line as one_line
 from tinyformer.data.pairs import (
     PairBatch as PairBatch,
     PairBatches as PairBatches,
     Specials as Specials,
     encode_pairs as encode_pairs,
-    read_tsv as read_tsv,
     read_two_files as read_two_files,
     split_pairs as split_pairs,
 )

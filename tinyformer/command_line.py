@@ -13,7 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tinyformer.errors import UserError, plain_errors
+from tinyformer.data.encodings import encoding_of
+from tinyformer.errors import UserError, note_command, plain_errors
 from tinyformer.old_names import new_value, old_names
 from tinyformer.settings import settings_from
 
@@ -43,6 +44,13 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, choice: str = "", **options: Any):
         super().__init__(**{"formatter_class": _Help, "allow_abbrev": False, **options})
         self._choice = choice
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """As argparse does it. What the flags of the command are is noted for messages; a parser without help is of none."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if self.add_help:
+            note_command({**{action.dest: None for action in self._actions}, **vars(found)})
+        return found, unknown
 
     def error(self, message: str) -> Any:
         self.exit(2, f"error: {message} (see {' '.join(filter(None, (self.prog, self._choice)))} --help)\n")
@@ -131,10 +139,20 @@ def some_path(text: str) -> str:
     return text
 
 
-def add_text_flag(parser: argparse.ArgumentParser) -> None:
-    """Give the parser --data, for a text."""
+def some_text(text: str) -> str:
+    """The ``type`` of a flag for a name. An empty one is refused: it comes from a shell's variable that is not set."""
+    if not text:
+        raise argparse.ArgumentTypeError("the name is empty")
+    return text
+
+
+def add_text_flag(parser: argparse.ArgumentParser, group: argparse._MutuallyExclusiveGroup | None = None) -> None:
+    """Give the parser --data, for a text, and --field, for a part of its records. ``group`` is a group of flags of which only
+    one can be given; --data is among them."""
     text = "a UTF-8 text file or a folder of them (default: Tiny Shakespeare, downloaded once)"
-    parser.add_argument("--data", help=text, metavar="PATH", type=some_path)
+    (group or parser).add_argument("--data", help=text, metavar="PATH", type=some_path)
+    text = "learn only this key or column of the data, which are .jsonl, .json, .csv or .tsv; or the number of a column"
+    parser.add_argument("--field", help=text, metavar="NAME", type=some_text)
 
 
 def add_model_flag(parser: argparse.ArgumentParser) -> None:
@@ -195,7 +213,7 @@ def folder_for(out: str, data: str | None) -> str:
     """The folder of a run that is given none: ``out``, followed by the name of the user's own data if there are any."""
     if data is None:
         return out
-    name = re.sub(r"(\.(txt|tsv|gz))+$", "", Path(data).resolve().name)
+    name = re.sub(r"(\.(txt|tsv|csv|jsonl|ndjson|json|gz))+$", "", Path(data).resolve().name)
     name = re.sub(r"[^\w.-]+", "_", name)
     return f"{out}-{name or 'data'}"
 
@@ -243,6 +261,7 @@ class Commands:
     def add_use(self, run: Callable[[argparse.Namespace], None], help: str, description: str) -> argparse.ArgumentParser:
         """Add a command that uses a trained model: it has the flag --out."""
         command = self.add(run, help, description)
+        command.set_defaults(uses_run=True)
         command.add_argument("--out", help="the run's folder", default=self.out, type=some_path, metavar="FOLDER")
         return command
 
@@ -251,11 +270,11 @@ class Commands:
         folder, as ``folder_for`` says."""
         arguments = parse_command(self._parser, self._commands.choices, words)
         arguments.out = _run_of(arguments, self.out)
-        uses_run = arguments.command != "train" and not getattr(arguments, "model", None)
+        uses_run = getattr(arguments, "uses_run", False) and not getattr(arguments, "model", None)
         if uses_run or getattr(arguments, "resume", False):
-            from tinyformer.training.runs import check_made_by
+            from tinyformer.training.makers import check_made_by
 
-            check_made_by(self._parser.prog, Path(arguments.out))
+            check_made_by(self._parser.prog, arguments.out)
         return arguments
 
 
@@ -284,6 +303,7 @@ def run_command(parse: Callable[[list[str]], argparse.Namespace]) -> None:
     from tinytensor import distributed  # here, as who only parses a command line may still choose the kernels
 
     def main() -> None:
+        note_command(None)
         arguments = parse(sys.argv[1:])
         arguments.run(arguments)
 
@@ -320,4 +340,6 @@ def _text_of_input(read: Callable[[], _Text]) -> _Text:
     try:
         return read()
     except UnicodeDecodeError as error:
-        raise UserError(f"the input is not {error.encoding} text: convert it, as in iconv -t UTF-8") from None
+        name = encoding_of(error.object)
+        how = f": convert it, as in iconv -f {name} -t UTF-8" if name not in (None, "UTF-8") else ", or is damaged"
+        raise UserError(f"the input is not {error.encoding} text{how}") from None

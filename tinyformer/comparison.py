@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tinyformer.errors import UserError, shortened
 from tinyformer.text_scores import TextScores, count_words
+from tinyformer.training.makers import check_made_by
 from tinyformer.training.runs import RunFolder
 from tinyformer.translation import Attended, TranslationConfig, trained_translator
 from tinytensor.io import write_text
@@ -84,6 +85,7 @@ def names_of_runs(folders: Sequence[RunFolder]) -> dict[str, RunFolder]:
         raise UserError("name two or more different runs to compare")
     named = {}
     for folder, path in zip(folders, paths):
+        check_made_by("translate.py", folder.path)
         architecture = folder.read_part("task", TranslationConfig).architecture
         name = path.name if [other.name for other in paths].count(path.name) == 1 else str(folder.path)
         named[name if architecture in name.lower() else f"{name} ({architecture})"] = folder

@@ -5,15 +5,16 @@ This file imports only the standard library, so that it can report that another 
 
 from __future__ import annotations
 
+import codecs
 import errno
 import io
 import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import NoReturn
+from typing import Any, NoReturn
 
 
 class UserError(ValueError):
@@ -46,6 +47,27 @@ def shortened(text: str, limit: int = 400) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
+# The flags of the command that runs, by their names in Python, with the values of those that were given or have defaults of
+# their own. None where no command line was read: then nobody knows what the user can change.
+_command: dict[str, Any] | None = None
+
+
+def note_command(flags: Mapping[str, Any] | None) -> None:
+    """Note the flags of the command that runs: messages offer no others."""
+    global _command
+    _command = None if flags is None else {**(_command or {}), **flags}
+
+
+def has_flag(name: str) -> bool:
+    """Whether the command that runs has the flag with this name in Python, such as batch_size. True without a command line."""
+    return _command is None or name in _command
+
+
+def can_be_lower(name: str) -> bool:
+    """Whether a lower value of a flag, of which 1 is the least, can be offered."""
+    return has_flag(name) and (_command is None or _command.get(name) != 1)
+
+
 @contextmanager
 def plain_errors() -> Iterator[None]:
     """A context for scripts: it shows an error of the user as ``error: ...`` on standard error, without a traceback, and exits
@@ -56,7 +78,7 @@ def plain_errors() -> Iterator[None]:
     exits with status 130. If nobody reads the output any more, as in ``| head``, the script ends with status 1 and no message.
 
     Inside the context, a standard stream that was closed is replaced by an empty one, input that is no text is an error, and a
-    character that the console cannot show is printed as ``?``.
+    character that the console cannot show is printed as ``?``. Where the locale is ASCII, files and pipes are UTF-8.
     """
     _mend_streams()
     try:
@@ -78,12 +100,20 @@ def _mend_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
-    if isinstance(sys.stdin, io.TextIOWrapper) and sys.stdin.errors != "strict":
-        sys.stdin.reconfigure(errors="strict")  # the locale C.UTF-8 lets bytes pass that are no text
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(encoding=_encoding(sys.stdin), errors="strict")  # C.UTF-8 lets bytes pass that are no text
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
+        sys.stdout.reconfigure(encoding=_encoding(sys.stdout), errors="replace")
     if not sys.warnoptions:  # such as overflow: if a loss becomes NaN, training says so itself
         warnings.filterwarnings("ignore", category=RuntimeWarning)
+
+
+def _encoding(stream: io.TextIOWrapper) -> str:
+    """The encoding of a standard stream. A locale of ASCII tells what the terminal can show, but files and pipes are UTF-8
+    there, too, as all our files are."""
+    if codecs.lookup(stream.encoding).name == "ascii" and not stream.isatty() and "PYTHONIOENCODING" not in os.environ:
+        return "utf-8"
+    return stream.encoding
 
 
 def _end(message: str, status: int) -> NoReturn:
@@ -116,8 +146,13 @@ def _out_of_memory(error: MemoryError) -> str:
     """The message for a lack of memory: how much was asked for, how much a GPU has free, and what needs less."""
     backend = sys.modules.get("tinytensor.backend")  # not imported here, as it may be the module that does not load
     what = backend.out_of_memory(error) if backend else str(error)
+    lower = [f"--{name.replace('_', '-')}" for name in ("batch_size", "block_size", "window", "beam") if can_be_lower(name)]
+    if "--batch-size" in lower and has_flag("gradient_accumulation_steps"):
+        lower[0] += " (more --gradient-accumulation-steps make up for it)"
+    ways = [f"a lower {', '.join(lower)}"] if lower else []
+    ways += ["a smaller model"] if has_flag("d_model") else []
+    less = " or ".join(ways).capitalize()
     return (
         f"there is not enough memory for this{f': {what}' if what else ''}\n"
-        "A lower --batch-size (more --gradient-accumulation-steps make up for it), --block-size, --beam or a smaller model "
-        "needs less; no checkpoint was touched."
+        f"{less or 'Fewer other programs at the same time'} may help; no checkpoint was touched."
     )

@@ -8,6 +8,7 @@ from tinyformer.errors import SettingError, UserError
 from tinytensor.backend import DType, default_dtype, index_dtype
 from tinytensor.memory import device_memory, host_memory
 from tinytensor.nn import Module
+from tinytensor.wording import counted
 
 _WORTH_ASKING = 1 << 26  # bytes. To ask the system takes a millisecond, as long as a small model takes for a token
 _LEAST_BLOCK = 3000  # bytes of the Python objects of one block, whatever its width
@@ -49,8 +50,12 @@ def check_training_fits(model: Module, batches: object, shards: int = 1, moments
     The last is known if the model's configuration has ``saved_numbers`` and the batches have ``largest_batch``. ``moments`` is
     the least number of moments that the optimizer keeps of a parameter: AdamW 2, and Muon 1 of a matrix.
     """
+    needed = training_memory(model, batches, shards, moments)
+    if getattr(batches, "batch_size", 2) == 1 or training_memory(model, None, shards, moments) == needed:
+        check_fits(needed, "training this model", "choose a smaller one")
+        return
     check_fits(
-        training_memory(model, batches, shards, moments),
+        needed,
         "training this model with this batch_size",
         "choose a smaller one, which more gradient_accumulation_steps make up for, or a smaller model",
         "batch_size",
@@ -97,4 +102,4 @@ def in_bytes(count: int) -> str:
         if count >= 10**power:
             value = count / 10**power
             return f"{value:.1f} {unit}" if value < 10 else f"{value:,.0f} {unit}"
-    return f"{count} bytes"
+    return counted(count, "byte")

@@ -12,6 +12,13 @@ from typing import Any, Protocol
 from tqdm import tqdm
 
 SECONDS_BETWEEN_LINES = 10.0
+WIDEST_LINE = 79  # columns of a line in a file
+TQDM_BAR = 10  # columns of its bar where the width of the terminal is not known
+LEAST_BAR = 4  # columns of the bar itself, without which it is left out
+MARKED = "{desc}{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
+SHORT = "{n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
+COUNT = "{n_fmt}/{total_fmt}"
+OPEN = "{n_fmt}{unit} [{elapsed}{postfix}]"  # where the total is not known
 
 
 class Progress(Protocol):
@@ -40,7 +47,7 @@ class Progress(Protocol):
 def show_progress(what: str, total: int | None, unit: str, initial: int = 0, quiet: bool = False) -> Progress:
     """A display of the progress of ``total`` steps, or None if the number is unknown. ``initial`` steps were done before. With
     ``quiet`` nothing is shown."""
-    kind = tqdm if quiet or (sys.stderr is not None and sys.stderr.isatty()) else _notebook_bar()
+    kind = TerminalBar if quiet or (sys.stderr is not None and sys.stderr.isatty()) else _notebook_bar()
     if kind is None:
         return Lines(what, total, unit, initial)
     bar: Progress = kind(total=total, initial=initial, desc=what, unit=unit, dynamic_ncols=True, smoothing=0.1, disable=quiet)
@@ -60,8 +67,32 @@ def _notebook_bar() -> Any:
     return notebook_bar
 
 
+class TerminalBar(tqdm):  # type: ignore[misc, type-arg, unused-ignore]
+    """tqdm's bar, but in a narrow terminal it leaves out the less important numbers, where tqdm cuts through one."""
+
+    @staticmethod
+    def format_meter(n: float, total: float, elapsed: float, ncols: int | None = None, postfix: Any = None, **how: Any) -> str:
+        """The bar as text. What a task shows beside its steps is a row of numbers with commas and spaces between them, the most
+        important ones first."""
+        parts = str(postfix).split(", ") if postfix else []
+        forms: list[tuple[str | None, int]] = [(how.pop("bar_format", None), len(parts))]
+        if total is None:
+            forms += [(OPEN, kept) for kept in range(len(parts), -1, -1)]
+        else:
+            forms += [(MARKED, kept) for kept in range(len(parts), 1, -1)]
+            forms += [(SHORT, kept) for kept in range(min(len(parts), 2), -1, -1)] + [(COUNT, 0)]
+        for form, kept in forms:
+            shown = {**how, "bar_format": form, "postfix": ", ".join(parts[:kept]) or None}
+            text = tqdm.format_meter(n, total, elapsed, None, **shown)
+            marks = form in (None, MARKED) and total is not None
+            if not ncols or len(text) - (TQDM_BAR - LEAST_BAR if marks else 0) <= ncols:
+                break
+        return str(tqdm.format_meter(n, total, elapsed, ncols, **shown))
+
+
 class Lines:
-    """Shows progress as lines on standard error: one for every text, and otherwise one every ten seconds."""
+    """Shows progress as lines on standard error: one for every text, and otherwise one every ten seconds. A line that would be
+    too wide leaves out the last parts of the text."""
 
     def __init__(self, what: str, total: int | None, unit: str, initial: int = 0):
         self.what = what
@@ -99,7 +130,10 @@ class Lines:
         if self.total is not None and self.done > self.initial:
             seconds = self.spent / (self.done - self.initial) * (self.total - self.done)
             left = f", {tqdm.format_interval(seconds)} left"
-        print(f"{self.what}: {self.unit} {self.done:,}{of}{more}{left}", file=sys.stderr, flush=True)
+        begin = f"{self.what}: {self.unit} {self.done:,}{of}"
+        while ", " in more[2:] and len(begin + more + left) > WIDEST_LINE:
+            more = more.rpartition(", ")[0]
+        print(f"{begin}{more}{left}", file=sys.stderr, flush=True)
 
     def __enter__(self) -> Lines:
         return self

@@ -70,7 +70,7 @@ def check_known(value: Mapping[str, Any], known: Container[str], name: str = "")
     for key, item in value.items():
         if key not in known and item not in _OFF:
             unknown = f"{_joined(name, shortened(str(key), 40))} is {_shown(item)}"
-            raise OtherVersion(f"{unknown}, which this version does not know; a later one may")
+            raise OtherVersion(f"{unknown}, which this version does not know: use the version that wrote it, or a later one")
 
 
 def check_fields(config: Any) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,6 +15,7 @@ from tinyformer.settings import settings_from
 from tinyformer.training.runs import RunFolder
 from tinyformer.training.tensorboard import TensorBoardLogger
 from tinyformer.training.trainer import Trainer
+from tinytensor.wording import counted
 
 if TYPE_CHECKING:
     from tinyformer.tokenizers import Tokenizer
@@ -65,29 +68,50 @@ class RunSetup:
         part: Settings = self._parts[name]
         for field, value in found.items():
             if field.endswith("vocab_size") and getattr(part, field) != value:
-                raise UserError(f"{self.folder.tokenizer} has {value} tokens, but the model has {getattr(part, field)}")
+                raise UserError(
+                    f"{self.folder.tokenizer} has {counted(value, 'token')}, but the model has {getattr(part, field)}"
+                )
         return part
 
-    def text(self, path: str | None) -> tuple[str, TextSource]:
-        """The text at ``path``, and where it came from.
+    def text(self, path: str | None, field: str | None = None) -> tuple[str, TextSource]:
+        """The text at ``path``, or a ``field`` of the records there, and where it came from.
 
         Without a path it is Tiny Shakespeare, and for a resumed run the text that it was trained on. Raises UserError where a
         resumed run was trained on another text.
         """
         if self.is_resumed:
             source = self.folder.read_part("data", TextSource)
-            return source.read_again(self.folder.path, path), source
-        text, source = open_text(path)
-        self._parts["data"] = source
+            return source.read_again(self.folder.path, path or self._as_found(source.path), field), source
+        text, source = open_text(path, field=field)
+        self._parts |= {"data": source, "started_in": self._here()}
         return text, source
 
     def files(self, kind: type[Settings]) -> Settings:
         """The files that the flags name, as a dataclass of paths. Where they name none, a resumed run has its own."""
         files = settings_from(kind, vars(self._arguments))
         if self.is_resumed:
-            return files if files != kind() else self.folder.read_part("files", kind)
-        self._parts["files"] = files
+            if files != kind():
+                return files
+            files = self.folder.read_part("files", kind)
+            found = {name: self._as_found(path) for name, path in vars(files).items()}
+            return dataclasses.replace(files, **found)  # type: ignore[type-var]
+        self._parts |= {"files": files, "started_in": self._here()}
         return files
+
+    def _here(self) -> str:
+        """The working folder, as seen from the run's folder: paths that the user gives begin in it."""
+        try:
+            return os.path.relpath(os.path.realpath("."), os.path.realpath(self.folder.path))
+        except ValueError:  # they are on different drives
+            return os.path.realpath(".")
+
+    def _as_found(self, path: str | None) -> str | None:
+        """A path that the run was given, as it is found now: the run may be resumed in another working folder."""
+        base = self.folder.read_settings().get("started_in")
+        if path is None or not isinstance(base, str):  # runs of early versions do not say where they began
+            return path
+        there = os.path.join(os.path.realpath(self.folder.path), base, path)
+        return os.path.normpath(there) if os.path.exists(there) else path
 
     def check_data(self, what: str, data: object) -> None:
         """Raise UserError where a resumed run was trained on other data. ``what`` names them in the message, in the plural."""

@@ -12,7 +12,8 @@ from tinyformer.models.bert import BertConfig, BertForMaskedLM
 from tinyformer.models.gpt import GPT, GPTConfig
 from tinyformer.models.recurrent import CELLS, RecurrentConfig, RecurrentLM
 from tinyformer.tokenizers import Tokenizer, load_tokenizer
-from tinyformer.training.runs import RunFolder, load_weights, made_by
+from tinyformer.training.makers import made_by
+from tinyformer.training.runs import RunFolder, load_weights
 from tinyformer.translation import Model, Translator, trained_translator
 
 

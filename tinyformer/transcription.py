@@ -31,22 +31,31 @@ class Heard:
 
 
 class Transcriber:
-    """An encoder-decoder that reads the features of recordings, and writes keys. Raises SettingError if it has fewer learned
-    positions than the longest recording needs."""
+    """An encoder-decoder that reads the features of recordings, and writes keys."""
 
     def __init__(self, model: Transformer, task: DialTask):
         self.model = model
         self.task = task
-        config = model.config
-        positions = max(math.ceil((1 + task.longest // MEL.hop) / config.source_stride), task.most + 1)
+
+    def check_positions(self) -> None:
+        """Raise SettingError if the model has fewer learned positions than the longest recording needs."""
+        config = self.model.config
+        positions = max(math.ceil((1 + self.task.longest // MEL.hop) / config.source_stride), self.task.most + 1)
         if config.positions == "learned" and config.max_length < positions:
             raise SettingError(f"max_length must be at least {positions}, for the longest recording, not {config.max_length}")
 
+    @property
+    def longest(self) -> int:
+        """The number of samples in the longest recording that the model can read."""
+        config = self.model.config
+        read = config.max_length * config.source_stride * MEL.hop - 1 if config.positions == "learned" else self.task.longest
+        return min(self.task.longest, read)
+
     def check_length(self, samples: Any, name: object) -> None:
         """Raise UserError if a recording is longer than any that the model can have learned from."""
-        if len(samples) > self.task.longest:
+        if len(samples) > self.longest:
             raise UserError(
-                f"{name} lasts {len(samples) / RATE:.1f} s, longer than the {self.task.longest / RATE:.1f} s that the model "
+                f"{name} lasts {len(samples) / RATE:.1f} s, longer than the {self.longest / RATE:.1f} s that the model "
                 "has learned to hear: cut it into pieces"
             )
 

@@ -31,6 +31,7 @@ from tinyformer.tokenizers.special import BEGIN, END, PADDING
 from tinyformer.tokenizers.texts import token_texts
 from tinyformer.training.runs import RunFolder, load_weights
 from tinytensor import Tensor
+from tinytensor.wording import counted
 
 # What is translated together: at most so many sentences, with room in memory for at most so many tokens of all beams.
 SENTENCES_AT_ONCE = 64
@@ -135,7 +136,8 @@ class Translator:
         ids = [int(i) for i in self.tokenizer.encode(text)]
         if len(ids) > self.task.max_tokens:
             raise UserError(
-                f"the sentence has {len(ids)} tokens, more than the {self.task.max_tokens} that this model translates"
+                f"the sentence has {counted(len(ids), 'token')}, more than the {self.task.max_tokens} that this model "
+                "translates"
             )
         return [*ids, self.specials.end]
 

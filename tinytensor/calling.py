@@ -16,6 +16,7 @@ from tinytensor.checks import calling_line, check_not_masked
 from tinytensor.engine import Node, check_finite
 from tinytensor.missing import unknown_argument
 from tinytensor.modes import Modes, modes
+from tinytensor.wording import counted
 
 if TYPE_CHECKING:
     from tinytensor.op import Op
@@ -68,7 +69,7 @@ def bind(op: Op, args: tuple[Any, ...], settings: dict[str, Any]) -> list[Any]:
 def _in_order(op: Op, args: tuple[Any, ...], settings: dict[str, Any]) -> list[Any]:
     given = len(args)
     if given > len(op.names):
-        raise TypeError(f"{op.name}() takes {len(op.names)} arguments, but {given} were given")
+        raise TypeError(f"{op.name}() takes {counted(len(op.names), 'argument')}, but {given} were given")
     arguments = [*args, *op.defaults[given:]]
     for name, value in settings.items():
         place = op.places.get(name, -1)

@@ -19,6 +19,7 @@ from tinytensor.backend import host, is_host_array, xp
 from tinytensor.capturing import CaptureError, Number, Step
 from tinytensor.nn.hooks import any_hooks
 from tinytensor.tensor import Tensor
+from tinytensor.wording import counted
 
 Result = TypeVar("Result")  # of a step
 _WARM_UPS = 3  # steps that run before: they compile kernels, choose algorithms, and make the optimizer's state
@@ -108,7 +109,7 @@ class capture(Generic[Result]):
 
     def _take(self, inputs: tuple[Any, ...]) -> None:
         if len(inputs) != len(self._inputs):
-            raise CaptureError(f"the captured step takes {len(self._inputs)} inputs, not {len(inputs)}")
+            raise CaptureError(f"the captured step takes {counted(len(self._inputs), 'input')}, not {len(inputs)}")
         for i, (value, each) in enumerate(zip(inputs, self._inputs)):
             each.take(value, i)
 

@@ -21,6 +21,7 @@ from tinytensor.arguments import checked
 from tinytensor.backend import Array, bfloat16, from_numpy, host
 from tinytensor.memory import host_memory
 from tinytensor.tensor import Tensor
+from tinytensor.wording import counted
 
 PathLike = str | os.PathLike[str]
 
@@ -109,9 +110,9 @@ def _read_header(path: PathLike, file: BinaryIO) -> bytes:
     length = int.from_bytes(beginning, "little")
     size = os.fstat(file.fileno()).st_size
     if size > (host_memory() or size):
-        raise FileError(f"{path} does not fit in memory: it has {size:,} bytes")
+        raise FileError(f"{path} does not fit in memory: it has {counted(size, 'byte')}")
     if size < 8 or length > min(size - 8, _LONGEST_HEADER):
-        raise _not_whole(path, f"a header of {length:,} bytes cannot be in a file of {size:,}")
+        raise _not_whole(path, f"a header of {counted(length, 'byte')} cannot be in a file of {size:,}")
     return beginning + file.read(length)
 
 
@@ -172,7 +173,9 @@ def _packed(described: Mapping[str, Any]) -> bytes:
     text = json.dumps(described, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
     text += b" " * (-len(text) % 8)
     if len(text) > _LONGEST_HEADER:
-        raise ValueError(f"names and metadata of {len(text):,} bytes are too long for a file: it can have {_LONGEST_HEADER:,}")
+        raise ValueError(
+            f"names and metadata of {counted(len(text), 'byte')} are too long: a file can have {_LONGEST_HEADER:,}"
+        )
     return len(text).to_bytes(8, "little") + text
 
 
@@ -290,7 +293,7 @@ def _readable(path: PathLike) -> Iterator[BinaryIO]:
     except OSError as error:
         raise FileError(f"{path} cannot be read: {error.strerror or error}") from None
     except MemoryError:
-        raise FileError(f"{path} does not fit in memory: it has {os.path.getsize(path):,} bytes") from None
+        raise FileError(f"{path} does not fit in memory: it has {counted(os.path.getsize(path), 'byte')}") from None
 
 
 def _open(path: PathLike) -> BinaryIO:

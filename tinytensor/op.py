@@ -30,6 +30,7 @@ from tinytensor.arguments import kinds_of
 from tinytensor.backend import Array, default_dtype, is_array, is_floating, no_warnings, wide, xp
 from tinytensor.calling import call, explain, wrap
 from tinytensor.missing import names_of as _names_of
+from tinytensor.wording import counted
 
 if TYPE_CHECKING:
     from tinytensor.engine import Node
@@ -216,7 +217,8 @@ class Op:
             gradients: Sequence[Any] = self.rules[name](*[saved[n] for n in self.needs[name]])
             if len(gradients) != len(node.parents):
                 raise ValueError(
-                    f"the gradient rule of {self.name!r} returned {len(gradients)} gradients for {len(node.parents)} operands: "
+                    f"the gradient rule of {self.name!r} returned {counted(len(gradients), 'gradient')} for "
+                    f"{counted(len(node.parents), 'operand')}: "
                     "it must return one for each (or None)"
                 )
         else:

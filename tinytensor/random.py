@@ -19,6 +19,7 @@ from tinytensor.kernels.numpy.dropout import RandomKey
 from tinytensor.missing import names_of as _names_of
 from tinytensor.modes import Switched, modes
 from tinytensor.tensor import Tensor
+from tinytensor.wording import counted
 
 __all__ = [
     "bernoulli", "copied", "generator", "get_state", "integers", "multinomial", "normal", "permutation", "random_key", "seed",
@@ -251,7 +252,7 @@ def _check_weights(weights: Any, num_samples: int, replacement: bool) -> None:
     fewest = min((weights > 0).sum(-1).reshape(-1).tolist(), default=needed)
     if fewest < needed:
         remedy = "" if replacement else ": draw fewer, or with replacement=True"
-        raise ValueError(f"multinomial needs {needed} weights above 0 in each row, and a row has {fewest}{remedy}")
+        raise ValueError(f"multinomial needs {counted(needed, 'weight')} above 0 in each row, and a row has {fewest}{remedy}")
 
 
 def _with_replacement(rows: Any, count: int) -> Any:

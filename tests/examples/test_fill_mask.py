@@ -187,7 +187,7 @@ def test_a_setting_that_cannot_be_is_refused_at_the_start(program: Program) -> N
 def test_a_classifier_that_fails_names_its_own_learning_rate(program: Program) -> None:
     result = program(*FIRST_RUN, "--classify-learning-rate", "1e30")
     assert result.returncode == 2
-    assert "a lower --classify-learning-rate " in result.stderr
+    assert "a lower --classify-learning-rate\n" in result.stderr
 
 
 # ---------------------------------------------------------------------------------------------- the example as a module
@@ -272,4 +272,16 @@ def test_words_that_become_unk_are_counted_and_a_text_of_such_words_is_refused(p
     (program.folder / "text.txt").write_text(f"{text} {'a' * 150} {'b' * 101}\n", encoding="utf-8")
     assert "\n2 of them are [UNK]: words of over 100 characters" in program.good(*FIRST_RUN)
     (program.folder / "text.txt").write_text(f"{'a' * 150} " * 3000, encoding="utf-8")
-    assert "tokens can be hidden" in program.bad(*FIRST_RUN, "--overwrite")
+    message = program.bad(*FIRST_RUN, "--overwrite")
+    assert message.startswith("all 3,000 tokens of the text are special, such as [UNK] for a word that is too long")
+
+
+def test_words_that_a_trained_model_reads_as_unk_are_named(copied: Program) -> None:
+    long = "x" * 101
+    result = copied("fill", "--out", "run", f"the {long} [MASK]", f"[UNK] 狗 {long} [MASK]", "the fox [MASK]")
+    assert result.returncode == 0 and result.stdout.count(" %") == 15
+    assert result.stderr == (
+        "(2 words are too long for this model, or with characters that it does not know, and read as [UNK]: "
+        f"'{'x' * 27}...', '狗')\n"
+    )
+    assert copied("fill", "--out", "run", "the [UNK] [MASK]").stderr == ""

@@ -32,7 +32,7 @@ from tinyformer.command_line import (
     typed_lines,
 )
 from tinyformer.data.pair_files import PairFiles
-from tinyformer.errors import SettingError, UserError, plain_errors
+from tinyformer.errors import SettingError, UserError, note_command, plain_errors
 from tinyformer.files import read_json, write_json
 from tinyformer.settings import changed_settings, is_changeable, one_of, setting, settings_from
 from tinyformer.training.runs import RunFolder
@@ -381,8 +381,28 @@ def test_piped_lines(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
 @pytest.mark.parametrize("read", [piped_lines, lambda: list(typed_lines("Type a line."))])
 def test_an_input_that_is_no_text(read, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"one\ncaf\xe9\n"), encoding="utf-8"))
-    with pytest.raises(UserError, match="the input is not utf-8 text: convert it"):
+    with pytest.raises(UserError, match="the input is not utf-8 text: convert it, as in iconv -f LATIN1 -t UTF-8"):
         read()
+
+
+IN_ASCII = {"PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "LC_ALL": "C"}
+
+
+@pytest.mark.parametrize("settings", [{}, {"PYTHONIOENCODING": "ascii"}])
+def test_pipes_are_utf8_where_the_locale_is_ascii(settings: dict[str, str]) -> None:
+    """Unless the user says otherwise: Python itself would decode them as ASCII."""
+    code = (
+        "from tinyformer.errors import plain_errors\nfrom tinyformer.command_line import piped_lines\n"
+        "with plain_errors(): print(*piped_lines())"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **IN_ASCII, **settings}, input="Fr\u00fchling \u65e5\u672c\n".encode(),
+        capture_output=True, check=False,
+    )  # fmt: skip
+    if settings:
+        assert (result.returncode, result.stdout) == (2, b"") and b"the input is not ascii text" in result.stderr
+    else:
+        assert (result.returncode, result.stdout.decode()) == (0, "Fr\u00fchling \u65e5\u672c\n"), result.stderr
 
 
 # ---------------------------------------------------------------------------------------------------------- files
@@ -407,8 +427,8 @@ def test_what_json_cannot_hold_leaves_the_old_file(tmp_path: Path) -> None:
 
 
 LESS = (
-    "A lower --batch-size (more --gradient-accumulation-steps make up for it), --block-size, --beam or a smaller model "
-    "needs less; no checkpoint was touched."
+    "A lower --batch-size (more --gradient-accumulation-steps make up for it), --block-size, --window, --beam or a smaller "
+    "model may help; no checkpoint was touched."
 )
 
 
@@ -430,6 +450,7 @@ LESS = (
     ],
 )
 def test_a_users_mistake_is_a_line_and_status_2(error: Exception, message: str, capsys) -> None:
+    note_command(None)  # as where no command line was read
     with pytest.raises(SystemExit) as caught, plain_errors():
         raise error
     assert caught.value.code == 2

@@ -99,7 +99,7 @@ def test_discounts_are_estimated_or_half_of_the_count() -> None:
 @pytest.mark.parametrize(
     ("ids", "order", "message"),
     [
-        ([0, 1], 2, "2 tokens are too few for a model of order 2: pass a longer text"),
+        ([0, 1], 2, "a text of 2 tokens is too short for a model of order 2: pass a longer text"),
         ([0, 1, 2], -1, "order=-1 is not a number of tokens: choose 0 or more"),
         ([0, 1, 5], 1, "the token id 5 is outside of the vocabulary: its ids are 0 to 2"),
         ([0, 1.5, 1], 1, "token ids are integers, not float64"),
@@ -113,7 +113,7 @@ def test_kneser_ney_refuses(ids: object, order: int, message: str) -> None:
 
 def test_texts_that_cannot_be_judged() -> None:
     model = KneserNey([0, 1, 2, 0, 1], 2, 3)
-    with pytest.raises(UserError, match="a text of 1 tokens has no token to predict"):
+    with pytest.raises(UserError, match="a text of 1 token has no token to predict"):
         model.loss([0])
     with pytest.raises(UserError, match="a text of 2 tokens has none after 2 others"):
         model.unseen([0, 1])
@@ -132,7 +132,7 @@ def test_a_transition_table_counts_within_sentences() -> None:
     pairs = TransitionTable([[0, 1, 0, 2], [2, 1]], 3, order=2)
     np.testing.assert_allclose(pairs.predict([2, 0, 1]).numpy(), [1, 0, 0])
     np.testing.assert_allclose(pairs.predict([2, 1]).numpy(), [0, 0, 0])  # nothing ever came after it
-    with pytest.raises(UserError, match="a context of 1 tokens is too short for order 2"):
+    with pytest.raises(UserError, match="a context of 1 token is too short for order 2"):
         pairs.predict([1])
     with pytest.raises(UserError, match="order=0 is not a number of tokens"):
         TransitionTable([[0]], 1, order=0)

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from tinyformer import progress
-from tinyformer.progress import Lines, show_progress
+from tinyformer.progress import Lines, TerminalBar, show_progress
 
 TASK = """
 from tinyformer.progress import show_progress
@@ -118,6 +118,14 @@ def test_without_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(show_progress("training", 3, "step"), Lines)
 
 
+def test_a_line_in_a_file_is_no_wider_than_a_page(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Lines("training", 1_000_000, "step", initial=999_000)
+    steps(lines, clock, 1, 0.5)
+    lines.set_postfix_str("loss 4.327, val 4.325, 1008 ms/step, 197,681 tokens/s")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == "training: step 999,001 of 1,000,000, loss 4.327, val 4.325, 08:19 left"
+
+
 # ------------------------------------------------------------------------------------------------------- in a notebook
 
 
@@ -184,3 +192,21 @@ def test_a_terminal_gets_a_bar() -> None:
     assert "6/6" in last
     assert "loss 6.5" in last
     assert b"training: step 4 of 6" not in shown.getvalue()
+
+
+NUMBERS = "loss 4.327, val 4.325, 1008 ms/step, 197,681 tokens/s"
+
+
+@pytest.mark.parametrize("total", [2000, None])
+@pytest.mark.parametrize("columns", [20, 40, 60, 61, 62, 70, 79, 80, 81, 100, 120, 200])
+def test_a_bar_never_cuts_a_number(columns: int, total: int | None) -> None:
+    how = {"prefix": "training: ", "unit": "step", "postfix": NUMBERS}
+    bar = TerminalBar.format_meter(1234, total, 1244.0, columns, **how)
+    assert len(bar) <= columns
+    shown = [part.strip() for part in bar.rstrip("]").split("[")[-1].split(", ")]
+    whole = {"loss 4.327", "val 4.325", "1008 ms/step", "197,681 tokens/s", "1.01s/step"}
+    assert all(part in whole for part in shown[1:]), bar
+    assert "1234" in bar
+    if total and columns >= 60:
+        assert shown[1:3] == ["loss 4.327", "val 4.325"] or len(shown) > 3, bar
+    assert "tokens/s" in bar or columns < 100

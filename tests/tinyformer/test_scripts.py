@@ -78,7 +78,7 @@ def settings_of(run: str) -> dict[str, Any]:
 def test_a_new_run_has_the_scripts_defaults_and_the_flags_over_them(capsys: pytest.CaptureFixture[str]) -> None:
     trainer = train(parse(*NEW, "--d-model", "12", "--learning-rate", "0.01"))
     settings = settings_of("run")
-    assert list(settings) == ["model", "training", "data", "sha256"]
+    assert list(settings) == ["model", "training", "data", "started_in", "sha256"]
     assert (settings["model"]["d_model"], settings["model"]["block_size"], settings["model"]["vocab_size"]) == (12, 4, 28)
     assert (settings["training"]["learning_rate"], settings["training"]["steps"]) == (0.01, 4)
     assert settings["training"]["beta1"] == TrainingConfig().beta1

@@ -55,12 +55,22 @@ def test_what_it_listened_to() -> None:
 def test_recordings_that_are_too_long() -> None:
     transcriber = make()
     transcriber.check_length(np.zeros(TASK.longest), "this")
-    with pytest.raises(UserError, match=r"this lasts 9\.0 s, longer than the 2\.7 s that the model has learned to hear"):
-        transcriber.check_length(np.zeros(9 * RATE), "this")
+    with pytest.raises(UserError, match=r"this lasts 19\.0 s, longer than the 15\.0 s that the model has learned to hear"):
+        transcriber.check_length(np.zeros(19 * RATE), "this")
 
 
 def test_learned_positions_must_be_enough() -> None:
     positions = -(-(1 + TASK.longest // MEL.hop) // 4)
-    make(positions="learned", max_length=positions).transcribe([np.zeros(TASK.longest)])
+    enough = make(positions="learned", max_length=positions)
+    enough.check_positions()
+    enough.transcribe([np.zeros(enough.longest)])
+    assert enough.longest == TASK.longest
     with pytest.raises(SettingError, match=f"max_length must be at least {positions}, for the longest recording"):
-        make(positions="learned", max_length=positions - 1)
+        make(positions="learned", max_length=positions - 1).check_positions()
+
+
+def test_a_model_that_learned_fewer_positions_reads_shorter_recordings() -> None:
+    few = make(positions="learned", max_length=20)
+    few.transcribe([np.zeros(few.longest)])
+    with pytest.raises(UserError, match=r"longer than the 0\.8 s that"):
+        few.check_length(np.zeros(few.longest + 1), "this")

@@ -16,6 +16,7 @@ from tinyformer.errors import SettingError
 from tinyformer.schema import check_fields
 from tinyformer.settings import at_least, one_of
 from tinytensor.backend import host
+from tinytensor.wording import counted
 
 LEAST_POWER = 1e-10  # the power whose logarithm stands for silence, as in librosa and torchaudio
 PADDINGS = ("zero", "reflect")
@@ -37,7 +38,7 @@ def frames(samples: Any, size: int, hop: int, padding: str = "zero") -> Any:
     """
     half = size // 2
     if not len(samples) or (padding == "reflect" and len(samples) <= half):
-        raise ValueError(f"{len(samples)} samples are too few for frames of {size} with {padding} padding")
+        raise ValueError(f"{counted(len(samples), 'sample')}: too few for frames of {size} with {padding} padding")
     padded = host.pad(samples, half, mode="reflect" if padding == "reflect" else "constant")
     return host.lib.stride_tricks.sliding_window_view(padded, size)[::hop]
 

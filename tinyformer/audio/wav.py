@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from tinyformer.audio.samples import one_row
-from tinyformer.data.reading import check_file, read_bytes
+from tinyformer.data.files import check_file, read_bytes
 from tinyformer.errors import UserError
 from tinyformer.memory import check_fits
 from tinytensor.backend import host
 from tinytensor.io import atomic_write
+from tinytensor.wording import counted
 
 FULL_SCALE = 32768  # the 16-bit integer that stands for 1.0
 SAMPLE_BYTES = 2
@@ -91,7 +92,7 @@ def _check_format(path: str | Path, description: memoryview, rate: int) -> None:
     if channels != 1:
         raise UserError(f"{path} has {channels} channels, not one: {_remedy(path, rate)}")
     if found != rate:
-        raise UserError(f"{path} has {found:,} samples a second, not {rate:,}: {_remedy(path, rate)}")
+        raise UserError(f"{path} has {counted(found, 'sample')} a second, not {rate:,}: {_remedy(path, rate)}")
 
 
 def _check_length(path: str | Path, announced: int, there: int, rate: int) -> None:
@@ -99,10 +100,10 @@ def _check_length(path: str | Path, announced: int, there: int, rate: int) -> No
     if there and (announced == 0 or announced >= max(ENDLESS, there + 1)):
         raise UserError(f"{path} does not say how long it is, as if it was written to a pipe: {_remedy(path, rate)}")
     if announced % SAMPLE_BYTES:
-        raise _broken(path, f"{announced:,} bytes are no whole number of 16-bit samples")
+        raise _broken(path, f"{counted(announced, 'byte')} make no whole number of 16-bit samples")
     if there < announced:
         have, of = there // SAMPLE_BYTES, announced // SAMPLE_BYTES
-        raise UserError(f"{path} is cut short: it has {have:,} of the {of:,} samples that it announces")
+        raise UserError(f"{path} is cut short: it has {have:,} of the {counted(of, 'sample')} that it announces")
     if not announced:
         raise UserError(f"{path} has no samples: pass a recording that is not empty")
 

@@ -77,7 +77,10 @@ def check_batch_fits(batch_size: int, tokens: int) -> None:
     This counts only the ids and their positions in the text. A model needs far more for a batch, which is checked elsewhere.
     """
     needed = 2 * index_dtype.itemsize * int(batch_size) * int(tokens)
-    check_fits(needed, "a batch of this batch_size", "choose a smaller one", "batch_size")
+    if int(batch_size) > 1:
+        check_fits(needed, "a batch of this batch_size", "choose a smaller one", "batch_size")
+    else:
+        check_fits(needed, f"a batch of one row of {int(tokens):,} tokens", "choose shorter rows")
 
 
 def check_ids(ids: Any, vocab_size: int) -> None:

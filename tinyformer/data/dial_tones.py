@@ -1,4 +1,4 @@
-"""Telephone keys as sounds: recordings that are made from random numbers, and the keys that were pressed.
+"""Telephone keys as sounds: recordings that are made from random numbers, and the keys that were pressed; some have none.
 
 Each key of a telephone sounds as two tones, one for its row and one for its column (ITU-T Q.23).
 """
@@ -9,9 +9,11 @@ import copy
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tinyformer.audio.features import MelConfig, log_mel
+from tinyformer.data import sounds
 from tinyformer.data.batches import check_batch_fits
 from tinyformer.data.pairs import Specials
 from tinyformer.data.vector_pairs import VectorPair, VectorPairBatch, vector_pair_batch
@@ -19,6 +21,7 @@ from tinyformer.errors import SettingError, UserError
 from tinyformer.schema import check_fields
 from tinyformer.settings import at_least, check_counts, setting
 from tinytensor.backend import host
+from tinytensor.wording import counted
 
 KEYS = "0123456789*#"  # the id of a key is its place here
 SPECIALS = Specials(pad=12, start=13, end=14)
@@ -30,16 +33,26 @@ RATE = 8000  # samples a second, as on the telephone
 MEL = MelConfig(RATE, size=256, hop=80, num_mels=40)  # a vector for every 10 ms
 RANGE = 60.0  # decibels below the loudest vector at which silence begins
 
-TONE = (0.06, 0.2)  # seconds of a key, and of the silence after it; each recording has a tempo of its own
-GAP = (0.05, 0.2)
+SHORTEST, QUICK, LONGEST = (
+    0.05,
+    0.2,
+    2.0,
+)  # seconds of a key, and of the silence after it; each recording has a tempo of its own
+SLOW = 0.4  # the fraction of tones, and of silences, that may be longer than QUICK
 UNEVEN = 0.2  # the largest fraction by which a single key or silence is longer or shorter
-ENDS = (0.05, 0.4)  # seconds before the first key and after the last
+PAUSE = 1.0  # the longest pause, in seconds, that one of the silences may have besides
+ENDS = (0.05, 1.0)  # seconds before the first key and after the last
 FADE = 0.004  # seconds in which a tone begins and ends
 PITCH = 0.015  # the largest fraction by which a recording is too high or too low
 TWIST = 4.0  # the largest difference in level between the two tones of a key, in decibels
 LEVEL = (-40.0, -6.0)  # of the louder tone, in decibels below full scale
 CLEANEST = 30.0  # decibels by which tones are louder than noise, at most, where there is noise
 CLEAN = 0.2  # the fraction of recordings without noise
+NO_KEYS = 0.15  # the fraction of recordings of something else than keys
+MIXED = 0.1  # the fraction of the recordings of keys with something else before them, after them, or both
+BESIDE = (0.3, 2.0)  # seconds of that
+NOT_A_KEY = 0.04  # by which fraction a chord's frequencies differ from those of a key, at least
+AGAIN = 0.25  # the fraction of keys that repeat the one before
 LONGEST_NUMBER = 100  # keys; for longer ones a recording would take minutes
 VALIDATION_RECORDINGS = 300
 POOLED = 16  # batches that are drawn together, so that each can be of recordings of similar length
@@ -49,7 +62,7 @@ POOLED = 16  # batches that are drawn together, so that each can be of recording
 class DialTask:
     """The settings of the task. Raises SettingError for a value that is not allowed."""
 
-    fewest: int = setting(3, "the fewest keys in a recording")
+    fewest: int = setting(1, "the fewest keys in a recording")
     most: int = setting(12, "the most keys in a recording")
     snr: float = setting(0.0, "how many decibels tones are louder than noise, at least; negative where noise is louder")
     test: int = setting(1000, "new recordings to test with at the end, for each level of noise")
@@ -67,7 +80,7 @@ class DialTask:
     @property
     def longest(self) -> int:
         """The number of samples in the longest possible recording, or a few more."""
-        seconds = int(self.most) * (1 + UNEVEN) * (TONE[1] + GAP[1]) + 2 * ENDS[1]
+        seconds = (1 + UNEVEN) * _most_seconds(int(self.most)) + PAUSE + 2 * ENDS[1]
         return math.ceil(RATE * seconds) + 2 * int(self.most) + 1  # as each tone and each silence is rounded to samples
 
 
@@ -81,20 +94,65 @@ def dial(keys: str, rng: Any, snr: float | None = None) -> Any:
     noise, in decibels; None: no noise. Raises UserError for a key that telephones do not have, and for too many keys.
     """
     check_keys(keys)
-    tone, gap, speed = rng.uniform(*TONE), rng.uniform(*GAP), 1 + rng.uniform(-PITCH, PITCH)
+    (tone, gap), speed = _tempo(len(keys), rng), 1 + rng.uniform(-PITCH, PITCH)
     level, twist = 10 ** (rng.uniform(*LEVEL) / 20), rng.uniform(-TWIST, TWIST)
     heights = level * 10 ** (min(twist, 0) / 20), level * 10 ** (-max(twist, 0) / 20)  # of the row's tone and the column's
     parts = [_silence(rng.uniform(*ENDS))]
-    for key in keys:
+    paused = rng.integers(0, 2 * len(keys))  # every other recording has a pause
+    for place, key in enumerate(keys):
         count = round(RATE * tone * _uneven(rng))
         parts.append(_fade(count) * sum(h * _sine(hz * speed, count, rng) for h, hz in zip(heights, frequencies(key))))
-        parts.append(_silence(gap * _uneven(rng)))
+        parts.append(_silence(gap * _uneven(rng) + (rng.uniform(0, PAUSE) if place == paused else 0.0)))
     parts[-1] = _silence(rng.uniform(*ENDS))
     samples = host.concatenate(parts)
     if snr is not None:
         power = (heights[0] ** 2 + heights[1] ** 2) / 2
         samples += rng.standard_normal(len(samples)) * (power * 10 ** (-snr / 10)) ** 0.5
     return (samples / max(host.abs(samples).max(), 1.0)).astype(host.float32)
+
+
+def other_sound(rng: Any, shortest: float = 0.3, longest: float = 6.0) -> Any:
+    """A recording without keys, from ``shortest`` to ``longest`` seconds: silence, noise, chords, or what sounds like speech,
+    in some noise; samples as of ``dial``."""
+    seconds = rng.uniform(shortest, longest)
+    make = (sounds.noise, partial(sounds.chords, is_key=_is_key), sounds.speech)[rng.integers(0, 3)]
+    samples = make(seconds, RATE, rng)
+    if rng.random() < 0.05:
+        samples *= 0
+    power = (samples**2).mean()
+    if rng.random() >= CLEAN and power:
+        samples = samples + rng.standard_normal(len(samples)) * (power * 10 ** (-rng.uniform(0.0, CLEANEST) / 10)) ** 0.5
+    level = 10 ** (rng.uniform(*LEVEL) / 20)
+    return (samples * level / max(host.abs(samples).max(), 1e-9)).astype(host.float32)
+
+
+def among_others(samples: Any, rng: Any, most: int) -> Any:
+    """A recording with other sounds before it, after it, or both, as of someone who speaks and then dials. It stays as it is
+    where it would have more than ``most`` samples."""
+    before, after = [(True, False), (False, True), (True, True)][rng.integers(0, 3)]
+    nothing = samples[:0]
+    parts = [other_sound(rng, *BESIDE) if before else nothing, samples, other_sound(rng, *BESIDE) if after else nothing]
+    return host.concatenate(parts) if sum(map(len, parts)) <= most else samples
+
+
+def _is_key(hz: Any) -> bool:
+    """Whether frequencies may be those of a key."""
+    near = [any(abs(hz / tone - 1).min() < NOT_A_KEY for tone in tones.values()) for tones in (ROWS, COLUMNS)]
+    return all(near)
+
+
+def _most_seconds(keys: int) -> float:
+    """How long so many keys take at most, with the silences after them. Long numbers are dialed quickly."""
+    return max(10.0, 0.4 * keys)
+
+
+def _tempo(keys: int, rng: Any) -> tuple[float, float]:
+    """The seconds of a key, and of the silence after it."""
+    while True:
+        longest = [LONGEST if rng.random() < SLOW else QUICK for _ in range(2)]
+        tone, gap = (math.exp(rng.uniform(math.log(SHORTEST), math.log(most))) for most in longest)
+        if keys * (tone + gap) <= _most_seconds(keys):
+            return tone, gap
 
 
 def frequencies(key: str) -> tuple[int, int]:
@@ -110,7 +168,7 @@ def check_keys(keys: str) -> None:
     if wrong or not keys:
         raise UserError(f"there is no key {wrong[0]!r}: use {KEYS}" if wrong else f"no keys are given: use {KEYS}")
     if len(keys) > LONGEST_NUMBER:
-        raise UserError(f"the number has {len(keys)} keys: choose at most {LONGEST_NUMBER}")
+        raise UserError(f"the number has {counted(len(keys), 'key')}: choose at most {LONGEST_NUMBER}")
 
 
 def _sine(hz: float, count: int, rng: Any) -> Any:
@@ -142,8 +200,12 @@ def features(samples: Any) -> Any:
 
 
 def random_keys(task: DialTask, rng: Any) -> str:
-    """A number of random length."""
-    return "".join(KEYS[i] for i in rng.integers(0, len(KEYS), rng.integers(task.fewest, task.most + 1)))
+    """A number of random length. Often a key comes several times in a row: these are the hardest to count."""
+    count = rng.integers(task.fewest, task.most + 1)
+    drawn, again = rng.integers(0, len(KEYS), count), rng.random(count) < AGAIN
+    for i in range(1, count):
+        drawn[i] = drawn[i - 1] if again[i] else drawn[i]
+    return "".join(KEYS[i] for i in drawn)
 
 
 def ids_of(keys: str) -> list[int]:
@@ -196,9 +258,14 @@ class DialBatches:
         self._place = 0
 
     def _pair(self, rng: Any) -> VectorPair:
+        if rng.random() < NO_KEYS:
+            return features(other_sound(rng)), []
         keys = random_keys(self.task, rng)
         snr = None if rng.random() < CLEAN else rng.uniform(self.task.snr, CLEANEST)
-        return features(dial(keys, rng, snr)), ids_of(keys)
+        samples = dial(keys, rng, snr)
+        if rng.random() < MIXED:
+            samples = among_others(samples, rng, self.task.longest)
+        return features(samples), ids_of(keys)
 
     def validation_batches(self) -> Iterator[VectorPairBatch]:
         """Batches of the recordings to validate with, sorted by length."""

@@ -11,6 +11,7 @@ from tinyformer.data.batches import Batch, check_batch_fits, check_fraction, che
 from tinyformer.errors import SettingError, UserError
 from tinyformer.settings import check_counts
 from tinytensor.backend import host
+from tinytensor.wording import counted
 
 IGNORED = -100  # the target of a token that is not hidden: cross_entropy leaves it out
 
@@ -80,10 +81,12 @@ class MaskedBatches:
     ):
         check_counts(window=window, batch_size=batch_size)
         check_fraction(validation_fraction)
+        _check_can_be_hidden(ids, masking, "of the text")  # which a longer text, or smaller windows, would not change
         cut = int(len(ids) * (1.0 - validation_fraction))
         if min(cut, len(ids) - cut) < window:
+            smaller = ", or a smaller window" if min(cut, len(ids) - cut) else ""
             raise SettingError(
-                f"the text has {len(ids)} tokens, too few for windows of {window}: use a longer one, or a smaller window",
+                f"the text has {counted(len(ids), 'token')}, too few for windows of {window}: use a longer one{smaller}",
                 "window",
             )
         check_batch_fits(batch_size, window + 2)
@@ -96,6 +99,10 @@ class MaskedBatches:
         self.batch_size = batch_size
         self.seed = seed
         self._rng = host.random.default_rng(seed)
+        _check_can_be_hidden(self.training, masking, "to train on")
+        _check_can_be_hidden(
+            self.validation[: len(self.validation) // window * window], masking, "to validate with, at its end,"
+        )
         self._starts = self._starts_of(self.training, 1)
         self._validation_starts = self._starts_of(self.validation, window)
 
@@ -105,13 +112,7 @@ class MaskedBatches:
         starts = host.arange(0, len(ids) - self.window + 1, every, dtype=small)
         ordinary = host.zeros(len(ids) + 1, small)
         host.cumsum(~host.isin(ids, self.masking.special), out=ordinary[1:])
-        found = starts[ordinary[self.window :][starts] > ordinary[starts]]
-        if not len(found):
-            raise UserError(
-                f"none of {len(ids):,} tokens can be hidden, as all are special, such as [UNK] for a word that is too long or "
-                "has unknown characters: use another text"
-            )
-        return found
+        return starts[ordinary[self.window :][starts] > ordinary[starts]]
 
     def sample(self) -> MaskedBatch:
         """The next training batch."""
@@ -142,3 +143,12 @@ class MaskedBatches:
     def set_state(self, state: dict[str, Any]) -> None:
         """Continue from a state that ``get_state`` returned."""
         self._rng.bit_generator.state = state
+
+
+def _check_can_be_hidden(ids: Any, masking: Masking, which: str) -> None:
+    """Raise UserError if there are ids, but none can be hidden."""
+    if len(ids) and host.isin(ids, masking.special).all():
+        raise UserError(
+            f"all {counted(len(ids), 'token')} {which} are special, such as [UNK] for a word that is too long or has "
+            "unknown characters: none can be hidden. Use another text"
+        )

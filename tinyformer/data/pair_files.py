@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tinyformer.data.pairs import Pair, read_tsv, read_two_files, split_pairs, without_empty
-from tinyformer.errors import UserError
+from tinyformer.data.pair_columns import read_tsv
+from tinyformer.data.pairs import Pair, read_two_files, split_pairs, without_empty
+from tinyformer.errors import SettingError, UserError
+from tinytensor.wording import counted
 
 
 @dataclass(frozen=True)
@@ -38,8 +40,20 @@ class PairFiles:
         own = [self._read(part, lowercase) for part in ("validation_", "test_")]
         if not pairs:
             raise UserError("there are no sentences to train on: give --data, or --source and --target")
-        wanted = [count for count, found in zip((validation, test), own) if not found]
-        training, *held_out = split_pairs(pairs, wanted)
+        wanted = {name: count for name, count, found in zip(("validation", "test"), (validation, test), own) if not found}
+        different = list(dict.fromkeys(pairs))
+        if len(different) < len(pairs):
+            repeated = counted(len(pairs) - len(different), "pair")
+            print(f"{self.data or self.source}: left out {repeated} that had come before, {len(different):,} are different")
+        try:
+            training, *held_out = split_pairs(different, list(wanted.values()))
+        except UserError as error:
+            most = len({source for source, _ in different}) - 1
+            if most < len(wanted):
+                raise UserError(f"{error}. Give more pairs, or files to validate and to test with") from None
+            names = " and ".join(wanted)
+            together = "together " if len(wanted) > 1 else ""
+            raise SettingError(f"{error}. Choose smaller {names}: {together}at most {most:,}", *wanted) from None
         return [training, *(found or held_out.pop(0) for found in own)]
 
     def _read(self, part: str, lowercase: bool) -> list[Pair]:
@@ -57,7 +71,7 @@ class PairFiles:
         if not pairs:
             raise UserError(f"{data or source} has no pair of sentences: every line is empty on one side")
         if empty:
-            print(f"{data or source}: {empty} pairs with an empty side are left out")
+            print(f"{data or source}: left out {counted(empty, 'pair')} with an empty side")
         return pairs
 
 

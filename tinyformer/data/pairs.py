@@ -12,12 +12,13 @@ from typing import Any
 
 import tinytensor as tt
 from tinyformer.data.batches import Rows, padded
-from tinyformer.data.reading import READING, check_file, decoded, read_bytes
+from tinyformer.data.files import READING, check_file, decoded, read_bytes
 from tinyformer.errors import UserError
 from tinyformer.memory import check_fits
 from tinyformer.settings import check_counts
 from tinytensor import Tensor
 from tinytensor.backend import host
+from tinytensor.wording import counted
 
 Pair = tuple[str, str]
 
@@ -60,27 +61,13 @@ def _unpacked(path: str | Path) -> bytearray:
     return content
 
 
-def read_tsv(path: str | Path) -> list[Pair]:
-    """Pairs from a file with a sentence, a tab and its translation on each line. Further columns are ignored. Raises UserError
-    for a line without a tab."""
-    pairs = []
-    for number, line in enumerate(read_lines(path), start=1):
-        columns = line.rstrip("\r").split("\t")
-        if len(columns) < 2:
-            if not line.strip():
-                columns = ["", ""]
-            else:
-                raise UserError(f"{path}, line {number}: no tab between a sentence and its translation")
-        pairs.append((columns[0].strip(), columns[1].strip()))
-    return pairs
-
-
 def read_two_files(source: str | Path, target: str | Path) -> list[Pair]:
     """Pairs from two files, line by line. Raises UserError if the files have different numbers of lines."""
     sources, targets = read_lines(source), read_lines(target)
     if len(sources) != len(targets):
         raise UserError(
-            f"{source} has {len(sources)} lines and {target} {len(targets)}: each line must be the other's translation"
+            f"{source} has {counted(len(sources), 'line')} and {target} {len(targets)}: each line must be the other's "
+            "translation"
         )
     return [(s.strip(), t.strip()) for s, t in zip(sources, targets)]
 
@@ -95,8 +82,8 @@ def split_pairs(pairs: Sequence[Pair], held_out: Sequence[int], seed: int = 0) -
     """Shuffle the pairs and split them. Returns the training pairs, and then for each number in ``held_out`` a part with at
     least so many pairs.
 
-    All translations of a source sentence go to the same part: otherwise training would see answers of the held-out parts.
-    Raises UserError if there are too few pairs.
+    All translations of a source sentence go to the same part: otherwise training would see answers of the held-out parts. A
+    pair that is there twice counts once. Raises UserError if there are too few pairs.
     """
     groups: dict[str, list[Pair]] = {}
     for pair in dict.fromkeys(pairs):
@@ -109,19 +96,20 @@ def split_pairs(pairs: Sequence[Pair], held_out: Sequence[int], seed: int = 0) -
         while len(part) < wanted:
             source = next(order, None)
             if source is None:
-                raise UserError(f"{_counted(pairs, sources)} are too few to hold out {sum(held_out)} of them")
+                raise _too_few(pairs, sources, held_out)
             part += groups[source]
         parts.append(part)
     training = [pair for source in order for pair in groups[source]]
     if not training:
-        raise UserError(f"{_counted(pairs, sources)} are too few to hold out {sum(held_out)} of them and train on others")
+        raise _too_few(pairs, sources, held_out)
     return [training, *parts]
 
 
-def _counted(pairs: Sequence[Pair], sources: Sequence[str]) -> str:
-    """The number of pairs for a message; and the number of different sources, if it is smaller, as that is what counts."""
-    same = f", with only {len(sources)} different source sentences," if len(sources) < len(pairs) else ""
-    return f"{len(pairs)} pairs{same}"
+def _too_few(pairs: Sequence[Pair], sources: Sequence[str], held_out: Sequence[int]) -> UserError:
+    """The error for too few pairs. Their sources count where some are the same, as no part has a source of another one."""
+    same = f", with only {counted(len(sources), 'different source sentence')}" if len(sources) < len(pairs) else ""
+    message = f"too few to hold out {sum(held_out):,} and train on others: {counted(len(pairs), 'pair')}{same}"
+    return UserError(message)
 
 
 # ---------------------------------------------------------------------------------------------------------- batches

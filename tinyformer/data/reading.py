@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import http.client
-import os
 import stat
 import sysconfig
 import urllib.error
-import urllib.request
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tinyformer.errors import UserError
+from tinyformer.data.downloads import download
+from tinyformer.data.fields import field_of, kind_of, notice
+from tinyformer.data.files import READING, check_file, decoded, read_bytes, status
+from tinyformer.data.folders import texts_in
+from tinyformer.errors import UserError, has_flag
 from tinyformer.memory import check_fits
-from tinytensor.io import atomic_write
+from tinytensor.wording import counted
 
 TINY_SHAKESPEARE = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 TINY_SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
@@ -24,140 +26,95 @@ STANDARD_LIBRARY = "Python's standard library"
 # ---------------------------------------------------------------------------------------------------------- sources
 
 
-def read_text(path: str | Path, flag: str = "--data") -> str:
-    """The text of a UTF-8 file, or of all files in a folder and its subfolders, in the order of their names.
+def read_text(path: str | Path, flag: str = "--data", field: str = "") -> str:
+    """The text of a UTF-8 file, or of all such files in a folder and its subfolders, in the order of their names.
 
-    In a folder, hidden files and anything but regular files, such as pipes, are left out. Links to files are followed, links to
-    folders are not. Raises UserError, which names the file and the ``flag`` to give another one with, if it is missing, empty,
-    not UTF-8, not a regular file, or does not fit in memory.
+    With a ``field``, it is the text of that key or column in files of records (JSON Lines, JSON, CSV, TSV). Of a folder,
+    ``texts_in`` says which files are read; a line is printed if others are there. A line is also printed for files of records
+    that are read without a ``field``.
+
+    Raises UserError, which names the file and the ``flag`` to give another one with, if it is missing, empty, not UTF-8, not a
+    regular file, without the field, or does not fit in memory.
     """
     wanted = f"pass {flag} a text file or a folder of them"
     found = status(path, wanted)
     path = Path(path)
-    files = _files_in(path) if stat.S_ISDIR(found.st_mode) else [path]
-    if not files:
-        raise UserError(f"the folder {path} has no files: pass a text file, or a folder of them")
-    sizes = [check_file(file, wanted) for file in files]
-    check_fits(READING * sum(sizes), f"the text in {path}", f"pass {flag} a shorter one", on_host=True)
-    text = "\n".join(decoded(file, read_bytes(file)).replace("\r\n", "\n") for file in files)
+    text = "\n".join(_read_folder(path, flag, field) if stat.S_ISDIR(found.st_mode) else [_read(path, flag, field)])
     if not text.strip():
         raise UserError(f"{path} is empty: pass {flag} a text to learn from")
     return text
 
 
-READING = 3  # bytes of memory for each byte of a file, at least: the bytes, the text, and what is made of the text
+def _read(path: Path, flag: str, field: str) -> str:
+    """The text of a file, or of one field in it."""
+    _check_size(path, check_file(path, f"pass {flag} a text file or a folder of them"), flag)
+    text = decoded(path, read_bytes(path))
+    if field:
+        return field_of(path, text, field)
+    if said := notice(path, text):
+        print(said)
+    return text
 
 
-def status(path: str | Path, wanted: str) -> os.stat_result:
-    """The status of the file or folder at a path. Links are followed. Raises UserError if there is none; ``wanted`` is the end
-    of the message and says what to do."""
-    if not os.fspath(path):
-        raise UserError(f"an empty name is not a path: {wanted}")
-    try:
-        return os.stat(path)
-    except FileNotFoundError:
-        if os.path.islink(path):
-            raise UserError(f"{path} is a link to {os.readlink(path)}, which does not exist: {wanted}") from None
-        raise UserError(f"{path} does not exist: {wanted}") from None
-    except ValueError:
-        raise UserError(f"{os.fspath(path)!r} cannot be a path: {wanted}") from None
+def _read_folder(folder: Path, flag: str, field: str) -> Iterator[str]:
+    """The text of each file in a folder. With a ``field``, of those alone that have fields."""
+    files, left_out = texts_in(folder)
+    if left_out:
+        print(left_out)
+    if not files:
+        raise UserError(f"the folder {folder} has no files of UTF-8 text: pass {flag} a text file, or a folder of them")
+    _check_size(folder, sum(path.stat().st_size for path in files), flag)
+    with_fields = list(filter(kind_of, files))
+    if field:
+        if not with_fields:
+            raise UserError(f"the folder {folder} has no .jsonl, .json, .csv or .tsv: leave out --field")
+        if len(with_fields) < len(files):
+            print(f"{folder}: {counted(len(files) - len(with_fields), 'file')} without fields left out")
+        yield from (field_of(path, decoded(path, read_bytes(path)), field) for path in with_fields)
+        return
+    told = False
+    for path in files:
+        text = decoded(path, read_bytes(path))
+        if not told and (said := notice(path, text)):
+            print(said)  # of the first one alone: the others are likely to be like it
+            told = True
+        yield text
 
 
-def check_file(path: str | Path, wanted: str) -> int:
-    """The size of a regular file. Raises UserError for anything else: reading from a pipe or a device may never end."""
-    found = status(path, wanted)
-    if not stat.S_ISREG(found.st_mode):
-        kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
-        raise UserError(f"{path} is not a regular file but {kinds.get(stat.S_IFMT(found.st_mode), 'a device')}: {wanted}")
-    return found.st_size
-
-
-def read_bytes(path: str | Path) -> bytes:
-    """The content of a file. Raises OSError that names the file: the error of a failed read, unlike that of a failed open, does
-    not name it by itself."""
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, os.fspath(path)) from None
-
-
-def _files_in(folder: Path) -> list[Path]:
-    """The files in a folder and its subfolders, in the order of their names. Raises UserError for a link that leads nowhere,
-    and OSError for a folder that may not be read: otherwise their texts would be missing without notice."""
-    found = []
-    for place, folders, names in os.walk(folder, onerror=_refuse):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        paths = [Path(place, name) for name in names if not name.startswith(".")]
-        found += [path for path in paths if stat.S_ISREG(status(path, "remove or mend it").st_mode)]
-    return sorted(found)
-
-
-def _refuse(error: OSError) -> None:
-    raise error
-
-
-def decoded(path: str | Path, content: bytes | bytearray) -> str:
-    """The text in the content of a UTF-8 file, without a byte order mark. Raises UserError, which names the file and the byte,
-    if it is not UTF-8."""
-    try:
-        return content.decode("utf-8").removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 text (byte {error.start}): convert it, as in iconv -t UTF-8") from None
-
-
-def cache_folder() -> Path:
-    """The folder for downloads: $TINYFORMER_CACHE if it is set, else "tinyformer" in the user's cache folder."""
-    chosen = os.environ.get("TINYFORMER_CACHE")
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(chosen) if chosen else base / "tinyformer"
-
-
-def download(url: str, sha256: str, timeout: float = 10.0) -> Path:
-    """The path of the file at ``url``, which is downloaded once and then kept in the cache. Raises OSError if that fails (no
-    network, no such file, no space), and UserError if its checksum is not ``sha256``."""
-    path = cache_folder() / sha256[:16] / url.rsplit("/", 1)[-1]
-    if path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() == sha256:
-        return path
-    try:
-        with urllib.request.urlopen(url, timeout=timeout) as response:
-            content = response.read()
-    except http.client.HTTPException as error:  # such as a connection that ends too early
-        raise OSError(f"{type(error).__name__}: {error}") from None
-    if hashlib.sha256(content).hexdigest() != sha256:
-        raise UserError(f"the download from {url} is not the expected file (its checksum differs): try again, or pass --data")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as temporary:
-        temporary.write_bytes(content)
-    return path
+def _check_size(path: Path, size: int, flag: str) -> None:
+    check_fits(READING * size, f"the text in {path}", f"pass {flag} a shorter one", on_host=True)
 
 
 def default_text() -> tuple[str, str]:
     """The text for a user who gives none, and its name: Tiny Shakespeare or, without a network, the sources of Python's
     standard library."""
     try:
-        return read_text(download(TINY_SHAKESPEARE, TINY_SHAKESPEARE_SHA256)), "Tiny Shakespeare"
+        return decoded(TINY_SHAKESPEARE, download(TINY_SHAKESPEARE, TINY_SHAKESPEARE_SHA256)), "Tiny Shakespeare"
     except (OSError, UserError) as error:
+        other = " (or pass --data)" if has_flag("data") else ""
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
-        print(
-            f"Tiny Shakespeare could not be downloaded ({reason}): training on Python's own sources instead (or pass --data)."
-        )
+        print(f"Tiny Shakespeare could not be downloaded ({reason}): training on Python's own sources instead{other}.")
     return standard_library_text(), STANDARD_LIBRARY
 
 
 @dataclass(frozen=True)
 class TextSource:
-    """Where the text of a run came from. ``path`` is None for a default text."""
+    """Where the text of a run came from. ``path`` is None for a default text. ``field`` is that of ``read_text``."""
 
     path: str | None
     name: str
     sha256: str
+    field: str = ""
 
-    def read_again(self, run: str | Path, moved_to: str | None = None) -> str:
+    def read_again(self, run: str | Path, moved_to: str | None = None, field: str | None = None) -> str:
         """The text that ``run`` was trained on, read from ``moved_to`` if it is at another place now. Raises UserError for any
-        other text."""
+        other text, and for another ``field``."""
+        if field is not None and field != self.field:
+            learned = f"the field {self.field}" if self.field else "the whole text"
+            raise UserError(f"{run} was trained on {learned} of {self.name}: leave out --field {field}, or start a new run")
         path = self.path if moved_to is None else moved_to
         if path is not None:
-            text = read_text(path)
+            text = read_text(path, field=self.field)
         else:
             text = standard_library_text() if self.name == STANDARD_LIBRARY else default_text()[0]
         if fingerprint(text) != self.sha256:
@@ -165,13 +122,18 @@ class TextSource:
         return text
 
 
-def open_text(path: str | None, flag: str = "--data") -> tuple[str, TextSource]:
-    """The text at a path, or a default text if it is None, and where it came from. Raises UserError as ``read_text`` does, and
-    for a path that is not UTF-8, as it could not be written to the settings of a run."""
-    if path is not None and not _is_text(path):
+def open_text(path: str | None, flag: str = "--data", field: str | None = None) -> tuple[str, TextSource]:
+    """The text at a path, or a default text if it is None, and where it came from. Raises UserError as ``read_text`` does, for
+    a ``field`` of a default text, and for a path that is not UTF-8, as it could not be written to the settings of a run."""
+    if path is None:
+        if field is not None:
+            raise UserError(f"--field chooses among the fields of {flag}: give both, or none of them")
+        text, name = default_text()
+        return text, TextSource(None, name, fingerprint(text))
+    if not _is_text(path):
         raise UserError(f"the name {path!r} is not UTF-8: rename it")
-    text, name = default_text() if path is None else (read_text(path, flag), path)
-    return text, TextSource(path, name, fingerprint(text))
+    text = read_text(path, flag, field or "")
+    return text, TextSource(path, path, fingerprint(text), field or "")
 
 
 def _is_text(path: str) -> bool:

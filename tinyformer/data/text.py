@@ -12,6 +12,7 @@ from tinyformer.errors import SettingError
 from tinyformer.settings import check_counts
 from tinytensor import Tensor
 from tinytensor.backend import Array, from_numpy, host, xp
+from tinytensor.wording import counted
 
 
 class TextBatches:
@@ -49,11 +50,16 @@ class TextBatches:
             fractions = [1.0 - validation_fraction - test_fraction, validation_fraction, test_fraction]
             over, under = min(filter(None, fractions)).as_integer_ratio()
             need = (window + 1) * under // over + 2  # in integers: block_size may be too large for a float
-            smaller = ["block_size", *(["context"] if context else []), *(["test_fraction"] if test_fraction else [])]
+            smaller = {
+                "block_size": min(splits) >= context + 2 and block_size > 1,
+                "context": min(splits) >= block_size + 1 and context > 0,
+                "test_fraction": test_fraction > 0 and min(splits[:2]) >= window + 1,  # 0 leaves that split out
+            }
+            helpful = [name for name, helps in smaller.items() if helps]
+            remedy = f", or a smaller {' or '.join(helpful)}" if helpful else ""
             raise SettingError(
-                f"the text has {len(ids)} tokens, too few for windows of {window}: "
-                f"use at least {need}, or a smaller {' or '.join(smaller)}",
-                *smaller,
+                f"the text has {counted(len(ids), 'token')}, too few for windows of {window}: use at least {need:,}{remedy}",
+                *(helpful or ["block_size"]),
             )
         check_batch_fits(batch_size, window + 1)
         if vocab_size is not None:

@@ -24,6 +24,7 @@ from tinytensor import Tensor
 from tinytensor.backend import host
 from tinytensor.modes import without_warnings
 from tinytensor.nn import Module
+from tinytensor.wording import counted
 
 
 class Decoder(Protocol):
@@ -85,7 +86,9 @@ def _joined(ids: Any, new: Any, vocab_size: int) -> tuple[Any, Any]:
         check_ids(first, vocab_size)
         return first, first
     if len(new) != len(ids):
-        raise UserError(f"a decoder that writes {len(ids)} texts got ids for {len(new)}: make a new one for other texts")
+        raise UserError(
+            f"a decoder that writes {counted(len(ids), 'text')} got ids for {len(new)}: make a new one for other texts"
+        )
     return host.concatenate([ids, new], axis=1), new
 
 
@@ -126,10 +129,14 @@ class TransformerDecoder:
         the source has another number of rows, and after more than ``max_tokens`` tokens.
         """
         if len(new) != len(self.memory):
-            raise UserError(f"a decoder of {len(self.memory)} sources got ids for {len(new)}: pass one row for each source")
+            raise UserError(
+                f"a decoder of {counted(len(self.memory), 'source')} got ids for {len(new)}: pass one row for each source"
+            )
         ids, new = _joined(self.ids, new, self.model.config.target_vocab_size)
         if ids.shape[1] > self.max_tokens:
-            raise UserError(f"this decoder takes {self.max_tokens} tokens, not {ids.shape[1]}: pass it a larger max_tokens")
+            raise UserError(
+                f"this decoder takes {counted(self.max_tokens, 'token')}, not {ids.shape[1]}: pass it a larger max_tokens"
+            )
         seen = tt.tensor(ids if self.cache is None else new)
         is_filled = self.cache is not None and self.cache.length  # it then holds the memory's keys and values
         if is_filled and seen.shape[1] == 1:
@@ -172,7 +179,7 @@ class RecurrentDecoder:
         """
         if self.state is not None and len(new) != self.state.batch_size:
             raise UserError(
-                f"a decoder that writes {self.state.batch_size} texts got ids for {len(new)}: pass one row for each"
+                f"a decoder that writes {counted(self.state.batch_size, 'text')} got ids for {len(new)}: pass one row for each"
             )
         if not self.num_tokens:
             new = batch_of_ids(new, "prompts")
@@ -180,7 +187,9 @@ class RecurrentDecoder:
         ids = tt.tensor(new)
         num_tokens = self.num_tokens + ids.shape[1]
         if num_tokens > self.max_tokens:
-            raise UserError(f"this decoder takes {self.max_tokens} tokens, not {num_tokens}: pass it a larger max_tokens")
+            raise UserError(
+                f"this decoder takes {counted(self.max_tokens, 'token')}, not {num_tokens}: pass it a larger max_tokens"
+            )
         with tt.no_grad(), without_warnings(), self._in_evaluation:
             logits, self.state = self.model.step(ids, self.state)
         self.num_tokens = num_tokens  # only now, as the model may refuse the ids
@@ -226,7 +235,8 @@ def batch_of_ids(given: Any, what: str) -> Any:
     lengths = sorted({len(row) for row in given if hasattr(row, "__len__")})
     if len(lengths) > 1:
         raise UserError(
-            f"the {what} have from {lengths[0]} to {lengths[-1]} tokens: all texts of a batch must have the same length, so "
+            f"the {what} have from {lengths[0]} to {counted(lengths[-1], 'token')}: all texts of a batch must have the "
+            "same length, so "
             "make a batch for each length"
         )
     ids = host.asarray(given)

@@ -13,6 +13,7 @@ from tinyformer.errors import SettingError, UserError
 from tinyformer.models.bert import BertForMaskedLM
 from tinyformer.models.evaluating import evaluating
 from tinytensor.backend import host
+from tinytensor.wording import counted
 
 if TYPE_CHECKING:
     from tinyformer.tokenizers import Tokenizer, WordPieceTokenizer
@@ -44,10 +45,10 @@ def filling_logits(model: BertForMaskedLM, ids: Sequence[int], places: Sequence[
     that is not in it."""
     longest = model.bert.config.max_length
     if len(ids) > longest:
-        raise UserError(f"the sentence has {len(ids) - 2} tokens, more than the {longest - 2} that this model reads")
+        raise UserError(f"the sentence has {counted(len(ids) - 2, 'token')}, more than the {longest - 2} that this model reads")
     wrong = [place for place in places if not 0 <= place < len(ids)]
     if wrong:
-        raise UserError(f"there is no place {wrong[0]} in a text of {len(ids)} tokens")
+        raise UserError(f"there is no place {wrong[0]} in a text of {counted(len(ids), 'token')}")
     with tt.no_grad(), evaluating(model):
         return model(tt.tensor([ids]), places=([0] * len(places), list(places))).numpy()
 

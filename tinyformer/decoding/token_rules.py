@@ -9,6 +9,7 @@ from typing import Any
 from tinyformer.decoding.logits_rules import LogitsRule
 from tinyformer.errors import SettingError, UserError
 from tinytensor.backend import host
+from tinytensor.wording import counted
 
 
 class TokenRules:
@@ -54,7 +55,7 @@ class TokenRules:
         if self.forbidden:
             _check_known(self.forbidden, scores.shape[1])
             if len(self.forbidden) == scores.shape[1]:
-                raise UserError(f"all {scores.shape[1]} tokens of the vocabulary are forbidden: allow at least one")
+                raise UserError(f"every token of the vocabulary is forbidden, {scores.shape[1]:,} in all: allow at least one")
             scores = scores.copy()  # the decoder may go on using its logits
             scores[:, self.forbidden] = -host.inf
         for rule in self.rules:
@@ -73,4 +74,6 @@ def _checked(name: str, ids: Iterable[int]) -> list[int]:
 
 def _check_known(ids: list[int], vocab_size: int) -> None:
     if ids[-1] >= vocab_size:
-        raise UserError(f"the token {ids[-1]} cannot be forbidden or forced: the vocabulary has only {vocab_size} tokens")
+        raise UserError(
+            f"the token {ids[-1]} cannot be forbidden or forced: the vocabulary has only {counted(vocab_size, 'token')}"
+        )

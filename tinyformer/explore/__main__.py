@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import os
 import socket
 import sys
@@ -87,7 +88,8 @@ def _server(subjects: Subjects, host: str, port: int | None) -> ExplorerServer:
         return ExplorerServer(subjects, host, port or 0)
     except (OSError, UnicodeError) as error:  # the latter for names with an empty or overlong part
         said = getattr(error, "strerror", None) or "this is no name of a computer"
-        raise UserError(f"{host}, port {port or 0}: {said}. Choose another --port or --host") from None
+        is_taken = getattr(error, "errno", None) in (errno.EADDRINUSE, errno.EACCES)
+        raise UserError(f"{host}, port {port or 0}: {said}. Choose another --{'port' if is_taken else 'host'}") from None
 
 
 if __name__ == "__main__":

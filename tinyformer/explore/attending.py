@@ -23,6 +23,7 @@ from tinyformer.models.rollout import attention_rollout
 from tinytensor import Tensor
 from tinytensor.backend import host
 from tinytensor.nn import Module
+from tinytensor.wording import counted
 
 SIDE = 32  # the most rows and columns of a small map
 MOST_NUMBERS = 65_536  # that one question gets
@@ -108,7 +109,8 @@ def read(subjects: Subjects, passage: Passage) -> Reading:
         ids = ids[-longest:]
     elif longest is not None and max(len(ids), len(passage.source)) > longest:
         raise UserError(
-            f"the text has {max(len(ids), len(passage.source))} tokens, more than the {longest} that this model reads"
+            f"the text has {counted(max(len(ids), len(passage.source)), 'token')}, more than the {longest} that this "
+            "model reads"
         )
     reading = Reading(subject, tuple(ids), tuple(passage.source), len(passage.ids) - len(ids))
     size = max((4 * reading.numbers(layer) for layer in attention_layers(subject).values()), default=0)
@@ -289,7 +291,10 @@ def _ends(reading: Reading, layer: AttentionLayer, asked: Rows) -> tuple[int, in
     last = min(asked.first + asked.count, queries)
     last_key = keys if asked.keys is None else min(asked.first_key + asked.keys, keys)
     if asked.first >= last or asked.first_key >= last_key:
-        raise UserError(f"there are {queries} queries and {keys} keys: none from {asked.first} and {asked.first_key} on")
+        raise UserError(
+            f"of {counted(queries, 'query')} and {counted(keys, 'key')} there is none from {asked.first} and "
+            f"{asked.first_key} on"
+        )
     if (last - asked.first) * (last_key - asked.first_key) > MOST_NUMBERS:
         raise UserError(f"these are more than {MOST_NUMBERS:,} numbers: ask for fewer queries or keys")
     return last, last_key

@@ -19,6 +19,7 @@ from tinyformer.explore.writing import distribution
 from tinyformer.models.evaluating import evaluating
 from tinyformer.training.evaluation import perplexity
 from tinytensor.backend import host
+from tinytensor.wording import counted
 
 SOON = 0.1  # seconds that a question about losses computes before it lets others in
 
@@ -105,7 +106,7 @@ class Losses:
     def __post_init__(self) -> None:
         for name, text in (("text", self.text), ("source", self.source)):
             if len(text) > LONGEST_TEXT:
-                raise UserError(f"{name} has {len(text)} characters, more than {LONGEST_TEXT}: shorten it")
+                raise UserError(f"{name} has {counted(len(text), 'character')}, more than {LONGEST_TEXT}: shorten it")
 
 
 def losses(subjects: Subjects, asked: Losses) -> Iterator[Answer]:
@@ -192,6 +193,7 @@ def _within(parts: Iterator[Any], first: int, last: int) -> Iterator[Any]:
 def _check_length(subject: Subject, ids: Sequence[int]) -> None:
     if subject.longest is not None and len(ids) > subject.longest:
         raise UserError(
-            f"the text has {len(ids)} tokens, with those around it, more than the {subject.longest} that this model reads: "
+            f"the text has {counted(len(ids), 'token')}, with those around it, more than the {subject.longest} that this "
+            "model reads: "
             "shorten it"
         )

@@ -8,6 +8,7 @@ from typing import Any
 
 from tinyformer.errors import UserError
 from tinyformer.explore.subjects import Subject, Subjects
+from tinytensor.wording import counted
 
 LONGEST_TEXT = 200_000  # characters
 MOST_IDS = 20_000
@@ -26,7 +27,7 @@ class Passage:
 
     def __post_init__(self) -> None:
         if not self.ids or len(self.ids) > MOST_IDS or len(self.source) > MOST_IDS:
-            raise UserError(f"ids must have 1 to {MOST_IDS} ids, and source at most {MOST_IDS}")
+            raise UserError(f"ids must have 1 to {counted(MOST_IDS, 'id')}, and source at most {MOST_IDS}")
 
     def subject(self, subjects: Subjects) -> Subject:
         """The model of the passage. Raises UserError if it does not know the ids."""
@@ -67,7 +68,7 @@ class Text:
 
     def __post_init__(self) -> None:
         if len(self.text) > LONGEST_TEXT:
-            raise UserError(f"the text has {len(self.text)} characters, more than {LONGEST_TEXT}: shorten it")
+            raise UserError(f"the text has {counted(len(self.text), 'character')}, more than {LONGEST_TEXT}: shorten it")
 
 
 def encode(subjects: Subjects, asked: Text) -> Answer:
@@ -75,5 +76,5 @@ def encode(subjects: Subjects, asked: Text) -> Answer:
     subject = subjects.get(asked.model)
     ids = subject.encode(asked.text, asked.source)
     if len(ids) > MOST_IDS:
-        raise UserError(f"the text has {len(ids)} tokens, more than {MOST_IDS}: shorten it")
+        raise UserError(f"the text has {counted(len(ids), 'token')}, more than {MOST_IDS}: shorten it")
     return {"ids": ids, "texts": subject.texts(ids, asked.source)}

@@ -20,6 +20,7 @@ from tinyformer.models.recurrent import RecurrentLM
 from tinyformer.models.seq2seq import EncoderDecoder
 from tinytensor import Tensor
 from tinytensor.backend import host
+from tinytensor.wording import counted
 
 LONGEST = 2048  # tokens of a passage that are looked at
 MOST_KEPT = 256 * 2**20  # bytes
@@ -69,7 +70,7 @@ def _read(subject: Subject, passage: Passage) -> Reading:
     model, ids = subject.model, passage.ids
     longest = min(subject.longest or LONGEST, LONGEST)
     if subject.kind != "language" and len(ids) > longest:  # nothing is cut off: a BERT needs the [CLS] at the beginning
-        raise UserError(f"the model reads at most {longest} tokens at once, not {len(ids)}: shorten the text")
+        raise UserError(f"the model reads at most {counted(longest, 'token')} at once, not {len(ids)}: shorten the text")
     first = max(0, len(ids) - longest)
     inputs: list[Any] = [_batch(ids[first:])]
     if first and isinstance(model, RecurrentLM):  # the tokens before are in its state
@@ -97,7 +98,7 @@ def _check_length(subject: Subject, count: int) -> None:
     has_last = getattr(config, "positions", None) == "learned"
     longest = min(config.max_length, LONGEST) if has_last else LONGEST
     if count > longest:
-        raise UserError(f"the model reads at most {longest} tokens at once, not {count}: shorten the text")
+        raise UserError(f"the model reads at most {counted(longest, 'token')} at once, not {count}: shorten the text")
 
 
 def _batch(ids: list[int]) -> Tensor:

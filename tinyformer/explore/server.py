@@ -25,6 +25,7 @@ from tinyformer.explore.passages import Answer
 from tinyformer.explore.questions import QUESTIONS, ask
 from tinyformer.explore.subjects import Subjects
 from tinyformer.files import parse_json
+from tinytensor.wording import counted
 
 LARGEST_REQUEST = 2_500_000  # bytes: the longest text, each of whose characters may be written as two \uXXXX
 TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
@@ -222,7 +223,7 @@ class Handler(BoundedHandler):
         if not re.fullmatch("[0-9]+", length):
             raise Refused(HTTPStatus.LENGTH_REQUIRED, "a question must say its Content-Length")
         if len(length) > 9 or int(length) > LARGEST_REQUEST:
-            raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a question has at most {LARGEST_REQUEST} bytes")
+            raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a question has at most {counted(LARGEST_REQUEST, 'byte')}")
         content = self.rfile.read(int(length))
         if len(content) < int(length):
             raise Refused(HTTPStatus.BAD_REQUEST, "the question is cut off")

@@ -24,8 +24,10 @@ from tinyformer.tokenizers import Tokenizer, WordPieceTokenizer
 from tinyformer.tokenizers.special import cut_at_special
 from tinyformer.tokenizers.texts import opening_text, token_texts
 from tinyformer.trained import READERS, Trained, load_trained
-from tinyformer.training.runs import RunFolder, made_by
+from tinyformer.training.makers import made_by
+from tinyformer.training.runs import RunFolder
 from tinyformer.translation import Translator, pretrained_translator
+from tinytensor.wording import counted
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,9 @@ class Subject:
         if source:
             config, count = self.model.config, max(len(ids), len(source))
             if getattr(config, "positions", None) == "learned" and count > config.max_length:
-                raise UserError(f"the model reads at most {config.max_length} tokens at once, not {count}: shorten the text")
+                raise UserError(
+                    f"the model reads at most {counted(config.max_length, 'token')} at once, not {count}: shorten the text"
+                )
             check_ids(batch_of_ids([list(source)], "sources"), config.source_vocab_size)
 
     def decoder(self, max_tokens: int, source: Sequence[int] = ()) -> Decoder:
@@ -100,7 +104,7 @@ class Subject:
             return length
         room = self.longest - (len(ids) - 1)  # as in Translator.search, where the start token takes no room
         if room < 1:
-            raise UserError(f"the translation has {len(ids)} tokens, and this model writes no longer ones")
+            raise UserError(f"the translation has {counted(len(ids), 'token')}, and this model writes no longer ones")
         return min(length, room)
 
     @property

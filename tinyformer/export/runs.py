@@ -13,7 +13,8 @@ from tinyformer.models.gpt import GPT
 from tinyformer.models.transformer import Transformer
 from tinyformer.tokenizers import Tokenizer
 from tinyformer.trained import READERS, Trained, load_trained
-from tinyformer.training.runs import RunFolder, made_by
+from tinyformer.training.makers import made_by
+from tinyformer.training.runs import RunFolder
 
 
 @dataclass(frozen=True)

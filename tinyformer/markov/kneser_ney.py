@@ -20,6 +20,7 @@ from typing import Any
 from tinyformer.data.batches import check_ids
 from tinyformer.errors import UserError
 from tinytensor.backend import host
+from tinytensor.wording import counted
 
 UNSEEN = -1  # instead of the number of an n-gram that the training text does not have
 
@@ -57,7 +58,9 @@ class KneserNey:
         self.vocab_size = vocab_size
         ids = self._checked(ids)
         if len(ids) <= order:
-            raise UserError(f"{len(ids)} tokens are too few for a model of order {order}: pass a longer text")
+            raise UserError(
+                f"a text of {counted(len(ids), 'token')} is too short for a model of order {order}: pass a longer text"
+            )
         self.levels = _levels(ids, order, vocab_size)
 
     def probabilities(self, context: Any) -> Any:
@@ -76,13 +79,13 @@ class KneserNey:
     def loss(self, ids: Any) -> float:
         """The mean negative log-likelihood, in nats a token, of all tokens of a text but the first, as a GPT's loss is."""
         if len(ids) < 2:
-            raise UserError(f"a text of {len(ids)} tokens has no token to predict: pass a longer one")
+            raise UserError(f"a text of {counted(len(ids), 'token')} has no token to predict: pass a longer one")
         return float(-self.log_probabilities(ids)[1:].mean())
 
     def unseen(self, ids: Any) -> float:
         """The fraction of the tokens of a text, but the first ``order``, that raw counts would have thought impossible."""
         if len(ids) <= self.order:
-            raise UserError(f"a text of {len(ids)} tokens has none after {self.order} others: pass a longer one")
+            raise UserError(f"a text of {counted(len(ids), 'token')} has none after {self.order} others: pass a longer one")
         return float((self._numbers(self._windows(self._checked(ids))) == UNSEEN).mean())
 
     def generate(self, ids: Sequence[int], length: int, rng: Any) -> list[int]:

@@ -8,6 +8,7 @@ import tinytensor as tt
 from tinyformer.errors import UserError
 from tinytensor import Tensor
 from tinytensor.backend import host
+from tinytensor.wording import counted
 
 
 class TransitionTable:
@@ -40,7 +41,7 @@ class TransitionTable:
     def row(self, context: Sequence[int]) -> int:
         """The row of the last ``order`` tokens of a context. Raises UserError where it has fewer."""
         if len(context) < self.order:
-            raise UserError(f"a context of {len(context)} tokens is too short for order {self.order}")
+            raise UserError(f"a context of {counted(len(context), 'token')} is too short for order {self.order}")
         row = 0
         for token in context[-self.order :]:
             row = row * self.vocab_size + token

@@ -6,6 +6,7 @@ from typing import Any
 
 import tinytensor as tt
 from tinytensor.backend import xp
+from tinytensor.wording import counted
 
 
 class KeyValueCache:
@@ -40,12 +41,12 @@ class KeyValueCache:
         batch, heads, new, width = shape
         end = self.length + new
         if end > self.capacity:
-            raise ValueError(f"a cache for {self.capacity} tokens cannot hold {end}")
+            raise ValueError(f"a cache for {counted(self.capacity, 'token')} cannot hold {end}")
         if self._stored is None:
             self._stored = xp.zeros((2, batch, heads, self.capacity, width), dtype)
         if batch != self._stored.shape[1]:  # otherwise a batch of one row would be broadcast to all rows
             raise ValueError(
-                f"a cache of {self._stored.shape[1]} texts got keys of {batch}: it needs a new one for other texts"
+                f"a cache of {counted(self._stored.shape[1], 'text')} got keys of {batch}: it needs a new one for other texts"
             )
         self.length = end
         return self._stored[:, :, :, :end]

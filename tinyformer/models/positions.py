@@ -14,6 +14,7 @@ from tinyformer.settings import one_of
 from tinytensor import Tensor
 from tinytensor.backend import host
 from tinytensor.nn import Embedding, Module
+from tinytensor.wording import counted
 
 if TYPE_CHECKING:
     from tinyformer.models.caches import Cache, KeyValueCache
@@ -68,7 +69,9 @@ class LearnedPositions(Embedding):
     def table_for(self, length: int) -> Tensor:
         """The table, with at least ``length`` positions. Raises ValueError if it has fewer."""
         if length > self.weight.shape[0]:
-            raise ValueError(f"there are {len(self.weight)} learned positions: {length} tokens are too many, crop them")
+            raise ValueError(
+                f"there are {len(self.weight)} learned positions: a text of {counted(length, 'token')} is too long, crop it"
+            )
         return self.weight
 
 

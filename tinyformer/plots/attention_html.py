@@ -13,6 +13,7 @@ from tinyformer.lettering import CIRCLE, NAMED, SPACE, UNSEEN
 from tinyformer.plots.attention import axes_of
 from tinytensor import Tensor
 from tinytensor.io import atomic_write
+from tinytensor.wording import counted
 
 MOST_TOKENS = 40  # on each side of a map
 MOST_CELLS = 20_000  # in all maps together; each takes about 100 letters of HTML
@@ -109,7 +110,7 @@ def _layer(name: str, drawn: list[str], num_heads: int, notes: list[str], is_ope
     """A layer's mean, and below it its heads; both open and close."""
     heads = drawn[1:]
     if len(heads) < num_heads:
-        notes.append(f"{num_heads - len(heads)} of {num_heads} heads are left out: the page is full. Pass fewer layers.")
+        notes.append(f"left out {num_heads - len(heads)} of {counted(num_heads, 'head')}: the page is full. Pass fewer layers.")
     inner = "".join(f'<div class="note">{escape(note)}</div>' for note in notes) + "".join(drawn[:1])
     if heads:
         summary = f"<summary>{len(heads)} head{'s' * (len(heads) > 1)}</summary>"
@@ -119,13 +120,13 @@ def _layer(name: str, drawn: list[str], num_heads: int, notes: list[str], is_ope
 
 def _cut(tokens: Sequence[str], name: str) -> list[str]:
     """A note that only the first tokens are shown, if it is so."""
-    return [f"{name}: the first {MOST_TOKENS} of {len(tokens):,} tokens"] if len(tokens) > MOST_TOKENS else []
+    return [f"{name}: the first {MOST_TOKENS} of {counted(len(tokens), 'token')}"] if len(tokens) > MOST_TOKENS else []
 
 
 def _other_sums(heads: Any) -> list[str]:
     """A note of how many rows do not sum to 1, if some do not: one that may look at no key, for instance, is all 0."""
     wrong = ~(abs(heads.sum(axis=-1) - 1) < 0.01)  # true of NaN, too
-    return [f"{wrong.sum():,} of {wrong.size:,} rows do not sum to 1"] if wrong.any() else []
+    return [f"{wrong.sum():,} of {counted(wrong.size, 'row')} without a sum of 1"] if wrong.any() else []
 
 
 def _map(title: str, weights: Any, queries: Sequence[str], keys: Sequence[str]) -> str:

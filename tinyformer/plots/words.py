@@ -13,6 +13,7 @@ from tinyformer.lettering import Lettering
 from tinyformer.plots.curves import COLORS
 from tinyformer.plots.drawing import save
 from tinytensor.backend import host
+from tinytensor.wording import counted
 
 LETTERS = 9 / 72  # the size of a label's letters, in inches
 HEIGHT = 1.3 * LETTERS  # of a label
@@ -43,7 +44,7 @@ def word_map(points: Mapping[str, Sequence[float]], groups: Mapping[str, Sequenc
         if None not in boxes:
             break
     missing = boxes.count(None)
-    heading = note + (f" {missing} words have no room for a label." if missing else "")
+    heading = note + (f" No room for the label of {counted(missing, 'word')}." if missing else "")
 
     words: dict[str, Any] = {"fontfamily": lettering.families, "parse_math": False}
     lines = [lettering.line(line, math.inf) for line in textwrap.wrap(heading, int(14 * side))]

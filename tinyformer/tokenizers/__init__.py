@@ -12,6 +12,7 @@ from tinyformer.tokenizers.char import CharTokenizer
 from tinyformer.tokenizers.marian import MarianTokenizer
 from tinyformer.tokenizers.word import WordTokenizer
 from tinyformer.tokenizers.wordpiece import WordPieceTokenizer
+from tinytensor.wording import counted
 
 __all__ = [
     "BPETokenizer",
@@ -36,5 +37,5 @@ def load_tokenizer(path: str | Path, vocab_size: int | None = None) -> Tokenizer
         raise UserError(f"{path} holds no tokenizer: its kind is {shortened(repr(kind), 40)}, not {known}")
     tokenizer = tokenizers[0].load(path)
     if vocab_size is not None and tokenizer.vocab_size != vocab_size:
-        raise UserError(f"{path} has {tokenizer.vocab_size} tokens, but the model has {vocab_size}")
+        raise UserError(f"{path} has {counted(tokenizer.vocab_size, 'token')}, but the model has {vocab_size}")
     return tokenizer

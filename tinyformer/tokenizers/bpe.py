@@ -22,6 +22,7 @@ from tinyformer.tokenizers.cutting import CuttingRules
 from tinyformer.tokenizers.merging import Pair, apply_merges, learn_merges
 from tinyformer.tokenizers.special import skippable, special_names
 from tinytensor.backend import host
+from tinytensor.wording import counted
 
 
 class BPETokenizer:
@@ -170,7 +171,8 @@ class BPETokenizer:
         names = special_names(special)
         if vocab_size < 256 + len(names):
             raise UserError(
-                f"a byte-level vocabulary with {len(names)} special tokens has at least {256 + len(names)} tokens "
+                f"a byte-level vocabulary with {counted(len(names), 'special token')} has at least "
+                f"{counted(256 + len(names), 'token')} "
                 f"(the 256 bytes), not {vocab_size}"
             )
         tokens = [bytes([b]) for b in BYTES]
@@ -241,11 +243,13 @@ class BPETokenizer:
         if not Path(vocab).exists():
             raise UserError(f"{vocab} does not exist: pass the file of merges that belongs to {encoder}")
         with damaged(f"{encoder} or {vocab} (or they do not belong together)"):
+            unused = gaps_in(ids)
+            ids = {**ids, **unused}
             tokens = tokens_in_order(ids)
             lines = Path(vocab).read_text(encoding="utf-8").split("\n")
             if lines[0].startswith("#version"):
                 del lines[0]
-            special = {name: i for name, i in ids.items() if name == "<|endoftext|>"}
+            special = {name: i for name, i in ids.items() if name == "<|endoftext|>" or name in unused}
             return cls._from_shown(tokens, [line for line in lines if line], special, rules)
 
     @classmethod
@@ -276,6 +280,15 @@ def tokens_in_order(ids: Mapping[str, int]) -> list[str]:
     if any(type(i) is not int for i in ids.values()) or sorted(ids.values()) != list(range(len(ids))):
         raise UserError(f"the ids are not the numbers from 0 to {len(ids) - 1}")
     return sorted(ids, key=ids.__getitem__)
+
+
+def gaps_in(ids: Mapping[str, int]) -> dict[str, int]:
+    """Names for the ids between 0 and the highest one that no token has: published vocabularies may leave some out. Empty where
+    there are more of them than tokens, which ``tokens_in_order`` refuses."""
+    taken = {i for i in ids.values() if type(i) is int and i >= 0}
+    if not taken or max(taken) >= 2 * len(taken):
+        return {}
+    return {f"[unused{i}]": i for i in range(max(taken)) if i not in taken}
 
 
 def bytes_of_tokens(tokens: Sequence[str], named: Container[int]) -> list[bytes]:

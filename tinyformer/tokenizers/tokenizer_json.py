@@ -18,7 +18,7 @@ from tinyformer.errors import UserError, shortened
 from tinyformer.files import damaged, read_json
 from tinyformer.schema import read_value
 from tinyformer.tokenizers.added import AddedToken
-from tinyformer.tokenizers.bpe import BPETokenizer, bytes_of_tokens, pairs_of_ids, tokens_in_order
+from tinyformer.tokenizers.bpe import BPETokenizer, bytes_of_tokens, gaps_in, pairs_of_ids, tokens_in_order
 from tinyformer.tokenizers.byte_letters import can_be_hidden
 from tinyformer.tokenizers.char import CharTokenizer
 from tinyformer.tokenizers.cutting import GPT2_WORDS, CuttingRules
@@ -93,7 +93,10 @@ def _added_tokens(whole: Section, vocabulary: Mapping[str, int]) -> list[AddedTo
         if vocabulary.get(token.content, token.id) != token.id:
             raise UserError(f"the added token {token.content!r} has the id {token.id}, but another one in the vocabulary")
         added.append(token)
-    return sorted(added, key=lambda token: token.id)
+    unused = gaps_in({**vocabulary, **{token.content: token.id for token in added}})
+    if taken := next((name for name in unused if name in vocabulary), None):
+        raise UserError(f"the id {unused[taken]} has no token, but its name would be that of another one, {taken}")
+    return sorted([*added, *(AddedToken(name, i, special=True) for name, i in unused.items())], key=lambda token: token.id)
 
 
 def _tokens(vocabulary: Mapping[str, int], added: Iterable[AddedToken]) -> list[str]:

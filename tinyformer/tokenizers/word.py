@@ -15,6 +15,7 @@ from tinyformer.tokenizers.base import checked, checked_text, load_saved, texts_
 from tinyformer.tokenizers.special import BEGIN, END, PADDING, UNKNOWN, cut_at_special, skippable, special_names
 from tinyformer.words import WORDS_AND_MARKS
 from tinytensor.backend import host
+from tinytensor.wording import counted
 
 SPECIAL = (PADDING, UNKNOWN, BEGIN, END)
 
@@ -130,7 +131,10 @@ class WordTokenizer:
         """
         names = special_names([*SPECIAL, *special_names(special)])
         if vocab_size != 0 and vocab_size <= len(names):
-            raise UserError(f"a vocabulary of {vocab_size} tokens has no room for words beside {len(names)} special tokens")
+            raise UserError(
+                f"a vocabulary of {counted(vocab_size, 'token')} has no room for words beside "
+                f"{counted(len(names), 'special token')}"
+            )
         if min_count < 1:
             raise UserError(f"the minimum count must be at least 1, not {min_count}")
         counts = Counter(word for part in texts_of(text) for word in WORDS_AND_MARKS.findall(part))
@@ -141,7 +145,7 @@ class WordTokenizer:
             counts = lowered
         words = sorted((word for word in counts if counts[word] >= min_count), key=lambda word: (-counts[word], word))
         if not words:
-            raise UserError(f"no word occurs {min_count} times in the text" if counts else "the text has no words")
+            raise UserError(f"no word occurs {counted(min_count, 'time')} in the text" if counts else "the text has no words")
         room = vocab_size - len(names) if vocab_size else len(words)
         return cls(words[:room], names[len(SPECIAL) :], lowercase=lowercase, unknown=unknown)
 

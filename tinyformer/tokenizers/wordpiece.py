@@ -19,6 +19,7 @@ from tinyformer.tokenizers.base import checked, checked_text, load_saved, texts_
 from tinyformer.tokenizers.merging import Pair, learn_merges
 from tinyformer.tokenizers.special import CLASSIFY, MASK, PADDING, SEPARATE, UNKNOWN, cut_at_special, skippable, special_names
 from tinytensor.backend import host
+from tinytensor.wording import counted
 
 SPECIAL = (PADDING, UNKNOWN, CLASSIFY, SEPARATE, MASK)
 
@@ -152,7 +153,7 @@ class WordPieceTokenizer:
         names = [*SPECIAL, *special]
         tokens = [*names, *sorted({piece for pieces in cut for piece in pieces})]
         if vocab_size < len(tokens):
-            raise UserError(f"this text needs at least {len(tokens)} tokens for its characters, not {vocab_size}")
+            raise UserError(f"this text needs at least {counted(len(tokens), 'token')} for its characters, not {vocab_size}")
         id_of = {token: i for i, token in enumerate(tokens) if i >= len(names)}
 
         def merge(pair: Pair) -> int | None:

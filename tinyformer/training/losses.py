@@ -24,12 +24,18 @@ if TYPE_CHECKING:
 LossFunction = Callable[[Any, Any], Tensor]
 
 
+def at_least_one(batch: Any) -> int:
+    """What the sum of a batch's losses is divided by: its number of targets, or 1 for a batch without any, as where all are
+    ignored. The loss of such a batch is 0, and so are its gradients, but in a sum with others it must not be NaN."""
+    return max(int(batch.num_targets), 1)
+
+
 def next_token_loss(model: GPT, batch: Any) -> Tensor:
     """The mean cross-entropy, in nats, of a language model's predictions of each next token: a tensor of shape ().
 
     ``batch`` has ``inputs`` and ``targets``, ids (batch, length), and ``num_targets``; see ``Batch``.
     """
-    return model.loss(batch.inputs, batch.targets, reduction="sum") / batch.num_targets
+    return model.loss(batch.inputs, batch.targets, reduction="sum") / at_least_one(batch)
 
 
 def class_loss(model: Module, batch: Batch) -> Tensor:
@@ -37,7 +43,7 @@ def class_loss(model: Module, batch: Batch) -> Tensor:
 
     The batch's ``inputs`` are ids (batch, length), and its ``targets`` a class for each row, (batch,).
     """
-    return tt.cross_entropy(model(batch.inputs), batch.targets, reduction="sum") / batch.num_targets
+    return tt.cross_entropy(model(batch.inputs), batch.targets, reduction="sum") / at_least_one(batch)
 
 
 @dataclass(frozen=True)
@@ -54,11 +60,11 @@ class translation_loss:
     def __call__(self, model: Transformer, batch: PairBatch) -> Tensor:
         smoothing = self.label_smoothing if model.training else 0.0
         total = model.loss(batch.source, batch.target_inputs, batch.target_outputs, self.pad, smoothing, reduction="sum")
-        return total / batch.num_targets
+        return total / at_least_one(batch)
 
 
 def masked_token_loss(model: BertForMaskedLM, batch: MaskedBatch) -> Tensor:
     """The mean cross-entropy, in nats, over the hidden tokens of the batch, shape (). The model predicts no others."""
     rows, columns = tt.tensor(host.stack(host.nonzero(batch.hidden)))
     total = tt.cross_entropy(model(batch.inputs, places=(rows, columns)), batch.targets[rows, columns], reduction="sum")
-    return total / batch.num_targets
+    return total / at_least_one(batch)

@@ -36,7 +36,7 @@ class Replica(Evaluator):
 
     def _step(self, work: Sequence[Work], rate: SupportsFloat) -> tuple[Tensor, Tensor]:
         self.optimizer.zero_grad()
-        count = sum(batch.num_targets for batch in work)
+        count = max(sum(batch.num_targets for batch in work), 1)  # a batch may have none, as where all are ignored
         mean_loss: Tensor = tt.zeros(())
         for batch in work:
             if batch.shards:

@@ -16,9 +16,7 @@ import dataclasses
 import hashlib
 import json
 import os
-import shlex
 import shutil
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -31,20 +29,11 @@ from tinyformer.schema import read_dataclass
 from tinyformer.settings import changed_settings, is_changeable
 from tinyformer.training.checkpoints import load_checkpoint, put_weights
 from tinyformer.training.lock import locked
+from tinyformer.training.makers import found_in, made_by, runs_below
 from tinytensor.io import remove_stale
 from tinytensor.nn import Module
 
 Settings = TypeVar("Settings")
-
-# The setting, and the part of config.json that it is in, by which the runs of a script in examples/ are known; and the command
-# of that script that uses a run.
-_SCRIPTS = {
-    "char_gpt.py": ("text", "bpe_tokens", "sample"),
-    "fill_mask.py": ("text", "wordpieces", "fill"),
-    "translate.py": ("task", "length_penalty", "translate"),
-    "dial_tones.py": ("task", "snr", "transcribe"),
-    "memory.py": ("task", "distance", ""),
-}
 
 
 class RunFolder:
@@ -144,14 +133,26 @@ class RunFolder:
         check_folder(self.path)
         self._drop_new()
         self.replaces = bool(self._files())
-        if self.replaces and not overwrite:
-            what = "--resume continues it, " if self.latest.exists() else ""
-            raise UserError(f"{self.path} holds a run already: {what}--overwrite replaces it, --out starts another")
+        if self.replaces:
+            self._check_replacing(settings, overwrite)
         self._new.mkdir(parents=True, exist_ok=True)
         self._use(self._new)
         self._settings, self._tokenizer_hash = json.loads(as_json(settings)), None
         self._parts = {name: type(part) for name, part in settings.items() if dataclasses.is_dataclass(part)}
         write_json(self.settings, self._settings or {})
+
+    def _check_replacing(self, settings: Mapping[str, Any], overwrite: bool) -> None:
+        """Raise UserError unless a run with these settings may replace what is in the folder."""
+        found = found_in(self.path)
+        if found is not None and found.what == "a pretrained model":
+            raise UserError(f"{self.path} holds {found.what}, which no run may replace: choose another --out")
+        if overwrite:
+            return
+        maker, _ = made_by(json.loads(as_json(settings)))
+        is_other = found is not None and found.script != maker
+        what = found.what if found is not None and is_other else "a run"
+        how = "--resume continues it, " if self.latest.exists() and not is_other else ""
+        raise UserError(f"{self.path} holds {what} already: {how}--overwrite replaces it, --out starts another")
 
     def move_into_place(self) -> None:
         """Move the files of a new run into place, and remove those of the run that was there before."""
@@ -188,18 +189,28 @@ class RunFolder:
                     f"some files of the run in {self.path} are not in place yet: the process that moves them was killed, or is "
                     "still at work. --resume moves the rest"
                 )
+            if not self.settings.exists():
+                self._check_missing()
             found = read_json(self.settings)
             with damaged(self.settings):
                 self._settings = with_new_names(found)
         return self._settings
 
+    def _check_missing(self) -> None:
+        """Raise UserError if the folder has no settings, but something else that can be used."""
+        found, below = found_in(self.path), runs_below(self.path)
+        if found is not None:
+            raise found.refusal(self.path, "a run")
+        if below:
+            raise UserError(f"{self.path} holds no run itself, but folders of runs: {', '.join(map(str, below))}")
+
     def read_part(self, name: str, kind: type[Settings]) -> Settings:
         """The dataclass of this ``kind`` that ``create`` wrote under this name. Raises UserError if it is missing or
         damaged."""
         settings = self.read_settings()
+        if name not in settings:
+            raise UserError(f"{self.settings} is damaged, or of another script: {name} is missing")
         with damaged(self.settings):
-            if name not in settings:
-                raise UserError(f"{name} is missing")
             self._parts[name] = kind
             return read_dataclass(kind, settings[name], name)
 
@@ -263,25 +274,6 @@ class RunFolder:
     def keep_changes(self) -> None:
         """Write the settings that ``resumed`` changed to config.json."""
         write_json(self.settings, self.read_settings())
-
-
-def made_by(settings: Mapping[str, Any]) -> tuple[str | None, Any]:
-    """The script that made a run with these settings, and the architecture that it was given; None if they do not say."""
-    for script, (part, name, _) in _SCRIPTS.items():
-        found = settings.get(part)
-        if isinstance(found, Mapping) and name in found:
-            return script, found.get("architecture")
-    return None, None
-
-
-def check_made_by(script: str, path: Path) -> None:
-    """Raise UserError if the folder holds a run of another script, with what to call in place of this one."""
-    folder = RunFolder(path)
-    made, _ = made_by(folder.read_settings()) if folder.settings.exists() else (None, None)
-    if made is not None and made != script:
-        command = _SCRIPTS[made][-1]
-        other = shlex.join(["python", str(Path(sys.argv[0]).with_name(made)), command, "--out", str(path)])
-        raise UserError(f"{path} holds a run of {made}, not of {script}" + (f": use it with {other}" if command else ""))
 
 
 def check_folder(path: Path) -> None:

@@ -29,6 +29,7 @@ from tinyformer.training.state import TrainingState
 from tinytensor import Tensor, distributed, parallel
 from tinytensor.distributed import Alone, RankError, Team
 from tinytensor.nn import Module
+from tinytensor.wording import counted
 
 
 class Trainer:
@@ -61,7 +62,7 @@ class Trainer:
         self.workers = config.workers or best_workers(config.batch_size)
         ranks = distributed.num_ranks(self.workers)
         if config.workers > 1 and ranks != config.workers:
-            raise SettingError(f"workers must be 1 under mpiexec, whose {ranks} ranks share the batch, not {config.workers}")
+            raise SettingError(f"workers must be 1 under mpiexec, whose ranks ({ranks}) share the batch, not {config.workers}")
         self.shards = config.shards or (ranks if ranks > 1 else parallel.default_shards())
         self.optimizer = optimizer_for(model, config)
         self.schedule = config.make_schedule()
@@ -188,15 +189,28 @@ class Trainer:
         """Fetch the losses and gradient norms since the log's last row. Only here does training wait for a GPU."""
         self._unread = [(step, float(loss), float(norm)) for step, loss, norm in self._unread]
         for step, loss, norm in self._unread:
-            self._check_finite("loss", loss, step)
-            self._check_finite("gradient's norm", norm, step)
+            self._check_finite("loss", loss, step, step - 1)
+            self._check_finite("gradient's norm", norm, step, step - 1)
 
-    def _check_finite(self, what: str, value: float, step: int) -> None:
-        if not math.isfinite(value):
+    def _check_finite(self, what: str, value: float, step: int, updates: int) -> None:
+        """Raise UserError for a value that is NaN or infinite, and was computed after so many ``updates`` of the weights."""
+        if math.isfinite(value):
+            return
+        if updates == 0:  # so no setting of the updates can help
             raise UserError(
-                f"the {what} became {value} at step {step}: training stops. The checkpoints in {self.folder.path} are from "
-                "before that; a lower --learning-rate or --clip 1 usually helps"
+                f"the {what} is {value} with the weights that training began with: they or the data hold NaN, or numbers that "
+                "are too large. tt.detect_anomaly() names the op where such a value first appears"
             )
+        saved = f" The checkpoints in {self.folder.path} are from before that." if self.folder.latest.exists() else ""
+        raise UserError(f"the {what} became {value} at step {step}: training stops.{saved}{self._remedy()}")
+
+    def _remedy(self) -> str:
+        """What usually helps where training diverged."""
+        config = self.config
+        rates = {"--learning-rate": config.learning_rate, "--muon-learning-rate": config.muon_learning_rate}
+        lower = [f"a lower {flag}" for flag, rate in rates.items() if rate]
+        ways = [*lower, *(["--clip 1"] if not 0 < config.clip <= 1 else [])]
+        return f" What usually helps: {' or '.join(ways)}" if ways else ""
 
     def _log(self) -> None:
         """Add the mean loss since the log's last row, and the last gradient norm, to the log."""
@@ -222,7 +236,7 @@ class Trainer:
     def _evaluate(self, bar: Progress) -> None:
         self._team.call_alike("check_weights")
         loss = self._validation_loss()
-        self._check_finite("validation loss", loss, self.step)
+        self._check_finite("validation loss", loss, self.step, self.step)
         self._row()["validation_loss"] = loss
         self._print(bar.write, f"step {self.step:5d}: validation loss {loss:.4f}, perplexity {perplexity(loss):.2f}")
         if loss < self.best_loss:
@@ -258,7 +272,7 @@ class Trainer:
         self.model.load_state_dict({name: _mean([s[name] for s in states]) for name in own})
         self._team.call_alike("take_weights")
         loss = self._validation_loss()
-        mean = f"the mean of the last {len(states)} weights"
+        mean = f"the mean of the weights of the last {counted(len(states), 'evaluation')}"
         self._print(bar.write, f"{mean}: validation loss {loss:.4f}, perplexity {perplexity(loss):.2f}")
         if loss < self.best_loss:
             self._save_best(loss)

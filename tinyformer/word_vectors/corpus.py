@@ -15,6 +15,7 @@ import regex
 from tinyformer.errors import SettingError, UserError, shortened
 from tinyformer.words import WORDS
 from tinytensor.backend import Array, host
+from tinytensor.wording import counted
 
 # Five letters in a row of scripts without spaces between words: seldom one word, and often a clause.
 CLAUSES = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]{5}")
@@ -100,9 +101,9 @@ class Corpus:
         kept_before = host.concatenate([[0], host.cumsum(ids >= 0)])
         starts = host.unique(kept_before[ends])  # unique, as a passage may have lost all its words
         if host.diff(starts).max() < 2:
+            lower = ", or a lower min_count" if min_count > 1 and max(host.diff(ends)) > 1 else ""
             raise SettingError(
-                f"no passage of {name} has two words that occur often enough: give longer ones, or a lower min_count",
-                "min_count",
+                f"no passage of {name} has two words that occur often enough: give longer ones{lower}", "min_count"
             )
         return cls(vocabulary, ids[ids >= 0], starts, len(found))
 
@@ -129,13 +130,14 @@ def _check_spaces(words: Sequence[str], num_kept: int, num_words: int, name: str
 def _check_size(vocabulary: Vocabulary, num_words: int, num_different: int, min_count: int, name: str) -> None:
     """Raise UserError for a text from which nothing can be learned."""
     if num_different < 2:
-        times = "once" if num_words == 1 else f"{num_words:,} times"
+        times = "once" if num_words == 1 else counted(num_words, "time")
         found = f"only one word, {times}" if num_words else "no words"
         raise UserError(f"{name} has {found}: vectors need at least two different words")
     if len(vocabulary) < 2:
         raise SettingError(
-            f"{name} has {num_different:,} different words, of which {len(vocabulary)} occur min_count={min_count} times or "
-            "more, and vectors need two: give a longer text, or a lower min_count",
+            f"{name} has {counted(num_different, 'different word')}, of which {len(vocabulary) or 'none'} "
+            f"is there min_count={min_count} times or more, and vectors need two: give a longer text, or a lower "
+            "min_count",
             "min_count",
         )
 

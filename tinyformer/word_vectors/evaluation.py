@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tinyformer.data.reading import check_file, decoded, read_bytes
+from tinyformer.data.files import check_file, decoded, read_bytes
 from tinyformer.errors import UserError, shortened
 from tinyformer.word_vectors.corpus import composed
 from tinyformer.word_vectors.vectors import WordVectors
 from tinytensor.backend import Array, host
+from tinytensor.wording import counted
 
 PIECE = 500  # analogies that are computed at a time
-SIMLEX = ("word1", "word2", "SimLex999")  # the columns that count in SimLex-999 as it is published, among others
+MARKS = r"[\t,;]"  # between columns, where a line has one
 
 
 # -------------------------------------------------------------------------------------------------------- similarity
@@ -34,8 +35,9 @@ def similarity(vectors: WordVectors, path: str | Path) -> Agreement:
     """The agreement with a file of word pairs and their ratings, such as WordSim-353 and SimLex-999.
 
     Each line has two words and a number, with tabs, commas or spaces between them; lines that begin with # are left out, and so
-    is a first line without a number. Where that has the names of SimLex-999's columns, these are read, and others are not.
-    Words that are not known as they are written are looked up in lower case.
+    is a first line without a number. Further columns are left out, as those of SimLex-999, SimVerb-3500, WordSim-353 and Rare
+    Words: numbers and single letters before the rating, and whatever is behind it. Words that are not known as they are written
+    are looked up in lower case.
 
     Raises UserError, which names the file and the line, for other lines; and where fewer than two pairs are known or the
     ratings are all equal, as there is no correlation then.
@@ -50,9 +52,11 @@ def similarity(vectors: WordVectors, path: str | Path) -> Agreement:
             ratings.append(rating)
     if not ratings and not unknown:
         raise UserError(f"{path} has no word pairs: two words and a number must be on each line")
+    if len(ratings) < 2 and not unknown:
+        raise UserError(f"{path} has only one pair: a correlation needs two or more")
     if len(ratings) < 2:
         raise UserError(
-            f"of {len(ratings) + unknown} pairs in {path} only {len(ratings)} have two known words: use more vectors"
+            f"of {counted(len(ratings) + unknown, 'pair')} in {path} only {len(ratings)} with two known words: use more vectors"
         )
     if min(ratings) == max(ratings):
         raise UserError(f"all ratings of known words in {path} are {ratings[0]:g}: there is no correlation")
@@ -74,17 +78,50 @@ def ranked(values: Any) -> Array:
 
 
 def _pairs(path: str | Path) -> Iterator[tuple[str, str, float]]:
-    places, width = [0, 1, 2], 3
-    for index, (number, line) in enumerate(_lines(path)):
-        parts = [part.strip() for part in re.split(r"[\t,;]" if re.search(r"[\t,;]", line) else r"\s+", line)]
-        if index == 0 and set(SIMLEX) <= set(parts):
-            places, width = [parts.index(name) for name in SIMLEX], len(parts)
-        first, second, rated = [parts[place] for place in places] if len(parts) == width else [""] * 3
+    rows = [(number, _columns(line), line) for number, line in _lines(path)]
+    places = _places([parts for _, parts, _ in (rows[1:] or rows)])
+    named = 0  # how many columns the first line names
+    if rows and not any(_number(part) is not None for part in rows[0][1][2 : places[2] + 1]):
+        number, names, line = rows.pop(0)
+        named = len(names)
+        if named < 3 or (named > 3 and not re.search(MARKS, line)):
+            raise _no_pair(path, number, line)
+    for number, parts, line in rows:
+        first, second, rated = [parts[place] if place < len(parts) else "" for place in places]
         rating = _number(rated)
-        if rating is not None and first and second:
-            yield first, second, rating
-        elif index or len(parts) != width:
-            raise UserError(f"{path}, line {number}: two words and a number must be here, not {shortened(line, 60)!r}")
+        is_odd = len(parts) != named if named else len(parts) != 3 and not re.search(MARKS, line)
+        if rating is None or not first or not second or is_odd:
+            raise _no_pair(path, number, line)
+        yield first, second, rating
+
+
+def _columns(line: str) -> list[str]:
+    return [part.strip() for part in re.split(MARKS if re.search(MARKS, line) else r"\s+", line)]
+
+
+def _no_pair(path: str | Path, number: int, line: str) -> UserError:
+    return UserError(f"{path}, line {number}: two words and a number must be here, not {shortened(line, 60)!r}")
+
+
+def _places(rows: Sequence[Sequence[str]]) -> tuple[int, int, int]:
+    """The columns of the two words and of their rating, from 0.
+
+    The rating is the first number after two words. Before it there may be other columns: the number of the pair, and single
+    letters for parts of speech or kinds of relations.
+    """
+    width = max(map(len, rows), default=0)
+    columns = [[row[i] for row in rows if i < len(row)] for i in range(width)]
+    rating = next((i for i in range(2, width) if _most(columns[i], lambda cell: _number(cell) is not None)), 2)
+    words = [
+        i for i in range(min(rating, width)) if not _most(columns[i], lambda cell: len(cell) == 1 or _number(cell) is not None)
+    ]
+    first, second = words[:2] if len(words) >= 2 else (0, 1)
+    return first, second, rating
+
+
+def _most(cells: Sequence[str], holds: Callable[[str], bool]) -> bool:
+    """Whether something holds for most cells. Those for which it does not are in damaged lines, which are refused by number."""
+    return 2 * sum(map(holds, cells)) > len(cells)
 
 
 def _number(text: str) -> float | None:

@@ -11,13 +11,14 @@ from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
-from tinyformer.data.reading import check_file
+from tinyformer.data.files import check_file
 from tinyformer.errors import UserError, shortened
 from tinyformer.memory import check_fits
 from tinyformer.settings import check_counts
 from tinyformer.word_vectors.vectors import WordVectors
 from tinytensor.backend import Array, host
 from tinytensor.io import atomic_write
+from tinytensor.wording import counted
 
 WANTED = "give a file of word vectors in word2vec's text format"
 
@@ -40,7 +41,8 @@ def save_vectors(vectors: WordVectors, path: str | Path) -> None:
 def load_vectors(path: str | Path, limit: int | None = None) -> WordVectors:
     """Read word vectors, or the first ``limit`` of them: published files have the frequent words first.
 
-    The first line with the number of words and the width may be missing. Raises UserError, which names the file and the line,
+    The first line with the number of words and the width may be missing. Of a word that is there twice the first vector counts;
+    a line is printed then. Raises UserError, which names the file and the line,
     for a file that is missing, damaged, cut off or of another kind. Raises SettingError for a limit below 1.
     """
     size = check_file(path, WANTED)
@@ -49,7 +51,11 @@ def load_vectors(path: str | Path, limit: int | None = None) -> WordVectors:
     else:
         check_fits(size // 3, f"what {path} has", "read fewer words, with limit", on_host=True)  # at most 12 bytes a number
     with open(path, "rb") as file:
-        return _Reader(path, file).read(limit)
+        reader = _Reader(path, file)
+        vectors = reader.read(limit)
+    if reader.repeated:
+        print(f"{path}: {counted(reader.repeated, 'line')} left out, whose word is there already: its first vector counts")
+    return vectors
 
 
 class _Reader:
@@ -60,6 +66,7 @@ class _Reader:
         self.lines = self._decoded(file)
         self.number = 0  # of the line that was read last, from 1
         self.is_ended = False  # whether that line has an end
+        self.repeated = 0  # lines whose word is on an earlier one, too
 
     def _decoded(self, file: BinaryIO) -> Iterator[str]:
         for self.number, line in enumerate(file, start=1):
@@ -81,7 +88,7 @@ class _Reader:
         for line in lines:
             if limit is not None and len(rows) == limit:
                 break
-            if count is not None and len(rows) == count:
+            if count is not None and len(rows) + self.repeated == count:
                 if line:
                     raise self._error(f"there are more words than the {count:,} that line 1 tells of")
                 continue
@@ -89,11 +96,13 @@ class _Reader:
                 raise self._error("the line has no end: the file is cut off")
             word, row = self._entry(line, width)
             if word in found:
-                raise self._error(f"the word {shortened(word, 60)!r} is on line {found[word]}, too")
+                self.repeated += 1
+                continue
             found[word] = self.number
             rows.append(row)
-        if count is not None and len(rows) < min(count, limit or count):
-            raise self._error(f"the file ends after {len(rows):,} of {count:,} words: it is cut off")
+        read = len(rows) + self.repeated
+        if count is not None and read < count and (limit is None or len(rows) < limit):
+            raise self._error(f"the file ends after {read:,} of {counted(count, 'word')}: it is cut off")
         if not rows:
             raise UserError(f"{self.path} has no vectors: {WANTED}")
         return WordVectors(found, host.stack(rows))
@@ -104,7 +113,7 @@ class _Reader:
         if len(parts) == 2 and all(part.isascii() and part.isdigit() and len(part) < 19 for part in parts):
             count, width = map(int, parts)
             if not count or not width:
-                raise self._error(f"it tells of {count} words with {width} numbers each: {WANTED}")
+                raise self._error(f"it tells of {counted(count, 'word')} with {counted(width, 'number')} each: {WANTED}")
             return count, width
         if len(parts) < 2:
             raise UserError(f"{self.path} has no vectors: {WANTED}") if not line else self._error(f"no numbers: {WANTED}")
@@ -116,11 +125,11 @@ class _Reader:
         word, *numbers = line.rsplit(" ", width)
         before, *last = word.split(" ")
         if len(numbers) < width or not before or "" in last or (last and _floats(last[-1:]) is not None):
-            raise self._error(f"a word and {width} numbers must be here, a space apart, not {shortened(line, 60)!r}")
+            raise self._error(f"a word and {counted(width, 'number')} must be here, a space apart, not {shortened(line, 60)!r}")
         row = _floats(numbers)
         if row is None:
             remedy = f": {WANTED}" if self.number == 1 else ""  # a line that would tell the width is of a file of another kind
-            raise self._error(f"{shortened(' '.join(numbers), 60)!r} are not {width} numbers{remedy}")
+            raise self._error(f"{shortened(' '.join(numbers), 60)!r} are not {counted(width, 'number')}{remedy}")
         if not host.isfinite(row @ row):
             raise self._error(f"a number of {shortened(word, 60)!r} is not finite, or its square is too large for float32")
         return word, row

@@ -10,6 +10,7 @@ from tinyformer.errors import SettingError, UserError
 from tinyformer.word_vectors.components import principal_components
 from tinyformer.word_vectors.corpus import check_known
 from tinytensor.backend import Array, host
+from tinytensor.wording import counted
 
 BY = ("cosine", "dot")
 
@@ -38,7 +39,10 @@ class WordVectors:
         self.words: Sequence[str] = list(words)
         self.matrix: Array = host.asarray(matrix, dtype=host.float32)
         if self.matrix.ndim != 2 or len(self.matrix) != len(self.words) or not self.matrix.size:
-            raise UserError(f"{len(self.words)} words need a matrix of as many rows, not one of shape {self.matrix.shape}")
+            raise UserError(
+                f"a vocabulary of {counted(len(self.words), 'word')} needs a matrix of as many rows, not one of shape "
+                f"{self.matrix.shape}"
+            )
         self.ids = {word: number for number, word in enumerate(self.words)}
         if len(self.ids) < len(self.words):
             (twice, *_) = (word for number, word in enumerate(self.words) if self.ids[word] != number)

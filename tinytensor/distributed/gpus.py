@@ -25,7 +25,7 @@ def gpus_of_ranks(ranks: int) -> list[str]:
     if len(names) < ranks:
         hidden = f", of those that {VISIBLE_GPUS} does not hide" if given is not None else ""
         have = f"{len(names)} GPU{'s' * (len(names) > 1)}{hidden}"
-        raise BackendError(f"{ranks} processes need a GPU each, and this machine has {have}: start at most {len(names)}")
+        raise BackendError(f"each of {ranks} processes needs a GPU, and this machine has {have}: start at most {len(names)}")
     current = xp.cuda.runtime.getDevice()
     return [names[current], *names[:current], *names[current + 1 :]][:ranks]
 

@@ -10,6 +10,7 @@ from tinytensor.arguments import composite
 from tinytensor.fused import fused
 from tinytensor.ops import mean, reshape, rsqrt, square
 from tinytensor.ops.reductions import centred
+from tinytensor.wording import counted
 
 if TYPE_CHECKING:
     from tinytensor.tensor import Tensor
@@ -72,7 +73,9 @@ def group_norm(
     x is (batch, channels, ...), and both are (channels,). Raises ValueError for shapes that do not fit.
     """
     if len(x.shape) < 2 or num_groups < 1 or x.shape[1] % num_groups:
-        raise ValueError(f"group_norm takes (batch, channels, ...), with channels for {num_groups} groups, not {x.shape}")
+        raise ValueError(
+            f"group_norm takes (batch, channels, ...), with channels for {counted(num_groups, 'group')}, not {x.shape}"
+        )
     batch, channels = x.shape[:2]
     for parameter in (weight, bias):
         if parameter is not None and parameter.shape != (channels,):

@@ -9,6 +9,7 @@ from tinytensor.arguments import checked
 from tinytensor.functional.normalization import rms_norm
 from tinytensor.fused import fused
 from tinytensor.ops import concatenate, rotate_pairs
+from tinytensor.wording import counted
 
 if TYPE_CHECKING:
     from tinytensor.tensor import Tensor
@@ -84,7 +85,8 @@ def _check(
     shape, count = projected.shape, num_heads + 2 * num_key_value_heads
     if len(shape) != 3 or min(num_heads, num_key_value_heads) < 1 or not shape[2] or shape[2] % count:
         raise ValueError(
-            f"norm_and_rotate: projected {shape} must be (batch, length, {count} * d_head), with {num_heads} heads of queries, "
+            f"norm_and_rotate: projected {shape} must be (batch, length, {count} * d_head), with "
+            f"{counted(num_heads, 'head')} of queries, "
             f"and {num_key_value_heads} each of keys and values"
         )
     width = shape[2] // count

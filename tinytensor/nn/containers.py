@@ -9,6 +9,7 @@ from typing import Any, SupportsIndex, TypeVar, overload
 from tinytensor.arguments import checked, shown
 from tinytensor.nn.module import Module
 from tinytensor.tensor import Tensor
+from tinytensor.wording import counted
 
 Self = TypeVar("Self", bound="ModuleList")
 
@@ -73,7 +74,7 @@ class ModuleList(Module):
         if not isinstance(index, SupportsIndex):
             raise TypeError(f"{type(self).__name__} takes an integer or a slice as its index, not {index!r}")
         if not -len(self) <= operator.index(index) < len(self):
-            raise IndexError(f"{type(self).__name__} of {len(self)} modules has no index {operator.index(index)}")
+            raise IndexError(f"{type(self).__name__} of {counted(len(self), 'module')} has no index {operator.index(index)}")
         return index
 
     @overload

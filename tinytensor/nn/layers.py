@@ -13,6 +13,7 @@ from tinytensor.nn import init
 from tinytensor.nn.module import Module
 from tinytensor.ops.shapes import normalize_axis
 from tinytensor.tensor import Tensor
+from tinytensor.wording import counted
 
 
 class Linear(Module):
@@ -53,7 +54,7 @@ class Embedding(Module):
     def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None):
         self.weight = init.normal_(init.new_parameter((num_embeddings, embedding_dim)))
         if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
-            raise ValueError(f"Embedding: padding_idx {padding_idx} is no row of a table of {num_embeddings} rows")
+            raise ValueError(f"Embedding: padding_idx {padding_idx} is no row of a table of {counted(num_embeddings, 'row')}")
         self.padding_idx = None if padding_idx is None else padding_idx % num_embeddings
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -124,7 +125,9 @@ class GroupNorm(Module):
     @checked
     def __init__(self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True):
         if num_groups < 1 or num_channels % num_groups:
-            raise ValueError(f"GroupNorm: {num_channels} channels cannot be divided into {num_groups} groups")
+            raise ValueError(
+                f"GroupNorm: {counted(num_channels, 'channel')} cannot be divided into {counted(num_groups, 'group')}"
+            )
         self.num_groups, self.num_channels, self.eps = num_groups, num_channels, eps
         self.weight = init.ones_(init.new_parameter(num_channels)) if affine else None
         self.bias = init.new_parameter(num_channels) if affine else None

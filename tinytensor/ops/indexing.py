@@ -20,6 +20,7 @@ from tinytensor.engine import Part
 from tinytensor.modes import modes
 from tinytensor.op import op
 from tinytensor.ops.shapes import moveaxis, normalize_axes, normalize_axis, reshape
+from tinytensor.wording import counted
 
 if TYPE_CHECKING:
     from tinytensor.tensor import Tensor
@@ -281,7 +282,7 @@ def one_hot(indices: Tensor, num_classes: int) -> Tensor:
     if indices.dtype.kind not in "iu":
         raise TypeError(f"it needs integers, not {indices.dtype}: convert them with .astype('int64')")
     if indices.size and not (int(indices.min()) >= 0 and int(indices.max()) < num_classes):
-        raise IndexError(f"an index is outside 0 to {num_classes - 1}: there are {num_classes} classes")
+        raise IndexError(f"an index is outside 0 to {num_classes - 1}: there are {counted(num_classes, 'class')}")
     return (indices[..., None] == xp.arange(num_classes)).astype("float32")
 
 
@@ -322,7 +323,7 @@ def _check_ids(ids: Any, num_rows: int) -> None:
         inside = not ids.size or ids.astype(host.uint64).max() < num_rows
     if not inside:
         wrong = ids[(ids < 0) | (ids >= num_rows)].flat[0]
-        raise IndexError(f"id {wrong} is outside the table of {num_rows} rows (ids 0 to {num_rows - 1})")
+        raise IndexError(f"id {wrong} is outside the table of {counted(num_rows, 'row')} (ids 0 to {num_rows - 1})")
 
 
 @op(rows=lambda g, ids: _embedding(g, ids))

@@ -15,6 +15,7 @@ from tinytensor.ops.elementwise import is_number, multiply
 from tinytensor.ops.indexing import diagonal
 from tinytensor.ops.shapes import broadcast_to, expand_dims, normalize_axes, reshape, swapaxes, transpose
 from tinytensor.summation import widened
+from tinytensor.wording import counted
 
 if TYPE_CHECKING:
     from tinytensor.tensor import Tensor
@@ -219,7 +220,7 @@ def _parse(subscripts: str, tensors: tuple[Tensor, ...]) -> tuple[list[str], str
     left, arrow, output = text.partition("->")
     terms = left.split(",")
     if len(terms) != len(tensors):
-        raise ValueError(f"einsum {subscripts!r} has {len(terms)} terms for {len(tensors)} tensors")
+        raise ValueError(f"einsum {subscripts!r} has {counted(len(terms), 'term')} for {counted(len(tensors), 'tensor')}")
     spare = [c for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if c not in text]
     hidden = max([x.ndim - len(t.replace("...", "")) for t, x in zip(terms, tensors) if "..." in t], default=0)
     for i, (term, x) in enumerate(zip(terms, tensors)):

@@ -11,6 +11,7 @@ from tinytensor.backend import host, xp
 from tinytensor.capturing import table
 from tinytensor.checks import check_fits
 from tinytensor.op import op
+from tinytensor.wording import counted
 
 if TYPE_CHECKING:
     from tinytensor.tensor import Tensor
@@ -36,7 +37,7 @@ def normalize_axes(axes: Axes, ndim: int, name: str = "axis") -> tuple[int, ...]
         return ()
     if any(not -ndim <= a < ndim for a in given):
         valid = f"use {-ndim} to {ndim - 1}" if ndim else "it has no axes"
-        raise IndexError(f"{name} {axes} is out of range for a tensor of {ndim} dimensions: {valid}")
+        raise IndexError(f"{name} {axes} is out of range for a tensor of {counted(ndim, 'dimension')}: {valid}")
     positive = tuple([a % ndim for a in given])
     if len(set(positive)) < len(positive):
         raise ValueError(f"{name} {axes} names the same axis twice: give each once")
@@ -96,7 +97,7 @@ def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence
     sources = normalize_axes(source, x.ndim, "moveaxis: source")
     destinations = normalize_axes(destination, x.ndim, "moveaxis: destination")
     if len(sources) != len(destinations):
-        raise ValueError(f"moveaxis: {len(sources)} source axes but {len(destinations)} destinations")
+        raise ValueError(f"moveaxis: {len(sources)} source axes but {counted(len(destinations), 'destination')}")
     order = [a for a in range(x.ndim) if a not in sources]
     for place, axis in sorted(zip(destinations, sources)):
         order.insert(place, axis)
@@ -154,7 +155,9 @@ def split(x: Tensor, indices_or_sections: int | Sequence[int], axis: int = 0) ->
     if isinstance(places, int):
         parts = places
         if parts < 1 or length % parts:
-            raise ValueError(f"split of shape {x.shape}: axis {axis} of length {length} does not divide into {parts} parts")
+            raise ValueError(
+                f"split of shape {x.shape}: axis {axis} of length {length} does not divide into {counted(parts, 'part')}"
+            )
         places = range(length // parts, length, length // parts) if length else [0] * (parts - 1)
     return [x[(slice(None),) * axis + (slice(a, b),)] for a, b in zip([0, *places], [*places, length])]
 
@@ -233,7 +236,10 @@ def roll(x: Tensor, shift: int | Sequence[int], axis: Axes = None) -> Tensor:
         return reshape(roll(reshape(x, -1), shift, 0), x.shape)
     axes = normalize_axes(axis, x.ndim, "roll: axis")
     if host.size(shift) not in (1, len(axes)):
-        raise ValueError(f"roll: {host.size(shift)} shifts for {len(axes)} axes: give one for each axis, or one for all")
+        raise ValueError(
+            f"roll: {counted(host.size(shift), 'shift')} for {counted(len(axes), 'axis', 'axes')}: give one for each "
+            "axis, or one for all"
+        )
     for a, by in zip(axes, host.broadcast_to(shift, len(axes))):
         if x.shape[a] and (by := int(by) % x.shape[a]):
             x = concatenate(split(x, [x.shape[a] - by], a)[::-1], a)
@@ -315,7 +321,9 @@ def repeat(x: Tensor, repeats: int | Sequence[int], axis: int | None = None) -> 
     if min(counts, default=0) < 0:
         raise ValueError(f"repeat: repeats must not be negative, as in {repeats}")
     if len(counts) not in (1, x.shape[axis]):
-        raise ValueError(f"repeat: {len(counts)} repeats for axis {axis} of length {x.shape[axis]}: give one for each, or one")
+        raise ValueError(
+            f"repeat: {counted(len(counts), 'repeat')} for axis {axis} of length {x.shape[axis]}: give one for each, or one"
+        )
     places = host.repeat(host.arange(x.shape[axis]), repeats)
     return x[(slice(None),) * axis + (table(places),)]
 

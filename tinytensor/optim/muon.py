@@ -14,6 +14,7 @@ from tinytensor.optim.optimizers import Adam
 from tinytensor.optim.settings import check_count, check_flag, check_number
 from tinytensor.optim.state import State
 from tinytensor.tensor import Tensor
+from tinytensor.wording import counted
 
 # Jordan's a s + b s^3 + c s^5, for singular values s from 0 to 1. It lifts small ones fast, as its slope at 0 is a. After five
 # rounds all from 0.002 on lie between 0.68 and 1.21: not at 1, but near enough.
@@ -100,8 +101,8 @@ class Muon(Adam):
                 )
             if p.shape[0] % group["parts"]:
                 raise ValueError(
-                    f"Muon got a parameter of shape {p.shape}, whose {p.shape[0]} rows cannot be divided into "
-                    f"{group['parts']} parts: put it into a group with other parts"
+                    f"Muon got a parameter of shape {p.shape}, whose {counted(p.shape[0], 'row')} cannot be divided into "
+                    f"{counted(group['parts'], 'part')}: put it into a group with other parts"
                 )
 
     def check(self, settings: Mapping[str, Any]) -> None:

@@ -42,9 +42,9 @@ def test_frames_are_centred() -> None:
 
 
 def test_too_few_samples() -> None:
-    with pytest.raises(ValueError, match="0 samples are too few"):
+    with pytest.raises(ValueError, match="0 samples: too few"):
         frames(np.zeros(0), 4, 2)
-    with pytest.raises(ValueError, match="2 samples are too few for frames of 4 with reflect padding"):
+    with pytest.raises(ValueError, match="2 samples: too few for frames of 4 with reflect padding"):
         frames(np.zeros(2), 4, 2, "reflect")
     assert frames(np.zeros(3), 4, 2, "reflect").shape == (2, 4)
 
@@ -108,7 +108,7 @@ def test_decibels() -> None:
     [
         (np.zeros((100, 2)), r"one row of finite numbers, not of shape \(100, 2\): pass a single channel"),
         (np.array([0.0, np.nan, np.inf, 0.1]), "one row of finite numbers, but 2 of 4 are NaN or infinite"),
-        ([], "0 samples are too few"),
+        ([], "0 samples: too few"),
     ],
 )
 def test_samples_that_have_no_spectrum(samples: object, message: str) -> None:

@@ -156,7 +156,7 @@ def test_samples_of_other_sizes(tmp_path: Path) -> None:
     write_chunks(path, described(bits=12), bytes(2000))
     assert "has 12-bit samples, not 16-bit ones: convert it" in refused(path)
     write_chunks(path, described(), bytes(2001))
-    assert "is not a whole WAV file (2,001 bytes are no whole number of 16-bit samples)" in refused(path)
+    assert "is not a whole WAV file (2,001 bytes make no whole number of 16-bit samples)" in refused(path)
 
 
 def test_broken_files(tmp_path: Path) -> None:

@@ -18,15 +18,18 @@ import numpy as np
 import pytest
 
 import tinytensor as tt
-from tinyformer.data import reading
+from tinyformer import memory
+from tinyformer.data import downloads, reading
 from tinyformer.data.batches import Rows, check_ids
+from tinyformer.data.downloads import download
 from tinyformer.data.masking import MaskedBatches, Masking
-from tinyformer.data.reading import TextSource, default_text, download, open_text, read_text, standard_library_text
+from tinyformer.data.reading import TextSource, default_text, open_text, read_text, standard_library_text
 from tinyformer.data.text import TextBatches
 from tinyformer.decoding.sampling import generate
 from tinyformer.errors import SettingError, UserError
 from tinyformer.models.gpt import GPT
 from tinytensor import parallel
+from tinytensor.wording import counted
 
 # ---------------------------------------------------------------------------------------------------------- read_text
 
@@ -36,7 +39,8 @@ from tinytensor import parallel
     [
         ("naïve\n日本語 😀".encode(), "naïve\n日本語 😀"),
         (b"one\r\ntwo\r\n", "one\ntwo\n"),
-        (b"a lone \r stays", "a lone \r stays"),
+        (b"a lone \r stays\nin its line", "a lone \r stays\nin its line"),
+        (b"on a Mac\rof 1999\r", "on a Mac\nof 1999\n"),
         (b"\xef\xbb\xbfmarked", "marked"),
     ],
 )
@@ -117,16 +121,14 @@ def test_in_a_folder_what_is_no_file_is_left_out(tmp_path: Path, monkeypatch: py
 def test_a_broken_link_is_named(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("nowhere")
     (tmp_path / "text").write_text("words")
-    for path in (tmp_path / "link", tmp_path):
-        with pytest.raises(UserError, match="link is a link to nowhere, which does not exist"):
-            read_text(path)
+    with pytest.raises(UserError, match="link is a link to nowhere, which does not exist"):
+        read_text(tmp_path / "link")
 
 
 def test_links_that_lead_around_are_told_by_the_system(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to("a")
-    for path in (tmp_path / "a", tmp_path):
-        with pytest.raises(OSError, match=r"Too many levels of symbolic links: .*a'"):
-            read_text(path)
+    with pytest.raises(OSError, match=r"Too many levels of symbolic links: .*a'"):
+        read_text(tmp_path / "a")
 
 
 def test_a_folder_that_may_not_be_read_is_not_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,12 +160,20 @@ def test_a_name_that_is_not_utf8(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(30)
-def test_a_file_that_is_larger_than_memory_is_refused_before_it_is_read(tmp_path: Path) -> None:
+def test_a_file_that_is_larger_than_memory_is_refused_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with open(tmp_path / "large", "wb") as file:
         file.truncate(10 * 10**12)  # a sparse file
-    for path in (tmp_path / "large", tmp_path):
-        with pytest.raises(UserError, match=r"needs at least 30 TB of memory, but there are .*: pass --data a shorter one"):
-            read_text(path)
+    with pytest.raises(UserError, match=r"needs at least 30 TB of memory, but there are .*: pass --data a shorter one"):
+        read_text(tmp_path / "large")
+    for name in ("one", "two"):
+        (tmp_path / "texts").mkdir(exist_ok=True)
+        (tmp_path / "texts" / name).write_text("words")
+    monkeypatch.setattr(memory, "_WORTH_ASKING", 0)
+    monkeypatch.setattr(memory, "host_memory", lambda: 29)
+    with pytest.raises(UserError, match=r"texts needs at least 30 bytes of memory.*: pass --data a shorter one"):
+        read_text(tmp_path / "texts")
 
 
 def test_an_empty_folder(tmp_path: Path) -> None:
@@ -176,11 +186,10 @@ def test_a_missing_file(tmp_path: Path) -> None:
         read_text(tmp_path / "a.txt")
 
 
-@pytest.mark.parametrize("inside_a_folder", [False, True])
-def test_a_file_that_is_not_utf8_is_named_with_the_byte(tmp_path: Path, inside_a_folder: bool) -> None:
+def test_a_file_that_is_not_utf8_is_named_with_the_byte(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"good" + "é".encode("latin-1"))
     with pytest.raises(UserError, match=r"a\.txt is not UTF-8 text \(byte 4\)"):
-        read_text(tmp_path if inside_a_folder else tmp_path / "a.txt")
+        read_text(tmp_path / "a.txt")
 
 
 def test_the_standard_librarys_sources() -> None:
@@ -213,18 +222,18 @@ def remote(tmp_path: Path) -> tuple[Path, str]:
 
 def test_download_once_then_from_the_cache(remote: tuple[Path, str], cache: Path) -> None:
     path, checksum = remote
-    got = download(path.as_uri(), checksum)
-    assert got.read_bytes() == b"a text from afar"
-    assert cache in got.parents
+    assert download(path.as_uri(), checksum) == b"a text from afar"
+    assert [file.read_bytes() for file in cache.rglob("*") if file.is_file()] == [b"a text from afar"]
     path.unlink()  # from here on there is nothing to download
-    assert download(path.as_uri(), checksum) == got
+    assert download(path.as_uri(), checksum) == b"a text from afar"
 
 
-def test_a_damaged_cache_is_downloaded_anew(remote: tuple[Path, str]) -> None:
+def test_a_damaged_cache_is_downloaded_anew(remote: tuple[Path, str], cache: Path) -> None:
     path, checksum = remote
-    got = download(path.as_uri(), checksum)
-    got.write_bytes(b"a text from af")
-    assert download(path.as_uri(), checksum).read_bytes() == b"a text from afar"
+    download(path.as_uri(), checksum)
+    (kept,) = (file for file in cache.rglob("*") if file.is_file())
+    kept.write_bytes(b"a text from af")
+    assert download(path.as_uri(), checksum) == kept.read_bytes() == b"a text from afar"
 
 
 def test_a_wrong_checksum_keeps_nothing(remote: tuple[Path, str], cache: Path) -> None:
@@ -279,7 +288,7 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_proxy")
 def test_over_http(serve) -> None:
     url = serve(200, {"Content-Length": "4"}, b"text")
-    assert download(url, hashlib.sha256(b"text").hexdigest()).read_bytes() == b"text"
+    assert download(url, hashlib.sha256(b"text").hexdigest()) == b"text"
 
 
 @pytest.mark.usefixtures("no_proxy")
@@ -307,17 +316,15 @@ def test_default_text_is_downloaded(remote: tuple[Path, str], monkeypatch: pytes
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize("problem", ["unreachable", "wrong file", "cache is a file", "cut short"])
+@pytest.mark.parametrize("problem", ["unreachable", "wrong file", "cut short"])
 def test_default_text_falls_back_and_says_so_in_a_line(
-    problem: str, remote: tuple[Path, str], cache: Path, monkeypatch: pytest.MonkeyPatch, capsys, serve
+    problem: str, remote: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, capsys, serve
 ) -> None:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.setattr(reading, "TINY_SHAKESPEARE", remote[0].as_uri())
     monkeypatch.setattr(reading, "TINY_SHAKESPEARE_SHA256", "0" * 64 if problem == "wrong file" else remote[1])
     if problem == "unreachable":
         remote[0].unlink()
-    elif problem == "cache is a file":
-        cache.write_text("in the way")
     elif problem == "cut short":
         monkeypatch.setattr(reading, "TINY_SHAKESPEARE", serve(200, {"Content-Length": "1000"}, b"a text"))
     text, name = default_text()
@@ -327,6 +334,33 @@ def test_default_text_falls_back_and_says_so_in_a_line(
     assert out.count("\n") == 1
     assert out.startswith("Tiny Shakespeare could not be downloaded (")
     assert "--data" in out
+
+
+@pytest.mark.parametrize("problem", ["cache is a file", "disk is full", "no home"])
+def test_a_text_that_cannot_be_kept_is_used_all_the_same(
+    problem: str, remote: tuple[Path, str], cache: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    monkeypatch.setattr(reading, "TINY_SHAKESPEARE", remote[0].as_uri())
+    monkeypatch.setattr(reading, "TINY_SHAKESPEARE_SHA256", remote[1])
+    if problem == "cache is a file":
+        cache.write_text("in the way")
+    elif problem == "no home":
+        monkeypatch.delenv("TINYFORMER_CACHE")
+        monkeypatch.setattr(downloads, "user_cache", lambda name: None)
+    else:
+
+        def full(path: Path, content: bytes) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+        monkeypatch.setattr(Path, "write_bytes", full)
+    assert default_text() == ("a text from afar", "Tiny Shakespeare")
+    said = {
+        "cache is a file": "Not a directory",
+        "disk is full": "No space left on device",
+        "no home": "there is no home folder",
+    }
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("What was downloaded cannot be kept") and said[problem] in line and "TINYFORMER_CACHE" in line
 
 
 def test_a_text_is_read_again_wherever_it_is_now(tmp_path: Path) -> None:
@@ -506,7 +540,7 @@ def test_validation_does_not_disturb_the_choice_of_windows() -> None:
 def test_a_text_that_is_too_short_is_told_how_long_it_must_be(block_size: int, fraction: float) -> None:
     with pytest.raises(UserError, match=f"too few for windows of {block_size}: use at least") as caught:
         batches(block_size, block_size, validation_fraction=fraction)
-    assert f"has {block_size} tokens" in str(caught.value)
+    assert f"has {counted(block_size, 'token')}" in str(caught.value)
     need = int(str(caught.value).split("at least ")[1].split(",")[0])
     # What it says is enough, and not more than twice what is.
     some = batches(need, block_size, validation_fraction=fraction)
@@ -524,7 +558,7 @@ def test_a_text_that_is_too_short_is_told_how_long_it_must_be(block_size: int, f
         ({"batch_size": True}, "batch_size must be an integer, not True"),
         ({"batch_size": 10**30}, r"a batch of this batch_size needs at least 10\^32 bytes .*: choose a smaller one"),
         ({"block_size": 0}, "block_size must be at least 1, not 0"),
-        ({"block_size": 10**30}, f"too few for windows of {10**30}: use at least 9999999999999999"),
+        ({"block_size": 10**30}, f"too few for windows of {10**30}: use at least 9,999,999,999,999,999"),
         ({"block_size": 10**400}, "or a smaller block_size"),
         ({"context": -1}, "context must be at least 0, not -1"),
         ({"validation_fraction": 0.0}, "validation_fraction must be above 0 and below 1, not 0.0"),

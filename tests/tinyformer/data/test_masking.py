@@ -130,8 +130,13 @@ def test_windows_in_which_nothing_can_be_hidden_are_left_out() -> None:
 
 
 def test_a_text_in_which_nothing_can_be_hidden() -> None:
-    for ids in (np.full(200, PAD), np.r_[np.full(199, PAD), 9], np.r_[9, np.full(199, PAD)]):
-        with pytest.raises(UserError, match=r"none of 1?\d0 tokens can be hidden, as all are special.*use another text"):
+    for ids, told in (
+        (np.full(5, PAD), "all 5 tokens of the text"),  # and not that these are too few for a window
+        (np.full(200, PAD), "all 200 tokens of the text"),
+        (np.r_[np.full(199, PAD), 9], "all 180 tokens to train on"),
+        (np.r_[9, np.full(199, PAD)], "all 20 tokens to validate with, at its end,"),
+    ):
+        with pytest.raises(UserError, match=f"{told} are special, such as .*: none can be hidden. Use another text"):
             MaskedBatches(ids, masking(), START, END, 10, 4)
 
 

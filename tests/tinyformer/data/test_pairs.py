@@ -17,6 +17,7 @@ import pytest
 import tinytensor as tt
 from tinyformer import memory
 from tinyformer.data.batches import padded
+from tinyformer.data.pair_columns import read_tsv
 from tinyformer.data.pairs import (
     EncodedPair,
     PairBatch,
@@ -24,7 +25,6 @@ from tinyformer.data.pairs import (
     Specials,
     encode_pairs,
     read_lines,
-    read_tsv,
     read_two_files,
     split_pairs,
     without_empty,
@@ -46,6 +46,9 @@ PAD, START, END = 0, 1, 2
         ("one\ntwo\n", ["one", "two"]),
         ("one\n\n日本語 😀\n\n", ["one", "", "日本語 😀", ""]),
         ("\ufeffone\n", ["one"]),
+        ("one\rtwo\r", ["one", "two"]),  # as Macs once wrote lines
+        ("one\rtwo\nthree\n", ["one\rtwo", "three"]),
+        ("one\r\ntwo\r\n", ["one", "two"]),
         ("a\u2028b\x0bc\x85d\n", ["a\u2028b\x0bc\x85d"]),  # only a new line ends a line, or two files would run apart
     ],
 )
@@ -53,6 +56,48 @@ def test_lines_plain_and_zipped(tmp_path: Path, text: str, lines: list[str]) -> 
     (tmp_path / "a.txt").write_bytes(text.encode())
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(text.encode()))
     assert read_lines(tmp_path / "a.txt") == read_lines(str(tmp_path / "a.txt.gz")) == lines
+
+
+PAIRS = [("Hi.", "Hallo."), ("42", "zweiundvierzig"), ("I see 3 cats.", "Ich sehe 3 Katzen.")]
+TATOEBA = {
+    "two columns": "{0}\t{1}",
+    "the third names the licence": "{0}\t{1}\tCC-BY 2.0 (France) Attribution: tatoeba.org #12 (CK) & #34 (Pfirsichbaeumchen)",
+    "a number before each": "12{2}\t{0}\t34\t{1}",
+    "a number before each, and the licence": "12{2}\t{0}\t34\t{1}\tCC BY 2.0 FR",
+    "one number": "{2}\t{0}\t{1}",
+    "numbers at the end": "{0}\t{1}\t{2}\t0.5",
+    "a number between": "{0}\t7\t{1}",
+}
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("layout", TATOEBA)
+def test_the_columns_of_sentences(layout: str, end: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [TATOEBA[layout].format(*pair, number) for number, pair in enumerate(PAIRS)]
+    (tmp_path / "a.tsv").write_bytes((end.join(rows) + end).encode())
+    assert read_tsv(tmp_path / "a.tsv") == PAIRS
+    expected = not layout.startswith(("two", "the", "numbers at"))
+    assert ("the sentences are in columns" in capsys.readouterr().out) == expected
+
+
+def test_names_of_columns_go_with_the_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.tsv").write_text("id\tenglish\tid\tgerman\n1\tHi.\t2\tHallo.\n3\tYes.\t4\tJa.\n")
+    assert read_tsv(tmp_path / "a.tsv") == [("Hi.", "Hallo."), ("Yes.", "Ja.")]
+    assert "columns 2 and 4" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "text", ["1\tone\n2\ttwo\n", "1\tone\tCC-BY 2.0\n2\ttwo\tCC-BY 2.0\n", "3\t9\tsquares\n5\t25\tsquares\n"]
+)
+def test_numbers_may_be_what_is_translated(text: str, tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text(text)
+    assert [source for source, _ in read_tsv(tmp_path / "a.tsv")] == [line[0] for line in text.splitlines()]
+
+
+def test_a_line_with_too_few_columns(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("".join(f"{i}\tHi.\t{i}\tHallo.\n" for i in range(30)) + "\n31\tYes.\n")
+    with pytest.raises(UserError, match=r"a\.tsv, line 32: there is no column 4"):
+        read_tsv(tmp_path / "a.tsv")
 
 
 @pytest.mark.timeout(30)
@@ -186,9 +231,9 @@ def test_a_split_is_shuffled_and_repeats() -> None:
 def test_too_few_to_split() -> None:
     pairs = [("a", "b"), ("c", "d"), ("e", "f")]
     assert [len(part) for part in split_pairs(pairs, [1, 1])] == [1, 1, 1]
-    with pytest.raises(UserError, match="3 pairs are too few to hold out 4 of them"):
+    with pytest.raises(UserError, match="too few to hold out 4 and train on others: 3 pairs"):
         split_pairs(pairs, [2, 2])
-    with pytest.raises(UserError, match="3 pairs are too few to hold out 3 of them and train on others"):
+    with pytest.raises(UserError, match="too few to hold out 3 and train on others: 3 pairs"):
         split_pairs(pairs, [2, 1])
 
 

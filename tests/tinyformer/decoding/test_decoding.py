@@ -619,7 +619,7 @@ def test_the_end_of_a_gpts_text(model) -> None:
     [
         ([[1, 2, 3], [4, 5]], "the prompts have from 2 to 3 tokens: all texts of a batch must have the same length"),
         ([np.arange(3), np.arange(2)], "the prompts have from 2 to 3 tokens"),
-        ([[1], []], "the prompts have from 0 to 1 tokens"),
+        ([[1], []], "the prompts have from 0 to 1 token"),
         ([[], []], "the prompt is empty"),
         (np.zeros((2, 0), np.int64), "the prompt is empty"),
         ([1, 2, 3], r"the prompts must be \(batch, length\), not of shape \(3,\)"),

@@ -81,7 +81,7 @@ def test_rules_that_leave_nothing() -> None:
     with pytest.raises(SettingError, match="force_end needs an end token: pass its id as end"):
         TokenRules(None, force_end=True)
     scores = np.zeros((2, 3))
-    with pytest.raises(UserError, match="all 3 tokens of the vocabulary are forbidden: allow at least one"):
+    with pytest.raises(UserError, match="every token of the vocabulary is forbidden, 3 in all: allow at least one"):
         TokenRules(0, range(3)).restrict(scores, is_last=False)
     for rules, is_last in [(TokenRules(0, [1, 3]), False), (TokenRules([1, 3], force_end=True), True)]:
         with pytest.raises(UserError, match="the token 3 cannot be forbidden or forced: the vocabulary has only 3 tokens"):
@@ -135,7 +135,7 @@ def test_what_is_left_is_impossible() -> None:
     for rule in RULES:
         with pytest.raises(UserError, match="-inf for every token that may be written, so that no token is possible"):
             beam_search(certain, [[0]], None, beam=2, rule=rule, forbidden=[1])
-    with pytest.raises(UserError, match="all 2 tokens of the vocabulary are forbidden"):
+    with pytest.raises(UserError, match="every token of the vocabulary is forbidden, 2 in all"):
         beam_search(certain, [[0]], 0, forbidden=[0, 1])
 
 

@@ -160,7 +160,7 @@ def test_padding_is_told(subjects: dict[str, Subjects]) -> None:
         ({"head": 2}, "head must be from 0 to 1"),
         ({"head": -1}, "head must be from 0 to 1"),
         ({"head": "median"}, '"mean" or "rollout"'),
-        ({"first": 13}, "there are 13 queries"),
+        ({"first": 13}, "of 13 queries and"),
         ({"first": -1}, "at least 0"),
         ({"count": 0}, "at least 1"),
         ({"first_key": 13}, "13 keys"),

@@ -84,7 +84,7 @@ def test_the_pseudo_log_likelihood_of_a_bert(tmp_path: Path) -> None:
 
 def test_texts_that_have_no_losses(tmp_path: Path) -> None:
     subjects = Subjects([gpt_run(tmp_path / "run")])
-    for text, message in (("", "empty"), ("ñ", "ñ"), ("x" * 200_001, "200001 characters")):
+    for text, message in (("", "empty"), ("ñ", "ñ"), ("x" * 200_001, "200,001 characters")):
         with pytest.raises(UserError, match=message):
             lines(subjects, "best", text)
     with pytest.raises(UserError, match="no model 'other'"):

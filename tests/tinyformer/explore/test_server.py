@@ -278,7 +278,7 @@ def test_requests_may_follow_each_other(running: ExplorerServer) -> None:
 
 def test_ten_megabytes_are_refused_and_the_sender_reads_why(running: ExplorerServer) -> None:
     status, _, content = send(running, "POST", "ask/encode", b"x" * 10_000_000)
-    assert status == 413 and json.loads(content) == {"error": "a question has at most 2500000 bytes"}
+    assert status == 413 and json.loads(content) == {"error": "a question has at most 2,500,000 bytes"}
 
 
 def test_the_longest_text_fits_however_it_is_written(running: ExplorerServer) -> None:
@@ -328,8 +328,8 @@ def test_no_value_is_a_fault(running: ExplorerServer, value: str) -> None:
 @pytest.mark.parametrize(
     "changes, told",
     [
-        ({"ids": [1] * 20_001}, "ids must have 1 to 20000"),
-        ({"ids": []}, "ids must have 1 to 20000"),
+        ({"ids": [1] * 20_001}, "ids must have 1 to 20,000"),
+        ({"ids": []}, "ids must have 1 to 20,000"),
         ({"ids": [1, 10_000]}, "outside of the vocabulary"),
         ({"ids": [-1]}, "outside of the vocabulary"),
         ({"ids": [True]}, "must be an integer"),

@@ -77,7 +77,7 @@ def test_long_texts_and_many_layers_are_cut_and_the_page_says_so() -> None:
     html = attention_html(maps, ["ab"] * 100)._repr_html_()
     assert len(html) < 3_000_000
     assert html.count("queries: source: the first 40 of 100 tokens") == 12
-    assert "8 of 8 heads are left out" in html
+    assert "left out 8 of 8 heads" in html
     assert Tags(html).counts["td"] <= 20_000
 
 
@@ -99,8 +99,8 @@ def test_rows_that_do_not_sum_to_one() -> None:
         )
 
     assert notes([[0.5, 0.5], [0.999, 0.0]]) == []
-    assert notes([[0.0, 0.0], [1.0, 0.0]]) == ["1 of 2 rows do not sum to 1"]
-    assert notes([[float("nan"), 1.0], [1.0, 1.0]]) == ["2 of 2 rows do not sum to 1"]
+    assert notes([[0.0, 0.0], [1.0, 0.0]]) == ["1 of 2 rows without a sum of 1"]
+    assert notes([[float("nan"), 1.0], [1.0, 1.0]]) == ["2 of 2 rows without a sum of 1"]
 
 
 def test_weights_without_heads() -> None:

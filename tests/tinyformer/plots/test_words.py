@@ -63,7 +63,7 @@ def test_labels_without_room_are_counted(tmp_path: Path, figures: list[Any], mon
     (axes,) = figure.axes
     missing = 60 - len(axes.texts)
     assert 0 < missing < 60
-    assert f"{missing} words have no room for a label." in figure.texts[0].get_text().replace("\n", " ")
+    assert f"No room for the label of {missing} words." in figure.texts[0].get_text().replace("\n", " ")
 
 
 def test_a_map_of_one_word(tmp_path: Path, figures: list[Any]) -> None:

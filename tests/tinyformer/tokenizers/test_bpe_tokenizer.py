@@ -380,11 +380,16 @@ def test_windows_line_ends_in_gpt2_files(tmp_path: Path) -> None:
     assert BPETokenizer.from_gpt2_files(encoder, vocab).encode(" the").tolist() == [258]
 
 
+def test_gpt2_files_with_an_id_that_no_token_has(tmp_path: Path) -> None:
+    tokenizer = BPETokenizer.from_gpt2_files(*write_gpt2_files(tmp_path, {"xy": 263}, "h e\n"))
+    assert (tokenizer.vocab_size, tokenizer.decode([263]), tokenizer.decode([262], skip_special=True)) == (264, "xy", "")
+
+
 @pytest.mark.parametrize(
     ("more", "merges", "message"),
     [
         ({"日本": 260}, "h e\n", "'日本' has characters that do not stand for bytes"),
-        ({"xy": 261}, "h e\n", "not the numbers from 0 to 260"),  # a gap
+        ({"xy": 10**9}, "h e\n", "not the numbers from 0 to 260"),  # no gap is so large
         ({"xy": 5}, "h e\n", "not the numbers from 0 to 260"),  # an id twice
         ({"xy": -1}, "h e\n", "not the numbers from 0 to 260"),
         ({}, "h e l\n", "the merge 'h e l'"),

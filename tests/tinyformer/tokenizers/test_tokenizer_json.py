@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tinyformer.errors import UserError
-from tinyformer.tokenizers import BPETokenizer, CharTokenizer, Tokenizer, WordPieceTokenizer, WordTokenizer
+from tinyformer.tokenizers import BPETokenizer, CharTokenizer, Tokenizer, WordPieceTokenizer, WordTokenizer, load_tokenizer
 from tinyformer.tokenizers.byte_letters import BYTES, shown
 from tinyformer.tokenizers.cutting import GPT2_WORDS
 from tinyformer.tokenizers.tokenizer_json import read_tokenizer_json
@@ -228,11 +228,12 @@ def test_what_is_not_supported_is_named(tmp_path: Path, change: Change, message:
         (model(merges=None), "damaged"),
         (model(vocab=[]), "damaged"),
         (model(vocab={"a": "b"}), "damaged"),
-        (lambda c: c["model"]["vocab"].update(xy=300), "not the numbers from 0 to 260"),
+        (lambda c: c["model"]["vocab"].update(xy=10**9), "not the numbers from 0 to 260"),
         (lambda c: c["model"]["vocab"].update({"x y": 260}), "'x y' has characters that do not stand for bytes"),
         (lambda c: c["model"]["vocab"].update({"<s>": 260}), "'<s>' has the id 258, but another one in the vocabulary"),
         (lambda c: c["added_tokens"].append(added(258, "<u>")), "not the numbers from 0 to"),
-        (lambda c: c["added_tokens"].append(added(260, "<s>")), "not the numbers from 0 to"),
+        (lambda c: c["added_tokens"].append(added(260, "<s>")), "the same name twice"),
+        (lambda c: c["model"]["vocab"].update({"xy": 262, "[unused260]": 261}), "its name would be that of another one"),
         (lambda c: c["added_tokens"][0].pop("content"), "added_tokens.content is missing"),
         (lambda c: c["added_tokens"][0].update(id="7"), "added_tokens.id must be an integer"),
         (lambda c: c["added_tokens"][0].update(strip=True), "added_tokens.strip is True, which this version does not know"),
@@ -344,3 +345,16 @@ def test_what_cannot_be_written() -> None:
         tokenizer_json(BPETokenizer.train("lolo lolo", 258, ["lo"]))
     with pytest.raises(UserError, match="a special token of one character"):
         tokenizer_json(CharTokenizer("ab", ["a"]))
+
+
+def test_ids_that_no_token_has(tmp_path: Path) -> None:
+    """Published vocabularies leave some out. The tokens after a gap keep their ids, and no text has the ids in it."""
+    content = byte_pairs()
+    content["model"]["vocab"]["xy"] = 300
+    tokenizer = read(content, tmp_path)
+    assert tokenizer.vocab_size == 301
+    assert tokenizer.decode([300, *range(260, 300)], skip_special=True) == "xy"
+    assert max(tokenizer.encode("[unused270] xy")) < 258
+    tokenizer.save(tmp_path / "saved.json")
+    assert load_tokenizer(tmp_path / "saved.json").decode([300]) == "xy"
+    assert read(tokenizer_json(tokenizer), tmp_path).decode([300, 258]) == tokenizer.decode([300, 258])

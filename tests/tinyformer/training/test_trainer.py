@@ -9,13 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from trainings import GivenBatches, batch, random_batch, read_log
+from trainings import GivenBatches, batch, bits_of, random_batch, read_log
 
 import tinytensor as tt
+from tinyformer.data.batches import Batch
 from tinyformer.data.pairs import PairBatches, Specials
 from tinyformer.errors import UserError
 from tinyformer.models.transformer import Transformer, TransformerConfig
 from tinyformer.training.checkpoints import load_checkpoint
+from tinyformer.training.evaluation import evaluate
 from tinyformer.training.logging import LOG_COLUMNS
 from tinyformer.training.losses import next_token_loss, translation_loss
 from tinyformer.training.trainer import Trainer
@@ -45,6 +47,62 @@ def test_accumulated_batches_are_one_large_batch(make_trainer, rows: list[int]) 
     assert float(norm) == pytest.approx(float(expected_norm), abs=1e-6)
     for (name, one), other in zip(several.model.named_parameters(), at_once.model.parameters()):
         np.testing.assert_allclose(one.grad.numpy(), other.grad.numpy(), rtol=0, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("rows", [[0], [0, 0], [2, 0, 1]])
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_batch_without_targets_is_like_none(make_trainer, rows: list[int], shards: int) -> None:
+    ids = random_batch(6)
+    ignored = Batch(tt.tensor(ids[:2, :-1]), tt.full((2, 8), -100, dtype="int64"), 0)
+    parts = [batch(ids[:count]) if count else ignored for count in rows]
+    settings = {"dropout": 0.0, "weight_decay": 0.0, "shards": shards}
+    some = make_trainer(batches=GivenBatches(parts), gradient_accumulation_steps=len(parts), **settings)
+    before = bits_of(some.model.state_dict())
+    loss, norm, count = some.train_step()
+    if not any(rows):
+        assert float(loss) == float(norm) == count == 0
+        assert bits_of(some.model.state_dict()) == before
+        assert evaluate(some.model, GivenBatches([], [ignored])) == 0.0
+        return
+    kept = [part for part in parts if part.num_targets]
+    others = make_trainer(batches=GivenBatches(kept), gradient_accumulation_steps=len(kept), **settings)
+    assert (float(loss), float(norm), count) == tuple(map(float, others.train_step()))
+    valid = [batch(ids[:2])]
+    assert evaluate(some.model, GivenBatches([], [ignored, *valid])) == evaluate(some.model, GivenBatches([], valid))
+
+
+@pytest.mark.parametrize(("at", "what"), [(0, "validation loss"), (1, "loss")])
+def test_losses_that_are_no_numbers_from_the_start_are_not_blamed_on_the_learning_rate(
+    make_trainer, at: int, what: str
+) -> None:
+    def spoiled(model: Any, batch: Any) -> Any:
+        return next_token_loss(model, batch) * (math.nan if model.training or not at else 1.0)
+
+    with pytest.raises(UserError) as caught:
+        make_trainer(loss_function=spoiled, log_every=1).train()
+    assert str(caught.value).startswith(
+        f"the {what} is nan with the weights that training began with: they or the data hold NaN"
+    )
+    assert "learning" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("clip", "remedy"),
+    [
+        (0.0, "a lower --learning-rate or --clip 1"),
+        (1.0, "a lower --learning-rate"),
+        (5.0, "a lower --learning-rate or --clip 1"),
+    ],
+)
+def test_what_helps_against_losses_that_are_no_numbers(make_trainer, clip: float, remedy: str) -> None:
+    calls = []
+
+    def spoiled(model: Any, batch: Any) -> Any:
+        calls.append(model.training)
+        return next_token_loss(model, batch) * (math.nan if sum(calls) > 4 else 1.0)
+
+    with pytest.raises(UserError, match=f"What usually helps: {remedy}$"):
+        make_trainer(loss_function=spoiled, log_every=1, clip=clip, shards=1).train()
 
 
 def test_each_step_starts_from_no_gradient(make_trainer) -> None:

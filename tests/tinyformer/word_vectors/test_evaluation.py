@@ -61,6 +61,38 @@ def test_columns_as_simlex_999_is_published(tmp_path: Path) -> None:
         similarity(ROUND, path)
 
 
+SETS = {
+    "SimVerb-3500": ("", "{0}\t{1}\tV\t{2}\tSYNONYMS"),
+    "Rare Words": ("", "{0}\t{1}\t{2}\t7\t6\t1\t6\t10\t9\t8\t8\t5\t1"),
+    "WordSim-353, combined": ("Word 1,Word 2,Human (mean)\n", "{0},{1},{2}"),
+    "WordSim-353, combined.tab": ("Word 1\tWord 2\tHuman (mean)\n", "{0}\t{1}\t{2}"),
+    "WordSim-353, set 1": ("Word 1,Word 2,Human (Mean),1,2,3\n", "{0},{1},{2},9,5,1"),
+    "WordSim-353, similarity": ("", "{0}\t{1}\t{2}"),
+    "WordSim-353, agreed": ("# word pairs\n#\n", "i\t{0}\t{1}\t{2}"),
+    "MEN": ("", "{0} {1} {2}.000000"),
+    "RG-65": ("", "{0};{1};{2}"),
+    "MTurk-771": ("", "{0},{1},{2}.5"),
+    "numbered": (",word1,word2,score\n", "7,{0},{1},{2}"),
+}
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_sets_of_rated_pairs_as_they_are_published(name: str, tmp_path: Path) -> None:
+    words = ["river", "bank", "cloud", "lamp"]
+    vectors = WordVectors(words, [[1, 0], [2, 1], [1, 1], [0, 1]])
+    head, row = SETS[name]
+    path = tmp_path / "pairs"
+    path.write_text(head + "".join(row.format("river", word, 9 - i) + "\n" for i, word in enumerate([*words[1:], "rare"])))
+    assert not is_of_analogies(path)
+    found = similarity(vectors, path)
+    assert (found.correlation, found.known, found.unknown) == (pytest.approx(1), 3, 1)
+    with open(path, "a") as file:
+        file.write(row.format("river", "bank", "x").replace("9,5,1", "9,5") + "\n")
+    if name != "Rare Words":
+        with pytest.raises(UserError, match=f"line {len(head.splitlines()) + 5}: two words and a number must be here"):
+            similarity(vectors, path)
+
+
 def test_accents_of_either_form(tmp_path: Path) -> None:
     vectors = WordVectors(["\u00e9", "b", "c"], [[1, 0], [1, 1], [0, 1]])
     (tmp_path / "pairs.txt").write_text("e\u0301 b 5\n\u00e9 c 1\n", encoding="utf-8")
@@ -74,7 +106,7 @@ def test_accents_of_either_form(tmp_path: Path) -> None:
         ("a b 1\na c\n", "line 2: two words and a number must be here, not 'a c'"),
         ("one line of text\n", "line 1: two words and a number"),
         ("a b 1\n\na c nan\n", "line 3: two words"),
-        ("a b 1\nx y 2\n", "of 2 pairs in .* only 1 have two known words"),
+        ("a b 1\nx y 2\n", "of 2 pairs in .* only 1 with two known words"),
         ("a b 1\na c 1\n", "all ratings of known words in .* are 1: there is no correlation"),
         ("", "has no word pairs: two words and a number must be on each line"),
         ("a b x\n", "has no word pairs"),

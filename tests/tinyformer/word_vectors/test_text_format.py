@@ -103,7 +103,8 @@ def test_the_first_words_only(tmp_path: Path) -> None:
         (b"2 2\na 1 2\nb 3 1e20\n", "line 3: a number of 'b' is not finite, or its square is too large for float32"),
         (b"2 2\na 1 2\nb 3 4.1", "line 3: the line has no end: the file is cut off"),
         (b"3 2\na 1 2\nb 3", "line 3: the line has no end: the file is cut off"),
-        (b"2 2\na 1 2\na 3 4\n", "line 3: the word 'a' is on line 2, too"),
+        (b"3 2\na 1 2\na 3 4\n", "line 3: the file ends after 2 of 3 words: it is cut off"),
+        (b"2 2\na 1 2\na 3 4\nb 5 6\n", "line 4: there are more words than the 2"),
         (b"3 2\na 1 2\nb 3 4\n", "line 3: the file ends after 2 of 3 words: it is cut off"),
         (b"1 2\na 1 2\nb 3 4\n", "line 3: there are more words than the 1 that line 1 tells of"),
         (b"a 1 2\nb 3\n", "line 2: a word and 2 numbers must be here, a space apart, not 'b 3'"),
@@ -129,3 +130,15 @@ def test_no_file(tmp_path: Path) -> None:
         load_vectors(tmp_path / "v.txt")
     with pytest.raises(UserError, match="is not a regular file but a folder"):
         load_vectors(tmp_path)
+
+
+@pytest.mark.parametrize("head", [b"4 2\n", b""])
+def test_of_a_word_that_is_there_twice_the_first_vector_counts(head: bytes, tmp_path: Path, capsys) -> None:
+    """As in gensim: published files of large vocabularies have a few such words."""
+    path = tmp_path / "v.txt"
+    path.write_bytes(head + b"a 1 2\nb 3 4\na 5 6\nc 7 8\n")
+    vectors = load_vectors(path)
+    assert (list(vectors.words), vectors.matrix.tolist()) == (["a", "b", "c"], [[1, 2], [3, 4], [7, 8]])
+    assert capsys.readouterr().out == f"{path}: 1 line left out, whose word is there already: its first vector counts\n"
+    assert list(load_vectors(path, limit=3).words) == ["a", "b", "c"]
+    assert list(load_vectors(path, limit=2).words) == ["a", "b"]

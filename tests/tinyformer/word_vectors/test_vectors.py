@@ -88,9 +88,9 @@ def test_the_plane_of_few_words() -> None:
 @pytest.mark.parametrize(
     ("words", "matrix", "message"),
     [
-        (["a", "b"], [[1.0]], r"2 words need a matrix of as many rows, not one of shape \(1, 1\)"),
-        (["a"], [1.0], "1 words need a matrix"),
-        ([], np.empty((0, 3)), "0 words need a matrix"),
+        (["a", "b"], [[1.0]], r"a vocabulary of 2 words needs a matrix of as many rows, not one of shape \(1, 1\)"),
+        (["a"], [1.0], "a vocabulary of 1 word needs a matrix"),
+        ([], np.empty((0, 3)), "a vocabulary of 0 words needs a matrix"),
         (["a", "b", "a"], np.ones((3, 1)), "the word 'a' has two vectors"),
         (["a"], [[np.nan]], "not finite"),
         (["a"], [[1e39]], "not finite"),

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
 import hashlib
-import os
 import shutil
-import tempfile
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
+
+from tinytensor.caches import make_private, of_this_run, user_cache
 
 
 @functools.cache
@@ -18,37 +18,29 @@ def folder() -> Path:
     """The folder of these sources' compiled code: in their __pycache__, or where that cannot be written, in the user's cache.
 
     Numba looks for changes in the file of a loop, but not in the files of what the loop uses. So a folder belongs to all the
-    kernels' sources together; those of earlier sources are removed. Where nothing can be kept, a folder is made for this run.
+    kernels' sources together; those of earlier sources are removed. Compiled code is run as it is found, so only a folder of
+    the user's own is taken, which nobody else may enter. Where nothing can be kept, one is made for this run, and a line says
+    so.
     """
     kernels = Path(__file__).parents[1]
     sources = sorted(kernels.rglob("*.py"))
     digest = hashlib.sha256(b"".join([path.read_bytes() for path in sources])).hexdigest()[:16]
-    for parent in (Path(__file__).parent / "__pycache__", _users_cache()):
-        found = parent / f"compiled-{digest}"
-        with suppress(OSError):
-            found.mkdir(parents=True, exist_ok=True)
-            if os.access(found, os.W_OK):
-                _remove_others(found)
-                return found
-    return _of_this_run()
-
-
-def _users_cache() -> Path:
-    chosen = os.environ.get("XDG_CACHE_HOME")
-    return (Path(chosen) if chosen else Path(os.path.expanduser("~")) / ".cache") / "tinytensor"
+    for parent in (Path(__file__).parent / "__pycache__", user_cache("tinytensor")):
+        found = parent / f"compiled-{digest}" if parent is not None else None
+        if found is not None and make_private(found):
+            _remove_others(found)
+            return found
+    print(
+        "No folder can keep the compiled kernels, so each run compiles them again. XDG_CACHE_HOME may name one that can.",
+        file=sys.stderr,
+    )
+    return of_this_run()
 
 
 def _remove_others(own: Path) -> None:
     for other in own.parent.glob("compiled-*"):
         if other != own:
             shutil.rmtree(other, ignore_errors=True)
-
-
-@functools.cache
-def _of_this_run() -> Path:
-    made = Path(tempfile.mkdtemp(prefix="tinytensor-"))
-    atexit.register(shutil.rmtree, made, ignore_errors=True)
-    return made
 
 
 @contextmanager

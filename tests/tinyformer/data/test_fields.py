@@ -1,0 +1,113 @@
+"""Records: one field of JSON Lines, JSON, CSV and TSV is the text, or the user is told that there are fields."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tinyformer.data.reading import open_text, read_text
+from tinyformer.errors import UserError
+
+RECORDS = [
+    {"id": 1, "text": 'one, "two"\nthree'},
+    {"id": 2, "text": "naïve"},
+    {"id": 3, "text": None},
+    {"id": 4, "text": "last"},
+]
+TEXT = 'one, "two"\nthree\nnaïve\nlast'
+FILES = {
+    "a.jsonl": "\n".join(map(json.dumps, RECORDS)) + "\n\n",
+    "a.ndjson": "\ufeff" + "\r\n".join(map(json.dumps, RECORDS)),
+    "a.json": json.dumps(RECORDS, indent=1),
+    "a.csv": 'id,text\r\n1,"one, ""two""\nthree"\r\n\r\n2,naïve\r\n3,\r\n4,last\r\n',
+    "b.CSV": 'id;text\n1;"one, ""two""\nthree"\n2;naïve\n4;last',
+    "a.tsv": 'id\ttext\n1\t"one, ""two""\nthree"\n2\tnaïve\n4\tlast',
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_field(name: str, tmp_path: Path, capsys) -> None:
+    path = tmp_path / name
+    path.write_text(FILES[name], encoding="utf-8", newline="")
+    assert read_text(path, field="text") == TEXT
+    assert capsys.readouterr().out == ""
+
+
+def test_a_column_by_its_number(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("0,first\n4,second\n", encoding="utf-8")
+    assert read_text(path, field="2") == "first\nsecond"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_without_a_field_it_is_learned_as_written_and_a_line_says_so(name: str, tmp_path: Path, capsys) -> None:
+    path = tmp_path / name
+    path.write_text(FILES[name], encoding="utf-8", newline="")
+    assert read_text(path) == FILES[name].replace("\r\n", "\n").removeprefix("\ufeff")
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"{path} is ") and "--field text (it has id, text)" in line
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("a.txt", '{"text": 1}'), ("a.csv", "no columns"), ("a.json", "{"), ("a.jsonl", '"s"')]
+)
+def test_no_notice_for_what_has_no_fields(name: str, content: str, tmp_path: Path, capsys) -> None:
+    (tmp_path / name).write_text(content)
+    assert read_text(tmp_path / name) == content
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "field", "message"),
+    [
+        ("a.jsonl", '{"text": "x"}\n{"text": "y}\n', "text", r"a.jsonl, line 2: this is no JSON \(Unterminated string"),
+        (
+            "a.jsonl",
+            '{"text": "x"}\n\n{"body": "y"}\n',
+            "text",
+            "a.jsonl, line 3: there is no text, but body: choose with --field",
+        ),
+        ("a.jsonl", '{"text": "x"}\n{"text": 7}', "text", "a.jsonl, line 2: text is 7, and not a text"),
+        ("a.jsonl", '"x"', "text", 'a.jsonl, line 1: an object must be here, not "x"'),
+        ("a.jsonl", "[" * 100_000, "text", "a.jsonl, line 1: this is nested too deeply"),
+        ("a.json", '[{"text": "x"},\n{"text": }]', "text", "a.json, line 2: this is no JSON"),
+        ("a.json", '[{"text": "x"}, {"text": ["y"]}]', "text", r'a.json, record 2: text is \["y"\], and not a text'),
+        ("a.csv", "id,text\n1,x\n2\n", "text", "a.csv, line 3: there must be 2 columns, as on line 1, not 1"),
+        ("a.csv", 'id,text\n1,"x\n', "text", "a.csv, line 2: this is no table"),
+        ("a.csv", "id,text\n1,x\n", "body", "a.csv, line 1: there is no column body, but id, text: choose with --field"),
+        ("a.csv", "text,text\n1,x\n", "text", "a.csv has 2 columns with the name text"),
+        ("a.csv", "id,text\n1,\n", "text", "a.csv has no text in text: choose another --field"),
+        ("a.txt", "words", "text", "a.txt has no fields, as .jsonl, .*: leave out --field"),
+    ],
+)
+def test_errors_name_the_file_and_the_line(name: str, content: str, field: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(UserError, match=message):
+        read_text(tmp_path / name, field=field)
+
+
+def test_a_folder(tmp_path: Path, capsys) -> None:
+    for name in ("a.jsonl", "a.csv"):
+        (tmp_path / name).write_text(FILES[name], encoding="utf-8", newline="")
+    (tmp_path / "README").write_text("about the data")
+    assert read_text(tmp_path, field="text") == f"{TEXT}\n{TEXT}"
+    assert capsys.readouterr().out == f"{tmp_path}: 1 file without fields left out\n"
+    assert "about the data" in read_text(tmp_path)
+    assert capsys.readouterr().out.count("--field text") == 1
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "a.txt").write_text("words")
+    with pytest.raises(UserError, match=r"has no \.jsonl, \.json, \.csv or \.tsv: leave out --field"):
+        read_text(tmp_path / "other", field="text")
+
+
+def test_a_run_keeps_its_field(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(FILES["a.jsonl"])
+    text, source = open_text(str(path), field="text")
+    assert source.read_again("run") == source.read_again("run", str(path), "text") == text == TEXT
+    with pytest.raises(UserError, match=r"run was trained on the field text of .*a.jsonl: leave out --field id"):
+        source.read_again("run", None, "id")
+    with pytest.raises(UserError, match="--field chooses among the fields of --data: give both"):
+        open_text(None, field="text")

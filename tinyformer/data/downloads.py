@@ -1,0 +1,57 @@
+"""Files from the network, which are kept in a cache."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import os
+import urllib.request
+from contextlib import suppress
+from pathlib import Path
+
+from tinyformer.errors import UserError
+from tinytensor.caches import user_cache
+from tinytensor.io import atomic_write
+
+
+def cache_folder() -> Path | None:
+    """The folder for downloads: $TINYFORMER_CACHE if it is set, else "tinyformer" in the user's cache folder. None where there
+    is no home to have it in."""
+    chosen = os.environ.get("TINYFORMER_CACHE")
+    return Path(chosen) if chosen else user_cache("tinyformer")
+
+
+def download(url: str, sha256: str, timeout: float = 10.0) -> bytes:
+    """The content of the file at ``url``, which is downloaded once and then kept in the cache. Where it cannot be kept, a line
+    says so. Raises OSError if there is none (no network, no such file), and UserError if its checksum is not ``sha256``."""
+    folder = cache_folder()
+    path = folder / sha256[:16] / url.rsplit("/", 1)[-1] if folder is not None else None
+    if path is not None:
+        with suppress(OSError):
+            content = path.read_bytes()
+            if hashlib.sha256(content).hexdigest() == sha256:
+                return content
+    try:
+        with urllib.request.urlopen(url, timeout=timeout) as response:
+            content = response.read()
+    except http.client.HTTPException as error:  # such as a connection that ends too early
+        raise OSError(f"{type(error).__name__}: {error}") from None
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise UserError(f"the download from {url} is not the expected file (its checksum differs)")
+    _keep(path, content)
+    return content
+
+
+def _keep(path: Path | None, content: bytes) -> None:
+    """Write a download to the cache, or say that it cannot be."""
+    try:
+        if path is None:
+            raise OSError("there is no home folder")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path) as temporary:
+            temporary.write_bytes(content)
+    except OSError as error:
+        where = f" in {path.parent}" if path is not None else ""
+        print(
+            f"What was downloaded cannot be kept{where} ({error.strerror or error}): TINYFORMER_CACHE may name another folder."
+        )

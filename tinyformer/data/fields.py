@@ -1,0 +1,159 @@
+"""One field of each record in a file of records: JSON Lines, JSON, CSV or TSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tinyformer.errors import UserError, shortened
+from tinytensor.wording import counted
+
+# The kinds of files that have fields, by the ends of their names.
+KINDS = {".jsonl": "JSON Lines", ".ndjson": "JSON Lines", ".json": "JSON", ".csv": "a table", ".tsv": "a table"}
+SHOWN = 8  # fields that a message names
+NAMES = ("text", "content", "sentence", "body", "document", "review", "message", "story")  # of fields that often have the text
+
+
+def kind_of(path: str | Path) -> str:
+    """The kind of a file that has fields, in words. "" for another one."""
+    return KINDS.get(Path(path).suffix.lower(), "")
+
+
+def field_of(path: str | Path, text: str, field: str) -> str:
+    """The text of a ``field`` of all records in a file, one after the other, on lines of their own.
+
+    The field is a key or the name of a column. Where a table has no line of names, it is the number of a column, from 1. Empty
+    ones are left out. Raises UserError, which names the file and the line, for what is no such file, and for a record without
+    the field or with something other than a text in it.
+    """
+    if not kind_of(path):
+        raise UserError(f"{path} has no fields, as {', '.join(KINDS)} have: leave out --field")
+    found = []
+    for number, value in _values(path, text, field):
+        if not isinstance(value, str | None):
+            where = f", {number}" if number else ""
+            raise UserError(
+                f"{path}{where}: {field} is {shortened(json.dumps(value), 60)}, and not a text: choose another --field"
+            )
+        if value and value.strip():
+            found.append(value)
+    if not found:
+        raise UserError(f"{path} has no text in {field}: choose another --field")
+    return "\n".join(found)
+
+
+def notice(path: str | Path, text: str) -> str:
+    """What a user should know who learns a file of records as it is written: its fields, and the flag that chooses one. ""
+    for another file, and for one that is not as its name says."""
+    if not kind_of(path):
+        return ""
+    try:
+        fields = next(_fields(path, text.lstrip()))
+    except (StopIteration, UserError, ValueError, csv.Error):
+        return ""
+    if not fields:
+        return ""
+    best = next((name for name in NAMES if name in fields), fields[0])
+    return (
+        f"{path} is {kind_of(path)}, and is learned as it is written, with its names and marks. To learn one field alone: "
+        f"--field {best} (it has {_listed(fields)})"
+    )
+
+
+def _listed(fields: list[str]) -> str:
+    names = [shortened(field, 40) for field in fields[:SHOWN]]
+    return ", ".join(names) + (", ..." if fields[SHOWN:] else "")
+
+
+# -------------------------------------------------------------------------------------------------------- the records
+
+
+def _values(path: str | Path, text: str, field: str) -> Iterator[tuple[str, Any]]:
+    """The value of the field in each record, and where that is: "line 7"."""
+    if kind_of(path) == "a table":
+        yield from _column(path, text, field)
+        return
+    for where, record in _objects(path, text):
+        if not isinstance(record, dict):
+            raise UserError(f"{path}, {where}: an object must be here, not {shortened(json.dumps(record), 60)}")
+        if field not in record:
+            raise UserError(
+                f"{path}, {where}: there is no {field}, but {_listed(list(record)) or 'nothing'}: choose with --field"
+            )
+        yield where, record[field]
+
+
+def _objects(path: str | Path, text: str) -> Iterator[tuple[str, Any]]:
+    """The records of a file of JSON or JSON Lines, and where each is."""
+    if kind_of(path) == "JSON":
+        whole = _parsed(path, text, 0)
+        records = whole if isinstance(whole, list) else [whole]
+        yield from ((f"record {number}", record) for number, record in enumerate(records, start=1))
+        return
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            yield f"line {number}", _parsed(path, line, number)
+
+
+def _parsed(path: str | Path, text: str, line: int) -> Any:
+    """The JSON value in a text, which is a line of the file, or with line 0 the whole of it."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UserError(
+            f"{path}, line {line or error.lineno}: this is no JSON ({error.msg}, character {error.colno})"
+        ) from None
+    except (RecursionError, ValueError):  # the latter for an integer with thousands of digits
+        raise UserError(
+            f"{path}{f', line {line}' if line else ''}: this is nested too deeply, or has too long a number"
+        ) from None
+
+
+def _column(path: str | Path, text: str, field: str) -> Iterator[tuple[str, Any]]:
+    rows = _rows(path, text)
+    _, names = next(rows, (0, []))
+    if field in names:
+        if names.count(field) > 1:
+            raise UserError(
+                f"{path} has {counted(names.count(field), 'column')} with the name {field}: give one of them another name"
+            )
+        place = names.index(field)
+    elif field.isascii() and field.isdigit() and 1 <= int(field[:9]) <= len(names):
+        place = int(field) - 1
+        yield "line 1", names[place]  # columns that are called by their numbers have no names
+    else:
+        raise UserError(f"{path}, line 1: there is no column {field}, but {_listed(names) or 'nothing'}: choose with --field")
+    for line, row in rows:
+        if len(row) != len(names):
+            raise UserError(f"{path}, line {line}: there must be {counted(len(names), 'column')}, as on line 1, not {len(row)}")
+        yield f"line {line}", row[place]
+
+
+def _rows(path: str | Path, text: str) -> Iterator[tuple[int, list[str]]]:
+    """The rows of a table that are not empty, and the line on which each ends."""
+    first = text.split("\n", 1)[0]
+    mark = "\t" if Path(path).suffix.lower() == ".tsv" else max(",;\t|", key=first.count)
+    before = csv.field_size_limit(len(text) + 1)
+    try:
+        # In tab-separated files a quotation mark is often one that was said: it is read as a mark only where it opens a field.
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=mark, strict=mark != "\t")
+        try:
+            for row in reader:
+                if row:
+                    yield reader.line_num, row
+        except csv.Error as error:
+            raise UserError(f"{path}, line {reader.line_num}: this is no table ({error})") from None
+    finally:
+        csv.field_size_limit(before)
+
+
+def _fields(path: str | Path, text: str) -> Iterator[list[str]]:
+    """The names of the fields of each record."""
+    if kind_of(path) == "a table":
+        yield from (names for _, names in _rows(path, text) if len(names) > 1)
+    else:
+        yield from (list(record) for _, record in _objects(path, text) if isinstance(record, dict))

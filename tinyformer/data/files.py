@@ -1,0 +1,68 @@
+"""Files on the disk: whether they can be read, and what they hold."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from tinyformer.data.encodings import how_to_read
+from tinyformer.errors import UserError
+
+READING = 3  # bytes of memory for each byte of a file, at least: the bytes, the text, and what is made of the text
+
+
+def status(path: str | Path, wanted: str) -> os.stat_result:
+    """The status of the file or folder at a path. Links are followed. Raises UserError if there is none; ``wanted`` is the end
+    of the message and says what to do."""
+    if not os.fspath(path):
+        raise UserError(f"an empty name is not a path: {wanted}")
+    try:
+        return os.stat(path)
+    except FileNotFoundError:
+        if os.path.islink(path):
+            raise UserError(f"{path} is a link to {os.readlink(path)}, which does not exist: {wanted}") from None
+        raise UserError(f"{path} does not exist: {wanted}") from None
+    except ValueError:
+        raise UserError(f"{os.fspath(path)!r} cannot be a path: {wanted}") from None
+
+
+def check_file(path: str | Path, wanted: str) -> int:
+    """The size of a regular file. Raises UserError for anything else: reading from a pipe or a device may never end."""
+    found = status(path, wanted)
+    if not stat.S_ISREG(found.st_mode):
+        kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+        raise UserError(f"{path} is not a regular file but {kinds.get(stat.S_IFMT(found.st_mode), 'a device')}: {wanted}")
+    return found.st_size
+
+
+def read_bytes(path: str | Path) -> bytes:
+    """The content of a file. Raises OSError that names the file: the error of a failed read, unlike that of a failed open, does
+    not name it by itself."""
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from None
+
+
+def decoded(path: str | Path, content: bytes | bytearray) -> str:
+    """The text in the content of a UTF-8 file, without a byte order mark, and with ``\\n`` at the end of each line.
+
+    Raises UserError if it is not UTF-8. The message names the file and the byte, and tells how to convert this very file.
+    """
+    try:
+        text = content.decode("utf-8").removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 text (byte {error.start}): {how_to_read(path, content)}") from None
+    if 5 * content.count(0) > len(content):  # what UTF-16 without its mark has for ASCII
+        raise UserError(f"{path} is not UTF-8 text (byte {content.index(0)}): {how_to_read(path, content)}")
+    return with_newlines(text)
+
+
+def with_newlines(text: str) -> str:
+    r"""The text with ``\n`` at the end of each line, where Windows has ``\r\n``, and a Mac once had ``\r``.
+
+    A lone ``\r`` ends a line only where nothing else does: in other files it is a part of the line.
+    """
+    text = text.replace("\r\n", "\n")
+    return text if "\n" in text.rstrip("\r\n") else text.replace("\r", "\n")

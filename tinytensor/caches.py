@@ -1,0 +1,48 @@
+"""Folders for what is kept between runs: in the user's cache, or where that cannot be, in a folder for this run."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import shutil
+import stat
+import sys
+import tempfile
+from pathlib import Path
+
+import platformdirs
+
+
+def user_cache(name: str) -> Path | None:
+    """The folder with this name in the user's cache, which need not exist. None where there is no home to have it in."""
+    try:
+        found = platformdirs.user_cache_path(name, appauthor=False)
+    except (OSError, RuntimeError, KeyError):
+        return None
+    return found if found.is_absolute() else None  # without a home it begins with "~"
+
+
+def make_private(folder: Path) -> bool:
+    """Make a folder that only this user may enter, if it is not there. Returns whether it is such a folder, and can be written.
+
+    What is read from it is trusted. So a link, a folder of another user and one that others may write are not taken.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = os.lstat(folder)
+    except OSError:
+        return False
+    if not stat.S_ISDIR(found.st_mode) or not os.access(folder, os.W_OK | os.X_OK):
+        return False
+    if sys.platform == "win32":  # where each user's folders are closed to others
+        return True
+    return found.st_uid == os.geteuid() and not found.st_mode & 0o077
+
+
+@functools.cache
+def of_this_run() -> Path:
+    """A private folder that is removed when the program ends."""
+    made = Path(tempfile.mkdtemp(prefix="tinytensor-"))  # with mode 700
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return made
