@@ -163,13 +163,13 @@ def test_gpus_have_the_names_that_the_variable_gives_them(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-8932f937,3,1")
     monkeypatch.setattr(xp.cuda.runtime, "getDeviceCount", lambda: 3)
     assert gpus_of_ranks(3) == ["GPU-8932f937", "3", "1"]
-    words = r"^4 processes need a GPU each.* 3 GPUs, of those that CUDA_VISIBLE_DEVICES does not hide: start at most 3$"
+    words = r"^each of 4 processes needs a GPU.* 3 GPUs, of those that CUDA_VISIBLE_DEVICES does not hide: start at most 3$"
     with pytest.raises(BackendError, match=words):
         gpus_of_ranks(4)
 
 
 def test_more_processes_than_gpus():
-    with pytest.raises(BackendError, match=r"^5 processes need a GPU each, and this machine has 4 GPUs: start at most 4$"):
+    with pytest.raises(BackendError, match=r"^each of 5 processes needs a GPU, and this machine has 4 GPUs: start at most 4$"):
         distributed.run(gpu_ranks.fail, 0, "raises", workers=5)
     gpu_ranks.assert_nothing_is_left()
 
