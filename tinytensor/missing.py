@@ -1,6 +1,6 @@
 """The answer to a name that is not here, such as ``x.view`` or ``tt.manual_seed``: what is written in its place.
 
-The answers are the rows of ``names_of_pytorch.md``, of which the guides for users of PyTorch and of NumPy have the tables.
+The answers are the rows of ``names_elsewhere.md``, of which the guides for users of PyTorch and of NumPy have the tables.
 Beside them, every name of NumPy's has an answer.
 """
 
@@ -108,7 +108,7 @@ def _plain(cell: str) -> str:
 def _answers() -> dict[str, tuple[str, str]]:
     """By PyTorch's name, such as "x.view": its example with what is written here, and what to know."""
     found: dict[str, tuple[str, str]] = {}
-    for line in Path(__file__).with_name("names_of_pytorch.md").read_text("utf-8").splitlines():
+    for line in Path(__file__).with_name("names_elsewhere.md").read_text("utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if not line.startswith("| ") or len(cells) < 2 or cells[0] in ("PyTorch", "NumPy"):
             continue

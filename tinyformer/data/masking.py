@@ -81,7 +81,8 @@ class MaskedBatches:
     ):
         check_counts(window=window, batch_size=batch_size)
         check_fraction(validation_fraction)
-        _check_can_be_hidden(ids, masking, "of the text")  # which a longer text, or smaller windows, would not change
+        if len(ids) and host.isin(ids, masking.special).all():  # which a longer text, or smaller windows, would not change
+            raise _nothing_to_hide(len(ids), "of the text")
         cut = int(len(ids) * (1.0 - validation_fraction))
         if min(cut, len(ids) - cut) < window:
             smaller = ", or a smaller window" if min(cut, len(ids) - cut) else ""
@@ -99,20 +100,21 @@ class MaskedBatches:
         self.batch_size = batch_size
         self.seed = seed
         self._rng = host.random.default_rng(seed)
-        _check_can_be_hidden(self.training, masking, "to train on")
-        _check_can_be_hidden(
-            self.validation[: len(self.validation) // window * window], masking, "to validate with, at its end,"
-        )
-        self._starts = self._starts_of(self.training, 1)
-        self._validation_starts = self._starts_of(self.validation, window)
+        self._starts = self._starts_of(self.training, 1, "to train on")
+        whole = len(self.validation) // window * window
+        self._validation_starts = self._starts_of(self.validation[:whole], window, "to validate with, at its end,")
 
-    def _starts_of(self, ids: Any, every: int) -> Any:
-        """Where windows with an ordinary token begin, if one begins at each multiple of ``every``."""
+    def _starts_of(self, ids: Any, every: int, which: str) -> Any:
+        """Where windows with an ordinary token begin, if one begins at each multiple of ``every``. Raises UserError if there are
+        none; its message calls the ids ``which``."""
         small = host.min_scalar_type(len(ids))  # a text may have a hundred million tokens
         starts = host.arange(0, len(ids) - self.window + 1, every, dtype=small)
         ordinary = host.zeros(len(ids) + 1, small)
         host.cumsum(~host.isin(ids, self.masking.special), out=ordinary[1:])
-        return starts[ordinary[self.window :][starts] > ordinary[starts]]
+        found = starts[ordinary[self.window :][starts] > ordinary[starts]]
+        if not len(found):
+            raise _nothing_to_hide(len(ids), which)
+        return found
 
     def sample(self) -> MaskedBatch:
         """The next training batch."""
@@ -145,10 +147,8 @@ class MaskedBatches:
         self._rng.bit_generator.state = state
 
 
-def _check_can_be_hidden(ids: Any, masking: Masking, which: str) -> None:
-    """Raise UserError if there are ids, but none can be hidden."""
-    if len(ids) and host.isin(ids, masking.special).all():
-        raise UserError(
-            f"all {counted(len(ids), 'token')} {which} are special, such as [UNK] for a word that is too long or has "
-            "unknown characters: none can be hidden. Use another text"
-        )
+def _nothing_to_hide(tokens: int, which: str) -> UserError:
+    return UserError(
+        f"all {counted(tokens, 'token')} {which} are special, such as [UNK] for a word that is too long or has unknown "
+        "characters: none can be hidden. Use another text"
+    )

@@ -130,13 +130,13 @@ def open_text(path: str | None, flag: str = "--data", field: str | None = None) 
             raise UserError(f"--field chooses among the fields of {flag}: give both, or none of them")
         text, name = default_text()
         return text, TextSource(None, name, fingerprint(text))
-    if not _is_text(path):
+    if not _is_utf8(path):
         raise UserError(f"the name {path!r} is not UTF-8: rename it")
     text = read_text(path, flag, field or "")
     return text, TextSource(path, path, fingerprint(text), field or "")
 
 
-def _is_text(path: str) -> bool:
+def _is_utf8(path: str) -> bool:
     """Whether a path is UTF-8. Python keeps other bytes as halves of surrogate pairs."""
     return path == path.encode("utf-8", "ignore").decode("utf-8")
 

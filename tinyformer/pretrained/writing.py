@@ -38,6 +38,13 @@ ONLY_SAMPLING: Mapping[str, Sequence[Any]] = {
     "epsilon_cutoff": (0,), "eta_cutoff": (0,), "min_p": (0,), "top_h": (), "typical_p": (1,)
 }  # fmt: skip
 
+# The settings of ``Writing`` that have the same names in the file; and those that are written also where they are the default.
+SAME_NAMES = (
+    "max_length", "length_penalty", "early_stopping", "max_new_tokens", "num_beams", "min_length", "min_new_tokens",
+    "repetition_penalty", "no_repeat_ngram_size", "renormalize_logits", "do_sample", "temperature", "top_k", "top_p",
+)  # fmt: skip
+TELLING = ("length_penalty", "early_stopping", "do_sample", "temperature", "top_k", "top_p")
+
 
 @dataclass(frozen=True)
 class Writing:
@@ -117,38 +124,12 @@ class Writing:
             "suppress_tokens": [word for word in self.forbidden if word in self.ends],
             "begin_suppress_tokens": list(self.forbidden_first),
         }
-        same: tuple[str, ...] = (
-            "max_length",
-            "length_penalty",
-            "early_stopping",
-            "max_new_tokens",
-            "num_beams",
-            "min_length",
-            "min_new_tokens",
-        )
-        same += (
-            "repetition_penalty",
-            "no_repeat_ngram_size",
-            "renormalize_logits",
-            "do_sample",
-            "temperature",
-            "top_k",
-            "top_p",
-        )
-        named |= {name: getattr(self, name) for name in same}
-        kept = (
-            "length_penalty",
-            "early_stopping",
-            "do_sample",
-            "temperature",
-            "top_k",
-            "top_p",
-        )  # their defaults say something
+        named |= {name: getattr(self, name) for name in SAME_NAMES}
         usual = Writing()
         return {
             name: value
             for name, value in named.items()
-            if value not in (None, []) and (name in kept or value != getattr(usual, name, None))
+            if value not in (None, []) and (name in TELLING or value != getattr(usual, name, None))
         }
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tinytensor.backend import VISIBLE_GPUS, BackendError, xp
+from tinytensor.wording import counted
 
 
 def num_gpus() -> int:
@@ -24,7 +25,7 @@ def gpus_of_ranks(ranks: int) -> list[str]:
     names = given.split(",")[: num_gpus()] if given is not None else [str(number) for number in range(num_gpus())]
     if len(names) < ranks:
         hidden = f", of those that {VISIBLE_GPUS} does not hide" if given is not None else ""
-        have = f"{len(names)} GPU{'s' * (len(names) > 1)}{hidden}"
+        have = f"{counted(len(names), 'GPU')}{hidden}"
         raise BackendError(f"each of {ranks} processes needs a GPU, and this machine has {have}: start at most {len(names)}")
     current = xp.cuda.runtime.getDevice()
     return [names[current], *names[:current], *names[current + 1 :]][:ranks]

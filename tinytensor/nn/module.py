@@ -104,8 +104,9 @@ class Module:
 
     def _check_flag(self, name: str, value: bool) -> None:
         """Raise TypeError for a flag in place of a method, as in ``model.train = False``: it would be without effect."""
-        method = {"requires_grad": "requires_grad_"}.get(name, name)
-        if callable(getattr(Module, method, None)) and not hasattr(type(self), "requires_grad"):
+        own = hasattr(type(self), "requires_grad")  # then it is the class's own affair
+        method = "requires_grad_" if name == "requires_grad" and not own else name
+        if callable(getattr(Module, method, None)):
             raise TypeError(f"{type(self).__name__}.{name} = {value} would change nothing: call .{method}(...)")
 
     def _check_name(self, name: str) -> None:
