@@ -168,7 +168,7 @@ def learn(name: str, arguments: argparse.Namespace) -> bool:
         )  # fmt: skip
         setup.begin(trainer)
         print(f"{name}: {counted(len(training), 'problem')} to train on, {len(held_out):,} others to test with")
-        print(f"{kind} with {counted(model.num_parameters(), 'parameter')} on {tt.backend_name}; run folder {folder.path}")
+        print(f"{kind} with {model.num_parameters():,} parameters on {tt.backend_name}; run folder {folder.path}")
 
         if not train_to_end(trainer, shlex.join(["python", sys.argv[0], *arguments.words])):
             return False

@@ -209,9 +209,7 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, 
     if len(batches.test):
         held_out += f", the first {len(batches.test):,} test"
     print(f"{source.name}: {counted(len(text), 'character')}, {counted(vocab_size, 'distinct token')}; {held_out}")
-    print(
-        f"{kind_of(model)} with {counted(model.num_parameters(), 'parameter')} on {tt.backend_name}; run folder {folder.path}"
-    )
+    print(f"{kind_of(model)} with {model.num_parameters():,} parameters on {tt.backend_name}; run folder {folder.path}")
     return trainer, batches, tokenizer
 
 

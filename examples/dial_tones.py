@@ -101,10 +101,7 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, 
         lambda: side_by_side(some, transcriber),
     )
     setup.begin(trainer)
-    print(
-        f"Transformer with {counted(transcriber.model.num_parameters(), 'parameter')} on {tt.backend_name}; run folder "
-        f"{folder.path}"
-    )
+    print(f"Transformer with {transcriber.model.num_parameters():,} parameters on {tt.backend_name}; run folder {folder.path}")
     return trainer, transcriber
 
 

@@ -146,7 +146,7 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, 
     print(f"{source.name}: {counted(len(ids), 'token')} of {tokenizer.vocab_size:,} kinds; {held_out}")
     if unknown := int((ids == special["[UNK]"]).sum()):
         print(f"{unknown:,} of them are [UNK]: words of over {tokenizer.longest_word} characters, or with rare characters")
-    print(f"BERT with {counted(model.num_parameters(), 'parameter')} on {tt.backend_name}; run folder {folder.path}")
+    print(f"BERT with {model.num_parameters():,} parameters on {tt.backend_name}; run folder {folder.path}")
     return trainer, tokenizer, text_config, text, sentences
 
 

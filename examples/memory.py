@@ -60,7 +60,6 @@ with plain_errors():  # a missing package or GPU is told in a line, too
     from tinytensor.backend import host
     from tinytensor.io import atomic_write
     from tinytensor.parallel import one_blas_thread
-    from tinytensor.wording import counted
 
 DEFAULT_OUT = "runs/memory"
 TRAINING = {"steps": 1000, "batch_size": 64, "learning_rate": 3e-3, "shards": 1}
@@ -218,9 +217,7 @@ def learn(kind: str, arguments: argparse.Namespace, others: dict[str, Result]) -
         trainer = Trainer(model, RecallBatches(task, config.batch_size, config.seed), config, folder, class_loss)
         before = gradients(model, task, config.seed)
         setup.begin(trainer)
-        print(
-            f"{KINDS[kind]} with {counted(model.num_parameters(), 'parameter')} on {tt.backend_name}; run folder {folder.path}"
-        )
+        print(f"{KINDS[kind]} with {model.num_parameters():,} parameters on {tt.backend_name}; run folder {folder.path}")
 
         if not train_to_end(trainer, shlex.join(["python", sys.argv[0], *arguments.words])):
             return None

@@ -175,7 +175,7 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, 
     long = sum(map(len, split)) - len(training) - len(validation) - len(test)
     if long:
         print(f"(left out: {counted(long, 'pair')} with a side of more than {counted(task.max_tokens, 'token')})")
-    network = f"{type(translator.model).__name__} with {counted(translator.model.num_parameters(), 'parameter')}"
+    network = f"{type(translator.model).__name__} with {translator.model.num_parameters():,} parameters"
     print(f"{network} on {tt.backend_name}, {counted(len(batches), 'batch')} an epoch; run folder {folder.path}")
     return trainer, translator, test, kind
 

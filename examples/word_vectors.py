@@ -124,9 +124,8 @@ def read(path: str | None, flag: str, field: str | None, config: TextConfig) -> 
     text, source = open_text(path, flag, field)
     corpus = Corpus.of(passages(text, config.end), config.min_count, source.name)
     print(
-        f"{source.name}: {counted(corpus.num_words, 'word')}, of which {len(corpus.vocabulary):,} different ones occur "
-        "at least "
-        f"{counted(config.min_count, 'time')}"
+        f"{source.name}: {counted(corpus.num_words, 'word')}, of which {len(corpus.vocabulary):,} different ones occur at "
+        f"least {counted(config.min_count, 'time')}"
     )
     return corpus
 

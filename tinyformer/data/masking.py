@@ -105,8 +105,8 @@ class MaskedBatches:
         self._validation_starts = self._starts_of(self.validation[:whole], window, "to validate with, at its end,")
 
     def _starts_of(self, ids: Any, every: int, which: str) -> Any:
-        """Where windows with an ordinary token begin, if one begins at each multiple of ``every``. Raises UserError if there are
-        none; its message calls the ids ``which``."""
+        """Where windows with an ordinary token begin, if one begins at each multiple of ``every``. Raises UserError if
+        there are none; its message calls the ids ``which``."""
         small = host.min_scalar_type(len(ids))  # a text may have a hundred million tokens
         starts = host.arange(0, len(ids) - self.window + 1, every, dtype=small)
         ordinary = host.zeros(len(ids) + 1, small)
