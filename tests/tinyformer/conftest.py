@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -44,5 +45,7 @@ def shipped_fonts_only(monkeypatch: pytest.MonkeyPatch) -> None:
     from matplotlib import get_data_path
     from matplotlib.font_manager import fontManager
 
-    shipped = [face for face in fontManager.ttflist if face.fname.startswith(get_data_path())]
-    monkeypatch.setattr(fontManager, "ttflist", shipped)
+    # They are not always in its list: it drops those that this system has, too.
+    monkeypatch.setattr(fontManager, "ttflist", [])
+    for path in Path(get_data_path(), "fonts", "ttf").glob("*.ttf"):
+        fontManager.addfont(path)
