@@ -2,7 +2,7 @@
 
 The encoder reads vectors, not tokens: how loud each band of frequencies is in every 10 ms. The script makes its own recordings.
 Keys are held for 50 ms to 2 s, and so are the pauses between them, with up to as much noise as tone; and some recordings are of
-other sounds, in which there is nothing to write. It trains for about MINUTES minutes on one core, and tells how many numbers of
+other sounds, in which there is nothing to write. It trains for about ten minutes on one core, and tells how many numbers of
 new recordings are exactly right.
 
 python examples/dial_tones.py                               # train, and draw what the network listened to

@@ -142,7 +142,7 @@ def test_recipes(program: Program) -> None:
         ),
         (["--test-fraction", "0.9"], "--test-fraction must be at least 0 and below 0.9, what validation leaves, not 0.9"),
         (["--test-fraction", "-0.1"], "--test-fraction must be at least 0 and below 0.9, what validation leaves, not -0.1"),
-        (["--test-fraction", "0.001"], "use at least 9001, or a smaller --block-size or --test-fraction"),
+        (["--test-fraction", "0.001"], "use at least 9,001, or a smaller --block-size or --test-fraction"),
     ],
 )
 def test_recipes_and_fractions_that_cannot_be(program: Program, words: list[str], message: str) -> None:
@@ -412,7 +412,7 @@ def test_a_resumed_run_keeps_its_architecture(recurrent_run: Program, finished: 
         (["gru", "--context", "-1"], "--context must be at least 0, not -1"),
         (
             ["rnn", "--context", "9999"],
-            "tokens, too few for windows of 10007: use at least 100081, or a smaller --block-size or --context",
+            "tokens, too few for windows of 10007: use at least 100,081, or a smaller --context",
         ),
         (["rnn", "--context", "1" + 30 * "0"], "too few for windows of 1000000000000000000000000000008: use at least"),
         (["lstm", "--d-model", str(10**15)], "a model of this size needs at least 10^31 bytes of memory, but there are "),

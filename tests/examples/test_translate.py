@@ -154,7 +154,7 @@ def test_two_files_zipped_or_not_and_parts_of_their_own(program: Program) -> Non
     words += ["--validation-source", "valid.en.gz", "--validation-target", "valid.es.gz"]
     printed = program.good(*words, "--out", "own", *TINY, "--average", "2")
     assert "40 pairs to train on, 10 to validate with, 10 to score" in printed
-    assert "the mean of the last 2 weights: validation loss" in printed
+    assert "the mean of the weights of the last 2 evaluations: validation loss" in printed
     assert entries(program.folder / "own") == [*FILES, "weights-00000006.safetensors", "weights-00000012.safetensors"]
 
 
@@ -177,8 +177,8 @@ def test_what_is_left_out_is_said(program: Program) -> None:
     lines = [*(f"{s}\t{t}" for s, t in pairs), "", "\tnada", "nothing\t", " \t "]
     (program.folder / "pairs.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     printed = program.good("--data", "pairs.tsv", "--out", "run", *TINY, "--validation", "20", "--test", "20")
-    assert "pairs.tsv: 4 pairs with an empty side are left out\n" in printed
-    assert "(120 pairs with a side of more than 30 tokens are left out)\n" in printed
+    assert "pairs.tsv: left out 4 pairs with an empty side\n" in printed
+    assert "(left out: 120 pairs with a side of more than 30 tokens)\n" in printed
     counts = re.search(r"(\d+) pairs to train on, (\d+) to validate with, (\d+) to score", printed)
     assert counts is not None
     assert sum(map(int, counts.groups())) == 60
@@ -531,7 +531,7 @@ def test_a_locale_that_lets_bytes_pass_that_are_no_text(finished: Program) -> No
         (b"\n\ta\nb\t\n", "pairs.tsv has no pair of sentences: every line is empty on one side"),
         (b"a\tb\n\nc d\n", "pairs.tsv, line 3: no tab"),
         (b"a\tb\ncaf\xe9\tc\n", "pairs.tsv is not UTF-8 text (byte 7)"),
-        (b"a\tb\nc\td\n", "2 pairs are too few to hold out 11 of them"),
+        (b"a\tb\nc\td\n", "too few to hold out 11 and train on others: 2 pairs"),
         (b"".join(b"%d %s\tb\n" % (i, b"x " * 60) for i in range(20)), "too few pairs have at most 30 tokens on both sides"),
     ],
 )

@@ -129,7 +129,7 @@ def test_two_texts_are_compared(program: Program) -> None:
     assert set(found[2].split(", ")[:4]) == {"red", "green", "blue", "white"}
     assert "first.txt is there already" in program.bad(*words)
     printed = program.good(*words, "--overwrite")
-    assert "In the mean over 20 words they share" in printed
+    assert "In the mean over 20 words, both share" in printed
     assert "(of 20 frequent words the 8 whose neighbours differ most, and the 8 whose neighbours differ least)\n" in printed
     numbers = [int(number) for number in re.findall(r"(\d+)  first:", printed)]
     assert (len(numbers), numbers) == (16, sorted(numbers))
@@ -255,7 +255,10 @@ def test_vectors_that_are_there_are_not_lost(copied: Program) -> None:
     [
         (["--data", "one.txt"], "one.txt has only one word, 50 times: vectors need at least two different words"),
         (["--data", "marks.txt"], "marks.txt has no words"),
-        (["--data", "text.txt", "--min-count", "5000"], "different words, of which 0 occur --min-count=5000 times or more"),
+        (
+            ["--data", "text.txt", "--min-count", "5000"],
+            "of which none is there --min-count=5000 times or more",
+        ),
         (["--data", "none.txt"], "none.txt does not exist"),
         (["--vectors", "text.txt"], "text.txt, line 1:"),
         (["--vectors", "none.txt"], "none.txt does not exist: give a file of word vectors"),

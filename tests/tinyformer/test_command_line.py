@@ -32,7 +32,7 @@ from tinyformer.command_line import (
     typed_lines,
 )
 from tinyformer.data.pair_files import PairFiles
-from tinyformer.errors import SettingError, UserError, plain_errors
+from tinyformer.errors import SettingError, UserError, note_command, plain_errors
 from tinyformer.files import read_json, write_json
 from tinyformer.settings import changed_settings, is_changeable, one_of, setting, settings_from
 from tinyformer.training.runs import RunFolder
@@ -427,8 +427,8 @@ def test_what_json_cannot_hold_leaves_the_old_file(tmp_path: Path) -> None:
 
 
 LESS = (
-    "A lower --batch-size (more --gradient-accumulation-steps make up for it), --block-size, --beam or a smaller model "
-    "needs less; no checkpoint was touched."
+    "A lower --batch-size (more --gradient-accumulation-steps make up for it), --block-size, --window, --beam or a smaller "
+    "model may help; no checkpoint was touched."
 )
 
 
@@ -450,6 +450,7 @@ LESS = (
     ],
 )
 def test_a_users_mistake_is_a_line_and_status_2(error: Exception, message: str, capsys) -> None:
+    note_command(None)  # as where no command line was read
     with pytest.raises(SystemExit) as caught, plain_errors():
         raise error
     assert caught.value.code == 2

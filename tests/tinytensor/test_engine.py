@@ -865,7 +865,7 @@ def test_a_rule_whose_gradient_does_not_fit_is_named(rule, says, create_graph):
 def test_a_rule_of_many_operands_returns_a_gradient_for_each():
     total = Op(lambda xs: sum(xs[1:], start=xs[0]), {"xs": lambda g: [g]}, several=True)
     del all_ops[total.name]
-    with pytest.raises(ValueError, match="'<lambda>' returned 1 gradients for 2 operands"):
+    with pytest.raises(ValueError, match="'<lambda>' returned 1 gradient for 2 operands"):
         total([leaf(1.0), leaf(2.0)]).sum().backward()
 
 

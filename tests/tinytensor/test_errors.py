@@ -37,7 +37,7 @@ SHAPES = {
     "broadcast_to": (lambda: tt.broadcast_to(x, (3, 3)), ValueError, ["broadcast_to", "(2, 3)", broadcast]),
     "broadcast_to fewer axes": (lambda: tt.broadcast_to(x, (3,)), ValueError, ["broadcast_to", "(2, 3)", broadcast]),
     "linear": (lambda: tt.linear(x, ones(4, 5)), ValueError, ["linear", "(2, 3), (4, 5)", "as many inputs as weight"]),
-    "roll": (lambda: x.roll((1, 2), 0), ValueError, ["roll", "2 shifts for 1 axes", "one for each axis"]),
+    "roll": (lambda: x.roll((1, 2), 0), ValueError, ["roll", "2 shifts for 1 axis", "one for each axis"]),
     "norm of a name": (lambda: x.norm("fro"), ValueError, ["norm", "'fro'", "Frobenius"]),
     "linear bias": (lambda: tt.linear(x, ones(4, 3), ones(5)), ValueError, ["linear", "(2, 3), (4, 3), (5,)", "(outputs,)"]),
     "linear bias axes": (
@@ -74,7 +74,7 @@ SHAPES = {
     "layer_norm weight a number": (lambda: tt.layer_norm(x, 2.0), TypeError, ["layer_norm", "weight", "not 2.0"]),
     "rms_norm": (lambda: tt.rms_norm(x, ones(4)), ValueError, ["rms_norm", "(2, 3), (4,)", the_shape_of_a_row]),
     "einsum lengths": (lambda: tt.einsum("ij,jk", x, x), ValueError, ["einsum", "(2, 3), (2, 3)", "'j'"]),
-    "einsum terms": (lambda: tt.einsum("ij", x, x), ValueError, ["einsum", "1 terms for 2 tensors"]),
+    "einsum terms": (lambda: tt.einsum("ij", x, x), ValueError, ["einsum", "1 term for 2 tensors"]),
     "einsum axes": (lambda: tt.einsum("ijk", x), ValueError, ["einsum", "'ijk'", "(2, 3)"]),
     "einsum diagonal": (lambda: tt.einsum("ii", x), ValueError, ["einsum", "'i'", "(2, 3)"]),
     "cross_entropy": (

@@ -149,6 +149,6 @@ def _check_can_be_hidden(ids: Any, masking: Masking, which: str) -> None:
     """Raise UserError if there are ids, but none can be hidden."""
     if len(ids) and host.isin(ids, masking.special).all():
         raise UserError(
-            f"all {len(ids):,} tokens {which} are special, such as [UNK] for a word that is too long or has unknown "
-            "characters: none can be hidden. Use another text"
+            f"all {counted(len(ids), 'token')} {which} are special, such as [UNK] for a word that is too long or has "
+            "unknown characters: none can be hidden. Use another text"
         )

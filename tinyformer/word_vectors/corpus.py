@@ -136,7 +136,7 @@ def _check_size(vocabulary: Vocabulary, num_words: int, num_different: int, min_
     if len(vocabulary) < 2:
         raise SettingError(
             f"{name} has {counted(num_different, 'different word')}, of which {len(vocabulary) or 'none'} "
-            f"is there min_count={counted(min_count, 'time')} or more, and vectors need two: give a longer text, or a lower "
+            f"is there min_count={min_count} times or more, and vectors need two: give a longer text, or a lower "
             "min_count",
             "min_count",
         )

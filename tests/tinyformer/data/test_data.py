@@ -558,7 +558,7 @@ def test_a_text_that_is_too_short_is_told_how_long_it_must_be(block_size: int, f
         ({"batch_size": True}, "batch_size must be an integer, not True"),
         ({"batch_size": 10**30}, r"a batch of this batch_size needs at least 10\^32 bytes .*: choose a smaller one"),
         ({"block_size": 0}, "block_size must be at least 1, not 0"),
-        ({"block_size": 10**30}, f"too few for windows of {10**30}: use at least 9999999999999999"),
+        ({"block_size": 10**30}, f"too few for windows of {10**30}: use at least 9,999,999,999,999,999"),
         ({"block_size": 10**400}, "or a smaller block_size"),
         ({"context": -1}, "context must be at least 0, not -1"),
         ({"validation_fraction": 0.0}, "validation_fraction must be above 0 and below 1, not 0.0"),

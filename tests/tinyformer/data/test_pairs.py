@@ -231,9 +231,9 @@ def test_a_split_is_shuffled_and_repeats() -> None:
 def test_too_few_to_split() -> None:
     pairs = [("a", "b"), ("c", "d"), ("e", "f")]
     assert [len(part) for part in split_pairs(pairs, [1, 1])] == [1, 1, 1]
-    with pytest.raises(UserError, match="3 pairs are too few to hold out 4 of them"):
+    with pytest.raises(UserError, match="too few to hold out 4 and train on others: 3 pairs"):
         split_pairs(pairs, [2, 2])
-    with pytest.raises(UserError, match="3 pairs are too few to hold out 3 of them and train on others"):
+    with pytest.raises(UserError, match="too few to hold out 3 and train on others: 3 pairs"):
         split_pairs(pairs, [2, 1])
 
 

@@ -101,7 +101,7 @@ def test_what_helps_against_losses_that_are_no_numbers(make_trainer, clip: float
         calls.append(model.training)
         return next_token_loss(model, batch) * (math.nan if sum(calls) > 4 else 1.0)
 
-    with pytest.raises(UserError, match=f"; {remedy} usually helps$"):
+    with pytest.raises(UserError, match=f"What usually helps: {remedy}$"):
         make_trainer(loss_function=spoiled, log_every=1, clip=clip, shards=1).train()
 
 

@@ -106,7 +106,7 @@ def test_accents_of_either_form(tmp_path: Path) -> None:
         ("a b 1\na c\n", "line 2: two words and a number must be here, not 'a c'"),
         ("one line of text\n", "line 1: two words and a number"),
         ("a b 1\n\na c nan\n", "line 3: two words"),
-        ("a b 1\nx y 2\n", "of 2 pairs in .* only 1 have two known words"),
+        ("a b 1\nx y 2\n", "of 2 pairs in .* only 1 with two known words"),
         ("a b 1\na c 1\n", "all ratings of known words in .* are 1: there is no correlation"),
         ("", "has no word pairs: two words and a number must be on each line"),
         ("a b x\n", "has no word pairs"),
