@@ -125,6 +125,13 @@ class TextConfig:
         if self.recipe and self.architecture != "gpt":
             raise SettingError(f"recipe is for a GPT, not for the architecture {self.architecture}: leave it out", "recipe")
 
+    def check_effect(self) -> None:
+        """Raise SettingError for a setting of a new run that would be without effect."""
+        if self.tokenizer == "char" and self.bpe_tokens != 1024:
+            raise SettingError(
+                f"bpe_tokens={self.bpe_tokens} is for byte pairs: add --tokenizer bpe, or leave it out", "bpe_tokens"
+            )
+
     def defaults(self) -> dict[str, dict[str, Any]]:
         """The defaults of the settings, by part: those of the recipe, if there is one."""
         is_new_gpt = self.architecture == "gpt" and not self.init_from
@@ -162,6 +169,8 @@ def kind_of(model: GPT | RecurrentLM) -> str:
 def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, TextBatches, Tokenizer]:
     """Read the text, and make a tokenizer and a model for it; a resumed run has them already."""
     chosen = folder.read_part("text", TextConfig) if arguments.resume else settings_from(TextConfig, vars(arguments))
+    if not arguments.resume:
+        chosen.check_effect()
     kind = ARCHITECTURES[chosen.architecture]
     setup = RunSetup(folder, arguments, {"model": kind, "training": TrainingConfig, "text": TextConfig})
     defaults = chosen.defaults()

@@ -57,7 +57,6 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         VOCAB_SIZE,
         DialBatches,
         DialTask,
-        among_others,
         check_keys,
         dial,
         other_sound,
@@ -138,12 +137,6 @@ def without_keys(seed: int, count: int) -> list[Recording]:
     return [("", other_sound(rng)) for _ in range(count)]
 
 
-def among_other_sounds(recordings: Sequence[Recording], task: DialTask, seed: int) -> list[Recording]:
-    """The recordings with other sounds before them, after them, or both."""
-    rng = host.random.default_rng([seed, 4])
-    return [(keys, among_others(samples, rng, task.longest)) for keys, samples in recordings]
-
-
 def test(transcriber: Transcriber, seed: int, folder: RunFolder) -> None:
     """Print how many numbers are exactly right by the level of noise and by length, and in how many recordings without keys
     none is heard. Write them all to a file."""
@@ -151,7 +144,6 @@ def test(transcriber: Transcriber, seed: int, folder: RunFolder) -> None:
     print(f"Numbers that are exactly right, of {task.test:,} new recordings for each level of noise:")
     lines, all_keys, all_seconds = ["sound\tseconds\tdialed\theard"], [], []
     tests = {name: test_recordings(task, snr, seed, task.test) for name, snr in NOISES.items()}
-    tests["mixed"] = among_other_sounds(tests["10 dB"], task, seed)
     tests["no keys"] = without_keys(seed, task.test)
     for name, recordings in tests.items():
         heard = transcriber.transcribe([samples for _, samples in recordings])

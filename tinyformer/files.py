@@ -59,6 +59,8 @@ def read_json(path: Path) -> dict[str, Any]:
         if not stat.S_ISREG(os.stat(path).st_mode):  # reading from a pipe or a device may never end
             raise UserError(f"{path} is not a regular file")
         return parse_json(path.read_text(encoding="utf-8"))
+    except NotADirectoryError:
+        raise UserError(f"{path.parent} is a file: name the folder of a run, or of a model") from None
     except FileNotFoundError:
         raise UserError(f"{path} does not exist: is {path.parent} the folder of a run?") from None
     except UserError:

@@ -21,11 +21,11 @@ from tinytensor.nn.hooks import any_hooks
 from tinytensor.tensor import Tensor
 from tinytensor.wording import counted
 
-Results = TypeVar("Results")  # of a step
+Result = TypeVar("Result")  # of a step
 _WARM_UPS = 3  # steps that run before: they compile kernels, choose algorithms, and make the optimizer's state
 
 
-class capture(Generic[Results]):
+class capture(Generic[Result]):
     """A faster version of ``function``, which does a step of training on a GPU: forward, backward, clipping and the optimizer.
 
     It takes tensors, NumPy arrays and Python numbers, and returns tensors. The first three calls just run it. The fourth writes
@@ -63,7 +63,7 @@ class capture(Generic[Results]):
     """
 
     @checked
-    def __init__(self, function: Callable[..., Results]):
+    def __init__(self, function: Callable[..., Result]):
         if backend.name != "cupy":
             raise CaptureError("only a GPU can capture a step: set TINYTENSOR_BACKEND=cupy")
         self.function = function
@@ -74,7 +74,7 @@ class capture(Generic[Results]):
         self._memory: Any = None  # a pool of the graph's own, which must live as long as the graph
         self._results: Any = None
 
-    def __call__(self, *inputs: Any) -> Results:
+    def __call__(self, *inputs: Any) -> Result:
         """Do one step."""
         if any_hooks():
             raise CaptureError("a captured step would call no forward hooks: remove them, or call the function itself")

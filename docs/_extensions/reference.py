@@ -17,7 +17,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, get_origin
 
 from docutils import nodes
 from docutils.parsers.rst import directives
@@ -214,7 +214,7 @@ class OpMethods(SphinxDirective):
 def entry(name: str, value: Any) -> list[str]:
     """The directive that describes a public name."""
     if inspect.isclass(value):
-        bases = [] if value.__bases__ == (object,) else ["   :show-inheritance:"]
+        bases = [] if value.__bases__ in ((object,), (Generic,)) else ["   :show-inheritance:"]
         kind = "exception" if issubclass(value, Exception) else "class"
         return [f".. auto{kind}:: {name}", "   :members:", "   :member-order: bysource", *bases, ""]
     return [f".. autofunction:: {name}", ""]
@@ -259,6 +259,12 @@ def find_public(app: Sphinx, env: Any, node: pending_xref, text: nodes.TextEleme
     return domain.resolve_xref(env, node["refdoc"], app.builder, "obj", found[0], node, text)
 
 
+def show_bases(app: Sphinx, name: str, value: Any, options: Any, bases: list[Any]) -> None:
+    """In place of a private base come its own bases. That a class is generic can be seen where it uses its type variable."""
+    shown = [each for base in bases for each in (base.__bases__ if base.__name__.startswith("_") else [base])]
+    bases[:] = [base for base in shown if get_origin(base) is not Generic]
+
+
 def add_anchors(app: Sphinx, document: nodes.document) -> None:
     """The pages of sources link back to an entry by the module under which viewcode first met a name of their file. Where an
     entry has another name, it gets that anchor, too."""
@@ -282,6 +288,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("autodoc-process-signature", process_signature)
     app.connect("autodoc-process-bases", public_bases)
     app.connect("autodoc-skip-member", skip_member)
+    app.connect("autodoc-process-bases", show_bases)
     app.connect("doctree-read", add_anchors, priority=900)  # after viewcode's
     app.connect("missing-reference", find_public)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

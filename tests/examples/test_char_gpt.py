@@ -652,3 +652,8 @@ def test_help_of_the_sample_command(finished: Program) -> None:
     for flag in ("--out", "--prompt", "--length", "--temperature", "--top-k", "--top-p", "--seed", "--latest"):
         assert flag in text
     assert text.count("(default: ") == 7
+
+
+def test_tokens_of_byte_pairs_without_byte_pairs_are_refused(program: Program) -> None:
+    message = "--bpe-tokens=300 is for byte pairs: add --tokenizer bpe, or leave it out"
+    assert message in program.bad("--data", "text.txt", "--bpe-tokens", "300")

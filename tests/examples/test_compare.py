@@ -153,7 +153,7 @@ def test_without_what_is_optional(changed: Program) -> None:
         ([], "the following arguments are required: RUN"),
         (["lstm", ""], "argument RUN: the path is empty"),
         (["lstm", "nothing"], "nothing/config.json does not exist: is nothing the folder of a run?"),
-        (["lstm", "pairs.tsv"], "pairs.tsv/config.json: Not a directory"),
+        (["lstm", "pairs.tsv"], "pairs.tsv is a file: name the folder of a run"),
         (["lstm", "attention", "--sentence", ""], "lstm: the sentence is empty: give at least one word to translate"),
         (["attention", "a third", "--sentence", " \t "], "attention: the sentence is empty"),
         (["lstm", "attention", "--sentence", "x " * 31], "tokens, more than the 30 that this model translates"),

@@ -26,7 +26,8 @@ from running import ROOT
 import tinytensor as tt
 from tinyformer.audio.wav import read_wav, write_wav
 from tinyformer.data.dial_tones import RATE, dial
-from tinyformer.data.pairs import read_tsv, read_two_files
+from tinyformer.data.pair_columns import read_tsv
+from tinyformer.data.pairs import read_two_files
 from tinyformer.data.reading import read_text
 from tinyformer.errors import UserError
 from tinyformer.tokenizers import BPETokenizer, CharTokenizer, WordPieceTokenizer, WordTokenizer, load_tokenizer

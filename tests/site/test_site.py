@@ -124,10 +124,14 @@ def inventory():
 
 def public_names():
     """Every name that users may import, as they write it."""
+    tinytensor = importlib.import_module("tinytensor")
     for module in map(importlib.import_module, PUBLIC_MODULES):
-        names = [name for name in module.__all__ if not inspect.ismodule(getattr(module, name))]
-        yield from (f"{module.__name__}.{name}" for name in names if (module.__name__, name) != ("tinytensor.random", "seed"))
-    methods = vars(importlib.import_module("tinytensor").Tensor).items()
+        for name in module.__all__:
+            value = getattr(module, name)
+            is_elsewhere = module is not tinytensor and getattr(tinytensor, name, None) is value  # tt.seed, and tt.relu
+            if not (is_elsewhere or inspect.ismodule(value)):
+                yield f"{module.__name__}.{name}"
+    methods = vars(tinytensor.Tensor).items()
     yield from (f"tinytensor.Tensor.{n}" for n, value in methods if n[0] != "_" and (callable(value) or value.__doc__))
 
 

@@ -49,8 +49,6 @@ LEVEL = (-40.0, -6.0)  # of the louder tone, in decibels below full scale
 CLEANEST = 30.0  # decibels by which tones are louder than noise, at most, where there is noise
 CLEAN = 0.2  # the fraction of recordings without noise
 NO_KEYS = 0.15  # the fraction of recordings of something else than keys
-MIXED = 0.1  # the fraction of the recordings of keys with something else before them, after them, or both
-BESIDE = (0.3, 2.0)  # seconds of that
 NOT_A_KEY = 0.04  # by which fraction a chord's frequencies differ from those of a key, at least
 AGAIN = 0.25  # the fraction of keys that repeat the one before
 LONGEST_NUMBER = 100  # keys; for longer ones a recording would take minutes
@@ -62,7 +60,7 @@ POOLED = 16  # batches that are drawn together, so that each can be of recording
 class DialTask:
     """The settings of the task. Raises SettingError for a value that is not allowed."""
 
-    fewest: int = setting(1, "the fewest keys in a recording")
+    fewest: int = setting(3, "the fewest keys in a recording")
     most: int = setting(12, "the most keys in a recording")
     snr: float = setting(0.0, "how many decibels tones are louder than noise, at least; negative where noise is louder")
     test: int = setting(1000, "new recordings to test with at the end, for each level of noise")
@@ -111,10 +109,9 @@ def dial(keys: str, rng: Any, snr: float | None = None) -> Any:
     return (samples / max(host.abs(samples).max(), 1.0)).astype(host.float32)
 
 
-def other_sound(rng: Any, shortest: float = 0.3, longest: float = 6.0) -> Any:
-    """A recording without keys, from ``shortest`` to ``longest`` seconds: silence, noise, chords, or what sounds like speech,
-    in some noise; samples as of ``dial``."""
-    seconds = rng.uniform(shortest, longest)
+def other_sound(rng: Any) -> Any:
+    """A recording without keys: silence, noise, chords, or what sounds like speech, in some noise; samples as of ``dial``."""
+    seconds = rng.uniform(0.3, 6.0)
     make = (sounds.noise, partial(sounds.chords, is_key=_is_key), sounds.speech)[rng.integers(0, 3)]
     samples = make(seconds, RATE, rng)
     if rng.random() < 0.05:
@@ -124,15 +121,6 @@ def other_sound(rng: Any, shortest: float = 0.3, longest: float = 6.0) -> Any:
         samples = samples + rng.standard_normal(len(samples)) * (power * 10 ** (-rng.uniform(0.0, CLEANEST) / 10)) ** 0.5
     level = 10 ** (rng.uniform(*LEVEL) / 20)
     return (samples * level / max(host.abs(samples).max(), 1e-9)).astype(host.float32)
-
-
-def among_others(samples: Any, rng: Any, most: int) -> Any:
-    """A recording with other sounds before it, after it, or both, as of someone who speaks and then dials. It stays as it is
-    where it would have more than ``most`` samples."""
-    before, after = [(True, False), (False, True), (True, True)][rng.integers(0, 3)]
-    nothing = samples[:0]
-    parts = [other_sound(rng, *BESIDE) if before else nothing, samples, other_sound(rng, *BESIDE) if after else nothing]
-    return host.concatenate(parts) if sum(map(len, parts)) <= most else samples
 
 
 def _is_key(hz: Any) -> bool:
@@ -262,10 +250,7 @@ class DialBatches:
             return features(other_sound(rng)), []
         keys = random_keys(self.task, rng)
         snr = None if rng.random() < CLEAN else rng.uniform(self.task.snr, CLEANEST)
-        samples = dial(keys, rng, snr)
-        if rng.random() < MIXED:
-            samples = among_others(samples, rng, self.task.longest)
-        return features(samples), ids_of(keys)
+        return features(dial(keys, rng, snr)), ids_of(keys)
 
     def validation_batches(self) -> Iterator[VectorPairBatch]:
         """Batches of the recordings to validate with, sorted by length."""

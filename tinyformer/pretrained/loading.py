@@ -34,7 +34,8 @@ def from_pretrained(path_or_name: str | Path, revision: str | None = None) -> Pr
 
     A folder has config.json and model.safetensors, or the files that model.safetensors.index.json names. The architectures are
     GPT-2, Llama, Qwen2 and Qwen3 (a ``GPT``), BERT (``BertForMaskedLM``, ``BertForClassification`` or ``Bert``) and Marian (a
-    ``Transformer``). Weights that can be used as they are stay mapped: they are read when they are used. Nothing is unpickled.
+    ``Transformer``); ``assert isinstance(model, GPT)`` tells a type checker which it is. Weights that can be used as they are
+    stay mapped: they are read when they are used. Nothing is unpickled.
 
     Raises UserError for a folder without these files, another architecture, settings that cannot be had here, and weights that
     are not those of the settings.

@@ -235,6 +235,8 @@ class Module:
     def register_buffer(self, name: str, value: Tensor | None) -> None:
         """Make a tensor a buffer: the module keeps it, also in its ``state_dict``, but does not learn it.
 
+        Type checkers know it as an attribute if the class declares it, as in ``mask: tt.Tensor``.
+
         Raises TypeError for anything else, and ValueError for a name that another attribute has or that no part may have.
         """
         if not isinstance(name, str):

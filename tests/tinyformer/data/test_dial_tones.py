@@ -103,18 +103,6 @@ def test_other_sounds_have_no_keys_and_differ() -> None:
     assert many[7].tobytes() == dial_tones.other_sound(rng(7)).tobytes()
 
 
-def test_keys_among_other_sounds() -> None:
-    samples = dial("42", rng(0))
-    places = []
-    for seed in range(40):
-        mixed = dial_tones.among_others(samples, rng(seed), TASK.longest)
-        place = mixed.tobytes().find(samples.tobytes()) // samples.itemsize
-        assert mixed.dtype == np.float32 and 0.25 * RATE < len(mixed) - len(samples) < 4.5 * RATE
-        places.append((place > 0, place + len(samples) < len(mixed)))
-    assert set(places) == {(True, False), (False, True), (True, True)}
-    assert dial_tones.among_others(samples, rng(0), len(samples)) is samples
-
-
 def test_no_chord_is_a_key() -> None:
     for seed in range(40):
         chord = sounds.chords(1.0, RATE, rng(seed), dial_tones._is_key)
@@ -146,7 +134,7 @@ def test_ids_and_keys() -> None:
     assert keys_of([SPECIALS.start, *ids_of("0*9#"), SPECIALS.end, SPECIALS.pad]) == "0*9#"
     assert {*ids_of(KEYS), SPECIALS.pad, SPECIALS.start, SPECIALS.end} == set(range(VOCAB_SIZE))
     lengths = [len(random_keys(DialTask(), rng(seed))) for seed in range(300)]
-    assert (min(lengths), max(lengths)) == (1, 12)
+    assert (min(lengths), max(lengths)) == (3, 12)
 
 
 def test_no_recording_is_longer_than_the_task_says() -> None:
@@ -232,7 +220,7 @@ def test_validation_takes_the_same_recordings_each_time_and_others_than_training
     ("settings", "message"),
     [
         ({"fewest": 0}, "fewest must be at least 1, not 0"),
-        ({"fewest": 3, "most": 2}, "most must be at least fewest, 3, not 2"),
+        ({"most": 2}, "most must be at least fewest, 3, not 2"),
         ({"most": 101}, "most must be at most 100, not 101"),
         ({"test": 0}, "test must be at least 1, not 0"),
         ({"snr": 31.0}, "snr must be from -30 to 30, not 31"),

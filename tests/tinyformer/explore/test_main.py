@@ -91,6 +91,7 @@ def test_a_mistake_is_no_traceback_and_status_2() -> None:
     [
         ([], "required: FOLDER"),
         (["nowhere"], "config.json does not exist"),
+        ([__file__], "test_main.py is a file: name the folder of a run, or of a model"),
         (["RUN", "RUN"], "given twice"),
         (["RUN", "RUN/../gpt"], "given twice"),
         (["RUN", ""], "the path is empty"),
@@ -110,7 +111,7 @@ def test_mistakes_are_told_in_a_line(refused: Refused, run: Path, words: list[st
 
 def test_a_folder_that_holds_no_run_is_told(refused: Refused, run: Path, tmp_path: Path) -> None:
     assert "config.json does not exist" in refused(tmp_path)
-    assert "Not a directory" in refused(run / "config.json")
+    assert "is a file: name the folder of a run" in refused(run / "config.json")
     config = tmp_path / "config.json"
     whole = ('{"text": 1}', '{"model": {}}', '{"model_type": 3}', '{"text": {"bpe_tokens": 1}}')
     for damaged in ("", "{", "[]", "\xff", "null", *whole):
