@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tinyformer.errors import OtherVersion, UserError, shortened
+from tinyformer.errors import OtherVersion, SettingError, UserError, shortened
 from tinytensor.io import write_text
 
 
@@ -22,6 +22,8 @@ def damaged(what: object) -> Iterator[None]:
         yield
     except OtherVersion as error:
         raise OtherVersion(f"{what} is of another version: {error}") from None
+    except SettingError as error:  # the value may have been edited, too
+        raise UserError(f"{what} is damaged, or of another version: {shortened(str(error))}") from None
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError) as error:
         raise UserError(f"{what} is damaged: {shortened(str(error))}") from None
 

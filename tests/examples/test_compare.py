@@ -184,9 +184,8 @@ def test_runs_that_cannot_be_compared(changed: Program) -> None:
     message = changed.bad("compare", "attention", "lstm").replace("\\", "/")
     assert message == "lstm/sample.txt does not exist: a run has it once its training is finished (--resume goes on)\n"
     (lstm / "config.json").write_text('{"model": {}, "text": {}}')  # a run of another script
-    assert "lstm/config.json is damaged, or of another script: task is missing" in changed.bad(
-        "compare", "lstm", "a third"
-    ).replace("\\", "/")
+    message = changed.bad("compare", "lstm", "a third").replace("\\", "/")
+    assert "lstm/config.json is damaged, or of another script: task is missing" in message
     for file in (changed.folder / "attention").glob("best*"):
         file.write_bytes(file.read_bytes()[:-100])
     assert "best.safetensors is not a whole safetensors file" in changed.bad("compare", "attention", "a third")

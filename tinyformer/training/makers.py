@@ -53,6 +53,8 @@ def made_by(settings: Mapping[str, Any]) -> tuple[str | None, Any]:
         if isinstance(found, Mapping) and name in found:
             return script, found.get("architecture")
     model = settings.get("model")
+    if set(settings) == {"model", "training", "data"} and isinstance(model, Mapping) and "block_size" in model:
+        return "char_gpt.py", None  # as its first version wrote it
     if set(settings) == {"model", "training"} and isinstance(model, Mapping) and set(model) == _ALGORITHMS:
         return "algorithms.py", None
     return None, None

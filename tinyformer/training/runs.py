@@ -208,11 +208,11 @@ class RunFolder:
         """The dataclass of this ``kind`` that ``create`` wrote under this name. Raises UserError if it is missing or
         damaged."""
         settings = self.read_settings()
-        if name not in settings:
+        if name not in settings and not (made_by(settings)[0] and _has_defaults(kind)):
             raise UserError(f"{self.settings} is damaged, or of another script: {name} is missing")
         with damaged(self.settings):
             self._parts[name] = kind
-            return read_dataclass(kind, settings[name], name)
+            return read_dataclass(kind, settings.get(name, {}), name)  # a run of before may lack a part that came later
 
     def resumed(self, name: str, kind: type[Settings], given: Mapping[str, Any]) -> Settings:
         """One part of the settings of a run that is resumed. ``given`` are the parsed flags.
@@ -233,7 +233,8 @@ class RunFolder:
         if fixed:
             raise UserError(f"a resumed run cannot change {flags}: leave that out, or start a new run")
         part = dataclasses.replace(part, **{field: given[field] for field in changed})  # type: ignore[type-var]
-        self.read_settings()[name] |= {field: given[field] for field in changed}  # a run of before may lack new settings
+        if changed:  # only these, as a run of before may lack new settings
+            self.read_settings().setdefault(name, {}).update({field: given[field] for field in changed})
         return part
 
     def identity(self, lasting: bool) -> dict[str, Any]:
@@ -274,6 +275,12 @@ class RunFolder:
     def keep_changes(self) -> None:
         """Write the settings that ``resumed`` changed to config.json."""
         write_json(self.settings, self.read_settings())
+
+
+def _has_defaults(kind: type) -> bool:
+    """Whether every field of a dataclass has a default."""
+    without = dataclasses.MISSING
+    return all(field.default is not without or field.default_factory is not without for field in dataclasses.fields(kind))
 
 
 def check_folder(path: Path) -> None:

@@ -113,6 +113,18 @@ def test_a_part_that_is_not_there_or_is_another(tmp_path: Path, settings: dict[s
     assert str(caught.value) == f"{folder.settings} is {state}: {message}"
 
 
+def test_a_part_that_came_later_has_its_defaults(tmp_path: Path) -> None:
+    early = {"model": {"block_size": 4}, "training": {}, "data": {}}  # which is known as a run of char_gpt.py
+    folder = settled(tmp_path, **early)
+    assert folder.read_part("later", TrainingConfig) == TrainingConfig()
+    assert folder.resumed("later", TrainingConfig, {"resume": True}) == TrainingConfig()
+    assert folder.read_settings() == early
+    assert folder.resumed("later", TrainingConfig, {"resume": "changed", "steps": 7}).steps == 7
+    assert folder.read_settings() == {**early, "later": {"steps": 7}}
+    with pytest.raises(UserError, match="damaged, or of another script: later is missing"):
+        settled(tmp_path, model={}).read_part("later", TrainingConfig)  # who knows whose that is
+
+
 @pytest.mark.parametrize("off", [None, False, 0, 0.0, "", "none", [], {}], ids=repr)
 def test_a_setting_of_another_version_that_is_switched_off_does_not_matter(tmp_path: Path, off: object) -> None:
     assert settled(tmp_path, model={"width": 3, "height": off}).read_part("model", Model) == Model(3)
