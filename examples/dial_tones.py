@@ -138,7 +138,7 @@ def test(transcriber: Transcriber, seed: int, folder: RunFolder) -> None:
     """Print how many numbers are exactly right by the level of noise and by length, and in how many recordings without keys
     none is heard. Write them all to a file."""
     task = transcriber.task
-    print(f"Numbers that are exactly right, of {task.test:,} new recordings for each level of noise:")
+    print(f"Numbers that are exactly right, of {counted(task.test, 'new recording')} for each level of noise:")
     lines, all_keys, all_seconds = ["sound\tseconds\tdialed\theard"], [], []
     tests = {name: test_recordings(task, snr, seed, task.test) for name, snr in NOISES.items()}
     tests["no keys"] = without_keys(seed, task.test)

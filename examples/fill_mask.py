@@ -143,9 +143,10 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, 
     setup.begin(trainer, tokenizer, sample=lambda: "\n".join(filled(model, tokenizer, s) for s in sentences))
 
     held_out = f"the last {len(batches.validation):,} validate"
-    print(f"{source.name}: {counted(len(ids), 'token')} of {tokenizer.vocab_size:,} kinds; {held_out}")
+    print(f"{source.name}: {counted(len(ids), 'token')} of {counted(tokenizer.vocab_size, 'kind')}; {held_out}")
     if unknown := int((ids == special["[UNK]"]).sum()):
-        print(f"{unknown:,} of them are [UNK]: words of over {tokenizer.longest_word} characters, or with rare characters")
+        longest = counted(tokenizer.longest_word, "character")
+        print(f"[UNK] is read {counted(unknown, 'time')}: for words of over {longest}, or with rare characters")
     print(f"BERT with {model.num_parameters():,} parameters on {tt.backend_name}; run folder {folder.path}")
     return trainer, tokenizer, text_config, text, sentences
 

@@ -99,7 +99,7 @@ def show(tokenizer: Tokenizer, ids: Iterator[int], ends: Sequence[int], prompt: 
     for piece in stream_text(tokenizer, timed(), prompt):
         print(piece, end="", flush=True)
     speed = f", {(len(times) - 1) / (times[-1] - times[0]):,.1f} a second" if len(times) > 1 else ""
-    print(f"\n({len(times):,} token{'s' * (len(times) != 1)}{speed})")
+    print(f"\n({counted(len(times), 'token')}{speed})")
 
 
 # ------------------------------------------------------------------------------------------------------- the small Llama

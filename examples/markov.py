@@ -264,8 +264,7 @@ def learn_text(data: TextData, arguments: argparse.Namespace) -> None:
         print(f"    {'GPT':>10s}  {data.gpt:11.4f}  {math.exp(data.gpt):10.2f}  {'0.0 %':>9s}")
     best = min(losses, key=lambda order: losses[order])
     for order in sorted({1, 3, best} & set(written)):
-        context = f"{order} character{'s' * (order != 1)}"
-        print(f"\nWritten with {context} of context:\n\n{data.prompt}{written[order]}")
+        print(f"\nWritten with {counted(order, 'character')} of context:\n\n{data.prompt}{written[order]}")
     with if_possible():
         loss_by_order(losses, data.gpt, out / "losses.png", data.name)
     print(f"\nWrote the losses, as .csv and .png, to {out}")

@@ -124,8 +124,8 @@ def read(path: str | None, flag: str, field: str | None, config: TextConfig) -> 
     text, source = open_text(path, flag, field)
     corpus = Corpus.of(passages(text, config.end), config.min_count, source.name)
     print(
-        f"{source.name}: {counted(corpus.num_words, 'word')}, of which {len(corpus.vocabulary):,} different ones occur at "
-        f"least {counted(config.min_count, 'time')}"
+        f"{source.name}: {counted(corpus.num_words, 'word')}, with {counted(len(corpus.vocabulary), 'different one')} of at "
+        f"least {counted(config.min_count, 'occurrence')}"
     )
     return corpus
 
@@ -265,8 +265,9 @@ def draw(vectors: WordVectors, asked: list[str], path: Path) -> None:
     words = list(dict.fromkeys(word for row in groups.values() for word in row))
     points, share = vectors.plane(words)
     note = (
-        f"Words as points of the plane that shows most of their differences, {100 * share:.0f} % (PCA of {vectors.width} "
-        "numbers a word). Words that are used alike lie near each other; the axes have no meaning of their own."
+        f"Words as points of the plane that shows most of their differences, {100 * share:.0f} % (PCA of "
+        f"{counted(vectors.width, 'number')} a word). Words that are used alike lie near each other; the "
+        "axes have no meaning of their own."
     )
     with if_possible():
         print(f"Drew {word_map(dict(zip(words, points.tolist())), groups, note, path)}")
@@ -294,11 +295,14 @@ def compare(first: WordVectors, second: WordVectors, words: list[str]) -> None:
     one, two = (WordVectors(common, v.matrix[[v.ids[word] for word in common]]) for v in (first, second))
     near = {word: [[w for w, _ in v.nearest(word, COMPARED)] for v in (one, two)] for word in (words or common[:FREQUENT])}
     shared = {word: len({*a} & {*b}) for word, (a, b) in near.items()}
-    print(f"\n{len(common):,} words are in both texts. Of the {COMPARED} nearest words, both texts share:")
+    print(f"\nIn both texts: {counted(len(common), 'word')}. Of the {COMPARED} nearest words, both texts share:")
     order = sorted(near, key=lambda word: (shared[word], one.ids[word]))
     shown = order if words else dict.fromkeys(order[:8] + order[-8:])
     if len(shown) < len(near):
-        print(f"(of {len(near)} frequent words the 8 whose neighbours differ most, and the 8 whose neighbours differ least)")
+        print(
+            f"(of {counted(len(near), 'frequent word')} the 8 whose neighbours differ most, and the 8 whose neighbours differ "
+            "least)"
+        )
     for word in shown:
         print(f"{word:>14s} {shared[word]:3d}  first:  {', '.join(near[word][0])}")
         print(f"{'':>14s}      second: {', '.join(near[word][1])}")

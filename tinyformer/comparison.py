@@ -73,8 +73,8 @@ def check_same_sentences(runs: Mapping[str, Sequence[Translated]]) -> None:
                     shown = f"sentence {number} is {shortened(a, 60)!r} in one and {shortened(b, 60)!r} in the other"
                     raise UserError(f"{first} and {name} cannot be compared, as their held-out sentences differ:\n{shown}")
         if len(found) != len(expected):
-            counts = f"{len(expected)} and {len(found)}"
-            raise UserError(f"{first} and {name} cannot be compared: they have {counts} held-out sentences")
+            counts = f"{len(expected):,} and {len(found):,}"
+            raise UserError(f"{first} and {name} cannot be compared: the numbers of their held-out sentences are {counts}")
 
 
 def names_of_runs(folders: Sequence[RunFolder]) -> dict[str, RunFolder]:

@@ -270,7 +270,7 @@ def test_sentences_that_cannot_be_filled(copied: Program) -> None:
 def test_words_that_become_unk_are_counted_and_a_text_of_such_words_is_refused(program: Program) -> None:
     text = (program.folder / "text.txt").read_text(encoding="utf-8")
     (program.folder / "text.txt").write_text(f"{text} {'a' * 150} {'b' * 101}\n", encoding="utf-8")
-    assert "\n2 of them are [UNK]: words of over 100 characters" in program.good(*FIRST_RUN)
+    assert "\n[UNK] is read 2 times: for words of over 100 characters" in program.good(*FIRST_RUN)
     (program.folder / "text.txt").write_text(f"{'a' * 150} " * 3000, encoding="utf-8")
     message = program.bad(*FIRST_RUN, "--overwrite")
     assert message.startswith("all 3,000 tokens of the text are special, such as [UNK] for a word that is too long")

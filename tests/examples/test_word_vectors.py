@@ -43,7 +43,7 @@ def test_a_run_shows_what_there_is(finished: Program, first_run: tuple[Path, str
     assert entries(finished.folder / "runs") == ["map.png", "vectors.txt"]
     assert vectors.matrix.shape == (len(vectors), 12)
     assert {"king", "cats", "coat"} <= set(vectors.words)
-    assert re.search(r"^text\.txt: [\d,]+ words, of which \d+ different ones occur at least 5 times$", printed, re.MULTILINE)
+    assert re.search(r"^text\.txt: [\d,]+ words, with \d+ different ones of at least 5 occurrences$", printed, re.MULTILINE)
     assert "differs from it by 0." in printed
     for word in ("king", "queen", "man"):
         near = ", ".join(f"{other} {score:.2f}" for other, score in vectors.nearest(word, 8))

@@ -63,7 +63,7 @@ def test_files_that_will_not_do(tmp_path: Path, content: bytes | None, message: 
 def test_only_the_same_sentences_are_compared() -> None:
     others = [dataclasses.replace(one, ours="another") for one in SENTENCES]
     check_same_sentences({"a": SENTENCES, "b": others})
-    fewer = "a and c cannot be compared: they have 3 and 2 held-out sentences"
+    fewer = "a and c cannot be compared: the numbers of their held-out sentences are 3 and 2"
     differ = "a and c cannot be compared, as their held-out sentences differ:\nsentence 2 is {} in one and {} in the other"
     long = "x" * 100
     for found, message in (

@@ -90,7 +90,7 @@ def _check_format(path: str | Path, description: memoryview, rate: int) -> None:
     if bits != 8 * SAMPLE_BYTES:
         raise UserError(f"{path} has {bits}-bit samples, not 16-bit ones: {_remedy(path, rate)}")
     if channels != 1:
-        raise UserError(f"{path} has {channels} channels, not one: {_remedy(path, rate)}")
+        raise UserError(f"{path} has {counted(channels, 'channel')}, not one: {_remedy(path, rate)}")
     if found != rate:
         raise UserError(f"{path} has {counted(found, 'sample')} a second, not {rate:,}: {_remedy(path, rate)}")
 

@@ -44,7 +44,7 @@ class PairFiles:
         different = list(dict.fromkeys(pairs))
         if len(different) < len(pairs):
             repeated = counted(len(pairs) - len(different), "pair")
-            print(f"{self.data or self.source}: left out {repeated} that had come before, {len(different):,} are different")
+            print(f"{self.data or self.source}: left out {repeated} that had come before, of {counted(len(pairs), 'pair')}")
         try:
             training, *held_out = split_pairs(different, list(wanted.values()))
         except UserError as error:

@@ -64,8 +64,8 @@ class TransformerConfig:
         _, d_head = self.block.head_sizes  # ``block`` makes a BlockConfig, which checks the settings that both have
         check_positions(self, d_head)
         if self.share_embeddings and self.source_vocab_size != self.target_vocab_size:
-            both = f"{self.source_vocab_size} and {self.target_vocab_size}"
-            raise SettingError(f"share_embeddings needs one vocabulary for both languages, but they have {both} tokens")
+            both = f"{self.source_vocab_size} and of {self.target_vocab_size}"
+            raise SettingError(f"share_embeddings needs one vocabulary for both languages, not of {both} tokens")
 
     def _check_source(self) -> None:
         """Raise SettingError for settings of a source that fit only the other kind of source."""

@@ -73,7 +73,7 @@ class BPETokenizer:
             raise UserError("a token is empty, or occurs twice")
         missing = sum(bytes([b]) not in self._id_of for b in range(256))
         if missing:
-            raise UserError(f"a byte-level tokenizer needs all 256 bytes as tokens; {missing} are missing")
+            raise UserError(f"a byte-level tokenizer needs all 256 bytes as tokens, and lacks {missing} of them")
         self._bytes = [self._id_of[bytes([b])] for b in range(256)]
         self._merged = self._numbered_merges()
         self._encode_word = functools.lru_cache(maxsize=65536)(self._merge_word)

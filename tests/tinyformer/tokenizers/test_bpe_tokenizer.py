@@ -296,7 +296,7 @@ def test_the_file_that_the_next_test_damages_is_good(tmp_path: Path) -> None:
         ({"kind": "char"}, "not a byte-pair tokenizer's file"),
         ({"tokens": None}, "tokens must be a list, not None"),
         ({"tokens": [1]}, "tokens[0] must be text, not 1"),
-        ({"tokens": ["a", "b"], "merges": [], "special": {}}, "254 are missing"),
+        ({"tokens": ["a", "b"], "merges": [], "special": {}}, "and lacks 254 of them"),
         ({"merges": "e s"}, "merges must be a list, not 'e s'"),
         ({"merges": ["e s t"]}, "the merge 'e s t'"),
         ({"merges": ["e s xyz"]}, "the merge 'e s xyz'"),

@@ -28,7 +28,7 @@ def show_compiling() -> None:
                 return
             self.depth += 1
             if self.depth == 1:
-                _show(f"{_ONCE}: {function.__name__.strip('_')} ({self.done} are ready)", "" if self.done else _ONCE)
+                _show(f"{_ONCE}: {function.__name__.strip('_')} (ready: {self.done})", "" if self.done else _ONCE)
 
         def on_end(self, event: Any) -> None:
             if not event.data["dispatcher"].py_func.__module__.startswith(__package__):
