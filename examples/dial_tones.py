@@ -13,16 +13,16 @@ python examples/dial_tones.py transcribe recordings/*.wav   # write down the num
 
 from __future__ import annotations
 
-import argparse
-import math
-import re
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from tinyformer.errors import plain_errors
 
-from tinyformer import plain_errors
+with plain_errors():  # from here on, a missing package or GPU is told in a line, and Ctrl-C ends without a traceback
+    import argparse
+    import math
+    import re
+    from collections.abc import Sequence
+    from pathlib import Path
+    from typing import Any
 
-with plain_errors():  # a missing package or GPU is told in a line, too
     import tinytensor as tt
     from tinyformer import (
         Commands,

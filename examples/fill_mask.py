@@ -10,14 +10,14 @@ python examples/fill_mask.py fill --model FOLDER "..."     # with a pretrained B
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
-import sys
-from collections import Counter
+from tinyformer.errors import plain_errors
 
-from tinyformer import plain_errors
+with plain_errors():  # from here on, a missing package or GPU is told in a line, and Ctrl-C ends without a traceback
+    import argparse
+    import dataclasses
+    import sys
+    from collections import Counter
 
-with plain_errors():  # a missing package or GPU is told in a line, too
     import tinytensor as tt
     from tinyformer import (
         BertConfig,

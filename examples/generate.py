@@ -10,14 +10,14 @@ that AutoModelForCausalLM of transformers can load it, too.
 
 from __future__ import annotations
 
-import argparse
-import time
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from tinyformer.errors import plain_errors
 
-from tinyformer import plain_errors
+with plain_errors():  # from here on, a missing package or GPU is told in a line, and Ctrl-C ends without a traceback
+    import argparse
+    import time
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
-with plain_errors():  # a missing package or GPU is told in a line, too
     import tinytensor as tt
     from tinyformer import (
         GPT,

@@ -12,17 +12,17 @@ python examples/markov.py --prompt "ROMEO:"        # what the texts at the end g
 
 from __future__ import annotations
 
-import argparse
-import csv
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from tinyformer.errors import plain_errors
 
-from tinyformer import plain_errors
+with plain_errors():  # from here on, a missing package or GPU is told in a line, and Ctrl-C ends without a traceback
+    import argparse
+    import csv
+    import math
+    from collections.abc import Callable, Mapping, Sequence
+    from dataclasses import dataclass
+    from pathlib import Path
+    from typing import Any
 
-with plain_errors():  # a missing package or GPU is told in a line, too
     import tinytensor as tt
     from tinyformer import (
         CharTokenizer,

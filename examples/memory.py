@@ -12,20 +12,20 @@ python examples/memory.py --resume           # go on after an interruption
 
 from __future__ import annotations
 
-import argparse
-import copy
-import csv
-import dataclasses
-import math
-import shlex
-import sys
-from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Any
+from tinyformer.errors import plain_errors
 
-from tinyformer import plain_errors
+with plain_errors():  # from here on, a missing package or GPU is told in a line, and Ctrl-C ends without a traceback
+    import argparse
+    import copy
+    import csv
+    import dataclasses
+    import math
+    import shlex
+    import sys
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+    from typing import Any
 
-with plain_errors():  # a missing package or GPU is told in a line, too
     import tinytensor as tt
     from tinyformer import (
         Block,

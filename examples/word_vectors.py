@@ -13,15 +13,15 @@ python examples/word_vectors.py --compare one.txt other.txt      # how the neigh
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Any
+from tinyformer.errors import plain_errors
 
-from tinyformer import plain_errors
+with plain_errors():  # from here on, a missing package or GPU is told in a line, and Ctrl-C ends without a traceback
+    import argparse
+    import dataclasses
+    from collections.abc import Iterable
+    from pathlib import Path
+    from typing import Any
 
-with plain_errors():  # a missing package or GPU is told in a line, too
     import tinytensor as tt
     from tinyformer import (
         Parser,

@@ -17,29 +17,32 @@
 
 from __future__ import annotations
 
-import ast
+import functools
 import importlib
 from pathlib import Path
 from typing import Any
 
 
+@functools.cache
 def _homes() -> dict[str, str]:
-    """The module of each public name, as ``__init__.pyi`` tells it."""
+    """The module of each public name, as ``__init__.pyi`` tells it. Read when it is needed: a script first imports
+    ``plain_errors``, from its own module, and nothing before that can tell its errors in a line."""
+    import ast
+
     shown = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
     return {alias.name: str(node.module) for node in shown.body if isinstance(node, ast.ImportFrom) for alias in node.names}
 
 
-_HOMES = _homes()
-__all__ = sorted(_HOMES)
-
-
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name == "__all__":
+        value: Any = sorted(_homes())
+    elif name in _homes():
+        value = getattr(importlib.import_module(_homes()[name]), name)
+    else:
         raise AttributeError(f"module 'tinyformer' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value  # so that the next use finds it without this function
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])
+    return sorted([*_homes(), *(name for name in globals() if name.startswith("__"))])

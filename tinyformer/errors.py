@@ -10,10 +10,13 @@ import errno
 import io
 import os
 import re
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from types import TracebackType
 from typing import Any, NoReturn
 
 
@@ -74,13 +77,15 @@ def plain_errors() -> Iterator[None]:
     with status 2.
 
     These errors are UserError, files that cannot be read or written (OSError), missing packages or devices (ImportError), and
-    sizes that do not fit in memory (MemoryError). Any other exception is a fault of the program and keeps its traceback. Ctrl-C
-    exits with status 130. If nobody reads the output any more, as in ``| head``, the script ends with status 1 and no message.
+    sizes that do not fit in memory (MemoryError). Any other exception is a fault of the program and keeps its traceback. If
+    nobody reads the output any more, as in ``| head``, the script ends with status 1 and no message. Ctrl-C exits with status
+    130, from now on also outside the context: a script imports in one of them and runs in another.
 
     Inside the context, a standard stream that was closed is replaced by an empty one, input that is no text is an error, and a
     character that the console cannot show is printed as ``?``. Where the locale is ASCII, files and pipes are UTF-8.
     """
     _mend_streams()
+    _watch_interrupts()
     try:
         try:
             yield
@@ -94,6 +99,28 @@ def plain_errors() -> Iterator[None]:
         _end("", 1)
     except (UserError, OSError, ImportError, MemoryError) as error:
         _end(f"error: {_in_words(error)}", 2)
+
+
+def _watch_interrupts() -> None:
+    """End with status 130 where Ctrl-C comes outside of ``plain_errors``, and pass it on where Python would print it and go on:
+    in a callback that cannot raise, such as those of its imports."""
+    if getattr(sys.excepthook, "ends", None) is _end:
+        return
+    show, show_ignored = sys.excepthook, sys.unraisablehook
+
+    def end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if issubclass(kind, KeyboardInterrupt):
+            _end("\ninterrupted", 130)
+        show(kind, error, trace)
+
+    def pass_on(ignored: sys.UnraisableHookArgs) -> None:
+        if not issubclass(ignored.exc_type, KeyboardInterrupt):
+            show_ignored(ignored)
+        elif not sys.is_finalizing():  # from a thread, as it would be lost in this function, too
+            threading.Timer(0.01, signal.raise_signal, [signal.SIGINT]).start()
+
+    end.ends = _end  # type: ignore[attr-defined]
+    sys.excepthook, sys.unraisablehook = end, pass_on
 
 
 def _mend_streams() -> None:
