@@ -46,6 +46,7 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
         add_run_settings,
         add_settings,
         add_text_flag,
+        check_effects,
         check_fields,
         draw_losses,
         evaluate,
@@ -103,7 +104,7 @@ class TextConfig:
         "", "the defaults of a GPT's other settings: modern, or nanogpt, those of nanoGPT for a CPU (default: modern)"
     )
     tokenizer: str = setting("char", "char (one token a character) or bpe (byte pairs, learned from the text)")
-    bpe_tokens: int = setting(1024, "tokens of the bpe tokenizer")
+    bpe_tokens: int = setting(1024, "tokens of the bpe tokenizer", unless={"tokenizer": ["char"]})
     init_from: str = setting(
         "", "a pretrained model, whose weights, settings and tokenizer are used: a folder, or a name on the Hugging Face hub"
     )
@@ -124,13 +125,6 @@ class TextConfig:
             one_of(self, "recipe", RECIPES)
         if self.recipe and self.architecture != "gpt":
             raise SettingError(f"recipe is for a GPT, not for the architecture {self.architecture}: leave it out", "recipe")
-
-    def check_effect(self) -> None:
-        """Raise SettingError for a setting of a new run that would be without effect."""
-        if self.tokenizer == "char" and self.bpe_tokens != 1024:
-            raise SettingError(
-                f"bpe_tokens={self.bpe_tokens} is for byte pairs: add --tokenizer bpe, or leave it out", "bpe_tokens"
-            )
 
     def defaults(self) -> dict[str, dict[str, Any]]:
         """The defaults of the settings, by part: those of the recipe, if there is one."""
@@ -169,8 +163,6 @@ def kind_of(model: GPT | RecurrentLM) -> str:
 def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, TextBatches, Tokenizer]:
     """Read the text, and make a tokenizer and a model for it; a resumed run has them already."""
     chosen = folder.read_part("text", TextConfig) if arguments.resume else settings_from(TextConfig, vars(arguments))
-    if not arguments.resume:
-        chosen.check_effect()
     kind = ARCHITECTURES[chosen.architecture]
     setup = RunSetup(folder, arguments, {"model": kind, "training": TrainingConfig, "text": TextConfig})
     defaults = chosen.defaults()
@@ -242,6 +234,7 @@ def train(arguments: argparse.Namespace) -> None:
 def sample(arguments: argparse.Namespace) -> None:
     """Write with a trained model."""
     sampling = settings_from(Sampling, {"seed": TrainingConfig.seed, **vars(arguments)})
+    check_effects(sampling, vars(arguments))
     model, tokenizer = trained(arguments)
     prompt = opening_text(tokenizer) if arguments.prompt is None else arguments.prompt
     new_ids = going_on(model, tokenizer, prompt, arguments.length, sampling)

@@ -98,9 +98,12 @@ class TextConfig:
         "",
         "two marks to tell apart by what stands before them (default: the text's ? and ., or the likeliest two)",
         changeable=True,
+        unless={"classify_steps": [0]},
     )
     classify_steps: int = setting(300, "training steps of each classifier; 0 trains none", changeable=True)
-    classify_learning_rate: float = setting(3e-4, "peak learning rate of the classifiers", changeable=True)
+    classify_learning_rate: float = setting(
+        3e-4, "peak learning rate of the classifiers", changeable=True, unless={"classify_steps": [0]}
+    )
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -279,6 +282,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     filling = commands.add_use(fill, help="fill in with a trained model", description="Fill in hidden words.")
     filling.add_argument("sentences", help="texts with one [MASK] or several", nargs="+", metavar="SENTENCE")
     add_model_flag(filling)
+    filling.has_no_effect("out", lambda given: given.model, "with --model")
     filling.add_argument("--best", help="how many tokens to show for each [MASK]", type=int, default=5, metavar="INT")
     return commands.parse(words)
 

@@ -21,6 +21,7 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
     import argparse
     import sys
     from collections.abc import Mapping, Sequence
+    from operator import attrgetter
     from pathlib import Path
     from typing import Any
 
@@ -380,6 +381,11 @@ def parse(words: list[str]) -> argparse.Namespace:
     training.add_argument("--beam", help="the width of the beam that scores the end", type=int, default=5, metavar="INT")
     model = ARCHITECTURES[architecture][1]
     add_run_settings(training, DEFAULT_OUT, task=TranslationConfig, model=model, training=TrainingConfig)
+    for part in ("validation", "test"):
+        training.has_no_effect(part, attrgetter(f"{part}_source"), f"with --{part}-source: all its pairs are used")
+    training.has_no_effect(
+        "lowercase", lambda given: not (given.data or given.source or given.resume), "on dates: give --data, or --source"
+    )
     using = commands.add_use(translate, help="translate with a trained model", description="Translate sentences.")
     using.add_argument(
         "sentences", help="what to translate; without any, the lines that are typed, or those of a file: < FILE", nargs="*"
@@ -389,6 +395,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     using.add_argument("--beam", help=width, type=int, metavar="INT")
     using.add_argument("--n-best", help="how many translations to show, with scores", type=int, default=1, metavar="INT")
     using.add_argument("--heat-map", help="draw what the attention looked at", action="store_true")
+    using.has_no_effect("out", lambda given: given.model and not given.heat_map, "with --model, but for --heat-map")
     comparing = commands.add(
         compare,
         help="compare finished runs",

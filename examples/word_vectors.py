@@ -18,7 +18,6 @@ from tinyformer.errors import plain_errors
 with plain_errors():  # from here on, a missing package or GPU is told in a line, and Ctrl-C ends without a traceback
     import argparse
     import dataclasses
-    from collections.abc import Iterable
     from pathlib import Path
     from typing import Any
 
@@ -104,19 +103,10 @@ class TextConfig:
 
 
 def settings_of(arguments: argparse.Namespace) -> tuple[TextConfig, Word2VecConfig]:
-    """The settings that were given, checked. Counting shares some of word2vec's, and refuses the others."""
+    """The settings that were given, checked. Counting shares some of word2vec's."""
     config = settings_from(TextConfig, vars(arguments))
-    if config.method == "counts":
-        refuse(arguments, WORD2VEC_ONLY, "is a setting of word2vec, not of --method counts")
     of_word2vec = "skip-gram" if config.method == "counts" else config.method
     return config, settings_from(Word2VecConfig, {"epochs": EPOCHS, **vars(arguments), "method": of_word2vec})
-
-
-def refuse(arguments: argparse.Namespace, names: Iterable[str], why: str) -> None:
-    """Raise SettingError if one of these flags was given."""
-    for name in names:
-        if vars(arguments).get(name) not in (None, []):
-            raise SettingError(f"{name} {why}")
 
 
 def read(path: str | None, flag: str, field: str | None, config: TextConfig) -> Corpus:
@@ -337,14 +327,26 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--overwrite", help="replace the vectors in --out", action="store_true")
     add_settings(parser, TextConfig, "text")
     add_settings(parser, Word2VecConfig, "vectors (of --method counts only width, window and seed)", epochs=EPOCHS)
+    fields = (field.name for kind in (TextConfig, Word2VecConfig) for field in dataclasses.fields(kind))
+    of_training = ["field", "overwrite", *fields]
+    parser.has_no_effect(of_training, lambda given: given.vectors, "with --vectors, which need no training")
+    parser.has_no_effect(WORD2VEC_ONLY, lambda given: getattr(given, "method", None) == "counts", "with --method counts")
+    parser.has_no_effect("limit", lambda given: not given.vectors, "without --vectors")
+    parser.has_no_effect(["analogy", "odd", "evaluate"], lambda given: given.compare, "with --compare, which knows only --ask")
+    parser.has_no_effect("out", draws_nothing, "with these questions of --vectors: the map is of --ask")
     parser.set_defaults(run=run)
     return parser.parse_args(words)
 
 
+def draws_nothing(given: argparse.Namespace) -> bool:
+    """Whether nothing is written with these flags."""
+    return bool(given.vectors and not given.ask and (given.analogy or given.odd or given.evaluate))
+
+
 def run(arguments: argparse.Namespace) -> None:
     """Train or read vectors, and show what they know."""
-    if arguments.limit is not None and (arguments.vectors is None or arguments.limit < 1):
-        raise SettingError("limit is a number of words, at least 1, that are read with --vectors", "limit")
+    if arguments.limit is not None and arguments.limit < 1:
+        raise SettingError(f"limit must be at least 1, not {arguments.limit}")
     if any(len(set(words)) < 3 for words in arguments.odd):
         raise SettingError("odd needs at least three different words to choose from")
     for path in arguments.evaluate:
@@ -358,9 +360,6 @@ def run(arguments: argparse.Namespace) -> None:
 
 def ask(arguments: argparse.Namespace) -> None:
     """Read vectors from a file, and show what they know."""
-    kinds = (TextConfig, Word2VecConfig)
-    settings = ["field", *(field.name for kind in kinds for field in dataclasses.fields(kind))]
-    refuse(arguments, settings, "is a setting of training, and --vectors need none")
     vectors = load_vectors(arguments.vectors, arguments.limit)
     if len(vectors) < 2:
         raise UserError(f"one word alone, {vectors.words[0]!r}, has no neighbours: read at least two from {arguments.vectors}")
@@ -373,7 +372,6 @@ def learn(arguments: argparse.Namespace) -> None:
     """Train on a text, or on two, and show what the vectors know. What is asked is checked before."""
     out, names, paths, flag = Path(arguments.out), ["vectors.txt"], [arguments.data], "--data"
     if arguments.compare:
-        refuse(arguments, ("analogy", "odd", "evaluate"), "asks the vectors of one text: with --compare there is only --ask")
         names, paths, flag = ["first.txt", "second.txt"], arguments.compare, "--compare"
     config, settings = settings_of(arguments)
     check_free(out, names, arguments.overwrite)

@@ -17,26 +17,34 @@
 
 from __future__ import annotations
 
-import functools
-import importlib
-from pathlib import Path
-from typing import Any
+TYPE_CHECKING = False  # for type checkers; to import typing takes a while
+if TYPE_CHECKING:
+    from typing import Any
+
+# A script first imports ``plain_errors``, from its own module, and nothing before can tell its errors in a line. So what takes
+# a while is done when it is needed.
+_found: dict[str, str] = {}
 
 
-@functools.cache
 def _homes() -> dict[str, str]:
-    """The module of each public name, as ``__init__.pyi`` tells it. Read when it is needed: a script first imports
-    ``plain_errors``, from its own module, and nothing before that can tell its errors in a line."""
-    import ast
+    """The module of each public name, as ``__init__.pyi`` tells it."""
+    if not _found:
+        import ast
+        from pathlib import Path
 
-    shown = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
-    return {alias.name: str(node.module) for node in shown.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+        shown = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+        _found.update(
+            (one.name, str(node.module)) for node in shown.body if isinstance(node, ast.ImportFrom) for one in node.names
+        )
+    return _found
 
 
 def __getattr__(name: str) -> Any:
+    import importlib
+
     if name == "__all__":
         value: Any = sorted(_homes())
-    elif name in _homes():
+    elif not name.startswith("__") and name in _homes():
         value = getattr(importlib.import_module(_homes()[name]), name)
     else:
         raise AttributeError(f"module 'tinyformer' has no attribute {name!r}")

@@ -44,12 +44,27 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, choice: str = "", **options: Any):
         super().__init__(**{"formatter_class": _Help, "allow_abbrev": False, **options})
         self._choice = choice
+        self._effects: list[tuple[tuple[str, ...], Callable[[argparse.Namespace], Any], str]] = []
+
+    def has_no_effect(self, names: str | Sequence[str], when: Callable[[argparse.Namespace], Any], where: str) -> None:
+        """Refuse a flag, by its name in Python, or each of several, where it has no effect: ``when`` tells that from the parsed
+        flags, and ``where`` says it, as in "with --model". A setting that depends on others of its dataclass says so there."""
+        self._effects.append(((names,) if isinstance(names, str) else tuple(names), when, where))
+
+    def _check_effects(self, found: argparse.Namespace) -> None:
+        for names, when, where in self._effects:
+            for name in names:
+                is_given = getattr(found, name, self.get_default(name)) != self.get_default(name)
+                if is_given and when(found):
+                    self.error(f"{_flag(name)} has no effect {where}: leave it out")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """As argparse does it. What the flags of the command are is noted for messages; a parser without help is of none."""
         found, unknown = super().parse_known_args(args, namespace)
         if self.add_help:
             note_command({**{action.dest: None for action in self._actions}, **vars(found)})
+            if not unknown:
+                self._check_effects(found)
         return found, unknown
 
     def error(self, message: str) -> Any:
@@ -244,11 +259,11 @@ class Commands:
     def __init__(self, script: str, description: str, out: str):
         self.out = out
         self._parser = Parser(prog=script, description=description)
-        self._commands = self._parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+        self._commands: argparse._SubParsersAction[Parser] = self._parser.add_subparsers(
+            dest="command", metavar="COMMAND", required=True
+        )
 
-    def add(
-        self, run: Callable[[argparse.Namespace], None], help: str, description: str, choice: str = ""
-    ) -> argparse.ArgumentParser:
+    def add(self, run: Callable[[argparse.Namespace], None], help: str, description: str, choice: str = "") -> Parser:
         """Add a command, whose flags the returned parser takes. It has the name of the function ``run``. ``choice`` is that of
         ``Parser``. ``help`` says what the command does, as in "write with a trained model"."""
         command = self._commands.add_parser(run.__name__, help=help, description=description, choice=choice)
@@ -258,7 +273,7 @@ class Commands:
             first.epilog = f"{first.epilog or ''} `{command.prog} --help` tells how to {help}.".lstrip()
         return command
 
-    def add_use(self, run: Callable[[argparse.Namespace], None], help: str, description: str) -> argparse.ArgumentParser:
+    def add_use(self, run: Callable[[argparse.Namespace], None], help: str, description: str) -> Parser:
         """Add a command that uses a trained model: it has the flag --out."""
         command = self.add(run, help, description)
         command.set_defaults(uses_run=True)

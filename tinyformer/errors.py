@@ -1,6 +1,7 @@
 """Errors that a user can correct, shown in a line or two.
 
-This file imports only the standard library, so that it can report that another package does not load.
+This file imports only the standard library, so that it can report that another package does not load, and of that only what
+Python has loaded by itself: an error or Ctrl-C before it is ready has a traceback.
 """
 
 from __future__ import annotations
@@ -9,15 +10,15 @@ import codecs
 import errno
 import io
 import os
-import re
-import signal
 import sys
-import threading
 import warnings
-from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from types import TracebackType
-from typing import Any, NoReturn
+
+TYPE_CHECKING = False  # for type checkers; to import typing takes a while
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from types import FrameType, TracebackType
+    from typing import Any, NoReturn
 
 
 class UserError(ValueError):
@@ -41,6 +42,8 @@ class SettingError(UserError):
 
     def as_flags(self) -> str:
         """The message with flags instead of names: --batch-size for batch_size."""
+        import re
+
         words = "|".join(map(re.escape, self.names))
         return re.sub(rf"\b({words})\b", lambda found: "--" + found[0].replace("_", "-"), str(self))
 
@@ -98,7 +101,12 @@ def plain_errors() -> Iterator[None]:
     except BrokenPipeError:
         _end("", 1)
     except (UserError, OSError, ImportError, MemoryError) as error:
+        if _interrupted and isinstance(error, ImportError):
+            _end("\ninterrupted", 130)
         _end(f"error: {_in_words(error)}", 2)
+
+
+_interrupted = False  # whether Ctrl-C was passed on: NumPy, interrupted while it is imported, says that it does not work
 
 
 def _watch_interrupts() -> None:
@@ -106,6 +114,8 @@ def _watch_interrupts() -> None:
     in a callback that cannot raise, such as those of its imports."""
     if getattr(sys.excepthook, "ends", None) is _end:
         return
+    import _signal  # which Python has loaded, unlike signal
+
     show, show_ignored = sys.excepthook, sys.unraisablehook
 
     def end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -117,10 +127,20 @@ def _watch_interrupts() -> None:
         if not issubclass(ignored.exc_type, KeyboardInterrupt):
             show_ignored(ignored)
         elif not sys.is_finalizing():  # from a thread, as it would be lost in this function, too
-            threading.Timer(0.01, signal.raise_signal, [signal.SIGINT]).start()
+            import threading
+
+            threading.Timer(0.01, _signal.raise_signal, [_signal.SIGINT]).start()
+
+    def note(number: int, frame: FrameType | None) -> None:
+        global _interrupted
+        _interrupted = True
+        _signal.default_int_handler(number, frame)
 
     end.ends = _end  # type: ignore[attr-defined]
     sys.excepthook, sys.unraisablehook = end, pass_on
+    if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+        with suppress(ValueError):  # only the main thread may
+            _signal.signal(_signal.SIGINT, note)
 
 
 def _mend_streams() -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tinyformer import plots
 from tinyformer.data.reading import TextSource, fingerprint, open_text
 from tinyformer.errors import UserError
-from tinyformer.settings import settings_from
+from tinyformer.settings import check_effects, settings_from
 from tinyformer.training.runs import RunFolder
 from tinyformer.training.tensorboard import TensorBoardLogger
 from tinyformer.training.trainer import Trainer
@@ -60,12 +60,13 @@ class RunSetup:
         """The settings of this kind. Those of a new run come from the flags, and where there is no flag from ``defaults``.
 
         ``found``: settings that the data decide, such as ``vocab_size``. Raises UserError where a resumed run's tokenizer has
-        not as many tokens as its model.
+        not as many tokens as its model, and SettingError for a flag that has no effect beside the other settings.
         """
         name = self._names[kind]
         if not self.is_resumed:
             self._parts[name] = settings_from(kind, {**(defaults or {}), **vars(self._arguments)}, **found)
         part: Settings = self._parts[name]
+        check_effects(part, vars(self._arguments))
         for field, value in found.items():
             if field.endswith("vocab_size") and getattr(part, field) != value:
                 raise UserError(

@@ -655,5 +655,5 @@ def test_help_of_the_sample_command(finished: Program) -> None:
 
 
 def test_tokens_of_byte_pairs_without_byte_pairs_are_refused(program: Program) -> None:
-    message = "--bpe-tokens=300 is for byte pairs: add --tokenizer bpe, or leave it out"
+    message = "--bpe-tokens has no effect with --tokenizer char: leave it out, or choose another --tokenizer"
     assert message in program.bad("--data", "text.txt", "--bpe-tokens", "300")

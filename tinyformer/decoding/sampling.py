@@ -22,6 +22,9 @@ from tinytensor.backend import host
 # -------------------------------------------------------------------------------------------------- picking a token
 
 
+_GREEDY = {"temperature": [0], "top_k": [1]}
+
+
 @dataclass(frozen=True)
 class Sampling:
     """How the next token is picked. Raises SettingError for a value that is not allowed.
@@ -42,10 +45,10 @@ class Sampling:
     1
     """
 
-    temperature: float = setting(1.0, "divides the logits; below 1 is more careful, 0 is greedy")
-    top_k: int = setting(0, "choose only among the k likeliest tokens; 0: among all")
-    top_p: float = setting(1.0, "choose only among the fewest tokens whose probabilities together reach p")
-    seed: int | None = setting(None, "the same seed picks the same tokens")
+    temperature: float = setting(1.0, "divides the logits; below 1 is more careful, 0 is greedy", unless={"top_k": [1]})
+    top_k: int = setting(0, "choose only among the k likeliest tokens; 0: among all", unless={"temperature": [0]})
+    top_p: float = setting(1.0, "choose only among the fewest tokens whose probabilities together reach p", unless=_GREEDY)
+    seed: int | None = setting(None, "the same seed picks the same tokens", unless=_GREEDY)
 
     def __post_init__(self) -> None:
         check_fields(self)

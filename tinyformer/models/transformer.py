@@ -42,7 +42,11 @@ class TransformerConfig:
     d_ff: int = setting(2048, "the width inside the feed-forward networks")
     dropout: float = setting(0.1, "probability of dropping a value while training", changeable=True)
     positions: str = setting("sinusoidal", "learned, sinusoidal, sinusoidal_halves or rotary")
-    max_length: int = setting(512, "the longest sentence, in tokens, with learned positions")
+    max_length: int = setting(
+        512,
+        "the longest sentence, in tokens, with learned positions",
+        unless={"positions": ["sinusoidal", "sinusoidal_halves", "rotary"]},
+    )
     norm: str = setting("layer", "layer or rms")
     norm_first: bool = setting(False, "norms before the sub-layers instead of after the residual sums")
     activation: str = setting("relu", "relu, gelu_tanh, gelu_exact, silu or swiglu")
