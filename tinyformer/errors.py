@@ -87,8 +87,10 @@ def plain_errors() -> Iterator[None]:
     Inside the context, a standard stream that was closed is replaced by an empty one, input that is no text is an error, and a
     character that the console cannot show is printed as ``?``. Where the locale is ASCII, files and pipes are UTF-8.
     """
-    _mend_streams()
     _watch_interrupts()
+    _mend_streams()
+    if _interrupted:  # and lost, in an import
+        _end("\ninterrupted", 130)
     try:
         try:
             yield
@@ -106,7 +108,8 @@ def plain_errors() -> Iterator[None]:
         _end(f"error: {_in_words(error)}", 2)
 
 
-_interrupted = False  # whether Ctrl-C was passed on: NumPy, interrupted while it is imported, says that it does not work
+# Whether Ctrl-C came, as packages that are interrupted while they are imported may forget it, or say that they do not work.
+_interrupted = False
 
 
 def _watch_interrupts() -> None:

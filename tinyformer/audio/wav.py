@@ -38,7 +38,7 @@ def read_wav(path: str | Path, rate: int) -> Any:
     Nothing is converted here. The mean of two channels may cancel what both contain, and another rate needs a good low-pass
     filter: a program made for it does better, and the message names the command.
     """
-    size = check_file(path, PASS)
+    size = check_file(path, PASS, "*.wav")
     check_fits(4 * size, f"the sound in {path}", "pass a shorter one", on_host=True)
     content = memoryview(read_bytes(path))
     if not content:

@@ -209,7 +209,7 @@ def _known(vectors: WordVectors, word: str) -> str | None:
 
 def _lines(path: str | Path) -> Iterator[tuple[int, str]]:
     """The lines of a file with their numbers, ``composed``, without empty ones and those that begin with #."""
-    check_file(path, "give a text file of word pairs or of analogies")
+    check_file(path, "give a text file of word pairs or of analogies", "*.txt", "*.[tc]sv")
     text = composed(decoded(path, read_bytes(path)))
     for number, line in enumerate(re.split(r"\r\n?|\n", text), start=1):
         if line.strip() and not line.startswith("#"):
