@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         some_path,
     )
     from tinyformer.data.folders import mark_results
+    from tinyformer.errors import note_refused, note_values
     from tinyformer.plots import if_possible, word_map
     from tinyformer.word_vectors import (
         Corpus,
@@ -108,15 +109,17 @@ def settings_of(arguments: argparse.Namespace) -> tuple[TextConfig, Word2VecConf
     config = settings_from(TextConfig, vars(arguments))
     if config.method == "counts":
         refuse(arguments, WORD2VEC_ONLY, "is a setting of word2vec, not of --method counts")
+    note_values(vars(config))
     of_word2vec = "skip-gram" if config.method == "counts" else config.method
     return config, settings_from(Word2VecConfig, {"epochs": EPOCHS, **vars(arguments), "method": of_word2vec})
 
 
-def refuse(arguments: argparse.Namespace, names: Iterable[str], why: str) -> None:
-    """Raise SettingError if one of these flags was given."""
+def refuse(arguments: argparse.Namespace, names: Sequence[str], why: str) -> None:
+    """Raise SettingError if one of these flags was given. Messages offer them no more."""
     for name in names:
         if vars(arguments).get(name) not in (None, []):
             raise SettingError(f"{name} {why}")
+    note_refused(names)
 
 
 def read(path: str | None, flag: str, field: str | None, config: TextConfig) -> Corpus:
@@ -348,6 +351,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.vectors:
         ask(arguments)
         return
+    note_refused(["limit"])  # which is for vectors
     with RunFolder(arguments.out).held():  # makes the folder, if that is possible
         learn(arguments)
 
@@ -359,7 +363,8 @@ def ask(arguments: argparse.Namespace) -> None:
     refuse(arguments, settings, "is a setting of training, and --vectors need none")
     vectors = load_vectors(arguments.vectors, arguments.limit)
     if len(vectors) < 2:
-        raise UserError(f"one word alone, {vectors.words[0]!r}, has no neighbours: read at least two from {arguments.vectors}")
+        remedy = ": --limit 2 is the least" if arguments.limit == 1 else ", and there are no others"
+        raise UserError(f"one word alone, {vectors.words[0]!r} of {arguments.vectors}, has no neighbours{remedy}")
     check_words(arguments, vectors)
     print(f"{arguments.vectors}: {counted(len(vectors), 'word')}, {counted(vectors.width, 'number')} a word")
     answer(vectors, arguments)
