@@ -69,6 +69,7 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
         stream_text,
         train_to_end,
     )
+    from tinyformer.errors import note_refused, renamed_settings
     from tinyformer.tokenizers.texts import opening_text
     from tinytensor.io import write_text
     from tinytensor.wording import counted
@@ -135,7 +136,8 @@ class TextConfig:
         """A tokenizer for the text."""
         if self.tokenizer == "char":
             return CharTokenizer.train(text)
-        return BPETokenizer.train(text, self.bpe_tokens, progress=True)
+        with renamed_settings(vocab_size="bpe_tokens"):
+            return BPETokenizer.train(text, self.bpe_tokens, progress=True)
 
 
 def load_start(init_from: str) -> tuple[GPT, Tokenizer]:
@@ -168,6 +170,8 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, 
     defaults = chosen.defaults()
     config = setup.settings(TrainingConfig, defaults["training"])
     text_config = setup.settings(TextConfig, defaults["text"])
+    if chosen.init_from:
+        note_refused({field.name for field in dataclasses.fields(kind)} - {"block_size", "dropout"})
     start = load_start(chosen.init_from) if chosen.init_from and not setup.is_resumed else None
     text, source = setup.text(arguments.data, arguments.field)
     if start is not None:

@@ -213,7 +213,7 @@ def record(arguments: argparse.Namespace) -> None:
         write_wav(path, dial(keys, rng, snr), RATE)
         print(f"Wrote {path}: {keys}, {name}")
     if not usual.fewest <= len(keys) <= usual.most:
-        learned = f"{usual.fewest} to {usual.most}, unless --fewest and --most say otherwise"
+        learned = f"{usual.fewest} to {usual.most}, unless it is trained with other --fewest and --most"
         print(f"This number has {counted(len(keys), 'key')}; the network learns {learned}.")
 
 

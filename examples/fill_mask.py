@@ -63,6 +63,7 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
         with_wordpieces,
     )
     from tinyformer.data.reading import STANDARD_LIBRARY
+    from tinyformer.errors import renamed_settings
     from tinyformer.tokenizers.unknown import note_on_unknown
     from tinyformer.tokenizers.wordpiece import SPECIAL
     from tinytensor.wording import counted
@@ -123,7 +124,8 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, 
     text_config = setup.settings(TextConfig)
     config = setup.settings(TrainingConfig, TRAINING)
     text, source = setup.text(arguments.data, arguments.field)
-    tokenizer = setup.tokenizer(lambda: WordPieceTokenizer.train(text, text_config.wordpieces, progress=True))
+    with renamed_settings(vocab_size="wordpieces"):
+        tokenizer = setup.tokenizer(lambda: WordPieceTokenizer.train(text, text_config.wordpieces, progress=True))
     special = with_wordpieces(tokenizer, folder.tokenizer).special
     longest = text_config.window + 2  # with [CLS] and [SEP] around it
     found = {"vocab_size": tokenizer.vocab_size, "pad": special["[PAD]"]}
@@ -225,7 +227,8 @@ def classify(pretraining: Trainer, tokenizer: WordPieceTokenizer, text: str, tex
     training, validation, test = sentence_parts(text, marks, tokenizer.encode, *around, text_config.window, config.seed)
     either = " or ".join(marks)
     if min(len(training), len(validation), len(test)) < 10:
-        print(f"\n(Too few sentences end with {either} to learn to tell which.)")
+        other = ": --resume-changed and --marks choose others" if text_config.marks else ""
+        print(f"\n(Too few sentences end with {either} to learn to tell which{other}.)")
         return None
     print(f"\nWhich mark ended a sentence, {either}? {counted(len(training), 'sentence')} to learn from, {len(test):,} to test")
     results = []
@@ -262,10 +265,8 @@ def train_classifier(
         folder.create({"training": config}, overwrite=True)
         loggers = [TensorBoardLogger() for logger in pretraining.loggers if isinstance(logger, TensorBoardLogger)]
         trainer = Trainer(model, batches, config, folder, class_loss, loggers=loggers)
-        try:
+        with renamed_settings(learning_rate="classify_learning_rate"):
             trainer.train()
-        except UserError as error:  # its learning rate has a flag of its own here
-            raise UserError(str(error).replace("--learning-rate", "--classify-learning-rate")) from None
         if trainer.stopped_by is None:
             load_weights(model, folder.best)
     return trainer.stopped_by

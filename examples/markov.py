@@ -39,6 +39,7 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
     )
     from tinyformer.data.folders import mark_results
     from tinyformer.data.reading import TextSource, fingerprint
+    from tinyformer.errors import given
     from tinyformer.markov import KneserNey, SkipVotes, TransitionTable
     from tinyformer.plots import if_possible, loss_by_order
     from tinyformer.progress import show_progress
@@ -309,10 +310,13 @@ def gpt_loss(run: str | None, text: str) -> float | None:
         return None
     check_made_by("char_gpt.py", run)
     folder = RunFolder(run)
-    if folder.read_part("data", TextSource).sha256 != fingerprint(text):
-        raise UserError(f"{run} learned another text, and cannot be compared: choose its text with --data")
+    source = folder.read_part("data", TextSource)
+    if source.sha256 != fingerprint(text):
+        field = f" --field {source.field}" if source.field else ""
+        its_own = f": choose that with --data{field}" if source.path else ": leave out --data" if given("data") else ""
+        raise UserError(f"{run} learned another text, {source.name}, and cannot be compared{its_own}")
     if not isinstance(load_tokenizer(folder.tokenizer), CharTokenizer):
-        raise UserError(f"{run} does not predict characters, and cannot be compared: choose a run without --tokenizer bpe")
+        raise UserError(f"{run} does not predict characters, and cannot be compared: choose a run with --tokenizer char")
     _, state = load_checkpoint(folder.best, "best")
     return float(state["validation_loss"])
 

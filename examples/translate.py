@@ -53,7 +53,6 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
         settings_from,
         some_path,
         specials_of,
-        split_pairs,
         train_to_end,
         translation_loss,
         typed_lines,
@@ -72,6 +71,7 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
         text_scores,
         write_translations,
     )
+    from tinyformer.data.pair_files import split_by_settings
     from tinyformer.progress import show_progress
     from tinyformer.tokenizers.unknown import note_on_unknown
     from tinyformer.translation import ARCHITECTURES, Attended, pretrained_translator, trained_translator
@@ -146,7 +146,7 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, 
     config = setup.settings(TrainingConfig, defaults["training"])
 
     if kind == "dates":
-        split = split_pairs(dates(), [task.validation, task.test])
+        split = split_by_settings(dates(), {"validation": task.validation, "test": task.test})
     else:
         split = files.read(task.lowercase, task.validation, task.test)
     setup.check_data("the sentences", split)

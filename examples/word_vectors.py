@@ -39,6 +39,7 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
         some_path,
     )
     from tinyformer.data.folders import mark_results
+    from tinyformer.errors import note_values
     from tinyformer.plots import if_possible, word_map
     from tinyformer.word_vectors import (
         Corpus,
@@ -105,6 +106,7 @@ class TextConfig:
 def settings_of(arguments: argparse.Namespace) -> tuple[TextConfig, Word2VecConfig]:
     """The settings that were given, checked. Counting shares some of word2vec's."""
     config = settings_from(TextConfig, vars(arguments))
+    note_values(vars(config))
     of_word2vec = "skip-gram" if config.method == "counts" else config.method
     return config, settings_from(Word2VecConfig, {"epochs": EPOCHS, **vars(arguments), "method": of_word2vec})
 
@@ -362,7 +364,8 @@ def ask(arguments: argparse.Namespace) -> None:
     """Read vectors from a file, and show what they know."""
     vectors = load_vectors(arguments.vectors, arguments.limit)
     if len(vectors) < 2:
-        raise UserError(f"one word alone, {vectors.words[0]!r}, has no neighbours: read at least two from {arguments.vectors}")
+        remedy = ": --limit 2 is the least" if arguments.limit == 1 else ", and there are no others"
+        raise UserError(f"one word alone, {vectors.words[0]!r} of {arguments.vectors}, has no neighbours{remedy}")
     check_words(arguments, vectors)
     print(f"{arguments.vectors}: {counted(len(vectors), 'word')}, {counted(vectors.width, 'number')} a word")
     answer(vectors, arguments)

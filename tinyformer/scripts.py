@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
+import shlex
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tinyformer import plots
 from tinyformer.data.reading import TextSource, fingerprint, open_text
-from tinyformer.errors import UserError
+from tinyformer.errors import UserError, note_refused, note_values
 from tinyformer.settings import check_effects, settings_from
 from tinyformer.training.runs import RunFolder
 from tinyformer.training.tensorboard import TensorBoardLogger
@@ -72,6 +74,7 @@ class RunSetup:
                 raise UserError(
                     f"{self.folder.tokenizer} has {counted(value, 'token')}, but the model has {getattr(part, field)}"
                 )
+        note_values(vars(part))
         return part
 
     def text(self, path: str | None, field: str | None = None) -> tuple[str, TextSource]:
@@ -81,6 +84,7 @@ class RunSetup:
         resumed run was trained on another text.
         """
         if self.is_resumed:
+            note_refused(["field"])  # unless it is the same one
             source = self.folder.read_part("data", TextSource)
             return source.read_again(self.folder.path, path or self._as_found(source.path), field), source
         text, source = open_text(path, field=field)
@@ -139,7 +143,8 @@ class RunSetup:
         if self._tensorboard is not None:
             self._tensorboard.sample = sample
             trainer.loggers.append(self._tensorboard)
-            print(f"To watch it: tensorboard --logdir {self.folder.path}")
+            package = "" if find_spec("tensorboard") else " (after pip install tensorboard)"
+            print(f"To watch it: tensorboard --logdir {shlex.quote(str(self.folder.path))}{package}")
         if self.is_resumed:
             trainer.resume()
             return

@@ -187,7 +187,7 @@ def test_a_setting_that_cannot_be_is_refused_at_the_start(program: Program) -> N
 def test_a_classifier_that_fails_names_its_own_learning_rate(program: Program) -> None:
     result = program(*FIRST_RUN, "--classify-learning-rate", "1e30")
     assert result.returncode == 2
-    assert "a lower --classify-learning-rate\n" in result.stderr
+    assert "a lower --classify-learning-rate, with --resume-changed from there on\n" in result.stderr
 
 
 # ---------------------------------------------------------------------------------------------- the example as a module

@@ -34,7 +34,19 @@ from tinyformer.command_line import (
     typed_lines,
 )
 from tinyformer.data.pair_files import PairFiles
-from tinyformer.errors import SettingError, UserError, note_command, plain_errors
+from tinyformer.errors import (
+    SettingError,
+    UserError,
+    can_be_lower,
+    given,
+    has_flag,
+    if_changed,
+    note_command,
+    note_refused,
+    note_values,
+    plain_errors,
+    renamed_settings,
+)
 from tinyformer.files import read_json, write_json
 from tinyformer.settings import changed_settings, check_effects, is_changeable, one_of, setting, settings_from
 from tinyformer.training.runs import RunFolder
@@ -523,10 +535,7 @@ def test_what_json_cannot_hold_leaves_the_old_file(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------------------- errors
 
 
-LESS = (
-    "A lower --batch-size (more --gradient-accumulation-steps make up for it), --block-size, --window, --beam or a smaller "
-    "model may help; no checkpoint was touched."
-)
+LESS = "A smaller batch or a smaller model may help; no checkpoint was touched."
 
 
 @pytest.mark.parametrize(
@@ -695,3 +704,20 @@ with plain_errors():
     os.close(write)
     assert result.returncode == 1
     assert result.stderr == b""
+
+
+def test_messages_offer_what_the_command_takes() -> None:
+    assert (has_flag("window"), can_be_lower("window"), if_changed()) == (True, True, "")  # nobody knows what there is
+    note_command({"batch_size": 1, "steps": 9, "resume": True, "out": "run"})
+    assert (has_flag("window"), has_flag("steps"), given("out")) == (False, True, "run")
+    assert (can_be_lower("batch_size"), can_be_lower("steps"), if_changed()) == (False, True, " with --resume-changed")
+    assert SettingError("window is not steps", "window", "steps").as_flags() == "window is not --steps"
+    note_values({"batch_size": 2, "window": 5})
+    note_refused(["steps"])
+    assert (can_be_lower("batch_size"), has_flag("window"), has_flag("steps")) == (True, False, False)
+
+
+def test_settings_with_other_names() -> None:
+    with pytest.raises(SettingError) as caught, renamed_settings(most="fewest"):
+        raise SettingError("most must be at most 3", "most")
+    assert (str(caught.value), caught.value.as_flags()) == ("fewest must be at most 3", "--fewest must be at most 3")

@@ -48,7 +48,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
         (b"source\tours\treference\na\tb\tc\td\n", "is damaged: line 2 should be source, ours, reference"),
         (b"source\tours\treference\n", "is damaged: it has no sentences"),
         (b"source\tours\treference\ncaf\xe9\tb\tc\n", "is damaged: it is not UTF-8 text"),
-        (None, "does not exist: a run has it once its training is finished (--resume goes on)"),
+        (None, "does not exist: a run has it once its training is finished, as by --resume"),
     ],
 )
 def test_files_that_will_not_do(tmp_path: Path, content: bytes | None, message: str) -> None:

@@ -113,4 +113,5 @@ def _broken(path: str | Path, reason: str) -> UserError:
 
 
 def _remedy(path: str | Path, rate: int) -> str:
-    return f"convert it, as in ffmpeg -i {shlex.quote(str(path))} -ac 1 -ar {rate} -c:a pcm_s16le converted.wav"
+    source, target = (shlex.quote(str(name)) for name in (path, Path(path).with_suffix(".converted.wav")))
+    return f"convert it, as in ffmpeg -i {source} -ac 1 -ar {rate} -c:a pcm_s16le {target}"

@@ -60,6 +60,7 @@ class KneserNey:
         if len(ids) <= order:
             raise UserError(
                 f"a text of {counted(len(ids), 'token')} is too short for a model of order {order}: pass a longer text"
+                + (", or a lower order" if order and len(ids) else "")
             )
         self.levels = _levels(ids, order, vocab_size)
 

@@ -213,7 +213,7 @@ def test_a_vocabulary_of_bytes_alone() -> None:
 
 @pytest.mark.parametrize(("size", "special"), [(255, []), (0, []), (-1, []), (257, ["<a>", "<b>"])])
 def test_a_vocabulary_too_small(size: int, special: list[str]) -> None:
-    with pytest.raises(UserError, match=f"at least {256 + len(special)} tokens .*not {size}"):
+    with pytest.raises(UserError, match=f"vocab_size must be at least {256 + len(special)}, .*not {size}"):
         BPETokenizer.train(TEXTBOOK, size, special)
 
 
