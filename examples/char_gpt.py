@@ -69,7 +69,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         train_to_end,
     )
     from tinyformer.tokenizers.texts import opening_text
-    from tinytensor.io import write_text
+    from tinytensor.disk import write_text
     from tinytensor.wording import counted
 
 DEFAULT_OUT = "runs/char_gpt"

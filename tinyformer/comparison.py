@@ -17,7 +17,7 @@ from tinyformer.text_scores import TextScores, count_words
 from tinyformer.training.makers import check_made_by
 from tinyformer.training.runs import RunFolder
 from tinyformer.translation import Attended, TranslationConfig, trained_translator
-from tinytensor.io import write_text
+from tinytensor.disk import read_file, write_text
 
 NO_SCORES = "(no scores: they need sacrebleu, pip install sacrebleu)"
 HEADER = ("source", "ours", "reference")
@@ -49,7 +49,7 @@ def write_translations(path: Path, sources: Sequence[str], ours: Sequence[str], 
 def read_translations(path: Path) -> list[Translated]:
     """What ``write_translations`` wrote. Raises UserError for a file that is missing, as in an unfinished run, or damaged."""
     try:
-        header, *lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        header, *lines = read_file(path).decode("utf-8").removesuffix("\n").split("\n")
     except FileNotFoundError:
         raise UserError(f"{path} does not exist: a run has it once its training is finished (--resume goes on)") from None
     except UnicodeDecodeError:
