@@ -72,8 +72,8 @@ class _Folder:
     def check(self, name: str, is_folder: bool = False, in_place: bool = False) -> bool:
         """Whether a file is called so, or if ``is_folder`` a folder. ``in_place``: whether it is written to, not replaced.
 
-        Raises UnsafeFileError for a pipe, a device or a socket; in a guarded folder or ``in_place`` also for a link, for a folder
-        in the place of a file, and the reverse; and ``in_place`` for a file that has other names, too (hard links).
+        Raises UnsafeFileError for a pipe, a device or a socket; in a guarded folder or ``in_place`` also for a link, and for a
+        folder in the place of a file or the reverse; and ``in_place`` for a file that has other names, too (hard links).
         """
         found = self.stat(name)
         if found is not None:
@@ -122,13 +122,15 @@ _KINDS = {
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[_Folder]:
-    """A context with an open folder. From the guarded folder inwards, no link is followed."""
+def _opened(path: Path, about: Path | None = None) -> Iterator[_Folder]:
+    """A context with an open folder. From the guarded folder inwards, no link is followed. Where the system refuses to open it,
+    the OSError gets the name ``about``, by default that of the folder."""
     root, names, what = _from_guarded(path)
-    with _named_after(path):
+    about = about or path
+    with _named_after(about):
         folder = _Folder(root, os.open(root, _FOLDER) if _BY_DESCRIPTOR else None, what)
     try:
-        with _named_after(path):
+        with _named_after(about):
             for name in names:
                 folder = folder.enter(name)
         yield folder
@@ -163,7 +165,7 @@ def _place(path: PathLike) -> Iterator[tuple[_Folder, str]]:
     """A context with the open folder that a path lies in, and the name there. OSErrors in it get the name of the path."""
     check_path(path)
     path = Path(path)
-    with _opened(path.parent) as folder, _named_after(path):
+    with _opened(path.parent, path) as folder, _named_after(path):
         yield folder, path.name
 
 
@@ -226,7 +228,7 @@ def atomic_write(path: PathLike) -> Iterator[BinaryIO]:
     """
     check_path(path)
     target = Path(path)
-    with _opened(target.parent) as folder:
+    with _opened(target.parent, target) as folder:
         named = folder.named(target.name)
         temporary = folder.named(f".{target.name[:50]}.{secrets.token_hex(8)}.tmp")  # a name has at most 255 bytes
         with _named_after(target, named, temporary):

@@ -47,7 +47,7 @@ class RunFolder:
     """The folder of a run: the paths of its files, and methods that write and read them."""
 
     def __init__(self, path: str | Path, within: str | Path | None = None):
-        """``within``: a folder that this one is a part of. The path to that folder may lead through links; then there are none."""
+        """``within``: a folder that this one is a part of. The path to that folder may lead through links; not the rest."""
         self.path = Path(path)
         disk.guard(self.path if within is None else within, "a run's folder")
         self._new = self.path / ".tinyformer.new"  # the files of a new run, before its first step
