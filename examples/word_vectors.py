@@ -157,12 +157,12 @@ def train(corpus: Corpus, config: TextConfig, settings: Word2VecConfig) -> tuple
 def check_free(out: Path, names: list[str], overwrite: bool) -> None:
     """Raise UserError if the folder has vectors, which training would replace, or folders in their place; and OSError for links
     in the place of what will be written."""
-    check_names(out, [*names, "map.png", MARK])
     for path in (out / name for name in names):
         if path.is_dir():
             raise UserError(f"{path} is a folder, and cannot be replaced by vectors: choose another --out")
         if path.exists() and not overwrite:
             raise UserError(f"{path} is there already: ask it with --vectors, or pass --overwrite, or another --out")
+    check_names(out, [*names, "map.png", MARK])
 
 
 def keep(vectors: WordVectors, stopped: str, path: Path) -> None:
