@@ -204,7 +204,7 @@ def make_folder(path: PathLike) -> list[Path]:
             os.mkdir(opened.named(name), dir_fd=opened.number)
             made.insert(0, folder)
     if not path.is_dir():
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
     with _opened(path):  # raises for a link on the way
         return made
 

@@ -315,7 +315,7 @@ def test_folders_are_made_and_moved_and_removed(guarded: Path) -> None:
     disk.remove_folder(guarded / "c" / "b")
     disk.remove_folder(guarded / "c")
     assert disk.list_folder(guarded / "c") == []
-    with pytest.raises(NotADirectoryError):
+    with pytest.raises(FileExistsError):
         disk.make_folder(guarded / "file")
     with pytest.raises(UnsafeFileError, match="file is a file, not a folder"):
         disk.make_folder(guarded / "file" / "sub")

@@ -39,7 +39,7 @@ FILES = (
     "config.json", "tokenizer.json", "best.safetensors", "latest.safetensors", "weights-*.safetensors", "log.csv",
     "sample.txt", "loss.png", "attention.png", "attention_heads.png",
 )  # fmt: skip
-FOLDERS = (".tinyformer.new", ".tinyformer.complete", ".tinyformer.moving", "tensorboard")
+FOLDERS = (".tinyformer.new", ".tinyformer.complete", ".tinyformer.moving")
 EVENTS = "events.out.tfevents.*"
 
 
@@ -125,7 +125,8 @@ class RunFolder:
     def _check_files(self) -> None:
         """Raise UnsafeFileError if what has the name of a file or folder of a run is a link, a pipe, or anything else."""
         disk.check_names(self.path, FILES, FOLDERS)
-        disk.check_names(self.tensorboard, (EVENTS,))
+        if self.tensorboard.is_symlink() or not self.tensorboard.is_file():  # a file is in the way only of who logs there
+            disk.check_names(self.tensorboard, (EVENTS,))
         for folder in (self._new, self._complete, self._moving):
             disk.check_names(folder, ("*",))
 
