@@ -81,7 +81,7 @@ class _Folder:
         return found is not None
 
     def _refuse(self, name: str, found: os.stat_result, is_folder: bool, in_place: bool) -> None:
-        kind = _KINDS.get(stat.S_IFMT(found.st_mode), "a device")
+        kind = _kind(found)
         wanted = "a folder" if is_folder else "a file"
         if kind == wanted and not (in_place and found.st_nlink > 1):
             return
@@ -119,6 +119,14 @@ _KINDS = {
     stat.S_IFIFO: "a pipe",
     stat.S_IFSOCK: "a socket",
 }
+_JUNCTION = 0xA0000003  # the tag of what Windows has beside links to folders
+
+
+def _kind(found: os.stat_result) -> str:
+    """What something is, in messages."""
+    if getattr(found, "st_reparse_tag", 0) == _JUNCTION:
+        return "a link"
+    return _KINDS.get(stat.S_IFMT(found.st_mode), "a device")
 
 
 @contextlib.contextmanager
@@ -325,7 +333,7 @@ def remove_stale(folder: PathLike) -> list[Path]:
 def read_file(path: PathLike) -> bytes:
     """The content of a file. Raises UnsafeFileError for anything else: reading from a pipe or a device may never end."""
     number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    kind = _KINDS.get(stat.S_IFMT(os.fstat(number).st_mode), "a device")
+    kind = _kind(os.fstat(number))
     if kind != "a file":
         os.close(number)
         raise UnsafeFileError(f"{path} is {kind}, not a file")

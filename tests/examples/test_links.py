@@ -10,6 +10,7 @@ import runpy
 import shutil
 import signal
 from collections.abc import Callable, Iterator
+from fnmatch import fnmatch
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
@@ -19,6 +20,7 @@ import pytest
 from forked import leave_pictures_empty
 from running import ROOT
 
+from tinyformer.data.folders import OF_A_RUN
 from tinyformer.errors import plain_errors
 from tinyformer.training.runs import FILES, FOLDERS
 
@@ -153,6 +155,13 @@ NAMES = [
     ".tinyformer.moving/log.csv",
     ".tinyformer.new/log.csv",
 ]
+
+
+def test_these_are_the_names_of_all_that_a_run_writes(attack: Attack) -> None:
+    written = {path.name for path in attack.whole.iterdir()}
+    assert {"config.json", "latest.safetensors", "sample.txt"} <= written
+    assert [name for name in written if not any(fnmatch(name, pattern) for pattern in (*FILES, "tensorboard"))] == []
+    assert [name for name in NAMES if name in FILES and not any(fnmatch(name, pattern) for pattern in OF_A_RUN)] == []
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -44,7 +44,11 @@ EVENTS = "events.out.tfevents.*"
 
 
 class RunFolder:
-    """The folder of a run: the paths of its files, and methods that write and read them."""
+    """The folder of a run: the paths of its files, and methods that write and read them.
+
+    The folder may be somebody else's. So whatever this process writes in it from now on, no link, pipe or device is written to
+    or moved through: they raise UnsafeFileError, an OSError. ``path`` itself may be a link to the folder.
+    """
 
     def __init__(self, path: str | Path, within: str | Path | None = None):
         """``within``: a folder that this one is a part of. The path to that folder may lead through links; not the rest."""
