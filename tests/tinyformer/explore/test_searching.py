@@ -75,7 +75,7 @@ def test_no_more_is_searched_than_the_model_writes(tmp_path: Path) -> None:
     passage = {"model": "best", "ids": [1], "source": subjects.get("best").encode("fox", True)}
     assert next(ask(subjects, "search", {"passage": passage, "beam": 1, "length": 200}))["length"] == 41
     full = {**passage, "ids": [1] * 42}
-    with pytest.raises(UserError, match="no longer ones"):
+    with pytest.raises(UserError, match="writes only shorter ones"):
         list(ask(subjects, "search", {"passage": full, "beam": 1, "length": 1}))
 
 
