@@ -10,6 +10,11 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from tqdm import tqdm
+from tqdm.std import TqdmDefaultWriteLock
+
+from tinytensor.forks import free_in_forks
+
+free_in_forks(TqdmDefaultWriteLock.th_lock)  # held while a bar is drawn
 
 SECONDS_BETWEEN_LINES = 10.0
 WIDEST_LINE = 79  # columns of a line in a file

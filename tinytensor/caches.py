@@ -43,6 +43,11 @@ def make_private(folder: Path) -> bool:
 @functools.cache
 def of_this_run() -> Path:
     """A private folder that is removed when the program ends."""
-    made = Path(tempfile.mkdtemp(prefix="tinytensor-"))  # with mode 700
-    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    made, owner = Path(tempfile.mkdtemp(prefix="tinytensor-")), os.getpid()  # with mode 700
+
+    def remove() -> None:
+        if os.getpid() == owner:  # not when a forked child ends
+            shutil.rmtree(made, ignore_errors=True)
+
+    atexit.register(remove)
     return made

@@ -63,6 +63,18 @@ def test_without_any_folder_compiled_code_lasts_for_the_run(tmp_path: Path, monk
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_forked_child_leaves_its_parents_folder(tmp_path: Path) -> None:
+    code = (
+        "import os, sys; from tinytensor.caches import of_this_run; made = of_this_run(); child = os.fork()\n"
+        "if not child: sys.exit()\n"
+        "os.waitpid(child, 0); print(made.is_dir())"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TMPDIR": str(tmp_path)}
+    result = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert result.stdout == "True\n", result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root becomes somebody else")
 def test_a_user_whom_nobody_knows(tmp_path: Path) -> None:
     """As in a container: no HOME, no entry in /etc/passwd."""

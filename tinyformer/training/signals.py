@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -21,9 +22,14 @@ def stop_on_signals(stop: Callable[[str], None]) -> Iterator[None]:
         return
     names = {"SIGINT": "Ctrl-C", "SIGTERM": "SIGTERM", "SIGHUP": "SIGHUP"}
     signals = {getattr(signal, name): said for name, said in names.items() if hasattr(signal, name)}  # Windows has no SIGHUP
+    process = os.getpid()
     previous = {number: signal.getsignal(number) or signal.SIG_DFL for number in signals}
 
     def handle(number: int, frame: Any) -> None:
+        if os.getpid() != process:  # a forked child does not train: the signal does to it what it did before
+            signal.signal(number, previous[signal.Signals(number)])
+            signal.raise_signal(number)
+            return
         stop(signals[signal.Signals(number)])
         if number == signal.SIGINT:
             signal.signal(number, previous[signal.SIGINT])
