@@ -1,9 +1,9 @@
 """What a forked child needs: it has copies of all locks, but of the threads only the one that forked. A lock that another
 thread held at that moment would stay held for ever.
 
-So a lock is declared as one of two kinds. ``held_by_forks`` is for those that are held for a moment: the thread that forks takes
-them first, so that what they guard is whole in the child. ``free_in_forks`` is for those that may be held for long, or that
-guard what each line leaves whole: the child has them free.
+So a lock is declared as one of two kinds. ``held_by_forks`` is for those that are held for a moment, or while what they guard
+is not whole: the thread that forks takes them first. ``free_in_forks`` is for those that may be held for long, or that guard
+what each line leaves whole: the child has them free.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ if sys.version_info >= (3, 12):
     cached_property = functools.cached_property
 else:
 
-    class cached_property(functools.cached_property):  # type: ignore[type-arg] # noqa: N801 (the same name)
+    class cached_property(functools.cached_property):  # type: ignore[type-arg]
         """The one of functools, whose lock here is free in a forked child. Newer versions of Python have it without a lock."""
 
         def __init__(self, function: Any):

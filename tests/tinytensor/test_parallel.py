@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import os
-import signal
 import threading
 import time
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

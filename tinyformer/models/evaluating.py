@@ -24,7 +24,7 @@ class EvaluationMode:
     """
 
     _lock = held_by_forks(threading.Lock())
-    # Of each model that is being evaluated: the threads of the open contexts, and the modules that were in training mode before.
+    # Of each model that is being evaluated: the threads of the open contexts, and the modules that were in training mode.
     _inside: ClassVar[WeakKeyDictionary[tt.nn.Module, tuple[list[int], list[tt.nn.Module]]]] = WeakKeyDictionary()
 
     def __init__(self, model: tt.nn.Module):
@@ -40,7 +40,7 @@ class EvaluationMode:
 
     def __exit__(self, *error: object) -> None:
         with self._lock:
-            threads, trained = self._inside[self.model]
+            threads, _ = self._inside[self.model]
             here = threading.get_ident()
             threads.remove(here if here in threads else threads[-1])  # a generator may be closed in another thread
             self._leave_if_last(self.model)
