@@ -11,6 +11,7 @@ import io
 import os
 import re
 import sys
+import traceback
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -128,6 +129,10 @@ def _end(message: str, status: int) -> NoReturn:
     raise SystemExit(status) from None
 
 
+_OF_DATA = ("tinyformer.data.", "tinyformer.tokenizers.")
+_OF_WORK = ("tinyformer.training.", "tinyformer.decoding.", "tinyformer.models.")
+
+
 def _in_words(error: BaseException) -> str:
     if isinstance(error, SettingError):
         return error.as_flags()
@@ -142,6 +147,12 @@ def _in_words(error: BaseException) -> str:
     return str(error)
 
 
+def _reads_data(error: BaseException) -> bool:
+    """Whether the error arose while data were read or made tokens, before the work began whose size the flags tell."""
+    modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return any(name.startswith(_OF_DATA) for name in modules) and not any(name.startswith(_OF_WORK) for name in modules)
+
+
 def _out_of_memory(error: MemoryError) -> str:
     """The message for a lack of memory: how much was asked for, how much a GPU has free, and what needs less."""
     backend = sys.modules.get("tinytensor.backend")  # not imported here, as it may be the module that does not load
@@ -151,6 +162,8 @@ def _out_of_memory(error: MemoryError) -> str:
         lower[0] += " (more --gradient-accumulation-steps make up for it)"
     ways = [f"a lower {', '.join(lower)}"] if lower else []
     ways += ["a smaller model"] if has_flag("d_model") else []
+    if _reads_data(error):
+        ways = ["less data"]
     less = " or ".join(ways).capitalize()
     return (
         f"there is not enough memory for this{f': {what}' if what else ''}\n"

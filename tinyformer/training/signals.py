@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 
@@ -14,8 +15,9 @@ from typing import Any
 def stop_on_signals(stop: Callable[[str], None]) -> Iterator[None]:
     """A context that calls ``stop`` with the signal's name at Ctrl-C, SIGTERM and SIGHUP, so that training can finish its step.
 
-    A second Ctrl-C interrupts at once. A signal that was ignored before, such as SIGHUP under nohup, stays ignored. In any
-    other than the main thread this does nothing, because Python delivers signals only to the main thread.
+    A second Ctrl-C interrupts at once. The other two wake workers that were stopped, so that the step can end. A signal that
+    was ignored before, such as SIGHUP under nohup, stays ignored. In any other than the main thread this does nothing, because
+    Python delivers signals only to the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -33,6 +35,12 @@ def stop_on_signals(stop: Callable[[str], None]) -> Iterator[None]:
         stop(signals[signal.Signals(number)])
         if number == signal.SIGINT:
             signal.signal(number, previous[signal.SIGINT])
+        elif hasattr(
+            signal, "SIGCONT"
+        ):  # a worker that is stopped, as by SIGSTOP, would not finish the step, and nobody is there to press Ctrl-C again
+            for worker in multiprocessing.active_children():
+                with suppress(ProcessLookupError, TypeError):  # it has ended
+                    os.kill(worker.pid, signal.SIGCONT)  # type: ignore[arg-type]
 
     for number, before in previous.items():
         if before is not signal.SIG_IGN:

@@ -106,10 +106,13 @@ class Trainer:
             if self._team is alone:  # it did not even begin
                 raise UserError(str(error)) from None
             saved = f". The checkpoints in {self.folder.path} are whole, and --resume goes on from them"
-            is_saved = self.folder.latest.exists() and not self.folder.replaces
-            raise UserError(f"{error}: training stops after step {self.step}{saved if is_saved else ''}") from None
+            raise UserError(f"{error}: training stops after step {self.step}{saved if self._is_saved() else ''}") from None
         finally:
             self._team = alone
+
+    def _is_saved(self) -> bool:
+        """Whether the folder has a checkpoint of this run."""
+        return self.folder.latest.exists() and not self.folder.replaces
 
     # ------------------------------------------------------------------------------------------------- the loop
 
@@ -201,7 +204,7 @@ class Trainer:
                 f"the {what} is {value} with the weights that training began with: they or the data hold NaN, or numbers that "
                 "are too large. tt.detect_anomaly() names the op where such a value first appears"
             )
-        saved = f" The checkpoints in {self.folder.path} are from before that." if self.folder.latest.exists() else ""
+        saved = f" The checkpoints in {self.folder.path} are from before that." if self._is_saved() else ""
         raise UserError(f"the {what} became {value} at step {step}: training stops.{saved}{self._remedy()}")
 
     def _remedy(self) -> str:
@@ -281,6 +284,8 @@ class Trainer:
 
     def _save_latest(self) -> None:
         self._read_losses()
+        for path in self.folder.put_back():
+            self._print(print, f"{path} was missing: it is written again, as no checkpoint is of use without it.")
         state = {
             "kind": "latest",
             "step": self.step,
