@@ -39,7 +39,7 @@ class _Change:
 
 
 _changes: dict[int, _Change] = {}  # by the id() of the array that owns the memory
-_changing = held_by_forks(threading.Lock())  # several threads of an optimizer's step may note changes at the same time
+_changing = held_by_forks(threading.RLock())  # several threads of an optimizer's step may note changes at the same time
 
 
 def note_change(array: Array) -> None:

@@ -40,8 +40,8 @@ _here = _Here()
 
 
 def held_by_forks(lock: AnyLock) -> AnyLock:
-    """The lock, which a thread takes before it forks. Who holds it must take no other lock of this kind, unless that one was
-    declared later."""
+    """The lock, which a thread takes before it forks. It may be taken again by its holder, as a signal's handler may fork. Who
+    holds it must take no other lock of this kind, unless that one was declared later."""
     _held.append(lock)
     return lock
 

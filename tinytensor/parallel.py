@@ -173,7 +173,7 @@ class _Blas:
     """
 
     def __init__(self) -> None:
-        self._lock = held_by_forks(threading.Lock())
+        self._lock = held_by_forks(threading.RLock())
         self._inside = 0
         self._threads = 1
         self._limit: Any = None

@@ -595,7 +595,7 @@ def leaf_gradients(output: Tensor) -> dict[engine.Node, Array]:
     return engine.backpropagate(*start_of_backward(output, None, create_graph=False))
 
 
-_accumulating = free_in_forks(threading.Lock())  # several threads may run backward into the same leaves
+_accumulating = free_in_forks(threading.RLock())  # several threads may run backward into the same leaves
 
 
 def accumulate(gradients: Mapping[engine.Node, Any]) -> None:

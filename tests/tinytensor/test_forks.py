@@ -250,6 +250,22 @@ def test_a_thread_that_holds_a_lock_and_forks_goes_on() -> None:
         assert in_a_fork(child)
 
 
+@needs_fork
+def test_a_handler_of_signals_forks_wherever_the_program_is() -> None:
+    """Also where this thread holds a lock that a fork takes."""
+    parallel.run(lambda shard: shard, [0, 1])
+    found = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: found.append(in_a_fork(lambda: True)))
+    try:
+        for lock in forks._held:
+            lock.acquire()
+            signal.raise_signal(signal.SIGTERM)
+            lock.release()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert found == [True] * len(forks._held)
+
+
 def test_every_lock_of_the_packages_is_known_to_forks() -> None:
     """Save those that are in use only while a function runs that never forks, and that of the explorer's connections, which
     end with its process."""

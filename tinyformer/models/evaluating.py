@@ -23,7 +23,7 @@ class EvaluationMode:
     the context is made.
     """
 
-    _lock = held_by_forks(threading.Lock())
+    _lock = held_by_forks(threading.RLock())
     # Of each model that is being evaluated: the threads of the open contexts, and the modules that were in training mode.
     _inside: ClassVar[WeakKeyDictionary[tt.nn.Module, tuple[list[int], list[tt.nn.Module]]]] = WeakKeyDictionary()
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Hook = Callable[[Any, tuple[Any, ...], Any], Any]
 
-_lock = held_by_forks(threading.Lock())
+_lock = held_by_forks(threading.RLock())
 _living: WeakSet[Hooks] = WeakSet()  # those of all modules
 
 
