@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from forking import in_a_fork, needs_fork
-from tqdm import tqdm
 
 import tinytensor as tt
 from tinyformer.models.evaluating import evaluating
@@ -58,8 +57,12 @@ def test_a_child_draws_a_bar_while_its_parent_draws_one() -> None:
     TerminalBar(total=1, file=io.StringIO()).close()
 
     def draw(ended: threading.Event) -> None:
-        with tqdm.get_lock().th_lock:
+        with TerminalBar.get_lock().th_lock:
             ended.wait(30)
+
+    def draw_for_a_moment(ended: threading.Event) -> None:
+        with TerminalBar.get_lock():  # of which one part is shared by all processes: the child waits for it
+            ended.wait(0.3)
 
     def child() -> bool:
         with TerminalBar(total=2, file=io.StringIO()) as bar:
@@ -67,6 +70,10 @@ def test_a_child_draws_a_bar_while_its_parent_draws_one() -> None:
         return bar.n == 1
 
     assert while_it_runs(draw, lambda: in_a_fork(child, seconds=5))
+    assert while_it_runs(draw_for_a_moment, lambda: in_a_fork(child, seconds=5))
+    shared = TerminalBar.get_lock().mp_lock
+    assert shared.acquire(timeout=5)  # the child has given it back
+    shared.release()
 
 
 @needs_fork
