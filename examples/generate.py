@@ -128,7 +128,7 @@ def make_small_llama(folder: Path) -> bool:
     ids = tokenizer.encode(text)
     batches = TextBatches(ids, model.config.block_size, TRAINING.batch_size, TRAINING.seed, vocab_size=tokenizer.vocab_size)
     print(f"No --model: a Llama with {model.num_parameters():,} parameters learns {source.name}, {counted(len(ids), 'token')}.")
-    with RunFolder(folder / "training").held() as run:
+    with RunFolder(folder / "training", within=folder).held() as run:
         run.create({"model": model.config, "training": TRAINING}, overwrite=True)
         trainer = Trainer(model, batches, TRAINING, run)
         if not trainer.train():

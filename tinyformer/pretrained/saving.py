@@ -24,6 +24,7 @@ from tinyformer.pretrained.weights import INDEX, WHOLE
 from tinyformer.pretrained.writing import Writing
 from tinytensor import Tensor
 from tinytensor.backend import host
+from tinytensor.disk import make_folder, remove
 from tinytensor.io import save
 from tinytensor.nn import Module
 
@@ -42,7 +43,7 @@ def save_pretrained(model: PretrainedModel, folder: str | Path, writing: Writing
     described = family.describe(model)
     tensors = dict(_tensors(model, family))
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     save(tensors, folder / WHOLE, {"format": "pt"})  # without this Hugging Face's reader refuses the file
     write_json(folder / "generation_config.json", {} if writing is None else writing.settings())
     write_json(folder / "config.json", described)
@@ -52,11 +53,11 @@ def save_pretrained(model: PretrainedModel, folder: str | Path, writing: Writing
 def _remove_shards(folder: Path) -> None:
     """Remove the index and the shards of a model that was in the folder before, now that the new files are complete."""
     with suppress(FileNotFoundError):
-        (folder / INDEX).unlink()
+        remove(folder / INDEX)
     for path in folder.iterdir():
         if _SHARD.fullmatch(path.name):
             with suppress(OSError):  # Windows keeps a file that is mapped; without the index nobody looks for it
-                path.unlink()
+                remove(path)
 
 
 def family_for(model: PretrainedModel) -> Family:
