@@ -241,6 +241,10 @@ def _end(message: str, status: int) -> NoReturn:
     raise SystemExit(status) from None
 
 
+_OF_DATA = ("tinyformer.data.", "tinyformer.tokenizers.")
+_OF_WORK = ("tinyformer.training.", "tinyformer.decoding.", "tinyformer.models.")
+
+
 def _in_words(error: BaseException) -> str:
     if isinstance(error, SettingError):
         return error.as_flags()
@@ -253,6 +257,15 @@ def _in_words(error: BaseException) -> str:
     if isinstance(error, MemoryError):
         return _out_of_memory(error)
     return str(error)
+
+
+def _reads_data(error: BaseException) -> bool:
+    """Whether the error arose while data were read or made tokens, before the work began whose size the flags tell."""
+    modules, frames = [], error.__traceback__
+    while frames is not None:
+        modules.append(frames.tb_frame.f_globals.get("__name__", ""))
+        frames = frames.tb_next
+    return any(name.startswith(_OF_DATA) for name in modules) and not any(name.startswith(_OF_WORK) for name in modules)
 
 
 # Settings that decide how much memory is needed, with their least values.
@@ -269,6 +282,7 @@ def _out_of_memory(error: MemoryError) -> str:
     ways = [f"a lower {', '.join(lower)}{if_changed()}"] if lower else []
     ways += ["a smaller model"] if has_flag("d_model") or given("model") or given("init_from") else []
     ways = ways if _command is not None else ["a smaller batch", "a smaller model"]
+    ways = ["less data"] if _reads_data(error) else ways
     less = " or ".join(ways).capitalize()
     return (
         f"there is not enough memory for this{f': {what}' if what else ''}\n"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from tinyformer.errors import SettingError, UserError, can_be_lower, has_flag, if_changed
 from tinytensor.backend import DType, default_dtype, index_dtype
@@ -31,6 +33,15 @@ def check_fits(needed: int, what: str, remedy: str, *settings: str, on_host: boo
         message = f"{what} needs at least {in_bytes(needed)} of memory, but there are {in_bytes(there)}"
         message += f": {remedy}" if remedy else ""
         raise SettingError(message, *settings) if settings else UserError(message)
+
+
+@contextmanager
+def enough_memory(what: str, remedy: str) -> Iterator[None]:
+    """A context in which a lack of memory is a UserError, which says for ``what`` it was wanted and the ``remedy``."""
+    try:
+        yield
+    except MemoryError:
+        raise UserError(f"there is not enough memory for {what}: {remedy}") from None
 
 
 def check_model_fits(num_parameters: int, num_blocks: int, *settings: str) -> None:

@@ -3,6 +3,7 @@ one long line."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import time
@@ -11,6 +12,9 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from tqdm import tqdm
+from tqdm.std import TqdmDefaultWriteLock
+
+from tinytensor.forks import free_in_forks
 
 SECONDS_BETWEEN_LINES = 10.0
 WIDEST_LINE = 79  # columns of a line in a file
@@ -66,6 +70,19 @@ def _notebook_bar() -> Any:
     from tqdm.notebook import tqdm as notebook_bar
 
     return notebook_bar
+
+
+def _after_fork() -> None:
+    """In a forked child: forget that another thread held tqdm's second lock, which all processes share. Otherwise the child
+    would take it and never give it back. (multiprocessing sees to that, but only in its own children.)"""
+    shared = getattr(TqdmDefaultWriteLock, "mp_lock", None)
+    if shared is not None:
+        shared._semlock._after_fork()
+
+
+free_in_forks(TqdmDefaultWriteLock.th_lock)  # held while a bar is drawn
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class TerminalBar(tqdm):  # type: ignore[misc, type-arg, unused-ignore]

@@ -13,6 +13,7 @@ from tinyformer.decoding.beam_search import beam_search
 from tinyformer.decoding.decoders import TransformerDecoder
 from tinyformer.errors import SettingError, UserError
 from tinyformer.models.attention import recording_attention
+from tinyformer.models.evaluating import evaluating
 from tinyformer.models.transformer import Transformer, TransformerConfig
 from tinyformer.training.runs import RunFolder, load_weights
 from tinyformer.vectors import padded_vectors
@@ -80,7 +81,7 @@ class Transcriber:
         """What the attention layers look at while the model writes down a recording, greedily."""
         (keys,) = self.transcribe([recording])
         read = tt.tensor([[SPECIALS.start, *ids_of(keys)]])
-        with recording_attention(self.model.eval()) as recorded:
+        with recording_attention(self.model) as recorded, evaluating(self.model):
             self.model(padded_vectors([features(recording)]), read)
         return Heard(keys, [weights[0] for name, (weights,) in recorded.items() if "cross_attention" in name])
 

@@ -17,6 +17,7 @@ from tinyformer.decoding.decoders import translation_decoder
 from tinyformer.decoding.logits_rules import LogitsRule
 from tinyformer.errors import SettingError, UserError
 from tinyformer.models.attention import RecordsAttention, recording_attention
+from tinyformer.models.evaluating import evaluating
 from tinyformer.models.seq2seq import AdditiveAttentionModel, ContextVectorModel, EncoderDecoder, Seq2SeqConfig
 from tinyformer.models.transformer import Transformer, TransformerConfig
 from tinyformer.pretrained.folders import find_folder
@@ -181,7 +182,7 @@ class Translator:
         if hypotheses[0].end is not None:  # it was not cut off
             written.append(self.specials.end)
         source, read = self.encode(sentence), [self.specials.start, *written[:-1]]
-        with recording_attention(self.model.eval()) as recorded:
+        with recording_attention(self.model) as recorded, evaluating(self.model):
             self.model(tt.tensor([source]), tt.tensor([read]))
         # A recurrent network attends once for each token.
         weights = {name: tt.concatenate(calls, -2)[0] for name, calls in recorded.items()}

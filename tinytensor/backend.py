@@ -19,6 +19,7 @@ os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "22")  # about 1.5 ms
 import numpy
 
 from tinytensor.allocator import keep_freed_memory
+from tinytensor.caches import has_home, of_this_run
 
 host = numpy  # for work that stays on the CPU with either backend: shapes, seeds, token ids
 Array = Any  # numpy.ndarray or cupy.ndarray, which have no common base class
@@ -63,6 +64,8 @@ def _load_cupy() -> Any:
     _check_gpu(cupy.cuda.runtime)
     _check_libraries(cupy.cuda)
     _check_headers()
+    if not has_home() and not os.environ.get("CUPY_CACHE_DIR"):
+        os.environ["CUPY_CACHE_DIR"] = str(of_this_run())  # CuPy would keep compiled kernels in ./~/.cupy
     return cupy
 
 

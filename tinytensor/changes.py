@@ -13,6 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from tinytensor.backend import Array, host, owner, xp
+from tinytensor.forks import held_by_forks
 
 if TYPE_CHECKING:
     from tinytensor.engine import Node
@@ -38,7 +39,7 @@ class _Change:
 
 
 _changes: dict[int, _Change] = {}  # by the id() of the array that owns the memory
-_changing = threading.Lock()  # several threads of an optimizer's step may note changes at the same time
+_changing = held_by_forks(threading.RLock())  # several threads of an optimizer's step may note changes at the same time
 
 
 def note_change(array: Array) -> None:

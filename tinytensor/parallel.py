@@ -19,6 +19,7 @@ import threadpoolctl
 from tinytensor import backend, capturing, cores, engine, random
 from tinytensor.arguments import checked, shown
 from tinytensor.backend import host, no_warnings
+from tinytensor.forks import held_by_forks
 from tinytensor.missing import names_of as _names_of
 from tinytensor.modes import modes, restored, without_warnings
 from tinytensor.tensor import Tensor, accumulate, leaf_gradients
@@ -90,16 +91,21 @@ def new_seeds(shards: int) -> list[int]:
 def call_together(functions: Sequence[Callable[[], Result]]) -> list[Result]:
     """The results of the functions. The first runs in this thread and each other one in a thread of its own.
 
-    Inside of a shard they run one after the other. So they do in a captured step, which is this thread's alone.
+    Inside of a shard they run one after the other. So they do in a captured step, which is this thread's alone. Raises
+    RuntimeError in a child that was forked by the first function, when that has ended.
     """
     if _here.is_a_shard or len(functions) < 2 or capturing.is_on():
         return [function() for function in functions]
+    pools = _here.pools
     with one_blas_thread():
         others = [_threads(len(functions) - 1).submit(function) for function in functions[1:]]
         try:
             first = functions[0]()
         finally:
-            wait(others)  # also after an error: no thread may go on when this function has ended
+            if _here.pools is pools:
+                wait(others)  # also after an error: no thread may go on when this function has ended
+        if _here.pools is not pools:
+            raise RuntimeError("a child was forked inside of a shard, and the threads of the other shards are its parent's")
         return [first, *(other.result() for other in others)]
 
 
@@ -167,7 +173,7 @@ class _Blas:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = held_by_forks(threading.RLock())
         self._inside = 0
         self._threads = 1
         self._limit: Any = None
@@ -198,7 +204,6 @@ class _Blas:
 
     def after_fork(self) -> None:
         """Correct the state in a forked child, whose only thread is the one that forked."""
-        self._lock = threading.Lock()  # the old one may be held by a thread that no longer exists
         before, self._inside = self._inside, _here.blas_limits
         if before and not self._inside:
             self._lift()

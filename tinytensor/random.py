@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tinytensor import capturing
 from tinytensor.arguments import checked, shown
 from tinytensor.backend import from_numpy, host, is_floating, to_numpy
+from tinytensor.forks import free_in_forks
 from tinytensor.kernels.numpy.dropout import RandomKey
 from tinytensor.missing import names_of as _names_of
 from tinytensor.modes import Switched, modes
@@ -33,13 +35,19 @@ class _Main:
     """The generator of the main thread, and the seeds of the others."""
 
     def __init__(self, value: int | None = None):
-        self.generator = host.random.default_rng(value)
+        self.generator = _new(value)
         self._seeds = host.random.SeedSequence(value)
         self._threads = itertools.count()  # of which two threads at once get different numbers
 
     def another(self) -> host.random.Generator:
         """A generator for another thread."""
-        return host.random.default_rng(host.random.SeedSequence(self._seeds.entropy, spawn_key=(next(self._threads),)))
+        return _new(host.random.SeedSequence(self._seeds.entropy, spawn_key=(next(self._threads),)))
+
+
+def _new(value: Any) -> host.random.Generator:
+    made = host.random.default_rng(value)
+    free_in_forks(made.bit_generator.lock)
+    return made
 
 
 class _Own(threading.local):
@@ -47,6 +55,7 @@ class _Own(threading.local):
 
     generator: Any = None
     made_by: _Main | None = None
+    forks_main: bool = False  # whether this thread, which forks now, is the main one
 
 
 _main = _Main()
@@ -76,7 +85,7 @@ def seed(value: int) -> None:
     elif _is_main():
         _main = _Main(value)
     else:
-        _own.generator, _own.made_by = host.random.default_rng(value), _main
+        _own.generator, _own.made_by = _new(value), _main
 
 
 def generator() -> host.random.Generator:
@@ -88,9 +97,11 @@ def generator() -> host.random.Generator:
 
 
 def _of_this_thread() -> host.random.Generator:
+    return _main.generator if _is_main() else _of_another_thread()
+
+
+def _of_another_thread() -> host.random.Generator:
     main = _main
-    if _is_main():
-        return main.generator
     if _own.made_by is not main:
         _own.generator, _own.made_by = main.another(), main
     own: host.random.Generator = _own.generator
@@ -105,6 +116,8 @@ def using(own: host.random.Generator | None) -> AbstractContextManager[None]:
     """A context (or decorator) that draws from ``own``, or for None from this thread's generator."""
     if not (own is None or isinstance(own, host.random.Generator)):
         raise TypeError(f"using: own must be a generator, such as np.random.default_rng(0), or None, not {shown(own)}")
+    if own is not None:
+        free_in_forks(own.bit_generator.lock)  # another thread may draw from it, too
     return Switched("generator", own)
 
 
@@ -274,16 +287,30 @@ def _without_replacement(rows: Any, count: int) -> Any:
 
 def random_key() -> RandomKey:
     """128 random bits as two words. They determine a whole dropout mask, which ``kernels.keep_mask`` computes from them."""
-    own = modes().generator
+    own = Switched("generator", modes().generator)
 
     def draw() -> RandomKey:
-        with using(own):
+        with own:
             high = host.iinfo(host.uint64).max
             first, second = generator().integers(0, high, 2, dtype=host.uint64, endpoint=True).tolist()
         return first, second
 
     key: RandomKey = capturing.numbers(draw, host.uint64)
     return key
+
+
+def _before_fork() -> None:
+    _own.forks_main = _is_main()
+
+
+def _after_fork() -> None:
+    """A child's only thread is its main one. It goes on with the numbers of the thread that forked."""
+    if not _own.forks_main:  # the main thread of the parent may be drawing, and so hold its generator's lock
+        _main.generator = _of_another_thread()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
 
 
 if not TYPE_CHECKING:

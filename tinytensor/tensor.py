@@ -38,6 +38,7 @@ from tinytensor.capturing import before_gradient
 from tinytensor.changes import note_change
 from tinytensor.checks import check_fits
 from tinytensor.conversion import as_array
+from tinytensor.forks import free_in_forks
 from tinytensor.missing import Count, missing
 from tinytensor.modes import enable_grad, modes, read_values
 
@@ -594,7 +595,7 @@ def leaf_gradients(output: Tensor) -> dict[engine.Node, Array]:
     return engine.backpropagate(*start_of_backward(output, None, create_graph=False))
 
 
-_accumulating = threading.Lock()  # several threads may run backward into the same leaves
+_accumulating = free_in_forks(threading.RLock())  # several threads may run backward into the same leaves
 
 
 def accumulate(gradients: Mapping[engine.Node, Any]) -> None:

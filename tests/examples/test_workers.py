@@ -212,6 +212,17 @@ def test_a_second_ctrl_c(program: Program) -> None:
     check_nothing_is_left(pids, program.folder / "temporary")
 
 
+def test_sigterm_does_not_wait_for_a_worker_that_is_stopped(program: Program) -> None:
+    process, pids = running(program)
+    os.kill(pids[1], signal.SIGSTOP)
+    time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    printed, errors = process.communicate(timeout=20)
+    assert "Stopped by SIGTERM" in printed, errors
+    check_nothing_is_left(pids, program.folder / "temporary")
+    check_saved(program)
+
+
 def test_a_terminal_that_is_closed(program: Program) -> None:
     pids: list[int] = []
 

@@ -49,6 +49,7 @@ from tinyformer.errors import (
 )
 from tinyformer.files import read_json, write_json
 from tinyformer.settings import changed_settings, check_effects, is_changeable, one_of, setting, settings_from
+from tinyformer.tokenizers import CharTokenizer
 from tinyformer.training.runs import RunFolder
 from tinytensor import distributed
 
@@ -561,6 +562,19 @@ def test_a_users_mistake_is_a_line_and_status_2(error: Exception, message: str, 
         raise error
     assert caught.value.code == 2
     assert capsys.readouterr().err == f"error: {message}\n"
+
+
+def test_a_lack_of_memory_for_data_asks_for_less_data(capsys) -> None:
+    class Huge(str):
+        def __iter__(self):
+            raise MemoryError
+
+    note_command(None)
+    with pytest.raises(SystemExit), plain_errors():
+        CharTokenizer.train(Huge("text"))
+    assert capsys.readouterr().err == (
+        "error: there is not enough memory for this\nLess data may help; no checkpoint was touched.\n"
+    )
 
 
 def test_ctrl_c(capsys) -> None:

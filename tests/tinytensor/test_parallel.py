@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import os
-import signal
 import threading
 import time
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +12,7 @@ from typing import Any
 import garbage
 import numpy as np
 import pytest
+from forking import in_a_fork, needs_fork
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import tinytensor as tt
@@ -273,31 +271,6 @@ def test_no_shards():
 
 
 # ------------------------------------------------------------------------------------------------- threads and processes
-
-
-def in_a_fork(function: Callable[[], bool], seconds: float = 30.0) -> bool:
-    """The result of the function in a forked child. False if it raises an error or does not end."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # a warning about a fork with threads, which is what we test
-        child = os.fork()
-    if not child:
-        try:
-            os._exit(0 if function() else 1)
-        finally:
-            os._exit(2)  # without the parent's exit handlers, such as those of pytest
-    for _ in range(int(seconds / 0.02)):
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            return status == 0
-        time.sleep(0.02)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return False
-
-
-def needs_fork(test: Callable[[], None]) -> Callable[[], None]:
-    """A GPU's context does not survive a fork."""
-    return pytest.mark.needs("numpy")(pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")(test))
 
 
 @needs_fork

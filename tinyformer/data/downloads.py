@@ -17,7 +17,9 @@ from tinytensor.disk import atomic_write, make_folder
 def cache_folder() -> Path | None:
     """The folder for downloads: $TINYFORMER_CACHE if it is set, else "tinyformer" in the user's cache folder. None where there
     is no home to have it in."""
-    chosen = os.environ.get("TINYFORMER_CACHE")
+    chosen = os.path.expanduser(os.environ.get("TINYFORMER_CACHE", ""))
+    if chosen.startswith("~"):
+        return None
     return Path(chosen) if chosen else user_cache("tinyformer")
 
 

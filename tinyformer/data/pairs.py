@@ -14,7 +14,7 @@ import tinytensor as tt
 from tinyformer.data.batches import Rows, padded
 from tinyformer.data.files import READING, check_file, decoded, read_bytes
 from tinyformer.errors import UserError
-from tinyformer.memory import check_fits
+from tinyformer.memory import check_fits, enough_memory
 from tinyformer.settings import check_counts
 from tinytensor import Tensor
 from tinytensor.backend import host
@@ -29,13 +29,14 @@ Pair = tuple[str, str]
 def read_lines(path: str | Path) -> list[str]:
     """The lines of a UTF-8 file, which may be gzipped (.gz). Raises UserError if the file cannot be read, and says why."""
     size = check_file(path, "pass a file of sentences", "*.tsv", "*.txt", "*.gz")
-    try:
-        content = _unpacked(path) if Path(path).suffix == ".gz" else _read(path, size)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise UserError(f"{path} is not a whole gzip file: {error}") from None
-    text = decoded(path, content)
-    _check_size(path, READING * len(content) + 8 * content.count(b"\n"))  # a list takes 8 bytes for each line
-    return text.removesuffix("\n").split("\n") if text else []
+    with enough_memory(f"the text in {path}", "pass a shorter one"):
+        try:
+            content = _unpacked(path) if Path(path).suffix == ".gz" else _read(path, size)
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise UserError(f"{path} is not a whole gzip file: {error}") from None
+        text = decoded(path, content)
+        _check_size(path, READING * len(content) + 8 * content.count(b"\n"))  # a list takes 8 bytes for each line
+        return text.removesuffix("\n").split("\n") if text else []
 
 
 def _check_size(path: str | Path, needed: int) -> None:

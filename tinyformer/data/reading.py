@@ -15,7 +15,7 @@ from tinyformer.data.fields import field_of, kind_of, notice
 from tinyformer.data.files import READING, check_file, decoded, read_bytes, status
 from tinyformer.data.folders import texts_in
 from tinyformer.errors import UserError, has_flag
-from tinyformer.memory import check_fits
+from tinyformer.memory import check_fits, enough_memory
 from tinytensor.wording import counted
 
 TINY_SHAKESPEARE = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
@@ -39,7 +39,8 @@ def read_text(path: str | Path, flag: str = "--data", field: str = "") -> str:
     wanted = f"pass {flag} a text file or a folder of them"
     found = status(path, wanted)
     path = Path(path)
-    text = "\n".join(_read_folder(path, flag, field) if stat.S_ISDIR(found.st_mode) else [_read(path, flag, field)])
+    with enough_memory(f"the text in {path}", f"pass {flag} a shorter one"):
+        text = "\n".join(_read_folder(path, flag, field) if stat.S_ISDIR(found.st_mode) else [_read(path, flag, field)])
     if not text.strip():
         raise UserError(f"{path} is empty: pass {flag} a text to learn from")
     return text

@@ -15,6 +15,8 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tinytensor.forks import free_in_forks
+
 MOST_CONNECTIONS = 64
 PATIENCE = 60.0  # seconds for which a connection may be silent, that a whole request may take, and a write
 LINGERING = 2.0  # seconds for which a refused request is still read, so that its sender gets to read the answer
@@ -36,7 +38,7 @@ class BoundedServer(ThreadingHTTPServer):
         self.address_family = family
         self._room = threading.BoundedSemaphore(MOST_CONNECTIONS)
         self._silent: dict[socket.socket, None] = {}  # connections from which a request is awaited, the oldest first
-        self._lock = threading.Lock()
+        self._lock = free_in_forks(threading.Lock())
         super().__init__(address, handler)  # type: ignore[arg-type]
 
     def server_bind(self) -> None:

@@ -8,6 +8,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
+from tinytensor.forks import free_in_forks
+
 Made = TypeVar("Made")
 
 
@@ -17,7 +19,7 @@ class Kept:
 
     def __init__(self, most_bytes: int):
         self.most_bytes = most_bytes
-        self._lock = threading.Lock()
+        self._lock = free_in_forks(threading.Lock())
         self._found: OrderedDict[tuple[int, Hashable], tuple[weakref.ref[Any], Any, int]] = OrderedDict()
 
     def get(self, model: Any, key: Hashable, make: Callable[[], Made], size: Callable[[Made], int]) -> Made:

@@ -27,6 +27,7 @@ from tinyformer.trained import READERS, Trained, load_trained
 from tinyformer.training.makers import made_by
 from tinyformer.training.runs import RunFolder
 from tinyformer.translation import Translator, pretrained_translator
+from tinytensor.forks import free_in_forks
 from tinytensor.wording import counted
 
 
@@ -167,7 +168,7 @@ class Subjects:
     """
 
     def __init__(self, folders: Sequence[str | Path]):
-        self.lock = threading.RLock()
+        self.lock = free_in_forks(threading.RLock())
         self.folders = [_as_text(folder) for folder in folders]
         self._entries: dict[str, _Entry] = {}
         seen: set[Path] = set()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import ClassVar
 from weakref import WeakKeyDictionary
 
 import tinytensor as tt
+from tinytensor.forks import held_by_forks
 
 
 def evaluating(model: tt.nn.Module) -> EvaluationMode:
@@ -21,9 +23,9 @@ class EvaluationMode:
     the context is made.
     """
 
-    _lock = threading.Lock()
-    # Of each model that is being evaluated: how many contexts are open, and the modules that were in training mode before.
-    _inside: ClassVar[WeakKeyDictionary[tt.nn.Module, tuple[int, list[tt.nn.Module]]]] = WeakKeyDictionary()
+    _lock = held_by_forks(threading.RLock())
+    # Of each model that is being evaluated: the threads of the open contexts, and the modules that were in training mode.
+    _inside: ClassVar[WeakKeyDictionary[tt.nn.Module, tuple[list[int], list[tt.nn.Module]]]] = WeakKeyDictionary()
 
     def __init__(self, model: tt.nn.Module):
         self.model = model
@@ -31,18 +33,35 @@ class EvaluationMode:
 
     def __enter__(self) -> None:
         with self._lock:
-            times, trained = self._inside.get(self.model, (0, []))
+            threads, trained = self._inside.get(self.model, ([], []))
             found = [module for module in self.modules if module.training]
             _set_training(found, False)
-            self._inside[self.model] = times + 1, trained + found
+            self._inside[self.model] = [*threads, threading.get_ident()], trained + found
 
     def __exit__(self, *error: object) -> None:
         with self._lock:
-            times, trained = self._inside.pop(self.model)
-            if times > 1:
-                self._inside[self.model] = times - 1, trained
-                return
+            threads, _ = self._inside[self.model]
+            here = threading.get_ident()
+            threads.remove(here if here in threads else threads[-1])  # a generator may be closed in another thread
+            self._leave_if_last(self.model)
+
+    @classmethod
+    def _leave_if_last(cls, model: tt.nn.Module) -> None:
+        threads, trained = cls._inside[model]
+        if not threads:
+            del cls._inside[model]
             _set_training(trained, True)
+
+    @classmethod
+    def after_fork(cls) -> None:
+        """Leave the contexts of the threads that a forked child does not have."""
+        for model, (threads, _) in list(cls._inside.items()):
+            threads[:] = [thread for thread in threads if thread == threading.get_ident()]
+            cls._leave_if_last(model)
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(after_in_child=EvaluationMode.after_fork)
 
 
 def _set_training(modules: list[tt.nn.Module], mode: bool) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 from tinyformer.errors import UserError, shortened
+from tinytensor.caches import has_home, of_this_run
 
 # The files that are needed: settings, weights, tokenizers. A repository may hold the same weights in other formats, too.
 FILES = ["*.json", "*.safetensors", "*.txt", "*.spm", "*.model"]
@@ -38,8 +40,10 @@ def _download(name: str, revision: str | None) -> Path:
         raise UserError(
             f'the folder {name} does not exist. To download {name} from the Hugging Face hub: pip install "tinytensor[hub]"'
         ) from None
+    is_said = any(os.environ.get(variable) for variable in ("HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME"))
+    where: dict[str, Any] = {} if is_said or has_home() else {"cache_dir": of_this_run()}
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=FILES))
+        return Path(snapshot_download(name, revision=revision, allow_patterns=FILES, **where))
     except Exception as error:  # many kinds, of several packages: no connection, no such model, no access, a download cut short
         reason = " ".join(str(error).split())
         raise UserError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
 
@@ -19,13 +20,15 @@ from tinyformer.pretrained.gpt2 import GPT2
 from tinyformer.pretrained.llama import LLAMA, QWEN2, QWEN3
 from tinyformer.pretrained.loading import PretrainedModel
 from tinyformer.pretrained.marian import MARIAN, MARIAN_SEPARATE
-from tinyformer.pretrained.weights import WHOLE
+from tinyformer.pretrained.weights import INDEX, WHOLE
 from tinyformer.pretrained.writing import Writing
 from tinytensor import Tensor
 from tinytensor.backend import host
-from tinytensor.disk import make_folder
+from tinytensor.disk import make_folder, remove
 from tinytensor.io import save
 from tinytensor.nn import Module
+
+_SHARD = re.compile(r"model-\d{5,}-of-\d{5,}\.safetensors")  # as Hugging Face's libraries name them
 
 
 def save_pretrained(model: PretrainedModel, folder: str | Path, writing: Writing | None = None) -> None:
@@ -34,7 +37,7 @@ def save_pretrained(model: PretrainedModel, folder: str | Path, writing: Writing
 
     ``writing`` says how the model writes, for generation_config.json. A GPT becomes a GPT-2, or with rotary
     positions a Llama, Qwen2 or Qwen3. Raises UserError for a model that is none of the architectures of ``from_pretrained``,
-    and OSError if the files cannot be written.
+    and OSError if the files cannot be written. The shards of a model that was there before are removed in the end.
     """
     family = family_for(model)
     described = family.describe(model)
@@ -44,6 +47,17 @@ def save_pretrained(model: PretrainedModel, folder: str | Path, writing: Writing
     save(tensors, folder / WHOLE, {"format": "pt"})  # without this Hugging Face's reader refuses the file
     write_json(folder / "generation_config.json", {} if writing is None else writing.settings())
     write_json(folder / "config.json", described)
+    _remove_shards(folder)
+
+
+def _remove_shards(folder: Path) -> None:
+    """Remove the index and the shards of a model that was in the folder before, now that the new files are complete."""
+    with suppress(FileNotFoundError):
+        remove(folder / INDEX)
+    for path in folder.iterdir():
+        if _SHARD.fullmatch(path.name):
+            with suppress(OSError):  # Windows keeps a file that is mapped; without the index nobody looks for it
+                remove(path)
 
 
 def family_for(model: PretrainedModel) -> Family:

@@ -18,6 +18,8 @@ from tinytensor.disk import UnsafeFileError
 from tinytensor.io import load_with_metadata
 from tinytensor.nn import Module
 
+UNFINISHED = ".tinyformer.new"  # the folder of a run's files before its first step, in the run's folder
+
 
 def save_checkpoint(path: Path, groups: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> None:
     """Write named groups of tensors and a JSON ``state`` to one file.
@@ -27,14 +29,20 @@ def save_checkpoint(path: Path, groups: Mapping[str, Mapping[str, Tensor]], stat
     """
     tensors = {f"{group}/{name}": tensor for group, members in groups.items() for name, tensor in members.items()}
     if name := _not_finite(tensors):
-        raise UserError(f"{name} became NaN or infinite: {path} is not written, and the checkpoint before it stays as it was")
+        raise UserError(f"{name} became NaN or infinite: {path} is not written{_and_before(path, ', and the checkpoint')}")
     try:
         save(tensors, path, {"state": json.dumps(state)})
     except UnsafeFileError as error:
         raise UserError(str(error)) from None
     except OSError as error:
         reason = error.strerror or error
-        raise UserError(f"the checkpoint {path} could not be written ({reason}); the one before it stays as it was") from None
+        raise UserError(f"the checkpoint {path} could not be written ({reason}){_and_before(path, '; the one')}") from None
+
+
+def _and_before(path: Path, which: str) -> str:
+    """What a message says of the file that was there before: nothing if there was none, or if it is that of a new run which has
+    not replaced another yet, and goes with it."""
+    return f"{which} before it stays as it was" if path.exists() and path.parent.name != UNFINISHED else ""
 
 
 def load_checkpoint(path: Path, kind: str) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:

@@ -26,7 +26,7 @@ from tinyformer.files import as_json, damaged, read_json, write_json
 from tinyformer.old_names import with_new_names
 from tinyformer.schema import read_dataclass
 from tinyformer.settings import changed_settings, is_changeable
-from tinyformer.training.checkpoints import load_checkpoint, put_weights
+from tinyformer.training.checkpoints import UNFINISHED, load_checkpoint, put_weights
 from tinyformer.training.lock import locked
 from tinyformer.training.makers import found_in, made_by, resume_command, runs_below
 from tinytensor import disk
@@ -54,13 +54,14 @@ class RunFolder:
         """``within``: a folder that this one is a part of. The path to that folder may lead through links; not the rest."""
         self.path = Path(path)
         disk.guard(self.path if within is None else within, "a run's folder")
-        self._new = self.path / ".tinyformer.new"  # the files of a new run, before its first step
+        self._new = self.path / UNFINISHED  # the files of a new run, before its first step
         self._complete = self.path / ".tinyformer.complete"  # the same, while the files of the run that it replaces are removed
         self._moving = self.path / ".tinyformer.moving"  # the same, while they are moved into place
         self._use(self.path)
         self.tensorboard = self.path / "tensorboard"  # a folder of files, which are written only once the run is in place
         self._settings: dict[str, Any] | None = None  # the content of config.json
         self._tokenizer_hash: str | None = None
+        self._tokenizer_text: str | None = None  # what is written again if the file is removed
         self._parts: dict[str, type] = {}  # the dataclass of each part of the settings
         self.replaces = False  # whether this run is about to replace another one in the folder
         self.changes = False  # whether a resumed run may change settings that it was trained with
@@ -162,7 +163,7 @@ class RunFolder:
             self._check_replacing(settings, overwrite)
         disk.make_folder(self._new)
         self._use(self._new)
-        self._settings, self._tokenizer_hash = json.loads(as_json(settings)), None
+        self._settings, self._tokenizer_hash, self._tokenizer_text = json.loads(as_json(settings)), None, None
         self._parts = {name: type(part) for name, part in settings.items() if dataclasses.is_dataclass(part)}
         write_json(self.settings, self._settings or {})
 
@@ -301,6 +302,22 @@ class RunFolder:
         part, _, name = key.partition(".")
         return part in self._parts and is_changeable(self._parts[part], name)
 
+    def put_back(self) -> list[Path]:
+        """Write config.json and tokenizer.json again if somebody has removed them since the run began, as no checkpoint is of
+        use without them. Returns the paths of those that were missing."""
+        if self._settings is None or not self._inside.is_dir():
+            return []
+        if self._tokenizer_text is None and self.tokenizer.is_file():
+            self._tokenizer_text = self.tokenizer.read_bytes().decode("utf-8")
+        missing = []
+        if not self.settings.exists():
+            missing.append(self.settings)
+            write_json(self.settings, self._settings)
+        if self._tokenizer_text is not None and not self.tokenizer.exists():
+            missing.append(self.tokenizer)
+            disk.write_text(self.tokenizer, self._tokenizer_text)
+        return missing
+
     def keep_changes(self) -> None:
         """Write the settings that ``resumed`` changed to config.json."""
         write_json(self.settings, self.read_settings())
@@ -336,9 +353,11 @@ def _sha256(path: Path) -> str | None:
 
 
 def load_weights(model: Module, path: Path) -> dict[str, Any]:
-    """Put the weights of a checkpoint into the model. Returns the checkpoint's state. Raises UserError if the weights do not
-    fit, or if the settings or the tokenizer in its folder are not those that it was trained with."""
+    """Put the weights of a checkpoint into the model, which is in evaluation mode from then on: ``model.train()`` trains it
+    further. Returns the checkpoint's state. Raises UserError if the weights do not fit, or if the settings or the tokenizer in
+    its folder are not those that it was trained with."""
     groups, state = load_checkpoint(path, "best" if path.name.startswith("best") else "latest")
     RunFolder(path.parent).check_identity(state, path)
     put_weights(model, groups.get("model", {}), path)
+    model.eval()
     return state

@@ -108,10 +108,13 @@ class Trainer:
                 raise UserError(str(error)) from None
             goes_on = ", and --resume goes on from them" if has_flag("resume") else ""
             saved = f". The checkpoints in {self.folder.path} are whole{goes_on}"
-            is_saved = self.folder.latest.exists() and not self.folder.replaces
-            raise UserError(f"{error}: training stops after step {self.step}{saved if is_saved else ''}") from None
+            raise UserError(f"{error}: training stops after step {self.step}{saved if self._is_saved() else ''}") from None
         finally:
             self._team = alone
+
+    def _is_saved(self) -> bool:
+        """Whether the folder has a checkpoint of this run."""
+        return self.folder.latest.exists() and not self.folder.replaces
 
     # ------------------------------------------------------------------------------------------------- the loop
 
@@ -203,7 +206,7 @@ class Trainer:
                 f"the {what} is {value} with the weights that training began with: they or the data hold NaN, or numbers that "
                 f"are too large{for_programmers('. tt.detect_anomaly() names the op where such a value first appears')}"
             )
-        is_saved = self.folder.latest.exists()
+        is_saved = self._is_saved()
         saved = f" The checkpoints in {self.folder.path} are from before that." if is_saved else ""
         message = f"the {what} became {value} at step {step}: training stops.{saved}{self._remedy(is_saved)}"
         raise SettingError(message, "learning_rate", "muon_learning_rate", "clip")
@@ -286,6 +289,8 @@ class Trainer:
 
     def _save_latest(self) -> None:
         self._read_losses()
+        for path in self.folder.put_back():
+            self._print(print, f"{path} was missing: it is written again, as no checkpoint is of use without it.")
         state = {
             "kind": "latest",
             "step": self.step,

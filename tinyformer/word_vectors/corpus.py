@@ -7,7 +7,6 @@ import unicodedata
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import regex
@@ -15,6 +14,7 @@ import regex
 from tinyformer.errors import SettingError, UserError, shortened
 from tinyformer.words import WORDS
 from tinytensor.backend import Array, host
+from tinytensor.forks import cached_property
 from tinytensor.wording import counted
 
 # Five letters in a row of scripts without spaces between words: seldom one word, and often a clause.

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from tinyformer.errors import SettingError, UserError
 from tinytensor.backend import Array, host
+from tinytensor.forks import cached_property
 
 PIECE = 1 << 20  # numbers that a product makes at a time, so that they stay in the processor's caches
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cached_property
 from typing import Any
 
 from tinyformer.errors import SettingError, UserError
 from tinyformer.word_vectors.components import principal_components
 from tinyformer.word_vectors.corpus import check_known
 from tinytensor.backend import Array, host
+from tinytensor.forks import cached_property
 from tinytensor.wording import counted
 
 BY = ("cosine", "dot")

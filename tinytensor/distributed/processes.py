@@ -35,6 +35,8 @@ from tinytensor.shared import working
 
 WINDOW = 1 << 22  # bytes: smaller ones need more barriers, at each of which a rank may wait until it gets a core
 
+_SECONDS_BETWEEN_LOOKS = 1.0
+
 Follow = Callable[..., Any]
 
 
@@ -254,7 +256,9 @@ def _follow(
 
 def _end_with_rank_0() -> None:
     parent: Any = multiprocessing.parent_process()
-    multiprocessing.connection.wait([parent.sentinel])
+    # Another child of the parent may hold the other end of its sentinel, and live longer.
+    while not multiprocessing.connection.wait([parent.sentinel], _SECONDS_BETWEEN_LOOKS) and os.getppid() == parent.pid:
+        pass
     os._exit(1)
 
 

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from tinytensor.arguments import shown
+from tinytensor.forks import held_by_forks
 
 if TYPE_CHECKING:
     from tinytensor.nn.module import Module
 
 Hook = Callable[[Any, tuple[Any, ...], Any], Any]
 
-_lock = threading.Lock()
+_lock = held_by_forks(threading.RLock())
 _living: WeakSet[Hooks] = WeakSet()  # those of all modules
 
 

@@ -6,6 +6,8 @@ import gzip
 import itertools
 import json
 import os
+import subprocess
+import sys
 import tracemalloc
 from collections import Counter
 from pathlib import Path
@@ -123,6 +125,29 @@ def test_a_file_that_is_larger_than_memory_is_refused_before_it_is_read(tmp_path
         file.truncate(10 * 10**12)  # a sparse file
     with pytest.raises(UserError, match=r"large needs at least 30 TB of memory, but there are .*: pass a shorter one"):
         read_lines(tmp_path / "large")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="sets Linux's limit of memory")
+def test_a_lack_of_memory_that_no_check_foresees(tmp_path: Path) -> None:
+    """The sentences of a small file can take much memory. The message names the file."""
+    lines = b"ab\n" * 1_500_000
+    (tmp_path / "a.gz").write_bytes(gzip.compress(lines, 1))
+    (tmp_path / "lines.txt").write_bytes(lines)
+    (tmp_path / "large.txt").write_bytes(b"some words\n" * 1_900_000)
+    code = (
+        "import resource, sys; from tinyformer.data.pairs import read_lines; from tinyformer.data.reading import read_text\n"
+        "from tinyformer.errors import plain_errors\n"
+        "used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (used + (35 << 20),) * 2)\n"
+        "with plain_errors(): {'lines': read_lines, 'text': read_text}[sys.argv[1]](sys.argv[2])"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    for how, name in (("lines", "a.gz"), ("lines", "lines.txt"), ("text", "large.txt")):
+        command = [sys.executable, "-c", code, how, str(tmp_path / name)]
+        result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert result.returncode == 2
+        assert result.stderr.startswith(f"error: there is not enough memory for the text in {tmp_path / name}: pass ")
+        assert result.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("piece", [bytes(1 << 20), b"\n" * (1 << 20)], ids=["one line", "many lines"])

@@ -201,6 +201,32 @@ def test_an_index_and_shards(folder: Path) -> None:
     )
 
 
+def test_saving_in_the_folder_of_shards(folder: Path) -> None:
+    """They go once the new files are complete, and nothing else goes."""
+    model = from_pretrained(folder)
+    shard(folder)
+    old = from_pretrained(folder)  # its weights are mapped: they are in the files that go
+    for name in ("notes.txt", "model-1-of-2.safetensors", "adapter-00001-of-00003.safetensors"):
+        (folder / name).write_text("kept")
+    for parameter in model.parameters():
+        parameter.assign(parameter * 2)
+    with pytest.raises(UserError):
+        save_pretrained(tt.nn.Linear(2, 2), folder)
+    assert (folder / "model.safetensors.index.json").exists()
+    save_pretrained(model, folder)
+    assert sorted(path.name for path in folder.iterdir() if path.name.startswith(("model", "adapter", "notes"))) == [
+        "adapter-00001-of-00003.safetensors", "model-1-of-2.safetensors", "model.safetensors", "notes.txt",
+    ]  # fmt: skip
+    again = from_pretrained(folder).state_dict()
+    for name, tensor in model.state_dict().items():
+        np.testing.assert_array_equal(again[name].numpy(), tensor.numpy(), name)
+        assert old.state_dict()[name].shape == tensor.shape
+    shard(folder)
+    save_pretrained(from_pretrained(folder), folder)  # of the shards themselves
+    for name, tensor in from_pretrained(folder).state_dict().items():
+        np.testing.assert_array_equal(tensor.numpy(), again[name].numpy(), name)
+
+
 def test_the_index_says_which_of_two_copies_counts(folder: Path) -> None:
     expected = from_pretrained(folder).state_dict()
     files = shard(folder)

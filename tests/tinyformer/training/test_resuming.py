@@ -166,6 +166,40 @@ def test_a_run_that_fails_in_its_first_evaluation_does_not_either(copied: Path, 
     assert not (tmp_path / "new").exists()
 
 
+def test_settings_that_are_removed_while_a_run_trains_are_written_again(tmp_path: Path, capsys) -> None:
+    with RunFolder(tmp_path / "whole").held() as folder:
+        prepare(folder, False, {"seed": 7}).train()
+    expected = {name: (tmp_path / "whole" / name).read_bytes() for name in ("config.json", "tokenizer.json")}
+
+    def remove() -> str:
+        for name in expected:
+            (tmp_path / "run" / name).unlink(missing_ok=True)
+        return ""
+
+    with RunFolder(tmp_path / "run").held() as folder:
+        trainer = prepare(folder, False, {"seed": 7})
+        trainer.on_evaluation = remove
+        trainer.train()
+    assert {name: (tmp_path / "run" / name).read_bytes() for name in expected} == expected
+    printed = capsys.readouterr().out
+    for name in expected:
+        assert f"{tmp_path / 'run' / name} was missing: it is written again" in printed
+
+
+def test_a_run_that_fails_before_it_replaces_another_promises_no_checkpoints(copied: Path) -> None:
+    with RunFolder(copied).held() as folder:
+        trainer = prepare(folder, True, {"seed": 7, "log_every": 1})
+        trainer.step = 1  # so that weights were updated, but nothing has taken the place of the other run
+        trainer._save_best(1.0)
+        folder.latest.write_bytes(folder.best.read_bytes())
+        with pytest.raises(UserError, match="the loss became nan at step 2") as caught:
+            trainer._check_finite("loss", math.nan, 2, 1)
+        assert "The checkpoints" not in str(caught.value)
+        folder.move_into_place()
+        with pytest.raises(UserError, match="are from before that"):
+            trainer._check_finite("loss", math.nan, 2, 1)
+
+
 def test_a_run_that_is_stopped_before_its_first_step_does_not_either(copied: Path) -> None:
     before = contents(copied)
     with RunFolder(copied).held() as folder:

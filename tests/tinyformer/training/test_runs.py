@@ -872,6 +872,26 @@ def test_a_full_disk_keeps_the_checkpoint_that_was_there(tmp_path: Path) -> None
     assert entries(tmp_path) == ["best.safetensors"]  # and no half-written file beside it
 
 
+@pytest.mark.parametrize("folder", ["run", "run/.tinyformer.new"])
+def test_no_message_promises_a_checkpoint_that_does_not_last(tmp_path: Path, folder: str) -> None:
+    """There is none yet, or it is that of a run that fails before it has replaced another, and so goes with it."""
+    path = tmp_path / folder / "latest.safetensors"
+    path.parent.mkdir(parents=True)
+    bad = {"model": {"weight": tt.tensor([math.nan])}}
+    with pytest.raises(UserError) as caught:
+        save_checkpoint(path, bad, {"kind": "latest"})
+    assert str(caught.value) == f"model/weight became NaN or infinite: {path} is not written"
+    path.write_bytes(b"one before")
+    with pytest.raises(UserError) as caught:
+        save_checkpoint(path, bad, {"kind": "latest"})
+    assert str(caught.value).endswith("stays as it was") == (folder == "run")
+    path.unlink()
+    path.mkdir()  # which cannot be replaced by a file
+    with pytest.raises(UserError, match="could not be written") as caught:
+        save_checkpoint(path, {"model": {"weight": tt.ones(1)}}, {"kind": "latest"})
+    assert ("stays as it was" in str(caught.value)) == (folder == "run")
+
+
 def test_no_space_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The system may also notice only when the data are to reach the disk.
     path = tmp_path / "best.safetensors"

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 from cupy import cuda
 
 from tinytensor.backend import BackendError, xp
+from tinytensor.forks import free_in_forks
 
 _WORKSPACE = 32 << 20  # bytes, as NVIDIA recommends for its largest GPUs
 
@@ -105,7 +106,7 @@ class Plan:
     """The descriptions of a product and its matrices, and the algorithm that cuBLASLt thinks is the fastest."""
 
     def __init__(self, product: Product):
-        self._lock = threading.Lock()
+        self._lock = free_in_forks(threading.Lock())
         self._product = _made_by("cublasLtMatmulDescCreate", product.compute, product.factors)
         for attribute, operation in zip((_TRANSPOSE_FIRST, _TRANSPOSE_SECOND), product.operations):
             _set("cublasLtMatmulDescSetAttribute", self._product, attribute, ctypes.c_int32(operation))

@@ -19,13 +19,14 @@ from typing import Any
 import numpy
 
 from tinytensor.backend import BackendError
+from tinytensor.forks import held_by_forks
 from tinytensor.kernels.numba.cache import in_folder
 from tinytensor.kernels.numba.display import show_compiling
 
 real = numpy.float64  # what a reader's editor sees; ``Loop`` puts the arrays' own type in its place
 
 _COMPILED = ("float32", "float64")
-_compiling = threading.RLock()
+_compiling = held_by_forks(threading.RLock())
 _loops: list[Loop] = []
 _keeping = True  # whether compiled code is kept between runs
 _OF_FILES = (OSError, EOFError, pickle.PickleError)
@@ -166,6 +167,9 @@ def load_numba() -> Any:
         raise BackendError(f"Numba cannot be imported ({error}): with TINYTENSOR_KERNELS=numpy it is not used") from None
     if numba.config.DISABLE_JIT:
         raise BackendError("NUMBA_DISABLE_JIT is set, but the kernels must be compiled: with TINYTENSOR_KERNELS=numpy none are")
+    from numba.core.compiler_lock import global_compiler_lock
+
+    held_by_forks(global_compiler_lock)  # else a child would have what another thread has half compiled
     show_compiling()
     return numba
 

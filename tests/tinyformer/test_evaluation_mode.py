@@ -1,0 +1,66 @@
+"""What is loaded for use drops nothing out: whoever loads it, and from whatever kind of run or folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import explored
+import pytest
+
+import tinytensor as tt
+from tinyformer import GPT, GPTConfig, from_pretrained, save_pretrained
+from tinyformer.data.dial_tones import MEL, VOCAB_SIZE, DialTask
+from tinyformer.explore.subjects import Subjects
+from tinyformer.export.runs import load_run
+from tinyformer.models.transformer import Transformer, TransformerConfig
+from tinyformer.trained import load_trained
+from tinyformer.training.checkpoints import save_checkpoint
+from tinyformer.training.runs import RunFolder, load_weights
+from tinyformer.transcription import trained_transcriber
+from tinyformer.translation import trained_translator
+
+
+def evaluates(model: tt.nn.Module) -> bool:
+    return not any(module.training for module in model.modules())
+
+
+@pytest.mark.parametrize("kind", explored.RUNS)
+def test_a_run(kind: str, tmp_path: Path) -> None:
+    path = explored.RUNS[kind](tmp_path / "run")
+    assert evaluates(load_trained(RunFolder(path)).model)
+    subjects = Subjects([str(path)])
+    assert evaluates(subjects.get(subjects.names[0]).model)
+    if kind in ("gpt", "transformer", "masked"):
+        assert evaluates(load_run(path).model)
+    if kind in ("transformer", "context", "attention"):
+        translator = trained_translator(RunFolder(path))
+        assert evaluates(translator.model)
+        translator.model.train()  # as while it trains
+        translator.attended("a")
+        assert all(module.training for module in translator.model.modules())
+
+
+def test_weights_alone(tmp_path: Path) -> None:
+    path = explored.RUNS["gpt"](tmp_path / "run")
+    model = GPT(RunFolder(path).read_part("model", GPTConfig))
+    load_weights(model, path / "best.safetensors")
+    assert evaluates(model)
+    assert not evaluates(model.train())
+
+
+def test_a_transcriber(tmp_path: Path) -> None:
+    task, sizes = (
+        DialTask(fewest=1, most=4),
+        {"d_model": 16, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1, "d_ff": 16},
+    )
+    config = TransformerConfig(0, VOCAB_SIZE, source_features=MEL.num_mels, source_stride=4, **sizes)
+    folder = RunFolder(tmp_path)
+    folder.create({"task": task, "model": config})
+    folder.move_into_place()
+    save_checkpoint(folder.best, {"model": Transformer(config).state_dict()}, {"kind": "best"})
+    assert evaluates(trained_transcriber(folder).model)
+
+
+def test_a_pretrained_model(tmp_path: Path) -> None:
+    save_pretrained(GPT(GPTConfig(vocab_size=12, num_layers=1, num_heads=2, d_model=16, block_size=8)), tmp_path)
+    assert evaluates(from_pretrained(tmp_path))
