@@ -217,8 +217,7 @@ def train(arguments: argparse.Namespace) -> None:
     """Train, or go on training, and end with a sample."""
     with RunFolder(arguments.out).held() as folder:
         trainer, batches, tokenizer = prepare(folder, arguments)
-        if not train_to_end(trainer, next_command(arguments.out, DEFAULT_OUT)):
-            return
+        train_to_end(trainer, next_command(arguments.out, DEFAULT_OUT))
         print(
             f"\nTrained in {trainer.total_seconds:.0f} s, {trainer.seconds:.0f} of them for training steps. "
             f"Best validation loss {trainer.best_loss:.4f}, perplexity {perplexity(trainer.best_loss):.2f}, "

@@ -59,6 +59,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         run_command,
         sentence_parts,
         setting,
+        stop_script,
         train_to_end,
         with_wordpieces,
     )
@@ -154,8 +155,7 @@ def train(arguments: argparse.Namespace) -> None:
     """Learn to fill in hidden tokens; then use what was learned to classify sentences."""
     with RunFolder(arguments.out).held() as folder:
         trainer, tokenizer, text_config, text, sentences = prepare(folder, arguments)
-        if not train_to_end(trainer, next_command(arguments.out, DEFAULT_OUT)):
-            return
+        train_to_end(trainer, next_command(arguments.out, DEFAULT_OUT))
         model, batches = trainer.model, trainer.batches
         load_weights(model, folder.best)
         share = accuracy(model, batches.validation_batches())
@@ -171,9 +171,9 @@ def train(arguments: argparse.Namespace) -> None:
 
         if text_config.classify_steps and (stopped_by := classify(trainer, tokenizer, text, text_config)):
             again = next_command(arguments.out, DEFAULT_OUT, "--resume")
-            print(f"Stopped by {stopped_by}. What fills in words is whole; the classifiers are trained anew with: {again}")
-        else:
-            print(f"\nFill in more with: {next_command(arguments.out, DEFAULT_OUT, 'fill')} 'a sentence with a [MASK]'")
+            said = f"Stopped by {stopped_by}. What fills in words is whole; the classifiers are trained anew with: {again}"
+            stop_script(stopped_by, said)
+        print(f"\nFill in more with: {next_command(arguments.out, DEFAULT_OUT, 'fill')} 'a sentence with a [MASK]'")
 
 
 def filled(model: BertForMaskedLM, tokenizer: WordPieceTokenizer, sentence: str, best: int = 5) -> str:

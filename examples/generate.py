@@ -44,6 +44,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         save_pretrained_tokenizer,
         settings_from,
         some_path,
+        stop_script,
         stream_text,
     )
     from tinytensor.wording import counted
@@ -62,8 +63,8 @@ def write(arguments: argparse.Namespace) -> None:
     if arguments.model is None:
         if arguments.revision is not None:
             raise UserError("--revision chooses among the versions of a model on the hub: name it with --model")
-        if not (SMALL_LLAMA / "config.json").exists() and not make_small_llama(SMALL_LLAMA):
-            return
+        if not (SMALL_LLAMA / "config.json").exists():
+            make_small_llama(SMALL_LLAMA)
     folder = find_folder(arguments.model or SMALL_LLAMA, arguments.revision)
     model = from_pretrained(folder)
     if not isinstance(model, GPT):
@@ -105,9 +106,8 @@ def show(tokenizer: Tokenizer, ids: Iterator[int], ends: Sequence[int], prompt: 
 # ------------------------------------------------------------------------------------------------------- the small Llama
 
 
-def make_small_llama(folder: Path) -> bool:
-    """Train a small Llama on Tiny Shakespeare, and write it and its tokenizer to a folder in Hugging Face's layout. Returns
-    False if it was stopped before its end."""
+def make_small_llama(folder: Path) -> None:
+    """Train a small Llama on Tiny Shakespeare, and write it and its tokenizer to a folder in Hugging Face's layout."""
     text, source = open_text(None)
     tokenizer = BPETokenizer.train(text, 1024, special=["<|endoftext|>"], progress=True)
     tt.seed(TRAINING.seed)
@@ -132,13 +132,11 @@ def make_small_llama(folder: Path) -> bool:
         run.create({"model": model.config, "training": TRAINING}, overwrite=True)
         trainer = Trainer(model, batches, TRAINING, run)
         if not trainer.train():
-            print("Stopped before its end: the next call begins again.")
-            return False
+            stop_script(str(trainer.stopped_by), "Stopped before its end: the next call begins again.")
         load_weights(model, run.best)
     save_pretrained_tokenizer(tokenizer, folder)
     save_pretrained(model, folder)  # config.json comes last: where it is, all is there
     print(f"Validation loss {trainer.best_loss:.4f}. Wrote {folder}. It writes:\n")
-    return True
 
 
 # ---------------------------------------------------------------------------------------------------------- command line

@@ -36,6 +36,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         recording_attention,
         run_command,
         some_path,
+        stop_script,
     )
     from tinyformer.data.folders import mark_results
     from tinyformer.data.reading import TextSource, fingerprint
@@ -270,7 +271,7 @@ def learn_text(data: TextData, arguments: argparse.Namespace) -> None:
         loss_by_order(losses, data.gpt, out / "losses.png", data.name)
     print(f"\nWrote the losses, as .csv and .png, to {out}")
     if stopped:
-        print(f"Stopped by {stopped} after {len(losses):,} of {counted(arguments.order + 1, 'order')}.")
+        stop_script(stopped, f"Stopped by {stopped} after {len(losses):,} of {counted(arguments.order + 1, 'order')}.")
 
 
 def count_orders(data: TextData, arguments: argparse.Namespace) -> tuple[dict[int, float], dict[int, str], str]:

@@ -184,8 +184,7 @@ def train(arguments: argparse.Namespace) -> None:
     """Train, or go on training; then score the held-out pairs, and draw what the model looked at."""
     with RunFolder(arguments.out).held() as folder:
         trainer, translator, test, kind = prepare(folder, arguments)
-        if not train_to_end(trainer, next_command(arguments.out, DEFAULT_OUT)):
-            return
+        train_to_end(trainer, next_command(arguments.out, DEFAULT_OUT))
         best = f"Best validation loss {trainer.best_loss:.4f} at step {trainer.best_step}."
         print(f"\nTrained in {trainer.total_seconds:.0f} s, {trainer.seconds:.0f} of them for training steps. {best}")
         load_weights(translator.model, folder.best)

@@ -75,7 +75,8 @@ def plain_errors() -> Iterator[None]:
 
     These errors are UserError, files that cannot be read or written (OSError), missing packages or devices (ImportError), and
     sizes that do not fit in memory (MemoryError). Any other exception is a fault of the program and keeps its traceback. Ctrl-C
-    exits with status 130. If nobody reads the output any more, as in ``| head``, the script ends with status 1 and no message.
+    exits with status 130. Where the output is lost, the status is 1: with no message if nobody reads it any more, as in
+    ``| head``, and with one if its disk is full.
 
     Inside the context, a standard stream that was closed is replaced by an empty one, input that is no text is an error, and a
     character that the console cannot show is printed as ``?``. Where the locale is ASCII, files and pipes are UTF-8.
@@ -93,7 +94,17 @@ def plain_errors() -> Iterator[None]:
     except BrokenPipeError:
         _end("", 1)
     except (UserError, OSError, ImportError, MemoryError) as error:
-        _end(f"error: {_in_words(error)}", 2)
+        _end(f"error: {_in_words(error)}", 1 if _is_of_output(error) else 2)
+
+
+def stop_script(by: str, message: str) -> NoReturn:
+    """End a script whose work was stopped: print the message, and exit with the status that tells the shell, make or Slurm that
+    the work is not done.
+
+    ``by``: what stopped it, as ``Trainer.stopped_by`` says. The status is 130 after Ctrl-C, 143 after SIGTERM and 129 after
+    SIGHUP, as if the signal had killed the script; and 1 after anything else, such as the end of its output.
+    """
+    _end("", _STOPPED.get(by, 1), printed=message)
 
 
 def _mend_streams() -> None:
@@ -116,10 +127,19 @@ def _encoding(stream: io.TextIOWrapper) -> str:
     return stream.encoding
 
 
-def _end(message: str, status: int) -> NoReturn:
-    """Print a last message, and exit. Either stream may be gone by now; Python would complain about that when it closes them,
-    so a broken stream is replaced."""
-    for stream, text in ((sys.stdout, ""), (sys.stderr, message)):
+_STOPPED = {"Ctrl-C": 130, "SIGTERM": 143, "SIGHUP": 129}  # 128 and the signal's number, as shells have it
+# Errors that name no file, and so are those of a standard stream: its disk or its quota is full, or it is closed.
+_LOST = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EFBIG", "EIO", "EBADF") if hasattr(errno, name)}
+
+
+def _is_of_output(error: BaseException) -> bool:
+    return isinstance(error, OSError) and error.filename is None and error.errno in _LOST
+
+
+def _end(message: str, status: int, printed: str = "") -> NoReturn:
+    """Print a last message on standard error, and one on standard output; and exit. Either stream may be gone by now; Python
+    would complain about that when it closes them, so a broken stream is replaced."""
+    for stream, text in ((sys.stdout, printed), (sys.stderr, message)):
         try:
             print(text, file=stream, end="\n" if text else "", flush=True)
         except OSError:
@@ -134,8 +154,7 @@ def _in_words(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError):
         return f"the package {error.name!r} is not installed: pip install {error.name}"
     if isinstance(error, OSError) and error.strerror:
-        # If the disk is full and the error names no file, the output could not be written.
-        where = error.filename or ("standard output" if error.errno in (errno.ENOSPC, errno.EIO) else None)
+        where = error.filename or ("standard output" if _is_of_output(error) else None)
         return f"{where}: {error.strerror}" if where else error.strerror
     if isinstance(error, MemoryError):
         return _out_of_memory(error)

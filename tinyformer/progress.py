@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from types import TracebackType
 from typing import Any, Protocol
@@ -52,6 +54,17 @@ def show_progress(what: str, total: int | None, unit: str, initial: int = 0, qui
         return Lines(what, total, unit, initial)
     bar: Progress = kind(total=total, initial=initial, desc=what, unit=unit, dynamic_ncols=True, smoothing=0.1, disable=quiet)
     return bar
+
+
+@contextmanager
+def lasting_progress(what: str, total: int | None, unit: str, initial: int = 0, quiet: bool = False) -> Iterator[Progress]:
+    """A context with such a display for a task that outlives its terminal: closing the display then is no error."""
+    shown = show_progress(what, total, unit, initial, quiet)
+    try:
+        yield shown
+    finally:
+        with suppress(OSError):
+            shown.__exit__(None, None, None)
 
 
 def _notebook_bar() -> Any:

@@ -437,7 +437,6 @@ LESS = (
     [
         (UserError("the text is too short"), "the text is too short"),
         (FileNotFoundError(errno.ENOENT, "No such file or directory", "a.txt"), "a.txt: No such file or directory"),
-        (OSError(errno.ENOSPC, "No space left on device"), "standard output: No space left on device"),
         (OSError(errno.ENOSPC, "No space left on device", "run/log.csv"), "run/log.csv: No space left on device"),
         (OSError(errno.ENOMEM, "Cannot allocate memory"), "Cannot allocate memory"),
         (SettingError("batch_size must be at least 1"), "--batch-size must be at least 1"),
@@ -455,6 +454,14 @@ def test_a_users_mistake_is_a_line_and_status_2(error: Exception, message: str, 
         raise error
     assert caught.value.code == 2
     assert capsys.readouterr().err == f"error: {message}\n"
+
+
+@pytest.mark.parametrize("name", ["ENOSPC", "EDQUOT", "EFBIG", "EIO", "EBADF"])
+def test_an_output_that_is_lost_is_status_1(name: str, capsys) -> None:
+    with pytest.raises(SystemExit) as caught, plain_errors():
+        raise OSError(getattr(errno, name), "it is full")
+    assert caught.value.code == 1
+    assert capsys.readouterr().err == "error: standard output: it is full\n"
 
 
 def test_ctrl_c(capsys) -> None:
@@ -501,7 +508,7 @@ def test_standard_output_is_full(last: str) -> None:
             [sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, env=held_back, check=False
         )
     assert result.stderr == b"error: standard output: No space left on device\n"
-    assert result.returncode == 2
+    assert result.returncode == 1
 
 
 @pytest.mark.parametrize(
