@@ -59,6 +59,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         one_of,
         perplexity,
         pretrained_tokenizer,
+        print_line,
         run_command,
         save_pretrained,
         save_pretrained_tokenizer,
@@ -208,7 +209,7 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, 
     held_out = f"the last {counted(len(batches.validation), 'token')} validate"
     if len(batches.test):
         held_out += f", the first {len(batches.test):,} test"
-    print(f"{source.name}: {counted(len(text), 'character')}, {counted(vocab_size, 'distinct token')}; {held_out}")
+    print_line(f"{source.name}: {counted(len(text), 'character')}, {counted(vocab_size, 'distinct token')}; {held_out}")
     print(f"{kind_of(model)} with {model.num_parameters():,} parameters on {tt.backend_name}; run folder {folder.path}")
     return trainer, batches, tokenizer
 

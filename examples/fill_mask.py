@@ -56,6 +56,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         masked_token_loss,
         next_command,
         pretrained_tokenizer,
+        print_line,
         run_command,
         sentence_parts,
         setting,
@@ -144,7 +145,7 @@ def prepare(folder: RunFolder, arguments: argparse.Namespace) -> tuple[Trainer, 
     setup.begin(trainer, tokenizer, sample=lambda: "\n".join(filled(model, tokenizer, s) for s in sentences))
 
     held_out = f"the last {len(batches.validation):,} validate"
-    print(f"{source.name}: {counted(len(ids), 'token')} of {tokenizer.vocab_size:,} kinds; {held_out}")
+    print_line(f"{source.name}: {counted(len(ids), 'token')} of {tokenizer.vocab_size:,} kinds; {held_out}")
     if unknown := int((ids == special["[UNK]"]).sum()):
         print(f"{unknown:,} of them are [UNK]: words of over {tokenizer.longest_word} characters, or with rare characters")
     print(f"BERT with {model.num_parameters():,} parameters on {tt.backend_name}; run folder {folder.path}")
@@ -206,7 +207,7 @@ def fill(arguments: argparse.Namespace) -> None:
     model, tokenizer = pretrained(arguments.model) if arguments.model else trained(RunFolder(arguments.out))
     found = [filled(model, tokenizer, sentence, arguments.best) for sentence in arguments.sentences]
     if note := note_on_unknown(tokenizer, " ".join(arguments.sentences)):
-        print(note, file=sys.stderr)
+        print_line(note, file=sys.stderr)
     print("\n".join(found))
 
 

@@ -38,6 +38,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         load_weights,
         open_text,
         pretrained_tokenizer,
+        print_line,
         read_writing,
         run_command,
         save_pretrained,
@@ -127,7 +128,9 @@ def make_small_llama(folder: Path) -> None:
     )
     ids = tokenizer.encode(text)
     batches = TextBatches(ids, model.config.block_size, TRAINING.batch_size, TRAINING.seed, vocab_size=tokenizer.vocab_size)
-    print(f"No --model: a Llama with {model.num_parameters():,} parameters learns {source.name}, {counted(len(ids), 'token')}.")
+    print_line(
+        f"No --model: a Llama with {model.num_parameters():,} parameters learns {source.name}, {counted(len(ids), 'token')}."
+    )
     with RunFolder(folder / "training").held() as run:
         run.create({"model": model.config, "training": TRAINING}, overwrite=True)
         trainer = Trainer(model, batches, TRAINING, run)

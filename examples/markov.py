@@ -33,6 +33,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         add_text_flag,
         load_tokenizer,
         open_text,
+        print_line,
         recording_attention,
         run_command,
         some_path,
@@ -253,9 +254,9 @@ def read(arguments: argparse.Namespace) -> TextData:
 def learn_text(data: TextData, arguments: argparse.Namespace) -> None:
     """Models of all orders of a text's characters: their losses, as a table and a picture, and what they write."""
     validating = f"the last {len(data.ids) - data.cut:,} validate"
-    print(
-        f"\n5. {data.name}: {counted(len(data.text), 'character')}, {data.tokenizer.vocab_size} of them distinct; {validating}."
-    )
+    counts = f"{counted(len(data.text), 'character')}, {data.tokenizer.vocab_size} of them distinct"
+    print()
+    print_line(f"5. {data.name}: {counts}; {validating}.")
     print("Markov models with Kneser and Ney's smoothing: where a context is rare, a shorter one helps. Ruled out are")
     print("characters that counts alone would have thought impossible:\n")
     print("    characters  loss (nats)  perplexity  ruled out")

@@ -48,6 +48,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         next_command,
         piped_lines,
         plots,
+        print_line,
         run_command,
         settings_from,
         some_path,
@@ -265,7 +266,7 @@ def translate_typed(translator: Translator, arguments: argparse.Namespace) -> No
         try:
             translator.encode(sentence)
         except UserError as error:
-            print(error, file=sys.stderr)
+            print_line(error, file=sys.stderr)
         else:
             print_translations(translator, [sentence], arguments)
 
@@ -293,7 +294,7 @@ def print_translations(translator: Translator, lines: Sequence[str], arguments: 
     """
     beam, n_best, number = arguments.beam, arguments.n_best, sum(map(bool, lines))
     if note := note_on_unknown(translator.tokenizer, " ".join(lines)):
-        print(note, file=sys.stderr, flush=True)
+        print_line(note, file=sys.stderr)
     with show_progress(f"translating, beam {beam}", number, "sentence", quiet=number < 20) as bar:
         for start in range(0, len(lines), LINES_AT_ONCE):
             block = lines[start : start + LINES_AT_ONCE]

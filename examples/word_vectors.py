@@ -34,6 +34,7 @@ with plain_errors():  # a missing package or GPU is told in a line, too
         check_fields,
         one_of,
         open_text,
+        print_line,
         run_command,
         setting,
         settings_from,
@@ -124,7 +125,7 @@ def read(path: str | None, flag: str, field: str | None, config: TextConfig) -> 
     """The words of a text, or of a field of it, for which ``flag`` gave the path."""
     text, source = open_text(path, flag, field)
     corpus = Corpus.of(passages(text, config.end), config.min_count, source.name)
-    print(
+    print_line(
         f"{source.name}: {counted(corpus.num_words, 'word')}, of which {len(corpus.vocabulary):,} different ones occur at "
         f"least {counted(config.min_count, 'time')}"
     )

@@ -72,7 +72,9 @@ from tinyformer.decoding.token_losses import token_losses as token_losses, token
 from tinyformer.errors import (
     SettingError as SettingError,
     UserError as UserError,
+    escaped as escaped,
     plain_errors as plain_errors,
+    print_line as print_line,
     stop_script as stop_script,
 )
 from tinyformer.export import export_onnx as export_onnx

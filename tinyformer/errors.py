@@ -14,13 +14,38 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
+
+# Characters that do something instead of being seen: the controls of a terminal, of which Escape begins the commands that clear
+# the screen; the ends of a line; and the marks that reverse the order in which letters are shown.
+_CONTROLS = "\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+_UNSEEN = re.compile(f"[{_CONTROLS}\u2028\u2029]")
+_UNSAFE = re.compile(f"(?![\\n\\t])[{_CONTROLS}]")
+
+
+def escaped(text: object) -> str:
+    """A text from elsewhere for a line of a message: what a terminal would obey is shown as Python writes it, as in ``\\x1b``.
+
+    UserError and ``print_line`` do so with all that they are given. Files, their keys and tokens cannot forge lines, then.
+    """
+    return _UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), str(text))
+
+
+def print_line(text: object, file: TextIO | None = None) -> None:
+    """Print a line of a message, in which names may be from elsewhere: it is ``escaped``. ``file``: by default standard output."""
+    print(escaped(text), file=file, flush=True)
 
 
 class UserError(ValueError):
-    """A setting, file or text cannot be used. The message says which, why, and what to do about it."""
+    """A setting, file or text cannot be used. The message says which, why, and what to do about it.
+
+    A message of two lines is given as two texts. What comes from elsewhere in them is ``escaped``.
+    """
 
     needs_no_traceback = True  # also where another rank of MPI raises it
+
+    def __str__(self) -> str:
+        return "\n".join(map(escaped, self.args))
 
 
 class OtherVersion(UserError):
@@ -79,7 +104,8 @@ def plain_errors() -> Iterator[None]:
     ``| head``, and with one if its disk is full.
 
     Inside the context, a standard stream that was closed is replaced by an empty one, input that is no text is an error, and a
-    character that the console cannot show is printed as ``?``. Where the locale is ASCII, files and pipes are UTF-8.
+    character that the console cannot show is printed as ``?``. Where the locale is ASCII, files and pipes are UTF-8. On a
+    terminal, texts lose the characters that it would obey. Files and pipes get them as they are.
     """
     _mend_streams()
     try:
@@ -115,8 +141,30 @@ def _mend_streams() -> None:
         sys.stdin.reconfigure(encoding=_encoding(sys.stdin), errors="strict")  # C.UTF-8 lets bytes pass that are no text
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding=_encoding(sys.stdout), errors="replace")
+    for name, moves in (("stdout", False), ("stderr", True)):
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper) and not isinstance(stream, _Terminal) and stream.isatty():
+            setattr(sys, name, _Terminal(stream, moves))
     if not sys.warnoptions:  # such as overflow: if a loss becomes NaN, training says so itself
         warnings.filterwarnings("ignore", category=RuntimeWarning)
+
+
+class _Terminal(io.TextIOWrapper):
+    """A stream to a terminal. Of a text it writes the letters, tabs and ends of lines, and leaves out what would clear the
+    screen or write over other lines. With ``moves``, a text may begin so, as the texts of a progress bar do."""
+
+    _MOVES = re.compile("(?:[\r\n]|\x1b\\[(?:A|2K))*")
+
+    def __init__(self, stream: io.TextIOWrapper, moves: bool):
+        stream.flush()
+        binary = open(stream.fileno(), "wb", closefd=False)  # noqa: SIM115
+        super().__init__(binary, stream.encoding, stream.errors, line_buffering=True, write_through=stream.write_through)
+        self._moves = moves
+
+    def write(self, text: str) -> int:
+        start = self._MOVES.match(text)[0] if self._moves else ""  # type: ignore[index]
+        super().write(start + _UNSAFE.sub("", text[len(start) :]))
+        return len(text)
 
 
 def _encoding(stream: io.TextIOWrapper) -> str:
@@ -155,10 +203,12 @@ def _in_words(error: BaseException) -> str:
         return f"the package {error.name!r} is not installed: pip install {error.name}"
     if isinstance(error, OSError) and error.strerror:
         where = error.filename or ("standard output" if _is_of_output(error) else None)
-        return f"{where}: {error.strerror}" if where else error.strerror
+        return escaped(f"{where}: {error.strerror}" if where else error.strerror)
     if isinstance(error, MemoryError):
         return _out_of_memory(error)
-    return str(error)
+    if isinstance(error, ImportError):  # of a package, which may tell it in several lines
+        return "\n".join(map(escaped, str(error).split("\n")))
+    return str(error) if isinstance(error, UserError) else escaped(error)
 
 
 def _out_of_memory(error: MemoryError) -> str:
@@ -172,6 +222,6 @@ def _out_of_memory(error: MemoryError) -> str:
     ways += ["a smaller model"] if has_flag("d_model") else []
     less = " or ".join(ways).capitalize()
     return (
-        f"there is not enough memory for this{f': {what}' if what else ''}\n"
+        f"there is not enough memory for this{f': {escaped(what)}' if what else ''}\n"
         f"{less or 'Fewer other programs at the same time'} may help; no checkpoint was touched."
     )

@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 from tqdm import tqdm
 
+from tinyformer.errors import escaped
+
 SECONDS_BETWEEN_LINES = 10.0
 WIDEST_LINE = 79  # columns of a line in a file
 TQDM_BAR = 10  # columns of its bar where the width of the terminal is not known
@@ -49,6 +51,7 @@ class Progress(Protocol):
 def show_progress(what: str, total: int | None, unit: str, initial: int = 0, quiet: bool = False) -> Progress:
     """A display of the progress of ``total`` steps, or None if the number is unknown. ``initial`` steps were done before. With
     ``quiet`` nothing is shown."""
+    what = escaped(what)
     kind = TerminalBar if quiet or (sys.stderr is not None and sys.stderr.isatty()) else _notebook_bar()
     if kind is None:
         return Lines(what, total, unit, initial)

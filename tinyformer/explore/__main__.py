@@ -16,7 +16,7 @@ from tinyformer.errors import plain_errors
 
 with plain_errors():  # a missing package or GPU is told in a line, too
     from tinyformer.command_line import Parser, some_path
-    from tinyformer.errors import UserError
+    from tinyformer.errors import UserError, print_line
     from tinyformer.explore.server import ExplorerServer
     from tinyformer.explore.subjects import Subjects
 
@@ -58,7 +58,7 @@ def main(words: Sequence[str]) -> None:
             "model, and the connection is not encrypted.",
             file=sys.stderr,
         )
-    print(f"Exploring {', '.join(subjects.folders)} at {server.address}  (Ctrl-C ends it)", flush=True)
+    print_line(f"Exploring {', '.join(subjects.folders)} at {server.address}  (Ctrl-C ends it)")
     if server.ip.is_unspecified:
         print(f"From other computers: {server.address_at(socket.gethostname())}", flush=True)
     if not arguments.no_browser:  # in a thread, as some browsers only return when they are closed
