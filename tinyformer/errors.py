@@ -32,7 +32,8 @@ def escaped(text: object) -> str:
 
 
 def print_line(text: object, file: TextIO | None = None) -> None:
-    """Print a line of a message, in which names may be from elsewhere: it is ``escaped``. ``file``: by default standard output."""
+    """Print a line of a message. It is ``escaped``, as names in it may be from elsewhere. ``file``: by default standard
+    output."""
     print(escaped(text), file=file, flush=True)
 
 

@@ -82,7 +82,8 @@ def test_a_text_on_the_terminal_of_errors_moves_nothing() -> None:
 
 def test_a_progress_bar_still_moves() -> None:
     code = (
-        f"{START}from tinyformer.progress import show_progress\nwith plain_errors(), show_progress({ATTACK!r}, 3, 'step') as bar:\n"
+        f"{START}from tinyformer.progress import show_progress\n"
+        f"with plain_errors(), show_progress({ATTACK!r}, 3, 'step') as bar:\n"
         "    for i in range(3):\n        bar.update()\n        bar.refresh()\n    bar.write('a line\\x1b[2J')"
     )
     status, out, errors = in_a_terminal(code)
