@@ -20,13 +20,15 @@ PATIENCE = 60.0  # seconds for which a connection may be silent
 MOST_SECONDS = 30.0  # that a whole request may take, and that a write may wait for its reader
 SENDING = 1 << 17  # bytes that wait in the system for the reader of one connection
 STUCK = 1.0  # seconds after which a connection that does not read its answer may be ended for another one
+LONG = 5.0  # seconds after which one that is still being answered may be ended, if all are
 LINGERING = 2.0  # seconds for which a refused request is still read, so that its sender gets to read the answer
 MOST_LINGERING = 1 << 24  # bytes of it
 
 
 class BoundedServer(ThreadingHTTPServer):
     """A server with a thread for each connection, and at most MOST_CONNECTIONS of them. A new one takes the place of that which
-    has been silent for longest, or has not read its answer for longest; if all are being answered, it gets status 503."""
+    has been silent for longest, or has not read its answer for longest, or has been answered for longest. Where all have come
+    just now, it gets status 503."""
 
     daemon_threads = True
     request_queue_size = MOST_CONNECTIONS
@@ -40,6 +42,7 @@ class BoundedServer(ThreadingHTTPServer):
         self._room = threading.BoundedSemaphore(MOST_CONNECTIONS)
         self._silent: dict[socket.socket, None] = {}  # connections from which a request is awaited, the oldest first
         self._writing: dict[socket.socket, float] = {}  # those to which is written, and since when; the oldest first
+        self._answered: dict[socket.socket, float] = {}  # those whose question is being answered, likewise
         self._lock = threading.Lock()
         super().__init__(address, handler)  # type: ignore[arg-type]
 
@@ -72,16 +75,20 @@ class BoundedServer(ThreadingHTTPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self.is_silent(request, False)
-            self.is_writing(request, False)
+            with self._lock:
+                for known in (self._silent, self._writing, self._answered):
+                    known.pop(request, None)
             self._room.release()
 
     def is_silent(self, connection: socket.socket, is_it: bool) -> None:
-        """Whether a request is awaited from this connection, so that it may be ended for another one."""
+        """Whether a request is awaited from this connection, so that it may be ended for another one; or it is answered now."""
         with self._lock:
             self._silent.pop(connection, None)
+            self._answered.pop(connection, None)
             if is_it:
                 self._silent[connection] = None
+            else:
+                self._answered[connection] = time.monotonic()
 
     def is_writing(self, connection: socket.socket, is_it: bool) -> None:
         """Whether a part of an answer is being written to this connection. If that takes long, it may be ended for another."""
@@ -91,17 +98,18 @@ class BoundedServer(ThreadingHTTPServer):
                 self._writing[connection] = time.monotonic()
 
     def _end_another(self) -> bool:
-        """End a connection that keeps nobody waiting. Returns False if there is none."""
+        """End the connection that has the least right to its place. Returns False if there is none."""
+        now = time.monotonic()
         with self._lock:
-            oldest = next(iter(self._silent), None)
-            if oldest is None:
-                oldest, since = next(iter(self._writing.items()), (None, 0.0))
-                if oldest is None or time.monotonic() - since < STUCK:
-                    return False
-            self._silent.pop(oldest, None)
-            self._writing.pop(oldest, None)
+            others = list(self._silent)[:1]
+            for since, least in ((self._writing, STUCK), (self._answered, LONG)):
+                others += [connection for connection, begun in list(since.items())[:1] if now - begun >= least]
+            if not others:
+                return False
+            for known in (self._silent, self._writing, self._answered):
+                known.pop(others[0], None)
             with contextlib.suppress(OSError):
-                oldest.shutdown(socket.SHUT_RDWR)  # its thread finds the end of the connection, and ends
+                others[0].shutdown(socket.SHUT_RDWR)  # its thread finds the end of the connection, and ends
             return True
 
     def handle_error(self, request: Any, client_address: Any) -> None:

@@ -570,6 +570,23 @@ def test_a_reader_who_never_reads_is_ended(running: ExplorerServer, monkeypatch:
         wait_for(lambda: handlers() == 0)
 
 
+def test_questions_that_take_long_make_room_for_a_new_page(narrow: ExplorerServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a question computes for somebody who reads nothing of what would fit into the buffers."""
+    monkeypatch.setattr(connections, "LONG", 0.3)
+    with contextlib.ExitStack() as stack:
+        for _ in range(connections.MOST_CONNECTIONS):
+            stack.enter_context(begin(narrow, "write", {"passage": passage(), "length": 5000}))
+        wait_for(lambda: len(narrow._answered) == connections.MOST_CONNECTIONS)
+        time.sleep(connections.LONG)
+        statuses = []
+        for _ in range(5):
+            statuses.append(asked(narrow, "about", {})[0])
+            time.sleep(0.2)
+        assert 200 in statuses and set(statuses) <= {200, 503}
+    wait_for(lambda: handlers() == 0)
+    assert not narrow._answered
+
+
 def test_too_many_connections_are_told_so(narrow: ExplorerServer, subjects: Subjects) -> None:
     with subjects.lock, contextlib.ExitStack() as stack:
         for _ in range(connections.MOST_CONNECTIONS):
