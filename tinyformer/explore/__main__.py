@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import errno
-import html
-import os
-import socket
-import sys
-import tempfile
-import threading
-import time
-import webbrowser
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-
 from tinyformer.errors import plain_errors
 
-with plain_errors():  # a missing package or GPU is told in a line, too
+with plain_errors():  # from here on, a missing package or GPU is told in a line, and Ctrl-C ends without a traceback
+    import argparse
+    import contextlib
+    import errno
+    import html
+    import os
+    import socket
+    import sys
+    import tempfile
+    import threading
+    import time
+    import webbrowser
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
     from tinyformer.command_line import Parser, some_path
     from tinyformer.errors import UserError, print_line
     from tinyformer.explore.server import ExplorerServer
