@@ -359,7 +359,7 @@ def write(output: Path | None, name: str, title: str, report: str, *packages: st
     complete."""
     if output is None:
         return
-    from tinytensor.io import write_text  # here, as who only parses a command line may still choose the kernels
+    from tinytensor.disk import write_text  # here, as who only parses a command line may still choose the kernels
 
     output = result_file(output, name)
     write_text(output, f"# {title}\n\n{report}\n\n{_circumstances(packages)}\n")

@@ -8,6 +8,7 @@ before, which still spin on the cores, have come to rest when the clock starts.
 from __future__ import annotations
 
 import csv
+import io
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -237,11 +238,12 @@ class Log:
         self.runs |= runs
         if self.path is None:
             return
-        from tinytensor.io import atomic_write
+        from tinytensor.disk import write_text
 
         names = [*Run._fields, *(field.name for field in fields(Point))]
-        with atomic_write(self.path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, names, lineterminator="\n")
-            writer.writeheader()
-            for run, points in self.runs.items():
-                writer.writerows(run._asdict() | asdict(point) for point in points)
+        table = io.StringIO()
+        writer = csv.DictWriter(table, names, lineterminator="\n")
+        writer.writeheader()
+        for run, points in self.runs.items():
+            writer.writerows(run._asdict() | asdict(point) for point in points)
+        write_text(self.path, table.getvalue())

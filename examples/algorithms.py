@@ -180,7 +180,7 @@ def learn(name: str, arguments: argparse.Namespace) -> None:
 
 def folder_of(name: str, arguments: argparse.Namespace) -> RunFolder:
     """Where the run of a task is."""
-    return RunFolder(f"{arguments.out}/{name}-{arguments.model or TASKS[name].model}")
+    return RunFolder(f"{arguments.out}/{name}-{arguments.model or TASKS[name].model}", within=arguments.out)
 
 
 def score(name: str, model: GPT | Transformer, training: list[Problem], held_out: list[Problem], rng: Any) -> None:

@@ -72,7 +72,7 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
     )
     from tinyformer.errors import note_refused, renamed_settings
     from tinyformer.tokenizers.texts import opening_text
-    from tinytensor.io import write_text
+    from tinytensor.disk import write_text
     from tinytensor.wording import counted
 
 DEFAULT_OUT = "runs/char_gpt"

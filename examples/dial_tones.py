@@ -65,7 +65,7 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
     from tinyformer.training.runs import check_folder
     from tinyformer.transcription import trained_transcriber
     from tinytensor.backend import host
-    from tinytensor.io import write_text
+    from tinytensor.disk import make_folder, write_text
     from tinytensor.wording import counted
 
 DEFAULT_OUT = "runs/dial_tones"
@@ -205,7 +205,7 @@ def record(arguments: argparse.Namespace) -> None:
     check_keys(keys)
     out = Path(arguments.out)
     check_folder(out)
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     for name, snr in NOISES.items():
         shown = keys.replace("*", "star").replace("#", "hash")  # these characters have a meaning for shells
         path = out / f"{shown}_{name.replace(' ', '')}.wav"

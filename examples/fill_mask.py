@@ -262,7 +262,7 @@ def train_classifier(
     warmup, every = min(pretraining.config.warmup, steps // 10), max(steps // 6, 1)
     changed = {"steps": steps, "learning_rate": rate, "muon_learning_rate": 0.0, "warmup": warmup, "eval_every": every}
     config = dataclasses.replace(pretraining.config, **changed)
-    with RunFolder(pretraining.folder.path / name).held() as folder:
+    with RunFolder(pretraining.folder.path / name, within=pretraining.folder.path).held() as folder:
         folder.create({"training": config}, overwrite=True)
         loggers = [TensorBoardLogger() for logger in pretraining.loggers if isinstance(logger, TensorBoardLogger)]
         trainer = Trainer(model, batches, config, folder, class_loss, loggers=loggers)

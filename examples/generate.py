@@ -130,7 +130,7 @@ def make_small_llama(folder: Path) -> None:
     print_line(
         f"No --model: a Llama with {model.num_parameters():,} parameters learns {source.name}, {counted(len(ids), 'token')}."
     )
-    with RunFolder(folder / "training").held() as run:
+    with RunFolder(folder / "training", within=folder).held() as run:
         run.create({"model": model.config, "training": TRAINING}, overwrite=True)
         trainer = Trainer(model, batches, TRAINING, run)
         if not trainer.train():

@@ -17,6 +17,7 @@ from tinyformer.errors import plain_errors
 with plain_errors():  # from here on, a missing package or GPU is told in a line, and Ctrl-C ends without a traceback
     import argparse
     import csv
+    import io
     import math
     from collections.abc import Callable, Mapping, Sequence
     from dataclasses import dataclass
@@ -51,7 +52,7 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
     from tinyformer.training.signals import stop_on_signals
     from tinytensor import Tensor, nn
     from tinytensor.backend import host
-    from tinytensor.io import atomic_write
+    from tinytensor.disk import make_folder, write_text
     from tinytensor.wording import counted
 
 DEFAULT_OUT = "runs/markov"
@@ -247,7 +248,7 @@ def read(arguments: argparse.Namespace) -> TextData:
     gpt = gpt_loss(arguments.gpt, text)
     out = Path(arguments.out)
     check_folder(out)
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     mark_results(out)
     return TextData(text, source.name, tokenizer, ids, cut, prompt, gpt)
 
@@ -302,8 +303,9 @@ def count_orders(data: TextData, arguments: argparse.Namespace) -> tuple[dict[in
 
 def write_losses(losses: Mapping[int, float], path: Path) -> None:
     """Write the losses as CSV. The file that was there stays until the new one is complete."""
-    with atomic_write(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
-        csv.writer(file, lineterminator="\n").writerows([("order", "validation_loss"), *losses.items()])
+    table = io.StringIO()
+    csv.writer(table, lineterminator="\n").writerows([("order", "validation_loss"), *losses.items()])
+    write_text(path, table.getvalue())
 
 
 def gpt_loss(run: str | None, text: str) -> float | None:

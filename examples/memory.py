@@ -19,6 +19,7 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
     import copy
     import csv
     import dataclasses
+    import io
     import math
     import shlex
     import sys
@@ -58,7 +59,7 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
     from tinyformer.training.makers import found_in
     from tinytensor import nn
     from tinytensor.backend import host
-    from tinytensor.io import atomic_write
+    from tinytensor.disk import write_text
     from tinytensor.parallel import one_blas_thread
 
 DEFAULT_OUT = "runs/memory"
@@ -230,7 +231,7 @@ def learn(kind: str, arguments: argparse.Namespace, others: dict[str, Result]) -
 
 def folder_of(kind: str, arguments: argparse.Namespace) -> RunFolder:
     """Where the run of a model is."""
-    return RunFolder(f"{arguments.out}/{kind}")
+    return RunFolder(f"{arguments.out}/{kind}", within=arguments.out)
 
 
 # --------------------------------------------------------------------------------------------------------- reporting
@@ -276,10 +277,9 @@ def print_table(results: dict[str, Result], chance: float) -> None:
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Write a table. A file that is there stays until the new one is complete."""
-    with atomic_write(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows(rows)
+    table = io.StringIO()
+    csv.writer(table, lineterminator="\n").writerows([header, *rows])
+    write_text(path, table.getvalue())
 
 
 # ------------------------------------------------------------------------------------------------------ command line

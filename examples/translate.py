@@ -76,6 +76,7 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
     from tinyformer.progress import show_progress
     from tinyformer.tokenizers.unknown import note_on_unknown
     from tinyformer.translation import ARCHITECTURES, Attended, pretrained_translator, trained_translator
+    from tinytensor.disk import make_folder
     from tinytensor.wording import counted
 
 Pairs = Sequence[tuple[str, str]]  # sentences and their translations
@@ -304,7 +305,7 @@ def print_translations(translator: Translator, lines: Sequence[str], arguments: 
             sys.stdout.flush()
     if arguments.heat_map:
         folder = RunFolder(arguments.out)
-        folder.path.mkdir(parents=True, exist_ok=True)  # that of a pretrained model is only for pictures
+        make_folder(folder.path)  # that of a pretrained model is only for pictures
         for sentence in filter(None, lines):
             print(drawn(draw_attention(translator, sentence, folder)))
 

@@ -40,7 +40,7 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
         some_path,
         stop_script,
     )
-    from tinyformer.data.folders import mark_results
+    from tinyformer.data.folders import MARK, mark_results
     from tinyformer.errors import note_values
     from tinyformer.plots import if_possible, word_map
     from tinyformer.word_vectors import (
@@ -59,6 +59,7 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
     )
     from tinyformer.word_vectors.corpus import check_known, composed
     from tinytensor.backend import host
+    from tinytensor.disk import check_names
     from tinytensor.parallel import one_blas_thread
     from tinytensor.wording import counted
 
@@ -147,12 +148,14 @@ def train(corpus: Corpus, config: TextConfig, settings: Word2VecConfig) -> tuple
 
 
 def check_free(out: Path, names: list[str], overwrite: bool) -> None:
-    """Raise UserError if the folder has vectors, which training would replace, or folders in their place."""
+    """Raise UserError if the folder has vectors, which training would replace, or folders in their place; and OSError for links
+    in the place of what will be written."""
     for path in (out / name for name in names):
         if path.is_dir():
             raise UserError(f"{path} is a folder, and cannot be replaced by vectors: choose another --out")
         if path.exists() and not overwrite:
             raise UserError(f"{path} is there already: ask it with --vectors, or pass --overwrite, or another --out")
+    check_names(out, [*names, "map.png", MARK])
 
 
 def keep(vectors: WordVectors, path: Path, stopped_by: str, come: str) -> None:

@@ -143,13 +143,15 @@ def leave_pictures_empty(replace: Callable[[Any, str, Any], None] = setattr) -> 
 
 def undrawn(draw: Callable[..., Any]) -> Callable[..., Path]:
     """A function that takes what ``draw`` takes, and leaves its picture empty."""
+    from tinytensor import disk
+
     signature = inspect.signature(draw)
 
     def leave_empty(*values: Any, **named: Any) -> Path:
         path = Path(signature.bind(*values, **named).arguments["path"])
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"")
-        return path
+        disk.make_folder(path.parent)
+        with disk.atomic_write(path):
+            return path
 
     return leave_empty
 

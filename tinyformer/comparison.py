@@ -6,6 +6,7 @@ with the length, and those of one with attention fall less (Bahdanau et al. 2015
 
 from __future__ import annotations
 
+import io
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from tinyformer.text_scores import TextScores, count_words
 from tinyformer.training.makers import check_made_by, resume_command
 from tinyformer.training.runs import RunFolder
 from tinyformer.translation import Attended, TranslationConfig, trained_translator
-from tinytensor.io import write_text
+from tinytensor.disk import read_file, write_text
 
 NO_SCORES = "(no scores: they need sacrebleu, pip install sacrebleu)"
 HEADER = ("source", "ours", "reference")
@@ -49,7 +50,7 @@ def write_translations(path: Path, sources: Sequence[str], ours: Sequence[str], 
 def read_translations(path: Path) -> list[Translated]:
     """What ``write_translations`` wrote. Raises UserError for a file that is missing, as in an unfinished run, or damaged."""
     try:
-        header, *lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        header, *lines = io.StringIO(read_file(path).decode("utf-8"), newline=None).read().removesuffix("\n").split("\n")
     except FileNotFoundError:
         finish = resume_command(path.parent)
         raise UserError(f"{path} does not exist: a run has it once its training is finished, as by {finish}") from None

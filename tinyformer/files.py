@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tinyformer.errors import OtherVersion, SettingError, UserError, shortened
-from tinytensor.io import write_text
+from tinytensor.disk import write_text
 
 
 @contextmanager

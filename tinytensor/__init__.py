@@ -22,6 +22,7 @@ from tinytensor.capturing import CaptureError as CaptureError
 from tinytensor.checkpoint import checkpoint as checkpoint
 from tinytensor.creation import *
 from tinytensor.derivatives import hessian as hessian, hvp as hvp, jacobian as jacobian
+from tinytensor.disk import FileError as FileError
 from tinytensor.missing import names_of as _names_of, public as _public
 from tinytensor.modes import (
     detect_anomaly as detect_anomaly,
@@ -40,7 +41,7 @@ from tinytensor.functional.rotation import *
 from tinytensor.functional.similarity import *
 from tinytensor.gradcheck import GradcheckError as GradcheckError, gradcheck as gradcheck
 from tinytensor.graph import draw_graph as draw_graph
-from tinytensor.io import FileError as FileError, load as load, save as save
+from tinytensor.io import load as load, save as save
 from tinytensor.kernels import name as _kernels_name
 from tinytensor.ops.activations import *
 from tinytensor.ops.angles import *

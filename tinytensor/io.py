@@ -11,7 +11,6 @@ import json
 import mmap
 import os
 import re
-import secrets
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,79 +18,10 @@ from typing import Any, BinaryIO
 
 from tinytensor.arguments import checked
 from tinytensor.backend import Array, bfloat16, from_numpy, host
+from tinytensor.disk import FileError, PathLike, atomic_write, check_path
 from tinytensor.memory import host_memory
 from tinytensor.tensor import Tensor
 from tinytensor.wording import counted
-
-PathLike = str | os.PathLike[str]
-
-
-class FileError(ValueError):
-    """A file is missing, damaged or of another kind. The message names the file and says what to do."""
-
-
-# --------------------------------------------------------------------------------------------------- whole files only
-
-
-@contextlib.contextmanager
-def atomic_write(path: PathLike) -> Iterator[Path]:
-    """A context that gives a temporary path to write to. At the end it is renamed to ``path``; after an error it is removed.
-
-    So the file ``path`` is always complete: the previous one or the new one. If several threads or processes write to it at
-    the same time, each has its own temporary path, and the last one to finish wins. If the system does not say which file it
-    could not write, as for a full disk, the OSError gets the name ``path``.
-    """
-    _check_path(path)
-    target = Path(path)
-    temporary = target.with_name(f".{target.name[:50]}.{secrets.token_hex(8)}.tmp")  # a name has at most 255 bytes
-    try:
-        yield temporary
-        with open(temporary, "rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except OSError as error:
-        if error.errno is None or error.filename not in (None, temporary, str(temporary)):
-            raise
-        raise OSError(error.errno, error.strerror, str(target)) from None
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-
-
-def _check_path(path: PathLike) -> None:
-    """Raise FileError for what no file can be called: an empty name, or one that the system cannot encode."""
-    try:
-        usable = Path(path).name != "" and b"\0" not in os.fsencode(path)
-    except UnicodeEncodeError:
-        usable = False
-    if not usable:
-        raise FileError(f"{os.fspath(path)!r} cannot be the name of a file")
-
-
-@checked
-def write_text(path: PathLike, text: str) -> None:
-    """Write a UTF-8 file. An existing file is not touched until the new one is complete. An OSError names ``path``."""
-    with atomic_write(path) as temporary:
-        temporary.write_text(text, encoding="utf-8", newline="\n")
-
-
-_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.tmp", re.DOTALL)
-
-
-def remove_stale(folder: PathLike) -> list[Path]:
-    """Remove the temporary files that killed processes left in a folder, and return their paths.
-
-    Other files, and folders, stay. Use it only while nobody writes to the folder: a file that is being written looks the same.
-    """
-    removed = []
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            if _TEMPORARY.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
-                with contextlib.suppress(OSError):
-                    os.unlink(entry.path)
-                    removed.append(Path(entry.path))
-    return sorted(removed)
-
 
 # ------------------------------------------------------------------------------------------------------------ checksum
 
@@ -163,7 +93,7 @@ def save(tensors: Mapping[str, Tensor], path: PathLike, metadata: Mapping[str, s
     header = _packed({"__metadata__": {_CHECKSUM: _NO_DIGITS.decode(), **(metadata or {})}, **described})
     checksum = hashlib.sha256(header)
     checksum.update(values)
-    with atomic_write(path) as temporary, open(temporary, "wb") as file:
+    with atomic_write(path) as file:
         file.write(header.replace(_NO_DIGITS, checksum.hexdigest().encode(), 1))
         file.write(values)
 
@@ -298,7 +228,7 @@ def _readable(path: PathLike) -> Iterator[BinaryIO]:
 
 def _open(path: PathLike) -> BinaryIO:
     """The opened file. Raises FileError unless it is a regular file: opening a FIFO, for example, would wait for a writer."""
-    _check_path(path)
+    check_path(path)
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:

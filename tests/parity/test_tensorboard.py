@@ -318,7 +318,7 @@ class FullDisk(io.FileIO):
 def test_a_full_disk(make_trainer, whole: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     from tinyformer.training import events
 
-    monkeypatch.setattr(events, "open", lambda path, mode, buffering: FullDisk(path, mode), raising=False)
+    monkeypatch.setattr(events, "new_file", lambda path: FullDisk(path, "x"))
     trainer = begin(make_trainer())
     with pytest.raises(OSError, match="No space left on device") as caught:
         trainer.train()

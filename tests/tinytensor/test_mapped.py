@@ -11,7 +11,8 @@ import pytest
 
 import tinytensor as tt
 from tinytensor import nn
-from tinytensor.io import FileError, give_back, load_mapped
+from tinytensor.disk import FileError
+from tinytensor.io import give_back, load_mapped
 from tinytensor.nn import init
 
 DTYPES = ["float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"]

@@ -17,7 +17,7 @@ from tinyformer.data.files import check_file, read_bytes
 from tinyformer.errors import UserError
 from tinyformer.memory import check_fits
 from tinytensor.backend import host
-from tinytensor.io import atomic_write
+from tinytensor.disk import atomic_write
 from tinytensor.wording import counted
 
 FULL_SCALE = 32768  # the 16-bit integer that stands for 1.0
@@ -59,7 +59,7 @@ def write_wav(path: str | Path, samples: Any, rate: int) -> None:
     """
     samples = one_row(samples)
     whole = host.clip(host.rint(samples * FULL_SCALE), -FULL_SCALE, FULL_SCALE - 1).astype(host.int16)
-    with atomic_write(path) as temporary, open(temporary, "wb") as file, wave.open(file, "wb") as sound:
+    with atomic_write(path) as file, wave.open(file, "wb") as sound:
         sound.setnchannels(1)
         sound.setsampwidth(SAMPLE_BYTES)
         sound.setframerate(rate)

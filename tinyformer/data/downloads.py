@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tinyformer.errors import UserError, print_line
 from tinytensor.caches import user_cache
-from tinytensor.io import atomic_write
+from tinytensor.disk import atomic_write, make_folder
 
 
 def cache_folder() -> Path | None:
@@ -47,9 +47,9 @@ def _keep(path: Path | None, content: bytes) -> None:
     try:
         if path is None:
             raise OSError("there is no home folder")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(path) as temporary:
-            temporary.write_bytes(content)
+        make_folder(path.parent)
+        with atomic_write(path) as file:
+            file.write(content)
     except OSError as error:
         where = f" in {path.parent}" if path is not None else ""
         print_line(

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
+from tinytensor.disk import open_in_place
 from tinytensor.wording import counted
 
 # What a run writes into its folder. A folder that was named itself may be that of a run as well: then these files of it are not
@@ -26,7 +27,7 @@ SNIFFED = 1 << 16  # bytes at the beginning of a file that show whether it is te
 
 def mark_results(folder: Path) -> None:
     """Mark a folder as one of results: whoever trains on the texts of a folder around it does not train on them."""
-    (folder / MARK).touch()
+    os.close(open_in_place(folder / MARK))
 
 
 def texts_in(folder: Path) -> tuple[list[Path], str]:

@@ -6,7 +6,6 @@ from tinyformer.errors import plain_errors
 
 with plain_errors():  # from here on, a missing package or GPU is told in a line, and Ctrl-C ends without a traceback
     import argparse
-    import shutil
     import sys
     from collections.abc import Sequence
 
@@ -15,7 +14,7 @@ with plain_errors():  # from here on, a missing package or GPU is told in a line
     from tinyformer.export.usage import lines_that_run
     from tinyformer.export.writing import check_path, export_onnx
     from tinyformer.training.runs import RunFolder
-    from tinytensor.io import atomic_write
+    from tinytensor.disk import atomic_write, read_file
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
@@ -45,8 +44,8 @@ def main(words: Sequence[str]) -> None:
     run = load_run(arguments.folder)
     written = export_onnx(run.model, path, arguments.cache)
     tokenizer = path.with_suffix(".tokenizer.json")
-    with atomic_write(tokenizer) as temporary:
-        shutil.copyfile(RunFolder(arguments.folder).tokenizer, temporary)
+    with atomic_write(tokenizer) as file:
+        file.write(read_file(RunFolder(arguments.folder).tokenizer))
 
     sizes = [f"{file} ({file.stat().st_size / 1e6:,.1f} MB)" for file in written]
     print(f"Wrote {', '.join(sizes)} and {tokenizer}")

@@ -12,7 +12,7 @@ from tinyformer.export.models import bert_graph, decoder_graph, encoder_graph, g
 from tinyformer.models.bert import BertForMaskedLM
 from tinyformer.models.gpt import GPT
 from tinyformer.models.transformer import Transformer
-from tinytensor.io import atomic_write
+from tinytensor.disk import atomic_write
 from tinytensor.nn import Module
 
 OPSET = 20  # the first with the operator Gelu
@@ -79,14 +79,13 @@ def _write(graph: Graph, path: Path) -> list[Path]:
     onnx = import_onnx()
     if sum(array.nbytes for array in graph.constants.values()) <= LARGEST_FILE:
         content = as_onnx(graph, [onnx.numpy_helper.from_array(array, name) for name, array in graph.constants.items()])
-        with atomic_write(path) as temporary:
-            temporary.write_bytes(content.SerializeToString())
+        with atomic_write(path) as file:
+            file.write(content.SerializeToString())
         return [path]
     beside = path.with_name(f"{path.name}.data")
-    with atomic_write(path) as temporary, atomic_write(beside) as temporary_data:
-        with open(temporary_data, "wb") as file:
-            tensors = [_put_aside(array, name, file, beside.name) for name, array in graph.constants.items()]
-        temporary.write_bytes(as_onnx(graph, tensors).SerializeToString())
+    with atomic_write(path) as file, atomic_write(beside) as weights:
+        tensors = [_put_aside(array, name, weights, beside.name) for name, array in graph.constants.items()]
+        file.write(as_onnx(graph, tensors).SerializeToString())
     return [path, beside]
 
 

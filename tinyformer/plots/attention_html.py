@@ -12,7 +12,7 @@ from tinyformer.errors import shortened
 from tinyformer.lettering import CIRCLE, NAMED, SPACE, UNSEEN
 from tinyformer.plots.attention import axes_of
 from tinytensor import Tensor
-from tinytensor.io import atomic_write
+from tinytensor.disk import make_folder, write_text
 from tinytensor.wording import counted
 
 MOST_TOKENS = 40  # on each side of a map
@@ -63,14 +63,13 @@ class AttentionHTML:
         path = Path(path)
         if path.suffix.lower() not in (".html", ".htm"):
             raise ValueError(f"attention maps as a page are saved as .html, not as {path.suffix or path.name!r}")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(path) as temporary:
-            Path(temporary).write_text(
-                '<!DOCTYPE html>\n<html lang="en"><meta charset="utf-8"><title>Attention weights</title>'
-                '<meta name="viewport" content="width=device-width"><style>:root { color-scheme: light dark }</style>\n'
-                f"{self._html}\n</html>\n",
-                encoding="utf-8",
-            )
+        make_folder(path.parent)
+        write_text(
+            path,
+            '<!DOCTYPE html>\n<html lang="en"><meta charset="utf-8"><title>Attention weights</title>'
+            '<meta name="viewport" content="width=device-width"><style>:root { color-scheme: light dark }</style>\n'
+            f"{self._html}\n</html>\n",
+        )
         return path
 
 

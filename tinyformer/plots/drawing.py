@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tinyformer.lettering import fonts_of_any_weight
-from tinytensor.io import atomic_write
+from tinytensor.disk import atomic_write, make_folder
 
 
 @contextmanager
@@ -23,7 +23,7 @@ def if_possible() -> Iterator[None]:
 def save(figure: Any, path: str | Path, dpi: float) -> Path:
     """Write a figure of matplotlib to a PNG. A file that is there stays until the new one is complete. Returns its path."""
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as temporary, fonts_of_any_weight():
-        figure.savefig(temporary, format="png", dpi=dpi)
+    make_folder(path.parent)
+    with atomic_write(path) as file, fonts_of_any_weight():
+        figure.savefig(file, format="png", dpi=dpi)
     return path

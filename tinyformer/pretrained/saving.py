@@ -23,6 +23,7 @@ from tinyformer.pretrained.weights import WHOLE
 from tinyformer.pretrained.writing import Writing
 from tinytensor import Tensor
 from tinytensor.backend import host
+from tinytensor.disk import make_folder
 from tinytensor.io import save
 from tinytensor.nn import Module
 
@@ -39,7 +40,7 @@ def save_pretrained(model: PretrainedModel, folder: str | Path, writing: Writing
     described = family.describe(model)
     tensors = dict(_tensors(model, family))
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     save(tensors, folder / WHOLE, {"format": "pt"})  # without this Hugging Face's reader refuses the file
     write_json(folder / "generation_config.json", {} if writing is None else writing.settings())
     write_json(folder / "config.json", described)

@@ -11,7 +11,8 @@ from tinyformer.files import damaged, read_json
 from tinyformer.pretrained.families import Family, Source
 from tinyformer.schema import read_value
 from tinytensor.backend import Array, default_dtype, host
-from tinytensor.io import FileError, give_back, load_mapped
+from tinytensor.disk import FileError
+from tinytensor.io import give_back, load_mapped
 from tinytensor.nn import Module
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"

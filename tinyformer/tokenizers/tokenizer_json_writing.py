@@ -17,6 +17,7 @@ from tinyformer.tokenizers.cutting import GPT2_WORDS, CuttingRules
 from tinyformer.tokenizers.special import BEGIN, CLASSIFY, END, MASK, PADDING, SEPARATE, UNKNOWN
 from tinyformer.tokenizers.tokenizer_json import EACH_CHARACTER
 from tinyformer.tokenizers.wordpiece import WordPieceTokenizer
+from tinytensor.disk import make_folder
 
 Section = dict[str, Any]
 
@@ -47,7 +48,7 @@ def tokenizer_json(tokenizer: Tokenizer) -> Section:
 def write_tokenizer_files(tokenizer: Tokenizer, folder: Path) -> None:
     """Write tokenizer.json and tokenizer_config.json to a folder, which is made if need be."""
     content = tokenizer_json(tokenizer)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     write_json(folder / "tokenizer.json", content)
     write_json(folder / "tokenizer_config.json", _config(tokenizer))
 

@@ -14,6 +14,7 @@ from tinyformer.files import damaged, parse_json
 from tinyformer.old_names import new_weight_name, with_new_names
 from tinytensor import FileError, Tensor, save
 from tinytensor.backend import is_floating
+from tinytensor.disk import UnsafeFileError
 from tinytensor.io import load_with_metadata
 from tinytensor.nn import Module
 
@@ -29,6 +30,8 @@ def save_checkpoint(path: Path, groups: Mapping[str, Mapping[str, Tensor]], stat
         raise UserError(f"{name} became NaN or infinite: {path} is not written, and the checkpoint before it stays as it was")
     try:
         save(tensors, path, {"state": json.dumps(state)})
+    except UnsafeFileError as error:
+        raise UserError(str(error)) from None
     except OSError as error:
         reason = error.strerror or error
         raise UserError(f"the checkpoint {path} could not be written ({reason}); the one before it stays as it was") from None

@@ -18,7 +18,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.record_writer import masked_crc32c
 
 from tinyformer.training.runs import RunFolder
-from tinytensor.io import atomic_write, remove_stale
+from tinytensor.disk import atomic_write, make_folder, new_file, read_file, remove, remove_stale
 
 
 class EventFiles:
@@ -32,6 +32,7 @@ class EventFiles:
         self.folder = folder
         self._after = -1  # the step of the checkpoint that the run goes on from
         self._waiting: list[Event] = []  # those of a new run wait until its folder is in place
+        self._path = folder.tensorboard  # of the file that is written now
         self._file: FileIO | None = None
 
     def keep_until(self, step: int) -> int:
@@ -41,14 +42,14 @@ class EventFiles:
         self._after = step
         last = -1
         for path in self.folder.event_files():
-            content = path.read_bytes()
+            content = read_file(path)
             kept = [(record, event) for record, event in _records(content) if event.step <= step]
             if not any(event.summary.value for _, event in kept):
-                path.unlink()
+                remove(path)
                 continue
             if sum(len(record) for record, _ in kept) < len(content):
-                with atomic_write(path) as temporary:
-                    temporary.write_bytes(b"".join(record for record, _ in kept))
+                with atomic_write(path) as file:
+                    file.write(b"".join(record for record, _ in kept))
             numbers = [event.step for _, event in kept if any(v.HasField("simple_value") for v in event.summary.value)]
             last = max([last, *numbers])
         return last
@@ -73,15 +74,15 @@ class EventFiles:
             while content:
                 content = content[self._file.write(content) :]
         except OSError as error:  # such as a full disk
-            raise OSError(error.errno, error.strerror, str(self._file.name)) from None
+            raise OSError(error.errno, error.strerror, str(self._path)) from None
 
     def _open(self) -> FileIO:
         """A new file, whose name sorts after the others, as TensorBoard reads them in this order."""
         numbers = [path.name.split(".")[3] for path in self.folder.event_files()]
         now = max(int(time.time()), *(int(number) + 1 for number in numbers if number.isdecimal()), 0)
-        self.folder.tensorboard.mkdir(parents=True, exist_ok=True)
-        path = self.folder.tensorboard / f"events.out.tfevents.{now:010d}.{socket.gethostname()}"
-        return open(path, "xb", buffering=0)
+        make_folder(self.folder.tensorboard)
+        self._path = self.folder.tensorboard / f"events.out.tfevents.{now:010d}.{socket.gethostname()}"
+        return new_file(self._path)
 
     def close(self) -> None:
         """Write what was added, and close the file."""

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tinyformer.errors import UserError, has_flag
+from tinytensor import disk
 
 # The errors of file systems without locks, as some network file systems are. Runs there are not locked.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
@@ -35,7 +36,7 @@ def locked(path: Path) -> Iterator[None]:
     finally:
         if file in _held:  # a fork that comes here leaves the lock to its parent
             with contextlib.suppress(OSError):  # it is removed while it is still held, so it cannot be another process's
-                path.unlink()
+                disk.remove(path)
             _held.remove(file)
             os.close(file)
 
@@ -56,10 +57,10 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
 def _take(path: Path) -> int:
     """Open and lock the lock file. Returns its file descriptor."""
     while True:
-        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        file = disk.open_in_place(path)
         try:
             _lock(file)
-            if _is_at(file, path):
+            if disk.is_at(file, path):
                 return file
         except BlockingIOError:
             holder = os.read(file, 1000).decode("utf-8", "replace").strip() or "another process"
@@ -94,13 +95,6 @@ def _lock(file: int) -> None:
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise
-
-
-def _is_at(file: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(file), os.stat(path))
-    except FileNotFoundError:
-        return False
 
 
 def _this_process() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import csv
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import tinytensor as tt
 from tinyformer.models.evaluating import evaluating
-from tinytensor.io import atomic_write
+from tinytensor.disk import write_text
 
 if TYPE_CHECKING:
     from tinyformer.training.trainer import Trainer
@@ -92,10 +93,11 @@ class CsvLog(Logger):
 
 def write_log(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write the rows of a log as CSV. A cell is empty if its row has no such number."""
-    with atomic_write(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, LOG_COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    table = io.StringIO()
+    writer = csv.DictWriter(table, LOG_COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(path, table.getvalue())
 
 
 def measured(row: Mapping[str, Any]) -> dict[str, float]:

@@ -16,7 +16,6 @@ import dataclasses
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -30,17 +29,31 @@ from tinyformer.settings import changed_settings, is_changeable
 from tinyformer.training.checkpoints import load_checkpoint, put_weights
 from tinyformer.training.lock import locked
 from tinyformer.training.makers import found_in, made_by, resume_command, runs_below
-from tinytensor.io import remove_stale
+from tinytensor import disk
 from tinytensor.nn import Module
 
 Settings = TypeVar("Settings")
 
+# What a run writes into its folder. All else in it is the user's.
+FILES = (
+    "config.json", "tokenizer.json", "best.safetensors", "latest.safetensors", "weights-*.safetensors", "log.csv",
+    "sample.txt", "loss.png", "attention.png", "attention_heads.png",
+)  # fmt: skip
+FOLDERS = (".tinyformer.new", ".tinyformer.complete", ".tinyformer.moving")
+EVENTS = "events.out.tfevents.*"
+
 
 class RunFolder:
-    """The folder of a run: the paths of its files, and methods that write and read them."""
+    """The folder of a run: the paths of its files, and methods that write and read them.
 
-    def __init__(self, path: str | Path):
+    The folder may be somebody else's. So whatever this process writes in it from now on, no link, pipe or device is written to
+    or moved through: they raise UnsafeFileError, an OSError. ``path`` itself may be a link to the folder.
+    """
+
+    def __init__(self, path: str | Path, within: str | Path | None = None):
+        """``within``: a folder that this one is a part of. The path to that folder may lead through links; not the rest."""
         self.path = Path(path)
+        disk.guard(self.path if within is None else within, "a run's folder")
         self._new = self.path / ".tinyformer.new"  # the files of a new run, before its first step
         self._complete = self.path / ".tinyformer.complete"  # the same, while the files of the run that it replaces are removed
         self._moving = self.path / ".tinyformer.moving"  # the same, while they are moved into place
@@ -78,7 +91,7 @@ class RunFolder:
 
     def event_files(self) -> list[Path]:
         """The paths of what was logged for TensorBoard, oldest first."""
-        return sorted(self.tensorboard.glob("events.out.tfevents.*"))
+        return sorted(self.tensorboard.glob(EVENTS))
 
     def weights(self, step: int) -> Path:
         """The path of the weights at a step, which are kept for averaging."""
@@ -98,29 +111,41 @@ class RunFolder:
         killed are removed. Raises UserError if another process holds the folder, and names that process.
         """
         check_folder(self.path)
-        made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
-        self.path.mkdir(parents=True, exist_ok=True)
+        made = disk.make_folder(self.path)
         try:
             with locked(self.path / ".lock"):
+                self._check_files()
                 self._clean_up()
                 try:
                     yield self
                 finally:
-                    self._drop_new()
+                    with suppress(OSError):  # the next run removes what is left
+                        self._drop_new()
         finally:
             with suppress(OSError):  # stop at the first folder that is not empty
                 for folder in made:
-                    folder.rmdir()
+                    disk.remove_folder(folder)
+
+    def _check_files(self) -> None:
+        """Raise UnsafeFileError if what has the name of a file or folder of a run is a link, a pipe, or anything else."""
+        disk.check_names(self.path, FILES, FOLDERS)
+        if self.tensorboard.is_symlink() or not self.tensorboard.is_file():  # a file is in the way only of who logs there
+            disk.check_names(self.tensorboard, (EVENTS,))
+        for folder in (self._new, self._complete, self._moving):
+            disk.check_names(folder, ("*",))
 
     def _clean_up(self) -> None:
         """Finish or remove what a process that was killed left unfinished."""
-        remove_stale(self.path)
+        disk.remove_stale(self.path)
         self._finish_moving()
         self._drop_new()
 
     def _drop_new(self) -> None:
-        shutil.rmtree(self._new, ignore_errors=True)
         self._use(self.path)
+        with suppress(FileNotFoundError):
+            for file in disk.list_folder(self._new):
+                disk.remove(file)
+            disk.remove_folder(self._new)
 
     # ----------------------------------------------------------------------------------------------------- a new run
 
@@ -135,7 +160,7 @@ class RunFolder:
         self.replaces = bool(self._files())
         if self.replaces:
             self._check_replacing(settings, overwrite)
-        self._new.mkdir(parents=True, exist_ok=True)
+        disk.make_folder(self._new)
         self._use(self._new)
         self._settings, self._tokenizer_hash = json.loads(as_json(settings)), None
         self._parts = {name: type(part) for name, part in settings.items() if dataclasses.is_dataclass(part)}
@@ -158,7 +183,7 @@ class RunFolder:
         """Move the files of a new run into place, and remove those of the run that was there before."""
         if self._inside == self._new:
             self._use(self.path)
-            self._new.rename(self._complete)
+            disk.move(self._new, self._complete)
             self._finish_moving()
             self.replaces = False
 
@@ -166,14 +191,14 @@ class RunFolder:
         """Finish ``move_into_place``, also after a process was killed at any point of it."""
         if self._complete.exists():
             for file in self._files():
-                file.unlink()
+                disk.remove(file)
             with suppress(OSError):  # it is not there, or holds something else, too
-                self.tensorboard.rmdir()
-            self._complete.rename(self._moving)
+                disk.remove_folder(self.tensorboard)
+            disk.move(self._complete, self._moving)
         if self._moving.exists():
-            for file in list(self._moving.iterdir()):
-                os.replace(file, self.path / file.name)
-            self._moving.rmdir()
+            for file in disk.list_folder(self._moving):
+                disk.move(file, self.path / file.name)
+            disk.remove_folder(self._moving)
 
     # ------------------------------------------------------------------------------------------------- a run that is there
 

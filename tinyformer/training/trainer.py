@@ -27,6 +27,7 @@ from tinyformer.training.runs import RunFolder
 from tinyformer.training.signals import stop_on_signals, write_or_stop
 from tinyformer.training.state import TrainingState
 from tinytensor import Tensor, distributed, parallel
+from tinytensor.disk import make_folder, remove
 from tinytensor.distributed import Alone, RankError, Team
 from tinytensor.nn import Module
 from tinytensor.wording import counted
@@ -122,7 +123,7 @@ class Trainer:
         checkpoints are then from before that step.
         """
         config, self.stopped_by = self.config, None
-        self.folder.path.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder.path)
         self.model.train()
         began, before = time.perf_counter(), self.total_seconds
         bar_of_steps = lasting_progress("training", config.steps, "step", self.step)
@@ -264,7 +265,7 @@ class Trainer:
         """Save the weights of this evaluation for averaging, and remove those that are too old for it."""
         save_checkpoint(self.folder.weights(self.step), {"model": self.model.state_dict()}, {"kind": "weights"})
         for old in self.folder.kept_weights()[: -self.config.average]:
-            old.unlink()
+            remove(old)
 
     def _try_average(self, bar: Progress) -> None:
         """Evaluate the mean of the kept weights, and save it as the best if it is. The model's own weights do not change."""

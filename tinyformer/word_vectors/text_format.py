@@ -17,7 +17,7 @@ from tinyformer.memory import check_fits
 from tinyformer.settings import check_counts
 from tinyformer.word_vectors.vectors import WordVectors
 from tinytensor.backend import Array, host
-from tinytensor.io import atomic_write
+from tinytensor.disk import atomic_write
 from tinytensor.wording import counted
 
 WANTED = "give a file of word vectors in word2vec's text format"
@@ -32,10 +32,10 @@ def save_vectors(vectors: WordVectors, path: str | Path) -> None:
     for word in vectors.words:
         if not word or word.split() != [word]:
             raise UserError(f"the word {shortened(word, 60)!r} cannot be written, as white space ends a word in {path}")
-    with atomic_write(path) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as file:
-        file.write(f"{len(vectors)} {vectors.width}\n")
+    with atomic_write(path) as file:
+        file.write(f"{len(vectors)} {vectors.width}\n".encode())
         for word, row in zip(vectors.words, vectors.matrix):
-            file.write(f"{word} {' '.join(row.astype(str))}\n")  # of float32 the shortest text that means this number
+            file.write(f"{word} {' '.join(row.astype(str))}\n".encode())  # of float32 the shortest text that means this number
 
 
 def load_vectors(path: str | Path, limit: int | None = None) -> WordVectors:

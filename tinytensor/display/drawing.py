@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from tinytensor.disk import make_folder, write_text
 from tinytensor.display.nodes import DrawnNode
 from tinytensor.display.pages import Pages, Picture
 from tinytensor.display.svg import Box
-from tinytensor.io import atomic_write
 from tinytensor.wording import counted
 
 MOST_IN_FILE = 300  # in an SVG file
@@ -52,9 +52,8 @@ class Drawing:
         }
         if ending not in writers:
             raise ValueError(f"a graph is saved as {', '.join(writers)}, not as {path.suffix or path.name!r}")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(path) as temporary:
-            Path(temporary).write_text(writers[ending](), encoding="utf-8")
+        make_folder(path.parent)
+        write_text(path, writers[ending]())
         return path
 
     def __repr__(self) -> str:

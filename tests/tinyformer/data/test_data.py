@@ -349,10 +349,10 @@ def test_a_text_that_cannot_be_kept_is_used_all_the_same(
         monkeypatch.setattr(downloads, "user_cache", lambda name: None)
     else:
 
-        def full(path: Path, content: bytes) -> int:
-            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        def full(number: int) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
 
-        monkeypatch.setattr(Path, "write_bytes", full)
+        monkeypatch.setattr("os.fsync", full)
     assert default_text() == ("a text from afar", "Tiny Shakespeare")
     said = {
         "cache is a file": "Not a directory",

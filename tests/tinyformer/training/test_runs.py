@@ -277,6 +277,22 @@ def test_a_link_that_leads_nowhere(tmp_path: Path) -> None:
     assert entries(tmp_path / "nowhere") == ["config.json"]
 
 
+def test_a_part_of_another_folder_is_no_link(tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "results" / "one").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match=r"one is a link: a run's folder may hold only files and folders of its own"):
+        RunFolder(tmp_path / "results" / "one", within=tmp_path / "results").held().__enter__()
+    with pytest.raises(OSError, match=r"one is a link: a run's folder may hold only files and folders of its own"):
+        RunFolder(tmp_path / "results" / "one", within=tmp_path / "results").create({})
+    (tmp_path / "link").symlink_to(tmp_path / "results")
+    with RunFolder(tmp_path / "link" / "two", within=tmp_path / "link").held() as folder:
+        folder.create({})
+        folder.move_into_place()
+    assert entries(tmp_path / "elsewhere") == []
+    assert entries(tmp_path / "results") == ["one", "two"]
+
+
 def test_a_run_that_does_not_get_to_a_checkpoint_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(MemoryError), RunFolder(tmp_path / "run").held() as folder:
         folder.create({})
